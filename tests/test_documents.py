@@ -73,7 +73,6 @@ dg-lsp bench fixtures/eval/heldout.jsonl.gz
 dg-lsp calibrate --model MODEL
 dg-lsp eval --csv FILE
 dg-lsp eval fixtures/eval/heldout.jsonl.gz --baseline copy --baseline ar --threads 1 --dtype float32 --markdown
-dg-lsp train tune .
 python tests/benchmarks/batch_bodies.py SOURCE --bodies 20 --rounds 1,4,16,4+2 --check 'python -m pytest -q'
 python tests/benchmarks/batch_bodies.py SOURCE --no-check --bodies 60 --rounds 4
 python tests/benchmarks/batch_ray.py SOURCE --bodies 40
@@ -85,7 +84,6 @@ python tests/benchmarks/positions.py
 # Names of commands in a sentence, not commands to type.
 NAMES = """
 dg-lsp infill
-dg-lsp train tune
 pip install
 uv tool install
 """
@@ -101,8 +99,6 @@ dg-lsp engine start --model google/diffusiongemma-26B-A4B-it
 dg-lsp infill --all src/ --model vllm:http://127.0.0.1:8000
 dg-lsp setup --server vllm=https://HOST
 dg-lsp setup --yes google/diffusiongemma-26B-A4B-it
-dg-lsp train tune DIR --out FOLDER --init MODEL
-dg-lsp train tune src/ --init google/diffusiongemma-26B-A4B-it --out ~/adapters/mine
 llama-server --fim-qwen-1.5b-default
 llama-server --fim-qwen-30b-default
 llama-server -hf JetBrains/Mellum-4b-dpo-all-gguf --port 8080
@@ -118,7 +114,6 @@ ollama pull qwen2.5-coder:1.5b-base
 ollama pull qwen3-coder:30b
 ollama serve
 pip install './dg_lsp-0.1.0-py3-none-any.whl[engine,quant]'
-pip install './dg_lsp-0.1.0-py3-none-any.whl[engine,tune]'
 pip install './dg_lsp-0.1.0-py3-none-any.whl[ray]'
 pip install ast-grep-cli
 pipx ensurepath

@@ -157,7 +157,7 @@ async def run_job(
     notes = {plan.source.name: text for plan in plans if (text := report.note(plan))}
     for line in report.before(skipped, notes, left_out):
         front.say(line)
-    with Journal(journal, job.answer_settings(spec, plans)) as answers:
+    with Journal(journal, (spec.model, spec.options)) as answers:
         filled = await _filled(spec, plans, answers, connect, front) if plans else []
     files, is_committed = _applied(spec, filled, front)
     rows = tuple(row for _, rows_of_file in files for row in rows_of_file)

@@ -99,7 +99,6 @@ def findings(model: str = "", *, with_sample: bool = False, workspace: Path | No
     yield _grammars()
     yield model_files(Path(str(resources.files("dg_lsp.models"))) / "embedded")
     yield configuration(root, problems)
-    yield tuned_weights(root)
     folder = runtime_folder()
     yield folder
     if folder.advice:
@@ -168,26 +167,6 @@ def configuration(root: Path, problems: tuple[str, ...]) -> Finding:
     facts = {"files": files, "variables": variables, "problems": list(problems)}
     advice = f"Fix or remove it. {' '.join(problems)}" if problems else ""
     return Finding("configuration", "; ".join(sources), advice, facts)
-
-
-def tuned_weights(workspace: Path) -> Finding:
-    """Return the repositories whose tuned weights are stored, and whether the workspace is part of one."""
-    from dg_lsp.engine.model.weights import tuned_store
-
-    what = "tuned weights"
-    try:
-        entries = tuned_store.entries()
-    except tuned_store.StoreError as error:
-        return Finding(what, "the engine does not use them", _ended(error))
-    rows = [
-        f"{entry.root} for the model {entry.model.name} (made {entry.made[:10]}; on held-out files {entry.before.exact} of "
-        f"{entry.before.holes} holes exact before, {entry.after.exact} after)"
-        for entry in entries
-    ]
-    none = "none; dg-lsp train tune DIR makes them for a repository"
-    here = str(workspace.resolve() / "x")
-    facts = {"roots": [entry.root for entry in entries], "here": any(entry.covers(here) for entry in entries)}
-    return Finding(what, "; ".join(rows) or none, facts=facts)
 
 
 def runtime_folder() -> Finding:

@@ -22,7 +22,6 @@ from dg_lsp.batch.plan import PLACE_FORM, Location, Plan, PlanError
 from dg_lsp.batch.rounds import HoleResult, RunOptions
 from dg_lsp.batch.select import Selection
 from dg_lsp.core.values import Hole
-from dg_lsp.engine.model.weights import tuned_store
 from dg_lsp.infill.file_context import ContextReader, FileContext
 from dg_lsp.infill.fill import Fill
 from dg_lsp.infill.port import Engine
@@ -81,11 +80,6 @@ def plans(spec: JobSpec) -> tuple[list[Plan], list[Skipped], dict[str, int]]:
             file_plans.append(file_plan)
     chosen, left_out = select.choose(file_plans, spec.selection)
     return chosen, skipped, left_out
-
-
-def answer_settings(spec: JobSpec, file_plans: Sequence[Plan]) -> tuple[object, ...]:
-    """Return the settings that stored answers depend on: the model, its options, and the weights tuned on the files."""
-    return (spec.model, spec.options, *tuned_store.stamps(file_plan.source.path for file_plan in file_plans))
 
 
 def source_at(place: Location) -> Source:

@@ -43,7 +43,6 @@ def build(
     budget: Budget | None = None,
     seed: int = 0,
     previous: str = "",
-    file: str = "",
 ) -> InfillRequest:
     r"""Return the request for the holes of one document, with at most `window_chars` of text on each side of them.
 
@@ -79,7 +78,6 @@ def build(
         budget=budget or Budget(),
         seed=seed,
         previous=with_newlines(previous),
-        file=file,
     )
 
 

@@ -114,9 +114,7 @@ class InfillRequest:
     """Everything that the engine needs: the text on both sides, the holes, and the fixed text between them.
 
     The window reads `prefix, hole 0, between[0], hole 1, …, suffix`. Leads and trails are already part of the fixed
-    text. `path` is a short file name that the model sees; nothing is read from it. `file` is the absolute path of the file,
-    or "" if it is unknown. The engine on this machine uses it only to choose the weights that were tuned on the file's
-    repository. No model sees it, and nothing is read from it.
+    text. `path` is a short file name that the model sees; nothing is read from it.
 
     `previous` is the rest of an earlier suggestion that the user typed past. The engine scores it as one more draft for
     the only hole.
@@ -132,7 +130,6 @@ class InfillRequest:
     budget: Budget = field(default_factory=Budget)
     seed: int = 0
     previous: str = ""
-    file: str = ""
 
     def __post_init__(self) -> None:
         if not self.holes:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import os
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -71,16 +70,13 @@ class Session:
         kinds: Collection[str] = KINDS,
         min_probability: float = 0.0,
         related: Sequence[Snippet] = (),
-        file: str = "",
     ) -> FillResult:
         """Return the text with its holes filled, where a fill reaches `min_probability` and adds no syntax error.
 
-        `kinds` may contain "bodies", "markers" and "empty". `related` is text from other files for the model. `file`
-        is the absolute path of the text's file; with it, the engine uses the weights that were tuned on its repository.
+        `kinds` may contain "bodies", "markers" and "empty". `related` is text from other files for the model.
         Raises EngineError when the engine can't answer, and ValueError for an unknown kind.
         """
-        own = os.path.realpath(file) if file else ""
-        context = replace(self.context, path=path, related=tuple(related), file=file, own=own)
+        context = replace(self.context, path=path, related=tuple(related))
         return await self._filled(_document(text, path, language), kinds, min_probability, context)
 
     async def _filled(

@@ -44,11 +44,10 @@ class SyncSession:
         kinds: Collection[str] = KINDS,
         min_probability: float = 0.0,
         related: Sequence[Snippet] = (),
-        file: str = "",
     ) -> FillResult:
         """Return the text with its holes filled, as `Session.fill_text` does."""
         work = self.session.fill_text(
-            text, path=path, language=language, kinds=kinds, min_probability=min_probability, related=related, file=file
+            text, path=path, language=language, kinds=kinds, min_probability=min_probability, related=related
         )
         return self._run(work)
 

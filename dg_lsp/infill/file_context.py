@@ -32,9 +32,8 @@ N_TEXTS = 512  # files of a workspace whose text is cached, at most `workspace.M
 class FileContext:
     """What requests for a file contain besides its text: which file it is, text from others, and the context settings.
 
-    A model sees `path`, which is below the workspace. `file` is the absolute path, and `own` that path without links, which
-    is the file's key in an index; both are "" if the text is no file. `files` is the index of the workspace, from which
-    each hole gets its own text.
+    A model sees `path`, which is below the workspace. `own` is the absolute path without links, which is the file's key in an
+    index, or "" if the text is no file. `files` is the index of the workspace, from which each hole gets its own text.
     """
 
     path: str
@@ -42,14 +41,11 @@ class FileContext:
     files: Repository = repository.EMPTY
     window_chars: int = DEFAULTS.window_chars
     related_chars: int = DEFAULTS.related_chars
-    file: str = ""
     own: str = ""
 
     def options(self, budget: Budget, seed: int = 0, previous: str = "") -> RequestOptions:
         """Return the options of a request for the file."""
-        return RequestOptions(
-            self.window_chars, self.related_chars, budget, seed, self.path, previous=previous, file=self.file, own=self.own
-        )
+        return RequestOptions(self.window_chars, self.related_chars, budget, seed, self.path, previous=previous, own=self.own)
 
     @property
     def sources(self) -> Sources:
@@ -115,7 +111,7 @@ class _Workspace:
     def _context(self, path: Path, document: Document, texts: Mapping[Path, str]) -> FileContext:
         name, settings = workspace.name_of(path.relative_to(self._root)), self._settings
         if not settings.related_chars:
-            return FileContext(name, (), repository.EMPTY, settings.window_chars, 0, str(path), os.path.realpath(path))
+            return FileContext(name, (), repository.EMPTY, settings.window_chars, 0, os.path.realpath(path))
         # The workspace may have been reached through a link, and the index and the related files have real paths.
         by_path = {os.path.realpath(other): text for other, text in texts.items()}
         masked = {key: secrets.mask(text) for key, text in by_path.items() if Path(key).is_relative_to(self._ignore.root)}
@@ -130,7 +126,7 @@ class _Workspace:
         files = self._index.repository
         new_files = {key: self._indexed(key, text) for key, text in masked.items() if key in files.files}
         own, files = os.path.realpath(path), files.changed(new_files)
-        return FileContext(name, related, files, settings.window_chars, settings.related_chars, str(path), own)
+        return FileContext(name, related, files, settings.window_chars, settings.related_chars, own)
 
     def _indexed(self, key: str, text: str) -> IndexedFile:
         """Return the index of a file's new text, which many requests share."""

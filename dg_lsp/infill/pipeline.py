@@ -29,8 +29,8 @@ class RequestOptions:
     """The options of a request: context size, budget, seed, and the file's name in the prompt.
 
     `related_chars` limits the text of other files if there is an index of them; otherwise the caller has limited it.
-    `previous` is the rest of an earlier answer for the hole, and `file` the file's absolute path (see `InfillRequest`).
-    `own` is that path without links, which is the file's key in an index; "" if it is unknown.
+    `previous` is the rest of an earlier answer for the hole (see `InfillRequest`). `own` is the file's absolute path without
+    links, which is its key in an index; "" if it is unknown.
     """
 
     window_chars: int = DEFAULTS.window_chars
@@ -39,7 +39,6 @@ class RequestOptions:
     seed: int = 0
     path: str = ""
     previous: str = ""
-    file: str = ""
     own: str = ""
 
     def __post_init__(self) -> None:
@@ -132,7 +131,6 @@ def to_request(
         budget=replace(settings.budget, spares=SPARES),
         seed=settings.seed,
         previous=settings.previous,
-        file=settings.file,
     )
     if not files.files:
         return request

@@ -220,7 +220,7 @@ class Nearby:
             return reason, FileContext(uri.rpartition(":")[2].rpartition("/")[2][:100])
         root = self._root(path)
         name = workspace.name_of(path.relative_to(root) if root else PurePath(path.name))
-        return reason, FileContext(name, file=str(path), own=os.path.realpath(path))
+        return reason, FileContext(name, own=os.path.realpath(path))
 
     def _reason(self, uri: str, path: Path | None) -> str:
         root = self._root(path) if path is not None else None

@@ -5,7 +5,6 @@ This module knows the order of the stages and their files, and nothing of how th
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -53,7 +52,7 @@ class Plain(typer.core.TyperGroup):
 
 app = command_group(
     cls=Plain,
-    summary="Train the embedded model (corpus, tokenizer, pack, start, run, branch, export, average, card), or tune any model.",
+    summary="Train the embedded model (corpus, tokenizer, pack, start, run, branch, export, average, card), or a canvas.",
 )
 
 Folder = Annotated[Path, typer.Option("--run", help="The folder of this training run.")]
@@ -245,55 +244,6 @@ def card(
 
 
 @app.command()
-def tune(
-    sources: Annotated[Path, typer.Argument(metavar="DIR", help="The folder with the code: a repository, usually.")],
-    init: Annotated[
-        str, typer.Option(help="The model to tune: embedded, a folder, or a hub id.", autocompletion=completions.checkpoint)
-    ] = "embedded",
-    minutes: Annotated[float, typer.Option(help="How many minutes it may take.", min=0.1, max=15)] = 10.0,
-    remove: Annotated[
-        bool, typer.Option("--remove", help="Remove what was stored for this folder, and train nothing.")
-    ] = False,
-    out: Annotated[
-        Path | None, typer.Option(help="Train a LoRA adapter into this folder instead, for a model of any size.")
-    ] = None,
-    steps: Annotated[int, typer.Option(help="With --out: how many training steps.", min=1)] = 300,
-    rank: Annotated[int, typer.Option(help="With --out: the adapter's rank.", min=1, max=512)] = 16,
-    rate: Annotated[float, typer.Option(help="With --out: the learning rate.", min=0)] = 1.5e-4,
-    rows: Annotated[int, typer.Option(help="With --out: how many windows a step has.", min=1)] = 4,
-    length: Annotated[int, typer.Option(help="With --out: how many tokens a window has.", min=128)] = 512,
-    experts: Annotated[bool, typer.Option(help="With --out: also adapt the experts, which takes much more memory.")] = False,
-    device: Annotated[
-        str,
-        typer.Option(help="With --out: auto, cpu or cuda.", autocompletion=completions.one_of(lambda: ("auto", "cpu", "cuda"))),
-    ] = "auto",
-    threads: Annotated[int, typer.Option(help="Threads on a CPU; 0: half of the cores, at most two.", min=0)] = 0,
-    seed: Annotated[int, typer.Option(help="It chooses the held-out files and the order of the training.", min=0)] = 0,
-) -> None:
-    """Train the small model on a folder's code; the engine then uses it for the files in that folder.
-
-    Files that are ignored or may hold secrets are left out. Ctrl-C ends the training early and keeps the best state.
-    """
-    from dg_lsp.train import tune_commands
-
-    base = str(model_names.folder_of(init) or init)
-    # An editor needs the other cores. A thread that shares its core makes the others wait at each operation.
-    n_threads = threads or min(2, max(1, (os.cpu_count() or 2) // 2))
-    if remove:
-        tune_commands.remove(sources)
-    elif out is None:
-        tune_commands.tune_repository(sources, base, minutes, n_threads, seed)
-    else:
-        from dg_lsp.train.tune import Tuning
-
-        tuning = Tuning(
-            steps=steps, rank=rank, learning_rate=rate, rows=rows, length=length, experts=experts, device=device,
-            threads=n_threads, seed=seed,
-        )  # fmt: skip
-        tune_commands.train_adapter(sources, base, out, tuning)
-
-
-@app.command()
 def canvas(
     base: Annotated[
         str, typer.Option(help="The frozen causal model: a folder, or a hub id.", autocompletion=completions.model)
@@ -337,12 +287,6 @@ def sentence(error: Exception) -> str:
     # Importing the module would import torch. If the error is one of its own, the module is already loaded.
     model = sys.modules.get("dg_lsp.engine.model.loading")
     if isinstance(error, EvalError) or (model is not None and isinstance(error, model.LoadError)):
-        return str(error)
-    adapter = sys.modules.get("dg_lsp.engine.model.weights.adapter")
-    if adapter is not None and isinstance(error, adapter.AdapterError):
-        return str(error)
-    store = sys.modules.get("dg_lsp.engine.model.weights.tuned_store")
-    if store is not None and isinstance(error, store.StoreError):
         return str(error)
     if isinstance(error, ModuleNotFoundError):
         return f"training needs {error.name}, which is not installed; install it with: {install_command('engine')}"

@@ -155,7 +155,6 @@ def encode_ask(ask: Ask) -> dict[str, object]:
             "budget": asdict(request.budget),
             "seed": request.seed,
             "previous": request.previous,
-            "file": request.file,
         },
     }
 
@@ -309,7 +308,6 @@ def _decode_request(fields: Fields) -> InfillRequest:
             ),
             seed=fields.integer("seed", 0, low=-(2**63), high=2**63 - 1),
             previous=fields.text("previous", ""),
-            file=fields.text("file", ""),
         )
     except WireError:
         raise

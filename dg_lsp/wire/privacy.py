@@ -54,5 +54,4 @@ def shown(request: InfillRequest, patterns: tuple[str, ...]) -> Shown:
     related = tuple(
         snippet for snippet in request.related if not snippet.for_copying and not stays_local(snippet.path, patterns)
     )
-    # The absolute path names the user's folders, and only an engine on this machine needs it.
-    return Shown(replace(request, related=related, file=""))
+    return Shown(replace(request, related=related))

@@ -20,8 +20,6 @@ from dg_lsp.batch import plan as planning
 from dg_lsp.batch.rounds import RunOptions
 from dg_lsp.core import confidence
 from dg_lsp.core.confidence import Calibrated, Ranked
-from dg_lsp.engine.calibration_store import ModelId
-from dg_lsp.engine.model.weights import tuned_store
 from dg_lsp.wire import messages
 from tests.batch.engines import Filling, connecting
 from tests.fakes import FailingEngine
@@ -265,20 +263,6 @@ def test_an_interrupted_run_goes_on(project: Path) -> None:
     other = Filling("return 3")
     report(".", "--resume", "journal", "--seed", "1", engine=other)
     assert len(other.requests) == 2, "another seed is another question"
-
-
-def test_answers_from_before_a_tuning_are_requested_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(project.parent / "data"))
-    (project / "a.py").write_text(STUB)
-    run("a.py", "--resume", "journal", engine=Filling("return 1"))
-    figures = tuned_store.Figures(1.0, 0, 1)
-    for made in ("2026-01-01", "2026-01-02"):
-        tuned_store.write(project.resolve(), ModelId("embedded", "1"), b"", made=made, before=figures, after=figures, facts={})
-        engine = Filling(f"return '{made}'")
-        [row] = report("a.py", "--resume", "journal", engine=engine)["holes"]
-        assert row["text"] == f"return '{made}'"
-    report("a.py", "--resume", "journal", engine=(unused := Filling("return 3")))
-    assert not unused.requests
 
 
 def test_a_file_of_unknown_language_is_filled_at_its_markers(project: Path) -> None:

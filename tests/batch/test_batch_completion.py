@@ -144,8 +144,6 @@ def offered(line: str, home: Path) -> subprocess.CompletedProcess[str]:
         ("calibrate --device c", "cpu cuda"),
         ("train start --init", "embedded"),
         ("train run --device", "cpu cuda"),
-        ("train tune --init", "embedded"),
-        ("train tune --device", "auto cpu cuda"),
     ],
 )
 def test_the_values_of_an_option_are_offered_without_torch(option: str, values: str, tmp_path: Path) -> None:

@@ -96,7 +96,6 @@ WITHOUT_ENGINE = (
     "grammars: 14 languages",
     "embedded model",
     "configuration",
-    "tuned weights",
     "runtime folder",
     "running engines: none",
     "what fits: embedded needs",

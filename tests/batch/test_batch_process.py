@@ -274,9 +274,6 @@ TRAINING = [
     ("run", "--run", "."),
     ("export", "--run", ".", "--out", "out"),
     ("average", ".", "--out", "out"),
-    ("tune", "."),
-    ("tune", ".", "--remove"),
-    ("tune", ".", "--out", "out"),
 ]
 
 

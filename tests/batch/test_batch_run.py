@@ -24,7 +24,7 @@ FAR = "# far away\n" * 200
 
 
 def alone(plan: Plan) -> FileContext:
-    return FileContext(plan.source.path.name, file=str(plan.source.path))
+    return FileContext(plan.source.path.name)
 
 
 def filled(
@@ -198,12 +198,6 @@ def test_answers_stored_with_other_related_text_are_requested_again(tmp_path: Pa
 
     near = Snippet("near.py", "x = 1\n")
     assert [asked(near), asked(near), asked(), asked()] == [1, 0, 1, 0]
-
-
-def test_a_request_names_its_file(tmp_path: Path) -> None:
-    engine = Filling("return 1")
-    filled(engine, planned(tmp_path / "a.py", STUB))
-    assert [(request.path, request.file) for request in engine.requests] == [("a.py", str(tmp_path / "a.py"))]
 
 
 def test_related_text_is_read_before_the_first_request(tmp_path: Path) -> None:

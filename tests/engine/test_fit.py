@@ -14,9 +14,9 @@ import torch
 from dg_lsp.batch import doctor_fit
 from dg_lsp.engine.decode.canvas.stack import PrefixRows, Stack
 from dg_lsp.engine.model import fit, loading, room
-from dg_lsp.engine.model.fit import Machine, NoRoomError, machine, memory, page, published, tuning
+from dg_lsp.engine.model.fit import Machine, NoRoomError, machine, memory, page, published
 from dg_lsp.engine.model.fit.choice import VLLM_NVFP4
-from dg_lsp.engine.model.weights import adapter, quantised, skeleton
+from dg_lsp.engine.model.weights import quantised, skeleton
 from dg_lsp.wire.extras import install_command
 from tests.engine import real_geometry
 
@@ -119,15 +119,6 @@ def test_an_8_bit_checkpoint_stays_in_8_bits() -> None:
 def test_a_configuration_without_sizes_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(fit.GeometryError):
         fit.of_config({"text_config": {**real_geometry.TEXT, **wrong}})
-
-
-def test_the_computed_number_of_adapter_weights_is_right() -> None:
-    pytest.importorskip("peft")
-    built = real_geometry.build(vocab_size=420)
-    shape = fit.of_config(built.config.to_dict())
-    for experts in (False, True):
-        fresh = adapter.new(real_geometry.build(vocab_size=420), rank=4, experts=experts)
-        assert adapter.n_parameters(fresh) == pytest.approx(tuning.lora_weights(shape, 4, experts=experts), rel=0.05)
 
 
 def test_the_page_has_the_computed_tables() -> None:

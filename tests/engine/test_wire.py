@@ -50,7 +50,6 @@ def asks(draw: st.DrawFn) -> Ask:
         ),
         seed=draw(st.integers(-(2**63), 2**63 - 1)),
         previous=draw(TEXTS),
-        file=draw(TEXTS),
     )
     priority: messages.Priority = "batch" if draw(st.booleans()) else "interactive"
     return Ask(request, draw(TEXTS), draw(TEXTS), priority, drafts=draw(st.booleans()), early=draw(st.booleans()))

@@ -18,7 +18,6 @@ from dg_lsp.core import secrets
 from dg_lsp.core.values import Document, Hole, InfillRequest, Snippet, Span
 from dg_lsp.engine.backends import fim
 from dg_lsp.infill import ignoring, workspace
-from dg_lsp.wire import privacy
 from dg_lsp.wire.config import Config
 from tests.engine.backends_kit import Recorder, finish, serving
 
@@ -233,8 +232,8 @@ def test_every_text_of_a_request_is_masked() -> None:
     assert {field.name for field in fields(InfillRequest)} == {
         # What follows the comment has no text of the user's file; a new field has to be looked at here.
         "prefix", "suffix", "holes", "between", "related", "previous",
-        # names and numbers; `file` is removed for a remote model (`privacy.shown`)
-        "language", "path", "file", "budget", "seed",
+        # names and numbers
+        "language", "path", "budget", "seed",
     }  # fmt: skip
 
 
@@ -266,7 +265,7 @@ def test_no_remote_model_sees_a_secret_and_the_hole_is_still_filled() -> None:
     recorder = Recorder([{"content": "(value)", "stop": True}])
     request = InfillRequest(
         f'TOKEN = "{TOKENS[1]}"\nx = call', f"\nKEY = '''{PEM}'''\n", (Hole(Span(0, 0), "cursor"),),
-        related=(Snippet("b.py", f"password = '{VALUE}'\nother = 1\n"),), previous=TOKENS[2], file="/srv/mine/a.py",
+        related=(Snippet("b.py", f"password = '{VALUE}'\nother = 1\n"),), previous=TOKENS[2],
     )  # fmt: skip
     with serving({"POST /infill": recorder.answer}) as url:
         filler = fim.connect("llama", url, "", Config(), {})
@@ -279,5 +278,3 @@ def test_no_remote_model_sees_a_secret_and_the_hole_is_still_filled() -> None:
     assert "x = call" in sent
     assert "other = 1" in sent
     assert not any(secret in sent for secret in (TOKENS[1], TOKENS[2], VALUE, *BODY.split("\n")))
-    assert "/srv/mine" not in sent
-    assert privacy.shown(request, ()).file == ""

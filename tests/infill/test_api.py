@@ -98,17 +98,6 @@ def test_a_place_has_fills_best_first() -> None:
     ]
 
 
-def test_the_request_for_a_file_names_it(tmp_path: Path) -> None:
-    engine = Filling("return 1")
-    (tmp_path / "a.py").write_text(TWO)
-    with infill.connect_sync(engine=engine) as session:
-        session.fill_file(tmp_path / "a.py")
-        session.fill_text(TWO, path="a.py")
-    files = [request.file for request in engine.requests]
-    assert files[0] == str(tmp_path / "a.py")
-    assert files[-1] == ""
-
-
 def test_improbable_or_unparsable_fills_stay_open() -> None:
     with infill.connect_sync(engine=Filling(lambda request: ("return 1",) * len(request.holes))) as session:
         assert session.fill_text(TWO, path="a.py").text == TWO.replace("...", "return 1")

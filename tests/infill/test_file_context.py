@@ -72,6 +72,8 @@ def shown_by_explain() -> InfillRequest:
 def test_every_route_sends_the_same_context(project: Path) -> None:
     command, *others = (sent() for sent in (sent_by_command, sent_by_batch_api, sent_by_session, shown_by_explain))
     assert {near.path for near in command.related} == {"src/rates.py", "far/away.py"}
+    assert command.path == "src/a.py"
+    assert str(project) not in repr(command), "no request has an absolute path"
     for other in others:
         assert replace(other, seed=command.seed) == command
 

@@ -14,12 +14,11 @@ from collections.abc import Callable, Sequence
 
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.calibration_store import Calibrations, ModelId
-from dg_lsp.engine.decode import resources, tuned
+from dg_lsp.engine.decode import resources
 from dg_lsp.engine.decode.fill import Switches
 from dg_lsp.engine.decode.layout import Layout
-from dg_lsp.engine.decode.resources import MAX_ROWS, Resources
+from dg_lsp.engine.decode.resources import MAX_ROWS
 from dg_lsp.engine.decode.task import InfillTask
-from dg_lsp.engine.decode.tuned import TunedModels
 from dg_lsp.engine.model import loading, room
 from dg_lsp.engine.model.loading import EMBEDDED, Loaded
 from dg_lsp.engine.model.prefix_cache import PrefixCache
@@ -43,9 +42,7 @@ def load_local(
     """
     loaded = loading.load_model(name, device=device, threads=threads, revision=revision, dtype=dtype, say=say)
     filler = LocalFiller(loaded, rows=rows)
-    model_id = ModelId(str(model_names.folder_of(name) or name), loaded.fingerprint)
-    filler.calibrations.watch(model_id)
-    filler.use_tuned(model_id)
+    filler.calibrations.watch(ModelId(str(model_names.folder_of(name) or name), loaded.fingerprint))
     return filler
 
 
@@ -68,15 +65,7 @@ class LocalFiller(Filler):
     ) -> None:
         self._joins = loaded.device != "cpu" if joins is None else joins
         self.switches = switches or Switches()
-        self._rows, self._clock = rows, clock
-        self.resources = self._make(loaded)
-        self._expecting = self.resources  # the model of the request that is expected next
-        self._tuned: TunedModels | None = None
-
-    def use_tuned(self, model_id: ModelId) -> None:
-        """From now on, use the stored weights of a file's repository for requests that name their file."""
-        if tuned.suits(self.loaded):
-            self._tuned = TunedModels(self.resources, model_id, self._make)
+        self.resources = resources.make(loaded, rows, clock)
 
     @property
     def loaded(self) -> Loaded:
@@ -99,8 +88,8 @@ class LocalFiller(Filler):
         return self.resources.prefixes.cache
 
     def start(self, request: InfillRequest) -> InfillTask:
-        """Return a new task for the request, on the weights tuned on its repository if there are any."""
-        return InfillTask(request, self._resources_for(request), self.switches)
+        """Return a new task for the request."""
+        return InfillTask(request, self.resources, self.switches)
 
     def concurrency(self) -> Concurrency:
         """Return "joined" if rows of several requests step in one pass, otherwise "in turns"."""
@@ -112,17 +101,13 @@ class LocalFiller(Filler):
         Return the indexes of the tasks it served; none if the first task is alone, or if its next unit is not a denoising
         step.
         """
-        first = tasks[0]
-        if not isinstance(first, InfillTask):
+        if not isinstance(tasks[0], InfillTask):
             return ()
-        # A pass has one set of weights, so tasks on other weights wait for their own pass.
-        waiting = [
-            task.asking() if isinstance(task, InfillTask) and task.resources is first.resources else None for task in tasks
-        ]
-        shared_indexes = first.resources.shared.fitting(waiting, max_rows)
+        waiting = [task.asking() if isinstance(task, InfillTask) else None for task in tasks]
+        shared_indexes = self.resources.shared.fitting(waiting, max_rows)
         if len(shared_indexes) < 2:  # a task alone steps without this pass
             return ()
-        first.resources.shared.predict([steps for index in shared_indexes if (steps := waiting[index]) is not None])
+        self.resources.shared.predict([steps for index in shared_indexes if (steps := waiting[index]) is not None])
         return tuple(shared_indexes)
 
     def is_on_gpu(self) -> bool:
@@ -135,26 +120,22 @@ class LocalFiller(Filler):
 
     def expect(self, request: InfillRequest) -> None:
         """Note the request that will probably come next; `foresee` encodes its prefix."""
-        self._expecting = self._resources_for(request)
-        self._expecting.ahead.expect(request)
+        self.resources.ahead.expect(request)
 
     def foresee(self) -> bool:
         """Encode one chunk of the expected prefix; return whether more remains."""
-        return self._expecting.ahead.read()
+        return self.resources.ahead.read()
 
     def about(self) -> dict[str, object]:
         """Return the facts of the model: device, dtype, revision, threads, the reasons for them, and memory."""
         loaded = self.loaded
-        in_memory = (self.resources, *(self._tuned.in_memory if self._tuned else ()))
-        sizes = [each.loaded.passes.n_bytes() + each.prefixes.cache.bytes for each in in_memory]
         return {
             "device": loaded.device,
             "dtype": loaded.dtype,
             "revision": loaded.revision,
             "threads": loaded.threads,
             "why": dict(loaded.why),
-            "tuned_models": len(in_memory) - 1,
-            "device_bytes": sum(sizes),
+            "device_bytes": loaded.passes.n_bytes() + self.cache.bytes,
             "device_free_bytes": room.free_bytes(loaded.device),
         }
 
@@ -165,22 +146,7 @@ class LocalFiller(Filler):
         return tuple(decoder.decode(vocabulary.pieces[token]) for token in vocabulary.encode(text))
 
     def trim(self) -> None:
-        """Drop the prefix caches, the tuned models and the buffers of steps."""
+        """Drop the prefix cache and the buffers of steps."""
         self.cache.clear()
         if self.resources.stepper.fixed is not None:
             self.resources.stepper.fixed.clear()
-        if self._tuned is not None:
-            self._tuned.clear()
-            self._expecting = self.resources
-
-    def _make(self, loaded: Loaded) -> Resources:
-        return resources.make(loaded, self._rows, self._clock)
-
-    def _resources_for(self, request: InfillRequest) -> Resources:
-        if self._tuned is None:
-            return self.resources
-        chosen = self._tuned.for_file(request.file)
-        # A model that was dropped must not stay in memory for a request that was once expected.
-        if not any(self._expecting is one for one in (self.resources, *self._tuned.in_memory)):
-            self._expecting = self.resources
-        return chosen

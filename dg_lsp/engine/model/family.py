@@ -31,10 +31,6 @@ class Family(Protocol):
     def value_bytes(self) -> int:
         """The bytes of one number in the keys and values."""
 
-    @property
-    def n_tunable(self) -> int:
-        """The number of weights if all are plain floating-point tensors that tuning can change, else 0."""
-
     def n_bytes(self) -> int:
         """Return the bytes of the weights."""
 

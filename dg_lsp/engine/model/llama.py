@@ -326,7 +326,7 @@ class LlamaPasses:
         adapter: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.sizes, self.kind, self.geometry = sizes, kind, sizes.geometry()
-        self.n_vocabulary, self.n_tunable = sizes.vocabulary, 0
+        self.n_vocabulary = sizes.vocabulary
         self.delete, self.mask = sizes.vocabulary, sizes.vocabulary + 1
         with torch.no_grad():
             table = weights["model.embed_tokens.weight"]

@@ -103,12 +103,10 @@ def load_model(
     revision: str = "",
     dtype: str = "",
     say: Say = lambda _text, _share: None,
-    trainable: bool = False,
 ) -> Loaded:
     """Load and return the model `name`: "embedded", a folder, or a hub id with an optional `revision`.
 
-    `say` receives the progress: a message and a fraction. Weights of a `trainable` model are not copied into a form that only
-    computes. Raises LoadError with a sentence.
+    `say` receives the progress: a message and a fraction. Raises LoadError with a sentence.
     """
     why: dict[str, str] = {}
     name = laptop.resolve(name)
@@ -148,7 +146,7 @@ def load_model(
             if not asked:
                 why["dtype"] = LLAMA_WHY[choice.precision]
         else:
-            passes, explained = _diffusion(name, folder, adapted, device, dtype, choice.precision, say, trainable=trainable)
+            passes, explained = _diffusion(name, folder, adapted, device, dtype, choice.precision, say)
             why["dtype"] += explained
     except (adapter.AdapterError, checkpoint.CheckpointError, fit.GeometryError, fit.NoRoomError, reading.ReadError) as error:
         raise LoadError(str(error)) from error
@@ -169,18 +167,16 @@ def _diffusion(
     dtype: str,
     precision: Precision,
     say: Say,
-    *,
-    trainable: bool,
 ) -> tuple[Passes, str]:
     """Return the passes of a DiffusionGemma folder, and an addition to the reason for the precision."""
     # Load the embedded weights without transformers, because its import takes longer than the rest of the start.
-    is_plain = name == EMBEDDED and device == "cpu" and adapted == folder and not trainable
+    is_plain = name == EMBEDDED and device == "cpu" and adapted == folder
     model = dense.load_dense(folder, reading.wide_dtype(precision)) if is_plain else None
     if model is None:
         model = _with_weights(folder, device, precision, say)
     if adapted != folder:
         adapter.attach(model, adapted, device)
-    if trainable or not packed.suits(model):
+    if not packed.suits(model):
         return Passes(model), ""
     kind = products.best_kind(in_16_bits=dtype != "float32")
     return packed.PackedPasses(model, kind), f"; {products.EXPLAINED[kind]}"

@@ -55,12 +55,6 @@ class Passes:
         """The bytes of one number in the keys and values."""
         return int(self.decoder.embed_tokens.weight.element_size())
 
-    @property
-    def n_tunable(self) -> int:
-        """The number of weights if all are plain floating-point tensors that tuning can change, else 0."""
-        weights = list(self.model.parameters())
-        return sum(one.numel() for one in weights) if all(one.is_floating_point() for one in weights) else 0
-
     def n_bytes(self) -> int:
         """Return the bytes of the weights and buffers; shared ones count once."""
         return quantised.n_bytes(self.model)

@@ -10,9 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dg_lsp.engine.model.fit import tuning
 from dg_lsp.engine.model.fit.choice import Machine, NoRoomError, choose
-from dg_lsp.engine.model.fit.geometry import Geometry
 from dg_lsp.engine.model.fit.needs import Precision, Use, needs, size
 from dg_lsp.engine.model.fit.published import CONTEXT_BYTES, MODEL, PUBLISHED
 
@@ -56,18 +54,11 @@ def precisions() -> list[tuple[str, ...]]:
     return rows
 
 
-def tuned(geometry: Geometry = PUBLISHED) -> list[tuple[str, ...]]:
-    """Return a table row for each GPU: whether an adapter can be trained on it, in 16 bits."""
-    required = tuning.lora_bytes(geometry)
-    return [(f"{gpu_gb} GB", size(required), "yes" if required <= free_on(gpu_gb) * 0.97 else "no") for gpu_gb in GPUS_GB]
-
-
 def rewritten(text: str) -> str:
     """Return the page with newly computed tables."""
     text = _with_table(text, "cards", ("GPU", "runs in", "weights", "with one request", "rows at once"), cards())
     head = ("precision", "weights", "workspace", "one prefix", "one row", "together")
-    text = _with_table(text, "precisions", head, precisions())
-    return _with_table(text, "tuning", ("GPU", "`dg-lsp train tune` takes", "fits"), tuned())
+    return _with_table(text, "precisions", head, precisions())
 
 
 def _with_table(text: str, name: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
