@@ -139,13 +139,6 @@ def test_a_weight_file_that_leads_outside_is_refused(folder: Path) -> None:
     )
 
 
-def test_an_adapter_s_weights_that_lead_outside_are_refused(folder: Path) -> None:
-    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "embedded", "peft_type": "LORA"}')
-    (folder / "model.safetensors").rename(folder.parent / "other.safetensors")
-    (folder / "adapter_model.safetensors").symlink_to("../other.safetensors")
-    assert refusal(folder).startswith("FOLDER/adapter_model.safetensors is missing, or is a link to a file outside")
-
-
 def test_a_pipe_beside_the_weights_is_not_waited_for(folder: Path) -> None:
     os.mkfifo(folder / "other.safetensors")
     assert in_time(lambda: loading.load_model(str(folder), device="cpu", threads=1)).diffusion.kinds
@@ -210,15 +203,9 @@ def test_what_is_not_supported_is_said(folder: Path, values: dict[str, Any], sen
     assert sentence in refusal(folder)
 
 
-def test_an_adapter_leads_to_no_model_that_the_user_did_not_allow(folder: Path) -> None:
+def test_an_adapter_leads_to_no_other_model(folder: Path) -> None:
     (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "somebody/model", "peft_type": "LORA"}')
-    assert refusal(folder).startswith(
-        'the adapter in FOLDER belongs to somebody/model; to load that, add "somebody/model" to engine.allow in '
-    )
-    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "vllm:http://evil.example", "peft_type": "LORA"}')
-    assert refusal(folder).startswith("the adapter in FOLDER belongs to vllm:http://evil.example; to load that, ")
-    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": 7, "peft_type": "LORA"}')
-    assert refusal(folder) == "adapter_config.json of FOLDER does not describe a LoRA adapter of a model"
+    assert refusal(folder) == "FOLDER holds an adapter, not a model; merge it into its model, and give that folder"
 
 
 NO_FILES: tuple[Callable[[Path], None], ...] = (os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir)

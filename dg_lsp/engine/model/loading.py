@@ -31,7 +31,6 @@ from dg_lsp.engine.model.passes import Passes
 from dg_lsp.engine.model.profile import Profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.engine.model.weights import (
-    adapter,
     canvas_adapter,
     chat_template,
     checkpoint,
@@ -43,7 +42,7 @@ from dg_lsp.engine.model.weights import (
 )
 from dg_lsp.engine.model.weights.progress import Meter
 from dg_lsp.engine.task import Say, UserError
-from dg_lsp.wire import config, files, laptop, model_names, trust
+from dg_lsp.wire import files, laptop
 from dg_lsp.wire.model_names import folder_of
 from dg_lsp.wire.settings import DEVICES
 
@@ -114,7 +113,6 @@ def load_model(
     say("finding the checkpoint", 0.0)
     try:
         folder = find(name, revision, say=lambda text, share: say(text, share / 2))
-        adapted, folder = folder, _base(folder, revision, say)
         values = checkpoint.stated_values(folder)
         shape = fit.of_config(values)
         if threads or device == "cpu":
@@ -122,7 +120,7 @@ def load_model(
             torch.set_num_threads(threads)
         say("reading the tokenizer", 0.5)
         vocabulary, is_llama = _vocabulary(folder), values["model_type"] in LLAMA_TYPES
-        loaded_profile = _profile(_with_profile(name, adapted), vocabulary if is_llama else None)
+        loaded_profile = _profile(_with_profile(name, folder), vocabulary if is_llama else None)
         if loaded_profile.layout == "instruct" and (warning := chat_template.warning(folder)):
             log.warning("%s", warning)
         use = fit.Use(loaded_profile.prefix_tokens + loaded_profile.suffix_tokens, loaded_profile.canvas_tokens)
@@ -132,37 +130,36 @@ def load_model(
         choice = fit.choose(
             name,
             shape,
-            _machine(device, has_adapter=adapted != folder),
+            _machine(device),
             asked=_llama_dtype(asked, device, name) if is_llama else asked,
             stored="" if is_llama else checkpoint.stored_precision(folder, values),
             use=use,
         )
         why["dtype"] = choice.why
         if is_llama:
-            adapter_file = _with_profile(name, adapted) / canvas_adapter.FILE
+            adapter_file = _with_profile(name, folder) / canvas_adapter.FILE
             if loaded_profile.right_tokens and not adapter_file.exists():
                 raise LoadError(f"the profile of {name} needs a canvas adapter, but there is no {adapter_file}")
             passes: Family = _llama(folder, adapter_file, values, device, choice.precision, vocabulary, say)
             if not asked:
                 why["dtype"] = LLAMA_WHY[choice.precision]
         else:
-            passes, explained = _diffusion(name, folder, adapted, device, dtype, choice.precision, say)
+            passes, explained = _diffusion(name, folder, device, dtype, choice.precision, say)
             why["dtype"] += explained
-    except (adapter.AdapterError, checkpoint.CheckpointError, fit.GeometryError, fit.NoRoomError, reading.ReadError) as error:
+    except (checkpoint.CheckpointError, fit.GeometryError, fit.NoRoomError, reading.ReadError) as error:
         raise LoadError(str(error)) from error
     except OSError as error:
         # Such as a folder without permission; the libraries' own errors are handled where they are called.
         raise LoadError(f"{error.filename or name} can't be read: {(error.strerror or str(error)).lower()}") from error
     say("ready", 1.0)
     return Loaded(
-        name, passes, vocabulary, loaded_profile, device, choice.precision, revision, threads, why, _fingerprint(adapted)
+        name, passes, vocabulary, loaded_profile, device, choice.precision, revision, threads, why, _fingerprint(folder)
     )
 
 
 def _diffusion(
     name: str,
     folder: Path,
-    adapted: Path,
     device: str,
     dtype: str,
     precision: Precision,
@@ -170,12 +167,10 @@ def _diffusion(
 ) -> tuple[Passes, str]:
     """Return the passes of a DiffusionGemma folder, and an addition to the reason for the precision."""
     # Load the embedded weights without transformers, because its import takes longer than the rest of the start.
-    is_plain = name == EMBEDDED and device == "cpu" and adapted == folder
+    is_plain = name == EMBEDDED and device == "cpu"
     model = dense.load_dense(folder, reading.wide_dtype(precision)) if is_plain else None
     if model is None:
         model = _with_weights(folder, device, precision, say)
-    if adapted != folder:
-        adapter.attach(model, adapted, device)
     if not packed.suits(model):
         return Passes(model), ""
     kind = products.best_kind(in_16_bits=dtype != "float32")
@@ -343,28 +338,7 @@ def _checked_dtype(name: str) -> str:
     return name
 
 
-def _base(folder: Path, revision: str, say: Say) -> Path:
-    """Return the folder of an adapter's base model, or the folder itself if it holds no adapter.
-
-    Only the user decides which weights are loaded, so a base that is not part of the package must be in their
-    `engine.allow`. Raises LoadError, AdapterError or CheckpointError.
-    """
-    if not (folder / adapter.CONFIG).exists():
-        return folder
-    base = adapter.base_of(folder, checkpoint.read_json(folder, adapter.CONFIG))
-    if (folder / adapter.WEIGHTS).exists():  # `attach` reports a missing file
-        checkpoint.own_file(folder, adapter.WEIGHTS)
-    entry = trust.unallowed(base, config.read()[0].settings.allow)
-    if entry is not None or model_names.is_remote(base):
-        allow = f'add "{entry}" to engine.allow in {config.user_file()}' if entry else "there is no way to allow that"
-        raise LoadError(f"the adapter in {folder} belongs to {base}; to load that, {allow}")
-    base_folder = find(base, revision, say=lambda text, share: say(text, share / 2))
-    if (base_folder / adapter.CONFIG).exists():
-        raise LoadError(f"the adapter in {folder} belongs to {base}, which is an adapter itself; merge that one first")
-    return base_folder
-
-
-def _machine(device: str, *, has_adapter: bool = False) -> fit.Machine:
+def _machine(device: str) -> fit.Machine:
     """Return the facts about a device that decide the precision."""
     label = torch.cuda.get_device_name(device) if device.startswith("cuda") else ""
     return fit.Machine(
@@ -373,7 +347,6 @@ def _machine(device: str, *, has_adapter: bool = False) -> fit.Machine:
         name=label,
         multiplies_bf16=torch.cpu._is_avx512_bf16_supported(),  # no public name for it yet
         installed=machine.installed(),
-        has_adapter=has_adapter,
     )
 
 

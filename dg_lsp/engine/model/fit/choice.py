@@ -38,7 +38,6 @@ class Machine:
     name: str = ""
     multiplies_bf16: bool = True
     installed: tuple[Precision, ...] = QUANTISED
-    has_adapter: bool = False  # an adapter needs weights in 16 or 32 bits
 
     @property
     def is_cpu(self) -> bool:
@@ -72,8 +71,6 @@ def choose(
     rejected: list[Choice] = []
     for precision, why in _precisions(geometry, machine, stored):
         choice = Choice(precision, why, needs(geometry, precision, use))
-        if machine.has_adapter and precision in QUANTISED and rejected:
-            break
         if machine.is_cpu and precision == "float32" and _is_widened(geometry, choice):
             raise NoRoomError(_widened(model, choice))
         if _fits(choice.needs, machine) and _is_installed(precision, machine):
@@ -85,8 +82,6 @@ def choose(
 def _selected(model: str, geometry: Geometry, machine: Machine, precision_name: str, use: Use | None) -> Choice:
     precision: Precision = precision_name  # type: ignore[assignment]  # the caller has validated it
     choice = Choice(precision, CHOSEN, needs(geometry, precision, use))
-    if machine.has_adapter and precision in QUANTISED:
-        raise NoRoomError(f"{model} holds an adapter, which can't be loaded at {NAMES[precision]}; choose bfloat16")
     if not _is_installed(precision, machine):
         remedy = f"install the packages for it with: {install_command('quant')}"
         raise NoRoomError(f"{model} can't be loaded at {NAMES[precision]}; {remedy}")

@@ -52,7 +52,7 @@ class CheckpointError(Exception):
 def stated_values(folder: Path) -> dict[str, Any]:
     """Return the values of the folder's `config.json`; raise CheckpointError unless it describes a supported model."""
     if (folder / ADAPTER).exists():
-        raise CheckpointError(f"{folder} holds an adapter, not a model")
+        raise CheckpointError(f"{folder} holds an adapter, not a model; merge it into its model, and give that folder")
     values = read_json(folder, CONFIG, MAX_CONFIG_BYTES)
     if values.get("model_type") not in MODEL_TYPES:
         kinds = f"{', '.join(MODEL_TYPES[:-1])} or {MODEL_TYPES[-1]}"
