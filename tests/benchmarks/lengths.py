@@ -15,7 +15,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -32,10 +32,9 @@ from dg_lsp.engine.model import loading
 from dg_lsp.engine.model.loading import Loaded
 from dg_lsp.evaluate import score, tasks
 from dg_lsp.train.windows import DELETE, EOS
-from tests.benchmarks.worlds import language, methods, training, tried
+from tests.benchmarks.worlds import language, methods, training
 from tests.benchmarks.worlds.language import Hole, Kind
 from tests.benchmarks.worlds.methods import Cost, Method, Problem
-from tests.benchmarks.worlds.tried import Probe
 
 HELDOUT = Path(__file__).parents[2] / "fixtures" / "eval" / "heldout.jsonl.gz"
 CHOSEN = "speculation"  # what the product does for a checkpoint without a delete token (`decode/propose/search.py`)
@@ -108,16 +107,15 @@ def worlds(cache: Path, request: Asked) -> dict[str, Any]:
     plain, with_delete = loaded(delete=False), None
     if not only or "delete" in only.split(","):
         with_delete = loaded(delete=True)
-    probe = fitted(plain, islice(language.holes(seed + 5000), 1500)) if not only or "probe" in only.split(",") else None
     table: dict[str, Any] = {}
     for kind in KINDS:
         cases = [case_of(hole, request.held) for hole in islice(language.holes(seed + 90_000, kind), request.n_holes)]
-        table[kind] = summed(cases, run(plain, cases, probe, only, with_delete))
-    return table | {"seeds": {"holes": seed + 90_000, "probe": seed + 5000, "training": training.PLAN.seed}}
+        table[kind] = summed(cases, run(plain, cases, only, with_delete))
+    return table | {"seeds": {"holes": seed + 90_000, "training": training.PLAN.seed}}
 
 
 def embedded(n: int, only: str = "") -> dict[str, Any]:
-    """Return the table of held-out Python on the embedded model; its probe is fitted on holes of the demo's kind elsewhere."""
+    """Return the table of held-out Python on the embedded model."""
     loaded = loading.load_model(device="cpu", threads=1)
     filler = LocalFiller(loaded)
     table: dict[str, Any] = {}
@@ -135,11 +133,7 @@ def embedded(n: int, only: str = "") -> dict[str, Any]:
                 sheet.kv, sheet.tail, n_answer, task.answer, kind, first, sheet.heal, end=sheet.end, behind=(sheet.end,)
             )
             cases.append(case)
-        halves = cases[::2], cases[1::2]  # each half's probe is fitted on the other
-        own = [
-            run(loaded, half, fitted_on(loaded, other), only, None) for half, other in zip(halves, halves[::-1], strict=True)
-        ]
-        table[kind] = summed([*halves[0], *halves[1]], {name: own[0][name] + own[1][name] for name in own[0]})
+        table[kind] = summed(cases, run(loaded, cases, only, None))
     return table
 
 
@@ -155,21 +149,9 @@ def case_of(hole: Hole, n_held: int = training.HELD) -> Case:
     )
 
 
-def fitted(loaded: Loaded, holes: Iterator[Hole]) -> Probe:
-    """Return a probe fitted on holes of the language."""
-    return fitted_on(loaded, [case_of(hole) for hole in holes])
-
-
-def fitted_on(loaded: Loaded, cases: Sequence[Case]) -> Probe:
-    """Return a probe fitted on cases, by one encoder pass for each."""
-    with torch.inference_mode():
-        hidden = torch.stack([loaded.passes.encode(torch.tensor([case.ids]))[0][0, -1] for case in cases])
-    return tried.fit_probe(hidden.clone(), [case.n_answer for case in cases])
-
-
 def posed(loaded: Loaded, case: Case) -> Problem:
     """Return a case as a problem, its delete token hidden."""
-    hidden, kv = loaded.passes.encode(torch.tensor([case.ids]))
+    _, kv = loaded.passes.encode(torch.tensor([case.ids]))
     vocabulary = loaded.vocabulary
     n_logits = loaded.diffusion.model.lm_head.weight.shape[0]
     regular = tuple(token for token, piece in enumerate(vocabulary.pieces) if piece and token not in vocabulary.special)
@@ -180,7 +162,6 @@ def posed(loaded: Loaded, case: Case) -> Problem:
         loaded.diffusion,
         kv,
         case.ids[-1],
-        hidden[0, -1],
         case.tail,
         TokenLimits(regular, banned, case.first),
         loaded.profile.sampling,
@@ -192,25 +173,19 @@ def posed(loaded: Loaded, case: Case) -> Problem:
     )
 
 
-def ways(probe: Probe | None, only: str) -> dict[str, Method]:
+def ways(only: str) -> dict[str, Method]:
     """Return the methods by their names; the oracle and the delete token need more than a problem."""
     every: dict[str, Method] = {
         "grid": methods.grid,
-        "snap": methods.Snapped(),
         "speculation": methods.Speculated(),
-        "elastic": methods.Elastic(),
         "draft": methods.Draft(),
     }
-    if probe:
-        every["probe"] = methods.Probed(probe)
     return {name: method for name, method in every.items() if not only or name in only.split(",")}
 
 
-def run(
-    loaded: Loaded, cases: Sequence[Case], probe: Probe | None, only: str, with_delete: Loaded | None
-) -> dict[str, list[tuple[bool, Cost]]]:
+def run(loaded: Loaded, cases: Sequence[Case], only: str, with_delete: Loaded | None) -> dict[str, list[tuple[bool, Cost]]]:
     """Return, for each method, whether each case's answer is exact and what it took."""
-    every = ways(probe, only)
+    every = ways(only)
     outcomes: dict[str, list[tuple[bool, Cost]]] = {
         name: [] for name in [*every, *(["delete"] if with_delete else []), "oracle"]
     }

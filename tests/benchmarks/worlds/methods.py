@@ -3,7 +3,7 @@
 All of them get the same prompt, the same held head of the suffix and the same sampler; they differ in how they come to the
 lengths that they try. Each ends with candidates of which a causal pass chooses (`CausalText.scores`).
 
-Knows passes, rows and the rules of `decode.propose.speculation` and `tried`. Knows nothing of text.
+Knows passes, rows and the rule of `decode.canvas.speculation`. Knows nothing of text.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from dg_lsp.engine.decode.canvas.stack import LocalDecoder
 from dg_lsp.engine.model.passes import KV, Passes, crop
 from dg_lsp.engine.model.profile import Sampling
 from dg_lsp.engine.model.tree import Tree
-from tests.benchmarks.worlds import tried
-from tests.benchmarks.worlds.tried import Probe, Search, Snap
 
 Ids = tuple[int, ...]
 
@@ -48,7 +46,6 @@ class Problem:
     passes: Passes
     kv: KV
     last: int
-    hidden: Tensor  # [H] of the prompt's last token
     tail: Ids
     limits: TokenLimits
     sampling: Sampling
@@ -181,26 +178,6 @@ def oracle(n_answer: int) -> Method:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapped:
-    """Read where the suffix begins from an open canvas, then hold it there (`tried.Search`)."""
-
-    snap: Snap = field(default_factory=Snap)
-
-    def __call__(self, problem: Problem) -> Ids:
-        """Return the chosen answer."""
-        search = Search(problem.gap(), problem.sampling, problem.n_vocabulary, self.snap)
-        denoiser, decoder = search.denoiser, problem.decoder()
-        while not search.done:
-            if search.denoiser is not denoiser:  # canvases of another width
-                denoiser, decoder = search.denoiser, problem.decoder()
-            rows = denoiser.live
-            search.take(rows, problem.said(denoiser, decoder, rows))
-            if search.is_trial_over:
-                search.keep(problem.scores(search.answers()))
-        return problem.best(search.answers())
-
-
-@dataclass(frozen=True, slots=True)
 class Speculated:
     """Verify an open canvas by causal passes until it reaches the suffix, then hold the suffix there (`speculation`)."""
 
@@ -228,50 +205,6 @@ class Speculated:
         problem.settle(denoiser)
         own = [answers[starts.index(gap)] for gap in gaps if speculation.is_valid(gap)]
         return problem.best([*own, *problem.answers(denoiser)])
-
-
-@dataclass(frozen=True, slots=True)
-class Elastic:
-    """Hold the suffix and move it after each step: shrink what reads as the suffix, grow what stays uncertain."""
-
-    line: tuple[int, ...] = (8, 20)
-    block: tuple[int, ...] = (16, 40)
-    moves: int = 5
-    grow_by: int = 4
-
-    def __call__(self, problem: Problem) -> Ids:
-        """Return the chosen answer."""
-        answers = []
-        for seed, gap in enumerate(self.block if problem.block else self.line):
-            denoiser = problem.rows([gap])
-            answers.append(self.moved(problem, denoiser, problem.steps, seed))
-        return problem.best(answers)
-
-    def moved(self, problem: Problem, denoiser: Denoiser, steps: int, seed: int = 0) -> Ids:
-        """Return what one row comes to."""
-        decoder, moves = problem.decoder(), 0
-        for n in range(steps):
-            if denoiser.done:
-                break
-            logits = problem.step(denoiser, decoder)
-            if moves == self.moves or n < 1 or n >= steps - 2:
-                continue
-            state = tried.state_of(denoiser, 0)
-            gap = int(state.free.sum())
-            entropies = denoiser.canvas.entropy[0, :gap]
-            if shrink := tried.overlap(logits.log_softmax(-1), problem.tail):
-                gap -= shrink
-            elif tried.is_short(entropies) and gap + self.grow_by <= problem.longest:
-                gap += self.grow_by
-                state = tried.grown(state, gap, problem.limits, seed * 100 + n)
-            else:
-                continue
-            moves += 1
-            state = tried.snapped(state, gap, problem.tail)
-            limits = problem.in_gap(problem.limits)
-            denoiser = tried.resume([state], steps - n - 1, limits, problem.sampling, problem.n_vocabulary)
-            decoder = problem.decoder()
-        return problem.answers(denoiser)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,29 +246,6 @@ class Draft:
             if draft[-len(tail) :] == tail:
                 break
         return draft
-
-
-@dataclass(frozen=True, slots=True)
-class Probed:
-    """Try the lengths that a probe finds likeliest; after two steps those whose answers a causal pass prefers go on."""
-
-    probe: Probe
-    rows: int = 4
-    last: int = 2
-
-    def __call__(self, problem: Problem) -> Ids:
-        """Return the chosen answer."""
-        gaps = [gap for gap in self.probe.guess(problem.hidden, self.rows) if gap <= problem.longest]
-        denoiser, decoder = problem.rows(gaps), problem.decoder()
-        for _ in range(2):
-            problem.step(denoiser, decoder)
-        scores = problem.scores(problem.answers(denoiser))
-        best = sorted(range(len(gaps)), key=lambda index: -scores[index])[: self.last]
-        for index in range(len(gaps)):
-            if index not in best:
-                denoiser.drop(index)
-        problem.settle(denoiser)
-        return problem.best(problem.answers(denoiser, best))
 
 
 def delete(token: int, gap: int) -> Method:
