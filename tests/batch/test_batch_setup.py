@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import platform
 import stat
 import subprocess
 import sys
@@ -185,8 +186,13 @@ def test_detection_sends_no_key_and_no_code(fakes: list[Fake], monkeypatch: pyte
     assert {body for _, _, body in fakes[0].requests} <= {b"", b'{"model":"coder:7b"}', b'{"model":"chat:8b"}'}
 
 
-def test_gpus_are_read_from_the_output_of_their_tools(tmp_path: Path) -> None:
-    assert machine.parse_nvidia(["NVIDIA H200, 143771", "No devices were found", ""]) == (Gpu("NVIDIA H200", 143771 << 20),)
+def test_gpus_are_read_from_the_output_of_their_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'NVIDIA H200, 143771, 143000'; echo 'No devices were found'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if platform.system() == "Linux":
+        assert machine.detect(tmp_path / "none").gpus == (Gpu("NVIDIA H200", 143771 << 20),)
     (tmp_path / "card0" / "device").mkdir(parents=True)
     (tmp_path / "card0" / "device" / "mem_info_vram_total").write_text("17163091968\n")
     (tmp_path / "card1" / "device").mkdir(parents=True)

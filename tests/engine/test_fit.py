@@ -141,7 +141,7 @@ def test_the_doctor_says_what_fits_from_the_configuration_alone(tmp_path: Path, 
 
 def test_the_doctor_gets_a_cards_memory_from_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "nvidia-smi"
-    program.write_text("#!/bin/sh\necho 'NVIDIA H200, 143000'\n")
+    program.write_text("#!/bin/sh\necho 'NVIDIA H200, 143771, 143000'\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     found = machine.of_device("auto")

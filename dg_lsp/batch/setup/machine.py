@@ -1,24 +1,17 @@
 """Detect this machine's processor cores, memory and GPUs.
 
-This module queries the operating system and the GPU's command-line tool, and loads no library. Unknown facts are left out.
+This module queries the operating system, and loads no library. Unknown facts are left out.
 """
 
 from __future__ import annotations
 
 import os
 import platform
-import shutil
-import subprocess
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from dg_lsp.engine.model.fit import Precision
 from dg_lsp.engine.model.fit import machine as fit_machine
-
-PATIENCE_S = 10.0
-MIB = 1 << 20
-_QUERY = ("--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +53,8 @@ def detect(drm: Path = Path("/sys/class/drm")) -> Machine:
     if platform.system() == "Darwin" and platform.machine() == "arm64":
         # Apple's GPU may use about two thirds of the machine's memory.
         return Machine(_cores(), memory, (Gpu("Apple GPU", memory * 2 // 3, is_nvidia=False),), is_shared=True)
-    return Machine(_cores(), memory, (*_nvidia(), *amd(drm)), installed=fit_machine.installed())
+    cards = (Gpu(card.name, card.total) for card in fit_machine.nvidia())
+    return Machine(_cores(), memory, (*cards, *amd(drm)), installed=fit_machine.installed())
 
 
 def amd(drm: Path) -> tuple[Gpu, ...]:
@@ -73,27 +67,6 @@ def amd(drm: Path) -> tuple[Gpu, ...]:
             continue
         gpus.append(Gpu("AMD GPU", memory, is_nvidia=False))
     return tuple(gpus)
-
-
-def parse_nvidia(lines: Iterable[str]) -> tuple[Gpu, ...]:
-    """Return the GPUs in nvidia-smi's lines of the form `NAME, MIB`; other lines are ignored."""
-    gpus = []
-    for line in lines:
-        name, _, size = line.rpartition(",")
-        if name.strip() and size.strip().isdecimal():
-            gpus.append(Gpu(name.strip(), int(size) * MIB))
-    return tuple(gpus)
-
-
-def _nvidia() -> tuple[Gpu, ...]:
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return ()
-    try:
-        done = subprocess.run([tool, *_QUERY], capture_output=True, text=True, timeout=PATIENCE_S, check=False)  # noqa: S603
-    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
-        return ()
-    return parse_nvidia(done.stdout.splitlines()) if done.returncode == 0 else ()
 
 
 def _cores() -> int:

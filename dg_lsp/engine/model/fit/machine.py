@@ -6,6 +6,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
 
@@ -15,7 +16,16 @@ from dg_lsp.engine.model.fit.needs import Precision
 
 CPUINFO = Path("/proc/cpuinfo")
 ASK_S = 10.0
-QUERY = ("--query-gpu=name,memory.free", "--format=csv,noheader,nounits")
+QUERY = ("--query-gpu=name,memory.total,memory.free", "--format=csv,noheader,nounits")
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """An NVIDIA GPU: its name, and its memory and the free part of it in bytes."""
+
+    name: str
+    total: int
+    free: int
 
 
 def installed() -> tuple[Precision, ...]:
@@ -26,9 +36,9 @@ def installed() -> tuple[Precision, ...]:
 def of_device(device: str) -> Machine:
     """Return the description of a device; "auto" is the first GPU if there is one."""
     kind, _, index = device.partition(":")
-    if kind in ("auto", "cuda") and (gpu := _gpu(int(index) if index.isdecimal() else 0)):
-        name, free = gpu
-        return Machine("cuda", free, name, installed=installed())
+    number = int(index) if index.isdecimal() else 0
+    if kind in ("auto", "cuda") and (card := next(iter(nvidia()[number:]), None)):
+        return Machine("cuda", card.free, card.name, installed=installed())
     on_mac = sys.platform == "darwin" and platform.machine() == "arm64"
     if kind == "mps" or (kind == "auto" and on_mac):
         return Machine("mps", memory.free_bytes(), "this Mac", installed=installed())
@@ -43,16 +53,18 @@ def multiplies_bf16() -> bool:
         return False
 
 
-def _gpu(index: int) -> tuple[str, int] | None:
-    """Return the name and the free bytes of an NVIDIA GPU from `nvidia-smi`, or None."""
+def nvidia() -> tuple[Card, ...]:
+    """Return the NVIDIA GPUs that `nvidia-smi` lists; none if it is missing or fails."""
     program = shutil.which("nvidia-smi")
     if program is None:
-        return None
+        return ()
     try:
-        lines = subprocess.run(  # noqa: S603 -- the full path of a fixed program
-            [program, *QUERY], capture_output=True, text=True, timeout=ASK_S, check=True
-        ).stdout.splitlines()
-        name, _, free = lines[index].rpartition(",")
-        return name.strip(), int(free) * 1024**2
-    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
-        return None
+        done = subprocess.run([program, *QUERY], capture_output=True, text=True, timeout=ASK_S, check=True)  # noqa: S603 -- a fixed program
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return ()
+    cards = (line.rsplit(",", 2) for line in done.stdout.splitlines())
+    return tuple(
+        Card(name.strip(), int(total) << 20, int(free) << 20)
+        for name, total, free in (card for card in cards if len(card) == 3)
+        if total.strip().isdecimal() and free.strip().isdecimal()
+    )
