@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 MADE_BY = {
     "corpus/train.jsonl": "corpus",
     "corpus/valid.jsonl": "corpus",
-    "corpus/sources.json": "corpus",
     "tokenizer.json": "tokenizer",
     "train.npz": "pack",
     "valid.npz": "pack",
@@ -52,7 +51,7 @@ class Plain(typer.core.TyperGroup):
 
 app = command_group(
     cls=Plain,
-    summary="Train the embedded model (corpus, tokenizer, pack, start, run, branch, export, average, card), or a canvas.",
+    summary="Train the embedded model (corpus, tokenizer, pack, run, branch, export, average), or a canvas.",
 )
 
 Folder = Annotated[Path, typer.Option("--run", help="The folder of this training run.")]
@@ -116,37 +115,14 @@ def pack(run: Folder, processes: Annotated[int, typer.Option(help="How many proc
 
 
 @app.command()
-def start(
-    run: Folder,
-    init: Annotated[
-        str,
-        typer.Option(
-            help="The checkpoint with the initial weights: a folder, a hub id, or embedded.",
-            autocompletion=completions.checkpoint,
-        ),
-    ],
-    hidden: Hidden = 256,
-    layers: Layers = 6,
-    feed_forward: Width = 768,
-) -> None:
-    """Start a run with the weights of an existing checkpoint. Its vocabulary may differ, and it may have fewer layers."""
-    need(run, "tokenizer.json")
-    from dg_lsp.train import warm
-
-    warm.start(run, init, shape_of(run, hidden, layers, feed_forward))
-    typer.echo(f"{run / 'state.pt'}: starts with the weights of {init}")
-
-
-@app.command()
 def branch(
     run: Folder, out: Annotated[Path, typer.Option(help="The folder of the new run, which continues from this one's state.")]
 ) -> None:
     """Copy a run. The copy can be finished and exported as a milestone while the run continues."""
     need(run, "tokenizer.json", "train.npz", "valid.npz", "state.pt", "curve.jsonl")
     out.mkdir(parents=True)
-    for name in ("state.pt", "curve.jsonl", "plan.json", "start.json", "tokenizer.json"):
-        if (run / name).exists():
-            shutil.copyfile(run / name, out / name)
+    for name in ("state.pt", "curve.jsonl", "tokenizer.json"):
+        shutil.copyfile(run / name, out / name)
     for name in ("train.npz", "valid.npz", "corpus"):  # linked, because these files are never rewritten
         (out / name).symlink_to((run / name).resolve())
     typer.echo(f"{out}: continues from the state of {run}")
@@ -173,7 +149,7 @@ def train(
 ) -> None:
     """Train, and continue where an interrupted run stopped. You can interrupt it at any time."""
     need(run, "tokenizer.json", "train.npz", "valid.npz")
-    from dg_lsp.train import curve, loop
+    from dg_lsp.train import loop
     from dg_lsp.train.schedule import Schedule
 
     schedule = Schedule(int(causal_tokens * 1e6), int(mixed_tokens * 1e6), int(cool_tokens * 1e6))
@@ -187,9 +163,6 @@ def train(
         compiled=compiled,
     )
     loop.run(run, shape_of(run, hidden, layers, feed_forward), plan, say=typer.echo)
-    lines = curve.read(run / "curve.jsonl")
-    (run / "curve.md").write_text(curve.table(lines), encoding="utf-8")
-    (run / "curve.svg").write_text(curve.picture(lines), encoding="utf-8")
 
 
 @app.command()
@@ -200,7 +173,7 @@ def export(
     layers: Layers = 6,
     feed_forward: Width = 768,
     last: Annotated[
-        bool, typer.Option(help="Write the last step's weights, not their average, to continue elsewhere with `train start`.")
+        bool, typer.Option(help="Write the last step's weights, not their average, to measure a run that goes on.")
     ] = False,
 ) -> None:
     """Write the latest state as a checkpoint that transformers can load."""
@@ -224,23 +197,6 @@ def average(
 
     stage.average(checkpoints, out)
     typer.echo(f"{out}: the mean of {wording.counted(len(checkpoints), 'checkpoint')}")
-
-
-@app.command()
-def card(
-    run: Folder,
-    model: Annotated[Path, typer.Option(help="The checkpoint that the card describes; the card is its README.md.")],
-    results: Annotated[Path, typer.Option(help="A Markdown table, as `dg-lsp eval --markdown` prints it.")],
-    ablation: Annotated[Path, typer.Option(help="A Markdown table, as `dg-lsp eval --ablation` prints it.")],
-) -> None:
-    """Write the model card from the figures that the other commands measured."""
-    need(run, "corpus/sources.json", "curve.jsonl")
-    from dg_lsp.train import card as stage
-
-    text = stage.write(run, model, results=results.read_text("utf-8"), ablation=ablation.read_text("utf-8"))
-    (model / "README.md").write_text(text, encoding="utf-8")
-    (model / stage.TABLE).write_text(stage.sources_table(run), encoding="utf-8")
-    typer.echo(f"{model / 'README.md'}: {len(text.splitlines())} lines")
 
 
 @app.command()

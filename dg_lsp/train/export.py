@@ -40,7 +40,7 @@ PROFILE = Profile(
     max_canvases=1,
     file_weight=0.9,
     file_half_at=8.0,
-    # More steps or more conditioning take time and change no chosen answer; the card's ablation has the figures.
+    # More steps or more conditioning take time and change no chosen answer; the model card's ablation has the figures.
     sampling=Sampling(line_steps=4, block_steps=8, conditioning_tokens=16),
 )
 
@@ -48,8 +48,9 @@ PROFILE = Profile(
 def export(run: Path, folder: Path, shape: Shape, *, profile: Profile = PROFILE, averaged: bool = True) -> None:
     """Write the config, bf16 weights, tokenizer and profile of the run's latest state into `folder`.
 
-    The weights are the averaged ones, which are better; with `averaged` false they are those of the last step, from which a
-    run continues without a loss. Raises EvalError if the state belongs to a model of another shape.
+    The weights are the averaged ones, which are better; with `averaged` false they are those of the last step.
+
+    Raises EvalError if the state belongs to a model of another shape.
     """
     logging.disable_progress_bar()
     model: Any = build(shape)

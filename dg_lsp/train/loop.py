@@ -28,7 +28,6 @@ from torch import Tensor
 from dg_lsp.engine.model.passes import KV, Passes
 from dg_lsp.engine.model.profile import Profile
 from dg_lsp.train import pack
-from dg_lsp.train.curve import PLAN
 from dg_lsp.train.export import PROFILE
 from dg_lsp.train.losses import head_loss, token_losses
 from dg_lsp.train.objective import PARTS, CanvasBatch, CausalBatch, Sampler
@@ -70,8 +69,7 @@ class Plan:
 def run(folder: Path, shape: Shape, plan: Plan, *, say: Callable[[str], None] = print) -> None:
     """Train on `folder/train.npz` with `folder/tokenizer.json` until the schedule is done, resuming from `folder/state.pt`.
 
-    Every few minutes it writes `state.pt`, with everything needed to resume, and a line of `curve.jsonl`. `plan.json`
-    records the hardware.
+    Every few minutes it writes `state.pt`, with everything needed to resume, and a line of `curve.jsonl`.
     """
     trainer = Trainer(folder, shape, plan)
     last = saved = time.monotonic()
@@ -108,7 +106,6 @@ class Trainer:
         self.trained = {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
         self.progress, self.leg_steps = Progress(), 0
         self._state_file = folder / "state.pt"
-        _note_where(folder, plan, resumed=self._state_file.exists())
         self.average = {name: parameter.detach().clone() for name, parameter in self.trained.items()}
         if self._state_file.exists():
             self._resume()
@@ -191,9 +188,8 @@ class Trainer:
 
     def _resume(self) -> None:
         state = resume(self.model, self._state_file, self.plan.device)
-        if state["optimizers"]:
-            for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-                optimizer.load_state_dict(saved)
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
         self.progress = Progress(**state["progress"])
         self.average = state["average"]
 
@@ -237,18 +233,6 @@ class Trainer:
             measured[name] = float(loss)
         self.model.train()
         return {name: round(value, 4) for name, value in measured.items()}
-
-
-def _note_where(folder: Path, plan: Plan, *, resumed: bool) -> None:
-    """Record this leg's hardware in `plan.json` unless it is there; a run whose first leg was not recorded gets no file."""
-    file = folder / PLAN
-    if resumed and not file.exists():
-        return
-    name = torch.cuda.get_device_name(plan.device) if plan.device.startswith("cuda") else ""
-    where = {"device": plan.device, "name": name, "threads": plan.threads}
-    legs = json.loads(file.read_text(encoding="utf-8"))["legs"] if resumed else []
-    if where not in legs:
-        file.write_text(json.dumps({"legs": [*legs, where]}) + "\n", encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)

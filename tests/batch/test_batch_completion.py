@@ -142,7 +142,6 @@ def offered(line: str, home: Path) -> subprocess.CompletedProcess[str]:
         ("eval --language p", "python php"),
         ("bench --size", "full tiny"),
         ("calibrate --device c", "cpu cuda"),
-        ("train start --init", "embedded"),
         ("train run --device", "cpu cuda"),
     ],
 )

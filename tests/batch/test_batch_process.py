@@ -270,7 +270,6 @@ def interrupted(
 
 # Each command of `train` that imports torch. They are interrupted before they read a file.
 TRAINING = [
-    ("start", "--run", ".", "--init", "embedded"),
     ("run", "--run", "."),
     ("export", "--run", ".", "--out", "out"),
     ("average", ".", "--out", "out"),

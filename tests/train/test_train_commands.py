@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from typer.testing import CliRunner
 from dg_lsp.train import tokenizer
 from dg_lsp.train.commands import app
 from dg_lsp.train.shape import Shape, build
-from tests.train.test_train_card import LINE, SOURCES
 
 
 def refused(folder: Path, *arguments: str) -> str:
@@ -29,10 +27,8 @@ def refused(folder: Path, *arguments: str) -> str:
         ("tokenizer",),
         ("pack",),
         ("run",),
-        ("start", "--init", "embedded"),
         ("branch", "--out", "HERE/other"),
         ("export", "--out", "HERE/model"),
-        ("card", "--model", "HERE", "--results", "HERE/r.md", "--ablation", "HERE/a.md"),
     ],
     ids=lambda arguments: arguments[0],
 )
@@ -47,14 +43,6 @@ def test_a_skipped_stage_is_named(tmp_path: Path) -> None:
     )
     (tmp_path / "tokenizer.json").touch()
     assert refused(tmp_path, "run", "--run", "HERE") == "HERE has no train.npz; `dg-lsp train pack --run HERE` writes it"
-
-
-def test_errors_of_other_parts_are_reported(tmp_path: Path) -> None:
-    (tmp_path / "corpus").mkdir()
-    (tmp_path / "corpus" / "sources.json").write_text(json.dumps(SOURCES))
-    (tmp_path / "curve.jsonl").write_text(json.dumps(LINE))
-    card = ("card", "--run", "HERE", "--model", "HERE", "--results", "HERE/r.md", "--ablation", "HERE/a.md")
-    assert refused(tmp_path, *card) == "HERE/r.md: no such file or directory"
 
 
 def test_a_state_of_another_shape_is_reported_with_the_options_that_fit(tmp_path: Path) -> None:

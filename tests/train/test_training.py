@@ -19,7 +19,7 @@ from dg_lsp.engine.decode.filler import load_local
 from dg_lsp.engine.decode.layout import InfillTrained
 from dg_lsp.engine.model.passes import Passes
 from dg_lsp.engine.model.vocabulary import Vocabulary
-from dg_lsp.train import corpus, curve, cuts, export, loop, pack, tokenizer
+from dg_lsp.train import corpus, cuts, export, loop, pack, tokenizer
 from dg_lsp.train.export import PROFILE
 from dg_lsp.train.losses import head_loss, token_losses
 from dg_lsp.train.objective import GAPS, PARTS, CausalBatch, Sampler
@@ -69,10 +69,8 @@ def test_a_run_stops_resumes_and_ends_as_a_checkpoint_that_fills(run_folder: Pat
     last = json.loads(said[-1])
     assert last["causal_tokens"] == first["causal_tokens"]
     assert last["mixed_tokens"] >= 900
-    assert json.loads((run_folder / "plan.json").read_text()) == {"legs": [{"device": "cpu", "name": "", "threads": 1}]}
-    lines = curve.read(run_folder / "curve.jsonl")
-    assert len(curve.table(lines).splitlines()) == len(lines) + 2
-    assert curve.picture(lines).count("<polyline") == len(curve.LOSSES)
+    lines = [json.loads(line) for line in (run_folder / "curve.jsonl").read_text().splitlines()]
+    assert lines[-1] == last
     export.export(run_folder, tmp_path / "model", SHAPE)
     model = load_local(str(tmp_path / "model"), device="cpu")
     task = model.start(InfillRequest("def f():\n    return ", "\n", (Hole(Span(0, 0), "cursor"),)))
