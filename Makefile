@@ -74,8 +74,8 @@ release: $(RELEASE)
 	packaging/release.sh $(BIN)
 
 settings: $(RUN)
-	$(BIN)/python -m dg_lsp.wire.settings_pages --write
-	$(BIN)/python -m dg_lsp.engine.model.fit.page --write
+	$(BIN)/python -m tests.pages.settings --write
+	$(BIN)/python -m tests.pages.gpus --write
 
 vscode: wheel
 	node=$$(tests/editors/install/node.sh $(EDITORS)) && PATH="$$node:$$PATH" && cd editors/vscode && \

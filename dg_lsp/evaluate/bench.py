@@ -1,7 +1,6 @@
 """`dg-lsp bench`: time fills, and compare them in one run and on the same tasks with transformers' own generate.
 
-With `--size`, no tasks are filled: the real configuration is timed with random weights, stage by stage. Otherwise the
-methods take turns on each task, so that other load on the machine affects all of them; compare their ratios.
+The methods take turns on each task, so that other load on the machine affects all of them; compare their ratios.
 
 This module knows tasks and fillers, and nothing of how fillers work.
 """
@@ -26,7 +25,6 @@ from dg_lsp.wire.visible import visible_message
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from dg_lsp.engine.decode.canvas.stages import Measured
     from dg_lsp.engine.model.loading import Loaded
 
 app = command_group()
@@ -161,39 +159,6 @@ def as_object(compared: Comparison, loaded: Loaded) -> dict[str, object]:
     }
 
 
-def stages_object(measured: Measured, size: str, device: str) -> dict[str, object]:
-    """Return the stage timings of a model with random weights as an object for JSON."""
-    stages = [
-        {"name": stage.name, "ms": stage.ms, "floor_ms": stage.floor_ms, "times_floor": stage.times_floor}
-        for stage in measured.stages
-    ]
-    figures = {name: value for name, value in asdict(measured).items() if name != "stages"}
-    return {
-        "processor": processor(),
-        "device": device,
-        "size": size,
-        "speedup_equal_steps": round(measured.speedup_equal_steps, 2),
-        "speedup_default": round(measured.speedup_default, 2),
-        **figures,
-        "stages": stages,
-    }
-
-
-def stages_table(measured: Measured) -> str:
-    """Return the stage timings of a model with random weights as a Markdown table, followed by its ratios."""
-    head = "| stage | ms | floor, ms | times the floor |\n| --- | --- | --- | --- |\n"
-    rows = "".join(
-        f"| {stage.name} | {stage.ms:.1f} | {stage.floor_ms:.2f} | {stage.times_floor:.1f} |\n" for stage in measured.stages
-    )
-    return (
-        f"{head}{rows}\n"
-        f"A step on an equally wide canvas takes {measured.our_step_ms:.1f} ms, and {measured.library_step_ms:.1f} ms in "
-        f"generate: a speedup of {measured.speedup_equal_steps:.1f}.\n"
-        f"A fill takes {measured.our_fill_ms:.0f} ms, and {measured.library_fill_ms:.0f} ms in generate with its defaults: "
-        f"a speedup of {measured.speedup_default:.1f}.\n"
-    )
-
-
 def processor() -> str:
     """Return the processor's name."""
     try:
@@ -217,31 +182,16 @@ def bench(
     limit: Annotated[int, typer.Option(help="How many single-line tasks, and how many blocks, to use; 0: all.")] = 40,
     threads: Annotated[int, typer.Option(help="Threads on a CPU; 0: the engine's default.")] = 0,
     seed: Annotated[int, typer.Option(help="Seed of the noise. The same seed gives the same answers.")] = 0,
-    size: Annotated[
-        str,
-        typer.Option(
-            metavar="full|N|tiny",
-            help="Fill no tasks, but time the real configuration with random weights: all layers, the first N, or a tiny one.",
-            autocompletion=completions.one_of(lambda: ("full", "tiny")),
-        ),
-    ] = "",
-    device: Annotated[
-        str, typer.Option(help="Where --size runs: auto, cpu, cuda.", autocompletion=completions.device)
-    ] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as one JSON object.")] = False,
 ) -> None:
     """Time fills of single-line holes, compare them with transformers' own generate, and time fills of blocks."""
     try:
-        if size:
-            measured, place = _measured(size, device, threads)
-            shown = json.dumps(stages_object(measured, size, place), indent=2) if as_json else stages_table(measured)
-        else:
-            if file is None:
-                raise tasks.EvalError("no tasks given; name a .jsonl file, or time a model with random weights with --size")
-            single, blocks = _by_size(file)
-            loaded = _loaded(model, threads)
-            compared = compare(loaded, tasks.spread(single, limit), tasks.spread(blocks, limit), seed=seed)
-            shown = json.dumps(as_object(compared, loaded), indent=2) if as_json else table(compared.lines)
+        if file is None:
+            raise tasks.EvalError("no tasks given; name a .jsonl file")
+        single, blocks = _by_size(file)
+        loaded = _loaded(model, threads)
+        compared = compare(loaded, tasks.spread(single, limit), tasks.spread(blocks, limit), seed=seed)
+        shown = json.dumps(as_object(compared, loaded), indent=2) if as_json else table(compared.lines)
     except tasks.EvalError as error:
         typer.echo(f"dg-lsp bench: {visible_message(str(error))}", err=True)
         raise typer.Exit(2) from error
@@ -250,16 +200,6 @@ def bench(
         typer.echo(f"dg-lsp bench: {message}", err=True)
         raise typer.Exit(2) from error
     typer.echo(shown, nl=as_json)
-
-
-def _measured(size: str, device: str, threads: int) -> tuple[Measured, str]:
-    """Return the stage timings of the model of this size with random weights, and the device; raise EvalError."""
-    from dg_lsp.engine.decode.canvas import stages
-
-    try:
-        return stages.measure_size(size, device, threads)
-    except stages.SizeError as error:
-        raise tasks.EvalError(str(error)) from error
 
 
 def _by_size(file: Path) -> tuple[list[tasks.Task], list[tasks.Task]]:

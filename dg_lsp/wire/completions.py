@@ -50,6 +50,5 @@ def model(incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
-checkpoint = one_of(lambda: (EMBEDDED,))
 device = one_of(lambda: DEVICES)
 precision = one_of(lambda: get_args(Precision))

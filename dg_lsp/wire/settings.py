@@ -1,7 +1,7 @@
 """Every setting, declared once: its type and range, its default, what it does, and when to change it.
 
 `schema` derives from it the keys of configuration files, environment variables, editors' settings and the messages
-about wrong values. `settings_pages` derives VS Code's schema and the tables in the documentation. This module knows
+about wrong values. `tests/pages/settings.py` derives VS Code's schema and the tables in the documentation. This module knows
 nothing of files, or of what the settings do.
 """
 

@@ -140,7 +140,6 @@ def offered(line: str, home: Path) -> subprocess.CompletedProcess[str]:
         ("eval --baseline", "copy ar answer empty"),
         ("eval --layout", "infill-trained instruct"),
         ("eval --language p", "python php"),
-        ("bench --size", "full tiny"),
         ("calibrate --device c", "cpu cuda"),
         ("train run --device", "cpu cuda"),
     ],

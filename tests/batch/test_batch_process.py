@@ -237,7 +237,7 @@ COMPLETION = {"_DG_LSP_COMPLETE": "complete_bash", "COMP_WORDS": "dg-lsp engine 
         ("dg_lsp.engine.commands", (), COMPLETION),
         ("dg_lsp.server.start", ("serve",), {}),
         # torch imports numpy, and would turn Ctrl-C into a warning.
-        ("numpy", ("bench", "--size", "tiny"), {}),
+        ("numpy", ("bench", "fixtures/eval/heldout.jsonl.gz"), {}),
         ("numpy", ("eval", "--limit", "1", "fixtures/eval/heldout.jsonl.gz"), {}),
         ("numpy", ("calibrate", "--holes", "40", "--repo", "dg_lsp/infill"), {}),
     ],

@@ -34,7 +34,7 @@ def parts(folder: Path) -> list[Part]:
     dg_lsp, run = (sys.executable, "-m", "dg_lsp"), str(folder / "run")
     return [
         Part("tests.txt", (sys.executable, "-m", "pytest", "-m", "gpu", "tests/engine", "-q"), 3),
-        Part("bench.json", (*dg_lsp, "bench", "--size", "full", "--device", "cuda", "--json"), 6),
+        Part("bench.json", (sys.executable, "tests/benchmarks/stages.py", "full", "cuda"), 6),
         Part("fills.json", (*dg_lsp, "eval", HELD_OUT, "--device", "cuda", "--limit", "40", "--json"), 2),
         Part("corpus.txt", (*dg_lsp, "train", "corpus", "--run", run), 2),
         Part("tokenizer.txt", (*dg_lsp, "train", "tokenizer", "--run", run, "--vocabulary", "4096"), 1),

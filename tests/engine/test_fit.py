@@ -14,11 +14,12 @@ import torch
 from dg_lsp.batch import doctor_fit
 from dg_lsp.engine.decode.canvas.stack import PrefixRows, Stack
 from dg_lsp.engine.model import fit, loading, room
-from dg_lsp.engine.model.fit import Machine, NoRoomError, machine, memory, page, published
+from dg_lsp.engine.model.fit import Machine, NoRoomError, machine, memory, published
 from dg_lsp.engine.model.fit.choice import VLLM_NVFP4
 from dg_lsp.engine.model.weights import quantised, skeleton
 from dg_lsp.wire.extras import install_command
 from tests.engine import real_geometry
+from tests.pages import gpus as page
 
 PUBLISHED = fit.of_config(real_geometry.config_values(**real_geometry.PUBLISHED))
 GB = 10**9

@@ -24,12 +24,12 @@ from dg_lsp.engine.decode.canvas.steps import Stepper
 from dg_lsp.engine.decode.filler import LocalFiller, load_local
 from dg_lsp.engine.decode.pace import Pace
 from dg_lsp.engine.model import fit, room
-from dg_lsp.engine.model.fit import page
 from dg_lsp.engine.model.fit.needs import canvas_token_bytes, logit_bytes
 from dg_lsp.engine.model.fit.published import PUBLISHED
 from dg_lsp.engine.model.passes import KV, Passes
 from dg_lsp.engine.model.profile import Sampling
 from dg_lsp.engine.model.room import Cost
+from tests.pages import gpus as page
 
 SAMPLING = Sampling(entropy_bound=30.0, stop_entropy=9.0, delete_entropy=3.5, conditioning_tokens=8)
 LIMITS = TokenLimits(tuple(range(10, 110)), tuple(range(6)), (30, 31, 32), delete=6)

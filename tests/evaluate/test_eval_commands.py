@@ -230,33 +230,6 @@ def test_an_unnamed_kind_is_called_other() -> None:
     assert report.as_object([], {})["methods"] == {}
 
 
-@pytest.mark.slow
-def test_bench_times_the_real_geometry_with_random_weights_stage_by_stage() -> None:
-    """All parts of the real configuration, as small as can be: unequal heads, both kinds of layer, experts."""
-    result = CliRunner().invoke(bench, ["--size", "tiny", "--device", "cpu", "--threads", "1", "--json"])
-    assert result.exit_code == 0, result.stderr
-    figures = json.loads(result.stdout)
-    assert figures["speedup_equal_steps"] > 0
-    assert figures["speedup_default"] > 0
-    assert [stage["name"] for stage in figures["stages"]] == [
-        "prefix of 64 tokens", "one drafted token", "scores of 64 tokens",
-        "step of 1 x 64", "step of 1 x 64, in fixed buffers",
-        "step of 4 x 64", "step of 4 x 64, in fixed buffers",
-        "step of 1 x 256", "step of 1 x 256, in fixed buffers",
-        "fill of 12 steps of 1 x 64", "fill of 12 steps of 1 x 64, in fixed buffers",
-        *(f"experts of a layer, 64 tokens, {kernel}" for kernel in ("grouped_mm", "batched_mm", "eager")),
-    ]  # fmt: skip
-    assert all(stage["ms"] > 0 and stage["floor_ms"] > 0 for stage in figures["stages"])
-
-
-@pytest.mark.parametrize("size", ["huge", "0", "31", "-1"])
-def test_bench_of_an_unknown_size_names_the_known_ones(size: str) -> None:
-    result = CliRunner().invoke(bench, ["--size", size])
-    assert result.exit_code == 2
-    assert size in result.stderr
-    assert "full, tiny, or a number of layers" in result.stderr
-
-
 def test_bench_without_tasks_says_what_to_name() -> None:
     result = CliRunner().invoke(bench, [])
     assert result.exit_code == 2

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from dg_lsp.wire import schema, settings_pages
+from dg_lsp.wire import schema
 from dg_lsp.wire.schema import ALL, OF_EDITORS, Setting
 from dg_lsp.wire.settings import DEFAULTS, BadValueError, Settings
+from tests.pages import settings as pages
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,17 +23,17 @@ def by_key(key: str) -> Setting:
 
 @pytest.mark.skipif(not (ROOT / "editors").exists(), reason="the editors' files are not part of a source distribution")
 def test_every_page_shows_the_settings_as_they_are_declared() -> None:
-    assert settings_pages.outdated(ROOT) == {}, "run: make settings"
+    assert pages.outdated(ROOT) == {}, "run: make settings"
 
 
-@pytest.mark.parametrize("name", settings_pages.PAGES)
+@pytest.mark.parametrize("name", pages.PAGES)
 def test_a_page_that_differs_from_the_settings_is_out_of_date(tmp_path: Path, name: str) -> None:
-    for page in settings_pages.PAGES:
+    for page in pages.PAGES:
         (tmp_path / page).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / page).write_text((ROOT / page).read_text("utf-8"), "utf-8")
     changed_page = tmp_path / name
     changed_page.write_text(changed_page.read_text("utf-8").replace("900", "901", 1), "utf-8")
-    assert settings_pages.outdated(tmp_path) == {changed_page: (ROOT / name).read_text("utf-8")}
+    assert pages.outdated(tmp_path) == {changed_page: (ROOT / name).read_text("utf-8")}
 
 
 def test_every_setting_says_what_it_does_and_when_to_change_it() -> None:

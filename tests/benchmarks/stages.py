@@ -1,4 +1,7 @@
-"""Measure each stage of a full-size model on a device, and compare it with the least time that the device allows.
+"""Time each stage of the 26B model on a device: python tests/benchmarks/stages.py [SIZE] [DEVICE] [THREADS]
+
+SIZE is `full`, `tiny` or a number of layers. DEVICE is cpu, cuda or auto; 0 threads are torch's default. Prints JSON, with the
+least time that the device allows for each stage, and how many times faster a step and a fill are than in transformers.
 
 The model has the real configuration and random weights, created on the device, so nothing is downloaded. Random routing
 uses as many experts as possible. The floor of a stage is the longer of two times: reading its weights, keys and values, and
@@ -8,11 +11,16 @@ Knows nothing of text.
 
 from __future__ import annotations
 
+import json
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from dg_lsp.engine.model import numpy_first  # noqa: F401 -- before torch
 
@@ -27,6 +35,8 @@ from dg_lsp.engine.model import room
 from dg_lsp.engine.model.passes import KV, Passes, experts
 from dg_lsp.engine.model.profile import Sampling
 from dg_lsp.engine.model.tree import ROOT, Tree
+from dg_lsp.evaluate.bench import processor
+from tests.benchmarks import arguments
 
 FULL_LAYERS = 30
 KIND_CYCLE = 6  # every sixth layer attends to the whole prefix
@@ -115,7 +125,7 @@ def measure_size(size: str, device: str, threads: int) -> tuple[Measured, str]:
         return measure(TINY if is_tiny else Widths(), layers, place, prefix=64 if is_tiny else PREFIX), place
     except RuntimeError as error:  # for example too little memory
         reason = str(error).strip().split("\n")[0]
-        raise SizeError(f"{layers} layers do not run on {place} ({reason}); give fewer with --size N") from error
+        raise SizeError(f"{layers} layers do not run on {place} ({reason}); give fewer") from error
 
 
 def measure(widths: Widths, layers: int, device: str, *, prefix: int = PREFIX, repeats: int = 5) -> Measured:
@@ -373,3 +383,31 @@ def _rates(device: str, dtype: torch.dtype, widths: Widths) -> tuple[float, floa
     side = 8192 if device != "cpu" else 1024
     square = torch.zeros(side, side, dtype=dtype, device=device)
     return copied, 2 * side**3 / clock.ms(lambda: square @ square) * 1000
+
+
+def as_object(measured: Measured, size: str, device: str) -> dict[str, object]:
+    """Return the measurements as an object for JSON."""
+    figures = {name: value for name, value in asdict(measured).items() if name != "stages"}
+    return {
+        "processor": processor(),
+        "device": device,
+        "size": size,
+        "speedup_equal_steps": round(measured.speedup_equal_steps, 2),
+        "speedup_default": round(measured.speedup_default, 2),
+        **figures,
+        "stages": [{**asdict(stage), "times_floor": stage.times_floor} for stage in measured.stages],
+    }
+
+
+def main(size: str, device: str, threads: int) -> int:
+    try:
+        measured, place = measure_size(size, device, threads)
+    except SizeError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    print(json.dumps(as_object(measured, size, place), indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*arguments.parsed(__doc__, size="full", device="auto", threads=0)))

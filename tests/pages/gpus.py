@@ -1,6 +1,6 @@
 """Generate the tables of docs/which-model.md that say what fits on which GPU, from the code that decides it.
 
-`python -m dg_lsp.engine.model.fit.page --write`, or `make settings`, rewrites the tables in a checkout. Without `--write` it
+`python -m tests.pages.gpus --write`, or `make settings`, rewrites the tables in a checkout. Without `--write` it
 exits with 1 if they are out of date; a test checks the same. Knows sizes; queries no device.
 """
 
@@ -71,7 +71,7 @@ def _with_table(text: str, name: str, head: Sequence[str], rows: Sequence[Sequen
 
 def main() -> None:
     """Rewrite the page if it is out of date and `--write` is given; without `--write`, exit with 1 instead."""
-    path = Path(__file__).parents[4] / PAGE
+    path = Path(__file__).parents[2] / PAGE
     text = path.read_text(encoding="utf-8")
     if (new := rewritten(text)) == text:
         return

@@ -1,6 +1,6 @@
 """Write the settings where people read them: VS Code's schema, and the tables in CONFIGURATION.md and editors/PROTOCOL.md.
 
-`python -m dg_lsp.wire.settings_pages --write`, or `make settings`, rewrites them in a checkout; without `--write` it exits
+`python -m tests.pages.settings --write`, or `make settings`, rewrites them in a checkout; without `--write` it exits
 with 1 when one is out of date, which a test asks as well. Knows where these files are in a checkout.
 """
 
