@@ -7,14 +7,14 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dg_lsp.batch import commit, diff, guard, job, report
+from dg_lsp.batch import commit, diff, job, report
 from dg_lsp.batch.check import Check
 from dg_lsp.batch.discover import Skipped
 from dg_lsp.batch.job import Connect, JobSpec
@@ -27,10 +27,12 @@ from dg_lsp.batch.scratch import ScratchError
 from dg_lsp.batch.select import Selection
 from dg_lsp.core.values import Hole
 from dg_lsp.infill import client, config
+from dg_lsp.infill.config import Guarded, Privacy
 from dg_lsp.infill.life import Loading, Starting, State
 from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.wire.entry import ENGINE_COMMAND
 from dg_lsp.wire.extras import install_command
+from dg_lsp.wire.privacy import LOCAL_ONLY
 
 ERRORS = (PlanError, JournalError, ScratchError, EngineError, config.ConfigError)
 """The errors that `run` raises. The message is a sentence for the user. After an EngineError, another run may succeed."""
@@ -152,7 +154,7 @@ async def run_job(
     started = time.perf_counter()
     front = front or Front()
     plans, skipped, left_out = job.plans(spec)
-    plans, private, connect = guard.guarded(spec.model, plans, connect or functools.partial(resident, say=front.say, spec=spec))
+    plans, private, connect = guarded(spec.model, plans, connect or functools.partial(resident, say=front.say, spec=spec))
     skipped += private
     notes = {plan.source.name: text for plan in plans if (text := report.note(plan))}
     for line in report.before(skipped, notes, left_out):
@@ -222,3 +224,24 @@ def _diff(result: FileResult, root: Path) -> str:
     source = result.plan.source
     name = os.path.relpath(source.path, root).replace(os.sep, "/")
     return diff.unified(name, source.document.text, result.edits)
+
+
+if TYPE_CHECKING:
+    from dg_lsp.batch.job import Connect
+
+
+def guarded(model: str, plans: Sequence[Plan], connect: Connect) -> tuple[list[Plan], list[Skipped], Connect]:
+    """Return the plans of files that the model may see, the skipped private files, and a connect function that guards them."""
+    if not config.is_remote(model):
+        return list(plans), [], connect
+    privacy = config.privacy(plan.source.path for plan in plans)
+    private = {plan.source.path for plan in plans if privacy.keeps_file(plan.source.path)}
+    shared = [plan for plan in plans if plan.source.path not in private]
+    skipped = [Skipped(plan.source.name, LOCAL_ONLY) for plan in plans if plan.source.path in private]
+    return shared, skipped, functools.partial(_connected, connect, privacy)
+
+
+@contextlib.asynccontextmanager
+async def _connected(connect: Connect, privacy: Privacy, model: str, hear: Callable[[str], None]) -> AsyncIterator[Engine]:
+    async with connect(model, hear) as engine:
+        yield Guarded(engine, privacy)

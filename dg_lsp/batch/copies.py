@@ -1,9 +1,16 @@
-"""Provide the copies of projects in which checks run: at most one copy of a project for each job."""
+"""Provide the copies of projects in which checks run: at most one copy of a project for each job.
+
+A check proves a fill only if it fails while the hole raises an error (`edit_for`). The error contains a token, so that the
+check's output shows which hole was executed. In Python the body also writes the token to a file. So the proof works for a
+check that prints nothing, and not for one that fails for another reason, such as an import that is unused while the hole
+raises.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,11 +18,10 @@ from pathlib import Path
 from dg_lsp.batch import check, scratch
 from dg_lsp.batch.check import Check
 from dg_lsp.batch.plan import Plan
-from dg_lsp.batch.raising import edit_for, token_of
 from dg_lsp.batch.scratch import Copy
 from dg_lsp.batch.verify import ProbeResult
 from dg_lsp.core import values
-from dg_lsp.core.values import Edit, Hole
+from dg_lsp.core.values import Document, Edit, Hole
 from dg_lsp.infill import config
 
 
@@ -105,3 +111,42 @@ class Prober:
         executed = self._note.read_text(errors="replace") if self._note.is_file() else ""
         tokens = {token_of(source.document, hole) for hole in self.plan.holes}
         return ProbeResult(verdict, frozenset(token for token in tokens if token in executed or token in verdict.output))
+
+
+_STATEMENTS = {
+    "javascript": "throw new Error({});",
+    "typescript": "throw new Error({});",
+    "tsx": "throw new Error({});",
+    "java": "throw new RuntimeException({});",
+    "csharp": "throw new System.Exception({});",
+    "go": "panic({})",
+    "rust": "panic!({});",
+    "ruby": "raise NotImplementedError, {}",
+    "php": "throw new \\RuntimeException({});",
+    "lua": "error({})",
+    "bash": "echo {} >&2; exit 70",
+}
+# A compiler refuses code after an unconditional `throw`, but not after a conditional one.
+_CONDITIONAL = frozenset({"java"})
+
+
+def token_of(document: Document, hole: Hole) -> str:
+    """Return the text that identifies the hole in a check's output."""
+    place = f"{document.uri} {hole.span.start} {hole.span.end}"
+    return f"dg-lsp-hole-{hashlib.sha256(place.encode()).hexdigest()[:12]}"
+
+
+def edit_for(document: Document, hole: Hole, note_file: str) -> Edit | None:
+    """Return the edit that makes the hole raise an error; None if it holds no statements or the language is not supported."""
+    if not hole.block:
+        return None
+    token = token_of(document, hole)
+    if document.language == "python":
+        text = f"open({note_file!r}, 'a').write({token!r}); raise NotImplementedError({token!r})"
+    elif document.language in _STATEMENTS:
+        text = _STATEMENTS[document.language].format(f'"{token}"')
+        if document.language in _CONDITIONAL and hole.kind != "body":
+            text = f"if (true) {text}"
+    else:
+        return None
+    return Edit(hole.span, f"{hole.lead}{text}{hole.trail}")

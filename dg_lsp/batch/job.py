@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dg_lsp.batch import discover, keep, plan, run, select, together, write
+from dg_lsp.batch import discover, keep, plan, run, select, write
 from dg_lsp.batch.check import Check
 from dg_lsp.batch.copies import Copies, open_copies
 from dg_lsp.batch.discover import Skipped, Source
@@ -126,7 +126,7 @@ async def fill(
                 all_by_hole = [by_hole async for _, by_hole in results]
             ordered = [files.result_by_path[each.source.path] for each in file_plans]
             if copies:
-                ordered = await together.passing(ordered, copies)
+                ordered = await keep.passing(ordered, copies)
     return list(zip(ordered, all_by_hole, strict=True))
 
 

@@ -1,21 +1,22 @@
 """Decide which of a file's fills to accept: those that the check proves, and those with a high enough probability.
 
 A hole without such a fill stays open: it is `unsure`, with a reason and its candidates. A fill is also rejected if it does not
-parse together with the others, or if the check rejects it. Changes no file.
+parse together with the others, or if the check rejects it. The check runs for each file alone, and then for all files
+together: if the whole patch fails, it is split in halves and checked again, so that few files are left out. Changes no file.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from dg_lsp.batch import settle
-from dg_lsp.batch.copies import Copies, Prober, root_of
+from dg_lsp.batch import check, settle
+from dg_lsp.batch.copies import Copies, Prober, root_of, token_of
 from dg_lsp.batch.plan import Plan
-from dg_lsp.batch.raising import token_of
 from dg_lsp.batch.rounds import HoleResult
-from dg_lsp.batch.scratch import ScratchError
+from dg_lsp.batch.scratch import Copy, ScratchError
 from dg_lsp.batch.verify import Outcome, Verifier
 from dg_lsp.core import confidence
 from dg_lsp.core.confidence import Threshold
@@ -169,3 +170,58 @@ def _decided(
         {hole: proof for hole, proof in proofs.items() if hole in survivors},
         candidates,
     )
+
+
+FAILS_TOGETHER = "the check fails with the fills of the other files"
+
+
+async def passing(results: Sequence[FileResult], copies: Copies) -> list[FileResult]:
+    """Return the results, without the fills of files that fail the check together with the others."""
+    by_root: dict[Path, list[FileResult]] = {}
+    for result in results:
+        if result.fills:
+            by_root.setdefault(root_of(result.plan, copies.check.folder), []).append(result)
+    left_out: set[Path] = set()
+    for root, group in by_root.items():
+        # With {} in the command, each file has its own check, which has passed already.
+        if len(group) > 1 and "{}" not in copies.check.command:
+            async with copies.taken(root) as copy:
+                patch = _Patch(copies, copy)
+                with contextlib.suppress(OSError):  # files that can't be checked are left out
+                    await patch.grow(group)
+            chosen = {result.plan.source.path for result in patch.chosen}
+            left_out |= {result.plan.source.path for result in group} - chosen
+    return [
+        result.without(result.fills, FAILS_TOGETHER) if result.plan.source.path in left_out else result for result in results
+    ]
+
+
+@dataclass(slots=True)
+class _Patch:
+    """The files that pass together so far."""
+
+    copies: Copies
+    copy: Copy
+    chosen: list[FileResult] = field(default_factory=list)
+
+    async def grow(self, group: Sequence[FileResult]) -> None:
+        if await self._passes([*self.chosen, *group]):
+            self.chosen += group
+        elif len(group) > 1:
+            middle = len(group) // 2
+            await self.grow(group[:middle])
+            await self.grow(group[middle:])
+
+    async def _passes(self, group: Sequence[FileResult]) -> bool:
+        self.copy.restore()
+        try:
+            for result in group:
+                self.copy.put(result.plan.source.path, result.text.encode())
+            verdict = await check.run(self.copies.check, self.copy, group[0].plan.source.path)
+        finally:
+            for result in group:
+                self.copy.put(result.plan.source.path, result.plan.source.data)
+        expected = frozenset[str]().union(*(result.tests for result in group))
+        if verdict.tests is not None and expected:
+            return expected <= verdict.tests.passed
+        return not verdict.problem

@@ -16,7 +16,7 @@ from typing import Protocol
 from dg_lsp.batch import plan as planning
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.plan import Plan
-from dg_lsp.batch.views import View
+from dg_lsp.batch.settle import View
 from dg_lsp.core.values import Budget, Hole, InfillRequest
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.file_context import FileContext

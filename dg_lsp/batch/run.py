@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from dg_lsp.batch import order, views
+from dg_lsp.batch import order, settle
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.order import After
 from dg_lsp.batch.plan import Plan
 from dg_lsp.batch.rounds import HoleResult, Rounds, RunOptions
-from dg_lsp.batch.views import View
+from dg_lsp.batch.settle import View
 from dg_lsp.core.values import Hole
 from dg_lsp.infill.file_context import FileContext
 from dg_lsp.infill.fill import Fill
@@ -139,6 +139,6 @@ class _Session:
         await asyncio.wait([self.requests[idx][group] for group in earlier])
         results = {hole: result for group in earlier for hole, result in self.requests[idx][group].result().items()}
         sure = {hole: result.fills[:1] for hole, result in results.items() if result.fills}
-        return views.of(
+        return settle.view_of(
             self.plans[idx], {hole: fills for hole, fills in sure.items() if self.dependencies.is_sure(hole, fills[0])}
         )

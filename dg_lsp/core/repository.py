@@ -18,10 +18,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from tree_sitter import Node
+
 from dg_lsp.core import context, languages, syntax
 from dg_lsp.core.languages import GrammarError
 from dg_lsp.core.offers import Offered, imported, offered
-from dg_lsp.core.symbols import Symbol, symbols
+from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Import, InfillRequest, Snippet
 
 GRAM = 4  # tokens that must agree before a place; three find many more places and no better ones
@@ -356,3 +358,50 @@ def _fitting(related: Iterable[Snippet], limit_chars: int) -> tuple[Snippet, ...
         fitting.append(replace(snippet, text=text))
         limit_chars -= len(text)
     return tuple(fitting)
+
+
+MAX_CHARS = 600  # of one definition: a class is shown with the signatures of its first members
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A definition: its name, and its signature as text."""
+
+    name: str
+    text: str
+
+
+def symbols(syntax: Syntax) -> tuple[Symbol, ...]:
+    """Return the file's definitions in order. A class has the signatures of its members in its text."""
+    heads = syntax.outline()
+    texts = [context.with_newlines(text) for _, text in heads]
+    starts = {span.start: position for position, (span, _) in enumerate(heads)}
+    found = list[Symbol]()
+    for name, node, end in _named(syntax):
+        place = starts.get(syntax.head(node, end).start)
+        if place is None or not name:
+            continue
+        lines, size = [texts[place]], len(texts[place])
+        for (span, _), text in zip(heads[place + 1 :], texts[place + 1 :], strict=True):
+            size += len(text) + 1
+            if span.start >= syntax.span(node).end or size > MAX_CHARS:
+                break
+            lines.append(text)
+        found.append(Symbol(name, "\n".join(lines)))
+    return tuple(found)
+
+
+def _named(syntax: Syntax) -> list[tuple[str, Node, int]]:
+    """Return the name and the node of each definition, and the end of its head."""
+    owners = [(owner.name, owner.node, owner.inside.start) for owner in syntax.facts.owners if owner.kind != "closure"]
+    types = [(_name(node), node, syntax.span(node).end) for node in syntax.facts.all("type")]
+    return [*owners, *types]
+
+
+def _name(node: Node) -> str:
+    """Return the name of a type's definition, which some grammars keep one level deeper; "" if there is none."""
+    for each in (node, *node.named_children):
+        name = each.child_by_field_name("name")
+        if name is not None and name.text:
+            return name.text.decode("utf-8", "replace")
+    return ""

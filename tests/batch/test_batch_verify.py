@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.batch import copies, keep, together, verify
+from dg_lsp.batch import copies, keep, verify
 from dg_lsp.batch.check import Check, Limits
 from dg_lsp.batch.keep import AcceptanceRule, FileResult
 from dg_lsp.batch.plan import Plan
@@ -58,7 +58,7 @@ def checked(
             results = await asyncio.gather(
                 *(keep.keep(plan, answers(plan, *choices, rounds=rounds), rule, copies_of_run) for plan, choices in files)
             )
-            return await together.passing(results, copies_of_run)
+            return await keep.passing(results, copies_of_run)
 
     results = asyncio.run(run())
     assert snapshot(root) == before
@@ -199,7 +199,7 @@ def test_of_files_that_fail_together_some_are_accepted(tmp_path: Path) -> None:
     one, two = planned(tmp_path / "a.py", ONE), planned(tmp_path / "b.py", ONE)
     command = f"{PYTHON} -c 'import a, b; assert (a.f(), b.f()) in [(None, None), (1, None), (None, 1)]'"
     results = checked(tmp_path, command, (one, [["return 1"]]), (two, [["return 1"]]), n_jobs=2)
-    assert [outcome(result)[0] for result in results] == [("return 1", "the check"), ("", together.REASON)]
+    assert [outcome(result)[0] for result in results] == [("return 1", "the check"), ("", keep.FAILS_TOGETHER)]
 
 
 def test_the_next_round_contains_the_failure(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dg_lsp.core import context, languages, repository, syntax
-from dg_lsp.core.repository import Repository
-from dg_lsp.core.symbols import symbols
+from dg_lsp.core.repository import Repository, symbols
 from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
 
 

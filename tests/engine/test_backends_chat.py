@@ -20,9 +20,8 @@ from dg_lsp.engine import backends
 from dg_lsp.engine.backends import chat
 from dg_lsp.engine.backends.chat import BLOCK_TOKENS, LINE_TOKENS, THOUGHT_TOKENS
 from dg_lsp.engine.backends.chat_answer import locate
-from dg_lsp.engine.backends.events import EventReader
 from dg_lsp.engine.backends.fim import MAX_ANSWERS, SAMPLING_TEMPERATURE
-from dg_lsp.engine.backends.http_client import RemoteError
+from dg_lsp.engine.backends.http_client import EventReader, RemoteError
 from dg_lsp.engine.decode import question
 from dg_lsp.engine.decode.layout import Instruct
 from dg_lsp.engine.model.profile import Profile

@@ -28,8 +28,7 @@ This package knows nothing of holes.
 from __future__ import annotations
 
 from dg_lsp.core.syntax.facts import Facts, Owner
-from dg_lsp.core.syntax.indents import indent_unit
-from dg_lsp.core.syntax.parsing import of, parse
+from dg_lsp.core.syntax.parsing import indent_unit, of, parse
 from dg_lsp.core.syntax.tree import Syntax, adds_errors
 
 __all__ = ["Facts", "Owner", "Syntax", "adds_errors", "indent_unit", "of", "parse"]
