@@ -5,19 +5,17 @@ Knows files. Knows nothing of how a calibration is fitted or used.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import math
-import os
 import re
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from dg_lsp.core.calibration import Calibration
+from dg_lsp.wire import files
 
 FORMAT = 1
 """Increase this when a backend's features change their meaning, so that older fits are ignored."""
@@ -87,10 +85,10 @@ def shares() -> dict[str, tuple[float, int]]:
     """Return, by model name, the share of correct answers and the number of answers in the user's latest measurement."""
     shares_by_name: dict[str, tuple[float, int]] = {}
     try:
-        files = sorted(folder().glob("*.json"), key=lambda file: file.stat().st_mtime_ns)
+        stored = sorted(folder().glob("*.json"), key=lambda file: file.stat().st_mtime_ns)
     except OSError:
         return shares_by_name
-    for file in files:
+    for file in stored:
         try:
             with file.open("rb") as opened:
                 values = json.loads(opened.read(MAX_BYTES))
@@ -116,7 +114,7 @@ def write(model: ModelId, calibration: Calibration, facts: Mapping[str, object])
     values = {"model": asdict(model), "calibration": as_object(calibration), "facts": dict(facts)}
     target = path(model)
     target.parent.mkdir(parents=True, exist_ok=True)
-    replace_text(target, json.dumps(values, indent=2) + "\n")
+    files.write_output(target, json.dumps(values, indent=2).encode() + b"\n")
     return target
 
 
@@ -132,18 +130,3 @@ def forget(model: ModelId) -> bool:
 def as_object(calibration: Calibration) -> dict[str, object]:
     """Return the calibration as a JSON object."""
     return {"intercept": calibration.intercept, "weights": dict(calibration.weights)}
-
-
-def replace_text(target: Path, text: str) -> None:
-    """Write a file atomically: a reader sees the old text or the new one, never a part. Raises OSError."""
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as opened:
-            opened.write(text)
-        mode = target.stat().st_mode & 0o777 if target.exists() else 0o644
-        os.chmod(name, mode)  # noqa: PTH101
-        os.replace(name, target)  # noqa: PTH105
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)  # noqa: PTH108
-        raise

@@ -171,7 +171,7 @@ def _stored(filler: Filler, result: Fitted, into: Path | None, facts: dict[str, 
 
             assert isinstance(filler, LocalFiller)  # a folder's model runs here
             target, used = into / profile.FILE, filler.loaded.profile
-            calibration_store.replace_text(target, profile.dump(replace(used, calibration=result.calibration)))
+            files.write_output(target, profile.dump(replace(used, calibration=result.calibration)).encode())
             return target
         assert filler.calibrations.model is not None
         figures = {"reliability": asdict(result.reliability), "holes": result.n_holes, "answered": result.n_answered}

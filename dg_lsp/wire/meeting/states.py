@@ -6,11 +6,11 @@ import json
 import os
 import re
 import stat
-import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from dg_lsp.wire.fields import WireError, parse
+from dg_lsp.wire.files import replace
 from dg_lsp.wire.meeting.runtime import EngineFiles, EngineId, MeetingError, unusable
 from dg_lsp.wire.messages import PROTOCOL_MAX, PROTOCOL_MIN
 
@@ -92,14 +92,7 @@ def write_state(files: EngineFiles, state: State) -> None:
         "which": asdict(state.engine_id),
     }
     try:
-        handle, name = tempfile.mkstemp(dir=files.directory, prefix=f".{files.name}-")  # created with mode 0600
-        try:
-            with os.fdopen(handle, "w", encoding="ascii") as file:
-                json.dump(data, file)
-            Path(name).replace(files.state)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        replace(files.state, json.dumps(data).encode())
     except OSError as error:
         raise unusable(files.state, error) from error
 
