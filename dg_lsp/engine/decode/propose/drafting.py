@@ -34,6 +34,7 @@ def propose(filling: Filling) -> Proposing:
     if is_off or filling.lengths is not None or not _pays(filling):
         return
     written: list[Draft] = []
+    filling.scorer.prepare([proposal.text for proposal in filling.proposals])
     if filling.live is None:
         filling.live = Live(
             lambda: (_text_so_far(fill, written[0]),) if written else (),
