@@ -1,0 +1,250 @@
+"""Count what one answer runs: calls, functions and modules of dg_lsp for one inline completion and one `dg-lsp infill` hole.
+
+    python tests/benchmarks/trace.py [--path] [--all]
+
+The engine serves on its socket in this process's main thread, and the language server or the command runs in a second thread,
+so one profiler sees every thread. The path is the ordinary one: the server's handler, the client, HTTP over the engine's
+socket, the queue, the embedded model, and back. Both are warm: the same has been done once before, and the completion's file
+has been read. What the libraries do is not counted, and neither is what the engine prepares after its answer.
+
+A function is a `def`: comprehensions and lambdas belong to the function around them. A generator that continues is a call.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import io
+import logging
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = str(ROOT / "dg_lsp") + os.sep
+MOST_MODULES, MOST_FUNCTIONS = 45, 300
+PATIENCE_S = 120.0
+
+SHAPES = '''\
+"""Shapes, which the window draws."""
+
+
+class Rectangle:
+    """A rectangle on the screen."""
+
+    def __init__(self, width: int, height: int) -> None:
+        self.width = width
+        self.height = height
+
+    def area(self) -> int:
+        """Return the number of pixels."""
+        return self.width * self.height
+'''
+WINDOW = '''\
+"""A window of the screen."""
+
+from shapes import Rectangle
+
+
+class Window:
+    """A window with a title and a frame."""
+
+    def __init__(self, title: str, frame: Rectangle) -> None:
+        self.title = title
+        self.frame = frame
+        self.first
+
+    def width(self) -> int:
+        """Return the width of the frame."""
+        return self.second
+'''
+STUB = '''\
+def area(width: int, height: int) -> int:
+    """Return the area of a rectangle."""
+    ...
+'''
+
+
+class Tracer:
+    """Counts the calls of functions of dg_lsp in all threads that start after it, while it is on."""
+
+    def __init__(self) -> None:
+        self._is_on = False
+        self._codes: Counter[CodeType] = Counter()
+        threading.setprofile(self._called)
+        sys.setprofile(self._called)
+
+    def _called(self, frame: FrameType, event: str, _argument: object) -> None:
+        if self._is_on and event == "call":
+            self._codes[frame.f_code] += 1
+
+    @contextlib.contextmanager
+    def on(self) -> Iterator[None]:
+        """Count from here, from zero."""
+        self._codes.clear()
+        self._is_on = True
+        try:
+            yield
+        finally:
+            self._is_on = False
+
+    def calls(self) -> Counter[tuple[str, str]]:
+        """Return the number of calls of each function of dg_lsp, by module and qualified name."""
+        calls: Counter[tuple[str, str]] = Counter()
+        for code, n in self._codes.items():
+            name = ".".join(part for part in code.co_qualname.replace(".<locals>", "").split(".") if not part.startswith("<"))
+            if code.co_filename.startswith(PACKAGE) and name:
+                calls[code.co_filename.removeprefix(PACKAGE).removesuffix(".py").replace(os.sep, "."), name] += n
+        return calls
+
+
+def report(what: str, calls: Counter[tuple[str, str]], *, path: bool, everything: bool) -> tuple[int, int]:
+    """Print the numbers, and with `path` those of each module; return the numbers of modules and functions."""
+    modules = Counter(module for module, _ in calls)
+    rooms = Counter(room(module) for module in modules)
+    parts = ", ".join(f"{n} {name}" for name, n in rooms.most_common())
+    print(f"{what}: {calls.total():,} calls of {len(calls)} functions in {len(modules)} modules ({parts})")
+    if path or everything:
+        for module in sorted(modules, key=lambda name: (room(name), name)):
+            own = sorted((name, n) for (where, name), n in calls.items() if where == module)
+            print(f"  {module}: {sum(n for _, n in own)} calls of {len(own)} functions")
+            if everything:
+                print("    " + ", ".join(f"{name} {n}" if n > 1 else name for name, n in own))
+    return len(modules), len(calls)
+
+
+def room(module: str) -> str:
+    """Return the part of the package that a module belongs to, such as `core` or `engine.decode`."""
+    parts = module.split(".")
+    return ".".join(parts[: 2 if parts[0] == "engine" and len(parts) > 2 else 1])
+
+
+async def completion(tracer: Tracer, folder: Path) -> Counter[tuple[str, str]]:
+    """Return the calls of one warm, explicit inline completion, from the server's handler to its answer."""
+    from lsprotocol import types as lsp
+
+    from dg_lsp.server import handlers, resident
+    from dg_lsp.server.app import DgLanguageServer
+
+    (folder / "shapes.py").write_text(SHAPES)
+    (folder / "window.py").write_text(WINDOW)
+    server = DgLanguageServer(resident.resident)
+    handlers.add(server)
+    features = server.protocol.fm.features
+    uri = (folder / "window.py").as_uri()
+    server.begin(lsp.InitializeParams(lsp.ClientCapabilities(), root_uri=folder.as_uri()))
+
+    def asked(name: str) -> lsp.InlineCompletionParams:
+        line = WINDOW[: WINDOW.index(name)].count("\n")
+        position = lsp.Position(line, len(WINDOW.split("\n")[line]) - len(name))
+        context = lsp.InlineCompletionContext(lsp.InlineCompletionTriggerKind.Invoked)
+        return lsp.InlineCompletionParams(context, lsp.TextDocumentIdentifier(uri), position)
+
+    try:
+        await server.ready()
+        text = WINDOW.replace("first", "").replace("second", "")
+        features[lsp.TEXT_DOCUMENT_DID_OPEN](lsp.DidOpenTextDocumentParams(lsp.TextDocumentItem(uri, "python", 1, text)))
+        before = await features[lsp.TEXT_DOCUMENT_INLINE_COMPLETION](asked("first"))
+        await asyncio.sleep(2)  # the index of the folder is read, and the engine has encoded what it expects
+        with tracer.on():
+            answer = await features[lsp.TEXT_DOCUMENT_INLINE_COMPLETION](asked("second"))
+    finally:
+        await server.close()
+    if not before.items or not answer.items:
+        raise SystemExit("there was no suggestion to follow")
+    print(f"suggested behind `return self.`: {answer.items[0].insert_text!r}")
+    return tracer.calls()
+
+
+def infill(tracer: Tracer, folder: Path) -> Counter[tuple[str, str]]:
+    """Return the calls of `dg-lsp infill` with one hole."""
+    from dg_lsp import cli
+
+    file = folder / "area.py"
+    file.write_text(STUB)
+
+    def run() -> None:
+        sys.argv = ["dg-lsp", "infill", "--all", str(file)]
+        output = io.BytesIO()
+        with (
+            contextlib.suppress(SystemExit),
+            contextlib.redirect_stdout(io.TextIOWrapper(output, write_through=True)) as text,
+        ):
+            cli.main()
+        if b"+" not in output.getvalue():
+            raise SystemExit("the hole was not filled")
+        text.detach()
+
+    run()
+    with tracer.on():
+        run()
+    return tracer.calls()
+
+
+def serve(work: Callable[[], None]) -> None:
+    """Serve the embedded model on its socket, and do the work in a second thread."""
+    from dg_lsp.engine.serve import daemon
+    from dg_lsp.infill import client, config
+    from dg_lsp.wire import meeting
+
+    options = client.ConnectOptions(model=config.connect_options(config.read()[0], command=()).model)
+    errors: list[BaseException] = []
+
+    def working() -> None:
+        files, give_up = meeting.engine_files(options.engine_id), time.monotonic() + PATIENCE_S
+        try:
+            while meeting.read_state(files) is None and time.monotonic() < give_up:
+                time.sleep(0.05)
+            work()
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            os.kill(os.getpid(), 15)
+
+    # The front ends' processes don't log this. In the engine's process it would be formatted for the engine's log.
+    for name in ("httpx", "pygls"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    threading.Thread(target=working, daemon=True).start()
+    daemon.run(daemon.Options(options.engine_id, options.settings))
+    if errors:
+        raise errors[0]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--path", action="store_true", help="list the modules, with the calls and functions of each")
+    parser.add_argument("--all", action="store_true", help="list the functions as well")
+    options = parser.parse_args()
+    tracer, counted = Tracer(), dict[str, Counter[tuple[str, str]]]()
+    with tempfile.TemporaryDirectory(prefix="dg") as name:
+        folder = Path(name)
+        for sub in ("runtime", "state", "one", "two"):
+            (folder / sub).mkdir(mode=0o700)
+        os.environ |= {
+            "DG_LSP_CONFIG": os.devnull,
+            "DG_LSP_RUNTIME_DIR": str(folder / "runtime"),
+            "DG_LSP_MODELS": str(folder / "state"),
+            "DG_LSP_NO_PULL": "1",
+            "XDG_STATE_HOME": str(folder / "state"),
+        }
+
+        def work() -> None:
+            counted["inline completion"] = asyncio.run(completion(tracer, folder / "one"))
+            counted["infill, one hole"] = infill(tracer, folder / "two")
+
+        serve(work)
+    sizes = {what: report(what, calls, path=options.path, everything=options.all) for what, calls in counted.items()}
+    n_modules, n_functions = sizes["inline completion"]
+    print(f"a completion may have {MOST_MODULES} modules and {MOST_FUNCTIONS} functions")
+    return 0 if n_modules <= MOST_MODULES and n_functions <= MOST_FUNCTIONS else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
