@@ -152,7 +152,7 @@ def run(
 ) -> None:
     """Run an engine in the foreground until it is stopped or unused. DG_LSP_ENGINE_TOKEN sets its token."""
     from dg_lsp.engine.serve import daemon  # imported here, because the other commands need no server
-    from dg_lsp.engine.serve.scheduler import Limits
+    from dg_lsp.engine.serve.jobs import Limits
 
     low, _, high = protocol.partition(":")
     n_servers = max(1, model_names.n_servers(engine_id.model))

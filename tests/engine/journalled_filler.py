@@ -18,21 +18,20 @@ from dg_lsp.engine.decode.resources import Resources
 from dg_lsp.engine.decode.task import InfillTask
 from dg_lsp.engine.model import loading
 from dg_lsp.engine.model.loading import EMBEDDED
-from dg_lsp.engine.serve.scheduler import Job
-from dg_lsp.engine.serve.service import Service
+from dg_lsp.engine.serve.jobs import Job, Queue
 
 VARIABLE = "DG_LSP_TEST_JOURNAL"
 
 
 def load(name: str, *, device: str, threads: int, say: Callable[[str, float], None]) -> LocalFiller:
     file = open(os.environ[VARIABLE], "a", buffering=1, encoding="utf-8")  # noqa: PTH123, SIM115 -- for the process's life
-    cancel = Service.cancel
+    cancel = Queue.cancel
 
-    def heard(service: Service, job: Job) -> None:
-        cancel(service, job)
+    def heard(queue: Queue, job: Job) -> None:
+        cancel(queue, job)
         file.write(f"{job.ask.request.seed} cancel {time.monotonic_ns()}\n")
 
-    Service.cancel = heard  # type: ignore[assignment, method-assign]
+    Queue.cancel = heard  # type: ignore[assignment, method-assign]
 
     class Journalled(LocalFiller):
         def start(self, request: InfillRequest) -> InfillTask:

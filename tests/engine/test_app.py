@@ -16,9 +16,12 @@ import pytest
 from starlette.applications import Starlette
 
 from dg_lsp.engine.serve import app
+from dg_lsp.engine.serve.jobs import Limits
 from dg_lsp.engine.serve.service import Service
+from dg_lsp.wire.meeting import EngineId, EngineSettings
 from dg_lsp.wire.messages import Accepted, Done, Draft, Event, Found, Problem, Status
 from tests.engine.engine_kit import Running, body, events, gate, home, post, running, wait_until
+from tests.engine.toy_filler import ToyFiller
 
 JSON = {"Content-Type": "application/json"}
 
@@ -139,7 +142,8 @@ def routes() -> list[tuple[str, str]]:
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
 
-    gate = cast("Any", app.build(lambda: cast("Service", None), "token" * 8, lifespan))
+    service = Service(lambda _: ToyFiller("auto"), Limits(), EngineId(), EngineSettings())
+    gate = cast("Any", app.build(service, "token" * 8, lifespan))
     there = [(method, route.path) for route in gate._app.routes for method in sorted(route.methods)]
     return [*there, ("GET", "/nowhere")]
 

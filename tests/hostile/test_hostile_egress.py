@@ -22,12 +22,15 @@ from starlette.responses import JSONResponse, Response
 
 from dg_lsp.engine.backends import fim
 from dg_lsp.engine.serve import app
+from dg_lsp.engine.serve.jobs import Limits
 from dg_lsp.engine.serve.service import Service
 from dg_lsp.wire import config, messages, model_names
+from dg_lsp.wire.meeting import EngineId, EngineSettings
 from dg_lsp.wire.messages import Ask
 from tests.e2e.editor import CODE, Editor, command, environment
 from tests.engine.backends_kit import request, serving
 from tests.engine.engine_kit import Running, home, running
+from tests.engine.toy_filler import ToyFiller
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.e2e
@@ -146,7 +149,8 @@ def test_every_route_is_in_the_table() -> None:
     async def lifespan(_: Starlette) -> Any:
         yield
 
-    gate = cast("Any", app.build(lambda: cast("Service", None), "token" * 8, lifespan))
+    service = Service(lambda _: ToyFiller("auto"), Limits(), EngineId(), EngineSettings())
+    gate = cast("Any", app.build(service, "token" * 8, lifespan))
     asking = {route.path for route in gate._app.routes if "POST" in route.methods} - {"/v1/shutdown"}
     assert asking == {route.address for route in ROUTES}
 

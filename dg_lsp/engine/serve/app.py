@@ -1,7 +1,8 @@
 """The engine's HTTP routes: dg-lsp's own protocol, three protocols of other clients, and health and metrics.
 
 A handler converts, awaits and converts back. Closing a response cancels its work within one step.
-Knows nothing of sockets and processes (`daemon`), nor of how requests are scheduled (`scheduler`).
+A request goes from its route to the queue, to the worker, to the model; its events come back through an inbox.
+Knows nothing of sockets and processes (`daemon`), nor of how requests are scheduled (`jobs`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dg_lsp.core.values import Candidate
 from dg_lsp.engine.serve import access, compat
 from dg_lsp.engine.serve.access import RefusalError
 from dg_lsp.engine.serve.compat import Outcome, Wish
-from dg_lsp.engine.serve.scheduler import BusyError, UnavailableError
+from dg_lsp.engine.serve.jobs import BusyError, Job, UnavailableError
 from dg_lsp.engine.serve.service import Inbox, Service, is_last
 from dg_lsp.wire.fields import WireError
 from dg_lsp.wire.messages import (
@@ -50,11 +51,9 @@ PING = b": still here\n\n"
 STATUS_OF: dict[ErrorCode, int] = {"bad_request": 400, "busy": 429, "protocol": 400, "out_of_memory": 507, "engine_failed": 500}
 
 
-def build(
-    get_service: Callable[[], Service], token: str, lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]]
-) -> ASGIApp:
-    """Return the application. `get_service` is called only after the lifespan has started."""
-    routes = Routes(get_service)
+def build(service: Service, token: str, lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]]) -> ASGIApp:
+    """Return the application, whose lifespan starts the service."""
+    routes = Routes(service)
     app = Starlette(
         routes=[
             Route("/v1/infill", routes.infill, methods=["POST"]),
@@ -84,13 +83,9 @@ def build(
 class Routes:
     """The route handlers of one service."""
 
-    def __init__(self, get_service: Callable[[], Service]) -> None:
-        self._get_service = get_service
+    def __init__(self, service: Service) -> None:
+        self._service, self._queue = service, service.queue
         self._ids = itertools.count(1)
-
-    @property
-    def _service(self) -> Service:
-        return self._get_service()
 
     @property
     def _choice(self) -> int:
@@ -103,8 +98,8 @@ class Routes:
         low, high = self._service.protocol
         if not low <= ask.protocol <= high:
             raise RefusalError(400, "protocol", f"this engine speaks protocols {low} to {high}, not {ask.protocol}")
-        job, inbox = self._service.submit(ask)
-        return Events(_infill_events(inbox), lambda: self._service.cancel(job))
+        job, inbox = self._submit(ask)
+        return Events(_infill_events(inbox), lambda: self._queue.cancel(job))
 
     async def completions(self, request: Request) -> Response:
         """Return a completion in OpenAI's shape, whole or streamed."""
@@ -120,8 +115,8 @@ class Routes:
         model = self._service.engine_id.model
         if wish.max_tokens == 0:
             # Editors send `n_predict` 0 to warm the prompt cache.
-            self._service.scheduler.warm()
-            self._service.scheduler.expect(wish.ask.request)
+            self._queue.order("load")
+            self._queue.expect(wish.ask.request)
             return AsciiJSONResponse(compat.to_llama(wish, Outcome((), Done()), model))
         if wish.stream:
             return self._streamed(wish, lambda outcome: _llama_stream(wish, outcome, model))
@@ -138,7 +133,7 @@ class Routes:
 
     async def health(self, request: Request) -> Response:
         """Return whether the engine serves requests. This neither loads the model nor counts as use of the engine."""
-        status = self._service.scheduler.status()
+        status = self._queue.status
         if status.state in ("ready", "unloaded"):
             return JSONResponse({"status": "ok", "state": status.state})
         body = {"status": status.state, "state": status.state, "message": status.message, "fraction": status.fraction}
@@ -159,13 +154,22 @@ class Routes:
         """Stop the engine now, or once it has no leases and no requests."""
         service = self._service
         when = (await access.read_body(request)).choice("when", ("idle", "now"), "idle")
-        running, waiting = service.scheduler.load_of()
+        running, waiting = self._queue.sizes()
         if when == "now":
             service.stop("the engine received a shutdown request")
         else:
             service.stop_when_idle = True
             service.changed.set()
         return JSONResponse({"when": when, "leases": service.n_leases, "requests": running + waiting})
+
+    def _submit(self, ask: Ask) -> tuple[Job, Inbox]:
+        """Return a new job and the inbox of its events; raise BusyError or UnavailableError."""
+        inbox = Inbox(self._service.changed)
+        job = self._queue.submit(ask, inbox.put)
+        if ask.request.budget.ms:
+            # The worker checks deadlines, but it may be busy loading the model.
+            asyncio.get_running_loop().call_later(ask.request.budget.ms / 1000, self._queue.sweep)
+        return job, inbox
 
     async def _complete(self, request: Request, shape: Shape) -> Response:
         wish = compat.from_openai(await access.read_body(request), self._choice)
@@ -176,7 +180,7 @@ class Routes:
         return AsciiJSONResponse(shape(compat.to_openai(wish, outcome, facts, self._pieces), "message"))
 
     def _streamed(self, wish: Wish, to_chunks: Callable[[Outcome], Iterator[bytes]]) -> Response:
-        job, inbox = self._service.submit(wish.ask)
+        job, inbox = self._submit(wish.ask)
 
         async def events() -> AsyncIterator[bytes]:
             try:
@@ -187,11 +191,11 @@ class Routes:
             for chunk in to_chunks(outcome):
                 yield chunk
 
-        return Events(events(), lambda: self._service.cancel(job))
+        return Events(events(), lambda: self._queue.cancel(job))
 
     async def _outcome(self, request: Request, ask: Ask) -> Outcome:
         """Return the outcome of an ask. Cancel the work when the client disconnects; a plain response would not notice."""
-        job, inbox = self._service.submit(ask)
+        job, inbox = self._submit(ask)
         gathering = asyncio.ensure_future(_gather(inbox))
         disconnection = asyncio.ensure_future(_disconnected(request))
         try:
@@ -200,11 +204,11 @@ class Routes:
                 raise RefusalError(400, "bad_request", "the client disconnected")
             return gathering.result()
         finally:
-            self._service.cancel(job)
+            self._queue.cancel(job)
             await _cancel_all(gathering, disconnection)
 
     def _pieces(self, text: str) -> tuple[str, ...]:
-        filler = self._service.scheduler.filler()
+        filler = self._service.worker.filler
         return filler.pieces(text) if filler else ()
 
 

@@ -1,7 +1,7 @@
 """The engine process: one per configuration and user. Clients find it by its state file, and it exits when it is unused.
 
 It listens before it loads the model, so that clients can watch the loading. Knows sockets, files and signals. Knows nothing of
-requests (`app`) or models (`scheduler` receives a loader).
+requests (`app`) or models (`worker` receives a loader).
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from starlette.applications import Starlette
 
 from dg_lsp.engine.serve import app as routes
 from dg_lsp.engine.serve import connections, logs
-from dg_lsp.engine.serve.scheduler import Limits, Load, Scheduler
+from dg_lsp.engine.serve.jobs import Limits
 from dg_lsp.engine.serve.service import BUILD, Service
+from dg_lsp.engine.serve.worker import Load
 from dg_lsp.engine.task import Filler, UserError
 from dg_lsp.wire import PROTOCOL_MAX, PROTOCOL_MIN, meeting
 from dg_lsp.wire.extras import install_command
@@ -159,36 +160,25 @@ def loader(engine_id: EngineId, settings: EngineSettings) -> Load:
 class Server(uvicorn.Server):
     """A server that ends all streams and the model's thread before it waits for connections to close."""
 
-    service: Service | None = None
+    service: Service
     on_shutdown: Callable[[], None]
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End all streams and the model's thread, then shut down uvicorn."""
         self.on_shutdown()
-        if self.service is not None:
-            self.service.stop("the engine is stopping")
-            await asyncio.to_thread(self.service.scheduler.close)
+        self.service.stop("the engine is stopping")
+        await asyncio.to_thread(self.service.worker.close)
         await super().shutdown(sockets)
 
 
 def _serve(options: Options, token: str, listeners: list[socket.socket], on_shutdown: Callable[[], None]) -> None:
-    def get_service() -> Service:
-        assert server.service is not None
-        return server.service
+    url = next((f"http://127.0.0.1:{one.getsockname()[1]}" for one in listeners if one.family == socket.AF_INET), "")
+    load = loader(options.engine_id, options.settings)
+    service = Service(load, options.limits, options.engine_id, options.settings, options.protocol, url=url)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        load = loader(options.engine_id, options.settings)
-        server.service = service = Service(
-            lambda on_status: Scheduler(load, limits=options.limits, on_status=on_status),
-            options.engine_id,
-            options.settings,
-            token,
-            options.protocol,
-            url=next((f"http://127.0.0.1:{one.getsockname()[1]}" for one in listeners if one.family == socket.AF_INET), ""),
-        )
-        service.scheduler.start()
-        service.scheduler.warm()
+        service.start()
         watching = asyncio.ensure_future(_watch(service, server))
         yield
         watching.cancel()
@@ -196,7 +186,7 @@ def _serve(options: Options, token: str, listeners: list[socket.socket], on_shut
             await watching
 
     config = uvicorn.Config(
-        routes.build(get_service, token, lifespan),
+        routes.build(service, token, lifespan),
         http=connections.within(connections.Budgets.for_process()),
         backlog=connections.BACKLOG,
         loop="asyncio",
@@ -211,7 +201,7 @@ def _serve(options: Options, token: str, listeners: list[socket.socket], on_shut
         timeout_graceful_shutdown=3,
     )
     server = Server(config)
-    server.on_shutdown = on_shutdown
+    server.service, server.on_shutdown = service, on_shutdown
     # uvicorn raises the signal again after its shutdown. Ignore it, because our files still have to be removed.
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, _ignore_signal)
@@ -220,21 +210,21 @@ def _serve(options: Options, token: str, listeners: list[socket.socket], on_shut
 
 async def _watch(service: Service, server: uvicorn.Server) -> None:
     while not service.stopping.is_set():
-        scheduler = service.scheduler
+        queue = service.queue
         moment = Moment(
-            state=scheduler.status().state,
+            state=queue.status.state,
             n_leases=service.n_leases,
-            n_jobs=sum(scheduler.load_of()),
+            n_jobs=sum(queue.sizes()),
             last_lease=service.last_lease,
-            last_used=scheduler.last_used(),
+            last_used=queue.last_used(),
             stop_when_idle=service.stop_when_idle,
-            is_on_gpu=(filler := scheduler.filler()) is not None and filler.is_on_gpu(),
+            is_on_gpu=service.worker.is_on_gpu(),
         )
         action, wait_s = next_action(moment, service.settings, time.monotonic())
         if action == "exit":
             break
         if action == "unload":
-            scheduler.unload()
+            queue.order("unload")
             wait_s = None
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(service.changed.wait(), wait_s)

@@ -1,6 +1,6 @@
-"""One engine as its clients see it: jobs, leases, facts and metrics.
+"""One engine as its clients see it: its queue and worker, its leases, facts and metrics.
 
-Runs on the event loop; the scheduler's thread reaches it only through the loop. Knows nothing of routes or sockets.
+Runs on the event loop; the worker's thread reaches it only through the loop. Knows nothing of routes or sockets.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable
 
 from dg_lsp.engine.model.fit import memory
-from dg_lsp.engine.serve.scheduler import Job, Scheduler
+from dg_lsp.engine.serve.jobs import Limits, Queue
+from dg_lsp.engine.serve.worker import Load, Worker
 from dg_lsp.wire import build
 from dg_lsp.wire.meeting import EngineId, EngineSettings
-from dg_lsp.wire.messages import PROTOCOL_MAX, PROTOCOL_MIN, Ask, Bye, Done, Event, Problem, Status
+from dg_lsp.wire.messages import PROTOCOL_MAX, PROTOCOL_MIN, Bye, Done, Event, Problem, Status
 
 BUILD = build.current()
 """The build of this process, read before its files can be replaced."""
@@ -25,13 +26,20 @@ MAX_WAITING_EVENTS = 16
 class Inbox:
     """The event queue of one job or one lease. Any thread may put; only the loop takes."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self, changed: asyncio.Event) -> None:
+        """Start empty, on the running loop; `changed` is set with the last event."""
+        self._loop, self._changed = asyncio.get_running_loop(), changed
         self._events: asyncio.Queue[Event] = asyncio.Queue()
 
     def put(self, event: Event) -> None:
         """Add an event from any thread. Do nothing once the loop is closed."""
-        call_soon(self._loop, self._events.put_nowait, event)
+        call_soon(self._loop, self._put, event)
+
+    def _put(self, event: Event) -> None:
+        self._events.put_nowait(event)
+        if is_last(event):
+            # A job may end after its client has disconnected. Only this wakes the shutdown check then.
+            self._changed.set()
 
     def is_slow(self) -> bool:
         """Return whether more than `MAX_WAITING_EVENTS` events wait for the reader."""
@@ -46,67 +54,46 @@ class Inbox:
 
 
 class Service:
-    """One engine: its scheduler, its leases and its settings."""
+    """One engine: its queue and worker, its leases and its settings. `changed` is set when the process may end or unload."""
 
     def __init__(
         self,
-        make_scheduler: Callable[[Callable[[Status], None]], Scheduler],
+        load: Load,
+        limits: Limits,
         engine_id: EngineId,
         settings: EngineSettings,
-        token: str,
         protocol: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX),
         *,
         url: str = "",
     ) -> None:
-        """Create the scheduler, which reports its state to this service. Call this on the event loop."""
-        self.engine_id = engine_id
-        self.settings = settings
-        self.token = token
-        self.protocol = protocol
-        self.url = url
-        self.started = time.monotonic()
-        self.last_lease = self.started
+        """Create the queue and the worker; `start` starts them."""
+        self.queue = Queue(limits)
+        self.worker = Worker(self.queue, load, self._on_status)
+        self.engine_id, self.settings, self.protocol, self.url = engine_id, settings, protocol, url
+        self.started = self.last_lease = time.monotonic()
         self.stop_when_idle = False
         self.stopping = asyncio.Event()
         self.changed = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
         self._leases: set[Inbox] = set()
-        self.scheduler = make_scheduler(self._on_status)
+
+    def start(self) -> None:
+        """Start the worker and load the model. Call this on the event loop."""
+        self._loop = asyncio.get_running_loop()
+        self.worker.start()
+        self.queue.order("load")
 
     @property
     def n_leases(self) -> int:
         """The number of clients that hold a lease."""
         return len(self._leases)
 
-    def submit(self, ask: Ask) -> tuple[Job, Inbox]:
-        """Return a new job and the inbox of its events; raise BusyError or UnavailableError."""
-        inbox = Inbox(self._loop)
-
-        def emit(event: Event) -> None:
-            inbox.put(event)
-            if is_last(event):
-                # A job may end after its client has disconnected. Only this wakes the shutdown check then.
-                call_soon(self._loop, self.changed.set)
-
-        job = self.scheduler.submit(ask, emit)
-        if ask.request.budget.ms:
-            # The worker checks deadlines, but it may be busy loading the model.
-            self._loop.call_later(ask.request.budget.ms / 1000, self.scheduler.sweep)
-        return job, inbox
-
-    def cancel(self, job: Job) -> None:
-        """Cancel a job whose client has disconnected."""
-        if not job.over:
-            self.scheduler.cancel(job)
-        self.changed.set()
-
     def take_lease(self, *, warm: bool) -> Inbox:
         """Return a new user's inbox, which receives the engine's states. `warm` loads the model if it is unloaded."""
-        inbox = Inbox(self._loop)
+        inbox = Inbox(self.changed)
         self._leases.add(inbox)
-        inbox.put(self.scheduler.status())
+        inbox.put(self.queue.status)
         if warm:
-            self.scheduler.warm()
+            self.queue.order("load")
         return inbox
 
     def end_lease(self, inbox: Inbox) -> None:
@@ -125,9 +112,9 @@ class Service:
 
     def info(self) -> dict[str, object]:
         """Return the facts that `GET /v1/info` sends."""
-        status = self.scheduler.status()
-        running, waiting = self.scheduler.load_of()
-        filler = self.scheduler.filler()
+        status = self.queue.status
+        running, waiting = self.queue.sizes()
+        filler = self.worker.filler
         about: dict[str, object] = dict(filler.about()) if filler else {}
         device_bytes, device_free_bytes = about.pop("device_bytes", None), about.pop("device_free_bytes", None)
         return {
@@ -160,8 +147,8 @@ class Service:
 
     def metrics(self) -> str:
         """Return the metrics in Prometheus' text format."""
-        counts = self.scheduler.counts
-        running, waiting = self.scheduler.load_of()
+        counts = self.queue.counts
+        running, waiting = self.queue.sizes()
         lines: list[str] = []
 
         def add(name: str, kind: str, about: str, *samples: tuple[str, float]) -> None:
@@ -180,11 +167,12 @@ class Service:
         add("prefix_tokens_reused_total", "counter", "Prefix tokens found in the cache.", ("", counts["cache_reused"]))
         add("jobs", "gauge", "Requests now.", ('{state="running"}', running), ('{state="waiting"}', waiting))
         add("leases", "gauge", "Users now.", ("", self.n_leases))
-        add("loaded", "gauge", "Whether the model is loaded.", ("", self.scheduler.status().state == "ready"))
+        add("loaded", "gauge", "Whether the model is loaded.", ("", self.queue.status.state == "ready"))
         add("resident_memory_bytes", "gauge", "Memory of the process.", ("", memory.resident_bytes()))
         return "\n".join(lines) + "\n"
 
     def _on_status(self, status: Status) -> None:
+        """Send a new status to all users; called by the worker's thread."""
         call_soon(self._loop, self._send_to_leases, status)
 
     def _send_to_leases(self, status: Status) -> None:

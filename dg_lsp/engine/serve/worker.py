@@ -9,12 +9,12 @@ from __future__ import annotations
 import gc
 import logging
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 
 from dg_lsp.core.values import Candidate
-from dg_lsp.engine.serve.job_queue import JobQueue
-from dg_lsp.engine.serve.queue_policy import Job
+from dg_lsp.engine.serve.jobs import Job, Queue
 from dg_lsp.engine.task import Filler, Say, UserError
 from dg_lsp.wire.messages import Draft, Found, Reason, Status
 
@@ -25,46 +25,57 @@ Load = Callable[[Say], Filler]
 
 
 class Worker:
-    """The loaded model, and the loop that runs jobs on it."""
+    """The loaded model, and the thread that runs the queue's jobs on it.
 
-    def __init__(
-        self,
-        queue: JobQueue,
-        load: Load,
-        *,
-        max_rows: int,
-        on_status: Callable[[Status], None],
-        clock: Callable[[], float],
-    ) -> None:
-        self._queue, self._load, self._on_status, self._clock = queue, load, on_status, clock
-        self._max_rows = self._rows = max_rows
+    `filler` is None if no model is loaded. Other threads may call those of its methods that are safe on any thread.
+    """
+
+    def __init__(self, queue: Queue, load: Load, on_status: Callable[[Status], None] = lambda _: None) -> None:
+        """Create the thread. `load` returns the model; it is called for the first job, or on an order of the queue."""
         self.filler: Filler | None = None
+        self._queue, self._load, self._on_status, self._clock = queue, load, on_status, queue.clock
+        self._rows = queue.limits.rows
+        self._thread = threading.Thread(target=self._run, name="dg-lsp-model", daemon=True)
 
-    def run(self) -> None:
-        """Run jobs until the queue is closed."""
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Fail all jobs with "stopping", and end the thread after its current step."""
+        self._queue.order("close")
+        self._thread.join(timeout_s)
+
+    def is_on_gpu(self) -> bool:
+        """Return whether a model is loaded on a GPU."""
+        filler = self.filler
+        return filler is not None and filler.is_on_gpu()
+
+    def _run(self) -> None:
         while True:
             # No local variable may hold the model here, or unloading would not free it.
             concurrency = None if self.filler is None else self.filler.concurrency()
-            work, job = self._queue.next_work(concurrency, self._has_room)
-            if work == "close":
-                return self._queue.fail_all("stopping", "the engine is stopping")
-            if work == "unload":
-                self._drop_model()
-            elif work == "foresee":
-                self._foresee()
-            elif self.filler is None:
-                self._get_model()
-            else:
-                self._turn(job, self.filler)
+            work = self._queue.next_work(concurrency, self._has_room)
+            match work.kind:
+                case "close":
+                    return self._queue.fail_all("stopping", "the engine is stopping")
+                case "load":
+                    self._get_model()
+                case "unload":
+                    self._drop_model()
+                case "foresee":
+                    self._foresee()
+                case "turn":
+                    for over, reason in work.over:
+                        self._finish(over, reason)
+                    if work.job is not None and self.filler is not None:
+                        self._step(work.job, self.filler)
 
-    def _turn(self, job: Job | None, filler: Filler) -> None:
-        """End the jobs that are due, then run one step of the selected job and of the jobs that share its pass."""
-        for over, reason in self._queue.due():
-            self._finish(over, reason)
-        if job is not None and not job.over:
-            for each in self._predict_together(job, filler):
-                if each.end is None:
-                    self._advance(each, filler)
+    def _step(self, job: Job, filler: Filler) -> None:
+        """Run one step of a job, and of the jobs that share its pass."""
+        for each in self._predict_together(job, filler):
+            if each.end is None:
+                self._advance(each, filler)
 
     def _has_room(self) -> bool:
         """Return whether memory has room for another job; True if this can't be measured."""
@@ -93,7 +104,7 @@ class Worker:
         """Return the jobs to step now, `job` first: those that one shared pass was done for, or `job` alone."""
         if filler.concurrency() != "joined" or job.task is None:
             return [job]
-        jobs = self._queue.company(job)
+        jobs = self._queue.batchable(job)
         tasks = [each.task for each in jobs if each.task is not None]
         if len(tasks) < 2:  # no other job to share a pass with
             return [job]
@@ -147,16 +158,12 @@ class Worker:
         try:
             if reason in ("finished", "deadline") and job.task is not None:
                 candidates = job.task.candidates()
-            if reason == "deadline":
-                candidates = tuple(replace(candidate, finished=False) for candidate in candidates)
         except Exception as error:  # as above
             return self._fail_with(job, error)
-        if self._queue.remove(job):
-            budget = job.ask.request.budget
-            for candidate in candidates[: budget.candidates + budget.spares]:
-                job.emit(Found(candidate))
-            self._queue.say_done(job, reason)
-        return None
+        if reason == "deadline":
+            candidates = tuple(replace(candidate, finished=False) for candidate in candidates)
+        budget = job.ask.request.budget
+        return self._queue.finish(job, reason, candidates[: budget.candidates + budget.spares])
 
     def _fail_with(self, job: Job, error: Exception) -> None:
         log.error("a request failed", exc_info=error)
@@ -189,14 +196,13 @@ class Worker:
             self._queue.fail_all("not_loaded", message)
             return
         self._queue.touch()
-        self._rows = self._max_rows  # the limit that ran out of memory was that of the last model
+        self._rows = self._queue.limits.rows  # the limit that ran out of memory was that of the last model
         self._set_status(Status("ready", "", 1.0))
 
     def _drop_model(self) -> None:
-        if self._queue.forget_foreseeing():
-            self.filler = None
-            give_back_memory()
-            self._set_status(Status("unloaded", "unloaded after idling"))
+        self.filler = None
+        give_back_memory()
+        self._set_status(Status("unloaded", "unloaded after idling"))
 
     def _set_status(self, status: Status) -> None:
         self._queue.status = status

@@ -15,8 +15,18 @@ from dg_lsp.core import confidence
 from dg_lsp.core.values import Budget, Candidate, Hole, InfillRequest, Span
 from dg_lsp.engine.backends.remote import RemoteFiller
 from dg_lsp.engine.decode.filler import LocalFiller
-from dg_lsp.engine.serve.queue_policy import choose, company, is_crowded, superseded
-from dg_lsp.engine.serve.scheduler import BusyError, Job, Limits, Scheduler, UnavailableError
+from dg_lsp.engine.serve.jobs import (
+    BusyError,
+    Job,
+    Limits,
+    Queue,
+    UnavailableError,
+    batchable,
+    choose,
+    is_crowded,
+    superseded,
+)
+from dg_lsp.engine.serve.worker import Worker
 from dg_lsp.engine.task import Filler
 from dg_lsp.wire.messages import Accepted, Ask, Done, Draft, Event, Found, Priority, Problem, Status
 from tests.engine import toy_filler
@@ -138,8 +148,8 @@ def test_running_jobs_of_one_priority_may_share_a_pass() -> None:
     for each in (*under_way, batch, cancelled_job):
         each.task = model.start(request())
     cancelled_job.end = "cancelled"
-    assert company([*under_way, batch, new, cancelled_job], under_way[1], 0.0) == [under_way[1], under_way[2], under_way[0]]
-    assert company([*under_way, batch, new, cancelled_job], batch, 0.0) == [batch]
+    assert batchable([*under_way, batch, new, cancelled_job], under_way[1], 0.0) == [under_way[1], under_way[2], under_way[0]]
+    assert batchable([*under_way, batch, new, cancelled_job], batch, 0.0) == [batch]
 
 
 @dataclass
@@ -180,79 +190,82 @@ class Clock:
         return self.now
 
 
+class Engine(Queue):
+    """The real queue, with its worker's thread around the toy model."""
+
+    def __init__(self, load: Callable[[Callable[[str, float], None]], Filler], limits: Limits | None, clock: Clock) -> None:
+        super().__init__(limits, clock)
+        self.statuses: list[Status] = []
+        self.worker = Worker(self, load, self.statuses.append)
+
+
 @contextmanager
-def running_scheduler(
+def running_engine(
     load: Callable[[Callable[[str, float], None]], Filler] | None = None,
     *,
     limits: Limits | None = None,
     clock: Clock | None = None,
-) -> Iterator[tuple[Scheduler, list[Status]]]:
-    """The real thread around the toy model."""
-    statuses: list[Status] = []
-    scheduler = Scheduler(
-        load or (lambda say: toy_filler.load("toy", device="auto", threads=0, say=say)),
-        limits=limits,
-        on_status=statuses.append,
-        clock=clock or Clock(),
-    )
-    scheduler.start()
+) -> Iterator[Engine]:
+    usual = load or (lambda say: toy_filler.load("toy", device="auto", threads=0, say=say))
+    engine = Engine(usual, limits, clock or Clock())
+    engine.worker.start()
     try:
-        yield scheduler, statuses
+        yield engine
     finally:
-        scheduler.close()
+        engine.worker.close()
 
 
-def submit(to: Scheduler, script: dict[str, object], *, ms: int = 0, n: int = 1, **envelope: object) -> tuple[Job, Heard]:
+def submit(to: Queue, script: dict[str, object], *, ms: int = 0, n: int = 1, **envelope: object) -> tuple[Job, Heard]:
     events = Heard()
     return to.submit(Ask(request(script, ms=ms, n=n), **envelope), events), events  # type: ignore[arg-type]
 
 
-def refuses(scheduler: Scheduler) -> bool:
+def refuses(queue: Queue) -> bool:
     try:
-        submit(scheduler, {})
+        submit(queue, {})
     except UnavailableError as error:
         return str(error) == "the engine is stopping"
     return False
 
 
 def test_a_request_is_accepted_and_answered_best_first() -> None:
-    with running_scheduler() as (scheduler, statuses):
-        events = submit(scheduler, {"steps": 4}, n=2)[1]
+    with running_engine() as engine:
+        events = submit(engine, {"steps": 4}, n=2)[1]
         assert [type(event) for event in events.all()] == [Accepted, Found, Found, Done]
         assert [confidence.probability(candidate.confidence) for candidate in events.candidates()] == [0.9, 0.89]
         assert events.last().steps == 4  # type: ignore[union-attr]
-        assert [status.state for status in statuses] == ["loading", "loading", "ready"]
+        assert [status.state for status in engine.statuses] == ["loading", "loading", "ready"]
 
 
 def test_several_take_turns_step_by_step(tmp_path: Path) -> None:
-    with running_scheduler() as (scheduler, _):
+    with running_engine() as engine:
         stop, journal = gate(tmp_path), tmp_path / "journal"
-        first = submit(scheduler, {"steps": 1, "gate": str(stop.path)})[1]
-        wait_until(lambda: scheduler.load_of()[0])
-        others = [submit(scheduler, {"steps": 3, "journal": str(journal), "name": name})[1] for name in "ab"]
+        first = submit(engine, {"steps": 1, "gate": str(stop.path)})[1]
+        wait_until(lambda: engine.sizes()[0])
+        others = [submit(engine, {"steps": 3, "journal": str(journal), "name": name})[1] for name in "ab"]
         stop.let(1)
         assert [events.reason() for events in [first, *others]] == ["finished"] * 3
         assert journal.read_text().split() == ["a", "b"] * 3
 
 
 def test_batch_delays_interactive_by_one_step_at_most(tmp_path: Path) -> None:
-    with running_scheduler() as (scheduler, _):
+    with running_engine() as engine:
         stop, journal = gate(tmp_path), tmp_path / "journal"
         script: dict[str, object] = {"steps": 5, "gate": str(stop.path), "journal": str(journal), "name": "batch"}
-        batch = submit(scheduler, script, priority="batch")[1]
-        wait_until(lambda: scheduler.load_of()[0])
-        keystroke = submit(scheduler, {"steps": 3, "journal": str(journal), "name": "typed"})[1]
+        batch = submit(engine, script, priority="batch")[1]
+        wait_until(lambda: engine.sizes()[0])
+        keystroke = submit(engine, {"steps": 3, "journal": str(journal), "name": "typed"})[1]
         stop.let(5)
         assert [keystroke.reason(), batch.reason()] == ["finished", "finished"]
         assert journal.read_text().split() == ["batch", "typed", "typed", "typed", *["batch"] * 4]
 
 
 def test_a_cancelled_job_does_not_take_another_step(tmp_path: Path) -> None:
-    with running_scheduler() as (scheduler, _):
+    with running_engine() as engine:
         stop, journal = gate(tmp_path), tmp_path / "journal"
-        job, events = submit(scheduler, {"steps": 9, "gate": str(stop.path), "journal": str(journal), "name": "x"})
-        wait_until(lambda: scheduler.load_of()[0])
-        scheduler.cancel(job)
+        job, events = submit(engine, {"steps": 9, "gate": str(stop.path), "journal": str(journal), "name": "x"})
+        wait_until(lambda: engine.sizes()[0])
+        engine.cancel(job)
         stop.let(9)
         assert events.reason() == "cancelled"
         assert events.candidates() == []
@@ -261,21 +274,21 @@ def test_a_cancelled_job_does_not_take_another_step(tmp_path: Path) -> None:
 
 
 def test_a_waiting_job_is_cancelled_at_once_while_the_thread_is_busy(tmp_path: Path) -> None:
-    with running_scheduler(limits=Limits(running=1)) as (scheduler, _):
+    with running_engine(limits=Limits(running=1)) as engine:
         stop = gate(tmp_path)
-        submit(scheduler, {"steps": 1, "gate": str(stop.path)})
-        wait_until(lambda: scheduler.load_of()[0])
-        job, events = submit(scheduler, {})
-        scheduler.cancel(job)
+        submit(engine, {"steps": 1, "gate": str(stop.path)})
+        wait_until(lambda: engine.sizes()[0])
+        job, events = submit(engine, {})
+        engine.cancel(job)
         assert events.reason() == "cancelled"
         stop.let(1)
 
 
 def test_a_deadline_sends_the_best_so_far_as_unfinished(tmp_path: Path) -> None:
     clock = Clock()
-    with running_scheduler(clock=clock) as (scheduler, _):
+    with running_engine(clock=clock) as engine:
         stop = gate(tmp_path)
-        events = submit(scheduler, {"steps": 9, "gate": str(stop.path), "journal": str(tmp_path / "j"), "name": "x"}, ms=50)[1]
+        events = submit(engine, {"steps": 9, "gate": str(stop.path), "journal": str(tmp_path / "j"), "name": "x"}, ms=50)[1]
         stop.let(1)
         wait_until(lambda: (tmp_path / "j").exists())
         clock.now += 0.06
@@ -292,8 +305,8 @@ def test_a_task_gets_the_time_left_after_waiting(tmp_path: Path) -> None:
         wait_until(door.exists)
         return model
 
-    with running_scheduler(load, clock=clock) as (scheduler, _):
-        events_of_jobs = [submit(scheduler, {"steps": 1}, ms=ms)[1] for ms in (500, 0)]
+    with running_engine(load, clock=clock) as engine:
+        events_of_jobs = [submit(engine, {"steps": 1}, ms=ms)[1] for ms in (500, 0)]
         clock.now += 0.2
         door.touch()
         assert [each.reason() for each in events_of_jobs] == ["finished", "finished"]
@@ -302,58 +315,58 @@ def test_a_task_gets_the_time_left_after_waiting(tmp_path: Path) -> None:
 
 def test_a_deadline_while_waiting_sends_no_candidate(tmp_path: Path) -> None:
     clock = Clock()
-    with running_scheduler(clock=clock) as (scheduler, _):
+    with running_engine(clock=clock) as engine:
         stop = gate(tmp_path)
-        submit(scheduler, {"steps": 1, "gate": str(stop.path)})
-        wait_until(lambda: scheduler.load_of()[0])
-        events = submit(scheduler, {}, ms=50)[1]
+        submit(engine, {"steps": 1, "gate": str(stop.path)})
+        wait_until(lambda: engine.sizes()[0])
+        events = submit(engine, {}, ms=50)[1]
         clock.now += 1
-        scheduler.sweep()
+        engine.sweep()
         assert (events.reason(), events.candidates()) == ("deadline", [])
         stop.let(1)
 
 
 def test_a_newer_request_replaces_running_and_waiting_ones(tmp_path: Path) -> None:
-    with running_scheduler(limits=Limits(running=1)) as (scheduler, _):
+    with running_engine(limits=Limits(running=1)) as engine:
         stop = gate(tmp_path)
         script: dict[str, object] = {"steps": 9, "gate": str(stop.path)}
-        running = submit(scheduler, script, client="c", document="a.py")[1]
-        wait_until(lambda: scheduler.load_of()[0])
-        waiting = submit(scheduler, {}, client="c", document="a.py")[1]
-        newest = submit(scheduler, {}, client="c", document="a.py")[1]
-        other = submit(scheduler, {}, client="d", document="a.py")[1]
+        running = submit(engine, script, client="c", document="a.py")[1]
+        wait_until(lambda: engine.sizes()[0])
+        waiting = submit(engine, {}, client="c", document="a.py")[1]
+        newest = submit(engine, {}, client="c", document="a.py")[1]
+        other = submit(engine, {}, client="d", document="a.py")[1]
         assert waiting.reason() == "superseded"
         stop.let(1)
         assert [events.reason() for events in (running, newest, other)] == ["superseded", "finished", "finished"]
 
 
 def test_a_full_queue_raises_busy(tmp_path: Path) -> None:
-    with running_scheduler(limits=Limits(running=1, queued=1)) as (scheduler, _):
+    with running_engine(limits=Limits(running=1, queued=1)) as engine:
         stop = gate(tmp_path)
-        first = submit(scheduler, {"steps": 1, "gate": str(stop.path)})[1]
-        wait_until(lambda: scheduler.load_of()[0])
-        second = submit(scheduler, {})[1]
+        first = submit(engine, {"steps": 1, "gate": str(stop.path)})[1]
+        wait_until(lambda: engine.sizes()[0])
+        second = submit(engine, {})[1]
         with pytest.raises(BusyError, match="the engine is busy: 1 requests are already waiting"):
-            submit(scheduler, {})
+            submit(engine, {})
         stop.let(1)
         assert [first.reason(), second.reason()] == ["finished", "finished"]
 
 
 def test_a_replaced_request_does_not_count_as_waiting(tmp_path: Path) -> None:
-    with running_scheduler(limits=Limits(running=1, queued=1)) as (scheduler, _):
+    with running_engine(limits=Limits(running=1, queued=1)) as engine:
         stop = gate(tmp_path)
-        submit(scheduler, {"steps": 1, "gate": str(stop.path)})
-        wait_until(lambda: scheduler.load_of()[0])
-        submit(scheduler, {}, document="a.py")
-        newer = submit(scheduler, {}, document="a.py")[1]
+        submit(engine, {"steps": 1, "gate": str(stop.path)})
+        wait_until(lambda: engine.sizes()[0])
+        submit(engine, {}, document="a.py")
+        newer = submit(engine, {}, document="a.py")[1]
         stop.let(1)
         assert newer.reason() == "finished"
 
 
 def test_drafts_are_sent_only_on_request_and_at_intervals() -> None:
     clock = Clock()
-    with running_scheduler(clock=clock) as (scheduler, _):
-        quiet, with_drafts = submit(scheduler, {"steps": 5})[1], submit(scheduler, {"steps": 5}, drafts=True)[1]
+    with running_engine(clock=clock) as engine:
+        quiet, with_drafts = submit(engine, {"steps": 5})[1], submit(engine, {"steps": 5}, drafts=True)[1]
         assert not [event for event in quiet.all() if isinstance(event, Draft)]
         # The clock stands still, so 30 ms never pass after the first.
         assert [event for event in with_drafts.all() if isinstance(event, Draft)] == [Draft(("draft 1",), 1)]
@@ -370,61 +383,58 @@ def test_drafts_are_sent_only_on_request_and_at_intervals() -> None:
     ],
 )
 def test_one_bad_request_does_not_end_the_engine(script: dict[str, object], code: str, sentence: str) -> None:
-    with running_scheduler() as (scheduler, _):
-        problem = submit(scheduler, script)[1].last()
+    with running_engine() as engine:
+        problem = submit(engine, script)[1].last()
         assert isinstance(problem, Problem)
         assert (problem.code, problem.message.partition(";")[0]) == (code, sentence)
         assert "secret" not in problem.message
-        assert submit(scheduler, {})[1].reason() == "finished"
+        assert submit(engine, {})[1].reason() == "finished"
 
 
 def test_caches_are_dropped_when_memory_runs_out() -> None:
     model = toy_filler.load("toy", device="auto", threads=0, say=lambda _text, _share: None)
-    with running_scheduler(lambda _: model) as (scheduler, _):
-        submit(scheduler, {"raise": "MemoryError"})[1].all()
-        submit(scheduler, {})[1].all()
+    with running_engine(lambda _: model) as engine:
+        submit(engine, {"raise": "MemoryError"})[1].all()
+        submit(engine, {})[1].all()
         assert model.trimmed == 1
 
 
 def test_a_model_that_fails_to_load_fails_waiting_and_later_requests(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "dg_lsp.engine")
-    with running_scheduler(lambda say: toy_filler.load("fails", device="auto", threads=0, say=say)) as (scheduler, statuses):
-        problem = submit(scheduler, {})[1].last()
+    with running_engine(lambda say: toy_filler.load("fails", device="auto", threads=0, say=say)) as engine:
+        problem = submit(engine, {})[1].last()
         sentence = "the model could not be loaded: there is no checkpoint of that name"
         assert problem == Problem("not_loaded", sentence)
-        assert statuses[-1] == Status("failed", sentence)
+        assert engine.statuses[-1] == Status("failed", sentence)
         with pytest.raises(UnavailableError, match=sentence):
-            submit(scheduler, {})
+            submit(engine, {})
     assert f"model failed: {sentence}" in caplog.messages
     assert not any(record.exc_info for record in caplog.records)
 
 
 def test_an_unexpected_error_while_loading_is_logged_with_its_frames(caplog: pytest.LogCaptureFixture) -> None:
-    with running_scheduler(lambda say: toy_filler.load("breaks", device="auto", threads=0, say=say)) as (scheduler, _):
-        problem = submit(scheduler, {})[1].last()
+    with running_engine(lambda say: toy_filler.load("breaks", device="auto", threads=0, say=say)) as engine:
+        problem = submit(engine, {})[1].last()
     assert problem == Problem("not_loaded", "the model could not be loaded: a file is broken; the engine's log says where")
     [record] = [record for record in caplog.records if record.exc_info]
     assert record.getMessage() == "could not load the model"
 
 
 def test_a_model_too_large_for_memory_is_reported() -> None:
-    with running_scheduler(lambda say: toy_filler.load("no-memory", device="auto", threads=0, say=say)) as (
-        scheduler,
-        statuses,
-    ):
-        scheduler.warm()
-        wait_until(lambda: scheduler.status().state == "failed")
-        assert statuses[-1].message == "the model could not be loaded: there is not enough memory for it"
+    with running_engine(lambda say: toy_filler.load("no-memory", device="auto", threads=0, say=say)) as engine:
+        engine.order("load")
+        wait_until(lambda: engine.status.state == "failed")
+        assert engine.statuses[-1].message == "the model could not be loaded: there is not enough memory for it"
 
 
 def test_an_unloaded_model_is_loaded_again_for_the_next_request() -> None:
-    with running_scheduler() as (scheduler, statuses):
-        assert submit(scheduler, {})[1].reason() == "finished"
-        scheduler.unload()
-        wait_until(lambda: scheduler.status().state == "unloaded")
-        assert scheduler.filler() is None
-        assert submit(scheduler, {})[1].reason() == "finished"
-        states = [status.state for status in statuses]
+    with running_engine() as engine:
+        assert submit(engine, {})[1].reason() == "finished"
+        engine.order("unload")
+        wait_until(lambda: engine.status.state == "unloaded")
+        assert engine.worker.filler is None
+        assert submit(engine, {})[1].reason() == "finished"
+        states = [status.state for status in engine.statuses]
         assert states == ["loading", "loading", "ready", "unloaded", "loading", "loading", "ready"]
 
 
@@ -435,94 +445,91 @@ def test_the_time_after_a_failed_load_counts_from_the_failure() -> None:
         clock.now += 60
         raise ValueError("there is no checkpoint of that name")
 
-    with running_scheduler(load, clock=clock) as (scheduler, _):
-        scheduler.warm()
-        wait_until(lambda: scheduler.status().state == "failed")
-        assert scheduler.last_used() == clock.now
+    with running_engine(load, clock=clock) as engine:
+        engine.order("load")
+        wait_until(lambda: engine.status.state == "failed")
+        assert engine.last_used() == clock.now
 
 
 def test_a_waiting_job_meets_its_deadline_while_the_model_loads(tmp_path: Path) -> None:
     clock, door = Clock(), tmp_path / "door"
-    with running_scheduler(lambda say: toy_filler.load(f"gate:{door}", device="auto", threads=0, say=say), clock=clock) as (
-        scheduler,
-        _,
-    ):
-        events = submit(scheduler, {}, ms=10)[1]
-        wait_until(lambda: scheduler.status().state == "loading")
+    with running_engine(lambda say: toy_filler.load(f"gate:{door}", device="auto", threads=0, say=say), clock=clock) as engine:
+        events = submit(engine, {}, ms=10)[1]
+        wait_until(lambda: engine.status.state == "loading")
         clock.now += 1
-        scheduler.sweep()
+        engine.sweep()
         assert events.reason() == "deadline"
         door.touch()
 
 
 def test_all_are_answered_when_the_engine_stops(tmp_path: Path) -> None:
-    with running_scheduler(limits=Limits(running=1)) as (scheduler, _):
+    with running_engine(limits=Limits(running=1)) as engine:
         stop = gate(tmp_path)
-        events_of_jobs = [submit(scheduler, {"steps": 9, "gate": str(stop.path)})[1] for _ in range(3)]
-        wait_until(lambda: scheduler.load_of()[0])
-        closing = threading.Thread(target=scheduler.close)
+        events_of_jobs = [submit(engine, {"steps": 9, "gate": str(stop.path)})[1] for _ in range(3)]
+        wait_until(lambda: engine.sizes()[0])
+        closing = threading.Thread(target=engine.worker.close)
         closing.start()
-        wait_until(lambda: refuses(scheduler))
+        wait_until(lambda: refuses(engine))
         stop.let(9)
         closing.join(PATIENCE_S)
         assert [one.last() for one in events_of_jobs] == [Problem("stopping", "the engine is stopping")] * 3
-        assert refuses(scheduler)
+        assert refuses(engine)
 
 
 def test_a_thousand_cancelled_jobs_leave_nothing_behind(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
-    with running_scheduler(limits=Limits(queued=2000)) as (scheduler, _):
+    with running_engine(limits=Limits(queued=2000)) as engine:
         stop = gate(tmp_path)
-        submit(scheduler, {"steps": 1, "gate": str(stop.path)})
-        wait_until(lambda: scheduler.load_of()[0])
-        jobs = [submit(scheduler, {"steps": 9, "journal": str(journal), "name": str(idx)}) for idx in range(1000)]
+        submit(engine, {"steps": 1, "gate": str(stop.path)})
+        wait_until(lambda: engine.sizes()[0])
+        jobs = [submit(engine, {"steps": 9, "journal": str(journal), "name": str(idx)}) for idx in range(1000)]
         for job, _ in jobs:
-            scheduler.cancel(job)
+            engine.cancel(job)
         stop.let(1)
         assert {events.reason() for _, events in jobs} == {"cancelled"}
         assert not journal.exists()
-        wait_until(lambda: scheduler.load_of() == (0, 0))
+        wait_until(lambda: engine.sizes() == (0, 0))
 
 
 def test_time_and_steps_are_counted() -> None:
-    with running_scheduler() as (scheduler, _):
+    with running_engine() as engine:
         for script in ({"steps": 4}, {"steps": 2}, {"raise": "MemoryError"}):
-            submit(scheduler, dict(script))[1].all()
-        assert (scheduler.counts["requests"], scheduler.counts["done_finished"], scheduler.counts["failed"]) == (3, 2, 1)
-        assert scheduler.counts["steps"] == 6
+            submit(engine, dict(script))[1].all()
+        assert (engine.counts["requests"], engine.counts["done_finished"], engine.counts["failed"]) == (3, 2, 1)
+        assert engine.counts["steps"] == 6
 
 
 def test_budget_bounds_the_candidates() -> None:
-    with running_scheduler() as (made, _):
+    with running_engine() as engine:
         heard = Heard()
-        made.submit(Ask(InfillRequest("", "", (Hole(Span(0, 0), "cursor"),), budget=Budget(candidates=3))), heard)
+        engine.submit(Ask(InfillRequest("", "", (Hole(Span(0, 0), "cursor"),), budget=Budget(candidates=3))), heard)
         assert len(heard.candidates()) == 3
         heard = Heard()
         budget = Budget(candidates=2, spares=2)
-        made.submit(Ask(InfillRequest("", "", (Hole(Span(0, 0), "cursor"),), budget=budget)), heard)
+        engine.submit(Ask(InfillRequest("", "", (Hole(Span(0, 0), "cursor"),), budget=budget)), heard)
         assert len(heard.candidates()) == 4
 
 
 @contextmanager
-def scheduler_in_step(
+def engine_in_step(
     model: toy_filler.ToyFiller, folder: Path, limits: Limits | None = None
-) -> Iterator[tuple[Scheduler, Callable[[], None]]]:
-    """A scheduler whose thread is in a step, and what lets it go on: what is submitted meanwhile begins at one moment."""
-    with running_scheduler(lambda _: model, limits=limits) as (scheduler, _):
+) -> Iterator[tuple[Engine, Callable[[], None]]]:
+    """An engine whose thread is in a step, and what lets it go on: what is submitted meanwhile begins at one moment."""
+    with running_engine(lambda _: model, limits=limits) as engine:
         stop = gate(folder, "held")
-        submit(scheduler, {"steps": 1, "gate": str(stop.path)})
-        wait_until(lambda: scheduler.load_of()[0])
-        yield scheduler, lambda: stop.let(1)
+        submit(engine, {"steps": 1, "gate": str(stop.path)})
+        wait_until(lambda: engine.sizes()[0])
+        yield engine, lambda: stop.let(1)
 
 
 def test_jobs_step_in_one_pass_and_join_and_leave_between_steps(tmp_path: Path) -> None:
     model, journal = toy_filler.ToyFiller("auto"), tmp_path / "journal"
-    with scheduler_in_step(model, tmp_path, Limits(rows=7)) as (scheduler, go_on):
+    with engine_in_step(model, tmp_path, Limits(rows=7)) as (engine, go_on):
         scripts = [
             {"joins": True, "name": name, "steps": steps, "journal": str(journal)} for name, steps in (("a", 2), ("b", 4))
         ]
-        events_of_jobs = [submit(scheduler, dict(script))[1] for script in scripts]
-        events_of_jobs += [submit(scheduler, {"joins": True, "name": "c", "steps": 3}, priority="batch")[1] for _ in range(2)]
+        events_of_jobs = [submit(engine, dict(script))[1] for script in scripts]
+        events_of_jobs += [submit(engine, {"joins": True, "name": "c", "steps": 3}, priority="batch")[1] for _ in range(2)]
         go_on()
         assert [one.reason() for one in events_of_jobs] == ["finished"] * 4
     # Their first steps are each their own: before, there is no task to ask. A batch job's are never with the others'.
@@ -533,9 +540,9 @@ def test_jobs_step_in_one_pass_and_join_and_leave_between_steps(tmp_path: Path) 
 def test_without_joined_passes_each_job_finishes_before_the_next(tmp_path: Path) -> None:
     model, journal = toy_filler.ToyFiller("auto"), tmp_path / "journal"
     model.gains = False
-    with scheduler_in_step(model, tmp_path) as (scheduler, go_on):
+    with engine_in_step(model, tmp_path) as (engine, go_on):
         scripts = [{"joins": True, "name": name, "steps": 3, "journal": str(journal)} for name in "ab"]
-        events_of_jobs = [submit(scheduler, dict(script))[1] for script in scripts]
+        events_of_jobs = [submit(engine, dict(script))[1] for script in scripts]
         go_on()
         assert [one.reason() for one in events_of_jobs] == ["finished"] * 2
     assert model.passes == []
@@ -544,14 +551,14 @@ def test_without_joined_passes_each_job_finishes_before_the_next(tmp_path: Path)
 
 def test_a_cancelled_job_joins_no_further_pass(tmp_path: Path) -> None:
     model = toy_filler.ToyFiller("auto")
-    with scheduler_in_step(model, tmp_path) as (scheduler, go_on):
+    with engine_in_step(model, tmp_path) as (engine, go_on):
         stop = gate(tmp_path)
         script: dict[str, object] = {"joins": True, "steps": 3, "gate": str(stop.path)}
-        first, second, third = (submit(scheduler, {**script, "name": name}) for name in "abc")
+        first, second, third = (submit(engine, {**script, "name": name}) for name in "abc")
         go_on()
         stop.let(1)
         wait_until(lambda: model.passes)  # a, b and c have taken a step; the second waits at the gate
-        scheduler.cancel(second[0])
+        engine.cancel(second[0])
         stop.let(2)
         assert [events.reason() for _, events in (first, second, third)] == ["finished", "cancelled", "finished"]
     assert [names for names, _ in model.passes] == [["a", "b", "c"], ["a", "c"]]
@@ -561,8 +568,8 @@ def test_a_failed_shared_pass_fails_no_job_and_is_retried_smaller(tmp_path: Path
     caplog.set_level(logging.CRITICAL, "dg_lsp.engine")
     model = toy_filler.ToyFiller("auto")
     model.pass_error = MemoryError()
-    with scheduler_in_step(model, tmp_path, Limits(rows=8)) as (scheduler, go_on):
-        events_of_jobs = [submit(scheduler, {"joins": True, "name": name, "steps": 3})[1] for name in "ab"]
+    with engine_in_step(model, tmp_path, Limits(rows=8)) as (engine, go_on):
+        events_of_jobs = [submit(engine, {"joins": True, "name": name, "steps": 3})[1] for name in "ab"]
         go_on()
         assert [one.reason() for one in events_of_jobs] == ["finished"] * 2
     assert [most for _, most in model.passes[:3]] == [8, 4, 2]
@@ -572,17 +579,15 @@ def test_a_reloaded_model_starts_with_the_full_row_limit(tmp_path: Path, caplog:
     caplog.set_level(logging.CRITICAL, "dg_lsp.engine")
     model = toy_filler.ToyFiller("auto")
     model.pass_error = MemoryError()
-    with scheduler_in_step(model, tmp_path, Limits(rows=8)) as (scheduler, go_on):
-        events_of_jobs = [submit(scheduler, {"joins": True, "name": name, "steps": 3})[1] for name in "ab"]
+    with engine_in_step(model, tmp_path, Limits(rows=8)) as (engine, go_on):
+        events_of_jobs = [submit(engine, {"joins": True, "name": name, "steps": 3})[1] for name in "ab"]
         go_on()
         assert [one.reason() for one in events_of_jobs] == ["finished"] * 2
-        scheduler.unload()
-        wait_until(lambda: scheduler.status().state == "unloaded")
+        engine.order("unload")
+        wait_until(lambda: engine.status.state == "unloaded")
         model.passes, model.pass_error = [], None
         stop = gate(tmp_path)
-        events_of_jobs = [
-            submit(scheduler, {"joins": True, "name": name, "steps": 3, "gate": str(stop.path)})[1] for name in "ab"
-        ]
+        events_of_jobs = [submit(engine, {"joins": True, "name": name, "steps": 3, "gate": str(stop.path)})[1] for name in "ab"]
         stop.let(3)
         assert [one.reason() for one in events_of_jobs] == ["finished"] * 2
     assert {most for _, most in model.passes} == {8}
@@ -591,9 +596,9 @@ def test_a_reloaded_model_starts_with_the_full_row_limit(tmp_path: Path, caplog:
 def test_without_room_in_memory_jobs_run_one_at_a_time(tmp_path: Path) -> None:
     model, journal = toy_filler.ToyFiller("auto"), tmp_path / "journal"
     model.has_memory = False
-    with scheduler_in_step(model, tmp_path) as (scheduler, go_on):
+    with engine_in_step(model, tmp_path) as (engine, go_on):
         scripts = [{"steps": 2, "journal": str(journal), "name": name} for name in "ab"]
-        events_of_jobs = [submit(scheduler, dict(script))[1] for script in scripts]
+        events_of_jobs = [submit(engine, dict(script))[1] for script in scripts]
         go_on()
         assert [one.reason() for one in events_of_jobs] == ["finished"] * 2
     assert journal.read_text().split() == ["a", "a", "b", "b"]
@@ -606,11 +611,11 @@ def test_an_unknown_free_memory_stops_no_job(tmp_path: Path, caplog: pytest.LogC
         def has_room(self) -> bool:
             raise RuntimeError("an illegal memory access was encountered")
 
-    with running_scheduler(lambda _: Broken("auto")) as (scheduler, _):
+    with running_engine(lambda _: Broken("auto")) as engine:
         stop = gate(tmp_path)
-        under_way = submit(scheduler, {"steps": 3, "gate": str(stop.path)})[1]
-        wait_until(lambda: scheduler.load_of()[0])
-        waiting = submit(scheduler, {})[1]
+        under_way = submit(engine, {"steps": 3, "gate": str(stop.path)})[1]
+        wait_until(lambda: engine.sizes()[0])
+        waiting = submit(engine, {})[1]
         stop.let(3)
         assert [under_way.reason(), waiting.reason()] == ["finished"] * 2
 
@@ -618,32 +623,32 @@ def test_an_unknown_free_memory_stops_no_job(tmp_path: Path, caplog: pytest.LogC
 def test_idle_preparation_does_not_count_as_use() -> None:
     model, clock = toy_filler.ToyFiller("auto"), Clock()
     model.to_foresee = 3
-    with running_scheduler(lambda _: model, clock=clock) as (scheduler, _):
-        assert submit(scheduler, {})[1].reason() == "finished"
-        last_used = scheduler.last_used()
+    with running_engine(lambda _: model, clock=clock) as engine:
+        assert submit(engine, {})[1].reason() == "finished"
+        last_used = engine.last_used()
         clock.now += 5
         model.units.release(3)
         wait_until(lambda: model.foreseen == 3)
-        assert scheduler.last_used() == last_used
-        assert scheduler.load_of() == (0, 0)
-        scheduler.unload()  # and nothing keeps the model
-        wait_until(lambda: scheduler.status().state == "unloaded")
+        assert engine.last_used() == last_used
+        assert engine.sizes() == (0, 0)
+        engine.order("unload")  # and nothing keeps the model
+        wait_until(lambda: engine.status.state == "unloaded")
 
 
 def test_preparation_yields_to_a_request_after_one_unit() -> None:
     model = toy_filler.ToyFiller("auto")
     model.to_foresee = 9
-    with running_scheduler(lambda _: model) as (scheduler, _):
-        assert submit(scheduler, {})[1].reason() == "finished"
+    with running_engine(lambda _: model) as engine:
+        assert submit(engine, {})[1].reason() == "finished"
         model.units.release()
         wait_until(lambda: model.foreseen == 1)  # the thread is in the second unit, or about to be
-        events = submit(scheduler, {"steps": 5})[1]
+        events = submit(engine, {"steps": 5})[1]
         model.units.release()
         assert events.reason() == "finished"
         assert model.foreseen <= 2
-        scheduler.unload()
+        engine.order("unload")
         model.units.release()
-        wait_until(lambda: scheduler.status().state == "unloaded")
+        wait_until(lambda: engine.status.state == "unloaded")
         assert model.foreseen <= 3
 
 
@@ -656,16 +661,16 @@ def test_failed_preparation_is_dropped_silently(caplog: pytest.LogCaptureFixture
             raise MemoryError
 
     model = Failing("auto")
-    with running_scheduler(lambda _: model) as (scheduler, _):
+    with running_engine(lambda _: model) as engine:
         for n_done in (1, 2):
-            assert submit(scheduler, {})[1].reason() == "finished"
+            assert submit(engine, {})[1].reason() == "finished"
             wait_until(lambda n_done=n_done: model.foreseen == n_done)  # type: ignore[misc]
 
 
 def test_early_candidates_are_sent_only_on_request() -> None:
-    with running_scheduler() as (scheduler, _):
+    with running_engine() as engine:
         script: dict[str, object] = {"steps": 5, "early": ["a", "a", "b"]}
-        with_early, quiet = submit(scheduler, script, early=True)[1], submit(scheduler, script)[1]
+        with_early, quiet = submit(engine, script, early=True)[1], submit(engine, script)[1]
         answers = [event for event in with_early.all() if isinstance(event, Found)]
         assert [(one.candidate.texts[0], one.candidate.finished, one.early) for one in answers] == [
             ("a", False, True),
@@ -678,22 +683,22 @@ def test_early_candidates_are_sent_only_on_request() -> None:
 def test_an_expected_request_is_prepared_once_the_model_is_loaded() -> None:
     model = toy_filler.ToyFiller("auto")
     model.to_foresee = 1
-    with running_scheduler(lambda _: model) as (scheduler, _):
+    with running_engine(lambda _: model) as engine:
         coming = request()
-        scheduler.warm()
-        scheduler.expect(coming)
+        engine.order("load")
+        engine.expect(coming)
         model.units.release()
         wait_until(lambda: model.foreseen == 1)
         assert model.expected == [coming]
-        assert scheduler.last_used() == 100.0
+        assert engine.last_used() == 100.0
 
 
 def test_an_interactive_request_replaces_the_expected_one(tmp_path: Path) -> None:
     model = toy_filler.ToyFiller("auto")
     model.to_foresee = 1
-    with scheduler_in_step(model, tmp_path) as (scheduler, go_on):
-        scheduler.expect(request({"name": "announced"}))
-        keystroke = submit(scheduler, {"name": "typed"})
+    with engine_in_step(model, tmp_path) as (engine, go_on):
+        engine.expect(request({"name": "announced"}))
+        keystroke = submit(engine, {"name": "typed"})
         go_on()
         assert keystroke[1].reason() == "finished"
         model.units.release()
@@ -703,9 +708,9 @@ def test_an_interactive_request_replaces_the_expected_one(tmp_path: Path) -> Non
 
 def test_interactive_requests_are_expected_again_and_batch_ones_are_not() -> None:
     model = toy_filler.ToyFiller("auto")
-    with running_scheduler(lambda _: model) as (scheduler, _):
-        keystroke = submit(scheduler, {"name": "typed"})
-        assert [events.reason() for events in (keystroke[1], submit(scheduler, {}, priority="batch")[1])] == ["finished"] * 2
+    with running_engine(lambda _: model) as engine:
+        keystroke = submit(engine, {"name": "typed"})
+        assert [events.reason() for events in (keystroke[1], submit(engine, {}, priority="batch")[1])] == ["finished"] * 2
         assert model.expected == [keystroke[0].ask.request]
 
 
@@ -717,17 +722,17 @@ def test_only_a_local_model_prepares_and_joins_requests(name: str) -> None:
 
 def test_a_task_is_closed_however_its_job_ends(tmp_path: Path) -> None:
     model, clock = toy_filler.ToyFiller("auto"), Clock()
-    with running_scheduler(lambda _: model, clock=clock) as (scheduler, _):
+    with running_engine(lambda _: model, clock=clock) as engine:
         stop = gate(tmp_path)
         waiting: dict[str, object] = {"steps": 9, "gate": str(stop.path), "journal": str(tmp_path / "journal"), "name": "x"}
-        assert submit(scheduler, {})[1].reason() == "finished"
-        assert isinstance(submit(scheduler, {"raise": "RuntimeError"})[1].last(), Problem)
-        cancelled_job, events = submit(scheduler, waiting)
+        assert submit(engine, {})[1].reason() == "finished"
+        assert isinstance(submit(engine, {"raise": "RuntimeError"})[1].last(), Problem)
+        cancelled_job, events = submit(engine, waiting)
         wait_until(lambda: len(model.tasks) == 3)
-        late = submit(scheduler, waiting, ms=50)[1]
+        late = submit(engine, waiting, ms=50)[1]
         stop.let(1)
         wait_until(lambda: len(model.tasks) == 4)
-        scheduler.cancel(cancelled_job)
+        engine.cancel(cancelled_job)
         clock.now += 1
         stop.let(9)
         assert [events.reason(), late.reason()] == ["cancelled", "deadline"]

@@ -1,0 +1,372 @@
+"""The engine's one queue: which request runs next, which share a pass, and which are refused, superseded or over.
+
+Requests go from the routes to the queue, from the queue to its worker (`worker`), and from there to the model. The policy is
+pure functions over jobs; the caller passes the time. The `Queue` holds the jobs behind one lock. Knows nothing of models,
+HTTP or tensors.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal, NamedTuple
+
+from dg_lsp.core.values import Candidate, InfillRequest
+from dg_lsp.engine.task import Concurrency, Task
+from dg_lsp.wire.messages import (
+    Accepted,
+    Ask,
+    CacheUse,
+    Done,
+    ErrorCode,
+    Event,
+    Found,
+    Priority,
+    Problem,
+    Reason,
+    Status,
+    Timings,
+)
+
+SHORT_STEPS = 32  # with the embedded model, the rest of a line takes at most 32 steps, and several lines take 60
+LONG_EVERY = 4  # while there are short requests, long ones get one turn in this many
+SENDING_S = 0.02  # time for the event loop to send an answer
+STAGES = ("prefill", "draft", "denoise", "score")
+Order = Literal["load", "unload", "close"]
+Emit = Callable[[Event], None]
+
+
+class BusyError(Exception):
+    """The queue is full; the message is a sentence for the user."""
+
+
+class UnavailableError(Exception):
+    """The engine can't take requests: its model could not be loaded, or it is stopping."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code: ErrorCode = code
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The maximum numbers of running requests of one priority, of waiting requests, and of rows in one pass."""
+
+    running: int = 8
+    queued: int = 64
+    rows: int = 32
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One request, from its arrival to its last event. Times are in seconds of the queue's clock."""
+
+    ask: Ask
+    emit: Emit
+    order: int
+    arrived_at: float
+    due: float | None = None
+    started_at: float | None = None
+    last_turn: int = -1
+    task: Task | None = None
+    end: Reason | None = None
+    over: bool = False
+    steps: int = 0
+    drafted_at: float = 0.0
+    last_early: Candidate | None = None
+    spent_ms: float = 0.0
+
+    @property
+    def priority(self) -> Priority:
+        """The ask's priority."""
+        return self.ask.priority
+
+
+def choose(
+    jobs: Sequence[Job], limits: Limits, has_room: Callable[[], bool] = lambda: True, *, turn: int = 0, short_steps: int = 1
+) -> Job | None:
+    """Return the job to run next, or None if no job can run: interactive before batch, then by `is_next`.
+
+    The choice is made again after each step, so a batch job delays an interactive one by at most one step.
+    If memory has no room for another job, the job waits until any running job ends, whatever its priority.
+    """
+    is_working = any(job.started_at is not None for job in jobs)
+    for priority in ("interactive", "batch"):
+        under_way = [job for job in jobs if job.priority == priority and job.started_at is not None]
+        waiting = [job for job in jobs if job.priority == priority and job.started_at is None]
+        room = max(0, limits.running - len(under_way)) if waiting else 0
+        if room and is_working and not has_room():
+            room = 0
+        able = under_way + sorted(waiting, key=lambda job: job.order)[:room]
+        if able:
+            return is_next(able, turn, short_steps)
+    return None
+
+
+def is_next(able: Sequence[Job], turn: int, short_steps: int) -> Job:
+    """Return the job to run next among jobs of equal priority.
+
+    The first `short_steps` steps of each job run in order of arrival, so most jobs finish before the next one starts. With
+    equal shares, all jobs would finish about when the last one does. Longer jobs share every fourth turn, and every turn
+    if there are no short ones. With `short_steps` 1, all jobs start at once and share.
+    This is foreground-background scheduling with two levels (Kleinrock, Queueing Systems II, 1976, chapter 4).
+    """
+    short = [job for job in able if job.steps < short_steps]
+    long = [job for job in able if job.steps >= short_steps]
+    # Turns of ended jobs count too, because each keystroke ends a job.
+    is_due = short_steps > 1 and turn >= LONG_EVERY + max((job.last_turn for job in long), default=turn)
+    if short and not is_due:
+        return min(short, key=lambda job: job.order)
+    return min(long, key=lambda job: (job.last_turn, job.order))
+
+
+def batchable(jobs: Sequence[Job], job: Job, now: float) -> list[Job]:
+    """Return the jobs that may share a pass with this job: this job first, then those that waited longest.
+
+    All have the same priority. The rows of a batch job would make each step of an interactive job longer, and a keystroke
+    may wait for at most one batch step.
+    """
+    others = [
+        other
+        for other in jobs
+        if other is not job and other.task is not None and other.priority == job.priority and not end_reason(other, now)
+    ]
+    return [job, *sorted(others, key=lambda other: other.last_turn)]
+
+
+def is_crowded(jobs: Sequence[Job], ask: Ask, limits: Limits) -> bool:
+    """Return whether the ask must be refused. Batch requests may fill only half of the queue."""
+    waiting = sum(job.started_at is None for job in jobs)
+    return waiting >= (limits.queued if ask.priority == "interactive" else max(1, limits.queued // 2))
+
+
+def superseded(jobs: Sequence[Job], ask: Ask) -> tuple[Job, ...]:
+    """Return the jobs that this newer ask of the same client and document replaces."""
+    if not ask.document:
+        return ()
+    return tuple(job for job in jobs if (job.ask.client, job.ask.document) == (ask.client, ask.document))
+
+
+def end_reason(job: Job, now: float) -> Reason | None:
+    """Return the reason to end a job now, or None to continue it."""
+    if job.end is not None:
+        return job.end
+    return "deadline" if job.due is not None and now >= job.due else None
+
+
+class Work(NamedTuple):
+    """What the worker does next: an order, a `turn` of the model, or preparing for the request that it expects.
+
+    A turn ends the jobs in `over` for their reasons, then steps `job`, or none if no job can run.
+    """
+
+    kind: Literal["load", "unload", "close", "turn", "foresee"]
+    job: Job | None = None
+    over: tuple[tuple[Job, Reason], ...] = ()
+
+
+class Queue:
+    """The waiting and running jobs, and the pending order to the worker. Any thread may call any method."""
+
+    def __init__(self, limits: Limits | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        """Start empty; `clock` returns seconds."""
+        self.limits, self.clock = limits or Limits(), clock
+        self.status = Status("unloaded")
+        """The model's state, as the worker reported it last."""
+        self.counts: Counter[str] = Counter()
+        """How requests ended, and the milliseconds they took, by name."""
+        self._changed = threading.Condition()
+        self._jobs: list[Job] = []
+        self._numbers, self._turns = itertools.count(), itertools.count()
+        self._pending: Order | None = None
+        self._last_used = clock()
+        self._may_foresee = self._has_answered = False
+        self._expected: InfillRequest | None = None
+
+    # Called by the routes and the process.
+
+    def order(self, order: Order) -> None:
+        """Order the worker to load, to unload or to end; return at once.
+
+        Without effect if the model is loaded or unloaded already. A job that comes first cancels an order to unload.
+        """
+        needs = {"load": "unloaded", "unload": "ready"}
+        with self._changed:
+            if order == "close" or (self.status.state == needs[order] and self._pending is None):
+                self._pending = order
+                self._changed.notify_all()
+
+    def expect(self, request: InfillRequest) -> None:
+        """Have the model prepare for a probable request once it is loaded and idle; return at once."""
+        with self._changed:
+            self._expected, self._may_foresee = request, True
+            self._changed.notify_all()
+
+    def submit(self, ask: Ask, emit: Emit) -> Job:
+        """Return a new job. Its events go to `emit`, from any thread. Raises BusyError or UnavailableError."""
+        now, ms = self.clock(), ask.request.budget.ms
+        with self._changed:
+            if self._pending == "close":
+                raise UnavailableError("stopping", "the engine is stopping")
+            if self.status.state == "failed":
+                raise UnavailableError("not_loaded", self.status.message)
+            older = superseded(self._jobs, ask)
+            for job in older:
+                job.end = job.end or "superseded"
+            self.counts["superseded"] += len(older)
+            # A superseded job does not count as waiting, although the worker has not removed it yet.
+            if is_crowded([job for job in self._jobs if job.end is None], ask, self.limits):
+                self.counts["refused"] += 1
+                waiting = sum(job.started_at is None for job in self._jobs)
+                raise BusyError(f"the engine is busy: {waiting} requests are already waiting")
+            job = Job(ask, emit, next(self._numbers), now, due=now + ms / 1000 if ms else None)
+            emit(Accepted(f"{job.order:x}", sum(other.end is None for other in self._jobs)))
+            self._jobs.append(job)
+            if job.priority == "interactive":
+                self._expected = None  # this request is newer than the expected one
+            self.counts["requests"] += 1
+            self._changed.notify_all()
+        if older:
+            self.sweep()
+        return job
+
+    def cancel(self, job: Job) -> None:
+        """Cancel a job within one step; do nothing if it is over."""
+        if job.over:
+            return
+        with self._changed:
+            job.end = job.end or "cancelled"
+            self._changed.notify_all()
+        self.sweep()
+
+    def sweep(self) -> None:
+        """End cancelled, superseded and overdue jobs that have not started, even while the worker is busy loading."""
+        now = self.clock()
+        with self._changed:
+            # The worker starts none of these, because they have a reason to end.
+            over = [(job, reason) for job in self._jobs if job.started_at is None and (reason := end_reason(job, now))]
+        for job, reason in over:
+            self.finish(job, reason)
+
+    def sizes(self) -> tuple[int, int]:
+        """Return the numbers of running and of waiting jobs."""
+        with self._changed:
+            n_running = sum(job.started_at is not None for job in self._jobs)
+            return n_running, len(self._jobs) - n_running
+
+    def last_used(self) -> float:
+        """Return the time of the last work on a job, by the queue's clock; the current time if there are jobs."""
+        with self._changed:
+            return self.clock() if self._jobs else self._last_used
+
+    # Called by the worker.
+
+    def next_work(self, concurrency: Concurrency | None, has_room: Callable[[], bool]) -> Work:
+        """Wait for work and return it. `concurrency` is that of the loaded model; None if no model is loaded."""
+        with self._changed:
+            while not (self._pending or self._jobs or self._may_foresee):
+                self._changed.wait()
+            if self._has_answered and not self._jobs:
+                # Let the event loop send the last answer first. Otherwise it would have to wait for this thread.
+                self._has_answered = False
+                self._changed.wait(SENDING_S)
+            order = self._pending
+            if order == "close":
+                return Work("close")
+            self._pending = None
+            if order == "unload" and not self._jobs:
+                self._may_foresee = False
+                return Work("unload")
+            if concurrency is None and (order == "load" or self._jobs):
+                return Work("load")
+            return self._turn(concurrency or "in turns", has_room) if self._jobs else Work("foresee")
+
+    def _turn(self, concurrency: Concurrency, has_room: Callable[[], bool]) -> Work:
+        now, turn = self.clock(), next(self._turns)
+        over = tuple((job, reason) for job in self._jobs if (reason := end_reason(job, now)))
+        able = [job for job in self._jobs if not end_reason(job, now)] if over else self._jobs
+        # If running jobs together is no faster, run one after the other.
+        short_steps = SHORT_STEPS if concurrency == "in turns" else 1
+        job = choose(able, self.limits, has_room, turn=turn, short_steps=short_steps)
+        if job is not None:
+            job.last_turn = turn
+            job.started_at = now if job.started_at is None else job.started_at
+        return Work("turn", job, over)
+
+    def batchable(self, job: Job) -> list[Job]:
+        """Return the jobs that may share a pass with this job, this job first (see the function)."""
+        with self._changed:
+            return batchable(self._jobs, job, self.clock())
+
+    def count_turn(self, job: Job) -> None:
+        """Note that a job had a turn together with another job."""
+        job.last_turn = next(self._turns)
+
+    def take_expected(self) -> InfillRequest | None:
+        """Return the request expected since the last call, or None; preparation pauses until it is requested again."""
+        with self._changed:
+            expected, self._expected, self._may_foresee = self._expected, None, False
+            return expected
+
+    def foresee_more(self) -> None:
+        """Note that more preparation remains."""
+        with self._changed:
+            self._may_foresee = True
+
+    def touch(self) -> None:
+        """Record the current time as the last use of the engine."""
+        self._last_used = self.clock()
+
+    def finish(self, job: Job, reason: Reason, candidates: Sequence[Candidate] = ()) -> None:
+        """Remove a job, and emit its candidates and `done` with the timings; do nothing if it was already removed."""
+        now = self.clock()
+        if not self._remove(job):
+            return
+        for candidate in candidates:
+            job.emit(Found(candidate))
+        cache = job.task.cache() if job.task else {}
+        cache_use = CacheUse(cache.get("tokens", 0), cache.get("reused", 0))
+        # If a model does not report its stages, count all of its time as denoising.
+        milliseconds = (job.task.milliseconds if job.task else {}) or {"denoise": job.spent_ms}
+        queue_ms = 1000 * ((now if job.started_at is None else job.started_at) - job.arrived_at)
+        timings = Timings(queue_ms, **{f"{stage}_ms": milliseconds.get(stage, 0.0) for stage in STAGES})
+        self.counts[f"done_{reason}"] += 1
+        self.counts["cache_tokens"] += cache_use.tokens
+        self.counts["cache_reused"] += cache_use.reused
+        for name, ms in asdict(timings).items():
+            self.counts[name] += round(ms)
+        _end(job, Done(reason, job.steps, timings, cache_use))
+
+    def fail(self, job: Job, code: ErrorCode, message: str) -> None:
+        """Remove a job and emit the problem; do nothing if the job was already removed."""
+        if self._remove(job):
+            self.counts["failed"] += 1
+            _end(job, Problem(code, message))
+
+    def fail_all(self, code: ErrorCode, message: str) -> None:
+        """Fail every job in the queue."""
+        with self._changed:
+            jobs = tuple(self._jobs)
+        for job in jobs:
+            self.fail(job, code, message)
+
+    def _remove(self, job: Job) -> bool:
+        with self._changed:
+            if job not in self._jobs:
+                return False
+            self._jobs.remove(job)
+            self._last_used = self.clock()
+            self._may_foresee = self._has_answered = True
+            return True
+
+
+def _end(job: Job, last: Event) -> None:
+    job.over = True
+    job.emit(last)
+    task, job.task = job.task, None
+    if task is not None:
+        task.close()  # last, because this may take a while
