@@ -21,7 +21,7 @@ from dg_lsp.infill import link as links
 from dg_lsp.infill.joining import Joiner
 from dg_lsp.infill.life import Breaker, Failed, Life, Lost, Ready, Starting, State
 from dg_lsp.infill.link import EngineBusyError, Link, LinkLostError, OnDone, OnDraft, SilentError
-from dg_lsp.infill.port import Engine, EngineError
+from dg_lsp.infill.port import EngineError
 from dg_lsp.wire import build, meeting
 from dg_lsp.wire.meeting import EngineId, EngineSettings, MeetingError
 from dg_lsp.wire.messages import Ask
@@ -103,7 +103,7 @@ class ResidentEngine:
     """The client of the resident engine; satisfies `infill.port.Engine`. While connected it holds a lease."""
 
     def __init__(self, options: ConnectOptions, on_state: OnState, on_note: OnNote) -> None:
-        """Start unconnected; use `connect` to create one."""
+        """Start unconnected; `ready` or the first `fill` connects, and `close` ends it. `connect` does both."""
         self.options = options
         self._on_state, self._on_note = on_state, on_note
         self._client = options.client or secrets.token_hex(4)
@@ -175,10 +175,6 @@ class ResidentEngine:
         finally:
             self._n_filling -= 1
             self._let_go()
-
-    def bound(self, document: str, on_draft: OnDraft | None = None) -> Engine:
-        """Return the engine for one document: its `fill` replaces older requests for that document."""
-        return _Bound(self, document, on_draft)
 
     async def close(self) -> None:
         """Disconnect from the engine; waiting and later requests raise EngineError."""
@@ -333,13 +329,3 @@ class ResidentEngine:
         with contextlib.suppress(MeetingError):
             return with_log(sentence, meeting.last_words(meeting.engine_files(self.options.engine_id)))
         return sentence
-
-
-@dataclass(frozen=True, slots=True)
-class _Bound:
-    engine: ResidentEngine
-    document: str
-    on_draft: OnDraft | None
-
-    async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
-        return await self.engine.fill(request, document=self.document, on_draft=self.on_draft)

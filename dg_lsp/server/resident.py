@@ -1,8 +1,8 @@
-"""The server's connection to the engine: opened in the background, and opened again when the settings change.
+"""The session's engine as the server shows it, and as its requests get it.
 
-The engine's client reports its state (`infill.life`). This module turns that state into the condition in the status line,
-and decides whether requests may be sent. It imports the engine's client only when it is first needed, so that the server
-answers `initialize` at once.
+The engine's client connects, restarts and waits (`infill.life`), and reports its state. This module turns the state into the
+condition in the status line, and opens another client when the settings change. It imports the client only when it is first
+needed, so that the server answers `initialize` at once.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ import asyncio
 import contextlib
 import importlib
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.infill import life
@@ -23,6 +22,9 @@ from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.server.settings import Settings
 from dg_lsp.wire.entry import ENGINE_COMMAND
 from dg_lsp.wire.model_names import is_remote
+
+if TYPE_CHECKING:
+    from dg_lsp.infill.config import Privacy
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +43,13 @@ class Warm(Protocol):
     async def ready(self) -> None:
         """Wait until the model is loaded; raise EngineError when that fails."""
 
-    def bound(self, document: str, on_draft: OnDraft | None = None) -> Engine:
-        """Return the engine for one document, whose newer requests replace older ones."""
+    async def fill(
+        self, request: InfillRequest, *, document: str = "", on_draft: OnDraft | None = None
+    ) -> tuple[Candidate, ...]:
+        """Return candidates, best first; a newer request for the same document replaces this one. Raises EngineError."""
+
+    async def close(self) -> None:
+        """Disconnect; waiting requests raise EngineError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +60,7 @@ class Listener:
     on_note: Callable[[str], None]
 
 
-Opener = Callable[[Settings, Listener], AbstractAsyncContextManager[Warm]]
+Opener = Callable[[Settings, Listener], Awaitable[Warm]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +70,19 @@ class Condition:
     state: StateName = "off"
     message: str = ""
     fraction: float = 0.0
+
+
+def condition_of(state: State, model: str) -> Condition:
+    """Return what the status shows for a state of the engine's life."""
+    match state:
+        case Starting():
+            return Condition("starting", f"starting the engine with model {model}")
+        case Loading(share, message):
+            return Condition("loading", message, share)
+        case Lost(why) | Failed(why):
+            return Condition("failed", why)
+    # An engine that ended because it was idle counts as ready: the next request starts it.
+    return Condition("ready")
 
 
 class Resident:
@@ -86,29 +106,23 @@ class Resident:
         self._settings: Settings | None = None
         self._state: State = Absent()
         self._failure: tuple[str, float] | None = None
-        self._is_remote = False
-        self._warm: Warm | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._opened = asyncio.Event()
+        self._opening: asyncio.Task[Warm] | None = None
+        self._warming: asyncio.Task[None] | None = None
+        self._has_started = asyncio.Event()
 
     def start(self, settings: Settings) -> None:
         """Connect to the engine in the background; disconnect from the one before."""
-        old = self._task
-        self._warm, self._settings = None, settings
-        self._is_remote = is_remote(settings.model)
-        old_opened, self._opened = self._opened, asyncio.Event()
-        # Wake the requests that wait for the old event, so that they wait for the new one.
-        old_opened.set()
-        self._task = asyncio.ensure_future(self._hold(settings, old))
+        old, self._settings, self._failure = self._opening, settings, None
+        self._opening = asyncio.ensure_future(self._open(settings, old))
+        self._warming = asyncio.ensure_future(self._warm())
+        self._has_started.set()
 
     async def stop(self) -> None:
         """Disconnect from the engine."""
-        self._settings = None
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task, self._warm = None, None
-            self._become(Absent())
+        old, self._opening, self._settings = self._opening, None, None
+        if old is not None:
+            await _close(old)
+            self._show()
 
     def trouble(self) -> str:
         """Return why no unprompted request should be sent now, as a sentence; "" when one may.
@@ -119,155 +133,138 @@ class Resident:
         if self._failure is not None:
             why, until = self._failure
             return why if self._clock() < until else ""
-        if life.trouble(self._state, self._clock()):
-            return self.condition.message
-        return ""
+        return life.trouble(self._state, self._clock())
 
     async def engine(self, uri: str, turn: str = "", on_draft: OnDraft | None = None) -> Engine:
-        """Return the engine for a document once it is connected; raise EngineError when that fails or takes too long.
+        """Return the engine for a document once its model is loaded; raise EngineError when that fails or takes too long.
 
         Newer requests replace older ones for the same document and `turn`. For a remote model, the engine refuses files
         that must stay on this machine, even if an earlier check missed them.
         """
-        self._reopen()
         try:
             async with asyncio.timeout(JOIN_PATIENCE_S):
-                opened = None
-                while opened is not self._opened:
-                    opened = self._opened
-                    await opened.wait()
+                await self._has_started.wait()
+                opening = await self._ready()
         except TimeoutError:
             why = self.condition.message or "it is not ready"
             raise EngineError(f"the engine was not connected within {JOIN_PATIENCE_S / 60:.0f} min: {why}") from None
-        if self._warm is None:
-            raise EngineError(self.condition.message or "no engine is connected")
-        reporting = _ReportingEngine(self, self._opened, self._warm.bound(f"{uri}#{turn}" if turn else uri, on_draft))
-        if not self._is_remote:
-            return reporting
-        from dg_lsp.infill.config import Guarded, Privacy
+        privacy = None
+        if self._settings is not None and is_remote(self._settings.model):
+            from dg_lsp.infill.config import Privacy
 
-        return Guarded(reporting, Privacy(self._local_only(uri)))
+            privacy = Privacy(self._local_only(uri))
+        return _DocumentEngine(self, opening, f"{uri}#{turn}" if turn else uri, on_draft, privacy)
 
-    def note(self, error: EngineError | None) -> None:
-        """Record the outcome of a request: its error, or None."""
+    def note(self, opening: asyncio.Task[Warm], error: EngineError | None) -> None:
+        """Record the outcome of a request: its error, or None. Ignore that of an engine which was replaced."""
+        if opening is not self._opening:
+            return
         if error is None:
             self._failure = None
-            self._become(self._state if isinstance(self._state, Ready) else Ready(0, ""))
         elif isinstance(self._state, Ready):
             # The engine runs, and failed on this request only.
             self._failure = (str(error), self._clock() + COOL_DOWN_S)
-            self._become(self._state)
+        self._show()
 
-    def is_current(self, opened: asyncio.Event) -> bool:
-        """Return whether this event belongs to the current connection, not to a replaced one."""
-        return self._opened is opened
+    async def _ready(self) -> asyncio.Task[Warm]:
+        """Return the task that opened the engine that was started last, once its model is loaded."""
+        while (opening := self._opening) is not None:
+            has_failed = opening.done() and opening.exception() is not None
+            if has_failed and self._settings is not None and not life.trouble(self._state, self._clock()):
+                self.start(self._settings)
+                continue
+            await asyncio.wait([opening])
+            try:
+                if opening is self._opening and not isinstance(self._state, Ready):
+                    await opening.result().ready()
+            except EngineError as error:
+                if opening is self._opening:
+                    # The client's own report says more.
+                    if not isinstance(self._state, Failed | Lost):
+                        self._become(Failed(str(error), self._clock() + COOL_DOWN_S))
+                    raise
+            if opening is self._opening:
+                if not isinstance(self._state, Ready):
+                    self._become(Ready(0, ""))
+                return opening
+        raise EngineError("no engine is connected")
 
-    def _reopen(self) -> None:
-        """Connect again after a failed attempt, once its pause has passed."""
-        is_over = self._task is not None and self._task.done() and self._warm is None
-        if is_over and self._settings is not None and not life.trouble(self._state, self._clock()):
-            self.start(self._settings)
+    async def _warm(self) -> None:
+        """Load the model before the first request."""
+        with contextlib.suppress(EngineError):
+            await self._ready()
 
-    async def _hold(self, settings: Settings, old: asyncio.Task[None] | None) -> None:
-        opened = self._opened
-        if old is not None:
-            old.cancel()
-            await asyncio.gather(old, return_exceptions=True)
+    async def _open(self, settings: Settings, old: asyncio.Task[Warm] | None) -> Warm:
+        """Return the settings' engine, after the one before was closed; raise EngineError when it can't be opened."""
+        own_task = asyncio.current_task()
 
         def on_state(state: State) -> None:
-            if self.is_current(opened):
+            if own_task is self._opening:
                 if not isinstance(state, Ready):
                     self._failure = None
                 self._become(state)
 
-        self._failure = None
         self._become(Starting(self._clock()))
+        if old is not None:
+            await _close(old)
         try:
-            async with AsyncExitStack() as stack:
-                self._warm = await stack.enter_async_context(self._opener(settings, Listener(on_state, self._on_note)))
-                try:
-                    await self._warm.ready()
-                    if not isinstance(self._state, Ready):
-                        self._become(Ready(0, ""))
-                except EngineError as error:
-                    self._fail(opened, str(error), is_over=False)
-                opened.set()
-                await asyncio.Event().wait()
-        except EngineError as error:
-            self._fail(opened, str(error), is_over=True)
+            return await self._opener(settings, Listener(on_state, self._on_note))
+        except EngineError:
+            raise
         except Exception as error:
             # A broken installation may raise anything. The server must stay up and report the error.
             log.exception("can't connect to the engine")
-            self._fail(opened, f"can't connect to the engine ({type(error).__name__}); the log says why", is_over=True)
-        finally:
-            opened.set()
-
-    def _fail(self, opened: asyncio.Event, why: str, *, is_over: bool) -> None:
-        if not self.is_current(opened):
-            return
-        if is_over:
-            self._warm = None
-        # The client's own reason says more than this one.
-        if not isinstance(self._state, Failed | Lost):
-            self._become(Failed(why, self._clock() + COOL_DOWN_S))
+            raise EngineError(f"can't connect to the engine ({type(error).__name__}); the log says why") from error
 
     def _become(self, state: State) -> None:
         self._state = state
-        condition = self._condition()
+        self._show()
+
+    def _show(self) -> None:
+        condition = Condition()
+        if self._settings is not None:
+            failure = self._failure
+            condition = Condition("failed", failure[0]) if failure else condition_of(self._state, self._settings.model)
         if condition != self.condition:
             self.condition = condition
             self._on_change()
 
-    def _condition(self) -> Condition:
-        if self._settings is None:
-            return Condition()
-        if self._failure is not None:
-            return Condition("failed", self._failure[0])
-        match self._state:
-            case Starting():
-                return Condition("starting", f"starting the engine with model {self._settings.model}")
-            case Loading(share, message):
-                return Condition("loading", message, share)
-            case Lost(why) | Failed(why):
-                return Condition("failed", why)
-        # An engine that ended because it was idle counts as ready: the next request starts it.
-        return Condition("ready")
+
+async def _close(opening: asyncio.Task[Warm]) -> None:
+    opening.cancel()
+    await asyncio.wait([opening])
+    if not opening.cancelled() and opening.exception() is None:
+        await opening.result().close()
 
 
 @dataclass(frozen=True, slots=True)
-class _ReportingEngine:
-    """An engine that reports the outcome of each request, unless another engine has replaced it."""
+class _DocumentEngine:
+    """The engine for one document: it keeps private files from a remote model, and reports each request's outcome."""
 
     resident: Resident
-    opened: asyncio.Event
-    inner: Engine
+    opening: asyncio.Task[Warm]
+    document: str
+    on_draft: OnDraft | None
+    privacy: Privacy | None
 
     async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
-        """Return the engine's candidates, and report whether it failed."""
+        """Return the engine's candidates; raise EngineError, also for a private file."""
+        shown = self.privacy.shown(request) if self.privacy is not None else request
         try:
-            candidates = await self.inner.fill(request)
+            candidates = await self.opening.result().fill(shown, document=self.document, on_draft=self.on_draft)
         except EngineError as error:
-            self._note(error)
+            self.resident.note(self.opening, error)
             raise
-        self._note(None)
+        self.resident.note(self.opening, None)
         return candidates
 
-    def _note(self, error: EngineError | None) -> None:
-        if self.resident.is_current(self.opened):
-            self.resident.note(error)
 
-
-def resident(settings: Settings, listener: Listener) -> AbstractAsyncContextManager[Warm]:
-    """Return the user's resident engine as a context manager; entering it does not connect yet."""
-    return _resident(settings, listener)
-
-
-@contextlib.asynccontextmanager
-async def _resident(settings: Settings, listener: Listener) -> AsyncIterator[Warm]:
+async def resident(settings: Settings, listener: Listener) -> Warm:
+    """Return the client of the user's resident engine, which connects when it is first used."""
     # Import in a thread: these modules take a tenth of a second, and the editor would wait.
     client, options = await asyncio.to_thread(_options, settings)
-    async with client.connect(options, on_state=listener.on_state, on_note=listener.on_note, wait=False) as engine:
-        yield engine
+    warm: Warm = client.ResidentEngine(options, listener.on_state, listener.on_note)
+    return warm
 
 
 def _options(settings: Settings) -> tuple[Any, Any]:

@@ -6,7 +6,6 @@ measured, and whether it held; exits with 0 either way, as clocks differ. Names 
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import importlib.util
 import json
@@ -18,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from typing import Any
 from dg_lsp.core import holes, local, syntax
 from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Candidate, Document, InfillRequest
-from dg_lsp.infill.port import Engine
 from dg_lsp.server import resident
 from dg_lsp.server.resident import Listener, OnDraft, Warm
 from dg_lsp.server.settings import Settings
@@ -70,26 +68,10 @@ CAPABILITIES = {
 
 
 class _Noting:
-    """An engine that notes when it was called, with the question written for the wire, and when it was done."""
+    """Notes when it was called, with the question written for the wire, and when it was done.
 
-    def __init__(self, document: str, inner: Engine | None) -> None:
-        self._document, self._inner = document, inner
-
-    async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
-        body = messages.as_json(messages.encode_ask(messages.Ask(request, client="benchmark", document=self._document)))
-        called_at = time.monotonic_ns()
-        if self._inner is not None:
-            candidates = await self._inner.fill(request)
-        else:
-            # Each another, as one that was passed over is not shown again at once.
-            candidates = (Candidate((ANSWER.format(called_at % 100_000),), Calibrated(0.9)),)
-        with Path(os.environ[JOURNAL]).open("a", encoding="ascii") as journal:
-            journal.write(json.dumps([self._document, called_at, time.monotonic_ns(), len(body)]) + "\n")
-        return candidates
-
-
-class _Warm:
-    """Satisfies `server.resident.Warm`: the resident engine, or one that answers at once."""
+    Satisfies `server.resident.Warm`: the resident engine, or one that answers at once.
+    """
 
     def __init__(self, inner: Warm | None) -> None:
         self._inner = inner
@@ -98,17 +80,27 @@ class _Warm:
         if self._inner is not None:
             await self._inner.ready()
 
-    def bound(self, document: str, on_draft: OnDraft | None = None) -> Engine:
-        return _Noting(document, self._inner.bound(document, on_draft) if self._inner is not None else None)
+    async def close(self) -> None:
+        if self._inner is not None:
+            await self._inner.close()
+
+    async def fill(
+        self, request: InfillRequest, *, document: str = "", on_draft: OnDraft | None = None
+    ) -> tuple[Candidate, ...]:
+        body = messages.as_json(messages.encode_ask(messages.Ask(request, client="benchmark", document=document)))
+        called_at = time.monotonic_ns()
+        if self._inner is not None:
+            candidates = await self._inner.fill(request, document=document, on_draft=on_draft)
+        else:
+            # Each another, as one that was passed over is not shown again at once.
+            candidates = (Candidate((ANSWER.format(called_at % 100_000),), Calibrated(0.9)),)
+        with Path(os.environ[JOURNAL]).open("a", encoding="ascii") as journal:
+            journal.write(json.dumps([document, called_at, time.monotonic_ns(), len(body)]) + "\n")
+        return candidates
 
 
-@contextlib.asynccontextmanager
-async def engine(settings: Settings, listener: Listener) -> AsyncIterator[_Warm]:
-    if not os.environ.get(REAL):
-        yield _Warm(None)
-        return
-    async with resident.resident(settings, listener) as inner:
-        yield _Warm(inner)
+async def engine(settings: Settings, listener: Listener) -> _Noting:
+    return _Noting(await resident.resident(settings, listener) if os.environ.get(REAL) else None)
 
 
 # The editor

@@ -170,10 +170,9 @@ def test_a_newer_fill_of_a_document_leaves_the_older_without_an_answer(folder: P
     async def scenario() -> None:
         stop = gate(folder)
         async with connect(options()) as engine:
-            document = engine.bound("a.py")
-            older = asyncio.ensure_future(document.fill(request({"gate": str(stop.path)})))
+            older = asyncio.ensure_future(engine.fill(request({"gate": str(stop.path)}), document="a.py"))
             await until(lambda: info(engine, "running"))
-            newer = asyncio.ensure_future(document.fill(request({"text": "new"})))
+            newer = asyncio.ensure_future(engine.fill(request({"text": "new"}), document="a.py"))
             await until(lambda: info(engine, "waiting"))
             stop.let(1)
             assert await older == ()

@@ -6,14 +6,12 @@ DG_LSP_TEST_SEED is the seed of what it answers.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Candidate, InfillRequest
-from dg_lsp.infill.port import Engine
 from dg_lsp.server.resident import Listener, OnDraft
 from dg_lsp.server.settings import Settings
 
@@ -146,10 +144,14 @@ class _Warm:
     async def ready(self) -> None:
         return
 
-    def bound(self, document: str, on_draft: OnDraft | None = None) -> Engine:
-        return self._engine
+    async def close(self) -> None:
+        return
+
+    async def fill(
+        self, request: InfillRequest, *, document: str = "", on_draft: OnDraft | None = None
+    ) -> tuple[Candidate, ...]:
+        return await self._engine.fill(request)
 
 
-@contextlib.asynccontextmanager
-async def engine(settings: Settings, listener: Listener) -> AsyncIterator[_Warm]:
-    yield _Warm(Adversary(int(os.environ.get("DG_LSP_TEST_SEED", "1"))))
+async def engine(settings: Settings, listener: Listener) -> _Warm:
+    return _Warm(Adversary(int(os.environ.get("DG_LSP_TEST_SEED", "1"))))

@@ -9,18 +9,17 @@ written to the file that DG_LSP_TEST_JOURNAL names.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from dg_lsp.core.confidence import Calibrated, Ranked
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.infill.life import Loading
-from dg_lsp.infill.port import Engine, EngineError
+from dg_lsp.infill.port import EngineError
 from dg_lsp.server.resident import Listener
 from dg_lsp.server.settings import Settings
 
@@ -37,32 +36,29 @@ class Scripted:
         if self.settings.model == "broken":
             raise EngineError("the model is broken")
 
-    def bound(self, document: str, on_draft: OnDraft | None = None) -> Engine:
-        return _Bound(document, on_draft)
+    async def close(self) -> None:
+        pass
 
-
-class _Bound:
-    def __init__(self, document: str, on_draft: OnDraft | None) -> None:
-        self._document, self._on_draft = document, on_draft
-
-    async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
+    async def fill(
+        self, request: InfillRequest, *, document: str = "", on_draft: OnDraft | None = None
+    ) -> tuple[Candidate, ...]:
         directives = re.findall(r"engine: (\{.*\})", request.prefix + "".join(request.between) + request.suffix)
         script: dict[str, Any] = json.loads(directives[-1]) if directives else {}
         _note(
             "asked",
-            self._document,
+            document,
             prefix=request.prefix,
             suffix=request.suffix,
             related=[snippet.path for snippet in request.related],
         )
         try:
-            if self._on_draft is not None:
-                self._on_draft(("...",) * len(request.holes), 1)
+            if on_draft is not None:
+                on_draft(("...",) * len(request.holes), 1)
             if "gate" in script:
                 while not Path(script["gate"]).exists():
                     await asyncio.sleep(0.002)
         except asyncio.CancelledError:
-            _note("cancelled", self._document)
+            _note("cancelled", document)
             raise
         if "fail" in script:
             raise EngineError(script["fail"])
@@ -75,14 +71,13 @@ class _Bound:
             if len(texts) == 1
             else []
         )
-        _note("answered", self._document)
+        _note("answered", document)
         return tuple(Candidate(each, confidence, confidences) for each in (texts, *more))
 
 
-@contextlib.asynccontextmanager
-async def engine(settings: Settings, listener: Listener) -> AsyncIterator[Scripted]:
+async def engine(settings: Settings, listener: Listener) -> Scripted:
     listener.on_state(Loading(0.5, "reading weights"))
-    yield Scripted(settings)
+    return Scripted(settings)
 
 
 def _note(what: str, document: str, **more: Any) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from dg_lsp.core.confidence import Calibrated, Confidence, Ranked
 from dg_lsp.core.values import Candidate, InfillRequest, Span
-from dg_lsp.infill.port import Engine, EngineError
+from dg_lsp.infill.port import EngineError
 from dg_lsp.server.completion import Completer, Reply, SuggestionRequest
 from dg_lsp.server.nearby import Nearby
 from dg_lsp.server.resident import Listener, OnDraft, Resident
@@ -40,29 +39,25 @@ class Held:
     async def ready(self) -> None:
         pass
 
-    def bound(self, document: str, on_draft: OnDraft | None = None) -> Engine:
-        return _Bound(self, document)
+    async def close(self) -> None:
+        pass
 
-
-class _Bound:
-    def __init__(self, engine: Held, document: str) -> None:
-        self._held, self._document = engine, document
-
-    async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
+    async def fill(
+        self, request: InfillRequest, *, document: str = "", on_draft: OnDraft | None = None
+    ) -> tuple[Candidate, ...]:
         future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        engine = self._held
-        engine.asked.append((self._document, request, future))
-        if engine.text is not None:
-            future.set_result(engine.text)
+        self.asked.append((document, request, future))
+        if self.text is not None:
+            future.set_result(self.text)
         try:
             text = await future
         except asyncio.CancelledError:
-            engine.cancelled.append(self._document)
+            self.cancelled.append(document)
             raise
         n = request.budget.candidates
         texts = [text, *(f"{text}.n{idx}" for idx in range(1, n))]
         return tuple(
-            Candidate((each,), engine.confidence, engine.confidences, finished=engine.finished, lengths=engine.lengths)
+            Candidate((each,), self.confidence, self.confidences, finished=self.finished, lengths=self.lengths)
             for each in texts
         )
 
@@ -89,9 +84,8 @@ class Session:
             self._note,
         )
 
-    @contextlib.asynccontextmanager
-    async def _open(self, settings: Settings, listener: Listener) -> AsyncIterator[Held]:
-        yield self.held
+    async def _open(self, settings: Settings, listener: Listener) -> Held:
+        return self.held
 
     def _note(self, reason: Reason | None) -> None:
         self.noted.append(reason.code if reason else "")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from dg_lsp.core.values import Candidate, Hole, InfillRequest, Snippet, Span
-from dg_lsp.infill.port import Engine, EngineError
+from dg_lsp.infill.port import EngineError
 from dg_lsp.server.configuration import Configuration
 from dg_lsp.server.nearby import Nearby
 from dg_lsp.server.resident import Listener, OnDraft, Resident
@@ -210,10 +208,12 @@ class Remote:
     async def ready(self) -> None:
         """It is."""
 
-    def bound(self, document: str, on_draft: OnDraft | None = None) -> Engine:
-        return self
+    async def close(self) -> None:
+        """It has nothing to close."""
 
-    async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
+    async def fill(
+        self, request: InfillRequest, *, document: str = "", on_draft: OnDraft | None = None
+    ) -> tuple[Candidate, ...]:
         self.shown.append(request)
         return ()
 
@@ -227,9 +227,8 @@ def request(path: str) -> InfillRequest:
 def test_a_remote_engine_receives_no_local_only_file(model: str) -> None:
     remote = Remote()
 
-    @contextlib.asynccontextmanager
-    async def opener(settings: Settings, listener: Listener) -> AsyncIterator[Remote]:
-        yield remote
+    async def opener(settings: Settings, listener: Listener) -> Remote:
+        return remote
 
     async def main() -> None:
         resident = Resident(opener, lambda: None, lambda: 0.0, lambda uri: ("secret/",))

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import AsyncIterator
 
 import pytest
 
 from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Candidate, Hole, InfillRequest, Span
-from dg_lsp.infill.port import Engine, EngineError
+from dg_lsp.infill.port import EngineError
 from dg_lsp.server.resident import Listener, OnDraft, Resident
 from dg_lsp.server.settings import Settings
 from tests.patience import PATIENCE_S
@@ -22,24 +20,27 @@ class NamedEngine:
 
     def __init__(self, model: str) -> None:
         self.model = model
+        self.closed = asyncio.Event()
 
     async def ready(self) -> None:
-        """Return at once, or never."""
+        """Return at once, or wait until the engine is closed."""
         if self.model == "slow":
-            await asyncio.Event().wait()
+            await self.closed.wait()
+            raise EngineError("the engine was closed")
 
-    def bound(self, _document: str, _on_draft: OnDraft | None = None) -> Engine:
-        """Return itself for every document."""
-        return self
+    async def close(self) -> None:
+        """End the wait in `ready`."""
+        self.closed.set()
 
-    async def fill(self, _request: InfillRequest) -> tuple[Candidate, ...]:
+    async def fill(
+        self, request: InfillRequest, *, document: str = "", on_draft: OnDraft | None = None
+    ) -> tuple[Candidate, ...]:
         """Return the model's name."""
         return (Candidate((self.model,), Calibrated(0.5)),)
 
 
-@contextlib.asynccontextmanager
-async def opener(settings: Settings, listener: Listener) -> AsyncIterator[NamedEngine]:
-    yield NamedEngine(settings.model)
+async def opener(settings: Settings, listener: Listener) -> NamedEngine:
+    return NamedEngine(settings.model)
 
 
 async def answer(resident: Resident) -> tuple[str, ...]:
@@ -77,17 +78,15 @@ def test_a_waiting_request_gets_the_newest_engine() -> None:
 
 def test_a_request_to_a_replaced_engine_does_not_change_the_condition() -> None:
     class Ending(NamedEngine):
-        async def fill(self, _request: InfillRequest) -> tuple[Candidate, ...]:
+        async def fill(
+            self, request: InfillRequest, *, document: str = "", on_draft: OnDraft | None = None
+        ) -> tuple[Candidate, ...]:
             was_asked.set()
-            await given_back.wait()
+            await self.closed.wait()
             raise EngineError("the engine was given back before it answered")
 
-    @contextlib.asynccontextmanager
-    async def opening(settings: Settings, listener: Listener) -> AsyncIterator[NamedEngine]:
-        try:
-            yield Ending(settings.model) if settings.model == "old" else NamedEngine(settings.model)
-        finally:
-            given_back.set()
+    async def opening(settings: Settings, listener: Listener) -> NamedEngine:
+        return Ending(settings.model) if settings.model == "old" else NamedEngine(settings.model)
 
     async def main() -> None:
         states: list[str] = []
@@ -103,5 +102,5 @@ def test_a_request_to_a_replaced_engine_does_not_change_the_condition() -> None:
         assert resident.condition.state == "ready"
         await resident.stop()
 
-    was_asked, given_back = asyncio.Event(), asyncio.Event()
+    was_asked = asyncio.Event()
     asyncio.run(main())

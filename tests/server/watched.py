@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 from dg_lsp.core.values import Candidate, InfillRequest
-from dg_lsp.infill.port import Engine
 from dg_lsp.server import resident
 from dg_lsp.server.resident import Listener, OnDraft, Warm
 from dg_lsp.server.settings import Settings
@@ -24,21 +21,16 @@ class Watched:
     async def ready(self) -> None:
         await self._warm.ready()
 
-    def bound(self, document: str, on_draft: OnDraft | None = None) -> Engine:
-        return _Bound(self._warm.bound(document, on_draft), document)
+    async def close(self) -> None:
+        await self._warm.close()
 
-
-class _Bound:
-    def __init__(self, engine: Engine, document: str) -> None:
-        self._engine, self._document = engine, document
-
-    async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
+    async def fill(
+        self, request: InfillRequest, *, document: str = "", on_draft: OnDraft | None = None
+    ) -> tuple[Candidate, ...]:
         with Path(os.environ["DG_LSP_TEST_JOURNAL"]).open("a", encoding="ascii") as journal:
-            journal.write(json.dumps({"document": self._document, "prefix": request.prefix, "suffix": request.suffix}) + "\n")
-        return await self._engine.fill(request)
+            journal.write(json.dumps({"document": document, "prefix": request.prefix, "suffix": request.suffix}) + "\n")
+        return await self._warm.fill(request, document=document, on_draft=on_draft)
 
 
-@contextlib.asynccontextmanager
-async def engine(settings: Settings, listener: Listener) -> AsyncIterator[Watched]:
-    async with resident.resident(settings, listener) as warm:
-        yield Watched(warm)
+async def engine(settings: Settings, listener: Listener) -> Watched:
+    return Watched(await resident.resident(settings, listener))
