@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     # These are imported after `initialize` was answered, so that the editor starts fast.
     from dg_lsp.server.completion import Completer
     from dg_lsp.server.nearby import Nearby
+    from dg_lsp.server.snapshot import Snapshots
     from dg_lsp.server.when import Reason
 
 log = logging.getLogger(__name__)
@@ -120,16 +121,15 @@ class DgLanguageServer(LanguageServer):
         if self._completer is None:
             from dg_lsp.server.completion import Completer
 
-            self._completer = Completer(
-                self.documents,
-                self.resident,
-                self.nearby,
-                self.statistics,
-                self.configuration.at,
-                self.clock,
-                self.note_outcome,
-            )
+            self._completer = Completer(self.snapshots, self.resident, self.statistics, self.clock, self.note_outcome)
         return self._completer
+
+    @property
+    def snapshots(self) -> Snapshots:
+        """What takes the snapshot that a request works on."""
+        from dg_lsp.server.snapshot import Snapshots
+
+        return Snapshots(self.documents, self.nearby, self.configuration.at)
 
     def report_server_error(self, error: Exception, source: Any) -> None:
         """Log the error instead of pygls' popup, which would appear at each keystroke."""
@@ -231,9 +231,7 @@ class DgLanguageServer(LanguageServer):
 
     async def read_ahead(self, uri: str) -> None:
         """Look up whether a document may be sent to a model, and read other files, before the first request."""
-        refused = await self.nearby.look(uri)
-        if not refused and (doc := self.documents.get(uri)) is not None:
-            self.nearby.context(doc.document, self.configuration.at(uri))
+        await self.snapshots.take(uri)
 
     def look_at_files(self) -> None:
         """Read the configuration files again if one has changed."""

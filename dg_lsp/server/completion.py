@@ -18,20 +18,17 @@ from typing import NamedTuple
 from dg_lsp.core import holes, polish, positions
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.syntax import Syntax
-from dg_lsp.core.values import Budget, Hole, Import, Snippet, Span
+from dg_lsp.core.values import Budget, Hole, Import, Span
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import Suggestion
-from dg_lsp.server import debounce, reuse, show, snapshot, when
+from dg_lsp.server import debounce, reuse, show, when
 from dg_lsp.server.debounce import Rhythm
 from dg_lsp.server.inflight import EngineAnswer, Flights
-from dg_lsp.server.nearby import Nearby
 from dg_lsp.server.outline import Outlines
 from dg_lsp.server.resident import Resident
 from dg_lsp.server.reuse import Cache, Offer
-from dg_lsp.server.settings import Settings
-from dg_lsp.server.snapshot import Snapshot
+from dg_lsp.server.snapshot import Snapshot, Snapshots
 from dg_lsp.server.stats import Statistics
-from dg_lsp.server.sync import Documents, OpenDocument
 from dg_lsp.server.usage import Usage
 from dg_lsp.server.when import Moment, Reason
 
@@ -74,17 +71,15 @@ class Completer:
 
     def __init__(
         self,
-        documents: Documents,
+        snapshots: Snapshots,
         resident: Resident,
-        nearby: Nearby,
         statistics: Statistics,
-        settings: Callable[[str], Settings],
         clock: Callable[[], float],
         on_outcome: Callable[[Reason | None], None],
     ) -> None:
         """Call `on_outcome` with the reason why a request got no suggestion, or with None when it got one."""
-        self._documents, self._resident, self._nearby, self._statistics = documents, resident, nearby, statistics
-        self._settings, self._clock, self._on_outcome = settings, clock, on_outcome
+        self._snapshots, self._resident, self._statistics = snapshots, resident, statistics
+        self._clock, self._on_outcome = clock, on_outcome
         self.rhythm = Rhythm()
         self.usage = Usage(statistics, clock)
         self._cache = Cache()
@@ -106,26 +101,23 @@ class Completer:
                 del self._turns[request.uri]
 
     async def _complete(self, request: SuggestionRequest, turn: asyncio.Event) -> Reply:
-        doc = self._documents.get(request.uri)
-        if doc is None:
+        now = await self._snapshots.take(request.uri, request.offset, request.selected)
+        if now is None:
             return self._nothing(Reason("unknown", "the document is not open"))
-        text = doc.index.text
-        await self._nearby.look(request.uri)
         if turn.is_set():
             return self._nothing(SUPERSEDED)
-        if doc.index.text is not text:
+        if not now.is_current:
             return self._nothing(MOVED)
-        moment, settings = self._moment(request, doc), self._settings(request.uri)
+        moment, settings = self._moment(request, now), now.settings
         if (reason := when.reason(moment, settings)) is not None:
             return self._nothing(reason)
-        now = self._snapshot(doc, request, settings)
         fit = self._cache.find(now.place, self._clock())
         if fit is not None and (request.automatic or fit.n_candidates >= settings.candidates):
             self._statistics.counts.add("typed through" if fit.typed else "cached")
             return self._show(request, now, fit.offers)
         if request.automatic:
             # This parses the text, so it runs only when no cached answer fits.
-            moment = replace(moment, scope=when.scope_at(doc.near(request.offset), request.offset))
+            moment = replace(moment, scope=when.scope_at(now.doc.near(request.offset), request.offset))
             if (reason := when.reason(moment, settings)) is not None:
                 return self._nothing(reason)
         if request.automatic and self._flights.joinable(now.place, self.rhythm.latency_ms) is None:
@@ -134,25 +126,12 @@ class Completer:
             )
             if await _set_within(turn, wait_ms / 1000):
                 return self._nothing(SUPERSEDED)
-            if not now.is_current(doc):
+            if not now.is_current:
                 return self._nothing(MOVED)
         offers, reason = await self._ask(request, now, turn)
         if reason is not None:
             return self._nothing(reason)
         return self._show(request, now, offers)
-
-    def _snapshot(self, doc: OpenDocument, request: SuggestionRequest, settings: Settings) -> Snapshot:
-        """Return what the request depends on, with the text of the notebook's cells above a cell."""
-        context = self._nearby.context(doc.document, settings)
-        cells = self._documents.cells_before(request.uri)
-        near = tuple(
-            Snippet(f"{context.path} (cell)", cell.text[max(len(cell.text) - settings.related_chars, 0) :])
-            for cell in cells[-4:]
-            if cell.text.strip() and settings.related_chars
-        )
-        context = replace(context, related=(*near, *context.related))
-        is_file = not self._documents.is_cell(request.uri)
-        return snapshot.take(doc, request.offset, request.selected, settings, context, is_file=is_file)
 
     async def _ask(
         self, request: SuggestionRequest, now: Snapshot, turn: asyncio.Event
@@ -185,8 +164,7 @@ class Completer:
         options = context.options(budget, previous=self._cache.left_over(now.place, self._clock()))
         started = self._clock()
         self._statistics.counts.add("asked")
-        current = self._documents.get(uri)
-        quick = self._outlines.quick(uri, syntax, settings.window_chars, current.syntax if current else None)
+        quick = self._outlines.quick(uri, syntax, settings.window_chars, now.doc.syntax)
         answer = await pipeline.infill(
             engine,
             now.document,
@@ -220,8 +198,8 @@ class Completer:
         )
         if reason is not None:
             return self._nothing(reason)
-        doc, language = self._documents.get(request.uri), now.document.language
-        is_current = now.is_current(doc)
+        doc, language = now.doc, now.document.language
+        is_current = now.is_current
         answer = Reply(now.index, request.offset, offers_to_show, language=language)
         if request.selected is not None:
             span, selected_text = request.selected
@@ -229,9 +207,9 @@ class Completer:
             answer = Reply(now.index, span.start, whole_offers, span, language)
         if not is_current:
             moved = None
-            if doc is not None and request.selected is None:
+            if doc.is_open and request.selected is None:
                 moved = reuse.realigned(now.index.text, request.offset, offers_to_show, doc.index.text)
-            if moved is None or doc is None:
+            if moved is None:
                 return self._nothing(MOVED)
             answer = Reply(doc.index, *moved, language=language)
         self.usage.sent(answer.offers)
@@ -259,11 +237,10 @@ class Completer:
 
     # Events from the editor
 
-    def typed(self, uri: str) -> None:
-        """Record that a document changed."""
+    def typed(self, uri: str, text: str) -> None:
+        """Record that a document changed to this text."""
         self.rhythm = self.rhythm.typed(self._clock())
-        if (doc := self._documents.get(uri)) is not None:
-            self.usage.changed(uri, doc.index.text)
+        self.usage.changed(uri, text)
 
     def forget(self, uri: str) -> None:
         """Forget a document that was closed."""
@@ -290,18 +267,18 @@ class Completer:
         await self._flights.close()
         await self._outlines.close()
 
-    def _moment(self, request: SuggestionRequest, doc: OpenDocument) -> Moment:
-        index = doc.index
+    def _moment(self, request: SuggestionRequest, now: Snapshot) -> Moment:
+        index = now.index
         line = index.at(request.offset)
         return Moment(
             automatic=request.automatic,
             before=index.text[index.starts[line] : request.offset],
             after=index.text[request.offset : index.ends[line]],
-            language_id=doc.language_id,
+            language_id=now.doc.language_id,
             n_chars=len(index.text),
-            refused=self._nearby.refused(request.uri),
+            refused=now.refused,
             engine=self._resident.trouble() if request.automatic else "",
-            lost=doc.lost,
+            lost=now.doc.lost,
         )
 
 

@@ -44,8 +44,8 @@ def add(server: DgLanguageServer) -> None:
     @server.feature(lsp.TEXT_DOCUMENT_DID_CHANGE)
     def _(params: lsp.DidChangeTextDocumentParams) -> None:
         old = params.text_document
-        if documents.change(old.uri, old.version, convert.to_changes(params.content_changes)) is not None:
-            server.completer.typed(old.uri)
+        if (doc := documents.change(old.uri, old.version, convert.to_changes(params.content_changes))) is not None:
+            server.completer.typed(old.uri, doc.index.text)
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_CLOSE)
     def _(params: lsp.DidCloseTextDocumentParams) -> None:
@@ -173,8 +173,8 @@ def _add_notebook_handlers(server: DgLanguageServer) -> None:
                 server.completer.forget(closed.uri)
         for content in cells.text_content or ():
             uri = content.document.uri
-            if documents.change(uri, content.document.version, convert.to_changes(content.changes)) is not None:
-                server.completer.typed(uri)
+            if (doc := documents.change(uri, content.document.version, convert.to_changes(content.changes))) is not None:
+                server.completer.typed(uri, doc.index.text)
 
     @server.feature(lsp.NOTEBOOK_DOCUMENT_DID_CLOSE)
     def _(params: lsp.DidCloseNotebookDocumentParams) -> None:

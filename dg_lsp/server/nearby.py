@@ -145,12 +145,12 @@ class Nearby:
             self._reading[document.uri] = asyncio.ensure_future(self._read(document, limit_chars))
         return snippets if limit_chars > 0 else ()
 
-    async def read(self, document: Document, limit_chars: int) -> tuple[Snippet, ...]:
-        """Return related text, waiting until it is read; for actions that take seconds anyway."""
-        self.related(document, limit_chars)
+    async def read(self, document: Document, settings: Settings) -> FileContext:
+        """Return what `context` returns, after related text was read; for actions that take seconds anyway."""
+        self.related(document, settings.related_chars)
         if (reading := self._reading.get(document.uri)) is not None:
             await asyncio.wait([reading])
-        return self.related(document, limit_chars)
+        return self.context(document, settings)
 
     def files(self, document: Document, limit_chars: int) -> Repository:
         """Return the index of the files of the document's folder as it is, without waiting; update it when it is old.

@@ -13,7 +13,7 @@ from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams, JsonRpcRequ
 
 from dg_lsp.core import confidence, importing, polish, positions, values
 from dg_lsp.core.positions import Encoding
-from dg_lsp.core.values import Budget, Document, Hole, Span
+from dg_lsp.core.values import Budget, Hole, Span
 from dg_lsp.infill import fill
 from dg_lsp.infill.fill import FillResult
 from dg_lsp.infill.port import Engine, EngineError
@@ -23,7 +23,7 @@ from dg_lsp.server.app import DgLanguageServer
 from dg_lsp.server.methods import BadParamsError, DraftParams, DraftPart, FilledPart, FillParams
 from dg_lsp.server.progress import Bar
 from dg_lsp.server.protocol import CONTENT_MODIFIED
-from dg_lsp.server.sync import OpenDocument
+from dg_lsp.server.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -43,28 +43,23 @@ _TITLES = {
 
 async def menu(server: DgLanguageServer, params: lsp.CodeActionParams) -> list[lsp.CodeAction | lsp.Command]:
     """Return the code actions for a range: as commands for a client that does not support code action literals."""
-    uri = params.text_document.uri
-    doc, settings = server.documents.get(uri), server.configuration.at(uri)
-    text = doc.index.text if doc is not None else ""
-    await server.nearby.look(uri)
-    if doc is not None and doc.index.text is not text:
-        return []
+    now = await server.snapshots.take(params.text_document.uri)
     automatic = params.context.trigger_kind == lsp.CodeActionTriggerKind.Automatic
-    if doc is None or doc.lost or not settings.enable or server.nearby.refused(uri):
+    if now is None or not now.is_current or now.doc.lost or not now.settings.enable or now.refused:
         return []
     # Parsing a longer file would block every other request: for 18 s in a file of 9 MB.
-    if len(doc.index.text) > when.MAX_FILE_CHARS:
+    if len(now.index.text) > when.MAX_FILE_CHARS:
         if not automatic:
             await server.tell(f"no code actions: the file has more than {when.MAX_FILE_CHARS} characters")
         return []
-    span = convert.to_span(doc.index, params.range, server.documents.encoding)
+    span = convert.to_span(now.index, params.range, server.documents.encoding)
     only = [str(getattr(kind, "value", kind)) for kind in params.context.only] if params.context.only is not None else None
     # Some editors ask at each cursor movement. Only a menu opened by the user is worth parsing all of a long file.
-    syntax = doc.near(span.start) if automatic else doc.syntax()
-    entries = actions.offered(doc.document, syntax, span, only)
+    syntax = now.doc.near(span.start) if automatic else now.doc.syntax()
+    entries = actions.offered(now.document, syntax, span, only)
     if syntax is not None and syntax.parts:
         entries = tuple(action for action in entries if action.what != "all")
-    menu_items = [_to_action(server, doc.document, doc, action) for action in entries]
+    menu_items = [_to_action(server, now, action) for action in entries]
     if server.client.action_literals:
         return [*menu_items]
     return [lsp.Command(action.title, methods.FILL, arguments=[action.data]) for action in menu_items]
@@ -132,10 +127,10 @@ def to_fill_params(data: object) -> FillParams:
         raise JsonRpcInvalidParams(str(error)) from error
 
 
-def _to_action(server: DgLanguageServer, document: Document, doc: OpenDocument, action: Action) -> lsp.CodeAction:
+def _to_action(server: DgLanguageServer, now: Snapshot, action: Action) -> lsp.CodeAction:
     """Return a menu entry, with the data or the command that runs it later."""
-    ends = convert.to_points(doc.index, action.span, server.documents.encoding)
-    data = FillParams(action.what, document.uri, document.version, *ends).to_json()
+    ends = convert.to_points(now.index, action.span, server.documents.encoding)
+    data = FillParams(action.what, now.document.uri, now.document.version, *ends).to_json()
     by_command = lsp.Command(action.title, methods.FILL, arguments=[data])
     is_previewed = action.what in PREVIEWED and server.client.previews
     return lsp.CodeAction(
@@ -168,18 +163,16 @@ async def edit(server: DgLanguageServer, params: FillParams) -> ActionResult | N
 
     Raises JsonRpcException when the document has changed or the action was cancelled.
     """
-    await server.nearby.look(params.uri)
-    doc = _unchanged(server, params)
-    index, document, encoding = doc.index, doc.document, server.documents.encoding
-    if refusal := server.nearby.refused(params.uri):
-        server.say(f"this file is not sent to a model: it {refusal}")
+    now = await _unchanged(server, params)
+    index, document, encoding = now.index, now.document, server.documents.encoding
+    if now.refused:
+        server.say(f"this file is not sent to a model: it {now.refused}")
         return None
     server.statistics.counts.add("actions")
-    result = await _fill_holes(server, params, doc)
+    result = await _fill_holes(server, params, now)
     if result is None:
         return None
-    # Compare identities: a document that was closed and opened again may have the same version.
-    if server.documents.get(params.uri) is not doc or doc.index.text is not index.text:
+    if not now.is_current:
         raise JsonRpcException("the document changed while it was filled", CONTENT_MODIFIED)
     if not result.edits:
         server.say(f"nothing was filled: {'; '.join(result.reasons)}")
@@ -187,10 +180,10 @@ async def edit(server: DgLanguageServer, params: FillParams) -> ActionResult | N
     if result.shrinks and not server.client.previews and not await _confirm(server, index.text, result):
         server.say("nothing was replaced")
         return None
-    if server.documents.get(params.uri) is not doc or doc.index.text is not index.text:
+    if not now.is_current:
         raise JsonRpcException("the document changed while it was filled", CONTENT_MODIFIED)
     server.statistics.counts.add("actions filled")
-    threshold = server.configuration.at(params.uri).suggestion_threshold
+    threshold = now.settings.suggestion_threshold
     caution, note = result.caution(threshold), result.note(threshold)
     if len(result.fills) < result.n_holes:
         server.say(f"{len(result.fills)} of {result.n_holes} holes were filled: {'; '.join(result.reasons)}")
@@ -248,7 +241,7 @@ def _parts(text: str, result: FillResult, encoding: Encoding) -> tuple[FilledPar
     return tuple(parts)
 
 
-async def _fill_holes(server: DgLanguageServer, params: FillParams, doc: OpenDocument) -> FillResult | None:
+async def _fill_holes(server: DgLanguageServer, params: FillParams, now: Snapshot) -> FillResult | None:
     """Return the fills of an action; None when the engine failed, after telling the user why."""
     work: asyncio.Task[FillResult] | None = None
 
@@ -261,7 +254,7 @@ async def _fill_holes(server: DgLanguageServer, params: FillParams, doc: OpenDoc
     server.reporter.busy(1)
     try:
         async with server.progresses.bar(_TITLES[params.what], cancel, is_shown=server.client.progress) as bar:
-            work = server.spawn(_run(server, params, doc, bar))
+            work = server.spawn(_run(server, params, now, bar))
             try:
                 return await asyncio.shield(work)
             except asyncio.CancelledError:
@@ -276,23 +269,22 @@ async def _fill_holes(server: DgLanguageServer, params: FillParams, doc: OpenDoc
         server.reporter.busy(-1)
 
 
-def _unchanged(server: DgLanguageServer, params: FillParams) -> OpenDocument:
-    doc = server.documents.get(params.uri)
-    if doc is None:
+async def _unchanged(server: DgLanguageServer, params: FillParams) -> Snapshot:
+    now = await server.snapshots.take(params.uri)
+    if now is None:
         raise JsonRpcException("the document is not open", CONTENT_MODIFIED)
-    if doc.lost or (params.version is not None and params.version != doc.document.version):
+    if not now.is_current or now.doc.lost or (params.version is not None and params.version != now.document.version):
         raise JsonRpcException("the document has changed since the action was offered", CONTENT_MODIFIED)
-    return doc
+    return now
 
 
-async def _run(server: DgLanguageServer, params: FillParams, doc: OpenDocument, bar: Bar) -> FillResult:
+async def _run(server: DgLanguageServer, params: FillParams, now: Snapshot, bar: Bar) -> FillResult:
     """Return the fills of an action; raise EngineError."""
-    document, syntax, index = doc.document, doc.syntax(), doc.index
-    encoding, settings = server.documents.encoding, server.configuration.at(document.uri)
+    document, syntax, index = now.document, now.doc.syntax(), now.index
+    encoding, settings = server.documents.encoding, now.settings
     span = convert.from_points(index, params.start, params.end, encoding)
     attempts = actions.attempts(params.what, document, syntax, span, params.instruction)
-    await server.nearby.read(document, settings.related_chars)
-    context = server.nearby.context(document, settings)
+    context = await server.nearby.read(document, settings)
     options = context.options(Budget(ms=settings.action_deadline, candidates=settings.candidates))
     token = secrets.token_hex(6)
     latest: tuple[DraftPart, ...] = ()
@@ -312,7 +304,6 @@ async def _run(server: DgLanguageServer, params: FillParams, doc: OpenDocument, 
         bar.report(f"{n_done} of {n_holes}", n_done / max(n_holes, 1))
 
     try:
-        is_file = not server.documents.is_cell(document.uri)
         # Shrinking is allowed because `edit` asks the user, or the editor shows a preview.
         task = fill.Task(
             document,
@@ -320,7 +311,7 @@ async def _run(server: DgLanguageServer, params: FillParams, doc: OpenDocument, 
             lambda _n_holes: options,
             context.related,
             context.files,
-            is_file=is_file,
+            is_file=now.is_file,
             allow_shrink=True,
             repairs=params.what == "repair",
         )

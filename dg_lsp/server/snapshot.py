@@ -1,45 +1,60 @@
-"""Everything that a request for suggestions depends on, taken once: text, cursor, syntax, settings, and other files.
+"""Everything that a request depends on, taken once: text, cursor, syntax, settings, and other files.
 
-This module knows open documents, but no engines, earlier answers or running requests.
+This module knows open documents and where their settings and other files come from. It knows no engines, earlier answers or
+running requests.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.importing import Sources
 from dg_lsp.core.positions import Lines
 from dg_lsp.core.syntax import Syntax
-from dg_lsp.core.values import Document, Span
+from dg_lsp.core.values import Document, Snippet, Span
 from dg_lsp.infill.file_context import FileContext
 from dg_lsp.server import reuse
+from dg_lsp.server.nearby import Nearby
 from dg_lsp.server.reuse import Place
 from dg_lsp.server.settings import Settings
-from dg_lsp.server.sync import OpenDocument
+from dg_lsp.server.sync import Documents, OpenDocument
+
+MAX_CELLS = 4
+"""A cell's request has the text of so many cells above it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Snapshot:
     """One moment of a document and its workspace.
 
-    `index` is the editor's text. `document` is that text with the selected completion item inserted, and `offset` the
-    cursor in it. `context` has the text from other files, and the index of the workspace as it was.
+    `doc` is the open document itself, which may change. `index` is its text, `document` that text with the selected
+    completion item inserted, and `offset` the cursor in it. `syntax` returns the syntax near the cursor. `context` has the
+    text from other files, and the index of the workspace as it was. `refused` says why the text may not be sent to a model,
+    as the end of a sentence that begins with "it"; "" if it may. `is_file` is False for a notebook's cell.
     """
 
+    doc: OpenDocument
     index: Lines
     document: Document
     offset: int
-    place: Place
     syntax: Callable[[], Syntax | None]
     settings: Settings
     context: FileContext
+    refused: str
     is_file: bool
 
-    def is_current(self, doc: OpenDocument | None) -> bool:
-        """Return whether the editor still has this text. Texts are compared by identity, because they are long."""
-        return doc is not None and doc.index.text is self.index.text
+    @property
+    def is_current(self) -> bool:
+        """Whether the editor still has this text. Texts are compared by identity, because they are long."""
+        return self.doc.is_open and self.doc.index.text is self.index.text
+
+    @cached_property
+    def place(self) -> Place:
+        """The cursor's place."""
+        return reuse.place(self.document.uri, self.document.text, self.offset)
 
     @property
     def sources(self) -> Sources | None:
@@ -55,42 +70,54 @@ class Snapshot:
         """Return the snapshot after this text was accepted at the cursor."""
         before, at = self.document.text, self.offset
         document = replace(self.document, text=before[:at] + text + before[at:])
-        offset = at + len(text)
-        place = reuse.place(self.place.uri, document.text, offset)
-        return replace(self, document=document, offset=offset, place=place, syntax=lambda: syntaxes.of(document, self.syntax()))
+        return replace(self, document=document, offset=at + len(text), syntax=lambda: syntaxes.of(document, self.syntax()))
 
 
-def take(
-    doc: OpenDocument,
-    offset: int,
-    selected: tuple[Span, str] | None,
-    settings: Settings,
-    context: FileContext,
-    *,
-    is_file: bool,
-) -> Snapshot:
-    """Return the snapshot of an open document, which is a whole file or a notebook's cell.
+@dataclass(frozen=True, slots=True)
+class Snapshots:
+    """Takes snapshots of the open documents."""
 
-    `selected` is the item selected in the editor's own completion list: the span that it replaces, and its text.
-    """
-    document = doc.document
-    uri = document.uri
-    if selected is None:
-        place, syntax = reuse.place(uri, document.text, offset), _once(document, lambda: doc.near(offset))
-        return Snapshot(doc.index, document, offset, place, syntax, settings, context, is_file)
-    span, selected_text = selected
-    whole = replace(document, text=document.text[: span.start] + selected_text + document.text[span.end :])
-    offset = span.start + len(selected_text)
-    before = doc.near(span.start)
-    place = reuse.place(uri, whole.text, offset)
-    return Snapshot(doc.index, whole, offset, place, lambda: syntaxes.of(whole, before), settings, context, is_file)
+    documents: Documents
+    nearby: Nearby
+    settings: Callable[[str], Settings]
+
+    async def take(self, uri: str, offset: int = 0, selected: tuple[Span, str] | None = None) -> Snapshot | None:
+        """Return the snapshot of a document as it is now; None if it is not open.
+
+        It first waits until the document was looked up, so the snapshot may not be current any more. `selected` is the item
+        selected in the editor's own completion list: the span that it replaces, and its text.
+        """
+        if (doc := self.documents.get(uri)) is None:
+            return None
+        index, document = doc.index, doc.document
+        refused = await self.nearby.look(uri)
+        settings = self.settings(uri)
+        # The folders of a refused document are not read for it.
+        context = FileContext("") if refused else self._context(document, settings)
+        is_file = not self.documents.is_cell(uri)
+        syntax = _syntax_of(doc, document, offset)
+        if selected is not None:
+            span, text = selected
+            before = _syntax_of(doc, document, span.start)
+            whole = replace(document, text=document.text[: span.start] + text + document.text[span.end :])
+            document, offset = whole, span.start + len(text)
+            syntax = lambda: syntaxes.of(whole, before())  # noqa: E731
+        return Snapshot(doc, index, document, offset, syntax, settings, context, refused, is_file)
+
+    def _context(self, document: Document, settings: Settings) -> FileContext:
+        """Return the document's context, with the text of the notebook's cells above a cell."""
+        context, n_chars = self.nearby.context(document, settings), settings.related_chars
+        cells = self.documents.cells_before(document.uri)[-MAX_CELLS:] if n_chars else ()
+        name = f"{context.path} (cell)"
+        near = tuple(Snippet(name, cell.text[max(len(cell.text) - n_chars, 0) :]) for cell in cells if cell.text.strip())
+        return replace(context, related=(*near, *context.related)) if near else context
 
 
-def _once(document: Document, current: Callable[[], Syntax | None]) -> Callable[[], Syntax | None]:
-    """Return a function that returns the syntax of this text, even after the document has changed."""
+def _syntax_of(doc: OpenDocument, document: Document, offset: int) -> Callable[[], Syntax | None]:
+    """Return a function that returns the syntax of this text near an offset, even after the document has changed."""
 
     def syntax() -> Syntax | None:
-        latest = current()
+        latest = doc.near(offset)
         if latest is not None and latest.text is not document.text:
             latest = syntaxes.of(document, latest)
         return latest

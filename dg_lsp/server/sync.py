@@ -46,6 +46,8 @@ class OpenDocument:
     def __init__(self, uri: str, language_id: str, version: int, text: str) -> None:
         """Open the document with its whole text."""
         self.language_id = language_id
+        self.is_open = True
+        """The editor has not closed it, nor opened another of its URI."""
         self.lost = False
         """A change could not be parsed, so our text differs from the editor's until the editor sends the whole text."""
         self.index = positions.lines(text)
@@ -140,6 +142,7 @@ class Documents:
 
     def open(self, uri: str, language_id: str, version: int, text: str) -> OpenDocument:
         """Open and return a document; replace one that is open already, whatever its version."""
+        self.close(uri)
         self._open[uri] = OpenDocument(uri, language_id, version, text)
         return self._open[uri]
 
@@ -151,8 +154,9 @@ class Documents:
         return doc
 
     def close(self, uri: str) -> None:
-        """Close a document."""
-        self._open.pop(uri, None)
+        """Close a document, if it is open."""
+        if (doc := self._open.pop(uri, None)) is not None:
+            doc.is_open = False
 
     def lose(self, uri: str) -> None:
         """Mark the document: a change of it could not be parsed."""

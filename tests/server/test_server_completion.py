@@ -15,6 +15,7 @@ from dg_lsp.server.completion import Completer, Reply, SuggestionRequest
 from dg_lsp.server.nearby import Nearby
 from dg_lsp.server.resident import Listener, OnDraft, Resident
 from dg_lsp.server.settings import Settings
+from dg_lsp.server.snapshot import Snapshots
 from dg_lsp.server.stats import Statistics
 from dg_lsp.server.sync import Change, Documents
 from dg_lsp.server.when import Reason
@@ -74,15 +75,8 @@ class Session:
         self.nearby = Nearby(lambda: self.now)
         self.statistics = Statistics(None)
         self.resident = Resident(self._open, lambda: None, lambda: self.now)
-        self.completer = Completer(
-            self.documents,
-            self.resident,
-            self.nearby,
-            self.statistics,
-            lambda _uri: self.settings,
-            lambda: self.now,
-            self._note,
-        )
+        snapshots = Snapshots(self.documents, self.nearby, lambda _uri: self.settings)
+        self.completer = Completer(snapshots, self.resident, self.statistics, lambda: self.now, self._note)
 
     async def _open(self, settings: Settings, listener: Listener) -> Held:
         return self.held
@@ -97,7 +91,7 @@ class Session:
             self.documents.open(URI, "python", 1, plain)
         else:
             self.documents.change(URI, 2, [Change(plain)])
-            self.completer.typed(URI)
+            self.completer.typed(URI, plain)
         return text.index("$0")
 
     def ask(self, text: str, *, automatic: bool = True, selection: tuple[Span, str] | None = None) -> asyncio.Task[Reply]:
@@ -510,7 +504,7 @@ def test_files_that_may_hold_secrets_are_never_sent(tmp_path: Path) -> None:
             assert len(answer.offers) == n
         assert len(session.held.asked) == 1
         assert session.noted[:3] == ["ignored"] * 3
-        snippets = await session.nearby.read(session.documents.get(uri).document, 1000)  # type: ignore[union-attr]
+        snippets = (await session.nearby.read(session.documents.get(uri).document, session.settings)).related  # type: ignore[union-attr]
         assert [snippet.path for snippet in snippets] == ["helper.py"]
         assert session.nearby.context(session.documents.get(uri).document, session.settings).path == "open.py"  # type: ignore[union-attr]
 
@@ -526,7 +520,7 @@ def test_a_request_has_definitions_first_and_passages_last(tmp_path: Path) -> No
         uri, text = (tmp_path / "here.py").as_uri(), "y = rounded(2)\nwith open(path, encoding="
         session.documents.open(uri, "python", 1, text)
         document = session.documents.get(uri).document  # type: ignore[union-attr]
-        await session.nearby.read(document, 1_000)
+        await session.nearby.read(document, session.settings)
         while not session.nearby.files(document, 1_000).files:
             await asyncio.sleep(0.01)
         session.held.text = "'utf-8'"

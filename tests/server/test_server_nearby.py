@@ -159,7 +159,7 @@ def test_a_hole_gets_no_text_of_its_own_file_on_the_disk(tmp_path: Path, file: s
         assert await nearby.look(document.uri) == ""
         while len(nearby.files(document, 8_000).files) < 2:
             await asyncio.sleep(0.01)
-        await nearby.read(document, 8_000)
+        await nearby.read(document, Settings(related_chars=8_000))
         context = nearby.context(document, Settings(related_chars=8_000))
         options = context.options(Budget())
         request = pipeline.to_request(document, (hole,), options, related=context.related, files=context.files)
