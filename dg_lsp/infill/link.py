@@ -14,7 +14,6 @@ import socket
 import struct
 import sys
 from collections.abc import AsyncIterator, Callable
-from typing import Any
 
 import httpx
 
@@ -75,10 +74,11 @@ class Link:
         self.is_silent = False
         """The engine missed its pings."""
         self.lost = False
-        self.n_running = 0
         self._http = http
-        self._closing: set[asyncio.Future[Any]] = set()
-        self._ended = asyncio.Event()
+        self._closing: set[asyncio.Future[None]] = set()
+        self._timeouts: set[asyncio.Timeout] = set()
+        """Those of the running requests."""
+        self._has_ended = False
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._lease = asyncio.ensure_future(self._hold_lease(first_word_s))
 
@@ -94,75 +94,52 @@ class Link:
 
     async def infill(self, ask: Ask, on_draft: OnDraft | None = None, on_done: OnDone | None = None) -> tuple[Candidate, ...]:
         """Return the candidates; raise EngineError, or LinkLostError when the engine ends or goes silent first."""
-        limit_ms = ask.request.budget.ms
-        patience_s = limit_ms / 1000 + ANSWER_PATIENCE_S if limit_ms else UNLIMITED_PATIENCE_S
-        answering = asyncio.ensure_future(self._infill(ask, on_draft, on_done))
-        ended = asyncio.ensure_future(self._ended.wait())
-        self.n_running += 1
-        try:
-            await asyncio.wait((answering, ended), timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
-            if answering.done():
-                return answering.result()
-            # Wait briefly for the request's own error, which says more than the end of the lease.
-            if self._ended.is_set() and not self.is_silent:
-                await asyncio.wait((answering,), timeout=1.0)
-                if answering.done():
-                    return answering.result()
-            if self._ended.is_set():
-                raise self._gone()
-            raise EngineError(f"the engine did not respond within {patience_s:.0f} s; the request was cancelled")
-        finally:
-            self.n_running -= 1
-            ended.cancel()
-            if answering.done():
-                self._forget(answering)  # a cancellation can come in the moment when it fails
-            else:
-                answering.cancel()
-                self._keep(answering)
-
-    async def _infill(self, ask: Ask, on_draft: OnDraft | None, on_done: OnDone | None) -> tuple[Candidate, ...]:
         if self.lost:
             raise LinkLostError("the engine has ended", crashed=not self.said_bye)
-        candidates: list[Candidate] = []
+        limit_ms = ask.request.budget.ms
+        patience_s = limit_ms / 1000 + ANSWER_PATIENCE_S if limit_ms else UNLIMITED_PATIENCE_S
+        timeout = asyncio.timeout(patience_s)
+        self._timeouts.add(timeout)
         try:
-            async with self._posted(messages.as_json(messages.encode_ask(ask))) as response:
-                if response.status_code != httpx.codes.OK:
-                    raise self._error(await _problem(response))
-                async for event in _events(response):
-                    match event:
-                        case Draft(texts, step) if on_draft is not None:
-                            on_draft(texts, step)
-                        case Found(candidate, early=False):
-                            candidates.append(candidate)
-                        case Done() as done:
-                            if on_done is not None:
-                                on_done(done)
-                            return tuple(candidates)
-                        case Problem() as problem:
-                            raise self._error(problem)
-                        case _:
-                            pass
+            async with timeout, self._posted(messages.as_json(messages.encode_ask(ask))) as response:
+                return await self._answer(response, on_draft, on_done)
+        except TimeoutError as error:
+            if self._has_ended:
+                raise self._gone() from error
+            raise EngineError(f"the engine did not respond within {patience_s:.0f} s; the request was cancelled") from error
         except httpx.TransportError as error:
             raise self._gone() from error
         except WireError as error:
             raise EngineError(f"the engine's answer can't be parsed: {error}") from error
+        finally:
+            self._timeouts.discard(timeout)
+
+    async def _answer(
+        self, response: httpx.Response, on_draft: OnDraft | None, on_done: OnDone | None
+    ) -> tuple[Candidate, ...]:
+        if response.status_code != httpx.codes.OK:
+            raise self._error(await _problem(response))
+        candidates: list[Candidate] = []
+        async for event in _events(response):
+            match event:
+                case Draft(texts, step) if on_draft is not None:
+                    on_draft(texts, step)
+                case Found(candidate, early=False):
+                    candidates.append(candidate)
+                case Done() as done:
+                    if on_done is not None:
+                        on_done(done)
+                    return tuple(candidates)
+                case Problem() as problem:
+                    raise self._error(problem)
+                case _:
+                    pass
         raise self._gone()
 
     def _gone(self) -> LinkLostError:
         if self.is_silent:
             return LinkLostError(f"the engine does not respond (process {self.state.pid})")
         return LinkLostError("the engine ended while it was answering", crashed=not self.said_bye)
-
-    def _keep(self, task: asyncio.Future[tuple[Candidate, ...]]) -> None:
-        """Let a cancelled request end in the background; `close` waits for it."""
-        self._closing.add(task)
-        task.add_done_callback(self._forget)
-
-    def _forget(self, task: asyncio.Future[Any]) -> None:
-        self._closing.discard(task)
-        # Read the exception, because asyncio logs exceptions that were never read.
-        if not task.cancelled():
-            task.exception()
 
     async def info(self) -> Fields:
         """Return the engine's description of itself; raise LinkLostError when it does not respond."""
@@ -203,7 +180,7 @@ class Link:
         except asyncio.CancelledError:
             closing = asyncio.ensure_future(_close(opening))
             self._closing.add(closing)
-            closing.add_done_callback(self._forget)
+            closing.add_done_callback(self._closing.discard)
             raise
         try:
             yield response
@@ -224,8 +201,11 @@ class Link:
         except (httpx.HTTPError, OSError, WireError):
             pass
         finally:
-            self.lost = True
-            self._ended.set()
+            self.lost = self._has_ended = True
+            # Wait briefly for a request's own error, which says more than the end of the lease.
+            for timeout in self._timeouts:
+                if not timeout.expired():
+                    timeout.reschedule(self._now() + (0.0 if self.is_silent else 1.0))
             if not self._opened.done():
                 self._opened.set_exception(SilentError(self.state) if self.is_silent else LinkLostError("no engine responds"))
                 self._opened.exception()  # asyncio logs exceptions that were never read
@@ -355,7 +335,7 @@ async def _events(response: httpx.Response, on_line: Callable[[], None] = lambda
 
 async def _close(opening: asyncio.Future[httpx.Response]) -> None:
     """Wait for an unused response, and close it."""
-    with contextlib.suppress(httpx.HTTPError, OSError):
+    with contextlib.suppress(Exception):  # no request waits for it
         await (await opening).aclose()
 
 

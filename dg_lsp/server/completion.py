@@ -1,7 +1,7 @@
 """One request for suggestions, from the editor's position to the reply: reuse, wait, ask, show.
 
-This module holds the order of these steps. The decisions are pure functions in other modules: `when` not to suggest,
-`debounce` (how long to wait), `reuse` (which earlier answers still fit) and `show` (whether to show an answer). `inflight`
+This module holds the order of these steps. The decisions are pure functions in other modules: `when` not to suggest and
+how long to wait, `reuse` (which earlier answers still fit) and `show` (whether to show an answer). `inflight`
 holds running requests to the engine; `usage` counts what the user does with suggestions. A newer request for a document
 ends the older one with no suggestions. It also cancels the engine's work, unless the running answer may still fit.
 """
@@ -13,16 +13,11 @@ import itertools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
-from dg_lsp.core import holes, polish, positions
-from dg_lsp.core import syntax as syntaxes
-from dg_lsp.core.syntax import Syntax
-from dg_lsp.core.values import Budget, Hole, Import, Span
+from dg_lsp.core import holes, positions
+from dg_lsp.core.values import Budget, Span
 from dg_lsp.infill import pipeline
-from dg_lsp.infill.pipeline import Suggestion
-from dg_lsp.server import debounce, reuse, show, when
-from dg_lsp.server.debounce import Rhythm
+from dg_lsp.server import reuse, show, when
 from dg_lsp.server.inflight import EngineAnswer, Flights
 from dg_lsp.server.outline import Outlines
 from dg_lsp.server.resident import Resident
@@ -30,7 +25,7 @@ from dg_lsp.server.reuse import Cache, Offer
 from dg_lsp.server.snapshot import Snapshot, Snapshots
 from dg_lsp.server.stats import Statistics
 from dg_lsp.server.usage import Usage
-from dg_lsp.server.when import Moment, Reason
+from dg_lsp.server.when import Moment, Reason, Rhythm
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +116,7 @@ class Completer:
             if (reason := when.reason(moment, settings)) is not None:
                 return self._nothing(reason)
         if request.automatic and self._flights.joinable(now.place, self.rhythm.latency_ms) is None:
-            wait_ms = debounce.wait_ms(
+            wait_ms = when.wait_ms(
                 self.rhythm, self._clock(), moment.before, moment.after, client_ms=request.client_ms, fixed=settings.debounce
             )
             if await _set_within(turn, wait_ms / 1000):
@@ -180,11 +175,7 @@ class Completer:
         latency_ms = 1000 * (self._clock() - started)
         self.rhythm = self.rhythm.answered(latency_ms)
         self._statistics.counts.took(latency_ms)
-        offers = tuple(
-            Offer(sure.text, item.candidate.confidence, next(self._ids), sure.imports)
-            for item in answer.suggestions
-            for sure in [_sure_text(item, hole, now, syntax)]
-        )
+        offers = tuple(show.offer(item, hole, now, syntax, next(self._ids)) for item in answer.suggestions)
         # Do not cache an answer that the deadline cut short.
         if all(item.candidate.finished for item in answer.suggestions):
             self._cache.keep(now.place, offers, n_candidates, self._clock())
@@ -200,18 +191,20 @@ class Completer:
             return self._nothing(reason)
         doc, language = now.doc, now.document.language
         is_current = now.is_current
-        answer = Reply(now.index, request.offset, offers_to_show, language=language)
-        if request.selected is not None:
+        if request.selected is not None and is_current:
             span, selected_text = request.selected
             whole_offers = tuple(replace(offer, text=selected_text + offer.text) for offer in offers_to_show)
             answer = Reply(now.index, span.start, whole_offers, span, language)
-        if not is_current:
-            moved = None
-            if doc.is_open and request.selected is None:
-                moved = reuse.realigned(now.index.text, request.offset, offers_to_show, doc.index.text)
-            if moved is None:
-                return self._nothing(MOVED)
+        elif is_current:
+            answer = Reply(now.index, request.offset, offers_to_show, language=language)
+        elif (
+            doc.is_open
+            and request.selected is None
+            and (moved := reuse.realigned(now.index.text, request.offset, offers_to_show, doc.index.text))
+        ):
             answer = Reply(doc.index, *moved, language=language)
+        else:
+            return self._nothing(MOVED)
         self.usage.sent(answer.offers)
         if answer.replaced is None:
             self.usage.watch(request.uri, answer.index.text, answer.at, answer.offers[0])
@@ -280,35 +273,6 @@ class Completer:
             engine=self._resident.trouble() if request.automatic else "",
             lost=now.doc.lost,
         )
-
-
-class _Sure(NamedTuple):
-    """A text to offer, and what the file must import for it."""
-
-    text: str
-    imports: tuple[Import, ...]
-
-
-def _sure_text(item: Suggestion, hole: Hole, now: Snapshot, syntax: Syntax | None) -> _Sure:
-    """Return the suggestion's text up to its first uncertain token, or all of it where no shorter text is valid alone."""
-    text = item.edits[0].text
-    doubt = show.doubt(item.candidate, text, hole.lead, now.settings.token_threshold)
-    whole = now.with_text(syntax, text) if doubt is not None else None
-    ends: tuple[int, ...] = ()
-    # In code that does not parse, a cut's own syntax errors could not be told apart.
-    if whole is not None and not whole.errors:
-        ends = tuple(end - now.offset for end in whole.token_ends(Span(now.offset, now.offset + len(text))))
-    for cut in show.cuts(text, doubt, ends):
-        shorter = now.with_text(syntax, cut)
-        # A cut may leave half a construct, such as an open bracket, which the whole text closes.
-        if whole is not None and shorter is not None and syntaxes.adds_errors(shorter, whole):
-            continue
-        # Polish the cut text too: the parser accepts `x = self.` when another line follows.
-        alone = replace(item.candidate, texts=(cut[len(hole.lead) :],))
-        polished = polish.to_edits(alone, (hole,), now.document, syntax=syntax, is_file=now.is_file, sources=now.sources)
-        if polished.edits:
-            return _Sure(polished.edits[0].text, polished.imports)
-    return _Sure(text, item.imports)
 
 
 def _no_answer(why: str) -> Reason:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Span
+from dg_lsp.server.background import Background
 
 FRESH_S = 30.0
 # Wait this long before collecting, so that the request that needs the outline is sent first.
@@ -35,9 +36,7 @@ class Outlines:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """Start empty; `clock` returns the time in seconds."""
-        self._clock = clock
-        self._cache: dict[str, tuple[float, Signatures]] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._signatures = Background[str, Signatures](clock, (), fresh_s=FRESH_S)
 
     def quick(
         self, uri: str, syntax: Syntax | None, window_chars: int, whole: Callable[[], Syntax | None] | None = None
@@ -49,11 +48,10 @@ class Outlines:
         """
         if syntax is None:
             return None
-        at, signatures = self._cache.get(uri, (-FRESH_S, ()))
-        if len(syntax.text) <= window_chars:
-            signatures = ()
-        elif self._clock() - at >= FRESH_S and uri not in self._tasks:
-            self._tasks[uri] = asyncio.ensure_future(self._collect(uri, whole or (lambda: syntax)))
+        signatures: Signatures = ()
+        if len(syntax.text) > window_chars:
+            self._signatures.renew(uri, lambda: _collect(whole or (lambda: syntax)))
+            signatures = self._signatures.get(uri)
         quick = _SyntaxWithOutline(syntax.text, syntax.language, syntax.tree, syntax.offsets, syntax.parts)
         # Copy the cached properties too, so that they are not computed again. The class is frozen, so write to __dict__.
         quick.__dict__.update(syntax.__dict__)
@@ -62,18 +60,14 @@ class Outlines:
 
     def forget(self, uri: str) -> None:
         """Forget a document that was closed."""
-        self._cache.pop(uri, None)
+        self._signatures.forget(uri)
 
     async def close(self) -> None:
-        """Cancel all collecting."""
-        for task in self._tasks.values():
-            task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        """Stop all collecting."""
+        await self._signatures.close()
 
-    async def _collect(self, uri: str, whole: Callable[[], Syntax | None]) -> None:
-        try:
-            await asyncio.sleep(PAUSE_S)
-            syntax = whole()
-            self._cache[uri] = (self._clock(), await asyncio.to_thread(syntax.outline) if syntax is not None else ())
-        finally:
-            self._tasks.pop(uri, None)
+
+async def _collect(whole: Callable[[], Syntax | None]) -> Signatures:
+    await asyncio.sleep(PAUSE_S)
+    syntax = whole()
+    return await asyncio.to_thread(syntax.outline) if syntax is not None else ()

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from dg_lsp.core import confidence
+from dg_lsp.core import confidence, polish
+from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.confidence import Calibrated, Confidence, Ranked, Threshold
-from dg_lsp.core.values import Candidate
+from dg_lsp.core.syntax import Syntax
+from dg_lsp.core.values import Candidate, Hole, Span
+from dg_lsp.infill.pipeline import Suggestion
 from dg_lsp.server.reuse import Offer, Place, Rejections
 from dg_lsp.server.settings import Settings
+from dg_lsp.server.snapshot import Snapshot
 from dg_lsp.server.when import Reason
 
 # Each cut costs one parse.
@@ -98,3 +102,25 @@ def cuts(text: str, doubt: Doubt | None, ends: Iterable[int] = ()) -> Iterator[s
             return
         yield head
         end = text.rfind("\n", 0, end)
+
+
+def offer(item: Suggestion, hole: Hole, now: Snapshot, syntax: Syntax | None, offer_id: int) -> Offer:
+    """Return the suggestion's text up to its first uncertain token, or all of it where no shorter text is valid alone."""
+    text = item.edits[0].text
+    unsure = doubt(item.candidate, text, hole.lead, now.settings.token_threshold)
+    whole = now.with_text(syntax, text) if unsure is not None else None
+    ends: tuple[int, ...] = ()
+    # In code that does not parse, a cut's own syntax errors could not be told apart.
+    if whole is not None and not whole.errors:
+        ends = tuple(end - now.offset for end in whole.token_ends(Span(now.offset, now.offset + len(text))))
+    for cut in cuts(text, unsure, ends):
+        shorter = now.with_text(syntax, cut)
+        # A cut may leave half a construct, such as an open bracket, which the whole text closes.
+        if whole is not None and shorter is not None and syntaxes.adds_errors(shorter, whole):
+            continue
+        # Polish the cut text too: the parser accepts `x = self.` when another line follows.
+        alone = replace(item.candidate, texts=(cut[len(hole.lead) :],))
+        polished = polish.to_edits(alone, (hole,), now.document, syntax=syntax, is_file=now.is_file, sources=now.sources)
+        if polished.edits:
+            return Offer(polished.edits[0].text, item.candidate.confidence, offer_id, polished.imports)
+    return Offer(text, item.candidate.confidence, offer_id, item.imports)

@@ -1,12 +1,15 @@
-"""Decide when not to suggest anything: rules in a fixed order, each with a reason for the log and the status.
+"""Decide when not to suggest anything, and how long an unprompted request waits.
 
-Pure. This module does not know the protocol. Callers look up ignore files and the engine's state, and pass the results.
+The rules have a fixed order, and each has a reason for the log and the status. The wait depends on the user's typing speed,
+the text around the cursor, the engine's latency and the editor's own debounce. Pure: the caller passes the time, and what it
+has looked up about ignore files and the engine. This module does not know the protocol.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from dg_lsp.core import literals
@@ -19,6 +22,17 @@ MAX_FILE_CHARS = 1_000_000
 """Longer files get suggestions only on request: they are rarely written by hand, and each keystroke would be slow."""
 OPEN_CHARS = 2_000
 """How far back to look for the start of an unterminated string or comment."""
+
+
+# Longer gaps are pauses; shorter ones come from a macro, not from typing.
+MIN_GAP_S, MAX_GAP_S = 0.02, 0.6
+N_GAPS = 40
+# Defaults before anything was measured: an average typist, and an engine of medium speed.
+USUAL_GAP_S, USUAL_LATENCY_MS = 0.18, 300.0
+MIN_WAIT_MS, MAX_WAIT_MS = 30.0, 800.0
+
+# After these the user probably wants a suggestion at once: an open bracket, an operator, a keyword, an empty line.
+_INVITES = re.compile(r"(?:[([{=,:.>]|\b(?:return|in|and|or|not|if|import|new)\s?)\s*$|^\s*$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,3 +153,54 @@ def _string(moment: Moment, settings: Settings) -> Reason | None:
 # These hold for explicit requests too. An explicit request gets an engine failure as an error instead of a reason.
 HARD_RULES: tuple[Rule, ...] = (_off, _lost, _refused)
 RULES: tuple[Rule, ...] = (*HARD_RULES, _language, _large, _manual, _engine, _mid_word, _comment, _string)
+
+
+@dataclass(frozen=True, slots=True)
+class Rhythm:
+    """The time of the last keystroke, the recent gaps between keystrokes, and the engine's recent latencies."""
+
+    last: float | None = None
+    gaps: tuple[float, ...] = ()
+    latencies_ms: tuple[float, ...] = ()
+
+    def typed(self, now: float) -> Rhythm:
+        """Return the rhythm after a keystroke."""
+        gap = now - self.last if self.last is not None else 0.0
+        gaps = (*self.gaps, gap)[-N_GAPS:] if MIN_GAP_S <= gap <= MAX_GAP_S else self.gaps
+        return replace(self, last=now, gaps=gaps)
+
+    def answered(self, latency_ms: float) -> Rhythm:
+        """Return the rhythm after an answer from the engine."""
+        return replace(self, latencies_ms=(*self.latencies_ms, latency_ms)[-10:])
+
+    @property
+    def gap_ms(self) -> float:
+        """The median gap between keystrokes; a default before five gaps were measured."""
+        return 1000 * (_median(self.gaps) if len(self.gaps) >= 5 else USUAL_GAP_S)
+
+    @property
+    def latency_ms(self) -> float:
+        """The engine's median latency; a default before the first answer."""
+        return _median(self.latencies_ms) if self.latencies_ms else USUAL_LATENCY_MS
+
+
+def wait_ms(rhythm: Rhythm, now: float, before: str, after: str, *, client_ms: float, fixed: int | None) -> float:
+    """Return the remaining time to wait, given the line's text before and after the cursor.
+
+    The wait is longer than a gap between keystrokes, so that no suggestion appears while the user types on. It is shorter after
+    text such as an open bracket, and with a slow engine. The time since the last keystroke and the editor's own debounce
+    are subtracted. `fixed` is the user's setting; it replaces all of this.
+    """
+    if fixed is not None:
+        return float(fixed)
+    factor = 1.0 if _INVITES.search(before) and not after.strip(" )]}\"'`;:,") else 1.6
+    # Ask a slow engine earlier, to save time; its work can be cancelled when the user types on.
+    slow_ms = max(0.0, rhythm.latency_ms - USUAL_LATENCY_MS) / 4
+    elapsed_ms = 1000 * (now - rhythm.last) if rhythm.last is not None else client_ms
+    usual_ms = min(max(factor * rhythm.gap_ms - slow_ms, MIN_WAIT_MS), MAX_WAIT_MS)
+    return max(0.0, usual_ms - max(min(elapsed_ms, MAX_WAIT_MS), client_ms))
+
+
+def _median(values: tuple[float, ...]) -> float:
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2]

@@ -31,6 +31,8 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = str(ROOT / "dg_lsp") + os.sep
 MOST_MODULES, MOST_FUNCTIONS = 45, 300
 PATIENCE_S = 120.0
+PREPARING = "_foresee"
+"""The function in which the engine prepares for the next request, which may begin before the answer has arrived."""
 
 SHAPES = '''\
 """Shapes, which the window draws."""
@@ -73,16 +75,22 @@ def area(width: int, height: int) -> int:
 
 
 class Tracer:
-    """Counts the calls of functions of dg_lsp in all threads that start after it, while it is on."""
+    """Counts the calls of functions of dg_lsp in all threads that start after it, while it is on.
+
+    It leaves out what runs below `PREPARING`.
+    """
 
     def __init__(self) -> None:
         self._is_on = False
+        self._preparing: set[int] = set()  # the threads that prepare for the next request
         self._codes: Counter[CodeType] = Counter()
         threading.setprofile(self._called)
         sys.setprofile(self._called)
 
     def _called(self, frame: FrameType, event: str, _argument: object) -> None:
-        if self._is_on and event == "call":
+        if frame.f_code.co_name == PREPARING and event in ("call", "return"):
+            (self._preparing.add if event == "call" else self._preparing.discard)(threading.get_ident())
+        elif self._is_on and event == "call" and threading.get_ident() not in self._preparing:
             self._codes[frame.f_code] += 1
 
     @contextlib.contextmanager

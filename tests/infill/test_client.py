@@ -18,16 +18,13 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.core import confidence
-from dg_lsp.core.values import Candidate
 from dg_lsp.infill import client
 from dg_lsp.infill import link as links
 from dg_lsp.infill.client import Breaker, ConnectOptions, EngineBusyError, EngineError, ResidentEngine, connect
 from dg_lsp.infill.life import Failed, Loading, Ready, Starting, State
-from dg_lsp.infill.link import Link, LinkLostError
 from dg_lsp.infill.port import Engine
 from dg_lsp.wire import build, meeting
 from dg_lsp.wire.entry import ENGINE_COMMAND
-from dg_lsp.wire.messages import Ask
 from tests.engine.engine_kit import FILLER, Running, gate, home, request, running, wait_until
 from tests.patience import PATIENCE_S
 from tests.processes import is_gone
@@ -314,41 +311,6 @@ def test_a_failed_start_without_a_waiting_request_logs_no_error(folder: Path) ->
 
     asyncio.run(scenario())
     gc.collect()
-    assert complaints == []
-
-
-class Failing(Link):
-    """A link whose requests fail when it is told so."""
-
-    def __init__(self) -> None:
-        self.is_silent, self.n_running = False, 0
-        self._closing, self._ended = set(), asyncio.Event()
-        self.fails, self.failed = asyncio.Event(), False
-
-    async def _infill(self, *_: object) -> tuple[Candidate, ...]:
-        await self.fails.wait()
-        self.failed = True
-        raise LinkLostError("the engine ended")
-
-
-def test_a_cancellation_in_the_moment_of_a_failure_logs_no_error() -> None:
-    complaints: list[object] = []
-
-    async def scenario() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["message"]))
-        link = Failing()
-        fill = asyncio.ensure_future(link.infill(Ask(request())))
-        await asyncio.sleep(0)
-        link.fails.set()
-        while not link.failed:
-            await asyncio.sleep(0)
-        fill.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await fill
-        del fill, link
-        gc.collect()
-
-    asyncio.run(scenario())
     assert complaints == []
 
 

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.confidence import Calibrated, Ranked
 from dg_lsp.core.values import Candidate, Document
-from dg_lsp.server import debounce, reuse, settings, show, when
-from dg_lsp.server.debounce import Rhythm
+from dg_lsp.server import reuse, settings, show, when
 from dg_lsp.server.reuse import Cache, Offer, Place, Rejections
 from dg_lsp.server.settings import Settings
-from dg_lsp.server.when import Moment, Reason
+from dg_lsp.server.when import Moment, Reason, Rhythm
 
 # When to ask
 
@@ -112,7 +111,7 @@ def test_pauses_and_bursts_do_not_change_the_typing_speed() -> None:
 
 def test_a_fast_typist_waits_less_than_a_slow_one() -> None:
     waits = [
-        debounce.wait_ms(rhythm(*(gap * n for n in range(10))), 9 * gap, "x = f(", "", client_ms=0, fixed=None)
+        when.wait_ms(rhythm(*(gap * n for n in range(10))), 9 * gap, "x = f(", "", client_ms=0, fixed=None)
         for gap in (0.06, 0.15, 0.4)
     ]
     assert waits == sorted(waits)
@@ -131,27 +130,27 @@ def test_a_fast_typist_waits_less_than_a_slow_one() -> None:
     ],
 )
 def test_inviting_places_wait_less(before: str, after: str, invites: bool) -> None:
-    usual = debounce.wait_ms(Rhythm(last=0.0), 0.0, "word", "", client_ms=0, fixed=None)
-    wait = debounce.wait_ms(Rhythm(last=0.0), 0.0, before, after, client_ms=0, fixed=None)
+    usual = when.wait_ms(Rhythm(last=0.0), 0.0, "word", "", client_ms=0, fixed=None)
+    wait = when.wait_ms(Rhythm(last=0.0), 0.0, before, after, client_ms=0, fixed=None)
     assert (wait < usual) == invites
 
 
 def test_the_editors_own_debounce_is_subtracted() -> None:
     now = Rhythm(last=0.0)
-    alone = debounce.wait_ms(now, 0.0, "x = ", "", client_ms=0, fixed=None)
-    assert debounce.wait_ms(now, 0.0, "x = ", "", client_ms=50, fixed=None) == pytest.approx(alone - 50)
-    assert debounce.wait_ms(now, 0.2, "x = ", "", client_ms=200, fixed=None) == 0
+    alone = when.wait_ms(now, 0.0, "x = ", "", client_ms=0, fixed=None)
+    assert when.wait_ms(now, 0.0, "x = ", "", client_ms=50, fixed=None) == pytest.approx(alone - 50)
+    assert when.wait_ms(now, 0.2, "x = ", "", client_ms=200, fixed=None) == 0
 
 
 def test_a_slow_engine_is_asked_sooner() -> None:
     slow = Rhythm(last=0.0).answered(900.0)
-    assert debounce.wait_ms(slow, 0.0, "x", "", client_ms=0, fixed=None) < debounce.wait_ms(
+    assert when.wait_ms(slow, 0.0, "x", "", client_ms=0, fixed=None) < when.wait_ms(
         Rhythm(last=0.0), 0.0, "x", "", client_ms=0, fixed=None
     )
 
 
 def test_a_configured_debounce_is_used_unchanged() -> None:
-    assert debounce.wait_ms(Rhythm(), 0.0, "x", "", client_ms=200, fixed=75) == 75
+    assert when.wait_ms(Rhythm(), 0.0, "x", "", client_ms=200, fixed=75) == 75
 
 
 @given(
@@ -164,7 +163,7 @@ def test_a_wait_is_never_negative_nor_long(at: list[float], latencies: list[floa
     typing = rhythm(*at)
     for latency in latencies:
         typing = typing.answered(latency)
-    assert 0 <= debounce.wait_ms(typing, max([now, *at]), "x", "", client_ms=client_ms, fixed=None) <= debounce.MAX_WAIT_MS
+    assert 0 <= when.wait_ms(typing, max([now, *at]), "x", "", client_ms=client_ms, fixed=None) <= when.MAX_WAIT_MS
 
 
 # What to reuse

@@ -1,0 +1,68 @@
+"""Values that are read in the background, so that no request waits for them: each request uses the last one.
+
+This module knows tasks and time, not what is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+class Background(Generic[Key, Value]):
+    """The last value of each key, and the tasks that read new ones."""
+
+    def __init__(self, clock: Callable[[], float], unread: Value, *, fresh_s: float, share: float = 0.0) -> None:
+        """Start with `unread` for every key.
+
+        A value is old after `fresh_s` seconds, or after `share` times as long as it took to read.
+        """
+        self._clock, self._unread, self._fresh_s, self._share = clock, unread, fresh_s, share
+        self._values: dict[Key, tuple[Value, float]] = {}
+        self._tasks: dict[Key, asyncio.Task[None]] = {}
+
+    def get(self, key: Key) -> Value:
+        """Return the last value of a key."""
+        return self._values.get(key, (self._unread, 0.0))[0]
+
+    def renew(self, key: Key, read: Callable[[], Awaitable[Value]]) -> asyncio.Task[None] | None:
+        """Start reading a value if it is old; return the task that reads it, or None if it is not old.
+
+        The task is cancelled when the key is forgotten.
+        """
+        if key not in self._tasks and self._clock() >= self._values.get(key, (self._unread, -math.inf))[1]:
+            self._tasks[key] = asyncio.ensure_future(self._read(key, read))
+        return self._tasks.get(key)
+
+    def forget(self, key: Key) -> None:
+        """Forget a key's value, and stop reading it."""
+        self._values.pop(key, None)
+        if (task := self._tasks.pop(key, None)) is not None:
+            task.cancel()
+
+    def clear(self) -> None:
+        """Forget all keys."""
+        for key in (*self._values, *self._tasks):
+            self.forget(key)
+
+    async def close(self) -> None:
+        """Stop all reading, and wait until it has ended."""
+        tasks = tuple(self._tasks.values())
+        self.clear()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _read(self, key: Key, read: Callable[[], Awaitable[Value]]) -> None:
+        own_task, start, value = asyncio.current_task(), self._clock(), self.get(key)
+        try:
+            value = await read()
+        finally:
+            if self._tasks.get(key) is own_task:  # the key was not forgotten meanwhile
+                del self._tasks[key]
+                # After an error too, so that the next request does not try again.
+                now = self._clock()
+                self._values[key] = (value, now + max(self._fresh_s, self._share * (now - start)))
