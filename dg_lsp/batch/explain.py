@@ -17,7 +17,7 @@ from dg_lsp.core.importing import Sources
 from dg_lsp.core.values import Candidate, Hole, InfillRequest
 from dg_lsp.core.wording import counted
 from dg_lsp.infill import pipeline
-from dg_lsp.infill.file_context import FileContext
+from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.wire import messages
 from dg_lsp.wire.messages import Ask, Done
 from dg_lsp.wire.visible import one_line, visible

@@ -22,8 +22,9 @@ from dg_lsp.batch.plan import PLACE_FORM, Location, Plan, PlanError
 from dg_lsp.batch.rounds import HoleResult, RunOptions
 from dg_lsp.batch.select import Selection
 from dg_lsp.core.values import Hole
-from dg_lsp.infill.file_context import ContextReader, FileContext
+from dg_lsp.infill.file_context import ContextReader
 from dg_lsp.infill.fill import Fill
+from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.infill.port import Engine
 from dg_lsp.wire import model_names
 

@@ -19,8 +19,8 @@ from dg_lsp.batch.plan import Plan
 from dg_lsp.batch.settle import View
 from dg_lsp.core.values import Budget, Hole, InfillRequest
 from dg_lsp.infill import pipeline
-from dg_lsp.infill.file_context import FileContext
 from dg_lsp.infill.fill import Fill, fills_of, in_turn
+from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.infill.port import Engine, EngineError
 
 # Addresses and times differ between runs. In an instruction they would change the answer each time.
@@ -71,14 +71,7 @@ def request_for(plan: Plan, context: FileContext, group: Sequence[Hole], options
     document = plan.source.document
     budget = Budget(ms=options.deadline_ms * len(group), candidates=options.n_candidates)
     seed = planning.seed_for(options.seed, document, group)
-    return pipeline.to_request(
-        document,
-        group,
-        context.options(budget, seed),
-        syntax=plan.syntax,
-        related=context.related,
-        files=context.files,
-    )
+    return pipeline.to_request(document, group, replace(context, budget=budget, seed=seed), syntax=plan.syntax)
 
 
 @dataclass(frozen=True, slots=True)

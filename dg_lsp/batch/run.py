@@ -20,8 +20,8 @@ from dg_lsp.batch.plan import Plan
 from dg_lsp.batch.rounds import HoleResult, Rounds, RunOptions
 from dg_lsp.batch.settle import View
 from dg_lsp.core.values import Hole
-from dg_lsp.infill.file_context import FileContext
 from dg_lsp.infill.fill import Fill
+from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.infill.port import Engine
 
 N_IN_FLIGHT = 2

@@ -18,9 +18,9 @@ from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Budget, Document, Hole, Snippet, Span
 from dg_lsp.infill import client, config, workspace
 from dg_lsp.infill.config import ConfigError, Guarded
-from dg_lsp.infill.file_context import ContextReader, FileContext
+from dg_lsp.infill.file_context import ContextReader
 from dg_lsp.infill.fill import Fill, FillResult, Task, fill, fills_of
-from dg_lsp.infill.pipeline import RequestOptions
+from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.wire.entry import ENGINE_COMMAND
 
@@ -39,7 +39,7 @@ class Session:
     candidates: int = 4
     deadline_ms: int = 0
     seed: int = 0
-    context: FileContext = field(default_factory=lambda: FileContext(""))
+    context: FileContext = field(default_factory=FileContext)
     reader: ContextReader = field(default_factory=ContextReader)
 
     async def fill_at(
@@ -114,10 +114,10 @@ class Session:
         return await session._filled(document, kinds, min_probability, file_context)
 
     def _task(self, document: Document, parsed: Syntax | None, file_context: FileContext) -> Task:
-        def options(n_holes: int) -> RequestOptions:
-            return file_context.options(Budget(ms=self.deadline_ms * n_holes, candidates=self.candidates), self.seed)
+        def budget(n_holes: int) -> Budget:
+            return Budget(ms=self.deadline_ms * n_holes, candidates=self.candidates)
 
-        return Task(document, parsed, options, file_context.related, file_context.files)
+        return Task(document, parsed, replace(file_context, seed=self.seed), budget)
 
 
 @contextlib.asynccontextmanager
@@ -144,7 +144,7 @@ async def connect(
         candidates=settings.batch_candidates if candidates is None else candidates,
         deadline_ms=settings.batch_deadline if deadline_ms is None else deadline_ms,
         seed=seed,
-        context=FileContext("", window_chars=settings.window_chars, related_chars=settings.related_chars),
+        context=FileContext(window_chars=settings.window_chars, related_chars=settings.related_chars),
     )
     if engine is not None:
         yield session_with(engine)

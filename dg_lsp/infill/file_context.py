@@ -11,46 +11,19 @@ import math
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from dg_lsp.core import repository, secrets
-from dg_lsp.core.importing import Sources
-from dg_lsp.core.repository import IndexedFile, Repository
-from dg_lsp.core.values import Budget, Document, Snippet
+from dg_lsp.core.repository import IndexedFile
+from dg_lsp.core.values import Document
 from dg_lsp.infill import workspace
 from dg_lsp.infill.ignoring import Ignore
-from dg_lsp.infill.pipeline import RequestOptions
+from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.infill.repository import RepositoryIndex
 from dg_lsp.wire import config
-from dg_lsp.wire.settings import DEFAULTS, Settings
+from dg_lsp.wire.settings import Settings
 
 N_TEXTS = 512  # files of a workspace whose text is cached, at most `workspace.MAX_FILE_BYTES` each
-
-
-@dataclass(frozen=True, slots=True)
-class FileContext:
-    """What requests for a file contain besides its text: which file it is, text from others, and the context settings.
-
-    A model sees `path`, which is below the workspace. `own` is the absolute path without links, which is the file's key in an
-    index, or "" if the text is no file. `files` is the index of the workspace, from which each hole gets its own text.
-    """
-
-    path: str
-    related: tuple[Snippet, ...] = ()
-    files: Repository = repository.EMPTY
-    window_chars: int = DEFAULTS.window_chars
-    related_chars: int = DEFAULTS.related_chars
-    own: str = ""
-
-    def options(self, budget: Budget, seed: int = 0, previous: str = "") -> RequestOptions:
-        """Return the options of a request for the file."""
-        return RequestOptions(self.window_chars, self.related_chars, budget, seed, self.path, previous=previous, own=self.own)
-
-    @property
-    def sources(self) -> Sources:
-        """What the file may import from."""
-        return Sources(self.files, self.own)
 
 
 class ContextReader:

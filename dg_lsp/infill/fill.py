@@ -13,11 +13,10 @@ from typing import TypeVar
 from dg_lsp.core import confidence, context, importing, polish, positions, values
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.confidence import Confidence, Ranked, Threshold
-from dg_lsp.core.repository import EMPTY, Repository
 from dg_lsp.core.syntax import Syntax
-from dg_lsp.core.values import Document, Edit, Hole, Import, Snippet
+from dg_lsp.core.values import Budget, Document, Edit, Hole, Import
 from dg_lsp.infill import pipeline
-from dg_lsp.infill.pipeline import Answer, RequestOptions, Suggestion
+from dg_lsp.infill.pipeline import Answer, FileContext, Suggestion
 from dg_lsp.infill.port import Engine
 
 BREAKS, NO_REPAIR = "the answer breaks the syntax", "the answer does not repair the syntax"
@@ -104,16 +103,15 @@ class FillResult:
 class Task:
     """A document and how to fill its holes.
 
-    `options` returns the options of a request for so many holes. `is_file` is False for a notebook cell. With `allow_shrink`,
+    `budget` returns the budget of a request for so many holes. `is_file` is False for a notebook cell. With `allow_shrink`,
     an answer may replace working code by less code. With `repairs`, a fill must reduce the number of syntax errors. A fill
     needs `min_probability`, if that is above 0.
     """
 
     document: Document
     syntax: Syntax | None
-    options: Callable[[int], RequestOptions]
-    related: Sequence[Snippet] = ()
-    files: Repository = EMPTY
+    context: FileContext = field(default_factory=FileContext)
+    budget: Callable[[int], Budget] = lambda _n_holes: Budget()
     is_file: bool = True
     allow_shrink: bool = False
     repairs: bool = False
@@ -125,10 +123,8 @@ class Task:
             engine,
             self.document,
             group,
-            self.options(len(group)),
+            replace(self.context, budget=self.budget(len(group))),
             syntax=self.syntax,
-            related=self.related,
-            files=self.files,
             is_file=self.is_file,
             allow_shrink=self.allow_shrink,
         )

@@ -25,25 +25,33 @@ SPARES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class RequestOptions:
-    """The options of a request: context size, budget, seed, and the file's name in the prompt.
+class FileContext:
+    """What a request for a file contains besides its text: which file it is, text from others, limits, budget and seed.
 
-    `related_chars` limits the text of other files if there is an index of them; otherwise the caller has limited it.
-    `previous` is the rest of an earlier answer for the hole (see `InfillRequest`). `own` is the file's absolute path without
-    links, which is its key in an index; "" if it is unknown.
+    A model sees `path`, which is below the workspace. `own` is the absolute path without links, which is the file's key in an
+    index, or "" if the text is no file. `files` is the index of the workspace, from which each hole gets its own text: then
+    `related_chars` limits the text of other files, otherwise the caller has limited it.
+    `previous` is the rest of an earlier answer for the hole (see `InfillRequest`).
     """
 
+    path: str = ""
+    related: tuple[Snippet, ...] = ()
+    files: Repository = repository.EMPTY
     window_chars: int = DEFAULTS.window_chars
     related_chars: int = DEFAULTS.related_chars
+    own: str = ""
     budget: Budget = field(default_factory=Budget)
     seed: int = 0
-    path: str = ""
     previous: str = ""
-    own: str = ""
 
     def __post_init__(self) -> None:
         if self.window_chars < 1:
             raise ValueError(f"window_chars must be at least 1, not {self.window_chars}")
+
+    @property
+    def sources(self) -> Sources:
+        """What the file may import from."""
+        return Sources(self.files, self.own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +94,9 @@ async def infill(
     engine: Engine,
     document: Document,
     holes: Sequence[Hole],
-    settings: RequestOptions,
+    file_context: FileContext,
     *,
     syntax: Syntax | None = None,
-    related: Sequence[Snippet] = (),
-    files: Repository = repository.EMPTY,
     is_file: bool = False,
     allow_shrink: bool = False,
 ) -> Answer:
@@ -102,39 +108,35 @@ async def infill(
     """
     if not holes:
         return Answer()
-    request = to_request(document, holes, settings, syntax=syntax, related=related, files=files)
+    request = to_request(document, holes, file_context, syntax=syntax)
     candidates = await engine.fill(request)
-    sources = Sources(files, settings.own)
+    sources = file_context.sources
     return to_answer(request, candidates, document, syntax=syntax, is_file=is_file, allow_shrink=allow_shrink, sources=sources)
 
 
 def to_request(
     document: Document,
     holes: Sequence[Hole],
-    settings: RequestOptions,
+    file_context: FileContext,
     *,
     syntax: Syntax | None = None,
-    related: Sequence[Snippet] = (),
-    files: Repository = repository.EMPTY,
 ) -> InfillRequest:
-    """Return the request to the engine for these holes; raise ValueError as `infill` does.
-
-    `related` is text from related files, and `files` the index of all files of the workspace.
-    """
+    """Return the request to the engine for these holes; raise ValueError as `infill` does."""
+    files = file_context.files
     request = context.build(
         document,
         holes,
         syntax=syntax,
-        related=() if files.files else related,
-        path=settings.path,
-        window_chars=settings.window_chars,
-        budget=replace(settings.budget, spares=SPARES),
-        seed=settings.seed,
-        previous=settings.previous,
+        related=() if files.files else file_context.related,
+        path=file_context.path,
+        window_chars=file_context.window_chars,
+        budget=replace(file_context.budget, spares=SPARES),
+        seed=file_context.seed,
+        previous=file_context.previous,
     )
     if not files.files:
         return request
-    return repository.with_repository(request, related, files, settings.related_chars, settings.own)
+    return repository.with_repository(request, file_context.related, files, file_context.related_chars, file_context.own)
 
 
 def to_answer(

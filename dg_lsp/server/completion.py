@@ -151,25 +151,16 @@ class Completer:
 
     async def _fill(self, now: Snapshot, n_candidates: int, turn: str = "") -> EngineAnswer:
         """Return the engine's offers for the snapshot, or why there are none; cache them."""
-        uri, settings, context = now.document.uri, now.settings, now.context
+        uri, settings = now.document.uri, now.settings
         engine = await self._resident.engine(uri, turn)
         syntax = now.syntax()
         hole = holes.at_cursor(now.document, now.offset, syntax)
         budget = Budget(ms=settings.deadline, candidates=n_candidates)
-        options = context.options(budget, previous=self._cache.left_over(now.place, self._clock()))
+        context = replace(now.context, budget=budget, previous=self._cache.left_over(now.place, self._clock()))
         started = self._clock()
         self._statistics.counts.add("asked")
         quick = self._outlines.quick(uri, syntax, settings.window_chars, now.doc.syntax)
-        answer = await pipeline.infill(
-            engine,
-            now.document,
-            (hole,),
-            options,
-            syntax=quick,
-            related=context.related,
-            files=context.files,
-            is_file=now.is_file,
-        )
+        answer = await pipeline.infill(engine, now.document, (hole,), context, syntax=quick, is_file=now.is_file)
         if answer.fired:
             log.debug("polished by %s", ", ".join(answer.fired))
         latency_ms = 1000 * (self._clock() - started)

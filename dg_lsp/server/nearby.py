@@ -19,8 +19,8 @@ from dg_lsp.core import repository
 from dg_lsp.core.repository import Repository
 from dg_lsp.core.values import Document, Snippet
 from dg_lsp.infill import ignoring, workspace
-from dg_lsp.infill.file_context import FileContext
 from dg_lsp.infill.ignoring import Ignore
+from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.infill.repository import RepositoryIndex
 from dg_lsp.server import convert
 from dg_lsp.server.background import Background

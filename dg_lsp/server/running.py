@@ -285,7 +285,7 @@ async def _run(server: DgLanguageServer, params: FillParams, now: Snapshot, bar:
     span = convert.from_points(index, params.start, params.end, encoding)
     attempts = actions.attempts(params.what, document, syntax, span, params.instruction)
     context = await server.nearby.read(document, settings)
-    options = context.options(Budget(ms=settings.action_deadline, candidates=settings.candidates))
+    budget = Budget(ms=settings.action_deadline, candidates=settings.candidates)
     token = secrets.token_hex(6)
     latest: tuple[DraftPart, ...] = ()
 
@@ -308,9 +308,8 @@ async def _run(server: DgLanguageServer, params: FillParams, now: Snapshot, bar:
         task = fill.Task(
             document,
             syntax,
-            lambda _n_holes: options,
-            context.related,
-            context.files,
+            context,
+            lambda _n_holes: budget,
             is_file=now.is_file,
             allow_shrink=True,
             repairs=params.what == "repair",

@@ -15,7 +15,7 @@ from dg_lsp.core.importing import Sources
 from dg_lsp.core.positions import Lines
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Snippet, Span
-from dg_lsp.infill.file_context import FileContext
+from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.server import reuse
 from dg_lsp.server.nearby import Nearby
 from dg_lsp.server.reuse import Place

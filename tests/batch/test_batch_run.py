@@ -15,7 +15,7 @@ from dg_lsp.batch.plan import Plan
 from dg_lsp.batch.rounds import HoleResult, Rounds, RunOptions
 from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Candidate, Hole, InfillRequest, Snippet
-from dg_lsp.infill.file_context import FileContext
+from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.infill.port import Engine, EngineError
 from tests.batch.engines import Filling, planned
 

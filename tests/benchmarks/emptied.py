@@ -53,7 +53,7 @@ def main(folder: str, n: int, seed: int) -> int:
     reasons = Counter[str]()
     for body in every[:n]:
         document, tree, hole = body.document, body.tree, body.hole
-        settings = pipeline.RequestOptions(path=document.uri, budget=values.Budget(candidates=N_CANDIDATES))
+        settings = pipeline.FileContext(path=document.uri, budget=values.Budget(candidates=N_CANDIDATES))
         request = pipeline.to_request(document, (hole,), settings, syntax=tree)
         task = filler.start(request)
         while task.step():

@@ -46,7 +46,7 @@ def written(folder: str) -> Iterator[tuple[str, float | None]]:
     for task in tasks():
         document = Document(f"file:///{task.path}", task.language, task.prompt + task.suffix)
         tree = syntax.of(document)
-        request = pipeline.to_request(document, (task.hole,), pipeline.RequestOptions(path=task.path), syntax=tree)
+        request = pipeline.to_request(document, (task.hole,), pipeline.FileContext(path=task.path), syntax=tree)
         work = filler.start(request)
         while work.step():
             pass

@@ -100,7 +100,7 @@ def answer(filler: LocalFiller, position: Position, previous: str = "") -> str:
     document = Document(f"file:///{position.path}", "python", position.before + position.after)
     tree = syntax.of(document)
     hole = holes.at_cursor(document, len(position.before), tree)
-    options = pipeline.RequestOptions(path=position.path, previous=previous)
+    options = pipeline.FileContext(path=position.path, previous=previous)
     request = pipeline.to_request(document, (hole,), options, syntax=tree)
     task = filler.start(request)
     while task.step():

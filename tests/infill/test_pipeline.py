@@ -10,19 +10,19 @@ import pytest
 from dg_lsp.core import holes, syntax
 from dg_lsp.core.values import Budget, Candidate, Document, Hole, InfillRequest, Snippet, Span, apply
 from dg_lsp.infill import pipeline
-from dg_lsp.infill.pipeline import Answer, RequestOptions
+from dg_lsp.infill.pipeline import Answer, FileContext
 from dg_lsp.infill.port import EngineError
 from tests.fakes import FailingEngine, ScriptedEngine, drawn
 
-THREE = RequestOptions(budget=Budget(candidates=3))
+THREE = FileContext(budget=Budget(candidates=3))
 
 
-def infilled(engine: Any, text: str, settings: RequestOptions | None = None, **related: Any) -> tuple[Answer, list[str]]:
+def infilled(engine: Any, text: str, settings: FileContext | None = None) -> tuple[Answer, list[str]]:
     """Return the answer for the drawn holes of a Python text, and the text with each of its suggestions."""
     document, holes = drawn(text, language="python")
     tree = syntax.of(document)
-    settings = settings or RequestOptions(budget=Budget(candidates=4))
-    answer = asyncio.run(pipeline.infill(engine, document, holes, settings, syntax=tree, **related))
+    settings = settings or FileContext(budget=Budget(candidates=4))
+    answer = asyncio.run(pipeline.infill(engine, document, holes, settings, syntax=tree))
     return answer, [apply(document.text, suggestion.edits) for suggestion in answer.suggestions]
 
 
@@ -50,7 +50,7 @@ def test_dropped_candidates_have_reasons() -> None:
 
 def test_a_dropped_candidate_is_replaced_by_a_worse_one() -> None:
     engine = ScriptedEngine("f(", "", "1", "2", "3")
-    _, texts = infilled(engine, "x = ⟦⟧\n", RequestOptions(budget=Budget(candidates=2)))
+    _, texts = infilled(engine, "x = ⟦⟧\n", FileContext(budget=Budget(candidates=2)))
     assert texts == ["x = 1\n", "x = 2\n"]
     assert [request.budget for request in engine.requests] == [Budget(candidates=2, spares=pipeline.SPARES)]
 
@@ -79,8 +79,8 @@ def test_no_suggestion_has_a_reason() -> None:
 def test_the_engine_is_asked_as_the_settings_say() -> None:
     engine = ScriptedEngine("1")
     snippet = Snippet("b.py", "y = 2\n")
-    settings = RequestOptions(window_chars=5, budget=Budget(ms=7, candidates=2), seed=3, path="a.py")
-    infilled(engine, "a = 1\nb = 2\nx = ⟦⟧\n", settings, related=[snippet])
+    settings = FileContext(window_chars=5, budget=Budget(ms=7, candidates=2), seed=3, path="a.py", related=(snippet,))
+    infilled(engine, "a = 1\nb = 2\nx = ⟦⟧\n", settings)
     (request,) = engine.requests
     assert (request.prefix, request.suffix, request.path, request.seed) == ("x = ", "\n", "a.py", 3)
     assert request.budget == Budget(ms=7, candidates=2, spares=pipeline.SPARES)
@@ -101,12 +101,12 @@ def test_an_engine_s_failure_is_the_caller_s_to_tell() -> None:
 def test_holes_that_overlap_are_refused() -> None:
     holes = [Hole(Span(0, 2), "cursor"), Hole(Span(1, 3), "cursor")]
     with pytest.raises(ValueError, match="overlap"):
-        asyncio.run(pipeline.infill(ScriptedEngine(), Document("", "", "abc"), holes, RequestOptions()))
+        asyncio.run(pipeline.infill(ScriptedEngine(), Document("", "", "abc"), holes, FileContext()))
 
 
 def test_a_window_has_text() -> None:
     with pytest.raises(ValueError, match="window_chars must be at least 1, not 0"):
-        RequestOptions(window_chars=0)
+        FileContext(window_chars=0)
 
 
 class WaitingEngine:
@@ -130,7 +130,7 @@ def test_cancelling_the_caller_cancels_the_engine() -> None:
     async def cancelled() -> bool:
         engine = WaitingEngine()
         document, holes = drawn("x = ⟦⟧\n")
-        task = asyncio.ensure_future(pipeline.infill(engine, document, holes, RequestOptions()))
+        task = asyncio.ensure_future(pipeline.infill(engine, document, holes, FileContext()))
         await engine.asked.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -164,5 +164,5 @@ def test_holes_of_a_document_are_filled(language: str, text: str, answer: str, e
     document = Document("", language, text)
     tree = syntax.of(document)
     holes_of_document = holes.in_document(document, tree, frozenset({"bodies", "markers"}))
-    result = asyncio.run(pipeline.infill(ScriptedEngine(answer), document, holes_of_document, RequestOptions(), syntax=tree))
+    result = asyncio.run(pipeline.infill(ScriptedEngine(answer), document, holes_of_document, FileContext(), syntax=tree))
     assert apply(text, result.suggestions[0].edits) == expected

@@ -10,7 +10,7 @@ from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core import values
 from dg_lsp.core.confidence import Calibrated, Confidence, Ranked, Threshold, is_sure
 from dg_lsp.core.values import Candidate, Document, Hole, InfillRequest, Span
-from dg_lsp.infill import fill, pipeline
+from dg_lsp.infill import fill
 from dg_lsp.infill.fill import FillResult
 from dg_lsp.infill.port import Engine
 from dg_lsp.server import actions
@@ -107,7 +107,7 @@ def done(what: str, text: str, engine: Answering, language: str = "python") -> t
         return engine
 
     attempts = actions.attempts(what, document, syntax, span)
-    task = fill.Task(document, syntax, lambda _n_holes: pipeline.RequestOptions(), is_file=False, repairs=what == "repair")
+    task = fill.Task(document, syntax, is_file=False, repairs=what == "repair")
     result = asyncio.run(fill.fill(attempts, task, engine_for))
     return values.apply(document.text, result.edits), result
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.core import holes, syntax
-from dg_lsp.core.values import Budget, Document
+from dg_lsp.core.values import Document
 from dg_lsp.infill import pipeline
 from dg_lsp.server.nearby import Nearby
 from dg_lsp.server.settings import Settings
@@ -161,8 +161,7 @@ def test_a_hole_gets_no_text_of_its_own_file_on_the_disk(tmp_path: Path, file: s
             await asyncio.sleep(0.01)
         await nearby.read(document, Settings(related_chars=8_000))
         context = nearby.context(document, Settings(related_chars=8_000))
-        options = context.options(Budget())
-        request = pipeline.to_request(document, (hole,), options, related=context.related, files=context.files)
+        request = pipeline.to_request(document, (hole,), context)
         assert "def check" in str(request.related)
         assert "discount_of" not in str(request.related)
         await nearby.close()

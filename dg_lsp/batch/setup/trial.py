@@ -70,7 +70,7 @@ async def measure(options: ConnectOptions) -> tuple[float, float]:
             tree = syntax.of(document)
             bodies = holes.in_document(document, tree, frozenset({"bodies"}))
             hole = bodies or (holes.at_cursor(document, at + len("return self.wid"), tree),)
-            request = pipeline.RequestOptions(budget=Budget(ms=DEADLINE_MS), path="shapes.py")
+            request = pipeline.FileContext(budget=Budget(ms=DEADLINE_MS), path="shapes.py")
             # The first request loads the model and encodes the prefix, as in an editor before the first key.
             for _ in range(2):
                 began = time.perf_counter()
@@ -85,7 +85,7 @@ async def take(options: ConnectOptions) -> Trial:
     document = Document("sample:shapes.py", "python", SAMPLE)
     tree = syntax.of(document)
     places = holes.in_document(document, tree, frozenset({"bodies"}))
-    options_of_request = pipeline.RequestOptions(budget=Budget(ms=DEADLINE_MS), path="shapes.py")
+    options_of_request = pipeline.FileContext(budget=Budget(ms=DEADLINE_MS), path="shapes.py")
     async with client.connect(options) as engine:
         began = time.perf_counter()
         answer = await pipeline.infill(engine, document, places, options_of_request, syntax=tree, is_file=True)
