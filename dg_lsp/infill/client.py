@@ -169,9 +169,6 @@ class ResidentEngine:
                     self._feed(lives.Answered())
                     return candidates
             raise AssertionError  # the last attempt returns or raises
-        except asyncio.CancelledError:
-            self._feed(lives.Cancelled())
-            raise
         finally:
             self._n_filling -= 1
             self._let_go()

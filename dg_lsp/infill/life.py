@@ -1,7 +1,7 @@
 """The life of one engine as a client sees it: a state machine with one pure transition function, `next`.
 
 The client passes events in and carries out the actions that `next` returns. Nothing here waits, reads a clock or touches a
-process. Cancelling a request changes nothing, because the next request needs the same engine.
+process. A cancelled request is no event, because the next request needs the same engine.
 """
 
 from __future__ import annotations
@@ -71,11 +71,6 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Cancelled:
-    """A request was cancelled."""
-
-
-@dataclass(frozen=True, slots=True)
 class Reported:
     """The engine reported the progress of loading."""
 
@@ -133,7 +128,7 @@ class Stopped:
     """The client disconnects from the engine."""
 
 
-Event = Asked | Cancelled | Reported | Connected | Answered | Silent | Exited | Refused | Tick | Stopped
+Event = Asked | Reported | Connected | Answered | Silent | Exited | Refused | Tick | Stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +224,7 @@ def next(life: Life, event: Event) -> tuple[Life, tuple[Action, ...]]:  # noqa: 
             # Restart at once, as often as the breaker allows, because the next keystroke needs the engine. An engine that
             # ends before it served a request counts as crashed, even when it announced its end.
             return _start(_crashed(life, now), now, drops=True)
-    # A cancelled request changes nothing, and neither does an event from an engine that was given up.
+    # An event from an engine that was given up changes nothing.
     return life, ()
 
 

@@ -17,7 +17,6 @@ from dg_lsp.infill.life import (
     Answered,
     Asked,
     Breaker,
-    Cancelled,
     Connected,
     Drop,
     Event,
@@ -56,12 +55,6 @@ def test_the_first_request_starts_the_engine_and_the_next_does_not() -> None:
     now, actions = after(Asked(0))
     assert (now.state, actions) == (Starting(0), (Join(0),))
     assert life.next(now, Asked(1)) == (now, ())
-
-
-def test_a_cancelled_request_changes_nothing() -> None:
-    for events in ((Asked(0),), UP[:2], UP):
-        now, _ = after(*events)
-        assert life.next(now, Cancelled()) == (now, ())
 
 
 def test_ready_follows_from_the_engine_not_from_an_answer() -> None:
@@ -244,7 +237,6 @@ class World:
             case "cancel":
                 if self.waiting:
                     self.waiting.pop()
-                    self.feed(Cancelled())
             case "kill" if up:
                 self.feed(Exited(self.now, is_crash=True))
             case "leave" if up:
