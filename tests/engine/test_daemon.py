@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -12,19 +13,25 @@ import socket
 import stat
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
+import uvicorn
 
+from dg_lsp.engine.serve import daemon, worker
 from dg_lsp.engine.serve.daemon import DaemonError, Moment, loader, next_action
+from dg_lsp.engine.serve.jobs import Limits
 from dg_lsp.engine.serve.logs import Discreet
+from dg_lsp.engine.serve.service import Service
 from dg_lsp.wire import build, meeting
 from dg_lsp.wire.entry import ENGINE_COMMAND
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.meeting import EngineFiles, EngineId, EngineSettings, MeetingError, State
 from tests.engine.engine_kit import FILLER, ROOT, body, engine_id, gate, home, post, running, wait_until
+from tests.engine.toy_filler import ToyFiller
 from tests.patience import PATIENCE_S
 from tests.processes import is_gone
 
@@ -72,6 +79,32 @@ def test_next_action_unloads_and_exits_only_when_unused(
     at: Moment, settings: EngineSettings, now: float, expected: tuple[str, float | None]
 ) -> None:
     assert next_action(at, settings, now) == expected
+
+
+def test_nothing_holds_the_model_when_its_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    models: list[weakref.ref[ToyFiller]] = []
+    held: list[bool] = []
+
+    def load(_: object) -> ToyFiller:
+        model = ToyFiller("auto")
+        models.append(weakref.ref(model))
+        return model
+
+    async def main() -> None:
+        service = Service(load, Limits(), EngineId(), EngineSettings(unload_after_s=0.01))
+        service.start()
+        lease = service.take_lease(warm=False)
+        watching = asyncio.ensure_future(daemon._watch(service, uvicorn.Server(uvicorn.Config(lambda: None))))
+        async with asyncio.timeout(PATIENCE_S):
+            while not held:
+                await lease.take(1.0)
+        service.stop("the test is over")
+        await watching
+        service.worker.close()
+
+    monkeypatch.setattr(worker, "give_back_memory", lambda: held.append(models[0]() is not None))
+    asyncio.run(main())
+    assert held == [False]
 
 
 def test_files_are_private_and_removed_at_the_end(folder: Path) -> None:
