@@ -106,6 +106,7 @@ class Resident:
         self._settings: Settings | None = None
         self._state: State = Absent()
         self._failure: tuple[str, float] | None = None
+        self._is_remote = False
         self._opening: asyncio.Task[Warm] | None = None
         self._warming: asyncio.Task[None] | None = None
         self._has_started = asyncio.Event()
@@ -113,6 +114,7 @@ class Resident:
     def start(self, settings: Settings) -> None:
         """Connect to the engine in the background; disconnect from the one before."""
         old, self._settings, self._failure = self._opening, settings, None
+        self._is_remote = is_remote(settings.model)
         self._opening = asyncio.ensure_future(self._open(settings, old))
         self._warming = asyncio.ensure_future(self._warm())
         self._has_started.set()
@@ -149,7 +151,7 @@ class Resident:
             why = self.condition.message or "it is not ready"
             raise EngineError(f"the engine was not connected within {JOIN_PATIENCE_S / 60:.0f} min: {why}") from None
         privacy = None
-        if self._settings is not None and is_remote(self._settings.model):
+        if self._is_remote:
             from dg_lsp.infill.config import Privacy
 
             privacy = Privacy(self._local_only(uri))
