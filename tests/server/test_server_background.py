@@ -1,0 +1,91 @@
+"""Values that are read in the background: when they are read again, and what an error or a forgotten key does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from dg_lsp.server.background import Background
+
+
+class Source:
+    """A value that counts how often it was read. Reading raises `error`, and waits for `gate`."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.n_read = 0
+        self.error: Exception | None = None
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.values = Background[str, int](lambda: self.now, 0, fresh_s=10.0, share=3.0)
+
+    async def read(self) -> int:
+        self.n_read += 1
+        await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        return self.n_read
+
+    async def renewed(self) -> int:
+        if (task := self.values.renew("a", self.read)) is not None:
+            await asyncio.wait([task])
+            if not task.cancelled():
+                task.exception()
+        return self.values.get("a")
+
+
+def run(scenario: Callable[[Source], Awaitable[None]]) -> None:
+    async def main() -> None:
+        source = Source()
+        await scenario(source)
+        await source.values.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("took_s", "old_at"), [(0.0, 10.0), (5.0, 20.0)])
+def test_a_value_is_read_again_when_it_is_old_and_later_if_reading_is_slow(took_s: float, old_at: float) -> None:
+    async def scenario(source: Source) -> None:
+        source.gate.clear()
+        assert source.values.get("a") == 0
+        task = source.values.renew("a", source.read)
+        assert source.values.renew("a", source.read) is task
+        assert task is not None
+        await asyncio.sleep(0)
+        source.now = took_s
+        source.gate.set()
+        await task
+        source.now = old_at - 0.1
+        assert (await source.renewed(), source.n_read) == (1, 1)
+        source.now = old_at
+        assert (await source.renewed(), source.n_read) == (2, 2)
+
+    run(scenario)
+
+
+def test_an_error_keeps_the_last_value_and_is_not_retried_at_once() -> None:
+    async def scenario(source: Source) -> None:
+        assert await source.renewed() == 1
+        source.now, source.error = 10.0, OSError()
+        assert (await source.renewed(), source.n_read) == (1, 2)
+        assert (await source.renewed(), source.n_read) == (1, 2)
+
+    run(scenario)
+
+
+def test_what_was_being_read_for_a_forgotten_key_is_dropped() -> None:
+    async def scenario(source: Source) -> None:
+        source.gate.clear()
+        task = source.values.renew("a", source.read)
+        assert task is not None
+        await asyncio.sleep(0)
+        source.values.forget("a")
+        source.gate.set()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        assert source.values.get("a") == 0
+        assert await source.renewed() == 2
+
+    run(scenario)
