@@ -55,3 +55,14 @@ def test_of_one_candidate_the_choice_is_a_logistic_regression() -> None:
     assert sum(errors) == pytest.approx(0.0, abs=0.05)
     slope = sum(error * value / spread for error, value in zip(errors, values, strict=True)) + fit.PENALTY * weight * spread
     assert slope == pytest.approx(0.0, abs=0.05)
+
+
+def test_few_holes_leave_the_order_of_the_joint_score() -> None:
+    """Fifty noisy features, of which some seem to help by chance, do not change which candidate is best."""
+    draw, samples = random.Random(6), []
+    for number in range(60):
+        joints = sorted((draw.gauss(-8, 3) for _ in range(5)), reverse=True)
+        noisy = [{"joint": joint} | {f"noise {n}": draw.gauss(0, 1) for n in range(50)} for joint in joints]
+        samples.append(sample(number, noisy, [place == 0 and draw.random() < 0.7 for place in range(5)]))
+    fitted = fit.fit(samples)
+    assert sum(fit.best(each, fitted) == 0 for each in samples) > 55
