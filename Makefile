@@ -101,10 +101,14 @@ $(ENV):
 	@$(PIP) install --upgrade 'pip>=25.1'
 	@touch $@
 
-# Torch first and by itself: where a CPU build is at hand, nothing else then asks for another.
+# Linux without an NVIDIA GPU has no use for CUDA. Where PyTorch's index can't be reached, pip takes what its own index has.
+CUDA_USE := $(wildcard /proc/driver/nvidia/version /dev/nvidiactl /dev/dxg)
+CPU_INDEX := $(if $(CUDA_USE),,$(if $(filter Linux,$(shell uname)),--retries 1 --extra-index-url https://download.pytorch.org/whl/cpu))
+
+# Torch first and by itself: nothing else then asks for another build.
 $(RUN): $(ENV) pyproject.toml constraints.txt
 	@echo "installing dg-lsp and its engine"
-	@$(PIP) install --constraint constraints.txt torch
+	@$(PIP) install --constraint constraints.txt $(CPU_INDEX) torch
 	@$(PIP) install --constraint constraints.txt --editable '.[engine]'
 	@touch $@
 

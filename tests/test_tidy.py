@@ -13,11 +13,11 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-# Written in parts, so that this file does not name what it forbids.
+# Written in parts, so that this file does not name what it forbids. PyTorch's index of CPU builds may be named: without it a
+# user without a GPU gets gigabytes of CUDA.
 HOSTS = (
     "pypi" + ".org",
     "files.python" + "hosted.org",
-    "download.py" + "torch.org",
     "registry.npm" + "js.org",
     "registry.yarn" + "pkg.com",
     "proxy.gol" + "ang.org",

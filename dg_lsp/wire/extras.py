@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 from importlib import metadata, util
@@ -14,15 +15,42 @@ from urllib.request import url2pathname
 _UNKNOWN = Path("/path/to/dg-lsp")
 
 
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+"""PyTorch's own index of CPU builds, as pytorch.org names it. On Linux other indexes have torch with CUDA only."""
+# Made by NVIDIA's driver; the last one is what Windows shares with WSL.
+GPU_FILES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")
+
+
+def has_useless_cuda() -> bool:
+    """Return whether the package index's torch would bring CUDA, several gigabytes that this machine does not use."""
+    return sys.platform == "linux" and not any(map(os.path.exists, GPU_FILES))
+
+
 def install_command(extra: str) -> str:
     """Return the shell command that installs an extra of dg-lsp, such as `engine`, from where dg-lsp itself was installed.
 
     If that wheel or checkout is not there any more, the command has a placeholder for its path.
     """
-    python = shlex.quote(sys.executable)
-    # An environment that uv made has no pip.
-    pip = f"{python} -m pip install" if util.find_spec("pip") else f"uv pip install --python {python}"
-    return f"{pip} {shlex.quote(f'{_source() or _UNKNOWN}[{extra}]')}"
+    return shlex.join(install_arguments(f"{_source() or _UNKNOWN}[{extra}]"))
+
+
+def install_arguments(*requirements: str) -> list[str]:
+    """Return the command that installs packages into the environment of this process, with torch's CPU build where it fits."""
+    if util.find_spec("pip"):
+        program, cpu = [sys.executable, "-m", "pip", "install"], ["--extra-index-url", CPU_INDEX]
+    else:  # an environment that uv made
+        program, cpu = ["uv", "pip", "install", "--python", sys.executable], ["--torch-backend", "cpu"]
+    return [*program, *(cpu if has_useless_cuda() else ()), *requirements]
+
+
+def requirements(extra: str) -> list[str]:
+    """Return what an extra of the installed dg-lsp requires, such as `torch>=2.9`; empty if dg-lsp is not installed."""
+    try:
+        declared = metadata.requires("dg-lsp") or []
+    except metadata.PackageNotFoundError:
+        return []
+    parts = [line.replace('"', "'").partition(";") for line in declared]
+    return [name.strip() for name, _, marker in parts if marker.replace(" ", "") == f"extra=='{extra}'"]
 
 
 def _source() -> Path | None:

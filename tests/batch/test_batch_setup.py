@@ -29,7 +29,7 @@ from dg_lsp.engine.calibration_store import ModelId
 from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.fit import published
 from dg_lsp.wire import laptop
-from dg_lsp.wire.extras import install_command
+from dg_lsp.wire.extras import CPU_INDEX, has_useless_cuda, install_command
 from dg_lsp.wire.laptop import LaptopModel
 from tests.patience import PATIENCE_S
 
@@ -457,6 +457,54 @@ def run(tmp_path: Path, *arguments: str, **environ: str) -> subprocess.Completed
         stdin=subprocess.DEVNULL,
         timeout=PATIENCE_S,
         check=False,
+    )
+
+
+# As if torch were not installed, until the installer has run.
+WITHOUT_TORCH = """
+import os
+from dg_lsp.batch.setup import packages
+from dg_lsp.wire import extras
+missing = ["torch"]
+packages.absent = lambda: missing
+install = packages.install
+def and_then(show):
+    install(show)
+    missing.clear()
+packages.install = and_then
+extras.has_useless_cuda = lambda: True
+if "NEEDS" in os.environ:
+    extras.requirements = lambda extra: os.environ["NEEDS"].split()
+"""
+
+
+def test_a_local_model_without_torch_installs_it_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "SETUP", WITHOUT_TORCH + SETUP)
+    chosen = ("--yes", "embedded", "--no-try")
+    # pip changes nothing here, because all that the engine requires is installed.
+    completed = run(tmp_path, *chosen, DG_LSP_NO_PULL="", PIP_NO_INDEX="1")
+    assert completed.returncode == 0, completed.stderr
+    assert "embedded needs torch, which is not installed: about 250 MB to download and 1.2 GB on the disk" in completed.stderr
+    assert "Requirement already satisfied: torch" in completed.stderr
+    assert 'model = "embedded"' in (tmp_path / "config.toml").read_text()
+    (tmp_path / "config.toml").unlink()
+    failed = run(tmp_path, *chosen, DG_LSP_NO_PULL="", PIP_NO_INDEX="1", NEEDS="no-package-has-this-name")
+    assert failed.returncode == 2
+    problem = failed.stderr.splitlines()[-1]
+    assert problem.startswith("dg-lsp: torch could not be installed: ERROR: No matching distribution found for no-package")
+    assert problem.endswith(f"install it with: {cpu_command()}")
+    refused = run(tmp_path, *chosen, DG_LSP_NO_PULL="1")
+    assert (refused.returncode, "nothing was changed; to install it yourself: " in refused.stderr) == (2, True)
+    assert not (tmp_path / "config.toml").exists()
+    remote = run(tmp_path, "--yes", "fim:ollama#a", "--no-try")
+    assert (remote.returncode, "torch" in remote.stderr) == (0, False)
+
+
+def cpu_command() -> str:
+    return (
+        install_command("engine")
+        if has_useless_cuda()
+        else install_command("engine").replace("install ", f"install --extra-index-url {CPU_INDEX} ")
     )
 
 

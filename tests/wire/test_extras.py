@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from importlib import metadata, util
 from pathlib import Path
 
 import pytest
 
-from dg_lsp.wire.extras import install_command
+from dg_lsp.wire import extras
+from dg_lsp.wire.extras import CPU_INDEX, install_command, requirements
+
+REAL_FILES = list(extras.GPU_FILES)
+
+
+@pytest.fixture(autouse=True)
+def _with_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extras, "GPU_FILES", (sys.executable,))
 
 
 def record(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str | None) -> None:
@@ -39,3 +48,25 @@ def test_without_a_file_it_has_a_placeholder(monkeypatch: pytest.MonkeyPatch, tm
 def test_an_environment_without_pip_is_changed_by_uv(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(util, "find_spec", lambda _name: None)
     assert install_command("ray").startswith(f"uv pip install --python {sys.executable} ")
+
+
+def test_without_an_nvidia_gpu_linux_gets_torchs_cpu_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(extras, "GPU_FILES", ("/no/such/file",))
+    assert f" -m pip install --extra-index-url {CPU_INDEX} " in install_command("engine")
+    with monkeypatch.context() as patch:
+        patch.setattr(util, "find_spec", lambda _name: None)
+        assert " --torch-backend cpu " in install_command("engine")
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert CPU_INDEX not in install_command("engine")
+
+
+def test_what_an_extra_requires_is_read_from_the_installed_package() -> None:
+    assert {"torch", "transformers"} <= {re.split("[<>]", name)[0] for name in requirements("engine")}
+    assert requirements("no-such-extra") == []
+
+
+def test_the_extension_looks_for_the_same_gpus_and_index() -> None:
+    source = (Path(__file__).parents[2] / "editors" / "vscode" / "src" / "torch.ts").read_text("utf-8")
+    assert json.dumps(CPU_INDEX) in source
+    assert f"const GPU_FILES = {json.dumps(REAL_FILES)};" in source

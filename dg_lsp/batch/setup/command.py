@@ -21,6 +21,7 @@ from dg_lsp.batch.commands import ask, can_ask, say
 from dg_lsp.wire import completions, config, laptop, model_names
 from dg_lsp.wire.command_group import command_group
 from dg_lsp.wire.entry import ENGINE_COMMAND
+from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.visible import visible, visible_line
 
 if TYPE_CHECKING:
@@ -55,12 +56,13 @@ def setup(
 ) -> None:
     """Inspect this machine, offer the models that fit, and write the choice into your configuration file.
 
-    A laptop model that is not there yet is pulled when it is chosen.
+    A laptop model that is not there yet is pulled when it is chosen. If torch is missing, it is installed first, in its CPU
+    build if there is no NVIDIA GPU.
     Looks for a GPU, for Ollama, llama.cpp, vLLM and chat servers (LM Studio, SGLang), and for API keys in the environment.
     This sends no code and no key.
     Exits with 1 if the chosen model does not respond, and writes nothing then.
     """
-    from dg_lsp.batch.setup import machine, offers, servers
+    from dg_lsp.batch.setup import machine, offers, packages, servers
     from dg_lsp.batch.setup.user_file import UserFileError, prepare, write_model
 
     path = config.sources()[0][0]
@@ -72,13 +74,14 @@ def setup(
         _report_missing(endpoints[: len(server or ())], running)
         candidates = [model for model in laptop.MODELS if model.is_pulled or laptop.may_pull()]
         choices = offers.offers(this_machine, running, _keys(), _measured(), _programs(), candidates)
-        if measure or (measure is None and can_ask() and not as_json and not chosen):
+        if measure or (measure is None and can_ask() and not as_json and not chosen and not packages.absent()):
             choices = _with_speeds(choices)
         if not as_json and not chosen:
             _show(this_machine, running, choices)
             chosen = _ask_choice(choices)
         if chosen:
             prepare(path, chosen)  # a file that can't be written is reported before the test, which may take long
+            _install_if_missing(chosen, may_ask=not yes)
             _pull_if_missing(chosen, quiet=as_json)
         trial_result = _try_model(chosen, quiet=as_json) if chosen and trial else None
         is_written = bool(chosen) and not (trial_result and trial_result.problem)
@@ -187,6 +190,25 @@ def _with_speeds(choices: Sequence[Offer]) -> tuple[Offer, ...]:
             except EngineError as error:
                 measured[number] = replace(offer, speed=f"not usable now: {error}")
     return tuple(measured)
+
+
+def _install_if_missing(chosen: str, *, may_ask: bool) -> None:
+    """Install the packages that a model on this machine needs; raise _SetupError if they stay missing."""
+    from dg_lsp.batch.setup import packages
+
+    if model_names.is_remote(chosen) or not (absent := packages.absent()):
+        return
+    size = packages.size()
+    say(f"{chosen} needs {', '.join(absent)}, which is not installed{f': {size}' if size else ''}")
+    refused = not laptop.may_pull() or (
+        may_ask and ask("Install it now? y or n", end="n", default="y").lower() not in ("y", "yes")
+    )
+    if refused:
+        raise _SetupError(f"nothing was changed; to install it yourself: {install_command('engine')}")
+    try:
+        packages.install(lambda line: typer.echo(visible_line(line), err=True))
+    except packages.InstallError as error:
+        raise _SetupError(str(error)) from error
 
 
 def _pull_if_missing(chosen: str, *, quiet: bool) -> None:

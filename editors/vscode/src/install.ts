@@ -8,7 +8,7 @@ import * as vscode from "vscode";
 import { scripts } from "./locate";
 import { selectedPython } from "./python";
 import { countPackages, stepOf } from "./steps";
-import { ADDRESS_HINT, type CpuRequirements, cpuRequirements, hasCpuTorch, hasUselessCuda, indexProblem } from "./torch";
+import { CPU_INDEX, hasCpuTorch, hasUselessCuda, withoutTorch } from "./torch";
 
 // Defined by the build: the wheel that is packed with this extension.
 declare const WHEEL_NAME: string;
@@ -26,6 +26,9 @@ if sys.version_info < (${OLDEST_PYTHON.replace(".", ", ")}):
 if not all(map(importlib.util.find_spec, ("venv", "ensurepip"))):
     sys.exit(f"{name} can't create environments; install its venv module (python3-venv on Debian and Ubuntu)")
 `;
+// Linux on x86_64, as docs/measurements.md says.
+const SMALL_SIZE = "Downloads about 250 MB, takes 1.0 GB on the disk. torch comes from your package index or from download.pytorch.org.";
+const LARGE_SIZE = "Takes about 5 GB on the disk. Everything comes from your package index.";
 const NEVER = new vscode.CancellationTokenSource().token;
 let isInstalling = false;
 
@@ -64,7 +67,7 @@ async function installOnce(bundle: Bundle, output: vscode.LogOutputChannel, begi
   const { environment, folder } = bundle;
   let isNew = !existsSync(environment);
   const older = `${environment}.old`;
-  const [show, change] = ["Show Log", "Choose a Requirements File"];
+  const [show, change, again] = ["Show Log", "Choose a Requirements File", "Install Another Build"];
   let remedies = [show];
   try {
     // Without Python, the question about torch would be for nothing.
@@ -94,7 +97,9 @@ async function installOnce(bundle: Bundle, output: vscode.LogOutputChannel, begi
     output.error(String(error));
     const reason = error instanceof Error ? error.message : String(error);
     const hint = remedies.includes(change) ? " The setting dgLsp.client.requirements can name another requirements file." : "";
+    if (error instanceof NoCpuBuildError) remedies = [again, ...remedies];
     const picked = await vscode.window.showErrorMessage(`dg-lsp could not be installed: ${reason}.${hint}`, ...remedies);
+    if (picked === again) setTimeout(() => void vscode.commands.executeCommand("dgLsp.install"));
     if (picked === show) output.show();
     if (picked === change) await vscode.commands.executeCommand("workbench.action.openSettings", "dgLsp.client.requirements");
     return false;
@@ -102,19 +107,26 @@ async function installOnce(bundle: Bundle, output: vscode.LogOutputChannel, begi
 }
 
 /** Return whether an environment has another build of torch than the user chose. A file of the user's own is never compared. */
-async function hasOtherTorch(environment: string, { isCustom, cpu }: Requirements): Promise<boolean> {
+async function hasOtherTorch(environment: string, { isCustom, cpuFile }: Requirements): Promise<boolean> {
   const libraries = path.join(environment, "lib");
   const versions = await readdir(libraries).catch(() => []);
   const files = await Promise.all(versions.map((version) => readdir(path.join(libraries, version, "site-packages")).catch(() => [])));
   const hasCpu = hasCpuTorch(files.flat());
-  return !isCustom && hasCpu !== undefined && hasCpu !== (cpu !== undefined);
+  return !isCustom && hasCpu !== undefined && hasCpu !== (cpuFile !== undefined);
 }
 
-/** What pip installs beside dg-lsp. `cpu` is set if torch's CPU build, from the index with this address, replaces that of the file. */
+/** What pip installs beside dg-lsp. `cpuFile` requires torch's CPU build, which then replaces torch and CUDA in `file`. */
 interface Requirements {
   file: string;
   isCustom: boolean;
-  cpu?: CpuRequirements & { index: string };
+  cpuFile?: string;
+}
+
+/** torch's CPU build is in no index that pip reaches. */
+class NoCpuBuildError extends Error {
+  constructor() {
+    super(`torch's CPU build is neither in your pip's package index nor could it be had from ${new URL(CPU_INDEX).host}. Your pip's extra-index-url can name a mirror of it`);
+  }
 }
 
 /** Return the user's requirements file or the extension's own; undefined if the user dismissed the question about torch. */
@@ -122,24 +134,17 @@ async function chooseRequirements(folder: string): Promise<Requirements | undefi
   const customFile = String(vscode.workspace.getConfiguration("dgLsp").get("client.requirements") ?? "").trim();
   if (customFile) return { file: customFile, isCustom: true };
   const own = { file: path.join(folder, "requirements.txt"), isCustom: false };
-  const cpu = cpuRequirements(await readFile(own.file, "utf-8"));
-  if (!cpu || !hasUselessCuda(process.platform, existsSync)) return own;
-  const large = { label: "Large: torch with CUDA", detail: "Several gigabytes, from your package index, with pinned hashes." };
-  const small = { label: "Small: the CPU build of torch", detail: "About 200 MB, from PyTorch's own index, whose address you enter." };
-  const picked = await vscode.window.showQuickPick([small, large], {
-    title: "No NVIDIA GPU was found: which build of torch?",
-    placeHolder: "All other packages come from your package index, with pinned hashes.",
+  // Other systems have only one build.
+  if (process.platform !== "linux") return own;
+  const small = { label: "Small: for the processor", detail: SMALL_SIZE };
+  const large = { label: "Large: with CUDA, for an NVIDIA GPU", detail: LARGE_SIZE };
+  const hasGpu = !hasUselessCuda(process.platform, existsSync);
+  const picked = await vscode.window.showQuickPick(hasGpu ? [large, small] : [small, large], {
+    title: `Install dg-lsp (${hasGpu ? "an" : "no"} NVIDIA GPU was found)`,
+    placeHolder: "Enter takes the first one",
     ignoreFocusOut: true,
   });
-  if (picked !== small) return picked && own;
-  const address = await vscode.window.showInputBox({
-    title: "Address of the package index with CPU builds of torch",
-    prompt: `Enter ${ADDRESS_HINT}. The version is pinned, the hash is the index's own.`,
-    placeHolder: "https://",
-    ignoreFocusOut: true,
-    validateInput: indexProblem,
-  });
-  return address === undefined ? undefined : { ...own, cpu: { ...cpu, index: address.trim() } };
+  return picked === small ? { ...own, cpuFile: path.join(folder, "requirements-cpu.txt") } : picked && own;
 }
 
 type Progress = vscode.Progress<{ message?: string; increment?: number }>;
@@ -147,7 +152,7 @@ type Progress = vscode.Progress<{ message?: string; increment?: number }>;
 async function steps(
   { folder, environment }: Bundle,
   python: string,
-  { file, isCustom, cpu }: Requirements,
+  { file, isCustom, cpuFile }: Requirements,
   output: vscode.LogOutputChannel,
   progress: Progress,
   cancelled: vscode.CancellationToken,
@@ -158,22 +163,26 @@ async function steps(
   progress.report({ message: "creating a Python environment" });
   await run([python, "-m", "venv", environment], output, cancelled);
   const pip = [path.join(scripts(environment), "python"), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"];
-  const list = cpu?.others ?? (await readFile(file, "utf-8"));
-  const total = countPackages(list) + (cpu ? 1 : 0);
+  const listed = await readFile(file, "utf-8");
+  const list = cpuFile === undefined ? listed : withoutTorch(listed);
+  const total = countPackages(list) + (cpuFile === undefined ? 0 : 1);
   const onLine = (line: string) => {
     const step = stepOf(line);
     if (step) progress.report({ message: step.message, increment: step.isNewPackage ? 95 / Math.max(total, 1) : 0 });
   };
-  const listFile = cpu ? path.join(environment, "requirements-cpu.txt") : file;
-  if (cpu) {
+  const listFile = cpuFile === undefined ? file : path.join(environment, "requirements-others.txt");
+  if (cpuFile !== undefined) {
     await writeFile(listFile, list);
     progress.report({ message: "downloading torch" });
-    // The index states each file's hash, which pip compares; this extension has no hashes of an index that the user names.
-    await run([...pip, "--no-deps", "--only-binary", ":all:", "--index-url", cpu.index, cpu.torch], output, cancelled, onLine);
+    // First and by itself, so that nothing asks for another build.
+    const cpu = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--extra-index-url", CPU_INDEX, "--requirement", cpuFile];
+    await run([...pip, ...cpu], output, cancelled, onLine).catch((error: unknown) => {
+      throw String(error).includes("No matching distribution") ? new NoCpuBuildError() : error;
+    });
   }
   // The extension's requirements file has a hash for each file, so pip can enforce them.
   const strict = isCustom ? [] : ["--require-hashes", "--only-binary", ":all:"];
-  progress.report({ message: cpu ? "downloading dependencies" : "downloading dependencies; torch is large, so this takes minutes" });
+  progress.report({ message: cpuFile !== undefined ? "downloading dependencies" : "downloading dependencies; torch is large, so this takes minutes" });
   await run([...pip, ...strict, "--requirement", listFile], output, cancelled, onLine);
   progress.report({ message: "installing dg-lsp" });
   await run([...pip, "--no-deps", "--no-index", "--force-reinstall", wheel], output, cancelled);

@@ -78,7 +78,7 @@ interface Entry extends vscode.QuickPickItem {
   command: string;
 }
 
-const INSTALL: Entry = { label: "$(cloud-download) Install the server", detail: "into a private Python environment of this extension", command: "dgLsp.install" };
+const INSTALL: Entry = { label: "$(cloud-download) Install the server", detail: "into a private Python environment of this extension; asks which build of torch, with its size", command: "dgLsp.install" };
 const SET_PATH: Entry = { label: "$(gear) Set the path of dg-lsp", detail: "the setting dgLsp.client.command", command: "dgLsp.openCommandSetting" };
 const LOG: Entry = { label: "$(output) Open the log", command: "dgLsp.showLog" };
 const DOCTOR: Entry = { label: "$(pulse) Run dg-lsp doctor", detail: "checks the installation, and says how to fix problems", command: "dgLsp.doctor" };
