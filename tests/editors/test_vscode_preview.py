@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 
@@ -46,7 +47,19 @@ def regenerate(code: Workbench, text: str) -> None:
     choices = code.page.locator(".quick-input-widget:visible .quick-input-list .monaco-list-row", has_text="Apply")
     until(choices.count, "the question", tell=code.picture)
     until(code.page.locator(".monaco-diff-editor").count, "the diff", tell=code.picture)
+    until(code.page.locator(CHANGED).count, "the change", tell=code.picture)
     assert document(code) == text, "nothing is written before the user agrees"
+
+
+CHANGED = ".monaco-diff-editor .line-delete:visible, .monaco-diff-editor .line-insert:visible"
+
+
+def is_covered(code: Workbench) -> bool:
+    """Return whether the question hides a changed line of the diff."""
+    question = code.page.locator(".quick-input-widget:visible").bounding_box()
+    lines = [line.bounding_box() for line in code.page.locator(CHANGED).all()]
+    assert question is not None
+    return any(line is None or line["y"] < question["y"] + question["height"] for line in lines)
 
 
 def document(code: Workbench) -> str:
@@ -60,12 +73,28 @@ def test_a_selection_is_regenerated_after_its_preview(code: Workbench, answer: s
     text = says(text=answer) + WORKING
     regenerate(code, text)
     code.photograph(f"preview-{answer[:4]}")
+    assert not is_covered(code), "the change is at the top of the file"
     assert f"Regenerating the selection ({note})" in (code.page.locator(".quick-input-title").text_content() or "")
     code.press("Enter")
     until(lambda: code.text() == text.replace("return count + 1", answer), "the new text", tell=code.picture)
     until(lambda: not code.page.locator(".monaco-diff-editor").count(), "the diff to go", tell=code.picture)
+    until(lambda: code.run("return vscode.window.tabGroups.all.length") == 1, "the group of the diff to go", tell=code.picture)
     code.undo()
     until(lambda: code.text() == text, "the old text after one undo", tell=code.text)
+
+
+def test_a_change_far_below_is_shown_without_another_group(code: Workbench) -> None:
+    text = says(text="return 2") + WORKING + "\n" * 60
+    code.open("a.py", text.replace(WORKING, "\n" * 60 + WORKING))
+    code.select((62, 4), (62, 20))
+    code.press("Control+Alt+Enter")
+    code.page.wait_for_selector(".quick-input-widget:visible input")
+    code.press("Enter")
+    until(code.page.locator(CHANGED).count, "the change", tell=code.picture)
+    until(lambda: not is_covered(code), "the change in the middle", tell=code.picture)
+    assert code.run("return vscode.window.tabGroups.all.length") == 1
+    code.press("Escape")
+    until(lambda: not code.page.locator(".monaco-diff-editor").count(), "the diff to go", tell=code.picture)
 
 
 def test_a_discarded_preview_is_not_applied(code: Workbench) -> None:
@@ -103,6 +132,22 @@ def test_a_single_fill_shows_its_confidence(code: Workbench) -> None:
     code.press("Control+Alt+Enter")
     bar = code.page.locator(".statusbar-item", has_text="filled (34 %)")
     until(lambda: bar.count(), "the note in the status bar", tell=code.picture)
+
+
+def test_a_suggestion_and_its_import_are_one_step_to_undo(code: Workbench) -> None:
+    text = says(text="os.getcwd()") + "def here():\n    return\n"
+    code.open("d.py", text)
+    code.put(2, len("    return"))
+    code.type(" ")
+    assert code.until_ghost() == "os.getcwd()"
+    code.press("Tab")
+    filled = text.replace("return", "return os.getcwd()")
+    until(lambda: "import os\n" in code.text(), "the import", tell=code.picture)
+    assert re.sub("import os\n+", "", code.text()) == filled
+    code.undo()
+    until(lambda: code.text() == text.replace("return", "return "), "the typed text after one undo", tell=code.text)
+    code.press("Control+Shift+z")
+    until(lambda: "import os\n" in code.text() and "os.getcwd()\n" in code.text(), "both after one redo", tell=code.text)
 
 
 PRICES = says(text="(3)") + "def price_total(count):\n    return count\n\n\n"
