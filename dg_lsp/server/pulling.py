@@ -97,7 +97,8 @@ async def pull(server: DgLanguageServer, model: LaptopModel, *, is_continued: bo
             async for line in process.stdout:
                 with contextlib.suppress(ValueError, KeyError, TypeError):
                     said = json.loads(line)
-                    bar.report(str(said["text"]), float(said["share"]))
+                    # The bar's title names the model, and editors cut long texts.
+                    bar.report(str(said["text"]).removeprefix(f"downloading {model.name}: "), float(said["share"]))
             errors = (await process.stderr.read()).decode("utf-8", "replace").strip()
             code = await process.wait()
         finally:

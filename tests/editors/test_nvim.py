@@ -234,6 +234,24 @@ def test_a_killed_engine_is_restarted(nvim: Neovim, environment: Mapping[str, st
     assert nvim.status()["state"] == "ready"
 
 
+def test_what_is_typed_before_the_engine_is_ready_gets_a_suggestion(environment: Mapping[str, str], tmp_path: Path) -> None:
+    # Another folder for sockets, so that this editor finds no engine.
+    cold = {**environment, "DG_LSP_RUNTIME_DIR": str(Path(environment["HOME"]) / "cold")}
+    waiting_little = OPTIONS.replace("['completion.deadline'] = 60000", "['completion.deadline'] = 50")
+    try:
+        with Neovim(program("nvim"), tmp_path, cold, waiting_little) as editor:
+            editor.edit("shop.py", SHOP, wait=False)
+            editor.put(*INSIDE)
+            editor.type("<CR>self.")
+            editor.until("(require('dg_lsp').status() or {}).state == 'ready'", "the engine")
+            # No further key is pressed. Later answers may need longer than this deadline.
+            editor.until(
+                "(require('dg_lsp').status() or {}).latencyMs ~= nil or require('dg_lsp.ghost').is_shown()", "an answer"
+            )
+    finally:
+        machine.engine(cold, "stop", "--now", "--all")
+
+
 def test_a_killed_server_is_restarted(nvim: Neovim) -> None:
     nvim.edit("shop.py", SHOP)
     client_id = nvim.lua("return vim.lsp.get_clients({ name = 'dg_lsp' })[1].id")

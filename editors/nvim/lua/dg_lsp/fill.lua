@@ -12,6 +12,10 @@ local running = {}
 ---@type table<integer, table<string|integer, true>>
 local progress_tokens = {}
 
+---Titles of running downloads, by token.
+---@type table<string|integer, string>
+local downloads = {}
+
 ---Show the confidence of a fill. If there were several holes, put the fills into the location list for review. A single
 ---fill of several holes is counted too, because this message replaces the server's about the other holes.
 ---@param bufnr integer
@@ -244,15 +248,40 @@ function M.cancel()
   end
 end
 
+---Show how far a download is. A fill shows its drafts instead.
+---@param token string|integer
+---@param value table
+local function show_download(token, value)
+  vim.api.nvim_echo({ { value.message or "" } }, false, {
+    id = "dg-lsp-" .. token,
+    kind = "progress",
+    source = "dg-lsp",
+    title = downloads[token],
+    status = value.kind == "end" and "success" or "running",
+    percent = value.kind == "end" and 100 or value.percentage,
+  })
+end
+
 vim.api.nvim_create_autocmd("LspProgress", {
   group = vim.api.nvim_create_augroup("dg-lsp-progress", {}),
-  pattern = { "begin", "end" },
   callback = function(event)
     local client = vim.lsp.get_client_by_id(event.data.client_id)
-    if client and client.name == server.NAME then
-      local params = event.data.params
+    if not client or client.name ~= server.NAME then
+      return
+    end
+    local token, value = event.data.params.token, event.data.params.value
+    if value.kind == "begin" then
+      downloads[token] = vim.startswith(value.title or "", "Downloading ") and value.title or nil
+    end
+    if downloads[token] then
+      show_download(token, value)
+    end
+    if value.kind ~= "report" then
       progress_tokens[client.id] = progress_tokens[client.id] or {}
-      progress_tokens[client.id][params.token] = params.value.kind == "begin" or nil
+      progress_tokens[client.id][token] = value.kind == "begin" or nil
+    end
+    if value.kind == "end" then
+      downloads[token] = nil
     end
   end,
 })

@@ -189,6 +189,14 @@ function M.dismiss()
   return true
 end
 
+---Ask again for a suggestion at the cursor if none is shown. Neovim itself asks only after the next key.
+function M.ask_again()
+  local state = completor(vim.api.nvim_get_current_buf())
+  if state and not state.current and vim.startswith(vim.api.nvim_get_mode().mode, "i") then
+    state:automatic_request()
+  end
+end
+
 ---Request several suggestions now, whether or not suggestions appear while typing.
 ---@param choose? fun(n_items: integer): integer returns the index of the item to show; the first by default
 function M.request(choose)

@@ -27,7 +27,11 @@ end
 ---@param context lsp.HandlerContext
 function M.on_status(params, context)
   params.latencyMs, params.suppressed = from_json(params.latencyMs), from_json(params.suppressed)
+  local before = by_client[context.client_id]
   by_client[context.client_id] = params
+  if params.state == "ready" and before and before.state ~= "ready" then
+    require("dg_lsp.ghost").ask_again()
+  end
   vim.api.nvim_exec_autocmds("User", { pattern = "DgLspStatus", modeline = false, data = params })
   vim.cmd.redrawstatus({ bang = true })
 end
