@@ -31,16 +31,18 @@ def install_command(extra: str) -> str:
 
     If that wheel or checkout is not there any more, the command has a placeholder for its path.
     """
-    return shlex.join(install_arguments(f"{_source() or _UNKNOWN}[{extra}]"))
+    return " && ".join(map(shlex.join, install_commands(f"{_source() or _UNKNOWN}[{extra}]")))
 
 
-def install_arguments(*requirements: str) -> list[str]:
-    """Return the command that installs packages into the environment of this process, with torch's CPU build where it fits."""
-    if util.find_spec("pip"):
-        program, cpu = [sys.executable, "-m", "pip", "install"], ["--extra-index-url", CPU_INDEX]
-    else:  # an environment that uv made
-        program, cpu = ["uv", "pip", "install", "--python", sys.executable], ["--torch-backend", "cpu"]
-    return [*program, *(cpu if has_useless_cuda() else ()), *requirements]
+def install_commands(*requirements: str) -> list[list[str]]:
+    """Return the commands that install packages into the environment of this process, with torch's CPU build where it fits."""
+    if not util.find_spec("pip"):  # an environment that uv made
+        cpu = ["--torch-backend", "cpu"] if has_useless_cuda() else []
+        return [["uv", "pip", "install", "--python", sys.executable, *cpu, *requirements]]
+    pip = [sys.executable, "-m", "pip", "install"]
+    # By itself, so that pip asks PyTorch's index, which may be out of reach, for one package only.
+    torch = [[*pip, "--retries", "1", "--extra-index-url", CPU_INDEX, "torch"]] if has_useless_cuda() else []
+    return [*torch, [*pip, *requirements]]
 
 
 def requirements(extra: str) -> list[str]:

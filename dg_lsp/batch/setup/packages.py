@@ -37,16 +37,17 @@ def install(show: Callable[[str], object]) -> None:
     needed = extras.requirements("engine")
     if not needed:
         raise InstallError(f"{', '.join(absent())} is not installed; {by_hand}")
-    last = ""
-    try:
-        command = extras.install_arguments(*needed)
-        with subprocess.Popen(  # noqa: S603  # pip or uv, with dg-lsp's own requirements
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-        ) as process:
-            for line in process.stdout or ():
-                last = line.strip() or last
-                show(line.rstrip())
-    except OSError as error:
-        raise InstallError(f"{error.filename} can't be run: {(error.strerror or str(error)).lower()}; {by_hand}") from error
-    if process.returncode:
-        raise InstallError(f"torch could not be installed: {last or f'exit status {process.returncode}'}; {by_hand}")
+    for command in extras.install_commands(*needed):
+        last = ""
+        try:
+            with subprocess.Popen(  # noqa: S603  # pip or uv, with dg-lsp's own requirements
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+            ) as process:
+                for line in process.stdout or ():
+                    last = line.strip() or last
+                    show(line.rstrip())
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise InstallError(f"{error.filename} can't be run: {reason}; {by_hand}") from error
+        if process.returncode:
+            raise InstallError(f"torch could not be installed: {last or f'exit status {process.returncode}'}; {by_hand}")
