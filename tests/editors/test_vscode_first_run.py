@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import sysconfig
 import tempfile
@@ -11,12 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from dg_lsp.wire.extras import has_useless_cuda
 from tests.editors import machine
 from tests.editors.waiting import until
 from tests.editors.workbench import Workbench, workbench
-
-# Where an NVIDIA GPU is seen, the extension does not ask which build of torch to install.
-HAS_GPU = sys.platform != "linux" or any(map(os.path.exists, ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")))
 
 
 @pytest.fixture(scope="module")
@@ -60,13 +57,16 @@ def test_a_failed_installation_shows_a_remedy(window: Workbench) -> None:
     until(lambda: "was not found" in window.status(), "the warning", tell=window.status)
     window.page.locator(".statusbar-item[id*=dgLsp]").click()
     window.page.locator(".quick-input-list .monaco-list-row", has_text="Install the server").click()
-    if not HAS_GPU:
+    if sys.platform == "linux":
         rows = window.page.locator(".quick-input-list .monaco-list-row")
         until(lambda: rows.count() == 2, "the question which torch", tell=window.picture)
-        assert "from your package index" in rows.nth(1).inner_text()
-        assert "whose address you enter" in rows.nth(0).inner_text()
+        cpu, cuda = sorted(rows.all(), key=lambda row: "CUDA" in row.inner_text())
+        assert "Downloads about 250 MB" in cpu.inner_text()
+        assert "Takes about 5 GB" in cuda.inner_text()
+        is_second = has_useless_cuda()
+        assert cuda.get_attribute("aria-posinset") == ("2" if is_second else "1")
         # The CPU build is installed already, so only the one with CUDA can fail here.
-        rows.nth(1).click()
+        window.press(*(["ArrowDown"] if is_second else []), "Enter")
     messages = until(lambda: [each for each in window.messages() if "could not be installed" in each], "the message")
     assert "dgLsp.client.requirements" in messages[0]
     assert "No matching distribution found" in messages[0]

@@ -27,8 +27,8 @@ if not all(map(importlib.util.find_spec, ("venv", "ensurepip"))):
     sys.exit(f"{name} can't create environments; install its venv module (python3-venv on Debian and Ubuntu)")
 `;
 // Linux on x86_64, as docs/measurements.md says.
-const SMALL_SIZE = "Downloads about 250 MB, takes 1.0 GB on the disk. torch comes from your package index or from download.pytorch.org.";
-const LARGE_SIZE = "Takes about 5 GB on the disk. Everything comes from your package index.";
+const SMALL_SIZE = "Downloads about 250 MB, takes 1.2 GB on the disk";
+const LARGE_SIZE = "Takes about 5 GB on the disk";
 const NEVER = new vscode.CancellationTokenSource().token;
 let isInstalling = false;
 
@@ -141,7 +141,7 @@ async function chooseRequirements(folder: string): Promise<Requirements | undefi
   const hasGpu = !hasUselessCuda(process.platform, existsSync);
   const picked = await vscode.window.showQuickPick(hasGpu ? [large, small] : [small, large], {
     title: `Install dg-lsp (${hasGpu ? "an" : "no"} NVIDIA GPU was found)`,
-    placeHolder: "Enter takes the first one",
+    placeHolder: "From your package index; the small torch else from download.pytorch.org",
     ignoreFocusOut: true,
   });
   return picked === small ? { ...own, cpuFile: path.join(folder, "requirements-cpu.txt") } : picked && own;
