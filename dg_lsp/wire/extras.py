@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import sys
 from importlib import metadata, util
 from pathlib import Path
@@ -17,6 +18,8 @@ _UNKNOWN = Path("/path/to/dg-lsp")
 
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 """PyTorch's own index of CPU builds, as pytorch.org names it. On Linux other indexes have torch with CUDA only."""
+CPU_TORCH = "torch==2.13.0+cpu"
+"""Pinned to a CPU build, because an index without one would otherwise give CUDA."""
 # Made by NVIDIA's driver; the last one is what Windows shares with WSL.
 GPU_FILES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")
 
@@ -26,23 +29,29 @@ def has_useless_cuda() -> bool:
     return sys.platform == "linux" and not any(map(os.path.exists, GPU_FILES))
 
 
-def install_command(extra: str) -> str:
+def install_command(extra: str, *, any_torch: bool = False) -> str:
     """Return the shell command that installs an extra of dg-lsp, such as `engine`, from where dg-lsp itself was installed.
 
-    If that wheel or checkout is not there any more, the command has a placeholder for its path.
+    If that wheel or checkout is not there any more, the command has a placeholder for its path. `any_torch` takes the package
+    index's build of torch, even if that is several gigabytes of CUDA without a use.
     """
-    return " && ".join(map(shlex.join, install_commands(f"{_source() or _UNKNOWN}[{extra}]")))
+    commands = install_commands(f"{_source() or _UNKNOWN}[{extra}]", any_torch=any_torch)
+    return " && ".join(map(shlex.join, commands))
 
 
-def install_commands(*requirements: str) -> list[list[str]]:
+def install_commands(*requirements: str, any_torch: bool = False) -> list[list[str]]:
     """Return the commands that install packages into the environment of this process, with torch's CPU build where it fits."""
-    if not util.find_spec("pip"):  # an environment that uv made
-        cpu = ["--torch-backend", "cpu"] if has_useless_cuda() else []
-        return [["uv", "pip", "install", "--python", sys.executable, *cpu, *requirements]]
-    pip = [sys.executable, "-m", "pip", "install"]
+    is_cpu = has_useless_cuda() and not any_torch
+    has_pip = util.find_spec("pip") is not None
+    if not has_pip and shutil.which("uv"):  # an environment that uv made
+        return [
+            ["uv", "pip", "install", "--python", sys.executable, *(["--torch-backend", "cpu"] if is_cpu else []), *requirements]
+        ]
+    python = [sys.executable, "-m"]
+    first = [] if has_pip else [[*python, "ensurepip"]]
     # By itself, so that pip asks PyTorch's index, which may be out of reach, for one package only.
-    torch = [[*pip, "--retries", "1", "--extra-index-url", CPU_INDEX, "torch"]] if has_useless_cuda() else []
-    return [*torch, [*pip, *requirements]]
+    torch = [[*python, "pip", "install", "--retries", "1", "--extra-index-url", CPU_INDEX, CPU_TORCH]] if is_cpu else []
+    return [*first, *torch, [*python, "pip", "install", *requirements]]
 
 
 def requirements(extra: str) -> list[str]:

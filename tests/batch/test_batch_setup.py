@@ -29,7 +29,7 @@ from dg_lsp.engine.calibration_store import ModelId
 from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.fit import published
 from dg_lsp.wire import laptop
-from dg_lsp.wire.extras import CPU_INDEX, install_command
+from dg_lsp.wire.extras import CPU_INDEX, CPU_TORCH, install_command
 from dg_lsp.wire.laptop import LaptopModel
 from tests.patience import PATIENCE_S
 
@@ -492,7 +492,8 @@ def test_a_local_model_without_torch_installs_it_first(tmp_path: Path, monkeypat
     assert failed.returncode == 2
     problem = failed.stderr.splitlines()[-1]
     assert problem.startswith("dg-lsp: torch could not be installed: ERROR: No matching distribution found for no-package")
-    assert f"--extra-index-url {CPU_INDEX} torch && " in problem
+    assert f"--extra-index-url {CPU_INDEX} {CPU_TORCH} && " in problem
+    assert "; or, with about 5 GB on the disk: " in problem
     refused = run(tmp_path, *chosen, DG_LSP_NO_PULL="1")
     assert (refused.returncode, "nothing was changed; to install it yourself: " in refused.stderr) == (2, True)
     assert not (tmp_path / "config.toml").exists()

@@ -34,6 +34,8 @@ def size() -> str:
 def install(show: Callable[[str], object]) -> None:
     """Install the engine's packages, and `show` each line of the installer; raise InstallError if that fails."""
     by_hand = f"install it with: {extras.install_command('engine')}"
+    if extras.has_useless_cuda():
+        by_hand += f"; or, with {_CUDA_SIZE}: {extras.install_command('engine', any_torch=True)}"
     needed = extras.requirements("engine")
     if not needed:
         raise InstallError(f"{', '.join(absent())} is not installed; {by_hand}")
