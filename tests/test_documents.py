@@ -65,7 +65,8 @@ dg-lsp --show-completion
 dg-lsp infill --all fixtures/demo/board/board.ts --symbol Board.find --model smollm2-135m
 python fixtures/pictures/vscode.py smollm2-135m
 P=~/.local/share/nvim/site/pack/dg-lsp/start && mkdir -p $P && ln -s "$PWD/editors/nvim" $P/dg-lsp.nvim
-pip install --no-compile --target FOLDER 'WHEEL[engine]'
+pip download --require-hashes --only-binary :all: -r FILE
+python fixtures/pictures/pull.py vscode
 """
 # Run when the figure beside them was measured; they take minutes to hours.
 MEASURED = """
@@ -117,17 +118,17 @@ pip install './dg_lsp-0.1.0-py3-none-any.whl[engine,quant]'
 pip install './dg_lsp-0.1.0-py3-none-any.whl[ray]'
 pip install ast-grep-cli
 pipx ensurepath
-pipx install './dg_lsp-0.1.0-py3-none-any.whl[engine]'
-pipx install '.[engine]'
-pipx install '/path/to/dg-lsp[engine]'
+pipx install . && dg-lsp setup
+pipx install ./dg_lsp-0.1.0-py3-none-any.whl && dg-lsp setup
+pipx install /path/to/dg-lsp && dg-lsp setup
 pipx install --force
-pipx install ./dg_lsp-0.1.0-py3-none-any.whl
+pip install --index-url https://download.pytorch.org/whl/cpu torch
 pipx uninstall dg-lsp
 python -m mlx_vlm.server --model NAME
 python -m sglang.launch_server --model-path OWNER/NAME
 python -m sglang.launch_server --model-path google/diffusiongemma-26B-A4B-it --dllm-algorithm Gemma4Renoise --max-running-requests 8
 python tests/benchmarks/on_gpu.py
-python3 -m venv ~/.dg-lsp && ~/.dg-lsp/bin/pip install './dg_lsp-0.1.0-py3-none-any.whl[engine]'
+python3 -m venv ~/.dg-lsp && ~/.dg-lsp/bin/pip install ./dg_lsp-0.1.0-py3-none-any.whl && ~/.dg-lsp/bin/dg-lsp setup
 ray job logs
 ray job submit --address http://HEAD:8265 --working-dir . --runtime-env-json '{"pip": ["/shared/dg_lsp-0.1.0-py3-none-any.whl[engine,ray]"]}' -- dg-lsp infill src --ray auto --resume /shared/infill.journal --report /shared/report.html --json
 rm -rf ~/.config/dg-lsp ~/.local/share/dg-lsp ~/.local/state/dg-lsp
