@@ -159,3 +159,32 @@ def test_the_action_names_what_exists() -> None:
     assert all("${{" not in step.get("run", "") for step in action["runs"]["steps"])
     [hook] = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
     assert hook["entry"].startswith("dg-lsp infill")
+
+
+def test_the_documented_workflow_names_what_the_action_has() -> None:
+    action = yaml.safe_load((ROOT / "action.yml").read_text())
+    block = next(
+        each for each in re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "infill.md").read_text(), re.S) if "jobs:" in each
+    )
+    steps = yaml.safe_load(block)["jobs"]["infill"]["steps"]
+    (ours,) = [step for step in steps if step.get("id") == "infill"]
+    assert set(ours["with"]) <= set(action["inputs"])
+    kept = [step["with"]["path"] for step in steps if "upload-artifact" in step["uses"]]
+    outputs = re.findall(r"steps\.infill\.outputs\.(\w+)", "".join(kept))
+    assert set(outputs) == {"patch", "report"} <= set(action["outputs"])
+
+
+@pytest.mark.usefixtures("engines")
+def test_a_job_with_the_documented_inputs_fails_for_an_open_hole(runner: Runner) -> None:
+    block = next(
+        each for each in re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "infill.md").read_text(), re.S) if "jobs:" in each
+    )
+    (ours,) = [step for step in yaml.safe_load(block)["jobs"]["infill"]["steps"] if step.get("id") == "infill"]
+    answer = Recorder([{"choices": [{"text": "return 1"}]}])
+    with serving({"POST /v1/completions": answer.answer}) as url:
+        inputs = {**ours["with"], "paths": "a.py"}
+        # The documented check installs a package; this repository has none, so the check is a test that fails.
+        inputs["args"] = f"--model\nfim:openai:{url}#m\n--check\nfalse\n"
+        assert runner.action(**inputs) == [("Fill", 0), ("Exit", 1)]
+    assert Path(runner.outputs["patch"]).read_text() == ""
+    assert json.loads(Path(runner.outputs["report"]).read_text())["holes"][0]["status"] == "failed"
