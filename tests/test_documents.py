@@ -75,6 +75,7 @@ dg-lsp calibrate --model MODEL
 dg-lsp eval --csv FILE
 dg-lsp eval fixtures/eval/heldout.jsonl.gz --baseline copy --baseline ar --threads 1 --dtype float32 --markdown
 python tests/benchmarks/batch_bodies.py SOURCE --bodies 20 --rounds 1,4,16,4+2 --check 'python -m pytest -q'
+python tests/benchmarks/batch_bodies.py SOURCE --model smollm2-135m --bodies 20 --rounds 4 --check 'python -m pytest -q'
 python tests/benchmarks/batch_bodies.py SOURCE --no-check --bodies 60 --rounds 4
 python tests/benchmarks/batch_ray.py SOURCE --bodies 40
 python tests/benchmarks/batch_scale.py --files 500 --holes 4 --kills 10
