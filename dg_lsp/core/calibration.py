@@ -24,11 +24,13 @@ POSITIONS: tuple[HolePosition, ...] = get_args(HolePosition)
 class Calibration:
     """A logistic model of the probability that a candidate equals the original text, fitted by `dg-lsp calibrate`.
 
-    `weights` are by feature name. A feature without a weight has no effect.
+    `weights` are by feature name. A feature without a weight has no effect. Unless it `reorders`, candidates are ranked as
+    without a calibration, and it only says how likely each is right.
     """
 
     intercept: float
     weights: Mapping[str, float] = field(default_factory=dict)
+    reorders: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,8 @@ def to_candidates(evidence: Sequence[Evidence], calibration: Calibration | None)
 
 def best_first(evidence: Sequence[Evidence], calibration: Calibration | None) -> tuple[Evidence, ...]:
     """Return the evidence with confidences, each distinct text once, best first; ties keep their order."""
-    strengths = [probability(item.features, calibration) if calibration else item.order for item in evidence]
+    chances = [probability(item.features, calibration) if calibration else 0.0 for item in evidence]
+    strengths = chances if calibration and calibration.reorders else [item.order for item in evidence]
     distinct: dict[tuple[str, ...], int] = {}
     # Without a calibration, doubted candidates rank last. A calibrated probability overrides the doubt.
     for index in sorted(range(len(evidence)), key=lambda at: (calibration is None and evidence[at].doubted, -strengths[at])):
@@ -91,6 +94,6 @@ def best_first(evidence: Sequence[Evidence], calibration: Calibration | None) ->
     ranked = []
     for rank, index in enumerate(distinct.values()):
         item = evidence[index]
-        confidence: Confidence = Calibrated(strengths[index]) if calibration else Ranked(rank, item.doubted)
+        confidence: Confidence = Calibrated(chances[index]) if calibration else Ranked(rank, item.doubted)
         ranked.append(replace(item, candidate=replace(item.candidate, confidence=confidence)))
     return tuple(ranked)

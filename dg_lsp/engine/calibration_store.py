@@ -103,7 +103,7 @@ def shares() -> dict[str, tuple[float, int]]:
 def parse(values: Mapping[str, Any]) -> Calibration:
     """Return the calibration in a JSON object; raise ValueError, TypeError or LookupError if it is invalid."""
     weights = {str(name): float(weight) for name, weight in dict(values["weights"]).items()}
-    calibration = Calibration(float(values["intercept"]), weights)
+    calibration = Calibration(float(values["intercept"]), weights, bool(values.get("reorders", True)))
     if not all(map(math.isfinite, (calibration.intercept, *weights.values()))):
         raise ValueError("a weight is not a finite number")
     return calibration
@@ -129,4 +129,4 @@ def forget(model: ModelId) -> bool:
 
 def as_object(calibration: Calibration) -> dict[str, object]:
     """Return the calibration as a JSON object."""
-    return {"intercept": calibration.intercept, "weights": dict(calibration.weights)}
+    return {"intercept": calibration.intercept, "weights": dict(calibration.weights), "reorders": calibration.reorders}

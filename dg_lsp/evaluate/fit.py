@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dg_lsp.core import calibration
 from dg_lsp.core.calibration import POSITIONS, Calibration
@@ -23,13 +23,15 @@ from dg_lsp.core.calibration import POSITIONS, Calibration
 FOLDS = 5
 # On the squared weights of features with unit spread. The choice has many features, so its penalty is larger.
 PENALTY, CHOICE_PENALTY = 2.0, 16.0
-# The feature that ranks candidates without a calibration. Its weight is hardly penalised, so that a fit on few holes keeps
-# that order: with the same penalty as the others, a fit on 170 holes of Qwen2.5-Coder made the best answers worse.
-ORDER, ORDER_PENALTY = "joint", 0.1
+# The feature that ranks candidates without a calibration. A fit changes that order only if this makes so many more of all
+# best answers right, on holes that the fit has not seen: fits on some hundred holes of Qwen2.5-Coder made them worse.
+ORDER, LEAST_BETTER = "joint", 0.02
 ROUNDS = 30
 LEAST_GAIN = 1e-4
 LEAST_STEP = 1e-3
 LEAST_SPREAD = 1e-9
+
+GIVEN = Calibration(0.0, reorders=False)
 
 Features = dict[str, float]
 Row = list[tuple[int, float]]  # the nonzero values of a row with their columns
@@ -56,9 +58,11 @@ class Judged:
 def fit(samples: Sequence[Sample], seed: int = 0) -> Calibration:
     """Return the calibration fitted on all samples."""
     first = _choice(samples)
+    parts = [(_choice(rest), held_out) for rest, held_out in _folds(samples, seed)]
+    reorders = _reorders(parts)
     unseen: list[tuple[Features, bool]] = []
-    for rest, held_out in _folds(samples, seed):
-        part = _choice(rest)
+    for part, held_out in parts:
+        part = replace(part, reorders=reorders)
         for sample in held_out:
             at = best(sample, part)
             z = calibration.linear(sample.features[at], part)
@@ -73,7 +77,16 @@ def fit(samples: Sequence[Sample], seed: int = 0) -> Calibration:
     for name in POSITIONS:
         weights[name] = weights.get(name, 0.0) + second.weights.get(name, 0.0)
     rounded = {name: round(weight, 6) for name, weight in weights.items() if abs(weight) >= 1e-6}
-    return Calibration(round(slope * first.intercept + second.intercept, 6), rounded)
+    return Calibration(round(slope * first.intercept + second.intercept, 6), rounded, reorders)
+
+
+def _reorders(parts: Sequence[tuple[Calibration, Sequence[Sample]]]) -> bool:
+    """Return whether fits have clearly more best answers right, on the holes that each has not seen, than the given order."""
+    unseen = [(part, sample) for part, held_out in parts for sample in held_out]
+    if not any(ORDER in features for _, sample in unseen for features in sample.features):
+        return True
+    n_more = sum(sample.right[best(sample, part)] - sample.right[best(sample, GIVEN)] for part, sample in unseen)
+    return n_more > LEAST_BETTER * len(unseen)
 
 
 def cross_judged(samples: Sequence[Sample], seed: int = 0) -> list[Judged]:
@@ -93,8 +106,11 @@ def judge(samples: Sequence[Sample], fitted: Calibration) -> list[Judged]:
 
 
 def best(sample: Sample, fitted: Calibration) -> int:
-    """Return the index of the candidate that the calibration ranks first."""
-    chances = [calibration.linear(features, fitted) for features in sample.features]
+    """Return the index of the candidate that ranks first with the calibration."""
+    if fitted.reorders:
+        chances = [calibration.linear(features, fitted) for features in sample.features]
+    else:
+        chances = [features.get(ORDER, 0.0) for features in sample.features]
     return chances.index(max(chances))
 
 
@@ -116,8 +132,8 @@ def _choice(samples: Sequence[Sample]) -> Calibration:
     """Return the weights with which the softmax over a hole's candidates, and none with a score of 0, chooses a right one."""
     scale = _Scale([features for sample in samples for features in sample.features])
     holes = [_Hole([scale.row(features) for features in sample.features], sample.right) for sample in samples]
-    penalties = [ORDER_PENALTY if name == ORDER else CHOICE_PENALTY for name in scale.names]
-    return scale.calibration(_minimum(_Choice(holes, penalties), [0.0] * (1 + len(penalties))))
+    weights = _minimum(_Choice(holes, 1 + len(scale.names)), [0.0] * (1 + len(scale.names)))
+    return scale.calibration(weights)
 
 
 def _logistic(rows: Sequence[Features], right: Sequence[bool]) -> Calibration:
@@ -130,7 +146,7 @@ def _logistic(rows: Sequence[Features], right: Sequence[bool]) -> Calibration:
     start = [math.log(share / (1 - share)), *([0.0] * len(scale.names))]
     # One candidate or none, each by itself: this is what logistic regression is.
     holes = [_Hole([scale.row(row)], (is_right,)) for row, is_right in zip(rows, right, strict=True)]
-    return scale.calibration(_minimum(_Choice(holes, [PENALTY] * len(scale.names)), start))
+    return scale.calibration(_minimum(_Choice(holes, len(start), PENALTY), start))
 
 
 class _Scale:
@@ -174,13 +190,12 @@ class _Hole:
 class _Choice:
     """The loss of weights on the choice among each hole's candidates, and the steps of Newton's method towards its minimum."""
 
-    def __init__(self, holes: Sequence[_Hole], penalties: Sequence[float]) -> None:
-        """Begin with the penalty on the square of each weight but the intercept's."""
-        self._holes, self._penalties = holes, (0.0, *penalties)
+    def __init__(self, holes: Sequence[_Hole], size: int, penalty: float = CHOICE_PENALTY) -> None:
+        self._holes, self._size, self._penalty = holes, size, penalty
 
     def loss(self, weights: Sequence[float]) -> float:
         """Return the penalised negative log-likelihood of choosing a right candidate, or none if none is right."""
-        total = sum(penalty / 2 * weight * weight for penalty, weight in zip(self._penalties, weights, strict=True))
+        total = self._penalty / 2 * sum(weight * weight for weight in weights[1:])
         for hole in self._holes:
             scores = [sum([weights[at] * value for at, value in row]) for row in hole.rows]
             right = [score for score, is_right in zip(scores, hole.right, strict=True) if is_right]
@@ -192,11 +207,11 @@ class _Choice:
 
         The curvature leaves out the part of holes with several right candidates, which would not be positive definite.
         """
-        size = len(self._penalties)
-        slope = [penalty * weight for penalty, weight in zip(self._penalties, weights, strict=True)]
+        size = self._size
+        slope = [0.0, *(self._penalty * weight for weight in weights[1:])]
         curve = [[0.0] * (at + 1) for at in range(size)]
         for at in range(size):
-            curve[at][at] = max(self._penalties[at], LEAST_SPREAD)
+            curve[at][at] = self._penalty if at else LEAST_SPREAD
         for hole in self._holes:
             scores = [sum([weights[at] * value for at, value in row]) for row in hole.rows]
             right = [score for score, is_right in zip(scores, hole.right, strict=True) if is_right]
