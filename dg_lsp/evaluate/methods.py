@@ -57,6 +57,7 @@ ABLATION: tuple[Method, ...] = (
     FULL,
     *(Method(f"{steps} steps", profile=WITH_NOISE, steps=steps) for steps in (4, 8, 12, 16, 24)),
     Method("without held suffix", without=("held_suffix",), profile=WITH_NOISE),
+    Method("without the canvas adapter", profile=(("right_tokens", 0),)),
     Method("without self-conditioning", without=("conditioning",), profile=WITH_NOISE),
     Method("without the copy row", without=("copy",)),
     Method("without the file's statistics", without=("file",)),

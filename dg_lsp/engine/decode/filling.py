@@ -71,12 +71,10 @@ class Filling:
             n_encoded, kv = prefixes.encode(ids, n_encoded, kv, PREFILL_CHUNK)
             yield
         assert kv is not None  # every layout writes at least one token
-        passes, right = self.fill.passes, self.fill.sheet.right
-        causal = self.tree = Tree(passes, kv, ids[-1], prefixes.cache.last_hidden(ids))
-        if right:
-            self.tree = Tree(passes, kv, ids[-1], right=right)
+        right = self.fill.sheet.right
+        self.tree = Tree(self.fill.passes, kv, ids[-1], prefixes.cache.last_hidden(ids), right=right)
         self._kv = kv
-        self._scorer = Scorer(self.fill, causal, file, self.resources.pace, self.tree if right else None)
+        self._scorer = Scorer(self.fill, self.tree, file, self.resources.pace)
 
     @property
     def scorer(self) -> Scorer:

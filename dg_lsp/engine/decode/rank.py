@@ -37,8 +37,7 @@ class Proposal:
 
     `tokens` are the causal log-probabilities of the answer's tokens, mixed with those of the file's repetitions if the
     profile says so; `own` are those of the model alone. `after` is that of the end token (infill-trained
-    checkpoints) or the mean over the suffix's head; `after_sum` is the same as a sum. `infill` is that of the answer and its
-    end after a canvas adapter has read the right side, 0 without one. `entropy` is the canvas's mean in
+    checkpoints) or the mean over the suffix's head; `after_sum` is the same as a sum. `entropy` is the canvas's mean in
     nats, None if not computed. `left` and `right` are those of a copy (`copies.Copy`). `repeats` and `known` are shares of
     the answer's lines (`repeated_lines`). `names` are the features of `NamesInText`. `context` is the number of tokens
     that the model read.
@@ -50,7 +49,6 @@ class Proposal:
     own: tuple[float, ...] = ()
     after: float = 0.0
     after_sum: float = 0.0
-    infill: float = 0.0
     entropy: float | None = None
     left: int = 0
     right: int = 0
@@ -62,12 +60,12 @@ class Proposal:
 
     @property
     def joint(self) -> float:
-        """The log-probability of the answer and the text after it, and that of the canvas adapter."""
-        return sum(self.tokens) + self.after_sum + self.infill
+        """The log-probability of the answer and the text after it."""
+        return sum(self.tokens) + self.after_sum
 
     @property
     def own_joint(self) -> float:
-        """The log-probability of the answer and the text after it under the causal model alone."""
+        """The same under the model alone."""
         return sum(self.own) + self.after_sum
 
 

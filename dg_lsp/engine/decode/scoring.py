@@ -28,16 +28,11 @@ UNCLOSED_NATS = 8.0  # the suffix does not follow an answer if its log-probabili
 
 
 class Scorer:
-    """Scores the texts of one hole after its encoded prefix, each text only once.
+    """Scores the texts of one hole after its encoded prefix, each text only once."""
 
-    `tree` is that of the causal model, and `adapted`, if there is one, that of the canvas adapter, which has read the right
-    side.
-    """
-
-    def __init__(self, fill: Fill, tree: Tree, file: FileModel | None, pace: Pace, adapted: Tree | None = None) -> None:
-        self._fill, self._tree, self.file, self._pace, self._adapted = fill, tree, file, pace, adapted
+    def __init__(self, fill: Fill, tree: Tree, file: FileModel | None, pace: Pace) -> None:
+        self._fill, self._tree, self.file, self._pace = fill, tree, file, pace
         self._scores: dict[str, _Scores] = {}
-        self._infill: dict[str, float] = {}
         self._names = NamesInText(fill.request)
 
     def score(self, results: Sequence[Proposal]) -> list[Proposal]:
@@ -46,8 +41,8 @@ class Scorer:
             new = [text for text in dict.fromkeys(result.text for result in results) if text not in self._scores]
             if new:
                 self._scores |= dict(zip(new, self._log_probabilities(new), strict=True))
-                self._read_adapted(new)
-            results = [_scored(each, self._scores[each.text], self._infill.get(each.text, 0.0)) for each in results]
+            scores = self._scores
+            results = [_scored(result, scores[result.text]) for result in results]
         return [self._with_position(result) for result in results]
 
     def _with_position(self, result: Proposal) -> Proposal:
@@ -61,29 +56,13 @@ class Scorer:
 
     def learn(self, text: str, ids: Sequence[int], logps: Sequence[float], end: float) -> None:
         """Store the log-probabilities from drafting, if the text's tokens are the drafted ones."""
-        if self._fill.vocabulary.encode(self._fill.heal_text + text) != list(ids):
-            return
-        if self._adapted is not None:
-            self._infill.setdefault(text, sum(logps) + end)
-        elif text not in self._scores:
+        if text not in self._scores and self._fill.vocabulary.encode(self._fill.heal_text + text) == list(ids):
             self._scores[text] = self._scores_of(ids, logps, (end,))
 
     def prepare(self, texts: Sequence[str]) -> None:
-        """Let the first pass with the canvas adapter read these texts too, if there is one."""
-        if self._adapted is not None:
-            self._adapted.grow((ROOT, row) for row in self._adapted_rows(texts))
-
-    def _read_adapted(self, texts: Sequence[str]) -> None:
-        """Store the log-probabilities of texts and their end under the canvas adapter, if there is one."""
-        texts = [text for text in texts if text not in self._infill]
-        if self._adapted is not None and texts:
-            rows = self._adapted.log_probabilities(self._adapted_rows(texts))
-            self._infill |= dict(zip(texts, map(sum, rows), strict=True))
-
-    def _adapted_rows(self, texts: Sequence[str]) -> list[list[int]]:
-        end = self._fill.sheet.end
-        assert end is not None  # a sheet with a right side has one
-        return [[*self._fill.vocabulary.encode(self._fill.heal_text + text), end] for text in texts]
+        """Let the pass that reads the right side read these texts too, if there is such a pass."""
+        if self._fill.sheet.right:
+            self._tree.grow((ROOT, [*ids, *after]) for text in texts for ids, after in self._readings(text))
 
     def _log_probabilities(self, texts: Sequence[str]) -> list[_Scores]:
         """Return, for each text, the causal log-probabilities of its tokens and of the tokens after it."""
@@ -109,17 +88,17 @@ class Scorer:
         """
         encode, sheet, typed = self._fill.vocabulary.encode, self._fill.sheet, self._fill.heal_text
         alone = encode(typed + text)
-        if not sheet.heals_by_parts:
+        if not sheet.heals_by_parts or sheet.right:
             return [(alone, [sheet.end] if sheet.end is not None else list(sheet.tail))]
         vocabulary = self._fill.vocabulary
         held = vocabulary.decode(sheet.tail)
-        ends = sheet.end is not None and not sheet.right  # the causal model itself ends answers
-        if ends:
+        if sheet.end is not None:
             held = _first_line(held) if not held.startswith("\n") else _to_visible(held)
         ids, n_bytes = encode(typed + text + held), len((typed + text).encode())
-        n_own = sum(1 for size in accumulate(len(vocabulary.pieces[token]) for token in ids) if size <= n_bytes)
+        ends = accumulate(len(vocabulary.pieces[token]) for token in ids)
+        n_own = sum(1 for end in ends if end <= n_bytes)
         joint = (ids[:n_own], ids[n_own:])
-        return [joint] if not ends or sheet.end is None or held.startswith("\n") else [(alone, [sheet.end]), joint]
+        return [joint] if sheet.end is None or held.startswith("\n") else [(alone, [sheet.end]), joint]
 
     def _scores_of(self, ids: Sequence[int], logps: Sequence[float], after: Sequence[float]) -> _Scores:
         own = tuple(logps)
@@ -151,10 +130,9 @@ class _Scores:
     after: tuple[float, ...]
 
 
-def _scored(result: Proposal, scores: _Scores, infill: float) -> Proposal:
+def _scored(result: Proposal, scores: _Scores) -> Proposal:
     total = sum(scores.after)
-    after = total / max(len(scores.after), 1)
-    return replace(result, tokens=scores.tokens, own=scores.own, after=after, after_sum=total, infill=infill)
+    return replace(result, tokens=scores.tokens, own=scores.own, after=total / max(len(scores.after), 1), after_sum=total)
 
 
 def mixed(file: FileModel, ids: Sequence[int], logps: Sequence[float]) -> list[float]:
