@@ -31,7 +31,7 @@ LATER = {
     "bench": ("Measure how fast the fills of a model are.", "dg_lsp.evaluate.bench", "engine"),
     "calibrate": ("Measure how likely a model's answers are right, on your own code.", "dg_lsp.evaluate.calibrate_command", ""),
     "stats": ("Show how many suggestions were shown and accepted.", "dg_lsp.server.stats_command", ""),
-    "train": ("Train a small model of the same kind.", "dg_lsp.train.commands", "engine"),
+    "train": ("Train a canvas for a causal model.", "dg_lsp.train.commands", "engine"),
 }
 
 

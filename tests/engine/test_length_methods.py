@@ -12,10 +12,10 @@ import torch
 
 from dg_lsp.engine.model import loading
 from dg_lsp.engine.model.loading import Loaded
-from dg_lsp.train.windows import DELETE, EOS, N_SPECIAL, PAD, PRE
 from tests.benchmarks import lengths as benchmark
 from tests.benchmarks.worlds import language, methods, training
 from tests.benchmarks.worlds.training import HELD, Plan
+from tests.trainer.windows import DELETE, EOS, N_SPECIAL, PAD, PRE
 
 
 @pytest.fixture(scope="module")

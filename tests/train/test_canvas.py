@@ -24,7 +24,6 @@ from dg_lsp.engine.model.loading import LoadError, load_model
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.engine.model.weights import canvas_adapter
 from dg_lsp.evaluate.tasks import EvalError
-from dg_lsp.train import tokenizer as bpe
 from dg_lsp.train.canvas import holes, loop, states
 from dg_lsp.train.canvas.holes import Hole, Sources
 from dg_lsp.train.canvas.loop import Plan, Training
@@ -33,6 +32,7 @@ from dg_lsp.train.canvas.weights import TrainedPasses
 from dg_lsp.train.commands import app
 from dg_lsp.wire import files
 from tests.engine.test_llama import RANK, adapter_for, checkpoint, ids_of, plain_canvas
+from tests.trainer import tokenizer as bpe
 
 SOURCE = "".join(
     f"class Thing{n}:\n    def __init__(self, value):\n        self.value = value\n\n"

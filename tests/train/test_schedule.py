@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dg_lsp.train import precision
-from dg_lsp.train.schedule import LAST_RATE, MIXED_RATE, WARM_LEG_STEPS, WARM_STEPS, Progress, Schedule
+from tests.trainer.schedule import LAST_RATE, MIXED_RATE, WARM_LEG_STEPS, WARM_STEPS, Progress, Schedule
 
 SCHEDULE = Schedule(causal_tokens=1000, mixed_tokens=400, cool_tokens=200)
 

@@ -19,13 +19,13 @@ from dg_lsp.engine.decode.filler import load_local
 from dg_lsp.engine.decode.layout import InfillTrained
 from dg_lsp.engine.model.passes import Passes
 from dg_lsp.engine.model.vocabulary import Vocabulary
-from dg_lsp.train import corpus, cuts, export, loop, pack, tokenizer
-from dg_lsp.train.export import PROFILE
-from dg_lsp.train.losses import head_loss, token_losses
-from dg_lsp.train.objective import GAPS, PARTS, CausalBatch, Sampler
-from dg_lsp.train.schedule import Schedule
-from dg_lsp.train.shape import Shape, build
-from dg_lsp.train.windows import DELETE, EOM, KIND_IDS, N_SPECIAL, PRE, SUF
+from tests.trainer import corpus, cuts, export, loop, pack, tokenizer
+from tests.trainer.export import PROFILE
+from tests.trainer.losses import head_loss, token_losses
+from tests.trainer.objective import GAPS, PARTS, CausalBatch, Sampler
+from tests.trainer.schedule import Schedule
+from tests.trainer.shape import Shape, build
+from tests.trainer.windows import DELETE, EOM, KIND_IDS, N_SPECIAL, PRE, SUF
 
 SOURCE = "".join(
     f"class Thing{n}:\n    def __init__(self, value):\n        self.value = value\n\n"

@@ -4,9 +4,9 @@ The windows are those of a checkpoint that knows no infilling, in the order of t
 the hole, the text before it, and then all that follows, answer and suffix in one. A canvas begins anywhere in the text
 that counts, in the second stage also ends anywhere, and is noised everywhere, as DiffusionGemma was trained (arXiv
 2608.00146). Nothing is ever held, no length is ever marked. The variant with a delete token goes on from there as
-`dg_lsp.train` does: a gap padded with delete tokens, the suffix held.
+`tests.trainer` does: a gap padded with delete tokens, the suffix held.
 
-Knows the language and `dg_lsp.train`. Knows nothing of how lengths are found.
+Knows the language and `tests.trainer`. Knows nothing of how lengths are found.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from dg_lsp.engine.model.loading import load_model
 from dg_lsp.engine.model.passes import Passes
 from dg_lsp.engine.model.profile import FILE, Profile, Sampling, dump
-from dg_lsp.train.loop import mixed_loss
-from dg_lsp.train.objective import CanvasBatch, CausalBatch
 from dg_lsp.train.precision import dtype_of
-from dg_lsp.train.shape import Shape, build
-from dg_lsp.train.tokenizer import RESERVED, SPECIAL
-from dg_lsp.train.windows import BOS, DELETE, EOS, N_SPECIAL, PAD, PRE, SUF
 from tests.benchmarks.worlds import language
 from tests.benchmarks.worlds.language import ALPHABET, MAX_SUFFIX, Hole
+from tests.trainer.loop import mixed_loss
+from tests.trainer.objective import CanvasBatch, CausalBatch
+from tests.trainer.shape import Shape, build
+from tests.trainer.tokenizer import RESERVED, SPECIAL
+from tests.trainer.windows import BOS, DELETE, EOS, N_SPECIAL, PAD, PRE, SUF
 
 CANVAS = 80
 HELD = 16

@@ -27,14 +27,14 @@ from torch import Tensor
 
 from dg_lsp.engine.model.passes import KV, Passes
 from dg_lsp.engine.model.profile import Profile
-from dg_lsp.train import pack
-from dg_lsp.train.export import PROFILE
-from dg_lsp.train.losses import head_loss, token_losses
-from dg_lsp.train.objective import PARTS, CanvasBatch, CausalBatch, Sampler
 from dg_lsp.train.precision import autocast, dtype_of
-from dg_lsp.train.schedule import Progress, Schedule
-from dg_lsp.train.shape import Shape, build, resume
-from dg_lsp.train.windows import DELETE, N_SPECIAL
+from tests.trainer import pack
+from tests.trainer.export import PROFILE
+from tests.trainer.losses import head_loss, token_losses
+from tests.trainer.objective import PARTS, CanvasBatch, CausalBatch, Sampler
+from tests.trainer.schedule import Progress, Schedule
+from tests.trainer.shape import Shape, build, resume
+from tests.trainer.windows import DELETE, N_SPECIAL
 
 IDLE_LOOK_S = 20.0  # how often a run with `threads` 0 looks for idle cores
 DRAFT_NOISE = 0.6
