@@ -1,4 +1,4 @@
-"""`dg-lsp train canvas`: train a canvas for a causal model. Knows the command line, and nothing of how a canvas is trained."""
+"""`dg-lsp train canvas`: train a canvas for a causal model."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def canvas(
     """Train a canvas for a causal model that stays as it is. You can interrupt it at any time; it continues from its state."""
     from dg_lsp.train.canvas import loop
 
-    plan = loop.Plan(minutes=minutes, rate=rate, cool=cool, rank=rank, threads=threads, seed=seed)
+    plan = loop.TrainingPlan(minutes=minutes, rate=rate, cool=cool, rank=rank, threads=threads, seed=seed)
     folder = str(model_names.folder_of(base) or base)
-    loop.train(folder, sources, state, plan, excluded=exclude, start=start, export=export_to, say=typer.echo)
+    loop.train(folder, sources, state, plan, excluded=exclude, start=start, export=export_to, on_message=typer.echo)
 
 
 def sentence(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Say which source code is fit to train on. Knows text, and the projects that are held out for evaluation."""
+"""Say which source code is fit to train on."""
 
 from __future__ import annotations
 

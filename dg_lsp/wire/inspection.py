@@ -1,8 +1,4 @@
-"""Query a running engine without starting it or keeping it alive.
-
-This module knows where engines' files are and sends HTTP requests. It knows nothing of how to run an engine, and
-imports no torch.
-"""
+"""Query a running engine without starting it or keeping it alive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Print progress to standard error: on a terminal in one changing line, elsewhere a line at intervals. Knows text only."""
+"""Print progress to standard error: on a terminal in one changing line, elsewhere a line at intervals."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Escape control characters in messages and log lines, so that a terminal does not execute them.
 
-File names, setting values and servers' answers are untrusted. This module knows texts and log records.
+File names, setting values and servers' answers are untrusted.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ def train(
         rows=6 * batch,
         compiled=compiled,
     )
-    loop.run(run, shape_of(run, hidden, layers, feed_forward), plan, say=typer.echo)
+    loop.run(run, shape_of(run, hidden, layers, feed_forward), plan, on_message=typer.echo)
 
 
 @app.command()

@@ -66,7 +66,7 @@ class Plan:
     save_every_s: float = 240.0
 
 
-def run(folder: Path, shape: Shape, plan: Plan, *, say: Callable[[str], None] = print) -> None:
+def run(folder: Path, shape: Shape, plan: Plan, *, on_message: Callable[[str], None] = print) -> None:
     """Train on `folder/train.npz` with `folder/tokenizer.json` until the schedule is done, resuming from `folder/state.pt`.
 
     Every few minutes it writes `state.pt`, with everything needed to resume, and a line of `curve.jsonl`.
@@ -80,11 +80,11 @@ def run(folder: Path, shape: Shape, plan: Plan, *, say: Callable[[str], None] = 
         trainer.progress.minutes += (now - last) / 60
         last = now
         if now - saved > plan.save_every_s:
-            say(trainer.record(losses))
+            on_message(trainer.record(losses))
             trainer.save()
             losses, saved = [], now
             last = time.monotonic()
-    say(trainer.record(losses))
+    on_message(trainer.record(losses))
     trainer.save()
 
 

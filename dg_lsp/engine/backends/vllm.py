@@ -3,7 +3,7 @@
 A canvas is laid out as for the local model, with our own noise at its free positions. The server denoises several canvases
 together, with different gap lengths and seeds. The tokens between the held positions are the answer. The server returns the
 model's prediction at every position, also at held ones. The share of held positions that it predicts correctly shows how
-well an answer fits. This module knows vLLM's protocol and canvases. It knows nothing of tensors.
+well an answer fits.
 """
 
 from __future__ import annotations

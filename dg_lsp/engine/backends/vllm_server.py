@@ -1,7 +1,4 @@
-"""Find out what a vLLM server serves: its version, its model and tokenizer, and the length of its canvas.
-
-This module knows vLLM's protocol and the hub. It knows nothing of infill requests.
-"""
+"""Find out what a vLLM server serves: its version, its model and tokenizer, and the length of its canvas."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 The time of a pass over a few tokens depends on the number of operations, not on their arithmetic. So the projections to
 queries, keys and values form one matrix, and norm weights are multiplied into the next matrix. `products` has the kernels.
 Heads are rotated as complex numbers, which needs the rows of queries and keys in pairs. So the cached keys have another
-order than those of `Passes`. A test checks that both passes equal the plain ones. Knows nothing of the tokens' meaning.
+order than those of `Passes`. A test checks that both passes equal the plain ones.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Draw windows of source code, and cut holes from them where the product would.
 
 The tokens before a hole end at a safe boundary (`Vocabulary.safe_end`), so the answer begins with the pre-token that the
-cursor is in. The answer and the text after it are encoded by themselves, as in a request. Knows files and token ids. Knows
-nothing of canvases or models.
+cursor is in. The answer and the text after it are encoded by themselves, as in a request.
 """
 
 from __future__ import annotations

@@ -9,8 +9,6 @@ hint, or a token. Its loss is that of the true token, which is the delete token 
 * draft: the hints are the causal model's own continuation;
 * own: the canvas's first pass from masks wrote the tokens that it was sure of, and hints for the rest.
 
-Knows token ids and passes. Knows nothing of files or optimizers.
-
 Shapes: W windows, L tokens of a window, R rows of C positions, N positions with a loss.
 """
 

@@ -1,4 +1,4 @@
-"""File locks that the kernel releases however their process ends. This module knows nothing of what a lock protects."""
+"""File locks that the kernel releases however their process ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands `dg-lsp engine pull` and `dg-lsp engine models`. Knows options and the terminal."""
+"""The commands `dg-lsp engine pull` and `dg-lsp engine models`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Convert a GGUF file into the folder that the engine loads: config.json, tokenizer.json, and weights in int8.
 
 Each matrix is stored as int8 [outputs, inputs] with one scale per output row, as `NAME.weight` and `NAME.weight_scale`; norms
-and biases are float32. The names are those of transformers. One tensor at a time is in memory. Knows the two families of
-laptop models. Knows nothing of where a file comes from.
+and biases are float32. The names are those of transformers. One tensor at a time is in memory.
 """
 
 from __future__ import annotations

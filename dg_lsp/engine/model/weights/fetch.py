@@ -1,7 +1,7 @@
 """Fetch a model from the hub into the local cache, and report the progress. Cached files are not fetched again.
 
 The configuration is fetched first, so that neither an unsupported model nor one too large for the disk is downloaded.
-Knows the hub's library. Knows nothing of weights. Imports no torch.
+Imports no torch.
 """
 
 from __future__ import annotations

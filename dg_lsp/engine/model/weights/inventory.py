@@ -1,8 +1,8 @@
 """Match the tensors in a model folder's files to the model's weights, by the files' headers.
 
 A stored tensor is a weight under one of its names, or a piece of one. Published 8-bit checkpoints (compressed-tensors,
-"float-quantized", and the hub's "fp8") store a scale with each matrix and split the experts' banks into matrices.
-Knows names, shapes and types. Reads no weight.
+"float-quantized", and the hub's "fp8") store a scale with each matrix and split the experts' banks into matrices. Reads no
+weight.
 """
 
 from __future__ import annotations

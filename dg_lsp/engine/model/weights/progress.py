@@ -1,4 +1,4 @@
-"""Report the progress of a download or a load in words: bytes, rate, time left. Knows numbers and a clock only."""
+"""Report the progress of a download or a load in words: bytes, rate, time left."""
 
 from __future__ import annotations
 
