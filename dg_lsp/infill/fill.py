@@ -103,7 +103,7 @@ class FillResult:
 class Task:
     """A document and how to fill its holes.
 
-    `budget` returns the budget of a request for so many holes. `is_file` is False for a notebook cell. With `allow_shrink`,
+    `budget` returns a request's budget for its number of holes. `is_file` is False for a notebook cell. With `allow_shrink`,
     an answer may replace working code by less code. With `repairs`, a fill must reduce the number of syntax errors. A fill
     needs `min_probability`, if that is above 0.
     """

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Sequence
 
 LOG_MARK = "; the end of its log:"
-"""What stands between a sentence and the log lines that `with_log` adds."""
+"""The text between a sentence and the log lines that `with_log` adds."""
 
 
 def visible(text: str, kept: str = "\n\t") -> str:

@@ -94,11 +94,11 @@ def test_loading_progress_is_reported_while_waiting(folder: Path) -> None:
     async def scenario() -> None:
         door, progress = folder / "door", asyncio.Event()
 
-        def hear(state: State) -> None:
+        def on_state(state: State) -> None:
             if state == Loading(0.5, "reading weights"):
                 progress.set()
 
-        async with connect(options(f"gate:{door}"), on_state=hear, wait=False) as engine:
+        async with connect(options(f"gate:{door}"), on_state=on_state, wait=False) as engine:
             ready = asyncio.ensure_future(engine.ready())
             await progress.wait()
             assert not ready.done()

@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from torch import Tensor
 
 from dg_lsp.engine.model.passes import KV, Passes
 from dg_lsp.engine.model.profile import Profile
-from dg_lsp.train.precision import autocast, dtype_of
+from dg_lsp.train.canvas.loop import dtype_of
 from tests.trainer import pack
 from tests.trainer.export import PROFILE
 from tests.trainer.losses import head_loss, token_losses
@@ -370,3 +371,8 @@ def _optimizers(model: Any, plan: Plan) -> tuple[list[torch.optim.Optimizer], li
         torch.optim.AdamW(rest, lr=plan.embedding_rate, betas=(0.9, 0.98), weight_decay=0.0),
     ]
     return optimizers, [plan.learning_rate, plan.embedding_rate]
+
+
+def autocast(device: str, dtype: torch.dtype) -> AbstractContextManager[object]:
+    """Return a context in which matrices are multiplied in `dtype`."""
+    return torch.autocast(device.partition(":")[0], dtype) if dtype is not torch.float32 else nullcontext()

@@ -26,7 +26,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from dg_lsp.engine.model.loading import load_model
 from dg_lsp.engine.model.passes import Passes
 from dg_lsp.engine.model.profile import FILE, Profile, Sampling, dump
-from dg_lsp.train.precision import dtype_of
+from dg_lsp.train.canvas.loop import dtype_of
 from tests.benchmarks.worlds import language
 from tests.benchmarks.worlds.language import ALPHABET, MAX_SUFFIX, Hole
 from tests.trainer.loop import mixed_loss

@@ -31,8 +31,8 @@ def pull(
     model: Annotated[
         str,
         typer.Argument(
-            help=f"A laptop model ({_names()}), auto for the first of them that can be had unless one is there, or a hub id "
-            "(OWNER/NAME); default: the configured model.",
+            help=f"A laptop model ({_names()}), auto for the first that can be downloaded unless one is pulled, or a hub "
+            "id (OWNER/NAME); default: the configured model.",
             autocompletion=completions.model,
         ),
     ] = "",
@@ -94,7 +94,7 @@ def bar() -> Iterator[Say]:
 
 
 def pull_first(candidates: tuple[LaptopModel, ...], say: Say, file: Path | None = None) -> tuple[str, Path]:
-    """Return the name and folder of the first model that is there, or else can be had; raise PullFailedError."""
+    """Return the name and folder of the first model that is pulled, or else can be downloaded; raise PullFailedError."""
     try:
         from dg_lsp.engine.model.pull.pulling import pull as pull_model
         from dg_lsp.engine.model.pull.transfer import PullError

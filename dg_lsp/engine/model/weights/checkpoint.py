@@ -101,7 +101,7 @@ def check(folder: Path, config: Any) -> tuple[Any, Inventory]:
     """
     try:
         model = skeleton.build(config)
-    except Exception as error:  # likewise
+    except Exception as error:
         raise CheckpointError(f"{CONFIG} of {folder} describes no model: {error}") from error
     described = model.state_dict(keep_vars=True)
     # A weight that the model uses in two places may be stored under either name.

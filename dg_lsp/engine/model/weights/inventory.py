@@ -63,11 +63,6 @@ class Inventory:
         """The number of bytes to read."""
         return sum(piece.stored.n_bytes for group in self.pieces.values() for piece in group)
 
-    @property
-    def is_fp8(self) -> bool:
-        """Whether any weight is stored in 8 bits."""
-        return any(piece.stored.dtype == FP8 for group in self.pieces.values() for piece in group)
-
 
 def take(stored: Iterable[Stored], aliases: Mapping[str, str]) -> Inventory:
     """Return the inventory of the stored tensors; `aliases` maps each name of a weight to its first one.
