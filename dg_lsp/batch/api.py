@@ -191,7 +191,7 @@ def resident(
 
     configured = config.load_config(config.workspace_of(spec.root))
     options = config.connect_options(configured, command=ENGINE_COMMAND, model=model, interactive=False)
-    return client.connect(options, on_state=on_state, on_note=on_message)
+    return client.connect(options, on_state=on_state, on_message=on_message)
 
 
 _Filled = list[tuple[FileResult, Mapping[Hole, HoleResult]]]

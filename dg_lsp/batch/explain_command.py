@@ -95,7 +95,7 @@ async def _traced(request: InfillRequest, options: ConnectOptions, *, is_drawn: 
         if isinstance(state, Loading) and state.message and sys.stderr.isatty():
             print_message(f"the engine is loading its model: {state.message}")
 
-    async with client.connect(options, on_state=on_state, on_note=print_message) as engine:
+    async with client.connect(options, on_state=on_state, on_message=print_message) as engine:
         if is_drawn:
             print_bytes("--- the canvas after each step; a step reads, drafts, denoises or scores\n")
         candidates = await engine.fill(request, on_draft=on_draft, on_done=ends.append)

@@ -150,7 +150,7 @@ class Rounds:
 
     async def _ask(self, group: tuple[Hole, ...], request_of: RequestOf) -> dict[Hole, HoleResult]:
         start = time.perf_counter()
-        answer, reason, is_answered, is_lost = pipeline.Answer(), "", False, False
+        answer, reason, is_answered, is_lost = pipeline.InfillAnswer(), "", False, False
         plan, request = self._plan, request_of(group)
         if isinstance(request, str):
             reason = request

@@ -14,7 +14,7 @@ from dg_lsp.engine.model.fit import memory
 from dg_lsp.engine.serve.jobs import Limits, Queue
 from dg_lsp.engine.serve.worker import Load, Worker
 from dg_lsp.wire import build
-from dg_lsp.wire.meeting import EngineId, EngineSettings
+from dg_lsp.wire.discovery import EngineId, EngineSettings
 from dg_lsp.wire.messages import PROTOCOL_MAX, PROTOCOL_MIN, Bye, Done, Event, Problem, Status
 
 BUILD = build.current()

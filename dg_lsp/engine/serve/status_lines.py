@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dg_lsp.core.wording import counted
 from dg_lsp.wire import build
+from dg_lsp.wire.discovery import State
 from dg_lsp.wire.inspection import EngineReport
-from dg_lsp.wire.meeting import State
 
 
 def facts_of(report: EngineReport, model: str) -> dict[str, object]:

@@ -22,8 +22,8 @@ from dg_lsp.engine.model.pull.gguf_file import GgufError
 from dg_lsp.engine.model.pull.transfer import PIECE_BYTES, PullError
 from dg_lsp.engine.model.weights.progress import Meter
 from dg_lsp.wire import files, laptop
+from dg_lsp.wire.discovery import DiscoveryError, hold
 from dg_lsp.wire.laptop import LaptopModel
-from dg_lsp.wire.meeting import MeetingError, hold
 
 Say = Callable[[str, float], None]
 
@@ -104,7 +104,7 @@ def _work_folder(model: LaptopModel) -> Path:
 def _locked(model: LaptopModel) -> Iterator[None]:
     try:
         lock = hold(laptop.store() / f".{model.name}.lock")
-    except MeetingError as error:
+    except DiscoveryError as error:
         raise PullError(str(error)) from error
     if lock is None:
         raise PullError(f"{model.name} is being pulled by another process; wait for it")
