@@ -324,7 +324,7 @@ def _ensure_started(files: EngineFiles, engine_id: EngineId, settings: EngineSet
         if report.info is not None and (new_message := report.info.text("message", "")) != message:
             # A download may take long. While its progress changes, the timeout starts again.
             message, give_up = new_message, time.monotonic() + START_PATIENCE_S
-            progress.say(message)
+            progress.show(message)
         if report.info is None and process is not None and process.poll() is not None:
             if report.state is not None:
                 _fail(status_lines.silence(report.state.pid))  # ours ended because this one holds the lock

@@ -20,7 +20,7 @@ class Progress:
         self._printed_at: float | None = None
         self._width = 0
 
-    def say(self, text: str) -> None:
+    def show(self, text: str) -> None:
         """Print a progress message if it is new."""
         if not text or text == self._last:
             return

@@ -101,7 +101,7 @@ def worlds(cache: Path, request: Asked) -> dict[str, Any]:
     only, seed = request.methods, request.seed
 
     def loaded(delete: bool) -> Loaded:
-        with_its_own = loading.load_model(str(training.made(cache, delete=delete, say=note)), device="cpu", threads=1)
+        with_its_own = loading.load_model(str(training.made(cache, delete=delete, on_message=note)), device="cpu", threads=1)
         return replace(with_its_own, profile=replace(with_its_own.profile, canvas_tokens=request.canvas))
 
     plain, with_delete = loaded(delete=False), None

@@ -136,17 +136,17 @@ def _run(files: EngineFiles, options: Options) -> None:
 def loader(engine_id: EngineId, settings: EngineSettings) -> Load:
     """Return the function that loads the model. It imports torch only when called, and only for a local model."""
 
-    def load(say: Callable[[str, float], None]) -> Filler:
+    def load(on_progress: Callable[[str, float], None]) -> Filler:
         module, _, function = (engine_id.filler or USUAL_FILLER).partition(":")
-        say("starting", 0.0)
+        on_progress("starting", 0.0)
         try:
-            return make(getattr(importlib.import_module(module), function), say)
+            return make(getattr(importlib.import_module(module), function), on_progress)
         except ModuleNotFoundError as error:
             name = error.name or module
             remedy = f"install the engine's parts with: {install_command('engine')}"
             raise DaemonError(f"{name} is not installed; {remedy}") from error
 
-    def make(function: Callable[..., Filler], say: Callable[[str, float], None]) -> Filler:
+    def make(function: Callable[..., Filler], on_progress: Callable[[str, float], None]) -> Filler:
         settings_by_name = {"revision": engine_id.revision, "dtype": "" if engine_id.dtype == "auto" else engine_id.dtype}
         options = {name: value for name, value in settings_by_name.items() if value}
         for name in options:
@@ -154,7 +154,9 @@ def loader(engine_id: EngineId, settings: EngineSettings) -> Load:
                 raise DaemonError(f"this model does not support the option {name}")
         # Remote models set their own row limit.
         row_limit = {"rows": settings.rows} if "rows" in inspect.signature(function).parameters else {}
-        return function(engine_id.model, device=engine_id.device, threads=settings.threads, say=say, **options, **row_limit)
+        return function(
+            engine_id.model, device=engine_id.device, threads=settings.threads, on_progress=on_progress, **options, **row_limit
+        )
 
     return load
 

@@ -15,13 +15,13 @@ from dataclasses import replace
 
 from dg_lsp.core.values import Candidate
 from dg_lsp.engine.serve.jobs import Job, Queue
-from dg_lsp.engine.task import Filler, Say, UserError
+from dg_lsp.engine.task import Filler, OnProgress, UserError
 from dg_lsp.wire.messages import Draft, Found, Reason, Status
 
 log = logging.getLogger("dg_lsp.engine")
 
 DRAFT_EVERY_S = 0.03
-Load = Callable[[Say], Filler]
+Load = Callable[[OnProgress], Filler]
 
 
 class Worker:

@@ -204,7 +204,7 @@ def begin(plan: Plan) -> Any:
     return build(SHAPE)
 
 
-def train(model: Any, plan: Plan, *, say: Callable[[str], None] = print) -> Any:
+def train(model: Any, plan: Plan, *, on_message: Callable[[str], None] = print) -> Any:
     """Return the model, trained. Each stage begins with fresh optimizers."""
     passes, seed, began = Passes(model.train()), plan.seed * 4, time.monotonic()
     if plan.is_compiled:
@@ -231,7 +231,7 @@ def train(model: Any, plan: Plan, *, say: Callable[[str], None] = print) -> Any:
                 canvas, causal = (total / SAID_EVERY for total in sums)
                 sums = [0.0, 0.0]
                 seconds = time.monotonic() - began
-                say(f"step {step}, {stage}, {seconds:.0f} s: canvas {canvas:.3f}, causal {causal:.3f}")
+                on_message(f"step {step}, {stage}, {seconds:.0f} s: canvas {canvas:.3f}, causal {causal:.3f}")
     return model.eval().requires_grad_(False)
 
 
@@ -262,7 +262,7 @@ def _optimizers(model: Any, plan: Plan) -> Iterator[torch.optim.Optimizer]:
     yield torch.optim.AdamW(rest, lr=plan.embedding_rate, betas=(0.9, 0.98), weight_decay=0.0)
 
 
-def made(cache: Path, *, delete: bool, say: Callable[[str], None] = print) -> Path:
+def made(cache: Path, *, delete: bool, on_message: Callable[[str], None] = print) -> Path:
     """Return the folder of the checkpoint without a delete token, or of its continuation with one; train what is missing.
 
     The one without is shipped: `SHIPPED` says of what it was made.
@@ -274,12 +274,12 @@ def made(cache: Path, *, delete: bool, say: Callable[[str], None] = print) -> Pa
     if (folder / FILE).exists():
         return folder
     if delete:
-        loaded = load_model(str(made(cache, delete=False, say=say)), device="cpu", threads=1, dtype="float32")
+        loaded = load_model(str(made(cache, delete=False, on_message=on_message)), device="cpu", threads=1, dtype="float32")
         model = _trainable(loaded.diffusion.model)
     else:
         model = begin(plan)
-    say(f"training {folder.name}")
-    save(train(model, plan, say=say), folder, PROFILE)
+    on_message(f"training {folder.name}")
+    save(train(model, plan, on_message=on_message), folder, PROFILE)
     (folder / MADE_OF).write_text(mark(plan) + "\n", encoding="utf-8")
     return folder
 
