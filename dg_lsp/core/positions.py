@@ -2,8 +2,6 @@ r"""Convert between positions in a text: code-point offsets, editors' lines and 
 
 Only `\n`, `\r\n` and `\r` end a line, as the Language Server Protocol says. Form feeds, NEL and U+2028 are ordinary
 characters. A lone surrogate counts as it would be encoded: three UTF-8 bytes, one UTF-16 unit.
-
-This module knows nothing of documents, languages or the protocol's own types.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from typing import cast
 
 from dg_lsp.core import languages
 from dg_lsp.evaluate.tasks import EvalError
-from dg_lsp.train.corpus import HELD_OUT, LISTING, clean
+from dg_lsp.train.canvas.holes import HELD_OUT, LISTING, clean
 
 # Only whole words match, because "Limited" and "IMPLIED" contain licence names. A version may follow directly, as in GPLv3.
 ALLOWED = re.compile(

@@ -2,7 +2,6 @@
 
 A handler converts, awaits and converts back. Closing a response cancels its work within one step.
 A request goes from its route to the queue, to the worker, to the model; its events come back through an inbox.
-Knows nothing of sockets and processes (`daemon`), nor of how requests are scheduled (`jobs`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Requests and responses in the shapes of other APIs: OpenAI's and Mistral's completions, and llama.cpp's infill.
 
 Pure: converts JSON fields to an ask, and an outcome to a JSON value. Parameters that a canvas can't use (temperature,
-samplers, penalties) are accepted and ignored. Knows nothing of HTTP.
+samplers, penalties) are accepted and ignored.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The engine process: one per configuration and user. Clients find it by its state file, and it exits when it is unused.
 
-It listens before it loads the model, so that clients can watch the loading. Knows sockets, files and signals. Knows nothing of
-requests (`app`) or models (`worker` receives a loader).
+It listens before it loads the model, so that clients can watch the loading.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The engine's log: private, without the user's code, limited in size and in repeated lines.
-
-Knows files and logging; knows nothing of what is logged.
-"""
+"""The engine's log: private, without the user's code, limited in size and in repeated lines."""
 
 from __future__ import annotations
 

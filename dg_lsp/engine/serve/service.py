@@ -1,6 +1,6 @@
 """One engine as its clients see it: its queue and worker, its leases, facts and metrics.
 
-Runs on the event loop; the worker's thread reaches it only through the loop. Knows nothing of routes or sockets.
+Runs on the event loop; the worker's thread reaches it only through the loop.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Describe a running engine, or that none runs, for `dg-lsp engine status` and `start`.
 
-Knows what an engine reports of itself. Sends no requests and prints nothing.
+Sends no requests and prints nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Run the queue's jobs one step at a time, on the only thread that uses the model.
 
 A step is never interrupted. Between steps, the worker checks cancellations, deadlines and the queue. It also loads and
-unloads the model. Knows the model as a `Filler`. Knows nothing of HTTP or tensors.
+unloads the model.
 """
 
 from __future__ import annotations
