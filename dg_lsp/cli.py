@@ -31,7 +31,7 @@ LATER = {
     "bench": ("Measure how fast the fills of a model are.", "dg_lsp.evaluate.bench", "engine"),
     "calibrate": ("Measure how likely a model's answers are right, on your own code.", "dg_lsp.evaluate.calibrate_command", ""),
     "stats": ("Show how many suggestions were shown and accepted.", "dg_lsp.server.stats_command", ""),
-    "train": ("Train a small model of the same kind.", "dg_lsp.train.commands", "engine"),
+    "train": ("Train a canvas for a causal model.", "dg_lsp.train.commands", "engine"),
 }
 
 
@@ -91,7 +91,7 @@ def main() -> None:
         raise SystemExit(141) from None
     except OSError as error:
         if INSTALL_COMPLETION in sys.argv:
-            commands.say(_installation_problem(error))
+            commands.print_message(_installation_problem(error))
             raise SystemExit(2) from None
         if error.errno not in FULL:
             fail(error)
@@ -102,12 +102,12 @@ def main() -> None:
     except SystemExit as end:
         # typer turns Ctrl-C into this exit code without a message.
         if end.code == INTERRUPTED:
-            commands.say("interrupted")
+            commands.print_message("interrupted")
         raise
     except UnicodeDecodeError as error:
         if INSTALL_COMPLETION not in sys.argv:
             fail(error)
-        commands.say(f"completion can't be installed: the shell's own file is not UTF-8; {SHOW_COMPLETION}")
+        commands.print_message(f"completion can't be installed: the shell's own file is not UTF-8; {SHOW_COMPLETION}")
         raise SystemExit(2) from None
     except Exception as error:
         fail(error)
@@ -116,10 +116,10 @@ def main() -> None:
 def fail(error: Exception) -> NoReturn:
     """Print a sentence about an unexpected error and end the process with exit code 2, or that of an interrupted command."""
     if is_interrupt(error):
-        commands.say("interrupted")
+        commands.print_message("interrupted")
         raise SystemExit(INTERRUPTED) from None
     message = _crash_message(error) if _has_current_folder() else "the current folder no longer exists; change to another one"
-    commands.say(message)
+    commands.print_message(message)
     raise SystemExit(2) from None
 
 

@@ -20,8 +20,8 @@ from dg_lsp.batch.discover import Skipped
 from dg_lsp.batch.job import Connect, JobSpec
 from dg_lsp.batch.journal import Journal, JournalError
 from dg_lsp.batch.keep import AcceptanceRule, FileResult
-from dg_lsp.batch.plan import DEFAULT_KINDS, Location, Plan, PlanError
-from dg_lsp.batch.report import Row
+from dg_lsp.batch.plan import DEFAULT_KINDS, FilePlan, Location, PlanError
+from dg_lsp.batch.report import ReportRow
 from dg_lsp.batch.rounds import HoleResult, RunOptions
 from dg_lsp.batch.scratch import ScratchError
 from dg_lsp.batch.select import Selection
@@ -50,7 +50,7 @@ def _no_progress(_n_holes: int) -> Iterator[Progress]:
 class Front:
     """What a run tells its caller: sentences, and the progress over a number of holes. `review` may change the results."""
 
-    say: Callable[[str], None] = lambda _sentence: None
+    on_message: Callable[[str], None] = lambda _sentence: None
     progress: Callable[[int], AbstractContextManager[Progress]] = _no_progress
     review: Callable[[Sequence[FileResult]], Sequence[FileResult]] = lambda results: results
 
@@ -63,12 +63,12 @@ class Result:
     `files` has the rows of each file. `is_committed` is False if a commit failed.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[ReportRow, ...]
     skipped: tuple[Skipped, ...]
     patch: str
     report: dict[str, Any]
     root: Path
-    files: tuple[tuple[FileResult, tuple[Row, ...]], ...] = ()
+    files: tuple[tuple[FileResult, tuple[ReportRow, ...]], ...] = ()
     is_committed: bool = True
 
 
@@ -154,11 +154,13 @@ async def run_job(
     started = time.perf_counter()
     front = front or Front()
     plans, skipped, left_out = job.plans(spec)
-    plans, private, connect = guarded(spec.model, plans, connect or functools.partial(resident, say=front.say, spec=spec))
+    plans, private, connect = guarded(
+        spec.model, plans, connect or functools.partial(resident, on_message=front.on_message, spec=spec)
+    )
     skipped += private
     notes = {plan.source.name: text for plan in plans if (text := report.note(plan))}
     for line in report.before(skipped, notes, left_out):
-        front.say(line)
+        front.on_message(line)
     with Journal(journal, (spec.model, spec.options)) as answers:
         filled = await _filled(spec, plans, answers, connect, front) if plans else []
     files, is_committed = _applied(spec, filled, front)
@@ -171,7 +173,7 @@ async def run_job(
 
 
 def resident(
-    model: str, hear: Callable[[str], None], *, say: Callable[[str], None], spec: JobSpec
+    model: str, on_progress: Callable[[str], None], *, on_message: Callable[[str], None], spec: JobSpec
 ) -> AbstractAsyncContextManager[Engine]:
     """Return the user's resident engine with this model, started if needed.
 
@@ -183,36 +185,36 @@ def resident(
     def on_state(state: State) -> None:
         match state:
             case Starting():
-                hear("starting the engine")
+                on_progress("starting the engine")
             case Loading(_, message):
-                hear(message)
+                on_progress(message)
 
     configured = config.load_config(config.workspace_of(spec.root))
     options = config.connect_options(configured, command=ENGINE_COMMAND, model=model, interactive=False)
-    return client.connect(options, on_state=on_state, on_note=say)
+    return client.connect(options, on_state=on_state, on_message=on_message)
 
 
 _Filled = list[tuple[FileResult, Mapping[Hole, HoleResult]]]
 
 
-async def _filled(spec: JobSpec, plans: Sequence[Plan], answers: Journal, connect: Connect, front: Front) -> _Filled:
-    with front.progress(sum(len(plan.holes) for plan in plans)) as (hear, done):
-        results = await job.fill(spec, plans, answers, connect, hear=hear, done=done, warn=front.say)
+async def _filled(spec: JobSpec, plans: Sequence[FilePlan], answers: Journal, connect: Connect, front: Front) -> _Filled:
+    with front.progress(sum(len(plan.holes) for plan in plans)) as (on_progress, done):
+        results = await job.fill(spec, plans, answers, connect, on_progress=on_progress, done=done, on_message=front.on_message)
     reviewed = front.review([result for result, _ in results])
     return [(result, by_hole) for result, (_, by_hole) in zip(reviewed, results, strict=True)]
 
 
-def _applied(spec: JobSpec, filled: _Filled, front: Front) -> tuple[list[tuple[FileResult, tuple[Row, ...]]], bool]:
+def _applied(spec: JobSpec, filled: _Filled, front: Front) -> tuple[list[tuple[FileResult, tuple[ReportRow, ...]]], bool]:
     """Write or commit the fills; return the results with their rows, and whether all commits succeeded."""
     if spec.commit:
         warnings = (commit.detached_head_warning(result) for result, _ in filled if result.fills)
         for warning in filter(None, dict.fromkeys(warnings)):
-            front.say(warning)
+            front.on_message(warning)
     files, all_committed = [], True
     for decided, by_hole in filled:
         result = decided
         if spec.commit:
-            result, is_committed = commit.apply_fills(decided, spec.commit, front.say)
+            result, is_committed = commit.apply_fills(decided, spec.commit, front.on_message)
             all_committed = all_committed and is_committed
         elif spec.write:
             result = job.write_fills(decided)
@@ -230,7 +232,7 @@ if TYPE_CHECKING:
     from dg_lsp.batch.job import Connect
 
 
-def guarded(model: str, plans: Sequence[Plan], connect: Connect) -> tuple[list[Plan], list[Skipped], Connect]:
+def guarded(model: str, plans: Sequence[FilePlan], connect: Connect) -> tuple[list[FilePlan], list[Skipped], Connect]:
     """Return the plans of files that the model may see, the skipped private files, and a connect function that guards them."""
     if not config.is_remote(model):
         return list(plans), [], connect
@@ -242,6 +244,8 @@ def guarded(model: str, plans: Sequence[Plan], connect: Connect) -> tuple[list[P
 
 
 @contextlib.asynccontextmanager
-async def _connected(connect: Connect, privacy: Privacy, model: str, hear: Callable[[str], None]) -> AsyncIterator[Engine]:
-    async with connect(model, hear) as engine:
+async def _connected(
+    connect: Connect, privacy: Privacy, model: str, on_progress: Callable[[str], None]
+) -> AsyncIterator[Engine]:
+    async with connect(model, on_progress) as engine:
         yield Guarded(engine, privacy)

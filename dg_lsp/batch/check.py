@@ -35,7 +35,7 @@ _STOPPED = re.compile(r"^!+ [^!\n]*stopping after \d+ failures? !+$", re.MULTILI
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CheckLimits:
     """The limits of one check: seconds, and MiB of memory for all its processes together (0: no limit)."""
 
     seconds: float = 600.0
@@ -64,7 +64,7 @@ class Check:
     """The user's command, its limits, and its working folder, as a path in the original project."""
 
     command: str
-    limits: Limits = field(default_factory=Limits)
+    limits: CheckLimits = field(default_factory=CheckLimits)
     folder: Path = field(default_factory=Path.cwd)
 
 
@@ -137,7 +137,7 @@ def _import_root(path: Path, copy: Copy) -> Path:
     return copy.path_of(folder)
 
 
-def _limited(command: str, limits: Limits) -> str:
+def _limited(command: str, limits: CheckLimits) -> str:
     """Return shell code that sets the limits of each process and then runs the command."""
     lines = ["ulimit -c 0"]
     if limits.memory_mb and sys.platform == "linux":
@@ -174,7 +174,7 @@ async def _started(
         raise
 
 
-async def _watched(process: asyncio.subprocess.Process, limits: Limits, log: Path) -> str:
+async def _watched(process: asyncio.subprocess.Process, limits: CheckLimits, log: Path) -> str:
     """Wait for the process; return "" when it has ended, or a sentence if it exceeds a limit."""
     ending = asyncio.ensure_future(process.wait())
     left_s = limits.seconds

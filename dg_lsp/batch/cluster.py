@@ -38,7 +38,7 @@ _PATIENCE = {"RAY_raylet_start_wait_time_s": "180", "RAY_agent_register_timeout_
 
 # Returns a filler (`engine.task.Filler`) for a model's name.
 Load = Callable[[str], Any]
-Answer = tuple[tuple[Candidate, ...], str]
+ClusterAnswer = tuple[tuple[Candidate, ...], str]
 Waiting = asyncio.Future[tuple[Candidate, ...]]
 
 
@@ -70,7 +70,7 @@ class Worker:
         answers = [pickle.dumps(self._answer(pickle.loads(request))) for request in batch["request"]]  # noqa: S301
         return {"id": [int(number) for number in batch["id"]], "answer": answers}
 
-    def _answer(self, request: InfillRequest) -> Answer:
+    def _answer(self, request: InfillRequest) -> ClusterAnswer:
         end = time.monotonic() + request.budget.ms / 1000 if request.budget.ms else math.inf
         try:
             task = self._filler.start(request)
@@ -93,16 +93,16 @@ def connecting(
     """Return a way to connect to the cluster's engines."""
 
     @contextlib.asynccontextmanager
-    async def connect(model: str, hear: Callable[[str], None]) -> AsyncIterator[Engine]:
+    async def connect(model: str, on_progress: Callable[[str], None]) -> AsyncIterator[Engine]:
         try:
             import ray
         except ImportError as error:
             raise PlanError(f"--ray needs Ray, which is not installed; install it with: {install_command('ray')}") from error
-        hear("starting Ray" if options.address == "local" else "joining the cluster")
+        on_progress("starting Ray" if options.address == "local" else "joining the cluster")
         await asyncio.to_thread(_join, ray, options)
         engine = ClusterEngine(model, load, _shares(ray, model, options.n_workers))
         try:
-            hear(f"starting {engine.shares['size']} workers")
+            on_progress(f"starting {engine.shares['size']} workers")
             yield engine
         finally:
             await engine.close()
@@ -196,7 +196,7 @@ class ClusterEngine:
             for future in futures.values():
                 _settle(future, ((), problem))
 
-    def _map(self, rows: Sequence[Mapping[str, Any]], answered: Callable[[int, Answer], None]) -> None:
+    def _map(self, rows: Sequence[Mapping[str, Any]], answered: Callable[[int, ClusterAnswer], None]) -> None:
         """Send the rows through the workers; call `answered` with each answer as it arrives."""
         import ray
 
@@ -216,11 +216,11 @@ class ClusterEngine:
             answered(int(row["id"]), pickle.loads(row["answer"]))  # noqa: S301 -- from our own workers
 
 
-def _answered(loop: asyncio.AbstractEventLoop, futures: Mapping[int, Waiting], number: int, answer: Answer) -> None:
+def _answered(loop: asyncio.AbstractEventLoop, futures: Mapping[int, Waiting], number: int, answer: ClusterAnswer) -> None:
     loop.call_soon_threadsafe(_settle, futures[number], answer)
 
 
-def _settle(future: Waiting, answer: Answer) -> None:
+def _settle(future: Waiting, answer: ClusterAnswer) -> None:
     candidates, problem = answer
     if not future.done() and problem:
         future.set_exception(EngineError(problem))

@@ -80,7 +80,7 @@ def infill(
     engine or the network failed, so that another try may succeed.
     """
     from dg_lsp.batch import api, cluster, plan
-    from dg_lsp.batch.check import Check, Limits
+    from dg_lsp.batch.check import Check, CheckLimits
     from dg_lsp.batch.report import TRY_AGAIN, WRONG_USE
     from dg_lsp.batch.select import Selection
     from dg_lsp.infill.port import EngineError
@@ -105,7 +105,7 @@ def infill(
             allow_shrink=allow_shrink,
             write=write,
             commit_unit=commit,
-            check=Check(check, Limits(check_timeout, check_memory)) if check else "",
+            check=Check(check, CheckLimits(check_timeout, check_memory)) if check else "",
             n_jobs=jobs,
             min_confidence=min_confidence,
             take_all=take_all,
@@ -121,7 +121,7 @@ def infill(
         connect = cluster.connecting(cluster.ClusterOptions(ray, ray_workers)) if ray else context.obj
         code = asyncio.run(_infill(spec, resume, connect, outputs, is_interactive=interactive))
     except api.ERRORS as error:
-        say(str(error))
+        print_message(str(error))
         raise typer.Exit(TRY_AGAIN if isinstance(error, EngineError) else WRONG_USE) from error
     raise typer.Exit(code)
 
@@ -164,7 +164,7 @@ class _Outputs:
             try:
                 files.write_output(path, text.encode("utf-8", "surrogateescape"))
             except OSError as error:
-                say(f"the {what} can't be written to {path}: {(error.strerror or str(error)).lower()}")
+                print_message(f"the {what} can't be written to {path}: {(error.strerror or str(error)).lower()}")
                 is_written = False
         return is_written
 
@@ -233,7 +233,7 @@ def ask(question: str, *, end: str, default: str | None = None) -> str:
     return answer or default or ""
 
 
-def say(text: str) -> None:
+def print_message(text: str) -> None:
     """Print a message to standard error, so that it is not part of the diff."""
     typer.echo(f"dg-lsp: {visible_message(text)}", err=True)
 
@@ -249,7 +249,7 @@ def _list(spec: JobSpec, outputs: _Outputs) -> int:
     else:
         print_bytes(listing.lines(plans, cost))
         for line in report.before(skipped, {}, left_out):
-            say(line)
+            print_message(line)
     return int(outputs.fail_on == "any" and bool(plans))
 
 
@@ -261,8 +261,8 @@ async def _infill(
 
     terminal = review.Terminal(lambda text: _show(text, err=True), _ask_letter, _edit_text)
     front = api.Front(
-        say,
-        lambda n_holes: bar.on_terminal("filling", n_holes, elsewhere=say),
+        print_message,
+        lambda n_holes: bar.on_terminal("filling", n_holes, elsewhere=print_message),
         functools.partial(review.review, terminal=terminal) if is_interactive else lambda results: results,
     )
     started = time.perf_counter()
@@ -275,12 +275,12 @@ async def _infill(
     elif has_diff and not outputs.patch:
         _show(result.patch)
     for line in report.open_holes(result.rows):
-        say(line)
-    say(report.summary(result.rows, time.perf_counter() - started, written=spec.write))
+        print_message(line)
+    print_message(report.summary(result.rows, time.perf_counter() - started, written=spec.write))
     if advice := report.advice(result.rows, has_check=spec.check is not None):
-        say(advice)
+        print_message(advice)
     if has_diff and (outputs.patch or not outputs.as_json) and result.root != Path.cwd():
-        say(f"the diff's file names are relative to {result.root}; apply it there")
+        print_message(f"the diff's file names are relative to {result.root}; apply it there")
     if not is_written:
         return report.WRONG_USE
     return report.exit_code(result.rows, outputs.fail_on) or int(not result.is_committed)
@@ -321,7 +321,7 @@ def _ending_in_order() -> Iterator[None]:
 
 def _ask_letter(question: str) -> str:
     while (answer := ask(question, end="q").strip().lower()) not in tuple("arneq"):
-        say("answer with one of the letters")
+        print_message("answer with one of the letters")
     return answer
 
 
@@ -337,9 +337,9 @@ def _edit_text(text: str) -> str | None:
         if code == 0:
             edited = path.read_text("utf-8", "surrogateescape")
             return edited if text.endswith("\n") else edited.removesuffix("\n")
-        say(f"the editor exited with status {code}")
+        print_message(f"the editor exited with status {code}")
     except (OSError, ValueError) as error:
-        say(f"the editor {editor!r} can't be used: {error}")
+        print_message(f"the editor {editor!r} can't be used: {error}")
     finally:
         path.unlink(missing_ok=True)
     return None

@@ -65,20 +65,20 @@ def commit(result: FileResult, unit: str) -> Iterator[str]:
         yield subject
 
 
-def apply_fills(result: FileResult, unit: str, say: Callable[[str], None]) -> tuple[FileResult, bool]:
-    """Commit a file's fills; return the result, and whether all commits succeeded. `say` gets each commit and problem."""
+def apply_fills(result: FileResult, unit: str, on_message: Callable[[str], None]) -> tuple[FileResult, bool]:
+    """Commit a file's fills; return the result, and whether all commits succeeded. Reports each commit and problem."""
     name = result.plan.source.name
     if not result.fills:
         return result, True
     try:
         for subject in commit(result, unit):
-            say(f"committed {subject}")
+            on_message(f"committed {subject}")
     except WriteError as error:
         return result.without(result.fills, str(error)), False
     except CommitError as error:
         if not error.is_written:
             return result.without(result.fills, str(error)), False
-        say(f"{name} is written, but not committed: {error}")
+        on_message(f"{name} is written, but not committed: {error}")
         return result, False
     return result, True
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from dg_lsp.batch import check, scratch
 from dg_lsp.batch.check import Check
-from dg_lsp.batch.plan import Plan
+from dg_lsp.batch.plan import FilePlan
 from dg_lsp.batch.scratch import Copy
 from dg_lsp.batch.verify import ProbeResult
 from dg_lsp.core import values
@@ -32,7 +32,7 @@ class Copies:
     folder: Path
     check: Check
     n_jobs: int
-    warn: Callable[[str], None]
+    on_message: Callable[[str], None]
     _slots: asyncio.Semaphore = field(init=False)
     _free: dict[Path, list[Copy]] = field(default_factory=dict)
     _n_made: int = 0
@@ -62,18 +62,18 @@ class Copies:
             raise
         if not number:
             for problem in problems:
-                self.warn(f"the copy for --check lacks {problem}")
+                self.on_message(f"the copy for --check lacks {problem}")
         return copy
 
 
 @contextlib.contextmanager
-def open_copies(a_check: Check, n_jobs: int, warn: Callable[[str], None]) -> Iterator[Copies]:
+def open_copies(a_check: Check, n_jobs: int, on_message: Callable[[str], None]) -> Iterator[Copies]:
     """Yield the copies of a run; they are removed afterwards."""
     with scratch.directory() as folder:
-        yield Copies(folder, a_check, n_jobs, warn)
+        yield Copies(folder, a_check, n_jobs, on_message)
 
 
-def root_of(plan: Plan, here: Path) -> Path:
+def root_of(plan: FilePlan, here: Path) -> Path:
     """Return the project to copy for a file: the current one if it contains the file, else the file's own."""
     path = plan.source.path
     current = config.workspace_of(here)
@@ -84,7 +84,7 @@ def root_of(plan: Plan, here: Path) -> Path:
 class Prober:
     """Runs the check for one file, in one copy, with edits in place."""
 
-    plan: Plan
+    plan: FilePlan
     copy: Copy
     check: Check
 

@@ -1,7 +1,6 @@
 """Find and read the files of a run.
 
-This module knows files, ignore rules and size limits; it knows nothing of holes. A file that can't be used becomes a `Skipped`
-with its reason, never an exception, so that the other files are still used.
+A file that can't be used becomes a `Skipped` with its reason, never an exception, so that the other files are still used.
 """
 
 from __future__ import annotations

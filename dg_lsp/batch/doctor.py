@@ -23,12 +23,12 @@ from dg_lsp import __version__
 from dg_lsp.core import languages
 from dg_lsp.core.languages import Language
 from dg_lsp.core.wording import counted
-from dg_lsp.wire import build, completions, config, meeting, model_names
+from dg_lsp.wire import build, completions, config, discovery, model_names
 from dg_lsp.wire.config import Config
+from dg_lsp.wire.discovery import DiscoveryError
 from dg_lsp.wire.entry import ENGINE_COMMAND
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.fields import Fields, WireError
-from dg_lsp.wire.meeting import MeetingError
 from dg_lsp.wire.settings import DEFAULTS
 from dg_lsp.wire.visible import visible_message
 
@@ -172,9 +172,9 @@ def configuration(root: Path, problems: tuple[str, ...]) -> Finding:
 def runtime_folder() -> Finding:
     """Return whether engines have a private folder of this user, and can write their logs; it is created if missing."""
     try:
-        folder = meeting.runtime_dir()
-        logs = [files.log for files in meeting.all_engine_files() if os.path.lexists(files.log)]
-    except MeetingError as error:
+        folder = discovery.runtime_dir()
+        logs = [files.log for files in discovery.all_engine_files() if os.path.lexists(files.log)]
+    except DiscoveryError as error:
         return Finding("runtime folder", "engines can't use it", _ended(error))
     blocked = [str(log) for log in logs if log.is_symlink() or not log.is_file() or not os.access(log, os.W_OK)]
     if blocked:
@@ -187,11 +187,11 @@ def running_engines() -> Finding:
     from dg_lsp.wire.inspection import inspect_engine
 
     try:
-        reports = [inspect_engine(files) for files in meeting.all_engine_files()]
-    except MeetingError as error:
+        reports = [inspect_engine(files) for files in discovery.all_engine_files()]
+    except DiscoveryError as error:
         return Finding("running engines", "they can't be queried", _ended(error))
     responding = [each for each in reports if each.info is not None]
-    silent = [each.state.pid for each in reports if each.info is None and each.state and meeting.alive(each.state.pid)]
+    silent = [each.state.pid for each in reports if each.info is None and each.state and discovery.alive(each.state.pid)]
     facts = {"engines": [dict(info.values) for info in map(_info, responding)]}
     try:
         state = "; ".join(map(_running, responding)) or "none; the first request starts one"

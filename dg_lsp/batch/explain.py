@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from dg_lsp.batch.plan import Plan, where
+from dg_lsp.batch.plan import FilePlan, where
 from dg_lsp.batch.rounds import RunOptions, request_for
 from dg_lsp.core import confidence, importing
 from dg_lsp.core.importing import Sources
@@ -43,13 +43,13 @@ class Trace:
     done: Done
 
 
-def request_of(plan: Plan, context: FileContext, options: RunOptions) -> InfillRequest:
+def request_of(plan: FilePlan, context: FileContext, options: RunOptions) -> InfillRequest:
     """Return the request that a run would send for the plan's only hole."""
     [group] = plan.groups
     return request_for(plan, context, group, options)
 
 
-def picture(plan: Plan, request: InfillRequest, chars: int) -> str:
+def picture(plan: FilePlan, request: InfillRequest, chars: int) -> str:
     """Return a description of the plan's hole, then the request with `⟦…⟧` where the model writes.
 
     At most `chars` characters are shown on each side; a note says so if more are sent.
@@ -91,7 +91,7 @@ def _changes(text: str, last: str, paint: Paint) -> str:
     return "".join(parts)
 
 
-def ending(plan: Plan, request: InfillRequest, trace: Trace, sources: Sources) -> str:
+def ending(plan: FilePlan, request: InfillRequest, trace: Trace, sources: Sources) -> str:
     """Return the answers, best first, each with its confidence or the reason it is dropped, and the times."""
     lines = ["--- answers, best first; a percentage is the probability of being right"]
     for candidate in trace.candidates:
@@ -108,7 +108,7 @@ def ending(plan: Plan, request: InfillRequest, trace: Trace, sources: Sources) -
     return "\n".join(lines) + "\n"
 
 
-def report(plan: Plan, request: InfillRequest, trace: Trace | None, sources: Sources) -> dict[str, object]:
+def report(plan: FilePlan, request: InfillRequest, trace: Trace | None, sources: Sources) -> dict[str, object]:
     """Return the same facts for programs; without a trace, only the request."""
     [hole] = plan.holes
     document = plan.source.document
@@ -129,7 +129,7 @@ def report(plan: Plan, request: InfillRequest, trace: Trace | None, sources: Sou
     return {**facts, "steps": steps, "answers": answers, "done": asdict(trace.done)}
 
 
-def _judged(plan: Plan, request: InfillRequest, candidate: Candidate, sources: Sources) -> tuple[str, str]:
+def _judged(plan: FilePlan, request: InfillRequest, candidate: Candidate, sources: Sources) -> tuple[str, str]:
     """Return the text that would be written for a candidate, or why it is dropped, as the rest of a sentence after "it".
 
     The text begins with its imports, one a line.
@@ -146,7 +146,7 @@ def _indented(text: str) -> str:
     return text.replace("\n", "\n" + " " * 16)
 
 
-def _facts(plan: Plan, hole: Hole) -> str:
+def _facts(plan: FilePlan, hole: Hole) -> str:
     document = plan.source.document
     replaced = document.text[hole.span.start : hole.span.end]
     facts = {

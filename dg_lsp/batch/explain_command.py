@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dg_lsp.batch.commands import is_colourful, print_bytes, print_painted, say
+from dg_lsp.batch.commands import is_colourful, print_bytes, print_message, print_painted
 from dg_lsp.wire import completions
 from dg_lsp.wire.entry import ENGINE_COMMAND
 
@@ -71,7 +71,7 @@ def explain(
         elif trace is not None:
             print_bytes(explain.ending(file_plan, request, trace, sources))
     except (plan.PlanError, config.ConfigError, EngineError) as error:
-        say(str(error))
+        print_message(str(error))
         raise typer.Exit(2) from error
 
 
@@ -85,7 +85,7 @@ async def _traced(request: InfillRequest, options: ConnectOptions, *, is_drawn: 
     ends: list[Done] = []
     paint = _paint if is_colourful() else plain
 
-    def hear(texts: tuple[str, ...], number: int) -> None:
+    def on_draft(texts: tuple[str, ...], number: int) -> None:
         last = steps[-1] if steps else None
         steps.append(Step(number, texts))
         if is_drawn and (last is None or last.texts != texts):
@@ -93,12 +93,12 @@ async def _traced(request: InfillRequest, options: ConnectOptions, *, is_drawn: 
 
     def on_state(state: State) -> None:
         if isinstance(state, Loading) and state.message and sys.stderr.isatty():
-            say(f"the engine is loading its model: {state.message}")
+            print_message(f"the engine is loading its model: {state.message}")
 
-    async with client.connect(options, on_state=on_state, on_note=say) as engine:
+    async with client.connect(options, on_state=on_state, on_message=print_message) as engine:
         if is_drawn:
             print_bytes("--- the canvas after each step; a step reads, drafts, denoises or scores\n")
-        candidates = await engine.fill(request, on_draft=hear, on_done=ends.append)
+        candidates = await engine.fill(request, on_draft=on_draft, on_done=ends.append)
     return Trace(tuple(steps), candidates, ends[-1])
 
 

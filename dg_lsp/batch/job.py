@@ -1,6 +1,6 @@
 """One run of `dg-lsp infill`, from the named paths to the result of each file.
 
-This module combines files, plans, engine, check and write. It knows nothing of terminals, and returns its messages.
+This module combines files, plans, engine, check and write.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dg_lsp.batch.copies import Copies, open_copies
 from dg_lsp.batch.discover import Skipped, Source
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.keep import FileResult
-from dg_lsp.batch.plan import PLACE_FORM, Location, Plan, PlanError
+from dg_lsp.batch.plan import PLACE_FORM, FilePlan, Location, PlanError
 from dg_lsp.batch.rounds import HoleResult, RunOptions
 from dg_lsp.batch.select import Selection
 from dg_lsp.core.values import Hole
@@ -54,7 +54,7 @@ class JobSpec:
     root: Path = Path()  # where the names in a diff begin
 
 
-def plans(spec: JobSpec) -> tuple[list[Plan], list[Skipped], dict[str, int]]:
+def plans(spec: JobSpec) -> tuple[list[FilePlan], list[Skipped], dict[str, int]]:
     """Return the files with the chosen holes, the files that can't be used, and how many holes each option left out.
 
     Named places come first, then the paths in order. Raises PlanError if a path does not exist or can't be looked up.
@@ -99,20 +99,20 @@ def source_at(place: Location) -> Source:
 
 async def fill(
     spec: JobSpec,
-    file_plans: Sequence[Plan],
+    file_plans: Sequence[FilePlan],
     answers: Journal,
     connect: Connect,
     *,
-    hear: Callable[[str], None],
+    on_progress: Callable[[str], None],
     done: Callable[[int], None],
-    warn: Callable[[str], None] = lambda _line: None,
+    on_message: Callable[[str], None] = lambda _line: None,
 ) -> list[tuple[FileResult, Mapping[Hole, HoleResult]]]:
     """Fill the holes and return the result of each file, in order. Writes nothing."""
     with contextlib.ExitStack() as stack:
-        copies = stack.enter_context(open_copies(spec.check, spec.n_jobs, warn)) if spec.check else None
-        async with connect(spec.model, hear) as engine:
+        copies = stack.enter_context(open_copies(spec.check, spec.n_jobs, on_message)) if spec.check else None
+        async with connect(spec.model, on_progress) as engine:
             n_holes = sum(len(each.holes) for each in file_plans)
-            files = _Files(spec.acceptance, copies, ContextReader(), n_holes, hear, done)
+            files = _Files(spec.acceptance, copies, ContextReader(), n_holes, on_progress, done)
             results = run.fill(
                 engine,
                 file_plans,
@@ -139,19 +139,19 @@ class _Files:
     copies: Copies | None
     reader: ContextReader
     n_left: int
-    hear: Callable[[str], None]
+    on_progress: Callable[[str], None]
     done: Callable[[int], None]
     result_by_path: dict[Path, FileResult] = field(default_factory=dict)
 
     def is_sure(self, hole: Hole, fill: Fill) -> bool:
         return not self.rule.reason(hole, fill)
 
-    async def finish(self, plan: Plan, by_hole: Mapping[Hole, HoleResult], beside: Mapping[Path, str]) -> str:
+    async def finish(self, plan: FilePlan, by_hole: Mapping[Hole, HoleResult], beside: Mapping[Path, str]) -> str:
         result = await keep.keep(plan, by_hole, self.rule, self.copies, beside)
         self.result_by_path[plan.source.path] = result
         return result.text
 
-    def context_for(self, plan: Plan, texts: Mapping[Path, str]) -> FileContext:
+    def context_for(self, plan: FilePlan, texts: Mapping[Path, str]) -> FileContext:
         return self.reader.read(plan.source.path, plan.source.document, texts)
 
     def count(self, n: int) -> None:
@@ -159,7 +159,7 @@ class _Files:
         self.n_left -= n
         self.done(n)
         if self.copies and not self.n_left:
-            self.hear("checking")
+            self.on_progress("checking")
 
 
 def _in_flight(spec: JobSpec) -> int:
@@ -179,7 +179,7 @@ def write_fills(result: FileResult) -> FileResult:
     return result
 
 
-def context_source() -> Callable[[Plan], FileContext]:
+def context_source() -> Callable[[FilePlan], FileContext]:
     """Return a function for the contexts of files, which reads each workspace once."""
     reader = ContextReader()
     return lambda file_plan: reader.read(file_plan.source.path, file_plan.source.document, {})

@@ -3,7 +3,6 @@
 Each answer is one line of JSON. Its key is a hash of everything that the answer depends on: the file's content, the hole,
 the requests for it, with their text from other files, the model, its options and the version of dg-lsp. So an answer is used
 only if the model would be sent the same.
-This module knows nothing of engines.
 """
 
 from __future__ import annotations

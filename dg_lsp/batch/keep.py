@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dg_lsp.batch import check, settle
 from dg_lsp.batch.copies import Copies, Prober, root_of, token_of
-from dg_lsp.batch.plan import Plan
+from dg_lsp.batch.plan import FilePlan
 from dg_lsp.batch.rounds import HoleResult
 from dg_lsp.batch.scratch import Copy, ScratchError
 from dg_lsp.batch.verify import Outcome, Verifier
@@ -51,7 +51,7 @@ class FileResult:
     `proofs` says what proved a fill. `tests` are those that pass with the proven fills, if the check reports tests.
     """
 
-    plan: Plan
+    plan: FilePlan
     fills: Mapping[Hole, Fill]
     reasons: Mapping[Hole, str]
     unsure: Mapping[Hole, str] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class FileResult:
 
 
 async def keep(
-    plan: Plan,
+    plan: FilePlan,
     by_hole: Mapping[Hole, HoleResult],
     rule: AcceptanceRule | None = None,
     copies: Copies | None = None,
@@ -140,7 +140,7 @@ async def keep(
 
 
 def _decided(
-    plan: Plan,
+    plan: FilePlan,
     outcomes: Mapping[Hole, Outcome],
     rule: AcceptanceRule,
     reasons: Mapping[Hole, str],

@@ -9,7 +9,7 @@ from typing import Any
 
 from dg_lsp.batch import select
 from dg_lsp.batch.discover import Skipped
-from dg_lsp.batch.plan import Plan, line_column
+from dg_lsp.batch.plan import FilePlan, line_column
 from dg_lsp.batch.rounds import RunOptions, request_for
 from dg_lsp.batch.run import ContextFor
 from dg_lsp.core import positions
@@ -36,7 +36,7 @@ class Cost:
         return f"{counted(self.requests, 'request')}, about {tokens}"
 
 
-def cost(plans: Sequence[Plan], options: RunOptions, context_for: ContextFor) -> Cost:
+def cost(plans: Sequence[FilePlan], options: RunOptions, context_for: ContextFor) -> Cost:
     """Return the cost of the first round: each request is read once, and each candidate is written once."""
     n_requests = n_chars = n_written = 0
     for plan in plans:
@@ -58,7 +58,7 @@ def _thousands(n: int) -> str:
     return f"{n / 1000:.1f} k" if n >= 1000 else str(n)
 
 
-def lines(plans: Sequence[Plan], price: Cost) -> str:
+def lines(plans: Sequence[FilePlan], price: Cost) -> str:
     """Return the list for the terminal: the counts and the cost, then each hole with its place, kind and symbol."""
     holes = [(plan, hole) for plan in plans for hole in plan.holes]
     kinds = Counter[str](hole.kind for _, hole in holes)
@@ -71,13 +71,13 @@ def lines(plans: Sequence[Plan], price: Cost) -> str:
     return "".join(f"{one_line(line)}\n" for line in [*head, *body])
 
 
-def build(plans: Sequence[Plan], skipped: Iterable[Skipped], left_out: Mapping[str, int], price: Cost) -> dict[str, Any]:
+def build(plans: Sequence[FilePlan], skipped: Iterable[Skipped], left_out: Mapping[str, int], price: Cost) -> dict[str, Any]:
     """Return the same as an object, for `--json`."""
     files = [{"path": skip.name, "status": "skipped", "reason": skip.reason} for skip in skipped]
     return {"version": VERSION, "holes": list(_rows(plans)), "files": files, "left_out": dict(left_out), "cost": asdict(price)}
 
 
-def _rows(plans: Sequence[Plan]) -> Iterator[dict[str, Any]]:
+def _rows(plans: Sequence[FilePlan]) -> Iterator[dict[str, Any]]:
     for plan in plans:
         text_lines = positions.lines(plan.source.document.text)
         for hole in plan.holes:
@@ -86,7 +86,7 @@ def _rows(plans: Sequence[Plan]) -> Iterator[dict[str, Any]]:
             yield {**place, "kind": hole.kind, "language": plan.source.document.language, "symbol": _symbol(plan, hole)}
 
 
-def _symbol(plan: Plan, hole: Hole) -> str:
+def _symbol(plan: FilePlan, hole: Hole) -> str:
     names = select.symbols_of(plan, hole)
     return max(names, key=lambda name: name.count("."), default="")
 

@@ -50,7 +50,7 @@ Places = Annotated[
     typer.Option(
         metavar="FILE",
         help="Fill the holes at the places in this file, or in standard input with -: one on each line, as for --at, with a "
-        "comment of what to write behind a colon. Also reads ast-grep's --json=stream.",
+        "colon and a comment of what to write after it. Also reads ast-grep's --json=stream.",
     ),
 ]
 Languages = Annotated[

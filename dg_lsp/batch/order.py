@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tree_sitter import Node
 
-from dg_lsp.batch.plan import Plan
+from dg_lsp.batch.plan import FilePlan
 from dg_lsp.core.syntax import Owner, Syntax
 from dg_lsp.core.values import Span
 
@@ -59,7 +59,7 @@ class _Graph:
                 yield from own or namesakes
 
 
-def of(plans: Sequence[Plan]) -> list[tuple[After, ...]]:
+def of(plans: Sequence[FilePlan]) -> list[tuple[After, ...]]:
     """Return, for each plan, the predecessors of each of its groups, without cycles."""
     languages = [plan.source.document.language for plan in plans]
     functions = [function for idx, plan in enumerate(plans) for function in _functions(idx, plan)]
@@ -133,7 +133,7 @@ def _open_callees(graph: _Graph, function: _Function, languages: Sequence[str]) 
     return reached
 
 
-def _functions(file: int, plan: Plan) -> Iterator[_Function]:
+def _functions(file: int, plan: FilePlan) -> Iterator[_Function]:
     if plan.syntax is None:
         return
     owners = [owner for owner in plan.syntax.facts.owners if owner.kind == "function" and owner.name]
@@ -184,7 +184,7 @@ def _named_in_prose(texts: Sequence[str]) -> set[str]:
     return {match[1] or match[2] for text in texts for match in _PROSE_NAMES.finditer(text)}
 
 
-def paths(plans: Sequence[Plan], order: Sequence[Sequence[After]]) -> Mapping[int, tuple[int, ...]]:
+def paths(plans: Sequence[FilePlan], order: Sequence[Sequence[After]]) -> Mapping[int, tuple[int, ...]]:
     """Return, for each plan, all the files that come before it, directly or indirectly."""
     direct = [frozenset(file for after in groups for file in after.files) for groups in order]
     return {idx: closure(direct[idx], lambda file: direct[file]) for idx in range(len(plans))}

@@ -14,7 +14,7 @@ from pygments.util import ClassNotFound
 
 from dg_lsp.batch.discover import Skipped
 from dg_lsp.batch.keep import FileResult
-from dg_lsp.batch.report import Row, counts
+from dg_lsp.batch.report import ReportRow, counts
 from dg_lsp.core.values import Hole, apply
 
 N_LINES = 4  # of context on each side of a hole
@@ -36,13 +36,13 @@ pre { background: #f6f8fa; padding: .75rem; overflow-x: auto; font: 13px/1.45 ui
 class Section:
     """One hole on the page: its row, its language, and the surrounding text before and after the fill."""
 
-    row: Row
+    row: ReportRow
     language: str
     before: str
     after: str
 
 
-def sections(result: FileResult, rows: Sequence[Row]) -> list[Section]:
+def sections(result: FileResult, rows: Sequence[ReportRow]) -> list[Section]:
     """Return the sections of a file; `rows` are in the order of the text."""
     holes = sorted(result.plan.holes, key=lambda hole: hole.span)
     document = result.plan.source.document
@@ -73,7 +73,7 @@ def write(all_sections: Sequence[Section], skipped: Iterable[Skipped], facts: Ma
     )
 
 
-def _section(result: FileResult, text: str, language: str, hole: Hole, row: Row) -> Section:
+def _section(result: FileResult, text: str, language: str, hole: Hole, row: ReportRow) -> Section:
     start = _back(text, hole.span.start, N_LINES)
     end = _forth(text, hole.span.end, N_LINES)
     before, fill = text[start:end], result.fills.get(hole)

@@ -60,7 +60,7 @@ class Location:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class FilePlan:
     """One file to fill: its content before, and its holes in groups that share a request."""
 
     source: Source
@@ -138,12 +138,12 @@ def _match(line: str) -> Location:
         raise PlanError("this object has no file and range as ast-grep prints them with --json=stream") from None
 
 
-def for_kinds(source: Source, kinds: frozenset[str]) -> Plan:
+def for_kinds(source: Source, kinds: frozenset[str]) -> FilePlan:
     """Return the plan for all of the file's holes of these kinds."""
     return _plan(source, holes.in_document(source.document, _parsed(source.document), kinds))
 
 
-def for_places(source: Source, places: Sequence[Location]) -> Plan:
+def for_places(source: Source, places: Sequence[Location]) -> FilePlan:
     """Return the plan for these places only; raise PlanError if one is not in the file, or two overlap."""
     parsed = _parsed(source.document)
     file_holes = sorted({_hole_at(source.document, parsed, place) for place in places}, key=lambda hole: hole.span)
@@ -172,8 +172,8 @@ def seed_for(seed: int, document: Document, group: Sequence[Hole]) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed} {name} {places}".encode()).digest()[:4], "big") >> 1
 
 
-def _plan(source: Source, file_holes: Sequence[Hole]) -> Plan:
-    return Plan(source, context.group(file_holes, source.document))
+def _plan(source: Source, file_holes: Sequence[Hole]) -> FilePlan:
+    return FilePlan(source, context.group(file_holes, source.document))
 
 
 @functools.lru_cache(maxsize=N_TREES)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from dg_lsp.batch.discover import Skipped
 from dg_lsp.batch.keep import FileResult
-from dg_lsp.batch.plan import Plan, line_column
+from dg_lsp.batch.plan import FilePlan, line_column
 from dg_lsp.batch.rounds import HoleResult
 from dg_lsp.core import confidence, importing, polish, positions
 from dg_lsp.core.values import Hole
@@ -27,7 +27,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ReportRow:
     """One hole of the report. `text` is the fill in the diff or the file; it is empty if the hole stays open.
 
     `retry` says that the engine or the network failed, so that another run may fill the hole.
@@ -50,7 +50,7 @@ class Row:
     """The imports that the fill adds to its file, as lines of code."""
 
 
-def rows(result: FileResult, by_hole: Mapping[Hole, HoleResult]) -> list[Row]:
+def rows(result: FileResult, by_hole: Mapping[Hole, HoleResult]) -> list[ReportRow]:
     """Return a row for each hole of the file, in the order of the text."""
     source = result.plan.source
     lines = positions.lines(source.document.text)
@@ -60,7 +60,7 @@ def rows(result: FileResult, by_hole: Mapping[Hole, HoleResult]) -> list[Row]:
         status: Status = "filled" if fill else "unsure" if hole in result.unsure else "failed"
         reason = "" if fill else result.unsure.get(hole) or result.reasons[hole]
         rows_of_file.append(
-            Row(
+            ReportRow(
                 path=source.name,
                 line=line_column(lines, hole)[0],
                 column=line_column(lines, hole)[1],
@@ -80,7 +80,7 @@ def rows(result: FileResult, by_hole: Mapping[Hole, HoleResult]) -> list[Row]:
     return rows_of_file
 
 
-def note(plan: Plan) -> str:
+def note(plan: FilePlan) -> str:
     """Return a note about the file before it is filled, or ""."""
     if plan.syntax is None or not plan.n_errors:
         return ""
@@ -89,7 +89,7 @@ def note(plan: Plan) -> str:
     return f"does not parse (line {line + 1}); its holes are filled anyway"
 
 
-def build(rows: Sequence[Row], skipped: Iterable[Skipped], notes: Mapping[str, str], **facts: Any) -> dict[str, Any]:
+def build(rows: Sequence[ReportRow], skipped: Iterable[Skipped], notes: Mapping[str, str], **facts: Any) -> dict[str, Any]:
     """Return the report as `--json` prints it; `facts` are added to the summary."""
     files = [{"path": skip.name, "status": "skipped", "reason": skip.reason} for skip in skipped]
     files += [{"path": name, "status": "noted", "reason": reason} for name, reason in notes.items()]
@@ -104,20 +104,20 @@ def before(skipped: Iterable[Skipped], notes: Mapping[str, str], n_by_option: Ma
     return lines + [f"{counted(n, 'hole')} left out by {option}" for option, n in n_by_option.items()]
 
 
-def counts(rows: Sequence[Row]) -> dict[str, int]:
+def counts(rows: Sequence[ReportRow]) -> dict[str, int]:
     """Return how many holes there are, how many of each status, and how many fills a check verified."""
     by_status = {status: sum(row.status == status for row in rows) for status in ("filled", "unsure", "failed")}
     n_verified = sum(bool(row.verified) for row in rows)
     return {"files": len({row.path for row in rows}), "holes": len(rows), **by_status, "verified": n_verified}
 
 
-def open_holes(rows: Sequence[Row]) -> list[str]:
+def open_holes(rows: Sequence[ReportRow]) -> list[str]:
     """Return one line for each hole that was not filled."""
     words = {"unsure": "unsure", "failed": "not filled"}
     return [f"{row.path}:{row.line}:{row.column}: {words[row.status]}: {row.reason}" for row in rows if row.status != "filled"]
 
 
-def summary(rows: Sequence[Row], seconds: float, *, written: bool) -> str:
+def summary(rows: Sequence[ReportRow], seconds: float, *, written: bool) -> str:
     """Return the last line on the terminal."""
     total = counts(rows)
     if not total["holes"]:
@@ -128,7 +128,7 @@ def summary(rows: Sequence[Row], seconds: float, *, written: bool) -> str:
     return f"{done} in {counted(total['files'], 'file')}, {seconds:.1f} s"
 
 
-def advice(rows: Sequence[Row], *, has_check: bool) -> str:
+def advice(rows: Sequence[ReportRow], *, has_check: bool) -> str:
     """Return advice on the holes that stayed open, or ""."""
     unsure = [row for row in rows if row.status == "unsure"]
     if not unsure:
@@ -142,7 +142,7 @@ def advice(rows: Sequence[Row], *, has_check: bool) -> str:
     return f"to decide unsure holes: {'; '.join(remedies)}; --all accepts every fill"
 
 
-def exit_code(rows: Sequence[Row], fail_on: str = "open") -> int:
+def exit_code(rows: Sequence[ReportRow], fail_on: str = "open") -> int:
     """Return 3 if another run may fill a hole, 1 if there are holes of the kind in `fail_on` (one of `FAIL_ON`), else 0."""
     if any(row.retry for row in rows):
         return TRY_AGAIN

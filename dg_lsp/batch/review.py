@@ -18,7 +18,6 @@ from dg_lsp.infill.fill import Fill, edits
 
 REJECTED = "you rejected it"
 UNREVIEWED = "you quit the review"
-BY_USER = "you"
 QUESTION = "accept, reject, next, edit, quit (a/r/n/e/q)"
 
 

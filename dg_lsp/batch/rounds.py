@@ -1,8 +1,4 @@
-"""The requests for the holes of one file: a first round, and further rounds for holes without an acceptable fill.
-
-This module knows requests, answers and the journal. It knows nothing of other files and of the order of requests (`run`), or of
-which fills are accepted (`keep`).
-"""
+"""The requests for the holes of one file: a first round, and further rounds for holes without an acceptable fill."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from typing import Protocol
 
 from dg_lsp.batch import plan as planning
 from dg_lsp.batch.journal import Journal
-from dg_lsp.batch.plan import Plan
+from dg_lsp.batch.plan import FilePlan
 from dg_lsp.batch.settle import View
 from dg_lsp.core.values import Budget, Hole, InfillRequest
 from dg_lsp.infill import pipeline
@@ -66,7 +62,7 @@ RequestOf = Callable[[tuple[Hole, ...]], InfillRequest | str]
 """Returns the request for a group of holes, or why it can't be built."""
 
 
-def request_for(plan: Plan, context: FileContext, group: Sequence[Hole], options: RunOptions) -> InfillRequest:
+def request_for(plan: FilePlan, context: FileContext, group: Sequence[Hole], options: RunOptions) -> InfillRequest:
     """Return the request for a group of holes; raise ValueError as `pipeline.infill` does."""
     document = plan.source.document
     budget = Budget(ms=options.deadline_ms * len(group), candidates=options.n_candidates)
@@ -82,7 +78,7 @@ class Rounds:
     """
 
     engine: Engine
-    plan: Plan
+    plan: FilePlan
     context: FileContext
     options: RunOptions
     journal: Journal
@@ -112,7 +108,7 @@ class Rounds:
         return self._back(fills, hole)
 
     @property
-    def _plan(self) -> Plan:
+    def _plan(self) -> FilePlan:
         return self.view.plan if self.view else self.plan
 
     def _shown(self, hole: Hole) -> Hole:
@@ -154,7 +150,7 @@ class Rounds:
 
     async def _ask(self, group: tuple[Hole, ...], request_of: RequestOf) -> dict[Hole, HoleResult]:
         start = time.perf_counter()
-        answer, reason, is_answered, is_lost = pipeline.Answer(), "", False, False
+        answer, reason, is_answered, is_lost = pipeline.InfillAnswer(), "", False, False
         plan, request = self._plan, request_of(group)
         if isinstance(request, str):
             reason = request

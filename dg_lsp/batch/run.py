@@ -1,8 +1,7 @@
 """Send the requests of all plans to the engine.
 
-This module knows the order of requests; `rounds` has those of one file. It knows nothing of files on disk, diffs or reports.
-Several requests run at once, so that the engine always has the next one. Results come in the order of the plans. A request with
-predecessors (`order`) waits for them and contains their fills, so its answer never depends on timing.
+Several requests run at once, so that the engine always has the next one. Results come in the order of the plans. A request
+with predecessors (`order`) waits for them and contains their fills, so its answer never depends on timing.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Protocol
 from dg_lsp.batch import order, settle
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.order import After
-from dg_lsp.batch.plan import Plan
+from dg_lsp.batch.plan import FilePlan
 from dg_lsp.batch.rounds import HoleResult, Rounds, RunOptions
 from dg_lsp.batch.settle import View
 from dg_lsp.core.values import Hole
@@ -26,7 +25,7 @@ from dg_lsp.infill.port import Engine
 
 N_IN_FLIGHT = 2
 
-ContextFor = Callable[[Plan], FileContext]
+ContextFor = Callable[[FilePlan], FileContext]
 
 
 class Dependencies(Protocol):
@@ -35,19 +34,19 @@ class Dependencies(Protocol):
     def is_sure(self, hole: Hole, fill: Fill) -> bool:
         """Return whether later requests of the same file see a fill."""
 
-    async def finish(self, plan: Plan, by_hole: Mapping[Hole, HoleResult], beside: Mapping[Path, str]) -> str:
+    async def finish(self, plan: FilePlan, by_hole: Mapping[Hole, HoleResult], beside: Mapping[Path, str]) -> str:
         """Decide which of a file's fills are accepted, once all are answered, and return the new text.
 
         `beside` are the new texts of the preceding files.
         """
 
-    def context_for(self, plan: Plan, texts: Mapping[Path, str]) -> FileContext:
+    def context_for(self, plan: FilePlan, texts: Mapping[Path, str]) -> FileContext:
         """Return a file's context with new texts of other files."""
 
 
 async def fill(
     engine: Engine,
-    plans: Sequence[Plan],
+    plans: Sequence[FilePlan],
     options: RunOptions,
     journal: Journal,
     context_for: ContextFor,
@@ -55,7 +54,7 @@ async def fill(
     *,
     dependencies: Dependencies | None = None,
     n_in_flight: int = N_IN_FLIGHT,
-) -> AsyncGenerator[tuple[Plan, Mapping[Hole, HoleResult]], None]:
+) -> AsyncGenerator[tuple[FilePlan, Mapping[Hole, HoleResult]], None]:
     """Yield each plan with its holes' results, in order; call `done` with the number of holes just finished.
 
     Without `dependencies`, no request waits for another.
@@ -79,7 +78,7 @@ class _Session:
     """The tasks of a run: one for each request, and one for each file that ends after its last request."""
 
     engine: Engine
-    plans: Sequence[Plan]
+    plans: Sequence[FilePlan]
     contexts: Sequence[FileContext]
     options: RunOptions
     journal: Journal

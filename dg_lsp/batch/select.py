@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dg_lsp.batch.plan import Plan, PlanError
+from dg_lsp.batch.plan import FilePlan, PlanError
 from dg_lsp.core import gitignore, languages
 from dg_lsp.core.values import Hole
 from dg_lsp.infill import config
@@ -30,7 +30,7 @@ class Selection:
     max_holes: int = 0
 
 
-def choose(plans: Sequence[Plan], selection: Selection) -> tuple[list[Plan], dict[str, int]]:
+def choose(plans: Sequence[FilePlan], selection: Selection) -> tuple[list[FilePlan], dict[str, int]]:
     """Return the plans with only the chosen holes, and how many holes each option left out.
 
     Raises PlanError for an unknown language or revision, or an invalid pattern.
@@ -40,7 +40,7 @@ def choose(plans: Sequence[Plan], selection: Selection) -> tuple[list[Plan], dic
     left_out: dict[str, int] = {}
     _check_patterns((*selection.include, *selection.exclude))
     changed = _changed(plans, selection.changed_since) if selection.changed_since else None
-    chosen: list[Plan] = []
+    chosen: list[FilePlan] = []
     for plan in plans:
         path, name = plan.source.path, plan.source.name.lstrip("/")
         option = ""
@@ -64,7 +64,7 @@ def choose(plans: Sequence[Plan], selection: Selection) -> tuple[list[Plan], dic
     return _first(chosen, selection.max_holes, left_out), left_out
 
 
-def symbols_of(plan: Plan, hole: Hole) -> tuple[str, ...]:
+def symbols_of(plan: FilePlan, hole: Hole) -> tuple[str, ...]:
     """Return the names of the functions and classes around the hole, also as dotted names such as `C.f`."""
     if plan.syntax is None:
         return ()
@@ -73,10 +73,10 @@ def symbols_of(plan: Plan, hole: Hole) -> tuple[str, ...]:
     return (*names, *(".".join(names[idx:]) for idx in range(len(names) - 1)))
 
 
-def _first(plans: Sequence[Plan], n: int, left_out: dict[str, int]) -> list[Plan]:
+def _first(plans: Sequence[FilePlan], n: int, left_out: dict[str, int]) -> list[FilePlan]:
     if not n:
         return list(plans)
-    first: list[Plan] = []
+    first: list[FilePlan] = []
     left = n
     for plan in plans:
         first_holes = plan.holes[:left]
@@ -87,7 +87,7 @@ def _first(plans: Sequence[Plan], n: int, left_out: dict[str, int]) -> list[Plan
     return first
 
 
-def _only(plan: Plan, holes: Sequence[Hole]) -> Plan:
+def _only(plan: FilePlan, holes: Sequence[Hole]) -> FilePlan:
     groups = (tuple(hole for hole in group if hole in holes) for group in plan.groups)
     return replace(plan, groups=tuple(group for group in groups if group))
 
@@ -112,7 +112,7 @@ def _check_patterns(patterns: tuple[str, ...]) -> None:
         raise PlanError(f"a pattern of --include or --exclude can't be read: {error}") from error
 
 
-def _changed(plans: Sequence[Plan], revision: str) -> set[Path]:
+def _changed(plans: Sequence[FilePlan], revision: str) -> set[Path]:
     """Return the files that differ from the revision, including untracked ones."""
     changed: set[Path] = set()
     for root in dict.fromkeys(config.workspace_of(plan.source.path) for plan in plans):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dg_lsp.batch.plan import Plan
+from dg_lsp.batch.plan import FilePlan
 from dg_lsp.core import confidence, syntax
 from dg_lsp.core.values import Edit, Hole, Span
 from dg_lsp.infill import fill as filling
@@ -31,7 +31,7 @@ class SettledFills:
 
 
 def settle(
-    plan: Plan, fills: Mapping[Hole, Sequence[Fill]], attempt: int = 0, proven: frozenset[Hole] = frozenset()
+    plan: FilePlan, fills: Mapping[Hole, Sequence[Fill]], attempt: int = 0, proven: frozenset[Hole] = frozenset()
 ) -> SettledFills:
     """Return the fills that parse together: for each hole the one with index `attempt`, or its last if it has fewer.
 
@@ -55,17 +55,17 @@ def n_attempts(fills: Mapping[Hole, Sequence[Fill]]) -> int:
     return max(map(len, fills.values()), default=0)
 
 
-def text_with(plan: Plan, fills: Mapping[Hole, Fill]) -> str:
+def text_with(plan: FilePlan, fills: Mapping[Hole, Fill]) -> str:
     """Return the file's text with these fills in place."""
     return filling.text_with(plan.source.document, fills.values())
 
 
-def parses_alone(plan: Plan, fill: Fill) -> bool:
+def parses_alone(plan: FilePlan, fill: Fill) -> bool:
     """Return whether the file can contain the fill, and has no more syntax errors with it than before."""
     return _is_writable(fill.edit.text) and not _breaks(plan, filling.text_with(plan.source.document, (fill,)))
 
 
-def unfit(plan: Plan, choices: Sequence[Fill]) -> str:
+def unfit(plan: FilePlan, choices: Sequence[Fill]) -> str:
     """Return why none of a hole's fills can be used in the file."""
     return BREAKS if any(_is_writable(fill.edit.text) for fill in choices) else UNWRITABLE
 
@@ -74,7 +74,7 @@ def _is_writable(text: str) -> bool:
     return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
 
 
-def _breaks(plan: Plan, text: str) -> bool:
+def _breaks(plan: FilePlan, text: str) -> bool:
     before = plan.syntax
     return before is not None and syntax.adds_errors(syntax.parse(text, before.language), before)
 
@@ -83,7 +83,7 @@ def _breaks(plan: Plan, text: str) -> bool:
 class View:
     """A plan of the file with edits in place, without holes."""
 
-    plan: Plan
+    plan: FilePlan
     edits: tuple[Edit, ...]
 
     def moved(self, hole: Hole) -> Hole:
@@ -96,7 +96,7 @@ class View:
         return tuple(replace(fill, edit=Edit(hole.span, fill.edit.text)) for fill in fills)
 
 
-def view_of(plan: Plan, fills: Mapping[Hole, Sequence[Fill]]) -> View | None:
+def view_of(plan: FilePlan, fills: Mapping[Hole, Sequence[Fill]]) -> View | None:
     """Return the file with the fills that parse together; None if there are none, or if they overlap."""
     try:
         settled = settle(plan, fills)
@@ -106,4 +106,4 @@ def view_of(plan: Plan, fills: Mapping[Hole, Sequence[Fill]]) -> View | None:
         return None
     document = replace(plan.source.document, text=settled.text)
     edits = tuple(sorted(edits_of(plan.source.document, settled.survivors.values()), key=lambda edit: edit.span))
-    return View(Plan(replace(plan.source, document=document), ()), edits)
+    return View(FilePlan(replace(plan.source, document=document), ()), edits)

@@ -1,6 +1,6 @@
 """Replace a file's content atomically.
 
-This module knows files and bytes. After a crash or on a full disk, the file has its old or its new content (`wire.files`).
+After a crash or on a full disk, the file has its old or its new content (`wire.files`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Guess the language of a text that has no file name, from what it declares or else from how it looks.
 
 Clients of completion endpoints send only the text on both sides of the cursor. The guess selects a grammar, and a wrong
-grammar would reject correct answers. So weak evidence gives no guess. This module knows nothing of requests.
+grammar would reject correct answers. So weak evidence gives no guess.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ To add a language, add an entry here and a file `queries/<name>.scm`. Holes in i
 change elsewhere. The captures that a query file may use are described in `syntax`. Code for one language only, such as
 a check by its own compiler or notebooks, is in the module that uses it.
 
-A grammar is imported when it is first needed. This module knows nothing of documents or holes.
+A grammar is imported when it is first needed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Find strings, comments and brackets in code without a syntax tree.
 
-The table in `languages` describes how each language writes strings and comments. This module knows nothing of holes or
-answers.
+The table in `languages` describes how each language writes strings and comments.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ makes the parser rebuild everything after it, because it does not reuse nodes th
 ambiguous. So only whole lines around the offset are parsed, and with them the lines that open and close the constructs
 around those. The parser treats the rest as if it were not there.
 
-The result is as good as a parse of the whole text. This module knows nothing of holes.
+The result is as good as a parse of the whole text.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def offered(text: str, style: Style) -> Iterator[Offered]:
 
 
 def is_type_only(clause: str) -> bool:
-    """Return whether an import of TypeScript brings only types, given what stands between `import` and the path."""
+    """Return whether an import of TypeScript imports only types, given the text between `import` and the path."""
     return re.match(r"type\b(?!\s*,)", clause) is not None
 
 

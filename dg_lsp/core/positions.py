@@ -2,8 +2,6 @@ r"""Convert between positions in a text: code-point offsets, editors' lines and 
 
 Only `\n`, `\r\n` and `\r` end a line, as the Language Server Protocol says. Form feeds, NEL and U+2028 are ordinary
 characters. A lone surrogate counts as it would be encoded: three UTF-8 bytes, one UTF-16 unit.
-
-This module knows nothing of documents, languages or the protocol's own types.
 """
 
 from __future__ import annotations
@@ -110,13 +108,13 @@ class _Offsets(Sequence[int]):
     def spliced(self, start: int, end: int, new: Sequence[int], shift: int) -> _Offsets:
         """Return the offsets with `new` in place of `start:end`, and the later ones shifted; fast near the previous edit."""
         base = self._base
-        before, behind = base[:start], base[end:]
+        before, after = base[:start], base[end:]
         if self._pivot < start:
             before = (*base[: self._pivot], *(at + self._shift for at in base[self._pivot : start]))
         elif self._pivot > end:
             # The new pivot is before these offsets, so they will get the old shift too; subtract it here.
-            behind = (*(at - self._shift for at in base[end : self._pivot]), *base[self._pivot :])
-        return _Offsets(before + tuple(new) + behind, start + len(new), self._shift + shift)
+            after = (*(at - self._shift for at in base[end : self._pivot]), *base[self._pivot :])
+        return _Offsets(before + tuple(new) + after, start + len(new), self._shift + shift)
 
     def __len__(self) -> int:
         return len(self._base)

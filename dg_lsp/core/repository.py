@@ -2,10 +2,10 @@
 
     files that may be read ── infill/repository.py: walk, read the changed ones, mask ──> IndexedFile, … = Repository
     Repository + request   ── with_repository ──> definitions of names near the hole, related files, passages
-    passages (Snippet.for_copying) ──> decode/propose/drafts.py, decode/file_model.py; no model reads them as context
+    passages (Snippet.for_copying) ──> decode/propose/copying.py, decode/file_model.py; no model reads them as context
 
-A passage is found by the tokens before the hole. The index of a file maps each run of `GRAM` tokens to the places behind
-it. It is a sorted array of integers, eight bytes per token, so that a changed file replaces only its own array. Pure.
+A passage is found by the tokens before the hole. The index of a file maps each run of `GRAM` tokens to the offsets where
+such runs end. It is a sorted array of integers, eight bytes per token, so a changed file replaces only its own array.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from dg_lsp.core.values import Import, InfillRequest, Snippet
 
 GRAM = 4  # tokens that must agree before a place; three find many more places and no better ones
 TAIL_CHARS = 400  # the text before the hole that is compared
-MIN_MATCH = 12  # a place with fewer agreeing characters before it, blanks aside, is common code of the language
-MAX_MATCH = 240  # more agreeing characters than this do not count
+MIN_MATCH = 12  # fewer equal characters before a place, blanks not counted, occur in any code of the language
+MAX_MATCH = 240  # equal characters beyond this number do not count
 MAX_RIGHT = 24
-# The most places of one hole to look at and to compare with it, so that a frequent phrase costs no more than a rare one.
+# The maximum numbers of places that are looked up and compared for one hole, so that a frequent phrase takes no longer.
 MAX_LOOKED = 2_000
 MAX_PLACES = 300
 MAX_PASSAGES = 8
@@ -52,7 +52,7 @@ _BLANK = re.compile(r"[ \t]+")
 
 @dataclass(frozen=True, slots=True)
 class IndexedFile:
-    """A file's text and its index. `places` are sorted integers: the hash of `GRAM` tokens, then the offset behind them.
+    """A file's text and its index. `places` are sorted integers: the hash of `GRAM` tokens, then the offset where they end.
 
     `path` is the name that a model sees; several files may have the same. `imports` and `offers` are names for answers
     (see `offers`).
@@ -68,7 +68,7 @@ class IndexedFile:
 
     @property
     def n_bytes(self) -> int:
-        """About the memory that the file takes, in bytes."""
+        """The approximate memory of the file in bytes."""
         widest = 4 if not self.text.isascii() else 1
         shown = sum(len(symbol.name) + len(symbol.text) + 150 for symbol in self.symbols)
         shown += 100 * (len(self.imports) + len(self.offers))
@@ -95,7 +95,7 @@ class Repository:
     files: Mapping[str, IndexedFile] = field(default_factory=dict)
 
     def changed(self, files: Mapping[str, IndexedFile]) -> Repository:
-        """Return the repository with some of its files replaced, by key; keys that it does not contain are left out."""
+        """Return the repository with these files in place of those with the same keys; unknown keys are ignored."""
         new = {key: file for key, file in files.items() if key in self.files}
         if not new:
             return self
@@ -124,7 +124,7 @@ class Repository:
 
     @cached_property
     def importers(self) -> dict[str, list[str]]:
-        """The keys of the files that offer or import a name, or that are a module with this name."""
+        """For each name, the keys of the files that offer it, import it, or are a module with this name."""
         table: dict[str, list[str]] = {}
         for key, file in self.files.items():
             *folders, last = key.replace("\\", "/").split("/")
@@ -135,9 +135,9 @@ class Repository:
         return table
 
     def is_own(self, file: IndexedFile, request: InfillRequest, own: str) -> bool:
-        """Return whether a file is the one with the request's hole, whose key is `own`; "" if that is unknown.
+        """Return whether `file` is the file of the request. `own` is that file's key, or "" if it is unknown.
 
-        The file on the disk may hold the answer, and be known by another name than the editor's.
+        Its copy on the disk may contain the answer, and may have another path than the editor's.
         """
         return file.path == request.path or file is self.files.get(own)
 
@@ -151,7 +151,7 @@ def with_repository(
     """Return the request with text from other files: definitions, its own related text, `related`, and passages.
 
     Definitions and `related` together have at most `limit_chars` characters. Only a request with one hole gets passages,
-    because no other is drafted by copying. `own` is the key of the request's own file, which is left out.
+    because copies are drafted only for one hole. `own` is the key of the request's own file, which is left out.
     """
     if limit_chars <= 0:
         return request
@@ -163,9 +163,9 @@ def with_repository(
 
 
 def passages(request: InfillRequest, repository: Repository, most: int = MAX_PASSAGES, own: str = "") -> tuple[Snippet, ...]:
-    """Return the passages of other files whose text agrees longest with the text around the hole, best first.
+    """Return the passages of other files that have the longest text in common with the text around the hole, best first.
 
-    Passages that continue in the same way count once.
+    Of several passages that continue with the same text, only the best is returned.
     """
     hole = request.holes[0]
     ranked = sorted(_places(request, repository, own), key=lambda place: place[:2], reverse=True)
@@ -191,9 +191,9 @@ def definitions(
 ) -> tuple[Snippet, ...]:
     """Return the definitions, in other files, of the names used near the hole; at most `limit_chars`, one snippet per file.
 
-    A name's definitions in imported files come first. A name that no imported file defines counts only if few files do.
-    Names nearer to the hole come first. A definition whose first line is in `related` is left out, and so is a name with
-    more than `MAX_NAMESAKES` definitions.
+    Names nearer to the hole come first. If imported files define a name, only their definitions are used. Left out are
+    definitions whose first line is in `related`, and names with more than `MAX_NAMESAKES` definitions or with more than
+    `MAX_DEFINITIONS` to choose from.
     """
     imported = context.imports(f"{request.prefix}\n{request.suffix}", request.language)
     lines_by_path: dict[str, list[str]] = {}
@@ -230,8 +230,8 @@ def _definitions(
 def _names_near(request: InfillRequest) -> dict[str, bool]:
     """Return the names near the hole, nearest first, and whether each is used as an attribute, as in `a.name`.
 
-    The window begins at a line number that changes only every `NEAR_LINES` lines, because the text of a prompt that changes
-    with every line must be encoded again. The word that is being typed does not count.
+    The word that is being typed is left out. The first line of the window is a multiple of `NEAR_LINES`, so that
+    the same names are found, and the encoded prompt can be used again, while the cursor moves by a few lines.
     """
     typed = _LAST_WORD.search(request.prefix) if request.holes[0].kind == "cursor" else None
     before = (request.prefix[: typed.start()] if typed else request.prefix).split("\n")
@@ -244,7 +244,10 @@ def _names_near(request: InfillRequest) -> dict[str, bool]:
 
 
 def _places(request: InfillRequest, repository: Repository, own: str) -> Iterator[tuple[int, int, IndexedFile, int]]:
-    """Yield places behind the same tokens as the hole: the agreement on both sides, that on the left, the file, the offset."""
+    """Yield each place that has the same tokens before it as the hole.
+
+    A place is: the number of equal characters on both sides, the number before it, its file, and its offset.
+    """
     tail = request.prefix[-TAIL_CHARS:]
     typed = _LAST_WORD.search(tail)
     blank = "" if tail.endswith("\n") or not tail.rstrip(" \t") else tail[len(tail.rstrip(" \t")) :]
@@ -264,7 +267,7 @@ def _places(request: InfillRequest, repository: Repository, own: str) -> Iterato
         for key, more in keys:
             for end in _ends(file.places, key) if key is not None else ():
                 n_looked += 1
-                at = _behind(file.text, end, more)
+                at = _after(file.text, end, more)
                 if at is not None and (id(file), at) not in seen:
                     seen.add((id(file), at))
                     left = _n_agreeing(_BLANK.sub("", file.text[max(at - MAX_MATCH, 0) : at]), solid_tail)
@@ -278,15 +281,18 @@ def _places(request: InfillRequest, repository: Repository, own: str) -> Iterato
 
 
 def _ends(places: array[int], key: int) -> Iterator[int]:
-    """Yield the offsets behind the tokens with this hash."""
+    """Yield the offsets where tokens with this hash end."""
     place = bisect_left(places, key << _OFFSET_BITS)
     while place < len(places) and places[place] >> _OFFSET_BITS == key:
         yield places[place] & ((1 << _OFFSET_BITS) - 1)
         place += 1
 
 
-def _behind(text: str, at: int, more: str) -> int | None:
-    """Return the offset behind `more`: white space, which may be missing, or the start of a word, which may not."""
+def _after(text: str, at: int, more: str) -> int | None:
+    """Return the offset after `more`, which is the start of a word or white space; None if that word is not at `at`.
+
+    White space may be missing.
+    """
     if more.strip():
         while text[at : at + 1] in (" ", "\t"):
             at += 1
@@ -295,7 +301,7 @@ def _behind(text: str, at: int, more: str) -> int | None:
 
 
 def _goes_on(text: str, at: int, head: str, *, is_line: bool) -> bool:
-    """Return whether the suffix's first words follow: in the same line, or else at the start of one of the next lines."""
+    """Return whether the suffix's `head` follows: with `is_line` on the same line, otherwise at the start of a later line."""
     line_end = text.find("\n", at)
     if is_line:
         return text.find(head, at, line_end if line_end >= 0 else len(text)) >= 0
@@ -333,7 +339,7 @@ def _tokens(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _hashes(tokens: Sequence[str]) -> list[int]:
-    """Return a hash of 32 bits for each run of `GRAM` tokens. Places are compared as text, so equal hashes do no harm."""
+    """Return a hash of 32 bits for each run of `GRAM` tokens. A collision does no harm, because places are compared as text."""
     coded = [token.encode("utf-8", "surrogatepass") + b"\0" for token in tokens]
     return [zlib.crc32(b"".join(coded[at : at + GRAM])) for at in range(len(coded) - GRAM + 1)]
 

@@ -1,7 +1,4 @@
-"""Store the calibrations of the user's models: one file per model and revision, in the user's data folder.
-
-Knows files. Knows nothing of how a calibration is fitted or used.
-"""
+"""Store the calibrations of the user's models: one file per model and revision, in the user's data folder."""
 
 from __future__ import annotations
 

@@ -24,12 +24,12 @@ import typer
 from dg_lsp.core.wording import counted
 from dg_lsp.engine.model.pull import commands as pull_commands
 from dg_lsp.engine.serve import status_lines
-from dg_lsp.wire import PROTOCOL_MAX, PROTOCOL_MIN, build, completions, config, laptop, meeting, model_names
+from dg_lsp.wire import PROTOCOL_MAX, PROTOCOL_MIN, build, completions, config, discovery, laptop, model_names
 from dg_lsp.wire.command_group import command_group
+from dg_lsp.wire.discovery import DiscoveryError, EngineFiles, EngineId, EngineSettings, State
 from dg_lsp.wire.entry import ENGINE_COMMAND
 from dg_lsp.wire.fields import WireError
 from dg_lsp.wire.inspection import EngineReport, inspect_engine, request
-from dg_lsp.wire.meeting import EngineFiles, EngineId, EngineSettings, MeetingError, State
 from dg_lsp.wire.progress_line import Progress
 from dg_lsp.wire.settings import DEFAULTS, MAX_S
 from dg_lsp.wire.visible import visible_line, visible_message, with_log
@@ -42,7 +42,7 @@ class EngineCommands(typer.core.TyperGroup):
         """Run the selected command."""
         try:
             return super().invoke(ctx)
-        except MeetingError as error:
+        except DiscoveryError as error:
             _fail(str(error))
         except WireError as error:
             _fail(f"the engine sent an invalid response: {error}; stop it with: dg-lsp engine stop --now")
@@ -178,7 +178,7 @@ def start(
     port: Port = -1,
 ) -> None:
     """Start an engine in the background and wait until it has loaded its model."""
-    files = meeting.engine_files(engine_id)
+    files = discovery.engine_files(engine_id)
     _end_other_version(files)
     report = _ensure_started(files, engine_id, settings, port)
     if _state(report) not in ("ready", "unloaded"):
@@ -207,7 +207,7 @@ def stop(
     everything: Annotated[bool, typer.Option("--all", help="Stop all engines, not only this model's.")] = False,
 ) -> None:
     """Stop an engine when no client uses it any more, or at once with --now."""
-    all_files = meeting.all_engine_files() if everything else (meeting.engine_files(engine_id),)
+    all_files = discovery.all_engine_files() if everything else (discovery.engine_files(engine_id),)
     reports = [inspect_engine(files) for files in all_files]
     running = [each for each in reports if each.info is not None and each.state is not None]
     silent = [each.state.pid for each in reports if each.info is None and each.state is not None]
@@ -238,7 +238,7 @@ def status(
     everything: Annotated[bool, typer.Option("--all", help="Show all running engines; with --json, a list.")] = False,
 ) -> None:
     """Show whether an engine runs, and its state. Exits with 1 if it does not run."""
-    all_files = meeting.all_engine_files() if everything else (meeting.engine_files(engine_id),)
+    all_files = discovery.all_engine_files() if everything else (discovery.engine_files(engine_id),)
     reports = [inspect_engine(files) for files in all_files]
     if everything:
         # An engine that has ended leaves its log, which names no model.
@@ -264,13 +264,13 @@ def logs(
     path: Annotated[bool, typer.Option("--path", help="Print only the path of the log.")] = False,
 ) -> None:
     """Print the end of an engine's log. The log contains no code."""
-    files = meeting.engine_files(engine_id)
+    files = discovery.engine_files(engine_id)
     if path:
         typer.echo(str(files.log))
         return
     if not files.log.exists():
         typer.echo(visible_line(f"dg-lsp engine: no log for {engine_id.model} yet"), err=True)
-    for line in meeting.log_tail(files, n_lines):
+    for line in discovery.log_tail(files, n_lines):
         typer.echo(visible_line(line))
 
 
@@ -280,7 +280,7 @@ def token(
     engine_id: EngineId,
 ) -> None:
     """Print the token that other clients of a running engine use as their API key."""
-    report = inspect_engine(meeting.engine_files(engine_id))
+    report = inspect_engine(discovery.engine_files(engine_id))
     if report.state is None:
         start_command = shlex.join(("dg-lsp", "engine", "start", "--model", engine_id.model, "--port", "0"))
         _fail(f"no engine for {engine_id.model} is running; start one with: {start_command}")
@@ -298,7 +298,7 @@ def _end(files: EngineFiles, state: State, *, now: bool) -> str | None:
         n_clients, n_requests = answer.integer("leases", 0), answer.integer("requests", 0)
     if not now and (n_clients or n_requests):
         return f"{counted(n_clients, 'client')} and {counted(n_requests, 'request')}"
-    lock = _wait(partial(meeting.hold, files.lock), STOP_PATIENCE_S)
+    lock = _wait(partial(discovery.hold, files.lock), STOP_PATIENCE_S)
     if lock is None:
         return None
     lock.release()
@@ -324,16 +324,16 @@ def _ensure_started(files: EngineFiles, engine_id: EngineId, settings: EngineSet
         if report.info is not None and (new_message := report.info.text("message", "")) != message:
             # A download may take long. While its progress changes, the timeout starts again.
             message, give_up = new_message, time.monotonic() + START_PATIENCE_S
-            progress.say(message)
+            progress.show(message)
         if report.info is None and process is not None and process.poll() is not None:
             if report.state is not None:
                 _fail(status_lines.silence(report.state.pid))  # ours ended because this one holds the lock
             _fail_with_log(files, "the engine ended while starting")
         # Another process that holds this lock is starting the engine. If that fails, the lock is free and we try.
-        if report.info is None and process is None and (starting := meeting.hold(files.starting)) is not None:
+        if report.info is None and process is None and (starting := discovery.hold(files.starting)) is not None:
             try:
                 if inspect_engine(files).info is None:
-                    process = meeting.start_engine(ENGINE_COMMAND, files, engine_id, settings, {"port": str(port)})
+                    process = discovery.start_engine(ENGINE_COMMAND, files, engine_id, settings, {"port": str(port)})
                     _wait(partial(_is_decided, files, process), START_PATIENCE_S)
             finally:
                 starting.release()
@@ -369,7 +369,7 @@ def _fail(sentence: str) -> NoReturn:
 
 
 def _fail_with_log(files: EngineFiles, sentence: str) -> NoReturn:
-    _fail(with_log(sentence, meeting.last_words(files)))
+    _fail(with_log(sentence, discovery.last_words(files)))
 
 
 if __name__ == "__main__":

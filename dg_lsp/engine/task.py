@@ -18,7 +18,7 @@ from dg_lsp.engine.calibration_store import Calibrations
 # How a model runs several requests: "independent", because another process or machine does the work; "joined" in one
 # pass; or "in turns", because running them together saves no time.
 Concurrency = Literal["independent", "joined", "in turns"]
-Say = Callable[[str, float], None]  # reports progress: a message and a fraction
+OnProgress = Callable[[str, float], None]  # reports progress: a message and a fraction
 
 
 class UserError(Exception):

@@ -97,7 +97,7 @@ def compare(
     # A pretrained causal model has no canvas, and the library's `generate` for it fills no holes.
     has_canvas = "canvas" in loaded.profile.line
     stocks = {_library(n): StockFiller(loaded, steps=n) for n in (steps, STEPS)} if has_canvas else {}
-    rows: dict[str, list[score.Row]] = {name: [] for name in (WHOLE, WARM, *([CANVAS] if has_canvas else []), *stocks)}
+    rows: dict[str, list[score.ResultRow]] = {name: [] for name in (WHOLE, WARM, *([CANVAS] if has_canvas else []), *stocks)}
     for task in holes[:1]:
         whole.warm_up(task)
         for stock in stocks.values():
@@ -117,7 +117,7 @@ def compare(
 
 def _block_lines(whole: run.Bench, blocks: Sequence[tasks.Task], seed: int, done: Callable[[int], None]) -> list[Line]:
     """Return the figures of filling blocks: with nothing cached, and with a known prefix."""
-    rows: dict[str, list[score.Row]] = {BLOCK: [], WARM_BLOCK: []}
+    rows: dict[str, list[score.ResultRow]] = {BLOCK: [], WARM_BLOCK: []}
     if not blocks:
         return []
     whole.answer(blocks[0], FULL)
@@ -220,7 +220,7 @@ def _loaded(name: str, threads: int) -> Loaded:
         raise tasks.EvalError(str(error)) from error
 
 
-def _typed(whole: run.Bench, task: tasks.Task, seed: int) -> run.Answer:
+def _typed(whole: run.Bench, task: tasks.Task, seed: int) -> run.MethodAnswer:
     """Return the answer to a task after the cache has seen all of its prefix but the last character."""
     filler = whole.filler(FULL)
     filler.cache.clear()
@@ -228,7 +228,7 @@ def _typed(whole: run.Bench, task: tasks.Task, seed: int) -> run.Answer:
     return run.fill(filler, task, FULL, seed)
 
 
-def _line(name: str, rows: Sequence[score.Row], slowest: float | None) -> Line:
+def _line(name: str, rows: Sequence[score.ResultRow], slowest: float | None) -> Line:
     times = [row.ms for row in rows]
     middle, n = score.percentile(times, 50), len(rows)
     return Line(

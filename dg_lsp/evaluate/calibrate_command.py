@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dg_lsp import __version__
-from dg_lsp.evaluate.commands import say
+from dg_lsp.evaluate.commands import print_message
 from dg_lsp.evaluate.tasks import EvalError, Task
 from dg_lsp.wire import completions, files
 from dg_lsp.wire.command_group import command_group
@@ -79,10 +79,12 @@ def calibrate(
             _draw(plot, result, name)
         _show(name, result, stored, as_json=as_json)
     except EvalError as error:
-        say(str(error))
+        print_message(str(error))
         raise typer.Exit(2) from error
     except ModuleNotFoundError as error:
-        say(f"calibrating this model needs {error.name}, which is not installed; install it with: {install_command('engine')}")
+        print_message(
+            f"calibrating this model needs {error.name}, which is not installed; install it with: {install_command('engine')}"
+        )
         raise typer.Exit(2) from error
 
 
@@ -94,7 +96,7 @@ def _filler(model: str, device: str, into: Path | None) -> tuple[str, Filler]:
 
     configured, problems = config.read()
     for problem in problems:
-        say(problem)
+        print_message(problem)
     name = configured.model(model or (str(into) if into else ""))
     if into is not None and model_names.is_remote(name):
         raise EvalError(f"--into needs a checkpoint's folder, and {name} is a remote model; leave --into out")
@@ -128,7 +130,7 @@ def _tasks(name: str, repo: Path, file: Path | None, holes: int, seed: int) -> l
             return *config.private_names(repo.resolve() / path, root), *config.private_names(repo.resolve() / path)
 
         cut = [task for task in cut if not any(stays_local(name, patterns) for name in names(task.path))]
-        say(f"the code around {len(cut)} holes is sent to {name}")
+        print_message(f"the code around {len(cut)} holes is sent to {name}")
     if not cut:
         raise EvalError(f"nothing can be cut from {file or repo}; give a folder with more code as --repo")
     random.Random(seed).shuffle(cut)
@@ -153,9 +155,9 @@ def _result(name: str, filler: Filler, cut_tasks: Sequence[Task], seed: int, *, 
         except UserError as error:
             raise EvalError(str(error)) from error
 
-    with bar.on_terminal("filling", len(cut_tasks), elsewhere=say) as (_, done):
+    with bar.on_terminal("filling", len(cut_tasks), elsewhere=print_message) as (_, done):
         samples = filled(done)
-    with bar.on_terminal("fitting", 1, elsewhere=say) as (_, done):
+    with bar.on_terminal("fitting", 1, elsewhere=print_message) as (_, done):
         return calibration.checked(samples, used, seed) if check and used else calibration.fitted(samples, seed)
 
 
@@ -186,11 +188,11 @@ def _forget(name: str, filler: Filler) -> None:
     model = filler.calibrations.model if filler.calibrations is not None else None
     try:
         if model is None or not calibration_store.forget(model):
-            say(f"you have no calibration of {name}")
+            print_message(f"you have no calibration of {name}")
             return
     except OSError as error:
         raise EvalError(f"{error.filename} can't be removed: {(error.strerror or '').lower()}") from error
-    say(f"the calibration of {name} is removed")
+    print_message(f"the calibration of {name} is removed")
 
 
 def _draw(plot: Path, result: Fitted, name: str) -> None:

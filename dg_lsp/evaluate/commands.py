@@ -21,7 +21,7 @@ from dg_lsp.wire.visible import visible_message
 if TYPE_CHECKING:
     from dg_lsp.evaluate.methods import Method
     from dg_lsp.evaluate.run import Setup
-    from dg_lsp.evaluate.score import Row
+    from dg_lsp.evaluate.score import ResultRow
     from dg_lsp.evaluate.tasks import Task
 
 app = command_group()
@@ -150,14 +150,14 @@ def evaluate(
             _write(csv_file, rows)
         _show(rows, setup, file, as_json=as_json, as_markdown=as_markdown or ablation)
     except EvalError as error:
-        say(str(error))
+        print_message(str(error))
         raise typer.Exit(2) from error
     except ModuleNotFoundError as error:
-        say(f"measuring needs {error.name}, which is not installed; install it with: {install_command('engine')}")
+        print_message(f"measuring needs {error.name}, which is not installed; install it with: {install_command('engine')}")
         raise typer.Exit(2) from error
 
 
-def say(text: str) -> None:
+def print_message(text: str) -> None:
     """Print a message to standard error, apart from the results."""
     typer.echo(f"dg-lsp: {visible_message(text)}", err=True)
 
@@ -196,10 +196,10 @@ def _make(folder: Path, out: Path | None, n: int, seed: int) -> None:
         raise EvalError(f"{out} can't be written: {reason}") from error
     counts = ", ".join(f"{sum(task.kind == kind for task in made_tasks)} {kind}" for kind in make.KINDS)
     short = f" (fewer than {n}, because the files have no more)" if len(made_tasks) < n else ""
-    say(f"{len(made_tasks)} tasks from {len({task.path for task in made_tasks})} files in {out}{short}: {counts}")
+    print_message(f"{len(made_tasks)} tasks from {len({task.path for task in made_tasks})} files in {out}{short}: {counts}")
 
 
-def _rows(chosen_tasks: list[Task], setup: Setup, n_workers: int, *, execute: bool) -> list[Row]:
+def _rows(chosen_tasks: list[Task], setup: Setup, n_workers: int, *, execute: bool) -> list[ResultRow]:
     from dg_lsp.evaluate import run
     from dg_lsp.evaluate.execute import sandbox
     from dg_lsp.evaluate.tasks import EvalError
@@ -210,19 +210,19 @@ def _rows(chosen_tasks: list[Task], setup: Setup, n_workers: int, *, execute: bo
         raise EvalError("--execute has nothing to run: no task has a test and an entry_point")
     workers = run.n_workers(n_workers)
     if workers < n_workers:
-        say(f"{workers} workers instead of {n_workers}: this machine has no more cores")
-    with bar.on_terminal("filling", len(chosen_tasks), elsewhere=say) as (_, done):
+        print_message(f"{workers} workers instead of {n_workers}: this machine has no more cores")
+    with bar.on_terminal("filling", len(chosen_tasks), elsewhere=print_message) as (_, done):
         rows = run.run(chosen_tasks, setup, workers=workers, done=done)
     if execute:
-        say(f"running generated programs of {tested} tasks, with {sandbox().words}")
-        with bar.on_terminal("running", len(rows), elsewhere=say) as (_, done):
+        print_message(f"running generated programs of {tested} tasks, with {sandbox().words}")
+        with bar.on_terminal("running", len(rows), elsewhere=print_message) as (_, done):
             rows = run.executed(rows, chosen_tasks, workers=workers, done=done)
     elif tested:
-        say("the tasks' tests were not run; --execute runs them, and with them the code that the model wrote")
+        print_message("the tasks' tests were not run; --execute runs them, and with them the code that the model wrote")
     return rows
 
 
-def _write(path: Path, rows: Sequence[Row]) -> None:
+def _write(path: Path, rows: Sequence[ResultRow]) -> None:
     from dg_lsp.evaluate import report
     from dg_lsp.evaluate.tasks import EvalError
 
@@ -232,7 +232,7 @@ def _write(path: Path, rows: Sequence[Row]) -> None:
         raise EvalError(f"{path} can't be written: {(error.strerror or str(error)).lower()}") from error
 
 
-def _show(rows: Sequence[Row], setup: Setup, file: Path, *, as_json: bool, as_markdown: bool) -> None:
+def _show(rows: Sequence[ResultRow], setup: Setup, file: Path, *, as_json: bool, as_markdown: bool) -> None:
     from rich.console import Console
 
     from dg_lsp.evaluate import report

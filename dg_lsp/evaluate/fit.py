@@ -34,7 +34,7 @@ LEAST_SPREAD = 1e-9
 GIVEN = Calibration(0.0, reorders=False)
 
 Features = dict[str, float]
-Row = list[tuple[int, float]]  # the nonzero values of a row with their columns
+SparseRow = list[tuple[int, float]]  # the nonzero values of a row with their columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class _Scale:
         self._spreads = {name: spread for name, spread in spreads.items() if spread > 0}
         self.names = list(self._spreads)
 
-    def row(self, features: Features) -> Row:
+    def row(self, features: Features) -> SparseRow:
         """Return the features as a row whose first column is the intercept."""
         named = enumerate(self._spreads.items(), 1)
         return [(0, 1.0), *((at, features[name] / spread) for at, (name, spread) in named if features.get(name))]
@@ -183,7 +183,7 @@ def _spread(values: Sequence[float]) -> float:
 class _Hole:
     """The rows of one hole's candidates, and whether each is right."""
 
-    rows: list[Row]
+    rows: list[SparseRow]
     right: Sequence[bool]
 
 
@@ -228,7 +228,7 @@ class _Choice:
         return _solved(curve, slope)
 
 
-def _add_square(curve: list[list[float]], row: Row, factor: float) -> None:
+def _add_square(curve: list[list[float]], row: SparseRow, factor: float) -> None:
     """Add the product of a row with itself, times the factor, to the lower half of a matrix."""
     for number, (at, value) in enumerate(row):
         scaled, line = factor * value, curve[at]

@@ -16,26 +16,26 @@ from rich.table import Table
 
 from dg_lsp.evaluate import score
 from dg_lsp.evaluate.methods import FULL
-from dg_lsp.evaluate.score import Measure, Row, Summary
+from dg_lsp.evaluate.score import Measure, ResultRow, Summary
 
 COLUMNS = ("task_id", "kind", "method", "exact", "similarity", "parses", "steps", "source", "text_sha256")
 ALL = "all"
 
 
-def by_method(rows: Sequence[Row]) -> dict[str, list[Row]]:
+def by_method(rows: Sequence[ResultRow]) -> dict[str, list[ResultRow]]:
     """Return the rows of each method, with methods in order of first appearance."""
-    rows_by_method: dict[str, list[Row]] = {}
+    rows_by_method: dict[str, list[ResultRow]] = {}
     for row in rows:
         rows_by_method.setdefault(row.method, []).append(row)
     return rows_by_method
 
 
-def by_kind(rows: Sequence[Row]) -> dict[str, list[Row]]:
+def by_kind(rows: Sequence[ResultRow]) -> dict[str, list[ResultRow]]:
     """Return the rows of each kind, with kinds in alphabetical order; the empty kind is called "other"."""
     return {kind or "other": [row for row in rows if row.kind == kind] for kind in sorted({row.kind for row in rows})}
 
 
-def as_object(rows: Sequence[Row], facts: Mapping[str, Any], seed: int = 0) -> dict[str, Any]:
+def as_object(rows: Sequence[ResultRow], facts: Mapping[str, Any], seed: int = 0) -> dict[str, Any]:
     """Return all figures as an object for JSON.
 
     The top level has the `facts` of the run and the figures of the full engine, or of the first method if the full
@@ -59,7 +59,7 @@ def as_object(rows: Sequence[Row], facts: Mapping[str, Any], seed: int = 0) -> d
     return {**facts} | {"method": chief} | top | {"methods": report}
 
 
-def table(rows: Sequence[Row], seed: int = 0) -> Table:
+def table(rows: Sequence[ResultRow], seed: int = 0) -> Table:
     """Return a table of each kind's figures, method by method, and of all kinds together."""
     methods, tested = by_method(rows), any(row.passed is not None for row in rows)
     view = Table(box=None, pad_edge=False, header_style="bold")
@@ -79,7 +79,7 @@ def table(rows: Sequence[Row], seed: int = 0) -> Table:
     return view
 
 
-def remarks(rows: Sequence[Row], seed: int = 0) -> list[str]:
+def remarks(rows: Sequence[ResultRow], seed: int = 0) -> list[str]:
     """Return the facts that the table omits: which kinds of row won, the full engine's lead over the others, keystrokes."""
     methods = by_method(rows)
     sentences = []
@@ -96,7 +96,7 @@ def remarks(rows: Sequence[Row], seed: int = 0) -> list[str]:
     return sentences
 
 
-def as_csv(rows: Sequence[Row]) -> str:
+def as_csv(rows: Sequence[ResultRow]) -> str:
     """Return a CSV line for each row, sorted, with reproducible values only: no times, and a hash instead of each text."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -113,7 +113,7 @@ def fingerprint(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
 
 
-def markdown(rows: Sequence[Row], seed: int = 0) -> str:
+def markdown(rows: Sequence[ResultRow], seed: int = 0) -> str:
     """Return the methods as a Markdown table: exact match by kind and overall, similarity, parse rate, time and steps.
 
     If programs were run, pass@1 by kind and overall follow exact match; its cell is empty for a kind without programs.
@@ -135,14 +135,18 @@ def markdown(rows: Sequence[Row], seed: int = 0) -> str:
 
 
 def _by_kind(
-    rows: Sequence[Row], kinds: Sequence[str], value: Callable[[Row], float | None], overall: Measure | None, seed: int
+    rows: Sequence[ResultRow],
+    kinds: Sequence[str],
+    value: Callable[[ResultRow], float | None],
+    overall: Measure | None,
+    seed: int,
 ) -> list[str]:
     """Return the cells of one measure: its mean for each kind, and if there are several kinds, the overall interval."""
     means = [score.measure([row for row in rows if row.kind == kind], value, seed) for kind in kinds]
     return [f"{mean.value:.3f}" if mean else "" for mean in means] + ([_interval(overall)] if len(kinds) > 1 else [])
 
 
-def _sources(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
+def _sources(rows: Sequence[ResultRow]) -> dict[str, dict[str, int]]:
     """Return how many answers came from each kind of row, and how many of these are exact."""
     names = sorted({row.source for row in rows if row.source})
     of = {name: [row for row in rows if row.source == name] for name in names}

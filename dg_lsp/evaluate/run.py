@@ -25,7 +25,7 @@ from dg_lsp.core.values import Candidate
 from dg_lsp.engine.model.profile import as_instruct
 from dg_lsp.evaluate import execute, methods, score
 from dg_lsp.evaluate.methods import Method
-from dg_lsp.evaluate.score import Row
+from dg_lsp.evaluate.score import ResultRow
 from dg_lsp.evaluate.tasks import EvalError, Task
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class MethodAnswer:
     """A method's answer: the text, what its canvas started from, and its cost."""
 
     text: str
@@ -75,24 +75,24 @@ class Bench:
         self.setup, self._loaded = setup, with_layout(loaded, setup.layout) if loaded else None
         self._fillers = {method: self._filler(method) for method in setup.methods if method.by == "model"}
 
-    def rows(self, task: Task) -> list[Row]:
+    def rows(self, task: Task) -> list[ResultRow]:
         """Return one row for each method that can fill the task. Raises EvalError if the engine rejects the task."""
         able = (method for method in self.setup.methods if not method.kinds or task.kind in method.kinds)
         return [to_row(task, method, self.answer(task, method)) for method in able]
 
-    def answer(self, task: Task, method: Method) -> Answer:
+    def answer(self, task: Task, method: Method) -> MethodAnswer:
         """Return the method's answer. Raises EvalError if the engine rejects the task."""
         if method.by == "answer":
-            return Answer(task.answer)
+            return MethodAnswer(task.answer)
         if method.by == "nothing":
-            return Answer("")
+            return MethodAnswer("")
         if method.by != "model":
             began = time.perf_counter()
             if method.by == "copy":
                 text, _ = settled(task, method, (Candidate((methods.copied(task),), row="copy"),))
             else:  # a text of known length is not cut
                 text = methods.copied_to_length(task)
-            return Answer(text, "copy", (time.perf_counter() - began) * 1000)
+            return MethodAnswer(text, "copy", (time.perf_counter() - began) * 1000)
         filler = self._fillers[method]
         if method.known_length:
             filler.switches = replace(filler.switches, gap=_length(filler, task))
@@ -146,7 +146,7 @@ def with_layout(loaded: Loaded, name: str) -> Loaded:
     return replace(loaded, profile=profile)
 
 
-def fill(filler: Filler, task: Task, method: Method, seed: int = 0) -> Answer:
+def fill(filler: Filler, task: Task, method: Method, seed: int = 0) -> MethodAnswer:
     """Return the filler's polished answer to the task. Raises EvalError if it rejects the task."""
     began = time.perf_counter()
     try:
@@ -158,8 +158,8 @@ def fill(filler: Filler, task: Task, method: Method, seed: int = 0) -> Answer:
     text, candidate = settled(task, method, work.candidates())
     ms = (time.perf_counter() - began) * 1000
     if candidate is None:
-        return Answer(text, "", ms)
-    return Answer(text, candidate.row, ms, candidate.steps, confidence.probability(candidate.confidence))
+        return MethodAnswer(text, "", ms)
+    return MethodAnswer(text, candidate.row, ms, candidate.steps, confidence.probability(candidate.confidence))
 
 
 def settled(task: Task, method: Method, candidates: Sequence[Candidate]) -> tuple[str, Candidate | None]:
@@ -175,9 +175,9 @@ def settled(task: Task, method: Method, candidates: Sequence[Candidate]) -> tupl
     return (candidates[0].texts[0], candidates[0]) if candidates else ("", None)
 
 
-def to_row(task: Task, method: Method, answer: Answer) -> Row:
+def to_row(task: Task, method: Method, answer: MethodAnswer) -> ResultRow:
     """Return the answer with its scores. `passed` is set later, by `executed`."""
-    return Row(
+    return ResultRow(
         task.task_id,
         task.cluster,
         task.kind,
@@ -204,13 +204,15 @@ def n_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def run(tasks: Sequence[Task], setup: Setup, *, workers: int = 1, done: Callable[[int], None] = lambda n: None) -> list[Row]:
+def run(
+    tasks: Sequence[Task], setup: Setup, *, workers: int = 1, done: Callable[[int], None] = lambda n: None
+) -> list[ResultRow]:
     """Return the rows of every task and method, in the order of the tasks; `done` is called after each task.
 
     With several workers, each is a process that loads the model. The rows are the same, but times include the load of
     the others. Raises EvalError.
     """
-    rows: list[Row] = []
+    rows: list[ResultRow] = []
     for task_rows in _in_processes(tasks, setup, workers) if workers > 1 else _here(tasks, setup):
         rows += task_rows
         done(1)
@@ -218,8 +220,8 @@ def run(tasks: Sequence[Task], setup: Setup, *, workers: int = 1, done: Callable
 
 
 def executed(
-    rows: Sequence[Row], tasks: Iterable[Task], *, workers: int = 1, done: Callable[[int], None] = lambda n: None
-) -> list[Row]:
+    rows: Sequence[ResultRow], tasks: Iterable[Task], *, workers: int = 1, done: Callable[[int], None] = lambda n: None
+) -> list[ResultRow]:
     """Return the rows with `passed` set, for tasks that have a test and an entry point."""
     tested = {task.task_id: task for task in tasks if task.test and task.entry_point}
     at = [place for place, row in enumerate(rows) if row.task_id in tested]
@@ -231,7 +233,7 @@ def executed(
     return result
 
 
-def _here(tasks: Sequence[Task], setup: Setup) -> Iterator[list[Row]]:
+def _here(tasks: Sequence[Task], setup: Setup) -> Iterator[list[ResultRow]]:
     bench = load_bench(setup)
     if tasks:
         bench.warm_up(tasks[0])
@@ -242,12 +244,12 @@ def _here(tasks: Sequence[Task], setup: Setup) -> Iterator[list[Row]]:
 _bench: Bench | EvalError | None = None  # one for each worker process
 
 
-def _in_processes(tasks: Sequence[Task], setup: Setup, workers: int) -> Iterator[list[Row]]:
+def _in_processes(tasks: Sequence[Task], setup: Setup, workers: int) -> Iterator[list[ResultRow]]:
     setup = replace(setup, threads=setup.threads or max(n_cores() // workers, 1))
     # Torch's threads do not survive a fork.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=(setup, tasks[0])) as pool:
-        waiting: deque[Future[list[Row]]] = deque(pool.submit(_rows, task) for task in tasks)
+        waiting: deque[Future[list[ResultRow]]] = deque(pool.submit(_rows, task) for task in tasks)
         try:
             while waiting:
                 yield waiting.popleft().result()
@@ -266,7 +268,7 @@ def _start(setup: Setup, task: Task) -> None:
         _bench = error  # raised later, in `_rows`, because an initializer that fails only breaks the pool
 
 
-def _rows(task: Task) -> list[Row]:
+def _rows(task: Task) -> list[ResultRow]:
     assert _bench is not None
     if isinstance(_bench, EvalError):
         raise _bench

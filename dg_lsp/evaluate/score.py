@@ -54,7 +54,7 @@ class Trade:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ResultRow:
     """One answer and its scores. `parses` and `passed` are None if unknown."""
 
     task_id: str
@@ -140,7 +140,7 @@ def parses(prompt: str, text: str, suffix: str, answer: str, language: str) -> b
     return not syntax.adds_errors(filled, whole)
 
 
-def summary(rows: Sequence[Row], seed: int = 0) -> Summary:
+def summary(rows: Sequence[ResultRow], seed: int = 0) -> Summary:
     """Return the figures of one method's rows; the same seed gives the same intervals."""
     steps = [row.steps for row in rows]
     return Summary(
@@ -156,12 +156,12 @@ def summary(rows: Sequence[Row], seed: int = 0) -> Summary:
     )
 
 
-def measure(rows: Sequence[Row], value: Callable[[Row], float | None], seed: int = 0) -> Measure | None:
+def measure(rows: Sequence[ResultRow], value: Callable[[ResultRow], float | None], seed: int = 0) -> Measure | None:
     """Return the mean of `value` over the rows, with its interval; None if `value` is None for all of them."""
     return _bootstrap([(row.cluster, float(score)) for row in rows if (score := value(row)) is not None], seed)
 
 
-def gain(rows: Sequence[Row], base: Sequence[Row], seed: int = 0) -> Measure | None:
+def gain(rows: Sequence[ResultRow], base: Sequence[ResultRow], seed: int = 0) -> Measure | None:
     """Return how much more often the rows are exact than a baseline's for the same tasks; None if they share no task.
 
     The comparison is task by task, so the interval is narrower than those of the two methods alone.

@@ -45,18 +45,18 @@ def on_terminal(
 
 
 def in_lines(
-    what: str, total: int, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    what: str, total: int, on_message: Callable[[str], None], clock: Callable[[], float] = time.monotonic
 ) -> Callable[[int], None]:
     """Return a function that counts, and reports the count as a line at most every EVERY_S seconds."""
     n_done, said_at = 0, clock()
-    say(f"{what} (0 of {total})" if total > 1 else what)
+    on_message(f"{what} (0 of {total})" if total > 1 else what)
 
     def count(n: int) -> None:
         nonlocal n_done, said_at
         n_done += n
         if n_done < total and (now := clock()) - said_at >= EVERY_S:
             said_at = now
-            say(f"{what} ({n_done} of {total})")
+            on_message(f"{what} ({n_done} of {total})")
 
     return count
 

@@ -22,8 +22,8 @@ from dg_lsp.infill.joining import Joiner
 from dg_lsp.infill.life import Breaker, Failed, Life, Lost, Ready, Starting, State
 from dg_lsp.infill.link import EngineBusyError, Link, LinkLostError, OnDone, OnDraft, SilentError
 from dg_lsp.infill.port import EngineError
-from dg_lsp.wire import build, meeting
-from dg_lsp.wire.meeting import EngineId, EngineSettings, MeetingError
+from dg_lsp.wire import build, discovery
+from dg_lsp.wire.discovery import DiscoveryError, EngineId, EngineSettings
 from dg_lsp.wire.messages import Ask
 from dg_lsp.wire.settings import DEFAULTS, EMBEDDED
 from dg_lsp.wire.visible import with_log
@@ -33,7 +33,7 @@ __all__ = ["Breaker", "ConnectOptions", "EngineBusyError", "EngineError", "Resid
 log = logging.getLogger(__name__)
 
 OnState = Callable[[State], None]
-OnNote = Callable[[str], None]
+OnMessage = Callable[[str], None]
 
 BUSY_PATIENCE_S = 60.0
 LOADING_PATIENCE_S = 3600.0
@@ -82,15 +82,15 @@ async def connect(
     options: ConnectOptions | None = None,
     *,
     on_state: OnState = lambda _state: None,
-    on_note: OnNote = lambda _sentence: None,
+    on_message: OnMessage = lambda _sentence: None,
     wait: bool = True,
 ) -> AsyncIterator[ResidentEngine]:
     """Yield the engine, ready to fill; raise EngineError when it can't be reached or started.
 
-    Connects to the running engine, or starts one. `on_state` is called with each new state, `on_note` with messages for the
+    Connects to the running engine, or starts one. `on_state` is called with each new state, `on_message` with messages for the
     user. Without `wait`, `ready` or the first `fill` connects.
     """
-    engine = ResidentEngine(options or ConnectOptions(), on_state, on_note)
+    engine = ResidentEngine(options or ConnectOptions(), on_state, on_message)
     try:
         if wait:
             await engine.ready()
@@ -102,10 +102,10 @@ async def connect(
 class ResidentEngine:
     """The client of the resident engine; satisfies `infill.port.Engine`. While connected it holds a lease."""
 
-    def __init__(self, options: ConnectOptions, on_state: OnState, on_note: OnNote) -> None:
+    def __init__(self, options: ConnectOptions, on_state: OnState, on_message: OnMessage) -> None:
         """Start unconnected; `ready` or the first `fill` connects, and `close` ends it. `connect` does both."""
         self.options = options
-        self._on_state, self._on_note = on_state, on_note
+        self._on_state, self._on_message = on_state, on_message
         self._client = options.client or secrets.token_hex(4)
         self._life = Life(breaker=options.breaker)
         self._changed = asyncio.Event()
@@ -228,7 +228,7 @@ class ResidentEngine:
                 case lives.Drop():
                     self._drop()
                 case lives.Tell(sentence):
-                    self._on_note(sentence)
+                    self._on_message(sentence)
         if self._life.state != before:
             self._wake()
             self._on_state(self._life.state)
@@ -323,6 +323,6 @@ class ResidentEngine:
             self._feed(lives.Exited(time.monotonic(), is_crash=False))
 
     def _with_log(self, sentence: str) -> str:
-        with contextlib.suppress(MeetingError):
-            return with_log(sentence, meeting.last_words(meeting.engine_files(self.options.engine_id)))
+        with contextlib.suppress(DiscoveryError):
+            return with_log(sentence, discovery.last_words(discovery.engine_files(self.options.engine_id)))
         return sentence

@@ -1,6 +1,6 @@
 """Turn the user's configuration into the client's options, and keep private files from remote models.
 
-This module knows workspaces and the engine's client. `wire.config` reads the configuration; the engine uses it too.
+`wire.config` reads the configuration; the engine uses it too.
 """
 
 from __future__ import annotations

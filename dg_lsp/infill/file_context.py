@@ -1,7 +1,7 @@
 """Read what a request for a file contains besides its own text: settings, text from other files, and the index of them.
 
 `dg-lsp infill`, `dg-lsp explain` and the Python API read it here. The server's `nearby` module reads the same in threads,
-because a keystroke must not wait for the disk. This module knows files and settings, not models.
+because a keystroke must not wait for the disk.
 """
 
 from __future__ import annotations

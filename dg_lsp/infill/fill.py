@@ -16,7 +16,7 @@ from dg_lsp.core.confidence import Confidence, Ranked, Threshold
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Budget, Document, Edit, Hole, Import
 from dg_lsp.infill import pipeline
-from dg_lsp.infill.pipeline import Answer, FileContext, Suggestion
+from dg_lsp.infill.pipeline import FileContext, InfillAnswer, Suggestion
 from dg_lsp.infill.port import Engine
 
 BREAKS, NO_REPAIR = "the answer breaks the syntax", "the answer does not repair the syntax"
@@ -103,7 +103,7 @@ class FillResult:
 class Task:
     """A document and how to fill its holes.
 
-    `budget` returns the budget of a request for so many holes. `is_file` is False for a notebook cell. With `allow_shrink`,
+    `budget` returns a request's budget for its number of holes. `is_file` is False for a notebook cell. With `allow_shrink`,
     an answer may replace working code by less code. With `repairs`, a fill must reduce the number of syntax errors. A fill
     needs `min_probability`, if that is above 0.
     """
@@ -117,7 +117,7 @@ class Task:
     repairs: bool = False
     min_probability: float = 0.0
 
-    async def ask(self, engine: Engine, group: Sequence[Hole]) -> Answer:
+    async def ask(self, engine: Engine, group: Sequence[Hole]) -> InfillAnswer:
         """Return the answer to one request. Raises EngineError, and ValueError as `pipeline.infill` does."""
         return await pipeline.infill(
             engine,
@@ -192,7 +192,7 @@ async def _fill(
 ) -> FillResult:
     state = _Text(task)
 
-    async def ask(asked: tuple[Hole, ...]) -> Answer:
+    async def ask(asked: tuple[Hole, ...]) -> InfillAnswer:
         done(holes.index(asked[0]), len(holes))
         return await task.ask(await engine_for(asked), asked)
 
@@ -210,7 +210,7 @@ class _Text:
     fills: list[Fill] = field(default_factory=list)
     reasons: dict[Hole, str] = field(default_factory=dict)
 
-    def accepts(self, group: tuple[Hole, ...], answer: Answer) -> bool:
+    def accepts(self, group: tuple[Hole, ...], answer: InfillAnswer) -> bool:
         """Accept the first suggestion that is probable enough and fits into the text; return whether there is one."""
         reason = answer.reason
         for suggestion in answer.suggestions:

@@ -1,6 +1,6 @@
 """Decide which files of a workspace may be read: not those that ignore files exclude, nor those that may hold secrets.
 
-It fails closed: when an ignore file can't be parsed, nothing below its folder is read. This module does not know models.
+It fails closed: when an ignore file can't be parsed, nothing below its folder is read.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One attempt to connect to an engine: the running one, or a new one.
 
-This module knows the engine's files and sockets (`wire.meeting`) and links. It does not know requests, or when to retry
+This module knows the engine's files and sockets (`wire.discovery`) and links. It does not know requests, or when to retry
 (`life`).
 """
 
@@ -17,8 +17,8 @@ from functools import partial
 from dg_lsp.infill import link as links
 from dg_lsp.infill.link import SILENCE_S, Link
 from dg_lsp.infill.port import EngineError
-from dg_lsp.wire import meeting, messages
-from dg_lsp.wire.meeting import EngineFiles, EngineId, EngineSettings, MeetingError, State
+from dg_lsp.wire import discovery, messages
+from dg_lsp.wire.discovery import DiscoveryError, EngineFiles, EngineId, EngineSettings, State
 
 BIND_PATIENCE_S = 60.0
 END_PATIENCE_S = 15.0
@@ -46,14 +46,14 @@ class Joiner:
         the running engine does not respond.
         """
         try:
-            files = meeting.engine_files(self.engine_id)
+            files = discovery.engine_files(self.engine_id)
             while True:
                 link = await self._reach(files)
                 if link is not None:
                     return link
                 if not self.command:
                     raise EngineError("no engine is running, and this client may not start one; run: dg-lsp engine start")
-                starting = meeting.hold(files.starting)
+                starting = discovery.hold(files.starting)
                 if starting is None:
                     await asyncio.sleep(0.05)  # another client is starting it
                     continue
@@ -61,7 +61,7 @@ class Joiner:
                     return await self._reach(files) or await self._start(files)
                 finally:
                     starting.release()
-        except MeetingError as error:
+        except DiscoveryError as error:
             raise EngineError(str(error)) from error
 
     async def _reach(self, files: EngineFiles) -> Link | None:
@@ -69,22 +69,22 @@ class Joiner:
 
         Raises EngineError when the engine is in use and speaks another protocol.
         """
-        state = meeting.read_state(files)
+        state = discovery.read_state(files)
         if state is None:
             return None
         speaks_ours = messages.common_protocol(state.protocol_min, state.protocol_max) is not None
         if speaks_ours and state.version == self.own_build:
             return await links.reach(state, self.on_change, first_word_s=_first_word_s(files))
         try:
-            meeting.check_owner(state.address)
+            discovery.check_owner(state.address)
         except OSError:
             return None  # without its socket, the engine has ended
         # Check the lock, which an engine holds as long as it lives. Its process id may belong to another process by now.
-        if not meeting.is_held(files.lock):
+        if not discovery.is_held(files.lock):
             return None
         # Ask an engine of another build to end; it does so when no client uses it.
         if (self.command or not speaks_ours) and await links.ask_to_end(state):
-            await _until(lambda: meeting.read_state(files) != state, END_PATIENCE_S)
+            await _until(lambda: discovery.read_state(files) != state, END_PATIENCE_S)
             return None
         if speaks_ours:
             return await links.reach(state, self.on_change, first_word_s=_first_word_s(files))
@@ -95,14 +95,14 @@ class Joiner:
 
     async def _start(self, files: EngineFiles) -> Link | None:
         """Return a link to a new engine; None when the new process ended."""
-        before = meeting.read_state(files)
-        process = meeting.start_engine(self.command, files, self.engine_id, self.settings)
+        before = discovery.read_state(files)
+        process = discovery.start_engine(self.command, files, self.engine_id, self.settings)
         await _until(partial(self._is_decided, files, before, process), BIND_PATIENCE_S)
         return await self._reach(files)
 
     def _is_decided(self, files: EngineFiles, before: State | None, process: subprocess.Popen[bytes]) -> bool:
         """Return whether a new engine is running, started by any client, or our process has ended."""
-        return process.poll() is not None or meeting.read_state(files) not in (None, before)
+        return process.poll() is not None or discovery.read_state(files) not in (None, before)
 
 
 def _first_word_s(files: EngineFiles) -> float:

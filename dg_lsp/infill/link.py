@@ -20,9 +20,9 @@ import httpx
 from dg_lsp.core.values import Candidate
 from dg_lsp.infill.life import N_PINGS
 from dg_lsp.infill.port import EngineError
-from dg_lsp.wire import meeting, messages
+from dg_lsp.wire import discovery, messages
+from dg_lsp.wire.discovery import State
 from dg_lsp.wire.fields import Fields, WireError, parse
-from dg_lsp.wire.meeting import State
 from dg_lsp.wire.messages import Ask, Bye, Done, Draft, Event, Found, Problem, Status
 
 OnDraft = Callable[[tuple[str, ...], int], None]
@@ -242,10 +242,10 @@ class Link:
 async def reach(state: State, on_change: Callable[[Link], None], *, first_word_s: float = SILENCE_S) -> Link | None:
     """Return a link to a running engine, with an open lease; None when no engine responds.
 
-    Raises MeetingError, and SilentError when the process runs but sends nothing within `first_word_s`.
+    Raises DiscoveryError, and SilentError when the process runs but sends nothing within `first_word_s`.
     """
     try:
-        meeting.check_owner(state.address)
+        discovery.check_owner(state.address)
     except OSError:
         return None
     link = Link(state, _client(state), on_change, first_word_s)

@@ -70,7 +70,7 @@ class Suggestion:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class InfillAnswer:
     """The suggestions, best first, and the reason for each dropped candidate.
 
     A reason is the end of a sentence that begins with "it".
@@ -99,7 +99,7 @@ async def infill(
     syntax: Syntax | None = None,
     is_file: bool = False,
     allow_shrink: bool = False,
-) -> Answer:
+) -> InfillAnswer:
     """Return the suggestions for the holes of one request, best first; an empty answer when there is no hole.
 
     Candidates with the same edits are merged. `is_file` is False for a notebook cell (see `polish.to_edits`). With
@@ -107,7 +107,7 @@ async def infill(
     EngineError when the engine can't answer, and ValueError when holes overlap, are out of order or lie outside the text.
     """
     if not holes:
-        return Answer()
+        return InfillAnswer()
     request = to_request(document, holes, file_context, syntax=syntax)
     candidates = await engine.fill(request)
     sources = file_context.sources
@@ -148,7 +148,7 @@ def to_answer(
     is_file: bool = False,
     allow_shrink: bool = False,
     sources: Sources | None = None,
-) -> Answer:
+) -> InfillAnswer:
     """Return the candidates that can be shown, best first and at most as many as requested, and why others were dropped.
 
     A candidate with a name that the file does not bind comes after the others, in languages where this is no certain error.
@@ -176,4 +176,4 @@ def to_answer(
             suggestion = Suggestion(polished.edits, candidate, polished.fired, polished.shrinks, polished.imports)
             rank.setdefault(polished.edits, suggestion)
     usable = (*suggestions.values(), *doubtful.values(), *shrunk.values())[: request.budget.candidates]
-    return Answer(usable, tuple(dropped), tuple(fired))
+    return InfillAnswer(usable, tuple(dropped), tuple(fired))

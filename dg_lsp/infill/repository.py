@@ -1,7 +1,7 @@
 """Keep an index of the files of a workspace that may be read, and update it as they change.
 
 `Ignore` and the secret rules decide which files those are, again at each update. Text that looks like a secret is masked
-before it is indexed. The index is in memory only. `core.repository` searches it. This module knows files, not models.
+before it is indexed. The index is in memory only. `core.repository` searches it.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class DgLanguageServer(LanguageServer):
         self.model = ""
         """The name of the model that runs: the configured one, and for `auto` what that means now."""
         self.reporter = Reporter(laptop.resolve(self.settings.model), self._send_status)
-        self.resident = Resident(opener, self._engine_changed, clock, self.configuration.local_only, self._on_note)
+        self.resident = Resident(opener, self._engine_changed, clock, self.configuration.local_only, self._on_message)
         self.progresses = Progresses(self)
         self.tasks: set[asyncio.Task[Any]] = set()
         self.roots: dict[str, None] = {}
@@ -294,7 +294,7 @@ class DgLanguageServer(LanguageServer):
             log.warning("%s", condition.message)
             self.spawn(self.tell(condition.message))
 
-    def _on_note(self, sentence: str) -> None:
+    def _on_message(self, sentence: str) -> None:
         log.warning("%s", sentence)
         self.spawn(self.tell(sentence))
 
@@ -370,7 +370,7 @@ class DgLanguageServer(LanguageServer):
 
     # Messages to the editor
 
-    def say(self, sentence: str) -> None:
+    def show_message(self, sentence: str) -> None:
         """Show an informational message to the user."""
         self.window_show_message(lsp.ShowMessageParams(lsp.MessageType.Info, f"dg-lsp: {sentence}"))
 
@@ -381,10 +381,10 @@ class DgLanguageServer(LanguageServer):
 
 
 def _alive(process_id: int) -> bool:
-    from dg_lsp.wire import meeting
+    from dg_lsp.wire import discovery
 
     try:
-        return meeting.alive(process_id)
+        return discovery.alive(process_id)
     except OverflowError:
         # No process can have this id. The server ends when its input does.
         return True

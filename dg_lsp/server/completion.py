@@ -25,7 +25,7 @@ from dg_lsp.server.reuse import Cache, Offer
 from dg_lsp.server.snapshot import Snapshot, Snapshots
 from dg_lsp.server.stats import Statistics
 from dg_lsp.server.usage import Usage
-from dg_lsp.server.when import Moment, Reason, Rhythm
+from dg_lsp.server.when import Reason, Rhythm, SuggestionFacts
 
 log = logging.getLogger(__name__)
 
@@ -80,31 +80,31 @@ class Completer:
         self._cache = Cache()
         self._outlines = Outlines(clock)
         self._ids = itertools.count(1)
-        self._turns: dict[str, asyncio.Event] = {}
+        self._replaced: dict[str, asyncio.Event] = {}
         self._flights = Flights(clock)
 
     async def complete(self, request: SuggestionRequest) -> Reply:
         """Return what to show. Raises only CancelledError, and EngineError for an explicit request."""
-        turn = asyncio.Event()
-        if (older := self._turns.get(request.uri)) is not None:
+        replaced = asyncio.Event()
+        if (older := self._replaced.get(request.uri)) is not None:
             older.set()
-        self._turns[request.uri] = turn
+        self._replaced[request.uri] = replaced
         try:
-            return await self._complete(request, turn)
+            return await self._complete(request, replaced)
         finally:
-            if self._turns.get(request.uri) is turn:
-                del self._turns[request.uri]
+            if self._replaced.get(request.uri) is replaced:
+                del self._replaced[request.uri]
 
-    async def _complete(self, request: SuggestionRequest, turn: asyncio.Event) -> Reply:
+    async def _complete(self, request: SuggestionRequest, replaced: asyncio.Event) -> Reply:
         now = await self._snapshots.take(request.uri, request.offset, request.selected)
         if now is None:
             return self._nothing(Reason("unknown", "the document is not open"))
-        if turn.is_set():
+        if replaced.is_set():
             return self._nothing(SUPERSEDED)
         if not now.is_current:
             return self._nothing(MOVED)
-        moment, settings = self._moment(request, now), now.settings
-        if (reason := when.reason(moment, settings)) is not None:
+        facts, settings = self._facts_of(request, now), now.settings
+        if (reason := when.reason(facts, settings)) is not None:
             return self._nothing(reason)
         fit = self._cache.find(now.place, self._clock())
         if fit is not None and (request.automatic or fit.n_candidates >= settings.candidates):
@@ -112,30 +112,30 @@ class Completer:
             return self._show(request, now, fit.offers)
         if request.automatic:
             # This parses the text, so it runs only when no cached answer fits.
-            moment = replace(moment, scope=when.scope_at(now.doc.near(request.offset), request.offset))
-            if (reason := when.reason(moment, settings)) is not None:
+            facts = replace(facts, scope=when.scope_at(now.doc.near(request.offset), request.offset))
+            if (reason := when.reason(facts, settings)) is not None:
                 return self._nothing(reason)
         if request.automatic and self._flights.joinable(now.place, self.rhythm.latency_ms) is None:
             wait_ms = when.wait_ms(
-                self.rhythm, self._clock(), moment.before, moment.after, client_ms=request.client_ms, fixed=settings.debounce
+                self.rhythm, self._clock(), facts.before, facts.after, client_ms=request.client_ms, fixed=settings.debounce
             )
-            if await _set_within(turn, wait_ms / 1000):
+            if await _set_within(replaced, wait_ms / 1000):
                 return self._nothing(SUPERSEDED)
             if not now.is_current:
                 return self._nothing(MOVED)
-        offers, reason = await self._ask(request, now, turn)
+        offers, reason = await self._ask(request, now, replaced)
         if reason is not None:
             return self._nothing(reason)
         return self._show(request, now, offers)
 
     async def _ask(
-        self, request: SuggestionRequest, now: Snapshot, turn: asyncio.Event
+        self, request: SuggestionRequest, now: Snapshot, replaced: asyncio.Event
     ) -> tuple[tuple[Offer, ...], Reason | None]:
         """Return the engine's offers, or the reason for none; join a running request where its answer may fit."""
         n_candidates = 1 if request.automatic else now.settings.candidates
         flight = self._flights.joinable(now.place, self.rhythm.latency_ms)
         if flight is not None and flight.n_candidates >= n_candidates:
-            answer = await flight.wait(turn, raises=not request.automatic)
+            answer = await flight.wait(replaced, raises=not request.automatic)
             if answer is None:
                 return (), SUPERSEDED
             fit = reuse.advance(flight.place, now.place, answer[0], flight.n_candidates) if answer[0] else None
@@ -144,15 +144,15 @@ class Completer:
                 offers = fit.offers if fit is not None else ()
                 return offers, None if offers else _no_answer(answer[1])
         flight = self._flights.start(now.place, n_candidates, self._fill(now, n_candidates))
-        answer = await flight.wait(turn, raises=not request.automatic)
+        answer = await flight.wait(replaced, raises=not request.automatic)
         if answer is None:
             return (), SUPERSEDED
         return answer[0], None if answer[0] else _no_answer(answer[1])
 
-    async def _fill(self, now: Snapshot, n_candidates: int, turn: str = "") -> EngineAnswer:
+    async def _fill(self, now: Snapshot, n_candidates: int, lane: str = "") -> EngineAnswer:
         """Return the engine's offers for the snapshot, or why there are none; cache them."""
         uri, settings = now.document.uri, now.settings
-        engine = await self._resident.engine(uri, turn)
+        engine = await self._resident.engine(uri, lane)
         syntax = now.syntax()
         hole = holes.at_cursor(now.document, now.offset, syntax)
         budget = Budget(ms=settings.deadline, candidates=n_candidates)
@@ -229,8 +229,8 @@ class Completer:
     def forget(self, uri: str) -> None:
         """Forget a document that was closed."""
         self._flights.forget(uri)
-        if (turn := self._turns.get(uri)) is not None:
-            turn.set()
+        if (replaced := self._replaced.get(uri)) is not None:
+            replaced.set()
         self.usage.forget(uri)
         self._cache.forget(uri)
         self._outlines.forget(uri)
@@ -246,15 +246,15 @@ class Completer:
 
     async def close(self) -> None:
         """End all waiting requests and the engine's work for them."""
-        for turn in self._turns.values():
-            turn.set()
+        for replaced in self._replaced.values():
+            replaced.set()
         await self._flights.close()
         await self._outlines.close()
 
-    def _moment(self, request: SuggestionRequest, now: Snapshot) -> Moment:
+    def _facts_of(self, request: SuggestionRequest, now: Snapshot) -> SuggestionFacts:
         index = now.index
         line = index.at(request.offset)
-        return Moment(
+        return SuggestionFacts(
             automatic=request.automatic,
             before=index.text[index.starts[line] : request.offset],
             after=index.text[request.offset : index.ends[line]],

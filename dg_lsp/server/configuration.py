@@ -1,7 +1,7 @@
 """The settings of each document: from the user's file, the workspace's file, the environment and the editor.
 
-Files are read when they are first needed, and again when they have changed. This module knows folders and files, not the
-protocol's messages. `settings` knows the valid values; `wire.config` reads the files.
+Files are read when they are first needed, and again when they have changed. `settings` knows the valid values; `wire.config`
+reads the files.
 """
 
 from __future__ import annotations

@@ -32,20 +32,20 @@ class Flight:
         self.place, self.n_candidates, self.started, self.task = place, n_candidates, started, task
         self.n_waiting = 0
 
-    async def wait(self, turn: asyncio.Event, *, raises: bool) -> EngineAnswer | None:
-        """Return the answer; None when `turn` is set first, or the request was cancelled.
+    async def wait(self, replaced: asyncio.Event, *, raises: bool) -> EngineAnswer | None:
+        """Return the answer; None when `replaced` is set first, or the request was cancelled.
 
         When the engine fails, raises EngineError with `raises`; without it, the error is the reason for no offers.
         """
         self.n_waiting += 1
-        turn_over = asyncio.ensure_future(turn.wait())
+        replacing = asyncio.ensure_future(replaced.wait())
         try:
-            await asyncio.wait((self.task, turn_over), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((self.task, replacing), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            turn_over.cancel()
+            replacing.cancel()
             self.n_waiting -= 1
             self._cancel_if_unused()
-        if turn.is_set() or not self.task.done() or self.task.cancelled():
+        if replaced.is_set() or not self.task.done() or self.task.cancelled():
             return None
         try:
             return self.task.result()

@@ -109,7 +109,7 @@ async def pull(server: DgLanguageServer, model: LaptopModel, *, is_continued: bo
         # Not accepted any more, so that a model that the user removes is not pulled again.
         await asyncio.to_thread(write_choice, _later())
     if is_cancelled:
-        server.say(f"{model.name} was not downloaded; to continue: dg-lsp engine pull {model.name}")
+        server.show_message(f"{model.name} was not downloaded; to continue: dg-lsp engine pull {model.name}")
     elif code:
         sentence = errors.rpartition("\n")[2].removeprefix("dg-lsp engine: ") or f"{model.name} can't be pulled"
         log.warning("%s", sentence)
@@ -117,7 +117,7 @@ async def pull(server: DgLanguageServer, model: LaptopModel, *, is_continued: bo
             await server.tell(sentence)
     else:
         server.look_for_model()
-        server.say(f"{model.name} is there and makes the suggestions from now on")
+        server.show_message(f"{model.name} is there and makes the suggestions from now on")
 
 
 def best_model(memory: int) -> LaptopModel | None:

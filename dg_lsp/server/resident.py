@@ -54,10 +54,10 @@ class Warm(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """The callbacks for an engine: `on_state` for each state of its life, `on_note` for messages to the user."""
+    """The callbacks for an engine: `on_state` for each state of its life, `on_message` for messages to the user."""
 
     on_state: Callable[[State], None]
-    on_note: Callable[[str], None]
+    on_message: Callable[[str], None]
 
 
 Opener = Callable[[Settings, Listener], Awaitable[Warm]]
@@ -94,15 +94,15 @@ class Resident:
         on_change: Callable[[], None],
         clock: Callable[[], float],
         local_only: Callable[[str], tuple[str, ...]] = lambda _uri: (),
-        on_note: Callable[[str], None] = lambda _sentence: None,
+        on_message: Callable[[str], None] = lambda _sentence: None,
     ) -> None:
-        """Start without an engine; call `on_change` when the condition changes, and `on_note` with messages to the user.
+        """Start without an engine; call `on_change` when the condition changes, and `on_message` with messages to the user.
 
         `local_only` returns, for a document, the patterns of the files that are never sent to a remote model.
         """
         self.condition = Condition()
         self._opener, self._on_change, self._clock, self._local_only = opener, on_change, clock, local_only
-        self._on_note = on_note
+        self._on_message = on_message
         self._settings: Settings | None = None
         self._state: State = Absent()
         self._failure: tuple[str, float] | None = None
@@ -137,10 +137,10 @@ class Resident:
             return why if self._clock() < until else ""
         return life.trouble(self._state, self._clock())
 
-    async def engine(self, uri: str, turn: str = "", on_draft: OnDraft | None = None) -> Engine:
+    async def engine(self, uri: str, lane: str = "", on_draft: OnDraft | None = None) -> Engine:
         """Return the engine for a document once its model is loaded; raise EngineError when that fails or takes too long.
 
-        Newer requests replace older ones for the same document and `turn`. For a remote model, the engine refuses files
+        Newer requests replace older ones for the same document and `lane`. For a remote model, the engine refuses files
         that must stay on this machine, even if an earlier check missed them.
         """
         try:
@@ -155,7 +155,7 @@ class Resident:
             from dg_lsp.infill.config import Privacy
 
             privacy = Privacy(self._local_only(uri))
-        return _DocumentEngine(self, opening, f"{uri}#{turn}" if turn else uri, on_draft, privacy)
+        return _DocumentEngine(self, opening, f"{uri}#{lane}" if lane else uri, on_draft, privacy)
 
     def note(self, opening: asyncio.Task[Warm], error: EngineError | None) -> None:
         """Record the outcome of a request: its error, or None. Ignore that of an engine which was replaced."""
@@ -210,7 +210,7 @@ class Resident:
         if old is not None:
             await _close(old)
         try:
-            return await self._opener(settings, Listener(on_state, self._on_note))
+            return await self._opener(settings, Listener(on_state, self._on_message))
         except EngineError:
             raise
         except Exception as error:
@@ -265,7 +265,7 @@ async def resident(settings: Settings, listener: Listener) -> Warm:
     """Return the client of the user's resident engine, which connects when it is first used."""
     # Import in a thread: these modules take a tenth of a second, and the editor would wait.
     client, options = await asyncio.to_thread(_options, settings)
-    warm: Warm = client.ResidentEngine(options, listener.on_state, listener.on_note)
+    warm: Warm = client.ResidentEngine(options, listener.on_state, listener.on_message)
     return warm
 
 

@@ -1,7 +1,7 @@
 """Reuse earlier answers: while the user types through them, from a cache, and not when they were rejected.
 
 Pure; the caller passes the time. A place is identified by the text around the cursor, not by line numbers, so an answer
-survives edits elsewhere in the file. This module does not know running requests or the protocol.
+survives edits elsewhere in the file.
 """
 
 from __future__ import annotations

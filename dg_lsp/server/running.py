@@ -166,7 +166,7 @@ async def edit(server: DgLanguageServer, params: FillParams) -> ActionResult | N
     now = await _unchanged(server, params)
     index, document, encoding = now.index, now.document, server.documents.encoding
     if now.refused:
-        server.say(f"this file is not sent to a model: it {now.refused}")
+        server.show_message(f"this file is not sent to a model: it {now.refused}")
         return None
     server.statistics.counts.add("actions")
     result = await _fill_holes(server, params, now)
@@ -175,10 +175,10 @@ async def edit(server: DgLanguageServer, params: FillParams) -> ActionResult | N
     if not now.is_current:
         raise JsonRpcException("the document changed while it was filled", CONTENT_MODIFIED)
     if not result.edits:
-        server.say(f"nothing was filled: {'; '.join(result.reasons)}")
+        server.show_message(f"nothing was filled: {'; '.join(result.reasons)}")
         return None
     if result.shrinks and not server.client.previews and not await _confirm(server, index.text, result):
-        server.say("nothing was replaced")
+        server.show_message("nothing was replaced")
         return None
     if not now.is_current:
         raise JsonRpcException("the document changed while it was filled", CONTENT_MODIFIED)
@@ -186,9 +186,9 @@ async def edit(server: DgLanguageServer, params: FillParams) -> ActionResult | N
     threshold = now.settings.suggestion_threshold
     caution, note = result.caution(threshold), result.note(threshold)
     if len(result.fills) < result.n_holes:
-        server.say(f"{len(result.fills)} of {result.n_holes} holes were filled: {'; '.join(result.reasons)}")
+        server.show_message(f"{len(result.fills)} of {result.n_holes} holes were filled: {'; '.join(result.reasons)}")
     if caution:
-        server.say(f"{caution}: check what was filled")
+        server.show_message(f"{caution}: check what was filled")
     workspace_edit = convert.to_workspace_edit(
         params.uri,
         document.version,

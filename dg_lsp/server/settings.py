@@ -1,7 +1,7 @@
 """Read settings as an editor sends them: JSON under our section, with or without the defaults.
 
 A bad value never stops the server: the old value stays, and a sentence names the key and the valid values. `wire.settings`
-declares the settings. This module does not know their other sources.
+declares the settings.
 """
 
 from __future__ import annotations

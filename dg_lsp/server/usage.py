@@ -1,6 +1,6 @@
 """Count what the user does with suggestions after they are sent: shown, typed through, accepted, rejected.
 
-This module compares the text of the suggestion with the current text. It does not know how suggestions are made.
+This module compares the text of the suggestion with the current text.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ _INVITES = re.compile(r"(?:[([{=,:.>]|\b(?:return|in|and|or|not|if|import|new)\s
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class SuggestionFacts:
     """The facts about a request that decide whether to suggest anything."""
 
     automatic: bool
@@ -61,20 +61,20 @@ class Reason:
     message: str
 
 
-Rule = Callable[[Moment, Settings], "Reason | None"]
+Rule = Callable[[SuggestionFacts, Settings], "Reason | None"]
 
 
-def reason(moment: Moment, settings: Settings) -> Reason | None:
+def reason(facts: SuggestionFacts, settings: Settings) -> Reason | None:
     """Return the first reason not to suggest anything, or None."""
-    for rule in RULES if moment.automatic else HARD_RULES:
-        if (reason_not_to := rule(moment, settings)) is not None:
+    for rule in RULES if facts.automatic else HARD_RULES:
+        if (reason_not_to := rule(facts, settings)) is not None:
             return reason_not_to
     return None
 
 
 def paused(settings: Settings) -> Reason | None:
     """Return why the settings stop unprompted suggestions in every file, or None."""
-    anywhere = Moment(automatic=True)
+    anywhere = SuggestionFacts(automatic=True)
     return _off(anywhere, settings) or _manual(anywhere, settings)
 
 
@@ -100,52 +100,52 @@ def scope_at(syntax: Syntax | None, offset: int) -> Scope:
     return literals.kind_at_end(syntax.text[begin:offset].replace("\r", "\n"), syntax.language.name) or "code"
 
 
-def _off(moment: Moment, settings: Settings) -> Reason | None:
+def _off(facts: SuggestionFacts, settings: Settings) -> Reason | None:
     return None if settings.enable else Reason("off", "dg-lsp is disabled in the settings")
 
 
-def _lost(moment: Moment, settings: Settings) -> Reason | None:
-    return Reason("lost", "the editor sent a change that could not be read; reopen the file") if moment.lost else None
+def _lost(facts: SuggestionFacts, settings: Settings) -> Reason | None:
+    return Reason("lost", "the editor sent a change that could not be read; reopen the file") if facts.lost else None
 
 
-def _refused(moment: Moment, settings: Settings) -> Reason | None:
-    return Reason("ignored", f"this file gets no suggestions: it {moment.refused}") if moment.refused else None
+def _refused(facts: SuggestionFacts, settings: Settings) -> Reason | None:
+    return Reason("ignored", f"this file gets no suggestions: it {facts.refused}") if facts.refused else None
 
 
-def _language(moment: Moment, settings: Settings) -> Reason | None:
-    if settings.asks_in(moment.language_id):
+def _language(facts: SuggestionFacts, settings: Settings) -> Reason | None:
+    if settings.asks_in(facts.language_id):
         return None
-    return Reason("language", f"suggestions are disabled for {moment.language_id}")
+    return Reason("language", f"suggestions are disabled for {facts.language_id}")
 
 
-def _large(moment: Moment, settings: Settings) -> Reason | None:
-    if moment.n_chars <= MAX_FILE_CHARS:
+def _large(facts: SuggestionFacts, settings: Settings) -> Reason | None:
+    if facts.n_chars <= MAX_FILE_CHARS:
         return None
     return Reason("large", f"the file has more than {MAX_FILE_CHARS} characters")
 
 
-def _manual(moment: Moment, settings: Settings) -> Reason | None:
+def _manual(facts: SuggestionFacts, settings: Settings) -> Reason | None:
     return Reason("manual", "suggestions come only on request: `trigger` is `manual`") if settings.trigger == "manual" else None
 
 
-def _engine(moment: Moment, settings: Settings) -> Reason | None:
-    return Reason("engine", moment.engine) if moment.engine else None
+def _engine(facts: SuggestionFacts, settings: Settings) -> Reason | None:
+    return Reason("engine", facts.engine) if facts.engine else None
 
 
-def _mid_word(moment: Moment, settings: Settings) -> Reason | None:
-    if not (moment.after[:1].isalnum() or moment.after[:1] == "_"):
+def _mid_word(facts: SuggestionFacts, settings: Settings) -> Reason | None:
+    if not (facts.after[:1].isalnum() or facts.after[:1] == "_"):
         return None
     return Reason("midWord", "the cursor is before a word")
 
 
-def _comment(moment: Moment, settings: Settings) -> Reason | None:
-    if moment.scope != "comment" or settings.in_comments:
+def _comment(facts: SuggestionFacts, settings: Settings) -> Reason | None:
+    if facts.scope != "comment" or settings.in_comments:
         return None
     return Reason("comment", "the cursor is in a comment")
 
 
-def _string(moment: Moment, settings: Settings) -> Reason | None:
-    if moment.scope != "string" or settings.in_strings:
+def _string(facts: SuggestionFacts, settings: Settings) -> Reason | None:
+    if facts.scope != "string" or settings.in_strings:
         return None
     return Reason("string", "the cursor is in a string")
 

@@ -1,1 +1,1 @@
-"""Train the embedded checkpoint from source code: corpus, tokenizer, objective, training loop, export."""
+"""Train a canvas for a causal model that stays as it is."""

@@ -1,7 +1,7 @@
 """The build of this installation: its version, and a hash of the files that an engine runs.
 
 Two installations of one version may differ, such as a release and a checkout. An engine writes its build into its state
-file, and a client compares that with its own. Knows files; imports none of them.
+file, and a client compares that with its own.
 """
 
 from __future__ import annotations

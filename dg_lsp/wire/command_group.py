@@ -1,4 +1,4 @@
-"""Create the command groups of `dg-lsp`, so that their options are the same. Knows typer and no command."""
+"""Create the command groups of `dg-lsp`, so that their options are the same."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ Front ends and the engine read the same file, so this module is shared. A wrong 
 left out, and a message names the file, the key and what is allowed.
 
 The workspace's file comes with a repository that the user may not have written. It must not choose where code is sent,
-which API key is used, or what is run. This module knows files and sources; `settings` declares the settings.
+which API key is used, or what is run.
 """
 
 from __future__ import annotations

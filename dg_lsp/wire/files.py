@@ -1,8 +1,7 @@
 """Replace a file atomically, and open untrusted files safely.
 
 An untrusted file is not opened through a link, does not block, and is read only up to a limit. The type is checked
-after opening, because a check before would leave time to exchange the file. This module knows files and bytes, and
-nothing of their content.
+after opening, because a check before would leave time to exchange the file.
 """
 
 from __future__ import annotations

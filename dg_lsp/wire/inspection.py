@@ -1,8 +1,4 @@
-"""Query a running engine without starting it or keeping it alive.
-
-This module knows where engines' files are and sends HTTP requests. It knows nothing of how to run an engine, and
-imports no torch.
-"""
+"""Query a running engine without starting it or keeping it alive."""
 
 from __future__ import annotations
 
@@ -10,9 +6,9 @@ from dataclasses import dataclass
 
 import httpx
 
-from dg_lsp.wire import meeting
+from dg_lsp.wire import discovery
+from dg_lsp.wire.discovery import EngineFiles, State
 from dg_lsp.wire.fields import Fields, WireError, parse
-from dg_lsp.wire.meeting import EngineFiles, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,21 +23,21 @@ class EngineReport:
 def inspect_engine(files: EngineFiles) -> EngineReport:
     """Return an engine's files, state and answer, without starting it or keeping it alive.
 
-    Raises MeetingError if its socket or its state file belongs to another user.
+    Raises DiscoveryError if its socket or its state file belongs to another user.
     """
-    state = meeting.read_state(files)
+    state = discovery.read_state(files)
     if state is None:
         return EngineReport(files, None, None)
     try:
         return EngineReport(files, state, request(state, "GET", "/v1/info"))
     except (httpx.HTTPError, OSError, WireError):
         # The state of a killed engine may name a process id that another process has now.
-        return EngineReport(files, state if meeting.is_held(files.lock) else None, None)
+        return EngineReport(files, state if discovery.is_held(files.lock) else None, None)
 
 
 def request(state: State, method: str, path: str, body: dict[str, object] | None = None) -> Fields:
-    """Return an engine's answer; raise httpx.HTTPError, OSError, MeetingError or WireError if the request fails."""
-    meeting.check_owner(state.address)
+    """Return an engine's answer; raise httpx.HTTPError, OSError, DiscoveryError or WireError if the request fails."""
+    discovery.check_owner(state.address)
     by_socket = state.address.startswith("/")
     transport = httpx.HTTPTransport(uds=state.address if by_socket else None)
     with httpx.Client(

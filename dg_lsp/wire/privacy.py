@@ -1,7 +1,6 @@
 """Apply `privacy.local_only`: decide which files and which parts of a request a remote model may see.
 
-Remote backends accept only the type that `shown` returns, so no request can skip the check. This module knows patterns,
-paths and requests, and nothing of models.
+Remote backends accept only the type that `shown` returns, so no request can skip the check.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Print progress to standard error: on a terminal in one changing line, elsewhere a line at intervals. Knows text only."""
+"""Print progress to standard error: on a terminal in one changing line, elsewhere a line at intervals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Progress:
         self._printed_at: float | None = None
         self._width = 0
 
-    def say(self, text: str) -> None:
+    def show(self, text: str) -> None:
         """Print a progress message if it is new."""
         if not text or text == self._last:
             return

@@ -1,6 +1,6 @@
 """Escape control characters in messages and log lines, so that a terminal does not execute them.
 
-File names, setting values and servers' answers are untrusted. This module knows texts and log records.
+File names, setting values and servers' answers are untrusted.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import logging
 from collections.abc import Sequence
 
 LOG_MARK = "; the end of its log:"
-"""What stands between a sentence and the log lines that `with_log` adds."""
+"""The text between a sentence and the log lines that `with_log` adds."""
 
 
 def visible(text: str, kept: str = "\n\t") -> str:

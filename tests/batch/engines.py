@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dg_lsp.batch import discover, plan
 from dg_lsp.batch.job import Connect
-from dg_lsp.batch.plan import Plan
+from dg_lsp.batch.plan import FilePlan
 from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.infill.port import Engine
@@ -37,21 +37,21 @@ class Filling:
 def connecting(engine: Engine, models: list[str] | None = None) -> Connect:
     """Return a connect function that gives this engine, and that records the requested models."""
 
-    def connect(model: str, hear: Callable[[str], None]) -> AbstractAsyncContextManager[Engine]:
+    def connect(model: str, on_progress: Callable[[str], None]) -> AbstractAsyncContextManager[Engine]:
         if models is not None:
             models.append(model)
-        return _open(engine, hear)
+        return _open(engine, on_progress)
 
     return connect
 
 
 @contextlib.asynccontextmanager
-async def _open(engine: Engine, hear: Callable[[str], None]) -> AsyncIterator[Engine]:
-    hear("ready")
+async def _open(engine: Engine, on_progress: Callable[[str], None]) -> AsyncIterator[Engine]:
+    on_progress("ready")
     yield engine
 
 
-def planned(path: Path, text: str | bytes, kinds: str = "bodies,markers") -> Plan:
+def planned(path: Path, text: str | bytes, kinds: str = "bodies,markers") -> FilePlan:
     """Write the file and return its plan."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(text.encode() if isinstance(text, str) else text)

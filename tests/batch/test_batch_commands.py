@@ -273,7 +273,7 @@ def test_a_file_of_unknown_language_is_filled_at_its_markers(project: Path) -> N
 def test_without_holes_no_engine_starts(project: Path) -> None:
     (project / "a.py").write_text("x = 1\n")
 
-    def connect(model: str, hear: object) -> object:
+    def connect(model: str, on_progress: object) -> object:
         raise AssertionError(model)
 
     result = CliRunner().invoke(cli.app, ["infill", "."], obj=connect)

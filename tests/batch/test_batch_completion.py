@@ -141,7 +141,6 @@ def offered(line: str, home: Path) -> subprocess.CompletedProcess[str]:
         ("eval --layout", "infill-trained instruct"),
         ("eval --language p", "python php"),
         ("calibrate --device c", "cpu cuda"),
-        ("train run --device", "cpu cuda"),
     ],
 )
 def test_the_values_of_an_option_are_offered_without_torch(option: str, values: str, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typer.main import get_command
 
 from dg_lsp import cli
-from dg_lsp.batch.report import Row
+from dg_lsp.batch.report import ReportRow
 from tests.batch.test_batch_commands import STUB, project, report
 
 __all__ = ["project"]
@@ -20,7 +20,7 @@ TEXT = (Path(__file__).parents[2] / "docs" / "infill.md").read_text()
 def test_every_field_of_a_hole_is_documented() -> None:
     table = TEXT.partition("| `holes[]` |")[2].partition("\n\n")[0]
     names = [name for line in table.splitlines() for name in re.findall(r"`(\w+)`", line.split("|")[1] if line else "")]
-    assert names == [field.name for field in dataclasses.fields(Row)]
+    assert names == [field.name for field in dataclasses.fields(ReportRow)]
 
 
 def test_every_field_of_the_summary_is_documented(project: Path) -> None:

@@ -20,9 +20,9 @@ from typer.testing import CliRunner, Result
 from dg_lsp import cli
 from dg_lsp.batch import doctor
 from dg_lsp.batch.sample import FillTime
-from dg_lsp.wire import meeting
+from dg_lsp.wire import discovery
+from dg_lsp.wire.discovery import EngineId, State
 from dg_lsp.wire.extras import install_command
-from dg_lsp.wire.meeting import EngineId, State
 from dg_lsp.wire.messages import Done, Timings
 from tests.engine.engine_kit import running
 from tests.patience import PATIENCE_S
@@ -65,7 +65,7 @@ def test_a_runtime_folder_that_others_can_enter_is_reported(tmp_path: Path, monk
 
 
 def test_a_log_that_engines_cannot_write_is_reported(engines: Path) -> None:
-    log = meeting.engine_files(EngineId()).log
+    log = discovery.engine_files(EngineId()).log
     log.write_text("an earlier engine\n")
     assert doctor.runtime_folder().advice == ""
     log.unlink()
@@ -109,7 +109,7 @@ def test_each_check_prints_a_line_without_starting_an_engine_or_loading_torch(en
     assert findings.exit_code == 0, findings.output
     lines = findings.stdout.splitlines()
     assert [line.startswith(f"ok  {what}") for line, what in zip(lines, WITHOUT_ENGINE, strict=True)] == [True] * len(lines)
-    assert meeting.all_engine_files() == ()
+    assert discovery.all_engine_files() == ()
     assert ("torch" in sys.modules) == loaded
 
 
@@ -196,8 +196,8 @@ def an_engine_that_says(info: dict[str, object]) -> Iterator[None]:
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        files = meeting.engine_files(EngineId())
-        meeting.write_state(files, State(os.getpid(), f"127.0.0.1:{server.server_address[1]}", "token", "9.9"))
+        files = discovery.engine_files(EngineId())
+        discovery.write_state(files, State(os.getpid(), f"127.0.0.1:{server.server_address[1]}", "token", "9.9"))
         try:
             yield
         finally:

@@ -9,7 +9,7 @@ import pytest
 
 from dg_lsp.batch import job, keep, settle, write
 from dg_lsp.batch.keep import AcceptanceRule, FileResult
-from dg_lsp.batch.plan import Plan
+from dg_lsp.batch.plan import FilePlan
 from dg_lsp.batch.rounds import HoleResult
 from dg_lsp.core.confidence import Calibrated, Ranked
 from dg_lsp.core.values import Edit, Span
@@ -19,7 +19,7 @@ from tests.batch.engines import planned
 TWO = 'def f():\n    """Do."""\n    ...\n\n\ndef g():\n    """Do."""\n    ...\n'
 
 
-def answers_for(plan: Plan, *texts: str | tuple[str, ...], scores: tuple[float, ...] = ()) -> dict[object, HoleResult]:
+def answers_for(plan: FilePlan, *texts: str | tuple[str, ...], scores: tuple[float, ...] = ()) -> dict[object, HoleResult]:
     """Return answers for the plan's holes; a tuple holds several candidates of a hole."""
     answers = {}
     for idx, (hole, result) in enumerate(zip(plan.holes, texts, strict=True)):
@@ -30,7 +30,7 @@ def answers_for(plan: Plan, *texts: str | tuple[str, ...], scores: tuple[float, 
 
 
 def accepted(
-    plan: Plan, *texts: str | tuple[str, ...], to_write: bool = False, rule: AcceptanceRule | None = None
+    plan: FilePlan, *texts: str | tuple[str, ...], to_write: bool = False, rule: AcceptanceRule | None = None
 ) -> FileResult:
     result = asyncio.run(keep.keep(plan, answers_for(plan, *texts), rule))  # type: ignore[arg-type]
     return job.write_fills(result) if to_write else result

@@ -13,7 +13,7 @@ from dg_lsp.batch.job import JobSpec, fill
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.keep import FileResult
 from dg_lsp.batch.order import After
-from dg_lsp.batch.plan import Plan
+from dg_lsp.batch.plan import FilePlan
 from dg_lsp.batch.rounds import RunOptions
 from dg_lsp.core.values import InfillRequest
 from tests.batch.engines import Filling, connecting, planned
@@ -50,14 +50,14 @@ class ScriptedRun:
 
 
 def run(
-    scripted: ScriptedRun, *plans: Plan, journal: Path | None = None, check: str = "", n_retries: int = 0
+    scripted: ScriptedRun, *plans: FilePlan, journal: Path | None = None, check: str = "", n_retries: int = 0
 ) -> list[FileResult]:
     spec = JobSpec(check=Check(check) if check else None, options=RunOptions(n_retries=n_retries))
 
     async def results() -> list[FileResult]:
         with Journal(journal) as answers:
             connect = connecting(scripted.engine)
-            plan_results = await fill(spec, plans, answers, connect, hear=lambda _text: None, done=lambda _n: None)
+            plan_results = await fill(spec, plans, answers, connect, on_progress=lambda _text: None, done=lambda _n: None)
         return [result for result, _ in plan_results]
 
     return asyncio.run(results())

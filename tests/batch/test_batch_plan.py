@@ -40,7 +40,7 @@ def test_kinds_are_a_list() -> None:
             plan.parse_kinds(wrong)
 
 
-def at(tmp_path: Path, text: str, *places: str) -> plan.Plan:
+def at(tmp_path: Path, text: str, *places: str) -> plan.FilePlan:
     path = tmp_path / "a.py"
     path.write_bytes(text.encode())
     source = discover.read(path)
@@ -92,7 +92,7 @@ def test_seeds_differ_between_places_and_runs_but_not_between_folders(tmp_path: 
     stub = 'def f():\n    """Do."""\n    ...\n\n\n' + "# far away\n" * 200
     here, there = planned(tmp_path / "here" / "a.py", stub * 2), planned(tmp_path / "there" / "a.py", stub * 2)
 
-    def seeds(seed: int, file_plan: plan.Plan) -> list[int]:
+    def seeds(seed: int, file_plan: plan.FilePlan) -> list[int]:
         return [plan.seed_for(seed, file_plan.source.document, group) for group in file_plan.groups]
 
     assert seeds(1, here) == seeds(1, there)

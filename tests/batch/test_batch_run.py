@@ -11,7 +11,7 @@ import pytest
 from dg_lsp.batch import job, rounds, run
 from dg_lsp.batch import plan as planning
 from dg_lsp.batch.journal import Journal
-from dg_lsp.batch.plan import Plan
+from dg_lsp.batch.plan import FilePlan
 from dg_lsp.batch.rounds import HoleResult, Rounds, RunOptions
 from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Candidate, Hole, InfillRequest, Snippet
@@ -23,26 +23,26 @@ STUB = 'def f():\n    """Do."""\n    ...\n\n\n'
 FAR = "# far away\n" * 200
 
 
-def alone(plan: Plan) -> FileContext:
+def alone(plan: FilePlan) -> FileContext:
     return FileContext(plan.source.path.name)
 
 
 def filled(
     engine: Engine,
-    *plans: Plan,
+    *plans: FilePlan,
     options: RunOptions | None = None,
     journal: Journal | None = None,
     counts: list[int] | None = None,
-) -> list[tuple[Plan, Mapping[Hole, HoleResult]]]:
-    async def collect() -> list[tuple[Plan, Mapping[Hole, HoleResult]]]:
-        hear = counts.append if counts is not None else lambda n: None
+) -> list[tuple[FilePlan, Mapping[Hole, HoleResult]]]:
+    async def collect() -> list[tuple[FilePlan, Mapping[Hole, HoleResult]]]:
+        on_count = counts.append if counts is not None else lambda n: None
         answers = journal or Journal(None)
-        return [row async for row in run.fill(engine, plans, options or RunOptions(), answers, alone, hear)]
+        return [row async for row in run.fill(engine, plans, options or RunOptions(), answers, alone, on_count)]
 
     return asyncio.run(collect())
 
 
-def answers(results: list[tuple[Plan, Mapping[Hole, HoleResult]]]) -> list[list[str]]:
+def answers(results: list[tuple[FilePlan, Mapping[Hole, HoleResult]]]) -> list[list[str]]:
     return [
         [answer.fills[0].edit.text if answer.fills else answer.reason for answer in answers_by_place.values()]
         for _, answers_by_place in results
@@ -164,7 +164,7 @@ def test_each_request_is_built_once_with_a_journal(tmp_path: Path, monkeypatch: 
     sizes: list[int] = []
     real = rounds.request_for
 
-    def counted(plan: Plan, context: FileContext, group: Sequence[Hole], options: RunOptions) -> InfillRequest:
+    def counted(plan: FilePlan, context: FileContext, group: Sequence[Hole], options: RunOptions) -> InfillRequest:
         sizes.append(len(group))
         return real(plan, context, group, options)
 
@@ -204,7 +204,7 @@ def test_related_text_is_read_before_the_first_request(tmp_path: Path) -> None:
     plans = [planned(tmp_path / f"{name}.py", STUB) for name in "ab"]
     order: list[str] = []
 
-    def look(plan: Plan) -> FileContext:
+    def look(plan: FilePlan) -> FileContext:
         order.append(plan.source.path.name)
         return FileContext("", (Snippet("near.py", "def near(): ..."),))
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.batch import copies, keep, verify
-from dg_lsp.batch.check import Check, Limits
+from dg_lsp.batch.check import Check, CheckLimits
 from dg_lsp.batch.keep import AcceptanceRule, FileResult
-from dg_lsp.batch.plan import Plan
+from dg_lsp.batch.plan import FilePlan
 from dg_lsp.batch.rounds import Further, HoleResult
 from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Edit, Hole
@@ -33,7 +33,7 @@ def snapshot(folder: Path) -> dict[str, tuple[bytes, int, int]]:
     return {str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mtime_ns, path.stat().st_ino) for path in files}
 
 
-def answers(plan: Plan, *choices: Sequence[str], rounds: Further | None = None) -> dict[Hole, HoleResult]:
+def answers(plan: FilePlan, *choices: Sequence[str], rounds: Further | None = None) -> dict[Hole, HoleResult]:
     return {
         hole: HoleResult(tuple(Fill(Edit(hole.span, text), Calibrated(0.01), 1) for text in texts), rounds=rounds)
         for hole, texts in zip(plan.holes, choices, strict=True)
@@ -43,9 +43,9 @@ def answers(plan: Plan, *choices: Sequence[str], rounds: Further | None = None) 
 def checked(
     root: Path,
     command: str,
-    *files: tuple[Plan, Sequence[Sequence[str]]],
+    *files: tuple[FilePlan, Sequence[Sequence[str]]],
     rule: AcceptanceRule | None = None,
-    limits: Limits | None = None,
+    limits: CheckLimits | None = None,
     rounds: Further | None = None,
     n_jobs: int = 1,
 ) -> list[FileResult]:
@@ -54,7 +54,7 @@ def checked(
     before = snapshot(root)
 
     async def run() -> list[FileResult]:
-        with copies.open_copies(Check(command, limits or Limits(), root), n_jobs, pytest.fail) as copies_of_run:
+        with copies.open_copies(Check(command, limits or CheckLimits(), root), n_jobs, pytest.fail) as copies_of_run:
             results = await asyncio.gather(
                 *(keep.keep(plan, answers(plan, *choices, rounds=rounds), rule, copies_of_run) for plan, choices in files)
             )

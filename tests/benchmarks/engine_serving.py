@@ -32,7 +32,7 @@ from dg_lsp.engine.decode.filler import LocalFiller, load_local
 from dg_lsp.evaluate import tasks
 from dg_lsp.evaluate.score import percentile
 from dg_lsp.infill.client import ConnectOptions, ResidentEngine, connect
-from dg_lsp.wire import meeting
+from dg_lsp.wire import discovery
 from dg_lsp.wire.entry import ENGINE_COMMAND
 from dg_lsp.wire.messages import Done
 from tests.benchmarks import arguments
@@ -61,7 +61,7 @@ def main(seconds: float) -> None:
 def engines_of_our_own() -> Iterator[None]:
     """A private folder for the engine, so that no other engine is measured or disturbed."""
     folder = tempfile.mkdtemp(prefix="dg")
-    os.environ[meeting.RUNTIME_DIR_VARIABLE] = folder
+    os.environ[discovery.RUNTIME_DIR_VARIABLE] = folder
     os.environ["PYTHONPATH"] = str(TASKS.parents[2])  # of an engine whose model is one of the tests'
     try:
         yield

@@ -31,10 +31,10 @@ from dg_lsp.engine.decode.filler import LocalFiller
 from dg_lsp.engine.model import loading
 from dg_lsp.engine.model.loading import Loaded
 from dg_lsp.evaluate import score, tasks
-from dg_lsp.train.windows import DELETE, EOS
 from tests.benchmarks.worlds import language, methods, training
 from tests.benchmarks.worlds.language import Hole, Kind
 from tests.benchmarks.worlds.methods import Cost, Method, Problem
+from tests.trainer.windows import DELETE, EOS
 
 HELDOUT = Path(__file__).parents[2] / "fixtures" / "eval" / "heldout.jsonl.gz"
 CHOSEN = "speculation"  # what the product does for a checkpoint without a delete token (`decode/propose/search.py`)
@@ -101,7 +101,7 @@ def worlds(cache: Path, request: Asked) -> dict[str, Any]:
     only, seed = request.methods, request.seed
 
     def loaded(delete: bool) -> Loaded:
-        with_its_own = loading.load_model(str(training.made(cache, delete=delete, say=note)), device="cpu", threads=1)
+        with_its_own = loading.load_model(str(training.made(cache, delete=delete, on_message=note)), device="cpu", threads=1)
         return replace(with_its_own, profile=replace(with_its_own.profile, canvas_tokens=request.canvas))
 
     plain, with_delete = loaded(delete=False), None

@@ -32,17 +32,18 @@ class Part:
 def parts(folder: Path) -> list[Part]:
     """Return the parts in their order."""
     dg_lsp, run = (sys.executable, "-m", "dg_lsp"), str(folder / "run")
+    trainer = (sys.executable, "-m", "tests.trainer")
     return [
         Part("tests.txt", (sys.executable, "-m", "pytest", "-m", "gpu", "tests/engine", "-q"), 3),
         Part("bench.json", (sys.executable, "tests/benchmarks/stages.py", "full", "cuda"), 6),
         Part("fills.json", (*dg_lsp, "eval", HELD_OUT, "--device", "cuda", "--limit", "40", "--json"), 2),
-        Part("corpus.txt", (*dg_lsp, "train", "corpus", "--run", run), 2),
-        Part("tokenizer.txt", (*dg_lsp, "train", "tokenizer", "--run", run, "--vocabulary", "4096"), 1),
-        Part("pack.txt", (*dg_lsp, "train", "pack", "--run", run, "--processes", "8"), 4),
+        Part("corpus.txt", (*trainer, "corpus", "--run", run), 2),
+        Part("tokenizer.txt", (*trainer, "tokenizer", "--run", run, "--vocabulary", "4096"), 1),
+        Part("pack.txt", (*trainer, "pack", "--run", run, "--processes", "8"), 4),
         Part(
             "train.txt",
             (
-                *(*dg_lsp, "train", "run", "--run", run, "--device", "cuda", "--batch", "32"),
+                *(*trainer, "run", "--run", run, "--device", "cuda", "--batch", "32"),
                 *("--causal-tokens", "4", "--mixed-tokens", "4", "--cool-tokens", "1"),
             ),
             7,

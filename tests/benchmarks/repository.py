@@ -48,7 +48,7 @@ def main() -> int:
     if arguments.model:
         ways["engine"] = filled(LocalFiller(loading.load_model(arguments.model)))
     for name, fill in ways.items():
-        rows: dict[str, list[score.Row]] = {}
+        rows: dict[str, list[score.ResultRow]] = {}
         for label, context in contexts(root, tasks).items():
             rows[label], searched, spent = measured(tasks, label, context, fill)
             exact = score.measure(rows[label], lambda row: row.exact)
@@ -81,16 +81,18 @@ def contexts(root: Path, tasks: list[Task]) -> dict[str, Context]:
     }
 
 
-def measured(tasks: list[Task], label: str, context: Context, fill: Fill) -> tuple[list[score.Row], list[float], float]:
+def measured(tasks: list[Task], label: str, context: Context, fill: Fill) -> tuple[list[score.ResultRow], list[float], float]:
     """Return a row for each task, each search's milliseconds of CPU time, and those of a fill with its search on average."""
-    rows, searched, begun = list[score.Row](), list[float](), time.thread_time()
+    rows, searched, begun = list[score.ResultRow](), list[float](), time.thread_time()
     for task in tasks:
         start = time.thread_time()
         request = context(task)
         searched.append((time.thread_time() - start) * 1000)
         text = fill(task, request)
         exact = score.is_exact(text, task.answer)
-        rows.append(score.Row(task.task_id, task.cluster, task.kind, label, text, exact, score.similarity(text, task.answer)))
+        rows.append(
+            score.ResultRow(task.task_id, task.cluster, task.kind, label, text, exact, score.similarity(text, task.answer))
+        )
     return rows, searched, (time.thread_time() - begun) * 1000 / len(tasks)
 
 

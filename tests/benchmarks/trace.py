@@ -201,15 +201,15 @@ def serve(work: Callable[[], None]) -> None:
     """Serve the embedded model on its socket, and do the work in a second thread."""
     from dg_lsp.engine.serve import daemon
     from dg_lsp.infill import client, config
-    from dg_lsp.wire import meeting
+    from dg_lsp.wire import discovery
 
     options = client.ConnectOptions(model=config.connect_options(config.read()[0], command=()).model)
     errors: list[BaseException] = []
 
     def working() -> None:
-        files, give_up = meeting.engine_files(options.engine_id), time.monotonic() + PATIENCE_S
+        files, give_up = discovery.engine_files(options.engine_id), time.monotonic() + PATIENCE_S
         try:
-            while meeting.read_state(files) is None and time.monotonic() < give_up:
+            while discovery.read_state(files) is None and time.monotonic() < give_up:
                 time.sleep(0.05)
             work()
         except BaseException as error:

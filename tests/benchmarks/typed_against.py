@@ -152,7 +152,7 @@ class Plain:
 
 
 def world(n: int, cache: Path) -> int:
-    folder = training.made(cache, delete=False, say=lambda text: print(text, file=sys.stderr))
+    folder = training.made(cache, delete=False, on_message=lambda text: print(text, file=sys.stderr))
     loaded = loading.load_model(str(folder), device="cpu", threads=1)
     # What a checkpoint without a profile gets, as far as this one was not made for something else.
     usual = Profile()

@@ -271,7 +271,7 @@ async def in_the_shell(n: int, draw: random.Random, folder: Path, connect: Conne
         if not plans:
             continue
         with Journal(None, ("", spec.options)) as answers:
-            results = await job.fill(spec, plans, answers, connect, hear=lambda _text: None, done=lambda _n: None)
+            results = await job.fill(spec, plans, answers, connect, on_progress=lambda _text: None, done=lambda _n: None)
         for result, _ in results:
             file_result = job.write_fills(result)
             edits = tuple(file_result.edits)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dg_lsp.core import positions
-from dg_lsp.wire import meeting
-from dg_lsp.wire.meeting import EngineId
+from dg_lsp.wire import discovery
+from dg_lsp.wire.discovery import EngineId
 from tests.e2e import day
 from tests.e2e.day import Player
 from tests.e2e.editor import CODE, Editor, command, environment
@@ -107,7 +107,7 @@ async def same_text(player: Player) -> None:
 
 
 def engine_pid() -> int:
-    state = meeting.read_state(meeting.engine_files(EngineId()))
+    state = discovery.read_state(discovery.engine_files(EngineId()))
     assert state is not None
     return state.pid
 

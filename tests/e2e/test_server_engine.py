@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.wire import meeting
-from dg_lsp.wire.meeting import EngineId
+from dg_lsp.wire import discovery
+from dg_lsp.wire.discovery import EngineId
 from tests.e2e.editor import CODE, Editor, command, environment
 from tests.engine.engine_kit import home
 from tests.patience import PATIENCE_S
@@ -74,14 +74,14 @@ def test_an_engine_that_dies_is_started_again(tmp_path: Path, monkeypatch: pytes
     async def test(client: Editor) -> None:
         client.open(TWO)
         await client.suggestions(1, 4, trigger=1)
-        files = meeting.engine_files(EngineId(model=str(trained_layout)))
-        state = meeting.read_state(files)
+        files = discovery.engine_files(EngineId(model=str(trained_layout)))
+        state = discovery.read_state(files)
         assert state is not None
         os.kill(state.pid, signal.SIGKILL)
         client.change(2, {"text": TWO + "y = 1\n"})
         await client.suggestions(6, 4, trigger=1)
         assert (await client.status())["state"] == "ready"
-        again = meeting.read_state(files)
+        again = discovery.read_state(files)
         assert again is not None
         assert again.pid != state.pid
 
@@ -95,15 +95,15 @@ def test_typing_while_a_killed_engine_restarts_does_not_stop_suggestions_for_goo
     async def test(client: Editor) -> None:
         client.open(TWO + "x = add()\n")
         await client.suggestions(6, 8, trigger=1)
-        state = meeting.read_state(meeting.engine_files(EngineId(model=str(trained_layout))))
+        state = discovery.read_state(discovery.engine_files(EngineId(model=str(trained_layout))))
         assert state is not None
         os.kill(state.pid, signal.SIGKILL)
-        files = meeting.engine_files(EngineId(model=str(trained_layout)))
+        files = discovery.engine_files(EngineId(model=str(trained_layout)))
 
         n_before = len(client.said("dgLsp/status"))
 
         async def is_up_again() -> bool:
-            now = meeting.read_state(files)
+            now = discovery.read_state(files)
             is_loaded = any(status["state"] == "loading" for status in client.said("dgLsp/status")[n_before:])
             return now is not None and now.pid != state.pid and is_loaded and (await client.status())["state"] == "ready"
 

@@ -13,8 +13,8 @@ from transformers import DiffusionGemmaForBlockDiffusion
 
 from dg_lsp.engine.model import products
 from dg_lsp.engine.model.profile import FILE
-from dg_lsp.train import tokenizer as bpe
-from dg_lsp.train.shape import Shape, build
+from tests.trainer import tokenizer as bpe
+from tests.trainer.shape import Shape, build
 
 TEXT = (
     "def add(a, b):\n    return a + b\n\n\n"

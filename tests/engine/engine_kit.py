@@ -20,9 +20,9 @@ import httpx
 import pytest
 
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
-from dg_lsp.wire import meeting, messages
+from dg_lsp.wire import discovery, messages
+from dg_lsp.wire.discovery import DiscoveryError, EngineFiles, EngineId, State
 from dg_lsp.wire.fields import parse
-from dg_lsp.wire.meeting import EngineFiles, EngineId, MeetingError, State
 from dg_lsp.wire.messages import Ask, Event
 from tests.patience import PATIENCE_S
 
@@ -36,15 +36,15 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Yield a private directory for engines; kill the engines that still run in it at the end."""
     # pytest's own directories have names too long for a socket.
     folder = Path(tempfile.mkdtemp(prefix="dg"))
-    monkeypatch.setenv(meeting.RUNTIME_DIR_VARIABLE, str(folder))
+    monkeypatch.setenv(discovery.RUNTIME_DIR_VARIABLE, str(folder))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     try:
         yield folder
     finally:
-        for files in meeting.all_engine_files():
+        for files in discovery.all_engine_files():
             # A test may leave no process, or a state file that is refused.
-            with contextlib.suppress(ProcessLookupError, MeetingError):
-                if (state := meeting.read_state(files)) is not None:
+            with contextlib.suppress(ProcessLookupError, DiscoveryError):
+                if (state := discovery.read_state(files)) is not None:
                     os.kill(state.pid, signal.SIGKILL)
         shutil.rmtree(folder)
 
@@ -85,7 +85,7 @@ class Running:
 @contextlib.contextmanager
 def running(*options: str, model: str = "toy", filler: str = FILLER, wait_for: str = "ready") -> Iterator[Running]:
     """An engine that runs as a child of the test."""
-    files = meeting.engine_files(engine_id(model, filler))
+    files = discovery.engine_files(engine_id(model, filler))
     command = [sys.executable, "-m", "dg_lsp.engine.commands", "run", f"--model={model}", f"--filler={filler}", *options]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL) as process:
         try:
@@ -99,13 +99,13 @@ def running(*options: str, model: str = "toy", filler: str = FILLER, wait_for: s
         finally:
             process.terminate()
             if process.wait(PATIENCE_S) != 0:
-                sys.stderr.write("\n".join(meeting.log_tail(files, 30)))
+                sys.stderr.write("\n".join(discovery.log_tail(files, 30)))
 
 
 def told_by(process: subprocess.Popen[bytes], files: EngineFiles) -> State | None:
     """Return the state file of this process, not that of a process killed before it."""
     assert process.poll() is None, "the engine ended while starting"
-    state = meeting.read_state(files)
+    state = discovery.read_state(files)
     return state if state is not None and state.pid == process.pid else None
 
 

@@ -23,7 +23,7 @@ from dg_lsp.engine.serve.jobs import Job, Queue
 VARIABLE = "DG_LSP_TEST_JOURNAL"
 
 
-def load(name: str, *, device: str, threads: int, say: Callable[[str, float], None]) -> LocalFiller:
+def load(name: str, *, device: str, threads: int, on_progress: Callable[[str, float], None]) -> LocalFiller:
     file = open(os.environ[VARIABLE], "a", buffering=1, encoding="utf-8")  # noqa: PTH123, SIM115 -- for the process's life
     cancel = Queue.cancel
 
@@ -37,7 +37,7 @@ def load(name: str, *, device: str, threads: int, say: Callable[[str, float], No
         def start(self, request: InfillRequest) -> InfillTask:
             return JournalledTask(request, self.resources, self.switches, file)
 
-    return Journalled(loading.load_model(EMBEDDED, device=device, threads=threads, say=say))
+    return Journalled(loading.load_model(EMBEDDED, device=device, threads=threads, on_progress=on_progress))
 
 
 class JournalledTask(InfillTask):

@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 from dg_lsp.engine.serve import app
 from dg_lsp.engine.serve.jobs import Limits
 from dg_lsp.engine.serve.service import Service
-from dg_lsp.wire.meeting import EngineId, EngineSettings
+from dg_lsp.wire.discovery import EngineId, EngineSettings
 from dg_lsp.wire.messages import Accepted, Done, Draft, Event, Found, Problem, Status
 from tests.engine.engine_kit import Running, body, events, gate, home, post, running, wait_until
 from tests.engine.toy_filler import ToyFiller

@@ -147,7 +147,7 @@ def test_a_chat_server_gets_the_instruct_layouts_prompt() -> None:
     [user_turn] = [body["messages"][0]["content"]]
     code = question.fenced(PREFIX, "python").removesuffix("\n")
     assert user_turn.endswith(code)
-    assert vocabulary.decode(sheet.kv).startswith("user\n" + user_turn.partition("This stands before it")[0])
+    assert vocabulary.decode(sheet.kv).startswith("user\n" + user_turn.partition("The code before the gap")[0])
 
 
 def test_a_block_has_more_room() -> None:

@@ -18,7 +18,7 @@ from dg_lsp.core.values import Candidate, Document, Hole, Snippet, Span
 from dg_lsp.engine import backends
 from dg_lsp.engine.backends import fim
 from dg_lsp.engine.backends.fim import BLOCK_TOKENS, LINE_TOKENS, MAX_ANSWERS, SAMPLING_TEMPERATURE, window
-from dg_lsp.engine.backends.http_client import Call, RemoteError, Server, ServerClient, joined
+from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerAddress, ServerClient, joined
 from dg_lsp.engine.backends.remote import NewAnswers, RemoteFiller
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.model_names import USUAL_URLS
@@ -369,7 +369,7 @@ def test_the_end_of_a_url_is_not_repeated(base: str, path: str, url: str) -> Non
     ],
 )
 def test_a_key_is_sent_over_http_only_to_this_machine(url: str, is_sent: bool) -> None:
-    host = Server(url).host
+    host = ServerAddress(url).host
     configured = Config(keys={host: "sk-hush"})
     if is_sent:
         filler = fim.connect("openai", url, "m", configured, {})
@@ -394,7 +394,7 @@ def test_a_key_is_sent_over_http_only_to_this_machine(url: str, is_sent: bool) -
 )
 def test_a_url_is_one_of_a_server_without_secrets(url: str, sentence: str) -> None:
     with pytest.raises(RemoteError, match=sentence) as raised:
-        Server(url)
+        ServerAddress(url)
     assert "word" not in str(raised.value).replace("password", "")
 
 

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dg_lsp.engine.backends import fim, replicas, vllm
-from dg_lsp.engine.backends.http_client import Call, RemoteError, Server
+from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerAddress
 from dg_lsp.engine.backends.remote import RemoteTask
 from dg_lsp.engine.backends.replicas import Replicas
 from dg_lsp.engine.model.vocabulary import Vocabulary
@@ -45,7 +45,7 @@ class Servers:
             unused = self._stack.enter_context(socket.socket())
             unused.bind(("127.0.0.1", 0))
             urls.insert(0, f"http://127.0.0.1:{unused.getsockname()[1]}")
-        self.client = Replicas([Server(url) for url in urls], lambda: self.now)
+        self.client = Replicas([ServerAddress(url) for url in urls], lambda: self.now)
         self._stack.callback(self.client.close)
         return self
 
@@ -131,7 +131,7 @@ def test_a_server_gets_as_many_calls_as_it_admits(status: int) -> None:
 
     narrow = Narrow(3)
     with serving({"POST /v1/completions": narrow.answer}) as url:
-        client = Replicas([Server(url)])
+        client = Replicas([ServerAddress(url)])
         try:
             answers = [client.send(CALL) for _ in range(12)]
             wait_until(lambda: narrow.refused > 0 and narrow.recorder.most_at_once == 3)
@@ -147,7 +147,7 @@ def test_a_pause_that_ends_while_a_call_is_scheduled_is_not_missed() -> None:
     readings = itertools.count()
     with serving({"POST /v1/completions": Recorder([(429, {}), OK]).answer}) as url:
         # Each reading is more than half a pause later than the one before, as on a busy machine.
-        client = Replicas([Server(url)], lambda: next(readings) * replicas.FIRST_PAUSE_S * 0.6)
+        client = Replicas([ServerAddress(url)], lambda: next(readings) * replicas.FIRST_PAUSE_S * 0.6)
         try:
             assert client.send(CALL).result(PATIENCE_S).values == OK
         finally:
@@ -157,7 +157,7 @@ def test_a_pause_that_ends_while_a_call_is_scheduled_is_not_missed() -> None:
 def test_a_short_pause_is_not_waited_out_with_a_long_one() -> None:
     recorder = Recorder([(429, {}), OK], hold=threading.Event())
     with serving({"POST /v1/completions": recorder.answer}) as url:
-        client = Replicas([Server(url), Server("http://127.0.0.1:1")])
+        client = Replicas([ServerAddress(url), ServerAddress("http://127.0.0.1:1")])
         try:
             busy, unreachable = client.replicas
             busy.admits, unreachable.back_at = 1, time.monotonic() + 2 * PATIENCE_S
@@ -229,7 +229,7 @@ def test_an_unavailable_vllm_is_checked_and_used_once_it_is_back(folder: Path, v
             assert not away.is_checked
             # Like a server that has started at its address.
             away.client.close()
-            away.client = type(away.client)(Server(urls[1]))
+            away.client = type(away.client)(ServerAddress(urls[1]))
             away.back_at = 0.0
             for _ in range(2):
                 task = filler.start(request(PREFIX, SUFFIX, language="python", n=4))

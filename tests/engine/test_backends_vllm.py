@@ -424,7 +424,7 @@ def test_a_name_is_enough_to_fill_remotely(
     server = StandIn(vocabulary, rules, answers=["x +y"], key="secret")
     messages: list[str] = []
     with serving(server.routes()) as url:
-        filler: Any = backends.load_filler(f"vllm:{url}#{folder}", say=lambda text, _: messages.append(text))
+        filler: Any = backends.load_filler(f"vllm:{url}#{folder}", on_progress=lambda text, _: messages.append(text))
         assert texts(filler, PREFIX, SUFFIX)[0] == ("x +y",)
         filler.close()
     assert messages[-1] == "ready"

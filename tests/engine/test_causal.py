@@ -11,7 +11,7 @@ import torch
 
 from dg_lsp.engine.decode.file_model import FileModel
 from dg_lsp.engine.decode.propose import causal
-from dg_lsp.engine.decode.propose.causal import Draft
+from dg_lsp.engine.decode.propose.causal import CausalDraft
 from dg_lsp.engine.model.packed import PackedPasses
 from dg_lsp.engine.model.passes import Passes, crop, widen
 from dg_lsp.engine.model.tree import ROOT, SCORED, Tree
@@ -37,7 +37,9 @@ def starting(first: tuple[int, ...]) -> causal.Allowed:
     return lambda ids: () if ids else first
 
 
-def drafted(passes: Passes, file: FileModel | None, *, first: tuple[int, ...] = (), most: int = 10) -> tuple[list[Draft], int]:
+def drafted(
+    passes: Passes, file: FileModel | None, *, first: tuple[int, ...] = (), most: int = 10
+) -> tuple[list[CausalDraft], int]:
     """The drafts, and how many passes they took after the first."""
     return counted(
         causal.drafts(
@@ -54,7 +56,9 @@ def drafted(passes: Passes, file: FileModel | None, *, first: tuple[int, ...] = 
     )
 
 
-def counted(work: Generator[list[Draft], bool | None, list[Draft]], most_passes: int | None = None) -> tuple[list[Draft], int]:
+def counted(
+    work: Generator[list[CausalDraft], bool | None, list[CausalDraft]], most_passes: int | None = None
+) -> tuple[list[CausalDraft], int]:
     """Run the work to its end, or say after some passes that it is late; return its drafts, and how many passes they took."""
     n_passes = 0
     is_late: bool | None = None
@@ -67,7 +71,7 @@ def counted(work: Generator[list[Draft], bool | None, list[Draft]], most_passes:
         is_late = n_passes == most_passes
 
 
-def finished(work: Generator[list[Draft], bool | None, list[Draft]]) -> list[Draft]:
+def finished(work: Generator[list[CausalDraft], bool | None, list[CausalDraft]]) -> list[CausalDraft]:
     """Run the work to its end, and return its drafts."""
     return counted(work)[0]
 

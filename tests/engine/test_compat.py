@@ -24,8 +24,8 @@ LENGTHS = (5, 5, 7, 7, 3, 4, 6, len(WRITTEN) - 37)
 
 def choice(candidate: Candidate, **more: object) -> dict[str, object]:
     """The one choice in OpenAI's answer to a request with these fields."""
-    wish = compat.from_openai(Fields({"prompt": PREFIX, "suffix": SUFFIX, **more}))
-    answer = compat.to_openai(wish, Outcome((candidate,), Done()), {}, lambda text: (text,))
+    completion = compat.from_openai(Fields({"prompt": PREFIX, "suffix": SUFFIX, **more}))
+    answer = compat.to_openai(completion, Outcome((candidate,), Done()), {}, lambda text: (text,))
     choices = answer["choices"]
     assert isinstance(choices, list)
     return {**choices[0], "usage": answer["usage"]}
@@ -59,19 +59,19 @@ def test_an_invalid_logprobs_value_is_named(value: object) -> None:
         compat.from_openai(Fields({"prompt": "", "logprobs": value}))
 
 
-def asked(kind: str, before: str, after: str) -> compat.Wish:
-    """The wish of a request for the rest of a line in either shape."""
+def asked(kind: str, before: str, after: str) -> compat.CompletionRequest:
+    """Return a request for the rest of a line in either shape."""
     if kind == "openai":
         return compat.from_openai(Fields({"prompt": before, "suffix": after}))
     return compat.from_llama(Fields({"input_prefix": before, "input_suffix": after}))
 
 
-def text_of(wish: compat.Wish, answer_text: str) -> object:
+def text_of(completion: compat.CompletionRequest, answer_text: str) -> object:
     """What the client gets where the model wrote this."""
     answer = Outcome((Candidate((answer_text,), Calibrated(0.5)),), Done())
-    if wish.ask.client == "llama.cpp":
-        return compat.to_llama(wish, answer, "embedded")["content"]
-    choices = compat.to_openai(wish, answer, {}, lambda text: (text,))["choices"]
+    if completion.ask.client == "llama.cpp":
+        return compat.to_llama(completion, answer, "embedded")["content"]
+    choices = compat.to_openai(completion, answer, {}, lambda text: (text,))["choices"]
     assert isinstance(choices, list)
     return choices[0]["text"]
 
@@ -90,44 +90,46 @@ ENDS = {
 @pytest.mark.parametrize("name", CODE)
 def test_answers_are_polished_by_the_grammar_of_the_text(name: str, kind: str) -> None:
     before, after = cut(CODE[name])
-    wish = asked(kind, before, after)
-    request = wish.ask.request
+    completion = asked(kind, before, after)
+    request = completion.ask.request
     assert request.language == name
     for answer_text in ENDS[name]:
         document = Document("", name, before + after)
         polished = polish.to_edits(
             Candidate((answer_text,), Calibrated(0.5)), request.holes, document, syntax=syntax.of(document)
         )
-        assert text_of(wish, answer_text) == "".join(edit.text for edit in polished.edits)
-    assert [text_of(wish, answer_text) for answer_text in ENDS[name]] == [ENDS[name][0], ""]
+        assert text_of(completion, answer_text) == "".join(edit.text for edit in polished.edits)
+    assert [text_of(completion, answer_text) for answer_text in ENDS[name]] == [ENDS[name][0], ""]
 
 
 @pytest.mark.parametrize("kind", ["openai", "llama"])
 @pytest.mark.parametrize("name", FOREIGN)
 def test_answers_in_an_unknown_language_are_kept(name: str, kind: str) -> None:
-    wish = asked(kind, *cut(FOREIGN[name]))
-    assert wish.ask.request.language == ""
-    assert text_of(wish, "price + (1") == "price + (1"
+    completion = asked(kind, *cut(FOREIGN[name]))
+    assert completion.ask.request.language == ""
+    assert text_of(completion, "price + (1") == "price + (1"
 
 
 @pytest.mark.parametrize("answer_text", ["price", "price + )"])
 def test_a_long_text_is_parsed_only_near_the_cursor(answer_text: str) -> None:
     before, after = cut(CODE["python"])
     other = f"{before}0{after}\n\n" * 600
-    wish = asked("openai", other + before, f"{after}\n\n{other}")
-    tree = compat._syntax(Document("", "python", wish.ask.request.prefix + wish.ask.request.suffix), len(other + before))
+    completion = asked("openai", other + before, f"{after}\n\n{other}")
+    tree = compat._syntax(
+        Document("", "python", completion.ask.request.prefix + completion.ask.request.suffix), len(other + before)
+    )
     assert tree is not None
     assert 0 < len(tree.parsed) < 20_000 < len(tree.text)
-    assert text_of(wish, answer_text) == ("price" if answer_text == "price" else "")
+    assert text_of(completion, answer_text) == ("price" if answer_text == "price" else "")
 
 
 def test_the_best_useful_candidate_is_sent() -> None:
     before, after = cut(CODE["python"])
     candidates = tuple(Candidate((answer_text,), Calibrated(0.5)) for answer_text in ("price * (1", "price", "price + 1", "2"))
     for kind, n in (("openai", 1), ("openai", 2), ("llama", 1)):
-        wish = replace(asked(kind, before, after), n=n)
-        assert wish.ask.request.budget.candidates > 1
-        choices = compat.to_openai(wish, Outcome(candidates, Done()), {}, lambda text: (text,))["choices"]
+        completion = replace(asked(kind, before, after), n=n)
+        assert completion.ask.request.budget.candidates > 1
+        choices = compat.to_openai(completion, Outcome(candidates, Done()), {}, lambda text: (text,))["choices"]
         assert isinstance(choices, list)
         assert [each["text"] for each in choices] == ["price", "price + 1"][:n]
 

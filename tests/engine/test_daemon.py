@@ -22,14 +22,14 @@ import pytest
 import uvicorn
 
 from dg_lsp.engine.serve import daemon, worker
-from dg_lsp.engine.serve.daemon import DaemonError, Moment, loader, next_action
+from dg_lsp.engine.serve.daemon import DaemonError, EngineFacts, loader, next_action
 from dg_lsp.engine.serve.jobs import Limits
 from dg_lsp.engine.serve.logs import Discreet
 from dg_lsp.engine.serve.service import Service
-from dg_lsp.wire import build, meeting
+from dg_lsp.wire import build, discovery
+from dg_lsp.wire.discovery import DiscoveryError, EngineFiles, EngineId, EngineSettings, State
 from dg_lsp.wire.entry import ENGINE_COMMAND
 from dg_lsp.wire.extras import install_command
-from dg_lsp.wire.meeting import EngineFiles, EngineId, EngineSettings, MeetingError, State
 from tests.engine.engine_kit import FILLER, ROOT, body, engine_id, gate, home, post, running, wait_until
 from tests.engine.toy_filler import ToyFiller
 from tests.patience import PATIENCE_S
@@ -42,9 +42,9 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield path
 
 
-def moment(**fields: object) -> Moment:
+def facts(**fields: object) -> EngineFacts:
     usual: dict[str, object] = {"state": "ready", "n_leases": 0, "n_jobs": 0, "last_lease": 0.0, "last_used": 0.0}
-    return Moment(**{**usual, **fields})  # type: ignore[arg-type]
+    return EngineFacts(**{**usual, **fields})  # type: ignore[arg-type]
 
 
 NEVER = EngineSettings(unload_after_s=0, exit_after_s=0)
@@ -54,29 +54,29 @@ TIMES = EngineSettings(unload_after_s=10, exit_after_s=30)
 @pytest.mark.parametrize(
     ("at", "settings", "now", "expected"),
     [
-        (moment(), NEVER, 1e9, ("wait", None)),
-        (moment(), TIMES, 4, ("wait", 6)),
-        (moment(), TIMES, 10, ("unload", None)),
-        (moment(state="unloaded"), TIMES, 10, ("wait", 20)),
-        (moment(state="unloaded"), TIMES, 30, ("exit", None)),
-        (moment(state="unloaded", n_leases=1), TIMES, 99, ("wait", None)),
-        (moment(n_leases=1), TIMES, 99, ("unload", None)),
-        (moment(n_leases=1, is_on_gpu=True), TIMES, 99, ("wait", None)),
-        (moment(is_on_gpu=True), TIMES, 10, ("unload", None)),
-        (moment(state="unloaded", last_lease=5.0), TIMES, 30, ("wait", 5)),
-        (moment(state="unloaded", last_used=5.0), TIMES, 30, ("wait", 5)),
-        (moment(n_jobs=1), TIMES, 99, ("wait", None)),
-        (moment(state="loading"), TIMES, 99, ("wait", None)),
-        (moment(state="failed"), NEVER, 1, ("wait", 1)),
-        (moment(state="failed"), NEVER, 2, ("exit", None)),
-        (moment(state="failed", n_leases=1), TIMES, 99, ("wait", None)),
-        (moment(stop_when_idle=True), NEVER, 0, ("exit", None)),
-        (moment(stop_when_idle=True, n_jobs=1), NEVER, 0, ("wait", None)),
-        (moment(stop_when_idle=True, n_leases=1), NEVER, 0, ("wait", None)),
+        (facts(), NEVER, 1e9, ("wait", None)),
+        (facts(), TIMES, 4, ("wait", 6)),
+        (facts(), TIMES, 10, ("unload", None)),
+        (facts(state="unloaded"), TIMES, 10, ("wait", 20)),
+        (facts(state="unloaded"), TIMES, 30, ("exit", None)),
+        (facts(state="unloaded", n_leases=1), TIMES, 99, ("wait", None)),
+        (facts(n_leases=1), TIMES, 99, ("unload", None)),
+        (facts(n_leases=1, is_on_gpu=True), TIMES, 99, ("wait", None)),
+        (facts(is_on_gpu=True), TIMES, 10, ("unload", None)),
+        (facts(state="unloaded", last_lease=5.0), TIMES, 30, ("wait", 5)),
+        (facts(state="unloaded", last_used=5.0), TIMES, 30, ("wait", 5)),
+        (facts(n_jobs=1), TIMES, 99, ("wait", None)),
+        (facts(state="loading"), TIMES, 99, ("wait", None)),
+        (facts(state="failed"), NEVER, 1, ("wait", 1)),
+        (facts(state="failed"), NEVER, 2, ("exit", None)),
+        (facts(state="failed", n_leases=1), TIMES, 99, ("wait", None)),
+        (facts(stop_when_idle=True), NEVER, 0, ("exit", None)),
+        (facts(stop_when_idle=True, n_jobs=1), NEVER, 0, ("wait", None)),
+        (facts(stop_when_idle=True, n_leases=1), NEVER, 0, ("wait", None)),
     ],
 )
 def test_next_action_unloads_and_exits_only_when_unused(
-    at: Moment, settings: EngineSettings, now: float, expected: tuple[str, float | None]
+    at: EngineFacts, settings: EngineSettings, now: float, expected: tuple[str, float | None]
 ) -> None:
     assert next_action(at, settings, now) == expected
 
@@ -122,7 +122,7 @@ def test_a_second_engine_of_the_same_kind_does_not_start(folder: Path) -> None:
         output = command("run", *OPTIONS, code=2)
         assert output == f"dg-lsp engine: an engine for toy is already running (process {engine.process.pid})\n"
         with running(model="other"):
-            assert len(meeting.all_engine_files()) == 2
+            assert len(discovery.all_engine_files()) == 2
 
 
 def test_files_of_a_killed_engine_do_not_block_the_next(folder: Path) -> None:
@@ -137,10 +137,10 @@ def test_files_of_a_killed_engine_do_not_block_the_next(folder: Path) -> None:
 
 def test_a_socket_with_a_too_long_path_gets_a_short_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deep = folder / ("d" * 100)
-    monkeypatch.setenv(meeting.RUNTIME_DIR_VARIABLE, str(deep))
+    monkeypatch.setenv(discovery.RUNTIME_DIR_VARIABLE, str(deep))
     with running() as engine:
         path = Path(engine.state.address)
-        assert len(os.fsencode(path)) < meeting.MAX_SOCKET_PATH
+        assert len(os.fsencode(path)) < discovery.MAX_SOCKET_PATH
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
         assert post(engine.http, body())
     assert not path.exists()
@@ -149,32 +149,32 @@ def test_a_socket_with_a_too_long_path_gets_a_short_one(folder: Path, monkeypatc
 
 def test_a_directory_open_to_others_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.chmod(0o755)
-    with pytest.raises(MeetingError, match=r"is open to other users; make it private \(chmod 700\)"):
-        meeting.runtime_dir()
+    with pytest.raises(DiscoveryError, match=r"is open to other users; make it private \(chmod 700\)"):
+        discovery.runtime_dir()
     link = folder.with_name(folder.name + "-link")
     link.symlink_to(folder)
-    monkeypatch.setenv(meeting.RUNTIME_DIR_VARIABLE, str(link))
+    monkeypatch.setenv(discovery.RUNTIME_DIR_VARIABLE, str(link))
     try:
-        with pytest.raises(MeetingError):
-            meeting.runtime_dir()
+        with pytest.raises(DiscoveryError):
+            discovery.runtime_dir()
     finally:
         link.unlink()
         folder.chmod(0o700)
-        monkeypatch.setenv(meeting.RUNTIME_DIR_VARIABLE, str(folder))
+        monkeypatch.setenv(discovery.RUNTIME_DIR_VARIABLE, str(folder))
 
 
 def test_a_socket_of_another_user_is_not_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     impostor = folder / "x.sock"
     impostor.write_text("no socket")
-    with pytest.raises(MeetingError, match="belongs to another user"):
-        meeting.check_owner(str(impostor))
+    with pytest.raises(DiscoveryError, match="belongs to another user"):
+        discovery.check_owner(str(impostor))
     with running() as engine:
-        meeting.check_owner(engine.state.address)
+        discovery.check_owner(engine.state.address)
         monkeypatch.setattr(os, "getuid", lambda: 12345)
-        with pytest.raises(MeetingError, match="belongs to another user"):
-            meeting.check_owner(engine.state.address)
+        with pytest.raises(DiscoveryError, match="belongs to another user"):
+            discovery.check_owner(engine.state.address)
         monkeypatch.undo()
-        monkeypatch.setenv(meeting.RUNTIME_DIR_VARIABLE, str(folder))
+        monkeypatch.setenv(discovery.RUNTIME_DIR_VARIABLE, str(folder))
 
 
 def test_clients_can_watch_the_loading(folder: Path) -> None:
@@ -280,21 +280,21 @@ def test_shutdown_now_stops_during_work(folder: Path) -> None:
 def test_state_is_read_whole_or_not_at_all(folder: Path) -> None:
     files = EngineFiles(folder, "engine-x")
     state = State(1, "/x.sock", "secret", "0.1", 1, 2, EngineId("m", "r", "bf16", "cpu", "f"))
-    meeting.write_state(files, state)
-    assert meeting.read_state(files) == state
+    discovery.write_state(files, state)
+    assert discovery.read_state(files) == state
     assert "secret" not in repr(state)
     files.state.write_text(files.state.read_text()[:-9])
-    assert meeting.read_state(files) is None
+    assert discovery.read_state(files) is None
 
 
 def test_a_lock_has_one_holder_until_it_is_released(folder: Path) -> None:
     path = folder / "x.lock"
-    lock = meeting.hold(path)
+    lock = discovery.hold(path)
     assert lock is not None
-    assert meeting.hold(path) is None
+    assert discovery.hold(path) is None
     lock.release()
     assert not path.exists()
-    again = meeting.hold(path)
+    again = discovery.hold(path)
     assert again is not None
     again.release()
 
@@ -311,11 +311,11 @@ def test_a_folder_is_the_same_model_by_any_path(folder: Path, monkeypatch: pytes
 
 
 def test_a_full_log_is_rotated(folder: Path) -> None:
-    files = meeting.engine_files(engine_id("fails"))
-    files.log.write_bytes(b"x" * (meeting.MAX_LOG_BYTES + 1))
-    process = meeting.start_engine(ENGINE_COMMAND, files, engine_id("fails"), EngineSettings())
+    files = discovery.engine_files(engine_id("fails"))
+    files.log.write_bytes(b"x" * (discovery.MAX_LOG_BYTES + 1))
+    process = discovery.start_engine(ENGINE_COMMAND, files, engine_id("fails"), EngineSettings())
     wait_until(lambda: process.poll() is not None)
-    assert files.log.stat().st_size < meeting.MAX_LOG_BYTES
+    assert files.log.stat().st_size < discovery.MAX_LOG_BYTES
     assert files.log.with_suffix(".log.1").exists()
 
 
@@ -332,7 +332,7 @@ import sys
 for name in ("torch", "transformers", "tokenizers", "safetensors", "numpy"):
     sys.modules[name] = None
 from dg_lsp.engine.serve.daemon import DaemonError, loader
-from dg_lsp.wire.meeting import EngineId, EngineSettings
+from dg_lsp.wire.discovery import EngineId, EngineSettings
 filler = loader(EngineId("fim:llama:http://127.0.0.1:9"), EngineSettings())(lambda _text, _share: None)
 print(type(filler).__name__)
 for model in ("embedded", "vllm:http://127.0.0.1:9"):
@@ -428,7 +428,7 @@ def test_an_unwritable_file_is_named(folder: Path, kind: str) -> None:
     path = folder / f"{engine_id().name}.{kind}"
     path.mkdir()
     assert refusal("run", *OPTIONS) == (
-        f"{path} can't be used: Is a directory; set {meeting.RUNTIME_DIR_VARIABLE} to another directory"
+        f"{path} can't be used: Is a directory; set {discovery.RUNTIME_DIR_VARIABLE} to another directory"
     )
     assert {path.suffix for path in folder.iterdir()} <= {f".{kind}", ".log"}
 
@@ -446,7 +446,7 @@ def test_every_command_refuses_a_runtime_folder_of_another_user(folder: Path, na
     os.chown(folder, 12345, -1)
     try:
         assert refusal(name, *OPTIONS) == (
-            f"{folder} belongs to another user; set {meeting.RUNTIME_DIR_VARIABLE} to a directory of your own"
+            f"{folder} belongs to another user; set {discovery.RUNTIME_DIR_VARIABLE} to a directory of your own"
         )
         assert list(folder.iterdir()) == []
     finally:
@@ -457,9 +457,9 @@ def test_a_runtime_folder_that_is_a_file_is_refused(folder: Path, monkeypatch: p
     file = folder / "file"
     file.touch()
     with monkeypatch.context() as context:
-        context.setenv(meeting.RUNTIME_DIR_VARIABLE, str(file))
+        context.setenv(discovery.RUNTIME_DIR_VARIABLE, str(file))
         assert refusal("start", *OPTIONS) == (
-            f"{file} can't be used: File exists; set {meeting.RUNTIME_DIR_VARIABLE} to another directory"
+            f"{file} can't be used: File exists; set {discovery.RUNTIME_DIR_VARIABLE} to another directory"
         )
 
 
@@ -495,8 +495,8 @@ def test_start_reports_an_engine_killed_while_loading(folder: Path) -> None:
     model = f"gate:{folder / 'door'}"
     start = [sys.executable, "-m", "dg_lsp.engine.commands", "start", f"--model={model}", f"--filler={FILLER}"]
     with subprocess.Popen(start, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
-        state = wait_until(lambda: meeting.read_state(meeting.engine_files(engine_id(model))))
-        wait_until(lambda: "model loading" in "".join(meeting.log_tail(meeting.engine_files(engine_id(model)))))
+        state = wait_until(lambda: discovery.read_state(discovery.engine_files(engine_id(model))))
+        wait_until(lambda: "model loading" in "".join(discovery.log_tail(discovery.engine_files(engine_id(model)))))
         os.kill(state.pid, signal.SIGKILL)
         error = process.communicate(timeout=PATIENCE_S)[1]
     assert process.returncode == 2
@@ -519,7 +519,7 @@ def test_no_command_takes_the_files_of_a_killed_engine_for_an_engine(folder: Pat
 
 def disguise(version: str) -> None:
     """Make the running engine one of another dg-lsp version."""
-    state_file = meeting.engine_files(engine_id()).state
+    state_file = discovery.engine_files(engine_id()).state
     state_file.write_text(json.dumps({**json.loads(state_file.read_text()), "version": version}))
 
 
@@ -548,7 +548,7 @@ def test_start_replaces_an_engine_of_another_installation_of_this_version(folder
         check=True,
         timeout=PATIENCE_S,
     )
-    other = meeting.read_state(meeting.engine_files(engine_id()))
+    other = discovery.read_state(discovery.engine_files(engine_id()))
     assert other is not None
     output = command("start", *OPTIONS)
     assert output.startswith("The engine for toy is ready (process ")

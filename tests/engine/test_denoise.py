@@ -11,12 +11,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dg_lsp.engine.decode.canvas import reference
 from dg_lsp.engine.decode.canvas.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.decode.canvas.sampler import accept, draw, temperature
 from dg_lsp.engine.decode.canvas.stack import LocalDecoder
 from dg_lsp.engine.model.passes import Passes
 from dg_lsp.engine.model.profile import Sampling
+from tests.engine import reference
 
 VOCABULARY, DELETE = 12, 3
 

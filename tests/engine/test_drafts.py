@@ -9,9 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dg_lsp.engine.decode import cuts
-from dg_lsp.engine.decode.canvas import reference
 from dg_lsp.engine.decode.propose import copies
 from dg_lsp.engine.decode.propose.copies import Copy
+from tests.engine import reference
 
 
 def first(text: str, *, block: bool = False, indent: str = "") -> str | None:

@@ -206,7 +206,7 @@ def running_engine(
     limits: Limits | None = None,
     clock: Clock | None = None,
 ) -> Iterator[Engine]:
-    usual = load or (lambda say: toy_filler.load("toy", device="auto", threads=0, say=say))
+    usual = load or (lambda on_progress: toy_filler.load("toy", device="auto", threads=0, on_progress=on_progress))
     engine = Engine(usual, limits, clock or Clock())
     engine.worker.start()
     try:
@@ -392,7 +392,7 @@ def test_one_bad_request_does_not_end_the_engine(script: dict[str, object], code
 
 
 def test_caches_are_dropped_when_memory_runs_out() -> None:
-    model = toy_filler.load("toy", device="auto", threads=0, say=lambda _text, _share: None)
+    model = toy_filler.load("toy", device="auto", threads=0, on_progress=lambda _text, _share: None)
     with running_engine(lambda _: model) as engine:
         submit(engine, {"raise": "MemoryError"})[1].all()
         submit(engine, {})[1].all()
@@ -401,7 +401,9 @@ def test_caches_are_dropped_when_memory_runs_out() -> None:
 
 def test_a_model_that_fails_to_load_fails_waiting_and_later_requests(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "dg_lsp.engine")
-    with running_engine(lambda say: toy_filler.load("fails", device="auto", threads=0, say=say)) as engine:
+    with running_engine(
+        lambda on_progress: toy_filler.load("fails", device="auto", threads=0, on_progress=on_progress)
+    ) as engine:
         problem = submit(engine, {})[1].last()
         sentence = "the model could not be loaded: there is no checkpoint of that name"
         assert problem == Problem("not_loaded", sentence)
@@ -413,7 +415,9 @@ def test_a_model_that_fails_to_load_fails_waiting_and_later_requests(caplog: pyt
 
 
 def test_an_unexpected_error_while_loading_is_logged_with_its_frames(caplog: pytest.LogCaptureFixture) -> None:
-    with running_engine(lambda say: toy_filler.load("breaks", device="auto", threads=0, say=say)) as engine:
+    with running_engine(
+        lambda on_progress: toy_filler.load("breaks", device="auto", threads=0, on_progress=on_progress)
+    ) as engine:
         problem = submit(engine, {})[1].last()
     assert problem == Problem("not_loaded", "the model could not be loaded: a file is broken; the engine's log says where")
     [record] = [record for record in caplog.records if record.exc_info]
@@ -421,7 +425,9 @@ def test_an_unexpected_error_while_loading_is_logged_with_its_frames(caplog: pyt
 
 
 def test_a_model_too_large_for_memory_is_reported() -> None:
-    with running_engine(lambda say: toy_filler.load("no-memory", device="auto", threads=0, say=say)) as engine:
+    with running_engine(
+        lambda on_progress: toy_filler.load("no-memory", device="auto", threads=0, on_progress=on_progress)
+    ) as engine:
         engine.order("load")
         wait_until(lambda: engine.status.state == "failed")
         assert engine.statuses[-1].message == "the model could not be loaded: there is not enough memory for it"
@@ -453,7 +459,9 @@ def test_the_time_after_a_failed_load_counts_from_the_failure() -> None:
 
 def test_a_waiting_job_meets_its_deadline_while_the_model_loads(tmp_path: Path) -> None:
     clock, door = Clock(), tmp_path / "door"
-    with running_engine(lambda say: toy_filler.load(f"gate:{door}", device="auto", threads=0, say=say), clock=clock) as engine:
+    with running_engine(
+        lambda on_progress: toy_filler.load(f"gate:{door}", device="auto", threads=0, on_progress=on_progress), clock=clock
+    ) as engine:
         events = submit(engine, {}, ms=10)[1]
         wait_until(lambda: engine.status.state == "loading")
         clock.now += 1

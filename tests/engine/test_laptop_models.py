@@ -199,8 +199,8 @@ def test_a_pull_that_ends_while_it_converts_downloads_nothing_again(
 ) -> None:
     real = convert.convert
 
-    def killed(path: Path, folder: Path, say: pulling.Say) -> None:
-        real(path, folder, say)
+    def killed(path: Path, folder: Path, on_progress: pulling.OnProgress) -> None:
+        real(path, folder, on_progress)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(pulling, "convert", killed)

@@ -101,8 +101,8 @@ def test_typing_does_not_move_the_start_of_a_long_prefix(trained_layout: Path, t
 def test_the_instruct_layout_starts_the_answer_with_the_lines_before_the_hole(instruct_layout: Path) -> None:
     assert drawn(instruct_layout, request("import os\ndef f(a):\n    return a +", "\n\nf(1)\n", path="m.py")) == (
         "<bos><|turn>user\n"
-        "Code is missing from m.py. Answer with the lines right before it, the missing code, what follows it, and nothing "
-        "else.\nThis follows it:\n```python\n\n\nf(1)\n```<turn|>\n"
+        "Code is missing from m.py. Reply with the last lines before the gap, the missing code, and the code that follows it. "
+        "Write nothing else.\nThe code after the gap:\n```python\n\n\nf(1)\n```<turn|>\n"
         "<|turn>model\n<|channel>thought\n<channel|>```python\nimport os\ndef f(a):\n    return a"
         "⟪ +⟫⟦⟧\n\nf(1)\n```<turn|><eos>"
     )
@@ -112,8 +112,9 @@ def test_the_instruct_layout_puts_the_prefix_last_and_its_end_in_the_answer(inst
     text = "".join(f"line {n}\n" for n in range(11))
     drawing = drawn(instruct_layout, request(text + "x", "\ny\n", related=(Snippet("b.py", "b"), Snippet("a.py", "a"))))
     user, model = drawing.split("<turn|>\n<|turn>model\n")
-    related, behind, before = user.index("File a.py"), user.index("This follows it"), user.index("This stands before it")
-    assert related < user.index("File b.py") < behind < before
+    related = user.index("File a.py")
+    after, before = user.index("The code after the gap"), user.index("The code before the gap")
+    assert related < user.index("File b.py") < after < before
     assert user.endswith("line 7\n```")
     assert model.startswith(f"<|channel>thought\n<channel|>```python\n{text}")
 

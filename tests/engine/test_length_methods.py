@@ -12,17 +12,17 @@ import torch
 
 from dg_lsp.engine.model import loading
 from dg_lsp.engine.model.loading import Loaded
-from dg_lsp.train.windows import DELETE, EOS, N_SPECIAL, PAD, PRE
 from tests.benchmarks import lengths as benchmark
 from tests.benchmarks.worlds import language, methods, training
 from tests.benchmarks.worlds.training import HELD, Plan
+from tests.trainer.windows import DELETE, EOS, N_SPECIAL, PAD, PRE
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
     folder = tmp_path_factory.mktemp("world")
     plan = Plan(open_steps=1, cut_steps=1, delete_steps=1, cooled_steps=0, rows=2, is_compiled=False)
-    training.save(training.train(training.begin(plan), plan, say=lambda _: None), folder, training.PROFILE)
+    training.save(training.train(training.begin(plan), plan, on_message=lambda _: None), folder, training.PROFILE)
     return loading.load_model(str(folder), device="cpu", threads=1)
 
 
@@ -75,11 +75,11 @@ def test_a_canvas_with_delete_tokens_holds_the_suffix_behind_them() -> None:
 def test_a_checkpoint_is_kept_by_what_it_was_made_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "PLAN", Plan(open_steps=1, cut_steps=1, cooled_steps=0, rows=2, is_compiled=False))
     messages: list[str] = []
-    folder = training.made(tmp_path, delete=False, say=messages.append)
-    assert training.made(tmp_path, delete=False, say=messages.append) == folder
+    folder = training.made(tmp_path, delete=False, on_message=messages.append)
+    assert training.made(tmp_path, delete=False, on_message=messages.append) == folder
     assert sum(line.startswith("training") for line in messages) == 1
     monkeypatch.setattr(training, "SHAPE", replace(training.SHAPE, layers=1))
-    assert training.made(tmp_path, delete=False, say=messages.append) != folder
+    assert training.made(tmp_path, delete=False, on_message=messages.append) != folder
 
 
 def test_the_shipped_checkpoint_is_made_as_the_code_says() -> None:

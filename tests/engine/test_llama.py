@@ -20,7 +20,7 @@ from dg_lsp.engine.model.int8 import Quantised, is_supported, quantised
 from dg_lsp.engine.model.llama import LlamaPasses
 from dg_lsp.engine.model.loading import LoadError, load_model
 from dg_lsp.engine.model.tree import RIGHT_GAP, ROOT, Tree
-from dg_lsp.train import tokenizer as bpe
+from tests.trainer import tokenizer as bpe
 
 SIZES = {
     "vocab_size": 300, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 6,

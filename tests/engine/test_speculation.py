@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dg_lsp.engine.decode.canvas import reference
 from dg_lsp.engine.decode.canvas.denoise import TokenLimits
 from dg_lsp.engine.decode.canvas.speculation import Gap, Speculate, Speculation, cut_at_suffix
 from dg_lsp.engine.model.profile import Sampling
+from tests.engine import reference
 from tests.engine.test_denoise import VOCABULARY, Toy
 
 SAMPLING = Sampling(entropy_bound=0.5, stop_entropy=0.3, conditioning_tokens=4)

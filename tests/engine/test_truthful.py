@@ -13,11 +13,11 @@ import torch
 
 from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
 from dg_lsp.engine.decode.canvas.denoise import Denoiser, Reading
-from dg_lsp.engine.decode.fill import Fill, Switches
+from dg_lsp.engine.decode.fill import FillInput, Switches
 from dg_lsp.engine.decode.filler import LocalFiller, load_local
 from dg_lsp.engine.decode.layout import REPEATED_LINES
-from dg_lsp.engine.decode.propose import causal, longer, rows
-from dg_lsp.engine.decode.propose.causal import Draft
+from dg_lsp.engine.decode.propose import causal, rows, several_canvases
+from dg_lsp.engine.decode.propose.causal import CausalDraft
 from dg_lsp.engine.decode.rank import Proposal
 from dg_lsp.engine.decode.task import InfillTask
 from dg_lsp.engine.model import loading
@@ -57,7 +57,7 @@ def instruct(instruct_layout: Path) -> LocalFiller:
     return filler
 
 
-def filled(filler: LocalFiller, request: InfillRequest) -> Fill:
+def filled(filler: LocalFiller, request: InfillRequest) -> FillInput:
     return filler.resources.fill(request, Switches())
 
 
@@ -108,7 +108,7 @@ def test_a_keystroke_encodes_few_tokens_beyond_the_repeated_lines(instruct: Loca
 # The end of a line.
 
 
-def reading(fill: Fill, text: str, length: int) -> tuple[rows.PlannedRow, Reading]:
+def reading(fill: FillInput, text: str, length: int) -> tuple[rows.PlannedRow, Reading]:
     """Return a row of noise whose gap reads as a text, with something behind it."""
     plan = next(row for row in rows.planned(fill, []) if sum(row.row.free) == length)
     ids = [*fill.vocabulary.encode(text), *plan.row.ids][: len(plan.row.ids)]
@@ -168,9 +168,9 @@ def test_no_draft_continues_into_the_suffix(
     stops = instruct.loaded.vocabulary.with_newline if hole is LINE else ()
     end = next((index for index, token in enumerate(ids) if token in stops), len(ids))
 
-    def scripted(*_: object, **__: object) -> Generator[list[Draft], None, list[Draft]]:
-        yield [Draft(ids[:1])]
-        return [Draft(ids[:end], stop=ids[end] if end < len(ids) else None)]
+    def scripted(*_: object, **__: object) -> Generator[list[CausalDraft], None, list[CausalDraft]]:
+        yield [CausalDraft(ids[:1])]
+        return [CausalDraft(ids[:end], stop=ids[end] if end < len(ids) else None)]
 
     monkeypatch.setattr(causal, "drafts", scripted)
     filler = LocalFiller(instruct.loaded, Switches(gap=8))
@@ -191,9 +191,9 @@ def test_a_draft_with_an_end_token_is_unchanged(trained_layout: Path, monkeypatc
     ids, eom = vocabulary.encode(draft), vocabulary.id("<eom>")
     assert eom is not None
 
-    def scripted(*_: object, **__: object) -> Generator[list[Draft], None, list[Draft]]:
-        yield [Draft(ids[:1])]
-        return [Draft(ids, stop=eom), Draft(ids)]
+    def scripted(*_: object, **__: object) -> Generator[list[CausalDraft], None, list[CausalDraft]]:
+        yield [CausalDraft(ids[:1])]
+        return [CausalDraft(ids, stop=eom), CausalDraft(ids)]
 
     monkeypatch.setattr(causal, "drafts", scripted)
     results = finish(filler.start(InfillRequest("def f():\n    ", SUFFIX, (BODY,)))).proposals()
@@ -216,7 +216,7 @@ def test_draft_tokens_of_low_causal_probability_start_as_noise(instruct: LocalFi
 # Answers longer than a canvas.
 
 
-def scripted_canvases(fill: Fill, texts: Sequence[list[int]], prefixes: list[int]) -> longer.Settle:
+def scripted_canvases(fill: FillInput, texts: Sequence[list[int]], prefixes: list[int]) -> several_canvases.Settle:
     """Return what settles each canvas to the next of some ids, and notes how long its prefix was."""
     texts_left = list(texts)
 
@@ -251,7 +251,7 @@ def test_a_long_answer_continues_after_the_whole_lines_of_its_canvases(instruct:
     with torch.inference_mode():
         kv = fill.passes.encode(torch.tensor([fill.sheet.kv]))[1]
     prefixes: list[int] = []
-    text = run(longer.written(fill, kv, 1, scripted_canvases(fill, texts, prefixes)))
+    text = run(several_canvases.written(fill, kv, 1, scripted_canvases(fill, texts, prefixes)))
     assert text == lines + "b = 2\nc = 3"
     n_kv = len(fill.sheet.kv)
     assert prefixes == [n_kv, n_kv + len(encode(lines)), n_kv + len(encode(lines)) + len(encode("b = 2\n"))]
@@ -265,7 +265,9 @@ def test_an_answer_takes_at_most_max_canvases(instruct: LocalFiller) -> None:
     with torch.inference_mode():
         kv = fill.passes.encode(torch.tensor([fill.sheet.kv]))[1]
     prefixes: list[int] = []
-    text = run(longer.written(fill, kv, 1, scripted_canvases(fill, [fill.vocabulary.encode("a = 1\n")] * 3, prefixes)))
+    text = run(
+        several_canvases.written(fill, kv, 1, scripted_canvases(fill, [fill.vocabulary.encode("a = 1\n")] * 3, prefixes))
+    )
     assert text.startswith("a = 1\n" * 3)
     assert len(prefixes) == 3
 

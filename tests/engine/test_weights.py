@@ -282,7 +282,7 @@ def test_the_host_holds_one_shard_at_a_time(one_file: Path, tmp_path: Path) -> N
 
 def test_reading_reports_bytes(whole: Path) -> None:
     reports: list[tuple[str, float]] = []
-    loading.load_model(str(whole), device="cpu", threads=1, say=lambda text, share: reports.append((text, share)))
+    loading.load_model(str(whole), device="cpu", threads=1, on_progress=lambda text, share: reports.append((text, share)))
     reading_told = [text for text, _ in reports if text.startswith("reading the weights: ")]
     n_bytes = reading_told[-1].partition(" of ")[2].split(",")[0]
     assert reading_told[-1].startswith(f"reading the weights: {n_bytes} of {n_bytes}, ")

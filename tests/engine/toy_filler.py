@@ -21,8 +21,8 @@ from dg_lsp.engine.task import Concurrency, Filler, Task, UserError
 PAUSE_S = 0.002
 
 
-def load(model: str, *, device: str, threads: int, say: Callable[[str, float], None], rows: int = 32) -> "ToyFiller":
-    say("reading weights", 0.5)
+def load(model: str, *, device: str, threads: int, on_progress: Callable[[str, float], None], rows: int = 32) -> "ToyFiller":
+    on_progress("reading weights", 0.5)
     if model == "fails":
         raise UserError("there is no checkpoint of that name")
     if model == "breaks":

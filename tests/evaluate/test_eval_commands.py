@@ -21,7 +21,7 @@ from dg_lsp.evaluate import report, tasks
 from dg_lsp.evaluate.bench import Comparison, Line, as_object, compare, table
 from dg_lsp.evaluate.bench import app as bench
 from dg_lsp.evaluate.commands import app
-from dg_lsp.evaluate.score import Row
+from dg_lsp.evaluate.score import ResultRow
 from tests.evaluate.scripted import PROGRAMS, drawn
 from tests.evaluate.test_eval_make import GO, PYTHON
 
@@ -105,7 +105,10 @@ def test_the_share_of_programs_that_pass_is_printed_for_each_kind_in_every_form(
 
 
 def test_no_share_of_passes_is_printed_for_kinds_without_programs() -> None:
-    rows = [Row("a", "a", "body", "full", "x", True, 1.0, passed=True), Row("b", "b", "span", "full", "x", True, 1.0)]
+    rows = [
+        ResultRow("a", "a", "body", "full", "x", True, 1.0, passed=True),
+        ResultRow("b", "b", "span", "full", "x", True, 1.0),
+    ]
     head, _, line = report.markdown(rows).splitlines()
     assert dict(zip(head.split(" | "), line.split(" | "), strict=True))["pass@1, span"] == ""
 
@@ -224,7 +227,7 @@ def test_help_says_that_generated_code_is_run() -> None:
 
 
 def test_an_unnamed_kind_is_called_other() -> None:
-    rows = [Row("1", "1", "", "copy", "", exact=True, similarity=1)]
+    rows = [ResultRow("1", "1", "", "copy", "", exact=True, similarity=1)]
     assert list(report.as_object(rows, {})["kinds"]) == ["other"]
     assert report.markdown(rows).splitlines()[0].startswith("|  | other | edit similarity |")
     assert report.as_object([], {})["methods"] == {}

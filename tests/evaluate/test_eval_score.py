@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dg_lsp.evaluate import score
-from dg_lsp.evaluate.score import Keys, Measure, Row, Trade
+from dg_lsp.evaluate.score import Keys, Measure, ResultRow, Trade
 
 
-def row(n: int, *, exact: bool, method: str = "full", cluster: str = "") -> Row:
-    return Row(f"t{n}", cluster or f"c{n}", "span", method, "", exact, float(exact), None, None, "copy", float(n), n)
+def row(n: int, *, exact: bool, method: str = "full", cluster: str = "") -> ResultRow:
+    return ResultRow(f"t{n}", cluster or f"c{n}", "span", method, "", exact, float(exact), None, None, "copy", float(n), n)
 
 
 @pytest.mark.parametrize(

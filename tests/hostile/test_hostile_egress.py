@@ -25,7 +25,7 @@ from dg_lsp.engine.serve import app
 from dg_lsp.engine.serve.jobs import Limits
 from dg_lsp.engine.serve.service import Service
 from dg_lsp.wire import config, messages, model_names
-from dg_lsp.wire.meeting import EngineId, EngineSettings
+from dg_lsp.wire.discovery import EngineId, EngineSettings
 from dg_lsp.wire.messages import Ask
 from tests.e2e.editor import CODE, Editor, command, environment
 from tests.engine.backends_kit import request, serving

@@ -12,10 +12,12 @@ NAMED = re.compile(r"`(test_\w+)`")
 
 def test_every_promise_names_its_tests() -> None:
     promised, _, rest = PAGE.partition("\n## A repository\n")[2].partition("\n## What is not guaranteed\n")
-    assert rest
-    promises = [line for line in promised.split("\n") if line.startswith("- ")]
-    assert len(promises) > 15
-    assert [line for line in promises if not NAMED.search(line)] == []
+    lines = [line for line in promised.split("\n") if line.startswith("- ")]
+    promises = [match[1] for line in lines if (match := re.match(r"- \*\*([A-Z]\d+)\*\* ", line))]
+    assert len(promises) == len(lines) > 15
+    rows = re.findall(r"^\| ([A-Z]\d+) \| (.*) \|$", rest.partition("\n## The tests of each guarantee\n")[2], re.MULTILINE)
+    assert [number for number, _ in rows] == promises
+    assert [number for number, tests in rows if not NAMED.search(tests)] == []
 
 
 def test_every_test_that_is_named_exists() -> None:

@@ -26,7 +26,7 @@ from dg_lsp.infill.fill import Fill
 from dg_lsp.server import running, when
 from dg_lsp.server.settings import Settings
 from dg_lsp.server.sync import Documents, OpenDocument
-from dg_lsp.wire.meeting import EngineId
+from dg_lsp.wire.discovery import EngineId
 from tests.patience import PATIENCE_S
 
 DOCUMENT = Document("file:///a.py", "python", "def f():\n    pass\n")

@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from dg_lsp.engine.serve import connections, logs
 from dg_lsp.engine.serve.connections import Budget, Budgets
-from dg_lsp.wire import meeting
+from dg_lsp.wire import discovery
 from tests.engine.engine_kit import ROOT, body, engine_id, home, post, running, wait_until
 from tests.patience import PATIENCE_S
 
@@ -243,10 +243,10 @@ def test_the_log_is_bounded_while_it_is_written_and_private(folder: Path, monkey
     source = """
 import logging, os, sys
 from dg_lsp.engine.serve import logs
-from dg_lsp.wire import meeting
-meeting.MAX_LOG_BYTES = 20_000
+from dg_lsp.wire import discovery
+discovery.MAX_LOG_BYTES = 20_000
 os.umask(0)
-files = meeting.engine_files(meeting.EngineId(model="toy", filler=""))
+files = discovery.engine_files(discovery.EngineId(model="toy", filler=""))
 logs.write_to(files, detached=True)
 for number in range(2_000):
     logging.getLogger("x").info(f"{number} %s", f"line {number} " + "x" * 90)
@@ -254,7 +254,7 @@ sys.stderr.write("last words of the interpreter\\n")
 sys.stderr.flush()
 """
     subprocess.run([sys.executable, "-c", source], cwd=ROOT, check=True, stderr=subprocess.DEVNULL)
-    log = meeting.engine_files(engine_id(filler="")).log
+    log = discovery.engine_files(engine_id(filler="")).log
     paths = sorted(path for path in log.parent.iterdir() if ".log" in path.name)
     assert [path.name for path in paths] == [log.name, log.name + ".1"]
     assert all(path.stat().st_size <= 20_200 for path in paths)

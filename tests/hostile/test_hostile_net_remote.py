@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from dg_lsp.core.secrets import MASK
 from dg_lsp.engine.backends import http_client
-from dg_lsp.engine.backends.http_client import Call, RemoteError, Server, ServerClient
+from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerAddress, ServerClient
 from dg_lsp.engine.backends.redact import redact
 from tests.engine.backends_kit import Recorder, serving
 from tests.patience import PATIENCE_S
@@ -53,7 +53,7 @@ def talking(talk: Callable[[socket.socket], None]) -> Iterator[str]:
 
 
 def refused(url: str, key: str = KEY) -> str:
-    line = ServerClient(Server(url, key))
+    line = ServerClient(ServerAddress(url, key))
     try:
         with pytest.raises(RemoteError) as error:
             line.ask(Call("/infill", BODY))
@@ -101,7 +101,7 @@ def test_a_compressed_answer_is_not_unpacked() -> None:
 def test_nothing_compressed_is_asked_for() -> None:
     recorder = Recorder([{}])
     with serving({"POST /infill": recorder.answer}) as url:
-        line = ServerClient(Server(url, KEY))
+        line = ServerClient(ServerAddress(url, KEY))
         line.ask(Call("/infill", BODY))
         line.close()
     assert recorder.headers[0]["accept-encoding"] == "identity"

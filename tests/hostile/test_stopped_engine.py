@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.wire import meeting
-from dg_lsp.wire.meeting import EngineId
+from dg_lsp.wire import discovery
+from dg_lsp.wire.discovery import EngineId
 from tests.e2e.editor import CODE, ROOT, Editor
 from tests.e2e.test_server_engine import TWO, run
 from tests.engine.conftest import trained_layout
@@ -38,7 +38,7 @@ def stopped(pid: int) -> Iterator[None]:
 
 
 def pid_of(model: str) -> int:
-    state = meeting.read_state(meeting.engine_files(EngineId(model=model)))
+    state = discovery.read_state(discovery.engine_files(EngineId(model=model)))
     assert state is not None
     return state.pid
 
@@ -78,7 +78,7 @@ def test_infill_meets_a_stopped_engine_and_goes_on_with_another(tmp_path: Path, 
     (tmp_path / "a.py").write_text(TWO)
     with home(monkeypatch):
         assert infill(tmp_path / "a.py").returncode in (0, 1)
-        files = meeting.engine_files(EngineId())
+        files = discovery.engine_files(EngineId())
         before = pid_of("embedded")
         # One that came up a moment ago would get more time, as it may still import what it needs.
         os.utime(files.state, (0, 0))

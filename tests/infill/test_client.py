@@ -23,7 +23,7 @@ from dg_lsp.infill import link as links
 from dg_lsp.infill.client import Breaker, ConnectOptions, EngineBusyError, EngineError, ResidentEngine, connect
 from dg_lsp.infill.life import Failed, Loading, Ready, Starting, State
 from dg_lsp.infill.port import Engine
-from dg_lsp.wire import build, meeting
+from dg_lsp.wire import build, discovery
 from dg_lsp.wire.entry import ENGINE_COMMAND
 from tests.engine.engine_kit import FILLER, Running, gate, home, request, running, wait_until
 from tests.patience import PATIENCE_S
@@ -62,7 +62,7 @@ async def text(engine: Engine, **script: object) -> str:
 
 def pids() -> set[int]:
     """Engines that run."""
-    states = [meeting.read_state(files) for files in meeting.all_engine_files()]
+    states = [discovery.read_state(files) for files in discovery.all_engine_files()]
     return {state.pid for state in states if state is not None and not is_gone(state.pid)}
 
 
@@ -94,11 +94,11 @@ def test_loading_progress_is_reported_while_waiting(folder: Path) -> None:
     async def scenario() -> None:
         door, progress = folder / "door", asyncio.Event()
 
-        def hear(state: State) -> None:
+        def on_state(state: State) -> None:
             if state == Loading(0.5, "reading weights"):
                 progress.set()
 
-        async with connect(options(f"gate:{door}"), on_state=hear, wait=False) as engine:
+        async with connect(options(f"gate:{door}"), on_state=on_state, wait=False) as engine:
             ready = asyncio.ensure_future(engine.ready())
             await progress.wait()
             assert not ready.done()
@@ -192,7 +192,7 @@ def test_two_who_start_at_the_same_moment_share_one_engine(folder: Path) -> None
 
     results = asyncio.run(scenario())
     assert len(set(results)) == 1
-    (files,) = meeting.all_engine_files()
+    (files,) = discovery.all_engine_files()
     assert files.log.read_text().count("model loading: reading weights") == 1
 
 
@@ -267,7 +267,7 @@ def started(folder: Path) -> set[int]:
 
 def test_a_start_goes_on_when_the_fill_that_needed_it_is_cancelled(folder: Path) -> None:
     async def scenario() -> None:
-        files = meeting.engine_files(options().engine_id)
+        files = discovery.engine_files(options().engine_id)
         async with connect(options(), wait=False) as engine:
             fill = asyncio.ensure_future(engine.fill(request()))
             await until(lambda: asyncio.to_thread(started, folder))
@@ -334,10 +334,10 @@ def test_a_client_that_was_closed_holds_nothing_and_starts_nothing(folder: Path)
 
 def test_a_cancellation_while_closing_a_link_is_raised(folder: Path) -> None:
     async def scenario() -> None:
-        files = meeting.engine_files(options().engine_id)
+        files = discovery.engine_files(options().engine_id)
         async with connect(options()) as engine:
             await engine.ready()
-            state = meeting.read_state(files)
+            state = discovery.read_state(files)
             assert state is not None
             link = await links.reach(state, lambda _: None)
             assert link is not None
@@ -400,7 +400,7 @@ def test_a_request_that_kills_each_engine_is_given_up_and_then_the_breaker_opens
     asyncio.run(scenario())
     # A process that was killed takes a moment to be gone.
     wait_until(lambda: pids() == set())
-    (files,) = meeting.all_engine_files()
+    (files,) = discovery.all_engine_files()
     assert files.log.read_text().count(" serves ") == 3
 
 
@@ -495,14 +495,14 @@ def test_leftovers_of_another_protocol_do_not_block_a_start(folder: Path, has_so
         async with connect(options()) as engine:
             assert await text(engine, text="x") == "x"
 
-    files = meeting.engine_files(options().engine_id)
+    files = discovery.engine_files(options().engine_id)
     # The engine's process id may be another's by now.
     with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as other:
-        address = str(meeting.socket_path(files))
+        address = str(discovery.socket_path(files))
         if has_socket:
             with socket.socket(socket.AF_UNIX) as leftover_socket:
                 leftover_socket.bind(address)
-        meeting.write_state(files, meeting.State(other.pid, address, "secret", "0", 0, 0, options().engine_id))
+        discovery.write_state(files, discovery.State(other.pid, address, "secret", "0", 0, 0, options().engine_id))
         asyncio.run(scenario())
     assert len(pids()) == 1
 
@@ -512,11 +512,11 @@ def test_an_unwritable_file_is_reported_in_a_sentence(folder: Path, name: str) -
     async def scenario() -> None:
         async with connect(options(), wait=False) as engine:
             with pytest.raises(
-                EngineError, match=rf"\.{name} can't be used: .*; set {meeting.RUNTIME_DIR_VARIABLE} to another"
+                EngineError, match=rf"\.{name} can't be used: .*; set {discovery.RUNTIME_DIR_VARIABLE} to another"
             ):
                 await engine.ready()
 
-    path: Path = getattr(meeting.engine_files(options().engine_id), name)
+    path: Path = getattr(discovery.engine_files(options().engine_id), name)
     path.mkdir()
     asyncio.run(scenario())
 

@@ -15,7 +15,7 @@ from dg_lsp.infill import client, joining
 from dg_lsp.infill import link as links
 from dg_lsp.infill.client import ConnectOptions, EngineError, ResidentEngine, connect
 from dg_lsp.infill.life import Ready, Starting, State
-from dg_lsp.wire import build, meeting
+from dg_lsp.wire import build, discovery
 from dg_lsp.wire.entry import ENGINE_COMMAND
 from tests.engine.engine_kit import FILLER, Running, gate, home, request, running, wait_until
 from tests.patience import PATIENCE_S
@@ -45,12 +45,12 @@ async def answer(engine: ResidentEngine, **script: object) -> str:
     return (await engine.fill(request(script)))[0].texts[0]
 
 
-def age(files: meeting.EngineFiles) -> None:
+def age(files: discovery.EngineFiles) -> None:
     """Make the engine of these files one that came up long ago."""
     os.utime(files.state, (0, 0))
 
 
-def disguise(files: meeting.EngineFiles, version: str) -> None:
+def disguise(files: discovery.EngineFiles, version: str) -> None:
     """Make the engine of these files one of another dg-lsp."""
     data = json.loads(files.state.read_text())
     files.state.write_text(json.dumps({**data, "version": version}))
@@ -66,7 +66,7 @@ def test_a_fill_on_an_engine_that_stops_is_answered_by_another(folder: Path) -> 
     async def scenario() -> None:
         notes: list[str] = []
         stop = gate(folder)
-        async with connect(options(), on_note=notes.append) as engine:
+        async with connect(options(), on_message=notes.append) as engine:
             before = await pid_of(engine)
             filling = asyncio.ensure_future(answer(engine, gate=str(stop.path), text="x"))
             while not (await engine.info())["running"]:
@@ -86,7 +86,7 @@ def test_a_client_that_comes_to_a_stopped_engine_starts_another(folder: Path) ->
         notes: list[str] = []
         age(stopped_engine.files)
         os.kill(stopped_engine.process.pid, signal.SIGSTOP)
-        async with connect(options(interactive=False), on_note=notes.append) as engine:
+        async with connect(options(interactive=False), on_message=notes.append) as engine:
             assert await answer(engine, text="x") == "x"
             assert await pid_of(engine) != stopped_engine.process.pid
         assert len(notes) == 1
@@ -98,9 +98,9 @@ def test_a_client_that_comes_to_a_stopped_engine_starts_another(folder: Path) ->
 
 def test_a_process_that_only_has_the_number_of_a_stopped_engine_is_not_killed(folder: Path) -> None:
     with running() as stopped_engine:
-        state = meeting.State(os.getpid(), stopped_engine.state.address, stopped_engine.state.token, build.current())
+        state = discovery.State(os.getpid(), stopped_engine.state.address, stopped_engine.state.token, build.current())
         assert links.kill(state) is False
-        assert links.kill(meeting.State(os.getpid(), str(folder / "nobody.sock"), "x", build.current())) is False
+        assert links.kill(discovery.State(os.getpid(), str(folder / "nobody.sock"), "x", build.current())) is False
         assert stopped_engine.process.poll() is None
 
 
@@ -138,7 +138,7 @@ def test_an_old_engine_in_use_keeps_serving_is_reported_and_ends_when_idle(
 
     async def scenario(old: Running) -> None:
         notes: list[str] = []
-        async with connect(options(), on_note=notes.append) as engine:
+        async with connect(options(), on_message=notes.append) as engine:
             assert await answer(engine, text="old") == "old"
             assert engine.state == Ready(old.process.pid, "0.0.1")
             assert len(notes) == 1
@@ -185,7 +185,7 @@ def test_keys_that_cancel_each_other_while_a_killed_engine_restarts_do_not_keep_
                     await asyncio.wait((fill,))
             n_starts = sum(isinstance(state, Starting) for state in states)
             assert n_starts == 4
-        (files,) = meeting.all_engine_files()
+        (files,) = discovery.all_engine_files()
         assert files.log.read_text().count(" serves ") == 4
 
     asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))

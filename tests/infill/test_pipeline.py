@@ -10,14 +10,14 @@ import pytest
 from dg_lsp.core import holes, syntax
 from dg_lsp.core.values import Budget, Candidate, Document, Hole, InfillRequest, Snippet, Span, apply
 from dg_lsp.infill import pipeline
-from dg_lsp.infill.pipeline import Answer, FileContext
+from dg_lsp.infill.pipeline import FileContext, InfillAnswer
 from dg_lsp.infill.port import EngineError
 from tests.fakes import FailingEngine, ScriptedEngine, drawn
 
 THREE = FileContext(budget=Budget(candidates=3))
 
 
-def infilled(engine: Any, text: str, settings: FileContext | None = None) -> tuple[Answer, list[str]]:
+def infilled(engine: Any, text: str, settings: FileContext | None = None) -> tuple[InfillAnswer, list[str]]:
     """Return the answer for the drawn holes of a Python text, and the text with each of its suggestions."""
     document, holes = drawn(text, language="python")
     tree = syntax.of(document)
@@ -89,7 +89,7 @@ def test_the_engine_is_asked_as_the_settings_say() -> None:
 
 def test_without_a_hole_no_request_is_sent() -> None:
     engine = ScriptedEngine("1")
-    assert infilled(engine, "x = 1\n") == (Answer(), [])
+    assert infilled(engine, "x = 1\n") == (InfillAnswer(), [])
     assert engine.requests == []
 
 

@@ -14,41 +14,45 @@ from dg_lsp.core.values import Candidate, Document
 from dg_lsp.server import reuse, settings, show, when
 from dg_lsp.server.reuse import Cache, Offer, Place, Rejections
 from dg_lsp.server.settings import Settings
-from dg_lsp.server.when import Moment, Reason, Rhythm
+from dg_lsp.server.when import Reason, Rhythm, SuggestionFacts
 
 # When to ask
 
 
 @pytest.mark.parametrize(
-    ("moment", "settings", "code"),
+    ("facts", "settings", "code"),
     [
-        (Moment(automatic=True), Settings(), None),
-        (Moment(automatic=True), Settings(enable=False), "off"),
-        (Moment(automatic=False), Settings(enable=False), "off"),
-        (Moment(automatic=True, refused="may hold secrets"), Settings(), "ignored"),
-        (Moment(automatic=False, refused="may hold secrets"), Settings(), "ignored"),
-        (Moment(automatic=False, lost=True), Settings(), "lost"),
-        (Moment(automatic=True, language_id="markdown"), Settings(disabled_languages=frozenset({"markdown"})), "language"),
-        (Moment(automatic=False, language_id="markdown"), Settings(disabled_languages=frozenset({"markdown"})), None),
-        (Moment(automatic=True, n_chars=when.MAX_FILE_CHARS + 1), Settings(), "large"),
-        (Moment(automatic=False, n_chars=when.MAX_FILE_CHARS + 1), Settings(), None),
-        (Moment(automatic=True), Settings(trigger="manual"), "manual"),
-        (Moment(automatic=False), Settings(trigger="manual"), None),
-        (Moment(automatic=True, engine="the engine is starting"), Settings(), "engine"),
-        (Moment(automatic=False, engine="the engine is starting"), Settings(), None),
-        (Moment(automatic=True, before="x = ", after="foo"), Settings(), "midWord"),
-        (Moment(automatic=True, before="fo", after="o"), Settings(), "midWord"),
-        (Moment(automatic=True, before="f(", after=")"), Settings(), None),
-        (Moment(automatic=True, before="f(", after=" + b"), Settings(), None),
-        (Moment(automatic=True, scope="comment"), Settings(), "comment"),
-        (Moment(automatic=True, scope="comment"), Settings(in_comments=True), None),
-        (Moment(automatic=False, scope="comment"), Settings(), None),
-        (Moment(automatic=True, scope="string"), Settings(), "string"),
-        (Moment(automatic=True, scope="string"), Settings(in_strings=True), None),
+        (SuggestionFacts(automatic=True), Settings(), None),
+        (SuggestionFacts(automatic=True), Settings(enable=False), "off"),
+        (SuggestionFacts(automatic=False), Settings(enable=False), "off"),
+        (SuggestionFacts(automatic=True, refused="may hold secrets"), Settings(), "ignored"),
+        (SuggestionFacts(automatic=False, refused="may hold secrets"), Settings(), "ignored"),
+        (SuggestionFacts(automatic=False, lost=True), Settings(), "lost"),
+        (
+            SuggestionFacts(automatic=True, language_id="markdown"),
+            Settings(disabled_languages=frozenset({"markdown"})),
+            "language",
+        ),
+        (SuggestionFacts(automatic=False, language_id="markdown"), Settings(disabled_languages=frozenset({"markdown"})), None),
+        (SuggestionFacts(automatic=True, n_chars=when.MAX_FILE_CHARS + 1), Settings(), "large"),
+        (SuggestionFacts(automatic=False, n_chars=when.MAX_FILE_CHARS + 1), Settings(), None),
+        (SuggestionFacts(automatic=True), Settings(trigger="manual"), "manual"),
+        (SuggestionFacts(automatic=False), Settings(trigger="manual"), None),
+        (SuggestionFacts(automatic=True, engine="the engine is starting"), Settings(), "engine"),
+        (SuggestionFacts(automatic=False, engine="the engine is starting"), Settings(), None),
+        (SuggestionFacts(automatic=True, before="x = ", after="foo"), Settings(), "midWord"),
+        (SuggestionFacts(automatic=True, before="fo", after="o"), Settings(), "midWord"),
+        (SuggestionFacts(automatic=True, before="f(", after=")"), Settings(), None),
+        (SuggestionFacts(automatic=True, before="f(", after=" + b"), Settings(), None),
+        (SuggestionFacts(automatic=True, scope="comment"), Settings(), "comment"),
+        (SuggestionFacts(automatic=True, scope="comment"), Settings(in_comments=True), None),
+        (SuggestionFacts(automatic=False, scope="comment"), Settings(), None),
+        (SuggestionFacts(automatic=True, scope="string"), Settings(), "string"),
+        (SuggestionFacts(automatic=True, scope="string"), Settings(in_strings=True), None),
     ],
 )
-def test_when_not_to_suggest(moment: Moment, settings: Settings, code: str | None) -> None:
-    reason = when.reason(moment, settings)
+def test_when_not_to_suggest(facts: SuggestionFacts, settings: Settings, code: str | None) -> None:
+    reason = when.reason(facts, settings)
     assert (reason.code if reason else None) == code
 
 
@@ -501,7 +505,7 @@ def test_only_engine_settings_restart_the_engine() -> None:
 
 
 def test_every_reason_is_a_sentence_for_people() -> None:
-    everything = Moment(
+    everything = SuggestionFacts(
         automatic=True,
         after="x",
         scope="comment",

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from dg_lsp.core.calibration import Calibration
 from dg_lsp.engine.model.profile import FILE, Profile, dump, load_profile
-from dg_lsp.train.commands import app
+from tests.trainer.commands import app
 
 
 def checkpoint(folder: Path, value: float, *, config: str = "{}", name: str = "layer", width: int = 3) -> Path:

@@ -24,22 +24,22 @@ from dg_lsp.engine.model.loading import LoadError, load_model
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.engine.model.weights import canvas_adapter
 from dg_lsp.evaluate.tasks import EvalError
-from dg_lsp.train import tokenizer as bpe
 from dg_lsp.train.canvas import holes, loop, states
 from dg_lsp.train.canvas.holes import Hole, Sources
-from dg_lsp.train.canvas.loop import Plan, Training
+from dg_lsp.train.canvas.loop import Training, TrainingPlan
 from dg_lsp.train.canvas.states import Canvas, Mix
 from dg_lsp.train.canvas.weights import TrainedPasses
 from dg_lsp.train.commands import app
 from dg_lsp.wire import files
 from tests.engine.test_llama import RANK, adapter_for, checkpoint, ids_of, plain_canvas
+from tests.trainer import tokenizer as bpe
 
 SOURCE = "".join(
     f"class Thing{n}:\n    def __init__(self, value):\n        self.value = value\n\n"
     f"    def get_{n}(self):\n        return self.value + {n}\n\n\n"
     for n in range(12)
 )
-PLAN = Plan(minutes=60, steps=4, rank=RANK, batches=2, most=12, measured=8, shapes=((2, 96, 3), (1, 128, 4)))
+PLAN = TrainingPlan(minutes=60, steps=4, rank=RANK, batches=2, most=12, measured=8, shapes=((2, 96, 3), (1, 128, 4)))
 EVERY_STATE = tuple(replace(Mix(0, 0, 0, 0, 0), **{name: 1.0}) for name in ("masks", "some", "guesses"))
 MIXES = (*EVERY_STATE, replace(EVERY_STATE[0], draft=1.0), replace(EVERY_STATE[0], own=1.0))
 
@@ -73,7 +73,7 @@ def vocabulary_of(base: Path) -> Vocabulary:
     return Vocabulary.from_file(base / "tokenizer.json")
 
 
-def training_of(base: Path, sources: Path, plan: Plan = PLAN) -> Training:
+def training_of(base: Path, sources: Path, plan: TrainingPlan = PLAN) -> Training:
     frozen = loop.read_base(str(base))
     return Training(frozen, Sources([sources], frozen.vocabulary), plan)
 
@@ -200,13 +200,13 @@ def test_killed_run_continues_with_the_same_losses(
     def run(state: Path, kill_at: str = "") -> list[str]:
         said: list[str] = []
 
-        def say(text: str) -> None:
+        def on_message(text: str) -> None:
             said.append(text.partition(", mean")[0])
             if kill_at and text.startswith(kill_at):
                 raise KilledError
 
         steps = 6 - (torch.load(state)["step"] if state.exists() else 0)
-        loop.train(str(base), [sources], state, replace(PLAN, steps=steps, batches=1), say=say)
+        loop.train(str(base), [sources], state, replace(PLAN, steps=steps, batches=1), on_message=on_message)
         return [text for text in said if text.startswith("step")]
 
     whole = run(tmp_path / "whole.pt")

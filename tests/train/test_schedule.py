@@ -6,8 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dg_lsp.train import precision
-from dg_lsp.train.schedule import LAST_RATE, MIXED_RATE, WARM_LEG_STEPS, WARM_STEPS, Progress, Schedule
+from dg_lsp.train.canvas.loop import dtype_of
+from tests.trainer.loop import autocast
+from tests.trainer.schedule import LAST_RATE, MIXED_RATE, WARM_LEG_STEPS, WARM_STEPS, Progress, Schedule
 
 SCHEDULE = Schedule(causal_tokens=1000, mixed_tokens=400, cool_tokens=200)
 
@@ -59,7 +60,7 @@ def test_canvases_always_have_causal_windows_beside_them() -> None:
 def test_the_precision_depends_on_the_processor_s_instructions(monkeypatch) -> None:  # type: ignore[no-untyped-def]
     for has, dtype in ((True, torch.bfloat16), (False, torch.float32)):
         monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda has=has: has)
-        assert precision.dtype_of("cpu") is dtype
-        with precision.autocast("cpu", dtype):
+        assert dtype_of("cpu") is dtype
+        with autocast("cpu", dtype):
             assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is dtype
-    assert precision.dtype_of("cuda") is torch.bfloat16
+    assert dtype_of("cuda") is torch.bfloat16

@@ -1,4 +1,4 @@
-"""`dg-lsp train` reports in one sentence what is missing."""
+"""The trainer reports in one sentence what is missing."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from dg_lsp.train import tokenizer
-from dg_lsp.train.commands import app
-from dg_lsp.train.shape import Shape, build
+from tests.trainer import tokenizer
+from tests.trainer.commands import app
+from tests.trainer.shape import Shape, build
 
 
 def refused(folder: Path, *arguments: str) -> str:
@@ -34,15 +34,18 @@ def refused(folder: Path, *arguments: str) -> str:
 )
 def test_a_missing_run_folder_is_named(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     message = refused(tmp_path, *arguments, "--run", "HERE/no")
-    assert message == "there is no folder HERE/no; `dg-lsp train corpus --run HERE/no` creates it"
+    assert message == "there is no folder HERE/no; `python -m tests.trainer corpus --run HERE/no` creates it"
 
 
 def test_a_skipped_stage_is_named(tmp_path: Path) -> None:
     assert refused(tmp_path, "run", "--run", "HERE") == (
-        "HERE has no tokenizer.json; `dg-lsp train tokenizer --run HERE` writes it"
+        "HERE has no tokenizer.json; `python -m tests.trainer tokenizer --run HERE` writes it"
     )
     (tmp_path / "tokenizer.json").touch()
-    assert refused(tmp_path, "run", "--run", "HERE") == "HERE has no train.npz; `dg-lsp train pack --run HERE` writes it"
+    assert (
+        refused(tmp_path, "run", "--run", "HERE")
+        == "HERE has no train.npz; `python -m tests.trainer pack --run HERE` writes it"
+    )
 
 
 def test_a_state_of_another_shape_is_reported_with_the_options_that_fit(tmp_path: Path) -> None:

@@ -19,13 +19,13 @@ from dg_lsp.engine.decode.filler import load_local
 from dg_lsp.engine.decode.layout import InfillTrained
 from dg_lsp.engine.model.passes import Passes
 from dg_lsp.engine.model.vocabulary import Vocabulary
-from dg_lsp.train import corpus, cuts, export, loop, pack, tokenizer
-from dg_lsp.train.export import PROFILE
-from dg_lsp.train.losses import head_loss, token_losses
-from dg_lsp.train.objective import GAPS, PARTS, CausalBatch, Sampler
-from dg_lsp.train.schedule import Schedule
-from dg_lsp.train.shape import Shape, build
-from dg_lsp.train.windows import DELETE, EOM, KIND_IDS, N_SPECIAL, PRE, SUF
+from tests.trainer import corpus, cuts, export, loop, pack, tokenizer
+from tests.trainer.export import PROFILE
+from tests.trainer.losses import head_loss, token_losses
+from tests.trainer.objective import GAPS, PARTS, CausalBatch, Sampler
+from tests.trainer.schedule import Schedule
+from tests.trainer.shape import Shape, build
+from tests.trainer.windows import DELETE, EOM, KIND_IDS, N_SPECIAL, PRE, SUF
 
 SOURCE = "".join(
     f"class Thing{n}:\n    def __init__(self, value):\n        self.value = value\n\n"
@@ -62,10 +62,10 @@ def sampler(run_folder: Path) -> Sampler:
 
 def test_a_run_stops_resumes_and_ends_as_a_checkpoint_that_fills(run_folder: Path, tmp_path: Path) -> None:
     said: list[str] = []
-    loop.run(run_folder, SHAPE, PLAN, say=said.append)
+    loop.run(run_folder, SHAPE, PLAN, on_message=said.append)
     first = json.loads(said[-1])
     assert first["causal_tokens"] >= 800 > first["causal_tokens"] - 192 * 4
-    loop.run(run_folder, SHAPE, replace(PLAN, schedule=replace(PLAN.schedule, mixed_tokens=900)), say=said.append)
+    loop.run(run_folder, SHAPE, replace(PLAN, schedule=replace(PLAN.schedule, mixed_tokens=900)), on_message=said.append)
     last = json.loads(said[-1])
     assert last["causal_tokens"] == first["causal_tokens"]
     assert last["mixed_tokens"] >= 900
@@ -171,7 +171,7 @@ def test_a_run_that_continues_reads_other_batches_with_another_seed(run_folder: 
     for name in ("tokenizer.json", "train.npz", "valid.npz"):
         (tmp_path / name).symlink_to(run_folder / name)
     plan = replace(PLAN, schedule=replace(PLAN.schedule, causal_tokens=200), seed=3)
-    loop.run(tmp_path, SHAPE, plan, say=lambda _line: None)
+    loop.run(tmp_path, SHAPE, plan, on_message=lambda _line: None)
 
     def next_batch(seed: int) -> CausalBatch:
         trainer = loop.Trainer(tmp_path, SHAPE, replace(plan, seed=seed))

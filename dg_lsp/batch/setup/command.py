@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dg_lsp.batch.commands import ask, can_ask, say
+from dg_lsp.batch.commands import ask, can_ask, print_message
 from dg_lsp.wire import completions, config, laptop, model_names
 from dg_lsp.wire.command_group import command_group
 from dg_lsp.wire.entry import ENGINE_COMMAND
@@ -88,7 +88,7 @@ def setup(
         if is_written:
             write_model(path, chosen)
     except (UserFileError, config.ConfigError, _SetupError) as error:
-        say(str(error))
+        print_message(str(error))
         raise typer.Exit(2) from error
     if as_json:
         gpus = [[gpu.name, gpu.memory] for gpu in this_machine.gpus]
@@ -133,7 +133,7 @@ def _report_missing(named_endpoints: Sequence[Endpoint], running: Sequence[Serve
     found_endpoints = {each.endpoint for each in running}
     for endpoint in named_endpoints:
         if endpoint not in found_endpoints and (reason := asyncio.run(servers.why_missing(endpoint))):
-            say(f"{endpoint.url} {reason}")
+            print_message(f"{endpoint.url} {reason}")
 
 
 def _validated(model: str) -> str:
@@ -181,7 +181,7 @@ def _with_speeds(choices: Sequence[Offer]) -> tuple[Offer, ...]:
     configured, measured = config.read(None)[0], list(choices)
     for number, offer in enumerate(choices):
         if offer.is_ready and offer.where == HERE:
-            say(f"measuring {offer.model}")
+            print_message(f"measuring {offer.model}")
             options = connect_options(configured, command=ENGINE_COMMAND, model=offer.model)
             try:
                 # An engine that is not chosen ends soon.
@@ -199,7 +199,7 @@ def _install_if_missing(chosen: str, *, may_ask: bool) -> None:
     if model_names.is_remote(chosen) or not (absent := packages.absent()):
         return
     size = packages.size()
-    say(f"{chosen} needs {', '.join(absent)}, which is not installed{f': {size}' if size else ''}")
+    print_message(f"{chosen} needs {', '.join(absent)}, which is not installed{f': {size}' if size else ''}")
     refused = not laptop.may_pull() or (
         may_ask and ask("Install it now? y or n", end="n", default="y").lower() not in ("y", "yes")
     )
@@ -247,7 +247,7 @@ def _show(machine: Machine, running: Sequence[Server], choices: Sequence[Offer])
 def _ask_choice(choices: Sequence[Offer]) -> str:
     """Return the model that the user chooses; "" for none."""
     if not can_ask():
-        say("choose with --yes MODEL, or run this in a terminal")
+        print_message("choose with --yes MODEL, or run this in a terminal")
         return ""
     best = next(number for number, offer in enumerate(choices, 1) if offer.is_recommended)
     while True:
@@ -262,7 +262,7 @@ def _ask_choice(choices: Sequence[Offer]) -> str:
             for command in offer.commands:
                 typer.echo(visible_line(f"  {command}"))
         else:
-            say(f"answer with a number from 1 to {len(choices)}, or q")
+            print_message(f"answer with a number from 1 to {len(choices)}, or q")
 
 
 def _current() -> str:
@@ -295,8 +295,8 @@ def _try_model(model: str, *, quiet: bool) -> Trial:
 
 def _print_result(path: Path, chosen: str, trial_result: Trial | None) -> None:
     if trial_result and trial_result.problem:
-        say(trial_result.problem)
-        say(f"{path} is unchanged; to choose {chosen} without a test, add --no-try")
+        print_message(trial_result.problem)
+        print_message(f"{path} is unchanged; to choose {chosen} without a test, add --no-try")
         return
     typer.echo(f"{path} now sets engine.model = {json.dumps(chosen)}; editors use it within two seconds.")
     if overruled := _overruled(chosen):

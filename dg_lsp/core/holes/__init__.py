@@ -4,18 +4,17 @@ Each language's query says what a placeholder is and which bodies are empty on p
 decides only where a hole starts and ends. Leads and trails use `\n`; the code that applies an edit restores the file's
 line ends.
 
-A document without a known language has holes too: at the cursor, in selections and at FILL comments. This package knows
-nothing of models or editors.
+A document without a known language has holes too: at the cursor, in selections and at FILL comments.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from dg_lsp.core import positions
 from dg_lsp.core.holes.body import Body, at_placeholder, bodies, find_bodies, trimmed
 from dg_lsp.core.holes.cursor import at_cursor
 from dg_lsp.core.holes.marker import markers
-from dg_lsp.core.holes.ranges import errors, selection
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Hole, Span
 
@@ -56,6 +55,56 @@ def in_document(document: Document, syntax: Syntax | None, kinds: frozenset[str]
         open_bodies = [other for other in open_bodies if other is not body]
     body_holes = [body.hole for body in open_bodies if ("empty" if body.bare else "bodies") in kinds]
     return tuple(sorted([*marker_holes, *body_holes], key=lambda hole: hole.span))
+
+
+def selection(document: Document, span: Span, syntax: Syntax | None, instruction: str = "") -> Hole:
+    """Return the selected range as a hole, which is a block if it spans several lines or is all of one.
+
+    Line ends at the end of the selection are left out, so that the answer need not end with them. Indentation before
+    the first selected code becomes the lead. A span that reaches beyond the text ends at the text's end. One that
+    starts inside a line end starts before it.
+    """
+    text = document.text
+    index = syntax.lines if syntax else positions.lines(text)
+    start, end = min(span.start, len(text)), min(span.end, len(text))
+    end = start + len(text[start:end].rstrip("\r\n"))
+    # Text can't be inserted between \r and \n.
+    start, end = (min(offset, index.ends[index.at(offset)]) for offset in (start, end))
+    body = text[start:end]
+    first = start + len(body) - len(body.lstrip()) if body.strip() else end
+    line = index.at(first)
+    indent = index.indent(line)
+    code_before = text[index.starts[line] : first].strip()
+    lead = "" if code_before else text[max(start, index.starts[line]) : first]
+    alone = not code_before and not text[end : index.ends[index.at(end)]].strip()
+    block = index.at(start) != index.at(end) or (alone and bool(body))
+    return Hole(Span(start, end), "selection", indent=indent, block=block, instruction=instruction, lead=lead)
+
+
+def errors(document: Document, syntax: Syntax | None) -> tuple[Hole, ...]:
+    """Return a hole for each run of lines that can't be parsed, in order, without its first indentation and last line end."""
+    if syntax is None:
+        return ()
+    index, runs = syntax.lines, list[tuple[int, int]]()
+    for span in syntax.errors:
+        first, last = index.at(span.start), index.at(max(span.start, span.end - 1))
+        while first < last and index.is_blank(first):
+            first += 1
+        while first < last and index.is_blank(last):
+            last -= 1
+        if runs and first <= runs[-1][1]:
+            runs[-1] = (runs[-1][0], max(last, runs[-1][1]))
+        else:
+            runs.append((first, last))
+    return tuple(
+        Hole(
+            Span(index.starts[first] + len(index.indent(first)), index.ends[last]),
+            "error",
+            indent=index.indent(first),
+            block=True,
+        )
+        for first, last in runs
+    )
 
 
 def _at_marker(document: Document, span: Span, syntax: Syntax | None) -> Hole | None:

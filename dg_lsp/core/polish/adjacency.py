@@ -1,4 +1,4 @@
-"""Drop answers that break the code next to them on their line."""
+"""Drop answers that break the code next to them on the same line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WORD = re.compile(r"[^\W\d_][^\W\d_A-Z]*|\d+")
 
 
 def drop_comment_before_code(text: str, around: Around) -> str | None:
-    """Drop an answer that starts a comment and so comments out the code after it on its line."""
+    """Drop an answer that starts a comment and thereby comments out the rest of its line."""
     language = languages.get(around.document.language)
     if language is None or not around.rest.strip(" \t)]};,") or around.rest.lstrip().startswith(language.line_comments):
         return text
@@ -27,11 +27,15 @@ def drop_comment_before_code(text: str, around: Around) -> str | None:
 
 
 def drop_glued(text: str, around: Around) -> str | None:
-    """Drop an answer that merges with a name next to it, unless the merged name is known.
+    """Drop an answer that merges with a name next to it into a name that is not known.
 
-    The rule applies only before more code on the line: at the end of a line, what is typed may be the beginning of any
-    name. An answer that ends with the rest of its line wrote that name itself. At a cursor inside a name, the longer name
-    must be known, or it is new and made of known words, and the shorter one is not used elsewhere.
+    A name is known if the language or the document has it. Not checked are:
+
+    - holes without code after them on their line, because there the user may be typing the beginning of any name;
+    - answers that end with the rest of the line, because they repeat the name after them.
+
+    At a cursor inside a name, a merged name is also accepted if it consists of known words and the name without the answer
+    occurs nowhere else.
     """
     language = languages.get(around.document.language)
     if language is None or text.rstrip().endswith(around.rest.rstrip()) or not around.rest.strip(" \t)]};,"):
@@ -60,9 +64,9 @@ def _is_known(name: str, around: Around, language: Language) -> bool:
 
 
 def _has_known_words(head: str, middle: str, tail: str, around: Around, language: Language) -> bool:
-    """Return whether the words of a name that contain a part of its middle occur in the document or the language."""
+    """Return whether each word of the name `head + middle + tail` that overlaps `middle` is in the document or the language."""
     text, span = around.document.text, around.hole.span
-    # Without the name around the hole, whose parts prove nothing.
+    # Without the name around the hole: its own parts are no evidence.
     others = text[: span.start - len(head)] + " " + text[span.end + len(tail) :]
     known = {word[0].lower() for word in _WORD.finditer(others)} | {word.lower() for word in languages.words(language)}
     start, end = len(head), len(head) + len(middle)
@@ -71,7 +75,7 @@ def _has_known_words(head: str, middle: str, tail: str, around: Around, language
 
 
 def _n_places(name: str, around: Around) -> int:
-    """Return how often the whole word occurs in the document, except next to the hole or around it."""
+    """Return how often the name occurs as a whole word in the document, except next to the hole or around it."""
     text, span = around.document.text, around.hole.span
     matches = re.finditer(rf"(?<!\w){re.escape(name)}(?!\w)", text)
     return sum(match.end() < span.start or span.end < match.start() for match in matches)

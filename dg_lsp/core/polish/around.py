@@ -97,3 +97,13 @@ def nearest_line_end(text: str, span: Span) -> str:
     if last < 0:
         return "\n"
     return "\r\n" if text[last - 1 : last + 1] == "\r\n" else text[last]
+
+
+def filled_lines(text: str) -> list[str]:
+    """Return the lines that are not blank, without trailing white space."""
+    return [line.rstrip() for line in text.split("\n") if line.strip()]
+
+
+def says_something(text: str) -> bool:
+    """Return whether the text is more than brackets and a closing word such as `end`."""
+    return bool(re.search(r"\w{4}|\w\W+\w", text))

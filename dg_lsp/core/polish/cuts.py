@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 from dg_lsp.core import languages, literals
-from dg_lsp.core.polish.around import Around
-from dg_lsp.core.polish.text import filled_lines, says_something
+from dg_lsp.core.polish.around import Around, filled_lines, says_something
 
 
 def cut_at_control(text: str, around: Around) -> str:

@@ -9,9 +9,8 @@ from tree_sitter import Node
 from dg_lsp.core import holes, languages
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.holes.wording import says_todo
-from dg_lsp.core.polish.around import Around, answer_span
+from dg_lsp.core.polish.around import Around, answer_span, filled_lines, says_something
 from dg_lsp.core.polish.shrinking import NOTHING, is_placeholder_elsewhere, nothing, shrinks
-from dg_lsp.core.polish.text import filled_lines, says_something
 from dg_lsp.core.syntax import Facts
 from dg_lsp.core.values import Document, Span
 

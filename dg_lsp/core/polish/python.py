@@ -12,38 +12,40 @@ from dg_lsp.core.polish.whole import PLAIN, Whole, plain_edits
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Edit, Span
 
-# How many characters back the start of a broken function is searched for.
+# The start of a broken function is searched for within this many characters before the hole.
 _FUNCTION_CHARS = 12_000
-# Plain answers that fit most holes in Python, also after `if`, `from`, `for x` and `def`.
+# Plain answers that continue most beginnings in Python, such as `if`, `from`, `for x` and `def`.
 _PLAIN_BEGINNINGS = (*PLAIN, "x:", "x():", "x import x", "in x:")
 
 
 def compiles(whole: Whole) -> bool:
-    """Return whether Python compiles the edits, or also rejects the holes as they are and with plain answers.
+    """Return whether Python accepts the code with the edits, as far as the code around them allows. True for other languages.
 
-    Other languages have no compiler here, and pass. tree-sitter's grammar accepts much that Python rejects, such as
-    `return` outside a function, or a positional argument after a keyword argument. If the code is broken in any case,
-    the compiler must accept it up to the end of the answer's line as the beginning of a program, if it accepts the code
-    with a plain answer that way.
+    tree-sitter's grammar accepts code that Python rejects, such as `return` outside a function, or a positional argument
+    after a keyword argument. So the edited statements are compiled. If Python rejects them, the edits pass only if the
+    code around them is to blame. Then both of these hold:
+
+    1. Python also rejects the statements without the edits, and with each plain answer in their place.
+    2. The code up to the end of the answer's line can be the beginning of a program, or can't be with a plain answer either.
     """
     if whole.document.language != "python":
         return True
     for region, edits in _by_statement(whole):
-        # Text that the parser skipped is far away, and takes long to compile.
+        # The parser skipped this text because it is far from the holes. Compiling it takes long.
         gaps = [Edit(span, "") for span in whole.before.gaps(region)]
         if not _compiles(_inside(whole.document.text, region, [*edits, *gaps])):
             others = ([], *(plain_edits(whole, edits, plain) for plain in PLAIN))
             if any(_compiles(_inside(whole.document.text, region, [*other, *gaps])) for other in others):
                 return False
-            if _ends_nowhere(whole, region, edits):
+            if _can_not_begin_a_program(whole, region, edits):
                 return False
     return True
 
 
 def _by_statement(whole: Whole) -> list[tuple[Span, list[Edit]]]:
-    """Return the stretches of the module that contain edits, each with its edits.
+    """Return the spans of the module's statements that contain edits, each with its edits.
 
-    Compiling only these few statements takes the same time however long the file is.
+    Compiling only these statements takes the same time for every length of the file.
     """
     regions: list[tuple[Span, list[Edit]]] = []
     for edit in whole.edits:
@@ -57,7 +59,7 @@ def _by_statement(whole: Whole) -> list[tuple[Span, list[Edit]]]:
 
 
 def _statements(tree: Syntax, span: Span) -> Span:
-    """Return the lines of the module's statements, from the statement that holds or precedes the hole to the hole's end."""
+    """Return the span of whole lines from the module's statement that contains or precedes the hole to the hole's end."""
     start, end = tree.offsets.to_byte(span.start), tree.offsets.to_byte(span.end)
     nodes = [node for node in tree.tree.root_node.children if node.type != "comment" and node.start_byte <= end]
     first = max((node.start_byte for node in nodes if node.start_byte <= start), default=start)
@@ -75,8 +77,8 @@ def _inside(text: str, region: Span, edits: list[Edit]) -> str:
     return values.apply(text[region.start : region.end], tuple(shifted_edits))
 
 
-def _ends_nowhere(whole: Whole, region: Span, edits: list[Edit]) -> bool:
-    """Return whether no program can begin like the code with the edits, though one can with plain answers.
+def _can_not_begin_a_program(whole: Whole, region: Span, edits: list[Edit]) -> bool:
+    """Return whether the code can be the beginning of a program with a plain answer, but not with the edits.
 
     The code is compiled from the enclosing function or class to the end of the last edit's line.
     """

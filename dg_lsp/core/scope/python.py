@@ -66,18 +66,18 @@ def _unbound_names(filled: Syntax, answer: Span, old: str, uri: str) -> frozense
 
 def _unbound_in(region: _Region, filled: Syntax, answer: Span, old: str, uri: str) -> frozenset[str] | None:
     """Return the names that the answer leaves unbound; None if the region with the answer does not parse."""
-    before, behind = filled.text[: region.span.start], filled.text[region.span.end :]
+    before, after = filled.text[: region.span.start], filled.text[region.span.end :]
     bound_before = module_names.find(_unix(before))
-    bound_behind = module_names.find(_unix(behind), in_block=region.opener == _BLOCK)
+    bound_after = module_names.find(_unix(after), in_block=region.opener == _BLOCK)
     text = filled.text[answer.start : answer.end]
     source = f"{region.head}{text}{region.tail}"
-    if bound_before is None or bound_behind is None or module_names.binds_anything(source) or len(source) > MAX_CHARS:
+    if bound_before is None or bound_after is None or module_names.binds_anything(source) or len(source) > MAX_CHARS:
         return frozenset()
-    scope = _Scope(region, bound_before, bound_behind, _type_imports(before), uri)
+    scope = _Scope(region, bound_before, bound_after, _type_imports(before), uri)
     names = scope.unbound(text)
-    if names and any(module_names.computes_names(part) for part in (before, source, behind)):
+    if names and any(module_names.computes_names(part) for part in (before, source, after)):
         # Names that the module computes are bound, if code anywhere else mentions them.
-        names -= {*_words(before), *_words(behind), *_WORD.findall(region.head), *_WORD.findall(region.tail)}
+        names -= {*_words(before), *_words(after), *_WORD.findall(region.head), *_WORD.findall(region.tail)}
     if not names:
         return names
     plain = next((plain for plain in dict.fromkeys((old, *_PLAIN)) if scope.unbound(plain) is not None), None)
@@ -89,7 +89,7 @@ def _unbound_in(region: _Region, filled: Syntax, answer: Span, old: str, uri: st
         new = names.difference(scope.unbound(plain) or ())
         whole = filled.text[: answer.start] + plain + filled.text[answer.end :]
     # A statement that runs at once can't use what the module binds after it.
-    late = frozenset[str]() if region.is_function else new & bound_behind
+    late = frozenset[str]() if region.is_function else new & bound_after
     return late | (new - late - _bound_or_unbound_elsewhere(filled, region, new, whole))
 
 
@@ -178,7 +178,7 @@ class _Scope:
 
     region: _Region
     bound_before: frozenset[str]
-    bound_behind: frozenset[str]
+    bound_after: frozenset[str]
     imports: str
     uri: str
 
@@ -192,14 +192,14 @@ class _Scope:
             return None
         words = set(_WORD.findall(source))
         # Pyflakes needs to see the statement that binds `__all__`.
-        available, later = ((names & words) - {"__all__"} for names in (self.bound_before, self.bound_behind))
+        available, later = ((names & words) - {"__all__"} for names in (self.bound_before, self.bound_after))
         if self.region.is_function:
             available |= later
         else:
             # Later names exist for functions that are called later, but not for code that runs at once.
             tree.body += [_assignment(name) for name in later]
         faults = _check(tree, self.uri.rpartition("/")[2], available)
-        bound = self.bound_before | self.bound_behind
+        bound = self.bound_before | self.bound_after
         # A module with a `__getattr__` may export anything.
         exports = bound if "__getattr__" not in bound else None
         return frozenset(

@@ -22,7 +22,6 @@ Captures in `queries/*.scm` say what a node means:
     @empty                      a function or class for which an empty body is complete
 
 The parser sees a lone `\r` as `\n` and a lone surrogate as U+FFFD. Both have the same length, so offsets stay valid.
-This package knows nothing of holes.
 """
 
 from __future__ import annotations

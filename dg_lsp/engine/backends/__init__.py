@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from dg_lsp.engine.calibration_store import ModelId
-from dg_lsp.engine.task import Say
+from dg_lsp.engine.task import OnProgress
 from dg_lsp.wire import config, model_names, privacy
 from dg_lsp.wire.model_names import Remote, is_remote
 from dg_lsp.wire.privacy import LOCAL_ONLY
@@ -35,7 +35,7 @@ def parse(name: str) -> Remote:
         raise RemoteError(str(error)) from error
 
 
-def load_remote(name: str, *, say: Say = lambda _text, _share: None) -> RemoteFiller:
+def load_remote(name: str, *, on_progress: OnProgress = lambda _text, _share: None) -> RemoteFiller:
     """Return a filler for a remote model; raise RemoteError if the server can't be used.
 
     Keys and privacy come from the user's configuration and the environment, never from a workspace.
@@ -49,11 +49,11 @@ def load_remote(name: str, *, say: Say = lambda _text, _share: None) -> RemoteFi
 
         # Checked before anything is sent: the first request would already reveal the key.
         raise RemoteError(f"every file {LOCAL_ONLY}. {' '.join(problems)}".rstrip())
-    say("querying the server", 0.2)
+    on_progress("querying the server", 0.2)
     if remote_name.backend == "vllm":
         from dg_lsp.engine.backends import vllm  # needs the tokenizers library, which the other backends don't
 
-        filler = vllm.connect(remote_name.url, remote_name.model, configured, say)
+        filler = vllm.connect(remote_name.url, remote_name.model, configured, on_progress)
     elif remote_name.backend == "chat":
         from dg_lsp.engine.backends import chat
 
@@ -65,7 +65,7 @@ def load_remote(name: str, *, say: Say = lambda _text, _share: None) -> RemoteFi
     filler.newer_patterns = lambda: config.read()[0].settings.local_only
     # A server may serve another model tomorrow, so its choice is part of the model's identity.
     filler.calibrations.watch(ModelId(name, filler.backend.model))
-    say("ready", 1.0)
+    on_progress("ready", 1.0)
     return filler
 
 
@@ -77,12 +77,12 @@ def load_filler(
     revision: str = "",
     dtype: str = "",
     rows: int = DEFAULTS.rows,
-    say: Say = lambda _text, _share: None,
+    on_progress: OnProgress = lambda _text, _share: None,
 ) -> Filler:
     """Return a filler for a local or remote model; only a local one imports torch."""
     if is_remote(name):
-        return load_remote(name, say=say)
+        return load_remote(name, on_progress=on_progress)
     from dg_lsp.engine.model import numpy_first  # noqa: F401, I001 -- before torch
     from dg_lsp.engine.decode.filler import load_local
 
-    return load_local(name, device=device, threads=threads, revision=revision, dtype=dtype, rows=rows, say=say)
+    return load_local(name, device=device, threads=threads, revision=revision, dtype=dtype, rows=rows, on_progress=on_progress)

@@ -2,7 +2,6 @@
 
 The answer is streamed, so that partial text is available at a deadline and reading can stop where the suffix begins.
 Servers accept different fields. If one refuses a field, the request is repeated without it, and so are later requests.
-This module knows the chat protocol. It knows nothing of tokens.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.backends import chat_answer, fim
 from dg_lsp.engine.backends.chat_answer import CodeSpan
-from dg_lsp.engine.backends.fim import MAX_ANSWERS, SAMPLING_TEMPERATURE, Answer, window
-from dg_lsp.engine.backends.http_client import Call, RemoteError, Server, ServerClient
+from dg_lsp.engine.backends.fim import MAX_ANSWERS, SAMPLING_TEMPERATURE, RemoteAnswer, window
+from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerAddress, ServerClient
 from dg_lsp.engine.backends.remote import RemoteFiller, Reply, compared, to_probability
 from dg_lsp.engine.decode import question
 from dg_lsp.wire.config import Config
@@ -46,7 +45,7 @@ def connect(url: str, model: str, configured: Config, environ: Mapping[str, str]
 
     If a model is named, nothing is sent yet. A key from a service's usual environment variable goes only to that service.
     """
-    server = Server(url.removesuffix(ENDING))
+    server = ServerAddress(url.removesuffix(ENDING))
     key = configured.key_for(server.host) or _usual_key(server.url, environ)
     client = ServerClient(replace(server, key=key))
     try:
@@ -214,7 +213,7 @@ def _answers(fields: Fields, text: Text) -> list[Evidence]:
         code = text.locate(content, is_whole=finish != UNFINISHED)
         chances = _chances(choice, content, code)
         is_cut = finish == "length" and not code.is_closed
-        evidence = fim.to_evidence(Answer(content[code.start : code.end], chances, is_cut), block=text.block)
+        evidence = fim.to_evidence(RemoteAnswer(content[code.start : code.end], chances, is_cut), block=text.block)
         # Text that nothing marks as code may be a refusal or a question.
         items.append(evidence if code.is_marked else replace(evidence, doubted=True))
     return items

@@ -2,7 +2,7 @@
 
 A dialect is a row of `DIALECTS`: the endpoint, how a query is written, how an answer is read, and what the server supports.
 Only documented fields are sent, because some servers refuse unknown ones. These models write past the end of a hole;
-`core.polish` removes what repeats the suffix, as for every model. This module knows dialects, and nothing of tokens.
+`core.polish` removes what repeats the suffix, as for every model.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RemoteAnswer:
     """One answer: its text, each token's probability if the server sends them, and whether the token limit cut it off."""
 
     text: str
@@ -81,7 +81,7 @@ class Dialect:
     name: str
     path: str
     build: Callable[[Query], Mapping[str, object]]
-    parse: Callable[[Fields], tuple[Answer, ...]]
+    parse: Callable[[Fields], tuple[RemoteAnswer, ...]]
     caps: Caps = field(default_factory=Caps)
     url: str = ""
     model: str = ""
@@ -163,30 +163,30 @@ def _ollama(query: Query) -> dict[str, object]:
 _NO_SUFFIX = "qwen3-coder|mellum"
 
 
-def _texts(fields: Fields) -> tuple[Answer, ...]:
+def _texts(fields: Fields) -> tuple[RemoteAnswer, ...]:
     """Read `choices[].text`."""
     return tuple(
-        Answer(choice.text("text"), _chances(choice), choice.text("finish_reason", "") == "length")
+        RemoteAnswer(choice.text("text"), _chances(choice), choice.text("finish_reason", "") == "length")
         for choice in _choices(fields)
     )
 
 
-def _messages(fields: Fields) -> tuple[Answer, ...]:
+def _messages(fields: Fields) -> tuple[RemoteAnswer, ...]:
     """Read `choices[].message.content`."""
     return tuple(
-        Answer(choice.inner("message").text("content", ""), (), choice.text("finish_reason", "") == "length")
+        RemoteAnswer(choice.inner("message").text("content", ""), (), choice.text("finish_reason", "") == "length")
         for choice in _choices(fields)
     )
 
 
-def _content(fields: Fields) -> tuple[Answer, ...]:
+def _content(fields: Fields) -> tuple[RemoteAnswer, ...]:
     """Read llama.cpp's `content`."""
-    return (Answer(fields.text("content"), (), fields.text("stop_type", "") == "limit"),)
+    return (RemoteAnswer(fields.text("content"), (), fields.text("stop_type", "") == "limit"),)
 
 
-def _response(fields: Fields) -> tuple[Answer, ...]:
+def _response(fields: Fields) -> tuple[RemoteAnswer, ...]:
     """Read Ollama's `response`."""
-    return (Answer(fields.text("response"), (), fields.text("done_reason", "") == "length"),)
+    return (RemoteAnswer(fields.text("response"), (), fields.text("done_reason", "") == "length"),)
 
 
 def _choices(fields: Fields) -> tuple[Fields, ...]:
@@ -300,7 +300,7 @@ def window(prefix: str, suffix: str, most: int) -> tuple[str, str]:
     return prefix, suffix
 
 
-def to_evidence(answer: Answer, *, block: bool) -> Evidence:
+def to_evidence(answer: RemoteAnswer, *, block: bool) -> Evidence:
     """Return an answer as a candidate with its features."""
     text, chances = trimmed(answer.text, answer.chances, block=block)
     logs = [math.log(max(chance, LEAST_CHANCE)) for chance in chances]

@@ -1,8 +1,7 @@
 """An HTTP client for model servers. Its calls run on a separate thread, can be cancelled, and fail with a readable error.
 
 An answer may be streamed as server-sent events, each with a JSON object. A server may ignore the request to stream and answer
-with one JSON object; the first byte shows which it is. This module knows HTTP, keys and errors. It knows nothing of what a
-request contains.
+with one JSON object; the first byte shows which it is.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class RemoteError(UserError):
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServerAddress:
     """A model server's URL and API key."""
 
     url: str
@@ -95,9 +94,9 @@ class Server:
         return urlsplit(self.url).hostname in LOOPBACK
 
 
-def server_at(url: str, configured: Config, key: str = "") -> Server:
+def server_at(url: str, configured: Config, key: str = "") -> ServerAddress:
     """Return the server at a URL, with the user's key for it, or else `key`; raise RemoteError if the URL is invalid."""
-    server = Server(url)
+    server = ServerAddress(url)
     return replace(server, key=configured.key_for(server.host) or key)
 
 
@@ -117,7 +116,7 @@ class Call:
 class ServerClient:
     """A client for one server. It runs an event loop on its own thread; `close` ends both."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: ServerAddress) -> None:
         """Start the thread; nothing is sent yet."""
         self._server = server
         self._loop = asyncio.new_event_loop()
@@ -138,7 +137,7 @@ class ServerClient:
         )
 
     @property
-    def server(self) -> Server:
+    def server(self) -> ServerAddress:
         """The server that this client calls."""
         return self._server
 
@@ -318,7 +317,7 @@ def outcome_of(future: Future[Fields]) -> Fields | RemoteError:
         return error
 
 
-def refusal(status: int, data: bytes, server: Server, call: Call, retry_after: str = "") -> RemoteError:
+def refusal(status: int, data: bytes, server: ServerAddress, call: Call, retry_after: str = "") -> RemoteError:
     """Return the error for a server's refusal, with advice."""
     # Redacted before it is shortened: part of a key can't be recognised.
     message = cut(redact(_error_message(data), server.key, call.body))

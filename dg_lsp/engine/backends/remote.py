@@ -22,7 +22,7 @@ from dg_lsp.core import calibration, secrets
 from dg_lsp.core.calibration import Calibration, Evidence
 from dg_lsp.core.confidence import Ranked
 from dg_lsp.core.values import Candidate, InfillRequest
-from dg_lsp.engine.backends.http_client import Call, RemoteError, Server, outcome_of
+from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerAddress, outcome_of
 from dg_lsp.engine.calibration_store import Calibrations
 from dg_lsp.engine.decode import sequence
 from dg_lsp.engine.decode.rank import NamesInText
@@ -64,7 +64,7 @@ class Client(Protocol):
     """Sends calls to one server, or to one of several."""
 
     @property
-    def server(self) -> Server:
+    def server(self) -> ServerAddress:
         """The server, or the first one of several."""
 
     @property

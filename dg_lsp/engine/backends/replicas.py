@@ -1,7 +1,7 @@
 """Distribute calls over several servers of the same model: the least loaded first, each up to its current limit.
 
 A server that fails or can't be reached is left out for a while, and its calls go to the others. A server that reports
-too many requests gets fewer at a time. This module knows servers and calls. It knows nothing of what a call contains.
+too many requests gets fewer at a time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from dg_lsp.engine.backends.http_client import Call, RemoteError, Server, ServerClient, outcome_of
+from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerAddress, ServerClient, outcome_of
 from dg_lsp.wire.fields import Fields
 
 log = logging.getLogger("dg_lsp.engine")
@@ -67,7 +67,7 @@ class _PendingCall:
 class Replicas:
     """A client for several servers of one model; `close` ends all of their threads."""
 
-    def __init__(self, servers: Sequence[Server], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, servers: Sequence[ServerAddress], clock: Callable[[], float] = time.monotonic) -> None:
         """Start the clients' threads; nothing is sent yet."""
         self.replicas = [Replica(ServerClient(server)) for server in servers]
         self.check: Callable[[ServerClient], None] = lambda _client: None
@@ -81,7 +81,7 @@ class Replicas:
         self._wakes_at = math.inf
 
     @property
-    def server(self) -> Server:
+    def server(self) -> ServerAddress:
         """The first server."""
         return self.replicas[0].client.server
 

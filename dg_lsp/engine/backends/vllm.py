@@ -3,7 +3,7 @@
 A canvas is laid out as for the local model, with our own noise at its free positions. The server denoises several canvases
 together, with different gap lengths and seeds. The tokens between the held positions are the answer. The server returns the
 model's prediction at every position, also at held ones. The share of held positions that it predicts correctly shows how
-well an answer fits. This module knows vLLM's protocol and canvases. It knows nothing of tensors.
+well an answer fits.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SERVED_STEPS = 16
 
 
 def connect(
-    url: str, model: str, configured: Config, say: Callable[[str, float], None] = lambda _text, _share: None
+    url: str, model: str, configured: Config, on_progress: Callable[[str, float], None] = lambda _text, _share: None
 ) -> RemoteFiller:
     """Return a filler for the server at `url`; raise RemoteError if it can't infill.
 
@@ -48,11 +48,11 @@ def connect(
     client = ServerClient(servers[0]) if len(servers) == 1 else Replicas(servers)
     try:
         if isinstance(client, Replicas):
-            served, vocabulary, profile = client.first(lambda each: probe(each, model, say))
+            served, vocabulary, profile = client.first(lambda each: probe(each, model, on_progress))
             client.check = lambda each: check_alike(each, model, served, vocabulary)
             client.check_others()
         else:
-            served, vocabulary, profile = probe(client, model, say)
+            served, vocabulary, profile = probe(client, model, on_progress)
         return RemoteFiller(Vllm(served, vocabulary, profile), client, configured.settings.local_only)
     except BaseException as error:
         client.close()

@@ -1,7 +1,4 @@
-"""Lay a request out on canvases for a vLLM server, and read the canvases that it returns.
-
-This module knows layouts, token ids and what a server serves. It knows nothing of HTTP.
-"""
+"""Lay a request out on canvases for a vLLM server, and read the canvases that it returns."""
 
 from __future__ import annotations
 

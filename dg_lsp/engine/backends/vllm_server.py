@@ -1,7 +1,4 @@
-"""Find out what a vLLM server serves: its version, its model and tokenizer, and the length of its canvas.
-
-This module knows vLLM's protocol and the hub. It knows nothing of infill requests.
-"""
+"""Find out what a vLLM server serves: its version, its model and tokenizer, and the length of its canvas."""
 
 from __future__ import annotations
 
@@ -41,21 +38,21 @@ class Served:
     max_rows: int = 0
 
 
-def probe(client: ServerClient, model: str, say: Callable[[str, float], None]) -> tuple[Served, Vocabulary, Profile]:
+def probe(client: ServerClient, model: str, on_progress: Callable[[str, float], None]) -> tuple[Served, Vocabulary, Profile]:
     """Return what the server serves, and its model's tokenizer and profile; raise RemoteError if it can't infill.
 
     `model` is the folder or hub id of the server's tokenizer; "" means the name that the server reports.
     """
     version = _version(client)
     name, root, max_tokens = _model(client, model)
-    say("reading the tokenizer", 0.5)
+    on_progress("reading the tokenizer", 0.5)
     folder = tokenizer_folder(model or root or name)
     try:
         vocabulary, loaded_profile = Vocabulary.from_file(folder / "tokenizer.json"), profile.load_profile(folder)
     # The tokenizers library raises no narrower class.
     except Exception as error:
         raise RemoteError(f"the tokenizer and profile in {folder} can't be read: {error}") from error
-    say("querying the canvas", 0.8)
+    on_progress("querying the canvas", 0.8)
     _compare(client, name, vocabulary)
     canvas = _canvas_length(client, name)
     served = Served(client.server.host, name, canvas, max_tokens, version, _admitted_rows(client, name))

@@ -55,7 +55,7 @@ def gap_tokens(loaded: Loaded) -> GapTokens:
 
 
 @dataclass(frozen=True, slots=True)
-class Fill:
+class FillInput:
     """The part of a request for one canvas: its text, its tokens, the model that fills it and the enabled parts."""
 
     request: InfillRequest

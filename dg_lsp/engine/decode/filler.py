@@ -22,7 +22,7 @@ from dg_lsp.engine.decode.task import InfillTask
 from dg_lsp.engine.model import loading, room
 from dg_lsp.engine.model.loading import EMBEDDED, Loaded
 from dg_lsp.engine.model.prefix_cache import PrefixCache
-from dg_lsp.engine.task import Concurrency, Filler, Say, Task
+from dg_lsp.engine.task import Concurrency, Filler, OnProgress, Task
 from dg_lsp.wire import model_names
 
 
@@ -34,13 +34,13 @@ def load_local(
     revision: str = "",
     dtype: str = "",
     rows: int = MAX_ROWS,
-    say: Say = lambda _text, _share: None,
+    on_progress: OnProgress = lambda _text, _share: None,
 ) -> LocalFiller:
     """Load the local model `name` and return its filler; `engine.model.load_model` documents the errors.
 
     `engine.backends.load_filler` also loads models that run elsewhere.
     """
-    loaded = loading.load_model(name, device=device, threads=threads, revision=revision, dtype=dtype, say=say)
+    loaded = loading.load_model(name, device=device, threads=threads, revision=revision, dtype=dtype, on_progress=on_progress)
     filler = LocalFiller(loaded, rows=rows)
     filler.calibrations.watch(ModelId(str(model_names.folder_of(name) or name), loaded.fingerprint))
     return filler

@@ -16,7 +16,7 @@ from dg_lsp.engine.decode.canvas.denoise import Denoiser
 from dg_lsp.engine.decode.canvas.stack import LocalDecoder
 from dg_lsp.engine.decode.canvas.steps import Steps
 from dg_lsp.engine.decode.file_model import FileModel
-from dg_lsp.engine.decode.fill import Fill
+from dg_lsp.engine.decode.fill import FillInput
 from dg_lsp.engine.decode.pace import Budget, Usage
 from dg_lsp.engine.decode.rank import Proposal
 from dg_lsp.engine.decode.resources import Resources
@@ -52,7 +52,7 @@ class Filling:
     could write a better answer than the search. `steps` are those of the last canvas.
     """
 
-    def __init__(self, fill: Fill, resources: Resources, usage: Usage, budget: Budget) -> None:
+    def __init__(self, fill: FillInput, resources: Resources, usage: Usage, budget: Budget) -> None:
         self.fill, self.resources, self.usage, self.budget = fill, resources, usage, budget
         self.proposals: list[Proposal] = []
         self.lengths: tuple[int, ...] | None = None

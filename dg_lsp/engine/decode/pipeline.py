@@ -1,6 +1,6 @@
 """Propose, score, rank: some ways propose texts for the hole, one pass scores them all, and one scale ranks them.
 
-    request -> Sheet -> Fill -> Filling (the encoded prefix)
+    request -> Sheet -> FillInput -> Filling (the encoded prefix)
     each proposer that the profile lists for this kind of hole -> Proposal, ...
     all Proposals -> a causal pass over their tree (scoring.py) -> ranked (rank.py, core.calibration) -> Candidate, ...
 
@@ -18,7 +18,7 @@ from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import Candidate
 from dg_lsp.engine.decode import scoring
 from dg_lsp.engine.decode.filling import Filling, Item, Work
-from dg_lsp.engine.decode.propose import canvas, copying, drafting, longer, search
+from dg_lsp.engine.decode.propose import canvas, copying, drafting, search, several_canvases
 
 PROPOSERS: dict[str, tuple[Callable[[Filling], Generator[Item, None, bool | None]], str]] = {
     "copy": (copying.propose, "draft"),
@@ -27,7 +27,7 @@ PROPOSERS: dict[str, tuple[Callable[[Filling], Generator[Item, None, bool | None
     "causal": (drafting.propose, "draft"),
     "canvas": (canvas.propose, "denoise"),
     "repair": (canvas.repair, "denoise"),
-    "longer": (longer.propose, "denoise"),
+    "several_canvases": (several_canvases.propose, "denoise"),
 }
 """Each proposer by its name in a profile, and the stage that its time counts for."""
 

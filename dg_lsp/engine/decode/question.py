@@ -1,7 +1,4 @@
-"""Build the user's turn that asks a chat model for the missing code, the same for local and remote models.
-
-Pure. Knows text. Knows nothing of tokens.
-"""
+"""Build the user's turn that asks a chat model for the missing code, the same for local and remote models."""
 
 from __future__ import annotations
 
@@ -24,15 +21,15 @@ def ask(request: InfillRequest, before: str, suffix: str, related: str, fence: s
 
     `before` and `suffix` are the text to show around the holes. The answer starts with the last lines of `before`.
     """
-    wish = next((hole.instruction for hole in request.holes if hole.instruction), "")
-    behind = "".join(text + HOLE_MARK for text in request.between) + suffix
+    instruction = next((hole.instruction for hole in request.holes if hole.instruction), "")
+    after = "".join(text + HOLE_MARK for text in request.between) + suffix
     others = f" and at each {HOLE_MARK}" if request.between else ""
-    introduction = "This stands before it, down to the lines that the answer begins with:"
+    introduction = "The code before the gap, up to the lines that your answer must start with:"
     return (
         f"{related}Code is missing from {request.path or 'a file'}{others}. "
-        f"{f'It should do this: {wish}. ' if wish else ''}"
-        "Answer with the lines right before it, the missing code, what follows it, and nothing else.\n"
-        + (f"This follows it:\n{fenced(behind, fence)}" if behind else "The file ends behind it.\n")
+        f"{f'It should do this: {instruction}. ' if instruction else ''}"
+        "Reply with the last lines before the gap, the missing code, and the code that follows it. Write nothing else.\n"
+        + (f"The code after the gap:\n{fenced(after, fence)}" if after else "The gap is at the end of the file.\n")
         + (f"{introduction}\n{fenced(before, fence)}" if before else "")
     ).removesuffix("\n")
 

@@ -18,7 +18,7 @@ from dg_lsp.engine.decode import layout
 from dg_lsp.engine.decode.canvas.fixed_steps import FixedSteps
 from dg_lsp.engine.decode.canvas.step_graph import Recorder
 from dg_lsp.engine.decode.canvas.steps import SharedPasses, Stepper
-from dg_lsp.engine.decode.fill import Fill, GapTokens, Switches, gap_tokens
+from dg_lsp.engine.decode.fill import FillInput, GapTokens, Switches, gap_tokens
 from dg_lsp.engine.decode.layout import Layout
 from dg_lsp.engine.decode.pace import Pace
 from dg_lsp.engine.model import room
@@ -84,10 +84,10 @@ class Resources:
     pace: Pace
     stepper: Stepper
 
-    def fill(self, request: InfillRequest, switches: Switches) -> Fill:
+    def fill(self, request: InfillRequest, switches: Switches) -> FillInput:
         """Lay the request out as tokens, and return it as the fill of one canvas."""
         sheet = self.layout.lay_out(request)
-        return Fill(request, sheet, self.loaded, self.tokens, switches, self.calibrations.current())
+        return FillInput(request, sheet, self.loaded, self.tokens, switches, self.calibrations.current())
 
 
 def make(loaded: Loaded, max_rows: int, clock: Callable[[], float] = time.perf_counter) -> Resources:

@@ -15,7 +15,7 @@ from dg_lsp.core.calibration import Calibration, Evidence
 from dg_lsp.core.values import Candidate
 from dg_lsp.engine.decode import rank
 from dg_lsp.engine.decode.file_model import FileModel
-from dg_lsp.engine.decode.fill import Fill
+from dg_lsp.engine.decode.fill import FillInput
 from dg_lsp.engine.decode.pace import Pace
 from dg_lsp.engine.decode.rank import NamesInText, Proposal
 from dg_lsp.engine.model.tree import ROOT, Tree
@@ -30,7 +30,7 @@ UNCLOSED_NATS = 8.0  # the suffix does not follow an answer if its log-probabili
 class Scorer:
     """Scores the texts of one hole after its encoded prefix, each text only once."""
 
-    def __init__(self, fill: Fill, tree: Tree, file: FileModel | None, pace: Pace) -> None:
+    def __init__(self, fill: FillInput, tree: Tree, file: FileModel | None, pace: Pace) -> None:
         self._fill, self._tree, self.file, self._pace = fill, tree, file, pace
         self._scores: dict[str, _Scores] = {}
         self._names = NamesInText(fill.request)
@@ -145,12 +145,12 @@ def mixed(file: FileModel, ids: Sequence[int], logps: Sequence[float]) -> list[f
     return mixed_logps
 
 
-def candidates(fill: Fill, results: Sequence[Proposal], steps: int) -> tuple[Candidate, ...]:
+def candidates(fill: FillInput, results: Sequence[Proposal], steps: int) -> tuple[Candidate, ...]:
     """Return scored results as candidates, each distinct text once, best first. `steps` is the canvas's number of steps."""
     return calibration.to_candidates(evidence(fill, results, steps), fill.calibration)
 
 
-def evidence(fill: Fill, results: Sequence[Proposal], steps: int) -> list[Evidence]:
+def evidence(fill: FillInput, results: Sequence[Proposal], steps: int) -> list[Evidence]:
     """Return the evidence for scored results, in the same order."""
     return [
         replace(
@@ -167,17 +167,17 @@ def evidence(fill: Fill, results: Sequence[Proposal], steps: int) -> list[Eviden
     ]
 
 
-def is_sure(fill: Fill, result: Proposal) -> bool:
+def is_sure(fill: FillInput, result: Proposal) -> bool:
     """Return whether the causal model finds each token of a result likely, and the suffix after it."""
     return min(result.tokens, default=-math.inf) > math.log(SURE) and not is_unclosed(fill, result)
 
 
-def is_unclosed(fill: Fill, result: Proposal) -> bool:
+def is_unclosed(fill: FillInput, result: Proposal) -> bool:
     """Return whether the causal model finds the suffix unlikely after a result; True if no suffix is held."""
     return not fill.tail or -result.after * len(fill.tail) > UNCLOSED_NATS
 
 
-def unscored_candidates(fill: Fill, results: Sequence[Proposal]) -> tuple[Candidate, ...]:
+def unscored_candidates(fill: FillInput, results: Sequence[Proposal]) -> tuple[Candidate, ...]:
     """Return unscored results as unfinished candidates, ranked with an assumed log-probability for each token.
 
     Their confidence is not calibrated, because a calibration is fitted on scored candidates.
@@ -191,7 +191,7 @@ def unscored_candidates(fill: Fill, results: Sequence[Proposal]) -> tuple[Candid
     return tuple(replace(candidate, finished=False) for candidate in calibration.to_candidates(items, None))
 
 
-def _lengths(fill: Fill, result: Proposal) -> tuple[tuple[int, ...], ...]:
+def _lengths(fill: FillInput, result: Proposal) -> tuple[tuple[int, ...], ...]:
     """Return each token's number of characters in the answer, without already typed characters; empty if unknown."""
     heal = fill.heal_text
     lengths = fill.vocabulary.lengths(fill.vocabulary.encode(heal + result.text))

@@ -1,6 +1,6 @@
 """Describe what decoding, caches and memory limits need from a loaded model of any family.
 
-`passes.Passes` (DiffusionGemma) and `llama.LlamaPasses` (SmolLM2, Llama, Qwen2) provide it. Knows no weights.
+`passes.Passes` (DiffusionGemma) and `llama.LlamaPasses` (SmolLM2, Llama, Qwen2) provide it.
 
 Shapes: R rows, N or L tokens, C canvas positions, H hidden, V vocabulary.
 """

@@ -5,7 +5,7 @@ quantisation, is useless here: some inputs are a thousand times larger than the 
 others to zero. The integer products are exact, so a row's result does not depend on the rows beside it.
 
 oneDNN multiplies with VNNI or AMX instructions, from weights in its own layout. The operations of torch for that are not
-public, so `is_supported` checks them before they are used. Knows tensors. Knows nothing of models.
+public, so `is_supported` checks them before they are used.
 
 Shapes: N rows, I inputs, O outputs.
 """

@@ -341,7 +341,7 @@ class LlamaPasses:
             self._norm = _norm_of(weights["model.norm.weight"], sizes)
             self._least = torch.tensor((sizes.eps * sizes.hidden) ** 0.5, device=self._device)
         self.kv_dtype = _kv_dtype(table)
-        self._turns = torch.empty(0)
+        self._rotations = torch.empty(0)
 
     @property
     def has_adapter(self) -> bool:
@@ -463,7 +463,7 @@ class LlamaPasses:
         hidden = self._embed(ids.reshape(-1))
         if hints is not None:
             hidden = hidden + hints
-        turn = self._turn(positions, rows)
+        rotation = self._rotation(positions, rows)
         added = _additive(mask, sizes.groups, self.kv_dtype)
         # A text's first token has inputs that are a thousand times larger than the rest of its row, in a few places that are
         # the same for all texts. Every other token attends to it.
@@ -473,7 +473,7 @@ class LlamaPasses:
             # In 16 bits, because rounding these inputs costs more in nats than the rest, and their products are the smallest.
             normed = self._normed(hidden, layer.before_attention, slice(None))
             heads = layer.queries_keys_values.times(normed, adapted=adapted)
-            queries, keys, values = self._split(heads, turn, rows, length)
+            queries, keys, values = self._split(heads, rotation, rows, length)
             before = past[index] if past else None
             keys, values = self._with_past(keys, values, before, with_room=with_room)
             mixed = self._attention(queries, keys, values, added, causal=causal)
@@ -497,17 +497,17 @@ class LlamaPasses:
             mixed = torch.cat(parts, 1)
         return mixed.reshape(rows * length, -1).float()
 
-    def _split(self, heads: Tensor, turn: Tensor, rows: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _split(self, heads: Tensor, rotation: Tensor, rows: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return rotated queries [R, T, heads, D] and keys, and values, each [R, kv heads, T, D]."""
         sizes = self.sizes
         n_tokens = rows * length
         heads = heads.view(n_tokens, -1, sizes.head_dim)
-        n_turned = sizes.heads + sizes.kv_heads
-        pairs = heads[:, :n_turned].view(n_tokens, n_turned, -1, 2)
-        turned = torch.view_as_real(torch.view_as_complex(pairs) * turn).flatten(-2)
+        n_rotated = sizes.heads + sizes.kv_heads
+        pairs = heads[:, :n_rotated].view(n_tokens, n_rotated, -1, 2)
+        rotated = torch.view_as_real(torch.view_as_complex(pairs) * rotation).flatten(-2)
         shape = (rows, length, -1, sizes.head_dim)
-        queries = turned[:, : sizes.heads].reshape(shape)
-        keys, values = turned[:, sizes.heads :].view(shape), heads[:, n_turned:].view(shape)
+        queries = rotated[:, : sizes.heads].reshape(shape)
+        keys, values = rotated[:, sizes.heads :].view(shape), heads[:, n_rotated:].view(shape)
         return queries.to(self.kv_dtype), keys.transpose(1, 2), values.transpose(1, 2)
 
     def _with_past(
@@ -529,16 +529,16 @@ class LlamaPasses:
         lengths = torch.hypot(torch.linalg.vector_norm(hidden, dim=-1, keepdim=True), self._least)
         return Inputs(hidden * weight, lengths.reciprocal(), fine)
 
-    def _turn(self, positions: Tensor, rows: int) -> Tensor:
+    def _rotation(self, positions: Tensor, rows: int) -> Tensor:
         """Return the complex rotation of each pair of a head at each position: [R * T, 1, D / 2]."""
         last = int(positions.max())
-        if len(self._turns) <= last:
+        if len(self._rotations) <= last:
             size = self.sizes.head_dim
             frequencies = 1.0 / self.sizes.theta ** (torch.arange(0, size, 2, dtype=torch.float) / size)
             angles = torch.arange(max(1024, 2 * last), dtype=torch.float)[:, None] * frequencies
-            self._turns = torch.complex(angles.cos(), angles.sin())[:, None].to(self._device)
-        turn = self._turns[positions.reshape(-1)]
-        return turn.repeat(rows, 1, 1) if len(positions) < rows else turn
+            self._rotations = torch.complex(angles.cos(), angles.sin())[:, None].to(self._device)
+        rotation = self._rotations[positions.reshape(-1)]
+        return rotation.repeat(rows, 1, 1) if len(positions) < rows else rotation
 
 
 def _kv_dtype(table: Weight) -> torch.dtype:
@@ -588,8 +588,8 @@ def fused_order(sizes: LlamaSizes, letters: str) -> Tensor:
     parts = []
     for letter in letters:
         n_rows = sizes.projection(PROJECTIONS[letter])[0]
-        turned = torch.arange(0, n_rows, sizes.head_dim)[:, None] + pairs
-        parts.append(start + (turned.reshape(-1) if letter in "qk" else torch.arange(n_rows)))
+        rotated = torch.arange(0, n_rows, sizes.head_dim)[:, None] + pairs
+        parts.append(start + (rotated.reshape(-1) if letter in "qk" else torch.arange(n_rows)))
         start += n_rows
     return torch.cat(parts)
 

@@ -41,7 +41,7 @@ from dg_lsp.engine.model.weights import (
     skeleton,
 )
 from dg_lsp.engine.model.weights.progress import Meter
-from dg_lsp.engine.task import Say, UserError
+from dg_lsp.engine.task import OnProgress, UserError
 from dg_lsp.wire import files, laptop
 from dg_lsp.wire.model_names import folder_of
 from dg_lsp.wire.settings import DEVICES
@@ -101,24 +101,24 @@ def load_model(
     threads: int = 0,
     revision: str = "",
     dtype: str = "",
-    say: Say = lambda _text, _share: None,
+    on_progress: OnProgress = lambda _text, _share: None,
 ) -> Loaded:
     """Load and return the model `name`: "embedded", a folder, or a hub id with an optional `revision`.
 
-    `say` receives the progress: a message and a fraction. Raises LoadError with a sentence.
+    `on_progress` receives the progress: a message and a fraction. Raises LoadError with a sentence.
     """
     why: dict[str, str] = {}
     name = laptop.resolve(name)
     device, why["device"] = _device(device)
-    say("finding the checkpoint", 0.0)
+    on_progress("finding the checkpoint", 0.0)
     try:
-        folder = find(name, revision, say=lambda text, share: say(text, share / 2))
+        folder = find(name, revision, on_progress=lambda text, share: on_progress(text, share / 2))
         values = checkpoint.stated_values(folder)
         shape = fit.of_config(values)
         if threads or device == "cpu":
             threads, why["threads"] = (threads, CHOSEN) if threads else _threads(shape)
             torch.set_num_threads(threads)
-        say("reading the tokenizer", 0.5)
+        on_progress("reading the tokenizer", 0.5)
         vocabulary, is_llama = _vocabulary(folder), values["model_type"] in LLAMA_TYPES
         loaded_profile = _profile(_with_profile(name, folder), vocabulary if is_llama else None)
         if loaded_profile.layout == "instruct" and (warning := chat_template.warning(folder)):
@@ -140,18 +140,18 @@ def load_model(
             adapter_file = _with_profile(name, folder) / canvas_adapter.FILE
             if loaded_profile.right_tokens and not adapter_file.exists():
                 raise LoadError(f"the profile of {name} needs a canvas adapter, but there is no {adapter_file}")
-            passes: Family = _llama(folder, adapter_file, values, device, choice.precision, vocabulary, say)
+            passes: Family = _llama(folder, adapter_file, values, device, choice.precision, vocabulary, on_progress)
             if not asked:
                 why["dtype"] = LLAMA_WHY[choice.precision]
         else:
-            passes, explained = _diffusion(name, folder, device, dtype, choice.precision, say)
+            passes, explained = _diffusion(name, folder, device, dtype, choice.precision, on_progress)
             why["dtype"] += explained
     except (checkpoint.CheckpointError, fit.GeometryError, fit.NoRoomError, reading.ReadError) as error:
         raise LoadError(str(error)) from error
     except OSError as error:
         # Such as a folder without permission; the libraries' own errors are handled where they are called.
         raise LoadError(f"{error.filename or name} can't be read: {(error.strerror or str(error)).lower()}") from error
-    say("ready", 1.0)
+    on_progress("ready", 1.0)
     return Loaded(
         name, passes, vocabulary, loaded_profile, device, choice.precision, revision, threads, why, _fingerprint(folder)
     )
@@ -163,14 +163,14 @@ def _diffusion(
     device: str,
     dtype: str,
     precision: Precision,
-    say: Say,
+    on_progress: OnProgress,
 ) -> tuple[Passes, str]:
     """Return the passes of a DiffusionGemma folder, and an addition to the reason for the precision."""
     # Load the embedded weights without transformers, because its import takes longer than the rest of the start.
     is_plain = name == EMBEDDED and device == "cpu"
     model = dense.load_dense(folder, reading.wide_dtype(precision)) if is_plain else None
     if model is None:
-        model = _with_weights(folder, device, precision, say)
+        model = _with_weights(folder, device, precision, on_progress)
     if not packed.suits(model):
         return Passes(model), ""
     kind = products.best_kind(in_16_bits=dtype != "float32")
@@ -184,14 +184,14 @@ def _llama(
     device: str,
     precision: Precision,
     vocabulary: Vocabulary,
-    say: Say,
+    on_progress: OnProgress,
 ) -> LlamaPasses:
     """Return the passes of a Llama or Qwen2 folder. The folder is validated before anything is allocated."""
     sizes = llama_sizes(values)
     if vocabulary.size > sizes.vocabulary:
         raise LoadError(f"the tokenizer of {folder} has {vocabulary.size} tokens, more than the model's {sizes.vocabulary}")
     stored = llama_files.check(folder, sizes, in_int8=llama_files.is_quantised(folder, values))
-    meter = Meter("reading the weights", sum(one.n_bytes for one in stored.values()), say, low=0.5)
+    meter = Meter("reading the weights", sum(one.n_bytes for one in stored.values()), on_progress, low=0.5)
     dtype = None if precision == "int8" else reading.wide_dtype(precision)
     kind: products.Kind = "int8"
     if dtype is not None:
@@ -220,13 +220,13 @@ def _llama_dtype(asked: str, device: str, name: str) -> str:
     return "bfloat16" if products.best_kind() == "onednn-bf16" else "float32"
 
 
-def _with_weights(folder: Path, device: str, precision: Precision, say: Say) -> Any:
+def _with_weights(folder: Path, device: str, precision: Precision, on_progress: OnProgress) -> Any:
     """Return the folder's model with its weights on a device. The folder is validated before anything is allocated."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # the engine reports the progress itself
     model, listed = checkpoint.check(folder, checkpoint.configuration(folder))
-    meter = Meter("reading the weights", listed.n_bytes, say, low=0.5)
+    meter = Meter("reading the weights", listed.n_bytes, on_progress, low=0.5)
     dtype = reading.wide_dtype(precision)
     model.config.dtype = model.config.text_config.dtype = dtype
     try:
@@ -268,10 +268,10 @@ def _profile(folder: Path, pretrained: Vocabulary | None) -> Profile:
         raise LoadError(str(error)) from error
 
 
-def find(name: str, revision: str = "", *, say: Say = lambda _text, _share: None) -> Path:
+def find(name: str, revision: str = "", *, on_progress: OnProgress = lambda _text, _share: None) -> Path:
     """Return the folder of a model; fetch a hub id, or use its cached files offline. Raises LoadError.
 
-    `say` receives the progress.
+    `on_progress` receives the progress.
     """
     if name == EMBEDDED:
         folder = Path(str(resources.files("dg_lsp.models"))) / EMBEDDED
@@ -297,7 +297,7 @@ def find(name: str, revision: str = "", *, say: Say = lambda _text, _share: None
             f"there is no model folder {name}; give a folder as a path (./NAME), a hub id (OWNER/NAME), or {EMBEDDED}"
         )
     try:
-        return fetch.snapshot(name, revision, say)
+        return fetch.snapshot(name, revision, on_progress)
     except fetch.FetchError as error:
         raise LoadError(str(error)) from error
 

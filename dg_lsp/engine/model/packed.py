@@ -3,7 +3,7 @@
 The time of a pass over a few tokens depends on the number of operations, not on their arithmetic. So the projections to
 queries, keys and values form one matrix, and norm weights are multiplied into the next matrix. `products` has the kernels.
 Heads are rotated as complex numbers, which needs the rows of queries and keys in pairs. So the cached keys have another
-order than those of `Passes`. A test checks that both passes equal the plain ones. Knows nothing of the tokens' meaning.
+order than those of `Passes`. A test checks that both passes equal the plain ones.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class PackedPasses(Passes):
             self._scalars = {
                 id(stack): [float(layer.layer_scalar) for layer in stack.layers] for stack in (self.encoder, self.decoder)
             }
-        self._turns: dict[str, Tensor] = {}
+        self._rotations: dict[str, Tensor] = {}
 
     def logits(self, hidden: Tensor, first: int = 0, last: int | None = None) -> Tensor:
         """Return the softcapped logits [..., V] in 32 bits, or only those of the tokens from `first` to `last`."""
@@ -113,7 +113,7 @@ class PackedPasses(Passes):
         n_tokens = rows * length
         hidden = with_rows(hidden.reshape(n_tokens, size), products.padded(n_tokens, self.kind))
         last = int(positions.max())
-        turns = {kind: with_rows(self._turn(kind, positions, last, rows), len(hidden)) for kind in set(self.kinds)}
+        rotations = {kind: with_rows(self._rotation(kind, positions, last, rows), len(hidden)) for kind in set(self.kinds)}
         additive_masks = {kind: _additive_mask(masks[kind], groups) for kind, groups in self._groups.items()}
         kv: KV = []
         for index, (layer, packed) in enumerate(zip(stack.layers, self._packed, strict=True)):
@@ -121,7 +121,7 @@ class PackedPasses(Passes):
             eps = layer.input_layernorm.eps
             causal = not bidirectional and masks[kind] is None and length > 1
             before = past[index] if past else None
-            heads = _heads(packed, _rms(hidden, eps), turns[kind], eps)
+            heads = _heads(packed, _rms(hidden, eps), rotations[kind], eps)
             if causal and before is None and rows == packed.n_kv == 1 and self.kind != "plain":
                 attended, pair = _attend_causally(packed, heads, n_tokens)
             else:
@@ -136,26 +136,26 @@ class PackedPasses(Passes):
             kv.append(pair)
         return _rms(hidden[:n_tokens], stack.norm.eps, stack.norm.weight).view(rows, length, -1), kv
 
-    def _turn(self, kind: str, positions: Tensor, last: int, rows: int) -> Tensor:
+    def _rotation(self, kind: str, positions: Tensor, last: int, rows: int) -> Tensor:
         """Return the complex rotation of each pair of a head at each position: [R * T, 1, D / 2]."""
-        table = self._turns.get(kind)
+        table = self._rotations.get(kind)
         if table is None or len(table) <= last:
             table_positions = torch.arange(max(1024, 2 * last))
             cos, sin = self.decoder.rotary_emb(self.decoder.norm.weight, table_positions[None], kind)
             half = cos.shape[-1] // 2
-            table = self._turns[kind] = torch.complex(cos[0, :, None, :half].float(), sin[0, :, None, :half].float())
-        turn = table[positions.reshape(-1)]
-        return turn.repeat(rows, 1, 1) if len(positions) < rows else turn
+            table = self._rotations[kind] = torch.complex(cos[0, :, None, :half].float(), sin[0, :, None, :half].float())
+        rotation = table[positions.reshape(-1)]
+        return rotation.repeat(rows, 1, 1) if len(positions) < rows else rotation
 
 
-def _heads(layer: _Layer, hidden: Tensor, turn: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+def _heads(layer: _Layer, hidden: Tensor, rotation: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """Return the rotated queries and keys, and the values, of each token: [N, heads or kv heads, D]."""
     n_kv, size = layer.n_kv, layer.size
     heads = _rms(layer.queries_keys_values.times(hidden).view(len(hidden), -1, size), eps, layer.heads)
-    n_turned = heads.shape[1] - n_kv
-    turned = torch.view_as_complex(heads[:, :n_turned].view(-1, n_turned, size // 2, 2)) * turn
-    turned = torch.view_as_real(turned).view(-1, n_turned, size)
-    return turned[:, : n_turned - n_kv], turned[:, n_turned - n_kv :], heads[:, n_turned:]
+    n_rotated = heads.shape[1] - n_kv
+    rotated = torch.view_as_complex(heads[:, :n_rotated].view(-1, n_rotated, size // 2, 2)) * rotation
+    rotated = torch.view_as_real(rotated).view(-1, n_rotated, size)
+    return rotated[:, : n_rotated - n_kv], rotated[:, n_rotated - n_kv :], heads[:, n_rotated:]
 
 
 def _attend(

@@ -4,7 +4,7 @@
 decoder (transformers 5.23, `modeling_diffusion_gemma.py`). It can do what the library's own forward can't: keep full-length
 keys and values on every layer and crop them anywhere, take a sparse self-conditioning signal, compute the logits of a few
 positions only, and skip the vision tower and a disabled expert branch. A test checks that it equals the library. It is
-differentiable, so the trainer uses it too. Knows nothing of the tokens' meaning.
+differentiable, so the trainer uses it too.
 
 Shapes: R rows, C canvas positions, L encoder positions, H hidden, D head dimension, V vocabulary.
 """

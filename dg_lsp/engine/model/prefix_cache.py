@@ -1,7 +1,7 @@
 """Cache the keys and values of recent prefixes, so that a keystroke encodes only its new tokens.
 
 Every layer, also a sliding one, keeps full-length keys and values, so that a prefix can be cropped anywhere. The library's
-own sliding cache drops positions that such a crop would need. Knows token ids. Knows nothing of text.
+own sliding cache drops positions that such a crop would need.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ of every processor, and applies the activation in the same operation. It generat
 longer than a small product. So the number of tokens is rounded up to a few sizes (`padded`), and the added rows are ignored.
 
 The choice depends on the processor's instructions, never on a measured time, so the same machine always gives the same
-text. Knows tensors. Knows nothing of models.
+text.
 
 Shapes: N tokens, I inputs, O outputs, D head dimension.
 """

@@ -20,7 +20,7 @@ LAYOUTS = ("infill-trained", "instruct", "left", "fim")
 MAX_BYTES = 1 << 20
 # Defaults of infill-trained profiles without these settings: such checkpoints were trained before the settings existed.
 DRAFTS_FIRST = ("copy", "previous", "search", "causal", "canvas")  # where a causal token is cheap compared with a canvas step
-CANVAS_FIRST = ("copy", "previous", "search", "canvas", "causal", "repair", "longer")
+CANVAS_FIRST = ("copy", "previous", "search", "canvas", "causal", "repair", "several_canvases")
 PROPOSERS = frozenset({*DRAFTS_FIRST, *CANVAS_FIRST})
 TRAINED = {"refine_steps": 0, "line_ends": False, "line": DRAFTS_FIRST, "block": DRAFTS_FIRST, "max_canvases": 1}
 

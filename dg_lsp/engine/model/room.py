@@ -1,7 +1,7 @@
 """Compute how many rows and requests fit in the free memory.
 
 The bytes of a row follow from the model's sizes (`fit`). The free memory comes from the device, or from the system for the
-CPU. Knows sizes. Knows nothing of requests.
+CPU.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Convert text to token ids and back, through the bytes of each token.
-
-Knows a `tokenizers` file. Knows nothing of models or layouts.
-"""
+"""Convert text to token ids and back, through the bytes of each token."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Decide which requests the engine serves: with its token, from this machine, with a JSON body of limited size.
 
-Web pages are always refused. Knows headers and status codes; knows nothing of what is requested.
+Web pages are always refused.
 """
 
 from __future__ import annotations

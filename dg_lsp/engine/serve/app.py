@@ -2,7 +2,6 @@
 
 A handler converts, awaits and converts back. Closing a response cancels its work within one step.
 A request goes from its route to the queue, to the worker, to the model; its events come back through an inbox.
-Knows nothing of sockets and processes (`daemon`), nor of how requests are scheduled (`jobs`).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from dg_lsp.core.values import Candidate
 from dg_lsp.engine.serve import access, compat
 from dg_lsp.engine.serve.access import RefusalError
-from dg_lsp.engine.serve.compat import Outcome, Wish
+from dg_lsp.engine.serve.compat import CompletionRequest, Outcome
 from dg_lsp.engine.serve.jobs import BusyError, Job, UnavailableError
 from dg_lsp.engine.serve.service import Inbox, Service, is_last
 from dg_lsp.wire.fields import WireError
@@ -111,16 +110,16 @@ class Routes:
 
     async def llama_infill(self, request: Request) -> Response:
         """Return an infill in llama.cpp's shape, whole or streamed."""
-        wish = compat.from_llama(await access.read_body(request), self._choice)
+        completion = compat.from_llama(await access.read_body(request), self._choice)
         model = self._service.engine_id.model
-        if wish.max_tokens == 0:
+        if completion.max_tokens == 0:
             # Editors send `n_predict` 0 to warm the prompt cache.
             self._queue.order("load")
-            self._queue.expect(wish.ask.request)
-            return AsciiJSONResponse(compat.to_llama(wish, Outcome((), Done()), model))
-        if wish.stream:
-            return self._streamed(wish, lambda outcome: _llama_stream(wish, outcome, model))
-        return AsciiJSONResponse(compat.to_llama(wish, await self._outcome(request, wish.ask), model))
+            self._queue.expect(completion.ask.request)
+            return AsciiJSONResponse(compat.to_llama(completion, Outcome((), Done()), model))
+        if completion.stream:
+            return self._streamed(completion, lambda outcome: _llama_stream(completion, outcome, model))
+        return AsciiJSONResponse(compat.to_llama(completion, await self._outcome(request, completion.ask), model))
 
     async def models(self, request: Request) -> Response:
         """Return a list with the engine's only model."""
@@ -172,15 +171,15 @@ class Routes:
         return job, inbox
 
     async def _complete(self, request: Request, shape: Shape) -> Response:
-        wish = compat.from_openai(await access.read_body(request), self._choice)
+        completion = compat.from_openai(await access.read_body(request), self._choice)
         facts = {"id": f"cmpl-{next(self._ids)}", "created": int(time.time()), "model": self._service.engine_id.model}
-        if wish.stream:
-            return self._streamed(wish, lambda outcome: _openai_stream(wish, outcome, facts, self._pieces, shape))
-        outcome = await self._outcome(request, wish.ask)
-        return AsciiJSONResponse(shape(compat.to_openai(wish, outcome, facts, self._pieces), "message"))
+        if completion.stream:
+            return self._streamed(completion, lambda outcome: _openai_stream(completion, outcome, facts, self._pieces, shape))
+        outcome = await self._outcome(request, completion.ask)
+        return AsciiJSONResponse(shape(compat.to_openai(completion, outcome, facts, self._pieces), "message"))
 
-    def _streamed(self, wish: Wish, to_chunks: Callable[[Outcome], Iterator[bytes]]) -> Response:
-        job, inbox = self._submit(wish.ask)
+    def _streamed(self, completion: CompletionRequest, to_chunks: Callable[[Outcome], Iterator[bytes]]) -> Response:
+        job, inbox = self._submit(completion.ask)
 
         async def events() -> AsyncIterator[bytes]:
             try:
@@ -283,15 +282,15 @@ async def _cancel_all(*futures: asyncio.Future[object] | asyncio.Future[None] | 
 
 
 def _openai_stream(
-    wish: Wish, outcome: Outcome, facts: dict[str, object], pieces: compat.Pieces, shape: Shape
+    completion: CompletionRequest, outcome: Outcome, facts: dict[str, object], pieces: compat.Pieces, shape: Shape
 ) -> Iterator[bytes]:
-    for chunk in compat.to_openai_chunks(wish, outcome, facts, pieces):
+    for chunk in compat.to_openai_chunks(completion, outcome, facts, pieces):
         yield b"data: " + as_json(shape(chunk, "delta")) + b"\n\n"
     yield b"data: [DONE]\n\n"
 
 
-def _llama_stream(wish: Wish, outcome: Outcome, model: str) -> Iterator[bytes]:
-    body = compat.to_llama(wish, outcome, model)
+def _llama_stream(completion: CompletionRequest, outcome: Outcome, model: str) -> Iterator[bytes]:
+    body = compat.to_llama(completion, outcome, model)
     first = {"index": 0, "content": body.get("content", ""), "tokens": [], "stop": False}
     for part in (first, {**body, "content": "", "stop": True}):
         yield b"data: " + as_json(part) + b"\n\n"

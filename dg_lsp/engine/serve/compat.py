@@ -1,7 +1,7 @@
 """Requests and responses in the shapes of other APIs: OpenAI's and Mistral's completions, and llama.cpp's infill.
 
 Pure: converts JSON fields to an ask, and an outcome to a JSON value. Parameters that a canvas can't use (temperature,
-samplers, penalties) are accepted and ignored. Knows nothing of HTTP.
+samplers, penalties) are accepted and ignored.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Pieces = Callable[[str], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class CompletionRequest:
     """A request of another client: our ask, and the options of the response."""
 
     ask: Ask
@@ -63,8 +63,8 @@ class Cut:
     stop: str = ""
 
 
-def from_openai(fields: Fields, choice: int = CHOICE) -> Wish:
-    """Return the wish in the body of `POST /v1/completions` or `POST /v1/fim/completions`; raise WireError.
+def from_openai(fields: Fields, choice: int = CHOICE) -> CompletionRequest:
+    """Return the request in the body of `POST /v1/completions` or `POST /v1/fim/completions`; raise WireError.
 
     It asks for at least `choice` candidates.
     """
@@ -89,7 +89,7 @@ def from_openai(fields: Fields, choice: int = CHOICE) -> Wish:
         related=parts.related,
         path=parts.path,
     )
-    return Wish(
+    return CompletionRequest(
         ask=Ask(request, client="openai"),
         n=n,
         stream=fields.flag("stream", default=False),
@@ -101,10 +101,10 @@ def from_openai(fields: Fields, choice: int = CHOICE) -> Wish:
     )
 
 
-def from_llama(fields: Fields, choice: int = CHOICE) -> Wish:
-    """Return the wish in the body of `POST /infill`; raise WireError.
+def from_llama(fields: Fields, choice: int = CHOICE) -> CompletionRequest:
+    """Return the request in the body of `POST /infill`; raise WireError.
 
-    `prompt` is the text between the prefix and the cursor. The wish asks for `choice` candidates.
+    `prompt` is the text between the prefix and the cursor. The request asks for `choice` candidates.
     """
     stops = _stops(fields)
     extra = fields.objects("input_extra", ())
@@ -120,7 +120,7 @@ def from_llama(fields: Fields, choice: int = CHOICE) -> Wish:
         seed=max(0, seed),
         related=tuple(Snippet(item.text("filename", ""), item.text("text")) for item in extra),
     )
-    return Wish(
+    return CompletionRequest(
         ask=Ask(request, client="llama.cpp"),
         stream=fields.flag("stream", default=False),
         stops=stops,
@@ -129,7 +129,7 @@ def from_llama(fields: Fields, choice: int = CHOICE) -> Wish:
     )
 
 
-def cut(candidate: Candidate, wish: Wish) -> Cut:
+def cut(candidate: Candidate, completion: CompletionRequest) -> Cut:
     """Return a candidate's text, truncated at the first stop and at the maximum number of tokens.
 
     Truncation by tokens is proportional in characters, because a candidate does not carry its tokens' texts.
@@ -137,9 +137,9 @@ def cut(candidate: Candidate, wish: Wish) -> Cut:
     text = "".join(candidate.texts)
     n_tokens = sum(map(len, candidate.confidences)) or math.ceil(len(text) / 4)
     short, why = text, "end"
-    if wish.max_tokens is not None and n_tokens > wish.max_tokens:
-        short, why = text[: len(text) * wish.max_tokens // n_tokens], "length"
-    stops = [(at, stop) for stop in wish.stops if stop and (at := short.find(stop)) >= 0]
+    if completion.max_tokens is not None and n_tokens > completion.max_tokens:
+        short, why = text[: len(text) * completion.max_tokens // n_tokens], "length"
+    stops = [(at, stop) for stop in completion.stops if stop and (at := short.find(stop)) >= 0]
     end, stop = min(stops, default=(len(short), ""))
     if stops:
         short, why = short[:end], "stop"
@@ -148,28 +148,32 @@ def cut(candidate: Candidate, wish: Wish) -> Cut:
     return Cut(short, why, n_tokens, stop)
 
 
-def to_openai(wish: Wish, outcome: Outcome, facts: Mapping[str, object], pieces: Pieces) -> dict[str, object]:
+def to_openai(
+    completion: CompletionRequest, outcome: Outcome, facts: Mapping[str, object], pieces: Pieces
+) -> dict[str, object]:
     """Return the body of a completion; `facts` are its id, time and model."""
-    cuts = _cuts(wish, outcome)
+    cuts = _cuts(completion, outcome)
     choices = [
         {
             "index": idx,
-            "text": wish.echo + cut_text.text,
+            "text": completion.echo + cut_text.text,
             "finish_reason": "length" if cut_text.why == "length" else "stop",
-            "logprobs": _logprobs(candidate, cut_text, len(wish.echo), pieces) if wish.logprobs else None,
+            "logprobs": _logprobs(candidate, cut_text, len(completion.echo), pieces) if completion.logprobs else None,
         }
         for idx, (candidate, cut_text) in enumerate(cuts)
     ]
     return {**facts, "object": "text_completion", "choices": choices, "usage": _usage(outcome, cuts)}
 
 
-def to_openai_chunks(wish: Wish, outcome: Outcome, facts: Mapping[str, object], pieces: Pieces) -> list[dict[str, object]]:
+def to_openai_chunks(
+    completion: CompletionRequest, outcome: Outcome, facts: Mapping[str, object], pieces: Pieces
+) -> list[dict[str, object]]:
     """Return the completion as chunks, one per choice, because a canvas is final only when it is complete."""
-    whole = to_openai(wish, outcome, facts, pieces)
+    whole = to_openai(completion, outcome, facts, pieces)
     choices = whole["choices"]
     assert isinstance(choices, list)
     chunks: list[dict[str, object]] = [{**facts, "object": "text_completion", "choices": [choice]} for choice in choices]
-    if wish.with_usage:
+    if completion.with_usage:
         chunks.append({**facts, "object": "text_completion", "choices": [], "usage": whole["usage"]})
     return chunks
 
@@ -185,9 +189,9 @@ def to_mistral(body: dict[str, object], place: Literal["message", "delta"]) -> d
     return {**body, "object": "chat.completion" if place == "message" else "chat.completion.chunk", "choices": messages}
 
 
-def to_llama(wish: Wish, outcome: Outcome, model: str) -> dict[str, object]:
+def to_llama(completion: CompletionRequest, outcome: Outcome, model: str) -> dict[str, object]:
     """Return the body of an infill; with `response_fields`, only those fields, under the requested names."""
-    cut_text = _cuts(wish, outcome)[0][1]
+    cut_text = _cuts(completion, outcome)[0][1]
     done = outcome.done
     n_prompt = done.cache.tokens - done.cache.reused
     writing_ms = done.timings.draft_ms + done.timings.denoise_ms + done.timings.score_ms
@@ -201,7 +205,7 @@ def to_llama(wish: Wish, outcome: Outcome, model: str) -> dict[str, object]:
         "tokens_predicted": cut_text.n_tokens,
         "tokens_evaluated": done.cache.tokens,
         "tokens_cached": done.cache.reused,
-        "generation_settings": {"seed": wish.ask.request.seed},
+        "generation_settings": {"seed": completion.ask.request.seed},
         "prompt": "",
         "has_new_line": "\n" in cut_text.text,
         "truncated": False,
@@ -219,9 +223,9 @@ def to_llama(wish: Wish, outcome: Outcome, model: str) -> dict[str, object]:
             "predicted_per_second": 1000 * cut_text.n_tokens / writing_ms if writing_ms else 0.0,
         },
     }
-    if wish.fields is None:
+    if completion.fields is None:
         return body
-    values = ((path, _at(body, path.split("/"))) for path in wish.fields)
+    values = ((path, _at(body, path.split("/"))) for path in completion.fields)
     return {path: value for path, value in values if value is not None}
 
 
@@ -259,16 +263,16 @@ def _stops(fields: Fields) -> tuple[str, ...]:
     return fields.texts("stop", (), high=64)
 
 
-def _cuts(wish: Wish, outcome: Outcome) -> list[tuple[Candidate, Cut]]:
-    request = wish.ask.request
+def _cuts(completion: CompletionRequest, outcome: Outcome) -> list[tuple[Candidate, Cut]]:
+    request = completion.ask.request
     document = Document("", request.language, request.prefix + request.suffix)
     tree = _syntax(document, len(request.prefix)) if outcome.candidates else None
     polished = (_polished(candidate, request, document, tree) for candidate in outcome.candidates)
     useful = (candidate for candidate in polished if candidate is not None)
-    candidates = tuple(itertools.islice(useful, wish.n))
+    candidates = tuple(itertools.islice(useful, completion.n))
     # These clients read the first choice without checking that there is one.
     return [
-        (candidate, cut(candidate, wish))
+        (candidate, cut(candidate, completion))
         for candidate in candidates or (Candidate(("",), Ranked(doubted=True), finished=False),)
     ]
 

@@ -1,7 +1,7 @@
 """Limit the number of connections, and the time in which each must send its request.
 
 Front ends use the Unix socket and other clients use the port. Each kind has its own budget, so neither can lock out the
-other. An idle connection is closed when a new one needs its place. Knows uvicorn's connections; knows nothing of requests.
+other. An idle connection is closed when a new one needs its place.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The engine process: one per configuration and user. Clients find it by its state file, and it exits when it is unused.
 
-It listens before it loads the model, so that clients can watch the loading. Knows sockets, files and signals. Knows nothing of
-requests (`app`) or models (`worker` receives a loader).
+It listens before it loads the model, so that clients can watch the loading.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from dg_lsp.engine.serve.jobs import Limits
 from dg_lsp.engine.serve.service import BUILD, Service
 from dg_lsp.engine.serve.worker import Load
 from dg_lsp.engine.task import Filler, UserError
-from dg_lsp.wire import PROTOCOL_MAX, PROTOCOL_MIN, meeting
+from dg_lsp.wire import PROTOCOL_MAX, PROTOCOL_MIN, discovery
+from dg_lsp.wire.discovery import DiscoveryError, EngineFiles, EngineId, EngineSettings, State
 from dg_lsp.wire.extras import install_command
-from dg_lsp.wire.meeting import EngineFiles, EngineId, EngineSettings, MeetingError, State
 from dg_lsp.wire.messages import EngineState
 
 log = logging.getLogger("dg_lsp.engine")
@@ -63,7 +62,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class EngineFacts:
     """The facts that decide whether the process unloads its model or exits. Times are in seconds of one clock."""
 
     state: EngineState
@@ -75,39 +74,41 @@ class Moment:
     is_on_gpu: bool = False
 
 
-def next_action(moment: Moment, settings: EngineSettings, now: float) -> tuple[Literal["wait", "unload", "exit"], float | None]:
+def next_action(
+    facts: EngineFacts, settings: EngineSettings, now: float
+) -> tuple[Literal["wait", "unload", "exit"], float | None]:
     """Return the action, and for `wait` the seconds until the next check (None: check when something changes)."""
-    if moment.n_jobs or moment.state == "loading":
+    if facts.n_jobs or facts.state == "loading":
         return "wait", None
     waits: list[float] = []
-    if not moment.n_leases:
-        if moment.stop_when_idle:
+    if not facts.n_leases:
+        if facts.stop_when_idle:
             return "exit", None
-        idle_since = max(moment.last_lease, moment.last_used)
+        idle_since = max(facts.last_lease, facts.last_used)
         # An engine that failed to load is useless, but the client that started it needs time to read the reason.
-        linger_s = FAILED_LINGER_S if moment.state == "failed" else settings.exit_after_s
+        linger_s = FAILED_LINGER_S if facts.state == "failed" else settings.exit_after_s
         if linger_s and now >= idle_since + linger_s:
             return "exit", None
         waits += [idle_since + linger_s - now] if linger_s else []
     # While an editor is open, the model stays on its GPU: loading a large model again after a pause takes too long.
-    if settings.unload_after_s and moment.state == "ready" and not (moment.is_on_gpu and moment.n_leases):
-        if now >= moment.last_used + settings.unload_after_s:
+    if settings.unload_after_s and facts.state == "ready" and not (facts.is_on_gpu and facts.n_leases):
+        if now >= facts.last_used + settings.unload_after_s:
             return "unload", None
-        waits.append(moment.last_used + settings.unload_after_s - now)
+        waits.append(facts.last_used + settings.unload_after_s - now)
     return "wait", min(waits, default=None)
 
 
 def run(options: Options) -> None:
     """Serve requests until a shutdown request or until unused; raise DaemonError when the engine can't run."""
     try:
-        files = meeting.engine_files(options.engine_id)
+        files = discovery.engine_files(options.engine_id)
         logs.write_to(files, detached=options.detached)
         lock = _take_lock(files, options)
         try:
             _run(files, options)
         finally:
             lock.release()
-    except MeetingError as error:
+    except DiscoveryError as error:
         raise DaemonError(str(error)) from error
 
 
@@ -117,11 +118,11 @@ def _run(files: EngineFiles, options: Options) -> None:
     try:
         address, listeners = _listen(files, options)
         token = os.environ.get(TOKEN_VARIABLE) or secrets.token_hex(32)
-        if not meeting.is_token(token):
+        if not discovery.is_token(token):
             raise DaemonError(f"{TOKEN_VARIABLE} must consist of ASCII letters, digits and punctuation, without spaces")
         if len(token) < MIN_TOKEN_CHARS:
             raise DaemonError(f"{TOKEN_VARIABLE} must have at least {MIN_TOKEN_CHARS} characters; create one with {MAKE_TOKEN}")
-        meeting.write_state(files, State(os.getpid(), address, token, BUILD, *options.protocol, options.engine_id))
+        discovery.write_state(files, State(os.getpid(), address, token, BUILD, *options.protocol, options.engine_id))
         log.info("process %d serves %s", os.getpid(), options.engine_id.model)
         _serve(options, token, listeners, on_shutdown=lambda: _remove(files, address))
     finally:
@@ -134,17 +135,17 @@ def _run(files: EngineFiles, options: Options) -> None:
 def loader(engine_id: EngineId, settings: EngineSettings) -> Load:
     """Return the function that loads the model. It imports torch only when called, and only for a local model."""
 
-    def load(say: Callable[[str, float], None]) -> Filler:
+    def load(on_progress: Callable[[str, float], None]) -> Filler:
         module, _, function = (engine_id.filler or USUAL_FILLER).partition(":")
-        say("starting", 0.0)
+        on_progress("starting", 0.0)
         try:
-            return make(getattr(importlib.import_module(module), function), say)
+            return make(getattr(importlib.import_module(module), function), on_progress)
         except ModuleNotFoundError as error:
             name = error.name or module
             remedy = f"install the engine's parts with: {install_command('engine')}"
             raise DaemonError(f"{name} is not installed; {remedy}") from error
 
-    def make(function: Callable[..., Filler], say: Callable[[str, float], None]) -> Filler:
+    def make(function: Callable[..., Filler], on_progress: Callable[[str, float], None]) -> Filler:
         settings_by_name = {"revision": engine_id.revision, "dtype": "" if engine_id.dtype == "auto" else engine_id.dtype}
         options = {name: value for name, value in settings_by_name.items() if value}
         for name in options:
@@ -152,12 +153,14 @@ def loader(engine_id: EngineId, settings: EngineSettings) -> Load:
                 raise DaemonError(f"this model does not support the option {name}")
         # Remote models set their own row limit.
         row_limit = {"rows": settings.rows} if "rows" in inspect.signature(function).parameters else {}
-        return function(engine_id.model, device=engine_id.device, threads=settings.threads, say=say, **options, **row_limit)
+        return function(
+            engine_id.model, device=engine_id.device, threads=settings.threads, on_progress=on_progress, **options, **row_limit
+        )
 
     return load
 
 
-class Server(uvicorn.Server):
+class EngineServer(uvicorn.Server):
     """A server that ends all streams and the model's thread before it waits for connections to close."""
 
     service: Service
@@ -200,7 +203,7 @@ def _serve(options: Options, token: str, listeners: list[socket.socket], on_shut
         timeout_keep_alive=24 * 3600,
         timeout_graceful_shutdown=3,
     )
-    server = Server(config)
+    server = EngineServer(config)
     server.service, server.on_shutdown = service, on_shutdown
     # uvicorn raises the signal again after its shutdown. Ignore it, because our files still have to be removed.
     for name in (signal.SIGINT, signal.SIGTERM):
@@ -211,7 +214,7 @@ def _serve(options: Options, token: str, listeners: list[socket.socket], on_shut
 async def _watch(service: Service, server: uvicorn.Server) -> None:
     while not service.stopping.is_set():
         queue = service.queue
-        moment = Moment(
+        facts = EngineFacts(
             state=queue.status.state,
             n_leases=service.n_leases,
             n_jobs=sum(queue.sizes()),
@@ -220,7 +223,7 @@ async def _watch(service: Service, server: uvicorn.Server) -> None:
             stop_when_idle=service.stop_when_idle,
             is_on_gpu=service.worker.is_on_gpu(),
         )
-        action, wait_s = next_action(moment, service.settings, time.monotonic())
+        action, wait_s = next_action(facts, service.settings, time.monotonic())
         if action == "exit":
             break
         if action == "unload":
@@ -236,10 +239,10 @@ def _ignore_signal(_signal: int, _frame: FrameType | None) -> None:
     pass
 
 
-def _take_lock(files: EngineFiles, options: Options) -> meeting.Lock:
+def _take_lock(files: EngineFiles, options: Options) -> discovery.Lock:
     give_up = time.monotonic() + (LOCK_PATIENCE_S if options.detached else 0.0)
-    while (lock := meeting.hold(files.lock)) is None:
-        state = meeting.read_state(files)
+    while (lock := discovery.hold(files.lock)) is None:
+        state = discovery.read_state(files)
         # The lock's owner may be exiting, because our client could not reach it. An owner that listens is not exiting.
         if time.monotonic() >= give_up or (state is not None and _listens(state.address)):
             who = f" (process {state.pid})" if state else ""
@@ -257,8 +260,8 @@ def _listens(address: str) -> bool:
 
 
 def _listen(files: EngineFiles, options: Options) -> tuple[str, list[socket.socket]]:
-    """Return the address for the state file and the listening sockets; raise DaemonError or MeetingError."""
-    path = meeting.socket_path(files)
+    """Return the address for the state file and the listening sockets; raise DaemonError or DiscoveryError."""
+    path = discovery.socket_path(files)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
     try:
@@ -267,7 +270,7 @@ def _listen(files: EngineFiles, options: Options) -> tuple[str, list[socket.sock
         listener.bind(str(path))
     except OSError as error:
         listener.close()
-        raise meeting.unusable(path, error) from error
+        raise discovery.unusable(path, error) from error
     finally:
         os.umask(before)
     address, listeners = str(path), [listener]

@@ -1,7 +1,4 @@
-"""The engine's log: private, without the user's code, limited in size and in repeated lines.
-
-Knows files and logging; knows nothing of what is logged.
-"""
+"""The engine's log: private, without the user's code, limited in size and in repeated lines."""
 
 from __future__ import annotations
 
@@ -17,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from dg_lsp.wire import meeting
-from dg_lsp.wire.meeting import EngineFiles
+from dg_lsp.wire import discovery
+from dg_lsp.wire.discovery import EngineFiles
 from dg_lsp.wire.visible import LogFormatter
 
 # At most this many lines with the same start are written per minute. The next line says how many were omitted.
@@ -73,7 +70,7 @@ class Rolling(logging.handlers.RotatingFileHandler):
 
     def __init__(self, path: Path, *, takes_output: bool) -> None:
         self._takes_output = takes_output
-        super().__init__(path, maxBytes=meeting.MAX_LOG_BYTES, backupCount=1, encoding="utf-8", errors="backslashreplace")
+        super().__init__(path, maxBytes=discovery.MAX_LOG_BYTES, backupCount=1, encoding="utf-8", errors="backslashreplace")
 
     def doRollover(self) -> None:  # noqa: N802 -- logging defines the name
         """Start a new file, and redirect standard output and error to it if `takes_output` is set."""
@@ -89,11 +86,11 @@ class Rolling(logging.handlers.RotatingFileHandler):
 
 
 def write_to(files: EngineFiles, *, detached: bool) -> None:
-    """Log to the engine's log file, and to standard error unless `detached`. Raises MeetingError."""
+    """Log to the engine's log file, and to standard error unless `detached`. Raises DiscoveryError."""
     try:
         handlers: list[logging.Handler] = [Rolling(files.log, takes_output=detached)]
     except OSError as error:
-        raise meeting.unusable(files.log, error) from error
+        raise discovery.unusable(files.log, error) from error
     if not detached:
         handlers.append(logging.StreamHandler(sys.stderr))
     seldom = Seldom()

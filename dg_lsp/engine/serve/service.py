@@ -1,6 +1,6 @@
 """One engine as its clients see it: its queue and worker, its leases, facts and metrics.
 
-Runs on the event loop; the worker's thread reaches it only through the loop. Knows nothing of routes or sockets.
+Runs on the event loop; the worker's thread reaches it only through the loop.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dg_lsp.engine.model.fit import memory
 from dg_lsp.engine.serve.jobs import Limits, Queue
 from dg_lsp.engine.serve.worker import Load, Worker
 from dg_lsp.wire import build
-from dg_lsp.wire.meeting import EngineId, EngineSettings
+from dg_lsp.wire.discovery import EngineId, EngineSettings
 from dg_lsp.wire.messages import PROTOCOL_MAX, PROTOCOL_MIN, Bye, Done, Event, Problem, Status
 
 BUILD = build.current()

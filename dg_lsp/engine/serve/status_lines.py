@@ -1,14 +1,14 @@
 """Describe a running engine, or that none runs, for `dg-lsp engine status` and `start`.
 
-Knows what an engine reports of itself. Sends no requests and prints nothing.
+Sends no requests and prints nothing.
 """
 
 from __future__ import annotations
 
 from dg_lsp.core.wording import counted
 from dg_lsp.wire import build
+from dg_lsp.wire.discovery import State
 from dg_lsp.wire.inspection import EngineReport
-from dg_lsp.wire.meeting import State
 
 
 def facts_of(report: EngineReport, model: str) -> dict[str, object]:

@@ -1,7 +1,7 @@
 """Run the queue's jobs one step at a time, on the only thread that uses the model.
 
 A step is never interrupted. Between steps, the worker checks cancellations, deadlines and the queue. It also loads and
-unloads the model. Knows the model as a `Filler`. Knows nothing of HTTP or tensors.
+unloads the model.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dataclasses import replace
 
 from dg_lsp.core.values import Candidate
 from dg_lsp.engine.serve.jobs import Job, Queue
-from dg_lsp.engine.task import Filler, Say, UserError
+from dg_lsp.engine.task import Filler, OnProgress, UserError
 from dg_lsp.wire.messages import Draft, Found, Reason, Status
 
 log = logging.getLogger("dg_lsp.engine")
 
 DRAFT_EVERY_S = 0.03
-Load = Callable[[Say], Filler]
+Load = Callable[[OnProgress], Filler]
 
 
 class Worker:

@@ -1,15 +1,13 @@
 """Lay holes out as canvases, in the states in which a canvas is filled, and pack them into rows of one length.
 
 A canvas is the last token before the gap, the gap, and the held tokens after it. A position of the gap is open, open with a
-hint, or a token. Its loss is that of the true token, which is the delete token behind the answer's end. The states:
+hint, or a token. Its loss is that of the true token, or the delete token after the answer's end. The states:
 
 * masks: all is open;
 * some: some tokens are right, the rest is open;
 * guesses: some tokens are right, the rest has hints: what the causal pass would write at each place after the true text;
 * draft: the hints are the causal model's own continuation;
 * own: the canvas's first pass from masks wrote the tokens that it was sure of, and hints for the rest.
-
-Knows token ids and passes. Knows nothing of files or optimizers.
 
 Shapes: W windows, L tokens of a window, R rows of C positions, N positions with a loss.
 """
@@ -33,7 +31,7 @@ State = Literal["masks", "some", "guesses", "draft", "own"]
 GAPS = (8, 16, 24, 32)
 ROW = 96  # positions of a row, which several canvases share
 DRAFT_TOKENS = 16
-BEHIND_END = 0.1  # the weight of a loss behind the first delete token
+AFTER_END = 0.1  # the weight of a loss after the first delete token
 NO_HINT = -1
 
 
@@ -104,7 +102,7 @@ def masked(passes: LlamaPasses, canvas: Canvas) -> Canvas:
     canvas.ids = passes.open_ids(len(canvas.body))
     canvas.hints = [NO_HINT] * len(canvas.body)
     n = len(canvas.hole.answer)
-    canvas.weights = [BEHIND_END if place > n else 1.0 for place in range(len(canvas.body))]
+    canvas.weights = [AFTER_END if place > n else 1.0 for place in range(len(canvas.body))]
     return canvas
 
 

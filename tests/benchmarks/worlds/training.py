@@ -4,9 +4,9 @@ The windows are those of a checkpoint that knows no infilling, in the order of t
 the hole, the text before it, and then all that follows, answer and suffix in one. A canvas begins anywhere in the text
 that counts, in the second stage also ends anywhere, and is noised everywhere, as DiffusionGemma was trained (arXiv
 2608.00146). Nothing is ever held, no length is ever marked. The variant with a delete token goes on from there as
-`dg_lsp.train` does: a gap padded with delete tokens, the suffix held.
+`tests.trainer` does: a gap padded with delete tokens, the suffix held.
 
-Knows the language and `dg_lsp.train`. Knows nothing of how lengths are found.
+Knows the language and `tests.trainer`. Knows nothing of how lengths are found.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from dg_lsp.engine.model.loading import load_model
 from dg_lsp.engine.model.passes import Passes
 from dg_lsp.engine.model.profile import FILE, Profile, Sampling, dump
-from dg_lsp.train.loop import mixed_loss
-from dg_lsp.train.objective import CanvasBatch, CausalBatch
-from dg_lsp.train.precision import dtype_of
-from dg_lsp.train.shape import Shape, build
-from dg_lsp.train.tokenizer import RESERVED, SPECIAL
-from dg_lsp.train.windows import BOS, DELETE, EOS, N_SPECIAL, PAD, PRE, SUF
+from dg_lsp.train.canvas.loop import dtype_of
 from tests.benchmarks.worlds import language
 from tests.benchmarks.worlds.language import ALPHABET, MAX_SUFFIX, Hole
+from tests.trainer.loop import mixed_loss
+from tests.trainer.objective import CanvasBatch, CausalBatch
+from tests.trainer.shape import Shape, build
+from tests.trainer.tokenizer import RESERVED, SPECIAL
+from tests.trainer.windows import BOS, DELETE, EOS, N_SPECIAL, PAD, PRE, SUF
 
 CANVAS = 80
 HELD = 16
@@ -204,7 +204,7 @@ def begin(plan: Plan) -> Any:
     return build(SHAPE)
 
 
-def train(model: Any, plan: Plan, *, say: Callable[[str], None] = print) -> Any:
+def train(model: Any, plan: Plan, *, on_message: Callable[[str], None] = print) -> Any:
     """Return the model, trained. Each stage begins with fresh optimizers."""
     passes, seed, began = Passes(model.train()), plan.seed * 4, time.monotonic()
     if plan.is_compiled:
@@ -231,7 +231,7 @@ def train(model: Any, plan: Plan, *, say: Callable[[str], None] = print) -> Any:
                 canvas, causal = (total / SAID_EVERY for total in sums)
                 sums = [0.0, 0.0]
                 seconds = time.monotonic() - began
-                say(f"step {step}, {stage}, {seconds:.0f} s: canvas {canvas:.3f}, causal {causal:.3f}")
+                on_message(f"step {step}, {stage}, {seconds:.0f} s: canvas {canvas:.3f}, causal {causal:.3f}")
     return model.eval().requires_grad_(False)
 
 
@@ -262,7 +262,7 @@ def _optimizers(model: Any, plan: Plan) -> Iterator[torch.optim.Optimizer]:
     yield torch.optim.AdamW(rest, lr=plan.embedding_rate, betas=(0.9, 0.98), weight_decay=0.0)
 
 
-def made(cache: Path, *, delete: bool, say: Callable[[str], None] = print) -> Path:
+def made(cache: Path, *, delete: bool, on_message: Callable[[str], None] = print) -> Path:
     """Return the folder of the checkpoint without a delete token, or of its continuation with one; train what is missing.
 
     The one without is shipped: `SHIPPED` says of what it was made.
@@ -274,12 +274,12 @@ def made(cache: Path, *, delete: bool, say: Callable[[str], None] = print) -> Pa
     if (folder / FILE).exists():
         return folder
     if delete:
-        loaded = load_model(str(made(cache, delete=False, say=say)), device="cpu", threads=1, dtype="float32")
+        loaded = load_model(str(made(cache, delete=False, on_message=on_message)), device="cpu", threads=1, dtype="float32")
         model = _trainable(loaded.diffusion.model)
     else:
         model = begin(plan)
-    say(f"training {folder.name}")
-    save(train(model, plan, say=say), folder, PROFILE)
+    on_message(f"training {folder.name}")
+    save(train(model, plan, on_message=on_message), folder, PROFILE)
     (folder / MADE_OF).write_text(mark(plan) + "\n", encoding="utf-8")
     return folder
 

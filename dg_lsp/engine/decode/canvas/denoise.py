@@ -4,7 +4,7 @@ Each step holds the known tokens in three places: on the canvas, in the logits (
 the self-conditioning, as certainties. Accepted tokens are not frozen, because freezing breaks this model (research on
 DiffusionGemma's sampler, arXiv 2608.00146); each step decides acceptance again. If the checkpoint has a delete token, a
 position that predicts it confidently twice in a row leaves the canvas, and the positions right of it move left (DreamOn,
-arXiv 2602.01326). `reference` states the same rule in a readable form. A test checks that both give equal tokens.
+arXiv 2602.01326). `tests/engine/reference.py` states the rule plainly; a test checks that both give equal tokens.
 
 A step has two halves, `ask` and `take`, so that several requests can share the pass between them. `fixed_step` takes whole
 steps on a GPU instead; `inputs` and `note` are for that.
@@ -155,7 +155,7 @@ def advanced(
     """Return the rows' state after one step: accept and renoise positions, delete some, and find the rows that settle.
 
     All shapes are those of the state, whatever its values, so that a GPU can record it as a graph. The rule is that of
-    `reference`.
+    `tests/engine/reference.py`.
     """
     free = state.free
     best = torch.where(free, predicted.top_ids[..., 0], state.ids)

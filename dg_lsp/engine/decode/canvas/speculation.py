@@ -6,7 +6,7 @@ decoding, arXiv 2408.05636). So the text is the greedy causal draft, in a fracti
 on the canvas. An answer may end where the text continues with the suffix. A joint pass scores the starts of the suffix that
 the causal model considers possible. The best of these lengths get a canvas that holds the suffix.
 
-`reference.speculate` states the same rule in a readable form. Knows logits and token ids. Knows nothing of text, or
+`speculate` in `tests/engine/reference.py` states the same rule plainly. Knows logits and token ids. Knows nothing of text, or
 of how passes are run.
 """
 

@@ -43,7 +43,7 @@ def anything(_ids: Sequence[int]) -> Sequence[int]:
 
 
 @dataclass(slots=True)
-class Draft:
+class CausalDraft:
     """A continuation: its tokens, their log-probabilities under the model alone, and that of the end token after them.
 
     `end` is None if no pass has read the last token. `stop` is the token that ended the draft, or None; it is not in `ids`.
@@ -58,7 +58,7 @@ class Draft:
     heads: list[float] = field(default_factory=list)
     stop: int | None = None
     nodes: list[int] = field(default_factory=lambda: [ROOT])  # of the prefix's last token, and of the tokens read
-    source: Draft | None = None  # the draft of which it is a branch
+    source: CausalDraft | None = None  # the draft of which it is a branch
     file: FileModel | None = None
     joints: list[float] = field(default_factory=list)
     is_finished: bool = False
@@ -86,7 +86,7 @@ def drafts(
     alone: bool = False,
     branches: int = 0,
     most_behind: float = math.inf,
-) -> Generator[list[Draft], bool | None, list[Draft]]:
+) -> Generator[list[CausalDraft], bool | None, list[CausalDraft]]:
     """Return at most `rows` greedy continuations of at most `most` tokens, each with another likely first token.
 
     They follow the root of `tree`. Only the tokens that `allowed` returns may follow, and `banned` tokens are never written. A
@@ -126,7 +126,7 @@ def drafts(
         starts = reading.chances[0].topk(min(n_starts, logits.shape[-1]))
         for token, value in zip(starts.indices.tolist(), starts.values.tolist(), strict=True):
             if value > 0:
-                draft = Draft([token], [reading.logp(0, token)], reading.end(0), reading.heads(0), file=source)
+                draft = CausalDraft([token], [reading.logp(0, token)], reading.end(0), reading.heads(0), file=source)
                 draft.joints = [math.log(value)]
                 beams.append(_Beam(draft, n_others))
                 beams[-1].learn(reading, 0, 0, limits)
@@ -135,7 +135,7 @@ def drafts(
         finished = [beam.draft for beam in beams if beam.draft.is_finished]
         beams = [beam for beam in beams if not any(_is_behind(beam.draft, other, most_behind) for other in finished)]
         own = [beam.draft for beam in beams]
-        others: list[Draft] = []
+        others: list[CausalDraft] = []
         for draft, likeliest in zip(own, _likeliest_branches(beams, branches, limits), strict=True):
             if draft.is_finished:
                 least, longest = draft.joint - most_behind, MOST_MORE + MOST_TIMES * len(draft.ids)
@@ -165,7 +165,7 @@ class _Limits:
     is_over: Callable[[Sequence[int]], bool]
     ahead: FileModel | None
 
-    def check(self, draft: Draft) -> None:
+    def check(self, draft: CausalDraft) -> None:
         """Finish the draft if its last token is a stop, or the last that it may have."""
         if self.is_over(draft.ids):
             draft.is_finished, draft.stop = True, draft.ids.pop()
@@ -206,7 +206,7 @@ class _Reading:
 class _Option(NamedTuple):
     """The start of a branch: its joint log-probability, its place in the draft, and the token there.
 
-    `logp` and `end` are as in `Draft`.
+    `logp` and `end` are as in `CausalDraft`.
     """
 
     joint: float
@@ -219,12 +219,12 @@ class _Option(NamedTuple):
 class _Beam:
     """A draft, the branches that may start from it, and those that have started."""
 
-    def __init__(self, draft: Draft, n_others: int) -> None:
+    def __init__(self, draft: CausalDraft, n_others: int) -> None:
         """Begin with a draft of one token. It keeps the `n_others` likeliest tokens of each place."""
         self.draft = draft
         self._n_others = n_others
         self._options: list[_Option] = []
-        self._started: dict[tuple[int, int], Draft] = {}
+        self._started: dict[tuple[int, int], CausalDraft] = {}
 
     def learn(self, reading: _Reading, row: int, place: int, limits: _Limits) -> None:
         """Keep the likeliest tokens of each place from `place` to the draft's end, which the rows from `row` on predict."""
@@ -243,9 +243,9 @@ class _Beam:
                 if value > 0
             ]
 
-    def branches(self, count: int, limits: _Limits, taken: set[tuple[int, ...]]) -> list[Draft]:
+    def branches(self, count: int, limits: _Limits, taken: set[tuple[int, ...]]) -> list[CausalDraft]:
         """Return the likeliest branches so far whose starts are not in `taken`, and add their starts to it."""
-        likeliest: list[Draft] = []
+        likeliest: list[CausalDraft] = []
         self._options.sort(reverse=True)
         for option in self._options:
             if len(likeliest) == count:
@@ -263,12 +263,12 @@ class _Beam:
         if self.draft.stop is not None:
             yield (*self.draft.ids, STOP)
 
-    def _branch(self, option: _Option, limits: _Limits) -> Draft:
+    def _branch(self, option: _Option, limits: _Limits) -> CausalDraft:
         """Return the branch, which may have started before. A better one may have stopped it in between."""
         _, place, token, logp, end = option
         if (place, token) not in self._started:
             draft, joints = self.draft, self.draft.joints[:place]
-            branch = Draft([*draft.ids[:place], token], [*draft.logps[:place], logp], end, draft.heads[: place + 1])
+            branch = CausalDraft([*draft.ids[:place], token], [*draft.logps[:place], logp], end, draft.heads[: place + 1])
             branch.nodes, branch.source, branch.file = draft.nodes[: place + 1], draft, draft.file
             branch.joints = [*joints, option.joint - sum(joints)]
             limits.check(branch)
@@ -276,7 +276,7 @@ class _Beam:
         return self._started[place, token]
 
 
-def _likeliest_branches(beams: Sequence[_Beam], count: int, limits: _Limits) -> list[list[Draft]]:
+def _likeliest_branches(beams: Sequence[_Beam], count: int, limits: _Limits) -> list[list[CausalDraft]]:
     """Return the likeliest branches so far of each draft, of which no two have the same start."""
     if not count:
         return [[] for _ in beams]
@@ -292,11 +292,11 @@ def _with_one_stop(chances: Tensor, stop_ids: Tensor) -> Tensor:
     return chances.index_fill(1, stop_ids, 0.0).scatter_(1, stop_ids[likeliest], values)
 
 
-def _is_behind(draft: Draft, other: Draft, most_behind: float) -> bool:
+def _is_behind(draft: CausalDraft, other: CausalDraft, most_behind: float) -> bool:
     return draft.file is other.file and other.joint - draft.joint > most_behind
 
 
-def _step(passes: Family, tree: Tree, beams: Sequence[_Beam], live: Sequence[Draft], limits: _Limits) -> None:
+def _step(passes: Family, tree: Tree, beams: Sequence[_Beam], live: Sequence[CausalDraft], limits: _Limits) -> None:
     """Write the next token of each live draft, and of the beams' drafts the next tokens that the file predicts."""
     beam_by_draft = {id(beam.draft): beam for beam in beams}
     ahead = [_ahead(draft, limits) for draft in live]
@@ -323,7 +323,7 @@ def _step(passes: Family, tree: Tree, beams: Sequence[_Beam], live: Sequence[Dra
         row += len(more) + 1
 
 
-def _ahead(draft: Draft, limits: _Limits) -> list[int]:
+def _ahead(draft: CausalDraft, limits: _Limits) -> list[int]:
     """Return the predicted tokens to read after the draft's last token. A draft's final token need not be read."""
     most = BRANCH_AHEAD if draft.source else MAX_AHEAD
     room = min(most, limits.most - len(draft.ids) - 1)
@@ -350,7 +350,7 @@ def _of_source(ids: Sequence[int], source: Sequence[int]) -> Sequence[int]:
     return source[min(places, key=lambda place: abs(place - len(ids) + 1)) + 1 :] if places else ()
 
 
-def _read(passes: Family, tree: Tree, live: Sequence[Draft], ahead: Sequence[Sequence[int]], limits: _Limits) -> _Reading:
+def _read(passes: Family, tree: Tree, live: Sequence[CausalDraft], ahead: Sequence[Sequence[int]], limits: _Limits) -> _Reading:
     """Return what follows each draft's last token and its predicted tokens, one draft after another."""
     pairs = list(zip(live, ahead, strict=True))
     rows = tree.grow((draft.nodes[-1], [draft.ids[-1], *more]) for draft, more in pairs)

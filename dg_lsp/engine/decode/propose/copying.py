@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from dg_lsp.core import placeholders
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.decode.file_model import FileModel
-from dg_lsp.engine.decode.fill import Fill
+from dg_lsp.engine.decode.fill import FillInput
 from dg_lsp.engine.decode.filling import Filling, Proposing
 from dg_lsp.engine.decode.propose import copies
 from dg_lsp.engine.decode.rank import Proposal
@@ -36,7 +36,7 @@ def propose(filling: Filling) -> Proposing:
             yield Proposal(text, "copy", left=copy.left, right=copy.right)
 
 
-def rest_of_previous(fill: Fill) -> str:
+def rest_of_previous(fill: FillInput) -> str:
     """Return the rest of an earlier answer for the only hole, no longer than a copy; "" if there is none."""
     previous, hole = fill.request.previous, fill.request.holes[0]
     if fill.n_holes > 1 or not previous.strip():
@@ -44,7 +44,7 @@ def rest_of_previous(fill: Fill) -> str:
     return fill.of_draft(copies.shortened(previous, block=hole.block))
 
 
-def file_model(fill: Fill, weight: float) -> FileModel | None:
+def file_model(fill: FillInput, weight: float) -> FileModel | None:
     """Return the model of the text around the hole, with this weight beside the causal model; None if it has none.
 
     Healed tokens are omitted, because the gap writes them.

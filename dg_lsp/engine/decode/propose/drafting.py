@@ -9,10 +9,10 @@ import math
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 
 from dg_lsp.engine.decode import layout
-from dg_lsp.engine.decode.fill import Fill
+from dg_lsp.engine.decode.fill import FillInput
 from dg_lsp.engine.decode.filling import Filling, Live, Proposing
 from dg_lsp.engine.decode.propose import causal, copying
-from dg_lsp.engine.decode.propose.causal import Draft
+from dg_lsp.engine.decode.propose.causal import CausalDraft
 from dg_lsp.engine.decode.rank import Proposal
 from dg_lsp.engine.decode.scoring import Scorer
 from dg_lsp.engine.model.tree import Tree
@@ -33,7 +33,7 @@ def propose(filling: Filling) -> Proposing:
     is_off = fill.n_holes > 1 or not fill.switches.causal or not fill.profile.causal_rows
     if is_off or filling.lengths is not None or not _pays(filling):
         return
-    written: list[Draft] = []
+    written: list[CausalDraft] = []
     filling.scorer.prepare([proposal.text for proposal in filling.proposals])
     if filling.live is None:
         filling.live = Live(
@@ -74,7 +74,7 @@ def _pays(filling: Filling) -> bool:
     return draft_ms <= min(left_ms, canvas_ms)
 
 
-def _drafts(fill: Fill, tree: Tree, scorer: Scorer) -> Generator[list[Draft], bool | None, list[Draft]]:
+def _drafts(fill: FillInput, tree: Tree, scorer: Scorer) -> Generator[list[CausalDraft], bool | None, list[CausalDraft]]:
     """Return the drafts, as `causal.drafts` does.
 
     Within a line there is one that starts with the likeliest token, because its branches start with other likely tokens too.
@@ -104,7 +104,7 @@ def _drafts(fill: Fill, tree: Tree, scorer: Scorer) -> Generator[list[Draft], bo
     )
 
 
-def _results(fill: Fill, written: Sequence[Draft], scorer: Scorer) -> list[Proposal]:
+def _results(fill: FillInput, written: Sequence[CausalDraft], scorer: Scorer) -> list[Proposal]:
     """Return the distinct texts of drafts. The scorer learns the log-probabilities that drafting computed."""
     end, line_ends = _stops(fill)
     results: dict[str, Proposal] = {}
@@ -123,7 +123,7 @@ def _results(fill: Fill, written: Sequence[Draft], scorer: Scorer) -> list[Propo
     return list(results.values())
 
 
-def _end_of(fill: Fill, end: Collection[int]) -> Callable[[Sequence[int]], bool]:
+def _end_of(fill: FillInput, end: Collection[int]) -> Callable[[Sequence[int]], bool]:
     """Return the function that tells whether a draft's last token ends it, for a draft that writes typed text again.
 
     Within a line it is a line end behind the typed text. A block ends before a line that is indented less than the hole.
@@ -143,7 +143,7 @@ def _end_of(fill: Fill, end: Collection[int]) -> Callable[[Sequence[int]], bool]
     return is_over
 
 
-def _shorter(fill: Fill, draft: Draft, text: str) -> Iterator[str]:
+def _shorter(fill: FillInput, draft: CausalDraft, text: str) -> Iterator[str]:
     """Yield the starts of a draft after which the suffix may come, for a model without a token that ends an answer.
 
     In a block, they end with a line. The likeliest come first, by the probability of the suffix's first token.
@@ -160,18 +160,18 @@ def _shorter(fill: Fill, draft: Draft, text: str) -> Iterator[str]:
             yield start
 
 
-def _text_so_far(fill: Fill, draft: Draft) -> str:
+def _text_so_far(fill: FillInput, draft: CausalDraft) -> str:
     """Return the text of a causal draft that may still be written."""
     return fill.of_draft(layout.answer(fill.vocabulary, draft.ids, fill.sheet.heal))
 
 
-def _stops(fill: Fill) -> tuple[set[int], set[int]]:
+def _stops(fill: FillInput) -> tuple[set[int], set[int]]:
     """Return the tokens that end an answer, and those that end the line of an answer within one line."""
     end = {fill.sheet.end} if fill.sheet.end is not None else set(fill.vocabulary.special)
     return end, set() if fill.is_block else set(fill.vocabulary.with_newline)
 
 
-def _text(fill: Fill, draft: Draft, end: Collection[int], line_ends: Collection[int]) -> str:
+def _text(fill: FillInput, draft: CausalDraft, end: Collection[int], line_ends: Collection[int]) -> str:
     """Return a causal draft's text, without a copy of the suffix unless the draft ended with an end token."""
     has_ended = draft.stop is not None and draft.stop in end
     # A token with a line end may contain text before it.

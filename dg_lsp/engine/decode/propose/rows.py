@@ -14,7 +14,7 @@ from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import Candidate, RowKind
 from dg_lsp.engine.decode import layout
 from dg_lsp.engine.decode.canvas.denoise import Reading, Row, TokenLimits
-from dg_lsp.engine.decode.fill import Fill
+from dg_lsp.engine.decode.fill import FillInput
 from dg_lsp.engine.decode.pace import LEAST_STEPS
 from dg_lsp.engine.decode.rank import Proposal
 from dg_lsp.engine.decode.resources import MAX_ROWS
@@ -40,7 +40,7 @@ class PlannedRow:
     right: int = 0
 
 
-def planned(fill: Fill, drafts: Sequence[Proposal], lengths: Sequence[int] | None = None) -> list[PlannedRow]:
+def planned(fill: FillInput, drafts: Sequence[Proposal], lengths: Sequence[int] | None = None) -> list[PlannedRow]:
     """Return the rows to denoise: noise of each gap length, then drafts if the checkpoint corrects them.
 
     `lengths` are the results of a length search. None means no search, and the profile's lengths are used.
@@ -51,13 +51,13 @@ def planned(fill: Fill, drafts: Sequence[Proposal], lengths: Sequence[int] | Non
     return [*rows, *_draft_rows(fill, drafts, len(rows))]
 
 
-def corrected(fill: Fill, drafts: Sequence[Proposal], first_number: int) -> list[PlannedRow]:
+def corrected(fill: FillInput, drafts: Sequence[Proposal], first_number: int) -> list[PlannedRow]:
     """Return the rows that correct drafts, numbered from `first_number`."""
     return list(_draft_rows(fill, drafts, first_number))
 
 
 def affordable(
-    fill: Fill, planned_rows: Sequence[PlannedRow], left_ms: float, step_ms: Callable[[int], float | None]
+    fill: FillInput, planned_rows: Sequence[PlannedRow], left_ms: float, step_ms: Callable[[int], float | None]
 ) -> list[PlannedRow]:
     """Return as many of the rows as can settle in the time left, at least one.
 
@@ -75,7 +75,7 @@ def affordable(
     return planned
 
 
-def _settling_ms(fill: Fill, planned_rows: Sequence[PlannedRow], step_ms: Callable[[int], float | None]) -> float | None:
+def _settling_ms(fill: FillInput, planned_rows: Sequence[PlannedRow], step_ms: Callable[[int], float | None]) -> float | None:
     """Return the expected milliseconds until the rows settle, with unlikely lengths dropped on the way."""
     width = max(len(planned.row.ids) for planned in planned_rows)
     n_rows, n_steps = len(planned_rows), min(LEAST_STEPS, max(planned.row.steps for planned in planned_rows))
@@ -85,12 +85,12 @@ def _settling_ms(fill: Fill, planned_rows: Sequence[PlannedRow], step_ms: Callab
     return None if before is None or behind is None else n_before * before + (n_steps - n_before) * behind
 
 
-def token_limits(fill: Fill) -> TokenLimits:
+def token_limits(fill: FillInput) -> TokenLimits:
     """Return the limits for the tokens of the gaps."""
     return TokenLimits(fill.tokens.regular, fill.banned_tokens(), fill.first_tokens(), fill.delete)
 
 
-def _noise_rows(fill: Fill, n_drafts: int, lengths: Sequence[int], most: int) -> Iterator[PlannedRow]:
+def _noise_rows(fill: FillInput, n_drafts: int, lengths: Sequence[int], most: int) -> Iterator[PlannedRow]:
     """Yield rows of noise: at most `most`, but at least one per length unless the drafts suffice."""
     if not lengths or (not fill.switches.noise and fill.n_holes == 1):
         return
@@ -107,7 +107,7 @@ def _noise_rows(fill: Fill, n_drafts: int, lengths: Sequence[int], most: int) ->
         yield PlannedRow(Row(ids, free, steps, seed(fill, number), greedy=round_number == 0), "noise", gaps)
 
 
-def _draft_rows(fill: Fill, drafts: Sequence[Proposal], first_number: int) -> Iterator[PlannedRow]:
+def _draft_rows(fill: FillInput, drafts: Sequence[Proposal], first_number: int) -> Iterator[PlannedRow]:
     """Yield a row for each distinct draft, with room to make it longer if the checkpoint has a delete token.
 
     Tokens with a low causal probability start as noise, and the probabilities condition the first step.
@@ -142,12 +142,12 @@ def _doubts(draft: Proposal, n_draft: int, width: int) -> tuple[tuple[float, ...
     return (*chances, *[0.0] * rest), (*(chance < SURE for chance in chances), *[False] * rest)
 
 
-def seed(fill: Fill, number: int) -> int:
+def seed(fill: FillInput, number: int) -> int:
     """Return the seed of a request's row from the row's number."""
     return (fill.request.seed * 1000 + number) & LARGEST_SEED
 
 
-def _canvas(fill: Fill, drafts: Sequence[Sequence[int]], length: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _canvas(fill: FillInput, drafts: Sequence[Sequence[int]], length: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return a canvas's ids, with drafts padded by delete tokens, and the gap of each position (-1: held)."""
     sheet = fill.sheet
     padding = sheet.delete if sheet.delete is not None else fill.tokens.regular[0]
@@ -163,12 +163,12 @@ def _canvas(fill: Fill, drafts: Sequence[Sequence[int]], length: int) -> tuple[t
     return (*ids, *tail), (*gaps, *[-1] * len(tail))
 
 
-def texts(fill: Fill, planned_row: PlannedRow, reading: Reading) -> tuple[str, ...]:
+def texts(fill: FillInput, planned_row: PlannedRow, reading: Reading) -> tuple[str, ...]:
     """Return each hole's text in a row's reading."""
     return tuple(text for text, _ in _parts(fill, planned_row, reading))
 
 
-def _parts(fill: Fill, planned_row: PlannedRow, reading: Reading) -> Iterator[tuple[str, tuple[float, ...]]]:
+def _parts(fill: FillInput, planned_row: PlannedRow, reading: Reading) -> Iterator[tuple[str, tuple[float, ...]]]:
     """Yield the text of each hole, with the canvas's probability of each of its tokens."""
     for gap in range(fill.n_holes):
         places = [index for index, place in enumerate(reading.places) if planned_row.gaps[place] == gap]
@@ -181,19 +181,19 @@ def _parts(fill: Fill, planned_row: PlannedRow, reading: Reading) -> Iterator[tu
         yield part, tuple(reading.chances[index] for index in places)
 
 
-def _n_tokens(fill: Fill, ids: Sequence[int], n_bytes: int) -> int:
+def _n_tokens(fill: FillInput, ids: Sequence[int], n_bytes: int) -> int:
     """Return the number of tokens that the first `n_bytes` bytes of the ids' text come from."""
     ends = itertools.accumulate(len(fill.vocabulary.pieces[token]) for token in ids)
     return sum(1 for end in (0, *ends) if end < n_bytes)
 
 
-def result(fill: Fill, planned_row: PlannedRow, reading: Reading) -> Proposal:
+def result(fill: FillInput, planned_row: PlannedRow, reading: Reading) -> Proposal:
     """Return the result of a single hole's row, not yet scored."""
     [text] = texts(fill, planned_row, reading)
     return Proposal(text, planned_row.kind, entropy=reading.entropy, left=planned_row.left, right=planned_row.right)
 
 
-def evidence(fill: Fill, planned_row: PlannedRow, reading: Reading, steps: int) -> Evidence:
+def evidence(fill: FillInput, planned_row: PlannedRow, reading: Reading, steps: int) -> Evidence:
     """Return the evidence of a row with several holes; its `order` is only the mean probability of its tokens."""
     parts = list(_parts(fill, planned_row, reading))
     chances = [chance for _, by_token in parts for chance in by_token]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dg_lsp.engine.decode import layout
 from dg_lsp.engine.decode.canvas.denoise import TokenLimits
 from dg_lsp.engine.decode.canvas.speculation import CausalText, Gap, Speculate, Speculation
-from dg_lsp.engine.decode.fill import Fill
+from dg_lsp.engine.decode.fill import FillInput
 from dg_lsp.engine.decode.filling import Filling, Live, Proposing
 from dg_lsp.engine.decode.pace import LEAST_STEPS
 from dg_lsp.engine.decode.propose.rows import LARGEST_SEED
@@ -26,7 +26,7 @@ def propose(filling: Filling) -> Proposing:
     yield from LengthSearch(filling).run()
 
 
-def applies(fill: Fill) -> bool:
+def applies(fill: FillInput) -> bool:
     """Return whether a fill needs a length search: it has one hole, no delete token and no fixed gap length."""
     return fill.n_holes == 1 and fill.delete is None and not fill.switches.gap and fill.switches.noise
 
@@ -149,7 +149,7 @@ class LengthSearch:
         return layout.answer(self._fill.vocabulary, ids, self._fill.sheet.heal)
 
 
-def _gap(fill: Fill, tail: tuple[int, ...], ends: tuple[int, ...]) -> Gap:
+def _gap(fill: FillInput, tail: tuple[int, ...], ends: tuple[int, ...]) -> Gap:
     sampling, budget = fill.profile.sampling, fill.request.budget
     steps = budget.steps or (sampling.block_steps if fill.is_block else sampling.line_steps)
     longest = fill.profile.canvas_tokens - len(fill.sheet.tail)  # the held suffix needs room

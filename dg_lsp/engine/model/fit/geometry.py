@@ -1,7 +1,4 @@
-"""The sizes of a model, computed from its `config.json` alone.
-
-Knows the names in the configuration and the number of weights of each part. Knows nothing of bytes.
-"""
+"""The sizes of a model, computed from its `config.json` alone."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Compute how many bytes a model needs in a precision, including the memory for one request.
-
-Knows sizes. Knows nothing of devices.
-"""
+"""Compute how many bytes a model needs in a precision, including the memory for one request."""
 
 from __future__ import annotations
 

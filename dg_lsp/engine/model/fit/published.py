@@ -1,4 +1,4 @@
-"""The published 26B model's sizes, so that what fits can be computed before anything is downloaded. Knows numbers only."""
+"""The published 26B model's sizes, so that what fits can be computed before anything is downloaded."""
 
 from __future__ import annotations
 

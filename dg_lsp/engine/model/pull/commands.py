@@ -1,4 +1,4 @@
-"""The commands `dg-lsp engine pull` and `dg-lsp engine models`. Knows options and the terminal."""
+"""The commands `dg-lsp engine pull` and `dg-lsp engine models`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dg_lsp.wire.settings import AUTO, EMBEDDED
 from dg_lsp.wire.visible import visible_line, visible_message
 
 BAR = 24
-Say = Callable[[str, float], None]
+OnProgress = Callable[[str, float], None]
 
 
 def _names() -> str:
@@ -31,8 +31,8 @@ def pull(
     model: Annotated[
         str,
         typer.Argument(
-            help=f"A laptop model ({_names()}), auto for the first of them that can be had unless one is there, or a hub id "
-            "(OWNER/NAME); default: the configured model.",
+            help=f"A laptop model ({_names()}), auto for the first that can be downloaded unless one is pulled, or a hub "
+            "id (OWNER/NAME); default: the configured model.",
             autocompletion=completions.model,
         ),
     ] = "",
@@ -45,8 +45,12 @@ def pull(
     if not laptop_models and file is not None:
         _fail(f"--from is for a laptop model ({_names()})")
     try:
-        with bar() if not as_json else contextlib.nullcontext(_say_as_json) as say:
-            name, folder = pull_first(laptop_models, say, file) if laptop_models else (model, _from_hub(model, revision, say))
+        with bar() if not as_json else contextlib.nullcontext(_print_json) as on_progress:
+            name, folder = (
+                pull_first(laptop_models, on_progress, file)
+                if laptop_models
+                else (model, _from_hub(model, revision, on_progress))
+            )
     except PullFailedError as error:
         _fail(str(error))
     except KeyboardInterrupt:
@@ -84,17 +88,17 @@ class PullFailedError(Exception):
 
 
 @contextlib.contextmanager
-def bar() -> Iterator[Say]:
+def bar() -> Iterator[OnProgress]:
     """Yield a function that shows the progress on standard error: on a terminal as a bar, elsewhere as lines."""
     progress = Progress()
     try:
-        yield lambda text, share: progress.say(_with_bar(text, share) if sys.stderr.isatty() else text)
+        yield lambda text, share: progress.show(_with_bar(text, share) if sys.stderr.isatty() else text)
     finally:
         progress.end()
 
 
-def pull_first(candidates: tuple[LaptopModel, ...], say: Say, file: Path | None = None) -> tuple[str, Path]:
-    """Return the name and folder of the first model that is there, or else can be had; raise PullFailedError."""
+def pull_first(candidates: tuple[LaptopModel, ...], on_progress: OnProgress, file: Path | None = None) -> tuple[str, Path]:
+    """Return the name and folder of the first model that is pulled, or else can be downloaded; raise PullFailedError."""
     try:
         from dg_lsp.engine.model.pull.pulling import pull as pull_model
         from dg_lsp.engine.model.pull.transfer import PullError
@@ -107,26 +111,26 @@ def pull_first(candidates: tuple[LaptopModel, ...], say: Say, file: Path | None 
     failures = []
     for model in candidates:
         try:
-            return model.name, pull_model(model, say, file=file)
+            return model.name, pull_model(model, on_progress, file=file)
         except PullError as error:
             failures.append(str(error))
     # The other models mostly fail for the same reason.
     raise PullFailedError(f"{failures[0]}. The embedded model is used" if len(failures) > 1 else failures[0])
 
 
-def _say_as_json(text: str, share: float) -> None:
+def _print_json(text: str, share: float) -> None:
     typer.echo(json.dumps({"text": text, "share": share}))
     sys.stdout.flush()
 
 
-def _from_hub(model: str, revision: str, say: Say) -> Path:
+def _from_hub(model: str, revision: str, on_progress: OnProgress) -> Path:
     from dg_lsp.engine.model.weights import fetch
 
     elsewhere = model == EMBEDDED or model_names.is_remote(model) or model_names.folder_of(model) is not None
     if elsewhere or model.count("/") != 1:
         raise PullFailedError(f"{model} can't be fetched; give a laptop model ({_names()}) or a hub id (OWNER/NAME)")
     try:
-        return fetch.snapshot(model, revision, say)
+        return fetch.snapshot(model, revision, on_progress)
     except fetch.FetchError as error:
         raise PullFailedError(str(error)) from error
 

@@ -1,8 +1,7 @@
 """Convert a GGUF file into the folder that the engine loads: config.json, tokenizer.json, and weights in int8.
 
 Each matrix is stored as int8 [outputs, inputs] with one scale per output row, as `NAME.weight` and `NAME.weight_scale`; norms
-and biases are float32. The names are those of transformers. One tensor at a time is in memory. Knows the two families of
-laptop models. Knows nothing of where a file comes from.
+and biases are float32. The names are those of transformers. One tensor at a time is in memory.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ QUANTISATION = "int8-rows"
 FAMILIES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
 # Two copies of one matrix, each rounded for itself, differ by less than this share of its length.
 SAME_MATRIX = 0.15
-Say = Callable[[str, float], None]
+OnProgress = Callable[[str, float], None]
 
 _OF_LAYER = {
     "attn_norm": "input_layernorm",
@@ -79,7 +78,7 @@ class Source:
     permuted_heads: int = 0
 
 
-def convert(path: Path, folder: Path, say: Say = lambda _text, _share: None) -> None:
+def convert(path: Path, folder: Path, on_progress: OnProgress = lambda _text, _share: None) -> None:
     """Write the converted model of a GGUF file into an existing, empty folder. Raises GgufError or OSError."""
     with GgufFile(path) as file:
         shape, values = _config(file)
@@ -92,7 +91,7 @@ def convert(path: Path, folder: Path, say: Say = lambda _text, _share: None) -> 
             sources.append(Source("lm_head.weight", head))
         values["tie_word_embeddings"] = is_tied
         _write_json(folder / "tokenizer.json", tokenizer_values(file.fields))
-        _write_weights(folder / "model.safetensors", file, sources, say)
+        _write_weights(folder / "model.safetensors", file, sources, on_progress)
         _write_json(folder / "config.json", values)
 
 
@@ -194,7 +193,7 @@ def _is_same(file: GgufFile, one: Tensor, other: Tensor) -> bool:
     return difference <= SAME_MATRIX**2 * length
 
 
-def _write_weights(path: Path, file: GgufFile, sources: list[Source], say: Say) -> None:
+def _write_weights(path: Path, file: GgufFile, sources: list[Source], on_progress: OnProgress) -> None:
     """Write the tensors as safetensors, one after the other."""
     header: dict[str, Any] = {}
     total = 0
@@ -207,7 +206,7 @@ def _write_weights(path: Path, file: GgufFile, sources: list[Source], say: Say) 
     with path.open("wb") as out:
         out.write(len(text).to_bytes(8, "little") + text)
         for n_done, source in enumerate(sources):
-            say("converting the weights", n_done / len(sources))
+            on_progress("converting the weights", n_done / len(sources))
             _write_tensor(out, file, source)
         out.flush()
         os.fsync(out.fileno())

@@ -1,7 +1,7 @@
 """Read a GGUF file: its metadata, and where its tensors are. Every size that the file states is checked before it is used.
 
 The `gguf` package has the formats of the tensors and turns them into numbers. Its own reader is not used, because it allocates
-what a file states. Knows the format. Knows nothing of models.
+what a file states.
 """
 
 from __future__ import annotations

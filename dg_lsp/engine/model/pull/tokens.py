@@ -1,7 +1,4 @@
-"""Build a `tokenizer.json` from the vocabulary in a GGUF file, so that text is encoded exactly as for the original model.
-
-Knows tokenizers. Knows nothing of weights.
-"""
+"""Build a `tokenizer.json` from the vocabulary in a GGUF file, so that text is encoded exactly as for the original model."""
 
 from __future__ import annotations
 

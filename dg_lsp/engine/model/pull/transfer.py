@@ -1,4 +1,4 @@
-"""Fetch a file over HTTP into a file on the disk: resumable, bounded, with retries. Knows HTTP. Knows nothing of models.
+"""Fetch a file over HTTP into a file on the disk: resumable, bounded, with retries.
 
 A redirect is followed to any host, because only the hash of the content counts, but not from https to http, and no
 credentials go along.

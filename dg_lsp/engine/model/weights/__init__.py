@@ -2,5 +2,5 @@
 
 `inventory` reads the files' headers, `skeleton` builds the model without memory, `reading` fills it shard by shard,
 `quantised` computes with 8-bit and 4-bit weights, `fetch` downloads a model from the hub, and
-`progress` reports the progress. The package knows nothing of requests.
+`progress` reports the progress.
 """

@@ -3,7 +3,7 @@
 For each layer and each projection (`geometry.PROJECTIONS`) a file holds A [rank, inputs] as `<layer><letter>_a` and
 B [outputs, rank] as `<layer><letter>_b`. It also holds four vectors or tables: `del` [H] is the delete token; `mask` [H] plus
 a row of `dist` [distances, H] is an open position; `hint` [H] is the factor by which the embedding of a guessed token is added
-to it. Its metadata says what it was trained on, and which base it belongs to. Knows files and shapes. Knows nothing of passes.
+to it. Its metadata says what it was trained on, and which base it belongs to.
 """
 
 from __future__ import annotations

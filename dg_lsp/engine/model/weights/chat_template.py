@@ -1,7 +1,7 @@
 """Compare a checkpoint's own chat template with the turns that the instruct layout writes.
 
 The layout builds its turns from token ids, because a template would trim the code. A checkpoint whose template writes other
-turns was trained on those, and fills worse with ours. Knows files and texts. Knows nothing of requests.
+turns was trained on those, and fills worse with ours.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Validate a model folder before it is loaded: its files, its configuration and the headers of its weights.
 
 A download may be incomplete, and a folder may be part of an untrusted repository. So nothing is allocated until the weight
-headers match `config.json`. The configuration can't select code, and no file outside the folder is read. Knows files and
-shapes; loads no weights.
+headers match `config.json`. The configuration can't select code, and no file outside the folder is read.
 """
 
 from __future__ import annotations
@@ -102,7 +101,7 @@ def check(folder: Path, config: Any) -> tuple[Any, Inventory]:
     """
     try:
         model = skeleton.build(config)
-    except Exception as error:  # likewise
+    except Exception as error:
         raise CheckpointError(f"{CONFIG} of {folder} describes no model: {error}") from error
     described = model.state_dict(keep_vars=True)
     # A weight that the model uses in two places may be stored under either name.

@@ -1,8 +1,7 @@
 """Load a dense checkpoint with one head size from its safetensors file, without transformers, whose import takes seconds.
 
 `Dense` has the names and the structure of the library's model that `passes` uses. The library must load every other
-checkpoint, for example one with active experts. A test checks that both have equal weights and equal passes. Knows names of
-weights. Knows nothing of requests.
+checkpoint, for example one with active experts. A test checks that both have equal weights and equal passes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Fetch a model from the hub into the local cache, and report the progress. Cached files are not fetched again.
 
 The configuration is fetched first, so that neither an unsupported model nor one too large for the disk is downloaded.
-Knows the hub's library. Knows nothing of weights. Imports no torch.
+Imports no torch.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def config_values(name: str, revision: str = "") -> dict[str, Any]:
     return _config_object(name, _hub(name, lambda hub: hub.hf_hub_download(name, CONFIG, revision=revision or None)))
 
 
-def snapshot(name: str, revision: str = "", say: Callable[[str, float], None] = lambda _text, _share: None) -> Path:
-    """Return the complete folder of a hub model. `say` receives the progress. Raises FetchError."""
+def snapshot(name: str, revision: str = "", on_progress: Callable[[str, float], None] = lambda _text, _share: None) -> Path:
+    """Return the complete folder of a hub model. `on_progress` receives the progress. Raises FetchError."""
     config_values(name, revision)
     options = {"revision": revision or None, "allow_patterns": PATTERNS, "ignore_patterns": IGNORE_PATTERNS}
     files = _hub(name, lambda hub: _files(hub, name, options))
@@ -42,7 +42,7 @@ def snapshot(name: str, revision: str = "", say: Callable[[str, float], None] = 
     if missing_bytes:
         _check_disk(name, missing_bytes)
     total = sum(file.file_size or 0 for file in files)
-    meter = Meter(f"downloading {name}", total, say, done=total - missing_bytes)
+    meter = Meter(f"downloading {name}", total, on_progress, done=total - missing_bytes)
     return Path(_hub(name, lambda hub: hub.snapshot_download(name, **options, max_workers=WORKERS, tqdm_class=_bar_for(meter))))
 
 

@@ -1,8 +1,8 @@
 """Match the tensors in a model folder's files to the model's weights, by the files' headers.
 
 A stored tensor is a weight under one of its names, or a piece of one. Published 8-bit checkpoints (compressed-tensors,
-"float-quantized", and the hub's "fp8") store a scale with each matrix and split the experts' banks into matrices.
-Knows names, shapes and types. Reads no weight.
+"float-quantized", and the hub's "fp8") store a scale with each matrix and split the experts' banks into matrices. Reads no
+weight.
 """
 
 from __future__ import annotations
@@ -62,11 +62,6 @@ class Inventory:
     def n_bytes(self) -> int:
         """The number of bytes to read."""
         return sum(piece.stored.n_bytes for group in self.pieces.values() for piece in group)
-
-    @property
-    def is_fp8(self) -> bool:
-        """Whether any weight is stored in 8 bits."""
-        return any(piece.stored.dtype == FP8 for group in self.pieces.values() for piece in group)
 
 
 def take(stored: Iterable[Stored], aliases: Mapping[str, str]) -> Inventory:

@@ -1,8 +1,7 @@
 """Validate and read the weights of a Llama or Qwen2 folder, without transformers, whose import takes seconds.
 
 A folder holds wide weights, or the format that `dg-lsp engine pull` writes: matrices in 8-bit integers, with a scale per row
-under the name of the weight and `_scale`. Nothing is allocated until the headers of the files match `config.json`. Knows files
-and shapes. Knows nothing of passes.
+under the name of the weight and `_scale`. Nothing is allocated until the headers of the files match `config.json`.
 """
 
 from __future__ import annotations

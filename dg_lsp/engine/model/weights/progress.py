@@ -1,4 +1,4 @@
-"""Report the progress of a download or a load in words: bytes, rate, time left. Knows numbers and a clock only."""
+"""Report the progress of a download or a load in words: bytes, rate, time left."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ EVERY_S = 0.5  # the interval between reports
 class Meter:
     """Counts bytes, from any thread, and reports the progress at intervals.
 
-    `say` receives a text and a fraction between `low` and `high`. `done` bytes were present before; the rate excludes them.
+    `on_progress` receives a text and a fraction between `low` and `high`. `done` bytes were there before and do not count.
     """
 
     def __init__(
         self,
         what: str,
         total: int,
-        say: Callable[[str, float], None],
+        on_progress: Callable[[str, float], None],
         *,
         low: float = 0.0,
         high: float = 1.0,
@@ -29,7 +29,7 @@ class Meter:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.what, self.total, self.done = what, total, done
-        self._say, self._low, self._high, self._clock = say, low, high, clock
+        self._on_progress, self._low, self._high, self._clock = on_progress, low, high, clock
         self._lock = threading.Lock()
         self._began, self._before = clock(), done
         self._reported_at: float | None = None
@@ -42,7 +42,7 @@ class Meter:
             if self._reported_at is not None and now - self._reported_at < EVERY_S and self.done < self.total:
                 return
             self._reported_at = now
-            self._say(self.text(now), self._low + (self._high - self._low) * self.share())
+            self._on_progress(self.text(now), self._low + (self._high - self._low) * self.share())
 
     def share(self) -> float:
         """Return the fraction that is done."""

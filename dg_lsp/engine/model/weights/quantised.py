@@ -2,7 +2,6 @@
 
 8 bits are torch's float8 with a scale per row or block, as in published checkpoints. 4 bits are bitsandbytes' NF4, which
 packs a tensor of any shape. This saves memory, not time: each pass writes and reads each matrix once more in 16 bits.
-Knows tensors and modules. Knows nothing of files.
 """
 
 from __future__ import annotations

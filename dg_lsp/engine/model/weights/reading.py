@@ -1,7 +1,6 @@
 """Read a model's weights shard by shard, and copy each tensor directly to the device.
 
-Only one file is open at a time, so the host never holds more than one shard. Knows files and devices. Knows nothing of
-layers.
+Only one file is open at a time, so the host never holds more than one shard.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Build the model's modules without memory for weights, and without the vision tower.
-
-Knows the library's class: which of its weights are shared, and which of its buffers no file stores. Knows nothing of the
-weight files.
-"""
+"""Build the model's modules without memory for weights, and without the vision tower."""
 
 from __future__ import annotations
 

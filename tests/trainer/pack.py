@@ -17,7 +17,7 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from dg_lsp.engine.model.vocabulary import Vocabulary
-from dg_lsp.train import cuts, mixture
+from tests.trainer import cuts, mixture
 
 NAME_PARTS = 2  # how many parts of its path make a file's name, as in requests
 

@@ -35,7 +35,7 @@ def average(checkpoints: Sequence[Path], folder: Path) -> None:
     for checkpoint in checkpoints:
         for name in (WEIGHTS, *SAME):
             if not (checkpoint / name).is_file():
-                raise EvalError(f"{checkpoint} has no {name}; name folders that `dg-lsp train export` wrote")
+                raise EvalError(f"{checkpoint} has no {name}; name folders that `python -m tests.trainer export` wrote")
     for checkpoint in checkpoints:
         for name in SAME:
             if (checkpoint / name).read_bytes() != (last / name).read_bytes():

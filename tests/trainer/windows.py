@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from dg_lsp.train import cuts, mixture
-from dg_lsp.train.pack import Packed
-from dg_lsp.train.tokenizer import SPECIAL
+from tests.trainer import cuts, mixture
+from tests.trainer.pack import Packed
+from tests.trainer.tokenizer import SPECIAL
 
 PAD, EOS, BOS, DELETE, SUF, PRE, EOM, PATH = 0, 1, 2, 6, 7, 8, 9, 10
 N_SPECIAL = 32

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dg_lsp.wire.meeting.runtime import RUNTIME_DIR_VARIABLE, EngineFiles, EngineId, MeetingError, unusable
+from dg_lsp.wire.discovery.runtime import RUNTIME_DIR_VARIABLE, DiscoveryError, EngineFiles, EngineId, unusable
 from dg_lsp.wire.settings import DEFAULTS
 from dg_lsp.wire.visible import visible_line
 
@@ -40,7 +40,7 @@ def start_engine(
     settings: EngineSettings,
     more: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Return a new engine process, detached from this process and its terminal; raise MeetingError if it can't be started.
+    """Return a new engine process, detached from this process and its terminal; raise DiscoveryError if it can't be started.
 
     `command` runs an engine; the settings and `more` are added to it as options. The process writes its output to the
     log.
@@ -81,7 +81,7 @@ def start_engine(
             start_new_session=True,
         )
     except OSError as error:
-        raise MeetingError(f"the engine can't be started: {error.strerror}") from error
+        raise DiscoveryError(f"the engine can't be started: {error.strerror}") from error
     finally:
         os.close(handle)
     # Without this wait, an engine that ends before its starter would stay in the process table as a zombie.

@@ -1,4 +1,4 @@
-"""File locks that the kernel releases however their process ends. This module knows nothing of what a lock protects."""
+"""File locks that the kernel releases however their process ends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from dg_lsp.wire.meeting.runtime import unusable
+from dg_lsp.wire.discovery.runtime import unusable
 
 
 class Lock:
@@ -27,7 +27,7 @@ class Lock:
 
 
 def hold(path: Path) -> Lock | None:
-    """Return the lock, or None if another process holds it; raise MeetingError if the file can't be created or locked."""
+    """Return the lock, or None if another process holds it; raise DiscoveryError if the file can't be created or locked."""
     try:
         while (handle := _locked(path)) is not None:
             with contextlib.suppress(FileNotFoundError):

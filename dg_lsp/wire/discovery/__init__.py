@@ -7,21 +7,21 @@ only one.
 This package knows nothing of the messages sent over the socket.
 """
 
-from dg_lsp.wire.meeting.locks import Lock, hold, is_held
-from dg_lsp.wire.meeting.process import MAX_LOG_BYTES, EngineSettings, alive, last_words, log_tail, start_engine
-from dg_lsp.wire.meeting.runtime import (
+from dg_lsp.wire.discovery.locks import Lock, hold, is_held
+from dg_lsp.wire.discovery.process import MAX_LOG_BYTES, EngineSettings, alive, last_words, log_tail, start_engine
+from dg_lsp.wire.discovery.runtime import (
     MAX_SOCKET_PATH,
     RUNTIME_DIR_VARIABLE,
+    DiscoveryError,
     EngineFiles,
     EngineId,
-    MeetingError,
     all_engine_files,
     engine_files,
     runtime_dir,
     socket_path,
     unusable,
 )
-from dg_lsp.wire.meeting.states import State, check_owner, is_token, read_state, write_state
+from dg_lsp.wire.discovery.states import State, check_owner, is_token, read_state, write_state
 from dg_lsp.wire.settings import EMBEDDED
 
 __all__ = [
@@ -29,11 +29,11 @@ __all__ = [
     "MAX_LOG_BYTES",
     "MAX_SOCKET_PATH",
     "RUNTIME_DIR_VARIABLE",
+    "DiscoveryError",
     "EngineFiles",
     "EngineId",
     "EngineSettings",
     "Lock",
-    "MeetingError",
     "State",
     "alive",
     "all_engine_files",

@@ -9,9 +9,9 @@ import stat
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from dg_lsp.wire.discovery.runtime import DiscoveryError, EngineFiles, EngineId, unusable
 from dg_lsp.wire.fields import WireError, parse
 from dg_lsp.wire.files import replace
-from dg_lsp.wire.meeting.runtime import EngineFiles, EngineId, MeetingError, unusable
 from dg_lsp.wire.messages import PROTOCOL_MAX, PROTOCOL_MIN
 
 MAX_STATE_BYTES = 64 * 1024
@@ -44,13 +44,13 @@ def is_token(text: str) -> bool:
 def read_state(files: EngineFiles) -> State | None:
     """Return the state that the engine last wrote, or None if it can't be read. The engine may have ended since.
 
-    Raises MeetingError if the file is not a regular file of this user.
+    Raises DiscoveryError if the file is not a regular file of this user.
     """
     try:
         status = files.state.lstat()
         # The state of another user could direct our code to their process. An engine could not be found through it either.
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid():
-            raise MeetingError(f"{files.state} is not a regular file of this user; remove it")
+            raise DiscoveryError(f"{files.state} is not a regular file of this user; remove it")
         with open(files.state, "rb", opener=_opener) as file:
             if not os.path.samestat(status, os.fstat(file.fileno())):
                 return None  # replaced just now
@@ -81,7 +81,7 @@ def _opener(path: str, flags: int) -> int:
 def write_state(files: EngineFiles, state: State) -> None:
     """Write the state atomically, readable only by this user.
 
-    Raises MeetingError if it can't be written.
+    Raises DiscoveryError if it can't be written.
     """
     data = {
         "pid": state.pid,
@@ -98,9 +98,9 @@ def write_state(files: EngineFiles, state: State) -> None:
 
 
 def check_owner(address: str) -> None:
-    """Raise MeetingError if a socket belongs to another user, whose process would then read the user's code."""
+    """Raise DiscoveryError if a socket belongs to another user, whose process would then read the user's code."""
     if not address.startswith("/"):
         return
     status = Path(address).lstat()
     if not stat.S_ISSOCK(status.st_mode) or status.st_uid != os.getuid():
-        raise MeetingError(f"{address} belongs to another user; dg-lsp does not connect to it")
+        raise DiscoveryError(f"{address} belongs to another user; dg-lsp does not connect to it")

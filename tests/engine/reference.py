@@ -1,7 +1,7 @@
 """A readable implementation of the denoising rule for one row, against which tests check `decode.canvas.denoise`.
 
 It uses plain lists and loops, and deleted positions really leave the list. It is slow on purpose. It also has readable
-versions of the rules of `decode.propose.speculation` and `decode.propose.copies`. Knows nothing of how passes are run.
+versions of the rules of `decode.canvas.speculation` and `decode.propose.copies`.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def _options(sizes: dict[str, tuple[int, ...]]) -> str:
     """Return the options that build a model with these weights, and the size of its vocabulary."""
     widths = [size for name, size in sizes.items() if ".decoder." in name and name.endswith(".mlp.gate_proj.weight")]
     if not widths or "lm_head.weight" not in sizes:
-        return "it was not made by dg-lsp train"
+        return "it was not made by the trainer"
     feed_forward, hidden = widths[0]
     options = f"--hidden {hidden} --layers {len(widths)} --feed-forward {feed_forward}"
     return f"it was trained with {options}, and a tokenizer of {sizes['lm_head.weight'][0]} tokens"

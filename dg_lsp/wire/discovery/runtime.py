@@ -20,7 +20,7 @@ MAX_SOCKET_PATH = 100
 """In bytes. The smallest limit among the supported systems is 104, including the closing zero byte."""
 
 
-class MeetingError(Exception):
+class DiscoveryError(Exception):
     """The private directory can't be used. The message is a sentence for the user."""
 
 
@@ -75,7 +75,7 @@ class EngineFiles:
 
 
 def runtime_dir() -> Path:
-    """Return the private directory, created if missing; raise MeetingError if it can't be made private."""
+    """Return the private directory, created if missing; raise DiscoveryError if it can't be made private."""
     directory_variable = os.environ.get(RUNTIME_DIR_VARIABLE)
     if directory_variable:
         return _private(model_names.expanded(directory_variable).absolute())
@@ -87,14 +87,14 @@ def runtime_dir() -> Path:
         try:
             usual = Path(platformdirs.user_runtime_dir("dg-lsp", appauthor=False))
         except OSError as error:
-            raise MeetingError(
+            raise DiscoveryError(
                 f"no private directory is available: {error.strerror or error}; set {RUNTIME_DIR_VARIABLE} to one"
             ) from error
     return _private(usual)
 
 
 def engine_files(engine_id: EngineId) -> EngineFiles:
-    """Return the files of an engine; raise MeetingError if there is no private directory."""
+    """Return the files of an engine; raise DiscoveryError if there is no private directory."""
     return EngineFiles(runtime_dir(), engine_id.name)
 
 
@@ -114,9 +114,9 @@ def socket_path(files: EngineFiles) -> Path:
     return _private(Path(tempfile.gettempdir()) / f"dg-lsp-{os.getuid()}-{short}") / path.name
 
 
-def unusable(path: Path, error: OSError) -> MeetingError:
+def unusable(path: Path, error: OSError) -> DiscoveryError:
     """Return the error for a file that can't be used, with advice."""
-    return MeetingError(f"{path} can't be used: {error.strerror}; set {RUNTIME_DIR_VARIABLE} to another directory")
+    return DiscoveryError(f"{path} can't be used: {error.strerror}; set {RUNTIME_DIR_VARIABLE} to another directory")
 
 
 def _private(directory: Path) -> Path:
@@ -124,10 +124,10 @@ def _private(directory: Path) -> Path:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = directory.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-            raise MeetingError(f"{directory} belongs to another user; set {RUNTIME_DIR_VARIABLE} to a directory of your own")
+            raise DiscoveryError(f"{directory} belongs to another user; set {RUNTIME_DIR_VARIABLE} to a directory of your own")
         # Not fixed by a chmod: other users may need access to the directory.
         if status.st_mode & 0o077:
-            raise MeetingError(
+            raise DiscoveryError(
                 f"{directory} is open to other users; make it private (chmod 700), or set {RUNTIME_DIR_VARIABLE}"
             )
     except OSError as error:

@@ -16,8 +16,8 @@ from dg_lsp.core.values import Hole, InfillRequest, Span
 from dg_lsp.engine.decode.layout import Instruct
 from dg_lsp.engine.model.profile import Profile, as_instruct
 from dg_lsp.engine.model.vocabulary import Vocabulary
-from dg_lsp.train.pack import Packed
-from dg_lsp.train.windows import DELETE, HELD_TOKENS, N_SPECIAL, PAD, Window, Windows
+from tests.trainer.pack import Packed
+from tests.trainer.windows import DELETE, HELD_TOKENS, N_SPECIAL, PAD, Window, Windows
 
 Ids = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

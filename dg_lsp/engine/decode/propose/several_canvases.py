@@ -13,7 +13,7 @@ import torch
 
 from dg_lsp.engine.decode import cuts, layout, scoring
 from dg_lsp.engine.decode.canvas.denoise import Denoiser, Row, TokenLimits
-from dg_lsp.engine.decode.fill import Fill
+from dg_lsp.engine.decode.fill import FillInput
 from dg_lsp.engine.decode.filling import Filling, Proposing
 from dg_lsp.engine.decode.pace import LEAST_STEPS
 from dg_lsp.engine.decode.propose import rows
@@ -48,7 +48,7 @@ def propose(filling: Filling) -> Proposing:
         yield Proposal(text, "noise")
 
 
-def written(fill: Fill, kv: KV, seed: int, settle: Settle) -> Generator[None, None, str]:
+def written(fill: FillInput, kv: KV, seed: int, settle: Settle) -> Generator[None, None, str]:
     """Return the text that several canvases write in sequence, up to the suffix or the end of the model's turn."""
     sheet, committed = fill.sheet, list[int]()
     first = fill.first_tokens()
@@ -82,7 +82,7 @@ def commit(ids: Sequence[int], pieces: Sequence[bytes]) -> list[int]:
     return list(ids[: ends[-1] if ends else len(ids)])
 
 
-def _canvas(fill: Fill, kv: KV, seed: int, first: tuple[int, ...], settle: Settle) -> Generator[None, None, list[int]]:
+def _canvas(fill: FillInput, kv: KV, seed: int, first: tuple[int, ...], settle: Settle) -> Generator[None, None, list[int]]:
     """Return the ids of one canvas without a held suffix."""
     width, sampling = fill.profile.canvas_tokens, fill.profile.sampling
     steps = fill.request.budget.steps or sampling.block_steps

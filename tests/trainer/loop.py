@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,14 +28,14 @@ from torch import Tensor
 
 from dg_lsp.engine.model.passes import KV, Passes
 from dg_lsp.engine.model.profile import Profile
-from dg_lsp.train import pack
-from dg_lsp.train.export import PROFILE
-from dg_lsp.train.losses import head_loss, token_losses
-from dg_lsp.train.objective import PARTS, CanvasBatch, CausalBatch, Sampler
-from dg_lsp.train.precision import autocast, dtype_of
-from dg_lsp.train.schedule import Progress, Schedule
-from dg_lsp.train.shape import Shape, build, resume
-from dg_lsp.train.windows import DELETE, N_SPECIAL
+from dg_lsp.train.canvas.loop import dtype_of
+from tests.trainer import pack
+from tests.trainer.export import PROFILE
+from tests.trainer.losses import head_loss, token_losses
+from tests.trainer.objective import PARTS, CanvasBatch, CausalBatch, Sampler
+from tests.trainer.schedule import Progress, Schedule
+from tests.trainer.shape import Shape, build, resume
+from tests.trainer.windows import DELETE, N_SPECIAL
 
 IDLE_LOOK_S = 20.0  # how often a run with `threads` 0 looks for idle cores
 DRAFT_NOISE = 0.6
@@ -66,7 +67,7 @@ class Plan:
     save_every_s: float = 240.0
 
 
-def run(folder: Path, shape: Shape, plan: Plan, *, say: Callable[[str], None] = print) -> None:
+def run(folder: Path, shape: Shape, plan: Plan, *, on_message: Callable[[str], None] = print) -> None:
     """Train on `folder/train.npz` with `folder/tokenizer.json` until the schedule is done, resuming from `folder/state.pt`.
 
     Every few minutes it writes `state.pt`, with everything needed to resume, and a line of `curve.jsonl`.
@@ -80,11 +81,11 @@ def run(folder: Path, shape: Shape, plan: Plan, *, say: Callable[[str], None] = 
         trainer.progress.minutes += (now - last) / 60
         last = now
         if now - saved > plan.save_every_s:
-            say(trainer.record(losses))
+            on_message(trainer.record(losses))
             trainer.save()
             losses, saved = [], now
             last = time.monotonic()
-    say(trainer.record(losses))
+    on_message(trainer.record(losses))
     trainer.save()
 
 
@@ -370,3 +371,8 @@ def _optimizers(model: Any, plan: Plan) -> tuple[list[torch.optim.Optimizer], li
         torch.optim.AdamW(rest, lr=plan.embedding_rate, betas=(0.9, 0.98), weight_decay=0.0),
     ]
     return optimizers, [plan.learning_rate, plan.embedding_rate]
+
+
+def autocast(device: str, dtype: torch.dtype) -> AbstractContextManager[object]:
+    """Return a context in which matrices are multiplied in `dtype`."""
+    return torch.autocast(device.partition(":")[0], dtype) if dtype is not torch.float32 else nullcontext()

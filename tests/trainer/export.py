@@ -16,7 +16,7 @@ import torch
 from transformers.utils import logging
 
 from dg_lsp.engine.model.profile import DRAFTS_FIRST, FILE, Profile, Sampling, dump
-from dg_lsp.train.shape import Shape, build, resume
+from tests.trainer.shape import Shape, build, resume
 
 # The profile for a model trained by `train.objective`. Its limits are those of the training.
 PROFILE = Profile(

@@ -13,13 +13,13 @@ from typing import NoReturn
 import platformdirs
 import pytest
 
-from dg_lsp.wire import meeting
-from dg_lsp.wire.meeting import EngineFiles, EngineId, EngineSettings, MeetingError, State
+from dg_lsp.wire import discovery
+from dg_lsp.wire.discovery import DiscoveryError, EngineFiles, EngineId, EngineSettings, State
 
 
 def test_a_missing_runtime_directory_gives_no_warning(tmp_path: Path) -> None:
-    code = "from dg_lsp.wire import meeting; print(meeting.runtime_dir())"
-    unset = ("XDG_RUNTIME_DIR", meeting.RUNTIME_DIR_VARIABLE)
+    code = "from dg_lsp.wire import discovery; print(discovery.runtime_dir())"
+    unset = ("XDG_RUNTIME_DIR", discovery.RUNTIME_DIR_VARIABLE)
     environment = {name: value for name, value in os.environ.items() if name not in unset}
     completed = subprocess.run(
         [sys.executable, "-c", code], env={**environment, "TMPDIR": str(tmp_path)}, capture_output=True, text=True, check=True
@@ -32,24 +32,24 @@ def test_no_usable_runtime_directory_raises_an_error_for_the_user(monkeypatch: p
     def refused(*_: object, **__: object) -> NoReturn:
         raise PermissionError("runtime directory belongs to another user; set XDG_RUNTIME_DIR instead")
 
-    monkeypatch.delenv(meeting.RUNTIME_DIR_VARIABLE, raising=False)
+    monkeypatch.delenv(discovery.RUNTIME_DIR_VARIABLE, raising=False)
     monkeypatch.setattr(platformdirs, "user_runtime_dir", refused)
-    with pytest.raises(MeetingError, match="no private directory is available: runtime directory belongs to another user; "):
-        meeting.runtime_dir()
+    with pytest.raises(DiscoveryError, match="no private directory is available: runtime directory belongs to another user; "):
+        discovery.runtime_dir()
 
 
 def test_a_lock_that_cannot_be_created_raises_an_error_for_the_user(tmp_path: Path) -> None:
-    with pytest.raises(MeetingError, match=r"x\.lock can't be used: No such file or directory; set "):
-        meeting.hold(tmp_path / "nowhere" / "x.lock")
-    with pytest.raises(MeetingError, match="can't be used: Is a directory; set "):
-        meeting.hold(tmp_path)
+    with pytest.raises(DiscoveryError, match=r"x\.lock can't be used: No such file or directory; set "):
+        discovery.hold(tmp_path / "nowhere" / "x.lock")
+    with pytest.raises(DiscoveryError, match="can't be used: Is a directory; set "):
+        discovery.hold(tmp_path)
 
 
 def test_a_log_that_cannot_be_written_raises_an_error_for_the_user(tmp_path: Path) -> None:
     files = EngineFiles(tmp_path, "engine-x")
     files.log.mkdir()
-    with pytest.raises(MeetingError, match=r"engine-x\.log can't be used: Is a directory; set "):
-        meeting.start_engine(("engine",), files, EngineId(), EngineSettings())
+    with pytest.raises(DiscoveryError, match=r"engine-x\.log can't be used: Is a directory; set "):
+        discovery.start_engine(("engine",), files, EngineId(), EngineSettings())
 
 
 @pytest.mark.parametrize(
@@ -70,20 +70,20 @@ def test_a_log_that_cannot_be_written_raises_an_error_for_the_user(tmp_path: Pat
 def test_an_invalid_state_is_ignored(tmp_path: Path, name: str, value: object) -> None:
     files = EngineFiles(tmp_path, "engine-x")
     state = State(1, "127.0.0.1:80", "secret", "0.1")
-    meeting.write_state(files, state)
-    assert meeting.read_state(files) == state
+    discovery.write_state(files, state)
+    assert discovery.read_state(files) == state
     files.state.write_text(json.dumps({**json.loads(files.state.read_text()), name: value}))
-    assert meeting.read_state(files) is None
+    assert discovery.read_state(files) is None
 
 
 def test_a_state_that_is_not_a_file_or_belongs_to_another_user_is_refused(tmp_path: Path) -> None:
     files = EngineFiles(tmp_path, "engine-x")
-    meeting.write_state(files, State(1, "127.0.0.1:80", "secret", "0.1"))
+    discovery.write_state(files, State(1, "127.0.0.1:80", "secret", "0.1"))
     elsewhere = files.state.rename(tmp_path / "elsewhere")
 
     def check_refused() -> None:
-        with pytest.raises(MeetingError, match="is not a regular file of this user; remove it"):
-            meeting.read_state(files)
+        with pytest.raises(DiscoveryError, match="is not a regular file of this user; remove it"):
+            discovery.read_state(files)
 
     files.state.symlink_to(elsewhere)
     check_refused()
@@ -92,7 +92,7 @@ def test_a_state_that_is_not_a_file_or_belongs_to_another_user_is_refused(tmp_pa
     check_refused()
     files.state.unlink()
     elsewhere.rename(files.state)
-    assert meeting.read_state(files) is not None
+    assert discovery.read_state(files) is not None
     if os.getuid() == 0:
         os.chown(files.state, 4711, -1)
         check_refused()
@@ -101,38 +101,38 @@ def test_a_state_that_is_not_a_file_or_belongs_to_another_user_is_refused(tmp_pa
 def test_an_engines_last_words_are_of_its_last_start(tmp_path: Path) -> None:
     files = EngineFiles(tmp_path, "engine-x")
     files.log.write_text("before\n")
-    assert meeting.last_words(files) == ("before",)
+    assert discovery.last_words(files) == ("before",)
     with files.log.open("a") as log:
         log.write("2026-01-01 12:00:00 starting an engine for x\nfirst\n2026-01-01 12:00:09 starting an engine for x\nsecond\n")
-    assert meeting.last_words(files) == ("second",)
-    assert meeting.last_words(EngineFiles(tmp_path, "engine-y")) == ()
+    assert discovery.last_words(files) == ("second",)
+    assert discovery.last_words(EngineFiles(tmp_path, "engine-y")) == ()
 
 
 def test_checking_a_lock_does_not_change_it(tmp_path: Path) -> None:
     path = tmp_path / "x.lock"
-    assert not meeting.is_held(path)
+    assert not discovery.is_held(path)
     assert not path.exists()
-    lock = meeting.hold(path)
+    lock = discovery.hold(path)
     assert lock is not None
-    assert meeting.is_held(path)
+    assert discovery.is_held(path)
     lock.release()
     path.touch()  # as a killed engine leaves it
-    assert not meeting.is_held(path)
-    again = meeting.hold(path)
+    assert not discovery.is_held(path)
+    again = discovery.hold(path)
     assert again is not None
     again.release()
 
 
 def test_an_unknown_user_in_a_path_raises_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(meeting.RUNTIME_DIR_VARIABLE, "~nobody-of-that-name/engines")
-    with contextlib.suppress(MeetingError):
-        assert meeting.runtime_dir() == tmp_path / "~nobody-of-that-name" / "engines"
+    monkeypatch.setenv(discovery.RUNTIME_DIR_VARIABLE, "~nobody-of-that-name/engines")
+    with contextlib.suppress(DiscoveryError):
+        assert discovery.runtime_dir() == tmp_path / "~nobody-of-that-name" / "engines"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full disk to be had")
 def test_a_full_disk_is_reported_before_an_engine_starts(tmp_path: Path) -> None:
     files = EngineFiles(tmp_path, "engine-x")
     files.log.symlink_to("/dev/full")
-    with pytest.raises(MeetingError, match=r"engine-x\.log can't be used: No space left on device; set "):
-        meeting.start_engine(("engine",), files, EngineId(), EngineSettings())
+    with pytest.raises(DiscoveryError, match=r"engine-x\.log can't be used: No space left on device; set "):
+        discovery.start_engine(("engine",), files, EngineId(), EngineSettings())
