@@ -49,22 +49,26 @@ def canvas(
     cool: Annotated[bool, typer.Option("--cool", help="Let the rate fall to zero, for a milestone.")] = False,
     threads: Annotated[int, typer.Option(help="Threads on a CPU.", min=1)] = 1,
     rate: Annotated[float, typer.Option(help="The learning rate.", min=0)] = 1.5e-3,
+    order: Annotated[
+        float, typer.Option(help="The share of batches that are written in order. The others have masks.", min=0, max=1)
+    ] = 1.0,
     rank: Annotated[int, typer.Option(help="The adapter's rank, for a new run.", min=1, max=512)] = 32,
     seed: Annotated[int, typer.Option(help="It chooses the batches.", min=0)] = 1,
     exclude: Annotated[
         Path | None, typer.Option(help="A file of paths below the sources, one a line, that are never read.")
     ] = None,
     start: Annotated[
-        Path | None, typer.Option("--from", help="A state to start a new run from, with the optimizer's means if it has them.")
+        Path | None, typer.Option("--from", help="A state or an exported adapter to start a new run from.")
     ] = None,
     export_to: Annotated[
         Path | None, typer.Option("--export", help="Write the adapter to this safetensors file at the end.")
     ] = None,
 ) -> None:
     """Train a canvas for a causal model that stays as it is. You can interrupt it at any time; it continues from its state."""
-    from dg_lsp.train.canvas import loop
+    from dg_lsp.train.canvas import loop, states
 
-    plan = loop.TrainingPlan(minutes=minutes, rate=rate, cool=cool, rank=rank, threads=threads, seed=seed)
+    mix = states.Mix(order=order)
+    plan = loop.TrainingPlan(minutes=minutes, rate=rate, cool=cool, rank=rank, threads=threads, seed=seed, mix=mix)
     folder = str(model_names.folder_of(base) or base)
     loop.train(folder, sources, state, plan, excluded=exclude, start=start, export=export_to, on_message=typer.echo)
 

@@ -21,6 +21,7 @@ from dg_lsp.engine.model import profile
 from dg_lsp.engine.model.fit.geometry import llama_sizes
 from dg_lsp.engine.model.llama import LlamaPasses
 from dg_lsp.engine.model.loading import LoadError, load_model
+from dg_lsp.engine.model.tree import Tree
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.engine.model.weights import canvas_adapter
 from dg_lsp.evaluate.tasks import EvalError
@@ -28,7 +29,7 @@ from dg_lsp.train.canvas import holes, loop, states
 from dg_lsp.train.canvas.holes import Hole, Sources
 from dg_lsp.train.canvas.loop import Training, TrainingPlan
 from dg_lsp.train.canvas.states import Canvas, Mix
-from dg_lsp.train.canvas.weights import TrainedPasses
+from dg_lsp.train.canvas.weights import VECTORS, TrainedPasses
 from dg_lsp.train.commands import app
 from dg_lsp.wire import files
 from tests.engine.test_llama import RANK, adapter_for, checkpoint, ids_of, plain_canvas
@@ -40,8 +41,10 @@ SOURCE = "".join(
     for n in range(12)
 )
 PLAN = TrainingPlan(minutes=60, steps=4, rank=RANK, batches=2, most=12, measured=8, shapes=((2, 96, 3), (1, 128, 4)))
-EVERY_STATE = tuple(replace(Mix(0, 0, 0, 0, 0), **{name: 1.0}) for name in ("masks", "some", "guesses"))
+EVERY_STATE = tuple(replace(Mix(0, 0, 0, 0, 0, 0), **{name: 1.0}) for name in ("masks", "some", "guesses"))
+END, RIGHT = 0, [20, 21, 22]
 MIXES = (*EVERY_STATE, replace(EVERY_STATE[0], draft=1.0), replace(EVERY_STATE[0], own=1.0))
+IN_ORDER = Mix(order=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -79,11 +82,11 @@ def training_of(base: Path, sources: Path, plan: TrainingPlan = PLAN) -> Trainin
 
 
 def hand_made(passes: TrainedPasses) -> list[Canvas]:
-    """Return canvases in two windows with tokens, open positions, hints and delete tokens, two of them in one row."""
+    """Return masked canvases in two windows with tokens, hints and delete tokens, two of them in one row."""
     made = []
     for window, first, answer, n_deleted in ((0, 9, (5, 6, 7), 2), (0, 4, (8, 9), 0), (1, 11, (1, 2, 3, 4), 1)):
         body = [*answer, *[passes.delete] * n_deleted]
-        canvas = states.masked(passes, Canvas(window, Hole(first, answer, (20, 21), True), 30 + first, body, [20, 21]))
+        canvas = states.masked(passes, Canvas(window, hole_at(first, answer), body, [20, 21]))
         canvas.hints[1] = 40 + first
         made.append(canvas)
     made[0].ids[0], made[0].weights[0] = 5, 0.0
@@ -91,11 +94,22 @@ def hand_made(passes: TrainedPasses) -> list[Canvas]:
     return made
 
 
+def hole_at(first: int, answer: tuple[int, ...]) -> Hole:
+    return Hole(first, 30 + first, answer, tuple(RIGHT), in_window=True)
+
+
+def ordered() -> list[Canvas]:
+    """Return canvases in two windows that are written in order, one of them without a right side."""
+    made: tuple[tuple[int, int, tuple[int, ...], list[int]], ...]
+    made = ((0, 9, (5, 6, 7), RIGHT), (0, 4, (8, 9), []), (1, 11, (1, 2, 3, 4), RIGHT[:1]))
+    return [states.in_order(Canvas(one, hole_at(first, answer), [*answer, END], held)) for one, first, answer, held in made]
+
+
 def reference(model: Any, adapter: dict[str, Tensor], ids: Tensor, canvases: list[Canvas]) -> tuple[Tensor, Tensor]:
     """Return the losses [N] of each canvas alone, by the published formulas, and their weights."""
     losses, weights = [], []
     for canvas in canvases:
-        row = [canvas.before, *canvas.ids, *canvas.held]
+        row = [canvas.hole.before, *canvas.ids, *canvas.held]
         hints = [-1, *canvas.hints, *[-1] * len(canvas.held)]
         hidden = plain_canvas(model, adapter, ids[canvas.window, : canvas.hole.first - 1], row, hints)
         table = torch.cat([model.lm_head.weight, adapter["del"][None]])
@@ -107,26 +121,52 @@ def reference(model: Any, adapter: dict[str, Tensor], ids: Tensor, canvases: lis
     return torch.cat(losses), torch.cat(weights)
 
 
+def in_order_reference(model: Any, adapter: dict[str, Tensor], ids: Tensor, canvases: list[Canvas]) -> tuple[Tensor, Tensor]:
+    """Return the losses [N] of each canvas alone, by the library's own model with a mask, and their weights.
+
+    The prefix is encoded by the frozen model, and the rest by one to whose matrices the adapter was added.
+    """
+    losses = []
+    for canvas in canvases:
+        n_prefix, n_held, n_rows = canvas.hole.first - 1, len(canvas.held), len(canvas.held) + 1 + len(canvas.hole.answer)
+        past = model(ids[canvas.window, :n_prefix][None], use_cache=True).past_key_values
+        row = torch.tensor([[*canvas.held, canvas.hole.before, *canvas.hole.answer]])
+        places = [n_prefix + 33 + at for at in range(n_held)] + [n_prefix + at for at in range(n_rows - n_held)]
+        seen = torch.zeros(n_rows, n_prefix + n_rows, dtype=torch.bool)
+        seen[:, : n_prefix + n_held] = True
+        for at in range(n_held, n_rows):
+            seen[at, n_prefix + n_held : n_prefix + at + 1] = True
+        added = torch.zeros(seen.shape).masked_fill(~seen, -torch.inf)[None, None]
+        merged = {name: one.detach() for name, one in model.named_parameters()}
+        for name in [name for name in merged if name.endswith("_proj.weight")]:
+            _, _, layer, _, projection, _ = name.split(".")
+            own = f"{layer}{projection[0]}"
+            merged[name] = merged[name] + adapter[f"{own}_b"] @ adapter[f"{own}_a"]
+        given = {"past_key_values": past, "position_ids": torch.tensor([places]), "attention_mask": added}
+        logits = torch.func.functional_call(model, merged, (row,), given).logits[0, n_held:]
+        losses.append(torch.nn.functional.cross_entropy(logits, torch.tensor([*canvas.hole.answer, END]), reduction="none"))
+    return torch.cat(losses), torch.ones(sum(map(len, losses)))
+
+
+@pytest.mark.parametrize("order", [True, False], ids=["in order", "masked"])
 @pytest.mark.parametrize("kind", ["tied", "untied", "biases", "wide heads"])
-def test_losses_and_gradients_equal_a_plain_reference(kind: str) -> None:
+def test_losses_and_gradients_equal_a_plain_reference(kind: str, order: bool) -> None:
     model, ids = checkpoint(kind), ids_of(2, 20)
     adapter = {name: tensor.requires_grad_() for name, tensor in adapter_for(model).items()}
     sizes = llama_sizes(model.config.to_dict())
     passes, expected = (TrainedPasses(sizes, dict(model.state_dict()), RANK) for _ in range(2))
     passes.load(adapter)
-    canvases = hand_made(passes)
-    batch = states.laid_out(canvases, 2, 20, 2)
-    past = batch.past(passes.encode(ids)[1])
-    hidden = passes.canvas(batch.ids, batch.hints, past, batch.positions, batch.mask).flatten(0, 1)
-    total, losses, _, _ = passes.losses(hidden[batch.rows], batch.targets, batch.weights)
-    plain, weights = reference(model, adapter, ids, canvases)
+    canvases = ordered() if order else hand_made(passes)
+    batch = states.laid_out(canvases, 2, 20, 2, ordered=order)
+    total, losses, _, _ = batch.losses(passes, passes.encode(ids)[1])
+    plain, weights = (in_order_reference if order else reference)(model, adapter, ids, canvases)
     torch.testing.assert_close(losses, plain.detach(), atol=1e-3, rtol=1e-4)
     total.backward()  # type: ignore[no-untyped-call]
     (plain * weights).sum().backward()  # type: ignore[no-untyped-call]
-    expected.load({name: tensor.grad for name, tensor in adapter.items() if tensor.grad is not None})
+    expected.load({name: torch.zeros_like(one) if one.grad is None else one.grad for name, one in adapter.items()})
     for name, part in passes.parts.items():
         wanted = expected.parts[name].detach()
-        assert bool(wanted.any())
+        assert bool(wanted.any()) != (order and name in VECTORS)  # nothing is open, and nothing is deleted
         assert part.grad is not None
         torch.testing.assert_close(part.grad, wanted, atol=2e-3 * float(wanted.abs().max()), rtol=1e-3)
 
@@ -146,7 +186,7 @@ def test_every_state_asks_for_the_true_tokens_of_its_holes(base: Path, sources: 
     training = training_of(base, sources)
     passes, random = training.passes, Random(3)
     windows = training.sources.windows(random, 2, 96, 12, 12)
-    batch, _, _ = states.drawn(passes, random, windows, mix, 3)
+    batch, _ = states.drawn(passes, random, windows, mix, 3, END)
     flat, gap = batch.ids.view(-1), batch.rows + 1
     answers = {token for window in windows for hole in window.holes for token in hole.answer}
     assert set(batch.targets.tolist()) <= {*answers, passes.delete}
@@ -159,15 +199,27 @@ def test_every_state_asks_for_the_true_tokens_of_its_holes(base: Path, sources: 
     assert int(visible) > len(windows)
 
 
+def test_batch_in_order_reads_the_answer_and_predicts_it_up_to_its_end(base: Path, sources: Path) -> None:
+    training, random = training_of(base, sources), Random(3)
+    windows = training.sources.windows(random, 2, 96, 12, 12)
+    batch, _ = states.drawn(training.passes, random, windows, IN_ORDER, 3, END)
+    predicted = batch.targets != END
+    assert bool(predicted.any())
+    assert torch.equal(batch.ids.view(-1)[batch.rows[predicted] + 1], batch.targets[predicted])
+    assert int((~predicted).sum()) > len(windows)  # each canvas has one end
+    assert bool((batch.ids < training.passes.delete).all())
+    assert bool((batch.weights == 1).all())
+
+
 def test_canvas_that_is_alone_in_its_row_has_the_same_losses(base: Path) -> None:
     passes = training_passes(base)
-    canvases, ids = hand_made(passes), ids_of(2, 20)
-    found = []
-    for chosen in (canvases, canvases[:1]):
-        batch = states.laid_out(chosen, 2, 20, 1)
-        hidden = passes.canvas(batch.ids, batch.hints, batch.past(passes.encode(ids)[1]), batch.positions, batch.mask)
-        found.append(passes.losses(hidden.flatten(0, 1)[batch.rows], batch.targets, batch.weights)[1])
-    torch.testing.assert_close(found[0][: len(found[1])], found[1])
+    ids = ids_of(2, 20)
+    for order, canvases in ((True, ordered()), (False, hand_made(passes))):
+        found = []
+        for chosen in (canvases, canvases[:1]):
+            batch = states.laid_out(chosen, 2, 20, 1, ordered=order)
+            found.append(batch.losses(passes, passes.encode(ids)[1])[1])
+        torch.testing.assert_close(found[0][: len(found[1])], found[1])
 
 
 def training_passes(base: Path) -> TrainedPasses:
@@ -186,6 +238,9 @@ def test_frozen_model_stays_as_it_is_bit_by_bit(base: Path, sources: Path) -> No
     (hidden, kv), (other, other_kv) = bare.encode(ids), training.passes.encode(ids)
     assert torch.equal(hidden, other)
     canvas = ids_of(1, 6)
+    batch = states.laid_out(ordered()[:2], 1, 20, 1, ordered=True)
+    rows = training.passes.canvas(batch.ids, batch.hints, other_kv, batch.positions, batch.mask, adapted=False)
+    assert torch.equal(bare.decode(batch.ids, kv, positions=batch.positions, mask=batch.mask), rows)
     assert torch.equal(bare.decode(canvas, kv), training.passes.decode(canvas, other_kv, adapted=False))
     assert torch.equal(bare.logits(hidden), training.passes.logits(other))
 
@@ -206,7 +261,8 @@ def test_killed_run_continues_with_the_same_losses(
                 raise KilledError
 
         steps = 6 - (torch.load(state)["step"] if state.exists() else 0)
-        loop.train(str(base), [sources], state, replace(PLAN, steps=steps, batches=1), on_message=on_message)
+        plan = replace(PLAN, steps=steps, batches=2, mix=Mix(order=0.5))
+        loop.train(str(base), [sources], state, plan, on_message=on_message)
         return [text for text in said if text.startswith("step")]
 
     whole = run(tmp_path / "whole.pt")
@@ -221,14 +277,25 @@ def test_killed_run_continues_with_the_same_losses(
     assert all(torch.equal(states_[0][name], states_[1][name]) for name in ("flat", "m1", "m2"))
 
 
-def test_steps_on_the_same_canvases_lower_their_loss(base: Path, sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    training = training_of(base, sources, replace(PLAN, rate=1e-2, batches=1, mix=EVERY_STATE[0]))
+@pytest.mark.parametrize("mix", [IN_ORDER, EVERY_STATE[0]], ids=["in order", "masks"])
+def test_steps_on_the_same_canvases_lower_their_loss(
+    base: Path, sources: Path, monkeypatch: pytest.MonkeyPatch, mix: Mix
+) -> None:
+    training = training_of(base, sources, replace(PLAN, rate=1e-2, batches=1, mix=mix))
     first = training.figures()
+    assert ("end" in first) == (mix is IN_ORDER)  # the length of a masked gap is known
     monkeypatch.setattr(loop, "Random", lambda _seed: Random(3))
-    losses = [training.step(1.0)[0] for _ in range(12)]
+    losses = [training.step(1.0)[0] for _ in range(20)]
     assert losses[-1] < losses[0] - 0.2
     causal = [figures.split("(")[1:] for figures in (first, training.figures())]
     assert [part[:5] for part in causal[0]] == [part[:5] for part in causal[1]]
+
+
+def test_vocabulary_without_an_end_is_reported(base: Path, sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "START_TOKENS", ("<none>",))
+    with pytest.raises(EvalError, match="has none of the tokens <none>, one of which ends an answer; train with --order 0"):
+        training_of(base, sources)
+    training_of(base, sources, replace(PLAN, mix=EVERY_STATE[0])).step(1.0)
 
 
 class Recording(Vocabulary):
@@ -300,6 +367,21 @@ def test_exported_adapter_gives_the_trained_canvas_in_the_engine(base: Path, sou
     torch.testing.assert_close(loaded.decode(canvas, kv), expected.detach(), atol=5e-3, rtol=5e-3)
 
 
+def test_rows_in_order_are_those_of_the_engine_s_tree(base: Path, sources: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(base, tmp_path / "model")
+    training = training_of(base, sources)
+    training.passes.load({name: tensor.half().float() for name, tensor in adapter_for(checkpoint("tied")).items()})
+    training.export(folder / canvas_adapter.FILE)
+    passes = load_model(str(folder), device="cpu", dtype="float32").passes
+    ids = ids_of(1, 20)
+    for canvas in ordered()[:2]:
+        prefix = torch.cat([ids[:, : canvas.hole.first - 1], torch.tensor([[canvas.hole.before]])], 1)
+        tree = Tree(passes, passes.encode(prefix)[1], canvas.hole.before, right=canvas.held)
+        batch = states.laid_out([canvas], 1, 20, 1, ordered=True)
+        losses = batch.losses(training.passes, training.passes.encode(ids)[1], adapted=bool(canvas.held))[1]
+        torch.testing.assert_close(torch.tensor(tree.log_probabilities([canvas.body])[0]), -losses, atol=1e-3, rtol=0)
+
+
 def test_state_of_another_trainer_starts_a_run(base: Path, sources: Path, tmp_path: Path) -> None:
     adapter = adapter_for(checkpoint("tied"))
     first = training_of(base, sources)
@@ -320,6 +402,13 @@ def test_state_of_another_trainer_starts_a_run(base: Path, sources: Path, tmp_pa
     assert torch.equal(begun.state.second, second)
     for name, tensor in begun.passes.adapter().items():
         torch.testing.assert_close(tensor, adapter[name])
+    exported = tmp_path / "canvas.safetensors"
+    begun.export(exported)
+    begun = loop.train(str(base), [sources], tmp_path / "new.pt", plan, start=exported)
+    assert (begun.state.step, begun.state.tokens, begun.state.tokens_with_loss) == (0, 1000, 600)
+    assert not begun.state.first.any()
+    for name, tensor in begun.passes.adapter().items():
+        torch.testing.assert_close(tensor, adapter[name].half().float(), atol=0, rtol=1e-2)
     pilot = {name: tensor for name, tensor in adapter.items() if name not in ("dist", "hint")}
     torch.save({"adapter": pilot, "step": 5, "tokens": 10}, tmp_path / "pilot.pt")
     begun = loop.train(str(base), [sources], tmp_path / "new.pt", plan, start=tmp_path / "pilot.pt")
@@ -332,6 +421,7 @@ def test_mistakes_are_reported_in_one_sentence(base: Path, sources: Path, tmp_pa
     torch.save({"adapter": {}, "step": 1, "tokens": 1, "base_hash": "other"}, tmp_path / "other.pt")
     torch.save({"adapter": {"0q_a": torch.zeros(3, 5)}, "step": 1, "tokens": 1}, tmp_path / "narrow.pt")
     (tmp_path / "text.pt").write_text("no state")
+    (tmp_path / "text.safetensors").write_text("no adapter")
     given = {"--base": base, "--sources": sources, "--state": tmp_path / "s.pt", "--minutes": 0}
     for changed, sentence in (
         ({}, f"there is no state {tmp_path}/s.pt; train first, with --minutes above 0, or name a state with --from"),
@@ -339,10 +429,12 @@ def test_mistakes_are_reported_in_one_sentence(base: Path, sources: Path, tmp_pa
         ({"--sources": tmp_path / "empty"}, f"{tmp_path}/empty: no source file; more files are needed"),
         ({"--state": tmp_path / "no" / "s.pt"}, f"{tmp_path}/no is not a folder that you can write to"),
         ({"--export": tmp_path / "text.pt" / "x"}, f"{tmp_path}/text.pt is not a folder that you can write to"),
+        ({"--state": tmp_path / "text.safetensors"}, "has the name of an exported adapter; give it with --from, and another"),
         ({"--state": tmp_path / "other.pt"}, f"{tmp_path}/other.pt is a state for another base model than {base}"),
         ({"--state": tmp_path / "narrow.pt"}, f"{tmp_path}/narrow.pt does not fit {base}: 0q_a has the shape [3, 5]"),
         ({"--state": tmp_path / "text.pt"}, f"{tmp_path}/text.pt is not a state of `dg-lsp train canvas`"),
         ({"--from": tmp_path / "no.pt"}, "no.pt: no such file or directory"),
+        ({"--from": tmp_path / "text.safetensors"}, "text.safetensors is not a canvas adapter that can be read"),
         ({"--base": tmp_path / "no"}, f"there is no model folder {tmp_path}/no"),
         ({"--base": "embedded"}, "embedded is a diffusion_gemma model; a canvas is trained for"),
     ):

@@ -21,11 +21,11 @@ from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.evaluate.tasks import EvalError
 from dg_lsp.wire import files
 
-HELD = 16  # tokens that the canvas holds after a gap
+HELD = 32  # tokens after a hole
 SHARES = {".py": 1.0, ".ts": 0.2, ".tsx": 0.2, ".js": 0.15, ".go": 0.15, ".rs": 0.15, ".java": 0.15}
 ASIDE_SHARE = 50  # one file name in this many is set aside
 MAX_BYTES = 1 << 20
-AFTER_CHARS = 160  # enough for the tokens after a hole
+AFTER_CHARS = 320  # enough for the tokens after a hole
 TOKEN_CHARS = 5  # a window of N tokens is cut from this many characters for each
 MIN_BEFORE = 8  # tokens
 MIN_HOLES = 4  # in a window
@@ -40,12 +40,13 @@ GENERATED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """A hole: the number of tokens before it in its window, its tokens, and the first ones after it.
+    """A hole: the number of tokens before it in its window, the last of them, its own tokens, and the first ones after it.
 
     `in_window`: the window has the same tokens at these places.
     """
 
     first: int
+    before: int
     answer: tuple[int, ...]
     after: tuple[int, ...]
     in_window: bool
@@ -174,7 +175,7 @@ def cut(text: str, vocabulary: Vocabulary, random: Random, length: int, n_holes:
         if 0 < len(answer) <= most:
             after = vocabulary.encode(text[last : last + AFTER_CHARS])[:HELD]
             in_window = ids[n_before : n_before + len(answer)] == answer
-            holes.append(Hole(n_before, tuple(answer), tuple(after), in_window))
+            holes.append(Hole(n_before, ids[n_before - 1], tuple(answer), tuple(after), in_window))
     return Window(tuple(ids), tuple(holes))
 
 

@@ -20,7 +20,9 @@ from dg_lsp.engine.model import numpy_first  # noqa: F401 -- before torch
 import torch
 from torch import Tensor
 
+from dg_lsp.engine.decode.layout import START_TOKENS
 from dg_lsp.engine.model import fit, loading
+from dg_lsp.engine.model.family import KV
 from dg_lsp.engine.model.fit.geometry import LLAMA_TYPES, LlamaSizes, llama_sizes
 from dg_lsp.engine.model.llama import Weight
 from dg_lsp.engine.model.vocabulary import Vocabulary
@@ -28,17 +30,17 @@ from dg_lsp.engine.model.weights import canvas_adapter, checkpoint, llama_files
 from dg_lsp.engine.model.weights.progress import Meter
 from dg_lsp.evaluate.tasks import EvalError
 from dg_lsp.train.canvas import states
-from dg_lsp.train.canvas.holes import HELD, Sources
-from dg_lsp.train.canvas.states import Canvas, Mix
+from dg_lsp.train.canvas.holes import Sources
+from dg_lsp.train.canvas.states import Batch, Canvas, Mix
 from dg_lsp.train.canvas.weights import DISTANCES, TrainedPasses
 
 SAVE_S, SHOW_S = 300.0, 900.0
 WARM_STEPS = 20
 BETAS, EPS, CLIP = (0.9, 0.98), 1e-8, 1.0
-BUCKETS = {"first": range(1), "2-4": range(1, 4), "5-8": range(4, 8), "9-16": range(8, 16)}
+BUCKETS = {"first": range(1), "2-4": range(1, 4), "5-8": range(4, 8), "9-16": range(8, 16), "end": range(-1, 0)}
 # Windows in a batch, tokens of a window, rows of canvases over a window; most files are read in short windows.
 SHAPES = ((4, 256, 5), (2, 640, 10))
-HOLES_PER_ROW = 5
+HOLES_PER_ROW = 4
 
 OnMessage = Callable[[str], None]
 
@@ -55,7 +57,7 @@ class TrainingPlan:
     batches: int = 2
     threads: int = 1
     seed: int = 1
-    most: int = 20  # tokens of an answer
+    most: int = 40  # tokens of an answer
     measured: int = 128  # set-aside canvases
     shapes: tuple[tuple[int, int, int], ...] = SHAPES
     mix: Mix = field(default_factory=Mix)
@@ -70,7 +72,6 @@ class State:
     step: int = 0
     tokens: int = 0
     tokens_with_loss: int = 0
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,12 @@ class Training:
         self.passes = TrainedPasses(base.sizes, base.weights, plan.rank)
         flat = self.passes.flat
         self.state = State(torch.zeros_like(flat), torch.zeros_like(flat))
-        self._aside: list[tuple[states.Batch, Any, list[int], list[float]]] = []
+        end = base.vocabulary.first_known(START_TOKENS)
+        if end is None and plan.mix.order:
+            names = ", ".join(START_TOKENS)
+            raise EvalError(f"{base.name} has none of the tokens {names}, one of which ends an answer; train with --order 0")
+        self._end = -1 if end is None else end
+        self._aside: list[tuple[Batch, KV, list[int], list[float]]] = []
 
     def step(self, share_left: float) -> tuple[float, int]:
         """Make one step, and return its mean loss and the number of canvas tokens. `share_left` is that of the time."""
@@ -104,10 +110,8 @@ class Training:
             (shape,) = random.choices(plan.shapes, [4.0, *[1.0] * (len(plan.shapes) - 1)])
             n_windows, length, n_rows = shape
             windows = self.sources.windows(random, n_windows, length, n_rows * HOLES_PER_ROW, plan.most)
-            batch, kv, _ = states.drawn(passes, random, windows, plan.mix, n_rows)
-            hidden = passes.canvas(batch.ids, batch.hints, batch.past(kv), batch.positions, batch.mask)
-            weights = batch.weights / (batch.weights.sum() * plan.batches)
-            loss = passes.losses(hidden.flatten(0, 1)[batch.rows], batch.targets, weights)[0]
+            batch, kv = states.drawn(passes, random, windows, plan.mix, n_rows, self._end)
+            loss = batch.losses(passes, kv)[0] / (batch.weights.sum() * plan.batches)
             loss.backward()  # type: ignore[no-untyped-call]
             loss_sum += loss.item()
             n_tokens += int((batch.mask.sum(-1) > 1).sum())
@@ -119,27 +123,25 @@ class Training:
 
     @torch.no_grad()
     def figures(self) -> str:
-        """Return the losses in nats on set-aside canvases, all open, by place in the answer; the causal model's in brackets.
+        """Return the losses in nats on set-aside canvases by place in the answer; the causal model's in brackets.
 
-        The causal model reads the true tokens before each place, and nothing of what follows the gap.
+        The canvases are in order, or all open if no batch is. The causal model reads the true tokens before each place, and
+        nothing of what follows the gap, so it knows no end.
         """
-        own: dict[str, list[float]] = {name: [] for name in BUCKETS}
-        causal: dict[str, list[float]] = {name: [] for name in BUCKETS}
-        for batch, kv, places, causal_losses in self._set_aside():
-            hidden = self.passes.canvas(batch.ids, batch.hints, kv, batch.positions, batch.mask)
-            losses = self.passes.losses(hidden.flatten(0, 1)[batch.rows], batch.targets, batch.weights)[1].tolist()
-            for place, loss, other in zip(places, losses, causal_losses, strict=True):
-                name = next(name for name, span in BUCKETS.items() if place in span)
-                own[name].append(loss)
-                causal[name].append(other)
-        return ", ".join(
-            f"{name} {sum(own[name]) / len(own[name]):.3f} ({sum(causal[name]) / len(causal[name]):.3f})"
-            for name in BUCKETS
-            if own[name]
-        )
+        triples = [
+            triple
+            for batch, kv, places, causal in self._set_aside()
+            for triple in zip(places, batch.losses(self.passes, kv)[1].tolist(), causal, strict=True)
+        ]
+        texts = []
+        for name, span in BUCKETS.items():
+            if pairs := [pair for place, *pair in triples if place in span]:
+                own, causal = (sum(column) / len(pairs) for column in zip(*pairs, strict=True))
+                texts.append(f"{name} {own:.3f}" + ("" if name == "end" else f" ({causal:.3f})"))
+        return ", ".join(texts)
 
-    def adopt(self, stored: Mapping[str, Any], *, moments: bool = True) -> None:
-        """Continue from a stored state: the weights, the optimizer's means unless not `moments`, and the counts."""
+    def adopt(self, stored: Mapping[str, Any]) -> None:
+        """Continue from a stored state: the weights, the optimizer's means if it has them, and the counts."""
         with torch.no_grad():
             if "flat" in stored:  # the weights in 32 bits
                 self.passes.flat.copy_(stored["flat"])
@@ -147,12 +149,11 @@ class Training:
                 self.passes.load({name: tensor.float() for name, tensor in stored["adapter"].items()})
         self.passes.merge()
         state = self.state
-        if moments and "m1" in stored:
+        if "m1" in stored:
             state.first.copy_(stored["m1"])
             state.second.copy_(stored["m2"])
             state.step = int(stored.get("adam_step", stored["step"]))
         state.tokens, state.tokens_with_loss = int(stored["tokens"]), int(stored.get("lossy", 0))
-        state.seconds = float(stored.get("secs", 0.0))
 
     def save(self, path: Path) -> None:
         """Write the state, so that a kill at any time leaves either the old file or the new one."""
@@ -161,7 +162,7 @@ class Training:
             {
                 "adapter": {name: tensor.to(torch.bfloat16) for name, tensor in self.passes.adapter().items()},
                 "flat": self.passes.flat, "m1": state.first, "m2": state.second, "adam_step": state.step,
-                "step": state.step, "tokens": state.tokens, "lossy": state.tokens_with_loss, "secs": state.seconds,
+                "step": state.step, "tokens": state.tokens, "lossy": state.tokens_with_loss,
                 "rank": self.plan.rank, "base_hash": self.base.hash,
                 "options": {name: value for name, value in asdict(self.plan).items() if isinstance(value, int | float)},
             },
@@ -175,7 +176,8 @@ class Training:
         facts = {
             "base": self.base.name,
             "base_hash": self.base.hash,
-            "held": str(HELD),
+            "order": str(self.plan.mix.order),
+            "held": str(self.plan.mix.held),
             "tokens": str(self.state.tokens),
             "tokens_with_loss": str(self.state.tokens_with_loss),
             "steps": str(self.state.step),
@@ -196,35 +198,27 @@ class Training:
             passes.flat.addcdiv_(state.first, scale, value=-rate / (1 - BETAS[0] ** count))
         passes.merge()
 
-    def _set_aside(self) -> list[tuple[states.Batch, Any, list[int], list[float]]]:
-        """Return batches of set-aside canvases without delete tokens, each with the causal losses; always the same ones."""
-        random, passes = Random(11), self.passes
+    def _set_aside(self) -> list[tuple[Batch, KV, list[int], list[float]]]:
+        """Return batches of set-aside canvases, with the places of their losses and the causal losses; always the same ones."""
+        random, passes, order = Random(11), self.passes, self.plan.mix.order > 0
         n_windows, length, n_rows = self.plan.shapes[0]
         per_window = 4
         while len(self._aside) * n_windows * per_window < self.plan.measured:
             windows = self.sources.windows(random, n_windows, length, per_window, 16, aside=True)
             _, kv = states.encoded(passes, windows)
+            ends, shape = [self._end] if order else [], (n_windows, kv[0][0].shape[2], n_rows)
             canvases = [
-                states.masked(passes, Canvas(index, hole, window.ids[hole.first - 1], [*hole.answer], [*hole.after]))
+                Canvas(index, hole, [*hole.answer, *ends], [*hole.after[: self.plan.mix.held]])
                 for index, window in enumerate(windows)
                 for hole in window.holes
             ]
-            batch = states.laid_out(canvases, n_windows, kv[0][0].shape[2], n_rows)
-            places = [place for canvas in canvases for place in range(len(canvas.body))]
-            self._aside.append((batch, batch.past(kv), places, self._causal(batch, batch.past(kv))))
+            bare = [states.in_order(replace(canvas, held=[])) for canvas in canvases]
+            causal = states.laid_out(bare, *shape, ordered=True).losses(passes, kv, adapted=False)[1]
+            whole = [states.in_order(canvas) if order else states.masked(passes, canvas) for canvas in canvases]
+            batch = states.laid_out(whole, *shape, ordered=order)
+            places = [at if at < len(one.hole.answer) else -1 for one in canvases for at in range(len(one.body))]
+            self._aside.append((batch, kv, places, causal.tolist()))
         return self._aside
-
-    def _causal(self, batch: states.Batch, kv: Any) -> list[float]:
-        """Return the frozen model's losses at the same places, after the true tokens."""
-        ids = batch.ids.clone().view(-1)
-        ids[batch.rows + 1] = batch.targets
-        size = batch.ids.shape[1]
-        mask = batch.mask.clone()
-        mask[..., -size:] &= torch.ones(size, size, dtype=torch.bool).tril()
-        hidden = self.passes.decode(ids.view_as(batch.ids), kv, positions=batch.positions, mask=mask, adapted=False)
-        logits = self.passes.logits(hidden.flatten(0, 1)[batch.rows])
-        losses: list[float] = torch.nn.functional.cross_entropy(logits, batch.targets, reduction="none").tolist()
-        return losses
 
 
 def train(
@@ -245,6 +239,8 @@ def train(
     for file in (path, export):
         if file is not None and not os.access(file.parent, os.W_OK | os.X_OK):
             raise EvalError(f"{file} can't be written: {file.parent} is not a folder that you can write to")
+    if path.suffix == ".safetensors":  # it would be overwritten
+        raise EvalError(f"{path} has the name of an exported adapter; give it with --from, and another file with --state")
     stored_at = path if path.exists() else start
     if stored_at is None and plan.minutes == 0:
         raise EvalError(f"there is no state {path}; train first, with --minutes above 0, or name a state with --from")
@@ -266,18 +262,17 @@ def train(
     return training
 
 
-def run(training: Training, path: Path, on_message: OnMessage, clock: Callable[[], float] = time.monotonic) -> None:
+def run(training: Training, path: Path, on_message: OnMessage) -> None:
     """Train until the plan's time or steps are over; save every five minutes and at the end."""
     plan, state = training.plan, training.state
     on_message(f"{training.sources.n_files} files; {state.tokens / 1e6:.3f} M tokens so far; {training.figures()}")
-    began = saved = shown = last = clock()
+    began = saved = shown = time.monotonic()
     mean, n_tokens, n_steps = None, 0, 0
-    while (now := clock()) - began < plan.minutes * 60 and n_steps < plan.steps:
+    while (now := time.monotonic()) - began < plan.minutes * 60 and n_steps < plan.steps:
         loss, n = training.step(1 - (now - began) / (plan.minutes * 60))
         n_tokens, n_steps = n_tokens + n, n_steps + 1
         mean = loss if mean is None else 0.95 * mean + 0.05 * loss
-        now = clock()
-        state.seconds, last = state.seconds + now - last, now
+        now = time.monotonic()
         speed = f"{state.tokens / 1e6:.3f} M tokens, {n_tokens / (now - began):.0f}/s"
         on_message(f"step {state.step}: loss {loss:.4f}, mean {mean:.3f}, {speed}")
         if now - saved > SAVE_S:
@@ -312,11 +307,15 @@ def read_base(name: str) -> Base:
 
 
 def read_state(path: Path, base: Base) -> dict[str, Any]:
-    """Return a stored state for this base; raise EvalError for another file, or for a state of another base."""
+    """Return a stored state for this base, or an exported adapter as one; raise EvalError for another file or base."""
     try:
-        stored = torch.load(path, weights_only=True, map_location="cpu")
+        stored = (
+            _exported(path, base) if path.suffix == ".safetensors" else torch.load(path, weights_only=True, map_location="cpu")
+        )
     except OSError:
         raise
+    except checkpoint.CheckpointError as error:
+        raise EvalError(str(error)) from error
     except Exception as error:  # the library raises anything for a foreign file
         raise EvalError(f"{path} is not a state of `dg-lsp train canvas`") from error
     if not isinstance(stored, dict) or not {"adapter", "step", "tokens"} <= stored.keys():
@@ -345,3 +344,12 @@ def dtype_of(device: str) -> torch.dtype:
         return torch.bfloat16
     # A private name, because torch 2.13 has no public one.
     return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
+
+
+def _exported(path: Path, base: Base) -> dict[str, Any]:
+    """Return an exported adapter as a state without the optimizer's means; raise CheckpointError."""
+    adapter = canvas_adapter.read(path, base.sizes, base.hash)
+    tokens, lossy = (
+        int(value) if (value := adapter.facts.get(name, "")).isdecimal() else 0 for name in ("tokens", "tokens_with_loss")
+    )
+    return {"adapter": adapter.tensors, "step": 0, "tokens": tokens, "lossy": lossy}

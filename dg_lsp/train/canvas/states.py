@@ -1,7 +1,12 @@
 """Lay holes out as canvases, in the states in which a canvas is filled, and pack them into rows of one length.
 
-A canvas is the last token before the gap, the gap, and the held tokens after it. A position of the gap is open, open with a
-hint, or a token. Its loss is that of the true token, or the delete token after the answer's end. The states:
+A canvas is the held tokens after the gap, the last token before it, and the gap.
+
+In order, the gap is the answer. Each token of it sees the held ones and those before it, and predicts the next one or the end.
+The held tokens see each other, and are a fixed distance after the gap's start, because its length is not known.
+
+Else, all positions see each other. A position of the gap is open, open with a hint, or a token. Its loss is that of the true
+token, which is the delete token after the answer's end. The states:
 
 * masks: all is open;
 * some: some tokens are right, the rest is open;
@@ -24,10 +29,12 @@ from torch import Tensor
 
 from dg_lsp.engine.model.family import KV
 from dg_lsp.engine.model.llama import LlamaPasses
+from dg_lsp.engine.model.tree import RIGHT_GAP
 from dg_lsp.train.canvas.holes import HELD, Hole, Window
-from dg_lsp.train.canvas.weights import TrainedPasses
+from dg_lsp.train.canvas.weights import Losses, TrainedPasses
 
 State = Literal["masks", "some", "guesses", "draft", "own"]
+MASKED_HELD = 16  # held tokens of a canvas that is not written in order
 GAPS = (8, 16, 24, 32)
 ROW = 96  # positions of a row, which several canvases share
 DRAFT_TOKENS = 16
@@ -37,22 +44,30 @@ NO_HINT = -1
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """How often a batch has each state. `draft` and `own` take a whole batch; the rest are shares of the others' canvases."""
+    """How often a batch is written in order, and how often each of the other batches has the states `draft` and `own`.
 
+    The rest are shares of the canvases in the remaining batches.
+    """
+
+    order: float = 1.0
     draft: float = 0.3
     own: float = 0.15
     masks: float = 0.4
     some: float = 0.25
     guesses: float = 0.35
 
+    @property
+    def held(self) -> int:
+        """The most held tokens of the canvases that are measured."""
+        return HELD if self.order else MASKED_HELD
+
 
 @dataclass(slots=True)
 class Canvas:
-    """One canvas. `body` has the true tokens of the gap; `ids`, `hints` and `weights` describe the same places."""
+    """One canvas. `body` has the tokens to predict; `ids` and `hints` are the gap's. The losses of `body` have `weights`."""
 
     window: int
     hole: Hole
-    before: int
     body: list[int]
     held: list[int]
     ids: list[int] = field(default_factory=list)
@@ -60,12 +75,13 @@ class Canvas:
     weights: list[float] = field(default_factory=list)
 
     def __len__(self) -> int:
-        return 1 + len(self.body) + len(self.held)
+        return len(self.held) + 1 + len(self.ids)
 
 
 class Batch(NamedTuple):
-    """Canvases as tensors. `rows` [N] are the flat places of the positions that predict `targets` [N]."""
+    """Canvases as tensors, all in order or none. `rows` [N] are the flat places of the positions that predict `targets` [N]."""
 
+    in_order: bool
     ids: Tensor  # [R, C]
     hints: Tensor  # [R, C]
     positions: Tensor  # [R, C]
@@ -75,9 +91,12 @@ class Batch(NamedTuple):
     targets: Tensor
     weights: Tensor
 
-    def past(self, kv: KV) -> KV:
-        """Return the keys and values of each row's window."""
-        return [(keys[self.owners], values[self.owners]) for keys, values in kv]
+    def losses(self, passes: TrainedPasses, kv: KV, *, adapted: bool = True) -> Losses:
+        """Return what `TrainedPasses.losses` does, given the windows' keys and values."""
+        past = [(keys[self.owners], values[self.owners]) for keys, values in kv]
+        hidden = passes.canvas(self.ids, self.hints, past, self.positions, self.mask, adapted=adapted)
+        chosen = hidden.flatten(0, 1)[self.rows]
+        return passes.losses(chosen, self.targets, self.weights, delete=not self.in_order)
 
 
 def encoded(passes: LlamaPasses, windows: Sequence[Window]) -> tuple[Tensor, KV]:
@@ -95,6 +114,13 @@ def gap_of(random: Random, answer: Sequence[int], delete: int) -> list[int]:
     elif kind >= 0.35 and (fits := [gap for gap in GAPS if gap > n][:2]):
         extra = (random.choice(fits) if random.random() < 0.3 else fits[0]) - n
     return [*answer, *[delete] * min(extra, max(0, GAPS[-1] - n))]
+
+
+def in_order(canvas: Canvas) -> Canvas:
+    """Make the answer visible on a canvas that is written in order, and return it."""
+    canvas.ids, canvas.hints = [*canvas.hole.answer], [NO_HINT] * len(canvas.hole.answer)
+    canvas.weights = [1.0] * len(canvas.body)
+    return canvas
 
 
 def masked(passes: LlamaPasses, canvas: Canvas) -> Canvas:
@@ -122,16 +148,14 @@ def in_state(random: Random, canvas: Canvas, state: State, guesses: Sequence[int
         canvas.ids[place], canvas.weights[place] = opened[place], 1.0
 
 
-def laid_out(canvases: Sequence[Canvas], n_windows: int, length: int, n_rows: int) -> Batch:
+def laid_out(canvases: Sequence[Canvas], n_windows: int, length: int, n_rows: int, *, ordered: bool) -> Batch:
     """Return a batch with `n_rows` rows for each window of `length` tokens; canvases that do not fit are left out."""
     shape = (n_windows * n_rows, ROW)
     ids, positions = torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=torch.long)
     hints = torch.full(shape, NO_HINT)
     mask = torch.zeros(*shape, length + ROW, dtype=torch.bool)
     mask[:, :, length:] = torch.eye(ROW, dtype=torch.bool)  # a position that no canvas uses sees itself
-    rows: list[int] = []
-    targets: list[int] = []
-    weights: list[float] = []
+    lossy: list[tuple[int, int, float]] = []  # row, target, weight
     room = [ROW] * shape[0]
     for canvas in canvases:
         size = len(canvas)
@@ -139,33 +163,39 @@ def laid_out(canvases: Sequence[Canvas], n_windows: int, length: int, n_rows: in
         if not fits:
             continue
         row = min(fits, key=lambda one: room[one])
-        start, n = ROW - room[row], len(canvas.body)
-        place = slice(start, start + size)
-        ids[row, place] = torch.tensor([canvas.before, *canvas.ids, *canvas.held])
-        hints[row, start + 1 : start + 1 + n] = torch.tensor(canvas.hints)
-        positions[row, place] = torch.arange(canvas.hole.first - 1, canvas.hole.first - 1 + size)
-        mask[row, place, : canvas.hole.first - 1] = True
-        mask[row, place, length + start : length + start + size] = True
-        used = [at for at, weight in enumerate(canvas.weights) if weight]
-        rows += [row * ROW + start + at for at in used]
-        targets += [canvas.body[at] for at in used]
-        weights += [canvas.weights[at] for at in used]
+        start, before, n_held = ROW - room[row], canvas.hole.first - 1, len(canvas.held)
+        place, root = slice(start, start + size), start + n_held
+        ids[row, place] = torch.tensor([*canvas.held, canvas.hole.before, *canvas.ids])
+        hints[row, root + 1 : start + size] = torch.tensor(canvas.hints)
+        right = before + 1 + (RIGHT_GAP if ordered else len(canvas.ids))
+        positions[row, place] = torch.tensor([*range(right, right + n_held), *range(before, before + size - n_held)])
+        mask[row, place, :before] = True
+        seen = torch.ones(size, size, dtype=torch.bool)
+        seen[:, n_held:] = seen[:, n_held:].tril(-n_held) if ordered else True
+        mask[row, place, length + start : length + start + size] = seen
+        targets = enumerate(zip(canvas.body, canvas.weights, strict=True), row * ROW + root)
+        lossy += [(at, target, weight) for at, (target, weight) in targets if weight]
         room[row] -= size
     owners = torch.arange(n_windows).repeat_interleave(n_rows)
-    return Batch(ids, hints, positions, mask[:, None], owners, torch.tensor(rows), torch.tensor(targets), torch.tensor(weights))
+    columns = (torch.tensor(column) for column in zip(*lossy, strict=True))
+    return Batch(ordered, ids, hints, positions, mask[:, None], owners, *columns)
 
 
-def drawn(passes: TrainedPasses, random: Random, windows: Sequence[Window], mix: Mix, n_rows: int) -> tuple[Batch, KV, State]:
-    """Return a batch of canvases for the windows' holes, the windows' keys and values, and the state of most canvases."""
+def drawn(
+    passes: TrainedPasses, random: Random, windows: Sequence[Window], mix: Mix, n_rows: int, end: int
+) -> tuple[Batch, KV]:
+    """Return a batch of canvases for the windows' holes, and the windows' keys and values. In order, `end` ends an answer."""
     hidden, kv = encoded(passes, windows)
+    shape = (len(windows), hidden.shape[1], n_rows)
+    holes = [(index, hole) for index, window in enumerate(windows) for hole in window.holes]
+    if random.random() < mix.order:
+        canvases = [Canvas(index, hole, [*hole.answer, end], _some(random, hole.after, 0.25)) for index, hole in holes]
+        return laid_out([in_order(canvas) for canvas in canvases], *shape, ordered=True), kv
     canvases = [
-        masked(
-            passes,
-            Canvas(index, hole, window.ids[hole.first - 1], gap_of(random, hole.answer, passes.delete), _held(random, hole)),
-        )
-        for index, window in enumerate(windows)
-        for hole in window.holes
+        Canvas(index, hole, gap_of(random, hole.answer, passes.delete), _some(random, hole.after[:MASKED_HELD], 0.1))
+        for index, hole in holes
     ]
+    canvases = [masked(passes, canvas) for canvas in canvases]
     draw = random.random()
     state: State = "draft" if draw < mix.draft else "own" if draw < mix.draft + mix.own else "masks"
     if state == "draft":
@@ -180,10 +210,8 @@ def drawn(passes: TrainedPasses, random: Random, windows: Sequence[Window], mix:
             (one,) = random.choices(names, (mix.masks, mix.some, mix.guesses))
             guesses = _guesses(passes, hidden, canvas, random, greedy=greedy) if one == "guesses" else []
             in_state(random, canvas, one, guesses)
-    batch = laid_out(canvases, len(windows), hidden.shape[1], n_rows)
-    if state == "own":
-        batch = _after_own_pass(passes, batch, kv, 0.5 + 0.45 * random.random())
-    return batch, kv, state
+    batch = laid_out(canvases, *shape, ordered=False)
+    return _after_own_pass(passes, batch, kv, 0.5 + 0.45 * random.random()) if state == "own" else batch, kv
 
 
 @torch.no_grad()
@@ -230,8 +258,7 @@ def _guesses(passes: TrainedPasses, hidden: Tensor, canvas: Canvas, random: Rand
 @torch.no_grad()
 def _after_own_pass(passes: TrainedPasses, batch: Batch, kv: KV, level: float) -> Batch:
     """Return a batch of open canvases as the canvas itself writes them in one pass, where it is surer than `level`."""
-    hidden = passes.canvas(batch.ids, batch.hints, batch.past(kv), batch.positions, batch.mask)
-    _, _, best, sure = passes.losses(hidden.flatten(0, 1)[batch.rows], batch.targets, batch.weights)
+    _, _, best, sure = batch.losses(passes, kv)
     ids, hints, gap = batch.ids.clone().view(-1), batch.hints.clone().view(-1), batch.rows + 1
     is_token = best < passes.delete
     ids[gap] = torch.where((sure > level) & is_token, best, ids[gap])
@@ -248,6 +275,6 @@ def _token(logits: Tensor, temperature: float, sampler: torch.Generator) -> Tens
     return top.indices.gather(1, picked)[:, 0]
 
 
-def _held(random: Random, hole: Hole) -> list[int]:
-    """Return the held tokens; sometimes fewer, as at the end of a file."""
-    return [*hole.after][: HELD if random.random() > 0.1 else random.randrange(HELD)]
+def _some(random: Random, held: Sequence[int], share: float) -> list[int]:
+    """Return held tokens, and in a share of the calls only the first of them, as at the end of a file."""
+    return [*held[: random.randrange(len(held)) if held and random.random() < share else len(held)]]

@@ -36,6 +36,7 @@ from dg_lsp.engine.model.weights import canvas_adapter
 DISTANCES = 48
 CHUNK = 256  # rows whose logits are in memory at once
 VECTORS = ("mask", "del", "dist", "hint")
+Losses = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 class TrainedPasses(LlamaPasses):
@@ -69,20 +70,19 @@ class TrainedPasses(LlamaPasses):
 
     def canvas(self, canvas: Tensor, hints: Tensor, kv: KV, positions: Tensor, mask: Tensor, *, adapted: bool = True) -> Tensor:
         """Return `decode`'s last hidden states [R, C, H] with a gradient. `hints` [R, C] are tokens, or -1 for none."""
-        vectors, factors = (self.parts[name] for name in ("dist", "hint"))
-        self._extra = self._embed.more = canvas_vectors(self.parts | {"dist": vectors})
-        self._hint = factors
+        self._extra = self._embed.more = canvas_vectors(self.parts)
+        self._hint = self.parts["hint"]
         soft = torch.where((hints >= 0)[..., None], self._embed(hints.clamp(min=0).reshape(-1)).view(*hints.shape, -1), 0.0)
         return self._decode(canvas, kv, soft, positions, mask, with_room=False, adapted=adapted)
 
-    def losses(self, hidden: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the weighted sum of the losses of `targets` [N], of `delete` too, given `hidden` [N, H].
+    def losses(self, hidden: Tensor, targets: Tensor, weights: Tensor, *, delete: bool) -> Losses:
+        """Return the weighted sum of the losses of `targets` [N], given `hidden` [N, H]; one may be `delete` if there is one.
 
         Also return, without a gradient, each loss, the best token and its probability, each [N].
         """
-        results = _CanvasLoss.apply(hidden, self.parts["del"], self._table, targets, weights)  # type: ignore[no-untyped-call]
-        total, each, best, sure = results
-        return total, each, best, sure
+        more = self.parts["del"].expand(int(delete), -1)
+        results: Losses = _CanvasLoss.apply(hidden, more, self._table, targets, weights)  # type: ignore[no-untyped-call]
+        return results
 
     @torch.no_grad()
     def merge(self) -> None:
@@ -94,21 +94,19 @@ class TrainedPasses(LlamaPasses):
     @torch.no_grad()
     def adapter(self) -> dict[str, Tensor]:
         """Return copies of the adapter's tensors by the names of `canvas_adapter`."""
-        found = {name: self.parts[name].clone() for name in VECTORS}
-        for name, part in self._projections():
-            found[name] = part.clone().contiguous()
-        return found
+        return {name: part.clone().contiguous() for name, part in self._named()}
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Set the adapter's weights from tensors by the names of `canvas_adapter`; those that are missing stay."""
-        own = dict(self._projections()) | {name: self.parts[name] for name in VECTORS}
+        own = dict(self._named())
         for name, tensor in tensors.items():
             own[name].copy_(tensor)
         self.merge()
 
-    def _projections(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield each projection's A [r, I] and B [O, r], as views, by their names in an adapter."""
+    def _named(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the vectors, and each projection's A [r, I] and B [O, r], as views, by their names in an adapter."""
+        yield from ((name, self.parts[name]) for name in VECTORS)
         for index in range(self.sizes.layers):
             for place, letters in enumerate(FUSED):
                 start = 0
@@ -156,24 +154,21 @@ class Merged:
 
     def refresh(self) -> None:
         """Compute W + B A."""
-        b = self.b if self.order is None else self.b[:, self.order]
-        for a, b_part, place in zip(
-            torch.split(self.a, len(self.b)), torch.split(b, self.sizes, 1), self._places(), strict=True
-        ):
-            torch.add(self.weight[place], b_part.t() @ a, out=self.merged[place])
+        weights, merged = torch.split(self.weight, self.sizes), torch.split(self.merged, self.sizes)
+        parts = torch.split(self.a, len(self.b)), torch.split(self._b, self.sizes, 1)
+        for weight, out, a, b in zip(weights, merged, *parts, strict=True):
+            torch.add(weight, b.t() @ a, out=out)
 
     def times(self, matrix: Matrix, inputs: Inputs, more: Tensor | None) -> Tensor:
         """Return the products [N, O] of inputs [N, I] with W + B A in 32 bits, plus `more` [O] or [N, O]."""
         del matrix  # it is W alone
-        b = self.b if self.order is None else self.b[:, self.order]
-        result: Tensor = _Product.apply(inputs.rows, self.merged, self.a, b, self.sizes)  # type: ignore[no-untyped-call]
+        result: Tensor = _Product.apply(inputs.rows, self.merged, self.a, self._b, self.sizes)  # type: ignore[no-untyped-call]
         return result if more is None else result + more
 
-    def _places(self) -> Iterator[slice]:
-        start = 0
-        for size in self.sizes:
-            yield slice(start, start + size)
-            start += size
+    @property
+    def _b(self) -> Tensor:
+        """B, in the order of the fused matrix."""
+        return self.b if self.order is None else self.b[:, self.order]
 
 
 class _Product(torch.autograd.Function):
@@ -206,14 +201,14 @@ class _Product(torch.autograd.Function):
 
 
 class _CanvasLoss(torch.autograd.Function):
-    """Cross-entropy over the vocabulary and the delete token, with its gradient computed in the same chunks."""
+    """Cross-entropy over the vocabulary and `more` [M, H] vectors, with its gradient computed in the same chunks."""
 
     @staticmethod
     def forward(
-        context: Any, hidden: Tensor, delete: Tensor, table: Tensor, targets: Tensor, weights: Tensor
+        context: Any, hidden: Tensor, more: Tensor, table: Tensor, targets: Tensor, weights: Tensor
     ) -> tuple[Tensor, ...]:
-        head = torch.cat([table, delete[None].to(table.dtype)])
-        grad_hidden, grad_delete = torch.empty_like(hidden), torch.zeros_like(delete)
+        head = torch.cat([table, more.to(table.dtype)])
+        grad_hidden, grad_more = torch.empty_like(hidden), torch.zeros_like(more)
         losses, best, sure = [], [], []
         for start in range(0, len(hidden), CHUNK):
             place = slice(start, start + CHUNK)
@@ -229,15 +224,15 @@ class _CanvasLoss(torch.autograd.Function):
             grad = logits.sub_(normaliser).exp_()
             grad.scatter_add_(1, target, torch.full_like(target, -1, dtype=grad.dtype)).mul_(weights[place, None])
             grad_hidden[place] = grad.to(head.dtype) @ head
-            grad_delete += grad[:, -1] @ hidden[place]
-        context.save_for_backward(grad_hidden, grad_delete)
+            grad_more += grad[:, len(table) :].t() @ hidden[place]
+        context.save_for_backward(grad_hidden, grad_more)
         context.mark_non_differentiable(*(each := (torch.cat(losses), torch.cat(best), torch.cat(sure))))
         return (each[0] * weights).sum(), *each
 
     @staticmethod
     def backward(context: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        grad_hidden, grad_delete = context.saved_tensors
-        return grad_hidden * grads[0], grad_delete * grads[0], None, None, None
+        grad_hidden, grad_more = context.saved_tensors
+        return grad_hidden * grads[0], grad_more * grads[0], None, None, None
 
 
 def _shapes(sizes: LlamaSizes, rank: int) -> Iterator[tuple[str, tuple[int, ...]]]:
