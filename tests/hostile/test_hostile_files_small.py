@@ -23,8 +23,10 @@ from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Document, Edit, Hole, Span
 from dg_lsp.engine.backends.remote import to_probability
 from dg_lsp.infill.fill import Fill
+from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.server import running, when
 from dg_lsp.server.settings import Settings
+from dg_lsp.server.snapshot import Snapshots
 from dg_lsp.server.sync import Documents, OpenDocument
 from dg_lsp.wire.discovery import EngineId
 from tests.patience import PATIENCE_S
@@ -174,12 +176,9 @@ def test_the_menu_of_a_long_file_holds_up_nothing(monkeypatch: pytest.MonkeyPatc
     async def tell(message: str) -> None:
         messages.append(message)
 
-    server: Any = SimpleNamespace(
-        documents=documents,
-        configuration=SimpleNamespace(at=lambda _uri: Settings()),
-        nearby=SimpleNamespace(look=look, refused=lambda _uri: ""),
-        tell=tell,
-    )
+    nearby: Any = SimpleNamespace(look=look, context=lambda _document, _settings: FileContext(""))
+    snapshots = Snapshots(documents, nearby, lambda _uri: Settings())
+    server: Any = SimpleNamespace(documents=documents, snapshots=snapshots, tell=tell)
     start = lsp.Position(0, 0)
     for kind in (lsp.CodeActionTriggerKind.Invoked, lsp.CodeActionTriggerKind.Automatic):
         context = lsp.CodeActionContext([], trigger_kind=kind)

@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from dg_lsp.core import context
+from dg_lsp.core import calibration, context
 from dg_lsp.core.values import Hole, InfillRequest
 from dg_lsp.engine.decode import question
 from dg_lsp.engine.model.profile import Profile
@@ -175,9 +175,12 @@ class Left:
         return Sheet(read, between, tuple(tail), heal, heal_ids, end=end, heals_by_parts=True, right=right)
 
     def _right(self, request: InfillRequest) -> tuple[int, ...]:
-        """Return the tokens that the canvas adapter reads, none if there is no adapter, no suffix, or more than one hole."""
+        """Return the tokens that the canvas adapter reads; none without one or without a suffix, or for several holes.
+
+        Only for a whole line, where the adapter was shown to add right answers.
+        """
         n_tokens = self.profile.right_tokens
-        if not n_tokens or len(request.holes) > 1 or self.start is None:
+        if not n_tokens or len(request.holes) > 1 or calibration.position(request) != "line" or self.start is None:
             return ()
         return tuple(_suffix_ids(self.vocabulary, request.suffix, n_tokens)[0])
 
