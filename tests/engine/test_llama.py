@@ -14,12 +14,16 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention, silu
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
+from dg_lsp.core.values import Hole, InfillRequest, Span
+from dg_lsp.engine.decode.filler import LocalFiller
+from dg_lsp.engine.decode.layout import Sheet
 from dg_lsp.engine.model import loading
 from dg_lsp.engine.model.fit.geometry import PROJECTIONS, GeometryError, llama_sizes
 from dg_lsp.engine.model.int8 import Quantised, is_supported, quantised
 from dg_lsp.engine.model.llama import LlamaPasses
 from dg_lsp.engine.model.loading import LoadError, load_model
 from dg_lsp.engine.model.tree import RIGHT_GAP, ROOT, Tree
+from dg_lsp.engine.model.weights import canvas_adapter
 from tests.trainer import tokenizer as bpe
 
 SIZES = {
@@ -433,3 +437,32 @@ def test_quantised_weights_of_a_matrix_are_within_half_a_step() -> None:
     narrow = quantised(weight)
     assert isinstance(narrow, Quantised)
     assert bool(((narrow.dense() - weight).abs() <= narrow.scales * 0.501).all())
+
+
+def test_a_profile_that_reads_the_right_side_needs_an_adapter(folder: Path, tmp_path: Path) -> None:
+    path = copy_of(folder, tmp_path / "with")
+    (path / "dg_lsp.json").write_text(json.dumps({"layout": "left", "right_tokens": 4}))
+    with pytest.raises(LoadError, match=r"needs a canvas adapter, but there is no .*canvas\.safetensors"):
+        load_model(str(path), device="cpu", dtype="float32")
+    model = checkpoint("biases")
+    norms = {name: weight for name, weight in model.state_dict().items() if name.endswith("norm.weight")}
+    canvas_adapter.write(path / canvas_adapter.FILE, adapter_for(model), {"base_hash": canvas_adapter.base_hash(norms)})
+    filler = LocalFiller(load_model(str(path), device="cpu", dtype="float32"))
+
+    def filled(prefix: str, suffix: str) -> tuple[Sheet, list[str]]:
+        asked = InfillRequest(prefix, suffix, (Hole("cursor", Span(len(prefix), len(prefix))),), language="python")
+        work = filler.start(asked)
+        while work.step():
+            pass
+        return filler.resources.layout.lay_out(asked), [candidate.texts[0] for candidate in work.candidates()]
+
+    for prefix, suffix, reads in (
+        ("def add(a, b):\n    ", "\n    return a + b\n", True),
+        ("def add(a, b):\n    ", "", False),
+        ("def add(a", "):\n    return a + b\n", False),
+        ("def add(a, b):\n    return a", "\n\n", False),
+    ):
+        sheet, texts = filled(prefix, suffix)
+        assert (0 < len(sheet.right) <= 4) == reads
+        assert (sheet.end is not None) == reads
+        assert texts, (prefix, suffix)
