@@ -450,7 +450,7 @@ def test_a_profile_that_reads_the_right_side_needs_an_adapter(folder: Path, tmp_
     filler = LocalFiller(load_model(str(path), device="cpu", dtype="float32"))
 
     def filled(prefix: str, suffix: str) -> tuple[Sheet, list[str]]:
-        asked = InfillRequest(prefix, suffix, (Hole("cursor", Span(len(prefix), len(prefix))),), language="python")
+        asked = InfillRequest(prefix, suffix, (Hole(Span(len(prefix), len(prefix)), "cursor"),), language="python")
         work = filler.start(asked)
         while work.step():
             pass
