@@ -58,13 +58,14 @@ class Tree:
 
         A row is a node and the tokens after it.
         """
-        n_known, tokens = len(self._paths), list[int]()
-        if not len(self._hidden):
+        begins, tokens = not len(self._hidden), list[int]()
+        first = ROOT if begins else len(self._paths)
+        if begins:
             self._paths[ROOT] = (len(self._right),)
             tokens += [*self._right, self._last]
         nodes = [self._walk(node, row, tokens) for node, row in rows]
         if tokens:
-            self._encode(tokens, self._paths[n_known - (not len(self._hidden)) :])
+            self._encode(tokens, self._paths[first:])
         return nodes
 
     def hidden(self, nodes: Sequence[int]) -> Tensor:

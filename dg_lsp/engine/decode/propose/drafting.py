@@ -178,6 +178,4 @@ def _text(fill: FillInput, draft: CausalDraft, end: Collection[int], line_ends: 
     is_line = draft.stop is not None and draft.stop in line_ends and not has_ended and fill.profile.line_ends
     ids = [*draft.ids, draft.stop] if is_line and draft.stop is not None else draft.ids
     text = layout.answer(fill.vocabulary, ids, fill.sheet.heal)
-    # A canvas adapter has seen few ends inside words, and then writes some of the right side.
-    is_whole = has_ended and fill.sheet.end is not None and not fill.sheet.right
-    return text if is_whole else fill.of_draft(text)
+    return text if has_ended and fill.sheet.end is not None else fill.of_draft(text)
