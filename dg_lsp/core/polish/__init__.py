@@ -27,6 +27,7 @@ from dg_lsp.core.polish.cuts import (
     cut_next_line,
     cut_repeated_lines,
     cut_repeated_rest,
+    cut_unreachable,
 )
 from dg_lsp.core.polish.drops import (
     drop_blank,
@@ -157,6 +158,7 @@ FILTERS: tuple[Filter, ...] = (
     cut_at_dedent,
     cut_at_closer,
     cut_next_line,
+    cut_unreachable,
     trim_end,
     drop_unreadable,
     drop_blank,
@@ -174,6 +176,7 @@ CHECKS: tuple[Check, ...] = (parses, closes, compiles)
 UNBOUND = "binds"
 REASONS = {
     "drop_unreadable": "has characters that are not text",
+    "cut_unreachable": "ends the code that follows it",
     "drop_blank": "is blank",
     "drop_unchanged": "changes nothing",
     "drop_shrunk": SHRINKS,

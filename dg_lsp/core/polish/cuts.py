@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 
+from tree_sitter import Node
+
 from dg_lsp.core import languages, literals
-from dg_lsp.core.polish.around import Around, filled_lines, says_something
+from dg_lsp.core.polish.around import Around, answer_span, filled_lines, says_something
 
 
 def cut_at_control(text: str, around: Around) -> str:
@@ -111,6 +113,39 @@ def cut_next_line(text: str, around: Around) -> str:
     repeats = first_lines and not around.rest.strip() and last.strip() == following and says_something(last)
     return "\n".join(first_lines).rstrip() if repeats else text
 
+
+def cut_unreachable(text: str, around: Around) -> str | None:
+    """Cut what can't run, such as a second `return`; drop an answer after which the file's next statement can't run."""
+    if around.filled is None:
+        return text
+    filled, answer = around.filled(text), answer_span(text, around)
+    for node in filled.facts_near(answer).all("leaves"):
+        span, dead = filled.span(node), _next_statement(node)
+        if dead is None or not answer.start <= span.start < span.end <= answer.end:
+            continue
+        if filled.span(dead).start >= answer.end:
+            return None
+        start = around.hole.span.start + len(around.hole.lead.replace("\n", around.line_end))
+        return text.replace("\n", around.line_end)[: span.end - start].replace(around.line_end, "\n")
+    return text
+
+
+def _next_statement(node: Node) -> Node | None:
+    """Return the next statement of the node's block, if it runs only after the node."""
+    after = node.next_sibling
+    while after is not None and (after.type.endswith("comment") or after.type in (";", "\n")):
+        after = after.next_sibling
+    if after is None or not after.is_named or after.is_error or _RUNS_ANYWAY.match(after.type):
+        return None
+    # `return` before `yield` makes a function an empty generator.
+    return None if (after.text or b"").startswith(b"yield") else after
+
+
+# Alternatives of the construct around the node, labels, and definitions, which may be read before anything runs.
+_RUNS_ANYWAY = re.compile(
+    r"els|rescue|ensure|when|in_clause|catch|finally|case|default|switch|preproc|label|empty"
+    r"|decorated|(?:generator_|local_)?function|class|interface|type_|enum|struct|impl|mod|trait|template"
+)
 
 # Control tokens of the embedded checkpoint, of Gemma, and of common fill-in-the-middle models. Excluded are tokens that
 # are also HTML tags, and the `<eos>` of `Vec<eos>`.

@@ -2,6 +2,9 @@
 (string) @string
 (heredoc_body) @string
 
+; Statements after which the next one does not run
+[(return) (break) (next)] @leaves
+
 ; Bodies
 (method name: (_) @name @opener parameters: (_)? @opener body: (body_statement)? @body "end" @closer .) @function
 (singleton_method name: (_) @name @opener parameters: (_)? @opener body: (body_statement)? @body "end" @closer .) @function
