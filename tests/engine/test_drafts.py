@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dg_lsp.engine.decode import cuts
+from dg_lsp.core import repeats
 from dg_lsp.engine.decode.propose import copies
 from dg_lsp.engine.decode.propose.copies import Copy
 from tests.engine import reference
@@ -80,14 +80,14 @@ def test_agreement_is_counted_on_both_sides() -> None:
     ],
 )
 def test_a_draft_ends_before_the_suffix(draft: str, suffix: str, answer: str) -> None:
-    assert cuts.before_suffix(draft, suffix) == answer
+    assert repeats.before_suffix(draft, suffix) == answer
 
 
 @given(st.text("ab}\n", max_size=14), st.text("ab}\n", max_size=7), st.integers(1, 5))
 @settings(max_examples=600)
 @example("a}\nb}\nab", "}\nab", 3)
 def test_the_end_of_a_draft_equals_the_reference(draft: str, suffix: str, solid: int) -> None:
-    assert cuts.before_suffix(draft, suffix, solid) == reference.before_suffix(draft, suffix, solid)
+    assert repeats.before_suffix(draft, suffix, solid) == reference.before_suffix(draft, suffix, solid)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_the_end_of_a_draft_equals_the_reference(draft: str, suffix: str, solid:
     ],
 )
 def test_a_draft_of_a_line_ends_with_the_line(draft: str, suffix: str, line: str) -> None:
-    assert cuts.rest_of_line(draft, suffix) == line
+    assert repeats.rest_of_line(draft, suffix) == line
 
 
 def every_copy(prefix: str, suffix: str, *, block: bool, indent: str) -> list[Copy]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from dg_lsp.engine.decode.cuts import SOLID, before_suffix
+from dg_lsp.core.repeats import SOLID, before_suffix
 
 MAX_PLACES = 200
 MIN_CURSOR_CHARS = 2  # visible characters of the cursor's line that count as a repetition of it

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dg_lsp.core import calibration, placeholders
+from dg_lsp.core import calibration, placeholders, repeats
 from dg_lsp.core.calibration import Calibration, HolePosition
 from dg_lsp.core.values import InfillRequest
-from dg_lsp.engine.decode import cuts, layout
+from dg_lsp.engine.decode import layout
 from dg_lsp.engine.decode.layout import Sheet
 from dg_lsp.engine.model.family import Family
 from dg_lsp.engine.model.loading import Loaded
@@ -135,16 +135,16 @@ class FillInput:
         if not self.profile.line_ends:
             return text
         if not hole.block:
-            return cuts.rest_of_line(text, (*request.between, request.suffix)[hole_idx])
+            return repeats.rest_of_line(text, (*request.between, request.suffix)[hole_idx])
         is_open = hole_idx == self.n_holes - 1 and not self.tail
-        return cuts.before_suffix(text, request.suffix) if is_open else text
+        return repeats.before_suffix(text, request.suffix) if is_open else text
 
     def of_draft(self, text: str) -> str:
         """Return the part of a draft for the only hole: its line or lines, without a copy of the suffix."""
         if not self.profile.line_ends:
             return text
-        text = cuts.before_suffix(text, self.request.suffix)
-        return text if self.is_block else cuts.rest_of_line(text, self.request.suffix)
+        text = repeats.before_suffix(text, self.request.suffix)
+        return text if self.is_block else repeats.rest_of_line(text, self.request.suffix)
 
     def says_nothing(self, text: str) -> bool:
         """Return whether a text is blank, or no body where a body is asked for."""

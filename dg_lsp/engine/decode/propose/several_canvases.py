@@ -11,7 +11,8 @@ from collections.abc import Callable, Generator, Sequence
 
 import torch
 
-from dg_lsp.engine.decode import cuts, layout, scoring
+from dg_lsp.core import repeats
+from dg_lsp.engine.decode import layout, scoring
 from dg_lsp.engine.decode.canvas.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.decode.fill import FillInput
 from dg_lsp.engine.decode.filling import Filling, Proposing
@@ -73,7 +74,7 @@ def closed(text: str, suffix: str) -> str:
     fence = 0 if text.startswith("```") else text.find("\n```") + 1
     if fence or text.startswith("```"):
         text = text[:fence].removesuffix("\n")
-    return cuts.before_suffix(text, suffix)
+    return repeats.before_suffix(text, suffix)
 
 
 def commit(ids: Sequence[int], pieces: Sequence[bytes]) -> list[int]:

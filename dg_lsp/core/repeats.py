@@ -1,4 +1,4 @@
-"""Cut a text where the text after the hole begins. Knows text. Knows nothing of tokens or tensors."""
+"""Cut a draft where it repeats the text after the hole."""
 
 from __future__ import annotations
 
