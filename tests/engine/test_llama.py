@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 from dg_lsp.core.values import Hole, InfillRequest, Span
 from dg_lsp.engine.decode.filler import LocalFiller
 from dg_lsp.engine.decode.layout import Sheet
+from dg_lsp.engine.decode.rank import Proposal
 from dg_lsp.engine.model import loading
 from dg_lsp.engine.model.fit.geometry import PROJECTIONS, GeometryError, llama_sizes
 from dg_lsp.engine.model.int8 import Quantised, is_supported, quantised
@@ -439,30 +441,67 @@ def test_quantised_weights_of_a_matrix_are_within_half_a_step() -> None:
     assert bool(((narrow.dense() - weight).abs() <= narrow.scales * 0.501).all())
 
 
+def adapted(path: Path) -> LocalFiller:
+    """Return the filler of a folder with an adapter, which this writes."""
+    model = checkpoint("biases")
+    norms = {name: weight for name, weight in model.state_dict().items() if name.endswith("norm.weight")}
+    canvas_adapter.write(path / canvas_adapter.FILE, adapter_for(model), {"base_hash": canvas_adapter.base_hash(norms)})
+    return LocalFiller(load_model(str(path), device="cpu", dtype="float32"))
+
+
+@pytest.fixture
+def with_adapter(folder: Path, tmp_path: Path) -> LocalFiller:
+    path = copy_of(folder, tmp_path / "with")
+    (path / "dg_lsp.json").write_text(json.dumps({"layout": "left", "right_tokens": 4}))
+    return adapted(path)
+
+
 def test_a_profile_that_reads_the_right_side_needs_an_adapter(folder: Path, tmp_path: Path) -> None:
     path = copy_of(folder, tmp_path / "with")
     (path / "dg_lsp.json").write_text(json.dumps({"layout": "left", "right_tokens": 4}))
     with pytest.raises(LoadError, match=r"needs a canvas adapter, but there is no .*canvas\.safetensors"):
         load_model(str(path), device="cpu", dtype="float32")
-    model = checkpoint("biases")
-    norms = {name: weight for name, weight in model.state_dict().items() if name.endswith("norm.weight")}
-    canvas_adapter.write(path / canvas_adapter.FILE, adapter_for(model), {"base_hash": canvas_adapter.base_hash(norms)})
-    filler = LocalFiller(load_model(str(path), device="cpu", dtype="float32"))
-
-    def filled(prefix: str, suffix: str) -> tuple[Sheet, list[str]]:
-        asked = InfillRequest(prefix, suffix, (Hole(Span(len(prefix), len(prefix)), "cursor"),), language="python")
-        work = filler.start(asked)
-        while work.step():
-            pass
-        return filler.resources.layout.lay_out(asked), [candidate.texts[0] for candidate in work.candidates()]
-
+    filler = adapted(path)
     for prefix, suffix, reads in (
         ("def add(a, b):\n    ", "\n    return a + b\n", True),
         ("def add(a, b):\n    ", "", False),
         ("def add(a", "):\n    return a + b\n", False),
         ("def add(a, b):\n    return a", "\n\n", False),
     ):
-        sheet, texts = filled(prefix, suffix)
+        sheet, proposals = filled(filler, prefix, suffix)
         assert (0 < len(sheet.right) <= 4) == reads
         assert (sheet.end is not None) == reads
-        assert texts, (prefix, suffix)
+        assert proposals, (prefix, suffix)
+        assert all((proposal.between < 0) == reads for proposal in proposals)
+
+
+def filled(filler: LocalFiller, prefix: str, suffix: str) -> tuple[Sheet, list[Proposal]]:
+    asked = InfillRequest(prefix, suffix, (Hole(Span(len(prefix), len(prefix)), "cursor"),), language="python")
+    work = filler.start(asked)
+    while work.step():
+        pass
+    return filler.resources.layout.lay_out(asked), list(work.proposals())
+
+
+def test_the_causal_model_scores_what_an_adapter_writes_as_any_other_text(with_adapter: LocalFiller) -> None:
+    """Beside its score, the adapter's own: that of the text and its end, between both sides."""
+    prefix, suffix = "def add(a, b):\n    ", "\n    return a + b\n"
+    sheet, proposals = filled(with_adapter, prefix, suffix)
+    loaded, kv = with_adapter.loaded, list(sheet.kv)
+    plain = LocalFiller(replace(loaded, profile=replace(loaded.profile, right_tokens=0)))
+    task = plain.start(InfillRequest(prefix, suffix, (Hole(Span(len(prefix), len(prefix)), "cursor"),), language="python"))
+    while task.step():
+        pass
+    assert task._filling is not None
+    assert sheet.end is not None
+    with torch.inference_mode():
+        _, encoded = loaded.passes.encode(torch.tensor([kv]))
+        tree = Tree(loaded.passes, encoded, kv[-1], right=sheet.right)
+        for proposal in proposals:
+            coded = loaded.vocabulary.encode(sheet.heal.decode() + proposal.text)
+            (own,) = tree.log_probabilities([[*coded, sheet.end]])
+            assert proposal.between == pytest.approx(sum(own), abs=1e-3)
+            (again,) = task._filling.scorer.score([Proposal(proposal.text, "causal")])
+            assert proposal.tokens == pytest.approx(again.tokens, abs=1e-4)
+            assert proposal.after_sum == pytest.approx(again.after_sum, abs=1e-4)
+            assert proposal.joint == pytest.approx(again.joint + sum(own), abs=1e-3)

@@ -71,10 +71,12 @@ class Filling:
             n_encoded, kv = prefixes.encode(ids, n_encoded, kv, PREFILL_CHUNK)
             yield
         assert kv is not None  # every layout writes at least one token
+        tree = Tree(self.fill.passes, kv, ids[-1], prefixes.cache.last_hidden(ids))
         right = self.fill.sheet.right
-        self.tree = Tree(self.fill.passes, kv, ids[-1], prefixes.cache.last_hidden(ids), right=right)
+        between = Tree(self.fill.passes, kv, ids[-1], right=right) if right else None
+        self.tree = between or tree  # of drafts
         self._kv = kv
-        self._scorer = Scorer(self.fill, self.tree, file, self.resources.pace)
+        self._scorer = Scorer(self.fill, tree, file, self.resources.pace, between)
 
     @property
     def scorer(self) -> Scorer:

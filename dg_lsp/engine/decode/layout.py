@@ -36,6 +36,7 @@ PREFIX_CHARS = 2048  # the same in characters, before the text is encoded
 REPEATED_LINES = 8  # the model's turn repeats this many lines of the user's, and adds at most as many new ones
 FILE_TOKENS = ("<|file_sep|>", "<file_sep>")  # what pretrained models have between files
 START_TOKENS = ("<|endoftext|>", "<s>", "<bos>")  # and before a text
+READS_RIGHT: tuple[calibration.HolePosition, ...] = ("line", "block")  # where the canvas adapter adds right answers
 STRETCH = 2  # the held suffix may be this many times its limit to include a line with text
 
 
@@ -175,12 +176,10 @@ class Left:
         return Sheet(read, between, tuple(tail), heal, heal_ids, end=end, heals_by_parts=True, right=right)
 
     def _right(self, request: InfillRequest) -> tuple[int, ...]:
-        """Return the tokens that the canvas adapter reads; none without one or without a suffix, or for several holes.
-
-        Only for a whole line, where the adapter was shown to add right answers.
-        """
+        """Return the tokens that the canvas adapter reads; none without one or without a suffix, or where it adds nothing."""
         n_tokens = self.profile.right_tokens
-        if not n_tokens or len(request.holes) > 1 or calibration.position(request) != "line" or self.start is None:
+        adds = calibration.position(request) in READS_RIGHT and request.holes[0].kind not in ("body", "marker")
+        if not n_tokens or len(request.holes) > 1 or not adds or self.start is None:
             return ()
         return tuple(_suffix_ids(self.vocabulary, request.suffix, n_tokens)[0])
 

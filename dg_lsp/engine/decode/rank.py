@@ -21,7 +21,7 @@ MOST_RIGHT = 24  # characters
 MOST_MARGIN = 10.0  # nats
 BY_POSITION = frozenset(
     {"joint", "sum", "mean", "after", "copied", "causal", "noise", "left", "right", "length", "settled"}
-    | {"margin", "share", "new names", "own joint", "own mean", "own share", "own margin"}
+    | {"between", "between mean", "margin", "share", "new names", "own joint", "own mean", "own share", "own margin"}
 )
 """The features whose weight depends on the hole's position. With all of them, too few answers determine each weight."""
 ORDER = Calibration(0.0, {"joint": 1.0})
@@ -37,10 +37,10 @@ class Proposal:
 
     `tokens` are the causal log-probabilities of the answer's tokens, mixed with those of the file's repetitions if the
     profile says so; `own` are those of the model alone. `after` is that of the end token (infill-trained
-    checkpoints) or the mean over the suffix's head; `after_sum` is the same as a sum. `entropy` is the canvas's mean in
-    nats, None if not computed. `left` and `right` are those of a copy (`copies.Copy`). `repeats` and `known` are shares of
-    the answer's lines (`repeated_lines`). `names` are the features of `NamesInText`. `context` is the number of tokens
-    that the model read.
+    checkpoints) or the mean over the suffix's head; `after_sum` is the same as a sum. `between` is that of the answer and its
+    end under the canvas adapter, 0 where it reads no right side. `entropy` is the canvas's mean in nats, None if not
+    computed. `left` and `right` are those of a copy (`copies.Copy`). `repeats` and `known` are shares of the answer's lines
+    (`repeated_lines`). `names` are the features of `NamesInText`. `context` is the number of tokens that the model read.
     """
 
     text: str
@@ -49,6 +49,7 @@ class Proposal:
     own: tuple[float, ...] = ()
     after: float = 0.0
     after_sum: float = 0.0
+    between: float = 0.0
     entropy: float | None = None
     left: int = 0
     right: int = 0
@@ -60,13 +61,13 @@ class Proposal:
 
     @property
     def joint(self) -> float:
-        """The log-probability of the answer and the text after it."""
-        return sum(self.tokens) + self.after_sum
+        """The log-probability of the answer and the text after it, plus that of the answer between both sides."""
+        return sum(self.tokens) + self.after_sum + self.between
 
     @property
     def own_joint(self) -> float:
         """The same under the model alone."""
-        return sum(self.own) + self.after_sum
+        return sum(self.own) + self.after_sum + self.between
 
 
 def features(item: Proposal, others: Sequence[Proposal]) -> dict[str, float]:
@@ -84,6 +85,8 @@ def features(item: Proposal, others: Sequence[Proposal]) -> dict[str, float]:
         "least": min(item.tokens, default=0.0),
         "after": item.after,
         "joint": item.joint,
+        "between": item.between,
+        "between mean": item.between / (n_tokens + 1),
         "length": math.log1p(len(item.tokens)),
         "agree": math.log1p(len(same)),
         "copied": float("copy" in rows),

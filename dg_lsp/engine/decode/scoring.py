@@ -28,11 +28,16 @@ UNCLOSED_NATS = 8.0  # the suffix does not follow an answer if its log-probabili
 
 
 class Scorer:
-    """Scores the texts of one hole after its encoded prefix, each text only once."""
+    """Scores the texts of one hole after its encoded prefix, each text only once.
 
-    def __init__(self, fill: FillInput, tree: Tree, file: FileModel | None, pace: Pace) -> None:
-        self._fill, self._tree, self.file, self._pace = fill, tree, file, pace
+    The causal model says how likely a text is after the left side, and the right side after both. With the tree `right`, the
+    canvas adapter also says how likely the text is between both sides.
+    """
+
+    def __init__(self, fill: FillInput, tree: Tree, file: FileModel | None, pace: Pace, right: Tree | None = None) -> None:
+        self._fill, self._tree, self.file, self._pace, self._right = fill, tree, file, pace, right
         self._scores: dict[str, _Scores] = {}
+        self._between: dict[str, float] = {}
         self._names = NamesInText(fill.request)
 
     def score(self, results: Sequence[Proposal]) -> list[Proposal]:
@@ -41,8 +46,8 @@ class Scorer:
             new = [text for text in dict.fromkeys(result.text for result in results) if text not in self._scores]
             if new:
                 self._scores |= dict(zip(new, self._log_probabilities(new), strict=True))
-            scores = self._scores
-            results = [_scored(result, scores[result.text]) for result in results]
+            self._read_between([result.text for result in results])
+            results = [_scored(result, self._scores[result.text], self._between.get(result.text, 0.0)) for result in results]
         return [self._with_position(result) for result in results]
 
     def _with_position(self, result: Proposal) -> Proposal:
@@ -56,13 +61,29 @@ class Scorer:
 
     def learn(self, text: str, ids: Sequence[int], logps: Sequence[float], end: float) -> None:
         """Store the log-probabilities from drafting, if the text's tokens are the drafted ones."""
-        if text not in self._scores and self._fill.vocabulary.encode(self._fill.heal_text + text) == list(ids):
+        if self._coded(text) != list(ids):
+            return
+        if self._right is not None:
+            self._between[text] = sum(logps) + end
+        elif text not in self._scores:
             self._scores[text] = self._scores_of(ids, logps, (end,))
 
     def prepare(self, texts: Sequence[str]) -> None:
         """Let the pass that reads the right side read these texts too, if there is such a pass."""
-        if self._fill.sheet.right:
-            self._tree.grow((ROOT, [*ids, *after]) for text in texts for ids, after in self._readings(text))
+        if self._right is not None:
+            self._right.grow((ROOT, self._coded(text)) for text in texts)
+
+    def _read_between(self, texts: Sequence[str]) -> None:
+        """Learn what the canvas adapter, if it reads the right side, says of texts of which it has said nothing yet."""
+        new = [text for text in dict.fromkeys(texts) if text not in self._between]
+        end = self._fill.sheet.end
+        if self._right is not None and new and end is not None:
+            rows = self._right.log_probabilities([[*self._coded(text), end] for text in new])
+            self._between |= {text: sum(row) for text, row in zip(new, rows, strict=True)}
+
+    def _coded(self, text: str) -> list[int]:
+        """Return the ids of a text, with those of the typed characters that it continues."""
+        return self._fill.vocabulary.encode(self._fill.heal_text + text)
 
     def _log_probabilities(self, texts: Sequence[str]) -> list[_Scores]:
         """Return, for each text, the causal log-probabilities of its tokens and of the tokens after it."""
@@ -87,18 +108,18 @@ class Scorer:
         the suffix's first line.
         """
         encode, sheet, typed = self._fill.vocabulary.encode, self._fill.sheet, self._fill.heal_text
-        alone = encode(typed + text)
-        if not sheet.heals_by_parts or sheet.right:
-            return [(alone, [sheet.end] if sheet.end is not None else list(sheet.tail))]
+        alone, end = encode(typed + text), None if self._right is not None else sheet.end
+        if not sheet.heals_by_parts:
+            return [(alone, [end] if end is not None else list(sheet.tail))]
         vocabulary = self._fill.vocabulary
         held = vocabulary.decode(sheet.tail)
-        if sheet.end is not None:
+        if end is not None:
             held = _first_line(held) if not held.startswith("\n") else _to_visible(held)
         ids, n_bytes = encode(typed + text + held), len((typed + text).encode())
         ends = accumulate(len(vocabulary.pieces[token]) for token in ids)
         n_own = sum(1 for end in ends if end <= n_bytes)
         joint = (ids[:n_own], ids[n_own:])
-        return [joint] if sheet.end is None or held.startswith("\n") else [(alone, [sheet.end]), joint]
+        return [joint] if end is None or held.startswith("\n") else [(alone, [end]), joint]
 
     def _scores_of(self, ids: Sequence[int], logps: Sequence[float], after: Sequence[float]) -> _Scores:
         own = tuple(logps)
@@ -130,9 +151,10 @@ class _Scores:
     after: tuple[float, ...]
 
 
-def _scored(result: Proposal, scores: _Scores) -> Proposal:
+def _scored(result: Proposal, scores: _Scores, between: float) -> Proposal:
     total = sum(scores.after)
-    return replace(result, tokens=scores.tokens, own=scores.own, after=total / max(len(scores.after), 1), after_sum=total)
+    after = total / max(len(scores.after), 1)
+    return replace(result, tokens=scores.tokens, own=scores.own, after=after, after_sum=total, between=between)
 
 
 def mixed(file: FileModel, ids: Sequence[int], logps: Sequence[float]) -> list[float]:
