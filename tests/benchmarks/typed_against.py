@@ -3,7 +3,7 @@
 A model's folder may follow. At positions in held-out files the engine answers; where it is wrong, the word that really
 stood there is typed, and it answers again, once with what the first answer would still write (`InfillRequest.previous`)
 and once without. Drafts are corrected on the canvas in two steps, though the checkpoint's own profile may leave them as
-they are.
+they are. A laptop model reads what was left ahead instead, which changes no answer and saves passes.
 
 `--world` takes holes of the generated language (`worlds/`) and the small checkpoint that is trained on it, without a delete
 token and with the profile of a checkpoint that has none. An answer that is wrong in one token, or two, is typed against
@@ -22,6 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -66,6 +67,8 @@ def main(argv: Sequence[str]) -> int:
 def held_out(n: int, name: str) -> int:
     loaded = loading.load_model(name)
     filler = LocalFiller(replace(loaded, profile=replace(loaded.profile, refine_steps=REFINE_STEPS)))
+    passes = [counted(loaded.passes), counted(loaded.passes)]
+    fillers = [LocalFiller(replace(filler.loaded, passes=each)) for each in passes]
     rights, similarities, n_asked, n_moved = [0, 0], [0.0, 0.0], 0, 0
     for position in positions.positions(n, SEED):
         if position.kind not in ("typing", "line", "broken"):
@@ -76,15 +79,31 @@ def held_out(n: int, name: str) -> int:
         if not rest.strip() or not truth.strip():
             continue
         later = replace(position, before=position.before + typed_text, truth=truth)
-        texts = answer(filler, later), answer(filler, later, rest)
+        texts = answer(fillers[0], later), answer(fillers[1], later, rest)
         n_asked, n_moved = n_asked + 1, n_moved + (texts[0] != texts[1])
         for arm, text in enumerate(texts):
             rights[arm] += positions.is_right(later, text)
             similarities[arm] += score.similarity(text, truth)
     print(f"{n_asked} answers typed against; {n_moved} answered otherwise with what was left")
     for arm, what in enumerate(("without", "with")):
-        print(f"{what:8} exactly right {rights[arm]:3}, similarity {similarities[arm] / max(n_asked, 1):.3f}")
+        mean = passes[arm].n_extended / max(n_asked, 1)
+        print(
+            f"{what:8} exactly right {rights[arm]:3}, similarity {similarities[arm] / max(n_asked, 1):.3f}, {mean:.2f} passes"
+        )
     return 0
+
+
+def counted(passes: Any) -> Any:
+    """Return the same passes, which count how often new tokens after a prefix are read, as `n_extended`."""
+
+    class Counted(type(passes)):  # type: ignore[misc]
+        def extend(self, *arguments: Any, **options: Any) -> Any:
+            self.n_extended += 1
+            return super().extend(*arguments, **options)
+
+    same = copy(passes)
+    same.__class__, same.n_extended = Counted, 0
+    return same
 
 
 def parted(first: str, truth: str) -> tuple[str, str]:

@@ -15,6 +15,8 @@ from dg_lsp.engine.decode.filling import Filling, Proposing
 from dg_lsp.engine.decode.propose import copies
 from dg_lsp.engine.decode.rank import Proposal
 
+PREVIOUS_CHARS = 80  # of the text before the rest of an earlier answer, which say when it is expected
+
 
 def propose(filling: Filling) -> Proposing:
     """Yield the best copies for a single hole."""
@@ -44,20 +46,23 @@ def rest_of_previous(fill: FillInput) -> str:
     return fill.of_draft(copies.shortened(previous, block=hole.block))
 
 
-def file_model(fill: FillInput, weight: float) -> FileModel | None:
+def file_model(fill: FillInput, weight: float, *, with_previous: bool = False) -> FileModel | None:
     """Return the model of the text around the hole, with this weight beside the causal model; None if it has none.
 
-    Healed tokens are omitted, because the gap writes them.
+    Healed tokens are omitted, because the gap writes them. If it may know the rest of an earlier answer, it expects it first.
     """
     profile = fill.profile
     if fill.n_holes > 1 or not weight or not fill.switches.file:
         return None
     source = _source(fill.request)
     before = fill.vocabulary.encode(source.prefix[-profile.file_chars :])
+    related = [*reversed(source.related)]
+    if with_previous and fill.request.previous:
+        related.append(source.prefix[-PREVIOUS_CHARS:] + fill.request.previous)
     return FileModel(
         before[: len(before) - len(fill.sheet.heal_ids)],
         fill.vocabulary.encode(source.suffix[: profile.file_chars]),
-        related=[fill.vocabulary.encode(text) for text in reversed(source.related)],
+        related=[fill.vocabulary.encode(text) for text in related],
         full=weight,
         half_at=profile.file_half_at,
     )

@@ -83,7 +83,7 @@ def _drafts(fill: FillInput, tree: Tree, scorer: Scorer) -> Generator[list[Causa
     end, line_ends = _stops(fill)
     has_branches = fill.profile.branches > 0 and (not fill.is_block or fill.sheet.heals_by_parts)
     has_end = fill.sheet.end is not None
-    ahead = copying.file_model(fill, AHEAD_WEIGHT) if scorer.file is None and fill.switches.file else None
+    ahead = copying.file_model(fill, AHEAD_WEIGHT, with_previous=True) if scorer.file is None else None
     return causal.drafts(
         fill.passes,
         tree,
