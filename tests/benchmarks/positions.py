@@ -1,20 +1,24 @@
-"""Ask the server at 500 cursor positions in held-out files: python tests/benchmarks/positions.py [N] [SEED]
+"""Ask the server at cursor positions in held-out files: python tests/benchmarks/positions.py [N] [SEED] [MODEL] [RECORDS]
 
-The real server, the real engine with the embedded model, and files that it was never trained on. Prints what was wrong
-with what it would show at any threshold (wanted: nothing), what a threshold shows and how much of that is exactly what
-stood there, how many characters it saves and how many are read in vain, and why there was silence. Then the same at
-positions whose answer needs an import that the file lacks, and how often the right answer gets the right import there.
-Takes about five minutes on two cores. Ends with 1 where something was wrong.
+The real server, the real engine, and files that the embedded model was never trained on. Prints what was wrong with what
+it would show at any threshold (wanted: nothing), what a threshold shows and how much of that is exactly what stood there,
+how many characters it saves and how many are read in vain, and why there was silence. Then the same at N/4 positions
+whose answer needs an import that the file lacks, and how often the right answer gets the right import there.
+RECORDS is a file with one position to a line. Positions that it has are not asked again, so a run that was stopped or
+has a larger N continues, and a complete file prints the tables without a model.
+500 positions take about five minutes on two cores with the embedded model. Ends with 1 where something was wrong.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import json
 import os
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -24,15 +28,19 @@ from dg_lsp.evaluate import score  # noqa: E402  # found only now
 from dg_lsp.wire.settings import DEFAULTS  # noqa: E402
 from tests.benchmarks import arguments  # noqa: E402
 from tests.e2e import positions, replay  # noqa: E402
+from tests.e2e.positions import Position  # noqa: E402
 from tests.e2e.replay import Record  # noqa: E402
 
+MANY = 500  # of which a smaller N takes the first, so that a file of records can be extended
 THRESHOLDS = (0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6)
 
 
-def main(n: int, seed: int) -> int:
+def main(n: int, seed: int, model: str, file: str) -> int:
+    asked, lacking = positions.positions(max(n, MANY), seed)[:n], positions.importing(max(n // 4, 1), seed)
     with tempfile.TemporaryDirectory(prefix="dg") as name:
-        os.environ["XDG_RUNTIME_DIR"] = name
-        records, trimmed, importing = asyncio.run(_ask(Path(name), n, seed))
+        os.environ |= {"XDG_RUNTIME_DIR": name, "DG_LSP_MODEL": model}
+        found = asyncio.run(_recorded([*asked, *lacking], Path(name), Path(file or Path(name) / "records.jsonl")))
+    records, importing = [found[each] for each in asked], [found[each] for each in lacking]
     texts = [
         (positions.importing_lines(each.position, each.imports_by_text.get(text, ())), text)
         for each in records
@@ -48,7 +56,7 @@ def main(n: int, seed: int) -> int:
     print("adds a syntax error:", n_by_fault["syntax"])
     print("repeats the next line:", n_by_fault["next line"])
     print("uses a name that is bound nowhere:", n_by_fault["unbound"])
-    print("cut by the server where it went on with what follows:", trimmed, "\n")
+    print()
     for fault, position, text in wrong:
         print(f"  {fault}: {position.kind} in {position.path}: …{position.before[-40:]!r} {text!r} {position.after[:40]!r}")
     print(_by_threshold(records), "\n")
@@ -61,12 +69,26 @@ def main(n: int, seed: int) -> int:
     return int(bool(wrong))
 
 
-async def _ask(folder: Path, n: int, seed: int) -> tuple[list[Record], int, list[Record]]:
-    async with replay.session(folder, "--log", "debug") as client:
-        records = [each async for each in replay.replay(client, positions.positions(n, seed))]
-        lines = [line for line in client.stderr.decode().splitlines() if "polished by" in line]
-        importing = [each async for each in replay.replay(client, positions.importing(max(n // 4, 1), seed))]
-        return records, sum("cut_repeated" in line for line in lines), importing
+async def _recorded(asked: Sequence[Position], folder: Path, file: Path) -> dict[Position, Record]:
+    """Return the record of each position: from the file, or else from the server, which is then added to the file."""
+    found = {each.position: each for each in _read(file)} if file.exists() else {}
+    if missing := [each for each in asked if each not in found]:
+        async with replay.session(folder) as client:
+            with file.open("a", encoding="utf-8") as rows:
+                async for record in replay.replay(client, missing):
+                    print(json.dumps(dataclasses.asdict(record)), file=rows, flush=True)
+                    found[record.position] = record
+    return found
+
+
+def _read(file: Path) -> Iterator[Record]:
+    for line in file.read_text("utf-8").splitlines():
+        values = json.loads(line)
+        values["position"] = Position(**values["position"])
+        for name in ("by_hand", "imports"):
+            values[name] = tuple(values[name])
+        values["imports_by_text"] = {text: tuple(lines) for text, lines in values["imports_by_text"].items()}
+        yield Record(**values)
 
 
 def _print_imports(records: list[Record], importing: list[Record]) -> None:
@@ -108,4 +130,4 @@ def _by_threshold(records: list[Record]) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(*arguments.parsed(__doc__, n=500, seed=1)))
+    raise SystemExit(main(*arguments.parsed(__doc__, n=500, seed=1, model="embedded", records="")))

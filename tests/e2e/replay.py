@@ -1,4 +1,4 @@
-"""Ask the real server with the embedded model at many positions, as an editor does, and record the suggestions."""
+"""Ask the real server at many positions, as an editor does, and record the suggestions."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def settings(**completion: object) -> dict[str, object]:
 
 
 @contextlib.asynccontextmanager
-async def session(folder: Path, *arguments: str) -> AsyncIterator[Editor]:
-    """Yield a client whose server is connected to a real engine with the embedded model; then shut the server down."""
-    client = Editor(*command(*arguments), env=environment(folder / "server", DG_LSP_SERVE_ENGINE=""))
+async def session(folder: Path) -> AsyncIterator[Editor]:
+    """Yield a client whose server is connected to a real engine with the model in DG_LSP_MODEL; then shut it down."""
+    client = Editor(*command(), env=environment(folder / "server", DG_LSP_SERVE_ENGINE=""))
     async with client:
         await client.hello(CLIENT, options=settings())
         while (state := (await client.status())["state"]) != "ready":
