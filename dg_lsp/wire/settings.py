@@ -205,7 +205,7 @@ class Settings:
             "Show an unprompted suggestion only if it is right with at least this probability.",
             "Lower it to see more suggestions, raise it to see fewer and surer ones.",
         ),
-    ] = 0.2
+    ] = 0.3
     uncalibrated_best: Annotated[
         int,
         Meta(ge=0, le=16),

@@ -45,7 +45,7 @@ It may also be a remote model."
   :group 'dg-lsp
   :lsp-path "dgLsp.engine.model")
 
-(lsp-defcustom dg-lsp-threshold 0.2
+(lsp-defcustom dg-lsp-threshold 0.3
   "Lowest probability of an unprompted suggestion."
   :type 'float
   :group 'dg-lsp

@@ -26,7 +26,7 @@ from tests.editors.workbench import Workbench, workbench
 
 RIGHT = "height = height"
 # The defaults, where the tests of the editor have other values.
-DEFAULTS = {"dgLsp.completion.deadline": 1500, "dgLsp.completion.threshold": 0.2, "dgLsp.completion.tokenThreshold": 0.1}
+DEFAULTS = {"dgLsp.completion.deadline": 1500, "dgLsp.completion.threshold": 0.3, "dgLsp.completion.tokenThreshold": 0.1}
 PATIENCE_S = 1800
 
 
