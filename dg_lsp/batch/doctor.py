@@ -86,11 +86,9 @@ def _show(finding: Finding) -> None:
         typer.echo(f"    {visible_message(finding.advice)}")
 
 
-def findings(model: str = "", *, with_sample: bool = False, workspace: Path | None = None) -> Iterator[Finding]:
+def findings(model: str = "", *, with_sample: bool = False) -> Iterator[Finding]:
     """Yield the findings, one check at a time. `model` replaces the configured model."""
-    from dg_lsp.infill.config import workspace_of
-
-    root = workspace or workspace_of(Path.cwd())
+    root = config.workspace_of(Path.cwd())
     configured, problems = config.read(root)
     model = configured.model(model)
     yield Finding("dg-lsp", f"{__version__} on {platform.system()} {platform.machine()}", facts={"version": __version__})

@@ -106,8 +106,8 @@ async def keep(
     all_fills = dict(fills)
 
     async def retry_and_record(hole: Hole, round_number: int, failure: str) -> Sequence[Fill]:
-        rounds = by_hole[hole].rounds
-        more = await rounds.further(hole, round_number, failure) if rounds else ()
+        further = by_hole[hole].further
+        more = await further(hole, round_number, failure) if further else ()
         all_fills[hole] = (*all_fills[hole], *more)
         return more
 

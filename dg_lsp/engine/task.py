@@ -53,15 +53,8 @@ class Task(ABC):
         """Return the number of prefix `tokens`, and how many were `reused` from the cache; empty if not measured."""
         return {}
 
-    def hurry(self) -> None:  # noqa: B027 -- optional: not every task can score early
-        """Score drafts as soon as there are some. Call this before the first step."""
-
     def finish_in(self, milliseconds: float) -> None:  # noqa: B027 -- optional: the queue ends a task at its deadline
         """Plan the work so that it ends within this time. Call this before the first step."""
-
-    def early(self) -> Candidate | None:
-        """Return the best candidate scored before the end, or None."""
-        return None
 
     def evidence(self) -> tuple[Evidence, ...]:
         """Return the evidence for each candidate of a single hole, after the end; empty if the task has none."""

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from types import MappingProxyType
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import cattrs
 from lsprotocol import converters
@@ -196,16 +196,6 @@ class RpcProtocol(LanguageServerProtocol):
         """Stop serving; `run` returns the exit code."""
         self.ended()
         yield from ()
-
-
-class Writer(Protocol):
-    """Writes messages to the client."""
-
-    def write(self, data: bytes) -> None:
-        """Write the bytes and flush."""
-
-    def close(self) -> None:
-        """Ignore all later writes."""
 
 
 class StreamWriter:

@@ -42,7 +42,7 @@ class Ask:
     """A request, and the client and document that it is for.
 
     A newer ask replaces an older one of the same client and document; without a document, nothing is replaced. `drafts`
-    asks for the canvas while it is denoised, `early` for the best answer as soon as one is scored.
+    asks for the canvas while it is denoised.
     """
 
     request: InfillRequest
@@ -50,7 +50,6 @@ class Ask:
     document: str = ""
     priority: Priority = "interactive"
     drafts: bool = False
-    early: bool = False
     protocol: int = PROTOCOL_MAX
 
 
@@ -72,10 +71,9 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One candidate; they are sent best first. An `early` one is sent before them, and is not part of the final list."""
+    """One candidate; they are sent best first."""
 
     candidate: Candidate
-    early: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +141,6 @@ def encode_ask(ask: Ask) -> dict[str, object]:
         "document": ask.document,
         "priority": ask.priority,
         "drafts": ask.drafts,
-        "early": ask.early,
         "request": {
             "prefix": request.prefix,
             "suffix": request.suffix,
@@ -167,7 +164,6 @@ def decode_ask(fields: Fields) -> Ask:
         document=fields.text("document", ""),
         priority=cast("Priority", fields.choice("priority", get_args(Priority), "interactive")),
         drafts=fields.flag("drafts", default=False),
-        early=fields.flag("early", default=False),
         protocol=fields.integer("protocol", PROTOCOL_MAX),
     )
 
@@ -180,7 +176,7 @@ def encode_event(event: Event) -> tuple[str, dict[str, object]]:
         case Draft():
             return "draft", {"texts": list(event.texts), "step": event.step}
         case Found():
-            return "candidate", _encode_candidate(event.candidate) | ({"early": True} if event.early else {})
+            return "candidate", _encode_candidate(event.candidate)
         case Done():
             return "done", {
                 "reason": event.reason,
@@ -204,7 +200,7 @@ def decode_event(name: str, fields: Fields) -> Event | None:
         case "draft":
             return Draft(fields.texts("texts"), fields.integer("step", 0))
         case "candidate":
-            return Found(_decode_candidate(fields), early=fields.flag("early", default=False))
+            return Found(_decode_candidate(fields))
         case "done":
             timings, cache = fields.inner("timings"), fields.inner("cache")
             return Done(

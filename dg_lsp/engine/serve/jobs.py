@@ -77,7 +77,6 @@ class Job:
     over: bool = False
     steps: int = 0
     drafted_at: float = 0.0
-    last_early: Candidate | None = None
     spent_ms: float = 0.0
 
     @property
