@@ -92,7 +92,7 @@ def findings(model: str = "", *, with_sample: bool = False) -> Iterator[Finding]
     configured, problems = config.read(root)
     model = configured.model(model)
     yield Finding("dg-lsp", f"{__version__} on {platform.system()} {platform.machine()}", facts={"version": __version__})
-    yield _python()
+    yield Finding("Python", f"{platform.python_version()} at {sys.executable}")
     yield engine_packages(VLLM_NEEDS if model.startswith("vllm:") else ENGINE_NEEDS, remote=model.startswith(("fim:", "chat:")))
     yield _grammars()
     yield model_files(Path(str(resources.files("dg_lsp.models"))) / "embedded")
@@ -120,10 +120,6 @@ def what_fits(model: str, configured: Config) -> Finding:
     from dg_lsp.batch import doctor_fit
 
     return Finding("what fits", *doctor_fit.check_fit(model, configured.settings.device, configured.settings.dtype))
-
-
-def _python() -> Finding:
-    return Finding("Python", f"{platform.python_version()} at {sys.executable}")
 
 
 def engine_packages(needs: tuple[str, ...] = ENGINE_NEEDS, *, remote: bool = False) -> Finding:

@@ -158,7 +158,8 @@ def _decided(
         elif outcome.choices:
             why = rule.reason(hole, outcome.choices[0])
             unsure[hole] = f"{outcome.reason}, and {why}" if outcome.reason else why
-    attempts = [settle.settle(plan, sure, place, proven=frozenset(proofs)) for place in range(settle.n_attempts(sure))]
+    n_attempts = max(map(len, sure.values()), default=0)
+    attempts = [settle.settle(plan, sure, place, proven=frozenset(proofs)) for place in range(n_attempts)]
     best = max(attempts, key=lambda attempt: len(attempt.survivors), default=None)
     survivors = best.survivors if best else {}
     dropped = best.dropped if best else {}

@@ -1,7 +1,7 @@
 """The interface between serving and a model: a filler starts tasks, and a task runs one step at a time.
 
 The worker and the app know only these two base classes. A model overrides the abstract methods, and those of its optional
-abilities. The defaults suit a model without them. Knows nothing of queues, HTTP or tensors.
+abilities. The defaults suit a model without them.
 """
 
 from __future__ import annotations

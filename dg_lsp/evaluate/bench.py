@@ -1,8 +1,6 @@
 """`dg-lsp bench`: time fills, and compare them in one run and on the same tasks with transformers' own generate.
 
 The methods take turns on each task, so that other load on the machine affects all of them; compare their ratios.
-
-This module knows tasks and fillers, and nothing of how fillers work.
 """
 
 from __future__ import annotations

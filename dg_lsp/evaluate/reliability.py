@@ -5,7 +5,7 @@ bins with equally many answers. Brier score: the mean squared error. Brier skill
 the base rate. AUC: how often a right answer has a higher probability than a wrong one. Intervals are 95 % percentile
 intervals of a bootstrap over files.
 
-This module is pure. It knows probabilities and outcomes, and nothing of models.
+This module is pure.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ It works around what pygls gets wrong or leaves open:
 - pygls keeps a future for each notification, for ever.
 - pygls fails on responses to requests that were cancelled meanwhile.
 - pygls leaves the exit code open.
-
-This module does not know what the requests mean.
 """
 
 from __future__ import annotations

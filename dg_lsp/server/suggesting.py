@@ -8,12 +8,10 @@ from collections.abc import Callable
 from lsprotocol import types as lsp
 
 from dg_lsp.core import importing, positions
-from dg_lsp.core.values import Edit
 from dg_lsp.infill.port import EngineError
 from dg_lsp.server import convert, methods
 from dg_lsp.server.app import DgLanguageServer
 from dg_lsp.server.completion import Reply, SuggestionRequest
-from dg_lsp.server.reuse import Offer
 from dg_lsp.server.sync import OpenDocument
 from dg_lsp.server.when import Reason
 
@@ -62,16 +60,16 @@ async def completion(server: DgLanguageServer, params: lsp.CompletionParams) -> 
     reply = await _answer(server, params.text_document.uri, params.position, to_request)
     items = [
         convert.to_completion_item(
-            reply.index, reply.at, offer.text, encoding=encoding, detail="dg-lsp", added=_added(reply, offer)
+            reply.index,
+            reply.at,
+            offer.text,
+            encoding=encoding,
+            detail="dg-lsp",
+            added=importing.edit(reply.index.text, reply.language, offer.imports) if offer.imports else None,
         )
         for offer in reply.offers
     ]
     return lsp.CompletionList(is_incomplete=True, items=items)
-
-
-def _added(reply: Reply, offer: Offer) -> Edit | None:
-    """Return the edit that adds the imports of a suggestion."""
-    return importing.edit(reply.index.text, reply.language, offer.imports) if offer.imports else None
 
 
 async def _answer(

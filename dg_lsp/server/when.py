@@ -1,8 +1,8 @@
 """Decide when not to suggest anything, and how long an unprompted request waits.
 
 The rules have a fixed order, and each has a reason for the log and the status. The wait depends on the user's typing speed,
-the text around the cursor, the engine's latency and the editor's own debounce. Pure: the caller passes the time, and what it
-has looked up about ignore files and the engine. This module does not know the protocol.
+the text around the cursor, the engine's latency and the editor's own debounce. Pure: the caller passes the time, and what
+it has looked up about ignore files and the engine.
 """
 
 from __future__ import annotations

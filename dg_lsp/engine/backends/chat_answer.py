@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 
 from dg_lsp.core.repeats import SOLID, before_suffix
+from dg_lsp.core.values import n_common
 
 MAX_PLACES = 200
 MIN_CURSOR_CHARS = 2  # visible characters of the cursor's line that count as a repetition of it
@@ -91,7 +92,7 @@ def _repeated(code: str, prefix: str) -> tuple[int, int]:
         n_places += 1
         line_start = code.rfind("\n", 0, at) + 1
         end = at + len(line)
-        n_blank = _n_common(code[end:], blank)
+        n_blank = n_common(code[end:], blank)
         # A longer line may begin with the same letters, so the text after the line must agree as well.
         is_complete = n_blank > 0 or not blank or end == len(code)
         if is_complete and not code[line_start:at].strip():
@@ -138,10 +139,6 @@ def _before_long_suffix(text: str, suffix: str, least: int) -> str:
     if _n_visible(suffix) < least:
         return text
     return before_suffix(text + _END, suffix, least).removesuffix(_END)
-
-
-def _n_common(left: str, right: str) -> int:
-    return next((n for n, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
 
 
 def _n_visible(text: str) -> int:

@@ -1,8 +1,7 @@
 """The engine's one queue: which request runs next, which share a pass, and which are refused, superseded or over.
 
-Requests go from the routes to the queue, from the queue to its worker (`worker`), and from there to the model. The policy is
-pure functions over jobs; the caller passes the time. The `Queue` holds the jobs behind one lock. Knows nothing of models,
-HTTP or tensors.
+Requests go from the routes to the queue, from the queue to its worker (`worker`), and from there to the model. The policy
+is pure functions over jobs; the caller passes the time. The `Queue` holds the jobs behind one lock.
 """
 
 from __future__ import annotations
