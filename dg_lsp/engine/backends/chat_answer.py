@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from dg_lsp.core import repeats
 from dg_lsp.core.repeats import SOLID, before_suffix
 from dg_lsp.core.values import n_common
 
@@ -97,7 +98,7 @@ def _repeated(code: str, prefix: str) -> tuple[int, int]:
         is_complete = n_blank > 0 or not blank or end == len(code)
         if is_complete and not code[line_start:at].strip():
             n_agreeing = _n_agreeing(code[:line_start], before)
-            n_visible = _n_visible(line) + n_agreeing
+            n_visible = repeats.n_visible(line) + n_agreeing
             is_start = not code[:line_start].strip() and ("\n" not in blank or n_visible >= MIN_LINE_CHARS)
             is_enough = n_visible >= SOLID or is_start or n_agreeing == len(before)
             if is_enough and n_visible > best[1]:
@@ -136,10 +137,6 @@ def _is_over(text: str, suffix: str, *, block: bool) -> bool:
 
 def _before_long_suffix(text: str, suffix: str, least: int) -> str:
     """Return the text up to where it repeats at least `least` visible characters of the suffix, also at its end."""
-    if _n_visible(suffix) < least:
+    if repeats.n_visible(suffix) < least:
         return text
     return before_suffix(text + _END, suffix, least).removesuffix(_END)
-
-
-def _n_visible(text: str) -> int:
-    return sum(not character.isspace() for character in text)
