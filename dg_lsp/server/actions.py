@@ -34,8 +34,9 @@ class Action:
 
 def offered(document: Document, syntax: Syntax | None, span: Span, only: Iterable[str] | None = None) -> tuple[Action, ...]:
     """Return the actions for a cursor or a selection; `only` limits them to these kinds, None returns all."""
-    actions = [action for action in _all(document, syntax, span) if only is None or _is_wanted(action.kind, tuple(only))]
-    return tuple(actions)
+    # A kind includes those below it, and the empty kind all.
+    prefixes = ("",) if only is None else tuple(f"{kind}." if kind else "" for kind in only)
+    return tuple(action for action in _all(document, syntax, span) if f"{action.kind}.".startswith(prefixes))
 
 
 def attempts(
@@ -182,10 +183,6 @@ def _docstring(syntax: Syntax, owner: Owner) -> Hole:
     return Hole(
         Span(at, at), "cursor", indent=indent, lead=opening, trail=f"{closing}\n{indent}", instruction="describe it in one line"
     )
-
-
-def _is_wanted(kind: str, only: tuple[str, ...]) -> bool:
-    return any(kind == prefix or kind.startswith(f"{prefix}.") or not prefix for prefix in only)
 
 
 def _quoted(instruction: str) -> str:

@@ -137,11 +137,11 @@ def compiles(whole: Whole) -> bool:
     """Return whether Python accepts the code with the edits, as far as the code around them allows. True for other languages.
 
     tree-sitter's grammar accepts code that Python rejects, such as `return` outside a function, or a positional argument
-    after a keyword argument. So the edited statements are compiled. If Python rejects them, the edits pass only if the
-    code around them is to blame. Then both of these hold:
+    after a keyword argument. So the edited statements are compiled. If Python rejects them, the edits fail if one of these
+    shows that the code around them is not the reason:
 
-    1. Python also rejects the statements without the edits, and with each plain answer in their place.
-    2. The code up to the end of the answer's line can be the beginning of a program, or can't be with a plain answer either.
+    1. Python accepts the statements without the edits, or with a plain answer in their place.
+    2. The code up to the end of the answer's line can't be the beginning of a program, but can be with a plain answer.
     """
     if whole.document.language != "python":
         return True
