@@ -222,7 +222,8 @@ def _pull_if_missing(chosen: str, *, quiet: bool) -> None:
 
 
 def _show(machine: Machine, running: Sequence[Server], choices: Sequence[Offer]) -> None:
-    from dg_lsp.batch.setup.offers import NAMES, size
+    from dg_lsp.batch.setup.offers import NAMES
+    from dg_lsp.core.wording import size
 
     gpus = ", ".join(f"{gpu.name} with {size(gpu.memory)}" for gpu in machine.gpus) or "no GPU"
     typer.echo(f"This machine: {machine.cores} cores, {size(machine.memory)} of memory, {visible_line(gpus)}.")

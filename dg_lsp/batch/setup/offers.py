@@ -8,6 +8,7 @@ from typing import Any
 
 from dg_lsp.batch.setup.machine import Machine
 from dg_lsp.batch.setup.servers import Endpoint, Kind, Server
+from dg_lsp.core.wording import size
 from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.fit import published
 from dg_lsp.engine.model.fit.choice import NAMES as BITS
@@ -233,8 +234,3 @@ def _diffusion(machine: Machine) -> Iterator[Offer]:
 def _is_here(endpoint: Endpoint) -> bool:
     address = address_of(endpoint.url)
     return address is not None and address.is_here
-
-
-def size(n_bytes: int) -> str:
-    """Return a readable size: `4.4 GiB`."""
-    return f"{n_bytes / GIB:.1f} GiB" if n_bytes >= GIB else f"{n_bytes >> 20} MiB"

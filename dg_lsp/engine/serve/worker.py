@@ -131,7 +131,7 @@ class Worker:
                     job.task = filler.start(job.ask.request)
                 except ValueError as error:
                     return self._queue.fail(job, "bad_request", str(error))
-                if job.priority == "interactive":
+                if job.ask.priority == "interactive":
                     filler.expect(job.ask.request)  # a user who types will probably send a similar request next
                 if job.due is not None:
                     job.task.finish_in(1000 * (job.due - self._clock()))
