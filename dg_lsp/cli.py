@@ -22,7 +22,7 @@ from dg_lsp.batch import commands, doctor, explain_command
 from dg_lsp.wire.command_group import command_group
 from dg_lsp.wire.extras import install_command
 
-# Subcommands with heavy modules: the help text, the module, and the extra that installs what it needs.
+# Subcommands with heavy modules: the help text, the module (and its group, if that is not `app`), and the extra that it needs.
 LATER = {
     "setup": ("Choose a model: what fits this machine, what it costs, how good it is.", "dg_lsp.batch.setup.command", ""),
     "serve": ("Run the language server, on standard input and output.", "dg_lsp.server.commands", ""),
@@ -30,7 +30,7 @@ LATER = {
     "eval": ("Measure how good the fills of a model are.", "dg_lsp.evaluate.commands", "engine"),
     "bench": ("Measure how fast the fills of a model are.", "dg_lsp.evaluate.bench", "engine"),
     "calibrate": ("Measure how likely a model's answers are right, on your own code.", "dg_lsp.evaluate.calibrate_command", ""),
-    "stats": ("Show how many suggestions were shown and accepted.", "dg_lsp.server.stats_command", ""),
+    "stats": ("Show how many suggestions were shown and accepted.", "dg_lsp.server.commands:stats_app", ""),
     "train": ("Train a canvas for a causal model.", "dg_lsp.train.commands", "engine"),
 }
 
@@ -55,13 +55,13 @@ class Lazy(typer.core.TyperGroup):
 
 
 def _loaded(name: str) -> Any:
-    _, module, extra = LATER[name]
+    module, _, group = LATER[name][1].partition(":")
     try:
-        return typer.main.get_command(importlib.import_module(module).app)
+        return typer.main.get_command(getattr(importlib.import_module(module), group or "app"))
     except ModuleNotFoundError as error:
         if is_interrupt(error):
             raise
-        typer.echo(f"dg-lsp: {_missing(name, module, extra, error)}", err=True)
+        typer.echo(f"dg-lsp: {_missing(name, LATER[name][2], error)}", err=True)
         raise typer.Exit(2) from error
 
 
@@ -160,7 +160,7 @@ app.command("explain")(explain_command.explain)
 app.command("doctor")(doctor.doctor)
 
 
-def _missing(name: str, module: str, extra: str, error: ModuleNotFoundError) -> str:
+def _missing(name: str, extra: str, error: ModuleNotFoundError) -> str:
     absent = error.name or str(error)
     if absent.startswith("dg_lsp"):
         return f"this installation has no `{name}` ({absent} is missing)"

@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dg_lsp.batch import commit, diff, job, report
 from dg_lsp.batch.check import Check
@@ -226,10 +226,6 @@ def _diff(result: FileResult, root: Path) -> str:
     source = result.plan.source
     name = os.path.relpath(source.path, root).replace(os.sep, "/")
     return diff.unified(name, source.document.text, result.edits)
-
-
-if TYPE_CHECKING:
-    from dg_lsp.batch.job import Connect
 
 
 def guarded(model: str, plans: Sequence[FilePlan], connect: Connect) -> tuple[list[FilePlan], list[Skipped], Connect]:

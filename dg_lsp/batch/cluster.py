@@ -18,7 +18,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from dg_lsp.batch.plan import PlanError
@@ -187,9 +186,13 @@ class ClusterEngine:
                 if not future.done()
             ]
             futures = {number: future for number, (_, future) in wave.items()}
-            problem = "Ray returned no answer"
+            problem, loop = "Ray returned no answer", asyncio.get_running_loop()
+
+            def answered(number: int, answer: ClusterAnswer) -> None:
+                loop.call_soon_threadsafe(_settle, futures[number], answer)  # noqa: B023 -- the loop waits for the pipeline
+
             try:
-                await asyncio.to_thread(self._map, rows, partial(_answered, asyncio.get_running_loop(), futures))
+                await asyncio.to_thread(self._map, rows, answered)
             # Ray raises many classes. For all of them, the holes stay open with the error's message.
             except Exception as error:
                 problem = f"Ray failed: {str(error).strip().partition(chr(10))[0]}"
@@ -214,10 +217,6 @@ class ClusterEngine:
         )
         for row in pipeline.iter_rows():
             answered(int(row["id"]), pickle.loads(row["answer"]))  # noqa: S301 -- from our own workers
-
-
-def _answered(loop: asyncio.AbstractEventLoop, futures: Mapping[int, Waiting], number: int, answer: ClusterAnswer) -> None:
-    loop.call_soon_threadsafe(_settle, futures[number], answer)
 
 
 def _settle(future: Waiting, answer: ClusterAnswer) -> None:

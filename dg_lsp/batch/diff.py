@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from dg_lsp.core.values import Edit, Span, apply
+from dg_lsp.core.values import Edit, Span, apply, n_common
 
 N_CONTEXT = 3
 
@@ -54,8 +54,8 @@ def _changes(old: list[str], text: str, edits: Sequence[Edit]) -> Iterator[_Chan
         if last < len(old):
             new.pop()  # the text after the block's last line end is the next line's
         before = old[first:last]
-        n_head = _n_common(before, new)
-        n_tail = _n_common(before[n_head:][::-1], new[n_head:][::-1])
+        n_head = n_common(before, new)
+        n_tail = n_common(before[n_head:][::-1], new[n_head:][::-1])
         change = _Change(first + n_head, last - n_tail, tuple(new[n_head : len(new) - n_tail]))
         if change.lines or change.start < change.end:
             yield change
@@ -76,10 +76,6 @@ def _touching(starts: list[int], edits: Sequence[Edit]) -> Iterator[tuple[int, i
         group, first, last = [edit], begins, ends
     if group:
         yield first, last, group
-
-
-def _n_common(left: Sequence[str], right: Sequence[str]) -> int:
-    return next((n for n, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
 
 
 def _near(changes: Iterator[_Change]) -> Iterator[list[_Change]]:

@@ -22,7 +22,7 @@ import typer
 from dg_lsp import __version__
 from dg_lsp.core import languages
 from dg_lsp.core.languages import Language
-from dg_lsp.core.wording import counted
+from dg_lsp.core.wording import counted, size
 from dg_lsp.wire import build, completions, config, discovery, model_names
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.discovery import DiscoveryError
@@ -86,15 +86,13 @@ def _show(finding: Finding) -> None:
         typer.echo(f"    {visible_message(finding.advice)}")
 
 
-def findings(model: str = "", *, with_sample: bool = False, workspace: Path | None = None) -> Iterator[Finding]:
+def findings(model: str = "", *, with_sample: bool = False) -> Iterator[Finding]:
     """Yield the findings, one check at a time. `model` replaces the configured model."""
-    from dg_lsp.infill.config import workspace_of
-
-    root = workspace or workspace_of(Path.cwd())
+    root = config.workspace_of(Path.cwd())
     configured, problems = config.read(root)
     model = configured.model(model)
     yield Finding("dg-lsp", f"{__version__} on {platform.system()} {platform.machine()}", facts={"version": __version__})
-    yield _python()
+    yield Finding("Python", f"{platform.python_version()} at {sys.executable}")
     yield engine_packages(VLLM_NEEDS if model.startswith("vllm:") else ENGINE_NEEDS, remote=model.startswith(("fim:", "chat:")))
     yield _grammars()
     yield model_files(Path(str(resources.files("dg_lsp.models"))) / "embedded")
@@ -122,10 +120,6 @@ def what_fits(model: str, configured: Config) -> Finding:
     from dg_lsp.batch import doctor_fit
 
     return Finding("what fits", *doctor_fit.check_fit(model, configured.settings.device, configured.settings.dtype))
-
-
-def _python() -> Finding:
-    return Finding("Python", f"{platform.python_version()} at {sys.executable}")
 
 
 def engine_packages(needs: tuple[str, ...] = ENGINE_NEEDS, *, remote: bool = False) -> Finding:
@@ -227,7 +221,7 @@ def _running(report: EngineReport) -> str:
     version = info.text("version", "")
     other = "" if version == build.current() else f", dg-lsp {version}"
     process = f"process {info.integer('pid', 0)}{other}"
-    return f"{info.text('model', '?')} ({process}, {info.text('state', '?')}, {clients}, {_size(rss)})"
+    return f"{info.text('model', '?')} ({process}, {info.text('state', '?')}, {clients}, {size(rss)})"
 
 
 def _sampled(configured: Config, model: str) -> Iterator[Finding]:
@@ -271,14 +265,14 @@ def _memory(info: Mapping[str, object]) -> Finding:
     value = info.get("memory")
     memory: Mapping[str, object] = value if isinstance(value, Mapping) else {}
     sizes = {name: value for name, value in memory.items() if isinstance(value, int)}
-    parts = [f"the engine uses {_size(sizes.get('rss_bytes', 0))}"]
+    parts = [f"the engine uses {size(sizes.get('rss_bytes', 0))}"]
     if "free_bytes" in sizes:
-        parts.append(f"{_size(sizes['free_bytes'])} free on this machine")
+        parts.append(f"{size(sizes['free_bytes'])} free on this machine")
     on_host = str(info.get("device")) in ("cpu", "mps")
     if "device_bytes" in sizes and not on_host:
-        parts.append(f"the model uses {_size(sizes['device_bytes'])} on {info.get('device')}")
+        parts.append(f"the model uses {size(sizes['device_bytes'])} on {info.get('device')}")
     if "device_free_bytes" in sizes and not on_host:
-        parts.append(f"{_size(sizes['device_free_bytes'])} free there")
+        parts.append(f"{size(sizes['device_free_bytes'])} free there")
     free = [sizes[name] for name in ("free_bytes", "device_free_bytes") if name in sizes]
     advice = ""
     if free and min(free) < SCARCE_BYTES:
@@ -307,10 +301,6 @@ def _fill_times(what: str, fill: FillTime) -> Finding:
 def _ended(sentence: object) -> str:
     text = str(sentence).rstrip()
     return text if text.endswith((".", "?", "!")) else f"{text}."
-
-
-def _size(n_bytes: int) -> str:
-    return f"{n_bytes / 1024**3:.1f} GiB" if n_bytes >= 1024**3 else f"{n_bytes / 1024**2:.0f} MiB"
 
 
 def _grammars() -> Finding:

@@ -98,7 +98,8 @@ def ending(plan: FilePlan, request: InfillRequest, trace: Trace, sources: Source
         shown, reason = _judged(plan, request, candidate, sources)
         text = "".join(candidate.texts) if reason else shown
         end = f"   (not shown: it {reason})" if reason else "" if candidate.finished else "   (unfinished)"
-        lines.append(f"{confidence.words(candidate.confidence):>14}  {candidate.row:8} {_indented(visible(text))}{end}")
+        text = visible(text).replace("\n", "\n" + " " * 16)
+        lines.append(f"{confidence.words(candidate.confidence):>14}  {candidate.row:8} {text}{end}")
     if not trace.candidates:
         lines.append("none")
     done = trace.done
@@ -140,10 +141,6 @@ def _judged(plan: FilePlan, request: InfillRequest, candidate: Candidate, source
         imports = "".join(f"{importing.statement(each, document.language)}\n" for each in suggestion.imports)
         return imports + "".join(edit.text for edit in suggestion.edits), ""
     return "", "; ".join(answer.dropped)
-
-
-def _indented(text: str) -> str:
-    return text.replace("\n", "\n" + " " * 16)
 
 
 def _facts(plan: FilePlan, hole: Hole) -> str:

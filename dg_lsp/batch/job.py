@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dg_lsp.batch import discover, keep, plan, run, select, write
 from dg_lsp.batch.check import Check
-from dg_lsp.batch.copies import Copies, open_copies
+from dg_lsp.batch.copies import open_copies
 from dg_lsp.batch.discover import Skipped, Source
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.keep import FileResult
@@ -23,7 +23,6 @@ from dg_lsp.batch.rounds import HoleResult, RunOptions
 from dg_lsp.batch.select import Selection
 from dg_lsp.core.values import Hole
 from dg_lsp.infill.file_context import ContextReader
-from dg_lsp.infill.fill import Fill
 from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.infill.port import Engine
 from dg_lsp.wire import model_names
@@ -110,56 +109,24 @@ async def fill(
     """Fill the holes and return the result of each file, in order. Writes nothing."""
     with contextlib.ExitStack() as stack:
         copies = stack.enter_context(open_copies(spec.check, spec.n_jobs, on_message)) if spec.check else None
+        files = run.Files(_contexts(), spec.acceptance, copies)
+        n_left = sum(len(each.holes) for each in file_plans)
+
+        def count(n: int) -> None:
+            nonlocal n_left
+            n_left -= n
+            done(n)
+            if copies and not n_left:
+                on_progress("checking")
+
         async with connect(spec.model, on_progress) as engine:
-            n_holes = sum(len(each.holes) for each in file_plans)
-            files = _Files(spec.acceptance, copies, ContextReader(), n_holes, on_progress, done)
-            results = run.fill(
-                engine,
-                file_plans,
-                spec.options,
-                answers,
-                lambda file_plan: files.context_for(file_plan, {}),
-                files.count,
-                dependencies=files,
-                n_in_flight=_in_flight(spec),
-            )
+            results = run.fill(engine, file_plans, spec.options, answers, files, count, n_in_flight=_in_flight(spec))
             async with contextlib.aclosing(results):
                 all_by_hole = [by_hole async for _, by_hole in results]
             ordered = [files.result_by_path[each.source.path] for each in file_plans]
             if copies:
                 ordered = await keep.passing(ordered, copies)
     return list(zip(ordered, all_by_hole, strict=True))
-
-
-@dataclass(slots=True)
-class _Files:
-    """The files of a run: which of their fills are accepted, and what later requests see of them (`run.Dependencies`)."""
-
-    rule: keep.AcceptanceRule
-    copies: Copies | None
-    reader: ContextReader
-    n_left: int
-    on_progress: Callable[[str], None]
-    done: Callable[[int], None]
-    result_by_path: dict[Path, FileResult] = field(default_factory=dict)
-
-    def is_sure(self, hole: Hole, fill: Fill) -> bool:
-        return not self.rule.reason(hole, fill)
-
-    async def finish(self, plan: FilePlan, by_hole: Mapping[Hole, HoleResult], beside: Mapping[Path, str]) -> str:
-        result = await keep.keep(plan, by_hole, self.rule, self.copies, beside)
-        self.result_by_path[plan.source.path] = result
-        return result.text
-
-    def context_for(self, plan: FilePlan, texts: Mapping[Path, str]) -> FileContext:
-        return self.reader.read(plan.source.path, plan.source.document, texts)
-
-    def count(self, n: int) -> None:
-        """Count answered holes. Only the checks are left after the last one."""
-        self.n_left -= n
-        self.done(n)
-        if self.copies and not self.n_left:
-            self.on_progress("checking")
 
 
 def _in_flight(spec: JobSpec) -> int:
@@ -181,8 +148,13 @@ def write_fills(result: FileResult) -> FileResult:
 
 def context_source() -> Callable[[FilePlan], FileContext]:
     """Return a function for the contexts of files, which reads each workspace once."""
+    context_of = _contexts()
+    return lambda file_plan: context_of(file_plan, {})
+
+
+def _contexts() -> Callable[[FilePlan, Mapping[Path, str]], FileContext]:
     reader = ContextReader()
-    return lambda file_plan: reader.read(file_plan.source.path, file_plan.source.document, {})
+    return lambda file_plan, texts: reader.read(file_plan.source.path, file_plan.source.document, texts)
 
 
 def common_root(paths: Sequence[Path]) -> Path:

@@ -106,8 +106,8 @@ async def keep(
     all_fills = dict(fills)
 
     async def retry_and_record(hole: Hole, round_number: int, failure: str) -> Sequence[Fill]:
-        rounds = by_hole[hole].rounds
-        more = await rounds.further(hole, round_number, failure) if rounds else ()
+        further = by_hole[hole].further
+        more = await further(hole, round_number, failure) if further else ()
         all_fills[hole] = (*all_fills[hole], *more)
         return more
 
@@ -158,7 +158,8 @@ def _decided(
         elif outcome.choices:
             why = rule.reason(hole, outcome.choices[0])
             unsure[hole] = f"{outcome.reason}, and {why}" if outcome.reason else why
-    attempts = [settle.settle(plan, sure, place, proven=frozenset(proofs)) for place in range(settle.n_attempts(sure))]
+    n_attempts = max(map(len, sure.values()), default=0)
+    attempts = [settle.settle(plan, sure, place, proven=frozenset(proofs)) for place in range(n_attempts)]
     best = max(attempts, key=lambda attempt: len(attempt.survivors), default=None)
     survivors = best.survivors if best else {}
     dropped = best.dropped if best else {}

@@ -9,25 +9,6 @@ import typer
 
 from dg_lsp.wire import completions
 
-
-def _kinds() -> tuple[str, ...]:
-    from dg_lsp.batch import plan
-
-    return plan.KINDS
-
-
-def _units() -> tuple[str, ...]:
-    from dg_lsp.batch import commit
-
-    return commit.UNITS
-
-
-def _fail_on() -> tuple[str, ...]:
-    from dg_lsp.batch import report
-
-    return report.FAIL_ON
-
-
 # Typer reads these annotations at run time; a default of None needs `| None` there.
 Paths = Annotated[list[Path] | None, typer.Argument(metavar="PATH", help="Files and folders to fill.")]
 Holes = Annotated[
@@ -35,7 +16,7 @@ Holes = Annotated[
     typer.Option(
         metavar="KINDS",
         help="The kinds of holes to fill: bodies, markers, empty; separated by commas.",
-        autocompletion=completions.several_of(_kinds),
+        autocompletion=completions.several_of(completions.of("dg_lsp.batch.plan", "KINDS")),
     ),
 ]
 At = Annotated[
@@ -132,7 +113,7 @@ Commit = Annotated[
     typer.Option(
         metavar="UNIT",
         help="Write the fills and commit them to git: a commit for each `file` or each `hole`.",
-        autocompletion=completions.one_of(_units),
+        autocompletion=completions.one_of(completions.of("dg_lsp.batch.commit", "UNITS")),
     ),
 ]
 Interactive = Annotated[
@@ -146,7 +127,7 @@ FailOn = Annotated[
     typer.Option(
         metavar="HOLES",
         help="Which holes let the command exit with 1: open (unsure or failed), failed, any (filled ones too), or never.",
-        autocompletion=completions.one_of(_fail_on),
+        autocompletion=completions.one_of(completions.of("dg_lsp.batch.report", "FAIL_ON")),
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the report as one JSON object instead of a diff.")]

@@ -150,7 +150,8 @@ def _functions(file: int, plan: FilePlan) -> Iterator[_Function]:
         numbers = tuple(dict.fromkeys(innermost.get(owner.node.id, ())))
         names = set(_called(plan.syntax, owner.node))
         if numbers:
-            names |= _named_in_prose([*prose[owner.node.id], *_comments(plan.syntax, owner)])
+            texts = [*prose[owner.node.id], *_comments(plan.syntax, owner)]
+            names |= {match[1] or match[2] for text in texts for match in _PROSE_NAMES.finditer(text)}
         name = _last_word(owner.name.partition("(")[0])  # in C the name includes the parameters
         yield _Function(file, name, numbers, frozenset(names - {name}))
 
@@ -178,10 +179,6 @@ def _last_word(text: str) -> str:
 def _comments(syntax: Syntax, owner: Owner) -> list[str]:
     nodes = [*syntax.facts.all("comment"), *syntax.facts.all("docstring")]
     return [syntax.text[span.start : span.end] for node in nodes if _holds(owner, span := syntax.span(node))]
-
-
-def _named_in_prose(texts: Sequence[str]) -> set[str]:
-    return {match[1] or match[2] for text in texts for match in _PROSE_NAMES.finditer(text)}
 
 
 def paths(plans: Sequence[FilePlan], order: Sequence[Sequence[After]]) -> Mapping[int, tuple[int, ...]]:

@@ -73,8 +73,11 @@ def rows(result: FileResult, by_hole: Mapping[Hole, HoleResult]) -> list[ReportR
                 ms=ms,
                 reason=reason,
                 retry=not fill and by_hole[hole].is_lost,
-                imports=_imports(fill, source.document.language) if fill else (),
-                candidates=() if fill else _candidates(result.candidates.get(hole, ())),
+                imports=tuple(importing.statement(each, source.document.language) for each in fill.imports) if fill else (),
+                candidates=tuple(
+                    {"text": each.edit.text, "probability": _probability(each)}
+                    for each in (() if fill else result.candidates.get(hole, ()))
+                ),
             )
         )
     return rows_of_file
@@ -148,14 +151,6 @@ def exit_code(rows: Sequence[ReportRow], fail_on: str = "open") -> int:
         return TRY_AGAIN
     failing = {"open": ("unsure", "failed"), "failed": ("failed",), "any": ("filled", "unsure", "failed"), "never": ()}
     return int(any(row.status in failing[fail_on] for row in rows))
-
-
-def _candidates(fills: Sequence[Fill]) -> tuple[dict[str, object], ...]:
-    return tuple({"text": fill.edit.text, "probability": _probability(fill)} for fill in fills)
-
-
-def _imports(fill: Fill, language: str) -> tuple[str, ...]:
-    return tuple(importing.statement(each, language) for each in fill.imports)
 
 
 def _probability(fill: Fill) -> float | None:

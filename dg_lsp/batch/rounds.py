@@ -7,12 +7,12 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from dg_lsp.batch import plan as planning
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.plan import FilePlan
 from dg_lsp.batch.settle import View
+from dg_lsp.batch.verify import Retry
 from dg_lsp.core.values import Budget, Hole, InfillRequest
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.fill import Fill, fills_of, in_turn
@@ -39,23 +39,16 @@ class RunOptions:
     allow_shrink: bool = False
 
 
-class Further(Protocol):
-    """Provides more fills for a hole whose fills were all rejected."""
-
-    async def further(self, hole: Hole, number: int, failure: str) -> Sequence[Fill]:
-        """Return the fills of round `number` (from 1), requested with the last failure; empty after the last round."""
-
-
 @dataclass(frozen=True, slots=True)
 class HoleResult:
-    """One hole's fills, best first, or the reason why there are none; `rounds` provides more."""
+    """One hole's fills, best first, or the reason why there are none; `further` returns those of a later round."""
 
     fills: tuple[Fill, ...] = ()
     reason: str = ""
     ms: float = 0.0
     is_answered: bool = False  # the engine answered, though every answer may be dropped
     is_lost: bool = False  # the engine or the network failed
-    rounds: Further | None = None
+    further: Retry | None = None
 
 
 RequestOf = Callable[[tuple[Hole, ...]], InfillRequest | str]
@@ -89,7 +82,7 @@ class Rounds:
         shown = tuple(map(self._shown, group))
         results = await self._first(shown)
         return {
-            hole: replace(results[moved], fills=self._back(results[moved].fills, hole), rounds=self)
+            hole: replace(results[moved], fills=self._back(results[moved].fills, hole), further=self.further)
             for hole, moved in zip(group, shown, strict=True)
         }
 

@@ -50,11 +50,6 @@ def settle(
         dropped[worst] = BREAKS
 
 
-def n_attempts(fills: Mapping[Hole, Sequence[Fill]]) -> int:
-    """Return how many values of `attempt` give different choices."""
-    return max(map(len, fills.values()), default=0)
-
-
 def text_with(plan: FilePlan, fills: Mapping[Hole, Fill]) -> str:
     """Return the file's text with these fills in place."""
     return filling.text_with(plan.source.document, fills.values())

@@ -1,7 +1,7 @@
 """Turn a backend's evidence about its candidates into confidence, in the same way for all backends.
 
 A backend gives named numbers for each candidate. With a calibration fitted for the model, they become a probability.
-Without one, they only rank the candidates. Pure. Knows nothing of backends, files and tensors.
+Without one, they only rank the candidates. Pure.
 """
 
 from __future__ import annotations

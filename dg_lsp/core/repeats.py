@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dg_lsp.core.values import n_common
+
 SOLID = 8  # this many visible characters of the suffix do not end an answer by chance
 MAX_HEAD = 400  # the characters of the suffix to compare a draft with
 
@@ -27,22 +29,19 @@ def _suffix_start(text: str, suffix: str, solid: int) -> int | None:
         return None
     longest, start, at = 0, None, text.find(first_line)
     while at >= 0:
-        run = _n_common(text[at:], suffix)
-        is_suffix = at + run == len(text) or run == len(suffix) or _n_visible(suffix[:run]) >= solid
+        run = n_common(text[at:], suffix)
+        is_suffix = at + run == len(text) or run == len(suffix) or n_visible(suffix[:run]) >= solid
         if is_suffix and run > longest:
             longest, start = run, at
         at = text.find(first_line, at + 1)
     for run in range(min(len(text), len(first_line) - 1), max(longest, blank), -1):  # the run may end within the first line
-        if text.endswith(suffix[:run]) and _n_visible(suffix[:run]) >= solid:
+        if text.endswith(suffix[:run]) and n_visible(suffix[:run]) >= solid:
             return len(text) - run
     return start
 
 
-def _n_common(first: str, second: str) -> int:
-    return next((n for n, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second)))
-
-
-def _n_visible(text: str) -> int:
+def n_visible(text: str) -> int:
+    """Return the number of characters that are no white space."""
     return sum(not character.isspace() for character in text)
 
 

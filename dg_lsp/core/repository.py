@@ -323,12 +323,9 @@ def _n_agreeing(text: str, tail: str) -> int:
 
 def _hash_before(tail: str) -> int | None:
     """Return the hash of the last tokens of a text, or None if it has too few."""
-    hashes = _hashes([token for token, _ in _tokens(tail.rstrip(" \t") if not _ends_indented(tail) else tail)][-GRAM:])
+    code = tail.rstrip(" \t")
+    hashes = _hashes([token for token, _ in _tokens(tail if code.endswith("\n") else code)][-GRAM:])
     return hashes[0] if hashes else None
-
-
-def _ends_indented(tail: str) -> bool:
-    return tail.rstrip(" \t").endswith("\n")
 
 
 def _tokens(text: str) -> Iterator[tuple[str, int]]:

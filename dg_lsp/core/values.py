@@ -6,7 +6,7 @@ files, editors or models.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
@@ -28,6 +28,10 @@ class Span:
         if not 0 <= self.start <= self.end:
             raise ValueError(f"not a span: {self.start}..{self.end}")
 
+    def touches(self, other: Span) -> bool:
+        """Return whether the spans share a character or an edge."""
+        return self.start <= other.end and other.start <= self.end
+
     def overlaps(self, other: Span) -> bool:
         """Return whether the spans share a character; an empty span shares none."""
         return self.start < other.end and other.start < self.end
@@ -42,6 +46,15 @@ def joined(spans: Iterable[Span]) -> tuple[Span, ...]:
         else:
             separate.append(span)
     return tuple(separate)
+
+
+def n_common(left: Sequence[object], right: Sequence[object]) -> int:
+    """Return the length of the common prefix of two sequences of one type. Comparing slices leaves the work to C."""
+    low, high = 0, min(len(left), len(right))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if left[low:middle] == right[low:middle] else (low, middle - 1)
+    return low
 
 
 def inside_any(offset: int, spans: Iterable[Span]) -> bool:

@@ -1,7 +1,6 @@
 """The commands `dg-lsp engine run | start | pull | models | stop | status | logs | token`.
 
-Front ends start and use the resident engine without these commands. Knows options, processes and the terminal.
-Knows nothing of models and requests.
+Front ends start and use the resident engine without these commands.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The interface between serving and a model: a filler starts tasks, and a task runs one step at a time.
 
 The worker and the app know only these two base classes. A model overrides the abstract methods, and those of its optional
-abilities. The defaults suit a model without them. Knows nothing of queues, HTTP or tensors.
+abilities. The defaults suit a model without them.
 """
 
 from __future__ import annotations
@@ -53,15 +53,8 @@ class Task(ABC):
         """Return the number of prefix `tokens`, and how many were `reused` from the cache; empty if not measured."""
         return {}
 
-    def hurry(self) -> None:  # noqa: B027 -- optional: not every task can score early
-        """Score drafts as soon as there are some. Call this before the first step."""
-
     def finish_in(self, milliseconds: float) -> None:  # noqa: B027 -- optional: the queue ends a task at its deadline
         """Plan the work so that it ends within this time. Call this before the first step."""
-
-    def early(self) -> Candidate | None:
-        """Return the best candidate scored before the end, or None."""
-        return None
 
     def evidence(self) -> tuple[Evidence, ...]:
         """Return the evidence for each candidate of a single hole, after the end; empty if the task has none."""

@@ -1,8 +1,6 @@
 """`dg-lsp bench`: time fills, and compare them in one run and on the same tasks with transformers' own generate.
 
 The methods take turns on each task, so that other load on the machine affects all of them; compare their ratios.
-
-This module knows tasks and fillers, and nothing of how fillers work.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.visible import visible_message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from dg_lsp.engine.model.loading import Loaded
 
@@ -83,12 +81,10 @@ def compare(
     blocks: Sequence[tasks.Task] = (),
     *,
     seed: int = 0,
-    done: Callable[[int], None] = lambda _n: None,
 ) -> Comparison:
     """Return the figures of each way of filling single-line holes, and of filling blocks.
 
-    "prefix known" is a fill after the same request without its last character, as when a user types. `done` is called with
-    the number of tasks so far.
+    "prefix known" is a fill after the same request without its last character, as when a user types.
     """
     from dg_lsp.engine.decode.canvas.stock import STEPS, StockFiller
 
@@ -102,29 +98,27 @@ def compare(
         whole.warm_up(task)
         for stock in stocks.values():
             run.fill(stock, task, FULL, seed)
-    for number, task in enumerate(holes, 1):
+    for task in holes:
         rows[WHOLE].append(run.to_row(task, FULL, whole.answer(task, FULL)))
         rows[WARM].append(run.to_row(task, FULL, _typed(whole, task, seed)))
         if has_canvas:
             rows[CANVAS].append(run.to_row(task, BARE, whole.answer(task, BARE)))
         for name, stock in stocks.items():
             rows[name].append(run.to_row(task, FULL, run.fill(stock, task, FULL, seed)))
-        done(number)
     slowest = score.percentile([row.ms for row in rows[_library(STEPS)]], 50) if has_canvas else None
     lines = [_line(name, filled, slowest) for name, filled in rows.items()]
-    return Comparison((*lines, *_block_lines(whole, blocks, seed, lambda n: done(len(holes) + n))), steps, STEPS)
+    return Comparison((*lines, *_block_lines(whole, blocks, seed)), steps, STEPS)
 
 
-def _block_lines(whole: run.Bench, blocks: Sequence[tasks.Task], seed: int, done: Callable[[int], None]) -> list[Line]:
+def _block_lines(whole: run.Bench, blocks: Sequence[tasks.Task], seed: int) -> list[Line]:
     """Return the figures of filling blocks: with nothing cached, and with a known prefix."""
     rows: dict[str, list[score.ResultRow]] = {BLOCK: [], WARM_BLOCK: []}
     if not blocks:
         return []
     whole.answer(blocks[0], FULL)
-    for number, task in enumerate(blocks, 1):
+    for task in blocks:
         rows[BLOCK].append(run.to_row(task, FULL, whole.answer(task, FULL)))
         rows[WARM_BLOCK].append(run.to_row(task, FULL, _typed(whole, task, seed)))
-        done(number)
     return [_line(name, filled, None) for name, filled in rows.items()]
 
 

@@ -1,7 +1,6 @@
 """Measure how often a model's answers are right on holes cut from code, and fit a calibration to that.
 
-Each hole is filled by the model's own backend. The answer is judged after polishing, as an editor would show it. This
-module knows fillers, tasks and fits. It knows nothing of terminals or of where results are stored.
+Each hole is filled by the model's own backend. The answer is judged after polishing, as an editor would show it.
 """
 
 from __future__ import annotations

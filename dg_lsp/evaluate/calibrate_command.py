@@ -52,9 +52,6 @@ def calibrate(
         Path | None,
         typer.Option(metavar="FOLDER", help="Write the result into this checkpoint's profile instead, for a release."),
     ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.svg", help="Also plot stated against measured probability.")
-    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as one JSON object.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Only measure the calibration in use; fit and write nothing.")] = False,
     forget: Annotated[bool, typer.Option("--forget", help="Only remove the model's calibration.")] = False,
@@ -65,8 +62,6 @@ def calibrate(
     sent to a remote model. Exits with 0, or with 2 on an error.
     """
     try:
-        if plot is not None and (problem := files.output_problem(plot)):
-            raise EvalError(f"--plot {plot}: {problem}")
         name, filler = _filler(model, device, into)
         if forget:
             _forget(name, filler)
@@ -75,8 +70,6 @@ def calibrate(
         result = _result(name, filler, cut_tasks, seed, check=check)
         facts = {"model": name, "seed": seed, "dg_lsp": __version__}
         stored = None if check else _stored(filler, result, into, facts)
-        if plot is not None:
-            _draw(plot, result, name)
         _show(name, result, stored, as_json=as_json)
     except EvalError as error:
         print_message(str(error))
@@ -193,15 +186,6 @@ def _forget(name: str, filler: Filler) -> None:
     except OSError as error:
         raise EvalError(f"{error.filename} can't be removed: {(error.strerror or '').lower()}") from error
     print_message(f"the calibration of {name} is removed")
-
-
-def _draw(plot: Path, result: Fitted, name: str) -> None:
-    from dg_lsp.evaluate import reliability
-
-    try:
-        files.write_output(plot, reliability.svg(result.reliability, f"How often {name} is right").encode())
-    except OSError as error:
-        raise EvalError(f"{plot} can't be written: {(error.strerror or str(error)).lower()}") from error
 
 
 def _show(name: str, result: Fitted, stored: Path | None, *, as_json: bool) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,18 +29,6 @@ app = command_group()
 WIDTH = 160  # columns of a table that is not printed on a terminal
 
 
-def _baselines() -> Iterable[str]:
-    from dg_lsp.evaluate import methods
-
-    return methods.BASELINES
-
-
-def _layouts() -> Iterable[str]:
-    from dg_lsp.evaluate import run
-
-    return run.LAYOUTS
-
-
 # Long, because each option is one parameter with its help.
 @app.command()
 def evaluate(
@@ -60,7 +48,7 @@ def evaluate(
             metavar="NAME",
             help="Also measure a baseline: copy (the longest match in the file), ar (the encoder alone, left to right), "
             "answer or empty (the expected answer, or no text, to check the scores). Repeatable.",
-            autocompletion=completions.one_of(_baselines),
+            autocompletion=completions.one_of(completions.of("dg_lsp.evaluate.methods", "BASELINES")),
         ),
     ] = None,
     oracle_length: Annotated[
@@ -78,7 +66,7 @@ def evaluate(
         typer.Option(
             metavar="NAME",
             help="Replace the checkpoint's layout: infill-trained or instruct.",
-            autocompletion=completions.one_of(_layouts),
+            autocompletion=completions.one_of(completions.of("dg_lsp.evaluate.run", "LAYOUTS")),
         ),
     ] = "",
     steps: Annotated[int, typer.Option(min=0, help="Denoising steps; 0: the model's default.")] = 0,

@@ -12,8 +12,6 @@ Without Landlock, the program can read what the user can read. Without namespace
 refuses processes, sockets and the library's ways to change files elsewhere. That prevents accidents, not attacks. A
 program that walks the interpreter's frames can always report itself as passed, and nothing protects against a kernel
 bug.
-
-This module knows programs as text. It knows nothing of models or scores.
 """
 
 from __future__ import annotations

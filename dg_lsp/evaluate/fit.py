@@ -6,8 +6,7 @@ of easier holes. The second learns from the best candidate of each hole, scored 
 hole. It corrects two errors: the best of several candidates has a score that is too high, and a fit is too sure of the data
 that it was made from. Holes of one file are never split between the two.
 
-This module is pure Python, so that calibrating a remote model needs no numerical library. It knows features and
-outcomes, and nothing of models or files.
+This module is pure Python, so that calibrating a remote model needs no numerical library.
 """
 
 from __future__ import annotations

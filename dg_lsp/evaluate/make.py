@@ -4,8 +4,7 @@ There are five kinds: the rest of a line from a position inside it, a whole line
 statement, the body of a function without its docstring, and a short span anywhere in a line. Only code is cut out,
 never a comment, a docstring or a string of several lines.
 
-Each pass over the files takes one task of a kind from each file, so that no long file dominates. This module knows
-files and syntax, and nothing of models.
+Each pass over the files takes one task of a kind from each file, so that no long file dominates.
 """
 
 from __future__ import annotations
@@ -194,10 +193,6 @@ def _rests(source: Source, draw: random.Random) -> Iterator[Span]:
         yield Span(draw.randint(start + EDGE_CHARS, end - EDGE_CHARS), end)
 
 
-def _whole_lines(source: Source, draw: random.Random) -> Iterator[Span]:
-    return (Span(start, end) for start, end in _lines(source))
-
-
 def _short_spans(source: Source, draw: random.Random) -> Iterator[Span]:
     for line_start, line_end in _lines(source):
         start = draw.randint(line_start + 1, line_end - SPAN_CHARS[0])
@@ -228,15 +223,11 @@ def blocks(source: Source) -> Iterator[Span]:
     yield from _inner(tree, "closure")
 
 
-def _bodies(source: Source, draw: random.Random) -> Iterator[Span]:
-    return _inner(source.syntax, "function")
-
-
 _FINDERS: dict[str, Callable[[Source, random.Random], Iterator[Span]]] = {
     "rest-of-line": _rests,
-    "whole-line": _whole_lines,
+    "whole-line": lambda source, draw: (Span(start, end) for start, end in _lines(source)),
     "block": lambda source, draw: blocks(source),
-    "body": _bodies,
+    "body": lambda source, draw: _inner(source.syntax, "function"),
     "span": _short_spans,
 }
 

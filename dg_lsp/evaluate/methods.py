@@ -1,6 +1,6 @@
 """The methods that can fill a task: the whole engine, parts of it, and baselines without a model.
 
-A method is data; `run` executes it. This module knows the names of the engine's switches, and nothing of the engine.
+A method is data; `run` executes it.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from dg_lsp.core.values import n_common
 from dg_lsp.engine.decode.propose import copies
 from dg_lsp.evaluate.tasks import Task
 
@@ -98,16 +99,9 @@ def copied_to_length(task: Task) -> str:
         while at >= 0:
             start, end = at + len(tail), at + len(tail) + length
             if end <= len(side):
-                left = _agreement(side[:start][::-1], task.prompt[::-1], copies.MAX_MATCH)
-                right = _agreement(side[end : end + SAME_RIGHT], task.suffix, SAME_RIGHT)
+                left = n_common(side[max(start - copies.MAX_MATCH, 0) : start][::-1], task.prompt[: -copies.MAX_MATCH - 1 : -1])
+                right = n_common(side[end : end + SAME_RIGHT], task.suffix)
                 if (left + right, left) >= best:
                     best, text = (left + right, left), side[start:end]
             at = side.find(tail, at + 1)
     return text
-
-
-def _agreement(one: str, other: str, most: int) -> int:
-    length, bound = 0, min(len(one), len(other), most)
-    while length < bound and one[length] == other[length]:
-        length += 1
-    return length

@@ -1,11 +1,11 @@
-"""Measure how reliable stated probabilities are: figures with intervals, and a plot.
+"""Measure how reliable stated probabilities are: figures with intervals.
 
 Expected calibration error: the mean distance between the stated probability and the fraction of right answers, over ten
 bins with equally many answers. Brier score: the mean squared error. Brier skill: its improvement over always stating
 the base rate. AUC: how often a right answer has a higher probability than a wrong one. Intervals are 95 % percentile
 intervals of a bootstrap over files.
 
-This module is pure. It knows probabilities and outcomes, and nothing of models.
+This module is pure.
 """
 
 from __future__ import annotations
@@ -19,10 +19,6 @@ from dg_lsp.evaluate.score import Measure, percentile
 
 N_BINS = 10
 RESAMPLES = 500
-SIDE, LEFT, TOP, WIDTH, HEIGHT = 360, 60, 50, 480, 460  # of the plot, in its own units
-
-
-FONT = 'font-family="sans-serif" font-size="12"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,54 +124,3 @@ def auc(pairs: Sequence[tuple[float, bool]]) -> float:
         total += sum(right for _, right in ordered[start:end]) * (start + end + 1) / 2
         start = end
     return (total - n_right * (n_right + 1) / 2) / (n_right * (len(ordered) - n_right))
-
-
-def svg(figures: Reliability, title: str) -> str:
-    """Return a reliability diagram as a self-contained SVG: stated probability against the fraction of right answers."""
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" {FONT}>',
-        f"<title>{_escaped(title)}</title>",
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
-        f'<text x="{LEFT}" y="20" font-size="14">{_escaped(title)}</text>',
-        f'<text x="{LEFT}" y="38">{_escaped(summary(figures))}</text>',
-    ]
-    for tick in range(6):
-        x, y = _x(tick / 5), _y(tick / 5)
-        parts += [
-            f'<path d="M{x} {TOP}V{TOP + SIDE}M{LEFT} {y}H{LEFT + SIDE}" stroke="#ddd"/>',
-            f'<text x="{x}" y="{TOP + SIDE + 16}" text-anchor="middle">{tick / 5:.1f}</text>',
-            f'<text x="{LEFT - 6}" y="{y + 4}" text-anchor="end">{tick / 5:.1f}</text>',
-        ]
-    parts.append(f'<path d="M{_x(0)} {_y(0)}L{_x(1)} {_y(1)}" stroke="#888" stroke-dasharray="4 4"/>')
-    points = " ".join(f"{_x(each.stated)},{_y(each.right)}" for each in figures.bins)
-    parts.append(f'<polyline points="{points}" fill="none" stroke="#06c" stroke-width="2"/>')
-    for each in figures.bins:
-        about = f"{each.n} answers: stated {each.stated:.2f}, right {each.right:.2f}"
-        parts.append(f'<circle cx="{_x(each.stated)}" cy="{_y(each.right)}" r="4" fill="#06c"><title>{about}</title></circle>')
-    middle = TOP + SIDE // 2
-    parts += [
-        f'<text x="{LEFT + SIDE // 2}" y="{TOP + SIDE + 36}" text-anchor="middle">stated probability</text>',
-        f'<text transform="translate(16 {middle}) rotate(-90)" text-anchor="middle">share of right answers</text>',
-        "</svg>",
-    ]
-    return "\n".join(parts) + "\n"
-
-
-def summary(figures: Reliability) -> str:
-    """Return the main figures in one line."""
-    return (
-        f"n {figures.n}, base rate {figures.base_rate:.3f}, calibration error {figures.calibration_error.value:.3f}, "
-        f"skill {figures.brier_skill.value:.2f}, AUC {figures.auc.value:.2f}"
-    )
-
-
-def _x(share: float) -> float:
-    return round(LEFT + SIDE * share, 1)
-
-
-def _y(share: float) -> float:
-    return round(TOP + SIDE * (1 - share), 1)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,7 +1,4 @@
-"""Format rows of results: as a table, a JSON object, a CSV to commit, or Markdown for a model card.
-
-This module knows rows and summaries, and nothing of how they were measured.
-"""
+"""Format rows of results: as a table, a JSON object, a CSV to commit, or Markdown for a model card."""
 
 from __future__ import annotations
 

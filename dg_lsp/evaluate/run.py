@@ -4,14 +4,12 @@ Each task takes the path of a user's request: a request, all steps of the engine
 The first candidate that survives polishing counts. If none does, the best one counts unpolished. The prefix cache is
 cleared before each fill, so that no result or time depends on the order of tasks.
 
-This module knows the engine's filler and tasks, and nothing of terminals. The engine is imported only when a method
-needs a model.
+The engine is imported only when a method needs a model.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from dg_lsp.core import confidence, polish, syntax
 from dg_lsp.core.values import Candidate
+from dg_lsp.engine.model.fit import machine
 from dg_lsp.engine.model.profile import as_instruct
 from dg_lsp.evaluate import execute, methods, score
 from dg_lsp.evaluate.methods import Method
@@ -196,12 +195,7 @@ def to_row(task: Task, method: Method, answer: MethodAnswer) -> ResultRow:
 
 def n_workers(most: int) -> int:
     """Return how many processes may be used: those wanted, and never more than the cores that this process may use."""
-    return max(1, min(most, n_cores()))
-
-
-def n_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(most, machine.n_cores()))
 
 
 def run(
@@ -245,7 +239,7 @@ _bench: Bench | EvalError | None = None  # one for each worker process
 
 
 def _in_processes(tasks: Sequence[Task], setup: Setup, workers: int) -> Iterator[list[ResultRow]]:
-    setup = replace(setup, threads=setup.threads or max(n_cores() // workers, 1))
+    setup = replace(setup, threads=setup.threads or max(machine.n_cores() // workers, 1))
     # Torch's threads do not survive a fork.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=(setup, tasks[0])) as pool:

@@ -1,8 +1,7 @@
 """Read and write infilling tasks in the format of HumanEval-Infilling: one JSON object per line, plain or gzipped.
 
-A task is the text on both sides of a hole, and the expected answer. We add the fields `kind`, `language` and `path`;
-files without them can be read too. This module knows files and the request that a task makes, and nothing of models or
-scores.
+A task is the text on both sides of a hole, and the expected answer. We add the fields `kind`, `language` and `path`; files
+without them can be read too.
 """
 
 from __future__ import annotations

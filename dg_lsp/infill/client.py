@@ -83,17 +83,15 @@ async def connect(
     *,
     on_state: OnState = lambda _state: None,
     on_message: OnMessage = lambda _sentence: None,
-    wait: bool = True,
 ) -> AsyncIterator[ResidentEngine]:
     """Yield the engine, ready to fill; raise EngineError when it can't be reached or started.
 
     Connects to the running engine, or starts one. `on_state` is called with each new state, `on_message` with messages for the
-    user. Without `wait`, `ready` or the first `fill` connects.
+    user.
     """
     engine = ResidentEngine(options or ConnectOptions(), on_state, on_message)
     try:
-        if wait:
-            await engine.ready()
+        await engine.ready()
         yield engine
     finally:
         await engine.close()

@@ -1,7 +1,7 @@
 """Fill the holes of a document: the one loop of code actions, the Python API and the batch.
 
 A group of holes shares a request, and the fills of its answer are accepted together. If no answer is accepted, each hole is
-requested alone. Knows suggestions and how they fit into the text. Knows nothing of files, editors and checks.
+requested alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""One attempt to connect to an engine: the running one, or a new one.
-
-This module knows the engine's files and sockets (`wire.discovery`) and links. It does not know requests, or when to retry
-(`life`).
-"""
+"""One attempt to connect to an engine: the running one, or a new one. `life` decides when to try again."""
 
 from __future__ import annotations
 

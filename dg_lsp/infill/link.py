@@ -124,7 +124,7 @@ class Link:
             match event:
                 case Draft(texts, step) if on_draft is not None:
                     on_draft(texts, step)
-                case Found(candidate, early=False):
+                case Found(candidate):
                     candidates.append(candidate)
                 case Done() as done:
                     if on_done is not None:

@@ -54,8 +54,6 @@ class RepositoryIndex:
         self,
         ignore: Ignore,
         *,
-        max_files: int = MAX_FILES,
-        max_bytes: int = MAX_INDEX_BYTES,
         walk_s: float = WALK_S,
         read_s: float = READ_S,
     ) -> None:
@@ -64,7 +62,7 @@ class RepositoryIndex:
         `walk_s` and `read_s` limit the CPU seconds of an update; with `math.inf`, the result does not depend on speed.
         """
         self.repository = repository.EMPTY
-        self._ignore, self._max_files, self._max_bytes = ignore, max_files, max_bytes
+        self._ignore = ignore
         self._walk_s, self._read_s = walk_s, read_s
         self._entries: dict[Path, _Entry] = {}
         self._is_stopped = False
@@ -80,7 +78,7 @@ class RepositoryIndex:
         A file that may no longer be read, or that this update did not reach, leaves the index. Raises no error for files
         and folders that can't be read.
         """
-        found = dict(_readable(self._ignore.renewed(), self._max_files, self._limit(self._walk_s)))
+        found = dict(_readable(self._ignore.renewed(), self._limit(self._walk_s)))
         is_over = self._limit(self._read_s)
         entries, n_bytes, is_complete = dict[Path, _Entry](), 0, True
         for path, (stamp, language) in found.items():
@@ -93,7 +91,7 @@ class RepositoryIndex:
                 # Let other threads run: this one holds the interpreter while it indexes.
                 time.sleep(0)
             n_bytes += entry.file.n_bytes if entry.file else 0
-            if n_bytes > self._max_bytes:
+            if n_bytes > MAX_INDEX_BYTES:
                 break
             entries[path] = entry
         if self._is_stopped:
@@ -113,7 +111,7 @@ class RepositoryIndex:
         return lambda: self._is_stopped or time.thread_time() >= end
 
 
-def _readable(ignore: Ignore, max_files: int, is_over: Callable[[], bool]) -> Iterator[tuple[Path, tuple[Stamp, str]]]:
+def _readable(ignore: Ignore, is_over: Callable[[], bool]) -> Iterator[tuple[Path, tuple[Stamp, str]]]:
     """Yield each source file that may be read, with its stamp and language: those of outer folders first, in name order.
 
     Links are not followed. Stops at the limits, and when `is_over()` is true.
@@ -146,7 +144,7 @@ def _readable(ignore: Ignore, max_files: int, is_over: Callable[[], bool]) -> It
                 continue
             yield path, ((info.st_mtime_ns, info.st_size, info.st_ino), language.name)
             n_files += 1
-            if n_files >= max_files:
+            if n_files >= MAX_FILES:
                 return
 
 

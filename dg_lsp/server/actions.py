@@ -34,8 +34,9 @@ class Action:
 
 def offered(document: Document, syntax: Syntax | None, span: Span, only: Iterable[str] | None = None) -> tuple[Action, ...]:
     """Return the actions for a cursor or a selection; `only` limits them to these kinds, None returns all."""
-    actions = [action for action in _all(document, syntax, span) if only is None or _is_wanted(action.kind, tuple(only))]
-    return tuple(actions)
+    # A kind includes those below it, and the empty kind all.
+    prefixes = ("",) if only is None else tuple(f"{kind}." if kind else "" for kind in only)
+    return tuple(action for action in _all(document, syntax, span) if f"{action.kind}.".startswith(prefixes))
 
 
 def attempts(
@@ -46,7 +47,7 @@ def attempts(
     The caller uses the first set that yields an edit. Raises ValueError for an unknown action.
     """
     if what in ("body", "hole"):
-        touched = [hole for hole in _placeholders(document, syntax) if _touch(hole.span, span)]
+        touched = [hole for hole in _placeholders(document, syntax) if hole.span.touches(span)]
         touched = touched or _pointed_at(document, syntax, span)
         return ((touched[0],),) if touched else ()
     if what == "all":
@@ -99,7 +100,7 @@ def _pointed_at(document: Document, syntax: Syntax | None, span: Span) -> list[H
 
 def _is_near(hole: Hole, syntax: Syntax | None, span: Span) -> bool:
     """Return whether the span touches the hole's lines, or lies in the function whose body it is."""
-    if _touch(hole.span, span):
+    if hole.span.touches(span):
         return True
     if syntax is None:
         return False
@@ -152,13 +153,10 @@ def _undocumented(syntax: Syntax | None, span: Span) -> Owner | None:
 def _is_described(syntax: Syntax, owner: Owner, first: int) -> bool:
     if syntax.language.by_indentation:
         same_line = syntax.lines.at(owner.inside.start) == syntax.lines.at(_first_item(syntax, owner))
-        return same_line or bool(owner.items and _holds(syntax, owner.items[0].start_byte))
+        first_bytes = [item.start_byte for item in owner.items[:1]]
+        return same_line or any(node.start_byte in first_bytes for node in syntax.facts.all("docstring"))
     ends = {syntax.lines.at(syntax.span(node).end) for node in syntax.facts.all("comment")}
     return first - 1 in ends
-
-
-def _holds(syntax: Syntax, byte: int) -> bool:
-    return any(node.start_byte == byte for node in syntax.facts.all("docstring"))
 
 
 def _first_item(syntax: Syntax, owner: Owner) -> int:
@@ -185,14 +183,6 @@ def _docstring(syntax: Syntax, owner: Owner) -> Hole:
     return Hole(
         Span(at, at), "cursor", indent=indent, lead=opening, trail=f"{closing}\n{indent}", instruction="describe it in one line"
     )
-
-
-def _touch(one: Span, other: Span) -> bool:
-    return one.start <= other.end and other.start <= one.end
-
-
-def _is_wanted(kind: str, only: tuple[str, ...]) -> bool:
-    return any(kind == prefix or kind.startswith(f"{prefix}.") or not prefix for prefix in only)
 
 
 def _quoted(instruction: str) -> str:

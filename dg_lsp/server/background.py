@@ -1,7 +1,4 @@
-"""Values that are read in the background, so that no request waits for them: each request uses the last one.
-
-This module knows tasks and time, not what is read.
-"""
+"""Values that are read in the background, so that no request waits for them: each request uses the last one."""
 
 from __future__ import annotations
 

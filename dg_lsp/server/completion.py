@@ -216,7 +216,7 @@ class Completer:
             return
         after = now.accepting(offer.text)
         follows = after.document.text[after.offset : after.offset + 1]
-        if self._cache.find(after.place, self._clock()) is None and not _is_word(follows):
+        if self._cache.find(after.place, self._clock()) is None and not (follows.isalnum() or follows == "_"):
             self._flights.look_ahead(after.place, self._fill(after, 1, "ahead"))
 
     # Events from the editor
@@ -268,10 +268,6 @@ class Completer:
 
 def _no_answer(why: str) -> Reason:
     return Reason("noAnswer", why or "the model has no answer here")
-
-
-def _is_word(character: str) -> bool:
-    return character.isalnum() or character == "_"
 
 
 async def _set_within(event: asyncio.Event, timeout_s: float) -> bool:

@@ -80,24 +80,16 @@ def _pathname(path: str) -> str:
 
 
 def to_item(
-    index: Lines, at: int, text: str, *, to_line_end: bool, encoding: Encoding, command: lsp.Command
+    index: Lines, replaced: Span, text: str, *, to_line_end: bool, encoding: Encoding, command: lsp.Command
 ) -> lsp.InlineCompletionItem:
-    """Return text to insert at an offset, as an item that the editor shows.
+    """Return text in place of a span, as an item that the editor shows.
 
     Neovim needs an empty range. VS Code shows multi-line text only where the range reaches the line's end. With
-    `to_line_end` a multi-line item therefore replaces the rest of the line, and repeats that rest at its end.
+    `to_line_end` a multi-line item at an empty span therefore replaces the rest of the line, and repeats that rest at its end.
     """
-    end = at
     if to_line_end and ("\n" in text or "\r" in text):
-        end = index.ends[index.at(at)]
-        text += index.text[at:end]
-    return lsp.InlineCompletionItem(insert_text=text, range=to_range(index, Span(at, end), encoding), command=command)
-
-
-def to_replacing_item(
-    index: Lines, replaced: Span, text: str, *, encoding: Encoding, command: lsp.Command
-) -> lsp.InlineCompletionItem:
-    """Return an item whose text replaces a span, such as the word that the editor's own list completes."""
+        replaced = Span(replaced.start, index.ends[index.at(replaced.start)])
+        text += index.text[replaced.start : replaced.end]
     return lsp.InlineCompletionItem(insert_text=text, range=to_range(index, replaced, encoding), command=command)
 
 

@@ -1,8 +1,7 @@
 """Running requests to the engine: for each document one, and one that asks ahead for the text after a suggestion.
 
-This module knows tasks and time, not what is asked or how an answer is used. Several requests from the editor may wait for
-one flight, a running request to the engine. A flight that no request waits for is cancelled after a short delay, because
-the next keystroke's request may still join it.
+Several requests from the editor may wait for one flight, a running request to the engine. A flight that no request waits
+for is cancelled after a short delay, because the next keystroke's request may still join it.
 """
 
 from __future__ import annotations

@@ -19,9 +19,6 @@ DRAFT = "dgLsp/draft"
 DID_SHOW = "textDocument/didShowCompletion"
 DID_PARTIALLY_ACCEPT = "textDocument/didPartiallyAcceptCompletion"
 
-NOTIFICATIONS_OUT = (STATUS, DRAFT)
-NOTIFICATIONS_IN = (DID_SHOW, DID_PARTIALLY_ACCEPT)
-
 FILL = "dgLsp.fill"
 ACCEPTED = "dgLsp.accepted"
 GET_STATUS = "dgLsp.status"

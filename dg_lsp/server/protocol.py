@@ -6,8 +6,6 @@ It works around what pygls gets wrong or leaves open:
 - pygls keeps a future for each notification, for ever.
 - pygls fails on responses to requests that were cancelled meanwhile.
 - pygls leaves the exit code open.
-
-This module does not know what the requests mean.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from types import MappingProxyType
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import cattrs
 from lsprotocol import converters
@@ -196,16 +194,6 @@ class RpcProtocol(LanguageServerProtocol):
         """Stop serving; `run` returns the exit code."""
         self.ended()
         yield from ()
-
-
-class Writer(Protocol):
-    """Writes messages to the client."""
-
-    def write(self, data: bytes) -> None:
-        """Write the bytes and flush."""
-
-    def close(self) -> None:
-        """Ignore all later writes."""
 
 
 class StreamWriter:

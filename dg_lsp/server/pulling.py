@@ -12,7 +12,6 @@ import contextlib
 import datetime
 import json
 import logging
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,14 +31,13 @@ log = logging.getLogger(__name__)
 
 DOWNLOAD, LATER, NEVER = "Download", "Not now", "Never"
 LATER_DAYS = 7
-# The model must leave room for the editor and other programs.
-MEMORY_SHARE = 0.25
 MAX_BYTES = 1 << 16
 
 
 async def offer(server: DgLanguageServer) -> None:
     """Offer the best laptop model for this machine, unless the user has chosen before; pull it if the user agrees."""
-    model = best_model(_memory())
+    memory = laptop.machine_memory()
+    model = next((each for each in laptop.MODELS if each.fits(memory)), None)
     if model is None or server.settings.model != AUTO or laptop.resolve(AUTO) != EMBEDDED or not laptop.may_pull():
         return
     choice = await asyncio.to_thread(read_choice)
@@ -120,11 +118,6 @@ async def pull(server: DgLanguageServer, model: LaptopModel, *, is_continued: bo
         server.show_message(f"{model.name} is there and makes the suggestions from now on")
 
 
-def best_model(memory: int) -> LaptopModel | None:
-    """Return the best laptop model for a machine with this much memory in bytes, or None if none fits."""
-    return next((model for model in laptop.MODELS if model.memory_bytes <= memory * MEMORY_SHARE), None)
-
-
 def choice_file() -> Path:
     """Return the file of the user's choice."""
     import platformdirs
@@ -157,10 +150,3 @@ def write_choice(choice: Mapping[str, Any]) -> bool:
 
 def _later() -> dict[str, Any]:
     return {"not_before": (datetime.datetime.now(datetime.UTC).date() + datetime.timedelta(LATER_DAYS)).isoformat()}
-
-
-def _memory() -> int:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (OSError, ValueError):
-        return 0

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dg_lsp.core.confidence import Confidence
-from dg_lsp.core.values import Import
+from dg_lsp.core.values import Import, n_common
 
 # A cached answer fits where this much text on each side is the same; text further away may change.
 BEFORE_CHARS, AFTER_CHARS = 1_500, 500
@@ -104,19 +104,13 @@ def rest(text: str, typed: str, added: str) -> str | None:
     return left
 
 
-def n_same(text: str, typed: str) -> int:
-    """Return the length of the common prefix."""
-    pairs = enumerate(zip(text, typed, strict=False))
-    return next((idx for idx, (one, other) in pairs if one != other), min(len(text), len(typed)))
-
-
 def left_over(text: str, typed: str, added: str) -> str:
     """Return the rest of an offer after the user typed something different; "" when the offer still fits or is used up.
 
     Pieces are words, spaces and single punctuation characters. From the first differing word on, each typed piece replaces
     one piece of the offer.
     """
-    same = n_same(text, typed)
+    same = n_common(text, typed)
     if same == len(typed):
         return ""
     word_start = len(_WORD_END.sub("", typed[:same]))

@@ -1,8 +1,4 @@
-"""Everything that a request depends on, taken once: text, cursor, syntax, settings, and other files.
-
-This module knows open documents and where their settings and other files come from. It knows no engines, earlier answers or
-running requests.
-"""
+"""Everything that a request depends on, taken once: text, cursor, syntax, settings, and other files."""
 
 from __future__ import annotations
 

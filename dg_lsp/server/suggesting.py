@@ -8,12 +8,11 @@ from collections.abc import Callable
 from lsprotocol import types as lsp
 
 from dg_lsp.core import importing, positions
-from dg_lsp.core.values import Edit
+from dg_lsp.core.values import Span
 from dg_lsp.infill.port import EngineError
 from dg_lsp.server import convert, methods
 from dg_lsp.server.app import DgLanguageServer
 from dg_lsp.server.completion import Reply, SuggestionRequest
-from dg_lsp.server.reuse import Offer
 from dg_lsp.server.sync import OpenDocument
 from dg_lsp.server.when import Reason
 
@@ -41,13 +40,12 @@ async def inline_completion(server: DgLanguageServer, params: lsp.InlineCompleti
         # The protocol's inline completions have no additional edits, so the command of an accepted one adds the imports.
         arguments = [offer.id, params.text_document.uri, lines] if lines else [offer.id]
         command = lsp.Command("Accepted", methods.ACCEPTED, arguments=arguments)
-        if reply.replaced is not None:
-            items.append(convert.to_replacing_item(reply.index, reply.replaced, offer.text, encoding=encoding, command=command))
-        else:
-            to_line_end = server.client.to_line_end
-            items.append(
-                convert.to_item(reply.index, reply.at, offer.text, to_line_end=to_line_end, encoding=encoding, command=command)
-            )
+        # A span is replaced for the item selected in the editor's own list, such as the word that it completes.
+        to_line_end = server.client.to_line_end and reply.replaced is None
+        replaced = reply.replaced or Span(reply.at, reply.at)
+        items.append(
+            convert.to_item(reply.index, replaced, offer.text, to_line_end=to_line_end, encoding=encoding, command=command)
+        )
     return lsp.InlineCompletionList(items)
 
 
@@ -62,16 +60,16 @@ async def completion(server: DgLanguageServer, params: lsp.CompletionParams) -> 
     reply = await _answer(server, params.text_document.uri, params.position, to_request)
     items = [
         convert.to_completion_item(
-            reply.index, reply.at, offer.text, encoding=encoding, detail="dg-lsp", added=_added(reply, offer)
+            reply.index,
+            reply.at,
+            offer.text,
+            encoding=encoding,
+            detail="dg-lsp",
+            added=importing.edit(reply.index.text, reply.language, offer.imports) if offer.imports else None,
         )
         for offer in reply.offers
     ]
     return lsp.CompletionList(is_incomplete=True, items=items)
-
-
-def _added(reply: Reply, offer: Offer) -> Edit | None:
-    """Return the edit that adds the imports of a suggestion."""
-    return importing.edit(reply.index.text, reply.language, offer.imports) if offer.imports else None
 
 
 async def _answer(

@@ -1,7 +1,7 @@
 r"""The open documents, byte for byte as the editor has them.
 
 Lines end only where the protocol says (see `core.positions`), so a form feed or U+2028 in a file shifts no position. An
-edit updates only the lines around it, in the line index too. This module does not know requests or answers.
+edit updates only the lines around it, in the line index too.
 """
 
 from __future__ import annotations

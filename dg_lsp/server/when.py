@@ -1,14 +1,14 @@
 """Decide when not to suggest anything, and how long an unprompted request waits.
 
 The rules have a fixed order, and each has a reason for the log and the status. The wait depends on the user's typing speed,
-the text around the cursor, the engine's latency and the editor's own debounce. Pure: the caller passes the time, and what it
-has looked up about ignore files and the engine. This module does not know the protocol.
+the text around the cursor, the engine's latency and the editor's own debounce. Pure: the caller passes the time, and what
+it has looked up about ignore files and the engine.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -61,21 +61,43 @@ class Reason:
     message: str
 
 
-Rule = Callable[[SuggestionFacts, Settings], "Reason | None"]
-
-
 def reason(facts: SuggestionFacts, settings: Settings) -> Reason | None:
     """Return the first reason not to suggest anything, or None."""
-    for rule in RULES if facts.automatic else HARD_RULES:
-        if (reason_not_to := rule(facts, settings)) is not None:
-            return reason_not_to
-    return None
+    return next(reasons(facts, settings), None)
+
+
+def reasons(facts: SuggestionFacts, settings: Settings) -> Iterator[Reason]:
+    """Yield the reasons not to suggest anything, in order. The first three hold for explicit requests too.
+
+    An explicit request gets an engine failure as an error instead of a reason.
+    """
+    if not settings.enable:
+        yield Reason("off", "dg-lsp is disabled in the settings")
+    if facts.lost:
+        yield Reason("lost", "the editor sent a change that could not be read; reopen the file")
+    if facts.refused:
+        yield Reason("ignored", f"this file gets no suggestions: it {facts.refused}")
+    if not facts.automatic:
+        return
+    if not settings.asks_in(facts.language_id):
+        yield Reason("language", f"suggestions are disabled for {facts.language_id}")
+    if facts.n_chars > MAX_FILE_CHARS:
+        yield Reason("large", f"the file has more than {MAX_FILE_CHARS} characters")
+    if settings.trigger == "manual":
+        yield Reason("manual", "suggestions come only on request: `trigger` is `manual`")
+    if facts.engine:
+        yield Reason("engine", facts.engine)
+    if facts.after[:1].isalnum() or facts.after[:1] == "_":
+        yield Reason("midWord", "the cursor is before a word")
+    if facts.scope == "comment" and not settings.in_comments:
+        yield Reason("comment", "the cursor is in a comment")
+    if facts.scope == "string" and not settings.in_strings:
+        yield Reason("string", "the cursor is in a string")
 
 
 def paused(settings: Settings) -> Reason | None:
     """Return why the settings stop unprompted suggestions in every file, or None."""
-    anywhere = SuggestionFacts(automatic=True)
-    return _off(anywhere, settings) or _manual(anywhere, settings)
+    return reason(SuggestionFacts(automatic=True), replace(settings, disabled_languages=frozenset()))
 
 
 def scope_at(syntax: Syntax | None, offset: int) -> Scope:
@@ -98,61 +120,6 @@ def scope_at(syntax: Syntax | None, offset: int) -> Scope:
         return "code"
     begin = syntax.lines.starts[syntax.lines.at(broken)]
     return literals.kind_at_end(syntax.text[begin:offset].replace("\r", "\n"), syntax.language.name) or "code"
-
-
-def _off(facts: SuggestionFacts, settings: Settings) -> Reason | None:
-    return None if settings.enable else Reason("off", "dg-lsp is disabled in the settings")
-
-
-def _lost(facts: SuggestionFacts, settings: Settings) -> Reason | None:
-    return Reason("lost", "the editor sent a change that could not be read; reopen the file") if facts.lost else None
-
-
-def _refused(facts: SuggestionFacts, settings: Settings) -> Reason | None:
-    return Reason("ignored", f"this file gets no suggestions: it {facts.refused}") if facts.refused else None
-
-
-def _language(facts: SuggestionFacts, settings: Settings) -> Reason | None:
-    if settings.asks_in(facts.language_id):
-        return None
-    return Reason("language", f"suggestions are disabled for {facts.language_id}")
-
-
-def _large(facts: SuggestionFacts, settings: Settings) -> Reason | None:
-    if facts.n_chars <= MAX_FILE_CHARS:
-        return None
-    return Reason("large", f"the file has more than {MAX_FILE_CHARS} characters")
-
-
-def _manual(facts: SuggestionFacts, settings: Settings) -> Reason | None:
-    return Reason("manual", "suggestions come only on request: `trigger` is `manual`") if settings.trigger == "manual" else None
-
-
-def _engine(facts: SuggestionFacts, settings: Settings) -> Reason | None:
-    return Reason("engine", facts.engine) if facts.engine else None
-
-
-def _mid_word(facts: SuggestionFacts, settings: Settings) -> Reason | None:
-    if not (facts.after[:1].isalnum() or facts.after[:1] == "_"):
-        return None
-    return Reason("midWord", "the cursor is before a word")
-
-
-def _comment(facts: SuggestionFacts, settings: Settings) -> Reason | None:
-    if facts.scope != "comment" or settings.in_comments:
-        return None
-    return Reason("comment", "the cursor is in a comment")
-
-
-def _string(facts: SuggestionFacts, settings: Settings) -> Reason | None:
-    if facts.scope != "string" or settings.in_strings:
-        return None
-    return Reason("string", "the cursor is in a string")
-
-
-# These hold for explicit requests too. An explicit request gets an engine failure as an error instead of a reason.
-HARD_RULES: tuple[Rule, ...] = (_off, _lost, _refused)
-RULES: tuple[Rule, ...] = (*HARD_RULES, _language, _large, _manual, _engine, _mid_word, _comment, _string)
 
 
 @dataclass(frozen=True, slots=True)

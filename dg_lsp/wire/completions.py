@@ -5,6 +5,7 @@ Where no value begins with the text at the cursor, the shell offers files.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable
 from typing import get_args
 
@@ -33,6 +34,11 @@ def several_of(values: Callable[[], Iterable[str]]) -> Complete:
         return [f"{before}{comma}{text}" for text in values() if text.startswith(last) and text not in given]
 
     return complete
+
+
+def of(module: str, name: str) -> Callable[[], Iterable[str]]:
+    """Return a function that returns a module's values, and imports the module first."""
+    return lambda: getattr(importlib.import_module(module), name)
 
 
 def language(incomplete: str) -> list[str]:

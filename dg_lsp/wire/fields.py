@@ -1,6 +1,6 @@
 """Read a JSON object from an untrusted sender: a value of another type than expected raises an error with a clear message.
 
-Unknown fields are ignored, so that messages of a newer sender can be read. This module knows no message by name.
+Unknown fields are ignored, so that messages of a newer sender can be read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The laptop models: what each gives, where it comes from, which of them the user has pulled, and which one `auto` means.
 
-A pulled model is a folder in the user's data folder. `model.pull` fetches and converts it; nothing else downloads one. This
-module knows names and folders. It contacts no server and reads no weights.
+A pulled model is a folder in the user's data folder. `model.pull` fetches and converts it; nothing else downloads one.
+This module contacts no server and reads no weights.
 """
 
 from __future__ import annotations
@@ -55,6 +55,10 @@ class LaptopModel:
     sha256: str
     hub: HubFile | None = None
     parts: tuple[Part, ...] = ()
+
+    def fits(self, memory: int) -> bool:
+        """Return whether a machine with this much memory in bytes has room for the model, an editor and other programs."""
+        return self.memory_bytes <= memory // 4
 
     @property
     def folder(self) -> Path:
@@ -128,6 +132,14 @@ def store() -> Path:
     import platformdirs  # imported here, so that front ends start fast
 
     return Path(platformdirs.user_data_dir("dg-lsp", appauthor=False)) / "models"
+
+
+def machine_memory() -> int:
+    """Return the bytes of this machine's memory; 0 if the system does not report it."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):
+        return 0
 
 
 def may_pull() -> bool:

@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from dg_lsp.core.confidence import Calibrated, Confidence, Ranked
 from dg_lsp.core.values import Budget, Candidate, Hole, HoleKind, InfillRequest, RowKind, Snippet, Span
@@ -42,7 +42,7 @@ class Ask:
     """A request, and the client and document that it is for.
 
     A newer ask replaces an older one of the same client and document; without a document, nothing is replaced. `drafts`
-    asks for the canvas while it is denoised, `early` for the best answer as soon as one is scored.
+    asks for the canvas while it is denoised.
     """
 
     request: InfillRequest
@@ -50,7 +50,6 @@ class Ask:
     document: str = ""
     priority: Priority = "interactive"
     drafts: bool = False
-    early: bool = False
     protocol: int = PROTOCOL_MAX
 
 
@@ -72,10 +71,9 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One candidate; they are sent best first. An `early` one is sent before them, and is not part of the final list."""
+    """One candidate; they are sent best first."""
 
     candidate: Candidate
-    early: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,29 +132,12 @@ class Bye:
 Event = Accepted | Draft | Found | Done | Problem | Status | Bye
 
 
-def encode_ask(ask: Ask) -> dict[str, object]:
+def encode_ask(ask: Ask) -> dict[str, Any]:
     """Return the body of `POST /v1/infill`."""
-    request = ask.request
-    return {
-        "protocol": ask.protocol,
-        "client": ask.client,
-        "document": ask.document,
-        "priority": ask.priority,
-        "drafts": ask.drafts,
-        "early": ask.early,
-        "request": {
-            "prefix": request.prefix,
-            "suffix": request.suffix,
-            "holes": [_encode_hole(hole) for hole in request.holes],
-            "between": list(request.between),
-            "language": request.language,
-            "path": request.path,
-            "related": [_encode_snippet(snippet) for snippet in request.related],
-            "budget": asdict(request.budget),
-            "seed": request.seed,
-            "previous": request.previous,
-        },
-    }
+    body = asdict(ask)
+    for hole in body["request"]["holes"]:
+        hole["span"] = list(hole["span"].values())
+    return body
 
 
 def decode_ask(fields: Fields) -> Ask:
@@ -167,33 +148,21 @@ def decode_ask(fields: Fields) -> Ask:
         document=fields.text("document", ""),
         priority=cast("Priority", fields.choice("priority", get_args(Priority), "interactive")),
         drafts=fields.flag("drafts", default=False),
-        early=fields.flag("early", default=False),
         protocol=fields.integer("protocol", PROTOCOL_MAX),
     )
+
+
+_NAMES: dict[type, str] = {Accepted: "accepted", Draft: "draft", Done: "done", Status: "state", Bye: "bye"}
 
 
 def encode_event(event: Event) -> tuple[str, dict[str, object]]:
     """Return an event's name and its data."""
     match event:
-        case Accepted():
-            return "accepted", {"id": event.id, "ahead": event.ahead}
-        case Draft():
-            return "draft", {"texts": list(event.texts), "step": event.step}
-        case Found():
-            return "candidate", _encode_candidate(event.candidate) | ({"early": True} if event.early else {})
-        case Done():
-            return "done", {
-                "reason": event.reason,
-                "steps": event.steps,
-                "timings": {name: _finite(ms) for name, ms in asdict(event.timings).items()},
-                "cache": {"tokens": event.cache.tokens, "reused": event.cache.reused},
-            }
+        case Found(candidate):
+            return "candidate", _encode_candidate(candidate)
         case Problem():
             return "error", encode_problem(event)
-        case Status():
-            return "state", {"state": event.state, "message": event.message, "fraction": _finite(event.fraction)}
-        case Bye():
-            return "bye", {"message": event.message}
+    return _NAMES[type(event)], asdict(event)
 
 
 def decode_event(name: str, fields: Fields) -> Event | None:
@@ -204,7 +173,7 @@ def decode_event(name: str, fields: Fields) -> Event | None:
         case "draft":
             return Draft(fields.texts("texts"), fields.integer("step", 0))
         case "candidate":
-            return Found(_decode_candidate(fields), early=fields.flag("early", default=False))
+            return Found(_decode_candidate(fields))
         case "done":
             timings, cache = fields.inner("timings"), fields.inner("cache")
             return Done(
@@ -251,18 +220,6 @@ def common_protocol(other_min: int, other_max: int) -> int | None:
     return highest if highest >= max(PROTOCOL_MIN, other_min) else None
 
 
-def _encode_hole(hole: Hole) -> dict[str, object]:
-    return {
-        "span": [hole.span.start, hole.span.end],
-        "kind": hole.kind,
-        "indent": hole.indent,
-        "block": hole.block,
-        "instruction": hole.instruction,
-        "lead": hole.lead,
-        "trail": hole.trail,
-    }
-
-
 def _decode_hole(fields: Fields) -> Hole:
     span = fields.items("span")
     if len(span) != 2:  # a start and an end
@@ -278,11 +235,6 @@ def _decode_hole(fields: Fields) -> Hole:
         lead=fields.text("lead", ""),
         trail=fields.text("trail", ""),
     )
-
-
-def _encode_snippet(snippet: Snippet) -> dict[str, object]:
-    fields: dict[str, object] = {"path": snippet.path, "text": snippet.text}
-    return {**fields, "for_copying": True} if snippet.for_copying else fields
 
 
 def _decode_snippet(fields: Fields) -> Snippet:
@@ -316,15 +268,15 @@ def _decode_request(fields: Fields) -> InfillRequest:
 
 
 def _encode_candidate(candidate: Candidate) -> dict[str, object]:
-    return {
-        "texts": list(candidate.texts),
-        **_encode_confidence(candidate.confidence),
-        "confidences": [[_finite(value) for value in row] for row in candidate.confidences],
-        "row": candidate.row,
-        "steps": candidate.steps,
-        "finished": candidate.finished,
-        "lengths": [list(row) for row in candidate.lengths],
-    }
+    data = asdict(candidate)
+    # JSON can't express these values, and a model that produced one has no meaningful confidence.
+    data["confidences"] = [[chance if math.isfinite(chance) else 0.0 for chance in row] for row in candidate.confidences]
+    del data["confidence"]
+    match candidate.confidence:
+        case Calibrated(probability):
+            return {**data, "probability": probability, "rank": None, "doubted": False}
+        case Ranked(position, doubted):
+            return {**data, "probability": None, "rank": position, "doubted": doubted}
 
 
 def _decode_candidate(fields: Fields) -> Candidate:
@@ -340,15 +292,6 @@ def _decode_candidate(fields: Fields) -> Candidate:
     )
 
 
-def _encode_confidence(confidence: Confidence) -> dict[str, object]:
-    """Return the fields `probability`, `rank` and `doubted`; one of the first two is null."""
-    match confidence:
-        case Calibrated(probability):
-            return {"probability": probability, "rank": None, "doubted": False}
-        case Ranked(position, doubted):
-            return {"probability": None, "rank": position, "doubted": doubted}
-
-
 def _decode_confidence(fields: Fields) -> Confidence:
     if fields.values.get("probability") is None:
         return Ranked(fields.integer("rank", low=0), fields.flag("doubted", default=False))
@@ -356,11 +299,6 @@ def _decode_confidence(fields: Fields) -> Confidence:
     if not 0 <= probability <= 1:
         raise WireError(f"{fields.where}.probability must be a number from 0 to 1, or null")
     return Calibrated(probability)
-
-
-def _finite(value: float) -> float:
-    # JSON can't express these values, and a model that produced one has no meaningful confidence.
-    return float(value) if math.isfinite(value) else 0.0
 
 
 def as_json(data: Mapping[str, object]) -> bytes:

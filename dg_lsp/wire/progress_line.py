@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 
 from dg_lsp.wire.visible import visible_line
 
@@ -14,8 +13,7 @@ EVERY_S = 10.0
 class Progress:
     """Prints progress messages, and remembers the last one."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._last = ""
         self._printed_at: float | None = None
         self._width = 0
@@ -31,7 +29,7 @@ class Progress:
             self._width = len(text)
             sys.stderr.flush()
             return
-        now = self._clock()
+        now = time.monotonic()
         if self._printed_at is None or now - self._printed_at >= EVERY_S:
             self._printed_at = now
             sys.stderr.write(f"{text}\n")

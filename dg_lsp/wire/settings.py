@@ -1,8 +1,7 @@
 """Every setting, declared once: its type and range, its default, what it does, and when to change it.
 
-`schema` derives from it the keys of configuration files, environment variables, editors' settings and the messages
-about wrong values. `tests/pages/settings.py` derives VS Code's schema and the tables in the documentation. This module knows
-nothing of files, or of what the settings do.
+`schema` derives from it the keys of configuration files, environment variables, editors' settings and the messages about
+wrong values. `tests/pages/settings.py` derives VS Code's schema and the tables in the documentation.
 """
 
 # Annotations are not postponed in this module, because `schema` reads them as types when a front end starts.

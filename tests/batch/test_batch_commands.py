@@ -312,7 +312,7 @@ def test_explain_shows_what_a_run_sends(project: Path) -> None:
     part = explain("sub/a b.py:302:9", "--no-fill", "--chars", "17").stdout
     assert ", of which those next to the hole are shown (17 and 7)\n# so far\nvalue = ⟦cursor⟧\n# end\n" in part
     explained = json.loads(explain("sub/a b.py:302:9", "--no-fill", "--seed", "5", "--json").stdout)
-    assert explained["request"] == messages.encode_ask(messages.Ask(request))["request"]
+    assert explained["request"] == json.loads(messages.as_json(messages.encode_ask(messages.Ask(request))))["request"]
     assert explained.keys() == {"place", "replaces", "request"}
 
 

@@ -27,6 +27,10 @@ def alone(plan: FilePlan) -> FileContext:
     return FileContext(plan.source.path.name)
 
 
+def files() -> run.Files:
+    return run.Files(lambda plan, _texts: alone(plan))
+
+
 def filled(
     engine: Engine,
     *plans: FilePlan,
@@ -37,7 +41,7 @@ def filled(
     async def collect() -> list[tuple[FilePlan, Mapping[Hole, HoleResult]]]:
         on_count = counts.append if counts is not None else lambda n: None
         answers = journal or Journal(None)
-        return [row async for row in run.fill(engine, plans, options or RunOptions(), answers, alone, on_count)]
+        return [row async for row in run.fill(engine, plans, options or RunOptions(), answers, files(), on_count)]
 
     return asyncio.run(collect())
 
@@ -190,7 +194,7 @@ def test_answers_stored_with_other_related_text_are_requested_again(tmp_path: Pa
         async def collect() -> None:
             with Journal(tmp_path / "j") as journal:
                 look = FileContext("a.py", related)
-                async for _ in run.fill(engine, [plan], RunOptions(), journal, lambda plan: look, lambda n: None):
+                async for _ in run.fill(engine, [plan], RunOptions(), journal, run.Files(lambda *_: look), lambda n: None):
                     pass
 
         asyncio.run(collect())
@@ -204,7 +208,7 @@ def test_related_text_is_read_before_the_first_request(tmp_path: Path) -> None:
     plans = [planned(tmp_path / f"{name}.py", STUB) for name in "ab"]
     order: list[str] = []
 
-    def look(plan: FilePlan) -> FileContext:
+    def look(plan: FilePlan, texts: Mapping[Path, str]) -> FileContext:
         order.append(plan.source.path.name)
         return FileContext("", (Snippet("near.py", "def near(): ..."),))
 
@@ -216,7 +220,7 @@ def test_related_text_is_read_before_the_first_request(tmp_path: Path) -> None:
             return ()
 
     async def collect() -> None:
-        async for _ in run.fill(Noting(), plans, RunOptions(), Journal(None), look, lambda n: None):
+        async for _ in run.fill(Noting(), plans, RunOptions(), Journal(None), run.Files(look), lambda n: None):
             pass
 
     asyncio.run(collect())
@@ -243,7 +247,7 @@ def test_a_run_that_is_cancelled_cancels_its_requests(tmp_path: Path) -> None:
         plans = [planned(tmp_path / f"{name}.py", STUB) for name in "abc"]
 
         async def collect() -> None:
-            async for _ in run.fill(engine, plans, RunOptions(), Journal(None), alone, lambda n: None):
+            async for _ in run.fill(engine, plans, RunOptions(), Journal(None), files(), lambda n: None):
                 pass
 
         task = asyncio.ensure_future(collect())

@@ -16,7 +16,8 @@ from dg_lsp.batch import copies, keep, verify
 from dg_lsp.batch.check import Check, CheckLimits
 from dg_lsp.batch.keep import AcceptanceRule, FileResult
 from dg_lsp.batch.plan import FilePlan
-from dg_lsp.batch.rounds import Further, HoleResult
+from dg_lsp.batch.rounds import HoleResult
+from dg_lsp.batch.verify import Retry
 from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Edit, Hole
 from dg_lsp.infill.fill import Fill
@@ -33,9 +34,9 @@ def snapshot(folder: Path) -> dict[str, tuple[bytes, int, int]]:
     return {str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mtime_ns, path.stat().st_ino) for path in files}
 
 
-def answers(plan: FilePlan, *choices: Sequence[str], rounds: Further | None = None) -> dict[Hole, HoleResult]:
+def answers(plan: FilePlan, *choices: Sequence[str], further: Retry | None = None) -> dict[Hole, HoleResult]:
     return {
-        hole: HoleResult(tuple(Fill(Edit(hole.span, text), Calibrated(0.01), 1) for text in texts), rounds=rounds)
+        hole: HoleResult(tuple(Fill(Edit(hole.span, text), Calibrated(0.01), 1) for text in texts), further=further)
         for hole, texts in zip(plan.holes, choices, strict=True)
     }
 
@@ -46,7 +47,7 @@ def checked(
     *files: tuple[FilePlan, Sequence[Sequence[str]]],
     rule: AcceptanceRule | None = None,
     limits: CheckLimits | None = None,
-    rounds: Further | None = None,
+    further: Retry | None = None,
     n_jobs: int = 1,
 ) -> list[FileResult]:
     """Return the accepted fills of the files, and assert that the project is unchanged."""
@@ -56,7 +57,7 @@ def checked(
     async def run() -> list[FileResult]:
         with copies.open_copies(Check(command, limits or CheckLimits(), root), n_jobs, pytest.fail) as copies_of_run:
             results = await asyncio.gather(
-                *(keep.keep(plan, answers(plan, *choices, rounds=rounds), rule, copies_of_run) for plan, choices in files)
+                *(keep.keep(plan, answers(plan, *choices, further=further), rule, copies_of_run) for plan, choices in files)
             )
             return await keep.passing(results, copies_of_run)
 
@@ -214,7 +215,7 @@ def test_the_next_round_contains_the_failure(tmp_path: Path) -> None:
             failures.append((number, failure))
             return [Fill(Edit(hole.span, f"return {number + 1}"), Calibrated(0.01), 1)] if number < 3 else []
 
-    [result] = checked(tmp_path, PYTEST, (plan, [["return 1"]]), rounds=Numbering())
+    [result] = checked(tmp_path, PYTEST, (plan, [["return 1"]]), further=Numbering().further)
     assert outcome(result) == [("return 3", "the check: 1 test")]
     assert [number for number, _ in failures] == [1, 2]
     assert failures[0][1].startswith("test_a::test_f fails: ")

@@ -32,7 +32,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from dg_lsp.core import holes, syntax
-from dg_lsp.core.values import Document, Hole, InfillRequest, Span
+from dg_lsp.core.values import Document, Hole, InfillRequest, Span, n_common
 from dg_lsp.engine.decode.filler import LocalFiller
 from dg_lsp.engine.decode.layout import Layout, Sheet
 from dg_lsp.engine.model import loading
@@ -108,7 +108,7 @@ def counted(passes: Any) -> Any:
 
 def parted(first: str, truth: str) -> tuple[str, str]:
     """Return what is typed of the truth until it differs from the answer, with the word in which it does, and the rest."""
-    same = reuse.n_same(first, truth)
+    same = n_common(first, truth)
     word = re.compile(r"\w+|\s+|[^\w\s]").match(truth, same)
     end = word.end() if word else len(truth)
     return truth[:end], truth[end:]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dg_lsp.core import confidence
 from dg_lsp.core.confidence import Ranked
-from dg_lsp.core.values import Budget, Candidate, Hole, InfillRequest, Span
+from dg_lsp.core.values import Budget, Candidate, Hole, InfillRequest, Span, n_common
 from dg_lsp.engine.decode import resources
 from dg_lsp.engine.decode.canvas.speculation import Speculate
 from dg_lsp.engine.decode.fill import Switches
@@ -24,7 +24,6 @@ from dg_lsp.engine.decode.resources import AHEAD_CHUNK
 from dg_lsp.engine.decode.task import InfillTask
 from dg_lsp.engine.model.loading import LoadError, find
 from dg_lsp.engine.model.prefix_cache import PrefixCache
-from dg_lsp.engine.model.vocabulary import common_prefix
 
 LINE = Hole(Span(0, 0), "cursor")
 BODY = Hole(Span(0, 0), "body", indent="    ", block=True)
@@ -419,6 +418,6 @@ def test_a_guess_replaces_nothing_and_only_the_last_is_kept() -> None:
 
 @given(st.lists(st.integers(0, 2)), st.lists(st.integers(0, 2)))
 def test_a_common_prefix_is_the_longest(left: list[int], right: list[int]) -> None:
-    n = common_prefix(left, right)
+    n = n_common(left, right)
     assert left[:n] == right[:n]
     assert n in (len(left), len(right)) or left[n] != right[n]

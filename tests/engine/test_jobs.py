@@ -675,19 +675,6 @@ def test_failed_preparation_is_dropped_silently(caplog: pytest.LogCaptureFixture
             wait_until(lambda n_done=n_done: model.foreseen == n_done)  # type: ignore[misc]
 
 
-def test_early_candidates_are_sent_only_on_request() -> None:
-    with running_engine() as engine:
-        script: dict[str, object] = {"steps": 5, "early": ["a", "a", "b"]}
-        with_early, quiet = submit(engine, script, early=True)[1], submit(engine, script)[1]
-        answers = [event for event in with_early.all() if isinstance(event, Found)]
-        assert [(one.candidate.texts[0], one.candidate.finished, one.early) for one in answers] == [
-            ("a", False, True),
-            ("b", False, True),
-            ("answer", True, False),
-        ]
-        assert [event.early for event in quiet.all() if isinstance(event, Found)] == [False]
-
-
 def test_an_expected_request_is_prepared_once_the_model_is_loaded() -> None:
     model = toy_filler.ToyFiller("auto")
     model.to_foresee = 1

@@ -52,7 +52,7 @@ def asks(draw: st.DrawFn) -> Ask:
         previous=draw(TEXTS),
     )
     priority: messages.Priority = "batch" if draw(st.booleans()) else "interactive"
-    return Ask(request, draw(TEXTS), draw(TEXTS), priority, drafts=draw(st.booleans()), early=draw(st.booleans()))
+    return Ask(request, draw(TEXTS), draw(TEXTS), priority, drafts=draw(st.booleans()))
 
 
 CONFIDENCES = st.builds(Calibrated, st.floats(0, 1)) | st.builds(Ranked, COUNTS, st.booleans())
@@ -70,7 +70,7 @@ MS = st.floats(0, 1e9)
 EVENTS = st.one_of(
     st.builds(Accepted, TEXTS, COUNTS),
     st.builds(Draft, st.lists(TEXTS | LINES, max_size=3).map(tuple), COUNTS),
-    st.builds(Found, CANDIDATES, st.booleans()),
+    st.builds(Found, CANDIDATES),
     st.builds(
         Done,
         st.sampled_from(["finished", "deadline", "superseded", "cancelled"]),
@@ -207,10 +207,10 @@ def test_the_length_of_a_token_is_a_number_of_characters(length: object) -> None
         messages.decode_event("candidate", parse(json.dumps({"texts": ["x"], "probability": 0.5, "lengths": [[length]]})))
 
 
-def test_a_candidate_of_an_older_engine_has_no_lengths_and_is_not_early() -> None:
+def test_a_candidate_of_an_older_engine_has_no_lengths() -> None:
     found = messages.decode_event("candidate", parse('{"texts": ["x"], "probability": 0.5}'))
     assert isinstance(found, Found)
-    assert (found.candidate.lengths, found.early) == ((), False)
+    assert found.candidate.lengths == ()
 
 
 @pytest.mark.parametrize(("low", "high", "common"), [(2, 2, 2), (1, 2, 2), (1, 9, 2), (1, 1, None), (3, 4, None)])

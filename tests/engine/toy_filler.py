@@ -2,8 +2,8 @@
 
 A request's prefix may hold a JSON object: `steps` to take, a `gate` (a file whose length is how many steps may be taken),
 a `journal` (a file that gets the request's `name` after each step), an error to `raise` in the step of that number, or a
-signal number to `die` by; `joins` says that its steps can be done in one pass with others', `early` lists the best text
-after each step. The model's name may be `fails`, `breaks`, `no-memory`, or `gate:PATH`, a file to wait for while loading.
+signal number to `die` by; `joins` says that its steps can be done in one pass with others'. The model's
+name may be `fails`, `breaks`, `no-memory`, or `gate:PATH`, a file to wait for while loading.
 """
 
 import json
@@ -108,7 +108,7 @@ class ToyTask(Task):
         self.request = request
         self.script = script
         self.taken = 0
-        self.hurried = self.closed = False
+        self.closed = False
         self.planned_ms = 0.0
 
     def step(self) -> bool:
@@ -127,19 +127,12 @@ class ToyTask(Task):
                 journal.write(f"{self.script['name']}\n")
         return bool(self.taken < self.script.get("steps", 3))
 
-    def hurry(self) -> None:
-        self.hurried = True
-
     def finish_in(self, milliseconds: float) -> None:
         assert not self.taken
         self.planned_ms = milliseconds
 
     def close(self) -> None:
         self.closed = True
-
-    def early(self) -> Candidate | None:
-        texts = self.script.get("early", [])[: self.taken]
-        return Candidate((texts[-1],), Calibrated(0.1)) if self.hurried and texts else None
 
     def candidates(self) -> tuple[Candidate, ...]:
         if not self.taken:

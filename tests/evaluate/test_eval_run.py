@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.engine.decode.filler import LocalFiller, load_local
+from dg_lsp.engine.model.fit import machine
 from dg_lsp.evaluate import methods, run
 from dg_lsp.evaluate.methods import BASELINES, FULL, Method
 from dg_lsp.evaluate.run import Bench, Setup
@@ -141,7 +142,7 @@ def test_a_missing_model_is_named(workers: int) -> None:
 
 
 def test_no_more_workers_than_cores() -> None:
-    assert run.n_workers(10_000) == run.n_cores()
+    assert run.n_workers(10_000) == machine.n_cores()
     assert run.n_workers(1) == 1
 
 

@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,6 +39,18 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def options(model: str = "toy", *, interactive: bool = True, autostart: bool = True) -> ConnectOptions:
     command = ENGINE_COMMAND if autostart else ()
     return ConnectOptions(model, filler=FILLER, interactive=interactive, command=command, exit_after_s=60)
+
+
+@contextlib.asynccontextmanager
+async def unconnected(
+    options: ConnectOptions, on_state: Callable[[State], None] = lambda _state: None
+) -> AsyncIterator[ResidentEngine]:
+    """Yield a client that its first request connects."""
+    engine = ResidentEngine(options, on_state, lambda _sentence: None)
+    try:
+        yield engine
+    finally:
+        await engine.close()
 
 
 async def until(check: Callable[[], Awaitable[object]]) -> None:
@@ -98,7 +110,7 @@ def test_loading_progress_is_reported_while_waiting(folder: Path) -> None:
             if state == Loading(0.5, "reading weights"):
                 progress.set()
 
-        async with connect(options(f"gate:{door}"), on_state=on_state, wait=False) as engine:
+        async with unconnected(options(f"gate:{door}"), on_state) as engine:
             ready = asyncio.ensure_future(engine.ready())
             await progress.wait()
             assert not ready.done()
@@ -268,7 +280,7 @@ def started(folder: Path) -> set[int]:
 def test_a_start_goes_on_when_the_fill_that_needed_it_is_cancelled(folder: Path) -> None:
     async def scenario() -> None:
         files = discovery.engine_files(options().engine_id)
-        async with connect(options(), wait=False) as engine:
+        async with unconnected(options()) as engine:
             fill = asyncio.ensure_future(engine.fill(request()))
             await until(lambda: asyncio.to_thread(started, folder))
             assert not files.state.exists(), "the engine is up too soon for this test"
@@ -285,7 +297,7 @@ def test_a_start_goes_on_when_the_fill_that_needed_it_is_cancelled(folder: Path)
 
 def test_closing_the_client_fails_waiting_requests(folder: Path) -> None:
     async def scenario() -> None:
-        async with connect(options(f"gate:{folder / 'door'}"), wait=False) as engine:
+        async with unconnected(options(f"gate:{folder / 'door'}")) as engine:
             filling = asyncio.ensure_future(engine.fill(request()))
             await until(lambda: asyncio.to_thread(pids))
         with pytest.raises(EngineError, match="the connection to the engine was closed"):
@@ -299,7 +311,7 @@ def test_a_failed_start_without_a_waiting_request_logs_no_error(folder: Path) ->
 
     async def scenario() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["message"]))
-        async with connect(options("fails"), wait=False) as engine:
+        async with unconnected(options("fails")) as engine:
             fill = asyncio.ensure_future(engine.fill(request()))
             await until(lambda: asyncio.to_thread(started, folder))
             fill.cancel()
@@ -367,7 +379,7 @@ def test_a_state_file_of_another_kind_or_user_ends_the_wait_at_once(folder: Path
 def test_an_engine_started_by_another_client_is_used(folder: Path) -> None:
     async def scenario(other: Running) -> None:
         meanwhile = other.files.state.rename(folder / "away.json")
-        async with connect(options(), wait=False) as engine:
+        async with unconnected(options()) as engine:
             filling = asyncio.ensure_future(engine.fill(request({"text": "x"})))
             await until(lambda: asyncio.to_thread(started, folder))
             [ours] = started(folder)
@@ -406,7 +418,7 @@ def test_a_request_that_kills_each_engine_is_given_up_and_then_the_breaker_opens
 
 def test_a_model_that_can_not_be_loaded_is_reported_and_not_retried_at_once(folder: Path) -> None:
     async def scenario() -> None:
-        async with connect(options("fails"), wait=False) as engine:
+        async with unconnected(options("fails")) as engine:
             for _ in range(2):
                 with pytest.raises(EngineError, match="the model could not be loaded: there is no checkpoint of that name"):
                     await engine.fill(request())
@@ -419,7 +431,7 @@ def test_a_model_that_can_not_be_loaded_is_reported_and_not_retried_at_once(fold
 def test_an_engine_that_can_not_even_start_shows_its_log(folder: Path) -> None:
     async def scenario() -> None:
         options = ConnectOptions("toy", filler=FILLER, command=ENGINE_COMMAND, device="auto", threads=-1)
-        async with connect(options, wait=False) as engine:
+        async with unconnected(options) as engine:
             with pytest.raises(EngineError, match=r"the engine crashed 3 times(.|\n)*threads"):
                 await engine.ready()
 
@@ -465,7 +477,7 @@ def test_a_busy_engine_fails_interactive_requests_and_delays_batch_work(folder: 
 
 def test_an_engine_of_another_protocol_is_left_alone_while_others_use_it(folder: Path) -> None:
     async def scenario() -> None:
-        async with connect(options(), wait=False) as engine:
+        async with unconnected(options()) as engine:
             with pytest.raises(EngineError, match="is in use and speaks another protocol than this dg-lsp"):
                 await engine.ready()
 
@@ -510,7 +522,7 @@ def test_leftovers_of_another_protocol_do_not_block_a_start(folder: Path, has_so
 @pytest.mark.parametrize("name", ["starting", "log"])
 def test_an_unwritable_file_is_reported_in_a_sentence(folder: Path, name: str) -> None:
     async def scenario() -> None:
-        async with connect(options(), wait=False) as engine:
+        async with unconnected(options()) as engine:
             with pytest.raises(
                 EngineError, match=rf"\.{name} can't be used: .*; set {discovery.RUNTIME_DIR_VARIABLE} to another"
             ):

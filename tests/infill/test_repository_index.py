@@ -6,6 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -116,9 +117,11 @@ def test_secrets_are_masked_before_they_are_indexed(tmp_path: Path) -> None:
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.integers(1, 3_000), max_size=12), st.integers(0, 60_000), st.integers(1, 12))
 def test_the_index_keeps_to_its_limits(sizes: list[int], max_bytes: int, max_files: int) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(repository, "MAX_INDEX_BYTES", max_bytes)
+        patch.setattr(repository, "MAX_FILES", max_files)
         root = make(Path(folder).resolve(), {f"f{n}.py": "x = 1\n" * size for n, size in enumerate(sizes)})
-        index = RepositoryIndex(Ignore.for_root(root), max_bytes=max_bytes, max_files=max_files)
+        index = RepositoryIndex(Ignore.for_root(root))
         index.update()
         files = index.repository.files.values()
         assert sum(file.n_bytes for file in files) <= max_bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,7 @@ from dg_lsp.core.values import Candidate, Document
 from dg_lsp.server import reuse, settings, show, when
 from dg_lsp.server.reuse import Cache, Offer, Place, Rejections
 from dg_lsp.server.settings import Settings
-from dg_lsp.server.when import Reason, Rhythm, SuggestionFacts
+from dg_lsp.server.when import Rhythm, SuggestionFacts
 
 # When to ask
 
@@ -515,7 +516,8 @@ def test_every_reason_is_a_sentence_for_people() -> None:
         lost=True,
     )
     all_off = Settings(enable=False, trigger="manual", disabled_languages=frozenset({""}))
-    reasons = [reason for rule in when.RULES if isinstance(reason := rule(everything, all_off), Reason)]
-    assert len(reasons) == len(when.RULES) - 1
-    assert len({reason.code for reason in reasons}) == len(reasons)
+    reasons = [*when.reasons(everything, all_off), *when.reasons(replace(everything, scope="string"), all_off)]
+    assert {reason.code for reason in reasons} == {
+        *("off", "lost", "ignored", "language", "large", "manual", "engine", "midWord", "comment", "string")
+    }
     assert all(" " in reason.message for reason in reasons)

@@ -19,10 +19,10 @@ PAGE = (Path(__file__).parents[2] / "editors" / "PROTOCOL.md").read_text(encodin
 
 def test_every_message_and_command_is_on_the_page_and_no_other() -> None:
     notifications = re.findall(r"^### `(\S+)`$", PAGE, re.MULTILINE)
-    assert tuple(notifications) == methods.NOTIFICATIONS_OUT
+    assert tuple(notifications) == (methods.STATUS, methods.DRAFT)
     bullets = re.findall(r"^\* `([\w/.]+)` ", PAGE, re.MULTILINE)
-    assert tuple(bullets) == (*methods.NOTIFICATIONS_IN, *methods.COMMANDS)
-    assert set(re.findall(r"`(dgLsp[/.]\w+)`", PAGE)) == {*methods.NOTIFICATIONS_OUT, *methods.COMMANDS}
+    assert tuple(bullets) == (methods.DID_SHOW, methods.DID_PARTIALLY_ACCEPT, *methods.COMMANDS)
+    assert set(re.findall(r"`(dgLsp[/.]\w+)`", PAGE)) == {methods.STATUS, methods.DRAFT, *methods.COMMANDS}
     assert f"version **{methods.VERSION}**" in PAGE
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dg_lsp.server import stats, stats_command
+from dg_lsp.server import commands, stats
 from dg_lsp.server.stats import Counts, Statistics
 
 DAY = datetime.date(2026, 3, 14)
@@ -80,10 +80,10 @@ def test_the_report_is_for_people(tmp_path: Path) -> None:
 
 def test_the_command_shows_the_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(stats.FOLDER_VARIABLE, str(tmp_path))
-    assert CliRunner().invoke(stats_command.app, []).stdout == "nothing has been counted yet\n"
+    assert CliRunner().invoke(commands.stats_app, []).stdout == "nothing has been counted yet\n"
     server = Statistics(tmp_path)
     server.counts.add("shown", 2)
     server.write(datetime.datetime.now(datetime.UTC).date())
-    result = CliRunner().invoke(stats_command.app, ["--json", "--days", "1"])
+    result = CliRunner().invoke(commands.stats_app, ["--json", "--days", "1"])
     assert json.loads(result.stdout)["counts"] == {"shown": 2}
     assert result.exit_code == 0

@@ -25,10 +25,10 @@ from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.visible import visible, visible_line
 
 if TYPE_CHECKING:
+    from dg_lsp.batch.sample import Trial
     from dg_lsp.batch.setup.machine import Machine
     from dg_lsp.batch.setup.offers import Key, Offer
     from dg_lsp.batch.setup.servers import Endpoint, Server
-    from dg_lsp.batch.setup.trial import Trial
 
 VERSION = 1
 """The version of `--json`; incremented by incompatible changes."""
@@ -73,7 +73,8 @@ def setup(
         running = asyncio.run(servers.find_running(endpoints))
         _report_missing(endpoints[: len(server or ())], running)
         candidates = [model for model in laptop.MODELS if model.is_pulled or laptop.may_pull()]
-        choices = offers.offers(this_machine, running, _keys(), _measured(), _programs(), candidates)
+        programs = [name for name in ("ollama", "llama-server") if shutil.which(name)]
+        choices = offers.offers(this_machine, running, _keys(), _measured(), programs, candidates)
         if measure or (measure is None and can_ask() and not as_json and not chosen and not packages.absent()):
             choices = _with_speeds(choices)
         if not as_json and not chosen:
@@ -167,13 +168,9 @@ def _measured() -> dict[str, str]:
     }
 
 
-def _programs() -> frozenset[str]:
-    return frozenset(name for name in ("ollama", "llama-server") if shutil.which(name))
-
-
 def _with_speeds(choices: Sequence[Offer]) -> tuple[Offer, ...]:
     """Return the offers with the measured speed of those that are ready on this machine."""
-    from dg_lsp.batch.setup import trial
+    from dg_lsp.batch import sample
     from dg_lsp.batch.setup.offers import HERE
     from dg_lsp.infill.config import connect_options
     from dg_lsp.infill.port import EngineError
@@ -185,7 +182,7 @@ def _with_speeds(choices: Sequence[Offer]) -> tuple[Offer, ...]:
             options = connect_options(configured, command=ENGINE_COMMAND, model=offer.model)
             try:
                 # An engine that is not chosen ends soon.
-                line_ms, block_ms = asyncio.run(trial.measure(replace(options, exit_after_s=MEASURED_LINGER_S)))
+                line_ms, block_ms = asyncio.run(sample.measure(replace(options, exit_after_s=MEASURED_LINGER_S)))
                 measured[number] = replace(offer, speed=f"{line_ms:.0f} ms for a line, {block_ms:.0f} ms for a block")
             except EngineError as error:
                 measured[number] = replace(offer, speed=f"not usable now: {error}")
@@ -225,7 +222,8 @@ def _pull_if_missing(chosen: str, *, quiet: bool) -> None:
 
 
 def _show(machine: Machine, running: Sequence[Server], choices: Sequence[Offer]) -> None:
-    from dg_lsp.batch.setup.offers import NAMES, size
+    from dg_lsp.batch.setup.offers import NAMES
+    from dg_lsp.core.wording import size
 
     gpus = ", ".join(f"{gpu.name} with {size(gpu.memory)}" for gpu in machine.gpus) or "no GPU"
     typer.echo(f"This machine: {machine.cores} cores, {size(machine.memory)} of memory, {visible_line(gpus)}.")
@@ -280,7 +278,7 @@ def _overruled(chosen: str) -> str:
 
 def _try_model(model: str, *, quiet: bool) -> Trial:
     """Return the result of a sample fill with the model."""
-    from dg_lsp.batch.setup import trial
+    from dg_lsp.batch import sample
     from dg_lsp.infill.config import connect_options
     from dg_lsp.infill.port import EngineError
 
@@ -288,9 +286,9 @@ def _try_model(model: str, *, quiet: bool) -> Trial:
         typer.echo(visible_line(f"Testing {model}; the first load of a model takes a while."))
     configured = config.read(None)[0]
     try:
-        return asyncio.run(trial.take(connect_options(configured, command=ENGINE_COMMAND, model=model)))
+        return asyncio.run(sample.trial(connect_options(configured, command=ENGINE_COMMAND, model=model)))
     except EngineError as error:
-        return trial.Trial(problem=str(error))
+        return sample.Trial(problem=str(error))
 
 
 def _print_result(path: Path, chosen: str, trial_result: Trial | None) -> None:

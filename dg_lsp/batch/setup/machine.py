@@ -5,13 +5,13 @@ This module queries the operating system, and loads no library. Unknown facts ar
 
 from __future__ import annotations
 
-import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
 
 from dg_lsp.engine.model.fit import Precision
 from dg_lsp.engine.model.fit import machine as fit_machine
+from dg_lsp.wire import laptop
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +49,12 @@ class Machine:
 
 def detect(drm: Path = Path("/sys/class/drm")) -> Machine:
     """Return the description of this machine."""
-    memory = _memory()
+    memory = laptop.machine_memory()
     if platform.system() == "Darwin" and platform.machine() == "arm64":
         # Apple's GPU may use about two thirds of the machine's memory.
-        return Machine(_cores(), memory, (Gpu("Apple GPU", memory * 2 // 3, is_nvidia=False),), is_shared=True)
+        return Machine(fit_machine.n_cores(), memory, (Gpu("Apple GPU", memory * 2 // 3, is_nvidia=False),), is_shared=True)
     cards = (Gpu(card.name, card.total) for card in fit_machine.nvidia())
-    return Machine(_cores(), memory, (*cards, *amd(drm)), installed=fit_machine.installed())
+    return Machine(fit_machine.n_cores(), memory, (*cards, *amd(drm)), installed=fit_machine.installed())
 
 
 def amd(drm: Path) -> tuple[Gpu, ...]:
@@ -67,16 +67,3 @@ def amd(drm: Path) -> tuple[Gpu, ...]:
             continue
         gpus.append(Gpu("AMD GPU", memory, is_nvidia=False))
     return tuple(gpus)
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _memory() -> int:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (OSError, ValueError):
-        return 0

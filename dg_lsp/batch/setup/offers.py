@@ -8,6 +8,7 @@ from typing import Any
 
 from dg_lsp.batch.setup.machine import Machine
 from dg_lsp.batch.setup.servers import Endpoint, Kind, Server
+from dg_lsp.core.wording import size
 from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.fit import published
 from dg_lsp.engine.model.fit.choice import NAMES as BITS
@@ -105,10 +106,10 @@ def offers(
     `laptop_models` are those that are pulled or may be, best first.
     `quality_by_model` has the results of `dg-lsp calibrate`. `programs` has `ollama` and `llama-server` if they are installed.
     """
-    # A laptop model needs about as much memory as an editor; the machine must have four times that.
-    fitting = [model for model in laptop_models if model.memory_bytes <= machine.memory // 4]
+    fitting = [model for model in laptop_models if model.fits(machine.memory)]
     pulled, others = (list(_laptop(fitting, is_pulled=is_pulled)) for is_pulled in (True, False))
-    ready = [*_running(servers), *pulled, *_embedded(machine), *_remote(keys)]
+    embedded = Offer(EMBEDDED, "the small model that comes with dg-lsp", HERE, "about 500 MB of memory, on the processor")
+    ready = [*_running(servers), *pulled, embedded, *_remote(keys)]
     every = [*ready, *others, *_after_commands(machine, servers, programs)]
     best = _recommended(ready)
     best = others[0] if others and best.model == EMBEDDED else best
@@ -146,10 +147,6 @@ def _name(endpoint: Endpoint, model: str) -> str:
         return f"{endpoint.kind}:{endpoint.url}#{model}"
     url = "" if endpoint.url == USUAL_URLS[endpoint.kind] else f":{endpoint.url}"
     return f"fim:{endpoint.kind}{url}" if endpoint.kind == "llama" else f"fim:{endpoint.kind}{url}#{model}"
-
-
-def _embedded(machine: Machine) -> Iterator[Offer]:
-    yield Offer(EMBEDDED, "the small model that comes with dg-lsp", HERE, "about 500 MB of memory, on the processor")
 
 
 def _laptop(models: Sequence[LaptopModel], *, is_pulled: bool) -> Iterator[Offer]:
@@ -237,8 +234,3 @@ def _diffusion(machine: Machine) -> Iterator[Offer]:
 def _is_here(endpoint: Endpoint) -> bool:
     address = address_of(endpoint.url)
     return address is not None and address.is_here
-
-
-def size(n_bytes: int) -> str:
-    """Return a readable size: `4.4 GiB`."""
-    return f"{n_bytes / GIB:.1f} GiB" if n_bytes >= GIB else f"{n_bytes >> 20} MiB"

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from dg_lsp.core import positions
 from dg_lsp.core.holes.body import Body, at_placeholder, bodies, find_bodies, trimmed
+from dg_lsp.core.holes.comments import markers
 from dg_lsp.core.holes.cursor import at_cursor
-from dg_lsp.core.holes.marker import markers
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Hole, Span
 

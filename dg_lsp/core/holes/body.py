@@ -51,7 +51,7 @@ def find_bodies(document: Document, syntax: Syntax | None, *, empty: bool) -> tu
             insort(placeholders, body, key=_span)
     strays = {hole.span: hole for hole in (*_inline(syntax, facts), *_stranded(syntax, facts))}
     for span in sorted(strays):
-        if not any(_touches(span, body.hole.span) for body in _around(placeholders, span)):
+        if not any(span.touches(body.hole.span) for body in _around(placeholders, span)):
             insort(placeholders, Body(strays[span], span, bare=False), key=_span)
     return tuple(placeholders)
 
@@ -194,7 +194,3 @@ def _statement(span: Span, kind: HoleKind, syntax: Syntax) -> Hole:
     if indent is None or rest.strip() not in ("", ";"):
         return Hole(span, kind, indent=index.indent(index.at(span.start)))
     return Hole(Span(span.start, span.end + len(rest.rstrip())), kind, indent=indent, block=True)
-
-
-def _touches(one: Span, other: Span) -> bool:
-    return one.start <= other.end and other.start <= one.end

@@ -14,7 +14,7 @@ from importlib import resources
 
 from dg_lsp.core import languages, values
 from dg_lsp.core.offers import PYTHON_IMPORT, SCRIPT_IMPORT, Style, is_type_only
-from dg_lsp.core.values import Edit, Import, Span
+from dg_lsp.core.values import Edit, Import, Span, n_common
 
 # A longer import is not changed, because its list takes long to read.
 MAX_CHARS = 4_000
@@ -49,8 +49,8 @@ def edit(text: str, language: str, imports: Sequence[Import]) -> Edit | None:
     head, found = statements(text, language)
     end = max([head, *(one.span.end for one in found)])
     old_head, new_head = text[:end], new[: end + len(new) - len(text)]
-    start = _n_equal(old_head, new_head)
-    n_after = _n_equal(old_head[start:][::-1], new_head[start:][::-1])
+    start = n_common(old_head, new_head)
+    n_after = n_common(old_head[start:][::-1], new_head[start:][::-1])
     return Edit(Span(start, end - n_after), new_head[start : len(new_head) - n_after])
 
 
@@ -110,7 +110,7 @@ def _with(text: str, language: str, each: Import) -> str:
             continue
         # A whole module has no list of names.
         if each.name in ("", "default", "*"):
-            if _binds(text[one.span.start : one.span.end], each.bound):
+            if re.search(rf"(?<![\w$]){re.escape(each.bound)}(?![\w$])", text[one.span.start : one.span.end]):
                 return text
         elif one.names is not None:
             return values.apply(text, (_joined(text, one.names, _item(each, language)),))
@@ -181,15 +181,6 @@ def _style(text: str, found: Sequence[Statement]) -> str:
     quote = "'" if sample.count("'") > sample.count('"') else '"'
     n_lines, n_ended = len(re.findall(r"[\w)\]'\"];?[ \t]*\r?$", sample, re.M)), len(re.findall(r";[ \t]*\r?$", sample, re.M))
     return quote + (";" if not n_lines or n_ended * 3 >= n_lines else "")
-
-
-def _n_equal(one: str, other: str) -> int:
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((at for at, (left, right) in pairs if left != right), min(len(one), len(other)))
-
-
-def _binds(code: str, name: str) -> bool:
-    return re.search(rf"(?<![\w$]){re.escape(name)}(?![\w$])", code) is not None
 
 
 def _python_head(text: str) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from dg_lsp.core import context
 from dg_lsp.core.importing.edits import standard_names, style_of
 from dg_lsp.core.offers import Style, imported
 from dg_lsp.core.repository import EMPTY, IndexedFile, Repository
-from dg_lsp.core.values import Import
+from dg_lsp.core.values import Import, n_common
 
 # An answer with more unknown names is wrong, and needs no imports.
 MAX_NAMES = 3
@@ -135,7 +135,11 @@ def _definition(use: _Use, path: str, file: IndexedFile, own: str, is_python: bo
     if module is None or _imports_back(file, own):
         return None
     package, _, last = module.rpartition(".")
-    if last == use.name and use.may_be_module and all(_has_word(file.text, each) for each in use.attributes):
+    if (
+        last == use.name
+        and use.may_be_module
+        and all(re.search(rf"(?<!\w){re.escape(each)}(?!\w)", file.text) for each in use.attributes)
+    ):
         return Import(package, last, is_local=True) if package else Import(last, is_local=True)
     return Import(module, use.name, is_local=True) if is_defined else None
 
@@ -175,8 +179,7 @@ def _exported(name: str, path: str, file: IndexedFile, own: str) -> Import | Non
 def _relative(path: str, own: str) -> str:
     """Return a path as seen from the folder of the own file, beginning with `./` or `../`."""
     target, here = path.split("/"), own.split("/")[:-1]
-    n_same = next((idx for idx, part in enumerate(here) if target[idx : idx + 1] != [part]), len(here))
-    n_same = min(n_same, len(target) - 1)
+    n_same = n_common(here, target[:-1])
     return "/".join([*([".."] * (len(here) - n_same) or ["."]), *target[n_same:]])
 
 
@@ -262,7 +265,3 @@ def _standard(use: _Use) -> Iterator[Import]:
         yield from (Import(part) for part in parts or [use.name])
     elif use.is_called or use.attributes or not use.name[:1].islower():
         yield from (Import(module, use.name) for module, names in table.items() if use.name in names)
-
-
-def _has_word(text: str, word: str) -> bool:
-    return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text) is not None

@@ -17,7 +17,7 @@ from dg_lsp.core.context import with_newlines
 from dg_lsp.core.importing import Sources
 from dg_lsp.core.polish.adjacency import drop_comment_before_code, drop_glued
 from dg_lsp.core.polish.around import Filter, around_hole, edit_of
-from dg_lsp.core.polish.checks import NAME_CHARS, closes, parses, unbound_names
+from dg_lsp.core.polish.checks import NAME_CHARS, Check, Whole, closes, compiles, parses, unbound_names
 from dg_lsp.core.polish.cuts import (
     cut_at_closer,
     cut_at_control,
@@ -42,9 +42,7 @@ from dg_lsp.core.polish.drops import (
     drop_unreadable,
 )
 from dg_lsp.core.polish.form import restore_indent, restore_start, trim_end
-from dg_lsp.core.polish.python import compiles
 from dg_lsp.core.polish.shrinking import shrinks
-from dg_lsp.core.polish.whole import Check, Whole
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Candidate, Document, Edit, Hole, Import, Span
 

@@ -8,6 +8,7 @@ from tree_sitter import Node
 
 from dg_lsp.core import languages, literals
 from dg_lsp.core.polish.around import Around, answer_span, filled_lines, says_something
+from dg_lsp.core.values import n_common
 
 
 def cut_at_control(text: str, around: Around) -> str:
@@ -63,7 +64,7 @@ def cut_repeated_lines(text: str, around: Around) -> str:
         if not following or line.rstrip() not in following[:1]:
             continue
         rest = [line.rstrip(), *filled_lines("\n".join(lines[idx + 1 :]))]
-        same = _common(rest, following)
+        same = n_common(rest, following)
         # The end of the canvas may have cut the last line short.
         ends = same == len(rest) or (same == len(rest) - 1 and same < len(following) and following[same].startswith(rest[-1]))
         if (ends or same > 1) and any(says_something(line) for line in rest[:same]):
@@ -155,9 +156,3 @@ _CONTROL = re.compile(
     r"|<｜[^｜\n]{2,40}｜>"
 )
 _FENCE = re.compile(r"^[ \t]*```[\w+#.-]*[ \t]*$", re.MULTILINE)
-
-
-def _common(left: list[str], right: list[str]) -> int:
-    """Return how many lines at the start are the same in both lists."""
-    pairs = zip(left, right, strict=False)
-    return next((idx for idx, (one, other) in enumerate(pairs) if one != other), min(len(left), len(right)))

@@ -236,7 +236,7 @@ def _bound_or_unbound_elsewhere(filled: Syntax, region: _Region, names: frozense
     if table is None:
         return frozenset()
     first, last = outside[0].count("\n") + 1, whole.count("\n") - outside[1].count("\n") + 1
-    bound = {symbol.get_name() for symbol in table.get_symbols() if _binds(symbol)}
+    bound = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
     return doubtful & bound.union(_used_globals(table, first, last))
 
 
@@ -246,10 +246,6 @@ def _used_globals(table: symtable.SymbolTable, first: int, last: int) -> Iterato
         if not first <= child.get_lineno() <= last:
             yield from (symbol.get_name() for symbol in child.get_symbols() if symbol.is_global() and symbol.is_referenced())
             yield from _used_globals(child, first, last)
-
-
-def _binds(symbol: symtable.Symbol) -> bool:
-    return symbol.is_assigned() or symbol.is_imported()
 
 
 @lru_cache(maxsize=4)

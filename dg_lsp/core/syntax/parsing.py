@@ -80,7 +80,7 @@ class Change:
 
 def difference(before: bytes, source: bytes) -> Change:
     """Return the range in which the two sources differ, widened to whole characters."""
-    start = _common_start(before, source)
+    start = values.n_common(before, source)
     rest = _common_end(before, source, min(len(before), len(source)) - start)
     # Move both ends outwards to the start of a character.
     while start and start < max(len(before), len(source)) and _continues(before, source, start):
@@ -131,18 +131,6 @@ def _after(at: tuple[int, int], text: bytes) -> tuple[int, int]:
 
 def _continues(before: bytes, source: bytes, at: int) -> bool:
     return any(-len(text) <= at < len(text) and text[at] & 0xC0 == 0x80 for text in (before, source))
-
-
-def _common_start(left: bytes, right: bytes) -> int:
-    """Return the length of the common prefix in bytes. Comparing halves leaves the work to C."""
-    low, high = 0, min(len(left), len(right))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if left[low:middle] == right[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def _common_end(left: bytes, right: bytes, most: int) -> int:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from dg_lsp.core import repeats
 from dg_lsp.core.repeats import SOLID, before_suffix
+from dg_lsp.core.values import n_common
 
 MAX_PLACES = 200
 MIN_CURSOR_CHARS = 2  # visible characters of the cursor's line that count as a repetition of it
@@ -91,12 +93,12 @@ def _repeated(code: str, prefix: str) -> tuple[int, int]:
         n_places += 1
         line_start = code.rfind("\n", 0, at) + 1
         end = at + len(line)
-        n_blank = _n_common(code[end:], blank)
+        n_blank = n_common(code[end:], blank)
         # A longer line may begin with the same letters, so the text after the line must agree as well.
         is_complete = n_blank > 0 or not blank or end == len(code)
         if is_complete and not code[line_start:at].strip():
             n_agreeing = _n_agreeing(code[:line_start], before)
-            n_visible = _n_visible(line) + n_agreeing
+            n_visible = repeats.n_visible(line) + n_agreeing
             is_start = not code[:line_start].strip() and ("\n" not in blank or n_visible >= MIN_LINE_CHARS)
             is_enough = n_visible >= SOLID or is_start or n_agreeing == len(before)
             if is_enough and n_visible > best[1]:
@@ -135,14 +137,6 @@ def _is_over(text: str, suffix: str, *, block: bool) -> bool:
 
 def _before_long_suffix(text: str, suffix: str, least: int) -> str:
     """Return the text up to where it repeats at least `least` visible characters of the suffix, also at its end."""
-    if _n_visible(suffix) < least:
+    if repeats.n_visible(suffix) < least:
         return text
     return before_suffix(text + _END, suffix, least).removesuffix(_END)
-
-
-def _n_common(left: str, right: str) -> int:
-    return next((n for n, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
-
-
-def _n_visible(text: str) -> int:
-    return sum(not character.isspace() for character in text)

@@ -22,7 +22,8 @@ from dg_lsp.core import calibration, secrets
 from dg_lsp.core.calibration import Calibration, Evidence
 from dg_lsp.core.confidence import Ranked
 from dg_lsp.core.values import Candidate, InfillRequest
-from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerAddress, outcome_of
+from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, outcome_of
+from dg_lsp.engine.backends.replicas import Replicas
 from dg_lsp.engine.calibration_store import Calibrations
 from dg_lsp.engine.decode import sequence
 from dg_lsp.engine.decode.rank import NamesInText
@@ -58,24 +59,6 @@ class Backend(Protocol):
 
     def about(self) -> Mapping[str, object]:
         """Return facts about the model by name."""
-
-
-class Client(Protocol):
-    """Sends calls to one server, or to one of several."""
-
-    @property
-    def server(self) -> ServerAddress:
-        """The server, or the first one of several."""
-
-    @property
-    def host(self) -> str:
-        """The host names of all servers."""
-
-    def send(self, call: Call, done: Callable[[], None] = ...) -> Future[Fields]:
-        """Return a future for the answer, which fails only with RemoteError. Cancelling it closes its connection."""
-
-    def close(self) -> None:
-        """Cancel all calls."""
 
 
 class NewAnswers:
@@ -122,7 +105,7 @@ class NewAnswers:
 class RemoteFiller(Filler):
     """Fills requests with a remote model."""
 
-    def __init__(self, backend: Backend, client: Client, local_only: tuple[str, ...] = ()) -> None:
+    def __init__(self, backend: Backend, client: ServerClient | Replicas, local_only: tuple[str, ...] = ()) -> None:
         """Create a filler that owns the client and closes it."""
         self.backend, self.client, self.local_only = backend, client, local_only
         self.newer_patterns: Callable[[], tuple[str, ...]] = lambda: ()
@@ -173,7 +156,7 @@ class RemoteTask(Task):
     def __init__(
         self,
         backend: Backend,
-        client: Client,
+        client: ServerClient | Replicas,
         new_answers: NewAnswers,
         request: Shown,
         calibration: Calibration | None = None,

@@ -1,7 +1,7 @@
 """Load a checkpoint: weights, tokenizer, profile.
 
-A model is transformers' `DiffusionGemmaForBlockDiffusion`, or a Llama or Qwen2 model (`llama`), from a local folder or a hub
-id, with safetensors only and without remote code. Knows files. Knows nothing of requests.
+A model is transformers' `DiffusionGemmaForBlockDiffusion`, or a Llama or Qwen2 model (`llama`), from a local folder or a
+hub id, with safetensors only and without remote code.
 """
 
 from __future__ import annotations

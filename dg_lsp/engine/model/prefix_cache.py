@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from dg_lsp.core.values import n_common
 from dg_lsp.engine.model.family import KV, Family, crop
-from dg_lsp.engine.model.vocabulary import common_prefix
 
 # The smallest cache limit, however small the model: about ten places of the embedded model's in fp32, twenty in bf16. The
 # engine stays in memory between edits, so it keeps only the places that a user is likely to return to.
@@ -36,7 +36,7 @@ class PrefixCache:
         """Return the number of leading ids in the cache, and their keys and values. Lookups `ahead` are not counted."""
         best, length, ids = None, 0, tuple(ids)
         for key in self._entries:
-            if (common := common_prefix(key, ids)) > length:
+            if (common := n_common(key, ids)) > length:
                 best, length = key, common
         if not ahead:
             self.asked_tokens, self.reused_tokens = self.asked_tokens + len(ids), self.reused_tokens + length
@@ -84,7 +84,7 @@ class PrefixCache:
 
 
 def _is_contained(cached_ids: tuple[int, ...], key: tuple[int, ...]) -> bool:
-    return len(cached_ids) - common_prefix(cached_ids, key) <= min(END, len(cached_ids) // 8)
+    return len(cached_ids) - n_common(cached_ids, key) <= min(END, len(cached_ids) // 8)
 
 
 def _size(kv: KV) -> int:

@@ -177,13 +177,3 @@ def _byte_level_table() -> dict[str, int]:
     table = {chr(byte): byte for byte in printable}
     others = (byte for byte in range(256) if byte not in set(printable))
     return table | {chr(256 + index): byte for index, byte in enumerate(others)}
-
-
-def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
-    """Return the number of leading ids that two sequences share. Both must have the same type."""
-    # Comparing slices is much faster than comparing ids one by one. Each keystroke compares with every cached prefix.
-    low, high = 0, min(len(first), len(second))
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if first[low:middle] == second[low:middle] else (low, middle - 1)
-    return low

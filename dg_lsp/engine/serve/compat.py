@@ -339,7 +339,8 @@ def _logprobs(candidate: Candidate, cut_text: Cut, offset: int, pieces: Pieces) 
     tokens = pieces("".join(candidate.texts))
     if len(tokens) != len(chances) or not chances:
         if not chances:
-            return _unknown(cut_text, offset)
+            # A model that reports no probabilities: the text is one token without one.
+            return {"tokens": [cut_text.text], "token_logprobs": [None], "top_logprobs": None, "text_offset": [offset]}
         tokens, chances = (cut_text.text,), [math.prod(chances)]
     offsets, at, n_tokens = [], 0, 0
     for token in tokens:
@@ -349,11 +350,6 @@ def _logprobs(candidate: Candidate, cut_text: Cut, offset: int, pieces: Pieces) 
         at, n_tokens = at + len(token), n_tokens + 1
     logs = [math.log(min(max(chance, 1e-30), 1.0)) for chance in chances[:n_tokens]]
     return {"tokens": list(tokens[:n_tokens]), "token_logprobs": logs, "top_logprobs": None, "text_offset": offsets}
-
-
-def _unknown(cut_text: Cut, offset: int) -> dict[str, object]:
-    """Return the text as one token without a log-probability, for a model that reports none."""
-    return {"tokens": [cut_text.text], "token_logprobs": [None], "top_logprobs": None, "text_offset": [offset]}
 
 
 def _at(value: object, path: list[str]) -> object:

@@ -1,8 +1,7 @@
 """The engine's one queue: which request runs next, which share a pass, and which are refused, superseded or over.
 
-Requests go from the routes to the queue, from the queue to its worker (`worker`), and from there to the model. The policy is
-pure functions over jobs; the caller passes the time. The `Queue` holds the jobs behind one lock. Knows nothing of models,
-HTTP or tensors.
+Requests go from the routes to the queue, from the queue to its worker (`worker`), and from there to the model. The policy
+is pure functions over jobs; the caller passes the time. The `Queue` holds the jobs behind one lock.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from dg_lsp.wire.messages import (
     ErrorCode,
     Event,
     Found,
-    Priority,
     Problem,
     Reason,
     Status,
@@ -77,13 +75,7 @@ class Job:
     over: bool = False
     steps: int = 0
     drafted_at: float = 0.0
-    last_early: Candidate | None = None
     spent_ms: float = 0.0
-
-    @property
-    def priority(self) -> Priority:
-        """The ask's priority."""
-        return self.ask.priority
 
 
 def choose(
@@ -96,8 +88,8 @@ def choose(
     """
     is_working = any(job.started_at is not None for job in jobs)
     for priority in ("interactive", "batch"):
-        under_way = [job for job in jobs if job.priority == priority and job.started_at is not None]
-        waiting = [job for job in jobs if job.priority == priority and job.started_at is None]
+        under_way = [job for job in jobs if job.ask.priority == priority and job.started_at is not None]
+        waiting = [job for job in jobs if job.ask.priority == priority and job.started_at is None]
         room = max(0, limits.running - len(under_way)) if waiting else 0
         if room and is_working and not has_room():
             room = 0
@@ -133,7 +125,7 @@ def batchable(jobs: Sequence[Job], job: Job, now: float) -> list[Job]:
     others = [
         other
         for other in jobs
-        if other is not job and other.task is not None and other.priority == job.priority and not end_reason(other, now)
+        if other is not job and other.task is not None and other.ask.priority == job.ask.priority and not end_reason(other, now)
     ]
     return [job, *sorted(others, key=lambda other: other.last_turn)]
 
@@ -226,7 +218,7 @@ class Queue:
             job = Job(ask, emit, next(self._numbers), now, due=now + ms / 1000 if ms else None)
             emit(Accepted(f"{job.order:x}", sum(other.end is None for other in self._jobs)))
             self._jobs.append(job)
-            if job.priority == "interactive":
+            if job.ask.priority == "interactive":
                 self._expected = None  # this request is newer than the expected one
             self.counts["requests"] += 1
             self._changed.notify_all()

@@ -16,7 +16,7 @@ from dataclasses import replace
 from dg_lsp.core.values import Candidate
 from dg_lsp.engine.serve.jobs import Job, Queue
 from dg_lsp.engine.task import Filler, OnProgress, UserError
-from dg_lsp.wire.messages import Draft, Found, Reason, Status
+from dg_lsp.wire.messages import Draft, Reason, Status
 
 log = logging.getLogger("dg_lsp.engine")
 
@@ -131,10 +131,8 @@ class Worker:
                     job.task = filler.start(job.ask.request)
                 except ValueError as error:
                     return self._queue.fail(job, "bad_request", str(error))
-                if job.priority == "interactive":
+                if job.ask.priority == "interactive":
                     filler.expect(job.ask.request)  # a user who types will probably send a similar request next
-                if job.ask.early:
-                    job.task.hurry()
                 if job.due is not None:
                     job.task.finish_in(1000 * (job.due - self._clock()))
             before = self._clock()
@@ -144,8 +142,6 @@ class Worker:
             self._queue.counts["steps"] += 1
             if not has_more:
                 return self._finish(job, "finished")
-            if job.ask.early and job.end is None:
-                _emit_early(job, job.task.early())
             if job.ask.drafts and self._clock() - job.drafted_at >= DRAFT_EVERY_S and job.end is None:
                 job.drafted_at = self._clock()
                 job.emit(Draft(job.task.drafts(), job.steps))
@@ -208,13 +204,6 @@ class Worker:
         self._queue.status = status
         log.info("model %s%s", status.state, f": {status.message}" if status.message else "")
         self._on_status(status)
-
-
-def _emit_early(job: Job, candidate: Candidate | None) -> None:
-    """Emit the best candidate so far, if its text differs from the last one emitted."""
-    if candidate is not None and (job.last_early is None or job.last_early.texts != candidate.texts):
-        job.last_early = candidate
-        job.emit(Found(replace(candidate, finished=False), early=True))
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -3,8 +3,6 @@
 An engine holds its lock as long as it runs. The kernel releases the lock however the engine ends, so nothing is guessed
 from process ids. A starter holds a second lock while it starts an engine, so that two starters at the same moment start
 only one.
-
-This package knows nothing of the messages sent over the socket.
 """
 
 from dg_lsp.wire.discovery.locks import Lock, hold, is_held

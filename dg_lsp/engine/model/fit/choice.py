@@ -1,7 +1,7 @@
 """Choose the precision in which a model runs on a machine and the reason, or refuse it with advice.
 
 The choice depends on sizes and on the processor's instructions, never on timing, so that the same machine always gives the
-same text. It is made before anything is allocated. Knows numbers about the machine; queries no device.
+same text. It is made before anything is allocated.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ def choose(
     rejected: list[Choice] = []
     for precision, why in _precisions(geometry, machine, stored):
         choice = Choice(precision, why, needs(geometry, precision, use))
-        if machine.is_cpu and precision == "float32" and _is_widened(geometry, choice):
+        is_widened = geometry.n_weights > SMALL and choice.needs.weights > WIDENED_UNASKED
+        if machine.is_cpu and precision == "float32" and is_widened:
             raise NoRoomError(_widened(model, choice))
         if _fits(choice.needs, machine) and _is_installed(precision, machine):
             return _explained(choice, rejected, machine)
@@ -123,10 +124,6 @@ def _explained(choice: Choice, rejected: list[Choice], machine: Machine) -> Choi
     required, free = size(before.needs.total), size(machine.free)
     why = f"at {NAMES[before.precision]} it needs {required}, and {free} are free on {machine.label}"
     return Choice(choice.precision, why, choice.needs)
-
-
-def _is_widened(geometry: Geometry, choice: Choice) -> bool:
-    return geometry.n_weights > SMALL and choice.needs.weights > WIDENED_UNASKED
 
 
 def _widened(model: str, choice: Choice) -> str:

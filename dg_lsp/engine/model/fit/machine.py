@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import subprocess
@@ -43,6 +44,11 @@ def of_device(device: str) -> Machine:
     if kind == "mps" or (kind == "auto" and on_mac):
         return Machine("mps", memory.free_bytes(), "this Mac", installed=installed())
     return Machine("cpu", memory.free_bytes(), multiplies_bf16=multiplies_bf16(), installed=installed())
+
+
+def n_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def multiplies_bf16() -> bool:

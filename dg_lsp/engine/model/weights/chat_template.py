@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from dg_lsp.core.values import n_common
 from dg_lsp.wire import files
 
 FILE = "chat_template.jinja"
@@ -31,7 +32,7 @@ def warning(folder: Path) -> str | None:
     opened, thought = turns(QUESTION)
     if rendered in (opened, opened + thought):
         return None
-    same = next((i for i, (a, b) in enumerate(zip(rendered, opened, strict=False)) if a != b), min(len(rendered), len(opened)))
+    same = n_common(rendered, opened)
     return (
         f"the chat template of {folder} differs from the turns that dg-lsp writes, so this model may fill worse than it could: "
         f"after {opened[:same][-EXCERPT:]!r} it writes {rendered[same : same + EXCERPT]!r}, "

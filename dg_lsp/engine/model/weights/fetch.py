@@ -46,13 +46,10 @@ def snapshot(name: str, revision: str = "", on_progress: Callable[[str, float], 
     return Path(_hub(name, lambda hub: hub.snapshot_download(name, **options, max_workers=WORKERS, tqdm_class=_bar_for(meter))))
 
 
-def _silent(_text: str, _share: float) -> None:
-    pass
-
-
 def _files(hub: Any, name: str, options: dict[str, Any]) -> list[Any]:
     try:
-        return list(hub.snapshot_download(name, **options, dry_run=True, tqdm_class=_bar_for(Meter("", 0, _silent))))
+        silent = _bar_for(Meter("", 0, lambda _text, _share: None))
+        return list(hub.snapshot_download(name, **options, dry_run=True, tqdm_class=silent))
     except hub.errors.LocalEntryNotFoundError:
         raise
     except Exception as error:
