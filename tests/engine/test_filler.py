@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dg_lsp.core import confidence
 from dg_lsp.core.confidence import Ranked
-from dg_lsp.core.values import Budget, Candidate, Hole, InfillRequest, Span, n_common
+from dg_lsp.core.values import Budget, Hole, InfillRequest, Span, n_common
 from dg_lsp.engine.decode import resources
 from dg_lsp.engine.decode.canvas.speculation import Speculate
 from dg_lsp.engine.decode.fill import Switches
@@ -276,39 +276,6 @@ def test_the_text_of_a_control_token_stays_text(trained_filler: LocalFiller) -> 
 
 
 REPEATED = InfillRequest("alpha = beta + gamma\nx = 1\nalpha = be", "\n", (LINE,))
-
-
-def test_the_best_so_far_is_scored_early_and_changes_no_answer(trained_filler: LocalFiller) -> None:
-    expected = finish(trained_filler.start(REPEATED)).candidates()
-    trained_filler.cache.clear()
-    task = trained_filler.start(REPEATED)
-    task.hurry()
-    early_candidates: list[Candidate] = []
-    more = True
-    while more:
-        more = task.step()
-        if (early := task.early()) is not None and (not early_candidates or early_candidates[-1] != early):
-            assert more
-            early_candidates.append(early)
-    assert early_candidates[0].row == "copy"
-    assert not any(one.finished for one in early_candidates)
-    assert all(0 < (confidence.probability(one.confidence) or 0) < 1 and one.confidences[0] for one in early_candidates)
-    candidates = task.candidates()
-    assert [(one.texts, one.row, one.steps) for one in candidates] == [(one.texts, one.row, one.steps) for one in expected]
-    assert [confidence.probability(one.confidence) for one in candidates] == pytest.approx(
-        [confidence.probability(one.confidence) for one in expected], abs=1e-5
-    )
-    assert {one.texts for one in early_candidates} <= {one.texts for one in candidates}
-
-
-def test_early_scoring_needs_a_request_and_a_single_hole(trained_filler: LocalFiller) -> None:
-    task = trained_filler.start(REPEATED)
-    while task.step():
-        assert task.early() is None
-    two = trained_filler.start(InfillRequest("def f():\n    ", "\n", (BODY, BODY), between=("\n\n\ndef g():\n    ",)))
-    two.hurry()
-    while two.step():
-        assert two.early() is None
 
 
 def started(trained_filler: LocalFiller, request: InfillRequest) -> InfillTask:

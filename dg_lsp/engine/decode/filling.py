@@ -89,10 +89,10 @@ class Filling:
         """The keys and values of the encoded prefix."""
         return self._kv
 
-    def score(self, most: int | None = None) -> Work:
-        """Score the proposals that have no score yet, or only those among the first `most`."""
+    def score(self) -> Work:
+        """Score the proposals that have no score yet."""
         before = self.usage.switch("score")
-        self.proposals = [*self.scorer.score(self.proposals[:most]), *(self.proposals[most:] if most is not None else ())]
+        self.proposals = self.scorer.score(self.proposals)
         yield
         self.usage.switch(before)
 

@@ -11,13 +11,12 @@ proposer is needed. Knows the order of the stages. Knows nothing of how texts ar
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import replace
 
 from dg_lsp.core import calibration
 from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import Candidate
 from dg_lsp.engine.decode import scoring
-from dg_lsp.engine.decode.filling import Filling, Item, Work
+from dg_lsp.engine.decode.filling import Filling, Item
 from dg_lsp.engine.decode.propose import canvas, copying, drafting, search, several_canvases
 
 PROPOSERS: dict[str, tuple[Callable[[Filling], Generator[Item, None, bool | None]], str]] = {
@@ -32,11 +31,8 @@ PROPOSERS: dict[str, tuple[Callable[[Filling], Generator[Item, None, bool | None
 """Each proposer by its name in a profile, and the stage that its time counts for."""
 
 
-def run(filling: Filling, on_early: Callable[[Candidate], None] | None = None) -> Generator[None, None, tuple[Candidate, ...]]:
-    """Return the ranked candidates of one canvas, best first.
-
-    `on_early` receives the best candidate whenever a proposer has ended.
-    """
+def run(filling: Filling) -> Generator[None, None, tuple[Candidate, ...]]:
+    """Return the ranked candidates of one canvas, best first."""
     usage, fill = filling.usage, filling.fill
     usage.switch("prefill")
     yield from filling.begin(copying.file_model(fill, fill.profile.file_weight))
@@ -45,8 +41,6 @@ def run(filling: Filling, on_early: Callable[[Candidate], None] | None = None) -
         propose, stage = PROPOSERS[name]
         usage.switch(stage)
         is_settled = yield from _collected(propose(filling), filling, joint)
-        if on_early is not None:
-            yield from _scored_early(filling, on_early)
         if is_settled:
             break
     usage.switch("score")
@@ -73,12 +67,3 @@ def _collected(
             joint.append(item)
         else:
             filling.proposals.append(item)
-
-
-def _scored_early(filling: Filling, on_early: Callable[[Candidate], None]) -> Work:
-    """Score the proposals so far, and report the best. Of copies, score only the first, which is the best."""
-    if filling.proposals and filling.fill.switches.scorer:
-        n_scored = 1 if all(proposal.row == "copy" for proposal in filling.proposals) else len(filling.proposals)
-        yield from filling.score(n_scored)
-        best = scoring.candidates(filling.fill, filling.proposals[:n_scored], 0)[0]
-        on_early(replace(best, finished=False))

@@ -32,8 +32,6 @@ class InfillTask(Task):
         self._answers: tuple[Candidate, ...] = ()
         self._filling: Filling | None = None
         self._parts: list[Candidate] = []  # the answers of the filled holes, when holes are filled in sequence
-        self._is_hurried = False
-        self._early: Candidate | None = None
         self._due: Due | None = None
         self._usage = Usage()
         self.milliseconds = self._usage.milliseconds
@@ -69,17 +67,9 @@ class InfillTask(Task):
         steps = self._filling.steps if self._filling is not None else None
         return steps if steps is not None and steps.n_live else None
 
-    def hurry(self) -> None:
-        """Score drafts as soon as there are some. Only a request with a single hole does so."""
-        self._is_hurried = len(self._request.holes) == 1
-
     def finish_in(self, milliseconds: float) -> None:
         """Plan the work so that it ends within this time."""
         self._due = self.resources.pace.due_in(milliseconds)
-
-    def early(self) -> Candidate | None:
-        """Return the best candidate scored so far, or None."""
-        return self._early
 
     def cache(self) -> dict[str, int]:
         """Return the number of prefix `tokens` of this task, and how many were `reused` from the cache."""
@@ -121,7 +111,4 @@ class InfillTask(Task):
         if due is not None and n_more:  # share the time left with the holes that follow
             due = self.resources.pace.due_in(due.left_ms() / (n_more + 1))
         self._filling = Filling(fill, self.resources, self._usage, Budget(due))
-        return (yield from pipeline.run(self._filling, self._note_early if self._is_hurried else None))
-
-    def _note_early(self, candidate: Candidate) -> None:
-        self._early = candidate
+        return (yield from pipeline.run(self._filling))
