@@ -129,7 +129,11 @@ def parse(line: str, language: str = "python") -> Task:
         raise ValueError(f"has the unknown language {language_name!r}")
     match = _NAMED.fullmatch(values["task_id"])
     values.setdefault("kind", (match["kind"] or "") if match else "")
-    return Task(answer=values.pop("canonical_solution"), **values)
+    answer = values.pop("canonical_solution")
+    # Who asks for whole lines has an empty line there: the answer's last line end is the file's. So one line is no block.
+    lines = answer.removesuffix("\n")
+    values["suffix"] = answer[len(lines) :] + values["suffix"]
+    return Task(answer=lines, **values)
 
 
 def write(path: Path, tasks: Iterable[Task]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,21 @@ LINE = {"task_id": "a", "prompt": "x = ", "suffix": "\n", "canonical_solution": 
 def test_written_tasks_are_read_back(tmp_path: Path, name: str) -> None:
     own = [*PROGRAMS, drawn("let é = ⟦'🙂'⟧;\n", task_id="b", language="javascript", path="a/b.js", kind="span")]
     tasks.write(tmp_path / name, own)
-    assert tasks.read(tmp_path / name) == own
+    again = tasks.read(tmp_path / name)
+    assert [one.prompt + one.answer + one.suffix for one in again] == [one.prompt + one.answer + one.suffix for one in own]
+    assert [replace(one, answer="", suffix="") for one in again] == [replace(one, answer="", suffix="") for one in own]
+    tasks.write(tmp_path / name, again)
+    assert tasks.read(tmp_path / name) == again
+
+
+def test_the_line_end_of_a_whole_line_is_the_file_s(tmp_path: Path) -> None:
+    """So it is asked for at an empty line, as the rest of that line, and the program is the same."""
+    line = LINE | {"prompt": "def f(x):\n", "canonical_solution": "    return x\n", "suffix": "f(1)\n"}
+    more = line | {"task_id": "b", "canonical_solution": "    x += 1\n    return x\n"}
+    (tmp_path / "t.jsonl").write_text(f"{json.dumps(line)}\n{json.dumps(more)}\n")
+    one, several = tasks.read(tmp_path / "t.jsonl")
+    assert (one.answer, one.suffix, one.hole.block) == ("    return x", "\nf(1)\n", False)
+    assert (several.answer, several.suffix, several.hole.block) == ("    x += 1\n    return x", "\nf(1)\n", True)
 
 
 def test_the_same_tasks_give_the_same_bytes(tmp_path: Path) -> None:
