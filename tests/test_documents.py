@@ -71,9 +71,11 @@ python fixtures/pictures/pull.py vscode
 # Run when the figure beside them was measured; they take minutes to hours.
 MEASURED = """
 dg-lsp bench fixtures/eval/heldout.jsonl.gz
+dg-lsp bench fixtures/eval/heldout.jsonl.gz --model smollm2-135m --limit 20 --threads N
 dg-lsp calibrate --model MODEL
 dg-lsp eval --csv FILE
 dg-lsp eval fixtures/eval/heldout.jsonl.gz --baseline copy --baseline ar --threads 1 --dtype float32 --markdown
+dg-lsp eval fixtures/eval/heldout.jsonl.gz --model qwen2.5-coder-0.5b --threads 1 --limit 150
 python tests/benchmarks/batch_bodies.py SOURCE --bodies 20 --rounds 1,4,16,4+2 --check 'python -m pytest -q'
 python tests/benchmarks/batch_bodies.py SOURCE --model smollm2-135m --bodies 20 --rounds 4 --check 'python -m pytest -q'
 python tests/benchmarks/batch_bodies.py SOURCE --no-check --bodies 60 --rounds 4

@@ -42,7 +42,7 @@ class ScriptedRun:
     def _answer(self, request: InfillRequest) -> tuple[str, ...]:
         names = [text.rpartition("def ")[2].partition("(")[0] for text in (request.prefix, *request.between)]
         self.order += names
-        return tuple(self.texts.get(name, f"return {name!r}") for name in names)
+        return tuple(self.texts.get(name, f"print({name!r})") for name in names)
 
     def request_for(self, name: str) -> InfillRequest:
         """Return the request for a function's hole."""
@@ -69,9 +69,9 @@ def test_a_callee_is_filled_first_and_shown_to_its_caller(project: Path) -> None
     assert scripted.order.index("callee") < scripted.order.index("caller")
     assert "return 21" in scripted.request_for("caller").suffix
     assert [fill.edit.text.strip() for _, fill in sorted(result.fills.items(), key=lambda item: item[0].span)] == [
-        "return 'caller'",
+        "print('caller')",
         "return 21  # the answer, by half",
-        "return 'other'",
+        "print('other')",
     ]
     assert result.text.count("...") == 0
 
