@@ -162,7 +162,12 @@ def encode_event(event: Event) -> tuple[str, dict[str, object]]:
             return "candidate", _encode_candidate(candidate)
         case Problem():
             return "error", encode_problem(event)
-    return _NAMES[type(event)], asdict(event)
+    data = asdict(event)
+    if isinstance(event, Status):
+        data["fraction"] = _finite(event.fraction)
+    if isinstance(event, Done):
+        data["timings"] = {name: _finite(ms) for name, ms in data["timings"].items()}
+    return _NAMES[type(event)], data
 
 
 def decode_event(name: str, fields: Fields) -> Event | None:
@@ -269,8 +274,7 @@ def _decode_request(fields: Fields) -> InfillRequest:
 
 def _encode_candidate(candidate: Candidate) -> dict[str, object]:
     data = asdict(candidate)
-    # JSON can't express these values, and a model that produced one has no meaningful confidence.
-    data["confidences"] = [[chance if math.isfinite(chance) else 0.0 for chance in row] for row in candidate.confidences]
+    data["confidences"] = [[_finite(chance) for chance in row] for row in candidate.confidences]
     del data["confidence"]
     match candidate.confidence:
         case Calibrated(probability):
@@ -299,6 +303,11 @@ def _decode_confidence(fields: Fields) -> Confidence:
     if not 0 <= probability <= 1:
         raise WireError(f"{fields.where}.probability must be a number from 0 to 1, or null")
     return Calibrated(probability)
+
+
+def _finite(value: float) -> float:
+    """Return 0 for what JSON can't express: a model that produced it has no meaningful confidence."""
+    return value if math.isfinite(value) else 0.0
 
 
 def as_json(data: Mapping[str, object]) -> bytes:

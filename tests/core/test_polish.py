@@ -409,6 +409,8 @@ def test_an_answer_that_ends_the_code_after_it_is_dropped(language: str, code: s
     [
         ("python", "def f(x):\n    if x:\n        ⟦⟧\n    g(x)\n", "return x"),
         ("python", "def f(x):\n    return ⟦⟧\n    g(x)\n", "x"),  # the user's own
+        ("python", "def f(x):\n    ⟦⟧\n    raise NotImplementedError\n", "return x"),
+        ("go", 'func f(x int) int {\n\t⟦⟧\n\tpanic("not implemented")\n}\n', "return x"),
         ("javascript", "function f(x) {\n  if (x) ⟦⟧\n  else g(x);\n}\n", "return x;"),
         ("javascript", "function f(x) {\n  ⟦⟧\n  function g() {}\n}\n", "return g(x);"),
         ("java", "class A {\n  int f(int x) {\n    if (x > 1) ⟦⟧\n    else return g(x);\n  }\n}\n", "return x;"),
@@ -421,6 +423,12 @@ def test_an_answer_that_ends_the_code_after_it_is_dropped(language: str, code: s
 )
 def test_an_answer_that_leaves_code_to_run_is_kept(language: str, code: str, answer: str) -> None:
     check(code, answer, code.replace("⟦⟧", answer), language=language)
+
+
+def test_selected_code_that_ended_what_follows_it_may_do_so_again() -> None:
+    code = "def f(x):\n    ⟦y = x\n    return y⟧\n    g(x)\n"
+    expected = "def f(x):\n    return x + 1\n    g(x)\n"
+    check_body(code, "return x + 1", expected, kind="selection")
 
 
 def test_an_answer_ends_at_the_bracket_that_closes_its_block() -> None:

@@ -112,6 +112,11 @@ def test_non_finite_numbers_become_zero() -> None:
     candidate = Candidate(("x",), Calibrated(0.0), ((float("inf"),),))
     back = messages.decode_event("candidate", parse(messages.to_sse(Found(candidate)).split(b"data: ")[1]))
     assert back == Found(Candidate(("x",), Calibrated(0.0), ((0.0,),)))
+    for event in (Status("loading", fraction=float("nan")), Done("finished", 1, Timings(draft_ms=float("inf")))):
+        name, data = messages.encode_event(event)
+        messages.as_json(data)
+        again = messages.decode_event(name, parse(json.dumps(data)))
+        assert again in (Status("loading"), Done("finished", 1, Timings()))
 
 
 @pytest.mark.parametrize(

@@ -117,18 +117,33 @@ def cut_next_line(text: str, around: Around) -> str:
 
 def cut_unreachable(text: str, around: Around) -> str | None:
     """Cut what can't run, such as a second `return`; drop an answer after which the file's next statement can't run."""
-    if around.filled is None:
+    leaves = _first_that_leaves(text, around)
+    if leaves is None:
         return text
+    end, is_in_answer = leaves
+    if not is_in_answer:
+        # The selected code may have ended what follows it as well.
+        return text if _first_that_leaves(around.old, around) else None
+    start = around.hole.span.start + len(around.hole.lead.replace("\n", around.line_end))
+    return text.replace("\n", around.line_end)[: end - start].replace(around.line_end, "\n")
+
+
+def _first_that_leaves(text: str, around: Around) -> tuple[int, bool] | None:
+    """Return the end of an answer's first statement after which the next can't run, and whether that is in the answer too."""
+    if around.filled is None:
+        return None
     filled, answer = around.filled(text), answer_span(text, around)
     for node in filled.facts_near(answer).all("leaves"):
-        span, dead = filled.span(node), _next_statement(node)
-        if dead is None or not answer.start <= span.start < span.end <= answer.end:
+        span, after = filled.span(node), _next_statement(node)
+        if after is None or not answer.start <= span.start < span.end <= answer.end:
             continue
-        if filled.span(dead).start >= answer.end:
-            return None
-        start = around.hole.span.start + len(around.hole.lead.replace("\n", around.line_end))
-        return text.replace("\n", around.line_end)[: span.end - start].replace(around.line_end, "\n")
-    return text
+        following = filled.span(after)
+        is_in_answer = following.start < answer.end
+        placeholders = ("placeholder", "placeholder.weak")
+        # Who fills in a function may leave its placeholder for later.
+        if is_in_answer or not any(filled.facts_near(following).has(name, after) for name in placeholders):
+            return span.end, is_in_answer
+    return None
 
 
 def _next_statement(node: Node) -> Node | None:

@@ -61,12 +61,13 @@ class Scorer:
 
     def learn(self, text: str, ids: Sequence[int], logps: Sequence[float], end: float) -> None:
         """Store the log-probabilities from drafting, if the text's tokens are the drafted ones."""
-        if self._coded(text) != list(ids):
+        known = self._scores if self._right is None else self._between
+        if text in known or self._coded(text) != list(ids):
             return
-        if self._right is not None:
-            self._between[text] = sum(logps) + end
-        elif text not in self._scores:
+        if self._right is None:
             self._scores[text] = self._scores_of(ids, logps, (end,))
+        else:
+            self._between[text] = sum(logps) + end
 
     def prepare(self, texts: Sequence[str]) -> None:
         """Let the pass that reads the right side read these texts too, if there is such a pass."""
@@ -116,8 +117,8 @@ class Scorer:
         if end is not None:
             held = _first_line(held) if not held.startswith("\n") else _to_visible(held)
         ids, n_bytes = encode(typed + text + held), len((typed + text).encode())
-        ends = accumulate(len(vocabulary.pieces[token]) for token in ids)
-        n_own = sum(1 for end in ends if end <= n_bytes)
+        lengths = accumulate(len(vocabulary.pieces[token]) for token in ids)
+        n_own = sum(length <= n_bytes for length in lengths)
         joint = (ids[:n_own], ids[n_own:])
         return [joint] if end is None or held.startswith("\n") else [(alone, [end]), joint]
 

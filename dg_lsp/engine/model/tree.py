@@ -8,7 +8,6 @@ of another path attends to it. Knows passes and token ids. Knows nothing of text
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -75,17 +74,17 @@ class Tree:
         return self._hidden[torch.tensor(nodes, dtype=torch.long, device=self._device)]
 
     def log_probabilities(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Return the log-probability of each token of rows that follow the root."""
-        paths = [[ROOT, *nodes] for nodes in self.grow((ROOT, row) for row in rows)]
-        tokens = {node: token for path, row in zip(paths, rows, strict=True) for node, token in zip(path[1:], row, strict=True)}
-        parents = {node: parent for path in paths for parent, node in pairwise(path)}
-        targets = torch.tensor(list(tokens.values()), dtype=torch.long, device=self._device)
-        hidden, logps = self.hidden([parents[node] for node in tokens]), list[float]()
+        """Return the log-probability of each token of rows that follow the root. A row's last token need not be encoded."""
+        before = [[ROOT, *nodes] for nodes in self.grow((ROOT, row[:-1]) for row in rows)]
+        places = [list(zip(path, row, strict=False)) for path, row in zip(before, rows, strict=True)]  # an empty row has none
+        distinct = list(dict.fromkeys(place for row in places for place in row))
+        targets = torch.tensor([token for _, token in distinct], dtype=torch.long, device=self._device)
+        hidden, logps = self.hidden([node for node, _ in distinct]), list[float]()
         for at in range(0, len(targets), SCORED):
             logits = self._passes.logits(hidden[at : at + SCORED])
             logps += (logits.gather(-1, targets[at : at + SCORED, None])[:, 0] - logits.logsumexp(-1)).tolist()
-        logp_by_node = dict(zip(tokens, logps, strict=True))
-        return [[logp_by_node[node] for node in path[1:]] for path in paths]
+        logp_by_place = dict(zip(distinct, logps, strict=True))
+        return [[logp_by_place[place] for place in row] for row in places]
 
     def _walk(self, node: int, row: Sequence[int], tokens: list[int]) -> list[int]:
         """Return the nodes of a row's tokens after a node, with new ones for those that the tree lacks, in `tokens` too."""
