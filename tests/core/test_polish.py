@@ -431,6 +431,33 @@ def test_selected_code_that_ended_what_follows_it_may_do_so_again() -> None:
     check_body(code, "return x + 1", expected, kind="selection")
 
 
+@pytest.mark.parametrize(
+    ("language", "code", "answer"),
+    [
+        ("python", "def f(x):\n    ⟦⟧\n", "return f(x - 1)"),
+        ("python", 'class A:\n    @property\n    def f(self):\n        """Words."""\n        ⟦⟧\n', "return self.f"),
+        ("typescript", "class A {\n  f(x: T) {\n    ⟦⟧\n  }\n}\n", "return this.f(x);"),
+        ("go", "func f(x int) int {\n\t⟦⟧\n}\n", "return f(x)"),
+    ],
+)
+def test_a_function_that_only_calls_itself_is_dropped(language: str, code: str, answer: str) -> None:
+    check_dropped(code, answer, polish.REASONS["drop_endless"], language=language)
+
+
+@pytest.mark.parametrize(
+    ("language", "code", "answer"),
+    [
+        ("python", "def f(x):\n    ⟦⟧\n", "return f(x - 1) if x else 1"),
+        ("python", "def f(x):\n    if not x:\n        return 1\n    ⟦⟧\n", "return f(x - 1)"),
+        ("python", "class A:\n    def f(self, x):\n        ⟦⟧\n\n\ndef f(x):\n    return x\n", "return f(x)"),
+        ("python", "class A(B):\n    def f(self):\n        ⟦⟧\n", "return super().f()"),
+        ("java", "class A {\n  int f(int x) {\n    ⟦⟧\n  }\n}\n", "return f(x, 0);"),
+    ],
+)
+def test_a_function_that_may_end_is_kept(language: str, code: str, answer: str) -> None:
+    check(code, answer, code.replace("⟦⟧", answer), language=language)
+
+
 def test_an_answer_ends_at_the_bracket_that_closes_its_block() -> None:
     check(
         "function f() { ⟦⟧ }\n",

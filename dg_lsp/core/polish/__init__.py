@@ -34,6 +34,7 @@ from dg_lsp.core.polish.drops import (
     drop_comments,
     drop_definitions,
     drop_description,
+    drop_endless,
     drop_loop,
     drop_placeholder,
     drop_repetition,
@@ -169,6 +170,7 @@ FILTERS: tuple[Filter, ...] = (
     drop_comments,
     drop_description,
     drop_definitions,
+    drop_endless,
 )
 CHECKS: tuple[Check, ...] = (parses, closes, compiles)
 UNBOUND = "binds"
@@ -186,6 +188,7 @@ REASONS = {
     "drop_comments": "is only a comment, or contains a new hole",
     "drop_description": "is only a description, without code",
     "drop_definitions": "only defines what nothing uses",
+    "drop_endless": "only calls its own function again",
     "parses": "adds a syntax error",
     "closes": "leaves a string or a bracket open",
     "compiles": "does not compile",
