@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
 import struct
 import sys
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import httpx
 
@@ -40,6 +42,9 @@ UNLIMITED_PATIENCE_S = 3600.0
 """The deadline of a request that has none of its own."""
 
 
+log = logging.getLogger(__name__)
+
+
 class LinkLostError(Exception):
     """The engine has ended or no longer responds; `crashed` is False when it announced its end."""
 
@@ -62,6 +67,18 @@ class SilentError(Exception):
         self.state = state
 
 
+def on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Report an error of an event loop as asyncio does, but not a result that comes too late.
+
+    anyio raises that when its Unix socket becomes readable in the same loop iteration in which its reader is cancelled. Nothing
+    is lost.
+    """
+    if isinstance(context.get("exception"), asyncio.InvalidStateError):
+        log.debug("%s", context.get("message"))
+    else:
+        loop.default_exception_handler(context)
+
+
 class Link:
     """An open lease, the engine's status as sent over the lease, and an HTTP client for requests."""
 
@@ -79,7 +96,10 @@ class Link:
         self._timeouts: set[asyncio.Timeout] = set()
         """Those of the running requests."""
         self._has_ended = False
-        self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        if loop.get_exception_handler() is None:
+            loop.set_exception_handler(on_loop_error)
+        self._opened: asyncio.Future[None] = loop.create_future()
         self._lease = asyncio.ensure_future(self._hold_lease(first_word_s))
 
     @property

@@ -256,7 +256,6 @@ async def run(protocol: RpcProtocol, reader: BinaryIO, writer: BinaryIO, backgro
     A thread reads the input, so that the client's writes never block. `background` runs concurrently until the end.
     """
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(_on_loop_error)
     over = asyncio.Event()
     protocol.ended = over.set
     protocol.set_writer(StreamWriter(writer, over.set))
@@ -283,15 +282,6 @@ async def run(protocol: RpcProtocol, reader: BinaryIO, writer: BinaryIO, backgro
         background_task.cancel()
         await asyncio.gather(background_task, return_exceptions=True)
     return 0 if protocol.was_shut_down else 1
-
-
-def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    # anyio raises this when its Unix socket becomes readable in the same loop iteration in which its reader is cancelled.
-    # Nothing is lost, so log it at debug level only.
-    if isinstance(context.get("exception"), asyncio.InvalidStateError):
-        log.debug("%s", context.get("message"))
-    else:
-        loop.default_exception_handler(context)
 
 
 class Wire:

@@ -326,6 +326,21 @@ def test_a_failed_start_without_a_waiting_request_logs_no_error(folder: Path) ->
     assert complaints == []
 
 
+def test_a_result_that_a_socket_sets_too_late_is_no_error(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def check() -> None:
+        async with connect(options()):
+            loop = asyncio.get_running_loop()
+            cancelled = loop.create_future()
+            cancelled.cancel()
+            loop.call_soon(cancelled.set_result, None)
+            loop.call_soon(int, "nothing")
+            await asyncio.sleep(0)
+
+    asyncio.run(check())
+    errors = [record.exc_info[0] for record in caplog.records if record.name == "asyncio" and record.exc_info]
+    assert errors == [ValueError]
+
+
 def test_a_client_that_was_closed_holds_nothing_and_starts_nothing(folder: Path) -> None:
     async def scenario() -> None:
         stop = gate(folder)
