@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
 from dg_lsp.engine.model import int8
 from dg_lsp.engine.model.fit.geometry import LlamaSizes
-from dg_lsp.engine.model.int8 import LARGEST, Int8Matrix, Quantised, quantised
+from dg_lsp.engine.model.int8 import LARGEST, ZERO, Int8Matrix, Quantised, QuantisedRows, quantised, quantised_rows
 from dg_lsp.engine.model.llama import Inputs, LlamaPasses, matrix
 
 pytestmark = pytest.mark.skipif(not int8.is_supported(), reason="this processor has no instructions for 8-bit products")
@@ -26,15 +30,44 @@ def rows_of(n: int, size: int) -> torch.Tensor:
 @pytest.mark.parametrize("n", ROWS)
 def test_products_are_those_of_the_integers(n: int) -> None:
     weight = quantised(torch.randn(48, 96, generator=torch.Generator().manual_seed(1)))
-    rows = quantised(rows_of(n, 96))
-    exact = rows.values.double() @ weight.values.double().t() * weight.scales.double().t()
+    rows = quantised_rows(rows_of(n, 96))
+    exact = (rows.values.double() - ZERO) @ weight.values.double().t() * weight.scales.double().t()
     torch.testing.assert_close(Int8Matrix(weight).times(rows).double(), exact, rtol=1e-6, atol=1e-6)
 
 
 def test_largest_values_do_not_overflow() -> None:
     full = torch.full((40, 4864), LARGEST, dtype=torch.int8)
-    products = Int8Matrix(Quantised(full, torch.ones(40, 1))).times(Quantised(-full[:3], torch.ones(3, 1)))
-    assert torch.equal(products, torch.full((3, 40), -(LARGEST**2) * 4864.0))
+    for sign in (1, -1):
+        rows = QuantisedRows((sign * full[:3].short() + ZERO).to(torch.uint8), torch.ones(3, 1))
+        products = Int8Matrix(Quantised(full, torch.ones(40, 1))).times(rows)
+        assert torch.equal(products, torch.full((3, 40), sign * LARGEST**2 * 4864.0))
+
+
+def test_inputs_are_rounded_to_the_nearest() -> None:
+    rows = rows_of(30, 96)
+    values, scales = quantised_rows(rows)
+    assert torch.all((values.double().sub(ZERO) * scales - rows).abs() <= scales * 0.5001)
+    assert int(values.min()) >= ZERO - LARGEST
+    assert int(values.max()) <= ZERO + LARGEST
+
+
+@pytest.mark.parametrize("instructions", ["AVX512_CORE_VNNI", "AVX2_VNNI"])
+def test_no_product_takes_the_reference_code(instructions: str) -> None:
+    """On a processor with more instructions, oneDNN behaves as on one that has only these. Its log names each kernel."""
+    lines = [
+        "import torch",
+        "from dg_lsp.engine.model import int8",
+        "matrix = int8.Int8Matrix(int8.quantised(torch.randn(48, 64)))",
+        "for n in (1, 2, 16, 64): matrix.times(int8.quantised_rows(torch.randn(n, 64)))",
+    ]
+    environment = os.environ | {"ONEDNN_MAX_CPU_ISA": instructions, "ONEDNN_VERBOSE": "profile_exec"}
+    log = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)], env=environment, capture_output=True, text=True, check=True
+    ).stdout
+    kernels = [line.split(",") for line in log.splitlines() if ",exec," in line and ",matmul," in line]
+    names = [fields[fields.index("matmul") + 1] for fields in kernels]
+    assert len(names) == 4, log
+    assert all("ref" not in name for name in names), names
 
 
 def test_row_does_not_depend_on_the_rows_beside_it() -> None:
@@ -117,6 +150,7 @@ def test_processors_without_the_instructions_are_recognised(monkeypatch: pytest.
     with monkeypatch.context() as patch:
         patch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
         patch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+        patch.setattr(torch.cpu, "get_capabilities", dict)
         assert not int8.is_supported()
     int8.is_supported.cache_clear()
     with monkeypatch.context() as patch:  # a torch whose operations compute something else

@@ -4,8 +4,10 @@ Weights have one scale per output channel, and inputs one scale per row. A scale
 quantisation, is useless here: some inputs are a thousand times larger than the others, and one such row would round all
 others to zero. The integer products are exact, so a row's result does not depend on the rows beside it.
 
-oneDNN multiplies with VNNI or AMX instructions, from weights in its own layout. The operations of torch for that are not
-public, so `is_supported` checks them before they are used.
+oneDNN multiplies with VNNI or AMX instructions, from weights in its own layout. VNNI multiplies unsigned inputs by signed
+weights, so the inputs are stored with 128 added. For signed inputs, oneDNN has kernels with AMX only, and elsewhere its
+reference code, which is a thousand times slower. The operations of torch are not public, so `is_supported` checks them
+before they are used.
 
 Shapes: N rows, I inputs, O outputs.
 """
@@ -22,11 +24,12 @@ from torch import Tensor
 from dg_lsp.engine.model.products import X86
 
 LARGEST = 127
+ZERO = 128  # the stored value of an input of zero
 LEAST_SCALE = 1e-30  # of a row of zeros, which must not be divided by zero
 
 
 class Quantised(NamedTuple):
-    """A matrix or rows of inputs in 8 bits: `values` [N, I], to multiply by `scales` [N, 1]."""
+    """A weight matrix in 8 bits: `values` [N, I], to multiply by `scales` [N, 1]."""
 
     values: Tensor
     scales: Tensor
@@ -36,16 +39,34 @@ class Quantised(NamedTuple):
         return self.values.float().mul_(self.scales)
 
 
-def quantised(rows: Tensor) -> Quantised:
-    """Return rows [N, I] in 8 bits, with one scale per row."""
-    # `vector_norm` with an infinite order and `aminmax` are ten times slower than these two operations.
-    scales = rows.abs().amax(-1, keepdim=True).mul_(1 / LARGEST).clamp_(min=LEAST_SCALE)
-    return Quantised((rows / scales).round_().to(torch.int8), scales)
+class QuantisedRows(NamedTuple):
+    """Rows of inputs in 8 bits: unsigned `values` [N, I] less `ZERO`, to multiply by `scales` [N, 1]."""
+
+    values: Tensor
+    scales: Tensor
 
 
-def remainders(rows: Tensor, values: Tensor, scales: Tensor) -> Quantised:
+def quantised(weight: Tensor) -> Quantised:
+    """Return a weight matrix [N, I] in 8 bits, with one scale per row."""
+    scales = _scales(weight)
+    return Quantised((weight / scales).round_().to(torch.int8), scales)
+
+
+def quantised_rows(rows: Tensor) -> QuantisedRows:
+    """Return rows of inputs [N, I] in 8 bits, with one scale per row."""
+    scales = _scales(rows)
+    # The conversion drops the fraction. So the half makes it round, without an operation of its own.
+    return QuantisedRows(torch.addcdiv(torch.full((1, 1), ZERO + 0.5), rows, scales).to(torch.uint8), scales)
+
+
+def remainders(rows: Tensor, values: Tensor, scales: Tensor) -> QuantisedRows:
     """Return in 8 bits what rows [N, I] are more than their quantised values times their scales."""
-    return quantised(torch.addcmul(rows, values.float(), scales, value=-1))
+    return quantised_rows(torch.addcmul(rows, values.float().sub_(ZERO), scales, value=-1))
+
+
+def _scales(rows: Tensor) -> Tensor:
+    # `vector_norm` with an infinite order and `aminmax` are ten times slower than these two operations.
+    return rows.abs().amax(-1, keepdim=True).mul_(1 / LARGEST).clamp_(min=LEAST_SCALE)
 
 
 class Int8Matrix:
@@ -57,10 +78,10 @@ class Int8Matrix:
         self._zeros = torch.zeros(len(self._scales), dtype=torch.long)
         self._weight: Tensor = torch.ops.onednn.qlinear_prepack(weight.values.contiguous(), None)
 
-    def times(self, rows: Quantised) -> Tensor:
+    def times(self, rows: QuantisedRows) -> Tensor:
         """Return the products [N, O] of quantised rows [N, I], in 32 bits, before they are multiplied by the rows' scales."""
         result: Tensor = torch.ops.onednn.qlinear_pointwise(
-            rows.values, 1.0, 0, self._weight, self._scales, self._zeros, None, 1.0, 0, torch.float32, "none", [], ""
+            rows.values, 1.0, ZERO, self._weight, self._scales, self._zeros, None, 1.0, 0, torch.float32, "none", [], ""
         )
         return result
 
@@ -75,13 +96,15 @@ def is_supported() -> bool:
     if platform.machine().lower() not in X86 or not torch._C._has_mkldnn:
         return False
     # Without these instructions, oneDNN adds pairs of products in 16 bits, where they overflow.
-    if not (torch.cpu._is_vnni_supported() or torch.cpu._is_amx_tile_supported()):
+    if not (
+        torch.cpu._is_vnni_supported() or torch.cpu._is_amx_tile_supported() or torch.cpu.get_capabilities().get("avx_vnni")
+    ):
         return False
     values = torch.full((32, 64), LARGEST, dtype=torch.int8)
     values[::2, ::3] = -LARGEST
-    inputs, weight = Quantised(values[:3], torch.ones(3, 1)), Quantised(values, torch.ones(32, 1))
+    rows = QuantisedRows((values[:3].short() + ZERO).to(torch.uint8), torch.ones(3, 1))
     try:
-        products = Int8Matrix(weight).times(inputs)
+        products = Int8Matrix(Quantised(values, torch.ones(32, 1))).times(rows)
     except (AttributeError, RuntimeError, TypeError):
         return False
-    return torch.equal(products, inputs.values.float() @ values.float().t())
+    return torch.equal(products, values[:3].float() @ values.float().t())

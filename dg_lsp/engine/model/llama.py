@@ -26,7 +26,7 @@ from dg_lsp.engine.model import int8, products
 from dg_lsp.engine.model.family import KV
 from dg_lsp.engine.model.fit.geometry import PROJECTIONS, LlamaSizes
 from dg_lsp.engine.model.fit.needs import VOCABULARY_SLICE
-from dg_lsp.engine.model.int8 import Int8Matrix, Quantised
+from dg_lsp.engine.model.int8 import Int8Matrix, Quantised, QuantisedRows
 from dg_lsp.engine.model.passes import attention_over, widened
 from dg_lsp.engine.model.products import OneDnnMatrix, with_rows
 
@@ -61,7 +61,7 @@ class Inputs:
     def __init__(self, rows: Tensor, factors: Tensor | None = None, fine: slice | None = None) -> None:
         self._rows, self._factors, self.fine = rows, factors, fine
         self.n_rows = rows.shape[0]  # `len` of a tensor takes as long as a small operation
-        self._quantised: Quantised | None = None
+        self._quantised: QuantisedRows | None = None
 
     @property
     def rows(self) -> Tensor:
@@ -71,17 +71,17 @@ class Inputs:
         return self._rows
 
     @property
-    def quantised(self) -> Quantised:
+    def quantised(self) -> QuantisedRows:
         """The rows in 8 bits."""
         if self._quantised is None:
-            values, scales = int8.quantised(self._rows)
+            values, scales = int8.quantised_rows(self._rows)
             more = None if self.fine is None else int8.remainders(self._rows[self.fine], values[self.fine], scales[self.fine])
             if self._factors is not None:
                 scales *= self._factors
             if more is not None:
                 more_scales = more.scales if self._factors is None else more.scales * self._factors[self.fine]
                 values, scales = torch.cat([values, more.values]), torch.cat([scales, more_scales])
-            self._quantised = Quantised(values, scales)
+            self._quantised = QuantisedRows(values, scales)
         return self._quantised
 
 
@@ -97,12 +97,12 @@ class JoinedInputs(Inputs):
         return torch.cat([block.rows for block in self._blocks])
 
     @property
-    def quantised(self) -> Quantised:
+    def quantised(self) -> QuantisedRows:
         """The rows in 8 bits, and the remainders of the fine ones."""
         parts = [(block.quantised, block.n_rows) for block in self._blocks]
         values = [part.values[:n] for part, n in parts] + [part.values[n:] for part, n in parts]
         scales = [part.scales[:n] for part, n in parts] + [part.scales[n:] for part, n in parts]
-        return Quantised(torch.cat(values), torch.cat(scales))
+        return QuantisedRows(torch.cat(values), torch.cat(scales))
 
 
 class WideMatrix:
