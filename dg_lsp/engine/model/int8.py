@@ -25,6 +25,7 @@ from dg_lsp.engine.model.products import X86
 
 LARGEST = 127
 ZERO = 128  # the stored value of an input of zero
+_OFFSET = torch.tensor(-ZERO, dtype=torch.int8)
 LEAST_SCALE = 1e-30  # of a row of zeros, which must not be divided by zero
 
 
@@ -55,8 +56,8 @@ def quantised(weight: Tensor) -> Quantised:
 def quantised_rows(rows: Tensor) -> QuantisedRows:
     """Return rows of inputs [N, I] in 8 bits, with one scale per row."""
     scales = _scales(rows)
-    # The conversion drops the fraction. So the half makes it round, without an operation of its own.
-    return QuantisedRows(torch.addcdiv(torch.full((1, 1), ZERO + 0.5), rows, scales).to(torch.uint8), scales)
+    # The fastest of several ways: torch converts to unsigned numbers one by one. The sum is taken modulo 256.
+    return QuantisedRows((rows / scales).round_().to(torch.int8).add_(_OFFSET).view(torch.uint8), scales)
 
 
 def remainders(rows: Tensor, values: Tensor, scales: Tensor) -> QuantisedRows:
