@@ -116,3 +116,29 @@ def test_a_model_that_is_asked_for_in_32_bits_is_not_multiplied_in_16(trained_la
     unasked = loading.load_model(str(trained_layout), device="cpu", threads=1)
     assert isinstance(unasked.passes, PackedPasses)
     assert unasked.passes.kind == products.best_kind()
+
+
+@pytest.mark.parametrize("n_rows", [1, 2])
+@pytest.mark.parametrize("n_tokens", [1, 7, 16, 40])
+@pytest.mark.parametrize("n_past", [0, 30])
+@pytest.mark.parametrize("causal", [True, False])
+def test_attention_in_blocks_equals_torchs_own(n_rows: int, n_tokens: int, n_past: int, causal: bool) -> None:
+    generator, n_keys, groups = torch.Generator().manual_seed(n_tokens), n_past + n_tokens, 3
+    queries = torch.randn(n_rows, n_tokens, 2 * groups, 32, generator=generator)
+    keys, values = (torch.randn(n_rows, 2, n_keys, 32, generator=generator).bfloat16() for _ in range(2))
+    visible = torch.rand(n_rows, 1, n_tokens, n_keys, generator=generator) < 0.7
+    visible[..., 0] = True
+    if causal:
+        visible = torch.ones(n_tokens, n_keys, dtype=torch.bool).tril(n_past)[None, None].expand(n_rows, 1, -1, -1)
+    added = torch.zeros(visible.shape).masked_fill(~visible, -torch.inf).repeat_interleave(groups, 2)
+    before = torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined]
+    blocks = products.attention_in_blocks(queries, keys, values, 0.2, None if causal else added, causal=causal)
+    exact = F.scaled_dot_product_attention(
+        queries.transpose(1, 2).double(),
+        keys.double().repeat_interleave(groups, 1),
+        values.double().repeat_interleave(groups, 1),
+        attn_mask=visible,
+        scale=0.2,
+    ).transpose(1, 2)
+    assert float((blocks - exact).norm() / exact.norm()) < 0.01
+    assert torch.backends.mkldnn.matmul.fp32_precision == before  # type: ignore[attr-defined]

@@ -33,6 +33,7 @@ from dg_lsp.engine.model.products import OneDnnMatrix, with_rows
 Weight = Tensor | Quantised
 # The most queries times groups of one attention: from 768 on, torch's kernel takes blocks that do not fit the cache.
 FOLDED = 480
+FEW = 4  # tokens whose attention torch's kernel computes as fast as `attention_in_blocks`
 BLOCK = 64  # rows of the feed-forward that are gated and quantised at once; the fastest of 16, 32, 64, 128 and 256
 FUSED = ("qkv", "o", "gu", "d")  # the letters of the projections in each of a layer's fused matrices
 
@@ -341,6 +342,7 @@ class LlamaPasses:
             self._norm = _norm_of(weights["model.norm.weight"], sizes)
             self._least = torch.tensor((sizes.eps * sizes.hidden) ** 0.5, device=self._device)
         self.kv_dtype = _kv_dtype(table)
+        self._in_blocks = self.kv_dtype is torch.bfloat16 and self._device.type == "cpu" and products.are_blocks_faster()
         self._rotations = torch.empty(0)
 
     @property
@@ -369,11 +371,12 @@ class LlamaPasses:
         n_past, n_new = past[0][0].shape[2] if past else 0, ids.shape[1]
         positions = torch.arange(n_past, n_past + n_new, device=ids.device)
         mask = None
-        if n_past and n_new > 1:
+        causal = n_new > 1 and (n_past == 0 or (self._in_blocks and n_new > FEW))
+        if n_new > 1 and not causal:
             mask = torch.arange(n_past + n_new, device=ids.device)[None] <= positions[:, None]
             mask = mask[None, None]
         with torch.no_grad():
-            return self._pass(ids, positions[None], past, mask, causal=n_past == 0 and n_new > 1)
+            return self._pass(ids, positions[None], past, mask, causal=causal)
 
     def extend(
         self, ids: Tensor, positions: Tensor, kv: KV, mask: Tensor, key_positions: Tensor, *, adapted: bool = False
@@ -464,7 +467,9 @@ class LlamaPasses:
         if hints is not None:
             hidden = hidden + hints
         rotation = self._rotation(positions, rows)
-        added = _additive(mask, sizes.groups, self.kv_dtype)
+        # Blocks add the mask to scores in 32 bits.
+        in_blocks = self._in_blocks and length > FEW
+        added = _additive(mask, sizes.groups, torch.float32 if in_blocks else self.kv_dtype)
         # A text's first token has inputs that are a thousand times larger than the rest of its row, in a few places that are
         # the same for all texts. Every other token attends to it.
         fine = slice(None, None, length) if past is None else None
@@ -485,14 +490,18 @@ class LlamaPasses:
 
     def _attention(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, *, causal: bool) -> Tensor:
         """Return the attention of queries [R, T, heads, D] over keys and values [R, kv heads, L, D]: [N, heads * D]."""
-        (rows, length), scaling = queries.shape[:2], self.sizes.head_dim**-0.5
-        most = FOLDED // self.sizes.groups
+        (rows, length), scaling, groups = queries.shape[:2], self.sizes.head_dim**-0.5, self.sizes.groups
+        if self._in_blocks and length > FEW:
+            mixed = products.attention_in_blocks(queries, keys, values, scaling, mask, causal=causal)
+            return mixed.reshape(rows * length, -1)
+        queries = queries.to(keys.dtype)
+        most = FOLDED // groups
         if causal or length <= most:
             mixed = attention_over(queries, keys, values, mask, scaling, causal=causal)
         else:
             parts = []
             for start in range(0, length, most):
-                own = None if mask is None else mask[:, :, start * self.sizes.groups : (start + most) * self.sizes.groups]
+                own = None if mask is None else mask[:, :, start * groups : (start + most) * groups]
                 parts.append(attention_over(queries[:, start : start + most], keys, values, own, scaling, causal=False))
             mixed = torch.cat(parts, 1)
         return mixed.reshape(rows * length, -1).float()
@@ -508,7 +517,7 @@ class LlamaPasses:
         shape = (rows, length, -1, sizes.head_dim)
         queries = rotated[:, : sizes.heads].reshape(shape)
         keys, values = rotated[:, sizes.heads :].view(shape), heads[:, n_rotated:].view(shape)
-        return queries.to(self.kv_dtype), keys.transpose(1, 2), values.transpose(1, 2)
+        return queries, keys.transpose(1, 2), values.transpose(1, 2)
 
     def _with_past(
         self, keys: Tensor, values: Tensor, past: tuple[Tensor, Tensor] | None, *, with_room: bool

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import functools
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal, Protocol
 
 import torch
@@ -33,6 +35,7 @@ X86 = ("x86_64", "amd64")
 BLOCK = 128  # queries whose scores are in memory at once; the fastest of 64, 96, 128 and 192
 KEYS = 64  # the number of keys is rounded up to a multiple of this
 MIN_SCORES = 128  # with fewer queries times heads, torch's own attention is as fast
+QUERIES = 48  # of a block of `attention_in_blocks`, for each head of the keys; the fastest of 24, 48, 96 and 192
 
 
 class Matrix(Protocol):
@@ -144,6 +147,55 @@ def causal_attention(queries: Tensor, keys: Tensor, values: Tensor, scaling: flo
         scores[..., start:] += bias[:n_own, :, :n_own]
         mixed.append(_product(scores.softmax(-1).view(-1, end), values[:end].t().contiguous()))
     return torch.cat(mixed).view(n_tokens, n_heads, size)
+
+
+def are_blocks_faster() -> bool:
+    """Return whether `attention_in_blocks` is faster here than torch's own attention, which needs AMX in 16 bits."""
+    return best_kind() == "onednn-bf16" and not torch.cpu._is_amx_tile_supported()
+
+
+def attention_in_blocks(
+    queries: Tensor, keys: Tensor, values: Tensor, scaling: float, mask: Tensor | None, *, causal: bool
+) -> Tensor:
+    """Return the attention of queries [R, T, heads, D] in 32 bits over 16-bit keys and values [R, kv heads, L, D].
+
+    The result is [R, T, heads, D] in 32 bits. If `causal`, the last T keys are the queries' own, and no query sees a later
+    one. Else `mask` [R or 1, 1, T * heads / kv heads, L] is added to the scores. The scores of a block of queries stay in the
+    processor's cache. They are sums in 32 bits, of products in 16 bits.
+    """
+    (rows, length, _, size), (_, n_kv, n_keys, _) = queries.shape, keys.shape
+    folded = queries.view(rows, length, n_kv, -1, size).transpose(1, 2).reshape(rows * n_kv, -1, size) * scaling
+    groups = folded.shape[1] // length
+    wide_keys, narrow = keys.flatten(0, 1).float().transpose(1, 2), values.flatten(0, 1)
+    step = max(1, QUERIES // groups)
+    if causal:
+        later = torch.ones(step, step, dtype=torch.bool).triu_(1).repeat_interleave(groups, 0)
+        bias = torch.zeros(later.shape).masked_fill_(later, -torch.inf)
+    blocks = []
+    with _products_in_16_bits():
+        for start in range(0, length, step):
+            end = min(start + step, length)
+            seen, own = n_keys - length + end if causal else n_keys, slice(start * groups, end * groups)
+            scores = torch.bmm(folded[:, own], wide_keys[:, :, :seen])
+            if causal:
+                scores[:, :, seen - (end - start) :] += bias[: (end - start) * groups, : end - start]
+            elif mask is not None:
+                scores.view(rows, n_kv, -1, n_keys).add_(mask[:, :, own])
+            blocks.append(torch.bmm(scores.softmax(-1).to(narrow.dtype), narrow[:, :seen]))
+    mixed = torch.cat(blocks, 1).view(rows, n_kv, length, groups, size)
+    return mixed.transpose(1, 2).reshape(rows, length, -1, size).float()
+
+
+@contextmanager
+def _products_in_16_bits() -> Iterator[None]:
+    """Let torch multiply 32-bit matrices in 16 bits, and sum in 32."""
+    settings: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before = settings.fp32_precision
+    settings.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        settings.fp32_precision = before
 
 
 def with_rows(tokens: Tensor, n_rows: int) -> Tensor:
