@@ -35,6 +35,7 @@ Weight = Tensor | Quantised
 FOLDED = 480
 FEW = 4  # tokens whose attention torch's kernel computes as fast as `attention_in_blocks`
 BLOCK = 64  # rows of the feed-forward that are gated and quantised at once; the fastest of 16, 32, 64, 128 and 256
+ALL = slice(None)  # rows
 FUSED = ("qkv", "o", "gu", "d")  # the letters of the projections in each of a layer's fused matrices
 
 
@@ -76,14 +77,21 @@ class Inputs:
         """The rows in 8 bits."""
         if self._quantised is None:
             values, scales = int8.quantised_rows(self._rows)
-            more = None if self.fine is None else int8.remainders(self._rows[self.fine], values[self.fine], scales[self.fine])
+            if self.fine is not None:
+                more = int8.remainders(*(_of(one, self.fine) for one in (self._rows, values, scales)))
+                if self._factors is not None:
+                    more.scales.mul_(_of(self._factors, self.fine))
             if self._factors is not None:
-                scales *= self._factors
-            if more is not None:
-                more_scales = more.scales if self._factors is None else more.scales * self._factors[self.fine]
-                values, scales = torch.cat([values, more.values]), torch.cat([scales, more_scales])
+                scales.mul_(self._factors)
+            if self.fine is not None:
+                values, scales = torch.cat([values, more.values]), torch.cat([scales, more.scales])
             self._quantised = QuantisedRows(values, scales)
         return self._quantised
+
+
+def _of(rows: Tensor, some: slice) -> Tensor:
+    """Return some rows. An index that takes all of them is a small operation too."""
+    return rows if some == ALL else rows[some]
 
 
 class JoinedInputs(Inputs):
@@ -139,7 +147,7 @@ class ByRow:
         if inputs.fine is not None:
             result.mul_(rows.scales)
             whole, remainders = result[: inputs.n_rows], result[inputs.n_rows :]
-            whole[inputs.fine] += remainders
+            _of(whole, inputs.fine).add_(remainders)
             return whole if more is None else whole + more
         return result.mul_(rows.scales) if more is None else torch.addcmul(more, result, rows.scales)
 
@@ -476,7 +484,7 @@ class LlamaPasses:
         kv: KV = []
         for index, layer in enumerate(self.layers):
             # In 16 bits, because rounding these inputs costs more in nats than the rest, and their products are the smallest.
-            normed = self._normed(hidden, layer.before_attention, slice(None))
+            normed = self._normed(hidden, layer.before_attention, ALL)
             heads = layer.queries_keys_values.times(normed, adapted=adapted)
             queries, keys, values = self._split(heads, rotation, rows, length)
             before = past[index] if past else None
@@ -508,16 +516,12 @@ class LlamaPasses:
 
     def _split(self, heads: Tensor, rotation: Tensor, rows: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return rotated queries [R, T, heads, D] and keys, and values, each [R, kv heads, T, D]."""
-        sizes = self.sizes
-        n_tokens = rows * length
-        heads = heads.view(n_tokens, -1, sizes.head_dim)
-        n_rotated = sizes.heads + sizes.kv_heads
-        pairs = heads[:, :n_rotated].view(n_tokens, n_rotated, -1, 2)
-        rotated = torch.view_as_real(torch.view_as_complex(pairs) * rotation).flatten(-2)
+        sizes, n_rotated = self.sizes, self.sizes.heads + self.sizes.kv_heads
         shape = (rows, length, -1, sizes.head_dim)
-        queries = rotated[:, : sizes.heads].reshape(shape)
-        keys, values = rotated[:, sizes.heads :].view(shape), heads[:, n_rotated:].view(shape)
-        return queries, keys.transpose(1, 2), values.transpose(1, 2)
+        turning, values = heads.split([n_rotated * sizes.head_dim, sizes.kv_heads * sizes.head_dim], 1)
+        pairs = torch.view_as_complex(turning.view(rows * length, n_rotated, -1, 2)) * rotation
+        queries, keys = torch.view_as_real(pairs).view(shape).split([sizes.heads, sizes.kv_heads], 2)
+        return queries, keys.transpose(1, 2), values.view(shape).transpose(1, 2)
 
     def _with_past(
         self, keys: Tensor, values: Tensor, past: tuple[Tensor, Tensor] | None, *, with_room: bool
