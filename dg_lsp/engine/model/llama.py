@@ -518,9 +518,9 @@ class LlamaPasses:
         """Return rotated queries [R, T, heads, D] and keys, and values, each [R, kv heads, T, D]."""
         sizes, n_rotated = self.sizes, self.sizes.heads + self.sizes.kv_heads
         shape = (rows, length, -1, sizes.head_dim)
-        turning, values = heads.split([n_rotated * sizes.head_dim, sizes.kv_heads * sizes.head_dim], 1)
+        turning, values = torch.split(heads, [n_rotated * sizes.head_dim, sizes.kv_heads * sizes.head_dim], 1)
         pairs = torch.view_as_complex(turning.view(rows * length, n_rotated, -1, 2)) * rotation
-        queries, keys = torch.view_as_real(pairs).view(shape).split([sizes.heads, sizes.kv_heads], 2)
+        queries, keys = torch.split(torch.view_as_real(pairs).view(shape), [sizes.heads, sizes.kv_heads], 2)
         return queries, keys.transpose(1, 2), values.view(shape).transpose(1, 2)
 
     def _with_past(
