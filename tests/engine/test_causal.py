@@ -12,6 +12,7 @@ import torch
 from dg_lsp.engine.decode.file_model import FileModel
 from dg_lsp.engine.decode.propose import causal
 from dg_lsp.engine.decode.propose.causal import CausalDraft
+from dg_lsp.engine.model import tree as trees
 from dg_lsp.engine.model.packed import PackedPasses
 from dg_lsp.engine.model.passes import Passes, crop, widen
 from dg_lsp.engine.model.tree import ROOT, SCORED, Tree
@@ -140,9 +141,10 @@ def test_log_probabilities_equal_one_pass_over_the_whole_draft(passes: Passes, f
 
 
 @torch.no_grad()
-def test_a_tree_grows_its_buffer(passes: Passes) -> None:
+def test_a_tree_grows_its_buffer(passes: Passes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trees, "ROOM", 1)
     kv = passes.encode(torch.tensor([PREFIX]))[1]
-    tree = Tree(passes, kv, PREFIX[-1], room=1)
+    tree = Tree(passes, kv, PREFIX[-1])
     [[parent]] = tree.grow([(ROOT, [30])])
     [[left], [right]] = tree.grow([(parent, [31]), (parent, [50])])
     [[left_leaf], [right_leaf]] = tree.grow([(left, [32]), (right, [33])])
