@@ -146,8 +146,8 @@ def model_files(folder: Path) -> Finding:
     if absent:
         advice = "Reinstall dg-lsp, or choose another model with --model."
         return Finding("embedded model", f"{', '.join(absent)} missing in {folder}", advice)
-    size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
-    return Finding("embedded model", f"{size / 1e6:.1f} MB in {folder}")
+    n_bytes = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+    return Finding("embedded model", f"{size(n_bytes)} in {folder}")
 
 
 def configuration(root: Path, problems: tuple[str, ...]) -> Finding:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from lsprotocol import types as lsp
 from pygls.exceptions import JsonRpcException
 
+from dg_lsp.core.wording import size
 from dg_lsp.wire import laptop
 from dg_lsp.wire.entry import PULL_COMMAND
 from dg_lsp.wire.laptop import LaptopModel
@@ -51,7 +52,7 @@ async def offer(server: DgLanguageServer) -> None:
     if not await asyncio.to_thread(write_choice, _later()):
         return
     question = (
-        f"dg-lsp: download the model {model.name} ({model.n_bytes / 1e6:.0f} MB, once)? It gives {model.gives}. It runs on "
+        f"dg-lsp: download the model {model.name} ({size(model.n_bytes)}, once)? It gives {model.gives}. It runs on "
         "this machine only. Until it is there, the small model that came with dg-lsp makes the suggestions."
     )
     actions = [lsp.MessageActionItem(title) for title in (DOWNLOAD, LATER, NEVER)]

@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from dg_lsp.engine.model.fit import size
+from dg_lsp.core.wording import size
 from dg_lsp.wire import completions, config, laptop, model_names
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.laptop import LaptopModel
