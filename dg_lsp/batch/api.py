@@ -30,7 +30,6 @@ from dg_lsp.infill import client, config
 from dg_lsp.infill.config import Guarded, Privacy
 from dg_lsp.infill.life import Loading, Starting, State
 from dg_lsp.infill.port import Engine, EngineError
-from dg_lsp.wire.entry import ENGINE_COMMAND
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.privacy import LOCAL_ONLY
 
@@ -190,7 +189,7 @@ def resident(
                 on_progress(message)
 
     configured = config.load_config(config.workspace_of(spec.root))
-    options = config.connect_options(configured, command=ENGINE_COMMAND, model=model, interactive=False)
+    options = config.connect_options(configured, model=model, interactive=False)
     return client.connect(options, on_state=on_state, on_message=on_message)
 
 

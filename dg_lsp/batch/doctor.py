@@ -26,7 +26,6 @@ from dg_lsp.core.wording import counted, size
 from dg_lsp.wire import build, completions, config, discovery, model_names
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.discovery import DiscoveryError
-from dg_lsp.wire.entry import ENGINE_COMMAND
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.fields import Fields, WireError
 from dg_lsp.wire.settings import DEFAULTS
@@ -231,7 +230,7 @@ def _sampled(configured: Config, model: str) -> Iterator[Finding]:
     from dg_lsp.infill.port import EngineError
 
     try:
-        result = asyncio.run(sample.take(connect_options(configured, command=ENGINE_COMMAND, model=model)))
+        result = asyncio.run(sample.take(connect_options(configured, model=model)))
     except EngineError as error:
         yield Finding("model", f"{model} does not respond", f"{_ended(error)} More is in the engine's log: dg-lsp engine logs")
         return

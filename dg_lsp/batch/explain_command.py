@@ -14,7 +14,6 @@ import typer
 
 from dg_lsp.batch.commands import is_colourful, print_bytes, print_message, print_painted
 from dg_lsp.wire import completions
-from dg_lsp.wire.entry import ENGINE_COMMAND
 
 if TYPE_CHECKING:
     from dg_lsp.batch.explain import Trace
@@ -64,7 +63,7 @@ def explain(
         if not as_json:
             print_bytes(explain.picture(file_plan, request, chars))
         if fill:
-            joining = config.connect_options(configuration, command=ENGINE_COMMAND, model=model)
+            joining = config.connect_options(configuration, model=model)
             trace = asyncio.run(_traced(request, joining, is_drawn=not as_json))
         if as_json:
             typer.echo(json.dumps(explain.report(file_plan, request, trace, sources), indent=2))

@@ -25,8 +25,7 @@ from dg_lsp.engine.model.pull import commands as pull_commands
 from dg_lsp.engine.serve import status_lines
 from dg_lsp.wire import PROTOCOL_MAX, PROTOCOL_MIN, build, completions, config, discovery, laptop, model_names
 from dg_lsp.wire.command_group import command_group
-from dg_lsp.wire.discovery import DiscoveryError, EngineFiles, EngineId, EngineSettings, State
-from dg_lsp.wire.entry import ENGINE_COMMAND
+from dg_lsp.wire.discovery import ENGINE_COMMAND, DiscoveryError, EngineFiles, EngineId, EngineSettings, State
 from dg_lsp.wire.fields import WireError
 from dg_lsp.wire.inspection import EngineReport, inspect_engine, request
 from dg_lsp.wire.progress_line import Progress

@@ -22,7 +22,6 @@ from dg_lsp.infill.file_context import ContextReader
 from dg_lsp.infill.fill import Fill, FillResult, Task, fill, fills_of
 from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.infill.port import Engine, EngineError
-from dg_lsp.wire.entry import ENGINE_COMMAND
 
 KINDS = ("bodies", "markers")
 
@@ -149,7 +148,7 @@ async def connect(
     if engine is not None:
         yield session_with(engine)
         return
-    options = config.connect_options(configured, command=ENGINE_COMMAND, model=model, interactive=False)
+    options = config.connect_options(configured, model=model, interactive=False)
     async with client.connect(options) as resident:
         is_remote = config.is_remote(options.model)
         guarded = Guarded(resident, config.privacy([Path.cwd()])) if is_remote else resident

@@ -14,6 +14,7 @@ from dg_lsp.infill.client import ConnectOptions
 from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.wire import model_names
 from dg_lsp.wire.config import NO_PASSWORD, Config, ConfigError, check_model, load_config, private_names, read, workspace_of
+from dg_lsp.wire.discovery import ENGINE_COMMAND
 from dg_lsp.wire.model_names import is_remote
 from dg_lsp.wire.privacy import LOCAL_ONLY, LocalOnlyError, shown, stays_local
 
@@ -72,7 +73,9 @@ def refusal(name: str) -> str:
     return f"{name} {LOCAL_ONLY}"
 
 
-def connect_options(config: Config, *, command: tuple[str, ...], model: str = "", interactive: bool = True) -> ConnectOptions:
+def connect_options(
+    config: Config, *, model: str = "", interactive: bool = True, command: tuple[str, ...] = ENGINE_COMMAND
+) -> ConnectOptions:
     """Return the options to connect to the configured engine; `model` replaces the configured model.
 
     Raises EngineError for a model URL with a password, because other processes could read it.

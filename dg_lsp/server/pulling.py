@@ -12,6 +12,7 @@ import contextlib
 import datetime
 import json
 import logging
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,6 @@ from pygls.exceptions import JsonRpcException
 
 from dg_lsp.core.wording import size
 from dg_lsp.wire import laptop
-from dg_lsp.wire.entry import PULL_COMMAND
 from dg_lsp.wire.laptop import LaptopModel
 from dg_lsp.wire.settings import AUTO, EMBEDDED
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from dg_lsp.server.app import DgLanguageServer
 
 log = logging.getLogger(__name__)
+
+PULL_COMMAND = (sys.executable, "-m", "dg_lsp.engine.commands", "pull")
 
 DOWNLOAD, LATER, NEVER = "Download", "Not now", "Never"
 LATER_DAYS = 7

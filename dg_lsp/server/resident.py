@@ -20,7 +20,6 @@ from dg_lsp.infill import life
 from dg_lsp.infill.life import Absent, Failed, Loading, Lost, Ready, Starting, State
 from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.server.settings import Settings
-from dg_lsp.wire.entry import ENGINE_COMMAND
 from dg_lsp.wire.model_names import is_remote
 
 if TYPE_CHECKING:
@@ -272,7 +271,7 @@ async def resident(settings: Settings, listener: Listener) -> Warm:
 def _options(settings: Settings) -> tuple[Any, Any]:
     """Return the client module and the options to connect: the editor's settings over those of the user's files."""
     client, config = (importlib.import_module(f"dg_lsp.infill.{name}") for name in ("client", "config"))
-    configured = config.connect_options(config.read()[0], command=ENGINE_COMMAND, model=settings.model)
+    configured = config.connect_options(config.read()[0], model=settings.model)
     from_editor = {
         "dtype": settings.dtype,
         "device": settings.device,

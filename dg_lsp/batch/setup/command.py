@@ -20,7 +20,6 @@ import typer
 from dg_lsp.batch.commands import ask, can_ask, print_message
 from dg_lsp.wire import completions, config, laptop, model_names
 from dg_lsp.wire.command_group import command_group
-from dg_lsp.wire.entry import ENGINE_COMMAND
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.visible import visible, visible_line
 
@@ -179,7 +178,7 @@ def _with_speeds(choices: Sequence[Offer]) -> tuple[Offer, ...]:
     for number, offer in enumerate(choices):
         if offer.is_ready and offer.where == HERE:
             print_message(f"measuring {offer.model}")
-            options = connect_options(configured, command=ENGINE_COMMAND, model=offer.model)
+            options = connect_options(configured, model=offer.model)
             try:
                 # An engine that is not chosen ends soon.
                 line_ms, block_ms = asyncio.run(sample.measure(replace(options, exit_after_s=MEASURED_LINGER_S)))
@@ -286,7 +285,7 @@ def _try_model(model: str, *, quiet: bool) -> Trial:
         typer.echo(visible_line(f"Testing {model}; the first load of a model takes a while."))
     configured = config.read(None)[0]
     try:
-        return asyncio.run(sample.trial(connect_options(configured, command=ENGINE_COMMAND, model=model)))
+        return asyncio.run(sample.trial(connect_options(configured, model=model)))
     except EngineError as error:
         return sample.Trial(problem=str(error))
 
