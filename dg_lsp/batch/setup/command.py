@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dg_lsp.batch.commands import ask, can_ask, print_message
-from dg_lsp.wire import completions, config, laptop, model_names
+from dg_lsp.wire import completions, config, laptop, model_names, progress
 from dg_lsp.wire.command_group import command_group
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.visible import visible, visible_line
@@ -209,12 +209,12 @@ def _install_if_missing(chosen: str, *, may_ask: bool) -> None:
 
 def _pull_if_missing(chosen: str, *, quiet: bool) -> None:
     """Pull a chosen laptop model that is not there; raise _SetupError if it can't be had."""
-    from dg_lsp.engine.model.pull.commands import PullFailedError, bar, pull_first
+    from dg_lsp.engine.model.pull.commands import PullFailedError, pull_first
 
     model = laptop.by_name(chosen)
     if model is not None and not model.is_pulled:
         try:
-            with contextlib.nullcontext(lambda _text, _share: None) if quiet else bar() as show:
+            with contextlib.nullcontext(lambda _text, _share: None) if quiet else progress.shares() as show:
                 pull_first((model,), show)
         except PullFailedError as error:
             raise _SetupError(str(error)) from error
