@@ -23,11 +23,12 @@ import typer
 from dg_lsp.core.wording import counted
 from dg_lsp.engine.model.pull import commands as pull_commands
 from dg_lsp.engine.serve import status_lines
-from dg_lsp.wire import PROTOCOL_MAX, PROTOCOL_MIN, build, completions, config, discovery, laptop, model_names, progress
+from dg_lsp.wire import build, completions, config, discovery, laptop, model_names, progress
 from dg_lsp.wire.command_group import command_group
 from dg_lsp.wire.discovery import ENGINE_COMMAND, DiscoveryError, EngineFiles, EngineId, EngineSettings, State
 from dg_lsp.wire.fields import WireError
 from dg_lsp.wire.inspection import EngineReport, inspect_engine, request
+from dg_lsp.wire.messages import PROTOCOL_MAX, PROTOCOL_MIN
 from dg_lsp.wire.settings import DEFAULTS, MAX_S
 from dg_lsp.wire.visible import visible_line, visible_message, with_log
 
