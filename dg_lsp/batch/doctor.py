@@ -226,7 +226,7 @@ def _running(report: EngineReport) -> str:
 def _sampled(configured: Config, model: str) -> Iterator[Finding]:
     """Yield the engine's description of the model, its memory, and two sample fills."""
     from dg_lsp.batch import sample
-    from dg_lsp.infill.config import connect_options
+    from dg_lsp.infill.client import connect_options
     from dg_lsp.infill.port import EngineError
 
     try:

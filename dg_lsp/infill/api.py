@@ -20,12 +20,14 @@ from dg_lsp.core import holes, languages
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Budget, Document, Hole, Snippet, Span
-from dg_lsp.infill import client, config, workspace
-from dg_lsp.infill.config import ConfigError, Guarded
+from dg_lsp.infill import client, workspace
 from dg_lsp.infill.file_context import ContextReader
 from dg_lsp.infill.fill import Fill, FillResult, Task, fill, fills_of
+from dg_lsp.infill.guarded import Guarded, privacy_of, refusal
 from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.infill.port import Engine, EngineError
+from dg_lsp.wire import config, model_names
+from dg_lsp.wire.config import ConfigError
 
 KINDS = ("bodies", "markers")
 Result = TypeVar("Result")
@@ -108,9 +110,9 @@ class Session:
         session = self
         if isinstance(self.engine, Guarded):
             # The session's patterns are those of the program's own workspace. Each file has those of its own.
-            privacy = config.privacy([path])
+            privacy = privacy_of([path])
             if privacy.keeps_file(path):
-                raise EngineError(config.refusal(name))
+                raise EngineError(refusal(name))
             session = replace(self, engine=Guarded(self.engine.inner, privacy))
         # Decode bytes, because reading text would change the line endings.
         document = _document(path.read_bytes().decode(), name, "")
@@ -153,10 +155,10 @@ async def connect(
     if engine is not None:
         yield session_with(engine)
         return
-    options = config.connect_options(configured, model=model, interactive=False)
+    options = client.connect_options(configured, model=model, interactive=False)
     async with client.connect(options) as resident:
-        is_remote = config.is_remote(options.model)
-        guarded = Guarded(resident, config.privacy([Path.cwd()])) if is_remote else resident
+        is_remote = model_names.is_remote(options.model)
+        guarded = Guarded(resident, privacy_of([Path.cwd()])) if is_remote else resident
         yield session_with(guarded)
 
 

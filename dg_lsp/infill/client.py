@@ -21,13 +21,14 @@ from dg_lsp.infill import link as links
 from dg_lsp.infill.life import Breaker, Failed, Life, Lost, Ready, Starting, State
 from dg_lsp.infill.link import SILENCE_S, EngineBusyError, Link, LinkLostError, OnDone, OnDraft, SilentError
 from dg_lsp.infill.port import EngineError
-from dg_lsp.wire import build, discovery, messages
-from dg_lsp.wire.discovery import DiscoveryError, EngineFiles, EngineId, EngineSettings
+from dg_lsp.wire import build, discovery, messages, model_names
+from dg_lsp.wire.config import NO_PASSWORD, Config
+from dg_lsp.wire.discovery import ENGINE_COMMAND, DiscoveryError, EngineFiles, EngineId, EngineSettings
 from dg_lsp.wire.messages import Ask
 from dg_lsp.wire.settings import DEFAULTS, EMBEDDED
 from dg_lsp.wire.visible import with_log
 
-__all__ = ["Breaker", "ConnectOptions", "EngineBusyError", "EngineError", "ResidentEngine", "connect"]
+__all__ = ["Breaker", "ConnectOptions", "EngineBusyError", "EngineError", "ResidentEngine", "connect", "connect_options"]
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +80,31 @@ class ConnectOptions:
     def settings(self) -> EngineSettings:
         """The part of the options that is used to start the engine."""
         return EngineSettings(self.threads, self.unload_after_s, self.exit_after_s, self.rows)
+
+
+def connect_options(
+    config: Config, *, model: str = "", interactive: bool = True, command: tuple[str, ...] = ENGINE_COMMAND
+) -> ConnectOptions:
+    """Return the options to connect to the configured engine; `model` replaces the configured model.
+
+    Raises EngineError for a model URL with a password, because other processes could read it.
+    """
+    settings = config.settings
+    model_name = config.model(model)
+    if model_names.has_password(model_name):
+        raise EngineError(f"the model's URL {NO_PASSWORD}")
+    return ConnectOptions(
+        # The engine has its own current folder, so make a relative path absolute here.
+        model=str(model_names.folder_of(model_name) or model_name),
+        dtype=settings.dtype,
+        device=settings.device,
+        threads=settings.threads,
+        unload_after_s=float(settings.unload_after),
+        exit_after_s=float(settings.exit_after),
+        rows=settings.rows,
+        interactive=interactive,
+        command=command,
+    )
 
 
 @contextlib.asynccontextmanager

@@ -14,17 +14,15 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.infill import life
+from dg_lsp.infill.guarded import Guarded, Privacy
 from dg_lsp.infill.life import Absent, Failed, Loading, Lost, Ready, Starting, State
 from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.wire.model_names import is_remote
 from dg_lsp.wire.settings import Settings
-
-if TYPE_CHECKING:
-    from dg_lsp.infill.config import Privacy
 
 log = logging.getLogger(__name__)
 
@@ -173,12 +171,8 @@ class Resident:
         except TimeoutError:
             why = self.condition.message or "it is not ready"
             raise EngineError(f"the engine was not connected within {JOIN_PATIENCE_S / 60:.0f} min: {why}") from None
-        privacy = None
-        if self._is_remote:
-            from dg_lsp.infill.config import Privacy
-
-            privacy = Privacy(self._local_only(uri))
-        return _DocumentEngine(self, warm, f"{uri}#{lane}" if lane else uri, on_draft, privacy)
+        engine = _DocumentEngine(self, warm, f"{uri}#{lane}" if lane else uri, on_draft)
+        return Guarded(engine, Privacy(self._local_only(uri))) if self._is_remote else engine
 
     def note(self, warm: Warm, error: EngineError | None) -> None:
         """Record the outcome of a request: its error, or None. Ignore that of an engine which was replaced."""
@@ -230,19 +224,17 @@ class Resident:
 
 @dataclass(frozen=True, slots=True)
 class _DocumentEngine:
-    """The engine for one document: it keeps private files from a remote model, and reports each request's outcome."""
+    """The engine for one document, which reports each request's outcome."""
 
     resident: Resident
     warm: Warm
     document: str
     on_draft: OnDraft | None
-    privacy: Privacy | None
 
     async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
-        """Return the engine's candidates; raise EngineError, also for a private file."""
-        shown = self.privacy.shown(request) if self.privacy is not None else request
+        """Return the engine's candidates; raise EngineError."""
         try:
-            candidates = await self.warm.fill(shown, document=self.document, on_draft=self.on_draft)
+            candidates = await self.warm.fill(request, document=self.document, on_draft=self.on_draft)
         except EngineError as error:
             self.resident.note(self.warm, error)
             raise
@@ -253,10 +245,11 @@ class _DocumentEngine:
 def resident(settings: Settings, listener: Listener) -> Warm:
     """Return the client of the user's resident engine, which connects when it is first used."""
     # Imported here, because the server answers `initialize` first. `preload` has done it before, in a thread.
-    from dg_lsp.infill import client, config
+    from dg_lsp.infill import client
+    from dg_lsp.wire import config
 
     options = replace(
-        config.connect_options(config.read()[0], model=settings.model),
+        client.connect_options(config.read()[0], model=settings.model),
         dtype=settings.dtype,
         device=settings.device,
         threads=settings.threads,
@@ -268,7 +261,7 @@ def resident(settings: Settings, listener: Listener) -> Warm:
 def preload() -> None:
     """Import the client, for which the editor would wait: a tenth of a second. `resident` reports the errors."""
     with contextlib.suppress(Exception):
-        importlib.import_module("dg_lsp.infill.config")
+        importlib.import_module("dg_lsp.infill.client")
 
 
 def named(name: str) -> Opener:

@@ -171,7 +171,7 @@ def _with_speeds(choices: Sequence[Offer]) -> tuple[Offer, ...]:
     """Return the offers with the measured speed of those that are ready on this machine."""
     from dg_lsp.batch import sample
     from dg_lsp.batch.setup.offers import HERE
-    from dg_lsp.infill.config import connect_options
+    from dg_lsp.infill.client import connect_options
     from dg_lsp.infill.port import EngineError
 
     configured, measured = config.read(None)[0], list(choices)
@@ -278,7 +278,7 @@ def _overruled(chosen: str) -> str:
 def _try_model(model: str, *, quiet: bool) -> Trial:
     """Return the result of a sample fill with the model."""
     from dg_lsp.batch import sample
-    from dg_lsp.infill.config import connect_options
+    from dg_lsp.infill.client import connect_options
     from dg_lsp.infill.port import EngineError
 
     if not quiet:
