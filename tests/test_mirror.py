@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.core import languages
-from dg_lsp.server import methods, settings
+from dg_lsp.server import configuration, methods
+from dg_lsp.wire.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 CODE = ROOT / "editors" / "vscode"
@@ -65,16 +66,16 @@ def test_the_settings_of_the_code_client_are_the_servers() -> None:
         [each["order"] for each in group["properties"].values()] == list(range(len(group["properties"]))) for group in groups
     )
     own = {name for name in properties if name.startswith(("dgLsp.client.", "dgLsp.trace."))}
-    assert {name.removeprefix("dgLsp.") for name in properties if name not in own} == set(settings.KEYS)
+    assert {name.removeprefix("dgLsp.") for name in properties if name not in own} == set(configuration.KEYS)
     defaults = {name.removeprefix("dgLsp."): each["default"] for name, each in properties.items() if name not in own}
-    assert settings.read(defaults, settings.Settings()) == (settings.Settings(), ())
+    assert configuration.read(defaults, Settings()) == (Settings(), ())
 
 
 def test_the_settings_of_the_neovim_plugin_are_the_servers() -> None:
     text = (NVIM / "lua" / "dg_lsp" / "config.lua").read_text("utf-8")
     block = text[text.index("---@class dg_lsp.Settings") : text.index("---@class dg_lsp.Config")]
     field_names = re.findall(r'---@field (?:\["([\w.]+)"\]|(\w+))\?', block)
-    assert [dotted or plain for dotted, plain in field_names] == list(settings.KEYS)
+    assert [dotted or plain for dotted, plain in field_names] == list(configuration.KEYS)
 
 
 def test_the_neovim_plugin_starts_in_every_language_of_the_table() -> None:
@@ -93,7 +94,7 @@ def test_the_messages_and_settings_of_the_emacs_package_are_the_servers() -> Non
     )
     assert len(own_settings) == text.count("(lsp-defcustom ")
     defaults = {name: json.loads(value) for value, name in own_settings}
-    assert settings.read(defaults, settings.Settings()) == (settings.Settings(), ())
+    assert configuration.read(defaults, Settings()) == (Settings(), ())
 
 
 def test_the_code_client_keeps_its_commands_apart_from_the_servers() -> None:

@@ -26,11 +26,11 @@ from dg_lsp.batch.rounds import HoleResult, RunOptions
 from dg_lsp.batch.scratch import ScratchError
 from dg_lsp.batch.select import Selection
 from dg_lsp.core.values import Hole
-from dg_lsp.infill import client, config
-from dg_lsp.infill.config import Guarded, Privacy
+from dg_lsp.infill import client
+from dg_lsp.infill.guarded import Guarded, Privacy, privacy_of
 from dg_lsp.infill.life import Loading, Starting, State
 from dg_lsp.infill.port import Engine, EngineError
-from dg_lsp.wire.entry import ENGINE_COMMAND
+from dg_lsp.wire import config, model_names
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.privacy import LOCAL_ONLY
 
@@ -179,7 +179,7 @@ def resident(
 
     Raises PlanError if a package that a local model needs is not installed: another try would not help.
     """
-    if not config.is_remote(model) and util.find_spec("torch") is None:
+    if not model_names.is_remote(model) and util.find_spec("torch") is None:
         raise PlanError(f"the model {model} needs torch, which is not installed; install it with: {install_command('engine')}")
 
     def on_state(state: State) -> None:
@@ -190,7 +190,7 @@ def resident(
                 on_progress(message)
 
     configured = config.load_config(config.workspace_of(spec.root))
-    options = config.connect_options(configured, command=ENGINE_COMMAND, model=model, interactive=False)
+    options = client.connect_options(configured, model=model, interactive=False)
     return client.connect(options, on_state=on_state, on_message=on_message)
 
 
@@ -230,9 +230,9 @@ def _diff(result: FileResult, root: Path) -> str:
 
 def guarded(model: str, plans: Sequence[FilePlan], connect: Connect) -> tuple[list[FilePlan], list[Skipped], Connect]:
     """Return the plans of files that the model may see, the skipped private files, and a connect function that guards them."""
-    if not config.is_remote(model):
+    if not model_names.is_remote(model):
         return list(plans), [], connect
-    privacy = config.privacy(plan.source.path for plan in plans)
+    privacy = privacy_of(plan.source.path for plan in plans)
     private = {plan.source.path for plan in plans if privacy.keeps_file(plan.source.path)}
     shared = [plan for plan in plans if plan.source.path not in private]
     skipped = [Skipped(plan.source.name, LOCAL_ONLY) for plan in plans if plan.source.path in private]

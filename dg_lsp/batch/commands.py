@@ -257,12 +257,12 @@ async def _infill(
     spec: JobSpec, resume: Path | None, connect: Connect | None, outputs: _Outputs, *, is_interactive: bool
 ) -> int:
     from dg_lsp.batch import api, report, review
-    from dg_lsp.infill import bar
+    from dg_lsp.wire import progress
 
     terminal = review.Terminal(lambda text: _show(text, err=True), _ask_letter, _edit_text)
     front = api.Front(
         print_message,
-        lambda n_holes: bar.on_terminal("filling", n_holes, elsewhere=print_message),
+        lambda n_holes: progress.counts("filling", n_holes, elsewhere=print_message),
         functools.partial(review.review, terminal=terminal) if is_interactive else lambda results: results,
     )
     started = time.perf_counter()

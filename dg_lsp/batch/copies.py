@@ -22,7 +22,7 @@ from dg_lsp.batch.scratch import Copy
 from dg_lsp.batch.verify import ProbeResult
 from dg_lsp.core import values
 from dg_lsp.core.values import Document, Edit, Hole
-from dg_lsp.infill import config
+from dg_lsp.wire import config
 
 
 @dataclass(slots=True)

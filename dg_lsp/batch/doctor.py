@@ -26,7 +26,6 @@ from dg_lsp.core.wording import counted, size
 from dg_lsp.wire import build, completions, config, discovery, model_names
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.discovery import DiscoveryError
-from dg_lsp.wire.entry import ENGINE_COMMAND
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.fields import Fields, WireError
 from dg_lsp.wire.settings import DEFAULTS
@@ -146,8 +145,8 @@ def model_files(folder: Path) -> Finding:
     if absent:
         advice = "Reinstall dg-lsp, or choose another model with --model."
         return Finding("embedded model", f"{', '.join(absent)} missing in {folder}", advice)
-    size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
-    return Finding("embedded model", f"{size / 1e6:.1f} MB in {folder}")
+    n_bytes = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+    return Finding("embedded model", f"{size(n_bytes)} in {folder}")
 
 
 def configuration(root: Path, problems: tuple[str, ...]) -> Finding:
@@ -227,11 +226,11 @@ def _running(report: EngineReport) -> str:
 def _sampled(configured: Config, model: str) -> Iterator[Finding]:
     """Yield the engine's description of the model, its memory, and two sample fills."""
     from dg_lsp.batch import sample
-    from dg_lsp.infill.config import connect_options
+    from dg_lsp.infill.client import connect_options
     from dg_lsp.infill.port import EngineError
 
     try:
-        result = asyncio.run(sample.take(connect_options(configured, command=ENGINE_COMMAND, model=model)))
+        result = asyncio.run(sample.take(connect_options(configured, model=model)))
     except EngineError as error:
         yield Finding("model", f"{model} does not respond", f"{_ended(error)} More is in the engine's log: dg-lsp engine logs")
         return

@@ -11,6 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from dg_lsp.core.wording import size
 from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.fit import machine
 from dg_lsp.engine.model.weights import fetch
@@ -37,8 +38,8 @@ def check_fit(model: str, device: str, dtype: str = "") -> tuple[str, str, dict[
     host = machine.of_device(device)
     stored = "fp8" if "quantization_config" in values else ""
     sizes = {precision: fit.needs(geometry, precision) for precision in fit.PRECISIONS}
-    listed = ", ".join(f"{fit.size(sizes[precision].total)} at {name}" for precision, name in LISTED)
-    free = "unknown" if host.free is None else fit.size(host.free)
+    listed = ", ".join(f"{size(sizes[precision].total)} at {name}" for precision, name in LISTED)
+    free = "unknown" if host.free is None else size(host.free)
     sentence = f"{model} needs {listed}; {free} free on {host.label}"
     facts: dict[str, object] = {
         "free_bytes": host.free,
@@ -56,14 +57,14 @@ def check_fit(model: str, device: str, dtype: str = "") -> tuple[str, str, dict[
 
 
 def _laptop(model: LaptopModel) -> tuple[str, str, dict[str, object]]:
-    sentence = f"{model.name} needs {fit.size(model.memory_bytes)} of memory, in 8 bits"
+    sentence = f"{model.name} needs {size(model.memory_bytes)} of memory, in 8 bits"
     facts: dict[str, object] = {"device": "cpu", "bytes": {"int8": {"total": model.memory_bytes}}, "dtype": "int8"}
     if not model.is_pulled:
         return f"{sentence}, and is not pulled", f"Get it with: dg-lsp engine pull {model.name}", facts
     free = machine.of_device("cpu").free
     if free is not None and free < model.memory_bytes:
         advice = "Close other programs, or choose a smaller model."
-        return f"{sentence}; {fit.size(free)} free", advice, {**facts, "free_bytes": free}
+        return f"{sentence}; {size(free)} free", advice, {**facts, "free_bytes": free}
     return sentence, "", facts
 
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dg_lsp.batch.commands import is_colourful, print_bytes, print_message, print_painted
-from dg_lsp.wire import completions
-from dg_lsp.wire.entry import ENGINE_COMMAND
+from dg_lsp.wire import completions, config, model_names
 
 if TYPE_CHECKING:
     from dg_lsp.batch.explain import Trace
@@ -44,7 +43,7 @@ def explain(
     """
     from dg_lsp.batch import explain, job, plan
     from dg_lsp.batch.rounds import RunOptions
-    from dg_lsp.infill import config
+    from dg_lsp.infill import client, guarded
     from dg_lsp.infill.port import EngineError
 
     try:
@@ -55,16 +54,16 @@ def explain(
         options = RunOptions(configuration.settings.batch_candidates, seed, configuration.settings.batch_deadline)
         context = job.context_source()(file_plan)
         request, sources = explain.request_of(file_plan, context, options), context.sources
-        if config.is_remote(model):
-            privacy = config.privacy([file_plan.source.path])
+        if model_names.is_remote(model):
+            privacy = guarded.privacy_of([file_plan.source.path])
             if privacy.keeps_file(file_plan.source.path):
-                raise EngineError(config.refusal(file_plan.source.name))
+                raise EngineError(guarded.refusal(file_plan.source.name))
             request = privacy.shown(request)
         trace = None
         if not as_json:
             print_bytes(explain.picture(file_plan, request, chars))
         if fill:
-            joining = config.connect_options(configuration, command=ENGINE_COMMAND, model=model)
+            joining = client.connect_options(configuration, model=model)
             trace = asyncio.run(_traced(request, joining, is_drawn=not as_json))
         if as_json:
             typer.echo(json.dumps(explain.report(file_plan, request, trace, sources), indent=2))

@@ -15,7 +15,7 @@ from pathlib import Path
 from dg_lsp.batch.plan import FilePlan, PlanError
 from dg_lsp.core import gitignore, languages
 from dg_lsp.core.values import Hole
-from dg_lsp.infill import config
+from dg_lsp.wire import config
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,53 +18,18 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from importlib import resources
 
 from dg_lsp.core.values import InfillRequest, Span
 
 MASK = "REDACTED"
 
-FILES = (
-    # Environments and settings that are usually not committed.
-    ".env*", "*.env", ".envrc", "local_settings.py", "wp-config*.php", "localsettings.php", "*.tfstate*", "*.tfvars*",
-    "*.pubxml.user", "kubeconfig*", "*.kubeconfig", "application-local.*", "appsettings.local.json", "proftpdpasswd", "*.rdp",
-    # Keys and key stores.
-    "*.pem", "*.key", "*.pfx", "*.p12", "*.p8", "*.pkcs12", "*.jks", "*.bks", "*.keystore", "*.keyring", "*.keychain*",
-    "*.kdb", "*.kdbx", "*.kwallet", "*.agilekeychain", "*.psafe3", "*.ppk", "*.gpg", "*.pgp", "*.asc", "*.ovpn", "*.tblk",
-    "*.bek", "*.fve", "*.jwk", "*.mobileprovision", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "*_rsa", "*_dsa",
-    "*_ecdsa", "*_ed25519", "private_key", "private_key.*", "private-key", "private-key.*",
-    "privatekey", "privatekey.txt", "*.private_key",
-    # Files where programs store passwords and tokens.
-    ".netrc", "_netrc", ".npmrc", ".yarnrc*", ".pypirc", ".pgpass", "pgpass.conf", ".my.cnf", ".mylogin.cnf", ".htpasswd",
-    "htpasswd", ".git-credentials", ".gitconfig", ".dockercfg", ".dockerconfigjson", ".boto", ".s3cfg", ".vault-token",
-    ".vault_pass*", "vault_pass*", ".vault-pass*", "vault.yml", "vault.yaml", "rclone.conf", ".tugboat", ".esmtprc",
-    ".msmtprc", ".ftpconfig", ".remote-sync.json",
-    "filezilla.xml", "recentservers.xml", "sftp-config.json", "ventrilo_srv.ini", "robomongo.json", "dbeaver-data-sources.xml",
-    ".dbeaver-data-sources.xml", "heroku.json", "configuration.user.xpl", "jenkins.plugins.publish_over_ssh.*.xml", ".muttrc",
-    "muttrc", "*.keytab", ".databrickscfg", "kaggle.json", ".renviron",
-    ".rhosts", ".fetchmailrc", ".trc", ".terraformrc", "terraform.rc", "master.key", "knife.rb", ".passwd*",
-    # Tokens and accounts in files of their own.
-    "service-account*.json", "service_account*.json", "serviceaccount*.json", "client_secret*.json", "client-secret*.json",
-    "*firebase-adminsdk*.json", "gha-creds-*.json", "token.json",
-    "tokens.json", "token.txt", "tokens.txt", "auth.json", "oauth*.json", "password.txt", "passwords.*", "passwd", "shadow",
-    "credential*", "secret*", ".secret*", "*.secret", "*.secrets", "apikey", "apikey.txt", "api_key", "api_key.txt",
-    "*.credentials",
-    # Histories of typed commands, which may include passwords.
-    "*_history", ".*_history", "*history.txt", ".histfile", ".lesshst", ".dbshell",
-)  # fmt: skip
-FOLDERS = frozenset(
-    {".ssh", ".aws", ".azure", ".docker", ".gcloud", ".gnupg", ".kube", ".secrets", ".vault", "credentials", "secrets"}
-    | {".password-store", ".chef", ".purple", ".irssi", ".minikube", ".terraform.d"}
-)
-# Files that are recognised only together with their folders.
-PLACES = (
-    ".config/gh/hosts.yml", ".config/hub", ".config/glab-cli/*", ".config/gcloud/*", ".config/op/*", ".config/doctl/*",
-    ".config/rclone/*", ".config/git/config", ".config/git/credentials", ".config/hcloud/*", ".config/filezilla/*",
-    ".config/configstore/*", ".config/heroku/*", ".config/containers/auth.json", ".config/pip/pip.conf", ".pip/pip.conf",
-    ".m2/settings.xml", ".m2/settings-security.xml", ".gradle/gradle.properties", ".cargo/credentials*", ".gem/credentials",
-    ".composer/auth.json", ".nuget/nuget.config", ".subversion/auth/*", ".bundle/config", ".circleci/cli.yml",
-    ".oci/config", ".snowsql/config", ".dbt/profiles.yml", ".vscode/sftp.json", ".huggingface/token",
-    ".cache/huggingface/token", ".weechat/irc.conf", ".local/share/keyrings/*", ".rails/master.key", "config/master.key",
-)  # fmt: skip
+_LINES = (resources.files("dg_lsp.core") / "secret_names.txt").read_text(encoding="utf-8").splitlines()
+_NAMES = [name for line in _LINES if not line.startswith("#") for name in line.split()]
+FOLDERS = frozenset(name.removesuffix("/") for name in _NAMES if name.endswith("/"))
+# `PLACES` are recognised only together with their folders.
+PLACES = tuple(name for name in _NAMES if "/" in name[:-1])
+FILES = tuple(name for name in _NAMES if "/" not in name)
 
 
 def in_name(parts: Sequence[str]) -> bool:

@@ -8,6 +8,8 @@ def counted(n: int, noun: str) -> str:
     return f"{n} {noun if n == 1 else noun + 's'}"
 
 
-def size(n_bytes: int) -> str:
-    """Return a number of bytes as readable text, in powers of two: `4.4 GiB`."""
-    return f"{n_bytes / 2**30:.1f} GiB" if n_bytes >= 2**30 else f"{n_bytes / 2**20:.0f} MiB"
+def size(n_bytes: float) -> str:
+    """Return a number of bytes as readable text, in powers of ten: `4.4 GB`."""
+    if n_bytes >= 99.5e6:
+        return f"{n_bytes / 1e9:.1f} GB"
+    return f"{n_bytes / 1e6:.0f} MB" if n_bytes >= 1e6 else f"{n_bytes / 1e3:.0f} kB"

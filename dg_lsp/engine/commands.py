@@ -23,13 +23,12 @@ import typer
 from dg_lsp.core.wording import counted
 from dg_lsp.engine.model.pull import commands as pull_commands
 from dg_lsp.engine.serve import status_lines
-from dg_lsp.wire import PROTOCOL_MAX, PROTOCOL_MIN, build, completions, config, discovery, laptop, model_names
+from dg_lsp.wire import build, completions, config, discovery, laptop, model_names, progress
 from dg_lsp.wire.command_group import command_group
-from dg_lsp.wire.discovery import DiscoveryError, EngineFiles, EngineId, EngineSettings, State
-from dg_lsp.wire.entry import ENGINE_COMMAND
+from dg_lsp.wire.discovery import ENGINE_COMMAND, DiscoveryError, EngineFiles, EngineId, EngineSettings, State
 from dg_lsp.wire.fields import WireError
 from dg_lsp.wire.inspection import EngineReport, inspect_engine, request
-from dg_lsp.wire.progress_line import Progress
+from dg_lsp.wire.messages import PROTOCOL_MAX, PROTOCOL_MIN
 from dg_lsp.wire.settings import DEFAULTS, MAX_S
 from dg_lsp.wire.visible import visible_line, visible_message, with_log
 
@@ -318,29 +317,29 @@ def _ensure_started(files: EngineFiles, engine_id: EngineId, settings: EngineSet
     """
     process: subprocess.Popen[bytes] | None = None
     give_up = time.monotonic() + START_PATIENCE_S
-    progress, message = Progress(), ""
-    while _state(report := inspect_engine(files)) in ("loading", "absent"):
-        if report.info is not None and (new_message := report.info.text("message", "")) != message:
-            # A download may take long. While its progress changes, the timeout starts again.
-            message, give_up = new_message, time.monotonic() + START_PATIENCE_S
-            progress.show(message)
-        if report.info is None and process is not None and process.poll() is not None:
-            if report.state is not None:
-                _fail(status_lines.silence(report.state.pid))  # ours ended because this one holds the lock
-            _fail_with_log(files, "the engine ended while starting")
-        # Another process that holds this lock is starting the engine. If that fails, the lock is free and we try.
-        if report.info is None and process is None and (starting := discovery.hold(files.starting)) is not None:
-            try:
-                if inspect_engine(files).info is None:
-                    process = discovery.start_engine(ENGINE_COMMAND, files, engine_id, settings, {"port": str(port)})
-                    _wait(partial(_is_decided, files, process), START_PATIENCE_S)
-            finally:
-                starting.release()
-        elif time.monotonic() >= give_up:
-            break
-        else:
-            time.sleep(0.1)
-    progress.end()
+    message = ""
+    with progress.shares() as show:
+        while _state(report := inspect_engine(files)) in ("loading", "absent"):
+            if report.info is not None and (new_message := report.info.text("message", "")) != message:
+                # A download may take long. While its progress changes, the timeout starts again.
+                message, give_up = new_message, time.monotonic() + START_PATIENCE_S
+                show(message, report.info.number("fraction", 0.0))
+            if report.info is None and process is not None and process.poll() is not None:
+                if report.state is not None:
+                    _fail(status_lines.silence(report.state.pid))  # ours ended because this one holds the lock
+                _fail_with_log(files, "the engine ended while starting")
+            # Another process that holds this lock is starting the engine. If that fails, the lock is free and we try.
+            if report.info is None and process is None and (starting := discovery.hold(files.starting)) is not None:
+                try:
+                    if inspect_engine(files).info is None:
+                        process = discovery.start_engine(ENGINE_COMMAND, files, engine_id, settings, {"port": str(port)})
+                        _wait(partial(_is_decided, files, process), START_PATIENCE_S)
+                finally:
+                    starting.release()
+            elif time.monotonic() >= give_up:
+                break
+            else:
+                time.sleep(0.1)
     return report
 
 

@@ -133,7 +133,7 @@ def _tasks(name: str, repo: Path, file: Path | None, holes: int, seed: int) -> l
 def _result(name: str, filler: Filler, cut_tasks: Sequence[Task], seed: int, *, check: bool) -> Fitted:
     from dg_lsp.engine.task import UserError
     from dg_lsp.evaluate import calibrate as calibration
-    from dg_lsp.infill import bar
+    from dg_lsp.wire import progress
 
     if filler.calibrations is None:
         raise EvalError(f"{name} states its own confidence and can't be calibrated")
@@ -148,9 +148,9 @@ def _result(name: str, filler: Filler, cut_tasks: Sequence[Task], seed: int, *, 
         except UserError as error:
             raise EvalError(str(error)) from error
 
-    with bar.on_terminal("filling", len(cut_tasks), elsewhere=print_message) as (_, done):
+    with progress.counts("filling", len(cut_tasks), elsewhere=print_message) as (_, done):
         samples = filled(done)
-    with bar.on_terminal("fitting", 1, elsewhere=print_message) as (_, done):
+    with progress.counts("fitting", 1, elsewhere=print_message) as (_, done):
         return calibration.checked(samples, used, seed) if check and used else calibration.fitted(samples, seed)
 
 

@@ -191,7 +191,7 @@ def _rows(chosen_tasks: list[Task], setup: Setup, n_workers: int, *, execute: bo
     from dg_lsp.evaluate import run
     from dg_lsp.evaluate.execute import sandbox
     from dg_lsp.evaluate.tasks import EvalError
-    from dg_lsp.infill import bar
+    from dg_lsp.wire import progress
 
     tested = sum(bool(task.test and task.entry_point) for task in chosen_tasks)
     if execute and not tested:
@@ -199,11 +199,11 @@ def _rows(chosen_tasks: list[Task], setup: Setup, n_workers: int, *, execute: bo
     workers = run.n_workers(n_workers)
     if workers < n_workers:
         print_message(f"{workers} workers instead of {n_workers}: this machine has no more cores")
-    with bar.on_terminal("filling", len(chosen_tasks), elsewhere=print_message) as (_, done):
+    with progress.counts("filling", len(chosen_tasks), elsewhere=print_message) as (_, done):
         rows = run.run(chosen_tasks, setup, workers=workers, done=done)
     if execute:
         print_message(f"running generated programs of {tested} tasks, with {sandbox().words}")
-        with bar.on_terminal("running", len(rows), elsewhere=print_message) as (_, done):
+        with progress.counts("running", len(rows), elsewhere=print_message) as (_, done):
             rows = run.executed(rows, chosen_tasks, workers=workers, done=done)
     elif tested:
         print_message("the tasks' tests were not run; --execute runs them, and with them the code that the model wrote")

@@ -8,14 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dg_lsp.infill.api import Session, connect
-    from dg_lsp.infill.blocking import SyncSession, connect_sync
+    from dg_lsp.infill.api import Session, SyncSession, connect, connect_sync
     from dg_lsp.infill.fill import Fill, FillResult
     from dg_lsp.infill.port import EngineError
 
 __all__ = ["EngineError", "Fill", "FillResult", "Session", "SyncSession", "connect", "connect_sync"]
 
-_MODULES = {"EngineError": "port", "Fill": "fill", "FillResult": "fill", "SyncSession": "blocking", "connect_sync": "blocking"}
+_MODULES = {"EngineError": "port", "Fill": "fill", "FillResult": "fill"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,7 @@
 """Fill holes from a program, with the user's resident engine: at one place of a text, in a whole text, or in a file.
 
-It uses the same code path as every front end (`pipeline`), and the user's configuration. It writes no file.
+It uses the same code path as every front end (`pipeline`), and the user's configuration. It writes no file. `connect_sync` is
+for programs without an event loop.
 """
 
 from __future__ import annotations
@@ -8,23 +9,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from dg_lsp.core import holes, languages
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Budget, Document, Hole, Snippet, Span
-from dg_lsp.infill import client, config, workspace
-from dg_lsp.infill.config import ConfigError, Guarded
+from dg_lsp.infill import client, workspace
 from dg_lsp.infill.file_context import ContextReader
 from dg_lsp.infill.fill import Fill, FillResult, Task, fill, fills_of
+from dg_lsp.infill.guarded import Guarded, privacy_of, refusal
 from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.infill.port import Engine, EngineError
-from dg_lsp.wire.entry import ENGINE_COMMAND
+from dg_lsp.wire import config, model_names
+from dg_lsp.wire.config import ConfigError
 
 KINDS = ("bodies", "markers")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +110,9 @@ class Session:
         session = self
         if isinstance(self.engine, Guarded):
             # The session's patterns are those of the program's own workspace. Each file has those of its own.
-            privacy = config.privacy([path])
+            privacy = privacy_of([path])
             if privacy.keeps_file(path):
-                raise EngineError(config.refusal(name))
+                raise EngineError(refusal(name))
             session = replace(self, engine=Guarded(self.engine.inner, privacy))
         # Decode bytes, because reading text would change the line endings.
         document = _document(path.read_bytes().decode(), name, "")
@@ -149,11 +155,74 @@ async def connect(
     if engine is not None:
         yield session_with(engine)
         return
-    options = config.connect_options(configured, command=ENGINE_COMMAND, model=model, interactive=False)
+    options = client.connect_options(configured, model=model, interactive=False)
     async with client.connect(options) as resident:
-        is_remote = config.is_remote(options.model)
-        guarded = Guarded(resident, config.privacy([Path.cwd()])) if is_remote else resident
+        is_remote = model_names.is_remote(options.model)
+        guarded = Guarded(resident, privacy_of([Path.cwd()])) if is_remote else resident
         yield session_with(guarded)
+
+
+@dataclass(frozen=True, slots=True)
+class SyncSession:
+    """A `Session` with blocking methods, which run on an event loop in a background thread."""
+
+    session: Session
+    portal: BlockingPortal
+
+    def fill_at(
+        self, text: str, start: int, end: int | None = None, *, path: str = "", language: str = "", instruction: str = ""
+    ) -> tuple[Fill, ...]:
+        """Return the fills for a place, as `Session.fill_at` does."""
+        return self._run(self.session.fill_at(text, start, end, path=path, language=language, instruction=instruction))
+
+    def fill_text(
+        self,
+        text: str,
+        *,
+        path: str = "",
+        language: str = "",
+        kinds: Collection[str] = KINDS,
+        min_probability: float = 0.0,
+        related: Sequence[Snippet] = (),
+    ) -> FillResult:
+        """Return the text with its holes filled, as `Session.fill_text` does."""
+        work = self.session.fill_text(
+            text, path=path, language=language, kinds=kinds, min_probability=min_probability, related=related
+        )
+        return self._run(work)
+
+    def fill_file(self, path: Path, *, kinds: Collection[str] = KINDS, min_probability: float = 0.0) -> FillResult:
+        """Return a file's text with its holes filled, as `Session.fill_file` does."""
+        return self._run(self.session.fill_file(path, kinds=kinds, min_probability=min_probability))
+
+    def _run(self, work: Awaitable[Result]) -> Result:
+        async def awaited() -> Result:
+            return await work
+
+        future = self.portal.start_task_soon(awaited)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # the wait was interrupted
+            raise
+
+
+@contextlib.contextmanager
+def connect_sync(
+    model: str = "",
+    *,
+    candidates: int | None = None,
+    deadline_ms: int | None = None,
+    seed: int = 0,
+    engine: Engine | None = None,
+) -> Iterator[SyncSession]:
+    """Yield a blocking session; the arguments are those of `connect`.
+
+    The event loop also runs between calls, to keep the connection to the engine open.
+    """
+    opening = connect(model, candidates=candidates, deadline_ms=deadline_ms, seed=seed, engine=engine)
+    with start_blocking_portal(name="dg-lsp-infill") as portal, portal.wrap_async_context_manager(opening) as session:
+        yield SyncSession(session, portal)
 
 
 def _document(text: str, path: str, language: str) -> Document:

@@ -18,26 +18,31 @@ from typing import Any
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.infill import life as lives
 from dg_lsp.infill import link as links
-from dg_lsp.infill.joining import Joiner
 from dg_lsp.infill.life import Breaker, Failed, Life, Lost, Ready, Starting, State
-from dg_lsp.infill.link import EngineBusyError, Link, LinkLostError, OnDone, OnDraft, SilentError
+from dg_lsp.infill.link import SILENCE_S, EngineBusyError, Link, LinkLostError, OnDone, OnDraft, SilentError
 from dg_lsp.infill.port import EngineError
-from dg_lsp.wire import build, discovery
-from dg_lsp.wire.discovery import DiscoveryError, EngineId, EngineSettings
+from dg_lsp.wire import build, discovery, messages, model_names
+from dg_lsp.wire.config import NO_PASSWORD, Config
+from dg_lsp.wire.discovery import ENGINE_COMMAND, DiscoveryError, EngineFiles, EngineId, EngineSettings
 from dg_lsp.wire.messages import Ask
 from dg_lsp.wire.settings import DEFAULTS, EMBEDDED
 from dg_lsp.wire.visible import with_log
 
-__all__ = ["Breaker", "ConnectOptions", "EngineBusyError", "EngineError", "ResidentEngine", "connect"]
+__all__ = ["Breaker", "ConnectOptions", "EngineBusyError", "EngineError", "ResidentEngine", "connect", "connect_options"]
 
 log = logging.getLogger(__name__)
 
 OnState = Callable[[State], None]
 OnMessage = Callable[[str], None]
 
+# Long, because one class carries out the actions of the state machine.
+
 BUSY_PATIENCE_S = 60.0
 LOADING_PATIENCE_S = 3600.0
 """How long a request waits for the model to load. Downloading a model over a slow line takes long."""
+BIND_PATIENCE_S = 60.0
+END_PATIENCE_S = 15.0
+YOUNG_S = 60.0
 OUTDATED_IDLE_S = 5.0
 """After this long without a request, disconnect from an engine of another build, so that it can end."""
 CLOSED = "the connection to the engine was closed before it answered; try again"
@@ -75,6 +80,31 @@ class ConnectOptions:
     def settings(self) -> EngineSettings:
         """The part of the options that is used to start the engine."""
         return EngineSettings(self.threads, self.unload_after_s, self.exit_after_s, self.rows)
+
+
+def connect_options(
+    config: Config, *, model: str = "", interactive: bool = True, command: tuple[str, ...] = ENGINE_COMMAND
+) -> ConnectOptions:
+    """Return the options to connect to the configured engine; `model` replaces the configured model.
+
+    Raises EngineError for a model URL with a password, because other processes could read it.
+    """
+    settings = config.settings
+    model_name = config.model(model)
+    if model_names.has_password(model_name):
+        raise EngineError(f"the model's URL {NO_PASSWORD}")
+    return ConnectOptions(
+        # The engine has its own current folder, so make a relative path absolute here.
+        model=str(model_names.folder_of(model_name) or model_name),
+        dtype=settings.dtype,
+        device=settings.device,
+        threads=settings.threads,
+        unload_after_s=float(settings.unload_after),
+        exit_after_s=float(settings.exit_after),
+        rows=settings.rows,
+        interactive=interactive,
+        command=command,
+    )
 
 
 @contextlib.asynccontextmanager
@@ -244,8 +274,7 @@ class ResidentEngine:
                 # At each attempt, because dg-lsp may be upgraded while this process runs, and a new engine is of that build.
                 own_build = await asyncio.to_thread(build.current)
                 self._life = replace(self._life, own_version=own_build)
-                joiner = Joiner(self.options.engine_id, self.options.settings, self.options.command, self._on_link, own_build)
-                link = await joiner.join()
+                link = await self._connect()
         except TimeoutError:
             event = lives.Tick(time.monotonic() + 1.0)  # the loop's clock may be a tick early
         except SilentError as error:
@@ -265,6 +294,69 @@ class ResidentEngine:
             event = lives.Exited(time.monotonic(), is_crash=True)
         self._joining = None
         self._feed(event)
+
+    async def _connect(self) -> Link | None:
+        """Return a link to the engine, which is started if none runs; None when the started process has ended.
+
+        The model may not be loaded yet. Raises EngineError when no engine can be reached or started, and SilentError when
+        the running engine does not respond.
+        """
+        try:
+            files = discovery.engine_files(self.options.engine_id)
+            while True:
+                link = await self._reach(files)
+                if link is not None:
+                    return link
+                if not self.options.command:
+                    raise EngineError("no engine is running, and this client may not start one; run: dg-lsp engine start")
+                starting = discovery.hold(files.starting)
+                if starting is None:
+                    await asyncio.sleep(0.05)  # another client is starting it
+                    continue
+                try:
+                    return await self._reach(files) or await self._start(files)
+                finally:
+                    starting.release()
+        except DiscoveryError as error:
+            raise EngineError(str(error)) from error
+
+    async def _reach(self, files: EngineFiles) -> Link | None:
+        """Return a link to the engine of these files; None when it does not respond.
+
+        An engine of another build is replaced unless it is in use. Raises EngineError when it is in use and speaks another
+        protocol.
+        """
+        state = discovery.read_state(files)
+        if state is None:
+            return None
+        speaks_ours = messages.common_protocol(state.protocol_min, state.protocol_max) is not None
+        if speaks_ours and state.version == self._life.own_version:
+            return await links.reach(state, self._on_link, first_word_s=_first_word_s(files))
+        try:
+            discovery.check_owner(state.address)
+        except OSError:
+            return None  # without its socket, the engine has ended
+        # Check the lock, which an engine holds as long as it lives. Its process id may belong to another process by now.
+        if not discovery.is_held(files.lock):
+            return None
+        # Ask an engine of another build to end; it does so when no client uses it.
+        if (self.options.command or not speaks_ours) and await links.ask_to_end(state):
+            await _until(lambda: discovery.read_state(files) != state, END_PATIENCE_S)
+            return None
+        if speaks_ours:
+            return await links.reach(state, self._on_link, first_word_s=_first_word_s(files))
+        raise EngineError(
+            f"the running engine (dg-lsp {state.version}) is in use and speaks another protocol than this dg-lsp; "
+            "close the programs that use it, or stop it with: dg-lsp engine stop --now"
+        )
+
+    async def _start(self, files: EngineFiles) -> Link | None:
+        """Return a link to a new engine; None when the new process ended."""
+        before = discovery.read_state(files)
+        process = discovery.start_engine(self.options.command, files, self.options.engine_id, self.options.settings)
+        # A new engine is running, started by any client, or our process has ended.
+        await _until(lambda: process.poll() is not None or discovery.read_state(files) not in (None, before), BIND_PATIENCE_S)
+        return await self._reach(files)
 
     def _on_link(self, link: Link) -> None:
         """Turn a link's new status into an event; ignore a link that is not current yet, as `_join` calls this again."""
@@ -324,3 +416,19 @@ class ResidentEngine:
         with contextlib.suppress(DiscoveryError):
             return with_log(sentence, discovery.last_words(discovery.engine_files(self.options.engine_id)))
         return sentence
+
+
+def _first_word_s(files: EngineFiles) -> float:
+    """Return how long the engine may be silent at first; a newly started one may still import its modules."""
+    with contextlib.suppress(OSError):
+        if time.time() - files.state.stat().st_mtime < YOUNG_S:
+            return YOUNG_S
+    return SILENCE_S
+
+
+async def _until(check: Callable[[], bool], patience_s: float) -> None:
+    """Wait until the check returns true, or the time is over."""
+    give_up, pause_s = time.monotonic() + patience_s, 0.01
+    while not check() and time.monotonic() < give_up:
+        await asyncio.sleep(pause_s)
+        pause_s = min(1.5 * pause_s, 0.2)

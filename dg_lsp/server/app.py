@@ -23,18 +23,19 @@ from pygls.lsp.server import LanguageServer
 
 from dg_lsp import __version__
 from dg_lsp.infill.port import EngineError
-from dg_lsp.server import client, convert, methods, protocol, settings, when
+from dg_lsp.server import client, configuration, convert, methods, protocol, resident, when
 from dg_lsp.server.client import Client
 from dg_lsp.server.configuration import Configuration
 from dg_lsp.server.methods import DraftParams, StatusParams
 from dg_lsp.server.progress import Progresses
 from dg_lsp.server.protocol import RpcProtocol, Wire
 from dg_lsp.server.resident import Opener, Resident
-from dg_lsp.server.settings import Settings
 from dg_lsp.server.stats import Statistics
 from dg_lsp.server.status import Reporter
 from dg_lsp.server.sync import Documents
 from dg_lsp.wire import laptop
+from dg_lsp.wire.schema import SECTION
+from dg_lsp.wire.settings import Settings
 
 if TYPE_CHECKING:
     # These are imported after `initialize` was answered, so that the editor starts fast.
@@ -171,7 +172,7 @@ class DgLanguageServer(LanguageServer):
         roots = [folder.uri for folder in params.workspace_folders or ()]
         roots += [params.root_uri] if params.root_uri and not roots else []
         self.roots = dict.fromkeys(roots)
-        self.configuration.options = settings.section(params.initialization_options)
+        self.configuration.options = configuration.section(params.initialization_options)
         self.configuration.set_roots(self.roots)
         self._configure()
         # Not registered later, when the engine is ready: an editor sends no request for the keys before that, and does not ask
@@ -194,8 +195,9 @@ class DgLanguageServer(LanguageServer):
         self._is_ready = True
         self._show_problems()
         await self.pull_settings()
+        await asyncio.to_thread(resident.preload)
         if self.client.registers_configuration:
-            options = lsp.DidChangeConfigurationRegistrationOptions(section=settings.SECTION)
+            options = lsp.DidChangeConfigurationRegistrationOptions(section=SECTION)
             self.spawn(self._register("dg-lsp-settings", lsp.WORKSPACE_DID_CHANGE_CONFIGURATION, options))
         self._connect()
         return True
@@ -207,10 +209,10 @@ class DgLanguageServer(LanguageServer):
         self._pulls += 1
         pull = self._pulls
         try:
-            items = [lsp.ConfigurationItem(section=settings.SECTION)]
+            items = [lsp.ConfigurationItem(section=SECTION)]
             # With one folder, its settings are those of the window.
             roots = list(self.roots) if len(self.roots) > 1 else []
-            items += [lsp.ConfigurationItem(scope_uri=root, section=settings.SECTION) for root in roots]
+            items += [lsp.ConfigurationItem(scope_uri=root, section=SECTION) for root in roots]
             asking = self.workspace_configuration_async(lsp.ConfigurationParams(items))
             sections = await asyncio.wait_for(asking, CLIENT_PATIENCE_S)
         except JsonRpcException as error:
@@ -247,7 +249,7 @@ class DgLanguageServer(LanguageServer):
         # Cached answers were made with the old settings.
         if self._completer is not None:
             self._completer.forget_answers()
-        if settings.restarts_engine(old, self.settings) and self.resident.condition.state != "off":
+        if configuration.restarts_engine(old, self.settings) and self.resident.condition.state != "off":
             self.restart_engine()
 
     def restart_engine(self) -> None:

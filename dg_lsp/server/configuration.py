@@ -1,7 +1,8 @@
 """The settings of each document: from the user's file, the workspace's file, the environment and the editor.
 
-Files are read when they are first needed, and again when they have changed. `settings` knows the valid values; `wire.config`
-reads the files.
+Files are read when they are first needed, and again when they have changed. `wire.config` reads them. An editor sends JSON
+under our section, with or without the defaults. A bad value never stops the server: the old value stays, and a sentence
+names the key and the valid values. `wire.settings` declares the settings.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dg_lsp.server import convert, settings
-from dg_lsp.server.settings import Settings
-from dg_lsp.wire import config
+from dg_lsp.server import convert
+from dg_lsp.wire import config, schema, trust
 from dg_lsp.wire.model_names import is_remote
 from dg_lsp.wire.privacy import LOCAL_ONLY, stays_local
+from dg_lsp.wire.schema import SECTION
+from dg_lsp.wire.settings import Settings
 
+KEYS = tuple(setting.editor_key for setting in schema.OF_EDITORS)
 Stamp = tuple[int, int, int]
 
 
@@ -52,7 +55,7 @@ class Configuration:
         sentences = dict.fromkeys(problem for root in (self._roots or (None,)) for problem in self._at(root).problems)
         session = self.session
         for root in list(self._roots)[1:]:
-            if settings.restarts_engine(session, self._at(root).settings):
+            if restarts_engine(session, self._at(root).settings):
                 file = root / config.WORKSPACE_FILE
                 sentences[
                     f"The engine settings in {file} are ignored: a window uses those of its first folder, {session.model}."
@@ -130,13 +133,54 @@ class Configuration:
         result = configured.settings
         current = self._editor_settings, self._of_folder(folder)
         # A key that the editor sends now, even with its default value, replaces that key of `initialize`.
-        for data in (settings.without(self.options, *current), *current):
-            result, more = settings.read(data, result, defaults_count=False)
+        for data in (without(self.options, *current), *current):
+            result, more = read(data, result, defaults_count=False)
             problems = (*problems, *more)
         return FolderSettings(result, problems)
 
     def _of_folder(self, folder: Path | None) -> object:
         return self._editor_settings_by_folder.get(self._roots.get(folder, "")) if folder is not None else None
+
+
+def read(data: object, base: Settings, *, defaults_count: bool = True) -> tuple[Settings, tuple[str, ...]]:
+    """Return `base` updated with the settings of a JSON object, and a sentence for each problem.
+
+    Groups may be nested or written with dots: `{"engine": {"model": …}}`, `{"engine.model": …}`. `null` means the default.
+    Without `defaults_count`, default values are ignored, because some editors send all their defaults. The editor's
+    settings may come from a file of the workspace. They can therefore only name models that `base.allow` permits.
+    """
+    if data is None:
+        return base, ()
+    if not isinstance(data, Mapping):
+        return base, (f"The settings in {SECTION} must be an object.",)
+    values, problems = schema.parse(data, in_editor=True, defaults_count=defaults_count)
+    (users, _), *_ = config.sources()
+    values, refused = trust.admit(values, base, schema.EDITOR, users, prefix=f"{SECTION}.")
+    return schema.layered(base, values), (*problems, *refused)
+
+
+def without(data: object, *others: object) -> object:
+    """Return the settings of a JSON object without the keys that one of the others has, even with a default value."""
+    if not isinstance(data, Mapping):
+        return data
+    other_keys = {schema.squeezed(key) for other in others if isinstance(other, Mapping) for key, _ in schema.flat(other)}
+    return {key: value for key, value in schema.flat(data) if schema.squeezed(key) not in other_keys}
+
+
+def section(data: object) -> object:
+    """Return our section of the settings that an editor sends; all of them when there is no section of our name."""
+    if isinstance(data, Mapping):
+        inner = data.get(SECTION, data.get("dg-lsp"))
+        # These two keys of the section are client capabilities, not settings (see `client`).
+        data = inner if isinstance(inner, Mapping) else {} if SECTION in data else data
+        return {key: value for key, value in data.items() if key not in ("status", "draft")}
+    return data
+
+
+def restarts_engine(old: Settings, new: Settings) -> bool:
+    """Return whether an engine setting that editors offer has changed, which requires another engine."""
+    fields = [setting.field for setting in schema.OF_EDITORS if setting.key.startswith("engine.")]
+    return any(getattr(old, field) != getattr(new, field) for field in fields)
 
 
 def _stamp(path: Path) -> Stamp | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from lsprotocol import types as lsp
 
-from dg_lsp.server import convert, methods, settings
+from dg_lsp.server import configuration, convert, methods
 from dg_lsp.server.app import DgLanguageServer
 from dg_lsp.server.methods import BadParamsError
 
@@ -103,7 +103,7 @@ def add(server: DgLanguageServer) -> None:
         if server.client.pulls_configuration:
             server.spawn(server.pull_settings())
         else:
-            server.set_editor_settings(settings.section(params.settings))
+            server.set_editor_settings(configuration.section(params.settings))
 
     @server.feature(lsp.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS)
     def _(params: lsp.DidChangeWorkspaceFoldersParams) -> None:

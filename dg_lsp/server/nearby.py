@@ -24,7 +24,7 @@ from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.infill.repository import RepositoryIndex
 from dg_lsp.server import convert
 from dg_lsp.server.background import Background
-from dg_lsp.server.settings import Settings
+from dg_lsp.wire.settings import Settings
 
 log = logging.getLogger(__name__)
 

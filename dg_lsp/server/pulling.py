@@ -12,6 +12,7 @@ import contextlib
 import datetime
 import json
 import logging
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from lsprotocol import types as lsp
 from pygls.exceptions import JsonRpcException
 
+from dg_lsp.core.wording import size
 from dg_lsp.wire import laptop
-from dg_lsp.wire.entry import PULL_COMMAND
 from dg_lsp.wire.laptop import LaptopModel
 from dg_lsp.wire.settings import AUTO, EMBEDDED
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from dg_lsp.server.app import DgLanguageServer
 
 log = logging.getLogger(__name__)
+
+PULL_COMMAND = (sys.executable, "-m", "dg_lsp.engine.commands", "pull")
 
 DOWNLOAD, LATER, NEVER = "Download", "Not now", "Never"
 LATER_DAYS = 7
@@ -51,7 +54,7 @@ async def offer(server: DgLanguageServer) -> None:
     if not await asyncio.to_thread(write_choice, _later()):
         return
     question = (
-        f"dg-lsp: download the model {model.name} ({model.n_bytes / 1e6:.0f} MB, once)? It gives {model.gives}. It runs on "
+        f"dg-lsp: download the model {model.name} ({size(model.n_bytes)}, once)? It gives {model.gives}. It runs on "
         "this machine only. Until it is there, the small model that came with dg-lsp makes the suggestions."
     )
     actions = [lsp.MessageActionItem(title) for title in (DOWNLOAD, LATER, NEVER)]

@@ -11,20 +11,18 @@ import asyncio
 import contextlib
 import importlib
 import logging
-from collections.abc import Awaitable, Callable
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.infill import life
+from dg_lsp.infill.guarded import Guarded, Privacy
 from dg_lsp.infill.life import Absent, Failed, Loading, Lost, Ready, Starting, State
 from dg_lsp.infill.port import Engine, EngineError
-from dg_lsp.server.settings import Settings
-from dg_lsp.wire.entry import ENGINE_COMMAND
 from dg_lsp.wire.model_names import is_remote
-
-if TYPE_CHECKING:
-    from dg_lsp.infill.config import Privacy
+from dg_lsp.wire.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +58,7 @@ class Listener:
     on_message: Callable[[str], None]
 
 
-Opener = Callable[[Settings, Listener], Awaitable[Warm]]
+Opener = Callable[[Settings, Listener], Warm]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,24 +105,47 @@ class Resident:
         self._state: State = Absent()
         self._failure: tuple[str, float] | None = None
         self._is_remote = False
-        self._opening: asyncio.Task[Warm] | None = None
-        self._warming: asyncio.Task[None] | None = None
+        self._warm: Warm | None = None
+        self._loading: asyncio.Task[None] | None = None
+        self._closing: set[asyncio.Task[None]] = set()
         self._has_started = asyncio.Event()
 
     def start(self, settings: Settings) -> None:
         """Connect to the engine in the background; disconnect from the one before."""
-        old, self._settings, self._failure = self._opening, settings, None
-        self._is_remote = is_remote(settings.model)
-        self._opening = asyncio.ensure_future(self._open(settings, old))
-        self._warming = asyncio.ensure_future(self._warm())
+        old, self._warm = self._warm, None
+        if old is not None:
+            closing = asyncio.get_running_loop().create_task(old.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+        own = self._settings = replace(settings)  # a new object, which tells the engine's reports from those of later ones
+        self._failure, self._is_remote = None, is_remote(settings.model)
+
+        def on_state(state: State) -> None:
+            if own is self._settings:
+                if not isinstance(state, Ready):
+                    self._failure = None
+                self._become(state)
+
+        self._become(Starting(self._clock()))
+        try:
+            self._warm = self._opener(settings, Listener(on_state, self._on_message))
+        except EngineError as error:
+            self._become(Failed(str(error), math.inf))
+        except Exception as error:
+            # A broken installation may raise anything. The server must stay up and report the error.
+            log.exception("can't connect to the engine")
+            self._become(Failed(f"can't connect to the engine ({type(error).__name__}); the log says why", math.inf))
+        else:
+            self._loading = asyncio.ensure_future(self._load())
         self._has_started.set()
 
     async def stop(self) -> None:
         """Disconnect from the engine."""
-        old, self._opening, self._settings = self._opening, None, None
+        old, self._warm, self._settings = self._warm, None, None
         if old is not None:
-            await _close(old)
+            await old.close()
             self._show()
+        await asyncio.gather(*self._closing)
 
     def trouble(self) -> str:
         """Return why no unprompted request should be sent now, as a sentence; "" when one may.
@@ -146,20 +167,16 @@ class Resident:
         try:
             async with asyncio.timeout(JOIN_PATIENCE_S):
                 await self._has_started.wait()
-                opening = await self._ready()
+                warm = await self._ready()
         except TimeoutError:
             why = self.condition.message or "it is not ready"
             raise EngineError(f"the engine was not connected within {JOIN_PATIENCE_S / 60:.0f} min: {why}") from None
-        privacy = None
-        if self._is_remote:
-            from dg_lsp.infill.config import Privacy
+        engine = _DocumentEngine(self, warm, f"{uri}#{lane}" if lane else uri, on_draft)
+        return Guarded(engine, Privacy(self._local_only(uri))) if self._is_remote else engine
 
-            privacy = Privacy(self._local_only(uri))
-        return _DocumentEngine(self, opening, f"{uri}#{lane}" if lane else uri, on_draft, privacy)
-
-    def note(self, opening: asyncio.Task[Warm], error: EngineError | None) -> None:
+    def note(self, warm: Warm, error: EngineError | None) -> None:
         """Record the outcome of a request: its error, or None. Ignore that of an engine which was replaced."""
-        if opening is not self._opening:
+        if warm is not self._warm:
             return
         if error is None:
             self._failure = None
@@ -168,55 +185,28 @@ class Resident:
             self._failure = (str(error), self._clock() + COOL_DOWN_S)
         self._show()
 
-    async def _ready(self) -> asyncio.Task[Warm]:
-        """Return the task that opened the engine that was started last, once its model is loaded."""
-        while (opening := self._opening) is not None:
-            has_failed = opening.done() and opening.exception() is not None
-            if has_failed and self._settings is not None and not life.trouble(self._state, self._clock()):
-                self.start(self._settings)
-                continue
-            await asyncio.wait([opening])
+    async def _ready(self) -> Warm:
+        """Return the engine that was started last, once its model is loaded."""
+        while (warm := self._warm) is not None:
             try:
-                if opening is self._opening and not isinstance(self._state, Ready):
-                    await opening.result().ready()
+                if not isinstance(self._state, Ready):
+                    await warm.ready()
             except EngineError as error:
-                if opening is self._opening:
+                if warm is self._warm:
                     # The client's own report says more.
                     if not isinstance(self._state, Failed | Lost):
                         self._become(Failed(str(error), self._clock() + COOL_DOWN_S))
                     raise
-            if opening is self._opening:
+            if warm is self._warm:
                 if not isinstance(self._state, Ready):
                     self._become(Ready(0, ""))
-                return opening
-        raise EngineError("no engine is connected")
+                return warm
+        raise EngineError(self.condition.message or "no engine is connected")
 
-    async def _warm(self) -> None:
+    async def _load(self) -> None:
         """Load the model before the first request."""
         with contextlib.suppress(EngineError):
             await self._ready()
-
-    async def _open(self, settings: Settings, old: asyncio.Task[Warm] | None) -> Warm:
-        """Return the settings' engine, after the one before was closed; raise EngineError when it can't be opened."""
-        own_task = asyncio.current_task()
-
-        def on_state(state: State) -> None:
-            if own_task is self._opening:
-                if not isinstance(state, Ready):
-                    self._failure = None
-                self._become(state)
-
-        self._become(Starting(self._clock()))
-        if old is not None:
-            await _close(old)
-        try:
-            return await self._opener(settings, Listener(on_state, self._on_message))
-        except EngineError:
-            raise
-        except Exception as error:
-            # A broken installation may raise anything. The server must stay up and report the error.
-            log.exception("can't connect to the engine")
-            raise EngineError(f"can't connect to the engine ({type(error).__name__}); the log says why") from error
 
     def _become(self, state: State) -> None:
         self._state = state
@@ -232,54 +222,46 @@ class Resident:
             self._on_change()
 
 
-async def _close(opening: asyncio.Task[Warm]) -> None:
-    opening.cancel()
-    await asyncio.wait([opening])
-    if not opening.cancelled() and opening.exception() is None:
-        await opening.result().close()
-
-
 @dataclass(frozen=True, slots=True)
 class _DocumentEngine:
-    """The engine for one document: it keeps private files from a remote model, and reports each request's outcome."""
+    """The engine for one document, which reports each request's outcome."""
 
     resident: Resident
-    opening: asyncio.Task[Warm]
+    warm: Warm
     document: str
     on_draft: OnDraft | None
-    privacy: Privacy | None
 
     async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
-        """Return the engine's candidates; raise EngineError, also for a private file."""
-        shown = self.privacy.shown(request) if self.privacy is not None else request
+        """Return the engine's candidates; raise EngineError."""
         try:
-            candidates = await self.opening.result().fill(shown, document=self.document, on_draft=self.on_draft)
+            candidates = await self.warm.fill(request, document=self.document, on_draft=self.on_draft)
         except EngineError as error:
-            self.resident.note(self.opening, error)
+            self.resident.note(self.warm, error)
             raise
-        self.resident.note(self.opening, None)
+        self.resident.note(self.warm, None)
         return candidates
 
 
-async def resident(settings: Settings, listener: Listener) -> Warm:
+def resident(settings: Settings, listener: Listener) -> Warm:
     """Return the client of the user's resident engine, which connects when it is first used."""
-    # Import in a thread: these modules take a tenth of a second, and the editor would wait.
-    client, options = await asyncio.to_thread(_options, settings)
-    warm: Warm = client.ResidentEngine(options, listener.on_state, listener.on_message)
-    return warm
+    # Imported here, because the server answers `initialize` first. `preload` has done it before, in a thread.
+    from dg_lsp.infill import client
+    from dg_lsp.wire import config
+
+    options = replace(
+        client.connect_options(config.read()[0], model=settings.model),
+        dtype=settings.dtype,
+        device=settings.device,
+        threads=settings.threads,
+        unload_after_s=float(settings.unload_after),
+    )
+    return client.ResidentEngine(options, listener.on_state, listener.on_message)
 
 
-def _options(settings: Settings) -> tuple[Any, Any]:
-    """Return the client module and the options to connect: the editor's settings over those of the user's files."""
-    client, config = (importlib.import_module(f"dg_lsp.infill.{name}") for name in ("client", "config"))
-    configured = config.connect_options(config.read()[0], command=ENGINE_COMMAND, model=settings.model)
-    from_editor = {
-        "dtype": settings.dtype,
-        "device": settings.device,
-        "threads": settings.threads,
-        "unload_after_s": float(settings.unload_after),
-    }
-    return client, replace(configured, **from_editor)
+def preload() -> None:
+    """Import the client, for which the editor would wait: a tenth of a second. `resident` reports the errors."""
+    with contextlib.suppress(Exception):
+        importlib.import_module("dg_lsp.infill.client")
 
 
 def named(name: str) -> Opener:

@@ -13,9 +13,9 @@ from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Candidate, Hole, Span
 from dg_lsp.infill.pipeline import Suggestion
 from dg_lsp.server.reuse import Offer, Place, Rejections
-from dg_lsp.server.settings import Settings
 from dg_lsp.server.snapshot import Snapshot
 from dg_lsp.server.when import Reason
+from dg_lsp.wire.settings import Settings
 
 # Each cut costs one parse.
 MAX_CUTS = 6

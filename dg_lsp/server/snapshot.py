@@ -15,8 +15,8 @@ from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.server import reuse
 from dg_lsp.server.nearby import Nearby
 from dg_lsp.server.reuse import Place
-from dg_lsp.server.settings import Settings
 from dg_lsp.server.sync import Documents, OpenDocument
+from dg_lsp.wire.settings import Settings
 
 MAX_CELLS = 4
 """A cell's request has the text of so many cells above it."""

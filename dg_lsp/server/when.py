@@ -15,7 +15,7 @@ from typing import Literal
 from dg_lsp.core import literals
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Span
-from dg_lsp.server.settings import Settings
+from dg_lsp.wire.settings import Settings
 
 Scope = Literal["code", "comment", "string"]
 MAX_FILE_CHARS = 1_000_000

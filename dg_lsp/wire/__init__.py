@@ -3,7 +3,3 @@
 Both sides of the wire import this package; it imports neither, and knows nothing of models or editors. Only
 `inspection` speaks HTTP.
 """
-
-from dg_lsp.wire.messages import PROTOCOL_MAJOR, PROTOCOL_MAX, PROTOCOL_MIN, WireError
-
-__all__ = ["PROTOCOL_MAJOR", "PROTOCOL_MAX", "PROTOCOL_MIN", "WireError"]

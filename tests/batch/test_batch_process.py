@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp import cli
-from dg_lsp.infill import bar
+from dg_lsp.wire import progress
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -135,19 +135,19 @@ def test_the_text_of_a_file_gives_no_orders_to_a_terminal(tmp_path: Path, more: 
 
 
 def test_a_rate_reads_well() -> None:
-    assert [bar.rate(speed) for speed in (None, 0.0, 0.05, 1.0, 12.34)] == ["", "", "20.0 s each", "1.0/s", "12.3/s"]
+    assert [progress.rate(speed) for speed in (None, 0.0, 0.05, 1.0, 12.34)] == ["", "", "20.0 s each", "1.0/s", "12.3/s"]
 
 
 def test_progress_in_lines_is_reported_at_intervals() -> None:
     lines: list[str] = []
     times = iter([0.0, 9.0, 10.0, 11.0, 20.0, 99.0])
-    done = bar.in_lines("filling", 50, lines.append, lambda: next(times))
+    done = progress.in_lines("filling", 50, lines.append, lambda: next(times))
     for n in (1, 1, 1, 20):
         done(n)
     assert lines == ["filling (0 of 50)", "filling (2 of 50)", "filling (23 of 50)"]
     done(27)
     assert len(lines) == 3
-    bar.in_lines("fitting", 1, lines.append)(1)
+    progress.in_lines("fitting", 1, lines.append)(1)
     assert lines[3:] == ["fitting"]
 
 

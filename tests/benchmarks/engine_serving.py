@@ -33,7 +33,7 @@ from dg_lsp.evaluate import tasks
 from dg_lsp.evaluate.score import percentile
 from dg_lsp.infill.client import ConnectOptions, ResidentEngine, connect
 from dg_lsp.wire import discovery
-from dg_lsp.wire.entry import ENGINE_COMMAND
+from dg_lsp.wire.discovery import ENGINE_COMMAND
 from dg_lsp.wire.messages import Done
 from tests.benchmarks import arguments
 

@@ -83,7 +83,7 @@ def main() -> None:
                 head = fastest_ms(lambda hidden=hidden: passes.logits(hidden), options.seconds, clock)  # type: ignore[misc]
                 alone = fastest_ms(products(passes, n_rows), options.seconds, clock)
                 print(f"{threads:7} {n_rows:4} {layers + head:7.1f} {layers:7.1f} {alone:9.1f} {head:5.1f}", flush=True)
-            tree = fastest_ms(lambda kv=kv: Tree(passes, kv, 1, room=64), options.seconds, clock)  # type: ignore[misc]
+            tree = fastest_ms(lambda kv=kv: Tree(passes, kv, 1), options.seconds, clock)  # type: ignore[misc]
         print(f"{threads:7} prefix {encoding:7.1f} ms, tree's buffers {tree:.1f} ms", flush=True)
 
 

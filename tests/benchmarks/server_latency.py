@@ -27,8 +27,8 @@ from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Candidate, Document, InfillRequest
 from dg_lsp.server import resident
 from dg_lsp.server.resident import Listener, OnDraft, Warm
-from dg_lsp.server.settings import Settings
 from dg_lsp.wire import messages
+from dg_lsp.wire.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 TASKS = ROOT / "fixtures" / "eval" / "heldout.jsonl.gz"
@@ -99,8 +99,8 @@ class _Noting:
         return candidates
 
 
-async def engine(settings: Settings, listener: Listener) -> _Noting:
-    return _Noting(await resident.resident(settings, listener) if os.environ.get(REAL) else None)
+def engine(settings: Settings, listener: Listener) -> _Noting:
+    return _Noting(resident.resident(settings, listener) if os.environ.get(REAL) else None)
 
 
 # The editor

@@ -313,7 +313,7 @@ def _experts(passes: Passes, clock: _Clock, floor: _Floor, device: str) -> list[
 
 def _tree_of(passes: Passes, kv: KV, n_tokens: int) -> torch.Tensor:
     """Return the hidden states of a path of new tokens."""
-    tree = Tree(passes, kv, 10, torch.zeros(passes.config.hidden_size, device=kv[0][0].device), room=n_tokens)
+    tree = Tree(passes, kv, 10, torch.zeros(passes.config.hidden_size, device=kv[0][0].device))
     return tree.hidden(tree.grow([(ROOT, [10] * n_tokens)])[0])
 
 

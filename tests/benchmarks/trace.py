@@ -200,10 +200,10 @@ def infill(tracer: Tracer, folder: Path) -> Counter[tuple[str, str]]:
 def serve(work: Callable[[], None]) -> None:
     """Serve the embedded model on its socket, and do the work in a second thread."""
     from dg_lsp.engine.serve import daemon
-    from dg_lsp.infill import client, config
-    from dg_lsp.wire import discovery
+    from dg_lsp.infill import client
+    from dg_lsp.wire import config, discovery
 
-    options = client.ConnectOptions(model=config.connect_options(config.read()[0], command=()).model)
+    options = client.ConnectOptions(model=client.connect_options(config.read()[0], command=()).model)
     errors: list[BaseException] = []
 
     def working() -> None:

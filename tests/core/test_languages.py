@@ -58,7 +58,6 @@ def test_every_grammar_and_query_loads(language: languages.Language) -> None:
     assert languages.grammar(language).node_kind_count > 50
     re.compile(language.opens)
     assert language.indent.isspace()
-    assert language.fence
 
 
 def test_no_two_languages_share_an_extension_id_name_or_shebang() -> None:

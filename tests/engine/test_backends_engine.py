@@ -18,7 +18,7 @@ from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.infill.client import ConnectOptions, connect
 from dg_lsp.infill.port import EngineError
-from dg_lsp.wire.entry import ENGINE_COMMAND
+from dg_lsp.wire.discovery import ENGINE_COMMAND
 from tests.engine.backends_kit import BODY, Recorder, StandIn, own_judge, request, rules, serving
 from tests.engine.conftest import gemma_like_tokenizer
 from tests.engine.engine_kit import ROOT, home, running

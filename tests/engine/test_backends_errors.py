@@ -10,7 +10,7 @@ import pytest
 
 from dg_lsp.infill.client import ConnectOptions, connect
 from dg_lsp.infill.port import EngineError
-from dg_lsp.wire.entry import ENGINE_COMMAND
+from dg_lsp.wire.discovery import ENGINE_COMMAND
 from tests.engine.backends_kit import Recorder, request, serving
 from tests.engine.engine_kit import home
 

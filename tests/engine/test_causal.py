@@ -12,8 +12,9 @@ import torch
 from dg_lsp.engine.decode.file_model import FileModel
 from dg_lsp.engine.decode.propose import causal
 from dg_lsp.engine.decode.propose.causal import CausalDraft
+from dg_lsp.engine.model import tree as trees
 from dg_lsp.engine.model.packed import PackedPasses
-from dg_lsp.engine.model.passes import Passes, crop, widen
+from dg_lsp.engine.model.passes import Passes, crop
 from dg_lsp.engine.model.tree import ROOT, SCORED, Tree
 
 PREFIX = [17, 30, 31, 32, 33, 34, 35, 36, 20, 30, 31, 32, 33, 34, 21, 30, 31]
@@ -140,14 +141,18 @@ def test_log_probabilities_equal_one_pass_over_the_whole_draft(passes: Passes, f
 
 
 @torch.no_grad()
-def test_a_tree_grows_its_buffer(passes: Passes) -> None:
+def test_a_tree_grows_its_buffer(passes: Passes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trees, "ROOM", 1)
     kv = passes.encode(torch.tensor([PREFIX]))[1]
-    tree = Tree(passes, kv, PREFIX[-1], room=1)
+    tree = Tree(passes, kv, PREFIX[-1])
     [[parent]] = tree.grow([(ROOT, [30])])
     [[left], [right]] = tree.grow([(parent, [31]), (parent, [50])])
     [[left_leaf], [right_leaf]] = tree.grow([(left, [32]), (right, [33])])
     hidden = tree.hidden([left_leaf, right_leaf])
-    alone, _ = passes.encode(torch.tensor([[30, 31, 32], [30, 50, 33]]), widen(kv, 2))
+    alone, _ = passes.encode(
+        torch.tensor([[30, 31, 32], [30, 50, 33]]),
+        [(side.expand(2, -1, -1, -1), other.expand(2, -1, -1, -1)) for side, other in kv],
+    )
     torch.testing.assert_close(hidden, alone[:, -1], atol=1e-5, rtol=1e-4)
 
 

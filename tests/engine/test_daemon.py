@@ -27,8 +27,7 @@ from dg_lsp.engine.serve.jobs import Limits
 from dg_lsp.engine.serve.logs import Discreet
 from dg_lsp.engine.serve.service import Service
 from dg_lsp.wire import build, discovery
-from dg_lsp.wire.discovery import DiscoveryError, EngineFiles, EngineId, EngineSettings, State
-from dg_lsp.wire.entry import ENGINE_COMMAND
+from dg_lsp.wire.discovery import ENGINE_COMMAND, DiscoveryError, EngineFiles, EngineId, EngineSettings, State
 from dg_lsp.wire.extras import install_command
 from tests.engine.engine_kit import FILLER, ROOT, body, engine_id, gate, home, post, running, wait_until
 from tests.engine.toy_filler import ToyFiller

@@ -172,9 +172,9 @@ def test_few_places_of_a_long_file_are_visited(monkeypatch: pytest.MonkeyPatch, 
     looked: list[int] = []
     agreement = copies._agreement
 
-    def look(source: str, at: int, prefix: str, low: int, high: int) -> int:
+    def look(source: str, at: int, prefix: str, high: int) -> int:
         looked.append(at)
-        return agreement(source, at, prefix, low, high)
+        return agreement(source, at, prefix, high)
 
     monkeypatch.setattr(copies, "_agreement", look)
     text = "".join(line.format(number) for number in range(2000))

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from dg_lsp.infill.client import ConnectOptions, EngineError, connect
-from dg_lsp.wire.entry import ENGINE_COMMAND
+from dg_lsp.wire.discovery import ENGINE_COMMAND
 from tests.engine.engine_kit import FILLER, ROOT, Running, body, gate, home, running, wait_until
 from tests.engine.test_daemon import OPTIONS, refusal
 from tests.patience import PATIENCE_S

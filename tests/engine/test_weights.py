@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from transformers import DiffusionGemmaForBlockDiffusion
 
 from dg_lsp.core.values import Hole, InfillRequest, Span
+from dg_lsp.core.wording import size
 from dg_lsp.engine.decode.filler import LocalFiller
 from dg_lsp.engine.model import fit, loading, room
 from dg_lsp.engine.model.fit.choice import VLLM_NVFP4
@@ -232,7 +233,7 @@ def test_too_little_memory_is_reported_before_reading(folder: Path, monkeypatch:
     shape = fit.of_config(json.loads((folder / "config.json").read_text()))
     needs = fit.needs(shape, "float32", fit.Use(7168, 256))
     assert refusal(folder) == (
-        f"{folder} needs {fit.size(needs.total)} at 32 bits ({fit.size(needs.weights)} of weights), and 5 MB are free on "
+        f"{folder} needs {size(needs.total)} at 32 bits ({size(needs.weights)} of weights), and 5 MB are free on "
         "this machine. Choose the embedded model, or a server (engine.model = vllm:URL)."
     ).replace(str(folder), "FOLDER")
 

@@ -25,10 +25,10 @@ from dg_lsp.engine.backends.remote import to_probability
 from dg_lsp.infill.fill import Fill
 from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.server import running, when
-from dg_lsp.server.settings import Settings
 from dg_lsp.server.snapshot import Snapshots
 from dg_lsp.server.sync import Documents, OpenDocument
 from dg_lsp.wire.discovery import EngineId
+from dg_lsp.wire.settings import Settings
 from tests.patience import PATIENCE_S
 
 DOCUMENT = Document("file:///a.py", "python", "def f():\n    pass\n")

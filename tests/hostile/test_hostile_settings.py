@@ -17,10 +17,11 @@ from typer.testing import CliRunner
 from dg_lsp.engine.backends import load_remote
 from dg_lsp.engine.backends.http_client import RemoteError
 from dg_lsp.engine.commands import app
-from dg_lsp.infill.config import Config, connect_options
+from dg_lsp.infill.client import connect_options
 from dg_lsp.infill.port import EngineError
 from dg_lsp.server.configuration import Configuration
 from dg_lsp.wire import config, trust
+from dg_lsp.wire.config import Config
 from dg_lsp.wire.schema import ALL, OF_EDITORS, Setting
 from dg_lsp.wire.settings import DEFAULTS, Settings
 

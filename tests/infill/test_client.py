@@ -24,7 +24,7 @@ from dg_lsp.infill.client import Breaker, ConnectOptions, EngineBusyError, Engin
 from dg_lsp.infill.life import Failed, Loading, Ready, Starting, State
 from dg_lsp.infill.port import Engine
 from dg_lsp.wire import build, discovery
-from dg_lsp.wire.entry import ENGINE_COMMAND
+from dg_lsp.wire.discovery import ENGINE_COMMAND
 from tests.engine.engine_kit import FILLER, Running, gate, home, request, running, wait_until
 from tests.patience import PATIENCE_S
 from tests.processes import is_gone
@@ -211,7 +211,7 @@ def test_two_who_start_at_the_same_moment_share_one_engine(folder: Path) -> None
 def test_two_processes_that_start_at_the_same_moment_share_one_engine(folder: Path) -> None:
     code = (
         "import asyncio, sys\n"
-        "from dg_lsp.wire.entry import ENGINE_COMMAND\n"
+        "from dg_lsp.wire.discovery import ENGINE_COMMAND\n"
         "from dg_lsp.infill.client import ConnectOptions, connect\n"
         "async def main():\n"
         f"    async with connect(ConnectOptions('toy', filler={FILLER!r}, command=ENGINE_COMMAND)) as engine:\n"

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.infill import client, joining
+from dg_lsp.infill import client
 from dg_lsp.infill import link as links
 from dg_lsp.infill.client import ConnectOptions, EngineError, ResidentEngine, connect
 from dg_lsp.infill.life import Ready, Starting, State
 from dg_lsp.wire import build, discovery
-from dg_lsp.wire.entry import ENGINE_COMMAND
+from dg_lsp.wire.discovery import ENGINE_COMMAND
 from tests.engine.engine_kit import FILLER, Running, gate, home, request, running, wait_until
 from tests.patience import PATIENCE_S
 from tests.processes import is_gone
@@ -26,7 +26,7 @@ from tests.processes import is_gone
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     # A ping comes every five seconds; to miss one is enough here. On a busy machine it may be late by as long again.
     monkeypatch.setattr(links, "SILENCE_S", 2 * links.PING_EVERY_S)
-    monkeypatch.setattr(joining, "SILENCE_S", 2 * links.PING_EVERY_S)
+    monkeypatch.setattr(client, "SILENCE_S", 2 * links.PING_EVERY_S)
     with home(monkeypatch) as path:
         yield path
 

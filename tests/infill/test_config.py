@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
-from dg_lsp.infill import config
+from dg_lsp.infill import client, guarded
 from dg_lsp.infill.client import ConnectOptions
-from dg_lsp.infill.config import Config, ConfigError, Guarded, Privacy
+from dg_lsp.infill.guarded import Guarded, Privacy
 from dg_lsp.infill.port import EngineError
+from dg_lsp.wire import config
+from dg_lsp.wire.config import Config, ConfigError
 from dg_lsp.wire.settings import Settings
 from tests.fakes import ScriptedEngine
 
@@ -34,7 +36,7 @@ def problem(tmp_path: Path, user: str = "", workspace: str | None = None, **envi
 
 
 def joining(configured: Config, *, model: str = "", interactive: bool = True) -> ConnectOptions:
-    return config.connect_options(configured, command=("engine",), model=model, interactive=interactive)
+    return client.connect_options(configured, command=("engine",), model=model, interactive=interactive)
 
 
 def test_without_configuration_the_defaults_hold(tmp_path: Path) -> None:
@@ -314,7 +316,7 @@ def test_files_are_judged_by_their_path_below_their_workspace(tmp_path: Path, mo
     (tmp_path / "vault").mkdir()
     (tmp_path / ".dg-lsp.toml").write_text("[privacy]\nlocal_only = ['/vault/']")
     private_file, other = tmp_path / "vault" / "a.py", tmp_path / "a.py"
-    privacy = config.privacy([private_file, other])
+    privacy = guarded.privacy_of([private_file, other])
     assert (privacy.keeps_file(private_file), privacy.keeps_file(other)) == (True, False)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.infill.client import ConnectOptions, EngineBusyError, ResidentEngine, connect
-from dg_lsp.wire.entry import ENGINE_COMMAND
+from dg_lsp.wire.discovery import ENGINE_COMMAND
 from tests.engine.engine_kit import FILLER, home, request
 from tests.patience import PATIENCE_S
 

@@ -10,8 +10,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from dg_lsp.core.wording import size
 from dg_lsp.engine.model.fit.choice import Machine, NoRoomError, choose
-from dg_lsp.engine.model.fit.needs import Precision, Use, needs, size
+from dg_lsp.engine.model.fit.needs import Precision, Use, needs
 from dg_lsp.engine.model.fit.published import CONTEXT_BYTES, MODEL, PUBLISHED
 
 PAGE = "docs/which-model.md"

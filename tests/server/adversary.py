@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.server.resident import Listener, OnDraft
-from dg_lsp.server.settings import Settings
+from dg_lsp.wire.settings import Settings
 
 PLACEHOLDERS = (
     "pass",
@@ -153,5 +153,5 @@ class _Warm:
         return await self._engine.fill(request)
 
 
-async def engine(settings: Settings, listener: Listener) -> _Warm:
+def engine(settings: Settings, listener: Listener) -> _Warm:
     return _Warm(Adversary(int(os.environ.get("DG_LSP_TEST_SEED", "1"))))

@@ -21,7 +21,7 @@ from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.infill.life import Loading
 from dg_lsp.infill.port import EngineError
 from dg_lsp.server.resident import Listener
-from dg_lsp.server.settings import Settings
+from dg_lsp.wire.settings import Settings
 
 OnDraft = Callable[[tuple[str, ...], int], None]
 
@@ -75,7 +75,7 @@ class Scripted:
         return tuple(Candidate(each, confidence, confidences) for each in (texts, *more))
 
 
-async def engine(settings: Settings, listener: Listener) -> Scripted:
+def engine(settings: Settings, listener: Listener) -> Scripted:
     listener.on_state(Loading(0.5, "reading weights"))
     return Scripted(settings)
 

@@ -14,11 +14,11 @@ from dg_lsp.infill.port import EngineError
 from dg_lsp.server.completion import Completer, Reply, SuggestionRequest
 from dg_lsp.server.nearby import Nearby
 from dg_lsp.server.resident import Listener, OnDraft, Resident
-from dg_lsp.server.settings import Settings
 from dg_lsp.server.snapshot import Snapshots
 from dg_lsp.server.stats import Statistics
 from dg_lsp.server.sync import Change, Documents
 from dg_lsp.server.when import Reason
+from dg_lsp.wire.settings import Settings
 from tests.patience import PATIENCE_S
 
 # No name that ends with .py: what the engine of these tests writes need not be bound.
@@ -78,7 +78,7 @@ class Session:
         snapshots = Snapshots(self.documents, self.nearby, lambda _uri: self.settings)
         self.completer = Completer(snapshots, self.resident, self.statistics, lambda: self.now, self._note)
 
-    async def _open(self, settings: Settings, listener: Listener) -> Held:
+    def _open(self, settings: Settings, listener: Listener) -> Held:
         return self.held
 
     def _note(self, reason: Reason | None) -> None:

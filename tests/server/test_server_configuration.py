@@ -12,8 +12,8 @@ from dg_lsp.infill.port import EngineError
 from dg_lsp.server.configuration import Configuration
 from dg_lsp.server.nearby import Nearby
 from dg_lsp.server.resident import Listener, OnDraft, Resident
-from dg_lsp.server.settings import Settings
 from dg_lsp.wire import config
+from dg_lsp.wire.settings import Settings
 
 REMOTE = "vllm:http://127.0.0.1:1"
 
@@ -227,7 +227,7 @@ def request(path: str) -> InfillRequest:
 def test_a_remote_engine_receives_no_local_only_file(model: str) -> None:
     remote = Remote()
 
-    async def opener(settings: Settings, listener: Listener) -> Remote:
+    def opener(settings: Settings, listener: Listener) -> Remote:
         return remote
 
     async def main() -> None:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.confidence import Calibrated, Ranked
 from dg_lsp.core.values import Candidate, Document
-from dg_lsp.server import reuse, settings, show, when
+from dg_lsp.server import configuration, reuse, show, when
 from dg_lsp.server.reuse import Cache, Offer, Place, Rejections
-from dg_lsp.server.settings import Settings
 from dg_lsp.server.when import Rhythm, SuggestionFacts
+from dg_lsp.wire.settings import Settings
 
 # When to ask
 
@@ -447,7 +447,7 @@ def test_an_answer_that_polishing_changed_is_cut_by_estimate() -> None:
     ],
 )
 def test_settings_are_read(data: object, field: str, value: object) -> None:
-    result, problems = settings.read(data, Settings(model="other", debounce=3))
+    result, problems = configuration.read(data, Settings(model="other", debounce=3))
     assert getattr(result, field) == value
     assert problems == ()
 
@@ -466,15 +466,15 @@ def test_settings_are_read(data: object, field: str, value: object) -> None:
 )
 def test_a_bad_setting_changes_nothing_and_says_what_is_allowed(data: object, problem: str) -> None:
     key, _, rest = problem.partition(" ")
-    assert settings.read(data, Settings()) == (Settings(), (f"dgLsp.{key} in the editor's settings {rest}.",))
+    assert configuration.read(data, Settings()) == (Settings(), (f"dgLsp.{key} in the editor's settings {rest}.",))
 
 
 def test_settings_that_are_no_object_change_nothing() -> None:
-    assert settings.read([], Settings()) == (Settings(), ("The settings in dgLsp must be an object.",))
+    assert configuration.read([], Settings()) == (Settings(), ("The settings in dgLsp must be an object.",))
 
 
 def test_an_unknown_setting_is_named_with_those_there_are() -> None:
-    _, (problem,) = settings.read({"completion": {"treshold": 1}}, Settings())
+    _, (problem,) = configuration.read({"completion": {"treshold": 1}}, Settings())
     assert problem == (
         "Unknown key dgLsp.completion.treshold in the editor's settings. Did you mean dgLsp.completion.threshold?"
     )
@@ -484,7 +484,7 @@ JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=True) | st.text(max_size=5),
     lambda inner: (
         st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from([*settings.KEYS, "completion", "engine", "x", ""]), inner, max_size=4)
+        | st.dictionaries(st.sampled_from([*configuration.KEYS, "completion", "engine", "x", ""]), inner, max_size=4)
     ),
     max_leaves=8,
 )
@@ -492,17 +492,17 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_whatever_an_editor_sends_as_settings_is_read(data: object) -> None:
-    result, problems = settings.read(data, Settings())
+    result, problems = configuration.read(data, Settings())
     assert isinstance(result, Settings)
     assert all("\n" not in problem for problem in problems)
 
 
 def test_only_engine_settings_restart_the_engine() -> None:
-    assert settings.restarts_engine(Settings(), Settings(model="other"))
-    assert settings.restarts_engine(Settings(), Settings(unload_after=1))
+    assert configuration.restarts_engine(Settings(), Settings(model="other"))
+    assert configuration.restarts_engine(Settings(), Settings(unload_after=1))
     # An editor can't set this one.
-    assert not settings.restarts_engine(Settings(), Settings(rows=1))
-    assert not settings.restarts_engine(Settings(), Settings(threshold=0.9))
+    assert not configuration.restarts_engine(Settings(), Settings(rows=1))
+    assert not configuration.restarts_engine(Settings(), Settings(threshold=0.9))
 
 
 def test_every_reason_is_a_sentence_for_people() -> None:

@@ -12,7 +12,7 @@ from dg_lsp.core import holes, syntax
 from dg_lsp.core.values import Document
 from dg_lsp.infill import pipeline
 from dg_lsp.server.nearby import Nearby
-from dg_lsp.server.settings import Settings
+from dg_lsp.wire.settings import Settings
 
 
 def refusal(uri: str) -> str:

@@ -9,10 +9,10 @@ from typing import get_args
 
 import pytest
 
-from dg_lsp.server import methods, settings, when
+from dg_lsp.server import configuration, methods, when
 from dg_lsp.server.methods import BadParamsError, DraftParams, DraftPart, FillParams, StatusParams
 from dg_lsp.server.resident import StateName
-from dg_lsp.server.settings import Settings
+from dg_lsp.wire.settings import Settings
 
 PAGE = (Path(__file__).parents[2] / "editors" / "PROTOCOL.md").read_text(encoding="utf-8")
 
@@ -29,14 +29,14 @@ def test_every_message_and_command_is_on_the_page_and_no_other() -> None:
 def test_every_setting_is_on_the_page_with_its_default() -> None:
     rows = re.findall(r"^\| (`.*?`) \| `(.*?)` \| ", PAGE, re.MULTILINE)
     defaults_by_key = {key: default for keys, default in rows for key in re.findall(r"`([\w.]+)`", keys)}
-    assert set(defaults_by_key) == set(settings.KEYS)
+    assert set(defaults_by_key) == set(configuration.KEYS)
     for key, default in defaults_by_key.items():
         data = {"true": True, "false": False, "[]": []}.get(default, default.strip('"') if '"' in default else default)
         value = data if not isinstance(data, str) or '"' in default else float(data)
         other_settings = replace(Settings(), model="other", threshold=0.9, debounce=1, enable=False)
-        settings_read, problems = settings.read({key: value}, other_settings)
+        settings_read, problems = configuration.read({key: value}, other_settings)
         assert problems == ()
-        assert settings.read({key: None}, other_settings)[0] == settings_read
+        assert configuration.read({key: None}, other_settings)[0] == settings_read
 
 
 def test_the_fields_of_each_message_are_on_the_page() -> None:

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from dg_lsp.server import when
 from dg_lsp.server.methods import StatusParams
-from dg_lsp.server.settings import Settings
 from dg_lsp.server.status import Reporter
 from dg_lsp.server.when import Reason
+from dg_lsp.wire.settings import Settings
 
 MANUAL = replace(Settings(), trigger="manual")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.server import resident
 from dg_lsp.server.resident import Listener, OnDraft, Warm
-from dg_lsp.server.settings import Settings
+from dg_lsp.wire.settings import Settings
 
 
 class Watched:
@@ -32,5 +32,5 @@ class Watched:
         return await self._warm.fill(request, document=document, on_draft=on_draft)
 
 
-async def engine(settings: Settings, listener: Listener) -> Watched:
-    return Watched(await resident.resident(settings, listener))
+def engine(settings: Settings, listener: Listener) -> Watched:
+    return Watched(resident.resident(settings, listener))

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dg_lsp.batch.commands import ask, can_ask, print_message
-from dg_lsp.wire import completions, config, laptop, model_names
+from dg_lsp.wire import completions, config, laptop, model_names, progress
 from dg_lsp.wire.command_group import command_group
-from dg_lsp.wire.entry import ENGINE_COMMAND
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.visible import visible, visible_line
 
@@ -172,14 +171,14 @@ def _with_speeds(choices: Sequence[Offer]) -> tuple[Offer, ...]:
     """Return the offers with the measured speed of those that are ready on this machine."""
     from dg_lsp.batch import sample
     from dg_lsp.batch.setup.offers import HERE
-    from dg_lsp.infill.config import connect_options
+    from dg_lsp.infill.client import connect_options
     from dg_lsp.infill.port import EngineError
 
     configured, measured = config.read(None)[0], list(choices)
     for number, offer in enumerate(choices):
         if offer.is_ready and offer.where == HERE:
             print_message(f"measuring {offer.model}")
-            options = connect_options(configured, command=ENGINE_COMMAND, model=offer.model)
+            options = connect_options(configured, model=offer.model)
             try:
                 # An engine that is not chosen ends soon.
                 line_ms, block_ms = asyncio.run(sample.measure(replace(options, exit_after_s=MEASURED_LINGER_S)))
@@ -210,12 +209,12 @@ def _install_if_missing(chosen: str, *, may_ask: bool) -> None:
 
 def _pull_if_missing(chosen: str, *, quiet: bool) -> None:
     """Pull a chosen laptop model that is not there; raise _SetupError if it can't be had."""
-    from dg_lsp.engine.model.pull.commands import PullFailedError, bar, pull_first
+    from dg_lsp.engine.model.pull.commands import PullFailedError, pull_first
 
     model = laptop.by_name(chosen)
     if model is not None and not model.is_pulled:
         try:
-            with contextlib.nullcontext(lambda _text, _share: None) if quiet else bar() as show:
+            with contextlib.nullcontext(lambda _text, _share: None) if quiet else progress.shares() as show:
                 pull_first((model,), show)
         except PullFailedError as error:
             raise _SetupError(str(error)) from error
@@ -279,14 +278,14 @@ def _overruled(chosen: str) -> str:
 def _try_model(model: str, *, quiet: bool) -> Trial:
     """Return the result of a sample fill with the model."""
     from dg_lsp.batch import sample
-    from dg_lsp.infill.config import connect_options
+    from dg_lsp.infill.client import connect_options
     from dg_lsp.infill.port import EngineError
 
     if not quiet:
         typer.echo(visible_line(f"Testing {model}; the first load of a model takes a while."))
     configured = config.read(None)[0]
     try:
-        return asyncio.run(sample.trial(connect_options(configured, command=ENGINE_COMMAND, model=model)))
+        return asyncio.run(sample.trial(connect_options(configured, model=model)))
     except EngineError as error:
         return sample.Trial(problem=str(error))
 

@@ -152,8 +152,8 @@ def _name(endpoint: Endpoint, model: str) -> str:
 def _laptop(models: Sequence[LaptopModel], *, is_pulled: bool) -> Iterator[Offer]:
     for model in models:
         if model.is_pulled == is_pulled:
-            cost = f"{fit.size(model.memory_bytes)} of memory, on the processor"
-            download = "" if is_pulled else f", and {fit.size(model.n_bytes)} to download once"
+            cost = f"{size(model.memory_bytes)} of memory, on the processor"
+            download = "" if is_pulled else f", and {size(model.n_bytes)} to download once"
             commands = () if is_pulled else (f"dg-lsp setup --yes {model.name}",)
             yield Offer(model.name, f"{model.name}: {model.gives}", HERE, cost + download, "", is_pulled, commands=commands)
 

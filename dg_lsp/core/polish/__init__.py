@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from dg_lsp.core import importing, scope, syntax, values
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.importing import Sources
-from dg_lsp.core.polish.adjacency import drop_comment_before_code, drop_glued
 from dg_lsp.core.polish.around import Filter, around_hole, edit_of
 from dg_lsp.core.polish.checks import NAME_CHARS, Check, Whole, closes, compiles, parses, unbound_names
 from dg_lsp.core.polish.cuts import (
@@ -31,10 +30,12 @@ from dg_lsp.core.polish.cuts import (
 )
 from dg_lsp.core.polish.drops import (
     drop_blank,
+    drop_comment_before_code,
     drop_comments,
     drop_definitions,
     drop_description,
     drop_endless,
+    drop_glued,
     drop_loop,
     drop_placeholder,
     drop_repetition,

@@ -1,14 +1,16 @@
 """Find names that a file uses and never binds, in any language whose syntax tells uses from bindings.
 
 If every occurrence of a name in a file is a use, nothing in that file binds it. The method is rough but safe: an
-occurrence that is not certainly a use counts as a binding.
+occurrence that is not certainly a use counts as a binding. `uses.toml` says what is a use.
 """
 
 from __future__ import annotations
 
 import builtins
 import re
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
 from typing import Literal
 
 from tree_sitter import Node
@@ -103,121 +105,16 @@ _WORD = re.compile(r"(?<![\w$])[^\W\d][\w$]*")
 # Names that are looked up in a value, not in a scope.
 _MEMBERS = frozenset({"property_identifier", "private_property_identifier", "field_identifier", "statement_identifier"})
 _MEMBER_FIELDS = frozenset({("attribute", "attribute"), ("keyword_argument", "name")})
+# For each kind of node, the fields in which a name is a use; no field means all fields.
+_Uses = Mapping[str, Sequence[str]]
 
-# For each kind of node, the fields in which a name is a use; an empty tuple means all fields.
-_Uses = Mapping[str, tuple[str, ...]]
-_PYTHON: _Uses = {
-    "call": ("function",),
-    "argument_list": (),
-    "keyword_argument": ("value",),
-    "attribute": ("object",),
-    "subscript": (),
-    "binary_operator": (),
-    "boolean_operator": (),
-    "comparison_operator": (),
-    "not_operator": (),
-    "unary_operator": (),
-    "conditional_expression": (),
-    "parenthesized_expression": (),
-    "await": (),
-    "return_statement": (),
-    "raise_statement": (),
-    "assert_statement": (),
-    "if_statement": ("condition",),
-    "elif_clause": ("condition",),
-    "while_statement": ("condition",),
-    "for_statement": ("right",),
-    "for_in_clause": ("right",),
-    "assignment": ("right",),
-    "augmented_assignment": ("right",),
-    "list": (),
-    "set": (),
-    "pair": (),
-    "interpolation": (),
-    "expression_statement": (),
-}
-_JAVASCRIPT: _Uses = {
-    "call_expression": ("function",),
-    "new_expression": ("constructor",),
-    "arguments": (),
-    "member_expression": ("object",),
-    "subscript_expression": (),
-    "binary_expression": (),
-    "unary_expression": (),
-    "update_expression": (),
-    "ternary_expression": (),
-    "parenthesized_expression": (),
-    "await_expression": (),
-    "spread_element": (),
-    "template_substitution": (),
-    "return_statement": (),
-    "throw_statement": (),
-    "expression_statement": (),
-    "variable_declarator": ("value",),
-    "assignment_expression": ("right",),
-    "augmented_assignment_expression": (),
-    "for_in_statement": ("right",),
-    "arrow_function": ("body",),
-    "array": (),
-    "pair": ("value",),
-    "object": (),
-}
-_GO: _Uses = {
-    "call_expression": ("function",),
-    "argument_list": (),
-    "selector_expression": ("operand",),
-    "index_expression": (),
-    "slice_expression": (),
-    "binary_expression": (),
-    "unary_expression": (),
-    "parenthesized_expression": (),
-    "return_statement": (),
-    "if_statement": ("condition",),
-    "for_statement": ("condition",),
-    "range_clause": ("right",),
-    "short_var_declaration": ("right",),
-    "assignment_statement": ("right",),
-    "var_spec": ("value",),
-    "inc_statement": (),
-    "dec_statement": (),
-}
-_USES: Mapping[str, _Uses] = {
-    "python": _PYTHON,
-    "javascript": _JAVASCRIPT,
-    "typescript": _JAVASCRIPT,
-    "tsx": _JAVASCRIPT,
-    "go": _GO,
-}
 
-# Names that the environment provides: those of the language and of the platforms that it runs on.
-_SCRIPT_GLOBALS = frozenset(
-    """
-    AbortController AbortSignal AggregateError Array ArrayBuffer Atomics BigInt BigInt64Array BigUint64Array Blob Boolean
-    Buffer CustomEvent DOMException DOMParser DataView Date Document Element Error EvalError Event EventSource EventTarget
-    FileReader File Float32Array Float64Array FormData Function Headers HTMLElement Image Infinity Int16Array Int32Array
-    Int8Array IntersectionObserver Intl Iterator JSON KeyboardEvent Map Math MessageChannel MouseEvent MutationObserver NaN
-    Node Notification Number Object Promise Proxy RangeError ReadableStream ReferenceError Reflect RegExp Request
-    ResizeObserver Response Set SharedArrayBuffer String Symbol SyntaxError TextDecoder TextEncoder TypeError URIError URL
-    URLSearchParams Uint16Array Uint32Array Uint8Array Uint8ClampedArray WeakMap WeakRef WeakSet WebAssembly WebSocket Worker
-    XMLHttpRequest __dirname __filename addEventListener afterAll afterEach alert arguments assert atob beforeAll beforeEach
-    btoa caches cancelAnimationFrame clearImmediate clearInterval clearTimeout confirm console crypto customElements
-    decodeURI decodeURIComponent define describe dispatchEvent document encodeURI encodeURIComponent escape eval exports
-    expect fetch getComputedStyle global globalThis history indexedDB isFinite isNaN it jest jQuery localStorage location
-    matchMedia module navigator parseFloat parseInt performance process prompt queueMicrotask removeEventListener require
-    requestAnimationFrame screen self sessionStorage setImmediate setInterval setTimeout structuredClone test undefined
-    unescape vi window React $ _
-    """.split()  # noqa: SIM905  # a hundred lines of one name each are harder to read
-)
-_GIVEN: Mapping[str, frozenset[str]] = {
-    "python": frozenset(dir(builtins)) | {"__file__", "__name__", "__doc__", "__class__", "__path__", "__spec__", "_"},
-    "javascript": _SCRIPT_GLOBALS,
-    "typescript": _SCRIPT_GLOBALS,
-    "tsx": _SCRIPT_GLOBALS,
-    "go": frozenset(
-        """
-        append cap clear close complex copy delete imag len make max min new panic print println real recover
-        any bool byte comparable complex64 complex128 error float32 float64 int int8 int16 int32 int64 rune string
-        uint uint8 uint16 uint32 uint64 uintptr true false iota nil _
-        """.split()  # noqa: SIM905  # likewise
-    ),
-}
+def _table() -> tuple[dict[str, _Uses], dict[str, frozenset[str]]]:
+    """Return the uses and the given names of each language."""
+    rows = tomllib.loads((resources.files("dg_lsp.core.scope") / "uses.toml").read_text(encoding="utf-8")).values()
+    uses = {language: row["uses"] for row in rows for language in row["languages"]}
+    given = {language: frozenset(row["given"].split()) for row in rows for language in row["languages"]}
+    return uses, given | {"python": given["python"] | set(dir(builtins))}
+
+
+_USES, _GIVEN = _table()

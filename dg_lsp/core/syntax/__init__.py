@@ -28,7 +28,6 @@ The parser sees a lone `\r` as `\n` and a lone surrogate as U+FFFD. Both have th
 from __future__ import annotations
 
 from dg_lsp.core.syntax.facts import Facts, Owner
-from dg_lsp.core.syntax.parsing import indent_unit, of, parse
-from dg_lsp.core.syntax.tree import Syntax, adds_errors
+from dg_lsp.core.syntax.tree import Syntax, adds_errors, indent_unit, of, parse
 
 __all__ = ["Facts", "Owner", "Syntax", "adds_errors", "indent_unit", "of", "parse"]

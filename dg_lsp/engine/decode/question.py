@@ -13,7 +13,7 @@ HOLE_MARK = "<|fim_hole|>"
 def fence_name(request: InfillRequest) -> str:
     """Return the language name for a code fence, or "" if the request's language is unknown."""
     language = languages.get(request.language) if request.language else None
-    return language.fence if language else ""
+    return language.name if language else ""
 
 
 def ask(request: InfillRequest, before: str, suffix: str, related: str, fence: str) -> str:

@@ -452,12 +452,6 @@ class LlamaPasses:
             found = self._head.logits(flat, first, self.n_vocabulary if last is None else min(last, self.n_vocabulary))
             return found.view(*hidden.shape[:-1], -1)
 
-    def canvas_logits(self, hidden: Tensor) -> Tensor:
-        """Return the logits [..., V + 1] of canvas positions in 32 bits; the last is that of `delete`."""
-        assert self._extra is not None
-        with torch.no_grad():
-            return torch.cat([self.logits(hidden), hidden @ self._extra[0, :, None]], -1)
-
     def _pass(
         self,
         ids: Tensor,

@@ -21,7 +21,7 @@ from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.family import KV, crop
 from dg_lsp.engine.model.weights import quantised
 
-__all__ = ["KV", "Passes", "attention_over", "crop", "experts", "widen", "widened"]
+__all__ = ["KV", "Passes", "attention_over", "crop", "experts", "widened"]
 
 
 class Passes:
@@ -173,11 +173,6 @@ class Passes:
             hidden = (hidden + _norm(fed, layer.post_feedforward_layernorm)) * layer.layer_scalar
             kv.append((keys, values))
         return _norm(hidden, stack.norm), kv
-
-
-def widen(kv: KV, rows: int) -> KV:
-    """Return one row's keys and values for `rows` rows, as views."""
-    return [(keys.expand(rows, -1, -1, -1), values.expand(rows, -1, -1, -1)) for keys, values in kv]
 
 
 def _attend(

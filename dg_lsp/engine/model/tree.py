@@ -32,20 +32,11 @@ class Tree:
     adapter acts on all these tokens.
     """
 
-    def __init__(
-        self,
-        passes: Family,
-        kv: KV,
-        last: int,
-        hidden: Tensor | None = None,
-        *,
-        right: Sequence[int] = (),
-        room: int = ROOM,
-    ) -> None:
+    def __init__(self, passes: Family, kv: KV, last: int, hidden: Tensor | None = None, *, right: Sequence[int] = ()) -> None:
         self._passes, self._device = passes, kv[0][0].device
         hidden = None if right else hidden
         self._length = kv[0][0].shape[2] - (hidden is None)
-        self._kv, self._room, self._last, self._right = kv, room, last, tuple(right)
+        self._kv, self._last, self._right = kv, last, tuple(right)
         self._n_places, self._positions = 0, torch.empty(0, dtype=torch.long, device=self._device)
         # For each node, the places in the buffer of its path's tokens. A root whose hidden state is known needs none.
         self._paths: list[tuple[int, ...]] = [()]
@@ -104,7 +95,7 @@ class Tree:
         length, first, n_right = self._length, self._n_places, len(self._right)
         end, n_new_right = first + len(tokens), len(tokens) - len(paths)
         if not first or length + end > self._kv[0][0].shape[2]:
-            self._kv = _with_room(crop(self._kv, length + first), end - first + self._room)
+            self._kv = _with_room(crop(self._kv, length + first), end - first + ROOM)
         visible = np.zeros((len(tokens), length + end), dtype=bool)
         visible[:, : length + n_right] = True
         for index, path in enumerate(paths, n_new_right):

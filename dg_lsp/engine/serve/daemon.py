@@ -30,10 +30,10 @@ from dg_lsp.engine.serve.jobs import Limits
 from dg_lsp.engine.serve.service import BUILD, Service
 from dg_lsp.engine.serve.worker import Load
 from dg_lsp.engine.task import Filler, UserError
-from dg_lsp.wire import PROTOCOL_MAX, PROTOCOL_MIN, discovery
+from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import DiscoveryError, EngineFiles, EngineId, EngineSettings, State
 from dg_lsp.wire.extras import install_command
-from dg_lsp.wire.messages import EngineState
+from dg_lsp.wire.messages import PROTOCOL_MAX, PROTOCOL_MIN, EngineState
 
 log = logging.getLogger("dg_lsp.engine")
 

@@ -5,7 +5,7 @@ Sends no requests and prints nothing.
 
 from __future__ import annotations
 
-from dg_lsp.core.wording import counted
+from dg_lsp.core.wording import counted, size
 from dg_lsp.wire import build
 from dg_lsp.wire.discovery import State
 from dg_lsp.wire.inspection import EngineReport
@@ -38,7 +38,7 @@ def line_of(report: EngineReport, model: str) -> str:
     rss_bytes = info.inner("memory").integer("rss_bytes", 0)
     line = (
         f"{info.text('model', '?')}: {info.text('state', '?')}{message}, process {report.state.pid}, "
-        f"device {info.values.get('device')}, {counted(info.integer('leases', 0), 'client')}, {rss_bytes / 1024**2:.0f} MiB"
+        f"device {info.values.get('device')}, {counted(info.integer('leases', 0), 'client')}, {size(rss_bytes)}"
     )
     other = other_version(report.state)
     return f"{line}. {other}" if other else line

@@ -55,11 +55,6 @@ class FixedSteps:
         """The bytes of all buffers and graphs, which `clear` gives back."""
         return sum(entry.n_bytes for entry in self._entries.values())
 
-    @property
-    def buckets(self) -> tuple[Bucket, ...]:
-        """The buckets that have buffers, the most recently used last."""
-        return tuple(self._entries)
-
     def clear(self) -> None:
         """Drop all buffers."""
         self._entries.clear()

@@ -48,11 +48,6 @@ class StepGraph:
         self._replay: Work | None = None
         self._n_runs = 0
 
-    @property
-    def is_recorded(self) -> bool:
-        """Whether the next call replays a graph."""
-        return self._replay is not None
-
     def run(self) -> None:
         """Run the function once, in one way or the other."""
         recorder = self._recorder

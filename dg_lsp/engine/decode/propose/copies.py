@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from dg_lsp.core.values import n_common
+
 MIN_MATCH = 3
 MAX_MATCH = 240
 LINE_CHARS = 200
@@ -63,7 +65,7 @@ def find(prefix: str, suffix: str, *, block: bool, indent: str = "", most: int =
             # Places with a longer agreement were already visited.
             if searched and source.endswith(searched, 0, at):
                 continue
-            copy = take(source, at, _agreement(source, at, prefix, least, longest))
+            copy = take(source, at, _agreement(source, at, prefix, longest))
             if copy and copy.text.strip() and (copy.text not in copy_by_text or _rank(copy) > _rank(copy_by_text[copy.text])):
                 copy_by_text[copy.text] = copy
             n_places += 1
@@ -112,15 +114,9 @@ def _places(stretches: Sequence[_Stretch], tail: str) -> Iterator[tuple[str, int
             at = part.text.find(tail, at + 1, part.end)
 
 
-def _agreement(source: str, at: int, prefix: str, low: int, high: int) -> int:
-    """Return the number of characters before the offset that agree with the prefix's end, from `low` to `high`."""
-    while low < high:
-        middle = (low + high + 1) // 2
-        if source.endswith(prefix[-middle:], 0, at):
-            low = middle
-        else:
-            high = middle - 1
-    return low
+def _agreement(source: str, at: int, prefix: str, high: int) -> int:
+    """Return the number of characters before the offset that agree with the prefix's end, at most `high`."""
+    return n_common(source[max(0, at - high) : at][::-1], prefix[-high:][::-1])
 
 
 def _in_text_order(ranked: list[Copy], most: int, places: Iterable[tuple[str, int]], take: Take) -> list[Copy]:

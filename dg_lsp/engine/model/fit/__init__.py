@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dg_lsp.engine.model.fit.choice import Choice, Machine, NoRoomError, choose
 from dg_lsp.engine.model.fit.geometry import Geometry, GeometryError, of_config
-from dg_lsp.engine.model.fit.needs import PRECISIONS, Needs, Precision, Use, needs, size
+from dg_lsp.engine.model.fit.needs import PRECISIONS, Needs, Precision, Use, needs
 
 __all__ = [
     "PRECISIONS",
@@ -19,5 +19,4 @@ __all__ = [
     "choose",
     "needs",
     "of_config",
-    "size",
 ]

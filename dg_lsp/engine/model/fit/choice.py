@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dg_lsp.core.wording import size
 from dg_lsp.engine.model.fit.geometry import Geometry
-from dg_lsp.engine.model.fit.needs import QUANTISED, Needs, Precision, Use, needs, size
+from dg_lsp.engine.model.fit.needs import QUANTISED, Needs, Precision, Use, needs
 from dg_lsp.wire.extras import install_command
 
 SMALL = 20_000_000  # with fewer weights than this, `packed` multiplies in the best format of a CPU

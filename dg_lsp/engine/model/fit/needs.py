@@ -90,10 +90,3 @@ def logit_bytes(geometry: Geometry) -> int:
     """Return the bytes of one position's logits, with all that is computed from them."""
     copies = PLAIN_COPIES if geometry.vocabulary <= VOCABULARY_SLICE else SLICED_COPIES
     return copies * 4 * geometry.vocabulary
-
-
-def size(n_bytes: float) -> str:
-    """Return a number of bytes as readable text, in powers of ten."""
-    if n_bytes >= 99.5e6:
-        return f"{n_bytes / 1e9:.1f} GB"
-    return f"{n_bytes / 1e6:.0f} MB" if n_bytes >= 1e6 else f"{n_bytes / 1e3:.0f} kB"

@@ -5,21 +5,19 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
-from dg_lsp.engine.model.fit import size
-from dg_lsp.wire import completions, config, laptop, model_names
+from dg_lsp.core.wording import size
+from dg_lsp.wire import completions, config, laptop, model_names, progress
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.laptop import LaptopModel
-from dg_lsp.wire.progress_line import Progress
 from dg_lsp.wire.settings import AUTO, EMBEDDED
 from dg_lsp.wire.visible import visible_line, visible_message
 
-BAR = 24
 OnProgress = Callable[[str, float], None]
 
 
@@ -45,7 +43,7 @@ def pull(
     if not laptop_models and file is not None:
         _fail(f"--from is for a laptop model ({_names()})")
     try:
-        with bar() if not as_json else contextlib.nullcontext(_print_json) as on_progress:
+        with progress.shares() if not as_json else contextlib.nullcontext(_print_json) as on_progress:
             name, folder = (
                 pull_first(laptop_models, on_progress, file)
                 if laptop_models
@@ -85,16 +83,6 @@ def models(
 
 class PullFailedError(Exception):
     """No model could be pulled; the message is a sentence."""
-
-
-@contextlib.contextmanager
-def bar() -> Iterator[OnProgress]:
-    """Yield a function that shows the progress on standard error: on a terminal as a bar, elsewhere as lines."""
-    progress = Progress()
-    try:
-        yield lambda text, share: progress.show(_with_bar(text, share) if sys.stderr.isatty() else text)
-    finally:
-        progress.end()
 
 
 def pull_first(candidates: tuple[LaptopModel, ...], on_progress: OnProgress, file: Path | None = None) -> tuple[str, Path]:
@@ -147,11 +135,6 @@ def _remove(name: str) -> None:
     except PullError as error:
         _fail(str(error))
     typer.echo(f"{name} was removed" if removed else f"{name} is not there")
-
-
-def _with_bar(text: str, share: float) -> str:
-    n_full = round(BAR * share)
-    return f"{'━' * n_full}{'╌' * (BAR - n_full)} {share:4.0%}  {text}"
 
 
 def _fail(sentence: str, code: int = 2) -> NoReturn:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from dg_lsp.engine.model.fit import size
+from dg_lsp.core.wording import size
 from dg_lsp.engine.model.pull import index, transfer
 from dg_lsp.engine.model.pull.convert import convert
 from dg_lsp.engine.model.pull.gguf_file import GgufError

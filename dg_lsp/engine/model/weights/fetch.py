@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dg_lsp.engine.model.fit import size
+from dg_lsp.core.wording import size
 from dg_lsp.engine.model.fit.geometry import LLAMA_TYPES
 from dg_lsp.engine.model.weights.progress import Meter
 

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from dg_lsp.engine.model.fit import size
+from dg_lsp.core.wording import size
 
 EVERY_S = 0.5  # the interval between reports
 

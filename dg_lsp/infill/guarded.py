@@ -1,7 +1,4 @@
-"""Turn the user's configuration into the client's options, and keep private files from remote models.
-
-`wire.config` reads the configuration; the engine uses it too.
-"""
+"""Keep private files from remote models."""
 
 from __future__ import annotations
 
@@ -10,27 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dg_lsp.core.values import Candidate, InfillRequest
-from dg_lsp.infill.client import ConnectOptions
 from dg_lsp.infill.port import Engine, EngineError
-from dg_lsp.wire import model_names
-from dg_lsp.wire.config import NO_PASSWORD, Config, ConfigError, check_model, load_config, private_names, read, workspace_of
-from dg_lsp.wire.model_names import is_remote
+from dg_lsp.wire.config import private_names, read, workspace_of
 from dg_lsp.wire.privacy import LOCAL_ONLY, LocalOnlyError, shown, stays_local
-
-__all__ = [
-    "Config",
-    "ConfigError",
-    "Guarded",
-    "Privacy",
-    "check_model",
-    "connect_options",
-    "is_remote",
-    "load_config",
-    "privacy",
-    "private_names",
-    "read",
-    "workspace_of",
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,30 +51,7 @@ def refusal(name: str) -> str:
     return f"{name} {LOCAL_ONLY}"
 
 
-def connect_options(config: Config, *, command: tuple[str, ...], model: str = "", interactive: bool = True) -> ConnectOptions:
-    """Return the options to connect to the configured engine; `model` replaces the configured model.
-
-    Raises EngineError for a model URL with a password, because other processes could read it.
-    """
-    settings = config.settings
-    model_name = config.model(model)
-    if model_names.has_password(model_name):
-        raise EngineError(f"the model's URL {NO_PASSWORD}")
-    return ConnectOptions(
-        # The engine has its own current folder, so make a relative path absolute here.
-        model=str(model_names.folder_of(model_name) or model_name),
-        dtype=settings.dtype,
-        device=settings.device,
-        threads=settings.threads,
-        unload_after_s=float(settings.unload_after),
-        exit_after_s=float(settings.exit_after),
-        rows=settings.rows,
-        interactive=interactive,
-        command=command,
-    )
-
-
-def privacy(paths: Iterable[Path]) -> Privacy:
+def privacy_of(paths: Iterable[Path]) -> Privacy:
     """Return the private patterns of the user and of all workspaces of these files."""
     roots = dict.fromkeys(workspace_of(path.resolve()) for path in paths)
     patterns = [pattern for root in roots for pattern in read(root)[0].settings.local_only]

@@ -1,0 +1,430 @@
+"""How the processes of one user find each other: a private directory with a lock, socket, state and log for each engine.
+
+An engine holds its lock as long as it runs. The kernel releases the lock however the engine ends, so nothing is guessed
+from process ids. A starter holds a second lock while it starts an engine, so that two starters at the same moment start
+only one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from dg_lsp.wire import model_names
+from dg_lsp.wire.fields import WireError, parse
+from dg_lsp.wire.files import replace
+from dg_lsp.wire.messages import PROTOCOL_MAJOR, PROTOCOL_MAX, PROTOCOL_MIN
+from dg_lsp.wire.settings import DEFAULTS, EMBEDDED
+from dg_lsp.wire.visible import visible_line
+
+# Long, because locks, states and processes all need the private directory and its error.
+
+ENGINE_COMMAND = (sys.executable, "-m", "dg_lsp.engine.commands", "run")
+"""Starts an engine in this environment."""
+
+RUNTIME_DIR_VARIABLE = "DG_LSP_RUNTIME_DIR"
+MAX_SOCKET_PATH = 100
+"""In bytes. The smallest limit among the supported systems is 104, including the closing zero byte."""
+
+
+class DiscoveryError(Exception):
+    """The private directory can't be used. The message is a sentence for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineId:
+    """Identifies an engine. `filler` names another loader than the default, as `module:function`."""
+
+    model: str = EMBEDDED
+    revision: str = ""
+    dtype: str = DEFAULTS.dtype
+    device: str = DEFAULTS.device
+    filler: str = ""
+
+    @property
+    def resolved_model(self) -> str:
+        """Return the model's name; a folder by its full path, which is the same from every working directory."""
+        return str(model_names.folder_of(self.model) or self.model)
+
+    @property
+    def name(self) -> str:
+        """Return a short name, the same for equal engines of one protocol major."""
+        parts = [PROTOCOL_MAJOR, self.resolved_model, self.revision, self.dtype, self.device, self.filler]
+        return f"engine-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]}"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFiles:
+    """The files of one engine."""
+
+    directory: Path
+    name: str
+
+    @property
+    def lock(self) -> Path:
+        """The file that the engine locks while it runs."""
+        return self.directory / f"{self.name}.lock"
+
+    @property
+    def starting(self) -> Path:
+        """The file that a starter locks while it starts the engine."""
+        return self.directory / f"{self.name}.starting"
+
+    @property
+    def state(self) -> Path:
+        """The file in which the engine publishes its address."""
+        return self.directory / f"{self.name}.json"
+
+    @property
+    def log(self) -> Path:
+        """The engine's log."""
+        return self.directory / f"{self.name}.log"
+
+
+def runtime_dir() -> Path:
+    """Return the private directory, created if missing; raise DiscoveryError if it can't be made private."""
+    directory_variable = os.environ.get(RUNTIME_DIR_VARIABLE)
+    if directory_variable:
+        return _private(model_names.expanded(directory_variable).absolute())
+    import platformdirs  # imported here because only this function needs it, and front ends must start fast
+
+    with warnings.catch_warnings():
+        # The warning about a missing runtime directory does not matter: the fallback is private too.
+        warnings.simplefilter("ignore")
+        try:
+            usual = Path(platformdirs.user_runtime_dir("dg-lsp", appauthor=False))
+        except OSError as error:
+            raise DiscoveryError(
+                f"no private directory is available: {error.strerror or error}; set {RUNTIME_DIR_VARIABLE} to one"
+            ) from error
+    return _private(usual)
+
+
+def engine_files(engine_id: EngineId) -> EngineFiles:
+    """Return the files of an engine; raise DiscoveryError if there is no private directory."""
+    return EngineFiles(runtime_dir(), engine_id.name)
+
+
+def all_engine_files() -> tuple[EngineFiles, ...]:
+    """Return the files of all engines that left a state or a log."""
+    directory = runtime_dir()
+    names = {path.stem for pattern in ("engine-*.json", "engine-*.log") for path in directory.glob(pattern)}
+    return tuple(EngineFiles(directory, name) for name in sorted(names))
+
+
+def socket_path(files: EngineFiles) -> Path:
+    """Return the path of the engine's socket: next to its other files, or in a short directory if that path is too long."""
+    path = files.directory / f"{files.name}.sock"
+    if len(os.fsencode(path)) < MAX_SOCKET_PATH:
+        return path
+    short = hashlib.sha256(os.fsencode(files.directory)).hexdigest()[:12]
+    return _private(Path(tempfile.gettempdir()) / f"dg-lsp-{os.getuid()}-{short}") / path.name
+
+
+def unusable(path: Path, error: OSError) -> DiscoveryError:
+    """Return the error for a file that can't be used, with advice."""
+    return DiscoveryError(f"{path} can't be used: {error.strerror}; set {RUNTIME_DIR_VARIABLE} to another directory")
+
+
+def _private(directory: Path) -> Path:
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = directory.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+            raise DiscoveryError(f"{directory} belongs to another user; set {RUNTIME_DIR_VARIABLE} to a directory of your own")
+        # Not fixed by a chmod: other users may need access to the directory.
+        if status.st_mode & 0o077:
+            raise DiscoveryError(
+                f"{directory} is open to other users; make it private (chmod 700), or set {RUNTIME_DIR_VARIABLE}"
+            )
+    except OSError as error:
+        raise unusable(directory, error) from error
+    return directory
+
+
+# --- Locks that the kernel releases however their process ends
+
+
+class Lock:
+    """A lock on a file by the operating system, held until `release` or the end of the process."""
+
+    def __init__(self, path: Path, handle: int) -> None:
+        """Take over a handle that is already locked; use `hold` to get a lock."""
+        self.path = path
+        self._handle = handle
+
+    def release(self) -> None:
+        """Remove the file and release the lock. A process that waits on the removed file notices in `hold`, and retries."""
+        with contextlib.suppress(OSError):
+            self.path.unlink()
+        os.close(self._handle)
+
+
+def hold(path: Path) -> Lock | None:
+    """Return the lock, or None if another process holds it; raise DiscoveryError if the file can't be created or locked."""
+    try:
+        while (handle := _locked(path)) is not None:
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(handle), path.stat()):
+                    return Lock(path, handle)
+            os.close(handle)
+    except OSError as error:
+        raise unusable(path, error) from error
+    return None
+
+
+def is_held(path: Path) -> bool:
+    """Return whether a process holds the lock. The check takes a free lock for a moment."""
+    try:
+        handle = os.open(path, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        return not _try_lock(handle)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+
+
+def _locked(path: Path) -> int | None:
+    """Return a locked handle of the file, created if missing; None if another process holds the lock."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        if _try_lock(handle):
+            return handle
+    except OSError:
+        os.close(handle)
+        raise
+    os.close(handle)
+    return None
+
+
+def _try_lock(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES, errno.EDEADLK):
+            return False
+        raise
+    return True
+
+
+# --- The state file of a running engine: its process, address and token, read and written atomically
+
+MAX_STATE_BYTES = 64 * 1024
+
+_ADDRESS = re.compile(r"/[^\0]+|127\.0\.0\.1:[0-9]{1,5}")
+_TOKEN = re.compile(r"[!-~]+")
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a running engine publishes about itself. `address` is a socket's path, or `127.0.0.1:port`.
+
+    `version` is its build (`wire.build`).
+    """
+
+    pid: int
+    address: str
+    token: str = field(repr=False)
+    version: str
+    protocol_min: int = PROTOCOL_MIN
+    protocol_max: int = PROTOCOL_MAX
+    engine_id: EngineId = field(default_factory=EngineId)
+
+
+def is_token(text: str) -> bool:
+    """Return whether a text can be a token: it is sent in a header, so it must be printable ASCII without spaces."""
+    return _TOKEN.fullmatch(text) is not None
+
+
+def read_state(files: EngineFiles) -> State | None:
+    """Return the state that the engine last wrote, or None if it can't be read. The engine may have ended since.
+
+    Raises DiscoveryError if the file is not a regular file of this user.
+    """
+    try:
+        status = files.state.lstat()
+        # The state of another user could direct our code to their process. An engine could not be found through it either.
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid():
+            raise DiscoveryError(f"{files.state} is not a regular file of this user; remove it")
+        with open(files.state, "rb", opener=_opener) as file:
+            if not os.path.samestat(status, os.fstat(file.fileno())):
+                return None  # replaced just now
+            fields = parse(file.read(MAX_STATE_BYTES))
+        engine_id = fields.inner("which")
+        protocol = fields.inner("protocol")
+        address, token = fields.text("address"), fields.text("token")
+        # An address or token that no engine writes would cause other errors later.
+        if not _ADDRESS.fullmatch(address) or not is_token(token):
+            return None
+        return State(
+            pid=fields.integer("pid", low=1, high=2**31 - 1),
+            address=address,
+            token=token,
+            version=fields.text("version"),
+            protocol_min=protocol.integer("min"),
+            protocol_max=protocol.integer("max"),
+            engine_id=EngineId(**{name: engine_id.text(name) for name in asdict(EngineId())}),
+        )
+    except (OSError, WireError):
+        return None
+
+
+def _opener(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def write_state(files: EngineFiles, state: State) -> None:
+    """Write the state atomically, readable only by this user.
+
+    Raises DiscoveryError if it can't be written.
+    """
+    data = {
+        "pid": state.pid,
+        "address": state.address,
+        "token": state.token,
+        "version": state.version,
+        "protocol": {"min": state.protocol_min, "max": state.protocol_max},
+        "which": asdict(state.engine_id),
+    }
+    try:
+        replace(files.state, json.dumps(data).encode())
+    except OSError as error:
+        raise unusable(files.state, error) from error
+
+
+def check_owner(address: str) -> None:
+    """Raise DiscoveryError if a socket belongs to another user, whose process would then read the user's code."""
+    if not address.startswith("/"):
+        return
+    status = Path(address).lstat()
+    if not stat.S_ISSOCK(status.st_mode) or status.st_uid != os.getuid():
+        raise DiscoveryError(f"{address} belongs to another user; dg-lsp does not connect to it")
+
+
+# --- The engine's process and its log
+
+MAX_LOG_BYTES = 1024 * 1024
+STARTING = "starting an engine for"
+N_LINES_OF_START = 200
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """How an engine runs, apart from what identifies it (see `EngineId`). Times are in seconds; 0 means never.
+
+    `rows` limits the canvases in one pass of the model, whether they belong to one request or to several.
+    """
+
+    threads: int = DEFAULTS.threads
+    unload_after_s: float = DEFAULTS.unload_after
+    exit_after_s: float = DEFAULTS.exit_after
+    rows: int = DEFAULTS.rows
+
+
+def start_engine(
+    command: Sequence[str],
+    files: EngineFiles,
+    engine_id: EngineId,
+    settings: EngineSettings,
+    more: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
+    """Return a new engine process, detached from this process and its terminal; raise DiscoveryError if it can't be started.
+
+    `command` runs an engine; the settings and `more` are added to it as options. The process writes its output to the
+    log.
+    """
+    options = {
+        "model": engine_id.resolved_model,
+        "revision": engine_id.revision,
+        "dtype": engine_id.dtype,
+        "device": engine_id.device,
+        "filler": engine_id.filler,
+        "threads": str(settings.threads),
+        "unload-after": str(settings.unload_after_s),
+        "exit-after": str(settings.exit_after_s),
+        "rows": str(settings.rows),
+        **(more or {}),
+    }
+    arguments = [f"--{name}={value}" for name, value in options.items() if value]
+    _roll(files.log)
+    try:
+        handle = os.open(files.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    except OSError as error:
+        raise unusable(files.log, error) from error
+    try:
+        # If the log can't be written, as on a full disk, nothing could later say why the engine ended.
+        log_line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {STARTING} {visible_line(engine_id.model)}\n"
+        os.write(handle, log_line.encode("utf-8", "backslashreplace"))
+    except OSError as error:
+        os.close(handle)
+        raise unusable(files.log, error) from error
+    try:
+        process = subprocess.Popen(  # noqa: S603 -- the command is the program's own
+            [*command, "--detached", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=handle,
+            stderr=handle,
+            cwd=files.directory,
+            env={**os.environ, RUNTIME_DIR_VARIABLE: str(files.directory)},
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise DiscoveryError(f"the engine can't be started: {error.strerror}") from error
+    finally:
+        os.close(handle)
+    # Without this wait, an engine that ends before its starter would stay in the process table as a zombie.
+    threading.Thread(target=process.wait, name="dg-lsp-reaper", daemon=True).start()
+    return process
+
+
+def last_words(files: EngineFiles, n_lines: int = 5) -> tuple[str, ...]:
+    """Return the last lines that the engine wrote since it was last started, which say why it ended."""
+    lines = log_tail(files, N_LINES_OF_START)
+    starts = [number for number, line in enumerate(lines) if STARTING in line]
+    return lines[starts[-1] + 1 if starts else 0 :][-n_lines:]
+
+
+def log_tail(files: EngineFiles, n_lines: int = 5) -> tuple[str, ...]:
+    """Return the last lines of the engine's log, without blank ones."""
+    try:
+        with files.log.open("rb") as file:
+            file.seek(max(0, files.log.stat().st_size - 64 * 1024))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ()
+    return tuple(line for line in lines if line.strip())[-n_lines:] if n_lines > 0 else ()
+
+
+def alive(pid: int) -> bool:
+    """Return whether a process with this id exists."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _roll(log: Path) -> None:
+    with contextlib.suppress(OSError):
+        if log.stat().st_size > MAX_LOG_BYTES:
+            log.replace(log.with_suffix(".log.1"))
