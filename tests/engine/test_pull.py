@@ -77,7 +77,10 @@ def test_an_interrupted_fetch_does_not_fetch_complete_files_again(hub: Hub, tmp_
 def test_an_unsupported_model_is_not_fetched(hub: Hub, tmp_path: Path) -> None:
     (hub.folder / "config.json").write_text(json.dumps({"model_type": "mystery"}))
     messages = pull(hub, tmp_path / "home", code=2)[1]
-    assert messages == f"dg-lsp engine: {NAME} is a 'mystery', not a diffusion_gemma, llama or qwen2, so it was not fetched\n"
+    assert (
+        messages
+        == f"dg-lsp engine: {NAME} is a 'mystery', not a diffusion_gemma, llama, qwen2 or Dream, so it was not fetched\n"
+    )
     assert not [path for _, path, _ in hub.asked if path.endswith(".safetensors")]
 
 

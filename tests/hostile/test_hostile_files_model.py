@@ -195,7 +195,7 @@ def test_the_configuration_chooses_no_code(folder: Path) -> None:
             {"quantization_config": {"quant_method": "gptq"}},
             "says that its weights are quantised by gptq, which dg-lsp does not",
         ),
-        ({"model_type": "mystery"}, "describes a 'mystery', not a diffusion_gemma, llama or qwen2"),
+        ({"model_type": "mystery"}, "describes a 'mystery', not a diffusion_gemma, llama, qwen2 or Dream"),
     ],
 )
 def test_what_is_not_supported_is_said(folder: Path, values: dict[str, Any], sentence: str) -> None:

@@ -86,6 +86,11 @@ class FillInput:
         return self.profile.block if self.is_block else self.profile.line
 
     @property
+    def is_whole(self) -> bool:
+        """Whether the canvas is the whole text, so that nothing is encoded before it."""
+        return not self.sheet.kv
+
+    @property
     def n_holes(self) -> int:
         """The number of holes on the canvas."""
         return len(self.request.holes)

@@ -64,13 +64,16 @@ class Filling:
     def begin(self, file: FileModel | None) -> Work:
         """Encode the prefix as far as the cache lacks it. `file` is mixed into the scores."""
         ids, prefixes = self.fill.sheet.kv, self.resources.prefixes
+        if self.fill.is_whole:
+            self._scorer = Scorer(self.fill, None, file, self.resources.pace)
+            return
         n_encoded, kv = prefixes.cache.longest(ids)
         self.usage.prefix_tokens += len(ids)
         self.usage.reused_tokens += n_encoded
         while n_encoded < len(ids):
             n_encoded, kv = prefixes.encode(ids, n_encoded, kv, PREFILL_CHUNK)
             yield
-        assert kv is not None  # every layout writes at least one token
+        assert kv is not None
         tree = Tree(self.fill.passes, kv, ids[-1], prefixes.cache.last_hidden(ids))
         right = self.fill.sheet.right
         between = Tree(self.fill.passes, kv, ids[-1], right=right) if right else None

@@ -1,6 +1,6 @@
 """Lay a request out as tokens: the encoder's input, and the fixed tokens of the canvas.
 
-The checkpoint's profile selects one of four layouts.
+The checkpoint's profile selects one of five layouts.
 
 *infill-trained*: the encoder reads `BOS <path> name <suf> S <pre> P`. The suffix comes first, so that typing only extends
 the cached tokens (SPM order, arXiv 2207.14255). If the vocabulary has tokens for the kinds of hole, the hole's kind comes
@@ -13,6 +13,9 @@ the encoded tokens. The turns are built from token ids, because a chat template 
 *left* and *fim*: what pretrained causal models read. *left* has the path and the prefix, *fim* also the suffix, between the
 checkpoint's own fill-in-the-middle tokens. Such a model has not seen prefixes that end inside a word. So the prefix is cut
 before its last pre-token, which the answer must begin with, in whichever tokens.
+
+*masked*: what published models of masks read, in both directions and in every step: the prefix, the gap and the suffix. So
+everything is on the canvas, and nothing is encoded before.
 
 A canvas is `gap | fixed | gap | … | held head of the suffix`. The first gap may start inside a token. Its first token must
 then start with the characters that are already typed (token healing, FIM-SE, arXiv 2405.17103). Knows nothing of tensors.
@@ -46,7 +49,8 @@ class Sheet:
 
     `heal` are the prefix's last bytes, removed from the encoder's ids; the first gap starts with them: with one token, or if
     `heals_by_parts`, with any tokens. `heal_ids` are their ids. `delete` is the token that shrinks a gap, and `end` the token
-    that ends a causal draft, if the checkpoint has them. `right` are the first tokens of the suffix if a canvas adapter reads
+    that ends a causal draft, if the checkpoint has them. `left` are the tokens before the gap if there are no `kv` ids, because
+    all tokens are on the canvas. `right` are the first tokens of the suffix if a canvas adapter reads
     them before the model drafts an answer. `closing` are the tokens that end the model's turn. `tail` holds whole lines of
     the suffix if the profile says so. It ends with the tokens that end an answer only if the file ends there.
     """
@@ -60,6 +64,7 @@ class Sheet:
     end: int | None = None
     closing: tuple[int, ...] = ()
     heals_by_parts: bool = False
+    left: tuple[int, ...] = ()
     right: tuple[int, ...] = ()
 
 
@@ -187,10 +192,13 @@ class Left:
         """Return the tokens that the model reads before it writes the answer."""
         return (*self._head(request), *prefix)
 
-    def _prefix(self, request: InfillRequest) -> tuple[list[int], bytes, tuple[int, ...]]:
-        """Return the prefix's ids, and the bytes and ids of its last pre-token, which the answer begins with."""
+    def _prefix(self, request: InfillRequest, *, keeps_lines: bool = False) -> tuple[list[int], bytes, tuple[int, ...]]:
+        """Return the prefix's ids, and the bytes and ids of its last pre-token, which the answer begins with.
+
+        With `keeps_lines`, the answer begins after the last line end at the earliest.
+        """
         text = request.prefix + context.instruction(request)
-        cut = self.vocabulary.safe_end(text)
+        cut = max(self.vocabulary.safe_end(text), text.rfind("\n") + 1 if keeps_lines else 0)
         heal, limit = text[cut:], self.profile.prefix_tokens
         ids = _truncated(self.vocabulary, self.vocabulary.encode(_recent(text[:cut], limit)), limit)
         return ids, heal.encode(), tuple(self.vocabulary.encode(heal))
@@ -229,11 +237,32 @@ class Fim(Left):
         return (*head, self.before, *prefix, self.after, *whole, self.middle)
 
 
+class Masked(Left):
+    """The layout of published models of masks: the whole text, with the token before a text and the one after it."""
+
+    def __init__(self, profile: Profile, vocabulary: Vocabulary) -> None:
+        assert profile.unmasking is not None
+        self.profile, self.vocabulary = profile, vocabulary
+        names = (profile.unmasking.start, profile.unmasking.delete)
+        self.before, self.after = (_required_ids(vocabulary, (name,) if name else ()) for name in names)
+
+    def lay_out(self, request: InfillRequest) -> Sheet:
+        """Return the request as tokens."""
+        # These models learnt to fill whole lines after a line end, and their indentation is part of that.
+        prefix, heal, heal_ids = self._prefix(request, keeps_lines=True)
+        suffix, is_end = _suffix_ids(self.vocabulary, request.suffix, self.profile.suffix_tokens)
+        if not is_end:
+            suffix = _whole_lines(self.vocabulary, suffix, len(suffix), is_end=False) or suffix
+        tail, delete = (*suffix, *(self.after if is_end else ())), next(iter(self.after), None)
+        return Sheet((), (), tail, heal, heal_ids, delete, heals_by_parts=True, left=(*self.before, *prefix))
+
+
 LAYOUTS: dict[str, Callable[[Profile, Vocabulary], Layout]] = {
     "infill-trained": InfillTrained,
     "instruct": Instruct,
     "left": Left,
     "fim": Fim,
+    "masked": Masked,
 }
 
 

@@ -17,7 +17,7 @@ from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import Candidate
 from dg_lsp.engine.decode import scoring
 from dg_lsp.engine.decode.filling import Filling, Item
-from dg_lsp.engine.decode.propose import canvas, copying, drafting, search, several_canvases
+from dg_lsp.engine.decode.propose import canvas, copying, drafting, masked, search, several_canvases
 
 PROPOSERS: dict[str, tuple[Callable[[Filling], Generator[Item, None, bool | None]], str]] = {
     "copy": (copying.propose, "draft"),
@@ -27,6 +27,7 @@ PROPOSERS: dict[str, tuple[Callable[[Filling], Generator[Item, None, bool | None
     "canvas": (canvas.propose, "denoise"),
     "repair": (canvas.repair, "denoise"),
     "several_canvases": (several_canvases.propose, "denoise"),
+    "masked": (masked.propose, "denoise"),
 }
 """Each proposer by its name in a profile, and the stage that its time counts for."""
 

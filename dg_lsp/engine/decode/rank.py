@@ -157,13 +157,13 @@ def repeated_lines(prefix: str, text: str, suffix: str) -> tuple[float, float]:
     return sum(line in near for line in lines_with_text) / n, sum(line in around for line in lines_with_text) / n
 
 
-def evidence(items: Sequence[Proposal], *, doubted: bool = False) -> list[Evidence]:
-    """Return the evidence for each row; its candidate has only a text and a row kind."""
+def evidence(items: Sequence[Proposal], order: Calibration = ORDER, *, doubted: bool = False) -> list[Evidence]:
+    """Return the evidence for each row; its candidate has only a text and a row kind. Without a calibration, `order` ranks."""
     items_with_evidence = []
     for item in items:
         values = features(item, items)
         candidate = Candidate((item.text,), row=item.row)
-        items_with_evidence.append(Evidence(candidate, calibration.linear(values, ORDER), values, doubted))
+        items_with_evidence.append(Evidence(candidate, calibration.linear(values, order), values, doubted))
     return items_with_evidence
 
 

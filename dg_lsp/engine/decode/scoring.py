@@ -31,10 +31,13 @@ class Scorer:
     """Scores the texts of one hole after its encoded prefix, each text only once.
 
     The causal model says how likely a text is after the left side, and the right side after both. With the tree `right`, the
-    canvas adapter also says how likely the text is between both sides.
+    canvas adapter also says how likely the text is between both sides. Without a tree, texts keep the log-probabilities with
+    which they were written.
     """
 
-    def __init__(self, fill: FillInput, tree: Tree, file: FileModel | None, pace: Pace, right: Tree | None = None) -> None:
+    def __init__(
+        self, fill: FillInput, tree: Tree | None, file: FileModel | None, pace: Pace, right: Tree | None = None
+    ) -> None:
         self._fill, self._tree, self.file, self._pace, self._right = fill, tree, file, pace, right
         self._scores: dict[str, _Scores] = {}
         self._between: dict[str, float] = {}
@@ -42,7 +45,7 @@ class Scorer:
 
     def score(self, results: Sequence[Proposal]) -> list[Proposal]:
         """Return the results with the log-probabilities of their tokens and of the text after them, and their position."""
-        if self._fill.switches.scorer:
+        if self._fill.switches.scorer and self._tree is not None:
             new = [text for text in dict.fromkeys(result.text for result in results) if text not in self._scores]
             if new:
                 self._scores |= dict(zip(new, self._log_probabilities(new), strict=True))
@@ -56,7 +59,12 @@ class Scorer:
         repeats, known_share = rank.repeated_lines(fill.request.prefix, result.text, fill.request.suffix)
         names = self._names.features(result.text)
         return replace(
-            result, position=fill.position, repeats=repeats, known=known_share, names=names, context=len(fill.sheet.kv)
+            result,
+            position=fill.position,
+            repeats=repeats,
+            known=known_share,
+            names=names,
+            context=len(fill.sheet.kv or fill.sheet.left),
         )
 
     def learn(self, text: str, ids: Sequence[int], logps: Sequence[float], end: float) -> None:
@@ -88,6 +96,7 @@ class Scorer:
 
     def _log_probabilities(self, texts: Sequence[str]) -> list[_Scores]:
         """Return, for each text, the causal log-probabilities of its tokens and of the tokens after it."""
+        assert self._tree is not None
         readings = [(number, reading) for number, text in enumerate(texts) for reading in self._readings(text)]
         with self._pace.measuring("score", sum(len(ids) + len(after) for _, (ids, after) in readings)):
             rows = self._tree.log_probabilities([[*ids, *after] for _, (ids, after) in readings])
@@ -175,6 +184,8 @@ def candidates(fill: FillInput, results: Sequence[Proposal], steps: int) -> tupl
 
 def evidence(fill: FillInput, results: Sequence[Proposal], steps: int) -> list[Evidence]:
     """Return the evidence for scored results, in the same order."""
+    # A token that a model of masks wrote has a log-probability, but those that it deleted and the text after it have none.
+    order = UNSCORED_ORDER if fill.is_whole else rank.ORDER
     return [
         replace(
             item,
@@ -186,7 +197,7 @@ def evidence(fill: FillInput, results: Sequence[Proposal], steps: int) -> list[E
                 lengths=_lengths(fill, result),
             ),
         )
-        for item, result in zip(rank.evidence(results), results, strict=True)
+        for item, result in zip(rank.evidence(results, order), results, strict=True)
     ]
 
 

@@ -3,6 +3,7 @@
 The causal pass equals that of transformers' `LlamaForCausalLM` and `Qwen2ForCausalLM`; a test checks it. A canvas pass sees
 the prefix's keys and values and its own positions in both directions. An optional low-rank adapter acts there only, so the
 causal pass stays exactly that of the pretrained model. Position i predicts token i + 1 in both passes.
+Published models of masks, such as Open-dCoder, attend in both directions to everything: their canvas is the whole text.
 
 As in `packed`, the time of a pass over few tokens depends on the number of operations: the projections to queries, keys and
 values form one matrix, gate and up another, and heads are rotated as complex numbers, which needs the rows of queries and
@@ -411,9 +412,10 @@ class LlamaPasses:
     ) -> Tensor:
         """Return the last hidden states [R, C, H] of a canvas [R, C] that attends to `kv` and, in both directions, to itself.
 
-        `mask` is a boolean [R, 1, C, L + C]; without it, everything is visible. With `with_room`, the pass overwrites the
-        last C positions of `kv` with the canvas's own keys and values. The adapter acts if there is one and `adapted`. Only
-        then, `soft` [R, C, H] is read, at open positions: it is a hint of the tokens there, such as a draft's.
+        `kv` is empty if nothing is before the canvas. `mask` is a boolean [R, 1, C, L + C]; without it, everything is visible.
+        With `with_room`, the pass overwrites the last C positions of `kv` with the canvas's own keys and values. The adapter
+        acts if there is one and `adapted`. Only then, `soft` [R, C, H] is read, at open positions: it is a hint of the tokens
+        there, such as a draft's.
         """
         with torch.no_grad():
             return self._decode(canvas, kv, soft, positions, mask, with_room=with_room, adapted=adapted and self.has_adapter)
@@ -429,7 +431,7 @@ class LlamaPasses:
         with_room: bool,
         adapted: bool,
     ) -> Tensor:
-        n_past = kv[0][0].shape[2] - (canvas.shape[1] if with_room else 0)
+        n_past = (kv[0][0].shape[2] if kv else 0) - (canvas.shape[1] if with_room else 0)
         if positions is None:
             positions = torch.arange(n_past, n_past + canvas.shape[1], device=canvas.device)[None]
         hints = None
@@ -474,7 +476,7 @@ class LlamaPasses:
         added = _additive(mask, sizes.groups, torch.float32 if in_blocks else self.kv_dtype)
         # A text's first token has inputs that are a thousand times larger than the rest of its row, in a few places that are
         # the same for all texts. Every other token attends to it.
-        fine = slice(None, None, length) if past is None else None
+        fine = None if past else slice(None, None, length)
         kv: KV = []
         for index, layer in enumerate(self.layers):
             # In 16 bits, because rounding these inputs costs more in nats than the rest, and their products are the smallest.

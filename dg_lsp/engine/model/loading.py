@@ -120,7 +120,7 @@ def load_model(
             torch.set_num_threads(threads)
         on_progress("reading the tokenizer", 0.5)
         vocabulary, is_llama = _vocabulary(folder), values["model_type"] in LLAMA_TYPES
-        loaded_profile = _profile(_with_profile(name, folder), vocabulary if is_llama else None)
+        loaded_profile = _profile(name, folder, values["model_type"], vocabulary)
         if loaded_profile.layout == "instruct" and (warning := chat_template.warning(folder)):
             log.warning("%s", warning)
         use = fit.Use(loaded_profile.prefix_tokens + loaded_profile.suffix_tokens, loaded_profile.canvas_tokens)
@@ -246,6 +246,8 @@ def _with_weights(folder: Path, device: str, precision: Precision, on_progress: 
 
 def _vocabulary(folder: Path) -> Vocabulary:
     try:
+        if not (folder / "tokenizer.json").exists() and (folder / "merges.txt").exists():
+            return Vocabulary.from_qwen2_parts(folder)
         return Vocabulary.from_file(folder / "tokenizer.json")
     except PermissionError:
         raise
@@ -259,11 +261,13 @@ def _with_profile(name: str, folder: Path) -> Path:
     return own if laptop.by_name(name) is not None and (own / profile.FILE).exists() else folder
 
 
-def _profile(folder: Path, pretrained: Vocabulary | None) -> Profile:
-    """Return the folder's profile; without one, that of a pretrained model with this vocabulary, if it is one."""
-    default = None if pretrained is None else profile.pretrained(fills_in=pretrained.fim_tokens is not None)
+def _profile(name: str, folder: Path, model_type: str, vocabulary: Vocabulary) -> Profile:
+    """Return the model's profile; without one, that of the published or pretrained model that it is, if it is one."""
     try:
-        return profile.load_profile(folder, default)
+        default = profile.published(name, model_type, vocabulary)
+        if default is None and model_type in LLAMA_TYPES:
+            default = profile.pretrained(fills_in=vocabulary.fim_tokens is not None)
+        return profile.load_profile(_with_profile(name, folder), default)
     except ValueError as error:
         raise LoadError(str(error)) from error
 

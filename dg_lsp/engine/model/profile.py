@@ -13,15 +13,17 @@ from typing import Any, Literal
 
 from dg_lsp.core.calibration import Calibration
 from dg_lsp.engine import calibration_store
+from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.wire import files
 
 FILE = "dg_lsp.json"
-LAYOUTS = ("infill-trained", "instruct", "left", "fim")
+LAYOUTS = ("infill-trained", "instruct", "left", "fim", "masked")
 MAX_BYTES = 1 << 20
 # Defaults of infill-trained profiles without these settings: such checkpoints were trained before the settings existed.
 DRAFTS_FIRST = ("copy", "previous", "search", "causal", "canvas")  # where a causal token is cheap compared with a canvas step
 CANVAS_FIRST = ("copy", "previous", "search", "canvas", "causal", "repair", "several_canvases")
-PROPOSERS = frozenset({*DRAFTS_FIRST, *CANVAS_FIRST})
+MASKED_ONLY = ("masked",)  # a model that only fills masks can neither draft nor score in order
+PROPOSERS = frozenset({*DRAFTS_FIRST, *CANVAS_FIRST, *MASKED_ONLY})
 TRAINED = {"refine_steps": 0, "line_ends": False, "line": DRAFTS_FIRST, "block": DRAFTS_FIRST, "max_canvases": 1}
 
 
@@ -47,6 +49,22 @@ PRETRAINED: dict[str, Any] = {
 }
 """The settings of a pretrained causal model without a profile of its own."""
 
+MASKED: dict[str, Any] = {
+    "layout": "masked",
+    # DreamOn was trained on texts of at most 1,024 tokens. Nothing is cached, so each pass reads all of them again.
+    "prefix_tokens": 768,
+    "suffix_tokens": 192,
+    "related_tokens": 0,
+    "held_tokens": 0,
+    "canvas_tokens": 320,  # the right side and a gap
+    "gaps_per_canvas": 1,
+    "refine_steps": 0,
+    "line": MASKED_ONLY,
+    "block": MASKED_ONLY,
+    "max_canvases": 1,
+}
+"""The settings of a model that fills masks and reads the whole text in both directions."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -67,10 +85,31 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class Unmasking:
+    """How a published model fills masks, with its authors' settings (docs/decisions/0025).
+
+    With the order "entropy", each pass writes the mask of lowest entropy. With "remasking", each pass writes all masks, and
+    masks the least likely tokens again. The others are names of tokens, "" for none: `mask` stands for an open position,
+    `start` comes before a text, `expand` makes a mask two masks, and `delete` removes it and those after it. It also ends a
+    text. A gap has at most `most_tokens`, and is expanded at most as many times. `steps` is the maximum number of passes.
+    """
+
+    order: Literal["entropy", "remasking"]
+    mask: str
+    temperature: float
+    top_p: float
+    steps: int
+    start: str = ""
+    expand: str = ""
+    delete: str = ""
+    most_tokens: int = 64
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """The settings for one checkpoint. Lengths are in tokens."""
 
-    layout: Literal["infill-trained", "instruct", "left", "fim"] = "instruct"
+    layout: Literal["infill-trained", "instruct", "left", "fim", "masked"] = "instruct"
     prefix_tokens: int = 6144
     suffix_tokens: int = 1024
     related_tokens: int = 2048
@@ -95,6 +134,7 @@ class Profile:
     block: tuple[str, ...] = CANVAS_FIRST  # those of a hole that may take several lines
     max_canvases: int = 4  # the most canvases, one after another, for one answer
     sampling: Sampling = field(default_factory=Sampling)
+    unmasking: Unmasking | None = None  # of the layout "masked", which needs it
     calibration: Calibration | None = None  # None: its confidence was never measured
 
 
@@ -126,13 +166,19 @@ def parse(settings: dict[str, Any]) -> Profile:
     for kind in ("line", "block"):
         if unknown := set(settings.get(kind, ())) - PROPOSERS:
             raise ValueError(f"unknown proposer {sorted(unknown)[0]!r} in {kind}; known ones: {', '.join(sorted(PROPOSERS))}")
-    defaults = {"infill-trained": TRAINED, "left": PRETRAINED, "fim": PRETRAINED}.get(settings.get("layout", ""), {})
-    values = {**defaults, **settings}
+    defaults = {"infill-trained": TRAINED, "left": PRETRAINED, "fim": PRETRAINED, "masked": MASKED}
+    values = {**defaults.get(settings.get("layout", ""), {}), **settings}
     for name in ("line_gaps", "block_gaps", "line", "block"):
         if name in values:
             values[name] = tuple(values[name])
     if "sampling" in values:
         values["sampling"] = Sampling(**values["sampling"])
+    if values.get("unmasking") is not None:
+        values["unmasking"] = Unmasking(**values["unmasking"])
+    uses = {name for kind in ("line", "block") for name in values.get(kind, CANVAS_FIRST)}
+    is_masked = [values.get("layout") == "masked", values.get("unmasking") is not None, uses == {"masked"}, "masked" in uses]
+    if any(is_masked) and not all(is_masked):
+        raise ValueError("the layout 'masked', its setting 'unmasking' and its only proposer 'masked' belong together")
     if values.get("calibration") is not None:
         values["calibration"] = calibration_store.parse(values["calibration"])
     return Profile(**values)
@@ -141,6 +187,42 @@ def parse(settings: dict[str, Any]) -> Profile:
 def pretrained(*, fills_in: bool) -> Profile:
     """Return the profile of a causal model that was not trained for dg-lsp, with or without fill-in-the-middle tokens."""
     return Profile(layout="fim" if fills_in else "left", **PRETRAINED)
+
+
+OPEN_DCODER = Profile(
+    **MASKED,
+    line_gaps=(4, 8, 16),
+    block_gaps=(16, 32, 64),
+    unmasking=Unmasking("remasking", "<M>", temperature=0.6, top_p=0.95, steps=64),
+)
+DREAMON = Profile(
+    **MASKED,
+    line_gaps=(64,),  # its authors' longest start is their best: deleting takes fewer passes than expanding
+    block_gaps=(64,),
+    unmasking=Unmasking(
+        "entropy",
+        "<|mask|>",
+        temperature=0.2,
+        top_p=0.9,
+        steps=256,
+        start="<|beginoftext|>",
+        expand="<|expand|>",
+        delete="<|endoftext|>",
+    ),
+)
+
+
+def published(name: str, model_type: str, vocabulary: Vocabulary) -> Profile | None:
+    """Return the profile of a published model that fills masks, or None for any other model.
+
+    Open-dCoder's configuration is that of a Qwen2 model, and only its mask token tells it apart. Raises ValueError with a
+    sentence for a model of the kind that is not supported.
+    """
+    if model_type == "Dream":
+        if vocabulary.id("<|expand|>") is None:
+            raise ValueError(f"{name} is a Dream model that can't change a gap's length; of these, dg-lsp only uses DreamOn")
+        return DREAMON
+    return OPEN_DCODER if model_type == "qwen2" and vocabulary.id("<M>") in vocabulary.special else None
 
 
 def as_instruct(profile: Profile) -> Profile:

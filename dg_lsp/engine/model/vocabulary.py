@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer
 
+from dg_lsp.engine.model.byte_level import tokenizer_values
 from dg_lsp.wire import files
 
 MAX_BYTES = 256 << 20  # eight times the size of the largest known tokenizer file
@@ -53,11 +55,23 @@ class Vocabulary:
 
         Reading a pipe or a device might never end. Links are followed, because folders of the hub's cache consist of links.
         """
-        try:
-            data = files.read_regular(path.resolve(), MAX_BYTES)
-        except (files.NotRegularError, files.TooLargeError) as error:
-            raise ValueError(f"{path} {error}") from error
-        return cls(Tokenizer.from_buffer(data))
+        return cls(Tokenizer.from_buffer(_read(path)))
+
+    @classmethod
+    def from_qwen2_parts(cls, folder: Path) -> Vocabulary:
+        """Return the vocabulary of a folder with the files of a Qwen2 tokenizer without `tokenizer.json`, as Dream has them.
+
+        Raises ValueError, or the library's own errors.
+        """
+        vocabulary = json.loads(_read(folder / "vocab.json"))
+        lines = _read(folder / "merges.txt").decode().split("\n")
+        merges = [line.split(" ") for line in lines[lines[0].startswith("#version") :] if line]
+        others = folder / "added_tokens.json"
+        added = {name: (number, True) for name, number in json.loads(_read(others) if others.exists() else "{}").items()}
+        for number, token in json.loads(_read(folder / "tokenizer_config.json")).get("added_tokens_decoder", {}).items():
+            added[token["content"]] = (int(number), bool(token["special"]))
+        values = tokenizer_values("qwen2", vocabulary, merges, dict(sorted(added.items(), key=lambda item: item[1])))
+        return cls(Tokenizer.from_str(json.dumps(values)))
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -142,6 +156,13 @@ class Vocabulary:
         if splitter is None or len(tail) - first > LONGEST_CUT:
             first = len(tail) - max(1, len(self.decode(self.encode(tail)[-1:])))
         return start + first
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return files.read_regular(path.resolve(), MAX_BYTES)
+    except (files.NotRegularError, files.TooLargeError) as error:
+        raise ValueError(f"{path} {error}") from error
 
 
 def _place(pieces: Sequence[bytes], piece: bytes) -> int | None:

@@ -23,7 +23,7 @@ from torch import Tensor
 from dg_lsp.engine.decode.layout import START_TOKENS
 from dg_lsp.engine.model import fit, loading
 from dg_lsp.engine.model.family import KV
-from dg_lsp.engine.model.fit.geometry import LLAMA_TYPES, LlamaSizes, llama_sizes
+from dg_lsp.engine.model.fit.geometry import CAUSAL_TYPES, LlamaSizes, llama_sizes
 from dg_lsp.engine.model.llama import Weight
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.engine.model.weights import canvas_adapter, checkpoint, llama_files
@@ -294,8 +294,8 @@ def read_base(name: str) -> Base:
     folder = loading.find(name)
     try:
         values = checkpoint.stated_values(folder)
-        if values["model_type"] not in LLAMA_TYPES:
-            raise EvalError(f"{name} is a {values['model_type']} model; a canvas is trained for {', '.join(LLAMA_TYPES)}")
+        if values["model_type"] not in CAUSAL_TYPES:
+            raise EvalError(f"{name} is a {values['model_type']} model; a canvas is trained for {', '.join(CAUSAL_TYPES)}")
         sizes = llama_sizes(values)
         stored = llama_files.check(folder, sizes, in_int8=llama_files.is_quantised(folder, values))
         meter = Meter("reading the weights", sum(one.n_bytes for one in stored.values()), lambda _text, _share: None)

@@ -177,11 +177,11 @@ def _parts(fill: FillInput, planned_row: PlannedRow, reading: Reading) -> Iterat
         text = layout.answer(fill.vocabulary, ids, heal)
         part = fill.of_canvas(text, gap)
         if part != text:  # the text was truncated, so leave out the tokens after it
-            places = places[: _n_tokens(fill, ids, len(heal) + len(part.encode()))]
+            places = places[: n_tokens(fill, ids, len(heal) + len(part.encode()))]
         yield part, tuple(reading.chances[index] for index in places)
 
 
-def _n_tokens(fill: FillInput, ids: Sequence[int], n_bytes: int) -> int:
+def n_tokens(fill: FillInput, ids: Sequence[int], n_bytes: int) -> int:
     """Return the number of tokens that the first `n_bytes` bytes of the ids' text come from."""
     ends = itertools.accumulate(len(fill.vocabulary.pieces[token]) for token in ids)
     return sum(1 for end in (0, *ends) if end < n_bytes)

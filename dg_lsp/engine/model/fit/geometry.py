@@ -17,7 +17,10 @@ _DEFAULTS = {
 _FULL_HEAD_DIM = 512
 
 
-LLAMA_TYPES = ("llama", "qwen2")
+CAUSAL_TYPES = ("llama", "qwen2")
+LLAMA_TYPES = (*CAUSAL_TYPES, "Dream")  # Dream has the weights of a Qwen2 model, and reads in both directions
+MODEL_TYPES = ("diffusion_gemma", *LLAMA_TYPES)
+_UNFIT = {"Fast_dLLM_Qwen": "a Fast-dLLM v2 model, which writes from left to right and can't read what follows a hole"}
 
 
 class GeometryError(ValueError):
@@ -186,6 +189,14 @@ class LlamaSizes:
         return found
 
 
+def type_problem(model_type: object) -> str:
+    """Return why dg-lsp can't use a model of this `model_type`, as the end of a sentence, or "" if it can."""
+    if model_type in MODEL_TYPES:
+        return ""
+    kinds = f"{', '.join(MODEL_TYPES[:-1])} or {MODEL_TYPES[-1]}"
+    return _UNFIT.get(str(model_type), f"a {model_type!r}, not a {kinds}")
+
+
 def llama_sizes(values: Mapping[str, Any]) -> LlamaSizes:
     """Return the sizes that a Llama or Qwen2 `config.json` describes; raise GeometryError if dg-lsp can't compute them."""
 
@@ -221,7 +232,7 @@ def llama_sizes(values: Mapping[str, Any]) -> LlamaSizes:
 
 def _biases(values: Mapping[str, Any]) -> tuple[str, ...]:
     inputs = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
-    if values.get("model_type") == "qwen2":
+    if values.get("model_type") in ("qwen2", "Dream"):
         return inputs
     return (*inputs, "self_attn.o_proj") if values.get("attention_bias") else ()
 

@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from dg_lsp.engine.model.fit.choice import VLLM_NVFP4
-from dg_lsp.engine.model.fit.geometry import LLAMA_TYPES
+from dg_lsp.engine.model.fit.geometry import type_problem
 from dg_lsp.engine.model.weights import inventory, skeleton
 from dg_lsp.engine.model.weights.inventory import Inventory, Stored
 from dg_lsp.wire import files
 
 CONFIG = "config.json"
 ADAPTER = "adapter_config.json"
-MODEL_TYPES = ("diffusion_gemma", *LLAMA_TYPES)
 INDEX = "model.safetensors.index.json"
 ONE_FILE = "model.safetensors"
 ENDING = ".safetensors"
@@ -53,9 +52,8 @@ def stated_values(folder: Path) -> dict[str, Any]:
     if (folder / ADAPTER).exists():
         raise CheckpointError(f"{folder} holds an adapter, not a model; merge it into its model, and give that folder")
     values = read_json(folder, CONFIG, MAX_CONFIG_BYTES)
-    if values.get("model_type") not in MODEL_TYPES:
-        kinds = f"{', '.join(MODEL_TYPES[:-1])} or {MODEL_TYPES[-1]}"
-        raise CheckpointError(f"{CONFIG} of {folder} describes a {values.get('model_type')!r}, not a {kinds}")
+    if problem := type_problem(values.get("model_type")):
+        raise CheckpointError(f"{CONFIG} of {folder} describes {problem}")
     layers = [number for name, number in _numbers(values) if re.fullmatch(r"num_\w*layers", name)]
     if any(number > MAX_LAYERS for number in layers):
         raise CheckpointError(f"{CONFIG} of {folder} describes {max(layers)} layers, more than the maximum of {MAX_LAYERS}")

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from dg_lsp.core.wording import size
-from dg_lsp.engine.model.fit.geometry import LLAMA_TYPES
+from dg_lsp.engine.model.fit.geometry import type_problem
 from dg_lsp.engine.model.weights.progress import Meter
 
 CONFIG = "config.json"
-MODEL_TYPES = ("diffusion_gemma", *LLAMA_TYPES)
 # Only the files at the top of the repository: subfolders hold the same weights in other formats.
-PATTERNS, IGNORE_PATTERNS = ["*.json", "*.safetensors", "tokenizer*", "chat_template*"], ["*/*"]
+PATTERNS, IGNORE_PATTERNS = ["*.json", "*.safetensors", "tokenizer*", "merges.txt", "chat_template*"], ["*/*"]
 WORKERS = 4
 SPARE_BYTES = 1 << 30  # left free on the disk
 
@@ -64,11 +63,8 @@ def _config_object(name: str, file: str) -> dict[str, Any]:
         values = json.loads(Path(file).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise FetchError(f"the {CONFIG} of {name} can't be read: {error}") from error
-    kind = values.get("model_type") if isinstance(values, dict) else None
-    if kind not in MODEL_TYPES:
-        raise FetchError(
-            f"{name} is a {kind!r}, not a {', '.join(MODEL_TYPES[:-1])} or {MODEL_TYPES[-1]}, so it was not fetched"
-        )
+    if problem := type_problem(values.get("model_type") if isinstance(values, dict) else None):
+        raise FetchError(f"{name} is {problem}, so it was not fetched")
     return dict(values)
 
 

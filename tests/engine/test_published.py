@@ -1,0 +1,454 @@
+"""Published models of masks: their pass against transformers, their algorithms against plain ones, and whole fills."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise, product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer, trainers
+from torch import Tensor
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from dg_lsp.core.confidence import Ranked
+from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
+from dg_lsp.engine.decode import scoring
+from dg_lsp.engine.decode.filler import LocalFiller, load_local
+from dg_lsp.engine.decode.pace import Pace
+from dg_lsp.engine.decode.propose import masked, rows
+from dg_lsp.engine.decode.propose.masked import Gap, GapTokens, Unmasker
+from dg_lsp.engine.decode.rank import Proposal
+from dg_lsp.engine.decode.task import InfillTask
+from dg_lsp.engine.model import profile
+from dg_lsp.engine.model.byte_level import tokenizer_values
+from dg_lsp.engine.model.fit.geometry import llama_sizes
+from dg_lsp.engine.model.llama import LlamaPasses
+from dg_lsp.engine.model.loading import LoadError
+from dg_lsp.engine.model.profile import DREAMON, OPEN_DCODER, Unmasking
+from dg_lsp.engine.model.vocabulary import Vocabulary
+from tests.engine import reference_published as reference
+
+TEXT = "def area(width, height):\n    return width * height\n\n\nclass Point:\n    x = 1\n" * 4
+CURSOR, BODY = Hole(Span(0, 0), "cursor"), Hole(Span(0, 0), "body", indent="    ", block=True)
+SIZES = {"hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 3, "num_key_value_heads": 1}
+DREAM = ("<|beginoftext|>", "<|mask|>", "<|expand|>")
+MASK, EXPAND, EOS = 20, 21, 22  # of the model without a tokenizer
+
+
+def tiny(n_vocabulary: int, *, tied: bool = True, seed: int = 3) -> Any:
+    """Return a tiny random model with changed norms and biases, and probabilities that are not all the same."""
+    torch.manual_seed(seed)
+    model = Qwen2ForCausalLM(Qwen2Config(**SIZES, vocab_size=n_vocabulary, tie_word_embeddings=tied))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            _ = parameter.add_(0.3 * torch.randn_like(parameter)) if parameter.ndim == 1 else parameter.mul_(5)
+    return model.eval().requires_grad_(False)
+
+
+def in_both_directions(model: Any, ids: Sequence[int]) -> Tensor:
+    """Return the library's logits [L, V] where every token sees every other."""
+    with torch.inference_mode():
+        visible = torch.zeros(1, 1, len(ids), len(ids))
+        logits: Tensor = model(torch.tensor([list(ids)]), attention_mask=visible).logits[0]
+        return logits
+
+
+def passes_of(model: Any) -> LlamaPasses:
+    return LlamaPasses(llama_sizes(model.config.to_dict()), dict(model.state_dict()), "plain")
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_whole_canvas_equals_the_library_in_both_directions(tied: bool) -> None:
+    model = tiny(300, tied=tied)
+    ids = torch.randint(0, 300, (1, 37), generator=torch.Generator().manual_seed(5))
+    passes = passes_of(model)
+    found = passes.logits(passes.decode(ids, []))[0]
+    torch.testing.assert_close(found, in_both_directions(model, ids[0].tolist()), atol=2e-4, rtol=1e-4)
+    causal, _ = passes.encode(ids)
+    assert not torch.allclose(passes.logits(causal)[0, :-1], found[:-1], atol=1e-2)
+
+
+# The algorithms, without a tokenizer.
+
+
+def written(
+    order: str, left: list[int], right: list[int], length: int, seed: int, steps: int, *, model: Any = None, **tokens: Any
+) -> list[list[int]]:
+    """Return the gap after each pass of the engine's sampler on a tiny model."""
+    passes = passes_of(model or tiny(24))
+
+    def predict(ids: Sequence[int], places: Sequence[int]) -> Tensor:
+        hidden = passes.decode(torch.tensor([[*left, *ids, *right]]), [])[0]
+        return passes.logits(hidden[[max(len(left) + place - 1, 0) for place in places]])
+
+    settings = Unmasking("entropy" if order == "entropy" else "remasking", "", 0.7, 0.9, steps, most_tokens=12)
+    gap, history = Gap([MASK] * length, [0.0] * length), []
+    noise = torch.Generator().manual_seed(seed)
+    for _ in Unmasker(predict, GapTokens(MASK, **tokens), settings, noise).steps(gap, steps):
+        history.append(list(gap.ids))
+        assert len(gap.ids) == len(gap.logps)
+    return history
+
+
+@pytest.mark.parametrize(("left", "right"), [([1, 2, 3], [4, 5, 6, 7]), ([], [4, 5]), ([1], [])])
+def test_open_dcoder_writes_what_its_published_algorithm_writes(left: list[int], right: list[int]) -> None:
+    model = tiny(24)
+    for seed in range(8):
+        length, steps = 3 + seed, 64 if seed < 4 else 4 + seed % 3
+        expected = reference.open_dcoder(
+            lambda text: in_both_directions(model, text).tolist(),
+            left,
+            right,
+            length=length,
+            mask=MASK,
+            steps=min(steps, length),
+            temperature=0.7,
+            top_p=0.9,
+            noise=torch.Generator().manual_seed(seed),
+        )
+        history = written("remasking", left, right, length, seed, steps)
+        assert history[-1] == expected
+        n_steps = min(steps, length)
+        assert len(history) == n_steps
+        # The model may write the mask itself.
+        assert all(gap.count(MASK) >= length * (n_steps - step) // n_steps for step, gap in enumerate(history, 1))
+
+
+def test_open_dcoder_masks_unlikely_tokens_again() -> None:
+    histories = [written("remasking", [1, 2], [3], 10, seed, 10) for seed in range(6)]
+    assert any(
+        before != MASK and after == MASK
+        for history in histories
+        for first, second in pairwise(history)
+        for before, after in zip(first, second, strict=True)
+    )
+
+
+def test_dreamon_writes_what_its_published_algorithm_writes() -> None:
+    left, right, changes = [1, 2, 3], [4, 5, EOS], list[int]()
+    for model, seed in product((tiny(24, seed=1), tiny(24, seed=5)), range(24)):
+        length = (1, 3, 6, 12)[seed % 4]
+
+        def logits(text: list[int], model: Any = model) -> list[list[float]]:
+            found: list[list[float]] = in_both_directions(model, text).tolist()
+            return found
+
+        noise = torch.Generator().manual_seed(seed)
+        limits: Any = {"most": 12, "steps": 64, "temperature": 0.7, "top_p": 0.9}
+        expected, history = reference.dreamon(
+            logits, left, right, length=length, mask=MASK, expand=EXPAND, eos=EOS, noise=noise, **limits
+        )
+        own = written("entropy", left, right, length, seed, 64, model=model, expand=EXPAND, delete=EOS)
+        assert own == history
+        assert [token for token in own[-1] if token != MASK] == expected
+        lengths = [length, *map(len, history)]
+        assert max(lengths) <= 12
+        changes += [after - before for before, after in pairwise(lengths)]
+    assert max(changes) == 1  # an expanded mask
+    assert {-1, -2} <= set(changes)  # a deleted mask, alone and with others after it
+
+
+def test_dreamon_expands_at_most_as_often_as_a_gap_may_have_tokens() -> None:
+    """A model that only wants to expand must end."""
+
+    def predict(_ids: Sequence[int], places: Sequence[int]) -> Tensor:
+        logits = torch.zeros(len(places), 24)
+        logits[:, EXPAND], logits[:, EOS] = 50.0, 20.0
+        return logits
+
+    settings = Unmasking("entropy", "", 0.2, 0.9, 256, most_tokens=12)
+    gap = Gap([MASK] * 3, [0.0] * 3)
+    unmasker = Unmasker(predict, GapTokens(MASK, EXPAND, EOS), settings, torch.Generator().manual_seed(1))
+    lengths = [len(gap.ids) for _ in unmasker.steps(gap, 256)]
+    assert max(lengths) == 12
+    assert not gap.ids  # at the limit, the next likely token deletes the first mask and those after it
+
+
+def test_banned_tokens_are_never_written_and_a_gap_begins_as_it_must() -> None:
+    def begins(ids: Sequence[int]) -> Sequence[int]:
+        return () if ids else (7, 8)
+
+    for seed in range(6):
+        gap = written("entropy", [1], [4], 4, seed, 64, expand=EXPAND, delete=EOS, banned=(*range(5), MASK), allowed=begins)[-1]
+        assert gap[0] in (7, 8)
+        assert not set(gap) & {*range(5), MASK}
+
+
+def test_temperature_zero_writes_the_likeliest_token() -> None:
+    logits = torch.randn(5, 24, generator=torch.Generator().manual_seed(2))
+    settings = Unmasking("remasking", "", 0.0, 0.9, 1)
+    gap = Gap([MASK] * 5, [0.0] * 5)
+    list(Unmasker(lambda _ids, _places: logits.clone(), GapTokens(MASK), settings, torch.Generator()).steps(gap, 1))
+    assert gap.ids == logits.argmax(-1).tolist()
+    torch.testing.assert_close(torch.tensor(gap.logps), logits.log_softmax(-1).max(-1).values)
+
+
+# Whole fills.
+
+
+def write(folder: Path, model_type: str, *special: str, in_parts: bool = False) -> Path:
+    """Write a folder as such models are published: with the configuration of a Qwen2 model under another name."""
+    trainer = trainers.BpeTrainer(vocab_size=330, initial_alphabet=_alphabet(), show_progress=False)
+    trained = Tokenizer.from_str(json.dumps(tokenizer_values("qwen2", {}, [], {})))
+    trained.train_from_iterator([TEXT], trainer)
+    learnt = json.loads(trained.to_str())["model"]
+    names = ("<|endoftext|>", *special)
+    added = {name: (len(learnt["vocab"]) + number, True) for number, name in enumerate(names)}
+    whole = json.dumps(tokenizer_values("qwen2", learnt["vocab"], learnt["merges"], added))
+    if in_parts:
+        (folder / "vocab.json").write_text(json.dumps(learnt["vocab"]))
+        (folder / "merges.txt").write_text("#version: 0.2\n" + "".join(f"{' '.join(pair)}\n" for pair in learnt["merges"]))
+        decoder = {str(number): {"content": name, "special": True} for name, (number, _) in list(added.items())[:-1]}
+        (folder / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": decoder}))
+        (folder / "added_tokens.json").write_text(json.dumps({name: number for name, (number, _) in added.items()}))
+    else:
+        (folder / "tokenizer.json").write_text(whole)
+    # The published models also have more rows than tokens.
+    model = tiny(len(learnt["vocab"]) + len(added) + 7, tied=model_type == "qwen2", seed=5)
+    model.save_pretrained(folder)
+    values = json.loads((folder / "config.json").read_text())
+    own = {"architectures": ["DreamModel"], "auto_map": {"AutoModel": "modeling_dream.DreamModel"}, "mask_token_id": 1}
+    (folder / "config.json").write_text(
+        json.dumps(values | {"model_type": model_type} | (own if model_type == "Dream" else {}))
+    )
+    return folder
+
+
+def _alphabet() -> list[str]:
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    return list(ByteLevel.alphabet())
+
+
+@pytest.fixture(scope="module")
+def dcoder(tmp_path_factory: pytest.TempPathFactory) -> LocalFiller:
+    folder = write(tmp_path_factory.mktemp("dcoder"), "qwen2", "<M>")
+    return load_local(str(folder), device="cpu", dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def dream(tmp_path_factory: pytest.TempPathFactory) -> LocalFiller:
+    folder = write(tmp_path_factory.mktemp("dream"), "Dream", *DREAM, in_parts=True)
+    return load_local(str(folder), device="cpu", dtype="float32")
+
+
+def request(prefix: str, suffix: str, *holes: Hole, **more: Any) -> InfillRequest:
+    return InfillRequest(prefix, suffix, holes or (CURSOR,), language="python", **more)
+
+
+def finished(filler: LocalFiller, asked: InfillRequest) -> InfillTask:
+    task = filler.start(asked)
+    while task.step():
+        pass
+    return task
+
+
+def test_published_models_are_recognised(dcoder: LocalFiller, dream: LocalFiller) -> None:
+    assert dcoder.loaded.profile == OPEN_DCODER
+    assert dream.loaded.profile == DREAMON
+
+
+def test_qwen2_model_without_a_mask_token_stays_a_causal_model(tmp_path: Path) -> None:
+    assert load_local(str(write(tmp_path, "qwen2", "<other>")), device="cpu").loaded.profile.layout == "left"
+
+
+@pytest.mark.parametrize(
+    ("model_type", "sentence"),
+    [
+        ("Dream", "is a Dream model that can't change a gap's length; of these, dg-lsp only uses DreamOn"),
+        (
+            "Fast_dLLM_Qwen",
+            "describes a Fast-dLLM v2 model, which writes from left to right and can't read what follows a hole",
+        ),
+    ],
+)
+def test_models_of_the_kind_that_do_not_fill_holes_are_refused(tmp_path: Path, model_type: str, sentence: str) -> None:
+    folder = write(tmp_path, model_type, "<|beginoftext|>", "<|mask|>")
+    with pytest.raises(LoadError, match=r"a Dream model|a Fast-dLLM v2 model") as refusal:
+        load_local(str(folder), device="cpu")
+    assert str(refusal.value).endswith(sentence)
+
+
+def test_tokenizer_of_parts_encodes_as_the_whole_file(dream: LocalFiller, tmp_path: Path) -> None:
+    whole = Vocabulary.from_file(write(tmp_path, "Dream", *DREAM) / "tokenizer.json")
+    for text in (TEXT, "naïve = 'été'  \n\t12345 <|mask|>", "x\r\n  y"):
+        assert dream.loaded.vocabulary.encode(text) == whole.encode(text)
+    assert dream.loaded.vocabulary.special == whole.special
+
+
+def test_damaged_parts_of_a_tokenizer_are_one_sentence(tmp_path: Path) -> None:
+    folder = write(tmp_path, "Dream", *DREAM, in_parts=True)
+    (folder / "vocab.json").write_text("{")
+    with pytest.raises(LoadError, match="has no tokenizer that can be read"):
+        load_local(str(folder), device="cpu")
+
+
+def test_everything_is_on_the_canvas(dream: LocalFiller) -> None:
+    sheet = dream.layout.lay_out(request("x = 1\ny = wid", "\nz = 2\n"))
+    vocabulary = dream.loaded.vocabulary
+    assert not sheet.kv
+    assert sheet.left[0] == vocabulary.id("<|beginoftext|>")
+    assert vocabulary.decode(sheet.left) + sheet.heal.decode() == "x = 1\ny = wid"
+    assert sheet.tail == (*vocabulary.encode("\nz = 2\n"), vocabulary.id("<|endoftext|>"))
+    cut = dream.layout.lay_out(request("x = ", "\nz = 2\n" * 400))  # the text goes on, so no token ends it
+    assert len(cut.tail) <= 192
+    assert vocabulary.decode(cut.tail).endswith("2\n\n")
+    assert vocabulary.id("<|endoftext|>") not in cut.tail
+
+
+@pytest.mark.parametrize("which", ["dcoder", "dream"])
+@pytest.mark.parametrize("hole", [CURSOR, BODY])
+def test_fill_is_what_the_published_algorithm_writes(which: str, hole: Hole, model_pair: Any) -> None:
+    filler, model = model_pair(which)
+    loaded = filler.loaded
+    asked = request("def area(width):\n", "\n\nclass Point:\n", hole, seed=3, budget=Budget(candidates=1))
+    fill = filler.resources.fill(asked, filler.switches)
+    settings, left, right = loaded.profile.unmasking, list(fill.sheet.left), list(fill.tail)
+    tokens = masked.gap_tokens(fill, settings)
+
+    def logits(text: list[int]) -> Any:
+        found = in_both_directions(model, text).clone()
+        found[:, list(tokens.banned)] = -torch.inf
+        return found.tolist()
+
+    texts = []
+    for number, length in enumerate(fill.gap_lengths()):
+        both: Any = {
+            "length": length,
+            "mask": tokens.mask,
+            "temperature": settings.temperature,
+            "top_p": settings.top_p,
+            "noise": torch.Generator().manual_seed(rows.seed(fill, number)),
+        }
+        if which == "dcoder":
+            ids = reference.open_dcoder(logits, left, right, **both, steps=min(settings.steps, length))
+        else:
+            both |= {"expand": tokens.expand, "eos": tokens.delete, "most": settings.most_tokens, "steps": settings.steps}
+            ids, _ = reference.dreamon(logits, left, right, **both)
+        texts.append(fill.of_canvas(loaded.vocabulary.decode(ids), 0))
+    task = finished(filler, asked)
+    assert [proposal.text for proposal in task.proposals()] == [text for text in texts if not fill.says_nothing(text)]
+
+
+@pytest.fixture
+def model_pair(dcoder: LocalFiller, dream: LocalFiller) -> Any:
+    """Return a filler by its name, and the library's model with the same weights."""
+
+    def found(which: str) -> tuple[LocalFiller, Any]:
+        filler = dcoder if which == "dcoder" else dream
+        return filler, tiny(filler.loaded.passes.n_vocabulary, tied=which == "dcoder", seed=5)
+
+    return found
+
+
+@pytest.mark.parametrize("which", ["dcoder", "dream"])
+def test_same_seed_gives_the_same_text_and_nothing_is_encoded(
+    which: str, model_pair: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filler, _ = model_pair(which)
+    monkeypatch.setattr(LlamaPasses, "encode", lambda *_args, **_more: pytest.fail("a model of masks has no prefix"))
+    asked = request("def area(width):\n    return wid", "\n\nclass Point:\n", seed=2, budget=Budget(candidates=3))
+    first, second = finished(filler, asked), finished(filler, asked)
+    assert [each.texts for each in first.candidates()] == [each.texts for each in second.candidates()]
+    other = finished(filler, request(asked.prefix, asked.suffix, seed=5, budget=Budget(candidates=3)))
+    assert {each.texts for each in other.candidates()} != {each.texts for each in first.candidates()}
+    assert first.candidates()
+    filler.expect(asked)
+    assert not filler.foresee()
+    assert not filler.cache.bytes
+
+
+def test_each_pass_is_a_unit_between_which_the_queue_may_interrupt(
+    dcoder: LocalFiller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes: list[int] = []
+    decode = LlamaPasses.decode
+
+    def counted(self: LlamaPasses, *args: Any, **more: Any) -> Tensor:
+        passes.append(1)
+        return decode(self, *args, **more)
+
+    monkeypatch.setattr(LlamaPasses, "decode", counted)
+    task = dcoder.start(request("x = ", "\n", budget=Budget(candidates=1)))
+    n_units, before = 0, 0
+    while task.step():
+        assert len(passes) - before <= 1
+        n_units, before = n_units + 1, len(passes)
+    assert len(passes) == sum(OPEN_DCODER.line_gaps)
+    assert task.candidates()[0].steps == len(passes)
+
+
+def test_typed_start_of_a_word_begins_the_answer(dream: LocalFiller) -> None:
+    pieces, settings, answers = dream.loaded.vocabulary.pieces, DREAMON.unmasking, list[str]()
+    assert settings is not None
+    for seed in range(4):
+        asked = request("def area(width):\n    return wid", "\n", seed=seed, budget=Budget(candidates=1))
+        fill = dream.resources.fill(asked, dream.switches)
+        assert fill.heal_text == " wid"
+        allowed = masked.gap_tokens(fill, settings).allowed(())
+        assert allowed
+        assert all(b" wid".startswith(pieces[token]) or pieces[token].startswith(b" wid") for token in allowed)
+        answers += [proposal.text for proposal in finished(dream, asked).proposals()]
+    assert answers
+    assert not any(answer.startswith(" wid") for answer in answers)
+
+
+def test_indentation_is_part_of_the_answer_s_tokens_but_not_of_its_text(dream: LocalFiller) -> None:
+    sheet = dream.layout.lay_out(request("def area(width):\n    ", "\n"))
+    assert dream.loaded.vocabulary.decode(sheet.left) == "def area(width):\n"
+    assert sheet.heal == b"    "
+
+
+def test_holes_are_filled_one_after_another(dream: LocalFiller) -> None:
+    asked = request("x = ", "\n", CURSOR, CURSOR, between=("\ny = ",), budget=Budget(candidates=1), seed=1)
+    [candidate] = finished(dream, asked).candidates()
+    assert len(candidate.texts) == 2
+
+
+def test_answers_rank_by_their_mean_log_probability(dcoder: LocalFiller) -> None:
+    task = finished(dcoder, request("def area(width):\n    return ", "\n\nclass Point:\n", seed=4, budget=Budget(candidates=4)))
+    means = {proposal.text: sum(proposal.tokens) / len(proposal.tokens) for proposal in reversed(task.proposals())}
+    ranked = [candidate.texts[0] for candidate in task.candidates()]
+    assert ranked == sorted(ranked, key=lambda text: -means[text])
+    assert [candidate.confidence for candidate in task.candidates()] == [Ranked(index) for index in range(len(ranked))]
+    assert len(ranked) > 1
+
+
+def test_longer_answer_may_rank_before_a_shorter_one(dcoder: LocalFiller) -> None:
+    fill = dcoder.resources.fill(request("x = ", "\n"), dcoder.switches)
+    items = [Proposal("short", "noise", tokens=(-1.0,)), Proposal("much longer", "noise", tokens=(-0.4,) * 5)]
+    assert [each.texts[0] for each in scoring.candidates(fill, items, 1)] == ["much longer", "short"]
+
+
+def test_deadline_ends_a_gap_with_all_its_masks_written(dcoder: LocalFiller, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = request("def area(width):\n    return ", "\n", seed=1, budget=Budget(candidates=1))
+    monkeypatch.setattr(Pace, "expected_ms", lambda *_args: 1000.0)
+    task = LocalFiller(dcoder.loaded, clock=lambda: 0.0).start(asked)
+    task.finish_in(1500.0)
+    while task.step():
+        pass
+    [candidate] = task.candidates()
+    assert candidate.steps == 1
+    assert candidate.texts[0]
+
+
+# Profiles.
+
+
+def test_profile_of_masks_survives_its_file() -> None:
+    assert profile.parse(json.loads(profile.dump(DREAMON))) == DREAMON
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"layout": "masked"}, {"layout": "left", "line": ["masked"]}, {"unmasking": {"order": "entropy"}}],
+)
+def test_profile_that_mixes_masks_with_others_is_refused(settings: dict[str, Any]) -> None:
+    if "unmasking" in settings:
+        settings["unmasking"] |= {"mask": "<M>", "temperature": 1.0, "top_p": 0.9, "steps": 8}
+    with pytest.raises(ValueError, match="belong together"):
+        profile.parse(settings)
