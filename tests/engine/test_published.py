@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
@@ -20,12 +22,12 @@ from dg_lsp.engine.decode import scoring
 from dg_lsp.engine.decode.filler import LocalFiller, load_local
 from dg_lsp.engine.decode.pace import Pace
 from dg_lsp.engine.decode.propose import masked, rows
-from dg_lsp.engine.decode.propose.masked import Gap, GapTokens, Unmasker
+from dg_lsp.engine.decode.propose.masked import Gap, MaskTokens, Unmasker
 from dg_lsp.engine.decode.rank import Proposal
 from dg_lsp.engine.decode.task import InfillTask
 from dg_lsp.engine.model import profile
 from dg_lsp.engine.model.byte_level import tokenizer_values
-from dg_lsp.engine.model.fit.geometry import llama_sizes
+from dg_lsp.engine.model.fit.geometry import GeometryError, llama_sizes, of_config
 from dg_lsp.engine.model.llama import LlamaPasses
 from dg_lsp.engine.model.loading import LoadError
 from dg_lsp.engine.model.profile import DREAMON, OPEN_DCODER, Unmasking
@@ -88,7 +90,7 @@ def written(
     settings = Unmasking("entropy" if order == "entropy" else "remasking", "", 0.7, 0.9, steps, most_tokens=12)
     gap, history = Gap([MASK] * length, [0.0] * length), []
     noise = torch.Generator().manual_seed(seed)
-    for _ in Unmasker(predict, GapTokens(MASK, **tokens), settings, noise).steps(gap, steps):
+    for _ in Unmasker(predict, MaskTokens(MASK, **tokens), settings, noise).steps(gap, steps):
         history.append(list(gap.ids))
         assert len(gap.ids) == len(gap.logps)
     return history
@@ -162,7 +164,7 @@ def test_dreamon_expands_at_most_as_often_as_a_gap_may_have_tokens() -> None:
 
     settings = Unmasking("entropy", "", 0.2, 0.9, 256, most_tokens=12)
     gap = Gap([MASK] * 3, [0.0] * 3)
-    unmasker = Unmasker(predict, GapTokens(MASK, EXPAND, EOS), settings, torch.Generator().manual_seed(1))
+    unmasker = Unmasker(predict, MaskTokens(MASK, EXPAND, EOS), settings, torch.Generator().manual_seed(1))
     lengths = [len(gap.ids) for _ in unmasker.steps(gap, 256)]
     assert max(lengths) == 12
     assert not gap.ids  # at the limit, the next likely token deletes the first mask and those after it
@@ -182,7 +184,7 @@ def test_temperature_zero_writes_the_likeliest_token() -> None:
     logits = torch.randn(5, 24, generator=torch.Generator().manual_seed(2))
     settings = Unmasking("remasking", "", 0.0, 0.9, 1)
     gap = Gap([MASK] * 5, [0.0] * 5)
-    list(Unmasker(lambda _ids, _places: logits.clone(), GapTokens(MASK), settings, torch.Generator()).steps(gap, 1))
+    list(Unmasker(lambda _ids, _places: logits.clone(), MaskTokens(MASK), settings, torch.Generator()).steps(gap, 1))
     assert gap.ids == logits.argmax(-1).tolist()
     torch.testing.assert_close(torch.tensor(gap.logps), logits.log_softmax(-1).max(-1).values)
 
@@ -273,6 +275,24 @@ def test_models_of_the_kind_that_do_not_fill_holes_are_refused(tmp_path: Path, m
     assert str(refusal.value).endswith(sentence)
 
 
+def test_memory_of_a_model_that_does_not_fill_holes_is_not_computed() -> None:
+    with pytest.raises(GeometryError, match="it is a Fast-dLLM v2 model"):
+        of_config({**SIZES, "model_type": "Fast_dLLM_Qwen", "vocab_size": 300})
+
+
+def test_profile_of_masks_needs_a_model_and_a_token_for_them(tmp_path: Path, instruct_layout: Path) -> None:
+    settings = {"layout": "masked", "unmasking": asdict(OPEN_DCODER.unmasking) | {"mask": "<nope>"}}  # type: ignore[arg-type]
+    folder = write(tmp_path, "qwen2")
+    (folder / profile.FILE).write_text(json.dumps(settings))
+    with pytest.raises(ValueError, match="the checkpoint's tokenizer has no token <nope>"):
+        load_local(str(folder), device="cpu")
+    other = tmp_path / "other"
+    shutil.copytree(instruct_layout, other)
+    (other / profile.FILE).write_text(json.dumps(settings))
+    with pytest.raises(LoadError, match="is one for a model that fills masks, which a diffusion_gemma is not"):
+        load_local(str(other), device="cpu")
+
+
 def test_tokenizer_of_parts_encodes_as_the_whole_file(dream: LocalFiller, tmp_path: Path) -> None:
     whole = Vocabulary.from_file(write(tmp_path, "Dream", *DREAM) / "tokenizer.json")
     for text in (TEXT, "naïve = 'été'  \n\t12345 <|mask|>", "x\r\n  y"):
@@ -308,7 +328,7 @@ def test_fill_is_what_the_published_algorithm_writes(which: str, hole: Hole, mod
     asked = request("def area(width):\n", "\n\nclass Point:\n", hole, seed=3, budget=Budget(candidates=1))
     fill = filler.resources.fill(asked, filler.switches)
     settings, left, right = loaded.profile.unmasking, list(fill.sheet.left), list(fill.tail)
-    tokens = masked.gap_tokens(fill, settings)
+    tokens = masked.mask_tokens(fill, settings)
 
     def logits(text: list[int]) -> Any:
         found = in_both_directions(model, text).clone()
@@ -389,7 +409,7 @@ def test_typed_start_of_a_word_begins_the_answer(dream: LocalFiller) -> None:
         asked = request("def area(width):\n    return wid", "\n", seed=seed, budget=Budget(candidates=1))
         fill = dream.resources.fill(asked, dream.switches)
         assert fill.heal_text == " wid"
-        allowed = masked.gap_tokens(fill, settings).allowed(())
+        allowed = masked.mask_tokens(fill, settings).allowed(())
         assert allowed
         assert all(b" wid".startswith(pieces[token]) or pieces[token].startswith(b" wid") for token in allowed)
         answers += [proposal.text for proposal in finished(dream, asked).proposals()]

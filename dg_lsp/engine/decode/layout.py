@@ -242,9 +242,9 @@ class Masked(Left):
 
     def __init__(self, profile: Profile, vocabulary: Vocabulary) -> None:
         assert profile.unmasking is not None
-        self.profile, self.vocabulary = profile, vocabulary
-        names = (profile.unmasking.start, profile.unmasking.delete)
-        self.before, self.after = (_required_ids(vocabulary, (name,) if name else ()) for name in names)
+        self.profile, self.vocabulary, own = profile, vocabulary, profile.unmasking
+        names = (own.start, own.delete, own.mask, own.expand)
+        self.before, self.after, *_ = (_required_ids(vocabulary, (name,) if name else ()) for name in names)
 
     def lay_out(self, request: InfillRequest) -> Sheet:
         """Return the request as tokens."""

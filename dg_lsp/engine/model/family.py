@@ -60,7 +60,7 @@ class Family(Protocol):
 
         `soft` [R, C, H] is the self-conditioning signal, which families without it ignore. `mask` is a boolean
         [R, 1, C, L + C]; without it, everything is visible. With `with_room`, the pass overwrites the last C positions of
-        `kv` with the canvas's own keys and values.
+        `kv` with the canvas's own keys and values. Llama and Qwen2 models also take an empty `kv`.
         """
 
     def soft(self, ids: Tensor, probabilities: Tensor) -> Tensor:

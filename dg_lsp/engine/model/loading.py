@@ -124,6 +124,8 @@ def load_model(
         if loaded_profile.layout == "instruct" and (warning := chat_template.warning(folder)):
             log.warning("%s", warning)
         use = fit.Use(loaded_profile.prefix_tokens + loaded_profile.suffix_tokens, loaded_profile.canvas_tokens)
+        if loaded_profile.unmasking and not is_llama:
+            raise LoadError(f"the profile of {name} is one for a model that fills masks, which a {values['model_type']} is not")
         asked = _checked_dtype(dtype)
         if asked == "int8" and not is_llama:
             raise LoadError(f"{name} can't be loaded at int8; choose fp8 or int4")

@@ -38,7 +38,7 @@ Predict = Callable[[Sequence[int], Sequence[int]], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class GapTokens:
+class MaskTokens:
     """The ids for a gap. `banned` ones are never written, and after the tokens before the first mask, only `allowed` ones."""
 
     mask: int
@@ -71,7 +71,7 @@ class Unmasker:
     """Writes gaps of masks. If `is_last` is true for a gap of this length, no time is left, and the pass writes all masks."""
 
     predict: Predict
-    tokens: GapTokens
+    tokens: MaskTokens
     settings: Unmasking
     noise: torch.Generator
     is_last: Callable[[int], bool] = lambda _n_positions: False
@@ -161,7 +161,7 @@ def propose(filling: Filling) -> Proposing:
     fill, sheet = filling.fill, filling.fill.sheet
     settings, lengths = fill.profile.unmasking, fill.gap_lengths()
     assert settings is not None
-    tokens = gap_tokens(fill, settings)
+    tokens = mask_tokens(fill, settings)
 
     def predict(ids: Sequence[int], places: Sequence[int]) -> Tensor:
         canvas = [*sheet.left, *ids, *fill.tail]
@@ -186,11 +186,11 @@ def propose(filling: Filling) -> Proposing:
             yield proposal
 
 
-def gap_tokens(fill: FillInput, settings: Unmasking) -> GapTokens:
+def mask_tokens(fill: FillInput, settings: Unmasking) -> MaskTokens:
     """Return the ids that the gap of a fill may contain."""
     mask, expand = fill.vocabulary.id(settings.mask), fill.vocabulary.id(settings.expand)
     assert mask is not None
-    return GapTokens(mask, expand, fill.delete, tuple({*fill.banned_tokens(), mask} - {expand}), fill.next_tokens)
+    return MaskTokens(mask, expand, fill.delete, tuple({*fill.banned_tokens(), mask} - {expand}), fill.next_tokens)
 
 
 def _proposal(fill: FillInput, gap: Gap, mask: int) -> Proposal | None:

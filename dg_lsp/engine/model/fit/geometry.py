@@ -256,6 +256,8 @@ def of_config(values: Mapping[str, Any]) -> Geometry:
     """Return the sizes that a `config.json`'s values describe; raise GeometryError if they are incomplete or invalid."""
     if values.get("model_type") in LLAMA_TYPES:
         return llama_sizes(values).geometry()
+    if values.get("model_type") in _UNFIT:
+        raise GeometryError(f"it is {type_problem(values['model_type'])}")
     text = values.get("text_config", values)
     if not isinstance(text, Mapping):
         raise GeometryError("its text_config is not a JSON object")
