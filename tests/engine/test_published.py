@@ -26,12 +26,12 @@ from dg_lsp.engine.decode.propose.masked import Gap, MaskTokens, Unmasker
 from dg_lsp.engine.decode.rank import Proposal
 from dg_lsp.engine.decode.task import InfillTask
 from dg_lsp.engine.model import profile
-from dg_lsp.engine.model.byte_level import tokenizer_values
 from dg_lsp.engine.model.fit.geometry import GeometryError, llama_sizes, of_config
 from dg_lsp.engine.model.llama import LlamaPasses
 from dg_lsp.engine.model.loading import LoadError
 from dg_lsp.engine.model.profile import DREAMON, OPEN_DCODER, Unmasking
 from dg_lsp.engine.model.vocabulary import Vocabulary
+from dg_lsp.engine.model.weights.byte_level import tokenizer_values
 from tests.engine import reference_published as reference
 
 TEXT = "def area(width, height):\n    return width * height\n\n\nclass Point:\n    x = 1\n" * 4

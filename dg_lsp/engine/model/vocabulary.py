@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer
 
-from dg_lsp.engine.model.byte_level import tokenizer_values
+from dg_lsp.engine.model.weights.byte_level import tokenizer_values
 from dg_lsp.wire import files
 
 MAX_BYTES = 256 << 20  # eight times the size of the largest known tokenizer file

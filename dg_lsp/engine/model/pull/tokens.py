@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dg_lsp.engine.model import byte_level
 from dg_lsp.engine.model.pull.gguf_file import GgufError
+from dg_lsp.engine.model.weights import byte_level
 
 _CONTROL, _USER_DEFINED, _UNUSED = 3, 4, 5  # kinds of tokens in GGUF; the others are ordinary
 
