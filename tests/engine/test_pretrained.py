@@ -92,6 +92,25 @@ def test_model_with_fim_tokens_reads_both_sides_in_their_order(fim: LocalFiller)
     )
 
 
+@pytest.mark.parametrize(
+    ("suffix", "read"),
+    [
+        (")\n\n\ndef area(width):\n" + "    width += 1\n" * 40, ")\n\n"),
+        (")\n\nA = 1\n\nclass Point:\n" + "    x = 1\n" * 40, ")\n\nA = 1\n"),
+        ("\n\nclass Point:\n" + "    x = 1\n" * 40, None),  # the blank line before any text ends nothing
+        (")\n\n\ndef area(width):\n    width += 1\n", ")\n\n\ndef area(width):\n    width += 1\n"),
+    ],
+)
+def test_suffix_that_is_cut_ends_with_a_paragraph(fim: LocalFiller, suffix: str, read: str | None) -> None:
+    """A suffix that ends within a block would be continued, instead of the prefix."""
+    found = drawn(fim, request("x = (1\n", suffix)).partition("<|fim_suffix|>")[2].partition("<|fim_middle|>")[0]
+    if read is None:
+        assert found.endswith("    x = 1\n")
+        assert found.count("x = 1") < 40
+    else:
+        assert found == read
+
+
 def test_path_and_other_files_come_first_as_in_a_repository(fim: LocalFiller) -> None:
     other, copied = Snippet("pkg/other.py", "A = 1\n"), Snippet("pkg/third.py", "B = 1\n", for_copying=True)
     laid_out = drawn(fim, request("x", "\n", path="pkg/mod.py", related=(other, copied)))

@@ -220,7 +220,7 @@ class Left:
 class Fim(Left):
     """The layout of causal models with fill-in-the-middle tokens: prefix, suffix, middle.
 
-    The suffix is encoded again after each keystroke, so it is short.
+    The suffix is encoded again after each keystroke, so it is short, and ends with a paragraph.
     """
 
     def __init__(self, profile: Profile, vocabulary: Vocabulary) -> None:
@@ -232,7 +232,7 @@ class Fim(Left):
     def _read(self, request: InfillRequest, prefix: Sequence[int]) -> tuple[int, ...]:
         """Return the tokens that the model reads before it writes the answer."""
         suffix, is_end = _suffix_ids(self.vocabulary, request.suffix, self.profile.suffix_tokens)
-        whole = suffix if is_end else _whole_lines(self.vocabulary, suffix, len(suffix), is_end=False) or suffix
+        whole = suffix if is_end else _paragraphs(self.vocabulary, suffix)
         head = [] if (head := self._head(request)) == [self.start] else head
         return (*head, self.before, *prefix, self.after, *whole, self.middle)
 
@@ -327,6 +327,18 @@ def _whole_lines(vocabulary: Vocabulary, suffix: Sequence[int], limit: int, *, i
         longer = (end for end in ends if n_held < end <= STRETCH * limit)
         n_held = next((end for end in longer if vocabulary.decode(suffix[:end]).strip()), n_held)
     return list(suffix[:n_held])
+
+
+def _paragraphs(vocabulary: Vocabulary, suffix: list[int]) -> list[int]:
+    """Return the suffix up to its last blank line after some text; without one, up to its last line end.
+
+    A model that reads a suffix which is cut within a block writes the rest of that block instead of an answer.
+    """
+    lines = vocabulary.decode(suffix).split("\n")
+    first = next((index for index, line in enumerate(lines) if line.strip()), len(lines))
+    blank = max((index for index in range(first, len(lines) - 1) if not lines[index].strip()), default=0)
+    n_whole = blank or len(lines) - 1
+    return vocabulary.encode("\n".join([*lines[:n_whole], ""])) if n_whole > first else suffix
 
 
 def _split_prefix(prefix: str) -> tuple[str, str]:
