@@ -71,7 +71,7 @@ python fixtures/pictures/pull.py vscode
 # Run when the figure beside them was measured; they take minutes to hours.
 MEASURED = """
 dg-lsp bench fixtures/eval/heldout.jsonl.gz
-dg-lsp bench fixtures/eval/heldout.jsonl.gz --model smollm2-135m --limit 20 --threads N
+dg-lsp bench fixtures/eval/heldout.jsonl.gz --model MODEL --limit N --threads T
 dg-lsp calibrate --model MODEL
 dg-lsp eval --csv FILE
 dg-lsp eval fixtures/eval/heldout.jsonl.gz --baseline copy --baseline ar --threads 1 --dtype float32 --markdown
