@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dg_lsp.core.calibration import Calibration
 from dg_lsp.engine import calibration_store
-from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.wire import files
+
+if TYPE_CHECKING:  # a remote model needs its profile, but no tokenizer's package
+    from dg_lsp.engine.model.vocabulary import Vocabulary
 
 FILE = "dg_lsp.json"
 LAYOUTS = ("infill-trained", "instruct", "left", "fim", "masked")
