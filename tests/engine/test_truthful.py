@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
+from dg_lsp.engine.decode import layout, pipeline
 from dg_lsp.engine.decode.canvas.denoise import Denoiser, Reading
 from dg_lsp.engine.decode.fill import FillInput, Switches
 from dg_lsp.engine.decode.filler import LocalFiller, load_local
@@ -22,7 +23,7 @@ from dg_lsp.engine.decode.rank import Proposal
 from dg_lsp.engine.decode.task import InfillTask
 from dg_lsp.engine.model import loading
 from dg_lsp.engine.model.family import KV
-from dg_lsp.engine.model.profile import TRAINED, Profile, dump, load_profile, parse
+from dg_lsp.engine.model.profile import LAYOUTS, PROPOSERS, TRAINED, Profile, dump, load_profile, parse
 from dg_lsp.engine.model.weights import chat_template
 
 LINE = Hole(Span(0, 0), "cursor")
@@ -348,6 +349,11 @@ def test_templates_are_compared_with_the_layouts_own_turns(instruct: LocalFiller
     question = text.removeprefix("<bos><|turn>user\n").partition("<turn|>")[0]
     turns, thought_turn = chat_template.turns(question)
     assert text.startswith(turns + thought_turn)
+
+
+def test_each_name_that_a_profile_may_have_is_implemented() -> None:
+    assert pipeline.PROPOSERS.keys() == PROPOSERS
+    assert layout.LAYOUTS.keys() == set(LAYOUTS)
 
 
 def test_older_profiles_keep_their_measured_settings(trained_layout: Path) -> None:

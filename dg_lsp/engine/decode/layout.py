@@ -31,7 +31,7 @@ from typing import Protocol
 from dg_lsp.core import calibration, context
 from dg_lsp.core.values import Hole, InfillRequest
 from dg_lsp.engine.decode import question
-from dg_lsp.engine.model.profile import Profile
+from dg_lsp.engine.model.profile import LayoutName, Profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
 
 PREFIX_STEP = 128  # a long prefix is truncated in steps of this many tokens, so that a keystroke keeps the cache valid
@@ -257,7 +257,7 @@ class Masked(Left):
         return Sheet((), (), tail, heal, heal_ids, delete, heals_by_parts=True, left=(*self.before, *prefix))
 
 
-LAYOUTS: dict[str, Callable[[Profile, Vocabulary], Layout]] = {
+LAYOUTS: dict[LayoutName, Callable[[Profile, Vocabulary], Layout]] = {
     "infill-trained": InfillTrained,
     "instruct": Instruct,
     "left": Left,

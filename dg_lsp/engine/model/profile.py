@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from dg_lsp.core.calibration import Calibration
 from dg_lsp.engine import calibration_store
@@ -19,13 +19,15 @@ if TYPE_CHECKING:  # a remote model needs its profile, but no tokenizer's packag
     from dg_lsp.engine.model.vocabulary import Vocabulary
 
 FILE = "dg_lsp.json"
-LAYOUTS = ("infill-trained", "instruct", "left", "fim", "masked")
+LayoutName = Literal["infill-trained", "instruct", "left", "fim", "masked"]
+LAYOUTS: tuple[str, ...] = get_args(LayoutName)
 MAX_BYTES = 1 << 20
 # Defaults of infill-trained profiles without these settings: such checkpoints were trained before the settings existed.
-DRAFTS_FIRST = ("copy", "previous", "search", "causal", "canvas")  # where a causal token is cheap compared with a canvas step
+DRAFTS_FIRST = ("copy", "causal", "canvas")  # where a causal token is cheap compared with a canvas step
+SEARCHED_FIRST = ("copy", "search", "causal", "canvas")  # the same without a delete token
 CANVAS_FIRST = ("copy", "previous", "search", "canvas", "causal", "repair", "several_canvases")
 MASKED_ONLY = ("masked",)  # a model that only fills masks can neither draft nor score in order
-PROPOSERS = frozenset({*DRAFTS_FIRST, *CANVAS_FIRST, *MASKED_ONLY})
+PROPOSERS = frozenset({*DRAFTS_FIRST, *CANVAS_FIRST, *MASKED_ONLY})  # those of `decode.pipeline.PROPOSERS`
 TRAINED = {"refine_steps": 0, "line_ends": False, "line": DRAFTS_FIRST, "block": DRAFTS_FIRST, "max_canvases": 1}
 
 
@@ -111,7 +113,7 @@ class Unmasking:
 class Profile:
     """The settings for one checkpoint. Lengths are in tokens."""
 
-    layout: Literal["infill-trained", "instruct", "left", "fim", "masked"] = "instruct"
+    layout: LayoutName = "instruct"
     prefix_tokens: int = 6144
     suffix_tokens: int = 1024
     related_tokens: int = 2048
@@ -227,15 +229,21 @@ def published(name: str, model_type: str, vocabulary: Vocabulary) -> Profile | N
     return OPEN_DCODER if model_type == "qwen2" and vocabulary.id("<M>") in vocabulary.special else None
 
 
+def without_delete(profile: Profile) -> Profile:
+    """Return a profile for using the same model without its delete token: then a search must find the length."""
+    line, block = (SEARCHED_FIRST if names == DRAFTS_FIRST else names for names in (profile.line, profile.block))
+    return replace(profile, line=line, block=block)
+
+
 def as_instruct(profile: Profile) -> Profile:
     """Return a profile for using the same model in the instruct layout.
 
     That layout adds a question and repeats some lines, so only a third of the budget is left for the prefix. It has no
-    delete token, so the gap lengths are those of a default instruct profile.
+    delete token, so a search finds the length, among the gap lengths of a default instruct profile.
     """
     plain, most = Profile(), max(profile.block_gaps)
     return replace(
-        profile,
+        without_delete(profile),
         layout="instruct",
         line_ends=True,
         prefix_tokens=profile.prefix_tokens // 3,
