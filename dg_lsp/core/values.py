@@ -129,8 +129,8 @@ class InfillRequest:
     The window reads `prefix, hole 0, between[0], hole 1, …, suffix`. Leads and trails are already part of the fixed
     text. `path` is a short file name that the model sees; nothing is read from it.
 
-    `previous` is the rest of an earlier suggestion that the user typed past. For the only hole, the engine scores it as one
-    more draft, or reads it ahead.
+    `previous` is the rest of an earlier suggestion that the user typed past. For the only hole, a model whose canvas corrects
+    drafts scores it as one more draft, and a laptop model reads it ahead. Other models ignore it.
     """
 
     prefix: str

@@ -53,7 +53,7 @@ class ConnectOptions:
     """Which engine to connect to, and how to start it when none runs.
 
     An interactive client's requests run before all batch work. `client` is the client's id: newer requests replace older
-    ones of the same client; "" creates an id. `command` starts an engine (`dg_lsp.wire.entry`). Without it, the client
+    ones of the same client; "" creates an id. `command` starts an engine (`ENGINE_COMMAND`). Without it, the client
     only connects to a running engine. Times are in seconds; 0 means never.
     """
 

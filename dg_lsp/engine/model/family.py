@@ -1,6 +1,7 @@
 """Describe what decoding, caches and memory limits need from a loaded model of any family.
 
-`passes.Passes` (DiffusionGemma) and `llama.LlamaPasses` (SmolLM2, Llama, Qwen2) provide it.
+`passes.Passes` (DiffusionGemma) and `llama.LlamaPasses` (SmolLM2, Llama, Qwen2) provide it. It requires attention: keys and
+values by position, which can be cropped anywhere, and passes with any visibility mask.
 
 Shapes: R rows, N or L tokens, C canvas positions, H hidden, V vocabulary.
 """
