@@ -13,9 +13,10 @@ from collections.abc import Callable
 
 import torch
 
-from dg_lsp.engine.model.llama import Inputs, LlamaPasses
+from dg_lsp.engine.model.llama import LlamaPasses
 from dg_lsp.engine.model.loading import load_model
 from dg_lsp.engine.model.tree import Tree
+from dg_lsp.engine.model.weights.llama_layers import Inputs
 
 ROWS = (1, 8, 16, 32, 64, 256)
 

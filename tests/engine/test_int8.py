@@ -12,7 +12,8 @@ import torch
 from dg_lsp.engine.model import int8
 from dg_lsp.engine.model.fit.geometry import LlamaSizes
 from dg_lsp.engine.model.int8 import LARGEST, ZERO, Int8Matrix, Quantised, QuantisedRows, quantised, quantised_rows
-from dg_lsp.engine.model.llama import Inputs, LlamaPasses, matrix
+from dg_lsp.engine.model.llama import LlamaPasses
+from dg_lsp.engine.model.weights.llama_layers import Inputs, matrix
 
 pytestmark = pytest.mark.skipif(not int8.is_supported(), reason="this processor has no instructions for 8-bit products")
 
@@ -139,7 +140,7 @@ def test_blocks_of_the_feed_forward_change_nothing(monkeypatch: pytest.MonkeyPat
     passes, ids = LlamaPasses(sizes, weights, "int8"), torch.randint(0, 120, (3, 11))
     whole, kv = passes.encode(ids)
     more, _ = passes.encode(ids, kv)
-    monkeypatch.setattr("dg_lsp.engine.model.llama.BLOCK", 4)
+    monkeypatch.setattr("dg_lsp.engine.model.weights.llama_layers.BLOCK", 4)
     blocks, kv = passes.encode(ids)
     assert torch.equal(blocks, whole)
     assert torch.equal(passes.encode(ids, kv)[0], more)

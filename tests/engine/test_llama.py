@@ -102,7 +102,7 @@ def test_tree_equals_separate_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_logits_of_some_tokens_are_those_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dg_lsp.engine.model.llama.VOCABULARY_SLICE", 128)
+    monkeypatch.setattr("dg_lsp.engine.model.weights.llama_layers.VOCABULARY_SLICE", 128)
     model = checkpoint("untied")
     passes = passes_of(model)
     hidden, _ = passes.encode(ids_of(1, 5))

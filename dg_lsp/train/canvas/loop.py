@@ -24,9 +24,9 @@ from dg_lsp.engine.decode.layout import START_TOKENS
 from dg_lsp.engine.model import fit, loading
 from dg_lsp.engine.model.family import KV
 from dg_lsp.engine.model.fit.geometry import CAUSAL_TYPES, LlamaSizes, llama_sizes
-from dg_lsp.engine.model.llama import Weight
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.engine.model.weights import canvas_adapter, checkpoint, llama_files
+from dg_lsp.engine.model.weights.llama_files import Weight
 from dg_lsp.engine.model.weights.progress import Meter
 from dg_lsp.evaluate.tasks import EvalError
 from dg_lsp.train.canvas import states

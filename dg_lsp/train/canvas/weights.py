@@ -20,18 +20,10 @@ from torch import Tensor
 
 from dg_lsp.engine.model.family import KV
 from dg_lsp.engine.model.fit.geometry import PROJECTIONS, LlamaSizes
-from dg_lsp.engine.model.llama import (
-    FUSED,
-    Inputs,
-    Linear,
-    LlamaPasses,
-    Matrix,
-    Weight,
-    WideMatrix,
-    canvas_vectors,
-    fused_order,
-)
+from dg_lsp.engine.model.llama import LlamaPasses
 from dg_lsp.engine.model.weights import canvas_adapter
+from dg_lsp.engine.model.weights.llama_files import Weight
+from dg_lsp.engine.model.weights.llama_layers import FUSED, Inputs, Linear, Matrix, WideMatrix, fused_order
 
 DISTANCES = 48
 CHUNK = 256  # rows whose logits are in memory at once
@@ -70,7 +62,7 @@ class TrainedPasses(LlamaPasses):
 
     def canvas(self, canvas: Tensor, hints: Tensor, kv: KV, positions: Tensor, mask: Tensor, *, adapted: bool = True) -> Tensor:
         """Return `decode`'s last hidden states [R, C, H] with a gradient. `hints` [R, C] are tokens, or -1 for none."""
-        self._extra = self._embed.more = canvas_vectors(self.parts)
+        self._extra = self._embed.more = canvas_adapter.vectors(self.parts)
         self._hint = self.parts["hint"]
         soft = torch.where((hints >= 0)[..., None], self._embed(hints.clamp(min=0).reshape(-1)).view(*hints.shape, -1), 0.0)
         return self._decode(canvas, kv, soft, positions, mask, with_room=False, adapted=adapted)
@@ -89,7 +81,7 @@ class TrainedPasses(LlamaPasses):
         """Make the canvas pass use the current weights of the adapter."""
         for one in self._merged:
             one.refresh()
-        self._extra = self._embed.more = canvas_vectors(self.parts)
+        self._extra = self._embed.more = canvas_adapter.vectors(self.parts)
 
     @torch.no_grad()
     def adapter(self) -> dict[str, Tensor]:

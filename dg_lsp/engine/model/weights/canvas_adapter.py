@@ -109,3 +109,25 @@ def _check(
             raise CheckpointError(
                 f"{name} in {file} is {dtype} {list(own)}, but its model needs {list(shape)} in 16 or 32 bits"
             )
+
+
+def vectors(adapter: Mapping[str, Tensor]) -> Tensor:
+    """Return the vectors of the canvas's own ids: `delete`, then an open position at each distance from the gap's start."""
+    return torch.cat([adapter["del"][None], adapter["mask"] + adapter["dist"]]).float()
+
+
+def low_rank(adapter: Mapping[str, Tensor], index: int, letters: str, rows: Tensor) -> Tensor:
+    """Return B A [O, I] of a fused matrix, whose rows are in the order `rows`."""
+    a = torch.cat([adapter[f"{index}{letter}_a"] for letter in letters]).float()
+    b = _block_diagonal([adapter[f"{index}{letter}_b"].float() for letter in letters])
+    return (b @ a).to(rows.device)[rows]
+
+
+def _block_diagonal(blocks: list[Tensor]) -> Tensor:
+    whole = torch.zeros(sum(len(block) for block in blocks), sum(block.shape[1] for block in blocks))
+    row = column = 0
+    for block in blocks:
+        n_rows, n_columns = block.shape
+        whole[row : row + n_rows, column : column + n_columns] = block
+        row, column = row + n_rows, column + n_columns
+    return whole

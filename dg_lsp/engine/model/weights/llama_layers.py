@@ -1,0 +1,388 @@
+"""Build the layers of a Llama or Qwen2 model from its weights, as matrices in the form that their products need.
+
+The projections to queries, keys and values form one matrix, gate and up another, because the time of a pass over few tokens
+depends on the number of operations. The rows of queries and keys are in rotated pairs. Knows nothing of passes.
+
+Shapes: N rows, I inputs, O outputs, H hidden, D head dimension, F feed-forward, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dg_lsp.engine.model import int8, products
+from dg_lsp.engine.model.fit.geometry import PROJECTIONS, LlamaSizes
+from dg_lsp.engine.model.fit.needs import VOCABULARY_SLICE
+from dg_lsp.engine.model.int8 import Int8Matrix, Quantised, QuantisedRows
+from dg_lsp.engine.model.products import OneDnnMatrix, with_rows
+from dg_lsp.engine.model.weights import canvas_adapter
+from dg_lsp.engine.model.weights.llama_files import Weight
+
+BLOCK = 64  # rows of the feed-forward that are gated and quantised at once; the fastest of 16, 32, 64, 128 and 256
+ALL = slice(None)  # rows
+FUSED = ("qkv", "o", "gu", "d")  # the letters of the projections in each of a layer's fused matrices
+
+
+class Matrix(Protocol):
+    """A weight matrix [O, I] in the form that its products need."""
+
+    def times(self, inputs: Inputs, more: Tensor | None = None) -> Tensor:
+        """Return the products [N, O] of inputs [N, I] in 32 bits, plus `more` [O] or [N, O]."""
+
+    def unscaled(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        """Return numbers [N, O], and the factors [N, 1] by which they become the products, or None for one."""
+
+    def n_bytes(self) -> int:
+        """Return the bytes of the weights."""
+
+
+class Inputs:
+    """Rows [N, I] in 32 bits, to multiply by `factors` [N, 1].
+
+    They are quantised once, for all matrices in 8 bits that read them. A factor changes only the scale of a quantised row, so
+    the rows themselves are multiplied only if a matrix needs them wide. The `fine` rows are quantised in 16 bits: 8 bits, and
+    8 bits of the remainder as another row at the end.
+    """
+
+    def __init__(self, rows: Tensor, factors: Tensor | None = None, fine: slice | None = None) -> None:
+        self._rows, self._factors, self.fine = rows, factors, fine
+        self.n_rows = rows.shape[0]  # `len` of a tensor takes as long as a small operation
+        self._quantised: QuantisedRows | None = None
+
+    @property
+    def rows(self) -> Tensor:
+        """The rows in 32 bits, times their factors."""
+        if self._factors is not None:
+            self._rows, self._factors = self._rows * self._factors, None
+        return self._rows
+
+    @property
+    def quantised(self) -> QuantisedRows:
+        """The rows in 8 bits."""
+        if self._quantised is None:
+            values, scales = int8.quantised_rows(self._rows)
+            if self.fine is not None:
+                more = int8.remainders(*(_of(one, self.fine) for one in (self._rows, values, scales)))
+                if self._factors is not None:
+                    more.scales.mul_(_of(self._factors, self.fine))
+            if self._factors is not None:
+                scales.mul_(self._factors)
+            if self.fine is not None:
+                values, scales = torch.cat([values, more.values]), torch.cat([scales, more.scales])
+            self._quantised = QuantisedRows(values, scales)
+        return self._quantised
+
+
+def _of(rows: Tensor, some: slice) -> Tensor:
+    """Return some rows. An index that takes all of them is a small operation too."""
+    return rows if some == ALL else rows[some]
+
+
+class JoinedInputs(Inputs):
+    """Blocks of rows that were made one after another, because the steps of a block find it in the processor's cache."""
+
+    def __init__(self, blocks: Sequence[Inputs], fine: slice | None) -> None:
+        self._blocks, self.fine, self.n_rows = blocks, fine, sum(block.n_rows for block in blocks)
+
+    @property
+    def rows(self) -> Tensor:
+        """The rows in 32 bits, times their factors."""
+        return torch.cat([block.rows for block in self._blocks])
+
+    @property
+    def quantised(self) -> QuantisedRows:
+        """The rows in 8 bits, and the remainders of the fine ones."""
+        parts = [(block.quantised, block.n_rows) for block in self._blocks]
+        values = [part.values[:n] for part, n in parts] + [part.values[n:] for part, n in parts]
+        scales = [part.scales[:n] for part, n in parts] + [part.scales[n:] for part, n in parts]
+        return QuantisedRows(torch.cat(values), torch.cat(scales))
+
+
+class WideMatrix:
+    """A matrix for torch's own product, on any device."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self.weight = weight
+
+    def times(self, inputs: Inputs, more: Tensor | None = None) -> Tensor:
+        """Return the products [N, O] of inputs [N, I] in 32 bits, plus `more` [O] or [N, O]."""
+        result = F.linear(inputs.rows.to(self.weight.dtype), self.weight).float()
+        return result if more is None else result + more
+
+    def unscaled(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        """Return the products [N, O] of inputs [N, I], and None."""
+        return self.times(inputs), None
+
+    def n_bytes(self) -> int:
+        """Return the bytes of the weights."""
+        return self.weight.numel() * self.weight.element_size()
+
+
+class ByRow:
+    """A matrix in 8 bits, with scales by row for its inputs."""
+
+    def __init__(self, weight: Quantised) -> None:
+        self._matrix = Int8Matrix(weight)
+
+    def times(self, inputs: Inputs, more: Tensor | None = None) -> Tensor:
+        """Return the products [N, O] of inputs [N, I] in 32 bits, plus `more` [O] or [N, O]."""
+        rows = inputs.quantised
+        result = self._matrix.times(rows)
+        if inputs.fine is not None:
+            result.mul_(rows.scales)
+            whole, remainders = result[: inputs.n_rows], result[inputs.n_rows :]
+            _of(whole, inputs.fine).add_(remainders)
+            return whole if more is None else whole + more
+        return result.mul_(rows.scales) if more is None else torch.addcmul(more, result, rows.scales)
+
+    def unscaled(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        """Return the products [N, O] of inputs [N, I] without the scales of the inputs, and these scales [N, 1]."""
+        rows = inputs.quantised
+        return self._matrix.times(rows), rows.scales
+
+    def n_bytes(self) -> int:
+        """Return the bytes of the weights."""
+        return self._matrix.n_bytes()
+
+
+class OneDnn:
+    """A matrix in oneDNN's layout, in 32 or 16 bits."""
+
+    def __init__(self, weight: Tensor, dtype: torch.dtype) -> None:
+        self._matrix = OneDnnMatrix(weight, dtype)
+        self._n_bytes = weight.numel() * dtype.itemsize
+
+    def times(self, inputs: Inputs, more: Tensor | None = None) -> Tensor:
+        """Return the products [N, O] of inputs [N, I] in 32 bits, plus `more` [O] or [N, O]."""
+        result = self.unscaled(inputs)[0]
+        return result if more is None else result.add_(more)
+
+    def unscaled(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        """Return the products [N, O] of inputs [N, I], and None."""
+        rows = inputs.rows
+        # oneDNN generates code for each number of rows, which takes longer than a small product.
+        return self._matrix.times(with_rows(rows, products.padded(len(rows), "onednn")))[: len(rows)], None
+
+    def n_bytes(self) -> int:
+        """Return the bytes of the weights."""
+        return self._n_bytes
+
+
+def matrix(weight: Weight, kind: products.Kind) -> Matrix:
+    """Return a weight matrix [O, I] in the form for this kind of product."""
+    if kind == "int8":
+        return ByRow(weight if isinstance(weight, Quantised) else int8.quantised(weight.float()))
+    wide = weight.dense() if isinstance(weight, Quantised) else weight
+    if kind == "plain":
+        return WideMatrix(wide)
+    return OneDnn(wide, torch.bfloat16 if kind == "onednn-bf16" else torch.float32)
+
+
+class Adapted(Protocol):
+    """A fused matrix [O, I] with its part of an adapter."""
+
+    def times(self, matrix: Matrix, inputs: Inputs, more: Tensor | None) -> Tensor:
+        """Return the adapted matrix's products [N, O] of inputs [N, I] in 32 bits, plus `more` [O] or [N, O]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The sum of a matrix and its part of an adapter, so that adapted rows cost what others do."""
+
+    merged: Matrix
+
+    def times(self, matrix: Matrix, inputs: Inputs, more: Tensor | None) -> Tensor:
+        """Return the sum's products [N, O] of inputs [N, I], plus `more` [O] or [N, O]."""
+        return self.merged.times(inputs, more)
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """One matrix of a layer, with its bias, and its part of the adapter."""
+
+    matrix: Matrix
+    bias: Tensor | None = None
+    adapted: Adapted | None = None
+
+    def times(self, inputs: Inputs, *, adapted: bool) -> Tensor:
+        """Return the products [N, O] of inputs [N, I]."""
+        if adapted and self.adapted is not None:
+            return self.adapted.times(self.matrix, inputs, self.bias)
+        return self.matrix.times(inputs, self.bias)
+
+    def added(self, hidden: Tensor, inputs: Inputs, *, adapted: bool) -> Tensor:
+        """Return the hidden states [N, O] plus the products of inputs [N, I]."""
+        more = hidden if self.bias is None else hidden + self.bias
+        if adapted and self.adapted is not None:
+            return self.adapted.times(self.matrix, inputs, more)
+        return self.matrix.times(inputs, more)
+
+    def feed(self, inputs: Inputs, fine: slice | None, *, adapted: bool) -> Inputs:
+        """Return SiLU of the first half of the products, times the second half: [N, O / 2], with `fine` rows."""
+        if adapted or self.bias is not None:
+            result, factors = self.times(inputs, adapted=adapted), None
+        else:
+            result, factors = self.matrix.unscaled(inputs)
+        if factors is None or result.shape[0] <= BLOCK:
+            return _gated(result, factors, fine)
+        blocks = []
+        for start in range(0, result.shape[0], BLOCK):
+            own = None if fine is None else slice(-start % fine.step, None, fine.step)
+            blocks.append(_gated(result[start : start + BLOCK], factors[start : start + BLOCK], own))
+        return JoinedInputs(blocks, fine)
+
+
+def _gated(gate_up: Tensor, factors: Tensor | None, fine: slice | None) -> Inputs:
+    gate, up = gate_up.chunk(2, dim=1)
+    # The factor of `up` remains one of the result.
+    gated = F.silu(gate) if factors is None else F.silu(gate * factors, inplace=True)
+    return Inputs(gated.mul_(up), factors, fine)
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer's weights."""
+
+    before_attention: Tensor
+    queries_keys_values: Linear  # [(heads + 2 * kv heads) * D, H]
+    out: Linear  # [H, heads * D]
+    before_mlp: Tensor
+    gate_up: Linear  # [2 * F, H]
+    down: Linear  # [H, F]
+
+
+class Embedding:
+    """The embedding table [V, H], in 8 bits or wide, and the vectors of the canvas's own tokens after it."""
+
+    def __init__(self, table: Weight, more: Tensor | None = None) -> None:
+        self.table, self.more = table, more
+        self.n_tokens = len(table.values if isinstance(table, Quantised) else table)
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """Return the vectors [N, H] of ids [N], in 32 bits."""
+        own = ids if self.more is None else ids.clamp(max=self.n_tokens - 1)
+        if isinstance(self.table, Quantised):
+            vectors = self.table.values[own].float().mul_(self.table.scales[own])
+        else:
+            vectors = F.embedding(own, self.table).float()
+        if self.more is None:
+            return vectors
+        extra = self.more[(ids - self.n_tokens).clamp(min=0)]
+        return torch.where((ids >= self.n_tokens)[:, None], extra, vectors)
+
+    def n_bytes(self) -> int:
+        """Return the bytes of the table."""
+        parts = [*self.table] if isinstance(self.table, Quantised) else [self.table]
+        return sum(part.numel() * part.element_size() for part in parts)
+
+
+class Head:
+    """The output matrix [V, H], in slices, so that the logits of some tokens can be computed alone."""
+
+    def __init__(self, weight: Weight, kind: products.Kind) -> None:
+        self.n_tokens = len(weight.values if isinstance(weight, Quantised) else weight)
+        self._slices = [
+            matrix(_rows(weight, start, start + VOCABULARY_SLICE), kind) for start in range(0, self.n_tokens, VOCABULARY_SLICE)
+        ]
+
+    def logits(self, hidden: Tensor, first: int, last: int) -> Tensor:
+        """Return the logits [N, last - first] of the tokens from `first` to `last`, in 32 bits."""
+        inputs = Inputs(hidden)
+        logits = torch.empty(len(hidden), last - first, device=hidden.device)
+        for index in range(first // VOCABULARY_SLICE, -(-last // VOCABULARY_SLICE)):
+            start = index * VOCABULARY_SLICE
+            part, factors = self._slices[index].unscaled(inputs)
+            part = part[:, max(0, first - start) : last - start]
+            place = logits[:, max(0, start - first) :][:, : part.shape[1]]
+            # The logits of a large vocabulary are written only once.
+            _ = place.copy_(part) if factors is None else torch.mul(part, factors, out=place)
+        return logits
+
+    def n_bytes(self) -> int:
+        """Return the bytes of the weights."""
+        return sum(part.n_bytes() for part in self._slices)
+
+
+def layer_of(
+    sizes: LlamaSizes,
+    weights: Mapping[str, Weight],
+    index: int,
+    kind: products.Kind,
+    adapter: Mapping[str, Tensor] | None,
+) -> Layer:
+    """Return a layer, with its part of an adapter merged. `weights` has the library's names."""
+    start = f"model.layers.{index}."
+
+    def fused(letters: str) -> Linear:
+        parts = [_cased(weights[f"{start}{PROJECTIONS[letter]}.weight"], kind) for letter in letters]
+        biases = [weights.get(f"{start}{PROJECTIONS[letter]}.bias") for letter in letters]
+        rows, whole = fused_order(sizes, letters).to(_values(parts[0]).device), _concatenated(parts)
+        bias = None if biases[0] is None else torch.cat([_wide(one) for one in biases if one is not None])[rows]
+        own = _rows(whole, 0, len(rows), rows) if "q" in letters else whole
+        adapted = None
+        if adapter:
+            merged = _wide(own) + canvas_adapter.low_rank(adapter, index, letters, rows)
+            adapted = Merged(matrix(merged.to(own.dtype) if isinstance(own, Tensor) else merged, kind))
+        return Linear(matrix(own, kind), bias, adapted)
+
+    qkv, out, gate_up, down = (fused(letters) for letters in FUSED)
+    names = ("input_layernorm", "post_attention_layernorm")
+    before_attention, before_mlp = (norm_of(weights[f"{start}{name}.weight"], sizes) for name in names)
+    return Layer(before_attention, qkv, out, before_mlp, gate_up, down)
+
+
+def fused_order(sizes: LlamaSizes, letters: str) -> Tensor:
+    """Return the order of the projections' rows in a fused matrix: the two halves of each rotated pair are side by side."""
+    pairs, start = torch.arange(sizes.head_dim).view(2, -1).t().reshape(-1), 0
+    parts = []
+    for letter in letters:
+        n_rows = sizes.projection(PROJECTIONS[letter])[0]
+        rotated = torch.arange(0, n_rows, sizes.head_dim)[:, None] + pairs
+        parts.append(start + (rotated.reshape(-1) if letter in "qk" else torch.arange(n_rows)))
+        start += n_rows
+    return torch.cat(parts)
+
+
+def _cased(weight: Weight, kind: products.Kind) -> Weight:
+    """Return a weight in the form in which several can be concatenated."""
+    if kind == "int8":
+        return weight if isinstance(weight, Quantised) else int8.quantised(weight.float())
+    return weight.dense() if isinstance(weight, Quantised) else weight
+
+
+def _values(weight: Weight) -> Tensor:
+    return weight.values if isinstance(weight, Quantised) else weight
+
+
+def _wide(weight: Weight) -> Tensor:
+    return (weight.dense() if isinstance(weight, Quantised) else weight).float()
+
+
+def norm_of(weight: Weight, sizes: LlamaSizes) -> Tensor:
+    """Return a norm's weight for hidden states that are divided by their length, not by the root of their mean square."""
+    return _wide(weight) * math.sqrt(sizes.hidden)
+
+
+def _rows(weight: Weight, start: int, end: int, order: Tensor | None = None) -> Weight:
+    """Return the rows of a matrix from `start` to `end`, or in an order."""
+    if isinstance(weight, Quantised):
+        if order is None:
+            return Quantised(weight.values[start:end], weight.scales[start:end])
+        return Quantised(weight.values[order], weight.scales[order])
+    return weight[start:end] if order is None else weight[order]
+
+
+def _concatenated(parts: list[Weight]) -> Weight:
+    if len(parts) == 1:
+        return parts[0]
+    narrow = [part for part in parts if isinstance(part, Quantised)]
+    if narrow:
+        return Quantised(torch.cat([part.values for part in narrow]), torch.cat([part.scales for part in narrow]))
+    return torch.cat([_values(part) for part in parts])
