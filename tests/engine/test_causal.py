@@ -11,7 +11,7 @@ import torch
 
 from dg_lsp.engine.decode.file_model import FileModel
 from dg_lsp.engine.decode.propose import causal
-from dg_lsp.engine.decode.propose.causal import CausalDraft
+from dg_lsp.engine.decode.propose.causal import CausalDraft, DraftSettings
 from dg_lsp.engine.model import tree as trees
 from dg_lsp.engine.model.packed import PackedPasses
 from dg_lsp.engine.model.passes import Passes, crop
@@ -38,23 +38,15 @@ def starting(first: tuple[int, ...]) -> causal.Allowed:
     return lambda ids: () if ids else first
 
 
+def written(passes: Passes, **settings: Any) -> Generator[list[CausalDraft], bool | None, list[CausalDraft]]:
+    return causal.drafts(passes, after_prefix(passes), DraftSettings(**settings))
+
+
 def drafted(
     passes: Passes, file: FileModel | None, *, first: tuple[int, ...] = (), most: int = 10
 ) -> tuple[list[CausalDraft], int]:
     """The drafts, and how many passes they took after the first."""
-    return counted(
-        causal.drafts(
-            passes,
-            after_prefix(passes),
-            rows=3,
-            most=most,
-            allowed=starting(first),
-            banned=BANNED,
-            stops=STOPS,
-            end=END,
-            file=file,
-        )
-    )
+    return counted(written(passes, rows=3, most=most, allowed=starting(first), banned=BANNED, stops=STOPS, end=END, file=file))
 
 
 def counted(
@@ -215,7 +207,7 @@ def test_matches_equal_a_search_of_every_place(seed: int) -> None:
 def test_branches_are_the_likeliest_other_tokens_continued_greedily(passes: Passes, full: float) -> None:
     file = FileModel(PREFIX, AFTER, full=full) if full else None
     limits: dict[str, Any] = {"most": 6, "banned": BANNED, "stops": STOPS}
-    draft, *branches = finished(causal.drafts(passes, after_prefix(passes), rows=1, file=file, branches=4, **limits))
+    draft, *branches = finished(written(passes, rows=1, file=file, branches=4, **limits))
 
     # The rule as it reads: each place of the draft, each other token, one pass for each.
     path = [*draft.ids, *([] if draft.stop is None else [draft.stop])]
@@ -243,7 +235,7 @@ def test_branches_are_the_likeliest_other_tokens_continued_greedily(passes: Pass
 def test_no_branch_starts_as_a_draft_or_another_branch_does(passes: Passes) -> None:
     file = FileModel(PREFIX, AFTER, full=0.98, half_at=0.1)
     limits: dict[str, Any] = {"most": 1, "banned": BANNED, "stops": STOPS}
-    drafts = finished(causal.drafts(passes, after_prefix(passes), rows=1, file=file, alone=True, branches=5, **limits))
+    drafts = finished(written(passes, rows=1, file=file, alone=True, branches=5, **limits))
     assert len(drafts) == 2 + 2 * 5
     assert len({tuple(draft.ids) for draft in drafts}) == len(drafts)
 
@@ -251,7 +243,7 @@ def test_no_branch_starts_as_a_draft_or_another_branch_does(passes: Passes) -> N
 @torch.no_grad()
 def test_branches_are_written_in_the_passes_of_their_draft(passes: Passes) -> None:
     limits: dict[str, Any] = {"most": 12, "banned": BANNED, "stops": STOPS}
-    drafts, n_passes = counted(causal.drafts(passes, after_prefix(passes), rows=1, branches=5, **limits))
+    drafts, n_passes = counted(written(passes, rows=1, branches=5, **limits))
     assert max(len(draft.ids) for draft in drafts) == 12
     assert n_passes <= 13
 
@@ -261,7 +253,7 @@ def test_a_finished_draft_is_there_while_its_branches_are_written(passes: Passes
     file = FileModel(PREFIX, AFTER, full=0.98, half_at=0.1)
     limits: dict[str, Any] = {"most": 10, "allowed": starting((32,)), "banned": BANNED, "stops": STOPS, "end": END}
     finished_drafts = []
-    for drafts in causal.drafts(passes, after_prefix(passes), rows=1, file=file, branches=5, **limits):
+    for drafts in written(passes, rows=1, file=file, branches=5, **limits):
         finished_drafts += [(draft.ids, draft.stop) for draft in drafts if draft.is_finished]
     assert ([32, 33, 34, 35], 36) in finished_drafts
 
@@ -270,10 +262,10 @@ def test_a_finished_draft_is_there_while_its_branches_are_written(passes: Passes
 def test_late_drafts_are_those_that_are_finished(passes: Passes) -> None:
     # With many stop tokens, drafts and branches end after different numbers of passes.
     limits: dict[str, Any] = {"most": 8, "banned": BANNED, "stops": set(range(5, 60, 2))}
-    whole, n_passes = counted(causal.drafts(passes, after_prefix(passes), rows=3, branches=5, **limits))
+    whole, n_passes = counted(written(passes, rows=3, branches=5, **limits))
     n_late = []
     for most_passes in range(1, n_passes):
-        late, _ = counted(causal.drafts(passes, after_prefix(passes), rows=3, branches=5, **limits), most_passes)
+        late, _ = counted(written(passes, rows=3, branches=5, **limits), most_passes)
         assert all(draft.ids in [each.ids for each in whole] for draft in late)
         n_late.append(len(late))
     assert n_late == sorted(n_late)
@@ -284,7 +276,7 @@ def test_late_drafts_are_those_that_are_finished(passes: Passes) -> None:
 def test_a_branch_starts_only_with_an_allowed_token(passes: Passes) -> None:
     first = (30, 32, 40)
     limits: dict[str, Any] = {"most": 4, "allowed": starting(first), "banned": BANNED, "stops": STOPS}
-    draft, *branches = finished(causal.drafts(passes, after_prefix(passes), rows=1, branches=30, **limits))
+    draft, *branches = finished(written(passes, rows=1, branches=30, **limits))
     assert {branch.ids[0] for branch in branches} <= set(first)
     assert len({tuple(branch.ids) for branch in branches} - {tuple(draft.ids)}) > 2
     assert all(not set(branch.ids) & set(BANNED) for branch in branches)
@@ -294,8 +286,8 @@ def test_a_branch_starts_only_with_an_allowed_token(passes: Passes) -> None:
 def test_the_model_alone_writes_one_more_draft(passes: Passes) -> None:
     file = FileModel(PREFIX, AFTER, full=0.98, half_at=0.1)
     limits: dict[str, Any] = {"most": 6, "banned": BANNED, "stops": STOPS, "end": END}
-    both = finished(causal.drafts(passes, after_prefix(passes), rows=1, file=file, alone=True, **limits))
-    alone = finished(causal.drafts(passes, after_prefix(passes), rows=1, **limits))
+    both = finished(written(passes, rows=1, file=file, alone=True, **limits))
+    alone = finished(written(passes, rows=1, **limits))
     assert [draft.ids for draft in both] == [drafted(passes, file, most=6)[0][0].ids, alone[0].ids]
     assert [draft.file for draft in both] == [file, None]
 
@@ -303,15 +295,15 @@ def test_the_model_alone_writes_one_more_draft(passes: Passes) -> None:
 @torch.no_grad()
 def test_unlikely_drafts_and_branches_are_dropped(passes: Passes) -> None:
     limits: dict[str, Any] = {"most": 6, "banned": BANNED, "stops": STOPS, "end": END}
-    drafts = finished(causal.drafts(passes, after_prefix(passes), rows=3, **limits))
+    drafts = finished(written(passes, rows=3, **limits))
     best = max(draft.joint for draft in drafts)
-    likely = finished(causal.drafts(passes, after_prefix(passes), rows=3, most_behind=0.0, **limits))
+    likely = finished(written(passes, rows=3, most_behind=0.0, **limits))
     assert [draft.ids for draft in likely] == [draft.ids for draft in drafts if draft.joint == best]
 
-    draft, *branches = finished(causal.drafts(passes, after_prefix(passes), rows=1, branches=5, **limits))
+    draft, *branches = finished(written(passes, rows=1, branches=5, **limits))
     behind = sorted(draft.joint - branch.joint for branch in branches)
     middle = (behind[1] + behind[2]) / 2
-    _, *some = finished(causal.drafts(passes, after_prefix(passes), rows=1, branches=5, most_behind=middle, **limits))
+    _, *some = finished(written(passes, rows=1, branches=5, most_behind=middle, **limits))
     assert [branch.ids for branch in some] == [branch.ids for branch in branches if draft.joint - branch.joint <= middle]
     assert 0 < len(some) < len(branches)
 
@@ -322,7 +314,7 @@ def test_a_branch_knows_its_log_probabilities(passes: Passes, full: float) -> No
     file = FileModel(PREFIX, AFTER, full=full) if full else None
     kv = passes.encode(torch.tensor([PREFIX]))[1]
     limits: dict[str, Any] = {"most": 6, "banned": BANNED, "stops": STOPS, "end": END}
-    _, *branches = finished(causal.drafts(passes, after_prefix(passes), rows=1, file=file, branches=5, **limits))
+    _, *branches = finished(written(passes, rows=1, file=file, branches=5, **limits))
     assert branches
     for branch in branches:
         ids = [PREFIX[-1], *branch.ids]

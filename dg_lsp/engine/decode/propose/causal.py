@@ -69,30 +69,15 @@ class CausalDraft:
         return sum(self.joints)
 
 
-def drafts(
-    passes: Family,
-    tree: Tree,
-    *,
-    rows: int,
-    most: int,
-    banned: Sequence[int],
-    stops: Collection[int],
-    allowed: Allowed = anything,
-    is_over: Callable[[Sequence[int]], bool] | None = None,
-    end: int | None = None,
-    head: int | None = None,
-    file: FileModel | None = None,
-    ahead: FileModel | None = None,
-    alone: bool = False,
-    branches: int = 0,
-    most_behind: float = math.inf,
-) -> Generator[list[CausalDraft], bool | None, list[CausalDraft]]:
-    """Return at most `rows` greedy continuations of at most `most` tokens, each with another likely first token.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftSettings:
+    """How many drafts to write, and what they may contain.
 
-    They follow the root of `tree`. Only the tokens that `allowed` returns may follow, and `banned` tokens are never written. A
-    continuation ends before a token of `stops`, or if given, before the token after which `is_over` says so. `head` is the
+    There are at most `rows` greedy drafts of at most `most` tokens, each with another likely first token. Only the tokens that
+    `allowed` returns may follow, and `banned` tokens are never written. A draft ends before a token of `stops`, or if given,
+    before the token after which `is_over` says so. `end` is the token that ends an answer, if the model has one, and `head` the
     suffix's first token. The probabilities of `file` are mixed into every token. `ahead` only predicts tokens to read ahead,
-    where `file` does not. With `alone`, one more continuation follows, which the model writes alone.
+    where `file` does not. With `alone`, one more draft follows, which the model writes without `file`.
 
     After these follow the `branches` likeliest branches of each: another token at one place, then a greedy continuation. A
     branch is as likely as its draft before the place times its other token. No branch starts as a draft or an earlier
@@ -100,43 +85,41 @@ def drafts(
 
     A draft is dropped as soon as its probability is more than `most_behind` nats lower than that of a finished one with the
     same file; a branch, than that of its finished draft, or if it becomes much longer than that.
+    """
+
+    rows: int
+    most: int
+    banned: Sequence[int]
+    stops: Collection[int]
+    allowed: Allowed = anything
+    is_over: Callable[[Sequence[int]], bool] | None = None
+    end: int | None = None
+    head: int | None = None
+    file: FileModel | None = None
+    ahead: FileModel | None = None
+    alone: bool = False
+    branches: int = 0
+    most_behind: float = math.inf
+
+
+def drafts(passes: Family, tree: Tree, settings: DraftSettings) -> Generator[list[CausalDraft], bool | None, list[CausalDraft]]:
+    """Return continuations of the root of `tree`: drafts, then their branches.
 
     Yields the drafts so far, without branches, after each pass, which is one uninterruptible unit. If it is sent True, it
     returns only what is finished.
     """
-    logits = passes.logits(tree.hidden([ROOT]))
-    device = logits.device
-    limits = _Limits(
-        most,
-        torch.tensor(sorted(banned), dtype=torch.long, device=device),
-        frozenset(stops),
-        torch.tensor(sorted(stops), dtype=torch.long, device=device),
-        end,
-        head,
-        allowed,
-        is_over or (lambda ids: ids[-1] in stops),
-        ahead,
+    logits, n_branches, most_behind = passes.logits(tree.hidden([ROOT])), settings.branches, settings.most_behind
+    banned, stop_ids = (
+        torch.tensor(sorted(ids), dtype=torch.long, device=logits.device) for ids in (settings.banned, settings.stops)
     )
-    n_drafts = rows + (alone and file is not None)
-    # At a place, as many tokens may start drafts, or branches of other drafts.
-    n_others = n_drafts * (1 + branches) if branches else 0
-    beams: list[_Beam] = []
-    for source, n_starts in ((file, rows), (None, n_drafts - rows)):
-        reading = _reading(logits, limits, [()], [source], [ROOT])
-        starts = reading.chances[0].topk(min(n_starts, logits.shape[-1]))
-        for token, value in zip(starts.indices.tolist(), starts.values.tolist(), strict=True):
-            if value > 0:
-                draft = CausalDraft([token], [reading.logp(0, token)], reading.end(0), reading.heads(0), file=source)
-                draft.joints = [math.log(value)]
-                beams.append(_Beam(draft, n_others))
-                beams[-1].learn(reading, 0, 0, limits)
-                limits.check(draft)
+    limits = _Limits(settings, banned, stop_ids)
+    beams = _first_beams(logits, limits)
     while True:
         finished = [beam.draft for beam in beams if beam.draft.is_finished]
         beams = [beam for beam in beams if not any(_is_behind(beam.draft, other, most_behind) for other in finished)]
         own = [beam.draft for beam in beams]
         others: list[CausalDraft] = []
-        for draft, likeliest in zip(own, _likeliest_branches(beams, branches, limits), strict=True):
+        for draft, likeliest in zip(own, _likeliest_branches(beams, n_branches, limits), strict=True):
             if draft.is_finished:
                 least, longest = draft.joint - most_behind, MOST_MORE + MOST_TIMES * len(draft.ids)
                 likeliest = [branch for branch in likeliest if branch.joint >= least and len(branch.ids) <= longest]
@@ -153,24 +136,22 @@ def drafts(
 
 @dataclass(frozen=True, slots=True)
 class _Limits:
-    """What ends a draft, and what it may contain: `banned` and `stop_ids` are tensors of token ids."""
+    """The settings of the drafts, and two of them as tensors: the ids of `banned` tokens and of `stops`."""
 
-    most: int
+    settings: DraftSettings
     banned: Tensor
-    stops: frozenset[int]
     stop_ids: Tensor
-    end: int | None
-    head: int | None
-    allowed: Allowed
-    is_over: Callable[[Sequence[int]], bool]
-    ahead: FileModel | None
+
+    def is_over(self, ids: Sequence[int]) -> bool:
+        """Return whether the last token ends a draft, which does not contain it."""
+        return self.settings.is_over(ids) if self.settings.is_over else ids[-1] in self.settings.stops
 
     def check(self, draft: CausalDraft) -> None:
         """Finish the draft if its last token is a stop, or the last that it may have."""
         if self.is_over(draft.ids):
             draft.is_finished, draft.stop = True, draft.ids.pop()
             draft.logps.pop()
-        elif len(draft.ids) >= self.most:
+        elif len(draft.ids) >= self.settings.most:
             draft.is_finished, draft.end = True, None  # it is the value after the token before the last
 
 
@@ -250,7 +231,7 @@ class _Beam:
         for option in self._options:
             if len(likeliest) == count:
                 break
-            start = (*self.draft.ids[: option.place], STOP if option.token in limits.stops else option.token)
+            start = (*self.draft.ids[: option.place], STOP if option.token in limits.settings.stops else option.token)
             if start not in taken:
                 taken.add(start)
                 likeliest.append(self._branch(option, limits))
@@ -274,6 +255,25 @@ class _Beam:
             limits.check(branch)
             self._started[place, token] = branch
         return self._started[place, token]
+
+
+def _first_beams(logits: Tensor, limits: _Limits) -> list[_Beam]:
+    """Return the drafts of one token that follow the root, whose logits are [1, V]."""
+    settings, beams = limits.settings, list[_Beam]()
+    n_alone = int(settings.alone and settings.file is not None)
+    # At a place, as many tokens may start drafts, or branches of other drafts.
+    n_others = (settings.rows + n_alone) * (1 + settings.branches) if settings.branches else 0
+    for source, n_starts in ((settings.file, settings.rows), (None, n_alone)):
+        reading = _reading(logits, limits, [()], [source], [ROOT])
+        starts = reading.chances[0].topk(min(n_starts, logits.shape[-1]))
+        for token, value in zip(starts.indices.tolist(), starts.values.tolist(), strict=True):
+            if value > 0:
+                draft = CausalDraft([token], [reading.logp(0, token)], reading.end(0), reading.heads(0), file=source)
+                draft.joints = [math.log(value)]
+                beams.append(_Beam(draft, n_others))
+                beams[-1].learn(reading, 0, 0, limits)
+                limits.check(draft)
+    return beams
 
 
 def _likeliest_branches(beams: Sequence[_Beam], count: int, limits: _Limits) -> list[list[CausalDraft]]:
@@ -326,16 +326,16 @@ def _step(passes: Family, tree: Tree, beams: Sequence[_Beam], live: Sequence[Cau
 def _ahead(draft: CausalDraft, limits: _Limits) -> list[int]:
     """Return the predicted tokens to read after the draft's last token. A draft's final token need not be read."""
     most = BRANCH_AHEAD if draft.source else MAX_AHEAD
-    room = min(most, limits.most - len(draft.ids) - 1)
+    room = min(most, limits.settings.most - len(draft.ids) - 1)
     if room < 1:
         return []
     if draft.source:
         return list(_of_source(draft.ids, draft.source.ids)[:room])
-    file = draft.file or limits.ahead
+    file = draft.file or limits.settings.ahead
     if file is None:
         return []
-    ahead = file.continuation(draft.ids, most=room, least_chance=LEAST_CHANCE, stops=limits.stops)
-    end = next((index for index, token in enumerate(ahead) if token < 0 or token in limits.stops), len(ahead))
+    ahead = file.continuation(draft.ids, most=room, least_chance=LEAST_CHANCE, stops=limits.settings.stops)
+    end = next((index for index, token in enumerate(ahead) if token < 0 or token in limits.settings.stops), len(ahead))
     return ahead[:end]
 
 
@@ -369,10 +369,12 @@ def _reading(
 ) -> _Reading:
     """Return what the logits [N, V] predict, mixed with what each row's file model predicts after the row's tokens."""
     sums = logits.logsumexp(-1)
-    ends, heads = ([] if one is None else (logits[:, one] - sums).tolist() for one in (limits.end, limits.head))
+    ends, heads = (
+        [] if one is None else (logits[:, one] - sums).tolist() for one in (limits.settings.end, limits.settings.head)
+    )
     chances = _chances(logits, limits.banned, rows_so_far, files)
     for row, ids in enumerate(rows_so_far):
-        if allowed := limits.allowed(ids):
+        if allowed := limits.settings.allowed(ids):
             index = _index(tuple(allowed)).to(chances.device)
             chances[row] = torch.zeros_like(chances[row]).index_copy_(0, index, chances[row, index])
     return _Reading(logits, sums, chances, ends, heads, nodes)

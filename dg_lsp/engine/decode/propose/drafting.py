@@ -12,7 +12,7 @@ from dg_lsp.engine.decode import layout
 from dg_lsp.engine.decode.fill import FillInput
 from dg_lsp.engine.decode.filling import Filling, Live, Proposing
 from dg_lsp.engine.decode.propose import causal, copying
-from dg_lsp.engine.decode.propose.causal import CausalDraft
+from dg_lsp.engine.decode.propose.causal import CausalDraft, DraftSettings
 from dg_lsp.engine.decode.rank import Proposal
 from dg_lsp.engine.decode.scoring import Scorer
 from dg_lsp.engine.model.tree import Tree
@@ -84,9 +84,7 @@ def _drafts(fill: FillInput, tree: Tree, scorer: Scorer) -> Generator[list[Causa
     has_branches = fill.profile.branches > 0 and (not fill.is_block or fill.sheet.heals_by_parts)
     has_end = fill.sheet.end is not None
     ahead = copying.file_model(fill, AHEAD_WEIGHT, with_previous=True) if scorer.file is None else None
-    return causal.drafts(
-        fill.passes,
-        tree,
+    settings = DraftSettings(
         rows=1 if has_branches else fill.profile.causal_rows,
         most=min(MAX_CAUSAL_TOKENS, max(fill.gap_lengths())),
         allowed=fill.next_tokens,
@@ -102,6 +100,7 @@ def _drafts(fill: FillInput, tree: Tree, scorer: Scorer) -> Generator[list[Causa
         # Of blocks, the likeliest are the shortest.
         most_behind=MOST_BEHIND if has_branches and not fill.is_block else math.inf,
     )
+    return causal.drafts(fill.passes, tree, settings)
 
 
 def _results(fill: FillInput, written: Sequence[CausalDraft], scorer: Scorer) -> list[Proposal]:
