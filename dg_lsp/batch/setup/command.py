@@ -91,14 +91,9 @@ def setup(
         print_message(str(error))
         raise typer.Exit(2) from error
     if as_json:
-        gpus = [[gpu.name, gpu.memory] for gpu in this_machine.gpus]
-        about = {"cores": this_machine.cores, "memory": this_machine.memory, "gpus": gpus}
-        report: dict[str, Any] = {"version": VERSION, "machine": about, "file": str(path), "model": laptop.resolve(_current())}
-        report["offers"] = [offer.to_json() for offer in choices]
+        report = _report(path, this_machine, choices)
         if chosen:
-            trial_facts = trial_result.to_json() if trial_result else None
-            overruled = _overruled(chosen) if is_written else ""
-            report |= {"written": chosen if is_written else "", "overruled": overruled, "trial": trial_facts}
+            report |= _report_choice(chosen if is_written else "", trial_result)
         typer.echo(json.dumps(report, indent=2))
     elif chosen:
         _print_result(path, chosen, trial_result)
@@ -124,6 +119,20 @@ def _endpoints(options: Sequence[str]) -> tuple[Endpoint, ...]:
         named_endpoints.append(servers.Endpoint(next(each for each in servers.KINDS if each == kind), url.rstrip("/")))
     kinds = {endpoint.kind for endpoint in named_endpoints}
     return (*named_endpoints, *(endpoint for endpoint in servers.ENDPOINTS if endpoint.kind not in kinds))
+
+
+def _report(path: Path, this_machine: Machine, choices: Sequence[Offer]) -> dict[str, Any]:
+    """Return the object of `--json` before a choice: the machine, the user's file, the current model and the offers."""
+    gpus = [[gpu.name, gpu.memory] for gpu in this_machine.gpus]
+    about = {"cores": this_machine.cores, "memory": this_machine.memory, "gpus": gpus}
+    offers = [offer.to_json() for offer in choices]
+    return {"version": VERSION, "machine": about, "file": str(path), "model": laptop.resolve(_current()), "offers": offers}
+
+
+def _report_choice(written: str, trial_result: Trial | None) -> dict[str, Any]:
+    """Return what `--json` says of a choice: the model in the user's file, what overrules it there, and the sample fill."""
+    trial_facts = trial_result.to_json() if trial_result else None
+    return {"written": written, "overruled": _overruled(written) if written else "", "trial": trial_facts}
 
 
 def _report_missing(named_endpoints: Sequence[Endpoint], running: Sequence[Server]) -> None:

@@ -123,20 +123,8 @@ def load_model(
         loaded_profile = _profile(name, folder, values["model_type"], vocabulary)
         if loaded_profile.layout == "instruct" and (warning := chat_template.warning(folder)):
             log.warning("%s", warning)
-        use = fit.Use(loaded_profile.prefix_tokens + loaded_profile.suffix_tokens, loaded_profile.canvas_tokens)
-        if loaded_profile.unmasking and not is_llama:
-            raise LoadError(f"the profile of {name} is one for a model that fills masks, which a {values['model_type']} is not")
         asked = _checked_dtype(dtype)
-        if asked == "int8" and not is_llama:
-            raise LoadError(f"{name} can't be loaded at int8; choose fp8 or int4")
-        choice = fit.choose(
-            name,
-            shape,
-            _machine(device),
-            asked=_llama_dtype(asked, device, name) if is_llama else asked,
-            stored="" if is_llama else checkpoint.stored_precision(folder, values),
-            use=use,
-        )
+        choice = _choice(name, folder, values, shape, loaded_profile, device, asked)
         why["dtype"] = choice.why
         if is_llama:
             adapter_file = _with_profile(name, folder) / canvas_adapter.FILE
@@ -157,6 +145,23 @@ def load_model(
     return Loaded(
         name, passes, vocabulary, loaded_profile, device, choice.precision, revision, threads, why, _fingerprint(folder)
     )
+
+
+def _choice(
+    name: str, folder: Path, values: Mapping[str, Any], shape: fit.Geometry, own: Profile, device: str, asked: str
+) -> fit.Choice:
+    """Return the precision for a model with this profile; raise LoadError if its family can't have the requested one."""
+    is_llama, stored = values["model_type"] in LLAMA_TYPES, ""
+    if own.unmasking and not is_llama:
+        raise LoadError(f"the profile of {name} is one for a model that fills masks, which a {values['model_type']} is not")
+    if is_llama:
+        asked = _llama_dtype(asked, device, name)
+    elif asked == "int8":
+        raise LoadError(f"{name} can't be loaded at int8; choose fp8 or int4")
+    else:
+        stored = checkpoint.stored_precision(folder, values)
+    use = fit.Use(own.prefix_tokens + own.suffix_tokens, own.canvas_tokens)
+    return fit.choose(name, shape, _machine(device), asked=asked, stored=stored, use=use)
 
 
 def _diffusion(
