@@ -80,7 +80,10 @@ async def fill(
 
 @dataclass(slots=True)
 class _Session:
-    """The tasks of a run: one for each request, and one for each file that ends after its last request."""
+    """The tasks of a run: one for each request, and one for each file that ends after its last request.
+
+    All fields but the last three are the input of the run, which every task reads.
+    """
 
     engine: Engine
     plans: Sequence[FilePlan]

@@ -128,7 +128,10 @@ async def connect(
 
 
 class ResidentEngine:
-    """The client of the resident engine; satisfies `infill.port.Engine`. While connected it holds a lease."""
+    """The client of the resident engine; satisfies `infill.port.Engine`. While connected it holds a lease.
+
+    Besides the options, its attributes are what the state machine's actions start and `close` must end.
+    """
 
     def __init__(self, options: ConnectOptions, on_state: OnState, on_message: OnMessage) -> None:
         """Start unconnected; `ready` or the first `fill` connects, and `close` ends it. `connect` does both."""

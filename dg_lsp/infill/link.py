@@ -80,7 +80,10 @@ def on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> N
 
 
 class Link:
-    """An open lease, the engine's status as sent over the lease, and an HTTP client for requests."""
+    """An open lease, the engine's status as sent over the lease, and an HTTP client for requests.
+
+    They are in one class, because they end together.
+    """
 
     def __init__(self, state: State, http: httpx.AsyncClient, on_change: Callable[[Link], None], first_word_s: float) -> None:
         """Open the lease; use `reach` to create a link. `on_change` is called when the status changes or the link ends."""

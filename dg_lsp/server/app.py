@@ -65,7 +65,10 @@ _REPORTED_ERRORS = (EngineError, JsonRpcException, ValueError)
 
 
 class DgLanguageServer(LanguageServer):
-    """The server of one connection."""
+    """The server of one connection.
+
+    It has all parts of the session as attributes, because pygls gives a handler nothing else than this object.
+    """
 
     protocol: RpcProtocol
 

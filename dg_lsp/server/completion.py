@@ -62,7 +62,10 @@ class Reply:
 
 
 class Completer:
-    """Answers all requests for suggestions of one session."""
+    """Answers all requests for suggestions of one session.
+
+    It has an attribute for each part that takes a step of a request, because the order of the steps is here.
+    """
 
     def __init__(
         self,

@@ -84,7 +84,10 @@ def condition_of(state: State, model: str) -> Condition:
 
 
 class Resident:
-    """The engine that the settings name."""
+    """The engine that the settings name.
+
+    Its attributes are the state of that one engine, and change together when another is started.
+    """
 
     def __init__(
         self,

@@ -151,7 +151,10 @@ class SentCalls:
 
 
 class RemoteTask(Task):
-    """One running request. Holes that the server can't fill together are filled one after another."""
+    """One running request. Holes that the server can't fill together are filled one after another.
+
+    The attributes are all that a request needs from one step to the next, because the worker may run another task between.
+    """
 
     def __init__(
         self,

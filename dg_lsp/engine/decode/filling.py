@@ -49,7 +49,7 @@ class Filling:
     """One canvas's fill under way. `proposals` are in the order in which they came, with scores once they have some.
 
     `lengths` are the gap's likely lengths in tokens, likeliest first, if a proposer searched for them; empty if no canvas
-    could write a better answer than the search. `steps` are those of the last canvas.
+    could write a better answer than the search. `steps` are those of the last canvas. It holds all that proposers share.
     """
 
     def __init__(self, fill: FillInput, resources: Resources, usage: Usage, budget: Budget) -> None:

@@ -38,7 +38,8 @@ class LlamaPasses:
 
     `weights` has the library's names. `kind` is the kind of the products. The tensors of an `adapter` are those that
     `canvas_adapter` describes. With one, canvas ids may be `delete`, the id after the vocabulary, and those after it, which
-    are the open positions of a gap by their distance from its start (`open_ids`).
+    are the open positions of a gap by their distance from its start (`open_ids`). Besides the weights, its attributes are what
+    follows from them and the sizes, because a pass over few tokens has no time to derive it again.
     """
 
     def __init__(

@@ -30,6 +30,8 @@ class Tree:
     With the tokens `right`, the first pass also encodes them, as canvas tokens `RIGHT_GAP` positions after the root, which see
     the prefix before the root, and each other in both directions. Then the root and all nodes see them, and the canvas
     adapter acts on all these tokens.
+
+    The attributes describe one buffer: its places, their positions, and the nodes and paths in them.
     """
 
     def __init__(self, passes: Family, kv: KV, last: int, hidden: Tensor | None = None, *, right: Sequence[int] = ()) -> None:

@@ -61,7 +61,10 @@ class Limits:
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One request, from its arrival to its last event. Times are in seconds of the queue's clock."""
+    """One request, from its arrival to its last event. Times are in seconds of the queue's clock.
+
+    The fields are what the queue decides by at each turn, and what the worker continues from.
+    """
 
     ask: Ask
     emit: Emit
@@ -162,7 +165,10 @@ class Work(NamedTuple):
 
 
 class Queue:
-    """The waiting and running jobs, and the pending order to the worker. Any thread may call any method."""
+    """The waiting and running jobs, and the pending order to the worker. Any thread may call any method.
+
+    One lock guards the jobs and the orders, because a decision reads all of them.
+    """
 
     def __init__(self, limits: Limits | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         """Start empty; `clock` returns seconds."""

@@ -54,7 +54,10 @@ class Inbox:
 
 
 class Service:
-    """One engine: its queue and worker, its leases and its settings. `changed` is set when the process may end or unload."""
+    """One engine: its queue and worker, its leases and its settings. `changed` is set when the process may end or unload.
+
+    It holds the whole state of the engine's process, which the routes and the life of the process share.
+    """
 
     def __init__(
         self,

@@ -100,7 +100,10 @@ class Decoder(Protocol):
 
 @dataclass(slots=True)
 class CanvasState:
-    """The state of some rows. Finished rows keep their index but are not passed to the decoder."""
+    """The state of some rows. Finished rows keep their index but are not passed to the decoder.
+
+    Each field has the values of all rows, because a step replaces all values of some rows together.
+    """
 
     ids: Tensor  # [R, C]
     free: Tensor  # [R, C] bool, not yet fixed
@@ -186,7 +189,10 @@ def advanced(
 
 
 class Denoiser:
-    """Steps the rows of one request until each has settled or has used its steps."""
+    """Steps the rows of one request until each has settled or has used its steps.
+
+    Besides the canvas, its attributes are the rows and their limits as tensors, which are made once for all steps.
+    """
 
     def __init__(
         self, rows: Sequence[Row], limits: TokenLimits, sampling: Sampling, n_vocabulary: int, device: str = "cpu"

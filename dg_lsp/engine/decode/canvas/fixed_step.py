@@ -73,7 +73,8 @@ def bucket_of(denoiser: Denoiser, rows: Sequence[int], prefix: int, *, condition
 class FixedStep:
     """The buffers of one bucket, and the step that computes in them.
 
-    The caller loads a prefix and some rows, runs the step any number of times, and reads the rows back.
+    The caller loads a prefix and some rows, runs the step any number of times, and reads the rows back. Each buffer is an
+    attribute, because a recorded step reads and writes at the same addresses every time.
     """
 
     def __init__(self, passes: Family, bucket: Bucket, like: KV, n_vocabulary: int) -> None:

@@ -15,6 +15,7 @@ class Meter:
     """Counts bytes, from any thread, and reports the progress at intervals.
 
     `on_progress` receives a text and a fraction between `low` and `high`. `done` bytes were there before and do not count.
+    Its attributes are its parameters, and the counts and times of a report, which one lock guards.
     """
 
     def __init__(
