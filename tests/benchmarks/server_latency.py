@@ -113,7 +113,8 @@ class Editor:
         self.journal = folder / "journal"
         self.journal.write_text("")
         more = {} if plain else {"DG_LSP_SERVE_ENGINE": ENGINE, JOURNAL: str(self.journal), REAL: "1" if real else ""}
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "DG_LSP_STATISTICS_DIR": str(folder / "statistics"), **more}
+        own = {"PYTHONPATH": str(ROOT), "DG_LSP_STATISTICS_DIR": str(folder / "statistics"), "DG_LSP_MODEL": "embedded"}
+        environment = {**os.environ, **own, **more}
         beside = Path(sys.executable).with_name("dg-lsp")
         command = [str(beside)] if beside.exists() else [sys.executable, "-m", "dg_lsp"]
         self.started = time.monotonic_ns()
