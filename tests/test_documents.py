@@ -84,7 +84,7 @@ python tests/benchmarks/batch_scale.py --files 500 --holes 4 --kills 10
 python tests/benchmarks/compare_models.py RESULTS RESULTS --method copy full
 python tests/benchmarks/first_suggestion.py REQUIREMENTS
 python tests/benchmarks/positions.py
-python tests/benchmarks/positions.py 150 1 smollm2-135m RECORDS
+python tests/benchmarks/positions.py 370 0 smollm2-135m RECORDS
 """
 # Names of commands in a sentence, not commands to type.
 NAMES = """
