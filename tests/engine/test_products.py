@@ -122,7 +122,11 @@ def test_a_model_that_is_asked_for_in_32_bits_is_not_multiplied_in_16(trained_la
 @pytest.mark.parametrize("n_tokens", [1, 7, 16, 40])
 @pytest.mark.parametrize("n_past", [0, 30])
 @pytest.mark.parametrize("causal", [True, False])
-def test_attention_in_blocks_equals_torchs_own(n_rows: int, n_tokens: int, n_past: int, causal: bool) -> None:
+@pytest.mark.parametrize("n_scores", [1, 2000, products.SCORES])  # blocks of one token, of several, and one for all
+def test_attention_in_blocks_equals_torchs_own(
+    n_rows: int, n_tokens: int, n_past: int, causal: bool, n_scores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "SCORES", n_scores)
     generator, n_keys, groups = torch.Generator().manual_seed(n_tokens), n_past + n_tokens, 3
     queries = torch.randn(n_rows, n_tokens, 2 * groups, 32, generator=generator)
     keys, values = (torch.randn(n_rows, 2, n_keys, 32, generator=generator).bfloat16() for _ in range(2))

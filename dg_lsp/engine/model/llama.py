@@ -94,7 +94,7 @@ class LlamaPasses:
         n_past, n_new = past[0][0].shape[2] if past else 0, ids.shape[1]
         positions = torch.arange(n_past, n_past + n_new, device=ids.device)
         mask = None
-        causal = n_new > 1 and (n_past == 0 or (self._in_blocks and n_new > FEW))
+        causal = n_new > 1 and (n_past == 0 or self._takes_blocks(n_new))
         if n_new > 1 and not causal:
             mask = torch.arange(n_past + n_new, device=ids.device)[None] <= positions[:, None]
             mask = mask[None, None]
@@ -186,8 +186,7 @@ class LlamaPasses:
             hidden = hidden + hints
         rotation = self._rotation(positions, rows)
         # Blocks add the mask to scores in 32 bits.
-        in_blocks = self._in_blocks and length > FEW
-        added = _additive(mask, sizes.groups, torch.float32 if in_blocks else self.kv_dtype)
+        added = _additive(mask, sizes.groups, torch.float32 if self._takes_blocks(length) else self.kv_dtype)
         # A text's first token has inputs that are a thousand times larger than the rest of its row, in a few places that are
         # the same for all texts. Every other token attends to it.
         fine = None if past else slice(None, None, length)
@@ -206,10 +205,14 @@ class LlamaPasses:
             kv.append((keys, values))
         return self._normed(hidden, self._norm).rows.view(rows, length, -1), kv
 
+    def _takes_blocks(self, length: int) -> bool:
+        """Return whether the attention of so many tokens is computed in blocks."""
+        return self._in_blocks and length > FEW
+
     def _attention(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, *, causal: bool) -> Tensor:
         """Return the attention of queries [R, T, heads, D] over keys and values [R, kv heads, L, D]: [N, heads * D]."""
         (rows, length), scaling, groups = queries.shape[:2], self.sizes.head_dim**-0.5, self.sizes.groups
-        if self._in_blocks and length > FEW:
+        if self._takes_blocks(length):
             mixed = products.attention_in_blocks(queries, keys, values, scaling, mask, causal=causal)
             return mixed.reshape(rows * length, -1)
         queries = queries.to(keys.dtype)

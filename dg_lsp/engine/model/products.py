@@ -35,7 +35,7 @@ X86 = ("x86_64", "amd64")
 BLOCK = 128  # queries whose scores are in memory at once; the fastest of 64, 96, 128 and 192
 KEYS = 64  # the number of keys is rounded up to a multiple of this
 MIN_SCORES = 128  # with fewer queries times heads, torch's own attention is as fast
-QUERIES = 48  # of a block of `attention_in_blocks`, for each head of the keys; the fastest of 24, 48, 96 and 192
+SCORES = 1 << 19  # of a block of `attention_in_blocks`; with more, 2 MB in all, some shapes take twice as long
 
 
 class Matrix(Protocol):
@@ -160,14 +160,14 @@ def attention_in_blocks(
     """Return the attention of queries [R, T, heads, D] in 32 bits over 16-bit keys and values [R, kv heads, L, D].
 
     The result is [R, T, heads, D] in 32 bits. If `causal`, the last T keys are the queries' own, and no query sees a later
-    one. Else `mask` [R or 1, 1, T * heads / kv heads, L] is added to the scores. The scores of a block of queries stay in the
-    processor's cache. They are sums in 32 bits, of products in 16 bits.
+    one. Else `mask` [R or 1, 1, T * heads / kv heads, L] is added to the scores. A block of queries has at most `SCORES`
+    scores. They are sums in 32 bits, of products in 16 bits.
     """
     (rows, length, _, size), (_, n_kv, n_keys, _) = queries.shape, keys.shape
     folded = queries.view(rows, length, n_kv, -1, size).transpose(1, 2).reshape(rows * n_kv, -1, size) * scaling
     groups = folded.shape[1] // length
     wide_keys, narrow = keys.flatten(0, 1).float().transpose(1, 2), values.flatten(0, 1)
-    step = max(1, QUERIES // groups)
+    step = max(1, min(length, SCORES // (rows * n_kv * n_keys * groups)))
     if causal:
         later = torch.ones(step, step, dtype=torch.bool).triu_(1).repeat_interleave(groups, 0)
         bias = torch.zeros(later.shape).masked_fill_(later, -torch.inf)
