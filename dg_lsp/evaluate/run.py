@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from dg_lsp.core import confidence, polish, syntax
 from dg_lsp.core.values import Candidate
 from dg_lsp.engine.model.fit import machine
-from dg_lsp.engine.model.profile import as_instruct, without_delete
+from dg_lsp.engine.model.profile import as_instruct
 from dg_lsp.evaluate import execute, methods, score
 from dg_lsp.evaluate.methods import Method
 from dg_lsp.evaluate.score import ResultRow
@@ -115,8 +115,7 @@ class Bench:
             raise EvalError(f"{method.name} needs a model")
         settings: dict[str, Any] = dict(method.profile)
         off: dict[str, Any] = dict.fromkeys(method.without, False)
-        profile = self._loaded.profile if off.get("delete", True) else without_delete(self._loaded.profile)
-        loaded = replace(self._loaded, profile=replace(profile, **settings))
+        loaded = replace(self._loaded, profile=replace(self._loaded.profile, **settings))
         try:
             return LocalFiller(loaded, replace(Switches(), **off))
         except ValueError as error:

@@ -1,6 +1,6 @@
 """Readable versions of the algorithms with which published models fill masks, against which tests check `propose.masked`.
 
-They use plain lists and loops, and read the logits of the whole text anew in each step. They are slow on purpose. `logits`
+They use plain lists and loops, and read the logits of the whole text again in each step. They are slow on purpose. `logits`
 returns the logits after each token of a text. All models predict a token from the position before it, and the first token
 from its own.
 """

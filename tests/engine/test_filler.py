@@ -24,7 +24,6 @@ from dg_lsp.engine.decode.resources import AHEAD_CHUNK
 from dg_lsp.engine.decode.task import InfillTask
 from dg_lsp.engine.model.loading import LoadError, find
 from dg_lsp.engine.model.prefix_cache import PrefixCache
-from dg_lsp.engine.model.profile import CANVAS_FIRST
 
 LINE = Hole(Span(0, 0), "cursor")
 BODY = Hole(Span(0, 0), "body", indent="    ", block=True)
@@ -145,14 +144,12 @@ def test_parts_can_be_disabled(trained_layout: Path, trained_filler: LocalFiller
 
 
 def test_the_rest_of_an_earlier_answer_is_a_draft_if_the_canvas_corrects_drafts(trained_filler: LocalFiller) -> None:
-    loaded = trained_filler.loaded
-    filler = LocalFiller(replace(loaded, profile=replace(loaded.profile, line=CANVAS_FIRST)))
     request = InfillRequest(PREFIX, SUFFIX, (LINE,), language="python", previous="x = y\nand more")
-    kinds = [row.row for row in finish(filler.start(request)).proposals()]
+    kinds = [row.row for row in finish(trained_filler.start(request)).proposals()]
     # The draft as it came, and what the canvas made of it.
     assert kinds.count("previous") == 2
-    assert any(row.text == "x = y" for row in finish(filler.start(request)).proposals() if row.row == "previous")
-    without = finish(filler.start(replace(request, previous=""))).proposals()
+    assert any(row.text == "x = y" for row in finish(trained_filler.start(request)).proposals() if row.row == "previous")
+    without = finish(trained_filler.start(replace(request, previous=""))).proposals()
     assert "previous" not in [row.row for row in without]
 
 

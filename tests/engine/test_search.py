@@ -16,7 +16,6 @@ from dg_lsp.engine.decode.filler import LocalFiller, load_local
 from dg_lsp.engine.decode.propose.search import LengthSearch
 from dg_lsp.engine.decode.task import InfillTask
 from dg_lsp.engine.model.passes import KV, Passes
-from dg_lsp.engine.model.profile import DRAFTS_FIRST, without_delete
 
 PREFIX, SUFFIX = "def f(a, b):\n    value = ", "\n    return value\n\n\ndef g():\n    return f(1, 2)\n"
 LINE, BLOCK = Hole(Span(0, 0), "marker"), Hole(Span(0, 0), "marker", block=True)
@@ -163,10 +162,7 @@ def test_a_checkpoint_with_a_delete_token_needs_no_search(
 
     monkeypatch.setattr(LengthSearch, "run", watched)
     request = InfillRequest("a = ", "\nb\n", (LINE,), budget=Budget(steps=2))
-    trained = load_local(str(trained_layout), device="cpu").loaded
-    trained = replace(trained, profile=without_delete(replace(trained.profile, line=DRAFTS_FIRST)))
-    finish(LocalFiller(trained).start(request))
+    finish(load_local(str(trained_layout), device="cpu").start(request))
     assert not searched
-    finish(LocalFiller(trained, Switches(delete=False)).start(request))
     finish(instruct.start(request))
-    assert searched == ["search"] * 2
+    assert searched == ["search"]

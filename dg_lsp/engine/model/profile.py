@@ -23,8 +23,8 @@ LayoutName = Literal["infill-trained", "instruct", "left", "fim", "masked"]
 LAYOUTS: tuple[str, ...] = get_args(LayoutName)
 MAX_BYTES = 1 << 20
 # Defaults of infill-trained profiles without these settings: such checkpoints were trained before the settings existed.
-DRAFTS_FIRST = ("copy", "causal", "canvas")  # where a causal token is cheap compared with a canvas step
-SEARCHED_FIRST = ("copy", "search", "causal", "canvas")  # the same without a delete token
+# A proposer proposes nothing where it does not apply: `search` with a delete token, `previous` without `refine_steps`.
+DRAFTS_FIRST = ("copy", "previous", "search", "causal", "canvas")  # where a causal token is cheap compared with a canvas step
 CANVAS_FIRST = ("copy", "previous", "search", "canvas", "causal", "repair", "several_canvases")
 MASKED_ONLY = ("masked",)  # a model that only fills masks can neither draft nor score in order
 PROPOSERS = frozenset({*DRAFTS_FIRST, *CANVAS_FIRST, *MASKED_ONLY})  # those of `decode.pipeline.PROPOSERS`
@@ -229,12 +229,6 @@ def published(name: str, model_type: str, vocabulary: Vocabulary) -> Profile | N
     return OPEN_DCODER if model_type == "qwen2" and vocabulary.id("<M>") in vocabulary.special else None
 
 
-def without_delete(profile: Profile) -> Profile:
-    """Return a profile for using the same model without its delete token: then a search must find the length."""
-    line, block = (SEARCHED_FIRST if names == DRAFTS_FIRST else names for names in (profile.line, profile.block))
-    return replace(profile, line=line, block=block)
-
-
 def as_instruct(profile: Profile) -> Profile:
     """Return a profile for using the same model in the instruct layout.
 
@@ -243,7 +237,7 @@ def as_instruct(profile: Profile) -> Profile:
     """
     plain, most = Profile(), max(profile.block_gaps)
     return replace(
-        without_delete(profile),
+        profile,
         layout="instruct",
         line_ends=True,
         prefix_tokens=profile.prefix_tokens // 3,
