@@ -1,10 +1,10 @@
-"""`dg-lsp train canvas`: train a canvas for a causal model."""
+"""`dg-lsp train`: train a canvas for a causal model, or an adapter for one that fills in the middle."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,9 @@ from dg_lsp.wire import completions, model_names
 from dg_lsp.wire.command_group import command_group
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.visible import visible_message
+
+if TYPE_CHECKING:
+    from dg_lsp.train.canvas.loop import TrainingPlan
 
 
 class Plain(typer.core.TyperGroup):
@@ -30,47 +33,90 @@ class Plain(typer.core.TyperGroup):
             raise typer.Exit(2) from error
 
 
-app = command_group(cls=Plain, summary="Train a canvas for a causal model.")
+app = command_group(cls=Plain, summary="Train an adapter for a causal model.")
 
 
-@app.callback()
-def train() -> None:
-    """Keep `canvas` a command of its own."""
+Base = Annotated[str, typer.Option(help="The frozen causal model: a folder, or a hub id.", autocompletion=completions.model)]
+Folders = Annotated[list[Path], typer.Option(help="A folder of source files; give the option again for more.")]
+State = Annotated[Path, typer.Option(help="The file of the run's state. The run continues from it, if it exists.")]
+Minutes = Annotated[float, typer.Option(help="How many minutes to train.", min=0)]
+Cool = Annotated[bool, typer.Option("--cool", help="Let the rate fall to zero, for a milestone.")]
+Threads = Annotated[int, typer.Option(help="Threads on a CPU.", min=1)]
+Rate = Annotated[float, typer.Option(help="The learning rate.", min=0)]
+Rank = Annotated[int, typer.Option(help="The adapter's rank, for a new run.", min=1, max=512)]
+Seed = Annotated[int, typer.Option(help="It chooses the batches.", min=0)]
+Exclude = Annotated[Path | None, typer.Option(help="A file of paths below the sources, one a line, that are never read.")]
+Start = Annotated[Path | None, typer.Option("--from", help="A state or an exported adapter to start a new run from.")]
+ExportTo = Annotated[Path | None, typer.Option("--export", help="Write the adapter to this safetensors file at the end.")]
 
 
 @app.command()
 def canvas(
-    base: Annotated[
-        str, typer.Option(help="The frozen causal model: a folder, or a hub id.", autocompletion=completions.model)
-    ],
-    sources: Annotated[list[Path], typer.Option(help="A folder of source files; give the option again for more.")],
-    state: Annotated[Path, typer.Option(help="The file of the run's state. The run continues from it, if it exists.")],
-    minutes: Annotated[float, typer.Option(help="How many minutes to train.", min=0)] = 60.0,
-    cool: Annotated[bool, typer.Option("--cool", help="Let the rate fall to zero, for a milestone.")] = False,
-    threads: Annotated[int, typer.Option(help="Threads on a CPU.", min=1)] = 1,
-    rate: Annotated[float, typer.Option(help="The learning rate.", min=0)] = 1.5e-3,
+    base: Base,
+    sources: Folders,
+    state: State,
+    minutes: Minutes = 60.0,
+    cool: Cool = False,
+    threads: Threads = 1,
+    rate: Rate = 1.5e-3,
     order: Annotated[
         float, typer.Option(help="The share of batches that are written in order. The others have masks.", min=0, max=1)
     ] = 1.0,
-    rank: Annotated[int, typer.Option(help="The adapter's rank, for a new run.", min=1, max=512)] = 32,
-    seed: Annotated[int, typer.Option(help="It chooses the batches.", min=0)] = 1,
-    exclude: Annotated[
-        Path | None, typer.Option(help="A file of paths below the sources, one a line, that are never read.")
-    ] = None,
-    start: Annotated[
-        Path | None, typer.Option("--from", help="A state or an exported adapter to start a new run from.")
-    ] = None,
-    export_to: Annotated[
-        Path | None, typer.Option("--export", help="Write the adapter to this safetensors file at the end.")
-    ] = None,
+    rank: Rank = 32,
+    seed: Seed = 1,
+    exclude: Exclude = None,
+    start: Start = None,
+    export_to: ExportTo = None,
 ) -> None:
     """Train a canvas for a causal model that stays as it is. You can interrupt it at any time; it continues from its state."""
     from dg_lsp.train.canvas import loop, states
 
     mix = states.Mix(order=order)
     plan = loop.TrainingPlan(minutes=minutes, rate=rate, cool=cool, rank=rank, threads=threads, seed=seed, mix=mix)
+    _run(base, sources, state, plan, exclude, start, export_to)
+
+
+@app.command()
+def fim(
+    base: Base,
+    sources: Folders,
+    state: State,
+    minutes: Minutes = 60.0,
+    cool: Cool = False,
+    threads: Threads = 1,
+    rate: Rate = 6e-4,
+    rank: Rank = 8,
+    holes: Annotated[int, typer.Option(help="The holes of a step.", min=1)] = 16,
+    seed: Seed = 1,
+    exclude: Exclude = None,
+    start: Start = None,
+    export_to: ExportTo = None,
+) -> None:
+    """Train an adapter for a model that fills in the middle: where answers begin and end, as dg-lsp asks for them.
+
+    It becomes a part of the model's weights when the model is converted, so it takes no time when the model runs.
+    """
+    from dg_lsp.train.canvas import loop
+
+    plan = loop.TrainingPlan(
+        minutes=minutes, rate=rate, cool=cool, rank=rank, threads=threads, seed=seed, middles=holes, measured=160
+    )
+    _run(base, sources, state, plan, exclude, start, export_to)
+
+
+def _run(
+    base: str,
+    sources: list[Path],
+    state: Path,
+    plan: TrainingPlan,
+    exclude: Path | None,
+    start: Path | None,
+    export: Path | None,
+) -> None:
+    from dg_lsp.train.canvas import loop
+
     folder = str(model_names.folder_of(base) or base)
-    loop.train(folder, sources, state, plan, excluded=exclude, start=start, export=export_to, on_message=typer.echo)
+    loop.train(folder, sources, state, plan, excluded=exclude, start=start, export=export, on_message=typer.echo)
 
 
 def sentence(error: Exception) -> str:

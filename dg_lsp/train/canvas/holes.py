@@ -129,14 +129,18 @@ class Sources:
         first, second = (list(accumulate(SHARES[path.suffix] for path in paths)) for paths in (self._train, self._aside))
         return first, second
 
-    def _text(self, random: Random, length: int, *, aside: bool) -> str:
-        """Return the text of a window, or "" if the drawn file can't be used."""
+    def file(self, random: Random, *, aside: bool) -> tuple[Path, str]:
+        """Return a random file's path and text, which is "" if the file can't be used."""
         (path,) = random.choices(self._aside if aside else self._train, cum_weights=self._shares[aside])
         try:
             raw = files.read_regular(path, MAX_BYTES).decode()
         except (OSError, UnicodeDecodeError, files.NotRegularError, files.TooLargeError):
-            return ""
-        text = clean(raw, python=path.suffix == ".py") or ""
+            return path, ""
+        return path, clean(raw, python=path.suffix == ".py") or ""
+
+    def _text(self, random: Random, length: int, *, aside: bool) -> str:
+        """Return the text of a window, or "" if the drawn file can't be used."""
+        _, text = self.file(random, aside=aside)
         at_start = random.random() < 0.15
         start = 0 if at_start else text.find("\n", random.randrange(max(1, len(text) - length * 3))) + 1
         return text[start : start + length * TOKEN_CHARS]

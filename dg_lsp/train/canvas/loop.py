@@ -31,6 +31,7 @@ from dg_lsp.engine.model.weights.progress import Meter
 from dg_lsp.evaluate.tasks import EvalError
 from dg_lsp.train.canvas import states
 from dg_lsp.train.canvas.holes import Sources
+from dg_lsp.train.canvas.middles import Middles
 from dg_lsp.train.canvas.states import Batch, Canvas, Mix
 from dg_lsp.train.canvas.weights import DISTANCES, TrainedPasses
 
@@ -61,6 +62,7 @@ class TrainingPlan:
     measured: int = 128  # set-aside canvases
     shapes: tuple[tuple[int, int, int], ...] = SHAPES
     mix: Mix = field(default_factory=Mix)
+    middles: int = 0  # holes of a step in a fill-in-the-middle layout, which have no canvas
 
 
 @dataclass(slots=True)
@@ -94,10 +96,14 @@ class Training:
         flat = self.passes.flat
         self.state = State(torch.zeros_like(flat), torch.zeros_like(flat))
         end = base.vocabulary.first_known(START_TOKENS)
-        if end is None and plan.mix.order:
+        if end is None and plan.mix.order and not plan.middles:
             names = ", ".join(START_TOKENS)
             raise EvalError(f"{base.name} has none of the tokens {names}, one of which ends an answer; train with --order 0")
         self._end = -1 if end is None else end
+        try:
+            self._middles = Middles(sources, base.vocabulary) if plan.middles else None
+        except ValueError as error:
+            raise EvalError(f"{base.name} can't be trained to fill in the middle: {error}") from error
         self._aside: list[tuple[Batch, KV, list[int], list[float]]] = []
 
     def step(self, share_left: float) -> tuple[float, int]:
@@ -106,12 +112,11 @@ class Training:
         random = Random(f"{plan.seed}/{state.step}")
         passes.grad.zero_()
         loss_sum, n_tokens = 0.0, 0
-        for _ in range(plan.batches):
-            (shape,) = random.choices(plan.shapes, [4.0, *[1.0] * (len(plan.shapes) - 1)])
-            n_windows, length, n_rows = shape
-            windows = self.sources.windows(random, n_windows, length, n_rows * HOLES_PER_ROW, plan.most)
-            batch, kv = states.drawn(passes, random, windows, plan.mix, n_rows, self._end)
-            loss = batch.losses(passes, kv)[0] / (batch.weights.sum() * plan.batches)
+        middles = self._middles.drawn(random, plan.middles) if self._middles else []
+        n_batches = len(middles) or plan.batches
+        for number in range(n_batches):
+            batch, kv = (middles[number], []) if middles else self._canvases(random)
+            loss = batch.losses(passes, kv)[0] / (batch.weights.sum() * n_batches)
             loss.backward()  # type: ignore[no-untyped-call]
             loss_sum += loss.item()
             n_tokens += int((batch.mask.sum(-1) > 1).sum())
@@ -121,12 +126,20 @@ class Training:
         state.tokens += n_tokens
         return loss_sum, n_tokens
 
+    def _canvases(self, random: Random) -> tuple[Batch, KV]:
+        """Return a batch of canvases, and their windows' keys and values."""
+        plan = self.plan
+        (shape,) = random.choices(plan.shapes, [4.0, *[1.0] * (len(plan.shapes) - 1)])
+        n_windows, length, n_rows = shape
+        windows = self.sources.windows(random, n_windows, length, n_rows * HOLES_PER_ROW, plan.most)
+        return states.drawn(self.passes, random, windows, plan.mix, n_rows, self._end)
+
     @torch.no_grad()
     def figures(self) -> str:
-        """Return the losses in nats on set-aside canvases by place in the answer; the causal model's in brackets.
+        """Return the losses in nats on set-aside holes by place in the answer; the causal model's in brackets.
 
         The canvases are in order, or all open if no batch is. The causal model reads the true tokens before each place, and
-        nothing of what follows the gap, so it knows no end.
+        in a fill-in-the-middle layout the suffix too. Otherwise it reads nothing of what follows the gap, and knows no end.
         """
         triples = [
             triple
@@ -137,7 +150,7 @@ class Training:
         for name, span in BUCKETS.items():
             if pairs := [pair for place, *pair in triples if place in span]:
                 own, causal = (sum(column) / len(pairs) for column in zip(*pairs, strict=True))
-                texts.append(f"{name} {own:.3f}" + ("" if name == "end" else f" ({causal:.3f})"))
+                texts.append(f"{name} {own:.3f}" + ("" if name == "end" and not self._middles else f" ({causal:.3f})"))
         return ", ".join(texts)
 
     def adopt(self, stored: Mapping[str, Any]) -> None:
@@ -176,8 +189,8 @@ class Training:
         facts = {
             "base": self.base.name,
             "base_hash": self.base.hash,
-            "order": str(self.plan.mix.order),
-            "held": str(self.plan.mix.held),
+            "order": "fim" if self.plan.middles else str(self.plan.mix.order),
+            "held": "0" if self.plan.middles else str(self.plan.mix.held),
             "tokens": str(self.state.tokens),
             "tokens_with_loss": str(self.state.tokens_with_loss),
             "steps": str(self.state.step),
@@ -201,9 +214,13 @@ class Training:
     def _set_aside(self) -> list[tuple[Batch, KV, list[int], list[float]]]:
         """Return batches of set-aside canvases, with the places of their losses and the causal losses; always the same ones."""
         random, passes, order = Random(11), self.passes, self.plan.mix.order > 0
+        if self._middles and not self._aside:
+            for batch in self._middles.drawn(random, self.plan.measured, aside=True):
+                causal = batch.losses(passes, [], adapted=False)[1]
+                self._aside.append((batch, [], self._middles.places(batch), causal.tolist()))
         n_windows, length, n_rows = self.plan.shapes[0]
         per_window = 4
-        while len(self._aside) * n_windows * per_window < self.plan.measured:
+        while not self._middles and len(self._aside) * n_windows * per_window < self.plan.measured:
             windows = self.sources.windows(random, n_windows, length, per_window, 16, aside=True)
             _, kv = states.encoded(passes, windows)
             ends, shape = [self._end] if order else [], (n_windows, kv[0][0].shape[2], n_rows)

@@ -199,7 +199,7 @@ class _CanvasLoss(torch.autograd.Function):
     def forward(
         context: Any, hidden: Tensor, more: Tensor, table: Tensor, targets: Tensor, weights: Tensor
     ) -> tuple[Tensor, ...]:
-        head = torch.cat([table, more.to(table.dtype)])
+        head = torch.cat([table, more.to(table.dtype)]) if len(more) else table  # which may be large
         grad_hidden, grad_more = torch.empty_like(hidden), torch.zeros_like(more)
         losses, best, sure = [], [], []
         for start in range(0, len(hidden), CHUNK):
