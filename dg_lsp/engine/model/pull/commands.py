@@ -94,13 +94,15 @@ def pull_first(candidates: tuple[LaptopModel, ...], on_progress: OnProgress, fil
         needs = f"pulling needs {error.name}, which is not installed; install it with: {install_command('engine')}"
         raise PullFailedError(needs) from error
 
-    if there := next((model for model in candidates if model.is_pulled), None):
+    if there := next((model for model in candidates if model.is_current), None):
         return there.name, there.folder
     failures = []
     for model in candidates:
         try:
             return model.name, pull_model(model, on_progress, file=file)
         except PullError as error:
+            if model.is_pulled:  # by an earlier version, whose weights lack this version's adapter
+                return model.name, model.folder
             failures.append(str(error))
     # The other models mostly fail for the same reason.
     raise PullFailedError(f"{failures[0]}. The embedded model is used" if len(failures) > 1 else failures[0])

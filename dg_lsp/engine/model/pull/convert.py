@@ -1,7 +1,8 @@
 """Convert a GGUF file into the folder that the engine loads: config.json, tokenizer.json, and weights in int8.
 
 Each matrix is stored as int8 [outputs, inputs] with one scale per output row, as `NAME.weight` and `NAME.weight_scale`; norms
-and biases are float32. The names are those of transformers. One tensor at a time is in memory.
+and biases are float32. The names are those of transformers. One tensor at a time is in memory. An adapter that was trained
+for the model is added to its matrices before they are rounded, so it costs nothing when the model runs.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
+from dg_lsp.engine.model.fit.geometry import PROJECTIONS
 from dg_lsp.engine.model.pull.gguf_file import GgufError, GgufFile, Tensor
 from dg_lsp.engine.model.pull.tokens import tokenizer_values
 
@@ -71,18 +73,28 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A tensor to write: its name in transformers, where it comes from, and for how many heads its rows are permuted."""
+    """A tensor to write: its name in transformers, where it comes from, and for how many heads its rows are permuted.
+
+    `low_rank` are an adapter's A [rank, inputs] and B [outputs, rank], whose product B A is added.
+    """
 
     name: str
     tensor: Tensor
     permuted_heads: int = 0
+    low_rank: tuple[Any, Any] | None = None
 
 
-def convert(path: Path, folder: Path, on_progress: OnProgress = lambda _text, _share: None) -> None:
-    """Write the converted model of a GGUF file into an existing, empty folder. Raises GgufError or OSError."""
+def convert(
+    path: Path, folder: Path, on_progress: OnProgress = lambda _text, _share: None, *, adapter: Path | None = None
+) -> None:
+    """Write the converted model of a GGUF file into an existing, empty folder. Raises GgufError or OSError.
+
+    `adapter` is a file of this package, exported by `dg-lsp train fim`.
+    """
     with GgufFile(path) as file:
         shape, values = _config(file)
-        sources = _sources(file, shape)
+        low_rank = _low_rank(adapter, shape) if adapter else {}
+        sources = [replace(source, low_rank=low_rank.get(source.name)) for source in _sources(file, shape)]
         is_tied = not (head := file.tensors.get(HEAD)) or _is_same(file, file.tensors[EMBEDDING], head)
         # Of two copies of one matrix, the one with more bits is closer to the original.
         embedding = max((file.tensors[EMBEDDING], *([head] if head and is_tied else [])), key=lambda each: each.n_bytes)
@@ -184,6 +196,18 @@ def _sources(file: GgufFile, shape: Shape) -> list[Source]:
     return sources
 
 
+def _low_rank(adapter: Path, shape: Shape) -> dict[str, tuple[Any, Any]]:
+    """Return an adapter's A and B of each matrix, by its name in transformers."""
+    from safetensors.numpy import load_file
+
+    tensors = {name: tensor.astype(np.float32) for name, tensor in load_file(adapter).items()}
+    return {
+        f"model.layers.{layer}.{long}.weight": (tensors[f"{layer}{letter}_a"], tensors[f"{layer}{letter}_b"])
+        for layer in range(shape.layers)
+        for letter, long in PROJECTIONS.items()
+    }
+
+
 def _is_same(file: GgufFile, one: Tensor, other: Tensor) -> bool:
     """Return whether two tensors are the same matrix, each rounded for itself."""
     difference = length = 0.0
@@ -227,11 +251,14 @@ def _write_tensor(out: BinaryIO, file: GgufFile, source: Source) -> None:
         values = _unpermuted(file.whole(source.tensor), source.permuted_heads)
         out.write(np.ascontiguousarray(values, dtype="<f4").tobytes())
         return
-    scales = []
+    scales, start = [], 0
     # A permuted matrix is one of attention and small; the others are written in pieces.
     pieces = file.rows(source.tensor) if not source.permuted_heads else [file.whole(source.tensor)]
     for piece in pieces:
         rows = _unpermuted(piece, source.permuted_heads)
+        if source.low_rank:
+            a, b = source.low_rank
+            rows, start = rows + b[start : start + len(rows)] @ a, start + len(rows)
         scale = np.abs(rows).max(axis=1) / 127
         scale[scale == 0] = 1
         out.write(np.rint(rows / scale[:, None]).astype(np.int8).tobytes())

