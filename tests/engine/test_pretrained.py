@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -257,6 +258,13 @@ def test_typed_indentation_is_not_made_longer(left: LocalFiller) -> None:
 def test_model_that_ends_an_answer_is_believed(fim: LocalFiller) -> None:
     task, _ = filled(fim, request("x = area(", ", 2)\n"), "(width")
     assert texts(task)[0] == "width"
+
+
+@pytest.mark.parametrize("suffix", ["\n\n\nx = 1\n", ", 2)\n"])
+def test_end_that_the_model_writes_counts_as_what_follows(fim: LocalFiller, suffix: str) -> None:
+    task, _ = filled(fim, request("    return ", suffix), " width")
+    (best,) = (one for one in task.proposals() if one.text == "width")
+    assert best.after_sum > math.log(0.9)
 
 
 def test_repeated_code_is_read_ahead_with_the_same_text(left: LocalFiller) -> None:

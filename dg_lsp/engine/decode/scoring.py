@@ -129,7 +129,7 @@ class Scorer:
         lengths = accumulate(len(vocabulary.pieces[token]) for token in ids)
         n_own = sum(length <= n_bytes for length in lengths)
         joint = (ids[:n_own], ids[n_own:])
-        return [joint] if end is None or held.startswith("\n") else [(alone, [end]), joint]
+        return [joint] if end is None else [(alone, [end]), joint]
 
     def _scores_of(self, ids: Sequence[int], logps: Sequence[float], after: Sequence[float]) -> _Scores:
         own = tuple(logps)
