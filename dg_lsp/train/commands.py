@@ -94,7 +94,8 @@ def fim(
 ) -> None:
     """Train an adapter for a model that fills in the middle: where answers begin and end, as dg-lsp asks for them.
 
-    It becomes a part of the model's weights when the model is converted, so it takes no time when the model runs.
+    It becomes a part of the weights when `dg-lsp engine pull` converts a model, so it takes no time when the model runs. Only
+    the adapter that comes with dg-lsp is added; so this is for who makes a release.
     """
     from dg_lsp.train.canvas import loop
 

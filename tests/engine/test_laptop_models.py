@@ -391,8 +391,12 @@ def test_a_model_of_an_earlier_version_is_pulled_again_for_its_adapter(
     assert model.is_pulled
     assert not model.is_current
 
+    assert f"better ones after: dg-lsp engine pull {model.name}" in run("models")[1]
+
     monkeypatch.setenv(laptop.NO_PULL_VARIABLE, "1")  # without a download, the old weights stay
-    assert run("pull", model.name)[0] == 0
+    code, _, messages = run("pull", model.name)
+    assert code == 2
+    assert f"Until then, {model.name} works as an earlier version pulled it" in messages
     assert (model.folder / "model.safetensors").read_bytes() == weights
 
     monkeypatch.delenv(laptop.NO_PULL_VARIABLE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from random import Random
 
@@ -14,8 +15,10 @@ from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
 from dg_lsp.engine.model.fit.geometry import PROJECTIONS
+from dg_lsp.engine.model.loading import LoadError, load_model
 from dg_lsp.engine.model.pull.convert import convert
 from dg_lsp.engine.model.vocabulary import FIM_TOKENS, Vocabulary
+from dg_lsp.engine.model.weights import canvas_adapter
 from dg_lsp.train.canvas import loop, middles
 from dg_lsp.train.canvas.holes import Sources
 from dg_lsp.train.canvas.loop import Training, TrainingPlan
@@ -115,6 +118,11 @@ def test_the_command_trains_and_exports(base: Path, sources: Path, tmp_path: Pat
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
     assert adapter.exists()
+
+    model = shutil.copytree(base, tmp_path / "model")
+    shutil.copy(adapter, model / canvas_adapter.FILE)
+    with pytest.raises(LoadError, match="is not an adapter for a canvas, but for the weights"):
+        load_model(str(model), device="cpu")
 
 
 def test_a_vocabulary_without_the_tokens_is_reported(sources: Path, tmp_path: Path) -> None:

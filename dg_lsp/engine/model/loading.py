@@ -208,8 +208,10 @@ def _llama(
     tensors = None
     if adapter_file.exists():
         own = checkpoint.own_file(adapter_file.parent, adapter_file.name)
-        found = canvas_adapter.read(own, sizes, canvas_adapter.base_hash(weights)).tensors
-        tensors = {name: tensor.to(device) for name, tensor in found.items()}
+        found = canvas_adapter.read(own, sizes, canvas_adapter.base_hash(weights))
+        if found.facts.get("order") == "fim":
+            raise LoadError(f"{own} is not an adapter for a canvas, but for the weights (`dg-lsp train fim`); remove it")
+        tensors = {name: tensor.to(device) for name, tensor in found.tensors.items()}
     return LlamaPasses(sizes, weights, kind, tensors)
 
 

@@ -213,14 +213,14 @@ class Training:
 
     def _set_aside(self) -> list[tuple[Batch, KV, list[int], list[float]]]:
         """Return batches of set-aside canvases, with the places of their losses and the causal losses; always the same ones."""
+        if self._middles:
+            if not self._aside:
+                self._aside = self._middles_aside(self._middles)
+            return self._aside
         random, passes, order = Random(11), self.passes, self.plan.mix.order > 0
-        if self._middles and not self._aside:
-            for batch in self._middles.drawn(random, self.plan.measured, aside=True):
-                causal = batch.losses(passes, [], adapted=False)[1]
-                self._aside.append((batch, [], self._middles.places(batch), causal.tolist()))
         n_windows, length, n_rows = self.plan.shapes[0]
         per_window = 4
-        while not self._middles and len(self._aside) * n_windows * per_window < self.plan.measured:
+        while len(self._aside) * n_windows * per_window < self.plan.measured:
             windows = self.sources.windows(random, n_windows, length, per_window, 16, aside=True)
             _, kv = states.encoded(passes, windows)
             ends, shape = [self._end] if order else [], (n_windows, kv[0][0].shape[2], n_rows)
@@ -236,6 +236,10 @@ class Training:
             places = [at if at < len(one.hole.answer) else -1 for one in canvases for at in range(len(one.body))]
             self._aside.append((batch, kv, places, causal.tolist()))
         return self._aside
+
+    def _middles_aside(self, middles: Middles) -> list[tuple[Batch, KV, list[int], list[float]]]:
+        drawn = middles.drawn(Random(11), self.plan.measured, aside=True)
+        return [(one, [], middles.places(one), one.losses(self.passes, [], adapted=False)[1].tolist()) for one in drawn]
 
 
 def train(

@@ -65,7 +65,7 @@ def models(
     if remove:
         return _remove(remove)
     used = config.read()[0].model()
-    rows = [(model.name, model.n_bytes, model.is_pulled, model.gives) for model in laptop.MODELS]
+    rows = [(model.name, model.n_bytes, model.is_pulled, _gives(model)) for model in laptop.MODELS]
     rows.append((EMBEDDED, 0, True, laptop.EMBEDDED_GIVES))
     if as_json:
         facts = [
@@ -81,12 +81,20 @@ def models(
     return None
 
 
+def _gives(model: LaptopModel) -> str:
+    older = model.is_pulled and not model.is_current
+    return f"{model.gives} (better ones after: dg-lsp engine pull {model.name})" if older else model.gives
+
+
 class PullFailedError(Exception):
     """No model could be pulled; the message is a sentence."""
 
 
 def pull_first(candidates: tuple[LaptopModel, ...], on_progress: OnProgress, file: Path | None = None) -> tuple[str, Path]:
-    """Return the name and folder of the first model that is pulled, or else can be downloaded; raise PullFailedError."""
+    """Return the name and folder of the first model that is pulled, or else can be downloaded; raise PullFailedError.
+
+    A pulled model whose weights lack this version's adapter is pulled again, and stays as it is if that fails.
+    """
     try:
         from dg_lsp.engine.model.pull.pulling import pull as pull_model
         from dg_lsp.engine.model.pull.transfer import PullError
@@ -94,16 +102,15 @@ def pull_first(candidates: tuple[LaptopModel, ...], on_progress: OnProgress, fil
         needs = f"pulling needs {error.name}, which is not installed; install it with: {install_command('engine')}"
         raise PullFailedError(needs) from error
 
-    if there := next((model for model in candidates if model.is_current), None):
-        return there.name, there.folder
+    there = next((model for model in candidates if model.is_pulled), None)
     failures = []
-    for model in candidates:
+    for model in candidates if there is None else (there,):
         try:
             return model.name, pull_model(model, on_progress, file=file)
         except PullError as error:
-            if model.is_pulled:  # by an earlier version, whose weights lack this version's adapter
-                return model.name, model.folder
             failures.append(str(error))
+    if there is not None:
+        raise PullFailedError(f"{failures[0]}. Until then, {there.name} works as an earlier version pulled it")
     # The other models mostly fail for the same reason.
     raise PullFailedError(f"{failures[0]}. The embedded model is used" if len(failures) > 1 else failures[0])
 

@@ -43,7 +43,7 @@ def pull(model: LaptopModel, on_progress: OnProgress = lambda _text, _share: Non
     if model.is_current:
         return model.folder
     if not laptop.may_pull() and file is None:
-        raise PullError(f"{model.name} is not pulled, because {laptop.NO_PULL_VARIABLE} is set")
+        raise PullError(f"{model.name} is not downloaded, because {laptop.NO_PULL_VARIABLE} is set")
     store = laptop.store()
     try:
         store.mkdir(mode=0o700, parents=True, exist_ok=True)
