@@ -282,7 +282,7 @@ def test_a_chosen_laptop_model_that_can_not_be_pulled_is_not_written(tmp_path: P
     (tmp_path / "config.toml").write_text(FILE)
     completed = run(tmp_path, "--yes", "smollm2-135m")
     assert completed.returncode == 2
-    assert "smollm2-135m is not pulled, because DG_LSP_NO_PULL is set" in completed.stderr
+    assert "smollm2-135m is not downloaded, because DG_LSP_NO_PULL is set" in completed.stderr
     assert (tmp_path / "config.toml").read_text() == FILE
 
 
