@@ -15,9 +15,10 @@ import re
 import shlex
 import signal
 import sys
+import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -27,6 +28,7 @@ MAX_LINE_CHARS = 200
 MAX_OUTPUT_BYTES = 64 << 20  # a check that prints without end would fill the disk
 N_TAIL_BYTES = 64 << 10
 MARK = "DG_LSP_CHECK"  # an environment variable that identifies a check's processes, also in another process group
+MOST_S, LEAST_S, TIMES = 600.0, 60.0, 10.0
 _POLL_S = 0.1
 _MIB = 1 << 20
 MAX_SELECTED = 200  # names in one expression of pytest's, which it nests as deep
@@ -36,10 +38,20 @@ _STOPPED = re.compile(r"^!+ [^!\n]*stopping after \d+ failures? !+$", re.MULTILI
 
 @dataclass(frozen=True, slots=True)
 class CheckLimits:
-    """The limits of one check: seconds, and MiB of memory for all its processes together (0: no limit)."""
+    """The limits of one check: seconds, and MiB of memory for all its processes together (0: no limit).
 
-    seconds: float = 600.0
+    Without `seconds`, a check may take `MOST_S`. Once one has ended by itself, the next ones may take `TIMES` as long as that,
+    and at least `LEAST_S`: a fill may loop for ever, and each candidate that does would cost ten minutes.
+    """
+
+    seconds: float | None = None
     memory_mb: int = 0
+
+    def after(self, longest_s: float) -> CheckLimits:
+        """Return the limits of the next check, if the longest one that has ended by itself took this long (0: none has)."""
+        if self.seconds is not None:
+            return self
+        return replace(self, seconds=min(MOST_S, max(LEAST_S, TIMES * longest_s)) if longest_s else MOST_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +64,15 @@ class Tests:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of a check: why it failed ("" if it passed), the end of its output, and its tests if pytest ran."""
+    """The result of a check: why it failed ("" if it passed), the end of its output, and its tests if pytest ran.
+
+    `took_s` is how long it ran, 0 if it was stopped at a limit.
+    """
 
     problem: str
     output: str = ""
     tests: Tests | None = None
+    took_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +99,11 @@ async def run(check: Check, copy: Copy, path: Path, tests: Collection[str] = ())
     with log.open("wb") as output:
         # A file, not a pipe: a left-over process would keep a pipe open.
         environment = {**_environment(copy, path, report, tests), MARK: mark}
+        began = time.monotonic()
         process = await _started(command, folder, private, output.fileno(), environment)
         try:
             problem = await _watched(process, check.limits, log)
+            took_s = 0.0 if problem else time.monotonic() - began
         finally:
             _end(process.pid, mark, private)
             await process.wait()
@@ -99,8 +117,8 @@ async def run(check: Check, copy: Copy, path: Path, tests: Collection[str] = ())
         problem = f"the check {end}{last_line}"
     if _STOPPED.search(tail):
         reason = f"{problem} (pytest stops at a failure, so its tests can't be judged one by one: remove -x)"
-        return Verdict(problem and reason, tail)
-    return Verdict(problem, tail, _tests(report, here, there))
+        return Verdict(problem and reason, tail, took_s=took_s)
+    return Verdict(problem, tail, _tests(report, here, there), took_s)
 
 
 def selection(tests: Collection[str]) -> str:
@@ -177,7 +195,8 @@ async def _started(
 async def _watched(process: asyncio.subprocess.Process, limits: CheckLimits, log: Path) -> str:
     """Wait for the process; return "" when it has ended, or a sentence if it exceeds a limit."""
     ending = asyncio.ensure_future(process.wait())
-    left_s = limits.seconds
+    seconds = MOST_S if limits.seconds is None else limits.seconds
+    left_s = seconds
     try:
         while True:
             done, _ = await asyncio.wait([ending], timeout=min(_POLL_S, max(left_s, 0)))
@@ -185,7 +204,7 @@ async def _watched(process: asyncio.subprocess.Process, limits: CheckLimits, log
                 return ""
             left_s -= _POLL_S
             if left_s <= 0:
-                return f"the check took longer than {limits.seconds:g} s"
+                return f"the check took longer than {seconds:g} s"
             if log.stat().st_size > MAX_OUTPUT_BYTES:
                 return f"the check printed more than {MAX_OUTPUT_BYTES // _MIB} MiB"
             if limits.memory_mb and _memory_mb(process.pid) > limits.memory_mb:

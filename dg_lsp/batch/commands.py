@@ -51,7 +51,7 @@ def infill(
     dry_run: options.DryRun = False,
     check: options.Check = "",
     jobs: options.Jobs = 1,
-    check_timeout: options.CheckTimeout = 600.0,
+    check_timeout: options.CheckTimeout = None,
     check_memory: options.CheckMemory = 0,
     min_confidence: options.MinConfidence = None,
     take_all: options.TakeAll = False,

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import hashlib
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dg_lsp.batch import check, scratch
@@ -87,6 +87,7 @@ class Prober:
     plan: FilePlan
     copy: Copy
     check: Check
+    _longest_s: float = 0.0
 
     @property
     def _note(self) -> Path:
@@ -105,7 +106,9 @@ class Prober:
         self.copy.restore()
         self.copy.put(source.path, values.apply(source.document.text, tuple(edits)).encode())
         try:
-            verdict = await check.run(self.check, self.copy, source.path, tests)
+            limited = replace(self.check, limits=self.check.limits.after(self._longest_s))
+            verdict = await check.run(limited, self.copy, source.path, tests)
+            self._longest_s = max(self._longest_s, verdict.took_s)
         finally:
             self.copy.put(source.path, source.data)
         executed = self._note.read_text(errors="replace") if self._note.is_file() else ""

@@ -69,7 +69,14 @@ Check = Annotated[
     ),
 ]
 Jobs = Annotated[int, typer.Option(min=1, max=64, help="Number of checks that run at once, each in its own copy.")]
-CheckTimeout = Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="Stop a check that takes longer.")]
+CheckTimeout = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        min=0.1,
+        help="Stop a check that takes longer. Default: ten times as long as an earlier one took, and 60 to 600 seconds.",
+    ),
+]
 CheckMemory = Annotated[
     int,
     typer.Option(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.batch import copies, keep, verify
+from dg_lsp.batch import check, copies, keep, verify
 from dg_lsp.batch.check import Check, CheckLimits
 from dg_lsp.batch.keep import AcceptanceRule, FileResult
 from dg_lsp.batch.plan import FilePlan
@@ -92,6 +92,21 @@ def test_a_check_proves_the_candidate_with_which_it_passes(tmp_path: Path) -> No
     plan = planned(tmp_path / "a.py", ONE)
     [result] = checked(tmp_path, f"{PYTHON} -c 'import a; assert a.f() == 2'", (plan, [["return 1", "return 2"]]))
     assert outcome(result) == [("return 2", "the check")]
+
+
+def test_a_fill_that_loops_is_stopped_by_what_earlier_checks_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "LEAST_S", 3.0)
+    monkeypatch.setattr(check, "TIMES", 0.0)
+    plan = planned(tmp_path / "a.py", ONE)
+    [result] = checked(tmp_path, f"{PYTHON} -c 'import a; a.f()'", (plan, [["while True: pass"]]))
+    assert outcome(result) == [("", "the check took longer than 3 s")]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "longest_s", "allowed_s"), [(5.0, 900.0, 5.0), (None, 0.0, 600.0), (None, 2.0, 60.0), (None, 12.0, 120.0)]
+)
+def test_a_check_may_take_ten_times_as_long_as_before(seconds: float | None, longest_s: float, allowed_s: float) -> None:
+    assert CheckLimits(seconds, 7).after(longest_s) == CheckLimits(allowed_s, 7)
 
 
 def test_a_check_that_passes_while_the_hole_raises_proves_nothing(tmp_path: Path) -> None:
