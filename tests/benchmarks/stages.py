@@ -22,7 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from dg_lsp.engine.model import numpy_first  # noqa: F401 -- before torch
+from dg_lsp.engine.model import before_torch  # noqa: F401 -- before torch
 
 # isort: split
 import torch

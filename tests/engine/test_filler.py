@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import shutil
+import weakref
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,9 +20,11 @@ from dg_lsp.core import confidence
 from dg_lsp.core.confidence import Ranked
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span, n_common
 from dg_lsp.engine.decode import resources
+from dg_lsp.engine.decode import task as task_module
 from dg_lsp.engine.decode.canvas.speculation import Speculate
 from dg_lsp.engine.decode.fill import Switches
 from dg_lsp.engine.decode.filler import LocalFiller, load_local
+from dg_lsp.engine.decode.filling import Filling
 from dg_lsp.engine.decode.resources import AHEAD_CHUNK
 from dg_lsp.engine.decode.task import InfillTask
 from dg_lsp.engine.model.loading import LoadError, find
@@ -64,6 +69,35 @@ def test_a_request_ends_with_ranked_candidates(request: pytest.FixtureRequest, w
         # Each token's part of the text, though the first may have begun before the cursor.
         assert len(candidate.lengths[0]) == len(candidate.confidences[0])
         assert sum(candidate.lengths[0]) == len(candidate.texts[0])
+
+
+@pytest.mark.parametrize("n_steps", [2, 1000])
+@pytest.mark.parametrize("which", ["trained_filler", "instruct"])
+def test_a_closed_task_leaves_nothing_for_the_garbage_collector(
+    request: pytest.FixtureRequest, which: str, n_steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[weakref.ref[Filling]] = []
+
+    class Watched(Filling):
+        def __init__(self, *parts: Any) -> None:
+            super().__init__(*parts)
+            kept.append(weakref.ref(self))
+
+    monkeypatch.setattr(task_module, "Filling", Watched)
+    model: LocalFiller = request.getfixturevalue(which)
+    gc.collect()
+    gc.disable()
+    try:
+        task = model.start(InfillRequest(PREFIX, SUFFIX, (LINE,), language="python"))
+        for _ in range(n_steps):
+            if not task.step():
+                break
+        task.candidates()
+        task.close()
+        del task
+        assert [each() for each in kept] == [None]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("which", ["trained_filler", "instruct"])

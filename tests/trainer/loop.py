@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dg_lsp.engine.model import numpy_first  # noqa: F401 -- before torch
+from dg_lsp.engine.model import before_torch  # noqa: F401 -- before torch
 
 # isort: split
 import torch

@@ -82,7 +82,7 @@ def load_filler(
     """Return a filler for a local or remote model; only a local one imports torch."""
     if is_remote(name):
         return load_remote(name, on_progress=on_progress)
-    from dg_lsp.engine.model import numpy_first  # noqa: F401, I001 -- before torch
+    from dg_lsp.engine.model import before_torch  # noqa: F401, I001 -- before torch
     from dg_lsp.engine.decode.filler import load_local
 
     return load_local(name, device=device, threads=threads, revision=revision, dtype=dtype, rows=rows, on_progress=on_progress)

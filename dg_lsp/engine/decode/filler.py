@@ -5,7 +5,7 @@ Knows the parts of `engine.decode` that do this. Knows nothing of how they work.
 
 from __future__ import annotations
 
-from dg_lsp.engine.model import numpy_first  # noqa: F401 -- before torch
+from dg_lsp.engine.model import before_torch  # noqa: F401 -- before torch
 
 # isort: split
 import codecs

@@ -15,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, cast
 
-from dg_lsp.engine.model import numpy_first  # noqa: F401 -- before torch
+from dg_lsp.engine.model import before_torch  # noqa: F401 -- before torch
 
 # isort: split
 import torch

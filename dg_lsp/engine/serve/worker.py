@@ -6,6 +6,8 @@ unloads the model.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 import logging
 import sys
@@ -34,7 +36,7 @@ class Worker:
         """Create the thread. `load` returns the model; it is called for the first job, or on an order of the queue."""
         self.filler: Filler | None = None
         self._queue, self._load, self._on_status, self._clock = queue, load, on_status, queue.clock
-        self._rows = queue.limits.rows
+        self._rows, self._has_finished = queue.limits.rows, False
         self._thread = threading.Thread(target=self._run, name="dg-lsp-model", daemon=True)
 
     def start(self) -> None:
@@ -53,6 +55,9 @@ class Worker:
 
     def _run(self) -> None:
         while True:
+            if self._has_finished:
+                self._has_finished = False
+                return_freed_memory()
             # No local variable may hold the model here, or unloading would not free it.
             concurrency = None if self.filler is None else self.filler.concurrency()
             work = self._queue.next_work(concurrency, self._has_room)
@@ -151,6 +156,7 @@ class Worker:
 
     def _finish(self, job: Job, reason: Reason) -> None:
         candidates: tuple[Candidate, ...] = ()
+        self._has_finished = True
         try:
             if reason in ("finished", "deadline") and job.task is not None:
                 candidates = job.task.candidates()
@@ -211,9 +217,19 @@ def is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
 
 
+def return_freed_memory() -> None:
+    """Return what the process has freed to the system; do nothing where the C library has no function for it.
+
+    Tensors of many sizes leave holes that no later one fits. They were a third of the engine's memory. It takes a few ms.
+    """
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # musl, macOS; Windows has no handle of the process
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def give_back_memory() -> None:
-    """Collect garbage, and return the GPU allocator's cached memory to the device."""
+    """Collect garbage, and return unused memory to the system, and the GPU allocator's to the device."""
     gc.collect()
+    return_freed_memory()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from dg_lsp.engine.model import numpy_first  # noqa: F401 -- before torch
+from dg_lsp.engine.model import before_torch  # noqa: F401 -- before torch
 
 # isort: split
 import torch

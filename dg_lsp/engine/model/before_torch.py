@@ -1,0 +1,21 @@
+"""What must happen before torch is imported. Modules that a command imports before any other one with torch import this first.
+
+Import numpy, so that Ctrl-C ends the import. torch imports numpy while it is imported itself, and turns every error of that
+into a warning, Ctrl-C included.
+
+Limit the two caches of compiled operations in oneDNN and in torch's layer above it. Each new number of rows is another
+operation, and some take a megabyte. With the default of 1,024 entries, they took half a gigabyte after forty holes; with
+these limits, no pass took longer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+    os.environ.setdefault(name, "64")
+
+# If the engine's packages are missing, the import of torch says so.
+with contextlib.suppress(ModuleNotFoundError):
+    import numpy  # noqa: F401
