@@ -15,7 +15,19 @@ from dg_lsp.evaluate import score
 from dg_lsp.evaluate.methods import FULL
 from dg_lsp.evaluate.score import Measure, ResultRow, Summary
 
-COLUMNS = ("task_id", "kind", "method", "exact", "similarity", "parses", "steps", "source", "text_sha256")
+COLUMNS = (
+    "task_id",
+    "kind",
+    "method",
+    "exact",
+    "similarity",
+    "parses",
+    "passed",
+    "probability",
+    "steps",
+    "source",
+    "text_sha256",
+)
 ALL = "all"
 
 
@@ -99,9 +111,10 @@ def as_csv(rows: Sequence[ResultRow]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
     for row in sorted(rows, key=lambda row: (row.task_id, row.method)):
-        parses = "" if row.parses is None else int(row.parses)
-        facts = (row.task_id, row.kind, row.method, int(row.exact), f"{row.similarity:.4f}", parses, row.steps, row.source)
-        writer.writerow((*facts, fingerprint(row.text)))
+        parses, passed = ("" if each is None else int(each) for each in (row.parses, row.passed))
+        probability = "" if row.probability is None else f"{row.probability:.3f}"
+        scores = (int(row.exact), f"{row.similarity:.4f}", parses, passed, probability)
+        writer.writerow((row.task_id, row.kind, row.method, *scores, row.steps, row.source, fingerprint(row.text)))
     return out.getvalue()
 
 

@@ -146,6 +146,12 @@ def measure(root: Path, bodies: Sequence[Body], n_candidates: int, n_retries: in
         print(f"{name:<14} {len(group):>5}  {len(pairs):>6}  {n_verified:>8}  {n_exact:>5}")
     for body, row in filled_rows.items():
         print(f"{body.path}:{body.line} p={row['probability']} {row['verified']}: {row['text']!r}, was {body.text[:300]!r}")
+    for body in bodies:
+        for candidate in rows.get((body.path, body.line), {}).get("candidates", [])[:1]:
+            row = rows[body.path, body.line]
+            print(
+                f"{body.path}:{body.line} p={candidate['probability']} {row['status']}: {candidate['text']!r}, {row['reason']}"
+            )
     sys.stdout.flush()
 
 
