@@ -157,7 +157,8 @@ class Candidate:
 
     `confidences` holds one probability for each token of each text. `lengths` holds the number of characters of each of
     those tokens, if the engine knows it. `finished` is False if a deadline cut the denoising short. `row` says what the
-    canvas started from.
+    canvas started from. `alone` holds the confidence in each text, given those before it, if they were written one after
+    the other.
     """
 
     texts: tuple[str, ...]
@@ -167,6 +168,12 @@ class Candidate:
     steps: int = 0
     finished: bool = True
     lengths: tuple[tuple[int, ...], ...] = ()
+    alone: tuple[Confidence, ...] = ()
+
+    @property
+    def of_holes(self) -> tuple[Confidence, ...]:
+        """The confidence in each text: its own if that is known, else that in all of them."""
+        return self.alone or (self.confidence,) * len(self.texts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,7 +136,8 @@ def fills_of(suggestion: Suggestion) -> tuple[Fill, ...]:
     Each has all imports of the suggestion, because it is not known which hole needs which name.
     """
     candidate, shrinks, imports = suggestion.candidate, suggestion.shrinks, suggestion.imports
-    return tuple(Fill(edit, candidate.confidence, candidate.steps, shrinks, imports) for edit in suggestion.edits)
+    pairs = zip(suggestion.edits, candidate.of_holes, strict=True)
+    return tuple(Fill(edit, sure, candidate.steps, shrinks, imports) for edit, sure in pairs)
 
 
 def edits(document: Document, fills: Iterable[Fill]) -> list[Edit]:
@@ -215,7 +216,7 @@ class _Text:
         reason = answer.reason
         for suggestion in answer.suggestions:
             fills = fills_of(suggestion)
-            probability = confidence.probability(suggestion.candidate.confidence) or 0.0
+            probability = min(fill.probability or 0.0 for fill in fills)
             if probability < self.task.min_probability:
                 reason = reason or f"its probability is below {self.task.min_probability:g}"
             elif not self._is_valid(fills):

@@ -275,24 +275,32 @@ def _decode_request(fields: Fields) -> InfillRequest:
 def _encode_candidate(candidate: Candidate) -> dict[str, object]:
     data = asdict(candidate)
     data["confidences"] = [[_finite(chance) for chance in row] for row in candidate.confidences]
+    data["alone"] = [_encode_confidence(each) for each in candidate.alone]
     del data["confidence"]
-    match candidate.confidence:
+    return data | _encode_confidence(candidate.confidence)
+
+
+def _encode_confidence(confidence: Confidence) -> dict[str, object]:
+    match confidence:
         case Calibrated(probability):
-            return {**data, "probability": probability, "rank": None, "doubted": False}
+            return {"probability": probability, "rank": None, "doubted": False}
         case Ranked(position, doubted):
-            return {**data, "probability": None, "rank": position, "doubted": doubted}
+            return {"probability": None, "rank": position, "doubted": doubted}
 
 
 def _decode_candidate(fields: Fields) -> Candidate:
     rows, lengths = fields.items("confidences", ()), fields.items("lengths", ())
+    texts = fields.texts("texts")
+    alone = tuple(_decode_confidence(each) for each in fields.objects("alone", ()))
     return Candidate(
-        texts=fields.texts("texts"),
+        texts=texts,
         confidence=_decode_confidence(fields),
         confidences=tuple(Fields({"confidences": row}, fields.where).numbers("confidences") for row in rows),
         row=cast("RowKind", fields.choice("row", get_args(RowKind), "noise")),
         steps=fields.integer("steps", 0),
         finished=fields.flag("finished", default=True),
         lengths=tuple(Fields({"lengths": row}, fields.where).integers("lengths") for row in lengths),
+        alone=alone if len(alone) == len(texts) else (),
     )
 
 

@@ -104,6 +104,16 @@ def test_holes_that_fail_together_are_asked_one_by_one(tmp_path: Path) -> None:
     assert len({request.seed for request in engine.requests}) == 3
 
 
+def test_each_hole_of_a_request_has_its_own_probability(tmp_path: Path) -> None:
+    class InSequence:
+        async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
+            own = (Calibrated(0.9), Calibrated(0.2))
+            return (Candidate(("return 1", "return 2"), Calibrated(0.18), alone=own),)
+
+    [(_, results)] = filled(InSequence(), planned(tmp_path / "a.py", STUB * 2))
+    assert [result.fills[0].probability for result in results.values()] == [0.9, 0.2]
+
+
 def test_a_failed_request_does_not_affect_others(tmp_path: Path) -> None:
     class Moody:
         """Fails for one file."""

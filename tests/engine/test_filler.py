@@ -131,7 +131,7 @@ def test_several_holes_share_a_canvas_up_to_the_checkpoints_number(trained_fille
     three = InfillRequest("def f():\n    ", "\n", (BODY,) * 3, between=("\n\n\ndef g():\n    ", "\n\n\ndef h():\n    "))
     assert len(finish(trained_filler.start(two)).candidates()[0].texts) == 2
     task = finish(trained_filler.start(three))
-    assert [len(candidate.texts) for candidate in task.candidates()] == [3]
+    assert {len(candidate.texts) for candidate in task.candidates()} == {3}
     assert task.drafts() == task.candidates()[0].texts
 
 
@@ -296,7 +296,15 @@ def test_a_checkpoint_without_delete_tokens_returns_many_candidates_up_to_the_ro
 def test_distant_holes_are_filled_in_sequence(trained_filler: LocalFiller) -> None:
     apart = "\n".join(f"x{n} = {n}" for n in range(40))
     task = finish(trained_filler.start(InfillRequest("def f():\n    ", "\n", (BODY, BODY), between=(f"\n\n{apart}\n\n",))))
-    assert [len(candidate.texts) for candidate in task.candidates()] == [2]
+    candidates = task.candidates()
+    assert len({candidate.texts for candidate in candidates}) == len(candidates) > 1
+    for candidate in candidates:
+        assert len(candidate.texts) == len(candidate.alone) == 2
+        alone = [confidence.probability(each) or 0 for each in candidate.alone]
+        assert confidence.probability(candidate.confidence) == pytest.approx(alone[0] * alone[1])
+    # Each hole's texts are in the order of their own probability.
+    columns = zip(*(candidate.alone for candidate in candidates), strict=True)
+    assert candidates[0].of_holes == tuple(max(column, key=confidence.order) for column in columns)
 
 
 def test_the_text_of_a_control_token_stays_text(trained_filler: LocalFiller) -> None:

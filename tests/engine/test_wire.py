@@ -134,6 +134,18 @@ def test_a_candidate_states_a_probability_or_a_rank(stated: dict[str, object], c
     assert found.candidate.confidence == confidence
 
 
+def test_the_confidences_of_texts_that_were_written_one_after_the_other_are_kept() -> None:
+    candidate = Candidate(("x", "y"), Calibrated(0.1), alone=(Calibrated(0.5), Ranked(1, doubted=True)))
+    name, data = messages.encode_event(Found(candidate))
+    assert messages.decode_event(name, parse(json.dumps(data))) == Found(candidate)
+    assert candidate.of_holes == candidate.alone
+    # An older engine states one confidence for all, and another engine might state too few.
+    for alone in ({}, {"alone": data["alone"][:1]}):  # type: ignore[index]
+        found = messages.decode_event(name, parse(json.dumps({**data, "alone": None, **alone})))
+        assert isinstance(found, Found)
+        assert found.candidate.of_holes == (Calibrated(0.1),) * 2
+
+
 @pytest.mark.parametrize("stated", [{"probability": 1.5}, {"probability": "1"}, {"rank": -1}, {"rank": None}, {}])
 def test_an_invalid_confidence_is_refused(stated: dict[str, object]) -> None:
     with pytest.raises(WireError, match=r"probability|rank"):

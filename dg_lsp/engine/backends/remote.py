@@ -172,7 +172,7 @@ class RemoteTask(Task):
         self._together = n_holes if n_holes == 1 or backend.takes_together(request) else 1
         self._part: Shown | None = None
         self._sent = SentCalls()
-        self._parts: list[Candidate] = []
+        self._parts: list[tuple[Candidate, ...]] = []
         self._answers: tuple[Candidate, ...] = ()
         self._tokens = {"tokens": 0, "reused": 0}
         self.milliseconds: dict[str, float] = {"prefill": 0.0, "draft": 0.0, "denoise": 0.0, "score": 0.0}
@@ -206,7 +206,7 @@ class RemoteTask(Task):
         """Return each hole's text in the best answer so far."""
         if self._answers:
             return self._answers[0].texts
-        texts = [text for part in self._parts for text in part.texts]
+        texts = [part[0].texts[0] for part in self._parts]
         texts += [text for candidate in self._now()[:1] for text in candidate.texts]
         return (*texts, *[""] * (len(self._request.holes) - len(texts)))
 
@@ -233,7 +233,7 @@ class RemoteTask(Task):
         request = self._request
         if self._together == len(request.holes):
             return request
-        return Shown(sequence.next_hole(request, [part.texts[0] for part in self._parts]))
+        return Shown(sequence.next_hole(request, [part[0].texts[0] for part in self._parts]))
 
     def _settle(self) -> bool:
         """Turn the finished calls into candidates; return whether holes are left."""
@@ -254,11 +254,11 @@ class RemoteTask(Task):
             return False
         if not candidates:
             return False
-        self._parts.append(candidates[0])
+        self._parts.append(candidates)
         self._part = None
         if len(self._parts) < len(self._request.holes):
             return True
-        self._answers = (sequence.whole(self._parts),)
+        self._answers = sequence.wholes(self._parts)
         return False
 
     def _evidence_in(self, replies: Sequence[Reply]) -> tuple[Evidence, ...]:

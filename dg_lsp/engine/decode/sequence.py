@@ -39,8 +39,17 @@ def next_hole(request: InfillRequest, filled: Sequence[str]) -> InfillRequest:
     )
 
 
-def whole(parts: Sequence[Candidate]) -> Candidate:
-    """Return one candidate for all holes from the candidates of single holes. Its confidence is their product."""
+def wholes(parts: Sequence[Sequence[Candidate]]) -> tuple[Candidate, ...]:
+    """Return candidates for all holes from those of the single holes, which are best first.
+
+    The first has the best text of each hole, the second the second best, and so on. A hole with fewer texts repeats its best
+    one, after which the others were written. Each has the confidence in its texts alone, and their product.
+    """
+    n_texts = max(len(part) for part in parts)
+    return tuple(_whole([part[place if place < len(part) else 0] for part in parts]) for place in range(n_texts))
+
+
+def _whole(parts: Sequence[Candidate]) -> Candidate:
     return Candidate(
         tuple(part.texts[0] for part in parts),
         confidence.joint(part.confidence for part in parts),
@@ -48,4 +57,5 @@ def whole(parts: Sequence[Candidate]) -> Candidate:
         parts[0].row,
         sum(part.steps for part in parts),
         lengths=tuple(part.lengths[0] for part in parts) if all(part.lengths for part in parts) else (),
+        alone=tuple(part.confidence for part in parts),
     )

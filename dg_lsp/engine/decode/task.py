@@ -31,7 +31,7 @@ class InfillTask(Task):
         self._request, self.resources, self._switches = request, resources, switches
         self._answers: tuple[Candidate, ...] = ()
         self._filling: Filling | None = None
-        self._parts: list[Candidate] = []  # the answers of the filled holes, when holes are filled in sequence
+        self._parts: list[tuple[Candidate, ...]] = []  # the answers of each filled hole, when holes are filled in sequence
         self._due: Due | None = None
         self._usage = Usage()
         self.milliseconds = self._usage.milliseconds
@@ -60,7 +60,7 @@ class InfillTask(Task):
     def _padded(self, texts: tuple[str, ...]) -> tuple[str, ...]:
         """Return a text for each hole: the filled ones, then `texts`, then empty texts."""
         n_holes = len(self._request.holes)
-        return (*(part.texts[0] for part in self._parts), *texts, *[""] * n_holes)[:n_holes]
+        return (*(part[0].texts[0] for part in self._parts), *texts, *[""] * n_holes)[:n_holes]
 
     def asking(self) -> Steps | None:
         """Return the steps of the canvas if the next `step` is one of them; otherwise None."""
@@ -99,13 +99,13 @@ class InfillTask(Task):
                 self.resources.ahead.expect_accepted(request, self._answers[0].texts[0])
             return
         while len(self._parts) < len(request.holes):
-            filled = [part.texts[0] for part in self._parts]
+            filled = [part[0].texts[0] for part in self._parts]
             answers = yield from self._fill(sequence.next_hole(request, filled))
             if not answers:
                 return
-            self._parts.append(answers[0])
+            self._parts.append(answers)
             self._filling = None
-        self._answers = (sequence.whole(self._parts),)
+        self._answers = sequence.wholes(self._parts)
 
     def _fill(self, request: InfillRequest) -> Generator[None, None, tuple[Candidate, ...]]:
         """Fill one canvas, and return its answers."""
