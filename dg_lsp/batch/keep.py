@@ -23,8 +23,8 @@ from dg_lsp.core.confidence import Threshold
 from dg_lsp.core.values import Edit, Hole
 from dg_lsp.infill.fill import Fill, edits
 
-# Of answers within a line that have at least 0.5, four of five are right (docs/measurements.md). Bodies are too seldom that sure
-# to be measured, and the user has not named their places.
+# Of answers within a line that have at least 0.5, four of five are right (docs/measurements.md). Bodies are too seldom that
+# sure to be measured, and the user has not named their places.
 DEFAULT_MIN_CONFIDENCE: Mapping[str, float] = {"body": 0.8, "marker": 0.5, "error": 0.8, "cursor": 0.5, "selection": 0.5}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from dg_lsp.batch import plan as planning
@@ -166,7 +166,7 @@ class Rounds:
         fills = tuple(map(fills_of, answer.suggestions))
         reason = "" if fills else reason or answer.reason
         return {
-            hole: HoleResult(tuple(row[idx] for row in fills), reason, ms, is_answered, is_lost)
+            hole: HoleResult(_distinct(row[idx] for row in fills), reason, ms, is_answered, is_lost)
             for idx, hole in enumerate(group)
         }
 
@@ -181,6 +181,14 @@ class Rounds:
                 return str(error)
 
         return request_of
+
+
+def _distinct(fills: Iterable[Fill]) -> tuple[Fill, ...]:
+    """Return the fills of a hole whose texts differ; answers for several holes may repeat the text of one."""
+    by_text: dict[str, Fill] = {}
+    for fill in fills:
+        by_text.setdefault(fill.text, fill)
+    return tuple(by_text.values())
 
 
 def _unique(request_of: RequestOf, *groups: tuple[Hole, ...]) -> tuple[InfillRequest, ...]:

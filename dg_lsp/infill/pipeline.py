@@ -153,7 +153,8 @@ def to_answer(
 
     A candidate with a name that the file does not bind comes after the others, in languages where this is no certain error.
     With `sources`, the names that it does not bind are imported if that is possible. With `allow_shrink`, candidates that
-    replace working code by less code come last.
+    replace working code by less code come last. If holes were filled one after the other, the first candidate has the best
+    text of each, and the others are no answer without it: each hole alone may still have its best text.
     """
     to_edits = functools.partial(
         polish.to_edits, holes=request.holes, document=document, syntax=syntax, is_file=is_file, sources=sources
@@ -176,4 +177,6 @@ def to_answer(
             suggestion = Suggestion(polished.edits, candidate, polished.fired, polished.shrinks, polished.imports)
             rank.setdefault(polished.edits, suggestion)
     usable = (*suggestions.values(), *doubtful.values(), *shrunk.values())[: request.budget.candidates]
+    if usable and usable[0].candidate.alone and usable[0].candidate is not candidates[0]:
+        usable = ()
     return InfillAnswer(usable, tuple(dropped), tuple(fired))

@@ -114,6 +114,31 @@ def test_each_hole_of_a_request_has_its_own_probability(tmp_path: Path) -> None:
     assert [result.fills[0].probability for result in results.values()] == [0.9, 0.2]
 
 
+def test_the_best_text_of_a_hole_is_kept_if_that_of_another_is_dropped(tmp_path: Path) -> None:
+    class InSequence:
+        async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
+            own = (Calibrated(0.5),) * len(request.holes)
+            if len(request.holes) == 1:
+                return (Candidate(("return 1",), own[0]),)
+            # The answers for both holes are dropped with the first one's blank text.
+            texts = (("return 1", ""), ("return 8", "return 9"))
+            return tuple(Candidate(each, Calibrated(0.25), alone=own) for each in texts)
+
+    assert answers(filled(InSequence(), planned(tmp_path / "a.py", STUB * 2))) == [["return 1", "return 1"]]
+
+
+def test_holes_that_are_filled_together_have_alternatives(tmp_path: Path) -> None:
+    class InSequence:
+        async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
+            own = (Calibrated(0.5), Calibrated(0.5))
+            texts = (("return 1", "return 2"), ("return 3", "return 2"))
+            return tuple(Candidate(each, Calibrated(0.25), alone=own) for each in texts)
+
+    [(_, results)] = filled(InSequence(), planned(tmp_path / "a.py", STUB * 2))
+    texts = [[fill.text for fill in result.fills] for result in results.values()]
+    assert texts == [["return 1", "return 3"], ["return 2"]]
+
+
 def test_a_failed_request_does_not_affect_others(tmp_path: Path) -> None:
     class Moody:
         """Fails for one file."""
