@@ -40,15 +40,15 @@ _STOPPED = re.compile(r"^!+ [^!\n]*stopping after \d+ failures? !+$", re.MULTILI
 class CheckLimits:
     """The limits of one check: seconds, and MiB of memory for all its processes together (0: no limit).
 
-    Without `seconds`, a check may take `MOST_S`. Once one has ended by itself, the next ones may take `TIMES` as long as that,
-    and at least `LEAST_S`: a fill may loop for ever, and each candidate that does would cost ten minutes.
+    Without `seconds`, a check may take `MOST_S`. Once one has passed, or tests of one have, the next ones may take `TIMES` as
+    long as that, and at least `LEAST_S`: a fill may loop for ever, and each candidate that does would cost ten minutes.
     """
 
     seconds: float | None = None
     memory_mb: int = 0
 
     def after(self, longest_s: float) -> CheckLimits:
-        """Return the limits of the next check, if the longest one that has ended by itself took this long (0: none has)."""
+        """Return the limits of the next check, if the longest one before took this long (0: there is none)."""
         if self.seconds is not None:
             return self
         return replace(self, seconds=min(MOST_S, max(LEAST_S, TIMES * longest_s)) if longest_s else MOST_S)

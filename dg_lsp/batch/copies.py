@@ -108,7 +108,9 @@ class Prober:
         try:
             limited = replace(self.check, limits=self.check.limits.after(self._longest_s))
             verdict = await check.run(limited, self.copy, source.path, tests)
-            self._longest_s = max(self._longest_s, verdict.took_s)
+            # A check that fails early, as at an import, says nothing about how long one takes that passes.
+            if not verdict.problem or (verdict.tests and verdict.tests.passed):
+                self._longest_s = max(self._longest_s, verdict.took_s)
         finally:
             self.copy.put(source.path, source.data)
         executed = self._note.read_text(errors="replace") if self._note.is_file() else ""

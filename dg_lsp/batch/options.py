@@ -74,7 +74,7 @@ CheckTimeout = Annotated[
     typer.Option(
         metavar="SECONDS",
         min=0.1,
-        help="Stop a check that takes longer. Default: ten times as long as an earlier one took, and 60 to 600 seconds.",
+        help="Stop a check that takes longer. Default: ten times as long as those before it, at least 60 and at most 600.",
     ),
 ]
 CheckMemory = Annotated[
@@ -92,7 +92,7 @@ MinConfidence = Annotated[
         min=0.0,
         max=1.0,
         help="Accept a fill that no check proves only if its probability is at least this. "
-        "Default: 0.8 for bodies and markers, 0.5 for a cursor or a selection (--at). "
+        "Default: 0.8 for bodies, 0.5 for a place or a selection (--at) and for a marker, 0.8 if that gets several lines. "
         "A probability of 0.8 means that eight of ten such fills are right.",
         show_default=False,
     ),

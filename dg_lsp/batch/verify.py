@@ -181,8 +181,8 @@ class Verifier:
                 self._outcomes[hole] = Outcome((), reason=failures[hole])
 
     async def _grow(self, holes: Sequence[Hole], failures: dict[Hole, str]) -> None:
-        """Accept fills that pass together: for all of these holes at once, or else for each half of them."""
-        n_choices = max((len(self.fills[hole]) for hole in holes), default=0)
+        """Accept fills that pass together: the first of all these holes, or else of each half of them, or any of one hole."""
+        n_choices = len(self.fills[holes[0]]) if len(holes) == 1 else min(len(holes), 1)
         for index in range(n_choices):
             chosen = {hole: self.fills[hole][min(index, len(self.fills[hole]) - 1)] for hole in holes}
             probed = await self._probed((), chosen)

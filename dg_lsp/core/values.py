@@ -157,8 +157,8 @@ class Candidate:
 
     `confidences` holds one probability for each token of each text. `lengths` holds the number of characters of each of
     those tokens, if the engine knows it. `finished` is False if a deadline cut the denoising short. `row` says what the
-    canvas started from. `alone` holds the confidence in each text, given those before it, if they were written one after
-    the other.
+    canvas started from. `alone` holds the confidence in each text, given the best ones before it, if they were written one
+    after the other.
     """
 
     texts: tuple[str, ...]

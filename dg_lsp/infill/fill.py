@@ -214,8 +214,9 @@ class _Text:
     def accepts(self, group: tuple[Hole, ...], answer: InfillAnswer) -> bool:
         """Accept the first suggestion that is probable enough and fits into the text; return whether there is one."""
         reason = answer.reason
-        in_turn = any(suggestion.candidate.alone for suggestion in answer.suggestions)  # then only the first has the best texts
-        for suggestion in answer.suggestions[:1] if in_turn else answer.suggestions:
+        # If the holes were filled one after the other, only the first suggestion has the best text of each.
+        is_sequence = any(suggestion.candidate.alone for suggestion in answer.suggestions)
+        for suggestion in answer.suggestions[:1] if is_sequence else answer.suggestions:
             fills = fills_of(suggestion)
             probability = min(fill.probability or 0.0 for fill in fills)
             if probability < self.task.min_probability:

@@ -153,8 +153,10 @@ def to_answer(
 
     A candidate with a name that the file does not bind comes after the others, in languages where this is no certain error.
     With `sources`, the names that it does not bind are imported if that is possible. With `allow_shrink`, candidates that
-    replace working code by less code come last. If holes were filled one after the other, the first candidate has the best
-    text of each, and the others are no answer without it: each hole alone may still have its best text.
+    replace working code by less code come last.
+
+    If holes were filled one after the other, the first candidate has the best text of each, so it stays the first. If it is
+    dropped, there is no answer, because the holes may still get their best texts one by one.
     """
     to_edits = functools.partial(
         polish.to_edits, holes=request.holes, document=document, syntax=syntax, is_file=is_file, sources=sources
@@ -176,7 +178,8 @@ def to_answer(
             rank = shrunk if polished.shrinks else doubtful if polished.unbound else suggestions
             suggestion = Suggestion(polished.edits, candidate, polished.fired, polished.shrinks, polished.imports)
             rank.setdefault(polished.edits, suggestion)
-    usable = (*suggestions.values(), *doubtful.values(), *shrunk.values())[: request.budget.candidates]
-    if usable and usable[0].candidate.alone and usable[0].candidate is not candidates[0]:
-        usable = ()
-    return InfillAnswer(usable, tuple(dropped), tuple(fired))
+    usable = [*suggestions.values(), *doubtful.values(), *shrunk.values()]
+    if candidates and candidates[0].alone:
+        best = [suggestion for suggestion in usable if suggestion.candidate is candidates[0]]
+        usable = best and best + [suggestion for suggestion in usable if suggestion not in best]
+    return InfillAnswer(tuple(usable[: request.budget.candidates]), tuple(dropped), tuple(fired))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.batch import job, keep, settle, write
+from dg_lsp.batch import job, keep, options, settle, write
 from dg_lsp.batch.keep import AcceptanceRule, FileResult
 from dg_lsp.batch.plan import FilePlan
 from dg_lsp.batch.rounds import HoleResult
@@ -134,6 +134,22 @@ def test_a_fill_below_its_kinds_default_stays_open_with_its_candidates(tmp_path:
     assert (texts(result), result.reasons) == (["return 1"], {})
     assert result.unsure == {second: "its probability is 79 %, below --min-confidence 0.8"}
     assert [fill.edit.text for fill in result.candidates[second]] == ["return 2"]
+
+
+@pytest.mark.parametrize(("text", "is_written"), [("y = 2", True), ("if x:\n    y = 2", False)])
+def test_one_line_at_a_marker_needs_less_than_several(tmp_path: Path, text: str, *, is_written: bool) -> None:
+    plan = planned(tmp_path / "a.py", "x = 1\n# FILL\nz = 3\n")
+    (hole,) = plan.holes
+    result = asyncio.run(keep.keep(plan, {hole: HoleResult((Fill(Edit(hole.span, text), Calibrated(0.6), 1),))}))
+    assert texts(result) == ([text] if is_written else [])
+
+
+def test_the_help_states_the_defaults() -> None:
+    (option,) = (each for each in options.MinConfidence.__metadata__ if hasattr(each, "help"))  # type: ignore[attr-defined]
+    least = keep.DEFAULT_MIN_CONFIDENCE
+    assert f"{least['body']} for bodies, {least['cursor']} for a place or a selection" in option.help
+    assert least["cursor"] == least["selection"] == least["marker"]
+    assert f"for a marker, {keep.LINES_AT_MARKER} if that gets several lines" in option.help
 
 
 def test_the_first_candidate_that_is_sure_is_taken(tmp_path: Path) -> None:

@@ -98,12 +98,23 @@ def test_a_fill_that_loops_is_stopped_by_what_earlier_checks_took(tmp_path: Path
     monkeypatch.setattr(check, "LEAST_S", 3.0)
     monkeypatch.setattr(check, "TIMES", 0.0)
     plan = planned(tmp_path / "a.py", ONE)
-    [result] = checked(tmp_path, f"{PYTHON} -c 'import a; a.f()'", (plan, [["while True: pass"]]))
+    (tmp_path / "test_a.py").write_text("import a\ndef test_f():\n    a.f()\ndef test_old():\n    pass\n")
+    [result] = checked(tmp_path, PYTEST, (plan, [["while True: pass"]]))
     assert outcome(result) == [("", "the check took longer than 3 s")]
 
 
+def test_a_check_that_failed_early_does_not_limit_one_that_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "LEAST_S", 0.2)
+    monkeypatch.setattr(check, "TIMES", 0.0)
+    plan = planned(tmp_path / "a.py", ONE)
+    command = f"{PYTHON} -c 'import a, time; assert a.f() == 2; time.sleep(1)'"
+    [result] = checked(tmp_path, command, (plan, [["return 2"]]))
+    assert outcome(result) == [("return 2", "the check")]
+
+
 @pytest.mark.parametrize(
-    ("seconds", "longest_s", "allowed_s"), [(5.0, 900.0, 5.0), (None, 0.0, 600.0), (None, 2.0, 60.0), (None, 12.0, 120.0)]
+    ("seconds", "longest_s", "allowed_s"),
+    [(5.0, 900.0, 5.0), (None, 0.0, 600.0), (None, 2.0, 60.0), (None, 12.0, 120.0), (None, 99.0, 600.0)],
 )
 def test_a_check_may_take_ten_times_as_long_as_before(seconds: float | None, longest_s: float, allowed_s: float) -> None:
     assert CheckLimits(seconds, 7).after(longest_s) == CheckLimits(allowed_s, 7)

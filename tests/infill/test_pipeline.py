@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dg_lsp.core import holes, syntax
+from dg_lsp.core.confidence import Ranked
 from dg_lsp.core.values import Budget, Candidate, Document, Hole, InfillRequest, Snippet, Span, apply
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import FileContext, InfillAnswer
@@ -67,6 +68,25 @@ def test_a_name_that_another_file_may_bind_ranks_last() -> None:
         engine = ScriptedEngine("y", "x", "x + 1")
         answer = asyncio.run(pipeline.infill(engine, document, holes, THREE, syntax=syntax.of(document), is_file=is_file))
         assert [suggestion.edits[0].text for suggestion in answer.suggestions] == order
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "order"),
+    [
+        (("y", "1"), ("x", "2"), [("y", "1"), ("x", "2")]),  # a name that another file may bind
+        (("x", ""), ("x", "2"), []),
+    ],
+)
+def test_the_best_texts_of_holes_that_were_filled_in_turn_come_first_or_there_is_no_answer(
+    first: tuple[str, str], second: tuple[str, str], order: list[tuple[str, str]]
+) -> None:
+    class InTurn:
+        async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
+            return tuple(Candidate(texts, alone=(Ranked(), Ranked())) for texts in (first, second))
+
+    document, holes = drawn("function f(x) {\n  return ⟦⟧ + ⟦⟧;\n}\n", language="javascript")
+    answer = asyncio.run(pipeline.infill(InTurn(), document, holes, THREE, syntax=syntax.of(document), is_file=True))
+    assert [suggestion.candidate.texts for suggestion in answer.suggestions] == order
 
 
 def test_no_suggestion_has_a_reason() -> None:

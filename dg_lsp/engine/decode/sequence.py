@@ -43,7 +43,7 @@ def wholes(parts: Sequence[Sequence[Candidate]]) -> tuple[Candidate, ...]:
     """Return candidates for all holes from those of the single holes, which are best first.
 
     The first has the best text of each hole, the second the second best, and so on. A hole with fewer texts repeats its best
-    one, after which the others were written. Each has the confidence in its texts alone, and their product.
+    one. All were written after the best texts of the holes before them, so only the first one's product is a probability.
     """
     n_texts = max(len(part) for part in parts)
     return tuple(_whole([part[place if place < len(part) else 0] for part in parts]) for place in range(n_texts))

@@ -85,8 +85,11 @@ class InfillTask(Task):
 
     def close(self) -> None:
         """Release what the task shares with others, and its own memory. No step may follow."""
-        # Without these references back, the memory is free at once, and not when Python next looks for cycles.
-        self._work = iter(())
+        self._work = iter(())  # it refers to this task
+        self._release()
+
+    def _release(self) -> None:
+        """Free what the filling holds at once, and not when Python next looks for references in a circle."""
         if self._filling is not None:
             self._filling.leave()
             self._filling.live = None
@@ -104,6 +107,7 @@ class InfillTask(Task):
             if not answers:
                 return
             self._parts.append(answers)
+            self._release()
             self._filling = None
         self._answers = sequence.wholes(self._parts)
 

@@ -156,7 +156,7 @@ class Worker:
 
     def _finish(self, job: Job, reason: Reason) -> None:
         candidates: tuple[Candidate, ...] = ()
-        self._has_finished = True
+        self._has_finished |= reason in ("finished", "deadline")  # what cancelled jobs leave is small, and someone types
         try:
             if reason in ("finished", "deadline") and job.task is not None:
                 candidates = job.task.candidates()
@@ -168,6 +168,7 @@ class Worker:
         return self._queue.finish(job, reason, candidates[: budget.candidates + budget.spares])
 
     def _fail_with(self, job: Job, error: Exception) -> None:
+        self._has_finished = True
         log.error("a request failed", exc_info=error)
         if isinstance(error, UserError):
             self._queue.fail(job, "engine_failed", str(error))
