@@ -63,6 +63,8 @@ dg-lsp engine models --remove NAME
 dg-lsp engine pull NAME --from FILE
 dg-lsp --show-completion
 dg-lsp infill --all fixtures/demo/board/board.ts --symbol Board.find --model smollm2-135m
+dg-lsp infill --all fixtures/demo --model MODEL
+dg-lsp infill fixtures/demo --model qwen2.5-coder-0.5b
 python fixtures/pictures/vscode.py smollm2-135m
 P=~/.local/share/nvim/site/pack/dg-lsp/start && mkdir -p $P && ln -s "$PWD/editors/nvim" $P/dg-lsp.nvim
 pip download --require-hashes --only-binary :all: -r FILE
@@ -74,6 +76,7 @@ dg-lsp bench fixtures/eval/heldout.jsonl.gz
 dg-lsp bench fixtures/eval/heldout.jsonl.gz --model MODEL --limit N --threads T
 dg-lsp calibrate --model MODEL
 dg-lsp eval --csv FILE
+dg-lsp eval FILE --limit 150 --threads 1 --csv OUT
 dg-lsp eval fixtures/eval/heldout.jsonl.gz --baseline copy --baseline ar --threads 1 --dtype float32 --markdown
 dg-lsp eval fixtures/eval/heldout.jsonl.gz --model qwen2.5-coder-0.5b --threads 1 --limit 150
 python tests/benchmarks/batch_bodies.py SOURCE --bodies 20 --rounds 1,4,16,4+2 --check 'python -m pytest -q'
