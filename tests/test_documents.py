@@ -64,6 +64,7 @@ dg-lsp engine pull NAME --from FILE
 dg-lsp --show-completion
 dg-lsp infill --all fixtures/demo/board/board.ts --symbol Board.find --model smollm2-135m
 dg-lsp infill --all fixtures/demo --model MODEL
+python tests/benchmarks/batch_bodies.py SOURCE --model qwen2.5-coder-0.5b --bodies 20 --rounds 4 --check 'python -m pytest -q'
 dg-lsp infill fixtures/demo --model qwen2.5-coder-0.5b
 python fixtures/pictures/vscode.py smollm2-135m
 P=~/.local/share/nvim/site/pack/dg-lsp/start && mkdir -p $P && ln -s "$PWD/editors/nvim" $P/dg-lsp.nvim
