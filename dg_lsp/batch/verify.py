@@ -182,9 +182,10 @@ class Verifier:
 
     async def _grow(self, holes: Sequence[Hole], failures: dict[Hole, str]) -> None:
         """Accept fills that pass together: the first of all these holes, or else of each half of them, or any of one hole."""
-        n_choices = len(self.fills[holes[0]]) if len(holes) == 1 else min(len(holes), 1)
-        for index in range(n_choices):
-            chosen = {hole: self.fills[hole][min(index, len(self.fills[hole]) - 1)] for hole in holes}
+        if not holes:
+            return
+        for index in range(len(self.fills[holes[0]]) if len(holes) == 1 else 1):
+            chosen = {hole: self.fills[hole][index] for hole in holes}
             probed = await self._probed((), chosen)
             if not probed.verdict.problem:
                 self._accepted.update(chosen)
