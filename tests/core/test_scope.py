@@ -51,6 +51,10 @@ def unbound(text: str, *, language: str = "python", old: str = "pass", uri: str 
         ("def f():\n    ⟦return nowhere_else⟧\n\nglobals().update(a)\n", ["nowhere_else"]),
         ("for name in names:\n    locals()[name] = 1\n⟦x = 'a b'.split(c)⟧\n", ["c"]),
         ("class A:\n    a = 1\n    def g(self): ...\n    b = a\n    ⟦c = a + b + g() + d⟧\n    def d(self): ...\n", ["d"]),
+        ("class A:\n    def f(⟦self) -> A:⟧\n        return self\n", ["A"]),
+        ("@dec\nclass A:\n    def f(self, ⟦x: A⟧):\n        return A()\n", ["A"]),
+        ("class A:\n    ⟦x: A = None⟧\n", ["A"]),
+        ("class A:\n    class B:\n        ⟦x: A | B⟧\n", ["A", "B"]),
         ("class A:\n    class B:\n        x = 1\n    @dec\n    def g(self): ...\n    ⟦y = x⟧\n", ["x"]),
     ],
 )
@@ -85,6 +89,11 @@ def test_a_name_that_nothing_binds_is_unbound(text: str, expected: list[str]) ->
         "def f():\n    ⟦return len(__name__), __file__, NotImplemented⟧\n",
         "class A:\n    def f(self):\n        ⟦return __class__, super()⟧\n",
         "class A:\n    x = 1\n    ⟦y = x⟧\n",
+        'class A:\n    def f(⟦self) -> "A":⟧\n        return A()\n',
+        "from __future__ import annotations\nclass A:\n    def f(⟦self) -> A:⟧\n        return self\n",
+        "A = None\nclass A:\n    ⟦x: A⟧\n",
+        "class A:\n    f = ⟦lambda self: A()⟧\n",
+        "class A:\n    def f(self):\n        ⟦return A()⟧\n",
         "class A:\n    ⟦def f(self):\n        return later()⟧\n\ndef later(): ...\n",
         "def f():\n    ⟦try:\n        return unicode\n    except NameError:\n        return str⟧\n",
         "def f(x):\n    ⟦match x:\n        case {'a': a, **rest}:\n            return a, rest⟧\n",
@@ -119,6 +128,12 @@ def test_only_module_files_are_checked_for_unbound_names() -> None:
     assert unbound(text, uri="file:///x/SConstruct") == []
     assert unbound(text, uri="vscode-notebook-cell:/x/a.ipynb#W0") == []
     assert unbound(f"#!/usr/bin/env python3\n{text}", uri="file:///x/run") == ["Environment"]
+
+
+@pytest.mark.parametrize("text", ["class A:\n    def f(⟦self) -> A: ...⟧\n", "class A:\n    ⟦x: B | C⟧\nclass B: ...\n"])
+def test_a_stub_may_use_names_before_they_are_bound(text: str) -> None:
+    assert unbound(text, uri="file:///x/a.pyi") == ([] if "C" not in text else ["C"])
+    assert unbound(text) != []
 
 
 def test_broken_code_elsewhere_neither_hides_nor_invents_unbound_names() -> None:

@@ -14,7 +14,7 @@ import re
 import symtable
 import warnings
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from pyflakes import checker, messages
@@ -37,7 +37,8 @@ class _Region:
     """The code that pyflakes checks: the whole lines around an answer, and a line above that makes them parse.
 
     `head` is the code before the answer, `tail` the code after it. In a class, other functions and classes are reduced
-    to their names. `span` is the position of the lines in the file.
+    to their names. `span` is the position of the lines in the file. `own_class` is the outermost class around them, whose
+    name is not bound before its end.
     """
 
     span: Span
@@ -45,6 +46,7 @@ class _Region:
     tail: str
     opener: str = ""
     is_function: bool = False
+    own_class: Node | None = None
 
 
 def unbound_names(filled: Syntax, answers: Sequence[tuple[Span, str]], uri: str) -> frozenset[str]:
@@ -67,8 +69,10 @@ def _unbound_names(filled: Syntax, answer: Span, old: str, uri: str) -> frozense
 def _unbound_in(region: _Region, filled: Syntax, answer: Span, old: str, uri: str) -> frozenset[str] | None:
     """Return the names that the answer leaves unbound; None if the region with the answer does not parse."""
     before, after = filled.text[: region.span.start], filled.text[region.span.end :]
-    bound_before = module_names.find(_unix(before))
+    bound_before = module_names.find(_unix(_before_class(filled, region.own_class) if region.own_class else before))
     bound_after = module_names.find(_unix(after), in_block=region.opener == _BLOCK)
+    if region.own_class and bound_after is not None:
+        bound_after |= {_name_of(region.own_class)}
     text = filled.text[answer.start : answer.end]
     source = f"{region.head}{text}{region.tail}"
     if bound_before is None or bound_after is None or module_names.binds_anything(source) or len(source) > MAX_CHARS:
@@ -89,7 +93,7 @@ def _unbound_in(region: _Region, filled: Syntax, answer: Span, old: str, uri: st
         new = names.difference(scope.unbound(plain) or ())
         whole = filled.text[: answer.start] + plain + filled.text[answer.end :]
     # A statement that runs at once can't use what the module binds after it.
-    late = frozenset[str]() if region.is_function else new & bound_after
+    late = frozenset[str]() if region.is_function or _is_stub(uri) else new & bound_after
     return late | (new - late - _bound_or_unbound_elsewhere(filled, region, new, whole))
 
 
@@ -99,6 +103,11 @@ def _is_module(text: str, uri: str) -> bool:
     In a build file, which editors take for Python too, the build tool binds more names.
     """
     return uri.endswith((".py", ".pyw", ".pyi")) or re.match(r"#!.*python", text) is not None
+
+
+def _is_stub(uri: str) -> bool:
+    """Return whether the file only declares types, so that it may use a name before the name is bound."""
+    return uri.endswith(".pyi")
 
 
 def _regions(filled: Syntax, answer: Span) -> Iterator[_Region]:
@@ -119,14 +128,16 @@ def _region(filled: Syntax, answer: Span) -> _Region:
     node: Node | None = filled.node_at(answer)
     function: Node | None = None
     block: Node | None = None
+    outermost: Node | None = None
     parents = list[Node]()
     while node is not None:
         body = node.child_by_field_name("body")
         is_inside = body is not None and filled.span(body).start <= answer.start
         if node.type == "function_definition" and is_inside:
             function, block, parents = node, None, []
-        elif node.type == "class_definition" and is_inside and function is None and block is None:
-            block = body
+        elif node.type == "class_definition" and is_inside:
+            outermost = node
+            block = body if function is None and block is None else block
         if node is not function and node.type != "decorated_definition":
             parents.append(node)
         node = node.parent
@@ -138,7 +149,7 @@ def _region(filled: Syntax, answer: Span) -> _Region:
         head, tail = filled.text[span.start : answer.start], filled.text[answer.end : span.end]
         return _Region(span, head, tail, opener, is_function=True)
     if block is not None and not is_broken:
-        return _in_class(filled, block, answer)
+        return replace(_in_class(filled, block, answer), own_class=outermost)
     children = [filled.span(child) for child in filled.tree.root_node.children]
     touched = [answer, *(span for span in children if span.start <= answer.end and answer.start <= span.end)]
     span = _whole_lines(filled, Span(min(span.start for span in touched), max(span.end for span in touched)))
@@ -154,13 +165,25 @@ def _in_class(filled: Syntax, block: Node, answer: Span) -> _Region:
         if child.type not in ("function_definition", "class_definition", "decorated_definition"):
             continue
         place = filled.span(child)
-        name = (child.child_by_field_name("definition") or child).child_by_field_name("name")
-        short = f"{name.text.decode()} = None" if name is not None and name.text else "pass"
+        name = _name_of(child.child_by_field_name("definition") or child)
+        short = f"{name} = None" if name else "pass"
         if place.end < answer.start:
             head, head_end = f"{head}{filled.text[head_end : place.start]}{short}", place.end
         elif answer.end < place.start:
             tail, tail_end = f"{tail}{filled.text[tail_end : place.start]}{short}", place.end
     return _Region(span, head + filled.text[head_end : answer.start], tail + filled.text[tail_end : span.end], _CLASS)
+
+
+def _name_of(definition: Node) -> str:
+    name = definition.child_by_field_name("name")
+    return name.text.decode() if name is not None and name.text else ""
+
+
+def _before_class(filled: Syntax, definition: Node) -> str:
+    """Return the text before a class and its decorators."""
+    parent = definition.parent
+    statement = parent if parent is not None and parent.type == "decorated_definition" else definition
+    return filled.text[: filled.span(statement).start]
 
 
 def _whole_lines(filled: Syntax, span: Span) -> Span:
@@ -193,7 +216,7 @@ class _Scope:
         words = set(_WORD.findall(source))
         # Pyflakes needs to see the statement that binds `__all__`.
         available, later = ((names & words) - {"__all__"} for names in (self.bound_before, self.bound_after))
-        if self.region.is_function:
+        if self.region.is_function or _is_stub(self.uri):
             available |= later
         else:
             # Later names exist for functions that are called later, but not for code that runs at once.
