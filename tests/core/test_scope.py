@@ -55,6 +55,7 @@ def unbound(text: str, *, language: str = "python", old: str = "pass", uri: str 
         ("@dec\nclass A:\n    def f(self, ⟦x: A⟧):\n        return A()\n", ["A"]),
         ("class A:\n    ⟦x: A = None⟧\n", ["A"]),
         ("class A:\n    class B:\n        ⟦x: A | B⟧\n", ["A", "B"]),
+        ("A = Union[\n    ⟦A,⟧\n    str,\n]\nB = list[A]\n", ["A"]),
         ("class A:\n    class B:\n        x = 1\n    @dec\n    def g(self): ...\n    ⟦y = x⟧\n", ["x"]),
     ],
 )
@@ -92,6 +93,8 @@ def test_a_name_that_nothing_binds_is_unbound(text: str, expected: list[str]) ->
         'class A:\n    def f(⟦self) -> "A":⟧\n        return A()\n',
         "from __future__ import annotations\nclass A:\n    def f(⟦self) -> A:⟧\n        return self\n",
         "A = None\nclass A:\n    ⟦x: A⟧\n",
+        "A = None\nA = Union[⟦A⟧, str]\n",
+        "visit = lambda node: map(⟦visit⟧, node)\n",
         "class A:\n    f = ⟦lambda self: A()⟧\n",
         "class A:\n    def f(self):\n        ⟦return A()⟧\n",
         "class A:\n    ⟦def f(self):\n        return later()⟧\n\ndef later(): ...\n",

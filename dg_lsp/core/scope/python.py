@@ -92,9 +92,14 @@ def _unbound_in(region: _Region, filled: Syntax, answer: Span, old: str, uri: st
     else:
         new = names.difference(scope.unbound(plain) or ())
         whole = filled.text[: answer.start] + plain + filled.text[answer.end :]
-    # A statement that runs at once can't use what the module binds after it.
-    late = frozenset[str]() if region.is_function or _is_stub(uri) else new & bound_after
+    late = frozenset[str]() if region.is_function or _is_stub(uri) else new & _bound_later(region, before, bound_after)
     return late | (new - late - _bound_or_unbound_elsewhere(filled, region, new, whole))
+
+
+def _bound_later(region: _Region, before: str, bound_after: frozenset[str]) -> frozenset[str]:
+    """Return the names that a statement which runs at once can't use yet: what it binds itself, and what is bound after it."""
+    own = module_names.find(_unix(f"{region.head}{region.tail}"), in_block=bool(region.opener)) or frozenset()
+    return bound_after | (own - _words(before))
 
 
 def _is_module(text: str, uri: str) -> bool:
