@@ -20,6 +20,13 @@ from dg_lsp.wire.laptop import LaptopModel
 from dg_lsp.wire.settings import EMBEDDED
 
 MAX_BYTES = 1 << 20
+WIDTHS = {"int8": 1, "bfloat16": 2, "float32": 4}
+KEPT: dict[machine.LaptopPrecision | None, str] = {
+    "int8": "in 8 bits",
+    "bfloat16": "in 16 bits, because this processor has no instructions for 8-bit products",
+    "float32": "in 32 bits, because this processor has no instructions for 8-bit or 16-bit products",
+    None: "in 8 bits, and more on a processor without instructions for 8-bit products",
+}
 LISTED: tuple[tuple[fit.Precision, str], ...] = (("bfloat16", "16 bits"), ("fp8", "8"), ("int4", "4"))
 
 
@@ -57,12 +64,18 @@ def check_fit(model: str, device: str, dtype: str = "") -> tuple[str, str, dict[
 
 
 def _laptop(model: LaptopModel) -> tuple[str, str, dict[str, object]]:
-    sentence = f"{model.name} needs {size(model.memory_bytes)} of memory, in 8 bits"
-    facts: dict[str, object] = {"device": "cpu", "bytes": {"int8": {"total": model.memory_bytes}}, "dtype": "int8"}
+    precision = machine.laptop_precision()
+    needed = model.memory_bytes + (WIDTHS[precision or "int8"] - 1) * model.n_weights
+    sentence = f"{model.name} needs {size(needed)} of memory, {KEPT[precision]}"
+    facts: dict[str, object] = {
+        "device": "cpu",
+        "bytes": {precision or "int8": {"total": needed}},
+        "dtype": precision or "int8",
+    }
     if not model.is_pulled:
         return f"{sentence}, and is not pulled", f"Get it with: dg-lsp engine pull {model.name}", facts
     free = machine.of_device("cpu").free
-    if free is not None and free < model.memory_bytes:
+    if free is not None and free < needed:
         advice = "Close other programs, or choose a smaller model."
         return f"{sentence}; {size(free)} free", advice, {**facts, "free_bytes": free}
     return sentence, "", facts

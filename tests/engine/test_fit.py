@@ -12,11 +12,13 @@ import pytest
 import torch
 
 from dg_lsp.batch import doctor_fit
+from dg_lsp.core.wording import size
 from dg_lsp.engine.decode.canvas.stack import PrefixRows, Stack
 from dg_lsp.engine.model import fit, loading, room
 from dg_lsp.engine.model.fit import Machine, NoRoomError, machine, memory, published
 from dg_lsp.engine.model.fit.choice import VLLM_NVFP4
 from dg_lsp.engine.model.weights import quantised, skeleton
+from dg_lsp.wire import laptop
 from dg_lsp.wire.extras import install_command
 from tests.engine import real_geometry
 from tests.pages import gpus as page
@@ -138,6 +140,29 @@ def test_the_doctor_says_what_fits_from_the_configuration_alone(tmp_path: Path, 
     said, advice, facts = doctor_fit.check_fit("embedded", "cpu")
     assert not advice
     assert facts["dtype"] == "float32"
+
+
+@pytest.mark.parametrize(
+    ("flags", "width", "words"),
+    [
+        ("flags\t\t: fpu avx2 avx_vnni", 1, "of memory, in 8 bits"),
+        ("flags\t\t: fpu avx512f avx512_bf16", 2, "in 16 bits, because this processor has no instructions"),
+        ("flags\t\t: fpu avx2", 4, "in 32 bits, because this processor has no instructions"),
+        ("", 1, "in 8 bits, and more on a processor without"),
+    ],
+)
+def test_the_doctor_states_the_precision_of_a_laptop_model(
+    flags: str, width: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "CPUINFO", tmp_path / "cpuinfo")
+    if flags:
+        machine.CPUINFO.write_text(f"processor\t: 0\n{flags}\n")
+    model = laptop.MODELS[0]
+    said, _, facts = doctor_fit.check_fit(model.name, "cpu")
+    needed = model.memory_bytes + (width - 1) * model.n_weights
+    assert f"needs {size(needed)}" in said
+    assert words in said
+    assert list(facts["bytes"].values()) == [{"total": needed}]  # type: ignore[attr-defined]
 
 
 def test_the_doctor_gets_a_cards_memory_from_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,12 +10,15 @@ import sys
 from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
+from typing import Literal
 
 from dg_lsp.engine.model.fit import memory
 from dg_lsp.engine.model.fit.choice import Machine
 from dg_lsp.engine.model.fit.needs import Precision
 
 CPUINFO = Path("/proc/cpuinfo")
+INT8_FEATURES = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
+LaptopPrecision = Literal["int8", "bfloat16", "float32"]
 ASK_S = 10.0
 QUERY = ("--query-gpu=name,memory.total,memory.free", "--format=csv,noheader,nounits")
 
@@ -53,10 +56,26 @@ def n_cores() -> int:
 
 def multiplies_bf16() -> bool:
     """Return whether the processor has bfloat16 instructions; False if the system does not report it."""
+    return "avx512_bf16" in _features()
+
+
+def laptop_precision() -> LaptopPrecision | None:
+    """Return the precision in which this processor runs a laptop model; None if the system does not report it."""
+    features = _features()
+    if not features:
+        return None
+    if features & INT8_FEATURES:
+        return "int8"
+    return "bfloat16" if "avx512_bf16" in features else "float32"
+
+
+def _features() -> frozenset[str]:
+    """Return the names of the processor's instruction sets; none if the system does not report them."""
     try:
-        return "avx512_bf16" in CPUINFO.read_text(encoding="utf-8", errors="replace")
+        text = CPUINFO.read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return False
+        return frozenset()
+    return next((frozenset(line.split()) for line in text.splitlines() if line.startswith("flags")), frozenset())
 
 
 def nvidia() -> tuple[Card, ...]:
