@@ -79,7 +79,8 @@ class Hole:
     `lead` and `trail` are fixed text that the edit writes around the answer. The model sees them as given: for
     `function f() {}` the span is empty, lead is "\n  " and trail is "\n".
 
-    `indent` is the white space before each line of the answer. A hole that is not a `block` ends with its line.
+    `indent` is the white space before each line of the answer. A hole that is not a `block` ends with its line. `needed` are
+    the names that the code after the hole uses and that only the answer can bind (`core.scope.needed`).
     """
 
     span: Span
@@ -89,6 +90,7 @@ class Hole:
     instruction: str = ""
     lead: str = ""
     trail: str = ""
+    needed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

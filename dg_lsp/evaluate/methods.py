@@ -63,6 +63,7 @@ ABLATION: tuple[Method, ...] = (
     Method("without the copy row", without=("copy",)),
     Method("without the file's statistics", without=("file",)),
     Method("without delete tokens", without=("delete",), profile=WITH_NOISE),
+    Method("without needed names", without=("needed",)),
     Method("without scorer", without=("scorer",)),
     Method("without causal rows", without=("causal",)),
     Method("without noise rows", without=("noise",)),

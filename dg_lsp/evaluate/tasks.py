@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dg_lsp.core import languages
+from dg_lsp.core import languages, syntax
+from dg_lsp.core.scope import needed
 from dg_lsp.core.values import Budget, Document, Hole, InfillRequest, Span
 
 NEEDED = ("task_id", "prompt", "suffix", "canonical_solution")
@@ -64,8 +65,9 @@ class Task:
         line = self.prompt.rpartition("\n")[2]
         indent = line[: len(line) - len(line.lstrip(" \t"))]
         block = self.kind in BLOCK_KINDS or "\n" in self.answer
-        place = Span(len(self.prompt), len(self.prompt))
-        return Hole(place, "body" if self.kind == "body" else "cursor", indent=indent, block=block)
+        place, language = Span(len(self.prompt), len(self.prompt)), languages.get(self.language)
+        names = needed.names(syntax.parse(self.prompt + self.suffix, language), place) if language else ()
+        return Hole(place, "body" if self.kind == "body" else "cursor", indent=indent, block=block, needed=names)
 
     def request(self, *, steps: int = 0, seed: int = 0, suffix: bool = True) -> InfillRequest:
         """Return the request for the engine; without `suffix`, the engine does not see the text after the hole."""

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from dg_lsp.core import context, polish, repository
+from dg_lsp.core import context, polish, repository, scope
 from dg_lsp.core.importing import Sources
 from dg_lsp.core.repository import Repository
+from dg_lsp.core.scope import needed
 from dg_lsp.core.values import Budget, Candidate, Document, Edit, Hole, Import, InfillRequest, Snippet
 from dg_lsp.infill.port import Engine
 from dg_lsp.wire.settings import DEFAULTS
@@ -125,7 +126,7 @@ def to_request(
     files = file_context.files
     request = context.build(
         document,
-        holes,
+        [_with_needed(hole, document, syntax) for hole in holes],
         syntax=syntax,
         related=() if files.files else file_context.related,
         path=file_context.path,
@@ -137,6 +138,13 @@ def to_request(
     if not files.files:
         return request
     return repository.with_repository(request, file_context.related, files, file_context.related_chars, file_context.own)
+
+
+def _with_needed(hole: Hole, document: Document, syntax: Syntax | None) -> Hole:
+    """Return the hole with the names that only its answer can bind."""
+    if syntax is None or not scope.is_whole_file(document):
+        return hole
+    return replace(hole, needed=needed.names(syntax, hole.span))
 
 
 def to_answer(

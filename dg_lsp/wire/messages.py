@@ -239,6 +239,7 @@ def _decode_hole(fields: Fields) -> Hole:
         instruction=fields.text("instruction", ""),
         lead=fields.text("lead", ""),
         trail=fields.text("trail", ""),
+        needed=fields.texts("needed", ()),
     )
 
 

@@ -323,3 +323,50 @@ def test_a_branch_knows_its_log_probabilities(passes: Passes, full: float) -> No
         assert (branch.end is None) == (len(branch.ids) == 6)
         if branch.end is not None:
             assert branch.end == pytest.approx(float(logps[-1, END]), abs=1e-4)
+
+
+@torch.no_grad()
+def test_a_draft_that_may_not_end_yet_goes_on_and_leaves_a_shorter_one(passes: Passes) -> None:
+    # With many stop tokens, drafts end soon.
+    stops, going_on = set(range(5, 100, 2)), [40, 42, 44]
+    limits: dict[str, Any] = {"rows": 2, "most": 9, "banned": BANNED, "stops": stops, "end": END, "going_on": going_on}
+    limits["allowed"] = starting((30, 32, 40))
+    plain = finished(written(passes, **limits))
+    drafts = finished(written(passes, is_incomplete=lambda ids: len(ids) < 4, **limits))
+    assert any(draft.stop is not None and 0 < len(draft.ids) < 4 for draft in plain)
+    longer, shorter = drafts[:2], drafts[2:]
+    for draft, once in zip(longer, plain, strict=True):
+        # The rule as it reads: one token, one pass, and no end before the fourth token.
+        ids, ends = draft.ids[:1], []
+        while len(ids) < 9:
+            row = chances_after(passes, None, ids)
+            token = int(row.argmax())
+            if token in stops and len(ids) < 4:
+                ends.append(ids)
+                token = max(going_on, key=lambda one: float(row[one]))
+            if token in stops:
+                break
+            ids = [*ids, token]
+        assert draft.ids == ids
+        assert [each.ids for each in draft.shorter] == ends
+        assert once.ids in [*ends, ids]
+    assert shorter
+    for draft in shorter:
+        kv = crop(passes.encode(torch.tensor([PREFIX]))[1], len(PREFIX) - 1)
+        logps = passes.logits(passes.encode(torch.tensor([[PREFIX[-1], *draft.ids]]), kv)[0][0]).log_softmax(-1)
+        assert draft.logps == pytest.approx([float(logps[at, token]) for at, token in enumerate(draft.ids)], abs=1e-4)
+        assert draft.end == pytest.approx(float(logps[-1, END]), abs=1e-4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("start", [[30, 31], [50, 51, 52, 53]])
+def test_a_draft_with_a_start_goes_on_greedily_after_it(passes: Passes, start: list[int]) -> None:
+    limits: dict[str, Any] = {"rows": 3, "most": 9, "branches": 2, "banned": BANNED, "stops": STOPS, "end": END, "start": start}
+    (draft,) = finished(written(passes, **limits))
+    ids = list(start)
+    while len(ids) < 9 and ids[-1] not in STOPS:
+        ids.append(int(chances_after(passes, None, ids).argmax()))
+    assert draft.ids == (ids[:-1] if ids[-1] in STOPS else ids)
+    kv = crop(passes.encode(torch.tensor([PREFIX]))[1], len(PREFIX) - 1)
+    logps = passes.logits(passes.encode(torch.tensor([[PREFIX[-1], *draft.ids]]), kv)[0][0]).log_softmax(-1)
+    assert draft.logps == pytest.approx([float(logps[at, token]) for at, token in enumerate(draft.ids)], abs=1e-4)

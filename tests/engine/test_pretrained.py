@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
+from dg_lsp.engine.decode import sequence
 from dg_lsp.engine.decode.fill import Switches
 from dg_lsp.engine.decode.filler import LocalFiller, load_local
 from dg_lsp.engine.decode.layout import for_profile
@@ -265,6 +266,47 @@ def test_end_that_the_model_writes_counts_as_what_follows(fim: LocalFiller, suff
     task, _ = filled(fim, request("    return ", suffix), " width")
     (best,) = (one for one in task.proposals() if one.text == "width")
     assert best.after_sum > math.log(0.9)
+
+
+@pytest.mark.parametrize("needed", [("total",), ("total", "count")])
+def test_block_goes_on_until_it_mentions_what_the_code_after_it_needs(fim: LocalFiller, needed: tuple[str, ...]) -> None:
+    hole = Hole(Span(0, 0), "cursor", indent="    ", block=True, needed=needed)
+    asked = request("def area(width):\n    ", "\n    return total + count\n", hole)
+    task, _ = filled(fim, asked, "\n    x = 1")
+    assert any(text == "x = 1" for text in texts(task))
+    longer = [text for text in texts(task) if all(name in text for name in needed)]
+    assert longer
+    assert all(text.startswith("x = 1\n") and f"\n    {needed[-1]}" in text for text in longer)
+    plain, _ = filled(fim, asked, "\n    x = 1", Switches(needed=False))
+    assert not any(name in text for text in texts(plain) for name in needed)
+
+
+def test_line_may_begin_with_a_name_that_the_code_after_it_needs(fim: LocalFiller) -> None:
+    hole = Hole(Span(0, 0), "cursor", needed=("total", "count"))
+    for before, start in (("    ", ""), ("", "    ")):
+        asked = request(f"def area(width):\n    y = 2\n{before}", "\n    return total + count\n", hole)
+        task, _ = filled(fim, asked, "\n    x = 1")
+        assert f"{start}x = 1" in texts(task)
+        assert any(text.startswith(f"{start}total") for text in texts(task))
+        found, _ = filled(fim, asked, "\n    count = 1")
+        assert not any(text.startswith(f"{start}total") for text in texts(found))
+
+
+def test_answer_that_leaves_needed_names_unbound_ranks_as_less_likely(fim: LocalFiller) -> None:
+    hole = Hole(Span(0, 0), "cursor", needed=("total",))
+    asked = request("def area(width):\n    ", "\n    return total\n", hole)
+    task, _ = filled(fim, asked, "\n    x = 1")
+    by_text = {item.candidate.texts[0]: item for item in task.evidence()}
+    for text, item in by_text.items():
+        assert item.features["incomplete"] == ("total" not in text)
+        assert item.order == pytest.approx(max(-40.0, item.features["joint"] - 12.0 * ("total" not in text)))
+
+
+def test_hole_need_not_bind_what_an_earlier_one_has_bound() -> None:
+    holes = tuple(Hole(Span(at, at), "cursor", needed=("total", "count")) for at in (0, 1))
+    both = InfillRequest("", "\nprint(total, count)\n", holes, ("\n",), language="python")
+    assert sequence.next_hole(both, []).holes[0].needed == ("total", "count")
+    assert sequence.next_hole(both, ["total = 0"]).holes[0].needed == ("count",)
 
 
 def test_repeated_code_is_read_ahead_with_the_same_text(left: LocalFiller) -> None:

@@ -41,6 +41,24 @@ def test_several_holes_are_one_request() -> None:
     assert [len(request.holes) for request in engine.requests] == [2]
 
 
+@pytest.mark.parametrize(
+    ("uri", "needed"), [("file:///x/a.py", ("total",)), ("vscode-notebook-cell:///x/a.ipynb#1", ()), ("file:///x/BUILD", ())]
+)
+def test_holes_know_what_the_code_after_them_needs(uri: str, needed: tuple[str, ...]) -> None:
+    text = "def f(xs):\n    \n    for x in xs:\n        total += x\n"
+    document, hole = Document(uri, "python", text), Hole(Span(15, 15), "cursor", indent="    ")
+    request = pipeline.to_request(document, (hole,), FileContext(), syntax=syntax.of(document))
+    assert request.holes[0].needed == needed
+    assert pipeline.to_request(document, (hole,), FileContext()).holes[0].needed == ()
+
+
+@pytest.mark.parametrize(("uri", "needed"), [("file:///x/a.ts", ("x",)), ("vscode-notebook-cell:///x/a.ipynb#1", ())])
+def test_so_do_holes_in_typescript(uri: str, needed: tuple[str, ...]) -> None:
+    document = Document(uri, "typescript", "function f() {\n  \n  return x;\n}\n")
+    request = pipeline.to_request(document, (Hole(Span(17, 17), "cursor"),), FileContext(), syntax=syntax.of(document))
+    assert request.holes[0].needed == needed
+
+
 def test_dropped_candidates_have_reasons() -> None:
     answer, texts = infilled(ScriptedEngine("f(", "", "1 ", "g("), "x = ⟦⟧\n")
     assert texts == ["x = 1\n"]

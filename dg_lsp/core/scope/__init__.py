@@ -11,14 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dg_lsp.core import languages
 from dg_lsp.core.scope import python, uses
 from dg_lsp.core.syntax import Syntax
-from dg_lsp.core.values import Span
+from dg_lsp.core.values import Document, Span
 
 
 def is_certain(language: str) -> bool:
     """Return whether a name reported by `unbound_names` is certainly unbound in this language."""
     return language == "python"
+
+
+def is_whole_file(document: Document) -> bool:
+    """Return whether the document is a source file, which shows the names that it binds, and not a cell or a build file."""
+    language = languages.get(document.language)
+    if language is None or language.name == "python":
+        return language is not None and python.is_module(document.text, document.uri)
+    return document.uri.endswith(language.extensions)
 
 
 def unbound_names(filled: Syntax, answers: Sequence[tuple[Span, str]], uri: str = "") -> frozenset[str]:

@@ -51,7 +51,7 @@ class _Region:
 
 def unbound_names(filled: Syntax, answers: Sequence[tuple[Span, str]], uri: str) -> frozenset[str]:
     """Return the names that the answers leave unbound; see `scope.unbound_names`."""
-    if not _is_module(filled.text, uri):
+    if not is_module(filled.text, uri):
         return frozenset()
     return frozenset(name for answer, old in answers for name in _unbound_names(filled, answer, old, uri))
 
@@ -102,7 +102,7 @@ def _bound_later(region: _Region, before: str, bound_after: frozenset[str]) -> f
     return bound_after | (own - _words(before))
 
 
-def _is_module(text: str, uri: str) -> bool:
+def is_module(text: str, uri: str) -> bool:
     """Return whether the file is a Python module.
 
     In a build file, which editors take for Python too, the build tool binds more names.

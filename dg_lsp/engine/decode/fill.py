@@ -31,6 +31,7 @@ class Switches:
     noise: bool = True
     delete: bool = True
     scorer: bool = True
+    needed: bool = True
     gap: int = 0  # a fixed gap length, such as an oracle's; 0: the profile's lengths
 
 
@@ -99,6 +100,12 @@ class FillInput:
     def is_block(self) -> bool:
         """Whether any hole may contain several lines."""
         return any(hole.block for hole in self.request.holes)
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The names that only the answer can bind, for a model that drafts whole lines and knows what names mean."""
+        is_one = self.n_holes == 1 and self.sheet.heals_by_parts and self.switches.needed
+        return self.request.holes[0].needed if is_one else ()
 
     @property
     def position(self) -> HolePosition:

@@ -24,10 +24,12 @@ BY_POSITION = frozenset(
     | {"between", "between mean", "margin", "share", "new names", "own joint", "own mean", "own share", "own margin"}
 )
 """The features whose weight depends on the hole's position. With all of them, too few answers determine each weight."""
-ORDER = Calibration(0.0, {"joint": 1.0})
+MOST_MISSING = 3
+ORDER = Calibration(0.0, {"joint": 1.0, "incomplete": -8.0, "missing": -4.0})
 """The ranking of candidates for a checkpoint without a calibration. It gives an order, not a probability.
 
-It is the joint log-probability of the answer and the text after it. Only a sum compares answers of different lengths.
+It is the joint log-probability of the answer and the text after it. Only a sum compares answers of different lengths. An answer
+that leaves names unbound which the code after it needs ranks as if it were less likely.
 """
 
 
@@ -40,7 +42,8 @@ class Proposal:
     checkpoints) or the mean over the suffix's head; `after_sum` is the same as a sum. `between` is that of the answer and its
     end under the canvas adapter, 0 where it reads no right side. `entropy` is the canvas's mean in nats, None if not
     computed. `left` and `right` are those of a copy (`copies.Copy`). `repeats` and `known` are shares of the answer's lines
-    (`repeated_lines`). `names` are the features of `NamesInText`. `context` is the number of tokens that the model read.
+    (`repeated_lines`). `names` are the features of `NamesInText`. `context` is the number of tokens that the model read, and
+    `missing` that of needed names that the answer does not bind (`core.scope.needed`).
     """
 
     text: str
@@ -58,6 +61,7 @@ class Proposal:
     known: float = 0.0
     names: Mapping[str, float] = field(default_factory=dict)
     context: int = 0
+    missing: int = 0
 
     @property
     def joint(self) -> float:
@@ -100,6 +104,8 @@ def features(item: Proposal, others: Sequence[Proposal]) -> dict[str, float]:
         "repeats": item.repeats,
         "known": item.known,
         "context": math.log1p(item.context),
+        "incomplete": float(item.missing > 0),
+        "missing": float(min(item.missing, MOST_MISSING)),
         **item.names,
         "own joint": item.own_joint,
         "own mean": sum(item.own) / n_tokens,

@@ -12,6 +12,7 @@ from itertools import accumulate, pairwise
 
 from dg_lsp.core import calibration
 from dg_lsp.core.calibration import Calibration, Evidence
+from dg_lsp.core.scope import needed
 from dg_lsp.core.values import Candidate
 from dg_lsp.engine.decode import rank
 from dg_lsp.engine.decode.file_model import FileModel
@@ -65,6 +66,7 @@ class Scorer:
             known=known_share,
             names=names,
             context=len(fill.sheet.kv or fill.sheet.left),
+            missing=len(needed.missing(fill.needed, result.text)),
         )
 
     def learn(self, text: str, ids: Sequence[int], logps: Sequence[float], end: float) -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dg_lsp.core import confidence
+from dg_lsp.core.scope import needed
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.model.profile import Profile
 
@@ -26,14 +27,17 @@ def fits_one_canvas(request: InfillRequest, profile: Profile, vocabulary: Vocabu
 
 
 def next_hole(request: InfillRequest, filled: Sequence[str]) -> InfillRequest:
-    """Return the request for the first unfilled hole alone; the texts of the filled holes become part of its prefix."""
-    index = len(filled)
+    """Return the request for the first unfilled hole alone; the texts of the filled holes become part of its prefix.
+
+    It need not bind the names that they mention.
+    """
+    index, hole = len(filled), request.holes[len(filled)]
     before = "".join(text + between for text, between in zip(filled, request.between, strict=False))
     return replace(
         request,
         prefix=request.prefix + before,
         suffix="".join([*request.between[index:], request.suffix]),
-        holes=(request.holes[index],),
+        holes=(replace(hole, needed=tuple(needed.missing(hole.needed, "\n".join(filled)))),),
         between=(),
         seed=request.seed + index,
     )

@@ -31,6 +31,7 @@ BRANCH_AHEAD = 6  # and in a branch; most branches meet their draft again, or ne
 LEAST = 1e-12  # the least probability whose log is added up
 MOST_MORE, MOST_TIMES = 8, 1.5  # a branch is dropped if it becomes so many tokens and times longer than its finished draft
 LEAST_CHANCE = 0.2  # the least joint probability at which one more predicted token pays
+MOST_ENDS = 4
 STOP = -1  # stands for every token that ends a draft, because the text is the same
 
 # Returns the tokens that may follow a draft's tokens; empty means any.
@@ -62,6 +63,7 @@ class CausalDraft:
     file: FileModel | None = None
     joints: list[float] = field(default_factory=list)
     is_finished: bool = False
+    shorter: list[CausalDraft] = field(default_factory=list)  # where it would have ended, but had to go on
 
     @property
     def joint(self) -> float:
@@ -75,9 +77,11 @@ class DraftSettings:
 
     There are at most `rows` greedy drafts of at most `most` tokens, each with another likely first token. Only the tokens that
     `allowed` returns may follow, and `banned` tokens are never written. A draft ends before a token of `stops`, or if given,
-    before the token after which `is_over` says so. `end` is the token that ends an answer, if the model has one, and `head` the
-    suffix's first token. The probabilities of `file` are mixed into every token. `ahead` only predicts tokens to read ahead,
-    where `file` does not. With `alone`, one more draft follows, which the model writes without `file`.
+    before the token after which `is_over` says so. If it `is_incomplete` there, a shorter draft ends instead, and it goes on
+    with one of the tokens `going_on`, up to `MOST_ENDS` times. `end` is the token that ends an answer, if the model has one,
+    and `head` the suffix's first token. The probabilities of `file` are mixed into every token. `ahead` only predicts tokens
+    to read ahead, where `file` does not. With `alone`, one more draft follows, which the model writes without `file`. With
+    `start`, there is only one, which begins with these tokens, at least two.
 
     After these follow the `branches` likeliest branches of each: another token at one place, then a greedy continuation. A
     branch is as likely as its draft before the place times its other token. No branch starts as a draft or an earlier
@@ -93,11 +97,14 @@ class DraftSettings:
     stops: Collection[int]
     allowed: Allowed = anything
     is_over: Callable[[Sequence[int]], bool] | None = None
+    is_incomplete: Callable[[Sequence[int]], bool] | None = None
+    going_on: Sequence[int] = ()
     end: int | None = None
     head: int | None = None
     file: FileModel | None = None
     ahead: FileModel | None = None
     alone: bool = False
+    start: Sequence[int] = ()
     branches: int = 0
     most_behind: float = math.inf
 
@@ -113,7 +120,7 @@ def drafts(passes: Family, tree: Tree, settings: DraftSettings) -> Generator[lis
         torch.tensor(sorted(ids), dtype=torch.long, device=logits.device) for ids in (settings.banned, settings.stops)
     )
     limits = _Limits(settings, banned, stop_ids)
-    beams = _first_beams(logits, limits)
+    beams = [_started(passes, tree, limits)] if settings.start else _first_beams(logits, limits)
     while True:
         finished = [beam.draft for beam in beams if beam.draft.is_finished]
         beams = [beam for beam in beams if not any(_is_behind(beam.draft, other, most_behind) for other in finished)]
@@ -126,12 +133,16 @@ def drafts(passes: Family, tree: Tree, settings: DraftSettings) -> Generator[lis
             others += likeliest
         live = [draft for draft in (*own, *others) if not draft.is_finished]
         if not live:
-            return [*own, *others]
+            return _with_shorter([*own, *others])
         if (yield own):
             # Better branches may still start from unfinished drafts.
             known = own if len(finished) < len(own) else [*own, *others]
-            return [draft for draft in known if draft.is_finished]
+            return [draft for draft in _with_shorter(known) if draft.is_finished]
         _step(passes, tree, beams, live, limits)
+
+
+def _with_shorter(written: Sequence[CausalDraft]) -> list[CausalDraft]:
+    return [*written, *(shorter for draft in written for shorter in draft.shorter)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +156,13 @@ class _Limits:
     def is_over(self, ids: Sequence[int]) -> bool:
         """Return whether the last token ends a draft, which does not contain it."""
         return self.settings.is_over(ids) if self.settings.is_over else ids[-1] in self.settings.stops
+
+    def must_go_on(self, draft: CausalDraft, token: int) -> bool:
+        """Return whether the token would end a draft that is incomplete."""
+        is_incomplete = self.settings.is_incomplete
+        if is_incomplete is None or token not in self.settings.stops or len(draft.shorter) == MOST_ENDS:
+            return False
+        return is_incomplete(draft.ids)
 
     def check(self, draft: CausalDraft) -> None:
         """Finish the draft if its last token is a stop, or the last that it may have."""
@@ -178,6 +196,12 @@ class _Reading:
     def end(self, row: int) -> float | None:
         """Return the log-probability of the end token."""
         return self.ends[row] if self.ends else None
+
+    def likeliest_of(self, row: int, tokens: Sequence[int]) -> tuple[int, float, float]:
+        """Return the likeliest of these tokens, its log-probability, and that with the file's mixed in."""
+        chance, index = self.chances[row, _index(tuple(tokens)).to(self.chances.device)].max(-1)
+        token = tokens[int(index)]
+        return token, self.logp(row, token), math.log(max(float(chance), LEAST))
 
     def heads(self, row: int) -> list[float]:
         """Return the log-probability of the suffix's first token, in a list that is empty without one."""
@@ -257,6 +281,19 @@ class _Beam:
         return self._started[place, token]
 
 
+def _started(passes: Family, tree: Tree, limits: _Limits) -> _Beam:
+    """Return the draft that begins with the settings' start. Its last token is not read yet."""
+    start, file = list(limits.settings.start), limits.settings.file
+    nodes = [ROOT, *next(iter(tree.grow([(ROOT, start[:-1])])))]
+    before = [start[:n] for n in range(len(start))]
+    reading = _reading(passes.logits(tree.hidden(nodes)), limits, before, [file] * len(start), nodes)
+    rows = range(len(start))
+    draft = CausalDraft(start, [reading.logp(row, start[row]) for row in rows], reading.end(rows[-1]), nodes=nodes, file=file)
+    draft.heads = [head for row in rows for head in reading.heads(row)]
+    draft.joints = [math.log(max(float(reading.chances[row, start[row]]), LEAST)) for row in rows]
+    return _Beam(draft, 0)
+
+
 def _first_beams(logits: Tensor, limits: _Limits) -> list[_Beam]:
     """Return the drafts of one token that follow the root, whose logits are [1, V]."""
     settings, beams = limits.settings, list[_Beam]()
@@ -308,6 +345,10 @@ def _step(passes: Family, tree: Tree, beams: Sequence[_Beam], live: Sequence[Cau
     for draft, more in zip(live, ahead, strict=True):
         place = len(draft.ids)
         for index, (token, logp, joint) in enumerate(next_tokens[row : row + len(more) + 1]):
+            if limits.must_go_on(draft, token):
+                draft.shorter.append(_ended(draft, reading, row + index, token, joint))
+                reading.chances[row + index].index_fill_(0, limits.stop_ids, 0.0)  # no branch needs to end here too
+                token, logp, joint = reading.likeliest_of(row + index, limits.settings.going_on)
             draft.ids.append(token)
             draft.logps.append(logp)
             draft.joints.append(joint)
@@ -321,6 +362,14 @@ def _step(passes: Family, tree: Tree, beams: Sequence[_Beam], live: Sequence[Cau
             beam.learn(reading, row, place, limits)
         limits.check(draft)
         row += len(more) + 1
+
+
+def _ended(draft: CausalDraft, reading: _Reading, row: int, stop: int, joint: float) -> CausalDraft:
+    """Return the draft as it is, ended by the token that the row predicts."""
+    heads = [*draft.heads, *reading.heads(row)]
+    ended = CausalDraft([*draft.ids], [*draft.logps], reading.end(row), heads, stop, [*draft.nodes, reading.nodes[row]])
+    ended.source, ended.file, ended.joints, ended.is_finished = draft.source, draft.file, [*draft.joints, joint], True
+    return ended
 
 
 def _ahead(draft: CausalDraft, limits: _Limits) -> list[int]:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from functools import partial
 
+from dg_lsp.core.scope import needed
 from dg_lsp.engine.decode import layout
 from dg_lsp.engine.decode.fill import FillInput
 from dg_lsp.engine.decode.filling import Filling, Live, Proposing
@@ -19,6 +21,7 @@ from dg_lsp.engine.model.tree import Tree
 
 MAX_CAUSAL_TOKENS = 128
 AHEAD_WEIGHT = 0.9  # of the file's repetitions, where they only predict what to read ahead
+MOST_NEEDED = 3  # more drafts, to bind the names that the code after the hole needs
 MOST_CUTS = 3  # of one draft, besides its end
 LEAST_HEAD = math.log(0.02)  # where the suffix's first token is less likely, an answer hardly ever ends
 MOST_BEHIND = 3.0  # nats: a draft that is so much less likely than another of its hole is hardly ever right
@@ -42,18 +45,42 @@ def propose(filling: Filling) -> Proposing:
         )
     pace, is_late = filling.resources.pace, None
     work = _drafts(fill, filling.tree, filling.scorer)
+    texts, n_more = list[str](), MOST_NEEDED
     while True:
         began = pace.clock()
         try:
             written = work.send(is_late)
         except StopIteration as stop:
             written = []  # they are proposals now
-            yield from _results(fill, stop.value, filling.scorer)
-            return
+            results = _results(fill, stop.value, filling.scorer)
+            yield from results
+            texts = [each.text for each in results] or texts
+            start = _needed_start(fill, texts) if not is_late and n_more else ()
+            if not start:
+                return
+            work, is_late, n_more = _drafts(fill, filling.tree, filling.scorer, start), None, n_more - 1
+            continue
         pace.note("token", fill.profile.causal_rows, (pace.clock() - began) * 1000)
         is_late = filling.budget.left_ms(filling.score_ms()) <= 0
         if not is_late:
             yield None
+
+
+def _needed_start(fill: FillInput, texts: Sequence[str]) -> list[int]:
+    """Return the start of a draft that binds one more name which the code after it needs; empty if a text binds all of them.
+
+    A block goes on with the text that binds most of them.
+    """
+    if not fill.needed:
+        return []
+    missing = {text: needed.missing(fill.needed, text) for text in texts or ("",)}
+    best = min(missing, key=lambda text: len(missing[text]))
+    if not missing[best] or (not fill.is_block and len(missing[best]) < len(fill.needed)):
+        return []
+    request, text = fill.request, best if fill.is_block else ""
+    start = text + needed.next_start(request.prefix, text, request.suffix, missing[best][0], request.language)
+    ids = fill.vocabulary.encode(fill.heal_text + start)
+    return ids if len(ids) > 1 else []
 
 
 def _pays(filling: Filling) -> bool:
@@ -74,14 +101,16 @@ def _pays(filling: Filling) -> bool:
     return draft_ms <= min(left_ms, canvas_ms)
 
 
-def _drafts(fill: FillInput, tree: Tree, scorer: Scorer) -> Generator[list[CausalDraft], bool | None, list[CausalDraft]]:
-    """Return the drafts, as `causal.drafts` does.
+def _drafts(
+    fill: FillInput, tree: Tree, scorer: Scorer, start: Sequence[int] = ()
+) -> Generator[list[CausalDraft], bool | None, list[CausalDraft]]:
+    """Return the drafts, as `causal.drafts` does. With `start`, there is one, which begins with it.
 
     Within a line there is one that starts with the likeliest token, because its branches start with other likely tokens too.
     In blocks, branches of the embedded model found hardly any right answer more; those of pretrained models do.
     """
     end, line_ends = _stops(fill)
-    has_branches = fill.profile.branches > 0 and (not fill.is_block or fill.sheet.heals_by_parts)
+    has_branches = fill.profile.branches > 0 and (not fill.is_block or fill.sheet.heals_by_parts) and not start
     has_end = fill.sheet.end is not None
     ahead = copying.file_model(fill, AHEAD_WEIGHT, with_previous=True) if scorer.file is None else None
     settings = DraftSettings(
@@ -91,16 +120,24 @@ def _drafts(fill: FillInput, tree: Tree, scorer: Scorer) -> Generator[list[Causa
         banned=[token for token in fill.tokens.unwritable if token not in end],
         stops=end | line_ends,
         is_over=_end_of(fill, end) if fill.sheet.heals_by_parts else None,
+        is_incomplete=partial(_is_incomplete, fill) if fill.needed and fill.is_block else None,
+        going_on=fill.vocabulary.starting_with(b"\n"),
         end=fill.sheet.end,
         head=fill.tail[0] if fill.tail and not has_end else None,
         file=scorer.file,
         ahead=ahead,
         alone=fill.profile.branches > 0,
+        start=start,
         branches=fill.profile.branches if has_branches else 0,
         # Of blocks, the likeliest are the shortest.
         most_behind=MOST_BEHIND if has_branches and not fill.is_block else math.inf,
     )
     return causal.drafts(fill.passes, tree, settings)
+
+
+def _is_incomplete(fill: FillInput, ids: Sequence[int]) -> bool:
+    """Return whether a draft does not bind all names that the code after it needs."""
+    return bool(needed.missing(fill.needed, layout.answer(fill.vocabulary, ids, fill.sheet.heal)))
 
 
 def _results(fill: FillInput, written: Sequence[CausalDraft], scorer: Scorer) -> list[Proposal]:

@@ -1,0 +1,145 @@
+"""Find the names that code after a hole uses and that nothing binds as long as the hole is empty.
+
+An answer that binds none of them leaves the code after it broken, so it is not yet complete. In doubt nothing is needed.
+In Python, pyflakes checks the function around the hole. In JavaScript and TypeScript, `uses` tells what the file only uses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from pyflakes import messages
+from tree_sitter import Node
+
+from dg_lsp.core import syntax
+from dg_lsp.core.scope import module_names, python, uses
+from dg_lsp.core.syntax import Syntax
+from dg_lsp.core.values import Span
+
+DECLARED = {"javascript": "const ", "typescript": "const ", "tsx": "const "}
+"""The other languages whose names are found, with the word that declares a name which no later code assigns."""
+MAX_TAIL = 2_000  # characters after a hole in these languages, because each name in them is looked up in the whole file
+MOST_NAMES = 6  # if more are unbound, the file's imports are probably missing
+MAX_CHARS = 20_000  # of the function or module around the hole; checking more takes too long
+
+
+def names(parsed: Syntax, hole: Span) -> tuple[str, ...]:
+    """Return the names that the code after an empty hole uses, in this order, and that only an answer can bind.
+
+    The hole takes the place of whole lines. `parsed` is the whole file, as it is.
+    """
+    before, after = parsed.text[: hole.start], parsed.text[hole.end :]
+    is_whole = not before.rpartition("\n")[2].strip() and not after.partition("\n")[0].strip()
+    if not is_whole or not after.strip():
+        return ()
+    if parsed.language.name in DECLARED:
+        return _used_only_after(parsed, hole)
+    if parsed.language.name != "python":
+        return ()
+    around = _around(parsed, hole)
+    head, tail = parsed.text[around.start : hole.start], parsed.text[hole.end : around.end]
+    if len(head) + len(tail) > MAX_CHARS:
+        return ()
+    outside = module_names.find(parsed.text[: around.start]), module_names.find(parsed.text[around.end :])
+    if None in outside or module_names.binds_anything(head + tail) or module_names.computes_names(parsed.text):
+        return ()
+    found = _unbound_after(head, tail, frozenset().union(*(names or () for names in outside)))
+    if around.start > 0 or around.end < len(parsed.text):
+        # In a function, other names are probably those of the module, bound in a way that was not understood.
+        found = frozenset(name for name in found if name.islower() and not re.search(rf"(?<![\w.]){name}[ \t]*\(", tail))
+    in_order = tuple(name for name in dict.fromkeys(_NAME.findall(tail)) if name in found)
+    return in_order if len(in_order) <= MOST_NAMES else ()
+
+
+def missing(needed: Sequence[str], answer: str) -> list[str]:
+    """Return which of the needed names an answer does not mention, so that it can't bind them."""
+    mentioned = set(_NAME.findall(answer)) if needed else set()
+    return [name for name in needed if name not in mentioned]
+
+
+def next_start(prefix: str, answer: str, suffix: str, name: str, language: str) -> str:
+    """Return how a line begins that binds a needed name after an answer: a line end if one is needed, indentation and name."""
+    typed, start = prefix.rpartition("\n")[2], DECLARED.get(language, "") + name
+    if not answer.strip():
+        return start if typed else _indent(prefix, suffix) + start
+    return f"\n{_indent(prefix + answer, suffix)}{start}"
+
+
+def _indent(before: str, after: str) -> str:
+    """Return the indentation of a line between both texts: as the line above leaves it, but no deeper than the line below."""
+    above = next((line for line in reversed(before.split("\n")) if line.strip()), "")
+    below = next((line for line in after.split("\n") if line.strip()), "")
+    indent, unit = above[: len(above) - len(above.lstrip())], syntax.indent_unit(before, "    ")
+    if above.rstrip().endswith((":", "{")):
+        indent += unit
+    elif _LEAVES.match(above):
+        indent = indent.removesuffix(unit)
+    return min(indent, below[: len(below) - len(below.lstrip())], key=len)
+
+
+_LEAVES = re.compile(r"\s*(?:return|raise|break|continue)\b")
+_NAME = re.compile(r"(?<![\w.])[^\W\d]\w*")
+
+
+def _used_only_after(parsed: Syntax, hole: Span) -> tuple[str, ...]:
+    """Return the names that the whole file only uses, and only after the hole in the innermost function around it."""
+    functions = (one.inside for one in parsed.facts_near(hole).owners if one.kind != "class")
+    inside = [one for one in functions if one.start <= hole.start and hole.end <= one.end]
+    if not inside:
+        return ()
+    tail = Span(hole.end, min(inside[-1].end, hole.end + MAX_TAIL))
+    found = uses.unbound_names(parsed, [tail])
+    text = parsed.text[tail.start : tail.end]
+    in_order = [name for name in dict.fromkeys(_NAME.findall(text)) if name in found and _is_value(name, text)]
+    return tuple(in_order) if len(in_order) <= MOST_NAMES else ()
+
+
+def _is_value(name: str, text: str) -> bool:
+    return name[0].islower() and not re.search(rf"(?<![\w.]){re.escape(name)}[ \t]*\(", text)
+
+
+def _around(parsed: Syntax, hole: Span) -> Span:
+    """Return the whole lines of the outermost function around a hole, or those of the whole text."""
+    function = _outermost(parsed, hole)
+    if function is None and parsed.text[: hole.start].rpartition("\n")[2]:
+        # The body of a block may be empty, so that the tree lacks the block.
+        text = f"{parsed.text[: hole.start]}pass{parsed.text[hole.end :]}"
+        filled = syntax.parse(text, parsed.language, parsed)
+        function = _outermost(filled, Span(hole.start, hole.start + len("pass")))
+        n_more = len("pass") - (hole.end - hole.start)
+        function = function and Span(function.start, function.end - n_more)
+    if function is None:
+        return Span(0, len(parsed.text))
+    lines = parsed.lines
+    return Span(lines.starts[lines.at(function.start)], max(lines.ends[lines.at(function.end)], hole.end))
+
+
+def _outermost(parsed: Syntax, hole: Span) -> Span | None:
+    node: Node | None = parsed.node_at(hole)
+    function = None
+    while node is not None:
+        name = node.child_by_field_name("name")
+        if node.type == "function_definition" and name is not None and parsed.span(name).end < hole.start:
+            function = parsed.span(node)
+        node = node.parent
+    return function
+
+
+def _unbound_after(head: str, tail: str, available: frozenset[str]) -> frozenset[str]:
+    """Return the names that are unbound in the code after an empty hole, and not before it."""
+    typed = head.rpartition("\n")[2]
+    for plain in ("", "pass", f"{'' if typed else _indent(head, tail)}if 1:"):
+        source = f"{head}{plain}{tail}"
+        opener = "if 1:\n" if source[:1].isspace() and source.strip() else ""
+        tree = python._parse(opener + source)
+        if tree is None:
+            continue
+        n_before = (opener + head).count("\n") + 1
+        found: dict[str, bool] = {}
+        for message in python._check(tree, "", available):
+            if isinstance(message, (messages.UndefinedName, messages.UndefinedLocal)):
+                name = message.message_args[0]
+                found[name] = found.get(name, True) and message.lineno > n_before
+        return frozenset(name for name, is_after in found.items() if is_after)
+    return frozenset()
