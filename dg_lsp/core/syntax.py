@@ -1,11 +1,36 @@
-"""A text with its syntax tree, queries on both in code points, and how to parse a text or only what changed in it."""
+r"""Parse a document with tree-sitter, which tolerates errors, and answer questions about it in code points.
+
+Captures in `queries/*.scm` say what a node means:
+
+    @function @class @closure   a construct with a body; in the same pattern:
+      @name                     its name
+      @bases                    the base classes of a class
+      @opener                   tokens that end before the body's inside starts; the last one counts
+      @closer                   the token that ends the body, if there is one
+      @body                     nodes that only group the statements of the body
+    @type                       a definition without a body of statements that an outline lists
+    @comment @string @docstring
+    @decoration                 a decorator, attribute or template header between a comment and what it describes
+    @string.alone               a statement that is only a string, and so does nothing
+    @opens                      a token that starts a block of statements
+    @leaves                     a statement after which the next one of its block does not run
+    @placeholder                a statement that says "not written yet"
+    @placeholder.weak           a statement that does nothing
+    @placeholder.with           a statement that belongs to a placeholder, such as the `return 1` after a message
+    @placeholder.inline         an expression that says "not written yet" in any position
+    @abstract                   a function whose body is written elsewhere
+    @abstract.members           a class whose functions are all abstract
+    @empty                      a function or class for which an empty body is complete
+
+The parser sees a lone `\r` as `\n` and a lone surrogate as U+FFFD. Both have the same length, so offsets stay valid.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import pairwise
 
@@ -15,9 +40,123 @@ from tree_sitter import Node
 from dg_lsp.core import languages, positions, values
 from dg_lsp.core.languages import Language
 from dg_lsp.core.positions import ByteOffsets, Lines
-from dg_lsp.core.syntax import facts
-from dg_lsp.core.syntax.facts import Facts
 from dg_lsp.core.values import Document, Span
+
+
+@dataclass(frozen=True, eq=False)
+class Owner:
+    """A function, class or closure with a body.
+
+    `inside` is the span between its opener and its closer. The class has no slots, so that its items can be computed on
+    first use: a class may have thousands.
+    """
+
+    kind: str
+    node: Node
+    name: str
+    bases: str
+    inside: Span
+    closed: bool
+    within: tuple[int, int]
+    """`inside` in bytes."""
+    bodies: frozenset[int]
+    """The ids of the nodes that only group the statements of the body."""
+
+    @cached_property
+    def items(self) -> tuple[Node, ...]:
+        """The nodes in the body, in order."""
+        return tuple(_items(self.node, self.within, self.bodies))
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The captured nodes of a tree by capture name and node id, and its owners in document order.
+
+    The class has no slots, so that derived values can be computed on first use.
+    """
+
+    nodes: dict[str, dict[int, Node]] = field(default_factory=dict)
+    owners: tuple[Owner, ...] = ()
+
+    @cached_property
+    def named(self) -> dict[int, Owner]:
+        """The functions and classes by their nodes' ids."""
+        return {owner.node.id: owner for owner in self.owners if owner.kind != "closure"}
+
+    @cached_property
+    def heirs(self) -> tuple[Owner, ...]:
+        """The classes that have base classes."""
+        return tuple(owner for owner in self.owners if owner.kind == "class" and owner.bases)
+
+    def has(self, capture: str, node: Node) -> bool:
+        """Return whether the query captured the node under that name."""
+        return node.id in self.nodes.get(capture, {})
+
+    def all(self, capture: str) -> tuple[Node, ...]:
+        """Return the nodes captured under that name, in document order."""
+        return tuple(sorted(self.nodes.get(capture, {}).values(), key=lambda node: (node.start_byte, -node.end_byte)))
+
+
+def find_facts(
+    tree: tree_sitter.Tree, language: Language, offsets: ByteOffsets, byte_range: tuple[int, int] | None = None
+) -> Facts:
+    """Return the captures of the language's query in the whole tree, or only in nodes that touch the byte range."""
+    cursor = tree_sitter.QueryCursor(languages.query(language))
+    if byte_range is not None:
+        cursor.set_byte_range(*byte_range)
+    nodes: dict[str, dict[int, Node]] = {}
+    owners: dict[int, Owner] = {}
+    for _, captures in cursor.matches(tree.root_node):
+        for name, captured in captures.items():
+            if not name.startswith("_"):
+                nodes.setdefault(name, {}).update((node.id, node) for node in captured)
+        for kind in ("function", "class", "closure"):
+            if kind in captures:
+                owner = _owner(kind, captures, offsets)
+                key = captures.get("closer", captures[kind])[0].id
+                # A pattern with optional parts matches more than once, and a named closure is also matched as a function.
+                if key not in owners or _precedence(owner) < _precedence(owners[key]):
+                    owners[key] = owner
+    return Facts(nodes, tuple(sorted(owners.values(), key=lambda owner: (owner.inside.start, -owner.inside.end))))
+
+
+def _owner(kind: str, captures: dict[str, list[Node]], offsets: ByteOffsets) -> Owner:
+    node = captures[kind][0]
+    bodies = frozenset(body.id for body in captures.get("body", ()))
+    opened = max(token.end_byte for token in captures["opener"])
+    closers = captures.get("closer")
+    closed = min((token.start_byte for token in closers), default=opened) if closers else node.end_byte
+    inside = (opened, max(opened, closed))
+    return Owner(
+        kind,
+        node,
+        _text(captures.get("name", ())),
+        _text(captures.get("bases", ())),
+        Span(offsets.to_point(inside[0]), offsets.to_point(inside[1])),
+        bool(closers),
+        inside,
+        bodies,
+    )
+
+
+def _text(nodes: Iterable[Node]) -> str:
+    return b" ".join(node.text or b"" for node in nodes).decode("utf-8", "replace")
+
+
+def _precedence(owner: Owner) -> tuple[bool, int, bool]:
+    return owner.kind == "closure", -owner.inside.start, not owner.bases
+
+
+def _items(node: Node, inside: tuple[int, int], bodies: frozenset[int]) -> Iterator[Node]:
+    start, end = inside
+    for child in node.children:
+        if child.end_byte < start or child.start_byte > end or (child.end_byte == start and child.start_byte < start):
+            continue
+        if child.id in bodies or child.start_byte < start or child.end_byte > end:
+            yield from _items(child, inside, bodies)
+        elif child.is_named:
+            yield child
+
 
 # The limits of what an outline shows: the length of a signature, and the lines of a type's definition.
 _SIGNATURE_CHARS = 400
@@ -133,11 +272,11 @@ class Syntax:
 
     def _facts(self, span: Span | None) -> Facts:
         if span is None:
-            return facts.find(self.tree, self.language, self.offsets)
+            return find_facts(self.tree, self.language, self.offsets)
         # An empty range would query the whole tree.
         start = self.offsets.to_byte(max(span.start - 1, 0))
         end = max(self.offsets.to_byte(span.end + 1), start + 1)
-        return facts.find(self.tree, self.language, self.offsets, (start, end))
+        return find_facts(self.tree, self.language, self.offsets, (start, end))
 
 
 def adds_errors(after: Syntax, before: Syntax) -> bool:
