@@ -20,7 +20,7 @@ from importlib import resources
 import tree_sitter
 
 from dg_lsp.core import imports
-from dg_lsp.core.offers import Style
+from dg_lsp.core.imports import Style
 
 # What most languages have, and the default for an unknown language.
 QUOTES = "\"'`"

@@ -21,8 +21,8 @@ from functools import cached_property
 from tree_sitter import Node
 
 from dg_lsp.core import context, languages, syntax
+from dg_lsp.core.imports import Offered, imported, offered
 from dg_lsp.core.languages import GrammarError
-from dg_lsp.core.offers import Offered, imported, offered
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Import, InfillRequest, Snippet
 
@@ -55,7 +55,7 @@ class IndexedFile:
     """A file's text and its index. `places` are sorted integers: the hash of `GRAM` tokens, then the offset where they end.
 
     `path` is the name that a model sees; several files may have the same. `imports` and `offers` are names for answers
-    (see `offers`).
+    (see `core.imports`).
     """
 
     path: str
