@@ -14,7 +14,6 @@ from tree_sitter import Node
 
 from dg_lsp.batch.plan import FilePlan
 from dg_lsp.core.syntax import Owner, Syntax
-from dg_lsp.core.values import Span
 
 MAX_NAMESAKES = 4  # a name that more functions of other files have is ambiguous
 
@@ -141,7 +140,7 @@ def _functions(file: int, plan: FilePlan) -> Iterator[_Function]:
     prose: dict[int, list[str]] = {}
     for number, group in enumerate(plan.groups):
         for hole in group:
-            around = [owner for owner in owners if _holds(owner, hole.span)]
+            around = [owner for owner in owners if owner.inside.holds(hole.span)]
             if around:
                 owner = min(around, key=lambda owner: owner.inside.end - owner.inside.start)
                 innermost.setdefault(owner.node.id, []).append(number)
@@ -154,10 +153,6 @@ def _functions(file: int, plan: FilePlan) -> Iterator[_Function]:
             names |= {match[1] or match[2] for text in texts for match in _PROSE_NAMES.finditer(text)}
         name = _last_word(owner.name.partition("(")[0])  # in C the name includes the parameters
         yield _Function(file, name, numbers, frozenset(names - {name}))
-
-
-def _holds(owner: Owner, span: Span) -> bool:
-    return owner.inside.start <= span.start and span.end <= owner.inside.end
 
 
 def _called(syntax: Syntax, top: Node) -> Iterator[str]:
@@ -178,7 +173,7 @@ def _last_word(text: str) -> str:
 
 def _comments(syntax: Syntax, owner: Owner) -> list[str]:
     nodes = [*syntax.facts.all("comment"), *syntax.facts.all("docstring")]
-    return [syntax.text[span.start : span.end] for node in nodes if _holds(owner, span := syntax.span(node))]
+    return [syntax.text[span.start : span.end] for node in nodes if owner.inside.holds(span := syntax.span(node))]
 
 
 def paths(plans: Sequence[FilePlan], order: Sequence[Sequence[After]]) -> Mapping[int, tuple[int, ...]]:

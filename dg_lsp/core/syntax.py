@@ -42,6 +42,9 @@ from dg_lsp.core.languages import Language
 from dg_lsp.core.positions import ByteOffsets, Lines
 from dg_lsp.core.values import Document, Span
 
+PLACEHOLDERS = ("placeholder", "placeholder.weak", "placeholder.inline")
+"""The captures for code that marks where something is missing."""
+
 
 @dataclass(frozen=True, eq=False)
 class Owner:

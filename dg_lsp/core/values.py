@@ -32,6 +32,10 @@ class Span:
         """Return whether the spans share a character or an edge."""
         return self.start <= other.end and other.start <= self.end
 
+    def holds(self, other: Span) -> bool:
+        """Return whether the other span lies within this one."""
+        return self.start <= other.start and other.end <= self.end
+
     def overlaps(self, other: Span) -> bool:
         """Return whether the spans share a character; an empty span shares none."""
         return self.start < other.end and other.start < self.end

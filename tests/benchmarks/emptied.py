@@ -114,7 +114,7 @@ def bodies(path: Path) -> Iterator[Emptied]:
             continue
         emptied_document = Document(document.uri, "python", f"{text[: span.start]}pass{text[span.end :]}")
         tree = syntax.of(emptied_document, whole)
-        for hole in holes.bodies(emptied_document, tree, empty=True):
+        for hole in holes.in_document(emptied_document, tree, frozenset({"bodies", "empty"})):
             if tree is not None and hole.span == Span(span.start, span.start + len("pass")):
                 yield Emptied(emptied_document, tree, hole, truth)
 

@@ -13,10 +13,12 @@ from dg_lsp.core.syntax import Owner
 from dg_lsp.core.values import Document, Hole
 from tests import marked
 
+BODIES = frozenset({"bodies"})
+
 
 def check(text: str, language: str, *, empty: bool = False, uri: str = "file:///code") -> None:
     document, expected = marked.holes(text, language, uri)
-    bodies = holes.bodies(document, marked.parse(document), empty=empty)
+    bodies = holes.in_document(document, marked.parse(document), BODIES | {"empty"} if empty else BODIES)
     expected_bodies = [Hole(span, "body") for span in expected]
     assert marked.draw(document, bodies) == marked.draw(document, expected_bodies)
     assert all(hole.kind == "body" for hole in bodies)
@@ -992,7 +994,9 @@ def test_line_ends_and_characters_before_a_hole_change_nothing(language: str, en
             start = len((head + before).replace("\n", end))
             shifted_spans.append((start, start + len(inside.replace("\n", end))))
         other = Document(document.uri, language, changed_text)
-        assert [(hole.span.start, hole.span.end) for hole in holes.bodies(other, marked.parse(other))] == shifted_spans
+        assert [
+            (hole.span.start, hole.span.end) for hole in holes.in_document(other, marked.parse(other), BODIES)
+        ] == shifted_spans
 
 
 def test_the_empty_option_includes_bare_bodies() -> None:
@@ -1023,7 +1027,7 @@ def test_an_unknown_language_has_no_body_holes() -> None:
 
 def shape(text: str, language: str, answer: str) -> str:
     document, _ = marked.holes(text, language)
-    (hole,) = holes.bodies(document, marked.parse(document))
+    (hole,) = holes.in_document(document, marked.parse(document), BODIES)
     assert hole.block
     return marked.filled(document, hole, answer.replace("\n", "\n" + hole.indent))
 
@@ -1072,16 +1076,16 @@ def test_parameters_on_several_lines_do_not_indent_the_body() -> None:
 
 def test_a_comment_behind_the_placeholder_becomes_the_instruction() -> None:
     document, _ = marked.holes("def f():\n    pass  # TODO: sort by name\n    # and by age\n")
-    (hole,) = holes.bodies(document, marked.parse(document))
+    (hole,) = holes.in_document(document, marked.parse(document), BODIES)
     assert hole.instruction == "sort by name and by age"
 
 
 def test_an_inline_placeholder_is_no_block() -> None:
     document, _ = marked.holes("fn f() { let c = |x| todo!(); }", "rust")
-    (hole,) = holes.bodies(document, marked.parse(document))
+    (hole,) = holes.in_document(document, marked.parse(document), BODIES)
     assert not hole.block
     document, _ = marked.holes("fn f() {\n    a();\n    todo!();\n}", "rust")
-    (hole,) = holes.bodies(document, marked.parse(document))
+    (hole,) = holes.in_document(document, marked.parse(document), BODIES)
     assert hole.block
     assert hole.indent == "    "
 
@@ -1116,5 +1120,5 @@ def test_a_long_file_is_not_scanned_for_each_hole() -> None:
     assert syntax is not None
     syntax.__dict__["facts"] = replace(syntax.facts, owners=Counted(syntax.facts.owners))
     Counted.n_looks = 0
-    assert len(holes.in_document(document, syntax, frozenset({"bodies"}))) == 50
+    assert len(holes.in_document(document, syntax, BODIES)) == 50
     assert Counted.n_looks < 10

@@ -286,7 +286,7 @@ def test_pointing_at_a_placeholder_gives_the_same_hole_as_searching_the_file() -
     for text in ('def f():\n    """Docs."""\n    $0pass\n', "def f(a): $0...\n", "fn f() { todo!$0() }\n"):
         document, span = marked.selection(text, "rust" if text.startswith("fn") else "python")
         syntax = marked.parse(document)
-        assert (holes.at_place(document, span, syntax),) == holes.bodies(document, syntax)
+        assert (holes.at_place(document, span, syntax),) == holes.in_document(document, syntax, frozenset({"bodies"}))
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dg_lsp.core import positions
-from dg_lsp.core.holes.body import Body, at_placeholder, bodies, find_bodies, trimmed
+from dg_lsp.core.holes.body import Body, at_placeholder, find_bodies, trimmed
 from dg_lsp.core.holes.comments import markers
 from dg_lsp.core.holes.cursor import at_cursor
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Hole, Span
 
-__all__ = ["KINDS", "at_cursor", "at_place", "at_placeholder", "bodies", "errors", "in_document", "markers", "selection"]
+__all__ = ["KINDS", "at_cursor", "at_place", "at_placeholder", "errors", "in_document", "markers", "selection"]
 
 KINDS = frozenset({"bodies", "markers", "empty"})
 
@@ -49,7 +49,7 @@ def in_document(document: Document, syntax: Syntax | None, kinds: frozenset[str]
     marker_holes: list[Hole] = []
     # From the last to the first, because the last marker is the one next to the placeholder.
     for marker in reversed(markers(document, syntax) if "markers" in kinds else ()):
-        within = [body for body in open_bodies if body.inside.start <= marker.span.start and marker.span.end <= body.inside.end]
+        within = [body for body in open_bodies if body.inside.holds(marker.span)]
         body = max(within, key=lambda body: body.inside.start, default=None)
         marker_holes.append(_with_placeholder(marker, body, document.text) if body else marker)
         open_bodies = [other for other in open_bodies if other is not body]
@@ -109,10 +109,10 @@ def errors(document: Document, syntax: Syntax | None) -> tuple[Hole, ...]:
 
 def _at_marker(document: Document, span: Span, syntax: Syntax | None) -> Hole | None:
     """Return the hole of the FILL comment at the cursor or selection, with a placeholder that belongs to it."""
-    start, end = trimmed(document.text, span)
+    code = trimmed(document.text, span)
     # Only a file with markers is searched for bodies.
     holes = in_document(document, syntax, frozenset({"bodies", "markers"})) if markers(document, syntax) else ()
-    around = [hole for hole in holes if hole.kind == "marker" and hole.span.start <= start and end <= hole.span.end]
+    around = [hole for hole in holes if hole.kind == "marker" and hole.span.holds(code)]
     return around[0] if around else None
 
 

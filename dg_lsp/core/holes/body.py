@@ -1,4 +1,4 @@
-"""Find placeholder bodies and placeholder expressions."""
+"""Find placeholder bodies and placeholder expressions: which parts a body has, and which hole replaces its placeholder."""
 
 from __future__ import annotations
 
@@ -7,13 +7,109 @@ from bisect import bisect_right, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dg_lsp.core.holes.comments import Comments
-from dg_lsp.core.holes.parts import STATEMENTS, TODO_ROLES, hole_of, inside_of, is_overgrown, parts_of
-from dg_lsp.core.holes.wording import DELIBERATE, DOC_QUOTES, ELSEWHERE, HOOK
-from dg_lsp.core.syntax import Facts, Owner, Syntax
-from dg_lsp.core.values import Document, Hole, HoleKind, Span
+from tree_sitter import Node
 
-CAPTURES = ("placeholder", "placeholder.weak", "placeholder.inline")
+from dg_lsp.core.holes.comments import DELIBERATE, DOC_QUOTES, ELSEWHERE, FILL, HOOK, SAYS_NOTHING, TODO, Comments
+from dg_lsp.core.syntax import PLACEHOLDERS, Facts, Owner, Syntax, indent_unit
+from dg_lsp.core.values import Document, Hole, Span
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A statement, docstring or comment in a body, and its role.
+
+    A `todo` is a comment that only says that code is missing. A `task` is one that says what to do; `says` holds its
+    words.
+    """
+
+    role: str
+    span: Span
+    says: str = ""
+
+
+STATEMENTS = ("strong", "weak", "companion")
+TODO_ROLES = ("todo", "task")
+
+
+def parts_of(owner: Owner, syntax: Syntax, comments: Comments) -> list[Part] | None:
+    """Return the parts of the body, or None if one of its statements is more than a placeholder."""
+    facts, parts = syntax.facts, list[Part]()
+    for node in owner.items:
+        span = syntax.span(node)
+        if facts.has("comment", node):
+            parts.append(_comment(span, comments))
+        elif facts.has("docstring", node):
+            parts.append(Part("docstring", span))
+        elif is_overgrown(node):
+            return None
+        elif facts.has("placeholder", node):
+            parts.append(Part("strong", span))
+        elif facts.has("placeholder.weak", node):
+            parts.append(Part("weak", span))
+        elif facts.has("placeholder.with", node):
+            parts.append(Part("companion", span))
+        else:
+            return None
+    if not owner.closed:
+        parts += [_comment(span, comments) for span in comments.after(owner)]
+    return parts
+
+
+def is_overgrown(node: Node) -> bool:
+    """Return whether a node has a syntax error and several lines: then it may have swallowed the code after a placeholder."""
+    return node.has_error and node.start_point.row != node.end_point.row
+
+
+def _comment(span: Span, comments: Comments) -> Part:
+    says = comments.says(span)
+    if FILL.fullmatch(says):
+        return Part("said", span)
+    todo = TODO.match(says)
+    rest = says[todo.end() :] if todo else says
+    if todo or rest:
+        if SAYS_NOTHING.fullmatch(rest):
+            return Part("todo", span)
+        if todo:
+            return Part("task", span, rest.lstrip(" :-").strip())
+    if says and not DELIBERATE.match(says):
+        return Part("said", span, says)
+    return Part("deliberate" if says else "directive", span)
+
+
+def inside_of(owner: Owner, parts: Sequence[Part]) -> Span:
+    """Return the inside of the body, including comments after its last node that belong to it."""
+    return Span(owner.inside.start, max([owner.inside.end, *(part.span.end for part in parts)]))
+
+
+def hole_of(owner: Owner, parts: Sequence[Part], syntax: Syntax) -> Hole:
+    """Return the hole that replaces the body's placeholder, and keeps the docstrings and meaningful comments before it."""
+    text, index = syntax.text, syntax.lines
+    statement = next((number for number, part in enumerate(parts) if part.role in STATEMENTS), len(parts))
+    n_kept = max(
+        (number + 1 for number, part in enumerate(parts[:statement]) if part.role not in ("todo", "directive")), default=0
+    )
+    replaced_parts = parts[n_kept:]
+    instruction = " ".join(part.says for part in replaced_parts if part.says)
+    outer = index.indent(index.at(syntax.span(owner.node).start))
+    inner = next((own for part in parts if (own := index.indent_before(part.span.start)) is not None), None)
+    if inner is None or (len(inner) <= len(outer) and inner != outer):
+        inner = outer + indent_unit(text, syntax.language.indent)
+
+    start = replaced_parts[0].span.start if replaced_parts else parts[n_kept - 1].span.end if n_kept else owner.inside.start
+    end = replaced_parts[-1].span.end if replaced_parts else start
+    if not parts and owner.closed:
+        end = owner.inside.end
+    else:
+        # A semicolon that is part of no statement is replaced with the placeholder.
+        rest = re.compile(r"[ \t]*;").match(text, end, index.ends[index.at(end)]) if replaced_parts else None
+        end = rest.end() if rest else end
+    lead = trail = ""
+    if text[index.starts[index.at(start)] : start].strip() or not replaced_parts:
+        lead = "\n" + inner
+        start = start - (len(text[:start]) - len(text[:start].rstrip(" \t"))) if replaced_parts else start
+    if owner.closed and not text[end : owner.inside.end].strip(" \t;"):
+        end, trail = owner.inside.end, "\n" + outer
+    return Hole(Span(start, end), "body", indent=inner, block=True, instruction=instruction, lead=lead, trail=trail)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +125,12 @@ class Body:
     bare: bool
 
 
-def bodies(document: Document, syntax: Syntax | None, *, empty: bool = False) -> tuple[Hole, ...]:
-    """Return a hole for each placeholder body and each placeholder expression, in order.
+def find_bodies(document: Document, syntax: Syntax | None, *, empty: bool) -> tuple[Body, ...]:
+    """Return each placeholder body and each placeholder expression, in order.
 
     Docstrings and meaningful comments before the placeholder stay outside the hole. A comment that says what to do
     becomes the hole's instruction. With `empty`, bare bodies count too (see `Body`).
     """
-    return tuple(body.hole for body in find_bodies(document, syntax, empty=empty))
-
-
-def find_bodies(document: Document, syntax: Syntax | None, *, empty: bool) -> tuple[Body, ...]:
-    """Return each placeholder body and each placeholder expression, in order; see `bodies`."""
     if syntax is None or document.uri.endswith(syntax.language.stub_suffixes or "\0"):
         return ()
     facts = syntax.facts
@@ -48,11 +139,11 @@ def find_bodies(document: Document, syntax: Syntax | None, *, empty: bool) -> tu
     for body in (_body(owner, syntax, comments, empty=empty) for owner in facts.owners):
         # An outer body comes before the bodies inside it. In broken code, even a placeholder may contain another body.
         if body and not any(body.hole.span.overlaps(other.hole.span) for other in _around(placeholders, body.hole.span)):
-            insort(placeholders, body, key=_span)
+            insort(placeholders, body, key=lambda body: body.hole.span)
     strays = {hole.span: hole for hole in (*_inline(syntax, facts), *_stranded(syntax, facts))}
     for span in sorted(strays):
         if not any(span.touches(body.hole.span) for body in _around(placeholders, span)):
-            insort(placeholders, Body(strays[span], span, bare=False), key=_span)
+            insort(placeholders, Body(strays[span], span, bare=False), key=lambda body: body.hole.span)
     return tuple(placeholders)
 
 
@@ -72,20 +163,20 @@ def at_placeholder(document: Document, span: Span, syntax: Syntax | None) -> Hol
         # A companion alone, such as `return 0`, is code.
         and any(part.role in ("strong", "weak", *TODO_ROLES) for part in parts)
     ]
-    nodes = [node for capture in CAPTURES for node in facts.all(capture) if not is_overgrown(node)]
-    holes += [_statement(syntax.span(node), "body", syntax) for node in nodes]
-    start, end = trimmed(document.text, span)
-    around = [hole for hole in holes if hole.span.start <= start and end <= hole.span.end]
+    nodes = [node for capture in PLACEHOLDERS for node in facts.all(capture) if not is_overgrown(node)]
+    holes += [_statement(syntax.span(node), syntax) for node in nodes]
+    code = trimmed(document.text, span)
+    around = [hole for hole in holes if hole.span.holds(code)]
     # The widest one: a placeholder statement lies inside the body that it stands for.
     return max(around, key=lambda hole: hole.span.end - hole.span.start, default=None)
 
 
-def trimmed(text: str, span: Span) -> tuple[int, int]:
-    """Return the start and the end of the selected code, without surrounding white space."""
+def trimmed(text: str, span: Span) -> Span:
+    """Return the span of the selected code, without surrounding white space."""
     selected = text[span.start : span.end]
     if not selected.strip():
-        return span.start, span.start
-    return span.start + len(selected) - len(selected.lstrip()), span.end - len(selected) + len(selected.rstrip())
+        return Span(span.start, span.start)
+    return Span(span.start + len(selected) - len(selected.lstrip()), span.end - len(selected) + len(selected.rstrip()))
 
 
 def _around(placeholders: Sequence[Body], span: Span) -> Iterator[Body]:
@@ -94,10 +185,6 @@ def _around(placeholders: Sequence[Body], span: Span) -> Iterator[Body]:
         if placeholders[at].hole.span.end < span.start:
             return
         yield placeholders[at]
-
-
-def _span(body: Body) -> Span:
-    return body.hole.span
 
 
 def _body(owner: Owner, syntax: Syntax, comments: Comments, *, empty: bool) -> Body | None:
@@ -165,7 +252,7 @@ def _is_overridden(method: Owner, base: Owner, facts: Facts) -> bool:
 def _inline(syntax: Syntax, facts: Facts) -> Iterator[Hole]:
     for node in facts.all("placeholder.inline"):
         if not is_overgrown(node):
-            yield _statement(syntax.span(node), "body", syntax)
+            yield _statement(syntax.span(node), syntax)
 
 
 def _stranded(syntax: Syntax, facts: Facts) -> Iterator[Hole]:
@@ -184,13 +271,13 @@ def _stranded(syntax: Syntax, facts: Facts) -> Iterator[Hole]:
             line -= 1
         code = index.content(line).rstrip() if line >= 0 else ""
         if code.endswith((":", "{")) or re.search(syntax.language.opens, code):
-            yield _statement(span, "body", syntax)
+            yield _statement(span, syntax)
 
 
-def _statement(span: Span, kind: HoleKind, syntax: Syntax) -> Hole:
+def _statement(span: Span, syntax: Syntax) -> Hole:
     index = syntax.lines
     rest = syntax.text[span.end : index.ends[index.at(span.end)]]
     indent = index.indent_before(span.start)
     if indent is None or rest.strip() not in ("", ";"):
-        return Hole(span, kind, indent=index.indent(index.at(span.start)))
-    return Hole(Span(span.start, span.end + len(rest.rstrip())), kind, indent=indent, block=True)
+        return Hole(span, "body", indent=index.indent(index.at(span.start)))
+    return Hole(Span(span.start, span.end + len(rest.rstrip())), "body", indent=indent, block=True)

@@ -16,8 +16,7 @@ from dg_lsp.core import importing, scope, syntax, values
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.importing import Sources
 from dg_lsp.core.polish.around import Filter, around_hole, edit_of
-from dg_lsp.core.polish.checks import NAME_CHARS, Check, Whole, closes, compiles, parses, unbound_names
-from dg_lsp.core.polish.cuts import (
+from dg_lsp.core.polish.changes import (
     cut_at_closer,
     cut_at_control,
     cut_at_dedent,
@@ -27,7 +26,11 @@ from dg_lsp.core.polish.cuts import (
     cut_repeated_lines,
     cut_repeated_rest,
     cut_unreachable,
+    restore_indent,
+    restore_start,
+    trim_end,
 )
+from dg_lsp.core.polish.checks import NAME_CHARS, Check, Whole, closes, compiles, parses, unbound_names
 from dg_lsp.core.polish.drops import (
     drop_blank,
     drop_comment_before_code,
@@ -42,9 +45,8 @@ from dg_lsp.core.polish.drops import (
     drop_shrunk,
     drop_unchanged,
     drop_unreadable,
+    shrinks,
 )
-from dg_lsp.core.polish.form import restore_indent, restore_start, trim_end
-from dg_lsp.core.polish.shrinking import shrinks
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Candidate, Document, Edit, Hole, Import, Span
 
