@@ -18,12 +18,14 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from dg_lsp import INTERRUPTED, __version__, is_interrupt
-from dg_lsp.batch import commands, doctor, explain_command
+from dg_lsp.batch import commands
 from dg_lsp.wire.command_group import command_group
 from dg_lsp.wire.extras import install_command
 
 # Subcommands with heavy modules: the help text, the module (and its group, if that is not `app`), and the extra that it needs.
 LATER = {
+    "explain": ("Show a request, and how the engine fills it step by step.", "dg_lsp.batch.explain", ""),
+    "doctor": ("Show what is installed, how fast it fills, and how to fix what is missing.", "dg_lsp.batch.doctor", ""),
     "setup": ("Choose a model: what fits this machine, what it costs, how good it is.", "dg_lsp.batch.setup.command", ""),
     "serve": ("Run the language server, on standard input and output.", "dg_lsp.server.commands", ""),
     "engine": ("Run, start, stop or inspect the resident engine.", "dg_lsp.engine.commands", "engine"),
@@ -156,8 +158,6 @@ def _options(
 
 
 app.command("infill")(commands.infill)
-app.command("explain")(explain_command.explain)
-app.command("doctor")(doctor.doctor)
 
 
 def _missing(name: str, extra: str, error: ModuleNotFoundError) -> str:

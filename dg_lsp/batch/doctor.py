@@ -1,7 +1,7 @@
 """`dg-lsp doctor`: check the installation, and say what is missing and how to fix it.
 
-This module imports nothing slow: it checks that torch is installed without importing it. Times and memory come from the
-engine, which is started for that unless `--no-sample` is given.
+It checks that torch is installed without importing it. Times and memory come from the engine, which is started for that
+unless `--no-sample` is given.
 """
 
 from __future__ import annotations
@@ -15,25 +15,27 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import metadata, resources, util
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from dg_lsp import __version__
+from dg_lsp.batch import doctor_fit, sample
+from dg_lsp.batch.sample import FillTime, Sample
 from dg_lsp.core import languages
 from dg_lsp.core.languages import Language
 from dg_lsp.core.wording import counted, size
+from dg_lsp.infill.client import connect_options
+from dg_lsp.infill.port import EngineError
 from dg_lsp.wire import build, completions, config, discovery, model_names
+from dg_lsp.wire.command_group import command_group
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.discovery import DiscoveryError
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.fields import Fields, WireError
+from dg_lsp.wire.inspection import EngineReport, inspect_engine
 from dg_lsp.wire.settings import DEFAULTS
 from dg_lsp.wire.visible import visible_message
-
-if TYPE_CHECKING:
-    from dg_lsp.batch.sample import FillTime, Sample
-    from dg_lsp.wire.inspection import EngineReport
 
 ENGINE_NEEDS = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 VLLM_NEEDS = ("tokenizers",)
@@ -52,6 +54,10 @@ class Finding:
     facts: Mapping[str, object] = field(default_factory=dict)
 
 
+app = command_group()
+
+
+@app.command()
 def doctor(
     model: Annotated[
         str,
@@ -116,8 +122,6 @@ def findings(model: str = "", *, with_sample: bool = False) -> Iterator[Finding]
 
 def what_fits(model: str, configured: Config) -> Finding:
     """Return how much memory a model needs and in which precision it fits; nothing is loaded."""
-    from dg_lsp.batch import doctor_fit
-
     return Finding("what fits", *doctor_fit.check_fit(model, configured.settings.device, configured.settings.dtype))
 
 
@@ -177,8 +181,6 @@ def runtime_folder() -> Finding:
 
 def running_engines() -> Finding:
     """Return the running engines and their states."""
-    from dg_lsp.wire.inspection import inspect_engine
-
     try:
         reports = [inspect_engine(files) for files in discovery.all_engine_files()]
     except DiscoveryError as error:
@@ -225,10 +227,6 @@ def _running(report: EngineReport) -> str:
 
 def _sampled(configured: Config, model: str) -> Iterator[Finding]:
     """Yield the engine's description of the model, its memory, and two sample fills."""
-    from dg_lsp.batch import sample
-    from dg_lsp.infill.client import connect_options
-    from dg_lsp.infill.port import EngineError
-
     try:
         result = asyncio.run(sample.take(connect_options(configured, model=model)))
     except EngineError as error:
