@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dg_lsp.core import polish, syntax
-from dg_lsp.core.polish import Polished
+from dg_lsp.core.polish import Polished, drops
 from dg_lsp.core.values import Candidate, Document, Hole, HoleKind, Span, apply
 
 
@@ -262,4 +262,4 @@ def test_code_that_stays_code_does_not_shrink() -> None:
     ],
 )
 def test_shrinking_is_detected_from_the_texts_alone(before: str, after: str, language: str, expected: bool) -> None:
-    assert polish.shrinks(before, after, language) is expected
+    assert drops.shrinks(before, after, language) is expected

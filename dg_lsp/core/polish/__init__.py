@@ -1,7 +1,7 @@
 """Turn a candidate's texts into edits: cut what follows the answer, apply the file's formatting, and drop useless answers.
 
 Each filter does one thing, and `FILTERS` defines their order. To add one, write it in the module for its purpose and
-add it to `FILTERS`. A filter that drops needs a reason in `REASONS`. `shrinks` tells front ends when to ask before
+add it to `FILTERS`. A filter that drops needs a reason in `REASONS`. `Polished.shrinks` tells front ends when to ask before
 code is lost.
 
 This package does not know how a text was made. A text that was denoised between held tokens needs few of these filters;
@@ -15,42 +15,13 @@ from dataclasses import dataclass, replace
 from dg_lsp.core import importing, scope, syntax, values
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.importing import Sources
+from dg_lsp.core.polish import changes, drops
 from dg_lsp.core.polish.around import Filter, around_hole, edit_of
-from dg_lsp.core.polish.changes import (
-    cut_at_closer,
-    cut_at_control,
-    cut_at_dedent,
-    cut_at_fence,
-    cut_at_line_end,
-    cut_next_line,
-    cut_repeated_lines,
-    cut_repeated_rest,
-    cut_unreachable,
-    restore_indent,
-    restore_start,
-    trim_end,
-)
 from dg_lsp.core.polish.checks import NAME_CHARS, Check, Whole, closes, compiles, parses, unbound_names
-from dg_lsp.core.polish.drops import (
-    drop_blank,
-    drop_comment_before_code,
-    drop_comments,
-    drop_definitions,
-    drop_description,
-    drop_endless,
-    drop_glued,
-    drop_loop,
-    drop_placeholder,
-    drop_repetition,
-    drop_shrunk,
-    drop_unchanged,
-    drop_unreadable,
-    shrinks,
-)
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Candidate, Document, Edit, Hole, Import, Span
 
-__all__ = ["CHECKS", "FILTERS", "REASONS", "SHRINKS", "UNBOUND", "Polished", "shrinks", "to_edits"]
+__all__ = ["CHECKS", "FILTERS", "REASONS", "SHRINKS", "UNBOUND", "Polished", "to_edits"]
 
 SHRINKS = "replaces working code by less"
 
@@ -112,10 +83,10 @@ def to_edits(
             if result != text:
                 fired.append(apply_filter.__name__)
             if result is None:
-                is_less = apply_filter is drop_shrunk
+                is_less = apply_filter is drops.drop_shrunk
                 return Polished(fired=tuple(fired), dropped=REASONS[apply_filter.__name__], shrinks=is_less)
             text = result
-        is_shrunk = is_shrunk or shrinks(around.old, text, document.language)
+        is_shrunk = is_shrunk or drops.shrinks(around.old, text, document.language)
         edits.insert(0, edit_of(text, hole, around.line_end))
         filled = replace(filled, text=values.apply(filled.text, (edits[0],)))
         tree = around.filled(text) if around.filled else None
@@ -149,31 +120,31 @@ def _imports(whole: Whole, names: tuple[str, ...], sources: Sources) -> tuple[Im
 
 
 FILTERS: tuple[Filter, ...] = (
-    cut_at_control,
-    cut_at_fence,
-    cut_at_line_end,
-    drop_glued,
-    cut_repeated_rest,
-    cut_repeated_lines,
-    restore_start,
-    restore_indent,
-    cut_at_dedent,
-    cut_at_closer,
-    cut_next_line,
-    cut_unreachable,
-    trim_end,
-    drop_unreadable,
-    drop_blank,
-    drop_unchanged,
-    drop_shrunk,
-    drop_comment_before_code,
-    drop_repetition,
-    drop_loop,
-    drop_placeholder,
-    drop_comments,
-    drop_description,
-    drop_definitions,
-    drop_endless,
+    changes.cut_at_control,
+    changes.cut_at_fence,
+    changes.cut_at_line_end,
+    drops.drop_glued,
+    changes.cut_repeated_rest,
+    changes.cut_repeated_lines,
+    changes.restore_start,
+    changes.restore_indent,
+    changes.cut_at_dedent,
+    changes.cut_at_closer,
+    changes.cut_next_line,
+    changes.cut_unreachable,
+    changes.trim_end,
+    drops.drop_unreadable,
+    drops.drop_blank,
+    drops.drop_unchanged,
+    drops.drop_shrunk,
+    drops.drop_comment_before_code,
+    drops.drop_repetition,
+    drops.drop_loop,
+    drops.drop_placeholder,
+    drops.drop_comments,
+    drops.drop_description,
+    drops.drop_definitions,
+    drops.drop_endless,
 )
 CHECKS: tuple[Check, ...] = (parses, closes, compiles)
 UNBOUND = "binds"
