@@ -7,7 +7,7 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from importlib import util
@@ -22,10 +22,9 @@ from dg_lsp.batch.journal import Journal, JournalError
 from dg_lsp.batch.keep import AcceptanceRule, FileResult
 from dg_lsp.batch.plan import DEFAULT_KINDS, FilePlan, Location, PlanError
 from dg_lsp.batch.report import ReportRow
-from dg_lsp.batch.rounds import HoleResult, RunOptions
+from dg_lsp.batch.rounds import RunOptions
 from dg_lsp.batch.scratch import ScratchError
 from dg_lsp.batch.select import Selection
-from dg_lsp.core.values import Hole
 from dg_lsp.infill import client
 from dg_lsp.infill.guarded import Guarded, Privacy, privacy_of
 from dg_lsp.infill.life import Loading, Starting, State
@@ -194,31 +193,31 @@ def resident(
     return client.connect(options, on_state=on_state, on_message=on_message)
 
 
-_Filled = list[tuple[FileResult, Mapping[Hole, HoleResult]]]
-
-
-async def _filled(spec: JobSpec, plans: Sequence[FilePlan], answers: Journal, connect: Connect, front: Front) -> _Filled:
+async def _filled(
+    spec: JobSpec, plans: Sequence[FilePlan], answers: Journal, connect: Connect, front: Front
+) -> Sequence[FileResult]:
     with front.progress(sum(len(plan.holes) for plan in plans)) as (on_progress, done):
         results = await job.fill(spec, plans, answers, connect, on_progress=on_progress, done=done, on_message=front.on_message)
-    reviewed = front.review([result for result, _ in results])
-    return [(result, by_hole) for result, (_, by_hole) in zip(reviewed, results, strict=True)]
+    return front.review(results)
 
 
-def _applied(spec: JobSpec, filled: _Filled, front: Front) -> tuple[list[tuple[FileResult, tuple[ReportRow, ...]]], bool]:
+def _applied(
+    spec: JobSpec, filled: Sequence[FileResult], front: Front
+) -> tuple[list[tuple[FileResult, tuple[ReportRow, ...]]], bool]:
     """Write or commit the fills; return the results with their rows, and whether all commits succeeded."""
     if spec.commit:
-        warnings = (commit.detached_head_warning(result) for result, _ in filled if result.fills)
+        warnings = (commit.detached_head_warning(result) for result in filled if result.fills)
         for warning in filter(None, dict.fromkeys(warnings)):
             front.on_message(warning)
     files, all_committed = [], True
-    for decided, by_hole in filled:
+    for decided in filled:
         result = decided
         if spec.commit:
             result, is_committed = commit.apply_fills(decided, spec.commit, front.on_message)
             all_committed = all_committed and is_committed
         elif spec.write:
             result = job.write_fills(decided)
-        files.append((result, tuple(report.rows(result, by_hole))))
+        files.append((result, tuple(report.rows(result))))
     return files, all_committed
 
 

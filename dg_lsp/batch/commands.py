@@ -243,7 +243,7 @@ def _list(spec: JobSpec, outputs: _Outputs) -> int:
     from dg_lsp.batch import job, listing, report
 
     plans, skipped, left_out = job.plans(spec)
-    cost = listing.cost(plans, spec.options, job.context_source())
+    cost = listing.cost(plans, spec.options, job.contexts())
     if outputs.as_json:
         typer.echo(json.dumps(listing.build(plans, skipped, left_out, cost), indent=2))
     else:

@@ -61,7 +61,7 @@ def explain(
         configuration = config.load_config(config.workspace_of(file_plan.source.path))
         model = configuration.model(model)
         options = RunOptions(configuration.settings.batch_candidates, seed, configuration.settings.batch_deadline)
-        context = job.context_source()(file_plan)
+        context = job.contexts()(file_plan, {})
         request, sources = request_of(file_plan, context, options), context.sources
         if model_names.is_remote(model):
             privacy = guarded.privacy_of([file_plan.source.path])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,11 +19,9 @@ from dg_lsp.batch.discover import Skipped, Source
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.keep import FileResult
 from dg_lsp.batch.plan import PLACE_FORM, FilePlan, Location, PlanError
-from dg_lsp.batch.rounds import HoleResult, RunOptions
+from dg_lsp.batch.rounds import ContextOf, RunOptions
 from dg_lsp.batch.select import Selection
-from dg_lsp.core.values import Hole
 from dg_lsp.infill.file_context import ContextReader
-from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.infill.port import Engine
 from dg_lsp.wire import model_names
 
@@ -105,11 +103,10 @@ async def fill(
     on_progress: Callable[[str], None],
     done: Callable[[int], None],
     on_message: Callable[[str], None] = lambda _line: None,
-) -> list[tuple[FileResult, Mapping[Hole, HoleResult]]]:
+) -> list[FileResult]:
     """Fill the holes and return the result of each file, in order. Writes nothing."""
     with contextlib.ExitStack() as stack:
         copies = stack.enter_context(open_copies(spec.check, spec.n_jobs, on_message)) if spec.check else None
-        files = run.Files(_contexts(), spec.acceptance, copies)
         n_left = sum(len(each.holes) for each in file_plans)
 
         def count(n: int) -> None:
@@ -120,13 +117,10 @@ async def fill(
                 on_progress("checking")
 
         async with connect(spec.model, on_progress) as engine:
-            results = run.fill(engine, file_plans, spec.options, answers, files, count, n_in_flight=_in_flight(spec))
-            async with contextlib.aclosing(results):
-                all_by_hole = [by_hole async for _, by_hole in results]
-            ordered = [files.result_by_path[each.source.path] for each in file_plans]
-            if copies:
-                ordered = await keep.passing(ordered, copies)
-    return list(zip(ordered, all_by_hole, strict=True))
+            results = await run.Run(
+                engine, file_plans, spec.options, answers, contexts(), spec.acceptance, copies, count, _in_flight(spec)
+            ).results()
+            return await keep.passing(results, copies) if copies else results
 
 
 def _in_flight(spec: JobSpec) -> int:
@@ -146,13 +140,8 @@ def write_fills(result: FileResult) -> FileResult:
     return result
 
 
-def context_source() -> Callable[[FilePlan], FileContext]:
-    """Return a function for the contexts of files, which reads each workspace once."""
-    context_of = _contexts()
-    return lambda file_plan: context_of(file_plan, {})
-
-
-def _contexts() -> Callable[[FilePlan, Mapping[Path, str]], FileContext]:
+def contexts() -> ContextOf:
+    """Return a function that reads the contexts of files, and each workspace once."""
     reader = ContextReader()
     return lambda file_plan, texts: reader.read(file_plan.source.path, file_plan.source.document, texts)
 

@@ -53,7 +53,8 @@ class AcceptanceRule:
 class FileResult:
     """A file's accepted fills, why other holes are unsure or failed, and all candidates of each hole.
 
-    `proofs` says what proved a fill. `tests` are those that pass with the proven fills, if the check reports tests.
+    `proofs` says what proved a fill. `tests` are those that pass with the proven fills, if the check reports tests. `answers`
+    has what the requests returned for each hole.
     """
 
     plan: FilePlan
@@ -63,6 +64,7 @@ class FileResult:
     proofs: Mapping[Hole, str] = field(default_factory=dict)
     candidates: Mapping[Hole, tuple[Fill, ...]] = field(default_factory=dict)
     tests: frozenset[str] = frozenset()
+    answers: Mapping[Hole, HoleResult] = field(default_factory=dict)
 
     @property
     def edits(self) -> list[Edit]:

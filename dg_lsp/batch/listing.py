@@ -10,8 +10,7 @@ from typing import Any
 from dg_lsp.batch import select
 from dg_lsp.batch.discover import Skipped
 from dg_lsp.batch.plan import FilePlan, line_column
-from dg_lsp.batch.rounds import RunOptions, request_for
-from dg_lsp.batch.run import ContextFor
+from dg_lsp.batch.rounds import ContextOf, RunOptions, request_for
 from dg_lsp.core import positions
 from dg_lsp.core.values import Hole
 from dg_lsp.core.wording import counted
@@ -36,11 +35,11 @@ class Cost:
         return f"{counted(self.requests, 'request')}, about {tokens}"
 
 
-def cost(plans: Sequence[FilePlan], options: RunOptions, context_for: ContextFor) -> Cost:
+def cost(plans: Sequence[FilePlan], options: RunOptions, context_of: ContextOf) -> Cost:
     """Return the cost of the first round: each request is read once, and each candidate is written once."""
     n_requests = n_chars = n_written = 0
     for plan in plans:
-        context = context_for(plan)
+        context = context_of(plan, {})
         for group in plan.groups:
             request = request_for(plan, context, group, options)
             texts = [

@@ -12,9 +12,7 @@ from typing import Any, Literal
 from dg_lsp.batch.discover import Skipped
 from dg_lsp.batch.keep import FileResult
 from dg_lsp.batch.plan import FilePlan, line_column
-from dg_lsp.batch.rounds import HoleResult
 from dg_lsp.core import confidence, importing, polish, positions
-from dg_lsp.core.values import Hole
 from dg_lsp.core.wording import counted
 from dg_lsp.infill.fill import Fill
 
@@ -50,13 +48,13 @@ class ReportRow:
     """The imports that the fill adds to its file, as lines of code."""
 
 
-def rows(result: FileResult, by_hole: Mapping[Hole, HoleResult]) -> list[ReportRow]:
+def rows(result: FileResult) -> list[ReportRow]:
     """Return a row for each hole of the file, in the order of the text."""
     source = result.plan.source
     lines = positions.lines(source.document.text)
     rows_of_file = []
     for hole in sorted(result.plan.holes, key=lambda hole: hole.span):
-        fill, ms = result.fills.get(hole), round(by_hole[hole].ms, 1)
+        fill, answer = result.fills.get(hole), result.answers[hole]
         status: Status = "filled" if fill else "unsure" if hole in result.unsure else "failed"
         reason = "" if fill else result.unsure.get(hole) or result.reasons[hole]
         rows_of_file.append(
@@ -70,9 +68,9 @@ def rows(result: FileResult, by_hole: Mapping[Hole, HoleResult]) -> list[ReportR
                 probability=_probability(fill) if fill else None,
                 verified=result.proofs.get(hole, ""),
                 steps=fill.steps if fill else 0,
-                ms=ms,
+                ms=round(answer.ms, 1),
                 reason=reason,
-                retry=not fill and by_hole[hole].is_lost,
+                retry=not fill and answer.is_lost,
                 imports=tuple(importing.statement(each, source.document.language) for each in fill.imports) if fill else (),
                 candidates=tuple(
                     {"text": each.edit.text, "probability": _probability(each)}

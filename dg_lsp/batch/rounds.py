@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from dg_lsp.batch import plan as planning
 from dg_lsp.batch.journal import Journal
@@ -51,6 +52,8 @@ class HoleResult:
     further: Retry | None = None
 
 
+ContextOf = Callable[[FilePlan, Mapping[Path, str]], FileContext]
+"""Returns a file's context with new texts of other files."""
 RequestOf = Callable[[tuple[Hole, ...]], InfillRequest | str]
 """Returns the request for a group of holes, or why it can't be built."""
 
@@ -67,22 +70,21 @@ def request_for(plan: FilePlan, context: FileContext, group: Sequence[Hole], opt
 class Rounds:
     """The rounds of requests for holes of one file. All of them see the same text and context.
 
-    With a `view`, the requests see the file with earlier fills. The plan, the holes and the fills are still those of the file.
+    The requests see the `view`, which may have earlier fills in place. The holes and the fills are those of the file.
     """
 
     engine: Engine
-    plan: FilePlan
+    view: View
     context: FileContext
     options: RunOptions
     journal: Journal
-    view: View | None = None
 
     async def first(self, group: tuple[Hole, ...]) -> dict[Hole, HoleResult]:
         """Return the result of each hole, after further rounds for holes without a usable answer."""
-        shown = tuple(map(self._shown, group))
+        shown = tuple(map(self.view.moved, group))
         results = await self._first(shown)
         return {
-            hole: replace(results[moved], fills=self._back(results[moved].fills, hole), further=self.further)
+            hole: replace(results[moved], fills=self.view.back(results[moved].fills, hole), further=self.further)
             for hole, moved in zip(group, shown, strict=True)
         }
 
@@ -90,28 +92,18 @@ class Rounds:
         """Return the fills of round `number` (from 1), requested with the last failure; () after the last round."""
         if number > self.options.n_retries:
             return ()
-        moved = self._shown(hole)
+        moved = self.view.moved(hole)
         with_failure = _with_failure(moved, failure)
         key = replace(with_failure, instruction=f"round {number}: {with_failure.instruction}")
         requests = _unique(self._requests(self.options), (with_failure,)) if self.journal.is_stored else ()
-        fills = self.journal.get(self._plan.source.document, key, requests)
+        fills = self.journal.get(self.view.plan.source.document, key, requests)
         if not fills:
             fills = (await self._round(moved, number, failure)).fills
-            self.journal.add(self._plan.source.document, key, fills, requests)
-        return self._back(fills, hole)
-
-    @property
-    def _plan(self) -> FilePlan:
-        return self.view.plan if self.view else self.plan
-
-    def _shown(self, hole: Hole) -> Hole:
-        return self.view.moved(hole) if self.view else hole
-
-    def _back(self, fills: tuple[Fill, ...], hole: Hole) -> tuple[Fill, ...]:
-        return self.view.back(fills, hole) if self.view else fills
+            self.journal.add(self.view.plan.source.document, key, fills, requests)
+        return self.view.back(fills, hole)
 
     async def _first(self, group: tuple[Hole, ...]) -> dict[Hole, HoleResult]:
-        document, request_of = self._plan.source.document, self._requests(self.options)
+        document, request_of = self.view.plan.source.document, self._requests(self.options)
         # A hole's answer depends on the request of its group, and on the one for the hole alone.
         requests = {hole: _unique(request_of, group, (hole,)) if self.journal.is_stored else () for hole in group}
         stored = {hole: HoleResult(fills) for hole in group if (fills := self.journal.get(document, hole, requests[hole]))}
@@ -144,7 +136,7 @@ class Rounds:
     async def _ask(self, group: tuple[Hole, ...], request_of: RequestOf) -> dict[Hole, HoleResult]:
         start = time.perf_counter()
         answer, reason, is_answered, is_lost = pipeline.InfillAnswer(), "", False, False
-        plan, request = self._plan, request_of(group)
+        plan, request = self.view.plan, request_of(group)
         if isinstance(request, str):
             reason = request
         else:
@@ -176,7 +168,7 @@ class Rounds:
         @functools.cache
         def request_of(group: tuple[Hole, ...]) -> InfillRequest | str:
             try:
-                return request_for(self._plan, self.context, group, options)
+                return request_for(self.view.plan, self.context, group, options)
             except ValueError as error:
                 return str(error)
 

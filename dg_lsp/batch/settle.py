@@ -79,7 +79,7 @@ class View:
     """A plan of the file with edits in place, without holes."""
 
     plan: FilePlan
-    edits: tuple[Edit, ...]
+    edits: tuple[Edit, ...] = ()
 
     def moved(self, hole: Hole) -> Hole:
         """Return the file's hole with its span in the view."""
@@ -91,14 +91,14 @@ class View:
         return tuple(replace(fill, edit=Edit(hole.span, fill.edit.text)) for fill in fills)
 
 
-def view_of(plan: FilePlan, fills: Mapping[Hole, Sequence[Fill]]) -> View | None:
-    """Return the file with the fills that parse together; None if there are none, or if they overlap."""
+def view_of(plan: FilePlan, fills: Mapping[Hole, Sequence[Fill]]) -> View:
+    """Return the file with the fills that parse together; without any if they overlap."""
     try:
         settled = settle(plan, fills)
     except ValueError:  # `keep` says so, because the file's fills can't be put into it
-        return None
+        return View(plan)
     if not settled.survivors:
-        return None
+        return View(plan)
     document = replace(plan.source.document, text=settled.text)
     edits = tuple(sorted(edits_of(plan.source.document, settled.survivors.values()), key=lambda edit: edit.span))
     return View(FilePlan(replace(plan.source, document=document), ()), edits)

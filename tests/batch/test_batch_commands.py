@@ -386,7 +386,7 @@ def test_changed_text_on_the_canvas_has_another_colour(project: Path) -> None:
     (project / "a.py").write_text("x = [\n]\n")
     place = planning.parse_place("a.py:1:6")
     planned = planning.for_places(job.source_at(place), [place])
-    request = drawing.request_of(planned, job.context_source()(planned), RunOptions())
+    request = drawing.request_of(planned, job.contexts()(planned, {}), RunOptions())
 
     def paint(text: str, what: str) -> str:
         return f"<{what}>{text}</>" if text else ""

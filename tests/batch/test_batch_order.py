@@ -57,8 +57,7 @@ def run(
     async def results() -> list[FileResult]:
         with Journal(journal) as answers:
             connect = connecting(scripted.engine)
-            plan_results = await fill(spec, plans, answers, connect, on_progress=lambda _text: None, done=lambda _n: None)
-        return [result for result, _ in plan_results]
+            return await fill(spec, plans, answers, connect, on_progress=lambda _text: None, done=lambda _n: None)
 
     return asyncio.run(results())
 

@@ -11,8 +11,10 @@ import pytest
 from dg_lsp.batch import job, rounds, run
 from dg_lsp.batch import plan as planning
 from dg_lsp.batch.journal import Journal
+from dg_lsp.batch.keep import FileResult
 from dg_lsp.batch.plan import FilePlan
-from dg_lsp.batch.rounds import HoleResult, Rounds, RunOptions
+from dg_lsp.batch.rounds import Rounds, RunOptions
+from dg_lsp.batch.settle import View
 from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Candidate, Hole, InfillRequest, Snippet
 from dg_lsp.infill.pipeline import FileContext
@@ -27,29 +29,23 @@ def alone(plan: FilePlan) -> FileContext:
     return FileContext(plan.source.path.name)
 
 
-def files() -> run.Files:
-    return run.Files(lambda plan, _texts: alone(plan))
-
-
 def filled(
     engine: Engine,
     *plans: FilePlan,
     options: RunOptions | None = None,
     journal: Journal | None = None,
     counts: list[int] | None = None,
-) -> list[tuple[FilePlan, Mapping[Hole, HoleResult]]]:
-    async def collect() -> list[tuple[FilePlan, Mapping[Hole, HoleResult]]]:
-        on_count = counts.append if counts is not None else lambda n: None
-        answers = journal or Journal(None)
-        return [row async for row in run.fill(engine, plans, options or RunOptions(), answers, files(), on_count)]
-
-    return asyncio.run(collect())
+) -> list[FileResult]:
+    on_count = counts.append if counts is not None else lambda n: None
+    answers = journal or Journal(None)
+    job = run.Run(engine, plans, options or RunOptions(), answers, lambda plan, _texts: alone(plan), done=on_count)
+    return asyncio.run(job.results())
 
 
-def answers(results: list[tuple[FilePlan, Mapping[Hole, HoleResult]]]) -> list[list[str]]:
+def answers(results: list[FileResult]) -> list[list[str]]:
     return [
-        [answer.fills[0].edit.text if answer.fills else answer.reason for answer in answers_by_place.values()]
-        for _, answers_by_place in results
+        [answer.fills[0].edit.text if answer.fills else answer.reason for answer in result.answers.values()]
+        for result in results
     ]
 
 
@@ -110,8 +106,8 @@ def test_each_hole_of_a_request_has_its_own_probability(tmp_path: Path) -> None:
             own = (Calibrated(0.9), Calibrated(0.2))
             return (Candidate(("return 1", "return 2"), Calibrated(0.18), alone=own),)
 
-    [(_, results)] = filled(InSequence(), planned(tmp_path / "a.py", STUB * 2))
-    assert [result.fills[0].probability for result in results.values()] == [0.9, 0.2]
+    [result] = filled(InSequence(), planned(tmp_path / "a.py", STUB * 2))
+    assert [answer.fills[0].probability for answer in result.answers.values()] == [0.9, 0.2]
 
 
 def test_the_best_text_of_a_hole_is_kept_if_that_of_another_is_dropped(tmp_path: Path) -> None:
@@ -134,8 +130,8 @@ def test_holes_that_are_filled_together_have_alternatives(tmp_path: Path) -> Non
             texts = (("return 1", "return 2"), ("return 3", "return 2"))
             return tuple(Candidate(each, Calibrated(0.25), alone=own) for each in texts)
 
-    [(_, results)] = filled(InSequence(), planned(tmp_path / "a.py", STUB * 2))
-    texts = [[fill.text for fill in result.fills] for result in results.values()]
+    [result] = filled(InSequence(), planned(tmp_path / "a.py", STUB * 2))
+    texts = [[fill.text for fill in answer.fills] for answer in result.answers.values()]
     assert texts == [["return 1", "return 3"], ["return 2"]]
 
 
@@ -162,10 +158,10 @@ def test_a_useless_answer_has_a_reason(tmp_path: Path) -> None:
 def test_options_reach_the_engine(tmp_path: Path) -> None:
     engine = Filling("return 1", "return 2")
     options = RunOptions(n_candidates=2, seed=7, deadline_ms=100)
-    [(_, answers_by_place)] = filled(engine, planned(tmp_path / "a.py", STUB * 2), options=options)
+    [result] = filled(engine, planned(tmp_path / "a.py", STUB * 2), options=options)
     [request] = engine.requests
     assert (request.budget.ms, request.budget.candidates, request.path) == (200, 2, "a.py")
-    assert [[fill.edit.text for fill in answer.fills] for answer in answers_by_place.values()] == [["return 1", "return 2"]] * 2
+    assert [[fill.edit.text for fill in answer.fills] for answer in result.answers.values()] == [["return 1", "return 2"]] * 2
 
 
 def test_the_same_seed_sends_the_same_requests(tmp_path: Path) -> None:
@@ -195,7 +191,7 @@ def test_a_request_that_cant_be_built_is_the_hole_s_reason_with_and_without_a_jo
         for one in (journal, None):
             [reasons] = answers(filled(engine, plan, options=options, journal=one))
             assert [reason.startswith("not a budget: ") for reason in reasons] == [True, True]
-        assert asyncio.run(Rounds(engine, plan, alone(plan), options, journal).further(plan.holes[0], 1, "failed")) == ()
+        assert asyncio.run(Rounds(engine, View(plan), alone(plan), options, journal).further(plan.holes[0], 1, "failed")) == ()
     assert engine.requests == []
 
 
@@ -226,13 +222,9 @@ def test_answers_stored_with_other_related_text_are_requested_again(tmp_path: Pa
     def asked(*related: Snippet) -> int:
         engine = Filling("return 1")
 
-        async def collect() -> None:
-            with Journal(tmp_path / "j") as journal:
-                look = FileContext("a.py", related)
-                async for _ in run.fill(engine, [plan], RunOptions(), journal, run.Files(lambda *_: look), lambda n: None):
-                    pass
-
-        asyncio.run(collect())
+        with Journal(tmp_path / "j") as journal:
+            look = FileContext("a.py", related)
+            asyncio.run(run.Run(engine, [plan], RunOptions(), journal, lambda *_: look).results())
         return len(engine.requests)
 
     near = Snippet("near.py", "x = 1\n")
@@ -254,11 +246,7 @@ def test_related_text_is_read_before_the_first_request(tmp_path: Path) -> None:
             order.append(f"asked with {request.related[-1].path}")
             return ()
 
-    async def collect() -> None:
-        async for _ in run.fill(Noting(), plans, RunOptions(), Journal(None), run.Files(look), lambda n: None):
-            pass
-
-    asyncio.run(collect())
+    asyncio.run(run.Run(Noting(), plans, RunOptions(), Journal(None), look).results())
     assert order == ["a.py", "b.py", "asked with near.py", "asked with near.py"]
 
 
@@ -281,11 +269,8 @@ def test_a_run_that_is_cancelled_cancels_its_requests(tmp_path: Path) -> None:
         engine = Endless()
         plans = [planned(tmp_path / f"{name}.py", STUB) for name in "abc"]
 
-        async def collect() -> None:
-            async for _ in run.fill(engine, plans, RunOptions(), Journal(None), files(), lambda n: None):
-                pass
-
-        task = asyncio.ensure_future(collect())
+        every = run.Run(engine, plans, RunOptions(), Journal(None), lambda plan, _texts: alone(plan))
+        task = asyncio.ensure_future(every.results())
         await engine.asked.wait()
         await asyncio.sleep(0)
         task.cancel()
@@ -329,7 +314,7 @@ def test_a_further_round_contains_the_failure_and_is_stored(tmp_path: Path) -> N
     async def again(number: int, failure: str) -> list[str]:
         options = RunOptions(n_retries=1)
         with Journal(tmp_path / "journal") as journal:
-            fills = await Rounds(engine, plan, alone(plan), options, journal).further(hole, number, failure)
+            fills = await Rounds(engine, View(plan), alone(plan), options, journal).further(hole, number, failure)
         return [fill.edit.text for fill in fills]
 
     assert asyncio.run(again(1, "assert 1 == 2 at 0x7f in 0.31s")) == ["return 2"]
@@ -352,7 +337,7 @@ def test_a_hole_gets_no_passage_of_its_own_file(tmp_path: Path, name: str) -> No
     (tmp_path / "b.py").write_text(f"def third(price, quantity, customer):\n{body}    return 3\n")
     place = planning.parse_place(f"{path}:8:5")
     plan = planning.for_places(job.source_at(place), [place])
-    context = job.context_source()(plan)
+    context = job.contexts()(plan, {})
     request = rounds.request_for(plan, context, plan.groups[0], RunOptions())
     passages = [snippet.text for snippet in request.related if snippet.for_copying]
     assert [text for text in passages if "third" in text]

@@ -272,7 +272,7 @@ async def in_the_shell(n: int, draw: random.Random, folder: Path, connect: Conne
             continue
         with Journal(None, ("", spec.options)) as answers:
             results = await job.fill(spec, plans, answers, connect, on_progress=lambda _text: None, done=lambda _n: None)
-        for result, _ in results:
+        for result in results:
             file_result = job.write_fills(result)
             edits = tuple(file_result.edits)
             if not edits:
