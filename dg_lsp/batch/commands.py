@@ -154,9 +154,8 @@ class _Outputs:
         if self.page:
             from dg_lsp.batch import page
 
-            sections = [section for file, rows in result.files for section in page.sections(file, rows)]
             facts = {name: result.report["summary"][name] for name in ("ms", "model", "seed", "written")}
-            texts.append(("report", self.page, page.write(sections, result.skipped, facts)))
+            texts.append(("report", self.page, page.write(result.files, result.skipped, facts)))
         if self.patch:
             texts.append(("patch", self.patch, result.patch))
         is_written = True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 
 from pygments import highlight
@@ -15,6 +14,7 @@ from pygments.util import ClassNotFound
 from dg_lsp.batch.discover import Skipped
 from dg_lsp.batch.keep import FileResult
 from dg_lsp.batch.report import ReportRow, counts
+from dg_lsp.core import positions
 from dg_lsp.core.values import Hole, apply
 
 N_LINES = 4  # of context on each side of a hole
@@ -32,26 +32,11 @@ pre { background: #f6f8fa; padding: .75rem; overflow-x: auto; font: 13px/1.45 ui
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
-    """One hole on the page: its row, its language, and the surrounding text before and after the fill."""
-
-    row: ReportRow
-    language: str
-    before: str
-    after: str
-
-
-def sections(result: FileResult, rows: Sequence[ReportRow]) -> list[Section]:
-    """Return the sections of a file; `rows` are in the order of the text."""
-    holes = sorted(result.plan.holes, key=lambda hole: hole.span)
-    document = result.plan.source.document
-    return [_section(result, document.text, document.language, hole, row) for hole, row in zip(holes, rows, strict=True)]
-
-
-def write(all_sections: Sequence[Section], skipped: Iterable[Skipped], facts: Mapping[str, object]) -> str:
-    """Return the page."""
-    total = counts([section.row for section in all_sections])
+def write(
+    files: Sequence[tuple[FileResult, Sequence[ReportRow]]], skipped: Iterable[Skipped], facts: Mapping[str, object]
+) -> str:
+    """Return the page; the rows of each file are in the order of the text."""
+    total = counts([row for _, rows in files for row in rows])
     summary = {
         "filled": f"{total['filled']} of {total['holes']} holes in {total['files']} files ({total['verified']} verified)",
         "unsure": total["unsure"],
@@ -68,33 +53,31 @@ def write(all_sections: Sequence[Section], skipped: Iterable[Skipped], facts: Ma
         f"<title>dg-lsp infill</title><style>{_STYLE}{HtmlFormatter().get_style_defs('pre')}</style></head>\n"
         f"<body><h1>dg-lsp infill</h1><table>{head}</table>\n"
         + (f"<h2>Skipped</h2><ul>{skipped_items}</ul>\n" if skipped_items else "")
-        + "".join(_html(section) for section in all_sections)
+        + "".join(
+            _section(result, hole, row) for result, rows in files for hole, row in zip(result.plan.holes, rows, strict=True)
+        )
         + "</body></html>\n"
     )
 
 
-def _section(result: FileResult, text: str, language: str, hole: Hole, row: ReportRow) -> Section:
-    start = _back(text, hole.span.start, N_LINES)
-    end = _forth(text, hole.span.end, N_LINES)
-    before, fill = text[start:end], result.fills.get(hole)
-    after = apply(text[:end], (fill.edit,))[start:] if fill else ""
-    return Section(row, language, before, after)
-
-
-def _html(section: Section) -> str:
-    row = section.row
+def _section(result: FileResult, hole: Hole, row: ReportRow) -> str:
+    """Return one hole: its facts, and the surrounding text before and after the fill."""
+    text, language = result.plan.source.document.text, result.plan.source.document.language
+    lines = positions.lines(text)
+    start = lines.starts[max(lines.at(hole.span.start) - N_LINES, 0)]
+    end = lines.ends[min(lines.at(hole.span.end) + N_LINES, len(lines) - 1)]
     sure = "not calibrated" if row.probability is None else f"probability {row.probability:.2f}"
     about = [row.kind, *([sure, f"{row.steps} steps"] if row.status == "filled" else []), f"{row.ms:.0f} ms"]
     if row.verified:
         about.append(f"verified by {row.verified}")
     if row.status == "filled":
-        right = _code(section.after, section.language)
+        right = _code(apply(text[:end], (result.fills[hole].edit,))[start:], language)
     else:
-        right = f"<p>{_text(row.reason)}</p>" + "".join(_candidate(one, section.language) for one in row.candidates)
+        right = f"<p>{_text(row.reason)}</p>" + "".join(_candidate(one, language) for one in row.candidates)
     return (
         f"<section><h2>{_text(row.path)}:{row.line}:{row.column}</h2>"
         f'<p><span class="status {row.status}">{row.status}</span> · {_text(" · ".join(about))}</p>'
-        f'<div class="sides"><div>before{_code(section.before, section.language)}</div>'
+        f'<div class="sides"><div>before{_code(text[start:end], language)}</div>'
         f"<div>{'after' if row.status == 'filled' else 'candidates'}{right}</div></div></section>\n"
     )
 
@@ -123,22 +106,3 @@ def _printable(text: str) -> str:
     return "".join(
         char if char.isprintable() or char in "\n\t" else f"\\x{ord(char):02x}" for char in text.replace("\r\n", "\n")
     )
-
-
-def _back(text: str, offset: int, n_lines: int) -> int:
-    """Return the start of the line that is `n_lines` above the offset's line."""
-    for _ in range(n_lines + 1):
-        offset = text.rfind("\n", 0, offset)
-        if offset < 0:
-            return 0
-    return offset + 1
-
-
-def _forth(text: str, offset: int, n_lines: int) -> int:
-    """Return the end of the line that is `n_lines` below the offset's line."""
-    for _ in range(n_lines + 1):
-        end = text.find("\n", offset)
-        if end < 0:
-            return len(text)
-        offset = end + 1
-    return offset

@@ -53,7 +53,7 @@ def rows(result: FileResult) -> list[ReportRow]:
     source = result.plan.source
     lines = positions.lines(source.document.text)
     rows_of_file = []
-    for hole in sorted(result.plan.holes, key=lambda hole: hole.span):
+    for hole in result.plan.holes:
         fill, answer = result.fills.get(hole), result.answers[hole]
         status: Status = "filled" if fill else "unsure" if hole in result.unsure else "failed"
         reason = "" if fill else result.unsure.get(hole) or result.reasons[hole]
