@@ -27,7 +27,6 @@ from dg_lsp.server import client, configuration, convert, methods, protocol, res
 from dg_lsp.server.client import Client
 from dg_lsp.server.configuration import Configuration
 from dg_lsp.server.methods import DraftParams, StatusParams
-from dg_lsp.server.progress import Progresses
 from dg_lsp.server.protocol import RpcProtocol, Wire
 from dg_lsp.server.resident import Opener, Resident
 from dg_lsp.server.stats import Statistics
@@ -97,7 +96,8 @@ class DgLanguageServer(LanguageServer):
         """The name of the model that runs: the configured one, and for `auto` what that means now."""
         self.reporter = Reporter(laptop.resolve(self.settings.model), self._send_status)
         self.resident = Resident(opener, self._engine_changed, clock, self.configuration.local_only, self._on_message)
-        self.progresses = Progresses(self)
+        self.bars: dict[str | int, Callable[[], None]] = {}
+        """What the button of each progress bar calls, by the bar's token."""
         self.tasks: set[asyncio.Task[Any]] = set()
         self.roots: dict[str, None] = {}
         self._nearby: Nearby | None = None

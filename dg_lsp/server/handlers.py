@@ -117,7 +117,9 @@ def add(server: DgLanguageServer) -> None:
 
     @server.feature(lsp.WINDOW_WORK_DONE_PROGRESS_CANCEL)
     def _(params: lsp.WorkDoneProgressCancelParams) -> None:
-        server.progresses.cancel(params.token)
+        # An unknown token belongs to work that has ended already.
+        if cancel := server.bars.get(params.token):
+            cancel()
 
     @server.feature(methods.DID_SHOW)
     def _(params: Any) -> None:

@@ -6,66 +6,49 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types as lsp
-from pygls.lsp.server import LanguageServer
+
+if TYPE_CHECKING:
+    from dg_lsp.server.app import DgLanguageServer
 
 # An editor that does not confirm a progress bar by then gets its edit without one.
 CLIENT_PATIENCE_S = 2.0
 
-
-@dataclass(slots=True)
-class Progresses:
-    """The progress bars of one session."""
-
-    server: LanguageServer
-    _cancels: dict[str | int, Callable[[], None]] = field(default_factory=dict)
-
-    def cancel(self, token: str | int) -> None:
-        """Cancel the work of a progress bar; an unknown token belongs to work that has ended already."""
-        if isinstance(token, (str, int)) and (cancel := self._cancels.get(token)) is not None:
-            cancel()
-
-    @asynccontextmanager
-    async def bar(self, title: str, cancel: Callable[[], None], *, is_shown: bool) -> AsyncIterator[Bar]:
-        """Yield a progress bar; when the editor has none, it sends nothing."""
-        token = f"dg-lsp-{secrets.token_hex(6)}"
-        bar = Bar(self.server, token, is_shown and await self._create(token))
-        self._cancels[token] = cancel
-        bar.send(lsp.WorkDoneProgressBegin(title=title, cancellable=True, percentage=0))
-        try:
-            yield bar
-        finally:
-            del self._cancels[token]
-            bar.send(lsp.WorkDoneProgressEnd())
-
-    async def _create(self, token: str) -> bool:
-        try:
-            creating = self.server.window_work_done_progress_create_async(lsp.WorkDoneProgressCreateParams(token))
-            await asyncio.wait_for(creating, CLIENT_PATIENCE_S)
-        except asyncio.CancelledError:
-            raise
-        except Exception:
-            # Without a bar the work goes on, whatever error the editor returned.
-            return False
-        return True
+Report = Callable[[str, float], None]
+"""Shows a message and the completed share, from 0 to 1."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """One progress bar."""
+@asynccontextmanager
+async def bar(server: DgLanguageServer, title: str, cancel: Callable[[], None]) -> AsyncIterator[Report]:
+    """Yield the function that reports progress on a new bar, whose button calls `cancel`; without a bar it sends nothing."""
+    token = f"dg-lsp-{secrets.token_hex(6)}"
+    exists = server.client.progress and await _create(server, token)
 
-    server: LanguageServer
-    token: str
-    exists: bool
+    def send(value: Any) -> None:
+        if exists:
+            server.progress(lsp.ProgressParams(token, value))
 
-    def report(self, message: str, share: float) -> None:
-        """Send a message and the completed share, from 0 to 1."""
-        self.send(lsp.WorkDoneProgressReport(message=message, percentage=min(100, max(0, round(100 * share)))))
+    def report(message: str, share: float) -> None:
+        send(lsp.WorkDoneProgressReport(message=message, percentage=min(100, max(0, round(100 * share)))))
 
-    def send(self, value: Any) -> None:
-        """Send a progress value, if the bar exists."""
-        if self.exists:
-            self.server.progress(lsp.ProgressParams(self.token, value))
+    server.bars[token] = cancel
+    send(lsp.WorkDoneProgressBegin(title=title, cancellable=True, percentage=0))
+    try:
+        yield report
+    finally:
+        del server.bars[token]
+        send(lsp.WorkDoneProgressEnd())
+
+
+async def _create(server: DgLanguageServer, token: str) -> bool:
+    try:
+        creating = server.window_work_done_progress_create_async(lsp.WorkDoneProgressCreateParams(token))
+        await asyncio.wait_for(creating, CLIENT_PATIENCE_S)
+    except asyncio.CancelledError:
+        raise
+    except Exception:
+        # Without a bar the work goes on, whatever error the editor returned.
+        return False
+    return True

@@ -21,6 +21,7 @@ from lsprotocol import types as lsp
 from pygls.exceptions import JsonRpcException
 
 from dg_lsp.core.wording import size
+from dg_lsp.server import progress
 from dg_lsp.wire import laptop
 from dg_lsp.wire.laptop import LaptopModel
 from dg_lsp.wire.settings import AUTO, EMBEDDED
@@ -87,7 +88,7 @@ async def pull(server: DgLanguageServer, model: LaptopModel, *, is_continued: bo
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
 
-    async with server.progresses.bar(f"Downloading {model.name}", cancel, is_shown=server.client.progress) as bar:
+    async with progress.bar(server, f"Downloading {model.name}", cancel) as report:
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
             *PULL_COMMAND, model.name, "--json", stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe
@@ -99,7 +100,7 @@ async def pull(server: DgLanguageServer, model: LaptopModel, *, is_continued: bo
                 with contextlib.suppress(ValueError, KeyError, TypeError):
                     said = json.loads(line)
                     # The bar's title names the model, and editors cut long texts.
-                    bar.report(str(said["text"]).removeprefix(f"downloading {model.name}: "), float(said["share"]))
+                    report(str(said["text"]).removeprefix(f"downloading {model.name}: "), float(said["share"]))
             errors = (await process.stderr.read()).decode("utf-8", "replace").strip()
             code = await process.wait()
         finally:

@@ -17,11 +17,11 @@ from dg_lsp.core.values import Budget, Hole, Span
 from dg_lsp.infill import fill
 from dg_lsp.infill.fill import FillResult
 from dg_lsp.infill.port import Engine, EngineError
-from dg_lsp.server import actions, convert, methods, when
+from dg_lsp.server import actions, convert, methods, progress, when
 from dg_lsp.server.actions import Action
 from dg_lsp.server.app import DgLanguageServer
 from dg_lsp.server.methods import BadParamsError, DraftParams, DraftPart, FilledPart, FillParams
-from dg_lsp.server.progress import Bar
+from dg_lsp.server.progress import Report
 from dg_lsp.server.protocol import CONTENT_MODIFIED
 from dg_lsp.server.snapshot import Snapshot
 
@@ -253,8 +253,8 @@ async def _fill_holes(server: DgLanguageServer, params: FillParams, now: Snapsho
     server.allow_repeat()
     server.reporter.busy(1)
     try:
-        async with server.progresses.bar(_TITLES[params.what], cancel, is_shown=server.client.progress) as bar:
-            work = server.spawn(_run(server, params, now, bar))
+        async with progress.bar(server, _TITLES[params.what], cancel) as report:
+            work = server.spawn(_run(server, params, now, report))
             try:
                 return await asyncio.shield(work)
             except asyncio.CancelledError:
@@ -278,7 +278,7 @@ async def _unchanged(server: DgLanguageServer, params: FillParams) -> Snapshot:
     return now
 
 
-async def _run(server: DgLanguageServer, params: FillParams, now: Snapshot, bar: Bar) -> FillResult:
+async def _run(server: DgLanguageServer, params: FillParams, now: Snapshot, report: Report) -> FillResult:
     """Return the fills of an action; raise EngineError."""
     document, syntax, index = now.document, now.doc.syntax(), now.index
     encoding, settings = server.documents.encoding, now.settings
@@ -301,7 +301,7 @@ async def _run(server: DgLanguageServer, params: FillParams, now: Snapshot, bar:
         return await server.resident.engine(document.uri, token, draft if server.client.hears_drafts else None)
 
     def done(n_done: int, n_holes: int) -> None:
-        bar.report(f"{n_done} of {n_holes}", n_done / max(n_holes, 1))
+        report(f"{n_done} of {n_holes}", n_done / max(n_holes, 1))
 
     try:
         # Shrinking is allowed because `edit` asks the user, or the editor shows a preview.
