@@ -251,13 +251,7 @@ def resident(settings: Settings, listener: Listener) -> Warm:
     from dg_lsp.infill import client
     from dg_lsp.wire import config
 
-    options = replace(
-        client.connect_options(config.read()[0], model=settings.model),
-        dtype=settings.dtype,
-        device=settings.device,
-        threads=settings.threads,
-        unload_after_s=float(settings.unload_after),
-    )
+    options = client.connect_options(config.Config(settings))
     return client.ResidentEngine(options, listener.on_state, listener.on_message)
 
 

@@ -1,8 +1,8 @@
 """Read settings from any source by their declaration: the known keys, the valid values, and the messages for wrong ones.
 
-msgspec checks types and ranges, and generates their JSON schema. This module and the declarations add what msgspec
-can't express: patterns, lists in environment variables, keys in several spellings, and messages that name the key and
-the source. It knows nothing of files, and no setting by name except `local_only`, whose values add up.
+msgspec checks types and ranges. This module and the declarations add what msgspec can't express: patterns, lists in
+environment variables, keys in several spellings, and messages that name the key and the source. It knows nothing of files,
+and no setting by name except `local_only`, whose values add up.
 """
 
 from __future__ import annotations
@@ -53,12 +53,6 @@ class Setting:
         return f"DG_LSP_{name.upper()}" if group in _WITH_VARIABLE else ""
 
     @property
-    def default(self) -> object:
-        """The default value, as it is written in a file."""
-        value = getattr(DEFAULTS, self.field)
-        return AUTO if value is None else list(value) if isinstance(value, tuple | frozenset) else value
-
-    @property
     def allowed(self) -> str:
         """What a value must be: the end of a sentence."""
         return _allowed(msgspec.inspect.type_info(self.kind), self.about.items)
@@ -89,17 +83,6 @@ class Setting:
         if self.about.check is not None:
             self.about.check(parsed)
         return parsed
-
-    def schema(self) -> dict[str, object]:
-        """Return the JSON schema of a value, without its default."""
-        schema = dict(msgspec.json.schema(self.kind))
-        if "anyOf" in schema:
-            first, _ = schema["anyOf"]
-            more = {"enum": [True, False, AUTO]} if first["type"] == "boolean" else {"pattern": f"^{AUTO}$"}
-            schema = {**first, "type": [first["type"], "string"], **more}
-        if "enum" in schema and "type" not in schema:
-            schema = {"type": "string", **schema, "enumDescriptions": list(self.about.choices)}
-        return schema
 
 
 def _declared() -> Iterator[Setting]:

@@ -24,6 +24,7 @@ from dg_lsp.wire import config, trust
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.schema import ALL, OF_EDITORS, Setting
 from dg_lsp.wire.settings import DEFAULTS, Settings
+from tests.pages.settings import default_of, schema_of
 
 EVIL = "evil.example"
 # Model names, and whether the user's own file may contain them. A name that can be read as two addresses is never allowed.
@@ -234,7 +235,7 @@ def test_a_configuration_of_another_user_does_not_count(clone: Clone, whose: str
 
 def values(setting: Setting) -> st.SearchStrategy[Any]:
     """Values that a setting may have, as a file writes them, where any source may choose them."""
-    stated: Any = setting.schema()
+    stated: Any = schema_of(setting)
     if "enum" in stated or stated["type"] == "boolean":
         return st.sampled_from(stated.get("enum", [True, False]))
     if "minimum" in stated:
@@ -279,14 +280,14 @@ def test_the_last_source_that_says_something_counts(tmp_path_factory: pytest.Tem
         settings, problems = session.session, session.problems
     assert problems == ()
     for setting in FREE:
-        expected = setting.default
+        expected = default_of(setting)
         for source in ("user", "workspace", "environment"):
             if setting.key in stated[source]:
                 expected = stated[source][setting.key]
         for source in ("greeting", "editor"):
             # Some editors send all of their defaults along; what was said in the greeting a later word takes back.
             taken_back = source == "greeting" and setting.key in stated["editor"]
-            if setting.key in stated[source] and not taken_back and stated[source][setting.key] != setting.default:
+            if setting.key in stated[source] and not taken_back and stated[source][setting.key] != default_of(setting):
                 expected = stated[source][setting.key]
         assert getattr(settings, setting.field) == setting.parse(expected), setting.key
 

@@ -11,8 +11,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from dg_lsp.wire import schema
-from dg_lsp.wire.schema import SECTION, Setting
+from dg_lsp.wire.schema import AUTO, SECTION, Setting
+from dg_lsp.wire.settings import DEFAULTS
 
 # The heading in VS Code for each group of settings, in display order.
 GROUPS = {
@@ -30,7 +33,7 @@ def configuration_page(text: str) -> str:
     rows = [
         (
             f"`{setting.key}`",
-            f"`{json.dumps(setting.default)}`",
+            f"`{json.dumps(default_of(setting))}`",
             f"`{setting.variable}`" if setting.variable else "",
             setting.about.text,
             setting.about.change,
@@ -43,7 +46,7 @@ def configuration_page(text: str) -> str:
 def protocol_page(text: str) -> str:
     """Return editors/PROTOCOL.md with its table of what editors may send."""
     rows = [
-        (f"`{setting.editor_key}`", f"`{json.dumps(setting.default)}`", setting.about.text) for setting in schema.OF_EDITORS
+        (f"`{setting.editor_key}`", f"`{json.dumps(default_of(setting))}`", setting.about.text) for setting in schema.OF_EDITORS
     ]
     return _with_table(text, ("key", "default", "what it does"), rows)
 
@@ -78,6 +81,24 @@ PAGES = {
 }
 
 
+def default_of(setting: Setting) -> object:
+    """Return the default value, as it is written in a file."""
+    value = getattr(DEFAULTS, setting.field)
+    return AUTO if value is None else list(value) if isinstance(value, tuple | frozenset) else value
+
+
+def schema_of(setting: Setting) -> dict[str, object]:
+    """Return the JSON schema of a value, without its default."""
+    stated = dict(msgspec.json.schema(setting.kind))
+    if "anyOf" in stated:
+        first, _ = stated["anyOf"]
+        more = {"enum": [True, False, AUTO]} if first["type"] == "boolean" else {"pattern": f"^{AUTO}$"}
+        stated = {**first, "type": [first["type"], "string"], **more}
+    if "enum" in stated and "type" not in stated:
+        stated = {"type": "string", **stated, "enumDescriptions": list(setting.about.choices)}
+    return stated
+
+
 def outdated(root: Path) -> dict[Path, str]:
     """Return the files of a checkout whose settings differ from their declaration, with their new text."""
     texts = {root / name: rewrite for name, rewrite in PAGES.items()}
@@ -89,8 +110,8 @@ def outdated(root: Path) -> dict[Path, str]:
 def _property(setting: Setting) -> dict[str, object]:
     about = setting.about
     described = {
-        **setting.schema(),
-        "default": setting.default,
+        **schema_of(setting),
+        "default": default_of(setting),
         "markdownDescription": f"{about.text} {about.change}",
     }
     return {**described, "scope": "machine-overridable"} if about.per_machine else described

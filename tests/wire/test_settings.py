@@ -13,6 +13,7 @@ from dg_lsp.wire import schema
 from dg_lsp.wire.schema import ALL, OF_EDITORS, Setting
 from dg_lsp.wire.settings import DEFAULTS, BadValueError, Settings
 from tests.pages import settings as pages
+from tests.pages.settings import default_of, schema_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,14 +54,14 @@ def test_keys_and_variables_are_distinct() -> None:
 
 @pytest.mark.parametrize("setting", ALL, ids=lambda setting: setting.key)
 def test_every_default_is_valid_and_parses(setting: Setting) -> None:
-    assert setting.parse(setting.default) == getattr(DEFAULTS, setting.field)
+    assert setting.parse(default_of(setting)) == getattr(DEFAULTS, setting.field)
     assert setting.parse(None) == getattr(DEFAULTS, setting.field)
 
 
 @pytest.mark.parametrize("setting", OF_EDITORS, ids=lambda setting: setting.key)
 def test_the_editors_schema_accepts_exactly_the_valid_values(setting: Setting) -> None:
     """The schema's bounds are accepted, and the values just outside are not."""
-    schema: Any = setting.schema()
+    schema: Any = schema_of(setting)
     for name, step in (("minimum", -1), ("maximum", 1)):
         if name in schema:
             assert setting.parse(schema[name]) == schema[name]
