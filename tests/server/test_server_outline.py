@@ -6,7 +6,7 @@ import asyncio
 
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.values import Document
-from dg_lsp.server.outline import FRESH_S, Outlines
+from dg_lsp.server.background import OUTLINE_FRESH_S, Outlines
 
 
 def test_a_request_takes_the_outline_of_a_moment_ago() -> None:
@@ -25,7 +25,7 @@ def test_a_request_takes_the_outline_of_a_moment_ago() -> None:
         assert outlines.quick("u", syntax, 1000).outline() == ()  # type: ignore[union-attr]
         assert outlines.quick("u", None, 5) is None
         longer = syntaxes.of(Document("u", "python", syntax.text + "def h():\n    pass\n"), syntax)
-        now = FRESH_S
+        now = OUTLINE_FRESH_S
         while len(outlines.quick("u", longer, 5).outline()) < 3:  # type: ignore[union-attr]
             await asyncio.sleep(0)
         outlines.forget("u")
