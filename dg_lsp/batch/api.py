@@ -14,7 +14,8 @@ from importlib import util
 from pathlib import Path
 from typing import Any
 
-from dg_lsp.batch import commit, diff, job, report
+from dg_lsp.batch import diff, job, report
+from dg_lsp.batch import write as writing
 from dg_lsp.batch.check import Check
 from dg_lsp.batch.discover import Skipped
 from dg_lsp.batch.job import Connect, JobSpec
@@ -115,7 +116,7 @@ def spec_of(
             allow_shrink,
         ),
         write=write or bool(commit_unit),
-        commit=commit.parse_unit(commit_unit),
+        commit=writing.parse_unit(commit_unit),
         check=Check(check) if isinstance(check, str) and check else check or None,
         n_jobs=n_jobs,
         acceptance=AcceptanceRule(min_confidence, take_all),
@@ -206,14 +207,14 @@ def _applied(
 ) -> tuple[list[tuple[FileResult, tuple[ReportRow, ...]]], bool]:
     """Write or commit the fills; return the results with their rows, and whether all commits succeeded."""
     if spec.commit:
-        warnings = (commit.detached_head_warning(result) for result in filled if result.fills)
+        warnings = (writing.detached_head_warning(result) for result in filled if result.fills)
         for warning in filter(None, dict.fromkeys(warnings)):
             front.on_message(warning)
     files, all_committed = [], True
     for decided in filled:
         result = decided
         if spec.commit:
-            result, is_committed = commit.apply_fills(decided, spec.commit, front.on_message)
+            result, is_committed = writing.apply_fills(decided, spec.commit, front.on_message)
             all_committed = all_committed and is_committed
         elif spec.write:
             result = job.write_fills(decided)

@@ -21,8 +21,8 @@ from dg_lsp.batch.keep import FileResult
 from dg_lsp.batch.plan import PLACE_FORM, FilePlan, Location, PlanError
 from dg_lsp.batch.rounds import ContextOf, RunOptions
 from dg_lsp.batch.select import Selection
-from dg_lsp.infill.file_context import ContextReader
 from dg_lsp.infill.port import Engine
+from dg_lsp.infill.repository import ContextReader
 from dg_lsp.wire import model_names
 
 # Concurrent requests to one server of a remote model. Each request may need several calls.

@@ -120,7 +120,7 @@ Commit = Annotated[
     typer.Option(
         metavar="UNIT",
         help="Write the fills and commit them to git: a commit for each `file` or each `hole`.",
-        autocompletion=completions.one_of(completions.of("dg_lsp.batch.commit", "UNITS")),
+        autocompletion=completions.one_of(completions.of("dg_lsp.batch.write", "UNITS")),
     ),
 ]
 Interactive = Annotated[

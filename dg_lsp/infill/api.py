@@ -21,11 +21,11 @@ from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Budget, Document, Hole, Snippet, Span
 from dg_lsp.infill import client, workspace
-from dg_lsp.infill.file_context import ContextReader
 from dg_lsp.infill.fill import Fill, FillResult, Task, fill, fills_of
 from dg_lsp.infill.guarded import Guarded, privacy_of, refusal
 from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.infill.port import Engine, EngineError
+from dg_lsp.infill.repository import ContextReader
 from dg_lsp.wire import config, model_names
 from dg_lsp.wire.config import ConfigError
 

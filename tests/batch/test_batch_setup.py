@@ -18,9 +18,8 @@ from typing import Any
 
 import pytest
 
-from dg_lsp.batch.setup import machine, offers, servers, user_file
-from dg_lsp.batch.setup.machine import Gpu, Machine
-from dg_lsp.batch.setup.offers import GIB, Key, Offer
+from dg_lsp.batch.setup import offers, servers, user_file
+from dg_lsp.batch.setup.offers import GIB, Gpu, Key, Machine, Offer
 from dg_lsp.batch.setup.servers import Endpoint, Model, Server
 from dg_lsp.batch.setup.user_file import UserFileError
 from dg_lsp.core.calibration import Calibration
@@ -192,11 +191,11 @@ def test_gpus_are_read_from_the_output_of_their_tools(tmp_path: Path, monkeypatc
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     if platform.system() == "Linux":
-        assert machine.detect(tmp_path / "none").gpus == (Gpu("NVIDIA H200", 143771 << 20),)
+        assert offers.detect(tmp_path / "none").gpus == (Gpu("NVIDIA H200", 143771 << 20),)
     (tmp_path / "card0" / "device").mkdir(parents=True)
     (tmp_path / "card0" / "device" / "mem_info_vram_total").write_text("17163091968\n")
     (tmp_path / "card1" / "device").mkdir(parents=True)
-    assert machine.amd(tmp_path) == (Gpu("AMD GPU", 17163091968, is_nvidia=False),)
+    assert offers.amd(tmp_path) == (Gpu("AMD GPU", 17163091968, is_nvidia=False),)
 
 
 def models(*arguments: Any, **more: Any) -> list[tuple[str, bool, bool]]:

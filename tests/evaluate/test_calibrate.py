@@ -24,7 +24,7 @@ from dg_lsp.engine.calibration_store import ModelId
 from dg_lsp.engine.model.profile import Profile, dump, load_profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.engine.task import Filler
-from dg_lsp.evaluate import calibrate, fit, reliability, tasks
+from dg_lsp.evaluate import calibrate, fit, tasks
 from dg_lsp.evaluate.calibrate_command import app
 from dg_lsp.evaluate.fit import Judged, Sample
 from dg_lsp.evaluate.tasks import EvalError, Task
@@ -80,7 +80,7 @@ def test_a_fitted_backend_is_calibrated_on_unseen_holes(which: str, tmp_path: Pa
         unseen = calibrate.samples(filler, numbered(1000 + N_FITTED, N_JUDGED))
     assert fit_result.n_answered == N_FITTED
     judged = fit.judge(unseen, fit_result.calibration)
-    figures = reliability.measure(judged)
+    figures = calibrate.measure(judged)
     assert figures.n == N_JUDGED
     assert figures.calibration_error.value < 0.05
     assert figures.brier_skill.low > 0
@@ -238,16 +238,16 @@ def written(filler: Filler, task: Task) -> str:
 
 def test_the_figures_of_a_small_table_match_hand_calculation() -> None:
     pairs = [(0.0, False), (0.5, True), (0.5, False), (1.0, True)]
-    assert reliability.brier(pairs) == pytest.approx(0.125)
-    assert reliability.brier_skill(pairs) == pytest.approx(0.5)
-    assert reliability.auc(pairs) == pytest.approx(0.875)
-    assert reliability.calibration_error([(0.5, True), (0.5, False)] * 20) == pytest.approx(0.0)
-    assert reliability.calibration_error([(0.9, True), (0.9, False)] * 20) == pytest.approx(0.4)
+    assert calibrate.brier(pairs) == pytest.approx(0.125)
+    assert calibrate.brier_skill(pairs) == pytest.approx(0.5)
+    assert calibrate.auc(pairs) == pytest.approx(0.875)
+    assert calibrate.calibration_error([(0.5, True), (0.5, False)] * 20) == pytest.approx(0.0)
+    assert calibrate.calibration_error([(0.9, True), (0.9, False)] * 20) == pytest.approx(0.4)
 
 
 def test_random_probabilities_have_no_skill() -> None:
     draw = random.Random(3)
-    figures = reliability.measure([Judged(str(n), draw.random(), draw.random() < 0.5) for n in range(300)])
+    figures = calibrate.measure([Judged(str(n), draw.random(), draw.random() < 0.5) for n in range(300)])
     assert figures.brier_skill.high < 0
     assert figures.auc.low < 0.5 < figures.auc.high
     assert figures.calibration_error.value > 0.15

@@ -23,8 +23,8 @@ from dg_lsp.batch import discover
 from dg_lsp.core import gitignore
 from dg_lsp.core.values import Document
 from dg_lsp.infill import ignoring, workspace
-from dg_lsp.infill.file_context import ContextReader
 from dg_lsp.infill.ignoring import Ignore
+from dg_lsp.infill.repository import ContextReader
 from dg_lsp.server.nearby import Nearby
 from dg_lsp.wire import config
 from dg_lsp.wire.privacy import stays_local

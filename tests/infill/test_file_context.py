@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 from dg_lsp import cli, infill
 from dg_lsp.batch import api as batch_api
 from dg_lsp.core.values import Document, InfillRequest, Snippet
-from dg_lsp.infill.file_context import ContextReader
-from dg_lsp.infill.repository import RepositoryIndex
+from dg_lsp.infill.repository import ContextReader, RepositoryIndex
 from tests.batch.engines import Filling, connecting
 from tests.patience import PATIENCE_S
 

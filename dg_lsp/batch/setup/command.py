@@ -25,8 +25,7 @@ from dg_lsp.wire.visible import visible, visible_line
 
 if TYPE_CHECKING:
     from dg_lsp.batch.sample import Trial
-    from dg_lsp.batch.setup.machine import Machine
-    from dg_lsp.batch.setup.offers import Key, Offer
+    from dg_lsp.batch.setup.offers import Key, Machine, Offer
     from dg_lsp.batch.setup.servers import Endpoint, Server
 
 VERSION = 1
@@ -61,14 +60,14 @@ def setup(
     This sends no code and no key.
     Exits with 1 if the chosen model does not respond, and writes nothing then.
     """
-    from dg_lsp.batch.setup import machine, offers, packages, servers
+    from dg_lsp.batch.setup import offers, packages, servers
     from dg_lsp.batch.setup.user_file import UserFileError, prepare, write_model
 
     path = config.sources()[0][0]
     try:
         endpoints = _endpoints(server or ())
         chosen = _validated(yes) if yes else ""
-        this_machine = machine.detect()
+        this_machine = offers.detect()
         running = asyncio.run(servers.find_running(endpoints))
         _report_missing(endpoints[: len(server or ())], running)
         candidates = [model for model in laptop.MODELS if model.is_pulled or laptop.may_pull()]
