@@ -1,6 +1,6 @@
 """`dg-lsp calibrate`: measure how often a model is right on your code, so that its probabilities are accurate.
 
-This module parses the command line, runs the fit and stores the result. Slow imports happen inside functions.
+This module parses the command line, runs the fit and stores the result.
 """
 
 from __future__ import annotations
@@ -10,21 +10,25 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from dg_lsp import __version__
+from dg_lsp.engine import backends, calibration_store
+from dg_lsp.engine.model import profile
+from dg_lsp.engine.task import Filler, UserError
+from dg_lsp.evaluate import calibrate as calibration
+from dg_lsp.evaluate import make
+from dg_lsp.evaluate import tasks as tasks_files
+from dg_lsp.evaluate.calibrate import Fitted, with_small_files
 from dg_lsp.evaluate.commands import print_message
+from dg_lsp.evaluate.fit import Sample
 from dg_lsp.evaluate.tasks import EvalError, Task
-from dg_lsp.wire import completions, files
+from dg_lsp.wire import completions, config, files, model_names, progress
 from dg_lsp.wire.command_group import command_group
 from dg_lsp.wire.extras import install_command
-
-if TYPE_CHECKING:
-    from dg_lsp.engine.task import Filler
-    from dg_lsp.evaluate.calibrate import Fitted
-    from dg_lsp.evaluate.fit import Sample
+from dg_lsp.wire.privacy import stays_local
 
 app = command_group()
 
@@ -83,10 +87,6 @@ def calibrate(
 
 def _filler(model: str, device: str, into: Path | None) -> tuple[str, Filler]:
     """Return the model's name and its filler, loaded as the engine does. Raises EvalError."""
-    from dg_lsp.engine import backends
-    from dg_lsp.engine.task import UserError
-    from dg_lsp.wire import config, model_names
-
     configured, problems = config.read()
     for problem in problems:
         print_message(problem)
@@ -105,12 +105,6 @@ def _filler(model: str, device: str, into: Path | None) -> tuple[str, Filler]:
 
 def _tasks(name: str, repo: Path, file: Path | None, holes: int, seed: int) -> list[Task]:
     """Return the holes to fill, in mixed order, without files that a remote model must not see."""
-    from dg_lsp.evaluate import make
-    from dg_lsp.evaluate import tasks as tasks_files
-    from dg_lsp.evaluate.calibrate import with_small_files
-    from dg_lsp.wire import config, model_names
-    from dg_lsp.wire.privacy import stays_local
-
     cut = tasks_files.spread(tasks_files.read(file), holes) if file else make.tasks(repo, holes, seed)
     if model_names.is_remote(name) and file is None:
         root = config.workspace_of(repo.resolve())
@@ -131,10 +125,6 @@ def _tasks(name: str, repo: Path, file: Path | None, holes: int, seed: int) -> l
 
 
 def _result(name: str, filler: Filler, cut_tasks: Sequence[Task], seed: int, *, check: bool) -> Fitted:
-    from dg_lsp.engine.task import UserError
-    from dg_lsp.evaluate import calibrate as calibration
-    from dg_lsp.wire import progress
-
     if filler.calibrations is None:
         raise EvalError(f"{name} states its own confidence and can't be calibrated")
 
@@ -156,13 +146,10 @@ def _result(name: str, filler: Filler, cut_tasks: Sequence[Task], seed: int, *, 
 
 def _stored(filler: Filler, result: Fitted, into: Path | None, facts: dict[str, object]) -> Path:
     """Write the calibration to the file that the engine reads, and return that file. Raises EvalError."""
-    from dg_lsp.engine import calibration_store
-    from dg_lsp.engine.model import profile
-
     assert filler.calibrations is not None
     try:
         if into is not None:
-            from dg_lsp.engine.decode.filler import LocalFiller
+            from dg_lsp.engine.decode.filler import LocalFiller  # needs torch, which a remote model does not
 
             assert isinstance(filler, LocalFiller)  # a folder's model runs here
             target, used = into / profile.FILE, filler.loaded.profile
@@ -176,8 +163,6 @@ def _stored(filler: Filler, result: Fitted, into: Path | None, facts: dict[str, 
 
 
 def _forget(name: str, filler: Filler) -> None:
-    from dg_lsp.engine import calibration_store
-
     model = filler.calibrations.model if filler.calibrations is not None else None
     try:
         if model is None or not calibration_store.forget(model):

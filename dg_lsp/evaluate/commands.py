@@ -1,6 +1,6 @@
 """`dg-lsp eval`: measure a model's fills on a file of tasks, or cut such a file from source code.
 
-This module parses the command line, starts the run and prints the results. Slow imports happen inside functions.
+This module parses the command line, starts the run and prints the results.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from dg_lsp.wire import completions
+from dg_lsp.evaluate import make, methods, report, run, tasks
+from dg_lsp.evaluate.execute import sandbox
+from dg_lsp.evaluate.methods import Method
+from dg_lsp.evaluate.run import Setup
+from dg_lsp.evaluate.score import ResultRow
+from dg_lsp.evaluate.tasks import EvalError, Task
+from dg_lsp.wire import completions, progress
 from dg_lsp.wire.command_group import command_group
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.visible import visible_message
-
-if TYPE_CHECKING:
-    from dg_lsp.evaluate.methods import Method
-    from dg_lsp.evaluate.run import Setup
-    from dg_lsp.evaluate.score import ResultRow
-    from dg_lsp.evaluate.tasks import Task
 
 app = command_group()
 
@@ -113,16 +113,12 @@ def evaluate(
 
     Exits with 0, or with 2 on an error.
     """
-    from dg_lsp.evaluate.tasks import EvalError
-
     try:
         if make is not None:
             _make(make, out, n, seed)
             return
         if file is None:
             raise EvalError("no tasks given; name a .jsonl file, or cut one from source files with --make DIR --out FILE")
-        from dg_lsp.evaluate import run, tasks
-
         chosen_tasks = tasks.spread(tasks.read(file, language), limit)
         selected_methods = _methods(
             baseline or [],
@@ -153,9 +149,6 @@ def print_message(text: str) -> None:
 def _methods(
     baselines: Sequence[str], steps: int, *, full: bool, ablation: bool, oracle_length: bool, no_suffix: bool
 ) -> tuple[Method, ...]:
-    from dg_lsp.evaluate import methods
-    from dg_lsp.evaluate.tasks import EvalError
-
     if unknown := [name for name in baselines if name not in methods.BASELINES]:
         raise EvalError(f"unknown baseline {unknown[0]!r}; known baselines: {', '.join(methods.BASELINES)}")
     selected = [*methods.ABLATION] if ablation else [methods.FULL] if full else []
@@ -169,9 +162,6 @@ def _methods(
 
 
 def _make(folder: Path, out: Path | None, n: int, seed: int) -> None:
-    from dg_lsp.evaluate import make, tasks
-    from dg_lsp.evaluate.tasks import EvalError
-
     if out is None:
         raise EvalError("--make needs --out FILE.jsonl or FILE.jsonl.gz")
     made_tasks = make.tasks(folder, n, seed)
@@ -188,11 +178,6 @@ def _make(folder: Path, out: Path | None, n: int, seed: int) -> None:
 
 
 def _rows(chosen_tasks: list[Task], setup: Setup, n_workers: int, *, execute: bool) -> list[ResultRow]:
-    from dg_lsp.evaluate import run
-    from dg_lsp.evaluate.execute import sandbox
-    from dg_lsp.evaluate.tasks import EvalError
-    from dg_lsp.wire import progress
-
     tested = sum(bool(task.test and task.entry_point) for task in chosen_tasks)
     if execute and not tested:
         raise EvalError("--execute has nothing to run: no task has a test and an entry_point")
@@ -211,9 +196,6 @@ def _rows(chosen_tasks: list[Task], setup: Setup, n_workers: int, *, execute: bo
 
 
 def _write(path: Path, rows: Sequence[ResultRow]) -> None:
-    from dg_lsp.evaluate import report
-    from dg_lsp.evaluate.tasks import EvalError
-
     try:
         path.write_text(report.as_csv(rows), encoding="utf-8")
     except OSError as error:
@@ -222,8 +204,6 @@ def _write(path: Path, rows: Sequence[ResultRow]) -> None:
 
 def _show(rows: Sequence[ResultRow], setup: Setup, file: Path, *, as_json: bool, as_markdown: bool) -> None:
     from rich.console import Console
-
-    from dg_lsp.evaluate import report
 
     if as_json:
         facts = {"file": file.name, "model": setup.model, "layout": setup.layout or "the checkpoint's", "seed": setup.seed}

@@ -13,20 +13,27 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from dg_lsp.batch import sample
 from dg_lsp.batch.commands import ask, can_ask, print_message
+from dg_lsp.batch.sample import Trial
+from dg_lsp.batch.setup import offers, packages, servers
+from dg_lsp.batch.setup.offers import HERE, NAMES, Key, Machine, Offer
+from dg_lsp.batch.setup.servers import Endpoint, Server
+from dg_lsp.batch.setup.user_file import UserFileError, prepare, write_model
+from dg_lsp.core.wording import size
+from dg_lsp.engine import calibration_store
+from dg_lsp.engine.backends.fim import DIALECTS
+from dg_lsp.engine.model.pull.commands import PullFailedError, pull_first
+from dg_lsp.infill.client import connect_options
+from dg_lsp.infill.port import EngineError
 from dg_lsp.wire import completions, config, laptop, model_names, progress
 from dg_lsp.wire.command_group import command_group
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.visible import visible, visible_line
-
-if TYPE_CHECKING:
-    from dg_lsp.batch.sample import Trial
-    from dg_lsp.batch.setup.offers import Key, Machine, Offer
-    from dg_lsp.batch.setup.servers import Endpoint, Server
 
 VERSION = 1
 """The version of `--json`; incremented by incompatible changes."""
@@ -60,9 +67,6 @@ def setup(
     This sends no code and no key.
     Exits with 1 if the chosen model does not respond, and writes nothing then.
     """
-    from dg_lsp.batch.setup import offers, packages, servers
-    from dg_lsp.batch.setup.user_file import UserFileError, prepare, write_model
-
     path = config.sources()[0][0]
     try:
         endpoints = _endpoints(server or ())
@@ -105,8 +109,6 @@ class _SetupError(Exception):
 
 def _endpoints(options: Sequence[str]) -> tuple[Endpoint, ...]:
     """Return where to look for servers: the named endpoints, and the default ones of all other kinds."""
-    from dg_lsp.batch.setup import servers
-
     named_endpoints = []
     for each in options:
         kind, _, url = each.partition("=")
@@ -136,8 +138,6 @@ def _report_choice(written: str, trial_result: Trial | None) -> dict[str, Any]:
 
 def _report_missing(named_endpoints: Sequence[Endpoint], running: Sequence[Server]) -> None:
     """Say why a server that the user named is not among those that were found."""
-    from dg_lsp.batch.setup import servers
-
     found_endpoints = {each.endpoint for each in running}
     for endpoint in named_endpoints:
         if endpoint not in found_endpoints and (reason := asyncio.run(servers.why_missing(endpoint))):
@@ -154,9 +154,6 @@ def _validated(model: str) -> str:
 
 def _keys() -> tuple[Key, ...]:
     """Return the services whose key is in the environment."""
-    from dg_lsp.batch.setup.offers import Key
-    from dg_lsp.engine.backends.fim import DIALECTS
-
     return tuple(
         Key(dialect.name, dialect.variable, address.name, dialect.caps.needs_model and not dialect.model)
         for dialect in DIALECTS
@@ -168,8 +165,6 @@ def _keys() -> tuple[Key, ...]:
 
 def _measured() -> dict[str, str]:
     """Return the results of `dg-lsp calibrate` as sentences, by model name."""
-    from dg_lsp.engine import calibration_store
-
     return {
         name: f"{right:.0%} of {n} answers on your code were right" for name, (right, n) in calibration_store.shares().items()
     }
@@ -177,11 +172,6 @@ def _measured() -> dict[str, str]:
 
 def _with_speeds(choices: Sequence[Offer]) -> tuple[Offer, ...]:
     """Return the offers with the measured speed of those that are ready on this machine."""
-    from dg_lsp.batch import sample
-    from dg_lsp.batch.setup.offers import HERE
-    from dg_lsp.infill.client import connect_options
-    from dg_lsp.infill.port import EngineError
-
     configured, measured = config.read(None)[0], list(choices)
     for number, offer in enumerate(choices):
         if offer.is_ready and offer.where == HERE:
@@ -198,8 +188,6 @@ def _with_speeds(choices: Sequence[Offer]) -> tuple[Offer, ...]:
 
 def _install_if_missing(chosen: str, *, may_ask: bool) -> None:
     """Install the packages that a model on this machine needs; raise _SetupError if they stay missing."""
-    from dg_lsp.batch.setup import packages
-
     if model_names.is_remote(chosen) or not (absent := packages.absent()):
         return
     size = packages.size()
@@ -217,8 +205,6 @@ def _install_if_missing(chosen: str, *, may_ask: bool) -> None:
 
 def _pull_if_missing(chosen: str, *, quiet: bool) -> None:
     """Pull a chosen laptop model that is not there; raise _SetupError if it can't be had."""
-    from dg_lsp.engine.model.pull.commands import PullFailedError, pull_first
-
     model = laptop.by_name(chosen)
     if model is not None and not model.is_pulled:
         try:
@@ -229,9 +215,6 @@ def _pull_if_missing(chosen: str, *, quiet: bool) -> None:
 
 
 def _show(machine: Machine, running: Sequence[Server], choices: Sequence[Offer]) -> None:
-    from dg_lsp.batch.setup.offers import NAMES
-    from dg_lsp.core.wording import size
-
     gpus = ", ".join(f"{gpu.name} with {size(gpu.memory)}" for gpu in machine.gpus) or "no GPU"
     typer.echo(f"This machine: {machine.cores} cores, {size(machine.memory)} of memory, {visible_line(gpus)}.")
     names = ", ".join(f"{NAMES[server.endpoint.kind]} at {server.endpoint.url}" for server in running) or "none"
@@ -285,10 +268,6 @@ def _overruled(chosen: str) -> str:
 
 def _try_model(model: str, *, quiet: bool) -> Trial:
     """Return the result of a sample fill with the model."""
-    from dg_lsp.batch import sample
-    from dg_lsp.infill.client import connect_options
-    from dg_lsp.infill.port import EngineError
-
     if not quiet:
         typer.echo(visible_line(f"Testing {model}; the first load of a model takes a while."))
     configured = config.read(None)[0]
