@@ -66,13 +66,14 @@ class Tests:
 class Verdict:
     """The result of a check: why it failed ("" if it passed), the end of its output, and its tests if pytest ran.
 
-    `took_s` is how long it ran, 0 if it was stopped at a limit.
+    `took_s` is how long it ran, 0 if it was stopped at a limit. `executed` has the tokens of the holes that it executed.
     """
 
     problem: str
     output: str = ""
     tests: Tests | None = None
     took_s: float = 0.0
+    executed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dg_lsp.batch import check, scratch
-from dg_lsp.batch.check import Check
+from dg_lsp.batch.check import Check, Verdict
 from dg_lsp.batch.plan import FilePlan
 from dg_lsp.batch.scratch import Copy
-from dg_lsp.batch.verify import ProbeResult
 from dg_lsp.core import values
 from dg_lsp.core.values import Document, Edit, Hole
 from dg_lsp.wire import config
@@ -99,7 +98,7 @@ class Prober:
         edits = {hole: edit_for(document, hole, str(self._note)) for hole in self.plan.holes}
         return {hole: edit for hole, edit in edits.items() if edit}
 
-    async def probe(self, edits: Sequence[Edit], tests: Collection[str] = ()) -> ProbeResult:
+    async def probe(self, edits: Sequence[Edit], tests: Collection[str] = ()) -> Verdict:
         """Run the check on the file with these edits and return the result; raise ValueError if they overlap."""
         source = self.plan.source
         self._note.unlink(missing_ok=True)
@@ -115,7 +114,7 @@ class Prober:
             self.copy.put(source.path, source.data)
         executed = self._note.read_text(errors="replace") if self._note.is_file() else ""
         tokens = {token_of(source.document, hole) for hole in self.plan.holes}
-        return ProbeResult(verdict, frozenset(token for token in tokens if token in executed or token in verdict.output))
+        return replace(verdict, executed=frozenset(token for token in tokens if token in executed or token in verdict.output))
 
 
 _STATEMENTS = {

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from dg_lsp.batch.check import Tests, Verdict
 from dg_lsp.core.values import Edit, Hole
@@ -26,14 +25,6 @@ _FEW_TESTS = 4  # a hole's tests run alone first if at most one in so many tests
 
 
 @dataclass(frozen=True, slots=True)
-class ProbeResult:
-    """The result of a check with some edits, and the tokens of the holes that it executed."""
-
-    verdict: Verdict
-    tokens: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
 class Outcome:
     """A hole's fills that the check did not reject, and what it proved, or why it rejected all or proved none."""
 
@@ -42,13 +33,8 @@ class Outcome:
     reason: str = ""
 
 
-class Probe(Protocol):
-    """Runs the check with edits. With `tests`, pytest runs at least these; any other command runs as it is."""
-
-    def __call__(self, edits: Sequence[Edit], tests: Collection[str] = ()) -> Awaitable[ProbeResult]:
-        """Return the result of the check."""
-
-
+# Runs the check with edits. If tests are given, pytest runs at least these; any other command runs as it is.
+Probe = Callable[[Sequence[Edit], Collection[str]], Awaitable[Verdict]]
 # Returns the next round's fills of a hole, given the round (from 1) and the failure's message; empty after the last round.
 Retry = Callable[[Hole, int, str], Awaitable[Sequence[Fill]]]
 
@@ -72,8 +58,8 @@ class Verifier:
         """Return the outcome of each hole that has fills."""
         open_holes = [hole for hole in self.fills if hole in self.raising]
         first = await self._probed(open_holes)
-        if first.verdict.tests is not None:
-            await self._by_tests(open_holes, first.verdict.tests)
+        if first.tests is not None:
+            await self._by_tests(open_holes, first.tests)
         else:
             await self._by_status(first)
         return self._outcomes
@@ -85,7 +71,7 @@ class Verifier:
 
     async def problem_of(self, edits: Sequence[Edit]) -> str:
         """Return why the check rejects these edits together, or "". Some of them may be unproven fills."""
-        verdict = (await self.probe(edits)).verdict
+        verdict = await self.probe(edits, ())
         if self._tests is None or verdict.tests is None:
             return verdict.problem
         lost = sorted(self._tests.passed - verdict.tests.passed)
@@ -93,7 +79,7 @@ class Verifier:
 
     async def _probed(
         self, raising: Iterable[Hole], more: Mapping[Hole, Fill] | None = None, tests: Collection[str] = ()
-    ) -> ProbeResult:
+    ) -> Verdict:
         """Run the check with the accepted fills and some more, while the other given holes raise errors."""
         chosen = {**self._accepted, **(more or {})}
         errors = [self.raising[hole] for hole in raising if hole not in chosen]
@@ -136,14 +122,14 @@ class Verifier:
                 return tuple(undecided)  # only holes whose fills are all wrong get further rounds
             n_first -= 1
             if len(reached) * _FEW_TESTS <= len(before.passed) + len(before.failing):
-                alone = (await self._probed(open_holes, {hole: fill}, reached)).verdict.tests
+                alone = (await self._probed(open_holes, {hole: fill}, reached)).tests
                 if alone and (wrong := _wrong(reached, alone, others)):
                     failures[hole] = f"{wrong[0]} fails: {_end(alone.failing[wrong[0]])}"
                     continue
             probed = await self._probed(open_holes, {hole: fill})
-            tests = probed.verdict.tests
+            tests = probed.tests
             if tests is None:
-                failures[hole] = probed.verdict.problem or "the check reported no tests with the fill"
+                failures[hole] = probed.problem or "the check reported no tests with the fill"
                 continue
             failing = [name for name in reached if name in tests.failing]
             wrong = _wrong(reached, tests, others)
@@ -163,7 +149,7 @@ class Verifier:
             self._outcomes[hole] = Outcome((), reason=failures[hole])
         return tuple(undecided)
 
-    async def _by_status(self, all_raising: ProbeResult) -> None:
+    async def _by_status(self, all_raising: Verdict) -> None:
         failures: dict[Hole, str] = {}
         await self._grow(list(self.fills), failures)
         for hole in [hole for hole in self.fills if hole not in self._accepted]:
@@ -173,7 +159,7 @@ class Verifier:
             if hole in self.raising:
                 # If the check passes while all holes raise errors, it also passes while one does.
                 reason = NO_PROOF
-                if all_raising.verdict.problem and await self._fails_without(hole):
+                if all_raising.problem and await self._fails_without(hole):
                     proof, reason = "the check", ""
             self._outcomes[hole] = Outcome((fill,), proof, reason)
         for hole in self.fills:
@@ -187,10 +173,10 @@ class Verifier:
         for index in range(len(self.fills[holes[0]]) if len(holes) == 1 else 1):
             chosen = {hole: self.fills[hole][index] for hole in holes}
             probed = await self._probed((), chosen)
-            if not probed.verdict.problem:
+            if not probed.problem:
                 self._accepted.update(chosen)
                 return
-            failures |= dict.fromkeys(holes, probed.verdict.problem)
+            failures |= dict.fromkeys(holes, probed.problem)
         if len(holes) > 1:
             middle = len(holes) // 2
             await self._grow(holes[:middle], failures)
@@ -199,10 +185,10 @@ class Verifier:
     async def _fill_by_status(self, hole: Hole, failures: dict[Hole, str], n_tried: int) -> None:
         async for fill in self._candidates(hole, failures, n_tried=n_tried):
             probed = await self._probed((), {hole: fill})
-            if not probed.verdict.problem:
+            if not probed.problem:
                 self._accepted[hole] = fill
                 return
-            failures[hole] = probed.verdict.problem
+            failures[hole] = probed.problem
 
     async def _fails_without(self, hole: Hole) -> bool:
         fill = self._accepted.pop(hole)
@@ -210,7 +196,7 @@ class Verifier:
             probed = await self._probed([hole])
         finally:
             self._accepted[hole] = fill
-        return bool(probed.verdict.problem) and self.tokens[hole] in probed.tokens
+        return bool(probed.problem) and self.tokens[hole] in probed.executed
 
     async def _candidates(self, hole: Hole, failures: Mapping[Hole, str], n_tried: int = 0) -> AsyncIterator[Fill]:
         """Yield the hole's untried fills, then those of further rounds."""
