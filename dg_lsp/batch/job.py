@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dg_lsp.batch import discover, keep, plan, run, select, write
-from dg_lsp.batch.check import Check
-from dg_lsp.batch.copies import open_copies
+from dg_lsp.batch.check import Check, open_copies
 from dg_lsp.batch.discover import Skipped, Source
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.keep import FileResult

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dg_lsp.batch import check, settle
-from dg_lsp.batch.copies import Copies, Prober, root_of, token_of
+from dg_lsp.batch.check import Copies, Prober, root_of, token_of
 from dg_lsp.batch.plan import FilePlan
 from dg_lsp.batch.rounds import HoleResult
 from dg_lsp.batch.scratch import Copy, ScratchError

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dg_lsp.batch import keep, order, settle
-from dg_lsp.batch.copies import Copies
+from dg_lsp.batch.check import Copies
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.keep import AcceptanceRule, FileResult
 from dg_lsp.batch.order import After

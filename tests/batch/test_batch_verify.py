@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.batch import check, copies, keep, verify
+from dg_lsp.batch import check, keep, verify
 from dg_lsp.batch.check import Check, CheckLimits
 from dg_lsp.batch.keep import AcceptanceRule, FileResult
 from dg_lsp.batch.plan import FilePlan
@@ -55,7 +55,7 @@ def checked(
     before = snapshot(root)
 
     async def run() -> list[FileResult]:
-        with copies.open_copies(Check(command, limits or CheckLimits(), root), n_jobs, pytest.fail) as copies_of_run:
+        with check.open_copies(Check(command, limits or CheckLimits(), root), n_jobs, pytest.fail) as copies_of_run:
             results = await asyncio.gather(
                 *(keep.keep(plan, answers(plan, *choices, further=further), rule, copies_of_run) for plan, choices in files)
             )
