@@ -153,15 +153,5 @@ def to_workspace_edit(
     )
 
 
-def from_points(index: Lines, start: tuple[int, int], end: tuple[int, int], encoding: Encoding) -> Span:
-    """Return the span between two (line, character) pairs."""
-    return to_span(index, lsp.Range(lsp.Position(*start), lsp.Position(*end)), encoding)
-
-
-def to_points(index: Lines, span: Span, encoding: Encoding) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return a span as two (line, character) pairs."""
-    return positions.to_position(index, span.start, encoding), positions.to_position(index, span.end, encoding)
-
-
 def _point(position: lsp.Position) -> tuple[int, int]:
     return position.line, position.character

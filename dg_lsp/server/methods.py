@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
+from lsprotocol import types as lsp
+
 from dg_lsp.server.resident import StateName
 
 VERSION = 1
@@ -70,22 +72,13 @@ class StatusParams:
 
 
 @dataclass(frozen=True, slots=True)
-class DraftPart:
-    """The draft text of a range; `start` and `end` are line and character as the editor counts them."""
-
-    start: tuple[int, int]
-    end: tuple[int, int]
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class DraftParams:
     """The current draft: one text for each range of one version of a document. The last message has `done` set."""
 
     token: str
     uri: str
     version: int | None
-    holes: tuple[DraftPart, ...]
+    holes: tuple[tuple[lsp.Range, str], ...]
     step: int = 0
     done: bool = False
 
@@ -95,28 +88,10 @@ class DraftParams:
             "version": VERSION,
             "token": self.token,
             "textDocument": {"uri": self.uri, "version": self.version},
-            "holes": [
-                {"range": {"start": _position(hole.start), "end": _position(hole.end)}, "text": hole.text}
-                for hole in self.holes
-            ],
+            "holes": [{"range": range_, "text": text} for range_, text in self.holes],
             "step": self.step,
             "done": self.done,
         }
-
-
-@dataclass(frozen=True, slots=True)
-class FilledPart:
-    """A fill of an applied edit: its range after the edit, its text, and the model's confidence in words."""
-
-    start: tuple[int, int]
-    end: tuple[int, int]
-    text: str
-    confidence: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fill as it appears in the result of `dgLsp.fill`."""
-        ends = {"start": _position(self.start), "end": _position(self.end)}
-        return {"range": ends, "text": self.text, "confidence": self.confidence}
 
 
 class BadParamsError(ValueError):
@@ -125,16 +100,12 @@ class BadParamsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class FillParams:
-    """The parameters of a code action or of `dgLsp.fill`: the action, the document with its version, and the range.
-
-    `start` and `end` are line and character as the editor counts them.
-    """
+    """The parameters of a code action or of `dgLsp.fill`: the action, the document with its version, and the range."""
 
     what: What
     uri: str
     version: int | None
-    start: tuple[int, int]
-    end: tuple[int, int]
+    range: lsp.Range
     instruction: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -143,7 +114,7 @@ class FillParams:
             "version": VERSION,
             "do": self.what,
             "textDocument": {"uri": self.uri, "version": self.version},
-            "range": {"start": _position(self.start), "end": _position(self.end)},
+            "range": self.range,
             "instruction": self.instruction,
         }
 
@@ -162,8 +133,7 @@ def to_fill_params(data: object) -> FillParams:
             what=cast("What", what),
             uri=document["uri"],
             version=version,
-            start=_pair(ends["start"]),
-            end=_pair(ends["end"]),
+            range=lsp.Range(_position(ends["start"]), _position(ends["end"])),
             instruction=str(data.get("instruction") or ""),
         )
     except BadParamsError:
@@ -188,13 +158,9 @@ def to_accepted_length(params: object) -> int:
         raise BadParamsError("the parameters need `acceptedLength`") from error
 
 
-def _position(point: tuple[int, int]) -> dict[str, int]:
-    return {"line": point[0], "character": point[1]}
-
-
-def _pair(position: Any) -> tuple[int, int]:
+def _position(position: Any) -> lsp.Position:
     line, character = position["line"], position["character"]
     # The protocol's `uinteger` ends at 2**31 - 1.
     if not all(isinstance(number, int) and 0 <= number < 2**31 for number in (line, character)):
         raise ValueError(line, character)
-    return line, character
+    return lsp.Position(line, character)

@@ -20,7 +20,7 @@ from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.server import actions, convert, methods, progress, when
 from dg_lsp.server.actions import Action
 from dg_lsp.server.app import DgLanguageServer
-from dg_lsp.server.methods import BadParamsError, DraftParams, DraftPart, FilledPart, FillParams
+from dg_lsp.server.methods import BadParamsError, DraftParams, FillParams
 from dg_lsp.server.progress import Report
 from dg_lsp.server.protocol import CONTENT_MODIFIED
 from dg_lsp.server.snapshot import Snapshot
@@ -98,8 +98,12 @@ async def _fill(server: DgLanguageServer, params: FillParams) -> dict[str, Any]:
     if not result.applied:
         log.warning("the editor did not apply the edit: %s", result.failure_reason)
         return {"applied": False}
-    fills = [fill.to_json() for fill in action_result.fills]
-    return {"applied": True, "note": action_result.note, "nHoles": action_result.n_holes, "fills": fills}
+    return {
+        "applied": True,
+        "note": action_result.note,
+        "nHoles": action_result.n_holes,
+        "fills": list(action_result.fills),
+    }
 
 
 async def _import(server: DgLanguageServer, uri: str, offer_id: int) -> None:
@@ -129,8 +133,8 @@ def to_fill_params(data: object) -> FillParams:
 
 def _to_action(server: DgLanguageServer, now: Snapshot, action: Action) -> lsp.CodeAction:
     """Return a menu entry, with the data or the command that runs it later."""
-    ends = convert.to_points(now.index, action.span, server.documents.encoding)
-    data = FillParams(action.what, now.document.uri, now.document.version, *ends).to_json()
+    range_ = convert.to_range(now.index, action.span, server.documents.encoding)
+    data = FillParams(action.what, now.document.uri, now.document.version, range_).to_json()
     by_command = lsp.Command(action.title, methods.FILL, arguments=[data])
     is_previewed = action.what in PREVIEWED and server.client.previews
     return lsp.CodeAction(
@@ -150,7 +154,7 @@ class ActionResult:
     edit: lsp.WorkspaceEdit
     note: str = ""
     n_holes: int = 0
-    fills: tuple[FilledPart, ...] = ()
+    fills: tuple[dict[str, Any], ...] = ()
 
 
 def labelled(title: str, note: str) -> str:
@@ -227,16 +231,16 @@ def _quoted(text: str) -> str:
     return f"`{lines[0].strip()[:60]}`{more}"
 
 
-def _parts(text: str, result: FillResult, encoding: Encoding) -> tuple[FilledPart, ...]:
-    """Return the fills with their ranges in the text after the edit."""
+def _parts(text: str, result: FillResult, encoding: Encoding) -> tuple[dict[str, Any], ...]:
+    """Return the fills as the result of `dgLsp.fill` has them, with their ranges in the text after the edit."""
     index, shift = positions.lines(values.apply(text, result.edits)), 0
     fills = {each.edit: each for each in result.fills}
     parts = []
     for edit in result.edits:
         start = edit.span.start + shift
-        ends = convert.to_points(index, Span(start, start + len(edit.text)), encoding)
         if edit in fills:
-            parts.append(FilledPart(*ends, edit.text, confidence.words(fills[edit].confidence)))
+            range_ = convert.to_range(index, Span(start, start + len(edit.text)), encoding)
+            parts.append({"range": range_, "text": edit.text, "confidence": confidence.words(fills[edit].confidence)})
         shift += len(edit.text) - (edit.span.end - edit.span.start)
     return tuple(parts)
 
@@ -282,20 +286,20 @@ async def _run(server: DgLanguageServer, params: FillParams, now: Snapshot, repo
     """Return the fills of an action; raise EngineError."""
     document, syntax, index = now.document, now.doc.syntax(), now.index
     encoding, settings = server.documents.encoding, now.settings
-    span = convert.from_points(index, params.start, params.end, encoding)
+    span = convert.to_span(index, params.range, encoding)
     attempts = actions.attempts(params.what, document, syntax, span, params.instruction)
     context = await server.nearby.read(document, settings)
     budget = Budget(ms=settings.action_deadline, candidates=settings.candidates)
     token = secrets.token_hex(6)
-    latest: tuple[DraftPart, ...] = ()
+    latest: tuple[tuple[lsp.Range, str], ...] = ()
 
     async def engine_for(group: tuple[Hole, ...]) -> Engine:
-        ends = [convert.to_points(index, hole.span, encoding) for hole in group]
+        ranges = [convert.to_range(index, hole.span, encoding) for hole in group]
 
         def draft(texts: tuple[str, ...], step: int) -> None:
             nonlocal latest
             texts = tuple(f"{hole.lead}{text}{hole.trail}" for hole, text in zip(group, texts, strict=False))
-            latest = tuple(DraftPart(start, end, text) for (start, end), text in zip(ends, texts, strict=False))
+            latest = tuple(zip(ranges, texts, strict=False))
             server.send_draft(DraftParams(token, document.uri, document.version, latest, step))
 
         return await server.resident.engine(document.uri, token, draft if server.client.hears_drafts else None)

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from lsprotocol import converters
+from lsprotocol import types as lsp
 
 from dg_lsp.server import configuration, methods, when
-from dg_lsp.server.methods import BadParamsError, DraftParams, DraftPart, FillParams, StatusParams
+from dg_lsp.server.methods import BadParamsError, DraftParams, FillParams, StatusParams
 from dg_lsp.server.resident import StateName
 from dg_lsp.wire.settings import Settings
 
+RANGE = lsp.Range(lsp.Position(1, 2), lsp.Position(3, 4))
 PAGE = (Path(__file__).parents[2] / "editors" / "PROTOCOL.md").read_text(encoding="utf-8")
 
 
@@ -40,8 +43,8 @@ def test_every_setting_is_on_the_page_with_its_default() -> None:
 
 
 def test_the_fields_of_each_message_are_on_the_page() -> None:
-    draft = DraftParams("t", "u", 1, (DraftPart((0, 0), (0, 1), "x"),))
-    params = FillParams("body", "u", 1, (0, 0), (0, 1))
+    draft = DraftParams("t", "u", 1, ((RANGE, "x"),))
+    params = FillParams("body", "u", 1, RANGE)
     for name, data in (
         ("Status", StatusParams("off", "m").to_json()),
         ("Draft", draft.to_json()),
@@ -63,8 +66,8 @@ def test_every_reason_is_on_the_page() -> None:
 
 
 def test_fill_parameters_survive_a_round_trip() -> None:
-    params = FillParams("regenerate", "untitled:a", None, (1, 2), (3, 4), "shorter")
-    assert methods.to_fill_params(params.to_json()) == params
+    params = FillParams("regenerate", "untitled:a", None, RANGE, "shorter")
+    assert methods.to_fill_params(converters.get_converter().unstructure(params.to_json())) == params
 
 
 @pytest.mark.parametrize("data", [None, [], {"do": []}, {"do": "all", "textDocument": 1, "range": {}}, {"do": "all"}])
