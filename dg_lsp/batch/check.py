@@ -77,14 +77,14 @@ class Tests:
 class Verdict:
     """The result of a check: why it failed ("" if it passed), the end of its output, and its tests if pytest ran.
 
-    `took_s` is how long it ran, 0 if it was stopped at a limit. `executed` has the tokens of the holes that it executed.
+    `took_s` is how long it ran, 0 if it was stopped at a limit. `executed` are the holes that it executed.
     """
 
     problem: str
     output: str = ""
     tests: Tests | None = None
     took_s: float = 0.0
-    executed: frozenset[str] = frozenset()
+    executed: frozenset[Hole] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,25 +353,30 @@ def root_of(plan: FilePlan, here: Path) -> Path:
 
 @dataclass(slots=True)
 class Prober:
-    """Runs the check for one file, in one copy, with edits in place."""
+    """Runs the check for one file, in one copy, with edits in place.
+
+    `raising` has the edits that make holes raise, for those that can, and `tokens` the text that then identifies each hole.
+    """
 
     plan: FilePlan
     copy: Copy
     check: Check
+    raising: Mapping[Hole, Edit] = field(init=False)
+    tokens: Mapping[Hole, str] = field(init=False)
     _longest_s: float = 0.0
+    _note: Path = field(init=False)
 
-    @property
-    def _note(self) -> Path:
-        return self.copy.root.parent / "executed"
-
-    def raising(self) -> dict[Hole, Edit]:
-        """Return the edits that make holes raise, for those that can."""
-        document = self.plan.source.document
+    def __post_init__(self) -> None:
+        document, self._note = self.plan.source.document, self.copy.root.parent / "executed"
         edits = {hole: edit_for(document, hole, str(self._note)) for hole in self.plan.holes}
-        return {hole: edit for hole, edit in edits.items() if edit}
+        self.raising = {hole: edit for hole, edit in edits.items() if edit}
+        self.tokens = {hole: token_of(document, hole) for hole in self.plan.holes}
 
     async def probe(self, edits: Sequence[Edit], tests: Collection[str] = ()) -> Verdict:
-        """Run the check on the file with these edits and return the result; raise ValueError if they overlap."""
+        """Run the check on the file with these edits and return the result; raise ValueError if they overlap.
+
+        With `tests`, pytest runs at least these; any other command runs as it is.
+        """
         source = self.plan.source
         self._note.unlink(missing_ok=True)
         self.copy.restore()
@@ -385,8 +390,8 @@ class Prober:
         finally:
             self.copy.put(source.path, source.data)
         executed = self._note.read_text(errors="replace") if self._note.is_file() else ""
-        tokens = {token_of(source.document, hole) for hole in self.plan.holes}
-        return replace(verdict, executed=frozenset(token for token in tokens if token in executed or token in verdict.output))
+        seen = {hole for hole, token in self.tokens.items() if token in executed or token in verdict.output}
+        return replace(verdict, executed=frozenset(seen))
 
 
 _STATEMENTS = {

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dg_lsp.batch import check, settle
-from dg_lsp.batch.check import Copies, Prober, root_of, token_of
+from dg_lsp.batch.check import Copies, Prober, root_of
 from dg_lsp.batch.plan import FilePlan
 from dg_lsp.batch.rounds import HoleResult
 from dg_lsp.batch.scratch import Copy, ScratchError
@@ -120,19 +120,11 @@ async def keep(
 
     try:
         async with copies.taken(root_of(plan, copies.check.folder)) as copy, copy.holding(beside or {}):
-            prober = Prober(plan, copy, copies.check)
             writable = {
                 hole: tuple(fill for fill in choices if settle.parses_alone(plan, fill)) for hole, choices in fills.items()
             }
-            tokens = {hole: token_of(plan.source.document, hole) for hole in plan.holes}
-            verifier = Verifier(
-                {hole: choices for hole, choices in writable.items() if choices},
-                prober.raising(),
-                tokens,
-                prober.probe,
-                retry_and_record,
-                lambda chosen: edits(plan.source.document, chosen),
-            )
+            usable = {hole: choices for hole, choices in writable.items() if choices}
+            verifier = Verifier(usable, Prober(plan, copy, copies.check), retry_and_record)
             outcomes = dict(await verifier.outcomes())
             result = _decided(plan, outcomes, rule, reasons, all_fills)
             if any(hole not in result.proofs for hole in result.fills):

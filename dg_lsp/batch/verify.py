@@ -2,8 +2,8 @@
 
 A check proves a fill only if it executes the hole and fails while the hole raises an error, and passes with the fill. If the
 check runs pytest, each test counts: every test that executes the hole must pass with the fill, unless it then executes
-another open hole, and no test that passed before may fail. Otherwise only the command's exit status counts. This module knows
-nothing of files: `probe` applies edits and runs the check.
+another open hole, and no test that passed before may fail. Otherwise only the command's exit status counts. The `Prober`
+applies edits and runs the check.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dg_lsp.batch.check import Tests, Verdict
+from dg_lsp.batch.check import Prober, Tests, Verdict
 from dg_lsp.core.values import Edit, Hole
 from dg_lsp.core.wording import counted
 from dg_lsp.infill.fill import Fill
+from dg_lsp.infill.fill import edits as edits_of
 
 UNREACHED = "no test that the check runs reaches the hole"
 BLOCKED = "every test that reaches the hole also reaches another open hole"
@@ -33,8 +34,6 @@ class Outcome:
     reason: str = ""
 
 
-# Runs the check with edits. If tests are given, pytest runs at least these; any other command runs as it is.
-Probe = Callable[[Sequence[Edit], Collection[str]], Awaitable[Verdict]]
 # Returns the next round's fills of a hole, given the round (from 1) and the failure's message; empty after the last round.
 Retry = Callable[[Hole, int, str], Awaitable[Sequence[Fill]]]
 
@@ -44,19 +43,15 @@ class Verifier:
     """Verifies the holes of one file."""
 
     fills: Mapping[Hole, Sequence[Fill]]
-    raising: Mapping[Hole, Edit]
-    tokens: Mapping[Hole, str]
-    probe: Probe
+    prober: Prober
     retry: Retry
-    edits_of: Callable[[Iterable[Fill]], list[Edit]]
-    """Returns the edits of fills, with those of their imports."""
     _outcomes: dict[Hole, Outcome] = field(default_factory=dict)
     _accepted: dict[Hole, Fill] = field(default_factory=dict)
     _tests: Tests | None = None
 
     async def outcomes(self) -> Mapping[Hole, Outcome]:
         """Return the outcome of each hole that has fills."""
-        open_holes = [hole for hole in self.fills if hole in self.raising]
+        open_holes = [hole for hole in self.fills if hole in self.prober.raising]
         first = await self._probed(open_holes)
         if first.tests is not None:
             await self._by_tests(open_holes, first.tests)
@@ -71,7 +66,7 @@ class Verifier:
 
     async def problem_of(self, edits: Sequence[Edit]) -> str:
         """Return why the check rejects these edits together, or "". Some of them may be unproven fills."""
-        verdict = await self.probe(edits, ())
+        verdict = await self.prober.probe(edits)
         if self._tests is None or verdict.tests is None:
             return verdict.problem
         lost = sorted(self._tests.passed - verdict.tests.passed)
@@ -82,12 +77,12 @@ class Verifier:
     ) -> Verdict:
         """Run the check with the accepted fills and some more, while the other given holes raise errors."""
         chosen = {**self._accepted, **(more or {})}
-        errors = [self.raising[hole] for hole in raising if hole not in chosen]
-        return await self.probe([*self.edits_of(chosen.values()), *errors], tests)
+        errors = [self.prober.raising[hole] for hole in raising if hole not in chosen]
+        return await self.prober.probe([*edits_of(self.prober.plan.source.document, chosen.values()), *errors], tests)
 
     async def _by_tests(self, open_holes: Sequence[Hole], tests: Tests) -> None:
         for hole in self.fills:
-            if hole not in self.raising:
+            if hole not in self.prober.raising:
                 self._outcomes[hole] = Outcome(tuple(self.fills[hole]), reason=UNRAISABLE)
         self._tests = tests
         pending = list(open_holes)
@@ -108,12 +103,12 @@ class Verifier:
             self._outcomes[hole] = Outcome(choices, reason=reason)
 
     def _reached(self, hole: Hole, tests: Tests) -> list[str]:
-        return [name for name, text in tests.failing.items() if self.tokens[hole] in text]
+        return [name for name, text in tests.failing.items() if self.prober.tokens[hole] in text]
 
     async def _fill_by_tests(self, hole: Hole, open_holes: Sequence[Hole], before: Tests) -> tuple[Fill, ...]:
         """Accept the fill with which the hole's tests pass, or reject all; return those that depend on another open hole."""
         reached = self._reached(hole, before)
-        others = {self.tokens[other] for other in open_holes if other != hole and other not in self._accepted}
+        others = {self.prober.tokens[other] for other in open_holes if other != hole and other not in self._accepted}
         failures = {hole: ""}
         undecided: list[Fill] = []
         n_first = len(self.fills[hole])
@@ -156,7 +151,7 @@ class Verifier:
             await self._fill_by_status(hole, failures, n_tried=len(self.fills[hole]))
         for hole, fill in list(self._accepted.items()):
             proof, reason = "", UNRAISABLE
-            if hole in self.raising:
+            if hole in self.prober.raising:
                 # If the check passes while all holes raise errors, it also passes while one does.
                 reason = NO_PROOF
                 if all_raising.problem and await self._fails_without(hole):
@@ -196,7 +191,7 @@ class Verifier:
             probed = await self._probed([hole])
         finally:
             self._accepted[hole] = fill
-        return bool(probed.problem) and self.tokens[hole] in probed.executed
+        return bool(probed.problem) and hole in probed.executed
 
     async def _candidates(self, hole: Hole, failures: Mapping[Hole, str], n_tried: int = 0) -> AsyncIterator[Fill]:
         """Yield the hole's untried fills, then those of further rounds."""
