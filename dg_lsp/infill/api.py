@@ -157,7 +157,7 @@ async def connect(
         return
     options = client.connect_options(configured, model=model, interactive=False)
     async with client.connect(options) as resident:
-        is_remote = model_names.is_remote(options.model)
+        is_remote = model_names.is_remote(options.engine_id.model)
         guarded = Guarded(resident, privacy_of([Path.cwd()])) if is_remote else resident
         yield session_with(guarded)
 

@@ -25,7 +25,6 @@ from dg_lsp.wire import build, discovery, messages, model_names
 from dg_lsp.wire.config import NO_PASSWORD, Config
 from dg_lsp.wire.discovery import ENGINE_COMMAND, DiscoveryError, EngineFiles, EngineId, EngineSettings
 from dg_lsp.wire.messages import Ask
-from dg_lsp.wire.settings import DEFAULTS, EMBEDDED
 from dg_lsp.wire.visible import with_log
 
 __all__ = ["Breaker", "ConnectOptions", "EngineBusyError", "EngineError", "ResidentEngine", "connect", "connect_options"]
@@ -54,32 +53,15 @@ class ConnectOptions:
 
     An interactive client's requests run before all batch work. `client` is the client's id: newer requests replace older
     ones of the same client; "" creates an id. `command` starts an engine (`ENGINE_COMMAND`). Without it, the client
-    only connects to a running engine. Times are in seconds; 0 means never.
+    only connects to a running engine.
     """
 
-    model: str = EMBEDDED
-    revision: str = ""
-    dtype: str = DEFAULTS.dtype
-    device: str = DEFAULTS.device
-    filler: str = ""
+    engine_id: EngineId = field(default_factory=EngineId)
+    settings: EngineSettings = field(default_factory=EngineSettings)
     client: str = ""
     interactive: bool = True
     command: tuple[str, ...] = ()
-    threads: int = DEFAULTS.threads
-    unload_after_s: float = DEFAULTS.unload_after
-    exit_after_s: float = DEFAULTS.exit_after
-    rows: int = DEFAULTS.rows
     breaker: Breaker = field(default_factory=Breaker)
-
-    @property
-    def engine_id(self) -> EngineId:
-        """The part of the options that identifies the engine."""
-        return EngineId(self.model, self.revision, self.dtype, self.device, self.filler)
-
-    @property
-    def settings(self) -> EngineSettings:
-        """The part of the options that is used to start the engine."""
-        return EngineSettings(self.threads, self.unload_after_s, self.exit_after_s, self.rows)
 
 
 def connect_options(
@@ -93,15 +75,11 @@ def connect_options(
     model_name = config.model(model)
     if model_names.has_password(model_name):
         raise EngineError(f"the model's URL {NO_PASSWORD}")
+    # The engine has its own current folder, so make a relative path absolute here.
+    model = str(model_names.folder_of(model_name) or model_name)
     return ConnectOptions(
-        # The engine has its own current folder, so make a relative path absolute here.
-        model=str(model_names.folder_of(model_name) or model_name),
-        dtype=settings.dtype,
-        device=settings.device,
-        threads=settings.threads,
-        unload_after_s=float(settings.unload_after),
-        exit_after_s=float(settings.exit_after),
-        rows=settings.rows,
+        EngineId(model, dtype=settings.dtype, device=settings.device),
+        EngineSettings(settings.threads, float(settings.unload_after), float(settings.exit_after), settings.rows),
         interactive=interactive,
         command=command,
     )

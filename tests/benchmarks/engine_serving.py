@@ -33,7 +33,7 @@ from dg_lsp.evaluate import tasks
 from dg_lsp.evaluate.score import percentile
 from dg_lsp.infill.client import ConnectOptions, ResidentEngine, connect
 from dg_lsp.wire import discovery
-from dg_lsp.wire.discovery import ENGINE_COMMAND
+from dg_lsp.wire.discovery import ENGINE_COMMAND, EngineId, EngineSettings
 from dg_lsp.wire.messages import Done
 from tests.benchmarks import arguments
 
@@ -86,7 +86,9 @@ async def measure(base_requests: Sequence[InfillRequest], seconds: float) -> Non
 
 
 def options(client: str, model: str = "embedded", loader: str = "") -> ConnectOptions:
-    return ConnectOptions(model, filler=loader, client=client, command=ENGINE_COMMAND, threads=1, exit_after_s=30)
+    return ConnectOptions(
+        EngineId(model, filler=loader), EngineSettings(threads=1, exit_after_s=30), client=client, command=ENGINE_COMMAND
+    )
 
 
 def unknown(base_requests: Sequence[InfillRequest]) -> Requests:

@@ -203,7 +203,7 @@ def serve(work: Callable[[], None]) -> None:
     from dg_lsp.infill import client
     from dg_lsp.wire import config, discovery
 
-    options = client.ConnectOptions(model=client.connect_options(config.read()[0], command=()).model)
+    options = client.ConnectOptions(discovery.EngineId(client.connect_options(config.read()[0], command=()).engine_id.model))
     errors: list[BaseException] = []
 
     def working() -> None:

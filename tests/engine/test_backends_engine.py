@@ -18,7 +18,7 @@ from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.infill.client import ConnectOptions, connect
 from dg_lsp.infill.port import EngineError
-from dg_lsp.wire.discovery import ENGINE_COMMAND
+from dg_lsp.wire.discovery import ENGINE_COMMAND, EngineId, EngineSettings
 from tests.engine.backends_kit import BODY, Recorder, StandIn, own_judge, request, rules, serving
 from tests.engine.conftest import gemma_like_tokenizer
 from tests.engine.engine_kit import ROOT, home, running
@@ -34,7 +34,7 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 async def fill(model: str, infill_request: InfillRequest) -> tuple[tuple[Candidate, ...], Any]:
-    async with connect(ConnectOptions(model, command=ENGINE_COMMAND, exit_after_s=60)) as engine:
+    async with connect(ConnectOptions(EngineId(model), EngineSettings(exit_after_s=60), command=ENGINE_COMMAND)) as engine:
         return await engine.fill(infill_request), await engine.info()
 
 
@@ -63,7 +63,7 @@ def test_a_server_that_fails_fails_the_request_and_not_the_engine() -> None:
     recorder = Recorder([(500, {}), {"content": "1"}])
 
     async def twice(model: str) -> tuple[Candidate, ...]:
-        async with connect(ConnectOptions(model, command=ENGINE_COMMAND, exit_after_s=60)) as engine:
+        async with connect(ConnectOptions(EngineId(model), EngineSettings(exit_after_s=60), command=ENGINE_COMMAND)) as engine:
             with pytest.raises(EngineError):
                 await engine.fill(request("a", "b"))
             return await engine.fill(request("a", "b"))
@@ -76,7 +76,7 @@ def test_a_cancelled_request_is_cancelled_on_the_server() -> None:
     recorder = Recorder([{"content": "1"}], hold=threading.Event())
 
     async def cancelled(model: str) -> None:
-        async with connect(ConnectOptions(model, command=ENGINE_COMMAND, exit_after_s=60)) as engine:
+        async with connect(ConnectOptions(EngineId(model), EngineSettings(exit_after_s=60), command=ENGINE_COMMAND)) as engine:
             asking = asyncio.ensure_future(engine.fill(request("a", "b", n=3)))
             while len(recorder.bodies) < 3:
                 await asyncio.sleep(0.005)
@@ -102,7 +102,7 @@ def test_requests_at_the_same_time_do_not_wait_for_each_other() -> None:
     recorder = Recorder([{"content": "1"}], hold=hold)
 
     async def together(model: str) -> list[tuple[Candidate, ...]]:
-        async with connect(ConnectOptions(model, command=ENGINE_COMMAND, exit_after_s=60)) as engine:
+        async with connect(ConnectOptions(EngineId(model), EngineSettings(exit_after_s=60), command=ENGINE_COMMAND)) as engine:
             asking = [asyncio.ensure_future(engine.fill(request("a", "b"))) for _ in range(8)]
             while recorder.most_at_once < 8:
                 await asyncio.sleep(0.005)

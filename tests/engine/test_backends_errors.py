@@ -10,7 +10,7 @@ import pytest
 
 from dg_lsp.infill.client import ConnectOptions, connect
 from dg_lsp.infill.port import EngineError
-from dg_lsp.wire.discovery import ENGINE_COMMAND
+from dg_lsp.wire.discovery import ENGINE_COMMAND, EngineId, EngineSettings
 from tests.engine.backends_kit import Recorder, request, serving
 from tests.engine.engine_kit import home
 
@@ -34,7 +34,7 @@ def test_a_refusal_is_reported_with_advice(status: int, sentence: str) -> None:
     recorder = Recorder([(status, {})] * 20)
 
     async def refused(model: str) -> None:
-        async with connect(ConnectOptions(model, command=ENGINE_COMMAND, exit_after_s=60)) as engine:
+        async with connect(ConnectOptions(EngineId(model), EngineSettings(exit_after_s=60), command=ENGINE_COMMAND)) as engine:
             with pytest.raises(EngineError, match=sentence):
                 await engine.fill(request("a", "b"))
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from dg_lsp.infill.client import ConnectOptions, EngineError, connect
-from dg_lsp.wire.discovery import ENGINE_COMMAND
+from dg_lsp.wire.discovery import ENGINE_COMMAND, EngineId
 from tests.engine.engine_kit import FILLER, ROOT, Running, body, gate, home, running, wait_until
 from tests.engine.test_daemon import OPTIONS, refusal
 from tests.patience import PATIENCE_S
@@ -195,7 +195,7 @@ def test_a_stopping_engine_says_so(folder: Path, tmp_path: Path) -> None:
 def test_nothing_is_sent_to_a_socket_of_another_user(folder: Path) -> None:
     async def scenario() -> None:
         with pytest.raises(EngineError, match=r"\.sock belongs to another user; dg-lsp does not connect to it"):
-            async with connect(ConnectOptions("toy", filler=FILLER, command=ENGINE_COMMAND)):
+            async with connect(ConnectOptions(EngineId("toy", filler=FILLER), command=ENGINE_COMMAND)):
                 pass
 
     with running() as engine:

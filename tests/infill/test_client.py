@@ -24,7 +24,7 @@ from dg_lsp.infill.client import Breaker, ConnectOptions, EngineBusyError, Engin
 from dg_lsp.infill.life import Failed, Loading, Ready, Starting, State
 from dg_lsp.infill.port import Engine
 from dg_lsp.wire import build, discovery
-from dg_lsp.wire.discovery import ENGINE_COMMAND
+from dg_lsp.wire.discovery import ENGINE_COMMAND, EngineId, EngineSettings
 from tests.engine.engine_kit import FILLER, Running, gate, home, request, running, wait_until
 from tests.patience import PATIENCE_S
 from tests.processes import is_gone
@@ -38,7 +38,9 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def options(model: str = "toy", *, interactive: bool = True, autostart: bool = True) -> ConnectOptions:
     command = ENGINE_COMMAND if autostart else ()
-    return ConnectOptions(model, filler=FILLER, interactive=interactive, command=command, exit_after_s=60)
+    return ConnectOptions(
+        EngineId(model, filler=FILLER), EngineSettings(exit_after_s=60), interactive=interactive, command=command
+    )
 
 
 @contextlib.asynccontextmanager
@@ -96,7 +98,7 @@ def test_an_engine_is_started_watched_while_it_loads_and_left_running(folder: Pa
 
 def test_an_engine_is_started_with_the_bound_of_its_rows(folder: Path) -> None:
     async def scenario() -> None:
-        async with connect(replace(options(), rows=5)) as engine:
+        async with connect(replace(options(), settings=EngineSettings(exit_after_s=60, rows=5))) as engine:
             assert await info(engine, "rows") == 5
 
     asyncio.run(scenario())
@@ -211,10 +213,10 @@ def test_two_who_start_at_the_same_moment_share_one_engine(folder: Path) -> None
 def test_two_processes_that_start_at_the_same_moment_share_one_engine(folder: Path) -> None:
     code = (
         "import asyncio, sys\n"
-        "from dg_lsp.wire.discovery import ENGINE_COMMAND\n"
+        "from dg_lsp.wire.discovery import ENGINE_COMMAND, EngineId\n"
         "from dg_lsp.infill.client import ConnectOptions, connect\n"
         "async def main():\n"
-        f"    async with connect(ConnectOptions('toy', filler={FILLER!r}, command=ENGINE_COMMAND)) as engine:\n"
+        f"    async with connect(ConnectOptions(EngineId('toy', filler={FILLER!r}), command=ENGINE_COMMAND)) as engine:\n"
         "        print((await engine.info())['pid'])\n"
         "asyncio.run(main())\n"
     )
@@ -445,7 +447,9 @@ def test_a_model_that_can_not_be_loaded_is_reported_and_not_retried_at_once(fold
 
 def test_an_engine_that_can_not_even_start_shows_its_log(folder: Path) -> None:
     async def scenario() -> None:
-        options = ConnectOptions("toy", filler=FILLER, command=ENGINE_COMMAND, device="auto", threads=-1)
+        options = ConnectOptions(
+            EngineId("toy", filler=FILLER, device="auto"), EngineSettings(threads=-1), command=ENGINE_COMMAND
+        )
         async with unconnected(options) as engine:
             with pytest.raises(EngineError, match=r"the engine crashed 3 times(.|\n)*threads"):
                 await engine.ready()

@@ -16,7 +16,7 @@ from dg_lsp.infill import link as links
 from dg_lsp.infill.client import ConnectOptions, EngineError, ResidentEngine, connect
 from dg_lsp.infill.life import Ready, Starting, State
 from dg_lsp.wire import build, discovery
-from dg_lsp.wire.discovery import ENGINE_COMMAND
+from dg_lsp.wire.discovery import ENGINE_COMMAND, EngineId, EngineSettings
 from tests.engine.engine_kit import FILLER, Running, gate, home, request, running, wait_until
 from tests.patience import PATIENCE_S
 from tests.processes import is_gone
@@ -32,7 +32,9 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def options(*, interactive: bool = True) -> ConnectOptions:
-    return ConnectOptions("toy", filler=FILLER, interactive=interactive, command=ENGINE_COMMAND, exit_after_s=60)
+    return ConnectOptions(
+        EngineId("toy", filler=FILLER), EngineSettings(exit_after_s=60), interactive=interactive, command=ENGINE_COMMAND
+    )
 
 
 async def pid_of(engine: ResidentEngine) -> int:
@@ -150,7 +152,7 @@ def test_an_old_engine_in_use_keeps_serving_is_reported_and_ends_when_idle(
             assert engine.state == Ready(await pid_of(engine), build.current())
 
     async def other(old: Running) -> None:
-        async with connect(ConnectOptions("toy", filler=FILLER)) as engine:
+        async with connect(ConnectOptions(EngineId("toy", filler=FILLER))) as engine:
             await engine.ready()
             disguise(old.files, "0.0.1")
             other_is_there.set()

@@ -269,9 +269,9 @@ def test_a_model_folder_becomes_an_absolute_path(tmp_path: Path, monkeypatch: py
     (tmp_path / "model").mkdir()
     monkeypatch.chdir(tmp_path)
     options = joining(Config(Settings(model="./model", device="cpu", threads=2, unload_after=5, exit_after=6)))
-    assert (options.model, options.device, options.threads) == (str(tmp_path / "model"), "cpu", 2)
-    assert (options.unload_after_s, options.exit_after_s, options.interactive) == (5.0, 6.0, True)
-    assert joining(Config(), model="owner/name", interactive=False).model == "owner/name"
+    assert (options.engine_id.model, options.engine_id.device, options.settings.threads) == (str(tmp_path / "model"), "cpu", 2)
+    assert (options.settings.unload_after_s, options.settings.exit_after_s, options.interactive) == (5.0, 6.0, True)
+    assert joining(Config(), model="owner/name", interactive=False).engine_id.model == "owner/name"
 
 
 def test_no_folder_is_meant_by_the_names_of_other_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,7 +282,7 @@ def test_no_folder_is_meant_by_the_names_of_other_models(tmp_path: Path, monkeyp
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / "project" / name).mkdir(parents=True)
     for name in names:
-        assert joining(Config(), model=name).model == name
+        assert joining(Config(), model=name).engine_id.model == name
         assert joining(Config(Settings(model=name))).engine_id.resolved_model == name
         assert read(tmp_path, f"[engine]\nmodel = '{name}'")[0].settings.model == name
         assert read(tmp_path, DG_LSP_MODEL=name)[0].settings.model == name
@@ -292,7 +292,7 @@ def test_no_folder_is_meant_by_the_names_of_other_models(tmp_path: Path, monkeyp
 
 def test_an_unknown_home_folder_is_an_ordinary_name(tmp_path: Path) -> None:
     options = joining(Config(), model="~nosuch/x")
-    assert options.model == options.engine_id.resolved_model == "~nosuch/x"
+    assert options.engine_id.model == options.engine_id.resolved_model == "~nosuch/x"
     assert read(tmp_path, "[engine]\nmodel = '~nosuch/x'") == (
         Config(Settings(model="~nosuch/x")),
         (),

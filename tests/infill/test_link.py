@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.infill.client import ConnectOptions, EngineBusyError, ResidentEngine, connect
-from dg_lsp.wire.discovery import ENGINE_COMMAND
+from dg_lsp.wire.discovery import ENGINE_COMMAND, EngineId, EngineSettings
 from tests.engine.engine_kit import FILLER, home, request
 from tests.patience import PATIENCE_S
 
@@ -39,7 +39,9 @@ def test_requests_that_are_cancelled_while_they_are_sent_leave_no_connection_ope
         return False
 
     async def scenario() -> None:
-        async with connect(ConnectOptions("toy", filler=FILLER, command=ENGINE_COMMAND, exit_after_s=60)) as engine:
+        async with connect(
+            ConnectOptions(EngineId("toy", filler=FILLER), EngineSettings(exit_after_s=60), command=ENGINE_COMMAND)
+        ) as engine:
             before = n_open()
             for _ in range(40):
                 await asyncio.gather(*(cancelled(engine) for _ in range(10)))

@@ -179,7 +179,8 @@ def _with_speeds(choices: Sequence[Offer]) -> tuple[Offer, ...]:
             options = connect_options(configured, model=offer.model)
             try:
                 # An engine that is not chosen ends soon.
-                line_ms, block_ms = asyncio.run(sample.measure(replace(options, exit_after_s=MEASURED_LINGER_S)))
+                ending_soon = replace(options, settings=replace(options.settings, exit_after_s=MEASURED_LINGER_S))
+                line_ms, block_ms = asyncio.run(sample.measure(ending_soon))
                 measured[number] = replace(offer, speed=f"{line_ms:.0f} ms for a line, {block_ms:.0f} ms for a block")
             except EngineError as error:
                 measured[number] = replace(offer, speed=f"not usable now: {error}")
