@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 
+from lsprotocol import types as lsp
+
 from dg_lsp.core.positions import Encoding
-from dg_lsp.server.sync import Change
+from dg_lsp.server.sync import Change, Point
 
 CODECS = {"utf-8": ("utf-8", 1), "utf-16": ("utf-16-le", 2), "utf-32": ("utf-32-le", 4)}
 
@@ -24,9 +26,17 @@ def offset(text: str, line: int, character: int, encoding: Encoding) -> int:
     return before + len(content)
 
 
+def edit(text: str, start: Point | None = None, end: Point | None = None) -> Change:
+    """Return the change that puts the text between two positions; without positions, in place of the whole document."""
+    if start is None or end is None:
+        return lsp.TextDocumentContentChangeWholeDocument(text)
+    return lsp.TextDocumentContentChangePartial(lsp.Range(lsp.Position(*start), lsp.Position(*end)), text)
+
+
 def change(text: str, what: Change, encoding: Encoding) -> str:
     """Return the text after a change."""
-    if what.start is None or what.end is None:
+    if isinstance(what, lsp.TextDocumentContentChangeWholeDocument):
         return what.text
-    start, end = sorted(offset(text, *point, encoding) for point in (what.start, what.end))
+    ends = (what.range.start, what.range.end)
+    start, end = sorted(offset(text, at.line, at.character, encoding) for at in ends)
     return text[:start] + what.text + text[end:]

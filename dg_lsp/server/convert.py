@@ -6,7 +6,7 @@ No other module of the server converts positions, and no conversion makes a deci
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -15,19 +15,8 @@ from lsprotocol import types as lsp
 from dg_lsp.core import positions
 from dg_lsp.core.positions import Encoding, Lines
 from dg_lsp.core.values import Edit, Span
-from dg_lsp.server.sync import Change
 
 _ANNOTATION = "dg-lsp"
-
-
-def to_changes(changes: Iterable[lsp.TextDocumentContentChangeEvent]) -> tuple[Change, ...]:
-    """Return an editor's content changes as our values."""
-    return tuple(
-        Change(change.text, _point(change.range.start), _point(change.range.end))
-        if isinstance(change, lsp.TextDocumentContentChangePartial)
-        else Change(change.text)
-        for change in changes
-    )
 
 
 def to_offset(index: Lines, position: lsp.Position, encoding: Encoding) -> int:
@@ -151,7 +140,3 @@ def to_workspace_edit(
         document_changes=[lsp.TextDocumentEdit(text_document=document, edits=document_edits)],
         change_annotations={_ANNOTATION: annotation} if label else None,
     )
-
-
-def _point(position: lsp.Position) -> tuple[int, int]:
-    return position.line, position.character

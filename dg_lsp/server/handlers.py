@@ -8,7 +8,7 @@ from typing import Any
 
 from lsprotocol import types as lsp
 
-from dg_lsp.server import configuration, convert, methods
+from dg_lsp.server import configuration, methods
 from dg_lsp.server.app import DgLanguageServer
 from dg_lsp.server.methods import BadParamsError
 
@@ -44,7 +44,7 @@ def add(server: DgLanguageServer) -> None:
     @server.feature(lsp.TEXT_DOCUMENT_DID_CHANGE)
     def _(params: lsp.DidChangeTextDocumentParams) -> None:
         old = params.text_document
-        if (doc := documents.change(old.uri, old.version, convert.to_changes(params.content_changes))) is not None:
+        if (doc := documents.change(old.uri, old.version, params.content_changes)) is not None:
             server.completer.typed(old.uri, doc.index.text)
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_CLOSE)
@@ -175,7 +175,7 @@ def _add_notebook_handlers(server: DgLanguageServer) -> None:
                 server.completer.forget(closed.uri)
         for content in cells.text_content or ():
             uri = content.document.uri
-            if (doc := documents.change(uri, content.document.version, convert.to_changes(content.changes))) is not None:
+            if (doc := documents.change(uri, content.document.version, content.changes)) is not None:
                 server.completer.typed(uri, doc.index.text)
 
     @server.feature(lsp.NOTEBOOK_DOCUMENT_DID_CLOSE)

@@ -7,37 +7,21 @@ edit updates only the lines around it, in the line index too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import tree_sitter
+from lsprotocol import types as lsp
 
 from dg_lsp.core import languages, local, positions
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.positions import Encoding, Lines
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Span
+from dg_lsp.server import convert
 
 Point = tuple[int, int]
+Change = lsp.TextDocumentContentChangeEvent
 
 OWN_CHARS = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """New text for the range between two positions; without positions, for the whole document."""
-
-    text: str
-    start: Point | None = None
-    end: Point | None = None
-
-
-def replaced(index: Lines, change: Change, encoding: Encoding) -> Span | None:
-    """Return the span that the change replaces, whichever end comes first; None for the whole text."""
-    if change.start is None or change.end is None:
-        return None
-    start = positions.to_offset(index, *change.start, encoding)
-    end = positions.to_offset(index, *change.end, encoding)
-    return Span(min(start, end), max(start, end))
 
 
 class OpenDocument:
@@ -61,10 +45,12 @@ class OpenDocument:
     def change(self, version: int, changes: Iterable[Change], encoding: Encoding) -> None:
         """Apply the changes of the next version."""
         for change in changes:
-            if change.start is None:
-                self.lost = False
-            old, span = self.index, replaced(self.index, change, encoding)
-            self.index = positions.lines(change.text) if span is None else positions.spliced(old, span, change.text)
+            old, span = self.index, None
+            if isinstance(change, lsp.TextDocumentContentChangePartial):
+                span = convert.to_span(old, change.range, encoding)
+                self.index = positions.spliced(old, span, change.text)
+            else:
+                self.index, self.lost = positions.lines(change.text), False
             self._reshape(old, span, change.text)
         before = self.document
         self.document = Document(before.uri, before.language, self.index.text, version)

@@ -21,7 +21,6 @@ from typing import Any
 
 from dg_lsp.core import positions
 from dg_lsp.core.positions import Lines
-from dg_lsp.server.sync import Change
 from tests import naive
 from tests.e2e.editor import Editor
 from tests.e2e.rpc import RpcError
@@ -202,7 +201,7 @@ class Player:
     def edit(self, start: int, end: int, new: str, *, undone: bool = False) -> None:
         """Change the text here, and send the change with the protocol's positions."""
         file = self.file
-        change = Change(new, *(positions.to_position(positions.lines(file.text), at, "utf-16") for at in (start, end)))
+        change = naive.edit(new, *(positions.to_position(positions.lines(file.text), at, "utf-16") for at in (start, end)))
         ends = {"start": self.at(start), "end": self.at(end)}
         if not undone:
             file.undo.append((start, len(new), file.text[start:end]))

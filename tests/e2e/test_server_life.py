@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from dg_lsp.core.positions import Encoding
-from dg_lsp.server.sync import Change
 from tests import naive
 from tests.e2e.editor import CODE, NEOVIM, ROOT, URI, Editor, command, editor, environment
 from tests.e2e.rpc import Rpc, RpcError
@@ -231,11 +230,11 @@ def test_the_servers_text_is_the_editors(tmp_path: Path, encoding: Encoding) -> 
         client.open(text)
         for version in range(2, 402):
             if version % 50 == 0:
-                change = Change("".join(dice.choices(pieces, k=30)))
+                change = naive.edit("".join(dice.choices(pieces, k=30)))
                 content_change: dict[str, Any] = {"text": change.text}
             else:
                 start, end = sorted((dice.randrange(8), dice.randrange(10)) for _ in range(2))
-                change = Change("".join(dice.choices(pieces, k=dice.randrange(4))), start, end)
+                change = naive.edit("".join(dice.choices(pieces, k=dice.randrange(4))), start, end)
                 range_ = {name: {"line": at[0], "character": at[1]} for name, at in (("start", start), ("end", end))}
                 content_change = {"text": change.text, "range": range_}
             text = naive.change(text, change, encoding)

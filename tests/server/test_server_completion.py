@@ -16,9 +16,10 @@ from dg_lsp.server.nearby import Nearby
 from dg_lsp.server.resident import Listener, OnDraft, Resident
 from dg_lsp.server.snapshot import Snapshots
 from dg_lsp.server.stats import Statistics
-from dg_lsp.server.sync import Change, Documents
+from dg_lsp.server.sync import Documents
 from dg_lsp.server.when import Reason
 from dg_lsp.wire.settings import Settings
+from tests import naive
 from tests.patience import PATIENCE_S
 
 # No name that ends with .py: what the engine of these tests writes need not be bound.
@@ -90,7 +91,7 @@ class Session:
         if self.documents.get(URI) is None:
             self.documents.open(URI, "python", 1, plain)
         else:
-            self.documents.change(URI, 2, [Change(plain)])
+            self.documents.change(URI, 2, [naive.edit(plain)])
             self.completer.typed(URI, plain)
         return text.index("$0")
 
@@ -258,7 +259,7 @@ def test_a_late_answer_moves_with_the_text_or_is_dropped() -> None:
     async def test(session: Session) -> None:
         task = session.ask("x = $0\n")
         await session.until_asked(1)
-        session.documents.change(URI, 3, [Change("x = f\n")])
+        session.documents.change(URI, 3, [naive.edit("x = f\n")])
         session.answer(0, "f(a)")
         answer = await task
         assert (answer.at, texts(answer)) == (5, ["(a)"])
@@ -266,7 +267,7 @@ def test_a_late_answer_moves_with_the_text_or_is_dropped() -> None:
 
         task = session.ask("z = $0\n")
         await session.until_asked(2)
-        session.documents.change(URI, 4, [Change("nothing like it\n")])
+        session.documents.change(URI, 4, [naive.edit("nothing like it\n")])
         session.answer(1, "f(a)")
         assert texts(await task) == []
         assert session.noted[-1] == "moved"
@@ -279,7 +280,7 @@ def test_a_text_change_during_the_debounce_ends_the_request() -> None:
         session.settings = Settings(debounce=1, speculate=False)
         task = session.ask("x = $0\n")
         await asyncio.sleep(0)
-        session.documents.change(URI, 3, [Change("y = \n")])
+        session.documents.change(URI, 3, [naive.edit("y = \n")])
         assert texts(await task) == []
         assert session.noted == ["moved"]
         assert not session.held.asked

@@ -8,7 +8,8 @@ import pytest
 
 from dg_lsp.core import holes, local
 from dg_lsp.core import syntax as syntaxes
-from dg_lsp.server.sync import Change, OpenDocument, Point
+from dg_lsp.server.sync import OpenDocument, Point
+from tests import naive
 from tests.core.test_local import long
 
 
@@ -27,7 +28,7 @@ class Typist:
     def type(self, start: int, end: int, new: str) -> None:
         text = self.open.document.text
         self.version += 1
-        self.open.change(self.version, [Change(new, point(text, start), point(text, end))], "utf-32")
+        self.open.change(self.version, [naive.edit(new, point(text, start), point(text, end))], "utf-32")
         assert self.open.document.text == text[:start] + new + text[end:]
 
     def check(self, offset: int) -> bool:
@@ -68,9 +69,9 @@ def test_a_change_may_replace_the_whole_text() -> None:
     at = len(typist.open.document.text) // 2
     typist.type(at, at, "\n")
     typist.check(at)
-    typist.open.change(9, [Change(long(n=300))], "utf-32")
+    typist.open.change(9, [naive.edit(long(n=300))], "utf-32")
     typist.check(at)
-    typist.open.change(10, [Change("short = 1\n")], "utf-32")
+    typist.open.change(10, [naive.edit("short = 1\n")], "utf-32")
     assert not typist.check(5)
 
 
@@ -88,7 +89,7 @@ def test_a_file_whose_parts_do_not_fit_is_parsed_in_whole() -> None:
     text = "#ifdef A\nvoid f() {\n#else\nvoid g() {\n#endif\n" + "  x();\n" * 8000 + "}\n"
     document = OpenDocument("untitled:a.c", "c", 1, text)
     document.near(0)
-    document.change(2, [Change("y", (4000, 3), (4000, 3))], "utf-32")
+    document.change(2, [naive.edit("y", (4000, 3), (4000, 3))], "utf-32")
     near = document.near(len(text) // 2)
     assert near is not None
     whole = syntaxes.of(document.document)

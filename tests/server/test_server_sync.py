@@ -41,13 +41,13 @@ TEXTS = st.lists(st.sampled_from(PIECES), max_size=12).map("".join)
 
 
 POINTS = st.tuples(st.integers(0, 8), st.integers(0, 12))
-CHANGES = st.builds(Change, TEXTS, POINTS, POINTS) | st.builds(Change, TEXTS)
+CHANGES = st.builds(naive.edit, TEXTS, POINTS, POINTS) | st.builds(naive.edit, TEXTS)
 
 
 @settings(max_examples=400, deadline=None)
 @given(text=TEXTS, changes=st.lists(CHANGES, max_size=25), encoding=st.sampled_from(ENCODINGS))
-@example(text="a\r", changes=[Change("\n", (1, 0), (1, 0))], encoding="utf-16")
-@example(text="a\r\nb", changes=[Change("x", (0, 9), (0, 9)), Change("", (0, 0), (1, 0))], encoding="utf-8")
+@example(text="a\r", changes=[naive.edit("\n", (1, 0), (1, 0))], encoding="utf-16")
+@example(text="a\r\nb", changes=[naive.edit("x", (0, 9), (0, 9)), naive.edit("", (0, 0), (1, 0))], encoding="utf-8")
 def test_edits_give_the_editors_text_and_its_lines(text: str, changes: list[Change], encoding: Encoding) -> None:
     documents = Documents()
     documents.encoding = encoding
@@ -67,11 +67,11 @@ def random_change(dice: random.Random, text: str) -> Change:
     """Return an edit as editors send them: mostly small, mostly within the text, now and then all of it."""
     new = "".join(dice.choices(PIECES, k=dice.choice((0, 1, 1, 2, 5, 12, 60))))
     if dice.random() < 0.005 or len(text) > 3_000:
-        return Change(new)
+        return naive.edit(new)
     line = dice.randrange(text.count("\n") + text.count("\r") + 2)
     start = (line, dice.choice((0, 1, 3, dice.randrange(30), 10**6)))
     end = (line + dice.choice((0, 0, 0, 1, 3)), dice.choice((0, 2, dice.randrange(30), 10**6)))
-    return Change(new, *dice.choice(((start, start), (start, start), (start, end), (end, start))))
+    return naive.edit(new, *dice.choice(((start, start), (start, start), (start, end), (end, start))))
 
 
 @settings(max_examples=N_SESSIONS, deadline=None, phases=(Phase.generate,), suppress_health_check=list(HealthCheck))
@@ -102,13 +102,13 @@ def test_a_hundred_thousand_edits_give_the_editors_text() -> None:
 @pytest.mark.parametrize("character", ["\f", "\v", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"])
 def test_only_the_protocols_line_ends_end_a_line(character: str) -> None:
     document = Documents().open("file:///a.py", "python", 0, f"a{character}b\nc")
-    document.change(1, [Change("x", (1, 0), (1, 0))], "utf-16")
+    document.change(1, [naive.edit("x", (1, 0), (1, 0))], "utf-16")
     assert document.document.text == f"a{character}b\nxc"
 
 
 def test_the_last_empty_line_is_a_line() -> None:
     document = Documents().open("file:///a.py", "python", 0, "a\n")
-    document.change(1, [Change("b", (1, 0), (1, 0))], "utf-8")
+    document.change(1, [naive.edit("b", (1, 0), (1, 0))], "utf-8")
     assert document.document.text == "a\nb"
 
 
@@ -116,14 +116,14 @@ def test_a_lost_document_recovers_with_its_whole_text() -> None:
     documents = Documents()
     document = documents.open("file:///a.py", "python", 0, "a")
     documents.lose("file:///a.py")
-    documents.change("file:///a.py", 1, [Change("b", (0, 0), (0, 0))])
+    documents.change("file:///a.py", 1, [naive.edit("b", (0, 0), (0, 0))])
     assert document.lost
-    documents.change("file:///a.py", 2, [Change("c")])
+    documents.change("file:///a.py", 2, [naive.edit("c")])
     assert not document.lost
 
 
 def test_a_change_of_a_document_that_is_not_open_changes_nothing() -> None:
-    assert Documents().change("file:///a.py", 1, [Change("b")]) is None
+    assert Documents().change("file:///a.py", 1, [naive.edit("b")]) is None
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_syntax_follows_the_text() -> None:
     assert broken_syntax is not None
     assert broken_syntax.n_errors
     assert document.syntax() is broken_syntax
-    documents.change("file:///a.py", 2, [Change("", (0, 5), (0, 8)), Change("f(): pass", (0, 4), (0, 5))])
+    documents.change("file:///a.py", 2, [naive.edit("", (0, 5), (0, 8)), naive.edit("f(): pass", (0, 4), (0, 5))])
     assert document.document.text == "def f(): pass\n"
     fixed_syntax = document.syntax()
     assert fixed_syntax is not None
