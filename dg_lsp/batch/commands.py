@@ -90,7 +90,7 @@ def infill(
         return source is not None and source.name != "DEFAULT"
 
     try:
-        outputs = _Outputs(report, patch, as_json, _fail_on(fail_on))
+        outputs = _Outputs(report, patch, as_json, fail_on)
         outputs.check()
         named_places = [plan.parse_place(place) for place in at or ()] + (_read_places(places) if places else [])
         spec = api.spec_of(
@@ -136,10 +136,13 @@ class _Outputs:
     fail_on: str
 
     def check(self) -> None:
-        """Raise PlanError if a file can't be written, as far as that is known before the run."""
+        """Raise PlanError if an option is invalid, or a file can't be written, as far as that is known before the run."""
         from dg_lsp.batch.plan import PlanError
+        from dg_lsp.batch.report import FAIL_ON
         from dg_lsp.wire import files
 
+        if self.fail_on not in FAIL_ON:
+            raise PlanError(f"--fail-on takes {', '.join(FAIL_ON[:-1])} or {FAIL_ON[-1]}, not {self.fail_on!r}")
         for option, path in (("--report", self.page), ("--patch", self.patch)):
             if path and (problem := files.output_problem(path)):
                 raise PlanError(f"{option} {path}: {problem}")
@@ -166,15 +169,6 @@ class _Outputs:
                 print_message(f"the {what} can't be written to {path}: {(error.strerror or str(error)).lower()}")
                 is_written = False
         return is_written
-
-
-def _fail_on(text: str) -> str:
-    from dg_lsp.batch.plan import PlanError
-    from dg_lsp.batch.report import FAIL_ON
-
-    if text not in FAIL_ON:
-        raise PlanError(f"--fail-on takes {', '.join(FAIL_ON[:-1])} or {FAIL_ON[-1]}, not {text!r}")
-    return text
 
 
 def _read_places(name: str) -> list[Location]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import stat
 from collections.abc import Sequence
@@ -126,14 +125,6 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _finite(value: Any) -> float:
-    """Return a finite number; raise ValueError for infinity and NaN, which JSON may contain as 1e999 and NaN."""
-    number = float(value)
-    if not math.isfinite(number):
-        raise ValueError("not a finite number")
-    return number
-
-
 def _confidence_row(confidence: Confidence) -> dict[str, object]:
     match confidence:
         case Calibrated(probability):
@@ -145,7 +136,7 @@ def _confidence_row(confidence: Confidence) -> dict[str, object]:
 def _confidence_of(row: dict[str, Any]) -> Confidence:
     if row["probability"] is None:
         return Ranked(int(row["rank"]), bool(row["doubted"]))
-    return Calibrated(_finite(row["probability"]))
+    return Calibrated(float(row["probability"]))
 
 
 def _imports_of(row: dict[str, Any]) -> tuple[Import, ...]:

@@ -273,12 +273,12 @@ class DgLanguageServer(LanguageServer):
 
     def _use_model(self) -> None:
         self.model = laptop.resolve(self.settings.model)
-        self.reporter.model(self.model)
+        self.reporter.update(model=self.model)
 
     def _configure(self) -> None:
         self.settings = self.configuration.session
         self._use_model()
-        self.reporter.problems(self.configuration.problems)
+        self.reporter.update(problems=self.configuration.problems)
         self.reporter.paused(when.paused(self.settings))
         self.statistics.writes = self.settings.statistics
 
@@ -294,7 +294,7 @@ class DgLanguageServer(LanguageServer):
 
     def _engine_changed(self) -> None:
         condition = self.resident.condition
-        self.reporter.condition(condition)
+        self.reporter.update(state=condition.state, message=condition.message, fraction=condition.fraction)
         if condition.state == "failed":
             log.warning("%s", condition.message)
             self.spawn(self.tell(condition.message))

@@ -94,4 +94,4 @@ async def _answer(
         return Reply(doc.index)
     finally:
         if latencies := server.completer.rhythm.latencies_ms:
-            server.reporter.latency(latencies[-1])
+            server.reporter.update(latency_ms=round(latencies[-1]))
