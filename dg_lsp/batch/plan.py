@@ -76,11 +76,6 @@ class FilePlan:
         """All holes, in the order of the text."""
         return tuple(hole for group in self.groups for hole in group)
 
-    @property
-    def n_errors(self) -> int:
-        """The number of syntax errors in the file before it is filled."""
-        return self.syntax.n_errors if self.syntax else 0
-
 
 def parse_kinds(text: str) -> frozenset[str]:
     """Return the kinds of holes in a list such as `bodies,markers`; raise PlanError for an unknown one."""

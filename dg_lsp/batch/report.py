@@ -83,7 +83,7 @@ def rows(result: FileResult) -> list[ReportRow]:
 
 def note(plan: FilePlan) -> str:
     """Return a note about the file before it is filled, or ""."""
-    if plan.syntax is None or not plan.n_errors:
+    if plan.syntax is None or not plan.syntax.errors:
         return ""
     first = plan.syntax.errors[0].start
     line, _ = positions.to_position(positions.lines(plan.source.document.text), first, "utf-32")

@@ -212,11 +212,6 @@ class Syntax:
         """The outermost spans that could not be parsed, in order; an empty span is a missing token."""
         return tuple(self.span(node) for node in _error_nodes(self.tree.root_node))
 
-    @cached_property
-    def n_errors(self) -> int:
-        """The number of syntax errors, including nested ones."""
-        return sum(1 for _ in _error_nodes(self.tree.root_node, nested=True))
-
     def facts_near(self, span: Span) -> Facts:
         """Return the query's captures in nodes that touch the span; in a long file much cheaper than `facts`."""
         return self._facts(span)
@@ -287,13 +282,14 @@ def adds_errors(after: Syntax, before: Syntax) -> bool:
     return len(after.errors) > len(before.errors)
 
 
-def _error_nodes(root: Node, *, nested: bool = False) -> Iterator[Node]:
+def _error_nodes(root: Node) -> Iterator[Node]:
+    """Yield the outermost errors and missing tokens, in order."""
     todo = [root]
     while todo:
         node = todo.pop()
         if node.is_missing or node.is_error:
             yield node
-        if node.has_error and (nested or not node.is_error):
+        if node.has_error and not node.is_error:
             todo += reversed(node.children)
 
 

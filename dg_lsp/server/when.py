@@ -79,7 +79,7 @@ def reasons(facts: SuggestionFacts, settings: Settings) -> Iterator[Reason]:
         yield Reason("ignored", f"this file gets no suggestions: it {facts.refused}")
     if not facts.automatic:
         return
-    if not settings.asks_in(facts.language_id):
+    if facts.language_id in settings.disabled_languages:
         yield Reason("language", f"suggestions are disabled for {facts.language_id}")
     if facts.n_chars > MAX_FILE_CHARS:
         yield Reason("large", f"the file has more than {MAX_FILE_CHARS} characters")

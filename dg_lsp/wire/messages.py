@@ -243,10 +243,6 @@ def _decode_hole(fields: Fields) -> Hole:
     )
 
 
-def _decode_snippet(fields: Fields) -> Snippet:
-    return Snippet(fields.text("path"), fields.text("text"), fields.flag("for_copying", default=False))
-
-
 def _decode_request(fields: Fields) -> InfillRequest:
     budget = fields.inner("budget")
     try:
@@ -257,7 +253,10 @@ def _decode_request(fields: Fields) -> InfillRequest:
             between=fields.texts("between", ()),
             language=fields.text("language", ""),
             path=fields.text("path", ""),
-            related=tuple(_decode_snippet(item) for item in fields.objects("related", ())),
+            related=tuple(
+                Snippet(item.text("path"), item.text("text"), item.flag("for_copying", default=False))
+                for item in fields.objects("related", ())
+            ),
             budget=Budget(
                 ms=budget.integer("ms", 0),
                 steps=budget.integer("steps", 0, high=MAX_STEPS),

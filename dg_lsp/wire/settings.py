@@ -347,9 +347,5 @@ class Settings:
         """The threshold for an unprompted suggestion and for the wording of a code action."""
         return Threshold(self.threshold, self.uncalibrated_best)
 
-    def asks_in(self, language_id: str) -> bool:
-        """Return whether suggestions are enabled for a language."""
-        return language_id not in self.disabled_languages
-
 
 DEFAULTS = Settings()

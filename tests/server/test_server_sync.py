@@ -146,13 +146,13 @@ def test_syntax_follows_the_text() -> None:
     document = documents.open("file:///a.py", "python", 1, "def f(:\n")
     broken_syntax = document.syntax()
     assert broken_syntax is not None
-    assert broken_syntax.n_errors
+    assert broken_syntax.errors
     assert document.syntax() is broken_syntax
     documents.change("file:///a.py", 2, [naive.edit("", (0, 5), (0, 8)), naive.edit("f(): pass", (0, 4), (0, 5))])
     assert document.document.text == "def f(): pass\n"
     fixed_syntax = document.syntax()
     assert fixed_syntax is not None
-    assert not fixed_syntax.n_errors
+    assert not fixed_syntax.errors
 
 
 def test_cells_know_those_before_them() -> None:

@@ -140,7 +140,9 @@ def find_bodies(document: Document, syntax: Syntax | None, *, empty: bool) -> tu
         # An outer body comes before the bodies inside it. In broken code, even a placeholder may contain another body.
         if body and not any(body.hole.span.overlaps(other.hole.span) for other in _around(placeholders, body.hole.span)):
             insort(placeholders, body, key=lambda body: body.hole.span)
-    strays = {hole.span: hole for hole in (*_inline(syntax, facts), *_stranded(syntax, facts))}
+    inline = (node for node in facts.all("placeholder.inline") if not is_overgrown(node))
+    spans = (*map(syntax.span, inline), *_stranded(syntax, facts))
+    strays = {hole.span: hole for hole in (_statement(span, syntax) for span in spans)}
     for span in sorted(strays):
         if not any(span.touches(body.hole.span) for body in _around(placeholders, span)):
             insort(placeholders, Body(strays[span], span, bare=False), key=lambda body: body.hole.span)
@@ -249,13 +251,7 @@ def _is_overridden(method: Owner, base: Owner, facts: Facts) -> bool:
     )
 
 
-def _inline(syntax: Syntax, facts: Facts) -> Iterator[Hole]:
-    for node in facts.all("placeholder.inline"):
-        if not is_overgrown(node):
-            yield _statement(syntax.span(node), syntax)
-
-
-def _stranded(syntax: Syntax, facts: Facts) -> Iterator[Hole]:
+def _stranded(syntax: Syntax, facts: Facts) -> Iterator[Span]:
     """Yield placeholders in functions that can't be parsed, if the line before opens a block."""
     index = syntax.lines
     item_ids = {item.id for owner in facts.owners for item in owner.items}
@@ -271,7 +267,7 @@ def _stranded(syntax: Syntax, facts: Facts) -> Iterator[Hole]:
             line -= 1
         code = index.content(line).rstrip() if line >= 0 else ""
         if code.endswith((":", "{")) or re.search(syntax.language.opens, code):
-            yield _statement(span, syntax)
+            yield span
 
 
 def _statement(span: Span, syntax: Syntax) -> Hole:
