@@ -59,12 +59,7 @@ app = command_group()
 
 @app.command()
 def doctor(
-    model: Annotated[
-        str,
-        typer.Option(
-            metavar="ID_OR_PATH", help="Check this model instead of the configured one.", autocompletion=completions.model
-        ),
-    ] = "",
+    model: Annotated[str, completions.model_option("Check this model instead of the configured one.")] = "",
     sample: Annotated[bool, typer.Option(help="Request a sample fill, which starts the engine if needed.")] = True,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one object: whether all checks passed, and each finding.")

@@ -41,12 +41,7 @@ def explain(
     place: Annotated[str, typer.Argument(metavar="PLACE", help="FILE:LINE:COL or FILE:LINE:COL-LINE:COL, counted from 1.")],
     chars: Annotated[int, typer.Option(min=1, help="How many characters to show on each side.")] = 600,
     fill: Annotated[bool, typer.Option(help="Fill the hole, and show the canvas step by step.")] = True,
-    model: Annotated[
-        str,
-        typer.Option(
-            metavar="ID_OR_PATH", help="Use this model instead of the configured one.", autocompletion=completions.model
-        ),
-    ] = "",
+    model: Annotated[str, completions.model_option("Use this model instead of the configured one.")] = "",
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same text.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one object: the whole request, and each step.")] = False,
 ) -> None:

@@ -148,10 +148,8 @@ Resume = Annotated[
 Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same text.")]
 Model = Annotated[
     str,
-    typer.Option(
-        metavar="ID_OR_PATH",
-        help="The model: embedded, a folder, a hub id, vllm:URL, chat:URL#MODEL, or fim:DIALECT:URL#MODEL. Configurable.",
-        autocompletion=completions.model,
+    completions.model_option(
+        "The model: embedded, a folder, a hub id, vllm:URL, chat:URL#MODEL, or fim:DIALECT:URL#MODEL. Configurable."
     ),
 ]
 Ray = Annotated[

@@ -167,12 +167,7 @@ def bench(
     file: Annotated[
         Path | None, typer.Argument(metavar="FILE", help="Tasks: .jsonl or .jsonl.gz, as `dg-lsp eval` reads them.")
     ] = None,
-    model: Annotated[
-        str,
-        typer.Option(
-            metavar="ID_OR_PATH", help="The model: embedded, a folder, or a hub id.", autocompletion=completions.model
-        ),
-    ] = "embedded",
+    model: Annotated[str, completions.model_option("The model: embedded, a folder, or a hub id.")] = "embedded",
     limit: Annotated[int, typer.Option(help="How many single-line tasks, and how many blocks, to use; 0: all.")] = 40,
     threads: Annotated[int, typer.Option(help="Threads on a CPU; 0: the engine's default.")] = 0,
     seed: Annotated[int, typer.Option(help="Seed of the noise. The same seed gives the same answers.")] = 0,

@@ -36,12 +36,7 @@ def evaluate(
         Path | None,
         typer.Argument(metavar="FILE", help="Tasks in the format of HumanEval-Infilling: .jsonl or .jsonl.gz."),
     ] = None,
-    model: Annotated[
-        str,
-        typer.Option(
-            metavar="ID_OR_PATH", help="The model: embedded, a folder, or a hub id.", autocompletion=completions.model
-        ),
-    ] = "embedded",
+    model: Annotated[str, completions.model_option("The model: embedded, a folder, or a hub id.")] = "embedded",
     baseline: Annotated[
         list[str] | None,
         typer.Option(

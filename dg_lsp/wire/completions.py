@@ -1,5 +1,6 @@
-"""The values that a shell offers for an option. Knows typer and the settings; imports nothing slow before a shell asks.
+"""The values that a shell offers for an option, and the option that several commands have.
 
+Knows typer and the settings; imports nothing slow before a shell asks.
 Where no value begins with the text at the cursor, the shell offers files.
 """
 
@@ -7,7 +8,9 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable
-from typing import get_args
+from typing import Any, get_args
+
+import typer
 
 from dg_lsp.wire import laptop
 from dg_lsp.wire.settings import AUTO, DEVICES, EMBEDDED, Precision
@@ -54,6 +57,11 @@ def model(incomplete: str) -> list[str]:
 
     names = dict.fromkeys((AUTO, *(each.name for each in laptop.MODELS), EMBEDDED, config.read()[0].settings.model))
     return [name for name in names if name.startswith(incomplete)]
+
+
+def model_option(text: str) -> Any:
+    """Return the option for a model's name, with this help text."""
+    return typer.Option(metavar="ID_OR_PATH", help=text, autocompletion=model)
 
 
 device = one_of(lambda: DEVICES)
