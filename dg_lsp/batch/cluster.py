@@ -41,14 +41,6 @@ ClusterAnswer = tuple[tuple[Candidate, ...], str]
 Waiting = asyncio.Future[tuple[Candidate, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterOptions:
-    """The cluster (`local`, `auto` or an address), and the number of workers (0: one per GPU, or else one per CPU)."""
-
-    address: str
-    n_workers: int = 0
-
-
 def load_engine(model: str) -> Any:
     """Return a filler for the model in this process, which has one CPU."""
     from dg_lsp.engine import backends
@@ -87,9 +79,12 @@ class Worker:
 
 
 def connecting(
-    options: ClusterOptions, load: Load = load_engine
+    address: str, n_workers: int = 0, load: Load = load_engine
 ) -> Callable[[str, Callable[[str], None]], AbstractAsyncContextManager[Engine]]:
-    """Return a way to connect to the cluster's engines."""
+    """Return a way to connect to the engines of a cluster: `local`, `auto` or an address.
+
+    `n_workers` is the number of workers; with 0 there is one per GPU, or else one per CPU.
+    """
 
     @contextlib.asynccontextmanager
     async def connect(model: str, on_progress: Callable[[str], None]) -> AsyncIterator[Engine]:
@@ -97,9 +92,9 @@ def connecting(
             import ray
         except ImportError as error:
             raise PlanError(f"--ray needs Ray, which is not installed; install it with: {install_command('ray')}") from error
-        on_progress("starting Ray" if options.address == "local" else "joining the cluster")
-        await asyncio.to_thread(_join, ray, options)
-        engine = ClusterEngine(model, load, _shares(ray, model, options.n_workers))
+        on_progress("starting Ray" if address == "local" else "joining the cluster")
+        await asyncio.to_thread(_join, ray, address, n_workers)
+        engine = ClusterEngine(model, load, _shares(ray, model, n_workers))
         try:
             on_progress(f"starting {engine.shares['size']} workers")
             yield engine
@@ -110,24 +105,24 @@ def connecting(
     return connect
 
 
-def _join(ray: Any, options: ClusterOptions) -> None:
+def _join(ray: Any, address: str, n_workers: int) -> None:
     # Ray must not send usage statistics.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    if options.address == "local":
+    if address == "local":
         for name, value in _PATIENCE.items():
             os.environ.setdefault(name, value)
-    local = {"include_dashboard": False, "num_cpus": max(options.n_workers, os.cpu_count() or 1)}
+    local = {"include_dashboard": False, "num_cpus": max(n_workers, os.cpu_count() or 1)}
     try:
         ray.init(
-            address=options.address,
+            address=address,
             log_to_driver=False,
             logging_level="ERROR",
-            **(local if options.address == "local" else {}),
+            **(local if address == "local" else {}),
         )
     # Ray raises different classes for the reasons why a cluster can't be joined.
     except Exception as error:
         reason = str(error).strip().partition("\n")[0]
-        what = "Ray can't start here" if options.address == "local" else f"there is no Ray cluster at {options.address}"
+        what = "Ray can't start here" if address == "local" else f"there is no Ray cluster at {address}"
         raise EngineError(f"{what}: {reason}") from error
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     context = ray.data.DataContext.get_current()

@@ -118,7 +118,7 @@ def infill(
             raise typer.Exit(_list(spec, outputs))
         if interactive and not can_ask():
             raise plan.PlanError("--interactive asks about each hole, so it needs a terminal as standard input")
-        connect = cluster.connecting(cluster.ClusterOptions(ray, ray_workers)) if ray else context.obj
+        connect = cluster.connecting(ray, ray_workers) if ray else context.obj
         code = asyncio.run(_infill(spec, resume, connect, outputs, is_interactive=interactive))
     except api.ERRORS as error:
         print_message(str(error))

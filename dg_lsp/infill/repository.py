@@ -215,7 +215,6 @@ class _Workspace:
         self._lock, self._is_read = threading.Lock(), False
         # No time limit: what is indexed must not depend on the machine's speed. The number and size of files are limited.
         self._index = RepositoryIndex(self._ignore, walk_s=math.inf, read_s=math.inf)
-        self._new_files: dict[str, tuple[str, IndexedFile]] = {}
 
     def read(self, path: Path, document: Document, texts: Mapping[Path, str], *, is_fresh: bool) -> FileContext:
         """Return the context of a file below the root; read the workspace before, if it is the first or with `is_fresh`."""
@@ -229,7 +228,8 @@ class _Workspace:
         """Read the settings and the changed files again."""
         self._settings: Settings = config.read(self._root)[0].settings
         self._text = functools.lru_cache(N_TEXTS)(workspace.masked_text)
-        self._new_files.clear()
+        # Many requests of a run share the new text of a file.
+        self._indexed = functools.lru_cache(N_TEXTS)(self._index_of)
         # The requests of a run share the time of a walk, because each may be slow in a hostile workspace.
         self._run_ignore = self._ignore.renewed(is_walk=True)
         if self._settings.related_chars:
@@ -255,11 +255,7 @@ class _Workspace:
         own, files = os.path.realpath(path), files.changed(new_files)
         return FileContext(name, related, files, settings.window_chars, settings.related_chars, own)
 
-    def _indexed(self, key: str, text: str) -> IndexedFile:
-        """Return the index of a file's new text, which many requests share."""
-        known_text, file = self._new_files.get(key, ("", None))
-        if file is None or known_text != text:
-            old = self._index.repository.files[key]
-            file = repository.index(old.path, old.language, text)
-            self._new_files[key] = text, file
-        return file
+    def _index_of(self, key: str, text: str) -> IndexedFile:
+        """Return the index of a file's new text."""
+        old = self._index.repository.files[key]
+        return repository.index(old.path, old.language, text)
