@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 from lsprotocol import types as lsp
 
@@ -13,7 +12,6 @@ from dg_lsp.infill.port import EngineError
 from dg_lsp.server import convert, methods
 from dg_lsp.server.app import DgLanguageServer
 from dg_lsp.server.completion import Reply, SuggestionRequest
-from dg_lsp.server.sync import OpenDocument
 from dg_lsp.server.when import Reason
 
 log = logging.getLogger(__name__)
@@ -22,18 +20,8 @@ log = logging.getLogger(__name__)
 async def inline_completion(server: DgLanguageServer, params: lsp.InlineCompletionParams) -> lsp.InlineCompletionList:
     """Return the suggestions as inline completion items; an empty list, not null, removes the old ghost text."""
     encoding, context = server.documents.encoding, params.context
-    selected = context.selected_completion_info
-
-    def to_request(doc: OpenDocument, offset: int) -> SuggestionRequest:
-        return SuggestionRequest(
-            params.text_document.uri,
-            offset,
-            automatic=context.trigger_kind == lsp.InlineCompletionTriggerKind.Automatic,
-            selected=(convert.to_span(doc.index, selected.range, encoding), selected.text) if selected else None,
-            client_ms=server.client.own_wait_ms,
-        )
-
-    reply = await _answer(server, params.text_document.uri, params.position, to_request)
+    automatic = context.trigger_kind == lsp.InlineCompletionTriggerKind.Automatic
+    reply = await _answer(server, params, automatic=automatic, selected=context.selected_completion_info)
     items, language = [], reply.language
     for offer in reply.offers:
         lines = [importing.statement(each, language) for each in offer.imports]
@@ -52,12 +40,8 @@ async def inline_completion(server: DgLanguageServer, params: lsp.InlineCompleti
 async def completion(server: DgLanguageServer, params: lsp.CompletionParams) -> lsp.CompletionList:
     """Return the suggestions as items of an ordinary completion list."""
     encoding = server.documents.encoding
-
-    def to_request(doc: OpenDocument, offset: int) -> SuggestionRequest:
-        # Editors send the trigger kind "invoked" at each letter too, so an explicit request can't be told apart.
-        return SuggestionRequest(params.text_document.uri, offset, automatic=True, client_ms=server.client.own_wait_ms)
-
-    reply = await _answer(server, params.text_document.uri, params.position, to_request)
+    # Editors send the trigger kind "invoked" at each letter too, so an explicit request can't be told apart.
+    reply = await _answer(server, params, automatic=True)
     items = [
         convert.to_completion_item(
             reply.index,
@@ -73,16 +57,25 @@ async def completion(server: DgLanguageServer, params: lsp.CompletionParams) -> 
 
 
 async def _answer(
-    server: DgLanguageServer, uri: str, position: lsp.Position, to_request: Callable[[OpenDocument, int], SuggestionRequest]
+    server: DgLanguageServer,
+    params: lsp.InlineCompletionParams | lsp.CompletionParams,
+    *,
+    automatic: bool,
+    selected: lsp.SelectedCompletionInfo | None = None,
 ) -> Reply:
-    """Return the reply to a request at a position; an engine error is shown to the user, not raised."""
+    """Return the reply to a request at a position; an engine error is shown to the user, not raised.
+
+    `selected` is the item selected in the editor's own completion list.
+    """
+    uri, encoding = params.text_document.uri, server.documents.encoding
     doc = server.documents.get(uri)
     if doc is None:
         server.note_outcome(Reason("unknown", "the document is not open"))
         return Reply(positions.lines(""))
-    offset = convert.to_offset(doc.index, position, server.documents.encoding)
+    item = (convert.to_span(doc.index, selected.range, encoding), selected.text) if selected else None
+    offset = convert.to_offset(doc.index, params.position, encoding)
     try:
-        return await server.completer.complete(to_request(doc, offset))
+        return await server.completer.complete(SuggestionRequest(uri, offset, automatic, item, server.client.own_wait_ms))
     except EngineError as error:
         server.note_outcome(Reason("engine", str(error)))
         await server.tell(str(error))
