@@ -166,16 +166,15 @@ def instruction(request: InfillRequest) -> str:
     Returns "" if there is no instruction, or no line comment in the language. A model that was trained only on source
     files takes instructions in no other form.
     """
-    hole, language = request.holes[0], languages.get(request.language) if request.language else None
-    if not hole.instruction or language is None or not language.line_comments:
+    hole, language = request.holes[0], languages.row(request.language)
+    if not hole.instruction or not language.line_comments:
         return ""
     return f"{language.line_comments[0]} {' '.join(hole.instruction.split())}\n{hole.indent}"
 
 
 def imports(text: str, language: str) -> tuple[str, ...]:
     """Return the names of modules and files that the text imports, as written, without duplicates, in order."""
-    language_row = languages.get(language)
-    return tuple(dict.fromkeys(language_row.imports(text))) if language_row else ()
+    return tuple(dict.fromkeys(languages.row(language).imports(text)))
 
 
 def is_imported(path: str, names: Iterable[str]) -> bool:

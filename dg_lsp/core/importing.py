@@ -58,7 +58,7 @@ def find(names: Iterable[str], answer: str, text: str, language: str, sources: S
     `answer` is the text that uses the names, and `text` that of its file.
     """
     wanted = sorted(names)
-    style = style_of(language)
+    style = languages.row(language).importing
     is_older = style == "script" and re.search(r"\brequire\s*\(", text) is not None
     if len(wanted) > MAX_NAMES or not style or is_older:
         return ()
@@ -109,7 +109,7 @@ def _files_with(name: str, style: Style, sources: Sources) -> Iterator[tuple[str
     """Yield the other files of the style that offer or import the name, or have it, with their paths."""
     for key in sources.files.importers.get(name, ()):
         file = sources.files.files[key]
-        if key != sources.own and style_of(file.language) == style:
+        if key != sources.own and languages.row(file.language).importing == style:
             yield _path(key), file
 
 
@@ -297,7 +297,7 @@ def edit(text: str, language: str, imports: Sequence[Import]) -> Edit | None:
 
     Raises ValueError for a language that is not supported.
     """
-    if not style_of(language):
+    if not languages.row(language).importing:
         raise ValueError(f"imports in {language} are not supported")
     new = text
     for each in sorted(imports):
@@ -310,12 +310,6 @@ def edit(text: str, language: str, imports: Sequence[Import]) -> Edit | None:
     start = n_common(old_head, new_head)
     n_after = n_common(old_head[start:][::-1], new_head[start:][::-1])
     return Edit(Span(start, end - n_after), new_head[start : len(new_head) - n_after])
-
-
-def style_of(language: str) -> Style:
-    """Return the style in which a language imports; "" if it is not supported."""
-    row = languages.get(language) if language else None
-    return row.importing if row else ""
 
 
 def is_valid(each: Import) -> bool:

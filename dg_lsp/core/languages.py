@@ -22,10 +22,6 @@ import tree_sitter
 from dg_lsp.core import imports
 from dg_lsp.core.imports import Style
 
-# What most languages have, and the default for an unknown language.
-QUOTES = "\"'`"
-MULTILINE_QUOTES = "`"
-BRACKETS = ("([{", ")]}")
 # A brace that opens a block. After `=`, `(`, `,`, `:` or `return`, a brace opens a value instead.
 BRACE_OPENS = r"^(?!.*\breturn\s*\{$)(?:.*[^\s=(,:\[?&|])?\s*\{$"
 
@@ -71,10 +67,10 @@ class Language:
     imports_folders: bool = False
     importing: Style = ""
     strings: tuple[str, ...] = ()
-    quotes: str = QUOTES
-    multiline_quotes: str = MULTILINE_QUOTES
+    quotes: str = "\"'`"
+    multiline_quotes: str = "`"
     heredoc: str = ""
-    brackets: tuple[str, str] = BRACKETS
+    brackets: tuple[str, str] = ("([{", ")]}")
     outdents: str = ""
     tag: str = ""
 
@@ -89,6 +85,7 @@ def _table() -> tuple[Language, ...]:
 
 
 TABLE = _table()
+_UNKNOWN = Language("", ("", ""), (), (), (), (), "")
 _BY_NAME = {language.name: language for language in TABLE}
 _BY_ID = {lsp_id: language for language in TABLE for lsp_id in language.lsp_ids}
 _BY_EXTENSION = {extension: language for language in TABLE for extension in language.extensions}
@@ -102,6 +99,11 @@ _SHEBANG = re.compile(r"^\ufeff?#!\s*(?:\S*/)?(?:env\s+(?:-\S+\s+|\w+=\S*\s+)*(?
 def get(name: str) -> Language | None:
     """Return the language with this name, as in `Document.language`, or None."""
     return _BY_NAME.get(name)
+
+
+def row(name: str) -> Language:
+    """Return the language with this name, or one without a grammar that has what most languages have."""
+    return _BY_NAME.get(name, _UNKNOWN)
 
 
 def by_id(lsp_id: str) -> Language | None:

@@ -38,8 +38,8 @@ def kind_at_end(text: str, language: str) -> Literal["comment", "string"] | None
     end = next((match for match in _pattern(language).finditer(text + ".") if match.end() == len(text) + 1), None)
     if end is None:
         return None
-    language_row = languages.get(language)
-    marks = (*language_row.line_comments, *(language_row.block_comment or ())[:1]) if language_row else ()
+    row = languages.row(language)
+    marks = (*row.line_comments, *(row.block_comment or ())[:1])
     return "comment" if end[0].startswith(marks) else "string"
 
 
@@ -59,7 +59,7 @@ def split_lines(text: str, language: str) -> list[Line]:
 
 def first_closer(text: str, language: str) -> int | None:
     """Return the offset of the first closing bracket that the text did not open, or None."""
-    opening, closing = brackets(language)
+    opening, closing = languages.row(language).brackets
     depth = 0
     for idx, char in enumerate(mask(text, language)):
         depth += (char in opening) - (char in closing)
@@ -70,7 +70,7 @@ def first_closer(text: str, language: str) -> int | None:
 
 def n_open(before: str, text: str, language: str) -> int:
     """Return how many brackets the text leaves open; `before` is the preceding text, needed to tell strings from code."""
-    opening, closing = brackets(language)
+    opening, closing = languages.row(language).brackets
     depth = 0
     for char in mask(before + text, language)[len(before) :]:
         depth = max(0, depth + (char in opening) - (char in closing))
@@ -83,7 +83,7 @@ def opens_string(text: str, below: str, language: str) -> bool:
     A line that begins with a quote may begin a docstring. That counts as open only if the lines `below` do not close
     it.
     """
-    quotes = _quotes(language)
+    quotes = languages.row(language).quotes
     if _is_literal(f"{text}\n.", language):
         first_char = text.rpartition("\n")[2].lstrip()[:1] in tuple(quotes)
         return not first_char or _is_literal(f"{text}{below}\n.", language)
@@ -91,21 +91,10 @@ def opens_string(text: str, below: str, language: str) -> bool:
     return _is_literal(f"{text}.", language) and any(not _is_literal(f"{text}{quote}.", language) for quote in quotes)
 
 
-def brackets(name: str) -> tuple[str, str]:
-    """Return the language's opening brackets and its closing brackets."""
-    language = languages.get(name)
-    return language.brackets if language else languages.BRACKETS
-
-
 def string_marks(name: str) -> tuple[str, ...]:
     """Return the marks that begin a string or a block comment, and the mark that ends a block comment."""
-    language = languages.get(name)
-    return (*_quotes(name), *((language.block_comment or ()) if language else ()))
-
-
-def _quotes(name: str) -> str:
-    language = languages.get(name)
-    return language.quotes if language else languages.QUOTES
+    language = languages.row(name)
+    return (*language.quotes, *(language.block_comment or ()))
 
 
 def _is_literal(text: str, language: str) -> bool:
@@ -119,20 +108,17 @@ def _pattern(name: str) -> re.Pattern[str]:
 
     An unclosed block comment or multi-line string matches to the end of the text.
     """
-    language = languages.get(name)
-    parts = list(language.strings) if language else []
-    quotes, multiline = languages.QUOTES, languages.MULTILINE_QUOTES
-    if language is not None:
-        quotes, multiline = language.quotes, language.multiline_quotes
-        if language.block_comment is not None:
-            begin, end = map(re.escape, language.block_comment)
-            parts.append(rf"{begin}.*?(?:{end}|\Z)")
-        # Excludes `$#`, `${#x}` and `#[attribute]`, which are not comments.
-        parts += [rf"(?<![$\w{{]){re.escape(mark)}(?!\[)[^\n]*" for mark in language.line_comments]
-        if language.heredoc:
-            word = r"[ \t]*(?P<q>[\"']?)(?P<w>[A-Z_]\w*)(?P=q)[^\n]*\n"
-            parts.append(rf"{language.heredoc}{word}(?:.*?\n)??[ \t]*(?P=w)(?!\w)")
-    for quote in quotes:
-        within = "" if quote in multiline else r"\n"
+    language = languages.row(name)
+    parts = list(language.strings)
+    if language.block_comment is not None:
+        begin, end = map(re.escape, language.block_comment)
+        parts.append(rf"{begin}.*?(?:{end}|\Z)")
+    # Excludes `$#`, `${#x}` and `#[attribute]`, which are not comments.
+    parts += [rf"(?<![$\w{{]){re.escape(mark)}(?!\[)[^\n]*" for mark in language.line_comments]
+    if language.heredoc:
+        word = r"[ \t]*(?P<q>[\"']?)(?P<w>[A-Z_]\w*)(?P=q)[^\n]*\n"
+        parts.append(rf"{language.heredoc}{word}(?:.*?\n)??[ \t]*(?P=w)(?!\w)")
+    for quote in language.quotes:
+        within = "" if quote in language.multiline_quotes else r"\n"
         parts.append(rf"{quote}(?:\\.|[^\\{quote}{within}])*(?:{quote}|(?=\n)|\Z)")
     return re.compile("|".join(parts), re.DOTALL)

@@ -81,8 +81,7 @@ def index(path: str, language: str, text: str) -> IndexedFile:
     tokens = list(_tokens(text))
     hashes = _hashes([token for token, _ in tokens])
     places = array("Q", sorted(code << _OFFSET_BITS | end for code, (_, end) in zip(hashes, tokens[GRAM - 1 :], strict=False)))
-    row = languages.get(language) if language else None
-    style = row.importing if row else ""
+    style = languages.row(language).importing
     imports, offers = tuple(imported(text, style)), tuple(offered(text, style))
     return IndexedFile(path, language, text, places, _symbols(text, language), imports, offers)
 
@@ -342,7 +341,7 @@ def _hashes(tokens: Sequence[str]) -> list[int]:
 
 
 def _symbols(text: str, language: str) -> tuple[Symbol, ...]:
-    row = languages.get(language) if language else None
+    row = languages.get(language)
     try:
         return symbols(syntax.parse(text, row)) if row else ()
     except GrammarError:

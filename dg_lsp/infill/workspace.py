@@ -92,9 +92,7 @@ def _settings_of(path: Path, root: Path) -> Path | None:
 
 def _imported(root: Path, here: Path, document: Document) -> Iterator[Path]:
     """Yield the files that the document's imports may refer to, relative to its folder and to each parent folder."""
-    language = languages.get(document.language)
-    if language is None:
-        return
+    language = languages.row(document.language)
     bases = [base for base in here.parents if base.is_relative_to(root)]
     bases += [root / name for name in ("src", "lib", "include")]
     guesses = (

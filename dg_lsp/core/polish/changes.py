@@ -87,9 +87,8 @@ def cut_at_dedent(text: str, around: Around) -> str:
         if line.is_code and line.text and not line.nested
     ]
     shallow = [line for line in lines if len(line.indent.expandtabs(4)) < depth]
-    language = languages.get(around.document.language)
-    if language is not None and language.outdents:
-        shallow = [line for line in shallow if not re.match(language.outdents, line.text)]
+    if outdents := languages.row(around.document.language).outdents:
+        shallow = [line for line in shallow if not re.match(outdents, line.text)]
     # A here document is indented less but ends nothing, so a few of the lines are tried.
     for line in shallow[:4]:
         cut = text[: line.start].rstrip()

@@ -95,7 +95,7 @@ def closes(whole: Whole) -> bool:
         # If there are fewer errors than before, an opened bracket may be one that the code below closes.
         if (
             not is_better
-            and _has_any(edit.text, literals.brackets(language)[0])
+            and _has_any(edit.text, languages.row(language).brackets[0])
             and literals.n_open(before, new, language) > literals.n_open(before, old, language)
         ):
             return False

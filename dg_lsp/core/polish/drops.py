@@ -68,9 +68,8 @@ def drop_repetition(text: str, around: Around) -> str | None:
     if not says_something(text):
         # `end` and `}` often repeat where they close blocks. In a language that closes blocks by indentation, a short
         # line does not.
-        language = languages.get(around.document.language)
         following = next(iter(filled_lines(around.after)), "").strip()
-        repeats = language is not None and language.by_indentation and text.strip() == following
+        repeats = languages.row(around.document.language).by_indentation and text.strip() == following
         return None if repeats and re.search(r"\w", text) else text
     lines = [line.strip() for line in filled_lines(text)]
     before = [line.strip() for line in filled_lines(around.before)]
@@ -228,8 +227,8 @@ _WORD = re.compile(r"[^\W\d_][^\W\d_A-Z]*|\d+")
 
 def drop_comment_before_code(text: str, around: Around) -> str | None:
     """Drop an answer that starts a comment and thereby comments out the rest of its line."""
-    language = languages.get(around.document.language)
-    if language is None or not around.rest.strip(" \t)]};,") or around.rest.lstrip().startswith(language.line_comments):
+    language = languages.row(around.document.language)
+    if not around.rest.strip(" \t)]};,") or around.rest.lstrip().startswith(language.line_comments):
         return text
     line = text.rpartition("\n")[2]
     if not any(mark in line for mark in language.line_comments):
