@@ -6,7 +6,7 @@ edit updates only the lines around it, in the line index too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import tree_sitter
 from lsprotocol import types as lsp
@@ -115,12 +115,6 @@ class Documents:
         self.encoding: Encoding = "utf-16"
         self._open: dict[str, OpenDocument] = {}
         self._cells: dict[str, list[str]] = {}
-
-    def __iter__(self) -> Iterator[OpenDocument]:
-        return iter(self._open.values())
-
-    def __len__(self) -> int:
-        return len(self._open)
 
     def get(self, uri: str) -> OpenDocument | None:
         """Return the open document, or None."""

@@ -163,4 +163,4 @@ def test_cells_know_those_before_them() -> None:
     documents.splice_cells("n", 1, 0, ["c"])
     assert [cell.text for cell in documents.cells_before("b")] == ["a", "c"]
     documents.close_notebook("n")
-    assert len(documents) == 0
+    assert [documents.get(uri) for uri in "abc"] == [None] * 3
