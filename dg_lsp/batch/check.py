@@ -296,6 +296,9 @@ def _tests(report: Path, here: str, there: str) -> Tests | None:
     return Tests(frozenset(passed - failing.keys()), failing)
 
 
+# --- The copies of a run, and the check of one file in one of them
+
+
 @dataclass(slots=True)
 class Copies:
     """The copies of a run, created when first needed."""

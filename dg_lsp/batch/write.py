@@ -73,6 +73,8 @@ def _copy_attributes(source: Path, target: Path) -> None:
                 os.setxattr(target, name, os.getxattr(source, name))
 
 
+# --- Commits
+
 UNITS = ("file", "hole")
 
 

@@ -126,7 +126,7 @@ def _is_test(path: str) -> bool:
 _TEST = re.compile(r"(?:^|/)(?:(?:test_[^/]*|[^/]*_test|conftest|setup|__main__)\.pyi?|[^/]*\.(?:test|spec|d)\.[cm]?[jt]sx?)$")
 
 
-# Definitions
+# --- Definitions
 
 
 def _definition(use: _Use, path: str, file: IndexedFile, own: str, is_python: bool, sources: Sources) -> Import | None:
@@ -222,7 +222,7 @@ def _like_others(each: Import, text: str, own: str, sources: Sources) -> Import:
     return Import("." * level + ".".join(target[len(package) :]), each.name, each.alias, is_local=True)
 
 
-# The ways in which other files import a name
+# --- The ways in which other files import a name
 
 
 def _ways(name: str, path: str, file: IndexedFile, is_python: bool, sources: Sources) -> Iterator[Import]:
@@ -258,7 +258,7 @@ def _has_top(top: str, sources: Sources) -> bool:
     return any(_path(key).endswith((f"/{top}.py", f"/{top}/__init__.py")) for key in keys)
 
 
-# The standard library
+# --- The standard library
 
 
 def _standard(use: _Use) -> Iterator[Import]:
@@ -272,7 +272,7 @@ def _standard(use: _Use) -> Iterator[Import]:
         yield from (Import(module, use.name) for module, names in table.items() if use.name in names)
 
 
-# --- The edit that imports them -------------------------------------------------------------------------------------------
+# --- The edit that imports names
 
 # A longer import is not changed, because its list takes long to read.
 MAX_CHARS = 4_000

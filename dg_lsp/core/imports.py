@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from dg_lsp.core.values import Import
 
-# --- Modules, as written, with one function for each import syntax
+# --- Modules, as written, by one function for each import syntax
 
 Find = Callable[[str], Iterable[str]]
 
@@ -79,7 +79,7 @@ bash = _matches(r"""^\s*(?:source|\.)\s+["']?(?:[^"'\s;]*\}?/)?([^"'\s;/]+)""")
 lua = _matches(r"""\brequire\s*\(?\s*["']([^"'\r\n]+)["']""")
 
 
-# --- Names, one at a time -------------------------------------------------------------------------------------------------
+# --- Names, one at a time
 
 Style = Literal["", "python", "script"]
 

@@ -177,6 +177,8 @@ def _read(path: Path, root: Path, language: str) -> IndexedFile | None:
     return repository.index(name_of(path.relative_to(root)), language, secrets.mask(text))
 
 
+# --- The context of a file
+
 N_TEXTS = 512  # files of a workspace whose text is cached, at most `workspace.MAX_FILE_BYTES` each
 
 

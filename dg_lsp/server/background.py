@@ -72,6 +72,8 @@ class Background(Generic[Key, Value]):
                 self._values[key] = (value, now + max(self._fresh_s, self._share * (now - start)))
 
 
+# --- The signatures in long files
+
 OUTLINE_FRESH_S = 30.0
 # Wait this long before collecting, so that the request that needs the outline is sent first.
 PAUSE_S = 0.05

@@ -165,6 +165,8 @@ def _share(part: int, whole: int) -> str:
     return f" ({round(100 * part / whole)} %)" if whole else ""
 
 
+# --- What happens to the suggestions of one session
+
 # An editor may report about a suggestion long after it was sent. Older ones than the last 200 are forgotten.
 MAX_OFFERS = 200
 

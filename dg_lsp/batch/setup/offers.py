@@ -81,6 +81,8 @@ def amd(drm: Path) -> tuple[Gpu, ...]:
     return tuple(gpus)
 
 
+# --- The offers
+
 GIB = 1 << 30
 DIFFUSION = published.MODEL
 

@@ -176,6 +176,9 @@ _CONTROL = re.compile(
 _FENCE = re.compile(r"^[ \t]*```[\w+#.-]*[ \t]*$", re.MULTILINE)
 
 
+# --- The file's formatting
+
+
 def restore_start(text: str, around: Around) -> str:
     """Remove leading blank lines, and indentation that the document already has before the hole."""
     head = around.before.rpartition("\n")[2]

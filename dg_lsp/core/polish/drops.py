@@ -219,6 +219,8 @@ _ASKS_WORDS = re.compile(r"\b(?:doc|comment|descri)", re.IGNORECASE)
 _UNREADABLE = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x84\x86-\x9f\ufffd\ud800-\udfff]")
 
 
+# --- Answers that break the code next to them on the same line
+
 _NAME_AT_END = re.compile(r"(?<!\w)[^\W\d]\w*\Z")
 _NAME_AT_START = re.compile(r"\w+")
 _WORD = re.compile(r"[^\W\d_][^\W\d_A-Z]*|\d+")
@@ -291,6 +293,8 @@ def _n_places(name: str, around: Around) -> int:
     matches = re.finditer(rf"(?<!\w){re.escape(name)}(?!\w)", text)
     return sum(match.end() < span.start or span.end < match.start() for match in matches)
 
+
+# --- Edits that replace code by less
 
 # More pairs of lines are not compared, because that takes too long.
 MAX_COMPARED = 250_000
