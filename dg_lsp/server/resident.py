@@ -50,15 +50,10 @@ class Warm(Protocol):
         """Disconnect; waiting requests raise EngineError."""
 
 
-@dataclass(frozen=True, slots=True)
-class Listener:
-    """The callbacks for an engine: `on_state` for each state of its life, `on_message` for messages to the user."""
-
-    on_state: Callable[[State], None]
-    on_message: Callable[[str], None]
-
-
-Opener = Callable[[Settings, Listener], Warm]
+# The opener's callbacks get each state of the engine's life, and messages for the user.
+OnState = Callable[[State], None]
+OnMessage = Callable[[str], None]
+Opener = Callable[[Settings, OnState, OnMessage], Warm]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +90,7 @@ class Resident:
         on_change: Callable[[], None],
         clock: Callable[[], float],
         local_only: Callable[[str], tuple[str, ...]] = lambda _uri: (),
-        on_message: Callable[[str], None] = lambda _sentence: None,
+        on_message: OnMessage = lambda _sentence: None,
     ) -> None:
         """Start without an engine; call `on_change` when the condition changes, and `on_message` with messages to the user.
 
@@ -131,7 +126,7 @@ class Resident:
 
         self._become(Starting(self._clock()))
         try:
-            self._warm = self._opener(settings, Listener(on_state, self._on_message))
+            self._warm = self._opener(settings, on_state, self._on_message)
         except EngineError as error:
             self._become(Failed(str(error), math.inf))
         except Exception as error:
@@ -245,14 +240,14 @@ class _DocumentEngine:
         return candidates
 
 
-def resident(settings: Settings, listener: Listener) -> Warm:
+def resident(settings: Settings, on_state: OnState, on_message: OnMessage) -> Warm:
     """Return the client of the user's resident engine, which connects when it is first used."""
     # Imported here, because the server answers `initialize` first. `preload` has done it before, in a thread.
     from dg_lsp.infill import client
     from dg_lsp.wire import config
 
     options = client.connect_options(config.Config(settings))
-    return client.ResidentEngine(options, listener.on_state, listener.on_message)
+    return client.ResidentEngine(options, on_state, on_message)
 
 
 def preload() -> None:

@@ -26,7 +26,7 @@ from dg_lsp.core import holes, local, syntax
 from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Candidate, Document, InfillRequest
 from dg_lsp.server import resident
-from dg_lsp.server.resident import Listener, OnDraft, Warm
+from dg_lsp.server.resident import OnDraft, OnMessage, OnState, Warm
 from dg_lsp.wire import messages
 from dg_lsp.wire.settings import Settings
 
@@ -99,8 +99,8 @@ class _Noting:
         return candidates
 
 
-def engine(settings: Settings, listener: Listener) -> _Noting:
-    return _Noting(resident.resident(settings, listener) if os.environ.get(REAL) else None)
+def engine(settings: Settings, on_state: OnState, on_message: OnMessage) -> _Noting:
+    return _Noting(resident.resident(settings, on_state, on_message) if os.environ.get(REAL) else None)
 
 
 # The editor

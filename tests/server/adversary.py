@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Candidate, InfillRequest
-from dg_lsp.server.resident import Listener, OnDraft
+from dg_lsp.server.resident import OnDraft, OnMessage, OnState
 from dg_lsp.wire.settings import Settings
 
 PLACEHOLDERS = (
@@ -153,5 +153,5 @@ class _Warm:
         return await self._engine.fill(request)
 
 
-def engine(settings: Settings, listener: Listener) -> _Warm:
+def engine(settings: Settings, on_state: OnState, on_message: OnMessage) -> _Warm:
     return _Warm(Adversary(int(os.environ.get("DG_LSP_TEST_SEED", "1"))))

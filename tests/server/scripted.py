@@ -20,7 +20,7 @@ from dg_lsp.core.confidence import Calibrated, Ranked
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.infill.life import Loading
 from dg_lsp.infill.port import EngineError
-from dg_lsp.server.resident import Listener
+from dg_lsp.server.resident import OnMessage, OnState
 from dg_lsp.wire.settings import Settings
 
 OnDraft = Callable[[tuple[str, ...], int], None]
@@ -75,8 +75,8 @@ class Scripted:
         return tuple(Candidate(each, confidence, confidences) for each in (texts, *more))
 
 
-def engine(settings: Settings, listener: Listener) -> Scripted:
-    listener.on_state(Loading(0.5, "reading weights"))
+def engine(settings: Settings, on_state: OnState, on_message: OnMessage) -> Scripted:
+    on_state(Loading(0.5, "reading weights"))
     return Scripted(settings)
 
 

@@ -13,7 +13,7 @@ from dg_lsp.core.values import Candidate, InfillRequest, Span
 from dg_lsp.infill.port import EngineError
 from dg_lsp.server.completion import Completer, Reply, SuggestionRequest
 from dg_lsp.server.nearby import Nearby
-from dg_lsp.server.resident import Listener, OnDraft, Resident
+from dg_lsp.server.resident import OnDraft, OnMessage, OnState, Resident
 from dg_lsp.server.snapshot import Snapshots
 from dg_lsp.server.stats import Statistics
 from dg_lsp.server.sync import Documents
@@ -79,7 +79,7 @@ class Session:
         snapshots = Snapshots(self.documents, self.nearby, lambda _uri: self.settings)
         self.completer = Completer(snapshots, self.resident, self.statistics, lambda: self.now, self._note)
 
-    def _open(self, settings: Settings, listener: Listener) -> Held:
+    def _open(self, settings: Settings, on_state: OnState, on_message: OnMessage) -> Held:
         return self.held
 
     def _note(self, reason: Reason | None) -> None:

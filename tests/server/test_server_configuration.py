@@ -11,7 +11,7 @@ from dg_lsp.core.values import Candidate, Hole, InfillRequest, Snippet, Span
 from dg_lsp.infill.port import EngineError
 from dg_lsp.server.configuration import Configuration
 from dg_lsp.server.nearby import Nearby
-from dg_lsp.server.resident import Listener, OnDraft, Resident
+from dg_lsp.server.resident import OnDraft, OnMessage, OnState, Resident
 from dg_lsp.wire import config
 from dg_lsp.wire.settings import Settings
 
@@ -227,7 +227,7 @@ def request(path: str) -> InfillRequest:
 def test_a_remote_engine_receives_no_local_only_file(model: str) -> None:
     remote = Remote()
 
-    def opener(settings: Settings, listener: Listener) -> Remote:
+    def opener(settings: Settings, on_state: OnState, on_message: OnMessage) -> Remote:
         return remote
 
     async def main() -> None:

@@ -10,7 +10,7 @@ import pytest
 from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Candidate, Hole, InfillRequest, Span
 from dg_lsp.infill.port import EngineError
-from dg_lsp.server.resident import Listener, OnDraft, Resident
+from dg_lsp.server.resident import OnDraft, OnMessage, OnState, Resident
 from dg_lsp.wire.settings import Settings
 from tests.patience import PATIENCE_S
 
@@ -39,7 +39,7 @@ class NamedEngine:
         return (Candidate((self.model,), Calibrated(0.5)),)
 
 
-def opener(settings: Settings, listener: Listener) -> NamedEngine:
+def opener(settings: Settings, on_state: OnState, on_message: OnMessage) -> NamedEngine:
     return NamedEngine(settings.model)
 
 
@@ -85,7 +85,7 @@ def test_a_request_to_a_replaced_engine_does_not_change_the_condition() -> None:
             await self.closed.wait()
             raise EngineError("the engine was given back before it answered")
 
-    def opening(settings: Settings, listener: Listener) -> NamedEngine:
+    def opening(settings: Settings, on_state: OnState, on_message: OnMessage) -> NamedEngine:
         return Ending(settings.model) if settings.model == "old" else NamedEngine(settings.model)
 
     async def main() -> None:

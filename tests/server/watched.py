@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.server import resident
-from dg_lsp.server.resident import Listener, OnDraft, Warm
+from dg_lsp.server.resident import OnDraft, OnMessage, OnState, Warm
 from dg_lsp.wire.settings import Settings
 
 
@@ -32,5 +32,5 @@ class Watched:
         return await self._warm.fill(request, document=document, on_draft=on_draft)
 
 
-def engine(settings: Settings, listener: Listener) -> Watched:
-    return Watched(resident.resident(settings, listener))
+def engine(settings: Settings, on_state: OnState, on_message: OnMessage) -> Watched:
+    return Watched(resident.resident(settings, on_state, on_message))
