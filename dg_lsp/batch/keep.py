@@ -148,7 +148,7 @@ def _decided(
     """Return the largest set of proven or sure fills that parse together."""
     proofs = {hole: outcome.proof for hole, outcome in outcomes.items() if outcome.proof}
     failed = {hole: outcome.reason for hole, outcome in outcomes.items() if not outcome.choices}
-    failed |= {hole: settle.unfit(plan, choices) for hole, choices in candidates.items() if hole not in outcomes}
+    failed |= {hole: settle.unfit(choices) for hole, choices in candidates.items() if hole not in outcomes}
     sure, unsure = {}, {}
     for hole, outcome in outcomes.items():
         choices = tuple(fill for fill in outcome.choices if outcome.proof or not rule.reason(hole, fill))

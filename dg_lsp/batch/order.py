@@ -147,7 +147,7 @@ def _functions(file: int, plan: FilePlan) -> Iterator[_Function]:
                 prose.setdefault(owner.node.id, []).append(hole.instruction)
     for owner in owners:
         numbers = tuple(dict.fromkeys(innermost.get(owner.node.id, ())))
-        names = set(_called(plan.syntax, owner.node))
+        names = set(_called(owner.node))
         if numbers:
             texts = [*prose[owner.node.id], *_comments(plan.syntax, owner)]
             names |= {match[1] or match[2] for text in texts for match in _PROSE_NAMES.finditer(text)}
@@ -155,7 +155,7 @@ def _functions(file: int, plan: FilePlan) -> Iterator[_Function]:
         yield _Function(file, name, numbers, frozenset(names - {name}))
 
 
-def _called(syntax: Syntax, top: Node) -> Iterator[str]:
+def _called(top: Node) -> Iterator[str]:
     todo = [top]
     while todo:
         node = todo.pop()

@@ -168,7 +168,7 @@ def seed_for(seed: int, document: Document, group: Sequence[Hole]) -> int:
 
 
 def _plan(source: Source, file_holes: Sequence[Hole]) -> FilePlan:
-    return FilePlan(source, context.group(file_holes, source.document))
+    return FilePlan(source, context.group(file_holes))
 
 
 @functools.lru_cache(maxsize=N_TREES)

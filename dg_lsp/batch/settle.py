@@ -60,7 +60,7 @@ def parses_alone(plan: FilePlan, fill: Fill) -> bool:
     return _is_writable(fill.edit.text) and not _breaks(plan, filling.text_with(plan.source.document, (fill,)))
 
 
-def unfit(plan: FilePlan, choices: Sequence[Fill]) -> str:
+def unfit(choices: Sequence[Fill]) -> str:
     """Return why none of a hole's fills can be used in the file."""
     return BREAKS if any(_is_writable(fill.edit.text) for fill in choices) else UNWRITABLE
 

@@ -82,7 +82,7 @@ def build(
 
 
 def group(
-    holes: Sequence[Hole], document: Document, *, max_chars: int = BETWEEN_CHARS, max_holes: int = GROUP_HOLES
+    holes: Sequence[Hole], *, max_chars: int = BETWEEN_CHARS, max_holes: int = GROUP_HOLES
 ) -> tuple[tuple[Hole, ...], ...]:
     """Return the holes in document order, in groups that share a request.
 

@@ -329,7 +329,7 @@ def statement(each: Import, language: str, style: str = "") -> str:
     elif each.name == "*":
         clause = f"* as {each.bound}"
     else:
-        clause = f"{{ {_item(each, language)} }}"
+        clause = f"{{ {_item(each)} }}"
     return f"import {clause} from {quote}{each.module}{quote}{end}"
 
 
@@ -365,7 +365,7 @@ def _with(text: str, language: str, each: Import) -> str:
             if re.search(rf"(?<![\w$]){re.escape(each.bound)}(?![\w$])", text[one.span.start : one.span.end]):
                 return text
         elif one.names is not None:
-            return values.apply(text, (_joined(text, one.names, _item(each, language)),))
+            return values.apply(text, (_joined(text, one.names, _item(each)),))
     line_end = "\r\n" if "\r\n" in text else "\n"
     line = statement(each, language, "" if language == "python" else _style(text, found)) + line_end
     section, key = _section(each.module, each, language), (kind, each.module.lower())
@@ -404,7 +404,7 @@ def _joined(text: str, names: Span, item: str) -> Edit:
     return Edit(Span(at, at), between + item if items else f" {item} ")
 
 
-def _item(each: Import, language: str) -> str:
+def _item(each: Import) -> str:
     return f"{each.name} as {each.alias}" if each.alias and each.alias != each.name else each.name
 
 

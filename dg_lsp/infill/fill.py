@@ -197,7 +197,7 @@ async def _fill(
         done(holes.index(asked[0]), len(holes))
         return await task.ask(await engine_for(asked), asked)
 
-    for group in context.group(holes, task.document):
+    for group in context.group(holes):
         await in_turn(group, ask, state.accepts, splits=not task.repairs)
     done(len(holes), len(holes))
     return state.result(len(holes))

@@ -117,11 +117,7 @@ def _repairs(document: Document, syntax: Syntax | None, span: Span) -> tuple[tup
         return ()
     index = syntax.lines
     first, last = index.at(span.start), index.at(span.end)
-    lines = [
-        hole
-        for hole in holes.errors(document, syntax)
-        if index.at(hole.span.start) <= last and first <= index.at(hole.span.end)
-    ]
+    lines = [hole for hole in holes.errors(syntax) if index.at(hole.span.start) <= last and first <= index.at(hole.span.end)]
     if not lines:
         return ()
     errors = [error for error in syntax.errors if any(hole.span.start <= error.start <= hole.span.end for hole in lines)]

@@ -120,8 +120,8 @@ def test_a_window_is_part_of_the_text_and_starts_lines(text: str, at: int, windo
 
 
 def check_groups(text: str, expected: list[int], **bounds: int) -> None:
-    document, holes = drawn(text)
-    groups = context.group(holes[::-1], document, **bounds)
+    _, holes = drawn(text)
+    groups = context.group(holes[::-1], **bounds)
     assert [len(group) for group in groups] == expected
     assert [hole for group in groups for hole in group] == list(holes)
 
@@ -147,13 +147,12 @@ def test_a_group_has_a_bounded_number_of_holes() -> None:
 
 
 def test_no_holes_give_no_groups() -> None:
-    assert context.group((), Document("", "", "")) == ()
+    assert context.group(()) == ()
 
 
 def test_overlapping_holes_never_share_a_request() -> None:
-    document = Document("", "", "abcdef")
     holes = [Hole(Span(0, 3), "cursor"), Hole(Span(2, 4), "cursor"), Hole(Span(5, 5), "cursor"), Hole(Span(5, 5), "body")]
-    assert [len(group) for group in context.group(holes, document)] == [1, 2, 1]
+    assert [len(group) for group in context.group(holes)] == [1, 2, 1]
 
 
 # --- Signatures of the same file --------------------------------------------------------------------------------------

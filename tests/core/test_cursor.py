@@ -189,7 +189,7 @@ def test_a_selection_inside_a_line_end_is_before_it() -> None:
 
 def check_errors(text: str, language: str = "python") -> None:
     document, expected = marked.holes(text, language)
-    errors = holes.errors(document, marked.parse(document))
+    errors = holes.errors(marked.parse(document))
     assert marked.draw(document, errors) == marked.draw(document, [Hole(span, "error") for span in expected])
     assert all(hole.block and hole.kind == "error" for hole in errors)
 
@@ -247,7 +247,7 @@ def test_any_text_can_be_searched_for_holes(text: str, language: str, offset: in
     every = [
         holes.at_cursor(document, offset, syntax),
         holes.selection(document, Span(start, start + length), syntax),
-        *holes.errors(document, syntax),
+        *holes.errors(syntax),
         *in_order,
     ]
     assert all(hole.span.end <= len(text) for hole in every)

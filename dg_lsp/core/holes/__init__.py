@@ -81,7 +81,7 @@ def selection(document: Document, span: Span, syntax: Syntax | None, instruction
     return Hole(Span(start, end), "selection", indent=indent, block=block, instruction=instruction, lead=lead)
 
 
-def errors(document: Document, syntax: Syntax | None) -> tuple[Hole, ...]:
+def errors(syntax: Syntax | None) -> tuple[Hole, ...]:
     """Return a hole for each run of lines that can't be parsed, in order, without its first indentation and last line end."""
     if syntax is None:
         return ()
