@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 import subprocess
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,7 +38,7 @@ def choose(plans: Sequence[FilePlan], selection: Selection) -> tuple[list[FilePl
     """
     for name in selection.languages:
         _check_language(name)
-    left_out: dict[str, int] = {}
+    left_out = Counter[str]()
     _check_patterns((*selection.include, *selection.exclude))
     changed = _changed(plans, selection.changed_since) if selection.changed_since else None
     chosen: list[FilePlan] = []
@@ -53,15 +54,16 @@ def choose(plans: Sequence[FilePlan], selection: Selection) -> tuple[list[FilePl
         elif changed is not None and path not in changed:
             option = "--changed-since"
         if option:
-            left_out[option] = left_out.get(option, 0) + len(plan.holes)
+            left_out[option] += len(plan.holes)
             continue
         if selection.symbols:
             smaller = _only(plan, [hole for hole in plan.holes if set(symbols_of(plan, hole)) & set(selection.symbols)])
-            _count(left_out, "--symbol", len(plan.holes) - len(smaller.holes))
+            left_out["--symbol"] += len(plan.holes) - len(smaller.holes)
             plan = smaller
         if plan.groups:
             chosen.append(plan)
-    return _first(chosen, selection.max_holes, left_out), left_out
+    first = _first(chosen, selection.max_holes, left_out) if selection.max_holes else chosen
+    return first, {option: n for option, n in left_out.items() if n}
 
 
 def symbols_of(plan: FilePlan, hole: Hole) -> tuple[str, ...]:
@@ -73,15 +75,13 @@ def symbols_of(plan: FilePlan, hole: Hole) -> tuple[str, ...]:
     return (*names, *(".".join(names[idx:]) for idx in range(len(names) - 1)))
 
 
-def _first(plans: Sequence[FilePlan], n: int, left_out: dict[str, int]) -> list[FilePlan]:
-    if not n:
-        return list(plans)
+def _first(plans: Sequence[FilePlan], n: int, left_out: Counter[str]) -> list[FilePlan]:
     first: list[FilePlan] = []
     left = n
     for plan in plans:
         first_holes = plan.holes[:left]
         left -= len(first_holes)
-        _count(left_out, "--max-holes", len(plan.holes) - len(first_holes))
+        left_out["--max-holes"] += len(plan.holes) - len(first_holes)
         if first_holes:
             first.append(_only(plan, first_holes))
     return first
@@ -90,11 +90,6 @@ def _first(plans: Sequence[FilePlan], n: int, left_out: dict[str, int]) -> list[
 def _only(plan: FilePlan, holes: Sequence[Hole]) -> FilePlan:
     groups = (tuple(hole for hole in group if hole in holes) for group in plan.groups)
     return replace(plan, groups=tuple(group for group in groups if group))
-
-
-def _count(left_out: dict[str, int], option: str, n: int) -> None:
-    if n:
-        left_out[option] = left_out.get(option, 0) + n
 
 
 def _check_language(name: str) -> None:
