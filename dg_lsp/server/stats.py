@@ -42,11 +42,6 @@ class Counts:
         """Count one answer of the engine with this latency."""
         self.latencies[sum(ms > limit for limit in LATENCIES_MS)] += 1
 
-    def merge(self, other: Counts) -> None:
-        """Add the numbers of other counts."""
-        self.numbers.update(other.numbers)
-        self.latencies.update(other.latencies)
-
     def quantile_ms(self, share: float) -> int | None:
         """Return the upper end of the latency class that contains this quantile.
 
@@ -118,7 +113,8 @@ def load_counts(folder: Path, since: datetime.date) -> Counts:
                 data = json.loads(path.read_text(encoding="ascii"))
                 numbers = Counter({str(name): int(n) for name, n in data["counts"].items()})
                 latencies = Counter({int(idx): int(n) for idx, n in data["latencies"].items()})
-                total.merge(Counts(numbers, latencies))
+                total.numbers.update(numbers)
+                total.latencies.update(latencies)
     return total
 
 
