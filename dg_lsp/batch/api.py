@@ -27,7 +27,7 @@ from dg_lsp.batch.rounds import RunOptions
 from dg_lsp.batch.scratch import ScratchError
 from dg_lsp.batch.select import Selection
 from dg_lsp.infill import client
-from dg_lsp.infill.guarded import Guarded, Privacy, privacy_of
+from dg_lsp.infill.guarded import Guarded, keeps_file, patterns_of
 from dg_lsp.infill.life import Loading, Starting, State
 from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.wire import config, model_names
@@ -232,16 +232,16 @@ def guarded(model: str, plans: Sequence[FilePlan], connect: Connect) -> tuple[li
     """Return the plans of files that the model may see, the skipped private files, and a connect function that guards them."""
     if not model_names.is_remote(model):
         return list(plans), [], connect
-    privacy = privacy_of(plan.source.path for plan in plans)
-    private = {plan.source.path for plan in plans if privacy.keeps_file(plan.source.path)}
+    patterns = patterns_of(plan.source.path for plan in plans)
+    private = {plan.source.path for plan in plans if keeps_file(plan.source.path, patterns)}
     shared = [plan for plan in plans if plan.source.path not in private]
     skipped = [Skipped(plan.source.name, LOCAL_ONLY) for plan in plans if plan.source.path in private]
-    return shared, skipped, functools.partial(_connected, connect, privacy)
+    return shared, skipped, functools.partial(_connected, connect, patterns)
 
 
 @contextlib.asynccontextmanager
 async def _connected(
-    connect: Connect, privacy: Privacy, model: str, on_progress: Callable[[str], None]
+    connect: Connect, patterns: tuple[str, ...], model: str, on_progress: Callable[[str], None]
 ) -> AsyncIterator[Engine]:
     async with connect(model, on_progress) as engine:
-        yield Guarded(engine, privacy)
+        yield Guarded(engine, patterns)

@@ -59,10 +59,10 @@ def explain(
         context = job.contexts()(file_plan, {})
         request, sources = request_of(file_plan, context, options), context.sources
         if model_names.is_remote(model):
-            privacy = guarded.privacy_of([file_plan.source.path])
-            if privacy.keeps_file(file_plan.source.path):
+            patterns = guarded.patterns_of([file_plan.source.path])
+            if guarded.keeps_file(file_plan.source.path, patterns):
                 raise EngineError(guarded.refusal(file_plan.source.name))
-            request = privacy.shown(request)
+            request = guarded.shown(request, patterns)
         trace = None
         if not as_json:
             print_bytes(picture(file_plan, request, chars))

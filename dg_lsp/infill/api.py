@@ -22,7 +22,7 @@ from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Budget, Document, Hole, Snippet, Span
 from dg_lsp.infill import client, workspace
 from dg_lsp.infill.fill import Fill, FillResult, Task, fill, fills_of
-from dg_lsp.infill.guarded import Guarded, privacy_of, refusal
+from dg_lsp.infill.guarded import Guarded, keeps_file, patterns_of, refusal
 from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.infill.repository import ContextReader
@@ -110,10 +110,10 @@ class Session:
         session = self
         if isinstance(self.engine, Guarded):
             # The session's patterns are those of the program's own workspace. Each file has those of its own.
-            privacy = privacy_of([path])
-            if privacy.keeps_file(path):
+            patterns = patterns_of([path])
+            if keeps_file(path, patterns):
                 raise EngineError(refusal(name))
-            session = replace(self, engine=Guarded(self.engine.inner, privacy))
+            session = replace(self, engine=Guarded(self.engine.inner, patterns))
         # Decode bytes, because reading text would change the line endings.
         document = _document(path.read_bytes().decode(), name, "")
         file_context = await asyncio.to_thread(self.reader.read, path, document, is_fresh=True)
@@ -158,7 +158,7 @@ async def connect(
     options = client.connect_options(configured, model=model, interactive=False)
     async with client.connect(options) as resident:
         is_remote = model_names.is_remote(options.engine_id.model)
-        guarded = Guarded(resident, privacy_of([Path.cwd()])) if is_remote else resident
+        guarded = Guarded(resident, patterns_of([Path.cwd()])) if is_remote else resident
         yield session_with(guarded)
 
 

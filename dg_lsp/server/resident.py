@@ -18,7 +18,7 @@ from typing import Literal, Protocol
 
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.infill import life
-from dg_lsp.infill.guarded import Guarded, Privacy
+from dg_lsp.infill.guarded import Guarded
 from dg_lsp.infill.life import Absent, Failed, Loading, Lost, Ready, Starting, State
 from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.wire.model_names import is_remote
@@ -170,7 +170,7 @@ class Resident:
             why = self.condition.message or "it is not ready"
             raise EngineError(f"the engine was not connected within {JOIN_PATIENCE_S / 60:.0f} min: {why}") from None
         engine = _DocumentEngine(self, warm, f"{uri}#{lane}" if lane else uri, on_draft)
-        return Guarded(engine, Privacy(self._local_only(uri))) if self._is_remote else engine
+        return Guarded(engine, self._local_only(uri)) if self._is_remote else engine
 
     def note(self, warm: Warm, error: EngineError | None) -> None:
         """Record the outcome of a request: its error, or None. Ignore that of an engine which was replaced."""

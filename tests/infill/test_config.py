@@ -11,10 +11,11 @@ import pytest
 from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
 from dg_lsp.infill import client, guarded
 from dg_lsp.infill.client import ConnectOptions
-from dg_lsp.infill.guarded import Guarded, Privacy
+from dg_lsp.infill.guarded import Guarded, keeps_file
 from dg_lsp.infill.port import EngineError
 from dg_lsp.wire import config
 from dg_lsp.wire.config import Config, ConfigError
+from dg_lsp.wire.privacy import stays_local
 from dg_lsp.wire.settings import Settings
 from tests.fakes import ScriptedEngine
 
@@ -236,7 +237,7 @@ def test_local_only_patterns_of_all_sources_are_combined(tmp_path: Path) -> None
 def test_an_invalid_local_only_keeps_everything_local(tmp_path: Path, user: str, workspace: str | None) -> None:
     configured, problems = read(tmp_path, user, workspace)
     assert len(problems) == 1
-    assert Privacy(configured.settings.local_only).keeps("any/file.py")
+    assert stays_local("any/file.py", configured.settings.local_only)
 
 
 @pytest.mark.parametrize(
@@ -244,14 +245,14 @@ def test_an_invalid_local_only_keeps_everything_local(tmp_path: Path, user: str,
     [("vault/a.py", True), ("src/vault/a.py", True), ("src/a.py", False), ("a.pem", True), ("docs/x/y.md", True)],
 )
 def test_patterns_are_those_of_gitignore(path: str, keeps_here: bool) -> None:
-    assert Privacy(("vault/", "*.pem", "/docs/**")).keeps(path) == keeps_here
-    assert Privacy(("vault/", "*.pem", "/docs/**")).keeps(f"x/../{path}") == keeps_here
+    assert stays_local(path, ("vault/", "*.pem", "/docs/**")) == keeps_here
+    assert stays_local(f"x/../{path}", ("vault/", "*.pem", "/docs/**")) == keeps_here
 
 
 @pytest.mark.parametrize("path", ["", ".", "..", "../a.py", "/a.py", "a/../../a.py"])
 def test_an_unclear_path_stays_local_if_there_is_a_pattern(path: str) -> None:
-    assert Privacy(("vault/",)).keeps(path)
-    assert not Privacy(()).keeps(path)
+    assert stays_local(path, ("vault/",))
+    assert not stays_local(path, ())
 
 
 def test_the_settings_of_editors_stand_in_the_file_too(tmp_path: Path) -> None:
@@ -316,8 +317,8 @@ def test_files_are_judged_by_their_path_below_their_workspace(tmp_path: Path, mo
     (tmp_path / "vault").mkdir()
     (tmp_path / ".dg-lsp.toml").write_text("[privacy]\nlocal_only = ['/vault/']")
     private_file, other = tmp_path / "vault" / "a.py", tmp_path / "a.py"
-    privacy = guarded.privacy_of([private_file, other])
-    assert (privacy.keeps_file(private_file), privacy.keeps_file(other)) == (True, False)
+    patterns = guarded.patterns_of([private_file, other])
+    assert (keeps_file(private_file, patterns), keeps_file(other, patterns)) == (True, False)
 
 
 async def _fill(engine: Guarded, path: str, *related: str) -> None:
@@ -329,7 +330,7 @@ def test_a_guarded_engine_receives_no_local_only_file() -> None:
     import asyncio
 
     inner = ScriptedEngine("1")
-    engine = Guarded(inner, Privacy(("vault/",)))
+    engine = Guarded(inner, ("vault/",))
     asyncio.run(_fill(engine, "a.py", "b.py", "vault/c.py"))
     assert [snippet.path for snippet in inner.requests[0].related] == ["b.py"]
     with pytest.raises(EngineError, match=r"^vault/a\.py is for local models only \(privacy\.local_only\)"):
@@ -350,18 +351,18 @@ def test_a_file_outside_of_all_workspaces_is_judged_by_its_full_path(tmp_path: P
     (tmp_path / "vault").mkdir()
     private_file, other = tmp_path / "vault" / "a.py", tmp_path / "a.py"
     for pattern in ("vault/", f"{tmp_path}/vault/"):
-        privacy = Privacy((pattern,))
-        assert (privacy.keeps_file(private_file), privacy.keeps_file(other)) == (True, False)
+        patterns = (pattern,)
+        assert (keeps_file(private_file, patterns), keeps_file(other, patterns)) == (True, False)
 
 
 def test_a_private_pattern_that_names_the_workspace_keeps_every_file_in_it(tmp_path: Path) -> None:
     (tmp_path / "above" / "vault" / ".git").mkdir(parents=True)
     file = tmp_path / "above" / "vault" / "src" / "a.py"
     for pattern in ("vault/", "vault", "va*", "vault/src"):
-        assert Privacy((pattern,)).keeps_file(file)
+        assert keeps_file(file, (pattern,))
     # The names of the folders above it mean nothing.
     for pattern in ("above/", "src/vault", "vault/lib", f"{tmp_path}/above/"):
-        assert not Privacy((pattern,)).keeps_file(file)
+        assert not keeps_file(file, (pattern,))
 
 
 def test_a_file_in_the_topmost_folder_has_one_name() -> None:
