@@ -18,10 +18,9 @@ from typing import Any
 
 import pytest
 
-from dg_lsp.batch.setup import offers, servers, user_file
+from dg_lsp.batch.setup import SetupError, offers, servers, user_file
 from dg_lsp.batch.setup.offers import GIB, Gpu, Key, Machine, Offer
 from dg_lsp.batch.setup.servers import Endpoint, Model, Server
-from dg_lsp.batch.setup.user_file import UserFileError
 from dg_lsp.core.calibration import Calibration
 from dg_lsp.engine import calibration_store
 from dg_lsp.engine.calibration_store import ModelId
@@ -418,7 +417,7 @@ def test_the_model_is_written_into_every_kind_of_file(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["engine = 3\n", "[engine\n", '"engine.model" = "x"\n', '[Engine]\nmodel = "x"\n'])
 def test_a_file_that_sets_the_model_in_an_unusual_way_is_not_changed(text: str) -> None:
-    with pytest.raises(UserFileError, match=r"config\.toml .* by hand"):
+    with pytest.raises(SetupError, match=r"config\.toml .* by hand"):
         user_file.with_model(text, "embedded", "config.toml")
 
 

@@ -20,10 +20,10 @@ import typer
 from dg_lsp.batch import sample
 from dg_lsp.batch.commands import ask, can_ask, print_message
 from dg_lsp.batch.sample import Trial
-from dg_lsp.batch.setup import offers, packages, servers
+from dg_lsp.batch.setup import SetupError, offers, packages, servers
 from dg_lsp.batch.setup.offers import HERE, NAMES, Key, Machine, Offer
 from dg_lsp.batch.setup.servers import Endpoint, Server
-from dg_lsp.batch.setup.user_file import UserFileError, prepare, write_model
+from dg_lsp.batch.setup.user_file import prepare, write_model
 from dg_lsp.core.wording import size
 from dg_lsp.engine import calibration_store
 from dg_lsp.engine.backends.fim import DIALECTS
@@ -90,7 +90,7 @@ def setup(
         is_written = bool(chosen) and not (trial_result and trial_result.problem)
         if is_written:
             write_model(path, chosen)
-    except (UserFileError, config.ConfigError, _SetupError) as error:
+    except (SetupError, PullFailedError, config.ConfigError) as error:
         print_message(str(error))
         raise typer.Exit(2) from error
     if as_json:
@@ -103,10 +103,6 @@ def setup(
     raise typer.Exit(int(bool(chosen) and not is_written))
 
 
-class _SetupError(Exception):
-    """An option is invalid; the message is a sentence."""
-
-
 def _endpoints(options: Sequence[str]) -> tuple[Endpoint, ...]:
     """Return where to look for servers: the named endpoints, and the default ones of all other kinds."""
     named_endpoints = []
@@ -114,9 +110,9 @@ def _endpoints(options: Sequence[str]) -> tuple[Endpoint, ...]:
         kind, _, url = each.partition("=")
         # Without a kind, the address stands before the first "=".
         if any(model_names.has_password(f"vllm:{part}") for part in (each, kind, url)):
-            raise _SetupError(f"--server {config.NO_PASSWORD}")
+            raise SetupError(f"--server {config.NO_PASSWORD}")
         if kind not in servers.KINDS or model_names.address_of(url) is None:
-            raise _SetupError(f"--server {each} must be KIND=URL, where KIND is {', '.join(servers.KINDS)}")
+            raise SetupError(f"--server {each} must be KIND=URL, where KIND is {', '.join(servers.KINDS)}")
         named_endpoints.append(servers.Endpoint(next(each for each in servers.KINDS if each == kind), url.rstrip("/")))
     kinds = {endpoint.kind for endpoint in named_endpoints}
     return (*named_endpoints, *(endpoint for endpoint in servers.ENDPOINTS if endpoint.kind not in kinds))
@@ -188,7 +184,7 @@ def _with_speeds(choices: Sequence[Offer]) -> tuple[Offer, ...]:
 
 
 def _install_if_missing(chosen: str, *, may_ask: bool) -> None:
-    """Install the packages that a model on this machine needs; raise _SetupError if they stay missing."""
+    """Install the packages that a model on this machine needs; raise SetupError if they stay missing."""
     if model_names.is_remote(chosen) or not (absent := packages.absent()):
         return
     size = packages.size()
@@ -197,22 +193,16 @@ def _install_if_missing(chosen: str, *, may_ask: bool) -> None:
         may_ask and ask("Install it now? y or n", end="n", default="y").lower() not in ("y", "yes")
     )
     if refused:
-        raise _SetupError(f"nothing was changed; to install it yourself: {install_command('engine')}")
-    try:
-        packages.install(lambda line: typer.echo(visible_line(line), err=True))
-    except packages.InstallError as error:
-        raise _SetupError(str(error)) from error
+        raise SetupError(f"nothing was changed; to install it yourself: {install_command('engine')}")
+    packages.install(lambda line: typer.echo(visible_line(line), err=True))
 
 
 def _pull_if_missing(chosen: str, *, quiet: bool) -> None:
-    """Pull a chosen laptop model that is not there; raise _SetupError if it can't be had."""
+    """Pull a chosen laptop model that is not there; raise PullFailedError if it can't be had."""
     model = laptop.by_name(chosen)
     if model is not None and not model.is_pulled:
-        try:
-            with contextlib.nullcontext(lambda _text, _share: None) if quiet else progress.shares() as show:
-                pull_first((model,), show)
-        except PullFailedError as error:
-            raise _SetupError(str(error)) from error
+        with contextlib.nullcontext(lambda _text, _share: None) if quiet else progress.shares() as show:
+            pull_first((model,), show)
 
 
 def _show(machine: Machine, running: Sequence[Server], choices: Sequence[Offer]) -> None:

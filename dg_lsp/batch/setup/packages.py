@@ -8,15 +8,12 @@ from collections.abc import Callable
 from importlib import util
 
 from dg_lsp.batch.doctor import ENGINE_NEEDS
+from dg_lsp.batch.setup import SetupError
 from dg_lsp.wire import extras
 
 # Measured on Linux, x86_64; docs/measurements.md has the commands.
 _CPU_SIZE = "about 250 MB to download and 1.2 GB on the disk"
 _CUDA_SIZE = "about 5 GB on the disk"
-
-
-class InstallError(Exception):
-    """The packages are still missing; the message says why and what to do."""
 
 
 def absent() -> list[str]:
@@ -32,13 +29,13 @@ def size() -> str:
 
 
 def install(show: Callable[[str], object]) -> None:
-    """Install the engine's packages, and `show` each line of the installer; raise InstallError if that fails."""
+    """Install the engine's packages, and `show` each line of the installer; raise SetupError if that fails."""
     by_hand = f"install it with: {extras.install_command('engine')}"
     if extras.has_useless_cuda():
         by_hand += f"; or, with {_CUDA_SIZE}: {extras.install_command('engine', any_torch=True)}"
     needed = extras.requirements("engine")
     if not needed:
-        raise InstallError(f"{', '.join(absent())} is not installed; {by_hand}")
+        raise SetupError(f"{', '.join(absent())} is not installed; {by_hand}")
     for command in extras.install_commands(*needed):
         last = ""
         try:
@@ -50,6 +47,6 @@ def install(show: Callable[[str], object]) -> None:
                     show(line.rstrip())
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
-            raise InstallError(f"{error.filename} can't be run: {reason}; {by_hand}") from error
+            raise SetupError(f"{error.filename} can't be run: {reason}; {by_hand}") from error
         if process.returncode:
-            raise InstallError(f"torch could not be installed: {last or f'exit status {process.returncode}'}; {by_hand}")
+            raise SetupError(f"torch could not be installed: {last or f'exit status {process.returncode}'}; {by_hand}")

@@ -11,35 +11,32 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from dg_lsp.batch.setup import SetupError
 from dg_lsp.wire import files, schema
 from dg_lsp.wire.config import MAX_BYTES
 
 
-class UserFileError(Exception):
-    """The file can't be changed; the message says why and what to do."""
-
-
 def write_model(path: Path, model: str) -> None:
-    """Set `engine.model` in a file, created if missing; raise UserFileError if that fails."""
+    """Set `engine.model` in a file, created if missing; raise SetupError if that fails."""
     new = prepare(path, model)
     try:
         files.write_output(path, new.encode(), new_mode=0o600)
     except OSError as error:
-        raise UserFileError(f"{path} can't be written: {error.strerror or error}") from error
+        raise SetupError(f"{path} can't be written: {error.strerror or error}") from error
 
 
 def prepare(path: Path, model: str) -> str:
     """Return a file's text with another `engine.model`, and create the file's folder.
 
-    Raises UserFileError if the file can't be read, changed or written.
+    Raises SetupError if the file can't be read, changed or written.
     """
     new = _new_text(path, model)
     try:
         Path(os.path.realpath(path)).parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserFileError(f"{path} can't be written: {error.strerror or error}") from error
+        raise SetupError(f"{path} can't be written: {error.strerror or error}") from error
     if problem := files.output_problem(path):
-        raise UserFileError(f"{path} can't be written: {problem}")
+        raise SetupError(f"{path} can't be written: {problem}")
     return new
 
 
@@ -49,14 +46,14 @@ def _new_text(path: Path, model: str) -> str:
     except FileNotFoundError:
         old = ""
     except UnicodeDecodeError as error:
-        raise UserFileError(f"{path} is not UTF-8; fix or remove it") from error
+        raise SetupError(f"{path} is not UTF-8; fix or remove it") from error
     except OSError as error:
-        raise UserFileError(f"{path} can't be read: {error.strerror or error}") from error
+        raise SetupError(f"{path} can't be read: {error.strerror or error}") from error
     return with_model(old, model, str(path))
 
 
 def with_model(text: str, model: str, name: str) -> str:
-    """Return a configuration file's text with another `engine.model`; raise UserFileError naming the file."""
+    """Return a configuration file's text with another `engine.model`; raise SetupError naming the file."""
     import tomlkit  # imported here because it takes 60 ms
     from tomlkit.exceptions import TOMLKitError
 
@@ -76,9 +73,9 @@ def with_model(text: str, model: str, name: str) -> str:
         new = tomlkit.dumps(document)
         after = tomllib.loads(new)
     except (TOMLKitError, tomllib.TOMLDecodeError, TypeError, ValueError, RecursionError) as error:
-        raise UserFileError(f'{name} can\'t be changed: {error}. Fix it, or set engine.model = "{model}" by hand') from error
+        raise SetupError(f'{name} can\'t be changed: {error}. Fix it, or set engine.model = "{model}" by hand') from error
     if not _changes_only_the_model(before, after, model):
-        raise UserFileError(f'{name} sets the model in an unusual way; set engine.model = "{model}" there by hand')
+        raise SetupError(f'{name} sets the model in an unusual way; set engine.model = "{model}" there by hand')
     return mark + new
 
 
