@@ -19,7 +19,7 @@ import typer
 
 from dg_lsp import INTERRUPTED, __version__, is_interrupt
 from dg_lsp.batch import commands
-from dg_lsp.wire.command_group import command_group
+from dg_lsp.wire.command_group import command_group, print_message
 from dg_lsp.wire.extras import install_command
 
 # Subcommands with heavy modules: the help text, the module (and its group, if that is not `app`), and the extra that it needs.
@@ -93,7 +93,7 @@ def main() -> None:
         raise SystemExit(141) from None
     except OSError as error:
         if INSTALL_COMPLETION in sys.argv:
-            commands.print_message(_installation_problem(error))
+            print_message(_installation_problem(error))
             raise SystemExit(2) from None
         if error.errno not in FULL:
             fail(error)
@@ -104,12 +104,12 @@ def main() -> None:
     except SystemExit as end:
         # typer turns Ctrl-C into this exit code without a message.
         if end.code == INTERRUPTED:
-            commands.print_message("interrupted")
+            print_message("interrupted")
         raise
     except UnicodeDecodeError as error:
         if INSTALL_COMPLETION not in sys.argv:
             fail(error)
-        commands.print_message(f"completion can't be installed: the shell's own file is not UTF-8; {SHOW_COMPLETION}")
+        print_message(f"completion can't be installed: the shell's own file is not UTF-8; {SHOW_COMPLETION}")
         raise SystemExit(2) from None
     except Exception as error:
         fail(error)
@@ -118,10 +118,10 @@ def main() -> None:
 def fail(error: Exception) -> NoReturn:
     """Print a sentence about an unexpected error and end the process with exit code 2, or that of an interrupted command."""
     if is_interrupt(error):
-        commands.print_message("interrupted")
+        print_message("interrupted")
         raise SystemExit(INTERRUPTED) from None
     message = _crash_message(error) if _has_current_folder() else "the current folder no longer exists; change to another one"
-    commands.print_message(message)
+    print_message(message)
     raise SystemExit(2) from None
 
 

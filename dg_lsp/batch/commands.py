@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, TextIO
 import typer
 
 from dg_lsp.batch import options
+from dg_lsp.wire.command_group import print_message
 from dg_lsp.wire.settings import DEFAULTS
-from dg_lsp.wire.visible import visible, visible_message
+from dg_lsp.wire.visible import visible
 
 if TYPE_CHECKING:
     from dg_lsp.batch.api import Result
@@ -224,11 +225,6 @@ def ask(question: str, *, end: str, default: str | None = None) -> str:
     except UnicodeDecodeError:
         return ""
     return answer or default or ""
-
-
-def print_message(text: str) -> None:
-    """Print a message to standard error, so that it is not part of the diff."""
-    typer.echo(f"dg-lsp: {visible_message(text)}", err=True)
 
 
 def _list(spec: JobSpec, outputs: _Outputs) -> int:

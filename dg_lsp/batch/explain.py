@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from dg_lsp.batch import job, plan
-from dg_lsp.batch.commands import is_colourful, print_bytes, print_message, print_painted
+from dg_lsp.batch.commands import is_colourful, print_bytes, print_painted
 from dg_lsp.batch.plan import FilePlan, where
 from dg_lsp.batch.rounds import RunOptions, request_for
 from dg_lsp.core import confidence, importing
@@ -28,7 +28,7 @@ from dg_lsp.infill.life import Loading, State
 from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.infill.port import EngineError
 from dg_lsp.wire import completions, config, messages, model_names
-from dg_lsp.wire.command_group import command_group
+from dg_lsp.wire.command_group import command_group, print_message
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.messages import Ask, Done
 from dg_lsp.wire.visible import one_line, visible

@@ -16,9 +16,8 @@ import typer
 from dg_lsp.evaluate import run, score, tasks
 from dg_lsp.evaluate.methods import FULL, WITH_NOISE, Method
 from dg_lsp.wire import completions
-from dg_lsp.wire.command_group import command_group
+from dg_lsp.wire.command_group import command_group, print_message
 from dg_lsp.wire.extras import install_command
-from dg_lsp.wire.visible import visible_message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -182,11 +181,11 @@ def bench(
         compared = compare(loaded, tasks.spread(single, limit), tasks.spread(blocks, limit), seed=seed)
         shown = json.dumps(as_object(compared, loaded), indent=2) if as_json else table(compared.lines)
     except tasks.EvalError as error:
-        typer.echo(f"dg-lsp bench: {visible_message(str(error))}", err=True)
+        print_message(str(error), "dg-lsp bench")
         raise typer.Exit(2) from error
     except ModuleNotFoundError as error:
         message = f"measuring needs {error.name}, which is not installed; install it with: {install_command('engine')}"
-        typer.echo(f"dg-lsp bench: {message}", err=True)
+        print_message(message, "dg-lsp bench")
         raise typer.Exit(2) from error
     typer.echo(shown, nl=as_json)
 

@@ -22,11 +22,10 @@ from dg_lsp.evaluate import calibrate as calibration
 from dg_lsp.evaluate import make
 from dg_lsp.evaluate import tasks as tasks_files
 from dg_lsp.evaluate.calibrate import Fitted, with_small_files
-from dg_lsp.evaluate.commands import print_message
 from dg_lsp.evaluate.fit import Sample
 from dg_lsp.evaluate.tasks import EvalError, Task
 from dg_lsp.wire import completions, config, files, model_names, progress
-from dg_lsp.wire.command_group import command_group
+from dg_lsp.wire.command_group import command_group, print_message
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.privacy import stays_local
 

@@ -20,9 +20,8 @@ from dg_lsp.evaluate.run import Setup
 from dg_lsp.evaluate.score import ResultRow
 from dg_lsp.evaluate.tasks import EvalError, Task
 from dg_lsp.wire import completions, progress
-from dg_lsp.wire.command_group import command_group
+from dg_lsp.wire.command_group import command_group, print_message
 from dg_lsp.wire.extras import install_command
-from dg_lsp.wire.visible import visible_message
 
 app = command_group()
 
@@ -134,11 +133,6 @@ def evaluate(
     except ModuleNotFoundError as error:
         print_message(f"measuring needs {error.name}, which is not installed; install it with: {install_command('engine')}")
         raise typer.Exit(2) from error
-
-
-def print_message(text: str) -> None:
-    """Print a message to standard error, apart from the results."""
-    typer.echo(f"dg-lsp: {visible_message(text)}", err=True)
 
 
 def _methods(

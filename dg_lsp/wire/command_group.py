@@ -1,8 +1,10 @@
-"""Create the command groups of `dg-lsp`, so that their options are the same."""
+"""What all commands share: groups of commands with the same options, and messages to the user."""
 
 from __future__ import annotations
 
 import typer
+
+from dg_lsp.wire.visible import visible_message
 
 
 def command_group(
@@ -27,3 +29,8 @@ def command_group(
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
+
+
+def print_message(text: str, who: str = "dg-lsp") -> None:
+    """Print a message to standard error, so that it is not part of the results."""
+    typer.echo(f"{who}: {visible_message(text)}", err=True)

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from dg_lsp.batch import sample
-from dg_lsp.batch.commands import ask, can_ask, print_message
+from dg_lsp.batch.commands import ask, can_ask
 from dg_lsp.batch.sample import Trial
 from dg_lsp.batch.setup import SetupError, offers, packages, servers
 from dg_lsp.batch.setup.offers import HERE, NAMES, Key, Machine, Offer
@@ -31,7 +31,7 @@ from dg_lsp.engine.model.pull.commands import PullFailedError, pull_first
 from dg_lsp.infill.client import connect_options
 from dg_lsp.infill.port import EngineError
 from dg_lsp.wire import completions, config, laptop, model_names, progress
-from dg_lsp.wire.command_group import command_group
+from dg_lsp.wire.command_group import command_group, print_message
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.visible import visible, visible_line
 
