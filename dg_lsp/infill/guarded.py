@@ -21,7 +21,7 @@ class Guarded:
     """
 
     inner: Engine
-    patterns: tuple[str, ...] = ()
+    patterns: tuple[str, ...]
 
     async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
         """Return the engine's candidates; raise EngineError for a private file, and remove private related files."""
