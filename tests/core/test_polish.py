@@ -447,6 +447,36 @@ def test_a_function_that_only_calls_itself_is_dropped(language: str, code: str, 
 @pytest.mark.parametrize(
     ("language", "code", "answer"),
     [
+        ("typescript", "const a = labels.filter((label) => ⟦⟧);\n", "label !== label"),
+        ("typescript", "const a = labels.filter(⟦⟧);\n", "label => label !== label"),
+        ("python", "if ⟦⟧:\n    pass\n", "a.b == a.b and c"),
+        ("python", "x = [y for y in z if ⟦⟧]\n", "y is not y"),
+        ("go", "func f(x int) bool {\n\treturn ⟦⟧\n}\n", "x < x"),
+    ],
+)
+def test_an_answer_that_compares_a_value_with_itself_is_dropped(language: str, code: str, answer: str) -> None:
+    check_dropped(code, answer, polish.REASONS["drop_self_comparison"], language=language)
+
+
+@pytest.mark.parametrize(
+    ("language", "code", "answer"),
+    [
+        ("python", "if ⟦⟧:\n    pass\n", "i % k == k - 1"),
+        ("python", "if ⟦⟧:\n    pass\n", "n - r < r"),
+        ("python", "if ⟦⟧:\n    pass\n", "a.b == a"),
+        ("python", "if ⟦⟧:\n    pass\n", "f(x) == f(y)"),
+        ("go", "func f(x int) bool {\n\treturn ⟦⟧\n}\n", "x.mode&os.Link == os.Link"),
+        ("typescript", "let a: ⟦⟧;\n", "Array<Array<number>>"),
+        ("python", "if x == x and ⟦⟧:\n    pass\n", "y"),
+    ],
+)
+def test_other_comparisons_stay(language: str, code: str, answer: str) -> None:
+    check(code, answer, code.replace("⟦⟧", answer), language=language)
+
+
+@pytest.mark.parametrize(
+    ("language", "code", "answer"),
+    [
         ("python", "def f(x):\n    ⟦⟧\n", "return f(x - 1) if x else 1"),
         ("python", "def f(x):\n    if not x:\n        return 1\n    ⟦⟧\n", "return f(x - 1)"),
         ("python", "class A:\n    def f(self, x):\n        ⟦⟧\n\n\ndef f(x):\n    return x\n", "return f(x)"),

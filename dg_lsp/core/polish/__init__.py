@@ -145,6 +145,7 @@ FILTERS: tuple[Filter, ...] = (
     drops.drop_description,
     drops.drop_definitions,
     drops.drop_endless,
+    drops.drop_self_comparison,
 )
 CHECKS: tuple[Check, ...] = (parses, closes, compiles)
 UNBOUND = "binds"
@@ -163,6 +164,7 @@ REASONS = {
     "drop_description": "is only a description, without code",
     "drop_definitions": "only defines what nothing uses",
     "drop_endless": "only calls its own function again",
+    "drop_self_comparison": "compares a value with itself",
     "parses": "adds a syntax error",
     "closes": "leaves a string or a bracket open",
     "compiles": "does not compile",

@@ -210,6 +210,20 @@ def drop_endless(text: str, around: Around) -> str | None:
     return text if rest else None
 
 
+def drop_self_comparison(text: str, around: Around) -> str | None:
+    """Drop an answer that compares a value with itself, as in `labels.filter((label) => label !== label)`."""
+    head = around.before.rpartition("\n")[2]
+    line, end = f"{head}{text}{around.rest}", len(head) + len(text)
+    matches = [match for match in _SELF_COMPARISON.finditer(line) if match.start() < end and match.end() > len(head)]
+    return None if any(match[0] not in around.old for match in matches) else text
+
+
+# Between what may stand around a whole comparison, so that `i % k == k - 1` is none.
+_SELF_COMPARISON = re.compile(
+    r"(?:^|[({\[,=>?:!;]|&&|\|\||\b(?:return|if|elif|while|and|or|not|assert|filter|when))[ \t]*"
+    r"\b([^\W\d][\w.$]*)(?:[ \t]*[!=]==?[ \t]*|[ \t]+(?:[<>]=?|is|is not)[ \t]+)\1"
+    r"[ \t]*(?:$|[)}\],;:?{]|&&|\|\||(?:and|or|if|else|then)\b)"
+)
 _ENDS = ")]},;"
 _WITH_OVERLOADS = frozenset({"java", "csharp", "cpp"})
 _CALL = re.compile(r"(?:return\s+)?(?:await\s+)?(?P<object>(?:self|this|cls)\.|\$this->)?(?P<name>\w+)(?:\([^\n]*\))?;?")
