@@ -351,18 +351,9 @@ def start_engine(
     `command` runs an engine; the settings and `more` are added to it as options. The process writes its output to the
     log.
     """
-    options = {
-        "model": engine_id.resolved_model,
-        "revision": engine_id.revision,
-        "dtype": engine_id.dtype,
-        "device": engine_id.device,
-        "filler": engine_id.filler,
-        "threads": str(settings.threads),
-        "unload-after": str(settings.unload_after_s),
-        "exit-after": str(settings.exit_after_s),
-        "rows": str(settings.rows),
-        **(more or {}),
-    }
+    # The options of the command are named like the fields, without their units.
+    by_field = {name.removesuffix("_s").replace("_", "-"): str(value) for name, value in asdict(settings).items()}
+    options = {**asdict(engine_id), "model": engine_id.resolved_model, **by_field, **(more or {})}
     arguments = [f"--{name}={value}" for name, value in options.items() if value]
     _roll(files.log)
     try:
