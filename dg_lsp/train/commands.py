@@ -59,9 +59,6 @@ def canvas(
     cool: Cool = False,
     threads: Threads = 1,
     rate: Rate = 1.5e-3,
-    order: Annotated[
-        float, typer.Option(help="The share of batches that are written in order. The others have masks.", min=0, max=1)
-    ] = 1.0,
     rank: Rank = 32,
     seed: Seed = 1,
     exclude: Exclude = None,
@@ -69,10 +66,9 @@ def canvas(
     export_to: ExportTo = None,
 ) -> None:
     """Train a canvas for a causal model that stays as it is. You can interrupt it at any time; it continues from its state."""
-    from dg_lsp.train.canvas import loop, states
+    from dg_lsp.train.canvas import loop
 
-    mix = states.Mix(order=order)
-    plan = loop.TrainingPlan(minutes=minutes, rate=rate, cool=cool, rank=rank, threads=threads, seed=seed, mix=mix)
+    plan = loop.TrainingPlan(minutes=minutes, rate=rate, cool=cool, rank=rank, threads=threads, seed=seed)
     _run(base, sources, state, plan, exclude, start, export_to)
 
 

@@ -28,11 +28,11 @@ from dg_lsp.evaluate.tasks import EvalError
 from dg_lsp.train.canvas import holes, loop, states
 from dg_lsp.train.canvas.holes import Hole, Sources
 from dg_lsp.train.canvas.loop import Training, TrainingPlan
-from dg_lsp.train.canvas.states import Canvas, Mix
-from dg_lsp.train.canvas.weights import VECTORS, TrainedPasses
+from dg_lsp.train.canvas.states import Canvas
+from dg_lsp.train.canvas.weights import TrainedPasses
 from dg_lsp.train.commands import app
 from dg_lsp.wire import files
-from tests.engine.test_llama import RANK, adapter_for, checkpoint, ids_of, plain_canvas
+from tests.engine.test_llama import RANK, adapter_for, checkpoint, ids_of
 from tests.trainer import tokenizer as bpe
 
 SOURCE = "".join(
@@ -41,10 +41,7 @@ SOURCE = "".join(
     for n in range(12)
 )
 PLAN = TrainingPlan(minutes=60, steps=4, rank=RANK, batches=2, most=12, measured=8, shapes=((2, 96, 3), (1, 128, 4)))
-EVERY_STATE = tuple(replace(Mix(0, 0, 0, 0, 0, 0), **{name: 1.0}) for name in ("masks", "some", "guesses"))
-END, RIGHT = 0, [20, 21, 22]
-MIXES = (*EVERY_STATE, replace(EVERY_STATE[0], draft=1.0), replace(EVERY_STATE[0], own=1.0))
-IN_ORDER = Mix(order=1.0)
+END, RIGHT = 0, (20, 21, 22)
 
 
 @pytest.fixture(scope="module")
@@ -81,48 +78,18 @@ def training_of(base: Path, sources: Path, plan: TrainingPlan = PLAN) -> Trainin
     return Training(frozen, Sources([sources], frozen.vocabulary), plan)
 
 
-def hand_made(passes: TrainedPasses) -> list[Canvas]:
-    """Return masked canvases in two windows with tokens, hints and delete tokens, two of them in one row."""
-    made = []
-    for window, first, answer, n_deleted in ((0, 9, (5, 6, 7), 2), (0, 4, (8, 9), 0), (1, 11, (1, 2, 3, 4), 1)):
-        body = [*answer, *[passes.delete] * n_deleted]
-        canvas = states.masked(passes, Canvas(window, hole_at(first, answer), body, [20, 21]))
-        canvas.hints[1] = 40 + first
-        made.append(canvas)
-    made[0].ids[0], made[0].weights[0] = 5, 0.0
-    made[0].ids[4], made[0].weights[4] = passes.delete, 0.0
-    return made
-
-
 def hole_at(first: int, answer: tuple[int, ...]) -> Hole:
-    return Hole(first, 30 + first, answer, tuple(RIGHT), in_window=True)
+    return Hole(first, 30 + first, answer, RIGHT, in_window=True)
 
 
-def ordered() -> list[Canvas]:
-    """Return canvases in two windows that are written in order, one of them without a right side."""
-    made: tuple[tuple[int, int, tuple[int, ...], list[int]], ...]
-    made = ((0, 9, (5, 6, 7), RIGHT), (0, 4, (8, 9), []), (1, 11, (1, 2, 3, 4), RIGHT[:1]))
-    return [states.in_order(Canvas(one, hole_at(first, answer), [*answer, END], held)) for one, first, answer, held in made]
+def hand_made() -> list[Canvas]:
+    """Return canvases in two windows, two of them in one row, and one without a right side."""
+    made = ((0, 9, (5, 6, 7), RIGHT), (0, 4, (8, 9), ()), (1, 11, (1, 2, 3, 4), RIGHT[:1]))
+    return [Canvas(one, hole_at(first, answer), END, held) for one, first, answer, held in made]
 
 
-def reference(model: Any, adapter: dict[str, Tensor], ids: Tensor, canvases: list[Canvas]) -> tuple[Tensor, Tensor]:
-    """Return the losses [N] of each canvas alone, by the published formulas, and their weights."""
-    losses, weights = [], []
-    for canvas in canvases:
-        row = [canvas.hole.before, *canvas.ids, *canvas.held]
-        hints = [-1, *canvas.hints, *[-1] * len(canvas.held)]
-        hidden = plain_canvas(model, adapter, ids[canvas.window, : canvas.hole.first - 1], row, hints)
-        table = torch.cat([model.lm_head.weight, adapter["del"][None]])
-        logits = hidden[: len(canvas.body)] @ table.t()
-        every = torch.nn.functional.cross_entropy(logits, torch.tensor(canvas.body), reduction="none")
-        own = torch.tensor(canvas.weights)
-        losses.append(every[own > 0])
-        weights.append(own[own > 0])
-    return torch.cat(losses), torch.cat(weights)
-
-
-def in_order_reference(model: Any, adapter: dict[str, Tensor], ids: Tensor, canvases: list[Canvas]) -> tuple[Tensor, Tensor]:
-    """Return the losses [N] of each canvas alone, by the library's own model with a mask, and their weights.
+def reference(model: Any, adapter: dict[str, Tensor], ids: Tensor, canvases: list[Canvas]) -> Tensor:
+    """Return the losses [N] of each canvas alone, by the library's own model with a mask.
 
     The prefix is encoded by the frozen model, and the rest by one to whose matrices the adapter was added.
     """
@@ -144,29 +111,26 @@ def in_order_reference(model: Any, adapter: dict[str, Tensor], ids: Tensor, canv
             merged[name] = merged[name] + adapter[f"{own}_b"] @ adapter[f"{own}_a"]
         given = {"past_key_values": past, "position_ids": torch.tensor([places]), "attention_mask": added}
         logits = torch.func.functional_call(model, merged, (row,), given).logits[0, n_held:]
-        losses.append(torch.nn.functional.cross_entropy(logits, torch.tensor([*canvas.hole.answer, END]), reduction="none"))
-    return torch.cat(losses), torch.ones(sum(map(len, losses)))
+        losses.append(torch.nn.functional.cross_entropy(logits, torch.tensor(canvas.body), reduction="none"))
+    return torch.cat(losses)
 
 
-@pytest.mark.parametrize("order", [True, False], ids=["in order", "masked"])
 @pytest.mark.parametrize("kind", ["tied", "untied", "biases", "wide heads"])
-def test_losses_and_gradients_equal_a_plain_reference(kind: str, order: bool) -> None:
+def test_losses_and_gradients_equal_a_plain_reference(kind: str) -> None:
     model, ids = checkpoint(kind), ids_of(2, 20)
     adapter = {name: tensor.requires_grad_() for name, tensor in adapter_for(model).items()}
     sizes = llama_sizes(model.config.to_dict())
     passes, expected = (TrainedPasses(sizes, dict(model.state_dict()), RANK) for _ in range(2))
     passes.load(adapter)
-    canvases = ordered() if order else hand_made(passes)
-    batch = states.laid_out(canvases, 2, 20, 2, ordered=order)
-    total, losses, _, _ = batch.losses(passes, passes.encode(ids)[1])
-    plain, weights = (in_order_reference if order else reference)(model, adapter, ids, canvases)
+    total, losses = states.laid_out(hand_made(), 2, 20, 2).losses(passes, passes.encode(ids)[1])
+    plain = reference(model, adapter, ids, hand_made())
     torch.testing.assert_close(losses, plain.detach(), atol=1e-3, rtol=1e-4)
     total.backward()  # type: ignore[no-untyped-call]
-    (plain * weights).sum().backward()  # type: ignore[no-untyped-call]
-    expected.load({name: torch.zeros_like(one) if one.grad is None else one.grad for name, one in adapter.items()})
+    plain.sum().backward()  # type: ignore[no-untyped-call]
+    expected.load({name: one.grad for name, one in adapter.items() if one.grad is not None})
     for name, part in passes.parts.items():
         wanted = expected.parts[name].detach()
-        assert bool(wanted.any()) != (order and name in VECTORS)  # nothing is open, and nothing is deleted
+        assert bool(wanted.any())
         assert part.grad is not None
         torch.testing.assert_close(part.grad, wanted, atol=2e-3 * float(wanted.abs().max()), rtol=1e-3)
 
@@ -181,45 +145,23 @@ def test_products_in_16_bits_give_nearly_the_same(base: Path, sources: Path, mon
     assert float(torch.nn.functional.cosine_similarity(first, second, dim=0)) > 0.95
 
 
-@pytest.mark.parametrize("mix", MIXES, ids=["masks", "some", "guesses", "draft", "own"])
-def test_every_state_asks_for_the_true_tokens_of_its_holes(base: Path, sources: Path, mix: Mix) -> None:
-    training = training_of(base, sources)
-    passes, random = training.passes, Random(3)
-    windows = training.sources.windows(random, 2, 96, 12, 12)
-    batch, _ = states.drawn(passes, random, windows, mix, 3, END)
-    flat, gap = batch.ids.view(-1), batch.rows + 1
-    answers = {token for window in windows for hole in window.holes for token in hole.answer}
-    assert set(batch.targets.tolist()) <= {*answers, passes.delete}
-    is_open = flat[gap] >= passes.mask
-    assert bool(is_open.any())
-    if not mix.own:  # no true token is both visible and asked for
-        assert bool(is_open.all())
-    assert bool((batch.hints.view(-1)[gap] >= 0).any()) == bool(mix.draft or mix.own or mix.guesses)
-    visible = ((flat < passes.mask) & (batch.mask.sum(-1).view(-1) > 1)).sum()
-    assert int(visible) > len(windows)
-
-
-def test_batch_in_order_reads_the_answer_and_predicts_it_up_to_its_end(base: Path, sources: Path) -> None:
+def test_batch_reads_the_answer_and_predicts_it_up_to_its_end(base: Path, sources: Path) -> None:
     training, random = training_of(base, sources), Random(3)
     windows = training.sources.windows(random, 2, 96, 12, 12)
-    batch, _ = states.drawn(training.passes, random, windows, IN_ORDER, 3, END)
+    batch, _ = states.drawn(training.passes, random, windows, 3, END)
     predicted = batch.targets != END
     assert bool(predicted.any())
     assert torch.equal(batch.ids.view(-1)[batch.rows[predicted] + 1], batch.targets[predicted])
     assert int((~predicted).sum()) > len(windows)  # each canvas has one end
-    assert bool((batch.ids < training.passes.delete).all())
-    assert bool((batch.weights == 1).all())
 
 
 def test_canvas_that_is_alone_in_its_row_has_the_same_losses(base: Path) -> None:
     passes = training_passes(base)
-    ids = ids_of(2, 20)
-    for order, canvases in ((True, ordered()), (False, hand_made(passes))):
-        found = []
-        for chosen in (canvases, canvases[:1]):
-            batch = states.laid_out(chosen, 2, 20, 1, ordered=order)
-            found.append(batch.losses(passes, passes.encode(ids)[1])[1])
-        torch.testing.assert_close(found[0][: len(found[1])], found[1])
+    ids, found = ids_of(2, 20), []
+    for chosen in (hand_made(), hand_made()[:1]):
+        batch = states.laid_out(chosen, 2, 20, 1)
+        found.append(batch.losses(passes, passes.encode(ids)[1])[1])
+    torch.testing.assert_close(found[0][: len(found[1])], found[1])
 
 
 def training_passes(base: Path) -> TrainedPasses:
@@ -238,10 +180,10 @@ def test_frozen_model_stays_as_it_is_bit_by_bit(base: Path, sources: Path) -> No
     (hidden, kv), (other, other_kv) = bare.encode(ids), training.passes.encode(ids)
     assert torch.equal(hidden, other)
     canvas = ids_of(1, 6)
-    batch = states.laid_out(ordered()[:2], 1, 20, 1, ordered=True)
-    rows = training.passes.canvas(batch.ids, batch.hints, other_kv, batch.positions, batch.mask, adapted=False)
+    batch = states.laid_out(hand_made()[:2], 1, 20, 1)
+    rows = training.passes.canvas(batch.ids, other_kv, batch.positions, batch.mask, adapted=False)
     assert torch.equal(bare.decode(batch.ids, kv, positions=batch.positions, mask=batch.mask), rows)
-    assert torch.equal(bare.decode(canvas, kv), training.passes.decode(canvas, other_kv, adapted=False))
+    assert torch.equal(bare.decode(canvas, kv), training.passes.decode(canvas, other_kv))
     assert torch.equal(bare.logits(hidden), training.passes.logits(other))
 
 
@@ -261,7 +203,7 @@ def test_killed_run_continues_with_the_same_losses(
                 raise KilledError
 
         steps = 6 - (torch.load(state)["step"] if state.exists() else 0)
-        plan = replace(PLAN, steps=steps, batches=2, mix=Mix(order=0.5))
+        plan = replace(PLAN, steps=steps, batches=2)
         loop.train(str(base), [sources], state, plan, on_message=on_message)
         return [text for text in said if text.startswith("step")]
 
@@ -277,13 +219,10 @@ def test_killed_run_continues_with_the_same_losses(
     assert all(torch.equal(states_[0][name], states_[1][name]) for name in ("flat", "m1", "m2"))
 
 
-@pytest.mark.parametrize("mix", [IN_ORDER, EVERY_STATE[0]], ids=["in order", "masks"])
-def test_steps_on_the_same_canvases_lower_their_loss(
-    base: Path, sources: Path, monkeypatch: pytest.MonkeyPatch, mix: Mix
-) -> None:
-    training = training_of(base, sources, replace(PLAN, rate=1e-2, batches=1, mix=mix))
+def test_steps_on_the_same_canvases_lower_their_loss(base: Path, sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    training = training_of(base, sources, replace(PLAN, rate=1e-2, batches=1))
     first = training.figures()
-    assert ("end" in first) == (mix is IN_ORDER)  # the length of a masked gap is known
+    assert "end" in first
     monkeypatch.setattr(loop, "Random", lambda _seed: Random(3))
     losses = [training.step(1.0)[0] for _ in range(20)]
     assert losses[-1] < losses[0] - 0.2
@@ -293,9 +232,8 @@ def test_steps_on_the_same_canvases_lower_their_loss(
 
 def test_vocabulary_without_an_end_is_reported(base: Path, sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "START_TOKENS", ("<none>",))
-    with pytest.raises(EvalError, match="has none of the tokens <none>, one of which ends an answer; train with --order 0"):
+    with pytest.raises(EvalError, match="has none of the tokens <none>, one of which ends an answer"):
         training_of(base, sources)
-    training_of(base, sources, replace(PLAN, mix=EVERY_STATE[0])).step(1.0)
 
 
 class Recording(Vocabulary):
@@ -349,22 +287,13 @@ def test_set_aside_excluded_and_held_out_files_are_never_trained_on(
     assert all(holes.is_aside(name) for name in read)
 
 
-def test_exported_adapter_gives_the_trained_canvas_in_the_engine(base: Path, sources: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(base, tmp_path / "model")
-    out = folder / canvas_adapter.FILE
+def test_exported_adapter_says_what_it_was_trained_on(base: Path, sources: Path, tmp_path: Path) -> None:
+    out = tmp_path / canvas_adapter.FILE
     training = loop.train(str(base), [sources], tmp_path / "state.pt", replace(PLAN, steps=2), export=out)
     facts = canvas_adapter.read(out, training.base.sizes, training.base.hash).facts
     assert (facts["tokens"], facts["rank"], facts["base"]) == (str(training.state.tokens), str(RANK), str(base))
     assert "files; sha256" in facts["sources"]
     assert out.stat().st_size < 2.2 * len(training.passes.flat) + 30_000
-    loaded = load_model(str(folder), device="cpu", dtype="float32").passes
-    assert isinstance(loaded, LlamaPasses)
-    assert loaded.has_adapter
-    _, kv = loaded.encode(ids_of(1, 9))
-    canvas = torch.tensor([[3, *loaded.open_ids(5), 4]])
-    positions, mask = torch.arange(9, 16)[None], torch.ones(1, 1, 7, 16, dtype=torch.bool)
-    expected = training.passes.canvas(canvas, torch.full_like(canvas, -1), kv, positions, mask)
-    torch.testing.assert_close(loaded.decode(canvas, kv), expected.detach(), atol=5e-3, rtol=5e-3)
 
 
 def test_rows_in_order_are_those_of_the_engine_s_tree(base: Path, sources: Path, tmp_path: Path) -> None:
@@ -374,10 +303,10 @@ def test_rows_in_order_are_those_of_the_engine_s_tree(base: Path, sources: Path,
     training.export(folder / canvas_adapter.FILE)
     passes = load_model(str(folder), device="cpu", dtype="float32").passes
     ids = ids_of(1, 20)
-    for canvas in ordered()[:2]:
+    for canvas in hand_made()[:2]:
         prefix = torch.cat([ids[:, : canvas.hole.first - 1], torch.tensor([[canvas.hole.before]])], 1)
         tree = Tree(passes, passes.encode(prefix)[1], canvas.hole.before, right=canvas.held)
-        batch = states.laid_out([canvas], 1, 20, 1, ordered=True)
+        batch = states.laid_out([canvas], 1, 20, 1)
         losses = batch.losses(training.passes, training.passes.encode(ids)[1], adapted=bool(canvas.held))[1]
         torch.testing.assert_close(torch.tensor(tree.log_probabilities([canvas.body])[0]), -losses, atol=1e-3, rtol=0)
 
@@ -392,14 +321,17 @@ def test_state_of_another_trainer_starts_a_run(base: Path, sources: Path, tmp_pa
         "tokens": 1000,
         "lossy": 600,
     }
-    stored |= {"flat": first.passes.flat, "m1": first.passes.flat / 2, "m2": first.passes.flat.square(), "adam_step": 70}
+    # Older trainers also had vectors, at the end of the weights.
+    stored["adapter"] |= {"mask": torch.ones(48), "dist": torch.ones(48, 48)}  # type: ignore[operator]
+    flat = torch.cat([first.passes.flat, torch.ones(49 * 48)])
+    stored |= {"flat": flat, "m1": flat / 2, "m2": flat.square(), "adam_step": 70}
     torch.save(stored | {"secs": 3.0, "rank": RANK, "options": {"mix": "A.4"}}, tmp_path / "main.pt")
     plan = replace(PLAN, minutes=0, rank=8)
     begun = loop.train(str(base), [sources], tmp_path / "new.pt", plan, start=tmp_path / "main.pt")
     assert (begun.state.step, begun.state.tokens, begun.state.tokens_with_loss) == (70, 1000, 600)
     second = stored["m2"]
     assert isinstance(second, Tensor)
-    assert torch.equal(begun.state.second, second)
+    assert torch.equal(begun.state.second, second[: len(first.passes.flat)])
     for name, tensor in begun.passes.adapter().items():
         torch.testing.assert_close(tensor, adapter[name])
     exported = tmp_path / "canvas.safetensors"
@@ -409,11 +341,6 @@ def test_state_of_another_trainer_starts_a_run(base: Path, sources: Path, tmp_pa
     assert not begun.state.first.any()
     for name, tensor in begun.passes.adapter().items():
         torch.testing.assert_close(tensor, adapter[name].half().float(), atol=0, rtol=1e-2)
-    pilot = {name: tensor for name, tensor in adapter.items() if name not in ("dist", "hint")}
-    torch.save({"adapter": pilot, "step": 5, "tokens": 10}, tmp_path / "pilot.pt")
-    begun = loop.train(str(base), [sources], tmp_path / "new.pt", plan, start=tmp_path / "pilot.pt")
-    assert torch.equal(begun.passes.adapter()["mask"], adapter["mask"])
-    assert not begun.passes.parts["dist"].any()
 
 
 def test_mistakes_are_reported_in_one_sentence(base: Path, sources: Path, tmp_path: Path) -> None:
@@ -454,11 +381,11 @@ def test_adapter_that_does_not_fit_is_refused(base: Path, sources: Path, tmp_pat
     wide = good | {"1o_b": torch.zeros(49, RANK, dtype=torch.float16)}
     for tensors, stated, sentence in (
         (wide, facts, "1o_b in {} is F16 [49, 4], but its model needs [48, 4] in 16 or 32 bits"),
-        ({name: one for name, one in good.items() if name != "hint"}, facts, "{} lacks the tensor hint"),
+        ({name: one for name, one in good.items() if name != "1o_a"}, facts, "{} lacks the tensor 1o_a"),
         (good | {"more": torch.zeros(1)}, facts, "{} has, beside the adapter's, the tensor more"),
         (good | {"0q_a": torch.zeros(0, 48)}, facts, "{} has no valid rank"),
-        (good | {"mask": torch.full((48,), torch.nan)}, facts, "mask in {} holds numbers that are not finite"),
-        (good | {"mask": torch.zeros(48, dtype=torch.int8)}, facts, "mask in {} is I8 [48]"),
+        (good | {"1o_b": torch.full((48, RANK), torch.nan)}, facts, "1o_b in {} holds numbers that are not finite"),
+        (good | {"1o_b": torch.zeros(48, RANK, dtype=torch.int8)}, facts, "1o_b in {} is I8 [48, 4]"),
         (good, {**facts, "base_hash": "0"}, "the canvas adapter {} belongs to other weights"),
         (good, {**facts, "format": "2"}, "{} is not a canvas adapter of format 1"),
     ):
@@ -466,6 +393,8 @@ def test_adapter_that_does_not_fit_is_refused(base: Path, sources: Path, tmp_pat
         with pytest.raises(LoadError) as caught:
             load_model(str(folder), device="cpu", dtype="float32")
         assert sentence.format(file) in str(caught.value)
+    save_file(good | {"mask": torch.zeros(48), "dist": torch.zeros(9, 48)}, file, dict(facts))
+    load_model(str(folder), device="cpu", dtype="float32")  # an older file, whose vectors are not read
     file.write_bytes(b"0" * 20)
     with pytest.raises(LoadError, match="is not a canvas adapter that can be read"):
         load_model(str(folder), device="cpu", dtype="float32")

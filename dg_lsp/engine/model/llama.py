@@ -1,8 +1,8 @@
 """Compute the passes of SmolLM2, Llama, Qwen2 and Qwen2.5-Coder checkpoints, for inference only.
 
 The causal pass equals that of transformers' `LlamaForCausalLM` and `Qwen2ForCausalLM`; a test checks it. A canvas pass sees
-the prefix's keys and values and its own positions in both directions. An optional low-rank adapter acts there only, so the
-causal pass stays exactly that of the pretrained model. Position i predicts token i + 1 in both passes.
+the prefix's keys and values and its own positions in both directions. An optional low-rank adapter acts only on tokens that
+ask for it (`extend`), so the causal pass stays exactly that of the pretrained model. Position i predicts token i + 1.
 Published models of masks, such as Open-dCoder, attend in both directions to everything: their canvas is the whole text.
 
 As in `packed`, the time of a pass over few tokens depends on the number of operations. So `weights.llama_layers` joins
@@ -24,7 +24,6 @@ from dg_lsp.engine.model.family import KV
 from dg_lsp.engine.model.fit.geometry import LlamaSizes
 from dg_lsp.engine.model.int8 import Quantised
 from dg_lsp.engine.model.passes import attention_over, widened
-from dg_lsp.engine.model.weights import canvas_adapter
 from dg_lsp.engine.model.weights.llama_files import Weight
 from dg_lsp.engine.model.weights.llama_layers import ALL, Embedding, Head, Inputs, Merged, layer_of, norm_of
 
@@ -37,9 +36,8 @@ class LlamaPasses:
     """The causal pass and the canvas pass of one loaded model.
 
     `weights` has the library's names. `kind` is the kind of the products. The tensors of an `adapter` are those that
-    `canvas_adapter` describes. With one, canvas ids may be `delete`, the id after the vocabulary, and those after it, which
-    are the open positions of a gap by their distance from its start (`open_ids`). Besides the weights, its attributes are what
-    follows from them and the sizes, because a pass over few tokens has no time to derive it again.
+    `canvas_adapter` describes. Besides the weights, its attributes are what follows from them and the sizes, because a pass
+    over few tokens has no time to derive it again.
     """
 
     def __init__(
@@ -51,15 +49,12 @@ class LlamaPasses:
     ) -> None:
         self.sizes, self.kind, self.geometry = sizes, kind, sizes.geometry()
         self.n_vocabulary = sizes.vocabulary
-        self.delete, self.mask = sizes.vocabulary, sizes.vocabulary + 1
         with torch.no_grad():
             table = weights["model.embed_tokens.weight"]
             if kind == "int8" and isinstance(table, Tensor):
                 table = int8.quantised(table.float())
             self._device = (table.values if isinstance(table, Quantised) else table).device
-            self._extra = canvas_adapter.vectors(adapter) if adapter else None
-            self._hint = adapter["hint"].float() if adapter else None
-            self._embed = Embedding(table, self._extra)
+            self._embed = Embedding(table)
             self._head = Head(table if sizes.tied else weights["lm_head.weight"], kind)
             self.layers = [layer_of(sizes, weights, index, kind, adapter) for index in range(sizes.layers)]
             self._norm = norm_of(weights["model.norm.weight"], sizes)
@@ -67,16 +62,6 @@ class LlamaPasses:
         self.kv_dtype = _kv_dtype(table)
         self._in_blocks = self.kv_dtype is torch.bfloat16 and self._device.type == "cpu" and products.are_blocks_faster()
         self._rotations = torch.empty(0)
-
-    @property
-    def has_adapter(self) -> bool:
-        """Whether canvas passes have an adapter, and the canvas may hold `delete` and open positions."""
-        return self._extra is not None
-
-    def open_ids(self, n_tokens: int) -> list[int]:
-        """Return the ids of the open positions of a gap of `n_tokens`. Far from its start, they are the same."""
-        assert self._extra is not None
-        return [self.mask + min(distance, len(self._extra) - 2) for distance in range(n_tokens)]
 
     @property
     def value_bytes(self) -> int:
@@ -122,44 +107,22 @@ class LlamaPasses:
         positions: Tensor | None = None,
         mask: Tensor | None = None,
         with_room: bool = False,
-        adapted: bool = True,
     ) -> Tensor:
         """Return the last hidden states [R, C, H] of a canvas [R, C] that attends to `kv` and, in both directions, to itself.
 
         `kv` is empty if nothing is before the canvas. `mask` is a boolean [R, 1, C, L + C]; without it, everything is visible.
-        With `with_room`, the pass overwrites the last C positions of `kv` with the canvas's own keys and values. The adapter
-        acts if there is one and `adapted`. Only then, `soft` [R, C, H] is read, at open positions: it is a hint of the tokens
-        there, such as a draft's.
+        With `with_room`, the pass overwrites the last C positions of `kv` with the canvas's own keys and values.
         """
-        with torch.no_grad():
-            return self._decode(canvas, kv, soft, positions, mask, with_room=with_room, adapted=adapted and self.has_adapter)
-
-    def _decode(
-        self,
-        canvas: Tensor,
-        kv: KV,
-        soft: Tensor | None,
-        positions: Tensor | None,
-        mask: Tensor | None,
-        *,
-        with_room: bool,
-        adapted: bool,
-    ) -> Tensor:
+        del soft  # there is no self-conditioning
         n_past = (kv[0][0].shape[2] if kv else 0) - (canvas.shape[1] if with_room else 0)
         if positions is None:
             positions = torch.arange(n_past, n_past + canvas.shape[1], device=canvas.device)[None]
-        hints = None
-        if adapted and soft is not None and self._hint is not None:
-            hints = torch.where((canvas >= self.mask)[..., None], self._hint * soft, 0.0).flatten(0, 1)
-        return self._pass(canvas, positions, kv, mask, hints, with_room=with_room, adapted=adapted)[0]
+        with torch.no_grad():
+            return self._pass(canvas, positions, kv, mask, with_room=with_room)[0]
 
     def soft(self, ids: Tensor, probabilities: Tensor) -> Tensor:
-        """Return the embeddings [R, C, H] of `ids` weighted by `probabilities`, both [R, C, K]; zeros without an adapter."""
-        if not self.has_adapter:
-            return probabilities.new_zeros(*ids.shape[:-1], self.sizes.hidden)
-        with torch.no_grad():
-            vectors = self._embed(ids.reshape(-1)).view(*ids.shape, -1)
-            return (vectors * probabilities[..., None]).sum(-2)
+        """Return zeros [R, C, H]: these models have no self-conditioning."""
+        return probabilities.new_zeros(*ids.shape[:-1], self.sizes.hidden)
 
     def logits(self, hidden: Tensor, first: int = 0, last: int | None = None) -> Tensor:
         """Return the logits [..., V] in 32 bits, or only those of the tokens from `first` to `last`."""
@@ -174,7 +137,6 @@ class LlamaPasses:
         positions: Tensor,
         past: KV | None,
         mask: Tensor | None,
-        hints: Tensor | None = None,
         *,
         causal: bool = False,
         with_room: bool = False,
@@ -182,8 +144,6 @@ class LlamaPasses:
     ) -> tuple[Tensor, KV]:
         sizes, (rows, length) = self.sizes, ids.shape
         hidden = self._embed(ids.reshape(-1))
-        if hints is not None:
-            hidden = hidden + hints
         rotation = self._rotation(positions, rows)
         # Blocks add the mask to scores in 32 bits.
         added = _additive(mask, sizes.groups, torch.float32 if self._takes_blocks(length) else self.kv_dtype)

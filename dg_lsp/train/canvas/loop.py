@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -30,10 +30,10 @@ from dg_lsp.engine.model.weights.llama_files import Weight
 from dg_lsp.engine.model.weights.progress import Meter
 from dg_lsp.evaluate.tasks import EvalError
 from dg_lsp.train.canvas import states
-from dg_lsp.train.canvas.holes import Sources
+from dg_lsp.train.canvas.holes import HELD, Sources
 from dg_lsp.train.canvas.middles import Middles
-from dg_lsp.train.canvas.states import Batch, Canvas, Mix
-from dg_lsp.train.canvas.weights import DISTANCES, TrainedPasses
+from dg_lsp.train.canvas.states import Batch, Canvas
+from dg_lsp.train.canvas.weights import TrainedPasses
 
 SAVE_S, SHOW_S = 300.0, 900.0
 WARM_STEPS = 20
@@ -61,7 +61,6 @@ class TrainingPlan:
     most: int = 40  # tokens of an answer
     measured: int = 128  # set-aside canvases
     shapes: tuple[tuple[int, int, int], ...] = SHAPES
-    mix: Mix = field(default_factory=Mix)
     middles: int = 0  # holes of a step in a fill-in-the-middle layout, which have no canvas
 
 
@@ -96,9 +95,8 @@ class Training:
         flat = self.passes.flat
         self.state = State(torch.zeros_like(flat), torch.zeros_like(flat))
         end = base.vocabulary.first_known(START_TOKENS)
-        if end is None and plan.mix.order and not plan.middles:
-            names = ", ".join(START_TOKENS)
-            raise EvalError(f"{base.name} has none of the tokens {names}, one of which ends an answer; train with --order 0")
+        if end is None and not plan.middles:
+            raise EvalError(f"{base.name} has none of the tokens {', '.join(START_TOKENS)}, one of which ends an answer")
         self._end = -1 if end is None else end
         try:
             self._middles = Middles(sources, base.vocabulary) if plan.middles else None
@@ -116,11 +114,11 @@ class Training:
         n_batches = len(middles) or plan.batches
         for number in range(n_batches):
             batch, kv = (middles[number], []) if middles else self._canvases(random)
-            loss = batch.losses(passes, kv)[0] / (batch.weights.sum() * n_batches)
+            loss = batch.losses(passes, kv)[0] / (len(batch.targets) * n_batches)
             loss.backward()  # type: ignore[no-untyped-call]
             loss_sum += loss.item()
             n_tokens += int((batch.mask.sum(-1) > 1).sum())
-            state.tokens_with_loss += len(batch.rows)
+            state.tokens_with_loss += len(batch.targets)
         self._update(plan.rate * min(1.0, (state.step + 1) / WARM_STEPS) * (share_left if plan.cool else 1.0))
         state.step += 1
         state.tokens += n_tokens
@@ -132,14 +130,14 @@ class Training:
         (shape,) = random.choices(plan.shapes, [4.0, *[1.0] * (len(plan.shapes) - 1)])
         n_windows, length, n_rows = shape
         windows = self.sources.windows(random, n_windows, length, n_rows * HOLES_PER_ROW, plan.most)
-        return states.drawn(self.passes, random, windows, plan.mix, n_rows, self._end)
+        return states.drawn(self.passes, random, windows, n_rows, self._end)
 
     @torch.no_grad()
     def figures(self) -> str:
         """Return the losses in nats on set-aside holes by place in the answer; the causal model's in brackets.
 
-        The canvases are in order, or all open if no batch is. The causal model reads the true tokens before each place, and
-        in a fill-in-the-middle layout the suffix too. Otherwise it reads nothing of what follows the gap, and knows no end.
+        The causal model reads the true tokens before each place, and in a fill-in-the-middle layout the suffix too. Otherwise
+        it reads nothing of what follows the gap, and knows no end.
         """
         triples = [
             triple
@@ -154,17 +152,21 @@ class Training:
         return ", ".join(texts)
 
     def adopt(self, stored: Mapping[str, Any]) -> None:
-        """Continue from a stored state: the weights, the optimizer's means if it has them, and the counts."""
+        """Continue from a stored state: the weights, the optimizer's means if it has them, and the counts.
+
+        Older states end with vectors that are no longer trained.
+        """
+        size = len(self.passes.flat)
         with torch.no_grad():
             if "flat" in stored:  # the weights in 32 bits
-                self.passes.flat.copy_(stored["flat"])
+                self.passes.flat.copy_(stored["flat"][:size])
             else:
                 self.passes.load({name: tensor.float() for name, tensor in stored["adapter"].items()})
         self.passes.merge()
         state = self.state
         if "m1" in stored:
-            state.first.copy_(stored["m1"])
-            state.second.copy_(stored["m2"])
+            state.first.copy_(stored["m1"][:size])
+            state.second.copy_(stored["m2"][:size])
             state.step = int(stored.get("adam_step", stored["step"]))
         state.tokens, state.tokens_with_loss = int(stored["tokens"]), int(stored.get("lossy", 0))
 
@@ -189,8 +191,8 @@ class Training:
         facts = {
             "base": self.base.name,
             "base_hash": self.base.hash,
-            "order": "fim" if self.plan.middles else str(self.plan.mix.order),
-            "held": "0" if self.plan.middles else str(self.plan.mix.held),
+            "order": "fim" if self.plan.middles else "1.0",
+            "held": "0" if self.plan.middles else str(HELD),
             "tokens": str(self.state.tokens),
             "tokens_with_loss": str(self.state.tokens_with_loss),
             "steps": str(self.state.step),
@@ -217,23 +219,20 @@ class Training:
             if not self._aside:
                 self._aside = self._middles_aside(self._middles)
             return self._aside
-        random, passes, order = Random(11), self.passes, self.plan.mix.order > 0
+        random, passes = Random(11), self.passes
         n_windows, length, n_rows = self.plan.shapes[0]
         per_window = 4
         while len(self._aside) * n_windows * per_window < self.plan.measured:
             windows = self.sources.windows(random, n_windows, length, per_window, 16, aside=True)
             _, kv = states.encoded(passes, windows)
-            ends, shape = [self._end] if order else [], (n_windows, kv[0][0].shape[2], n_rows)
+            shape = (n_windows, kv[0][0].shape[2], n_rows)
             canvases = [
-                Canvas(index, hole, [*hole.answer, *ends], [*hole.after[: self.plan.mix.held]])
-                for index, window in enumerate(windows)
-                for hole in window.holes
+                Canvas(index, hole, self._end, hole.after) for index, window in enumerate(windows) for hole in window.holes
             ]
-            bare = [states.in_order(replace(canvas, held=[])) for canvas in canvases]
-            causal = states.laid_out(bare, *shape, ordered=True).losses(passes, kv, adapted=False)[1]
-            whole = [states.in_order(canvas) if order else states.masked(passes, canvas) for canvas in canvases]
-            batch = states.laid_out(whole, *shape, ordered=order)
-            places = [at if at < len(one.hole.answer) else -1 for one in canvases for at in range(len(one.body))]
+            bare = [replace(canvas, held=()) for canvas in canvases]
+            causal = states.laid_out(bare, *shape).losses(passes, kv, adapted=False)[1]
+            batch = states.laid_out(canvases, *shape)
+            places = [place for one in canvases for place in (*range(len(one.hole.answer)), -1)]
             self._aside.append((batch, kv, places, causal.tolist()))
         return self._aside
 
@@ -345,14 +344,15 @@ def read_state(path: Path, base: Base) -> dict[str, Any]:
         raise EvalError(
             f"{path} is a state for another base model than {base.name}; give that one with --base, or another --state"
         )
-    rank = len(stored["adapter"].get("0q_a", ()))
-    described = canvas_adapter.shapes(base.sizes, rank, DISTANCES)
-    for name, tensor in stored["adapter"].items():
+    adapter = {name: tensor for name, tensor in stored["adapter"].items() if name not in canvas_adapter.UNUSED}
+    rank = len(adapter.get("0q_a", ()))
+    described = canvas_adapter.shapes(base.sizes, rank)
+    for name, tensor in adapter.items():
         if described.get(name) != tuple(tensor.shape):
             raise EvalError(
                 f"{path} does not fit {base.name}: {name} has the shape {list(tensor.shape)}; give its base with --base"
             )
-    return stored | {"rank": rank}
+    return stored | {"adapter": adapter, "rank": rank}
 
 
 def dtype_of(device: str) -> torch.dtype:

@@ -21,7 +21,7 @@ from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.evaluate import make
 from dg_lsp.evaluate.tasks import EvalError, Task
 from dg_lsp.train.canvas.holes import TRIES, Sources
-from dg_lsp.train.canvas.states import NO_HINT, Batch
+from dg_lsp.train.canvas.states import Batch
 
 KINDS = {"rest-of-line": 0.25, "whole-line": 0.3, "block": 0.15, "body": 0.1, "span": 0.2}
 PREFIX_TOKENS, SUFFIX_TOKENS = 192, 64
@@ -101,5 +101,4 @@ def laid_out(middles: Sequence[Middle]) -> Batch:
     mask = torch.ones(width, width, dtype=torch.bool).tril().expand(len(middles), 1, -1, -1)
     positions = torch.arange(width).expand(len(middles), -1)
     owners = torch.zeros(len(middles), dtype=torch.long)
-    weights = torch.ones(len(targets))
-    return Batch(True, ids, torch.full_like(ids, NO_HINT), positions, mask, owners, torch.tensor(rows), targets, weights)
+    return Batch(ids, positions, mask, owners, torch.tensor(rows), targets)

@@ -21,14 +21,10 @@ from torch import Tensor
 from dg_lsp.engine.model.family import KV
 from dg_lsp.engine.model.fit.geometry import PROJECTIONS, LlamaSizes
 from dg_lsp.engine.model.llama import LlamaPasses
-from dg_lsp.engine.model.weights import canvas_adapter
 from dg_lsp.engine.model.weights.llama_files import Weight
 from dg_lsp.engine.model.weights.llama_layers import FUSED, Inputs, Linear, Matrix, WideMatrix, fused_order
 
-DISTANCES = 48
 CHUNK = 256  # rows whose logits are in memory at once
-VECTORS = ("mask", "del", "dist", "hint")
-Losses = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 class TrainedPasses(LlamaPasses):
@@ -60,20 +56,13 @@ class TrainedPasses(LlamaPasses):
             self.layers[index] = replace(layer, queries_keys_values=made[0], out=made[1], gate_up=made[2], down=made[3])
         self._initialise(seed)
 
-    def canvas(self, canvas: Tensor, hints: Tensor, kv: KV, positions: Tensor, mask: Tensor, *, adapted: bool = True) -> Tensor:
-        """Return `decode`'s last hidden states [R, C, H] with a gradient. `hints` [R, C] are tokens, or -1 for none."""
-        self._extra = self._embed.more = canvas_adapter.vectors(self.parts)
-        self._hint = self.parts["hint"]
-        soft = torch.where((hints >= 0)[..., None], self._embed(hints.clamp(min=0).reshape(-1)).view(*hints.shape, -1), 0.0)
-        return self._decode(canvas, kv, soft, positions, mask, with_room=False, adapted=adapted)
+    def canvas(self, canvas: Tensor, kv: KV, positions: Tensor, mask: Tensor, *, adapted: bool = True) -> Tensor:
+        """Return the last hidden states [R, C, H] of a canvas [R, C] with a gradient, as `decode` does without one."""
+        return self._pass(canvas, positions, kv, mask, adapted=adapted)[0]
 
-    def losses(self, hidden: Tensor, targets: Tensor, weights: Tensor, *, delete: bool) -> Losses:
-        """Return the weighted sum of the losses of `targets` [N], given `hidden` [N, H]; one may be `delete` if there is one.
-
-        Also return, without a gradient, each loss, the best token and its probability, each [N].
-        """
-        more = self.parts["del"].expand(int(delete), -1)
-        results: Losses = _CanvasLoss.apply(hidden, more, self._table, targets, weights)  # type: ignore[no-untyped-call]
+    def losses(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the sum of the losses of `targets` [N], given `hidden` [N, H]; and without a gradient, each loss [N]."""
+        results: tuple[Tensor, Tensor] = _CanvasLoss.apply(hidden, self._table, targets)  # type: ignore[no-untyped-call]
         return results
 
     @torch.no_grad()
@@ -81,7 +70,6 @@ class TrainedPasses(LlamaPasses):
         """Make the canvas pass use the current weights of the adapter."""
         for one in self._merged:
             one.refresh()
-        self._extra = self._embed.more = canvas_adapter.vectors(self.parts)
 
     @torch.no_grad()
     def adapter(self) -> dict[str, Tensor]:
@@ -90,15 +78,14 @@ class TrainedPasses(LlamaPasses):
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Set the adapter's weights from tensors by the names of `canvas_adapter`; those that are missing stay."""
+        """Set the adapter's weights from tensors by the names of `canvas_adapter`."""
         own = dict(self._named())
         for name, tensor in tensors.items():
             own[name].copy_(tensor)
         self.merge()
 
     def _named(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the vectors, and each projection's A [r, I] and B [O, r], as views, by their names in an adapter."""
-        yield from ((name, self.parts[name]) for name in VECTORS)
+        """Yield each projection's A [r, I] and B [O, r], as views, by their names in an adapter."""
         for index in range(self.sizes.layers):
             for place, letters in enumerate(FUSED):
                 start = 0
@@ -124,9 +111,6 @@ class TrainedPasses(LlamaPasses):
         for name, part in self.parts.items():
             if name.endswith(".a"):
                 part.copy_(torch.randn(part.shape, generator=random) / part.shape[1] ** 0.5)
-        mean = self._embed(torch.arange(self.n_vocabulary)).mean(0)
-        self.parts["mask"].copy_(mean)
-        self.parts["del"].copy_(mean + 0.01 * torch.randn(mean.shape, generator=random))
         self.merge()
 
 
@@ -193,38 +177,31 @@ class _Product(torch.autograd.Function):
 
 
 class _CanvasLoss(torch.autograd.Function):
-    """Cross-entropy over the vocabulary and `more` [M, H] vectors, with its gradient computed in the same chunks."""
+    """Cross-entropy over the vocabulary, with its gradient computed in the same chunks."""
 
     @staticmethod
-    def forward(
-        context: Any, hidden: Tensor, more: Tensor, table: Tensor, targets: Tensor, weights: Tensor
-    ) -> tuple[Tensor, ...]:
-        head = torch.cat([table, more.to(table.dtype)]) if len(more) else table  # which may be large
-        grad_hidden, grad_more = torch.empty_like(hidden), torch.zeros_like(more)
-        losses, best, sure = [], [], []
+    def forward(context: Any, hidden: Tensor, table: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        grad_hidden, losses = torch.empty_like(hidden), list[Tensor]()
         for start in range(0, len(hidden), CHUNK):
             place = slice(start, start + CHUNK)
-            rows, target = hidden[place].to(head.dtype), targets[place, None]
-            logits = (rows @ head.t()).float()
+            target = targets[place, None]
+            logits = (hidden[place].to(table.dtype) @ table.t()).float()
             normaliser = logits.logsumexp(-1, keepdim=True)
             losses.append((normaliser - logits.gather(1, target))[:, 0])
-            top = logits.max(-1)
-            best.append(top.indices)
-            sure.append((top.values - normaliser[:, 0]).exp())
             if not context.needs_input_grad[0]:
                 continue
             grad = logits.sub_(normaliser).exp_()
-            grad.scatter_add_(1, target, torch.full_like(target, -1, dtype=grad.dtype)).mul_(weights[place, None])
-            grad_hidden[place] = grad.to(head.dtype) @ head
-            grad_more += grad[:, len(table) :].t() @ hidden[place]
-        context.save_for_backward(grad_hidden, grad_more)
-        context.mark_non_differentiable(*(each := (torch.cat(losses), torch.cat(best), torch.cat(sure))))
-        return (each[0] * weights).sum(), *each
+            grad.scatter_add_(1, target, torch.full_like(target, -1, dtype=grad.dtype))
+            grad_hidden[place] = grad.to(table.dtype) @ table
+        context.save_for_backward(grad_hidden)
+        each = torch.cat(losses)
+        context.mark_non_differentiable(each)
+        return each.sum(), each
 
     @staticmethod
     def backward(context: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        grad_hidden, grad_more = context.saved_tensors
-        return grad_hidden * grads[0], grad_more * grads[0], None, None, None
+        (grad_hidden,) = context.saved_tensors
+        return grad_hidden * grads[0], None, None
 
 
 def _shapes(sizes: LlamaSizes, rank: int) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -234,5 +211,3 @@ def _shapes(sizes: LlamaSizes, rank: int) -> Iterator[tuple[str, tuple[int, ...]
             projections = [sizes.projection(PROJECTIONS[letter]) for letter in letters]
             yield f"{index}.{place}.a", (rank * len(letters), projections[0][1])
             yield f"{index}.{place}.b", (rank, sum(n_outputs for n_outputs, _ in projections))
-    described = canvas_adapter.shapes(sizes, rank, DISTANCES)
-    yield from ((name, described[name]) for name in VECTORS)

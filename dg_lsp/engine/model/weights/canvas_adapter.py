@@ -1,9 +1,7 @@
 """Read and write a canvas adapter: low-rank matrices for a frozen Llama or Qwen2 model, in one safetensors file in 16 bits.
 
 For each layer and each projection (`geometry.PROJECTIONS`) a file holds A [rank, inputs] as `<layer><letter>_a` and
-B [outputs, rank] as `<layer><letter>_b`. It also holds four vectors or tables: `del` [H] is the delete token; `mask` [H] plus
-a row of `dist` [distances, H] is an open position; `hint` [H] is the factor by which the embedding of a guessed token is added
-to it. Its metadata says what it was trained on, and which base it belongs to.
+B [outputs, rank] as `<layer><letter>_b`. Its metadata says what it was trained on, and which base it belongs to.
 """
 
 from __future__ import annotations
@@ -24,7 +22,9 @@ from dg_lsp.engine.model.weights.checkpoint import CheckpointError
 
 FILE = "canvas.safetensors"  # in a model's folder
 KIND, FORMAT = "canvas adapter", "1"
-MAX_RANK, MAX_DISTANCES = 512, 4096
+MAX_RANK = 512
+UNUSED = frozenset({"mask", "del", "dist", "hint"})
+"""Tensors of older files, for a canvas that is filled in parallel. They are not read."""
 WIDE = {"F32", "F16", "BF16"}
 
 
@@ -36,14 +36,14 @@ class CanvasAdapter:
     facts: Mapping[str, str]
 
 
-def shapes(sizes: LlamaSizes, rank: int, n_distances: int) -> dict[str, tuple[int, ...]]:
+def shapes(sizes: LlamaSizes, rank: int) -> dict[str, tuple[int, ...]]:
     """Return the shape of each tensor of an adapter by its name."""
     found: dict[str, tuple[int, ...]] = {}
     for layer in range(sizes.layers):
         for letter, name in PROJECTIONS.items():
             n_outputs, n_inputs = sizes.projection(name)
             found |= {f"{layer}{letter}_a": (rank, n_inputs), f"{layer}{letter}_b": (n_outputs, rank)}
-    return found | dict.fromkeys(("mask", "del", "hint"), (sizes.hidden,)) | {"dist": (n_distances, sizes.hidden)}
+    return found
 
 
 def base_hash(weights: Mapping[str, Tensor | Quantised]) -> str:
@@ -64,7 +64,7 @@ def read(file: Path, sizes: LlamaSizes, base: str) -> CanvasAdapter:
     try:
         with safe_open(file, framework="pt") as opened:
             facts = dict(opened.metadata() or {})
-            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 -- the object is not a mapping
+            slices = {name: opened.get_slice(name) for name in opened.keys() if name not in UNUSED}  # noqa: SIM118 -- no mapping
             _check(file, facts, {n: (tuple(s.get_shape()), s.get_dtype()) for n, s in slices.items()}, sizes, base)
             tensors = {name: opened.get_tensor(name).float() for name in slices}
     except (OSError, SafetensorError) as error:
@@ -96,10 +96,10 @@ def _check(
     if facts.get("base_hash") != base:
         name = facts.get("base") or "another model"
         raise CheckpointError(f"the canvas adapter {file} belongs to other weights ({name}); remove it, or load that model")
-    first, table = stored.get("0q_a", ((), ""))[0], stored.get("dist", ((), ""))[0]
-    if len(first) != 2 or len(table) != 2 or not 0 < first[0] <= MAX_RANK or not 0 < table[0] <= MAX_DISTANCES:
-        raise CheckpointError(f"{file} has no valid rank or no valid table of distances; export the adapter again")
-    described = shapes(sizes, first[0], table[0])
+    first = stored.get("0q_a", ((), ""))[0]
+    if len(first) != 2 or not 0 < first[0] <= MAX_RANK:
+        raise CheckpointError(f"{file} has no valid rank; export the adapter again")
+    described = shapes(sizes, first[0])
     if different := described.keys() ^ stored.keys():
         side = "lacks" if min(different) in described else "has, beside the adapter's,"
         raise CheckpointError(f"{file} {side} the tensor {min(different)}; export the adapter again")
@@ -109,11 +109,6 @@ def _check(
             raise CheckpointError(
                 f"{name} in {file} is {dtype} {list(own)}, but its model needs {list(shape)} in 16 or 32 bits"
             )
-
-
-def vectors(adapter: Mapping[str, Tensor]) -> Tensor:
-    """Return the vectors of the canvas's own ids: `delete`, then an open position at each distance from the gap's start."""
-    return torch.cat([adapter["del"][None], adapter["mask"] + adapter["dist"]]).float()
 
 
 def low_rank(adapter: Mapping[str, Tensor], index: int, letters: str, rows: Tensor) -> Tensor:

@@ -259,23 +259,16 @@ class Layer:
 
 
 class Embedding:
-    """The embedding table [V, H], in 8 bits or wide, and the vectors of the canvas's own tokens after it."""
+    """The embedding table [V, H], in 8 bits or wide."""
 
-    def __init__(self, table: Weight, more: Tensor | None = None) -> None:
-        self.table, self.more = table, more
-        self.n_tokens = len(table.values if isinstance(table, Quantised) else table)
+    def __init__(self, table: Weight) -> None:
+        self.table = table
 
     def __call__(self, ids: Tensor) -> Tensor:
         """Return the vectors [N, H] of ids [N], in 32 bits."""
-        own = ids if self.more is None else ids.clamp(max=self.n_tokens - 1)
         if isinstance(self.table, Quantised):
-            vectors = self.table.values[own].float().mul_(self.table.scales[own])
-        else:
-            vectors = F.embedding(own, self.table).float()
-        if self.more is None:
-            return vectors
-        extra = self.more[(ids - self.n_tokens).clamp(min=0)]
-        return torch.where((ids >= self.n_tokens)[:, None], extra, vectors)
+            return self.table.values[ids].float().mul_(self.table.scales[ids])
+        return F.embedding(ids, self.table).float()
 
     def n_bytes(self) -> int:
         """Return the bytes of the table."""
