@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from dg_lsp.engine.model.fit.geometry import PROJECTIONS
+from dg_lsp.engine.model.fit.geometry import PROJECTIONS, LlamaSizes, llama_sizes
 from dg_lsp.engine.model.pull.gguf_file import GgufError, GgufFile, Tensor
 from dg_lsp.engine.model.pull.tokens import tokenizer_values
 
@@ -26,49 +26,20 @@ FAMILIES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
 SAME_MATRIX = 0.15
 OnProgress = Callable[[str, float], None]
 
+# The names in GGUF of a layer's tensors, and of those outside the layers.
 _OF_LAYER = {
-    "attn_norm": "input_layernorm",
-    "ffn_norm": "post_attention_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
 }
-EMBEDDING, HEAD, NORM = "token_embd.weight", "output.weight", "output_norm.weight"
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """The sizes of a model."""
-
-    family: str
-    hidden: int
-    inner: int
-    layers: int
-    heads: int
-    groups: int
-    vocabulary: int
-
-    @property
-    def head_dim(self) -> int:
-        """The size of one attention head."""
-        return self.hidden // self.heads
-
-    def matrices(self) -> Mapping[str, tuple[int, int]]:
-        """Return the shape [outputs, inputs] of each matrix of a layer, by its name in GGUF."""
-        keys = self.groups * self.head_dim
-        return {
-            "attn_q": (self.hidden, self.hidden),
-            "attn_k": (keys, self.hidden),
-            "attn_v": (keys, self.hidden),
-            "attn_output": (self.hidden, self.hidden),
-            "ffn_gate": (self.inner, self.hidden),
-            "ffn_up": (self.inner, self.hidden),
-            "ffn_down": (self.hidden, self.inner),
-        }
+EMBEDDING, HEAD = "token_embd.weight", "output.weight"
+_OUTSIDE = {"model.embed_tokens.weight": EMBEDDING, "model.norm.weight": "output_norm.weight", "lm_head.weight": HEAD}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +63,11 @@ def convert(
     `adapter` is a file of this package, exported by `dg-lsp train fim`.
     """
     with GgufFile(path) as file:
-        shape, values = _config(file)
-        low_rank = _low_rank(adapter, shape) if adapter else {}
-        sources = [replace(source, low_rank=low_rank.get(source.name)) for source in _sources(file, shape)]
+        values = _config(file)
+        sizes = llama_sizes({**values, "tie_word_embeddings": True})
+        low_rank = _low_rank(adapter, sizes) if adapter else {}
+        is_permuted = values["model_type"] == "llama"
+        sources = [replace(one, low_rank=low_rank.get(one.name)) for one in _sources(file, sizes, is_permuted=is_permuted)]
         is_tied = not (head := file.tensors.get(HEAD)) or _is_same(file, file.tensors[EMBEDDING], head)
         # Of two copies of one matrix, the one with more bits is closer to the original.
         embedding = max((file.tensors[EMBEDDING], *([head] if head and is_tied else [])), key=lambda each: each.n_bytes)
@@ -107,7 +80,8 @@ def convert(
         _write_json(folder / "config.json", values)
 
 
-def _config(file: GgufFile) -> tuple[Shape, dict[str, Any]]:
+def _config(file: GgufFile) -> dict[str, Any]:
+    """Return the values of config.json, except whether the embedding is also the head; raise GgufError."""
     fields = file.fields
     family = fields.get("general.architecture")
     if family not in FAMILIES:
@@ -127,37 +101,28 @@ def _config(file: GgufFile) -> tuple[Shape, dict[str, Any]]:
             raise GgufError(f"states {value!r} for {family}.{name}")
         return value
 
-    heads = count("attention.head_count")
+    hidden, heads, groups = count("embedding_length"), count("attention.head_count"), count("attention.head_count_kv")
     embedding = file.tensors.get(EMBEDDING)
     tokens = fields.get("tokenizer.ggml.tokens")
     if embedding is None or not isinstance(tokens, list) or embedding.shape[0] != len(tokens):
         raise GgufError("has no embedding for each of its tokens")
-    shape = Shape(
-        family,
-        count("embedding_length"),
-        count("feed_forward_length"),
-        count("block_count"),
-        heads,
-        count("attention.head_count_kv"),
-        len(tokens),
-    )
-    if shape.hidden % heads or heads % shape.groups or shape.head_dim % 2:
-        raise GgufError(f"states {heads} heads in {shape.groups} groups for {shape.hidden} values")
-    if fields.get(f"{family}.rope.dimension_count", shape.head_dim) != shape.head_dim:
+    if hidden % heads or heads % groups or hidden // heads % 2:
+        raise GgufError(f"states {heads} heads in {groups} groups for {hidden} values")
+    if fields.get(f"{family}.rope.dimension_count", hidden // heads) != hidden // heads:
         raise GgufError("rotates only a part of each head, which can't be converted")
-    return shape, {
+    return {
         "architectures": [FAMILIES[family]],
         "model_type": family,
         "hidden_act": "silu",
-        "hidden_size": shape.hidden,
-        "intermediate_size": shape.inner,
-        "num_hidden_layers": shape.layers,
+        "hidden_size": hidden,
+        "intermediate_size": count("feed_forward_length"),
+        "num_hidden_layers": count("block_count"),
         "num_attention_heads": heads,
-        "num_key_value_heads": shape.groups,
-        "head_dim": shape.head_dim,
+        "num_key_value_heads": groups,
+        "head_dim": hidden // heads,
         "rms_norm_eps": number("attention.layer_norm_rms_epsilon"),
         "rope_theta": number("rope.freq_base", 10_000.0),
-        "vocab_size": shape.vocabulary,
+        "vocab_size": len(tokens),
         "max_position_embeddings": count("context_length"),
         "bos_token_id": fields.get("tokenizer.ggml.bos_token_id"),
         "eos_token_id": fields.get("tokenizer.ggml.eos_token_id"),
@@ -165,45 +130,43 @@ def _config(file: GgufFile) -> tuple[Shape, dict[str, Any]]:
     }
 
 
-def _sources(file: GgufFile, shape: Shape) -> list[Source]:
-    """Return the tensors of the layers and the last norm; raise GgufError if one is missing, unknown or of another shape."""
-    sources, expected = [], {EMBEDDING, HEAD}
+def _sources(file: GgufFile, sizes: LlamaSizes, *, is_permuted: bool) -> list[Source]:
+    """Return the tensors of the layers and the last norm; raise GgufError if one is missing, unknown or of another shape.
 
-    def add(gguf_name: str, name: str, size: tuple[int, ...], *, heads: int = 0, may_miss: bool = False) -> None:
+    Files of the Llama family are permuted: the rows of queries and keys are in the order of the other form of rotation.
+    """
+    permuted = {"attn_q": sizes.heads, "attn_k": sizes.kv_heads} if is_permuted else {}
+    sources, expected = list[Source](), set[str]()
+    for name, shape in {**sizes.shapes(), "lm_head.weight": (sizes.vocabulary, sizes.hidden)}.items():
+        gguf_name = _OUTSIDE.get(name) or _of_layer(name)
+        tensor = file.tensors.get(gguf_name)
+        if tensor is None and gguf_name == HEAD:
+            continue
+        if tensor is None or tensor.shape != shape:
+            raise GgufError(f"has no tensor {gguf_name} of the shape {shape}")
         expected.add(gguf_name)
-        tensor = file.tensors.get(gguf_name)
-        if tensor is None and may_miss:
-            return
-        if tensor is None or tensor.shape != size:
-            raise GgufError(f"has no tensor {gguf_name} of the shape {size}")
-        sources.append(Source(name, tensor, heads))
-
-    matrices = shape.matrices()
-    # Files of the Llama family have the rows of queries and keys in the order of the other form of rotation.
-    permuted = {"attn_q": shape.heads, "attn_k": shape.groups} if shape.family == "llama" else {}
-    for layer in range(shape.layers):
-        for short, long in _OF_LAYER.items():
-            size, heads = matrices.get(short, (shape.hidden,)), permuted.get(short, 0)
-            add(f"blk.{layer}.{short}.weight", f"model.layers.{layer}.{long}.weight", size, heads=heads)
-            add(f"blk.{layer}.{short}.bias", f"model.layers.{layer}.{long}.bias", size[:1], heads=heads, may_miss=True)
-    add(NORM, "model.norm.weight", (shape.hidden,))
-    for gguf_name in (EMBEDDING, HEAD):
-        tensor = file.tensors.get(gguf_name)
-        if tensor is not None and tensor.shape != (shape.vocabulary, shape.hidden):
-            raise GgufError(f"has no tensor {gguf_name} of the shape {(shape.vocabulary, shape.hidden)}")
+        if gguf_name not in (EMBEDDING, HEAD):
+            sources.append(Source(name, tensor, permuted.get(gguf_name.split(".")[-2], 0)))
     if unknown := next((name for name in file.tensors if name not in expected), None):
         raise GgufError(f"has a tensor that can't be converted: {unknown}")
     return sources
 
 
-def _low_rank(adapter: Path, shape: Shape) -> dict[str, tuple[Any, Any]]:
+def _of_layer(name: str) -> str:
+    """Return the name in GGUF of a layer's tensor, such as `blk.0.attn_q.weight`."""
+    _, _, layer, rest = name.split(".", 3)
+    module, _, kind = rest.rpartition(".")
+    return f"blk.{layer}.{_OF_LAYER[module]}.{kind}"
+
+
+def _low_rank(adapter: Path, sizes: LlamaSizes) -> dict[str, tuple[Any, Any]]:
     """Return an adapter's A and B of each matrix, by its name in transformers."""
     from safetensors.numpy import load_file
 
     tensors = {name: tensor.astype(np.float32) for name, tensor in load_file(adapter).items()}
     return {
         f"model.layers.{layer}.{long}.weight": (tensors[f"{layer}{letter}_a"], tensors[f"{layer}{letter}_b"])
-        for layer in range(shape.layers)
+        for layer in range(sizes.layers)
         for letter, long in PROJECTIONS.items()
     }
 
