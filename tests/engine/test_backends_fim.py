@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ from dg_lsp.core import polish
 from dg_lsp.core.confidence import Ranked
 from dg_lsp.core.values import Candidate, Document, Hole, Snippet, Span
 from dg_lsp.engine import backends
-from dg_lsp.engine.backends import fim
+from dg_lsp.engine.backends import fim, remote
 from dg_lsp.engine.backends.fim import BLOCK_TOKENS, LINE_TOKENS, MAX_ANSWERS, SAMPLING_TEMPERATURE, window
 from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerAddress, ServerClient, joined
-from dg_lsp.engine.backends.remote import NewAnswers, RemoteFiller
+from dg_lsp.engine.backends.remote import RemoteFiller
 from dg_lsp.wire.config import Config
+from dg_lsp.wire.fields import Fields
 from dg_lsp.wire.model_names import USUAL_URLS
 from tests.engine.backends_kit import BODY, LINE, Recorder, finish, request, serving
 from tests.engine.engine_kit import wait_until
@@ -444,18 +446,29 @@ def test_a_filler_that_cannot_be_created_reports_why(
         backends.load_remote(name)
 
 
-def test_one_tasks_answer_ends_anothers_wait() -> None:
-    new_answers = NewAnswers()
-    one, other = new_answers.join(), new_answers.join()
-    thread = threading.Thread(target=lambda: new_answers.wait(2 * PATIENCE_S))
+def test_one_tasks_answer_ends_anothers_wait(openai: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "STEP_S", 2 * PATIENCE_S)
+    answers: list[Future[Fields]] = []
+
+    def send(_call: Call) -> Future[Fields]:
+        answers.append(Future())
+        return answers[-1]
+
+    monkeypatch.setattr(openai.filler.client, "send", send)
+    one, other, dropped = (openai.filler.start(request("f(", ")", LINE)) for _ in range(3))
+    assert one.step()
+    assert other.step()
+    assert dropped.step()
+    dropped.close()  # its answer ends no wait
+    thread = threading.Thread(target=one.step)
     thread.start()
-    new_answers.add(one)
+    answers[1].set_result(Fields({"choices": [{"text": "x"}]}))
     thread.join(PATIENCE_S)
     assert not thread.is_alive()
-    new_answers.mark_read(one)
-    new_answers.leave(other)
-    new_answers.add(other)
-    assert not new_answers._fresh
+    assert not other.step()
+    assert [candidate.texts for candidate in other.candidates()] == [("x",)]
+    monkeypatch.setattr(remote, "STEP_S", 0.01)
+    assert one.step()
 
 
 def test_a_servers_key_is_not_in_its_repr(openai: Served) -> None:

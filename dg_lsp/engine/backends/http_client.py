@@ -11,7 +11,7 @@ import contextlib
 import json
 import logging
 import threading
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -146,19 +146,13 @@ class ServerClient:
         """The server's host name."""
         return self.server.host
 
-    def send(self, call: Call, done: Callable[[], None] = lambda: None) -> Future[Fields]:
-        """Return a future for the answer, which fails only with RemoteError. Cancelling it closes its connection.
-
-        `done` is called on the client's thread when the future has a result or an error.
-        """
+    def send(self, call: Call) -> Future[Fields]:
+        """Return a future for the answer, which fails only with RemoteError. Cancelling it closes its connection."""
         if self._closed:
             failed_future: Future[Fields] = Future()
             failed_future.set_exception(RemoteError("the connection to the server is closed"))
-            done()
             return failed_future
-        future = asyncio.run_coroutine_threadsafe(self._ask(call), self._loop)
-        future.add_done_callback(lambda _: done())
-        return future
+        return asyncio.run_coroutine_threadsafe(self._ask(call), self._loop)
 
     def ask(self, call: Call) -> Fields:
         """Send a call and return its answer; raise RemoteError if it fails."""

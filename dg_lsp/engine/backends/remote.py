@@ -7,15 +7,14 @@ knows calls and candidates. The backend knows what a call contains and what an a
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
-import threading
 import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from dg_lsp.core import calibration, secrets
@@ -61,47 +60,6 @@ class Backend(Protocol):
         """Return facts about the model by name."""
 
 
-class NewAnswers:
-    """Records the tasks with unread answers. A waiting step ends as soon as any task has one."""
-
-    def __init__(self) -> None:
-        # A reentrant lock: garbage collection may call `leave` on a thread that already holds it.
-        self._changed = threading.Condition(threading.RLock())
-        self._numbers = itertools.count()
-        self._members: set[int] = set()
-        self._fresh: set[int] = set()
-
-    def join(self) -> int:
-        """Register a new task and return its number."""
-        with self._changed:
-            number = next(self._numbers)
-            self._members.add(number)
-            return number
-
-    def leave(self, number: int) -> None:
-        """Unregister a task; its later answers are ignored."""
-        with self._changed:
-            self._members.discard(number)
-            self._fresh.discard(number)
-
-    def add(self, number: int) -> None:
-        """Record that a task has an unread answer."""
-        with self._changed:
-            if number in self._members:
-                self._fresh.add(number)
-                self._changed.notify_all()
-
-    def mark_read(self, number: int) -> None:
-        """Record that a task has read its answers."""
-        with self._changed:
-            self._fresh.discard(number)
-
-    def wait(self, timeout_s: float) -> None:
-        """Wait until any task has an unread answer, or until the timeout."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._fresh, timeout_s)
-
-
 class RemoteFiller(Filler):
     """Fills requests with a remote model."""
 
@@ -110,7 +68,7 @@ class RemoteFiller(Filler):
         self.backend, self.client, self.local_only = backend, client, local_only
         self.newer_patterns: Callable[[], tuple[str, ...]] = lambda: ()
         """Returns the `privacy.local_only` patterns of the current configuration, which may have changed since the start."""
-        self._new_answers = NewAnswers()
+        self._unread: set[Future[Fields]] = set()
         self._calibrations = Calibrations()
         self._end = weakref.finalize(self, client.close)
 
@@ -126,7 +84,7 @@ class RemoteFiller(Filler):
         """
         allowed_request = shown(request, (*self.local_only, *self.newer_patterns()))
         masked_request = Shown(secrets.mask_request(allowed_request))
-        return RemoteTask(self.backend, self.client, self._new_answers, masked_request, self._calibrations.current())
+        return RemoteTask(self.backend, self.client, self._unread, masked_request, self._calibrations.current())
 
     def about(self) -> Mapping[str, object]:
         """Return where the model runs, and the backend's facts about it."""
@@ -137,47 +95,34 @@ class RemoteFiller(Filler):
         self._end()
 
 
-@dataclass(slots=True)
-class SentCalls:
-    """A task's calls and their futures. Not part of the task, so that its finalizer can cancel them."""
-
-    calls: list[tuple[Call, Future[Fields]]] = field(default_factory=list)
-
-    def drop(self) -> None:
-        """Cancel the running calls, which closes their connections."""
-        for _, future in self.calls:
-            future.cancel()
-        self.calls.clear()
-
-
 class RemoteTask(Task):
     """One running request. Holes that the server can't fill together are filled one after another.
 
     The attributes are all that a request needs from one step to the next, because the worker may run another task between.
+    `unread` are the sent calls of all tasks whose answers no step has read. A waiting step ends as soon as one of them has one.
     """
 
     def __init__(
         self,
         backend: Backend,
         client: ServerClient | Replicas,
-        new_answers: NewAnswers,
+        unread: set[Future[Fields]],
         request: Shown,
         calibration: Calibration | None = None,
     ) -> None:
         """Create a task that has sent nothing yet."""
         self._calibration = calibration
         self._evidence: tuple[Evidence, ...] = ()
-        self._backend, self._client, self._new_answers, self._request = backend, client, new_answers, request
+        self._backend, self._client, self._unread, self._request = backend, client, unread, request
         n_holes = len(request.holes)
         self._together = n_holes if n_holes == 1 or backend.takes_together(request) else 1
         self._part: Shown | None = None
-        self._sent = SentCalls()
+        self._sent: list[tuple[Call, Future[Fields]]] = []
         self._parts: list[tuple[Candidate, ...]] = []
         self._answers: tuple[Candidate, ...] = ()
         self._tokens = {"tokens": 0, "reused": 0}
         self.milliseconds: dict[str, float] = {"prefill": 0.0, "draft": 0.0, "denoise": 0.0, "score": 0.0}
-        self._number = new_answers.join()
-        self._end = weakref.finalize(self, _drop_task, self._sent, new_answers, self._number)
+        self._end = weakref.finalize(self, _drop, self._sent, unread)
 
     def step(self) -> bool:
         """Send the next calls, or wait briefly for an answer; return whether the task is unfinished. Raises RemoteError."""
@@ -186,9 +131,10 @@ class RemoteTask(Task):
             if self._part is None:
                 self._send()
                 return True
-            self._new_answers.wait(STEP_S)
-            self._new_answers.mark_read(self._number)
-            return not all(future.done() for _, future in self._sent.calls) or self._settle()
+            futures.wait(self._unread, STEP_S, futures.FIRST_COMPLETED)
+            own = [future for _, future in self._sent]
+            self._unread.difference_update(future for future in own if future.done())
+            return not all(future.done() for future in own) or self._settle()
         finally:
             self.milliseconds["denoise"] += (time.perf_counter() - began) * 1000
 
@@ -225,9 +171,9 @@ class RemoteTask(Task):
     def _send(self) -> None:
         """Send the calls for the next hole, or for all holes."""
         self._part = self._next()
-        new_answers, number = self._new_answers, self._number
         for call in self._backend.calls(self._part):
-            self._sent.calls.append((call, self._client.send(call, lambda: new_answers.add(number))))
+            self._sent.append((call, self._client.send(call)))
+        self._unread.update(future for _, future in self._sent)
 
     def _next(self) -> Shown:
         request = self._request
@@ -238,7 +184,7 @@ class RemoteTask(Task):
     def _settle(self) -> bool:
         """Turn the finished calls into candidates; return whether holes are left."""
         assert self._part is not None
-        outcomes = [(call, outcome_of(future)) for call, future in self._sent.calls]
+        outcomes = [(call, outcome_of(future)) for call, future in self._sent]
         replies = [Reply(call, outcome) for call, outcome in outcomes if isinstance(outcome, Fields)]
         failures = [outcome for _, outcome in outcomes if isinstance(outcome, RemoteError)]
         # The request fails only if every call failed.
@@ -248,7 +194,7 @@ class RemoteTask(Task):
             self._count(reply.fields)
         self._evidence = self._evidence_in(replies)
         candidates = calibration.to_candidates(self._evidence, self._calibration)
-        self._sent.drop()
+        _drop(self._sent, self._unread)
         if self._together == len(self._request.holes):
             self._answers = candidates
             return False
@@ -271,7 +217,7 @@ class RemoteTask(Task):
     def _now(self) -> tuple[Candidate, ...]:
         """Return candidates from the answers received so far, whole or partial."""
         replies = []
-        for call, future in self._sent.calls:
+        for call, future in self._sent:
             if future.done() and not future.cancelled() and future.exception() is None:
                 replies.append(Reply(call, future.result()))
             elif not future.done() and call.listener and (answer := call.listener.answer(is_whole=False)):
@@ -346,6 +292,9 @@ def compared(evidence: Sequence[Evidence], request: InfillRequest) -> tuple[Evid
     )
 
 
-def _drop_task(sent: SentCalls, new_answers: NewAnswers, number: int) -> None:
-    sent.drop()
-    new_answers.leave(number)
+def _drop(sent: list[tuple[Call, Future[Fields]]], unread: set[Future[Fields]]) -> None:
+    """Cancel the running calls, which closes their connections. Garbage collection may call this on any thread."""
+    for _, future in sent:
+        future.cancel()
+        unread.discard(future)
+    sent.clear()

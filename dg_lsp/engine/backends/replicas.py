@@ -132,14 +132,13 @@ class Replicas:
             pause_s = min(FIRST_PAUSE_S * 2 ** (replica.n_failures - 1), LONGEST_PAUSE_S)
             replica.back_at = self._clock() + pause_s
 
-    def send(self, call: Call, done: Callable[[], None] = lambda: None) -> Future[Fields]:
+    def send(self, call: Call) -> Future[Fields]:
         """Return a future for the answer of any server. It fails only with RemoteError, when every server has failed.
 
-        Cancelling it closes its connection. `done` is called on a client's thread when the future has a result or an error.
+        Cancelling it closes its connection.
         """
         pending = _PendingCall(call)
         pending.answer.add_done_callback(lambda answer: self._dropped(pending) if answer.cancelled() else None)
-        pending.answer.add_done_callback(lambda _: done())
         with self._lock:
             self._waiting.append(pending)
         self._drain()
