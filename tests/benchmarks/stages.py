@@ -28,9 +28,8 @@ from dg_lsp.engine.model import before_torch  # noqa: F401 -- before torch
 import torch
 
 from dg_lsp.engine.decode.canvas.denoise import Denoiser, Row, TokenLimits
-from dg_lsp.engine.decode.canvas.fixed_steps import FixedSteps
+from dg_lsp.engine.decode.canvas.fixed_step import WARM_UPS, FixedSteps, Recorder
 from dg_lsp.engine.decode.canvas.stack import LocalDecoder
-from dg_lsp.engine.decode.canvas.step_graph import WARM_UPS, Recorder
 from dg_lsp.engine.model import room
 from dg_lsp.engine.model.passes import KV, Passes, experts
 from dg_lsp.engine.model.profile import Sampling

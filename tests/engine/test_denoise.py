@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dg_lsp.engine.decode.canvas.denoise import Denoiser, Row, TokenLimits
-from dg_lsp.engine.decode.canvas.sampler import accept, draw, temperature
+from dg_lsp.engine.decode.canvas.denoise import Denoiser, Row, TokenLimits, accept, temperature
+from dg_lsp.engine.decode.canvas.readout import draw
 from dg_lsp.engine.decode.canvas.stack import LocalDecoder
 from dg_lsp.engine.model.passes import Passes
 from dg_lsp.engine.model.profile import Sampling

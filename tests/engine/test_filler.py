@@ -19,14 +19,13 @@ from hypothesis import strategies as st
 from dg_lsp.core import confidence
 from dg_lsp.core.confidence import Ranked
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span, n_common
+from dg_lsp.engine.decode import filler as filler_module
 from dg_lsp.engine.decode import resources
-from dg_lsp.engine.decode import task as task_module
 from dg_lsp.engine.decode.canvas.speculation import Speculate
 from dg_lsp.engine.decode.fill import Switches
-from dg_lsp.engine.decode.filler import LocalFiller, load_local
+from dg_lsp.engine.decode.filler import InfillTask, LocalFiller, load_local
 from dg_lsp.engine.decode.filling import Filling
 from dg_lsp.engine.decode.resources import AHEAD_CHUNK
-from dg_lsp.engine.decode.task import InfillTask
 from dg_lsp.engine.model.loading import LoadError, find
 from dg_lsp.engine.model.prefix_cache import PrefixCache
 
@@ -87,7 +86,7 @@ def test_a_closed_task_leaves_nothing_for_the_garbage_collector(
             super().__init__(*parts)
             kept.append(weakref.ref(self))
 
-    monkeypatch.setattr(task_module, "Filling", Watched)
+    monkeypatch.setattr(filler_module, "Filling", Watched)
     model: LocalFiller = request.getfixturevalue(which)
     gc.collect()
     gc.disable()

@@ -16,10 +16,8 @@ import torch
 
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
 from dg_lsp.engine.decode.canvas.denoise import Denoiser, Row, TokenLimits
-from dg_lsp.engine.decode.canvas.fixed_step import bucket_of
-from dg_lsp.engine.decode.canvas.fixed_steps import MAX_BUCKETS, FixedSteps
+from dg_lsp.engine.decode.canvas.fixed_step import MAX_BUCKETS, WARM_UPS, FixedSteps, Recorder, StepGraph, Work, bucket_of
 from dg_lsp.engine.decode.canvas.stack import LocalDecoder
-from dg_lsp.engine.decode.canvas.step_graph import WARM_UPS, Recorder, StepGraph, Work
 from dg_lsp.engine.decode.canvas.steps import Stepper
 from dg_lsp.engine.decode.filler import LocalFiller, load_local
 from dg_lsp.engine.decode.pace import Pace

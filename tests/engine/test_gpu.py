@@ -12,9 +12,8 @@ import torch
 
 from dg_lsp.engine.decode.canvas import readout
 from dg_lsp.engine.decode.canvas.denoise import Denoiser, Row, TokenLimits
-from dg_lsp.engine.decode.canvas.fixed_steps import FixedSteps
+from dg_lsp.engine.decode.canvas.fixed_step import WARM_UPS, FixedSteps, Recorder, StepGraph
 from dg_lsp.engine.decode.canvas.stack import LocalDecoder
-from dg_lsp.engine.decode.canvas.step_graph import WARM_UPS, Recorder, StepGraph
 from dg_lsp.engine.model import room
 from dg_lsp.engine.model.passes import KV, Passes
 from dg_lsp.engine.model.profile import Sampling

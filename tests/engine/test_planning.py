@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from dg_lsp.core.values import Hole, InfillRequest, Span
-from dg_lsp.engine.decode.filler import LocalFiller, load_local
+from dg_lsp.engine.decode.filler import InfillTask, LocalFiller, load_local
 from dg_lsp.engine.decode.pace import Pace
-from dg_lsp.engine.decode.task import InfillTask
 from dg_lsp.engine.model.loading import Loaded
 from dg_lsp.engine.model.profile import CANVAS_FIRST, DRAFTS_FIRST, Sampling
 

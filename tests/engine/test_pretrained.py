@@ -17,9 +17,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
 from dg_lsp.engine.decode import sequence
 from dg_lsp.engine.decode.fill import Switches
-from dg_lsp.engine.decode.filler import LocalFiller, load_local
+from dg_lsp.engine.decode.filler import InfillTask, LocalFiller, load_local
 from dg_lsp.engine.decode.layout import for_profile
-from dg_lsp.engine.decode.task import InfillTask
 from dg_lsp.engine.model.family import KV
 from dg_lsp.engine.model.profile import pretrained
 from dg_lsp.engine.model.vocabulary import Vocabulary

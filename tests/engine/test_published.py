@@ -19,12 +19,11 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from dg_lsp.core.confidence import Ranked
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
 from dg_lsp.engine.decode import scoring
-from dg_lsp.engine.decode.filler import LocalFiller, load_local
+from dg_lsp.engine.decode.filler import InfillTask, LocalFiller, load_local
 from dg_lsp.engine.decode.pace import Pace
 from dg_lsp.engine.decode.propose import masked, rows
 from dg_lsp.engine.decode.propose.masked import Gap, MaskTokens, Unmasker
 from dg_lsp.engine.decode.rank import Proposal
-from dg_lsp.engine.decode.task import InfillTask
 from dg_lsp.engine.model import profile
 from dg_lsp.engine.model.fit.geometry import GeometryError, llama_sizes, of_config
 from dg_lsp.engine.model.llama import LlamaPasses

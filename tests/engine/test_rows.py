@@ -10,8 +10,7 @@ import pytest
 
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
 from dg_lsp.engine.decode.fill import Switches
-from dg_lsp.engine.decode.filler import LocalFiller, load_local
-from dg_lsp.engine.decode.task import InfillTask
+from dg_lsp.engine.decode.filler import InfillTask, LocalFiller, load_local
 from dg_lsp.engine.model.profile import Profile, as_instruct
 
 LINE = Hole(Span(0, 0), "cursor")

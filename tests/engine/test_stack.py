@@ -15,8 +15,7 @@ from dg_lsp.core.values import Candidate, Hole, InfillRequest, Span
 from dg_lsp.engine.decode.canvas import steps
 from dg_lsp.engine.decode.canvas.denoise import DecoderInput, Denoiser, Row, TokenLimits
 from dg_lsp.engine.decode.canvas.stack import LocalDecoder, PrefixRows, Stack, joined
-from dg_lsp.engine.decode.filler import LocalFiller, load_local
-from dg_lsp.engine.decode.task import InfillTask
+from dg_lsp.engine.decode.filler import InfillTask, LocalFiller, load_local
 from dg_lsp.engine.model.passes import KV, Passes
 from dg_lsp.engine.model.profile import Sampling
 

@@ -15,12 +15,11 @@ from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
 from dg_lsp.engine.decode import layout, pipeline
 from dg_lsp.engine.decode.canvas.denoise import Denoiser, Reading
 from dg_lsp.engine.decode.fill import FillInput, Switches
-from dg_lsp.engine.decode.filler import LocalFiller, load_local
+from dg_lsp.engine.decode.filler import InfillTask, LocalFiller, load_local
 from dg_lsp.engine.decode.layout import REPEATED_LINES
 from dg_lsp.engine.decode.propose import causal, rows, several_canvases
 from dg_lsp.engine.decode.propose.causal import CausalDraft
 from dg_lsp.engine.decode.rank import Proposal
-from dg_lsp.engine.decode.task import InfillTask
 from dg_lsp.engine.model import loading
 from dg_lsp.engine.model.family import KV
 from dg_lsp.engine.model.profile import LAYOUTS, PROPOSERS, TRAINED, Profile, dump, load_profile, parse

@@ -41,21 +41,6 @@ class Pace:
         line = self._curves.get(unit)
         return line.at(positions) if line else None
 
-    def due_in(self, milliseconds: float) -> Due:
-        """Return the deadline this many milliseconds from now."""
-        return Due(self, self.clock() + milliseconds / 1000)
-
-
-class Due:
-    """A deadline on the clock of a pace."""
-
-    def __init__(self, pace: Pace, at: float) -> None:
-        self._pace, self._at = pace, at
-
-    def left_ms(self) -> float:
-        """Return the milliseconds left, negative after the deadline."""
-        return (self._at - self._pace.clock()) * 1000
-
 
 class Usage:
     """What one request has used over all its canvases: the milliseconds of each stage, and the tokens of its prefixes.
@@ -90,19 +75,18 @@ class Usage:
 
 
 class Budget:
-    """The time that a fill may still take. Without a deadline, that is as long as it needs, whatever the clock says."""
+    """The time that a fill may still take: until `due_at` on the clock of a pace, in seconds.
 
-    def __init__(self, due: Due | None = None) -> None:
-        self._due = due
+    Without a deadline, that is as long as it needs, whatever the clock says.
+    """
 
-    @property
-    def is_limited(self) -> bool:
-        """Whether there is a deadline."""
-        return self._due is not None
+    def __init__(self, pace: Pace, due_at: float = math.inf) -> None:
+        self._pace, self._due_at = pace, due_at
+        self.is_limited = due_at < math.inf
 
     def left_ms(self, reserve_ms: float = 0.0) -> float:
         """Return the milliseconds left beside the reserve for what must follow; infinity without a deadline."""
-        return math.inf if self._due is None else self._due.left_ms() - reserve_ms
+        return (self._due_at - self._pace.clock()) * 1000 - reserve_ms if self.is_limited else math.inf
 
     def may(self, cost_ms: float, reserve_ms: float = 0.0) -> bool:
         """Return whether a unit of this cost fits beside the reserve for what must follow."""
@@ -110,7 +94,7 @@ class Budget:
 
     def units(self, unit_ms: float | None, reserve_ms: float = 0.0) -> int | None:
         """Return the number of units that fit beside the reserve; None if any number may run, or none was measured."""
-        if self._due is None or unit_ms is None:
+        if not self.is_limited or unit_ms is None:
             return None
         return max(0, int(self.left_ms(reserve_ms) // max(unit_ms, 1e-6)))
 

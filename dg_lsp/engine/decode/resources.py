@@ -15,8 +15,7 @@ import torch
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.calibration_store import Calibrations
 from dg_lsp.engine.decode import layout
-from dg_lsp.engine.decode.canvas.fixed_steps import FixedSteps
-from dg_lsp.engine.decode.canvas.step_graph import Recorder
+from dg_lsp.engine.decode.canvas.fixed_step import FixedSteps, Recorder
 from dg_lsp.engine.decode.canvas.steps import SharedPasses, Stepper
 from dg_lsp.engine.decode.fill import FillInput, GapTokens, Switches, gap_tokens
 from dg_lsp.engine.decode.layout import Layout

@@ -9,6 +9,9 @@ arXiv 2602.01326). `tests/engine/reference.py` states the rule plainly; a test c
 A step has two halves, `ask` and `take`, so that several requests can share the pass between them. `fixed_step` takes whole
 steps on a GPU instead; `inputs` and `note` are for that.
 
+Temperature and acceptance follow DiffusionGemma's sampler (transformers 5.23, `generation_diffusion_gemma.py`; EB-sampler,
+arXiv 2505.24857). Infilling needs two differences: everything is computed on the gap only, and each row has its own budget.
+
 Knows the two methods of a `Decoder`. Knows nothing of text.
 """
 
@@ -21,7 +24,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from dg_lsp.engine.decode.canvas import readout, sampler
+from dg_lsp.engine.decode.canvas import readout
 from dg_lsp.engine.model.profile import Sampling
 
 
@@ -152,6 +155,23 @@ class StepInputs:
     greedy: Tensor  # [R] bool
 
 
+def temperature(sampling: Sampling, step: int, n_steps: int) -> float:
+    """Return the temperature of step 0, 1, … of `n_steps`, which falls from `t_max` towards `t_min`."""
+    return sampling.t_min + (sampling.t_max - sampling.t_min) * (n_steps - step) / n_steps
+
+
+def accept(entropies: Tensor, free: Tensor, bound: float) -> Tensor:
+    """Return which free positions [R, C] are accepted: those of lowest entropy in each row.
+
+    The sum of the entropies before each accepted position is within the bound. So each row with free positions gets at
+    least one.
+    """
+    ordered, order = entropies.masked_fill(~free, torch.inf).sort(dim=1, stable=True)
+    finite = ordered.nan_to_num(posinf=0.0)
+    within = (finite.cumsum(1) - finite) <= bound
+    return torch.zeros_like(free).scatter(1, order, within) & free
+
+
 def advanced(
     state: CanvasState, predicted: Predicted, noise: Tensor, greedy: Tensor, sampling: Sampling, delete: int | None
 ) -> CanvasState:
@@ -163,7 +183,7 @@ def advanced(
     free = state.free
     best = torch.where(free, predicted.top_ids[..., 0], state.ids)
     entropies = torch.where(free, predicted.entropies, 0.0)
-    accepted = sampler.accept(entropies, free, sampling.entropy_bound)
+    accepted = accept(entropies, free, sampling.entropy_bound)
     sampled = best if predicted.sampled is None else torch.where(greedy[:, None], best, predicted.sampled)
     ids = torch.where(free, torch.where(accepted, sampled, noise), state.ids)
     same = ((best == state.best) | ~free).all(1)
@@ -325,7 +345,7 @@ class Denoiser:
     def inputs(self, rows: Sequence[int]) -> StepInputs:
         """Return what the next step of these rows takes from the host. The rows' random numbers advance."""
         width = self.canvas.ids.shape[1]
-        heat = [sampler.temperature(self.sampling, self.canvas.steps[i], self.rows[i].steps) for i in rows]
+        heat = [temperature(self.sampling, self.canvas.steps[i], self.rows[i].steps) for i in rows]
         noise = torch.stack([self._uniform(i, width) for i in rows])
         greedy = torch.tensor([self.rows[i].greedy for i in rows])
         draws = None if bool(greedy.all()) else torch.stack([self._draws(i, width) for i in rows])

@@ -1,30 +1,47 @@
-"""Take one denoising step in preallocated buffers whose shapes depend on nothing but a bucket.
+"""Take the denoising steps of a GPU in preallocated buffers whose shapes depend on nothing but a bucket.
 
-So a GPU can record the step once as a graph and replay it (`step_graph`). The rows share one prefix: its keys and values
-are stored once, padded on the left to the bucket's length, and all rows are one long canvas behind it, on which a row sees the
-prefix and itself. The step reads no value back from the device. It equals `Denoiser.step` up to rounding; a test checks this
-on the CPU. Knows passes and the denoiser's state. Knows nothing of requests or graphs.
+So a GPU can record a step once as a graph and replay it, and the CPU launches it once and not kernel by kernel. The rows share
+one prefix: its keys and values are stored once, padded on the left to the bucket's length, and all rows are one long canvas
+behind it, on which a row sees the prefix and itself. The step equals `Denoiser.step` up to rounding; a test checks this on the
+CPU.
+
+The step reads no value back from the device. The flags that say which rows have settled are copied to the host while the next
+step runs, so that the GPU never waits for the CPU. A row that settled takes one more step by then, in which it does not change.
+Knows passes, the denoiser's state, memory and graphs. Knows nothing of requests.
 
 Shapes: R rows, C canvas positions, F free positions, P prefix, V vocabulary, K tokens of the self-conditioning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dg_lsp.engine.decode.canvas import readout
 from dg_lsp.engine.decode.canvas.denoise import STATE, CanvasState, Denoiser, Predicted, advanced
+from dg_lsp.engine.decode.canvas.stack import LocalDecoder
+from dg_lsp.engine.model import room
 from dg_lsp.engine.model.family import KV, Family
 from dg_lsp.engine.model.fit.needs import VOCABULARY_SLICE
 from dg_lsp.engine.model.profile import Sampling
 from dg_lsp.engine.model.room import PREFIX_BUCKET, WIDTH_BUCKET, Cost
 
+log = logging.getLogger("dg_lsp.engine")
+
+WARM_UPS = 2  # direct calls before the recording: they load kernels and plan what a recording can't load
+MAX_BUCKETS = 8  # an editor's requests need two or three
+MAX_POSITIONS = 2048  # more canvas positions in a pass keep a GPU busy without a graph, and their mask would be large
 SLICE_COPIES = 4  # of a position's slice of the logits, in 32 bits: before and after widening, exponentials, and a mask
 MASK_BYTES = 32  # of one pair of a query and a key: a mask, widened for at most eight heads, as bits and as numbers
+
+Work = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +203,148 @@ class FixedStep:
         mask = torch.cat([prefix_mask, own_mask], 1)[None, None]
         canvas = state.ids.view(flat)
         return self._passes.decode(canvas, self._kv, soft, positions=positions.view(flat), mask=mask, with_room=True)[0]
+
+
+class Recorder:
+    """Records functions as graphs, which share one pool of memory because only one runs at a time."""
+
+    def __init__(self) -> None:
+        self.is_usable = True  # False after a function could not be recorded
+        self.n_recorded = 0
+        self._pool: Any = None
+
+    def record(self, work: Work) -> Work:
+        """Return a function that replays `work`; raise RuntimeError if it can't be recorded. It does not run `work`."""
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        # Other threads report the free memory meanwhile, which must not end the recording.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            work()
+        return graph.replay
+
+
+class StepGraph:
+    """One function that takes no argument and always uses the same memory, run directly at first and then as a graph.
+
+    If it can't be recorded, it is run directly for good: slower, with the same result.
+    """
+
+    def __init__(self, work: Work, recorder: Recorder | None) -> None:
+        """Without a recorder, the function is always run directly."""
+        self._work, self._recorder = work, recorder
+        self._replay: Work | None = None
+        self._n_runs = 0
+
+    def run(self) -> None:
+        """Run the function once, in one way or the other."""
+        recorder = self._recorder
+        if self._replay is None and recorder is not None and recorder.is_usable and self._n_runs >= WARM_UPS:
+            try:
+                self._replay = recorder.record(self._work)
+                recorder.n_recorded += 1
+            # Also if memory ran out, though it may be free later: PyTorch does not say in which state a recording that failed
+            # leaves the pool that all recordings share. The buffers were checked against the free memory, so this is rare.
+            except RuntimeError as error:  # also what CUDA raises
+                recorder.is_usable = False
+                reason = str(error).strip().split("\n")[0]
+                log.warning("denoising steps are not recorded as CUDA graphs, which makes them slower: %s", reason)
+        if self._replay is not None:
+            self._replay()
+        else:
+            self._work()
+            self._n_runs += 1
+
+
+@dataclass(slots=True)
+class _Entry:
+    """The buffers of a bucket, the graph of their step, their bytes, and the decoder whose prefix they hold."""
+
+    step: FixedStep
+    graph: StepGraph
+    n_bytes: int
+    decoder: weakref.ref[LocalDecoder] | None = None
+
+
+class FixedSteps:
+    """The buffers of the buckets in use, the least recently used of which are dropped first.
+
+    `free` returns the free bytes of the device, None if unknown. `lag` is the number of steps by which flags are read late.
+    """
+
+    def __init__(
+        self, passes: Family, cost: Cost, free: Callable[[], int | None], *, recorder: Recorder | None = None, lag: int = 1
+    ) -> None:
+        self._passes, self._cost, self._free, self._recorder, self.lag = passes, cost, free, recorder, lag
+        self._entries: OrderedDict[Bucket, _Entry] = OrderedDict()
+        self._n_vocabulary: int = passes.n_vocabulary
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of all buffers and graphs, which `clear` gives back."""
+        return sum(entry.n_bytes for entry in self._entries.values())
+
+    def clear(self) -> None:
+        """Drop all buffers."""
+        self._entries.clear()
+
+    def step(self, denoiser: Denoiser, decoder: LocalDecoder, rows: Sequence[int], *, lag: int | None = None) -> bool:
+        """Take one step of these rows on the decoder's prefix; return False if there is no room, and nothing was done.
+
+        With a `lag` of 0, the flags are read at once, and rows that have settled are stepped like all others.
+        """
+        lag = self.lag if lag is None else lag
+        bucket = bucket_of(denoiser, rows, decoder.kv[0][0].shape[2], conditioned=decoder.conditioned)
+        entry = self._entry(bucket, decoder)
+        if entry is None:
+            return False
+        if entry.decoder is None or entry.decoder() is not decoder:
+            entry.step.load_prefix(decoder.kv)
+            entry.decoder = weakref.ref(decoder)
+        entry.step.load_rows(denoiser, rows, freezes=lag > 0)
+        entry.graph.run()
+        denoiser.note(rows, _flags(entry.step.save_rows(denoiser, rows)))
+        denoiser.collect(keep=lag)
+        if denoiser.done:
+            denoiser.collect()
+        return True
+
+    def _entry(self, bucket: Bucket, decoder: LocalDecoder) -> _Entry | None:
+        """Return the buffers of a bucket, allocated if there is room."""
+        if bucket in self._entries:
+            self._entries.move_to_end(bucket)
+            return self._entries[bucket]
+        if bucket.rows * bucket.width > MAX_POSITIONS:
+            return None
+        n_bytes, free = bucket.n_bytes(self._cost), self._free()
+        most = None if free is None else room.fixed_bytes(free + self.bytes)
+        while self._entries and (len(self._entries) >= MAX_BUCKETS or (most is not None and self.bytes + n_bytes > most)):
+            self._entries.popitem(last=False)
+        if most is not None and n_bytes > most:
+            return None
+        try:
+            step = FixedStep(self._passes, bucket, decoder.kv, self._n_vocabulary)
+        except torch.OutOfMemoryError:  # the memory is in pieces that are too small
+            return None
+        self._entries[bucket] = entry = _Entry(step, StepGraph(step.run, self._recorder), n_bytes)
+        return entry
+
+
+def _flags(settled: Tensor) -> Callable[[], Sequence[bool]]:
+    """Return a function that waits for flags and returns them; the copy to the host starts at once."""
+    if settled.device.type != "cuda":
+        return settled.tolist
+    host = torch.empty(settled.shape, dtype=settled.dtype, pin_memory=True)
+    host.copy_(settled, non_blocking=True)
+    is_there = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    is_there.record()
+
+    def read() -> Sequence[bool]:
+        is_there.synchronize()
+        flags: list[bool] = host.tolist()
+        return flags
+
+    return read
 
 
 def _up(number: int, step: int) -> int:

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dg_lsp.engine.decode.canvas import sampler
-from dg_lsp.engine.decode.canvas.sampler import NEVER
 from dg_lsp.engine.model.fit.needs import VOCABULARY_SLICE
 
+NEVER = -1e9  # the logit of a forbidden token, whose probability becomes exactly 0
 POSITIONS = 512  # positions whose slices are in memory at once, when the logits are computed slice by slice
 
 # Returns the logits [G, last - first] of the tokens from `first` to `last`, in 32 bits. The caller may overwrite them.
@@ -96,9 +95,20 @@ def plain(logits: Tensor, constraints: Constraints, k: int) -> Readout:
     logits.masked_fill_(constraints.forbidden, NEVER)
     if constraints.starts is not None:
         logits[constraints.starts] = logits[constraints.starts].masked_fill(constraints.first, NEVER)
-    chances, top, entropies = sampler.read(logits, k)
-    sampled = None if constraints.draws is None else sampler.draw(chances, constraints.draws)
-    return Readout(top.indices, top.values, entropies, sampled)
+    chances = logits.softmax(-1)
+    top = chances.topk(k, dim=-1)
+    # The entropy is the log of the normaliser minus the mean logit, which avoids a logarithm of each probability. Forbidden
+    # tokens have the logit `NEVER`, because zero times minus infinity is not a number.
+    normalizer = logits.gather(-1, top.indices[:, :1])[:, 0] - top.values[:, 0].log()
+    entropies = (normalizer - torch.linalg.vecdot(chances, logits)).clamp_(min=0.0)
+    return Readout(top.indices, top.values, entropies, None if constraints.draws is None else draw(chances, constraints.draws))
+
+
+def draw(probabilities: Tensor, uniform: Tensor) -> Tensor:
+    """Return one token per row of probabilities [G, V], by inverse sampling with `uniform` [G] in [0, 1)."""
+    cumulative = probabilities.cumsum(-1)
+    picked = torch.searchsorted(cumulative, (uniform * cumulative[:, -1])[:, None], right=True)[:, 0]
+    return picked.clamp(max=probabilities.shape[-1] - 1)
 
 
 def sliced(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dg_lsp.engine.decode.canvas.denoise import DecoderInput, Denoiser
-from dg_lsp.engine.decode.canvas.fixed_steps import FixedSteps
+from dg_lsp.engine.decode.canvas.fixed_step import FixedSteps
 from dg_lsp.engine.decode.canvas.stack import LocalDecoder, PrefixRows, Stack, joined
 from dg_lsp.engine.decode.pace import Pace
 from dg_lsp.engine.model import room
