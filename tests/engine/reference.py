@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from dg_lsp.engine.decode.canvas.denoise import Decoder, Row, TokenLimits
+from dg_lsp.engine.decode.canvas.denoise import Decoder, DecoderInput, Row, TokenLimits
 from dg_lsp.engine.decode.canvas.speculation import Gap, Speculate
 from dg_lsp.engine.model.profile import Sampling
 
@@ -123,7 +123,7 @@ def _logits(
     ids = torch.tensor([[[token for token, _ in entries] for entries in padded]])
     chances = torch.tensor([[[chance for _, chance in entries] for entries in padded]])
     free_mask = torch.tensor([free])
-    return list(decoder.logits(torch.tensor([canvas]), decoder.soft(ids, chances), torch.ones_like(free_mask), free_mask))
+    return list(decoder.logits(DecoderInput(torch.tensor([canvas]), ids, chances, torch.ones_like(free_mask), free_mask)))
 
 
 def cut_at_suffix(draft: list[int], head: list[int], least: int = 3) -> int:

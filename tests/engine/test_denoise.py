@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dg_lsp.engine.decode.canvas.denoise import Denoiser, Row, TokenLimits, accept, temperature
+from dg_lsp.engine.decode.canvas.denoise import DecoderInput, Denoiser, Row, TokenLimits, accept, temperature
 from dg_lsp.engine.decode.canvas.readout import draw
 from dg_lsp.engine.decode.canvas.stack import LocalDecoder
 from dg_lsp.engine.model.passes import Passes
@@ -28,12 +28,10 @@ class Toy:
         noise = torch.Generator().manual_seed(seed)
         self.table = torch.randn(3, VOCABULARY, VOCABULARY, generator=noise) * sharpness
 
-    def soft(self, ids: Tensor, probabilities: Tensor) -> Tensor:
-        dense = torch.zeros(*ids.shape[:2], VOCABULARY)
-        return dense.scatter_add(2, ids, probabilities)
-
-    def logits(self, canvas: Tensor, soft: Tensor, used: Tensor, selected: Tensor) -> Tensor:
-        rows = []
+    def logits(self, decoder_input: DecoderInput) -> Tensor:
+        canvas, used, rows = decoder_input.ids, decoder_input.used, []
+        dense = torch.zeros(*canvas.shape, VOCABULARY)
+        soft = dense.scatter_add(2, decoder_input.top_ids, decoder_input.top_chances)
         for row in range(len(canvas)):
             there = used[row].nonzero()[:, 0]
             ids, hints = canvas[row][there], soft[row][there]
@@ -41,7 +39,7 @@ class Toy:
             scores = torch.zeros(len(used[row]), VOCABULARY)
             scores[there] = self.table[2][ids] * 0.5 + from_left + from_right + hints @ self.table[2]
             rows.append(scores)
-        return torch.stack(rows)[selected]
+        return torch.stack(rows)[decoder_input.free]
 
 
 limits = st.builds(

@@ -51,9 +51,7 @@ def speculated(gap: Gap, options: Speculate, toy: Toy, causal: ToyCausal) -> Spe
     speculation = Speculation(gap, (END,), SAMPLING, VOCABULARY, options)
     while not speculation.done:
         if speculation.wants_canvas:
-            decoder_input = speculation.denoiser.ask([0])
-            soft = toy.soft(decoder_input.top_ids, decoder_input.top_chances)
-            speculation.take(toy.logits(decoder_input.ids, soft, decoder_input.used, decoder_input.free))
+            speculation.take(toy.logits(speculation.denoiser.ask([0])))
         proposal, text = speculation.proposal, list(speculation.text)
         logits = torch.stack([causal([*text, *proposal[:n]]) for n in range(len(proposal) + 1)])
         n_agreed = speculation.verify(proposal, logits)

@@ -90,11 +90,10 @@ class Problem:
 
     def said(self, denoiser: Denoiser, decoder: LocalDecoder, rows: Sequence[int]) -> Tensor:
         """Return the logits [G, V] of one pass, and count it."""
-        inputs = denoiser.ask(rows)
         self.cost.passes += 1
         self.cost.row_passes += len(rows)
         self.cost.positions += sum(len(denoiser.rows[row].ids) for row in rows)
-        return decoder.logits(inputs.ids, decoder.soft(inputs.top_ids, inputs.top_chances), inputs.used, inputs.free)
+        return decoder.logits(denoiser.ask(rows))
 
     def step(self, denoiser: Denoiser, decoder: LocalDecoder) -> Tensor:
         """Take one step and return its logits [G, V]."""

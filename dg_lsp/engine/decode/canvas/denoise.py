@@ -12,7 +12,7 @@ steps on a GPU instead; `inputs` and `note` are for that.
 Temperature and acceptance follow DiffusionGemma's sampler (transformers 5.23, `generation_diffusion_gemma.py`; EB-sampler,
 arXiv 2505.24857). Infilling needs two differences: everything is computed on the gap only, and each row has its own budget.
 
-Knows the two methods of a `Decoder`. Knows nothing of text.
+Knows a `Decoder`. Knows nothing of text.
 """
 
 from __future__ import annotations
@@ -88,17 +88,10 @@ class DecoderInput:
 
 
 class Decoder(Protocol):
-    """The decoder with a prefix already encoded.
+    """The decoder with a prefix already encoded."""
 
-    `soft` turns sparse probabilities into self-conditioning. `logits` runs one pass and returns the logits [G, V] of the
-    positions in `free` [R, C]. Positions outside `used` [R, C] do not exist for the pass.
-    """
-
-    def soft(self, ids: Tensor, probabilities: Tensor) -> Tensor:
-        """Return conditioning [R, C, H] for tokens [R, C, K] and their probabilities [R, C, K]."""
-
-    def logits(self, canvas: Tensor, soft: Tensor, used: Tensor, free: Tensor) -> Tensor:
-        """Return the logits [G, V] of the free positions, in 32 bits."""
+    def logits(self, decoder_input: DecoderInput) -> Tensor:
+        """Run one pass; return the logits [G, V] of the free positions, in 32 bits. Unused positions do not exist for it."""
 
 
 @dataclass(slots=True)
@@ -307,9 +300,7 @@ class Denoiser:
 
     def step_rows(self, rows: Sequence[int], decoder: Decoder) -> None:
         """Take one step of these rows."""
-        decoder_input = self.ask(rows)
-        soft = decoder.soft(decoder_input.top_ids, decoder_input.top_chances)
-        self.take(rows, decoder.logits(decoder_input.ids, soft, decoder_input.used, decoder_input.free))
+        self.take(rows, decoder.logits(self.ask(rows)))
 
     def ask(self, rows: Sequence[int]) -> DecoderInput:
         """Return the decoder's input for some unfinished rows."""

@@ -73,13 +73,9 @@ class Stack:
         return sum(2 * keys.numel() * keys.element_size() for keys, _ in self._kv)
 
     def logits(self, passes: Family, decoder_input: DecoderInput, *, conditioned: bool) -> Tensor:
-        """Return logits [G, V] at the free positions of the stack's rows, with or without self-conditioning."""
+        """Return logits [G, V] in 32 bits at the free positions of canvases, with or without self-conditioning."""
         soft = passes.soft(decoder_input.top_ids, decoder_input.top_chances * float(conditioned))
-        return self.decode(passes, decoder_input.ids, soft, decoder_input.used, decoder_input.free)
-
-    def decode(self, passes: Family, canvas: Tensor, soft: Tensor, used: Tensor, free: Tensor) -> Tensor:
-        """Return logits [G, V] in 32 bits at the free positions of canvases [R, C]."""
-        canvas, soft, used, free = _compacted(canvas, soft, used, free)
+        canvas, soft, used, free = _compacted(decoder_input.ids, soft, decoder_input.used, decoder_input.free)
         rows, width = canvas.shape
         lengths = self.lengths[:rows]
         # Deleted positions do not count, so that the others get the positions they would have without them.
@@ -115,17 +111,14 @@ class LocalDecoder:
         self.passes, self.kv, self.conditioned = passes, kv, conditioned
         self.stack: Stack | None = None
 
-    def soft(self, ids: Tensor, probabilities: Tensor) -> Tensor:
-        """Return conditioning [R, C, H] for tokens [R, C, K] and their probabilities [R, C, K]."""
-        return self.passes.soft(ids, probabilities * float(self.conditioned))
-
-    def logits(self, canvas: Tensor, soft: Tensor, used: Tensor, free: Tensor) -> Tensor:
+    def logits(self, decoder_input: DecoderInput) -> Tensor:
         """Return logits [G, V] in 32 bits at the free positions."""
-        parts = [PrefixRows(self.kv, len(canvas))]
-        if self.stack is None or not self.stack.serves(parts, canvas.shape[1]):
+        rows, width = decoder_input.ids.shape
+        parts = [PrefixRows(self.kv, rows)]
+        if self.stack is None or not self.stack.serves(parts, width):
             self.stack = None  # free the old stack first, because memory may not have room for two
-            self.stack = Stack(parts, canvas.shape[1])
-        return self.stack.decode(self.passes, canvas, soft, used, free)
+            self.stack = Stack(parts, width)
+        return self.stack.logits(self.passes, decoder_input, conditioned=self.conditioned)
 
 
 def joined(inputs: Sequence[DecoderInput]) -> DecoderInput:
