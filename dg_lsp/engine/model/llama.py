@@ -25,7 +25,7 @@ from dg_lsp.engine.model.fit.geometry import LlamaSizes
 from dg_lsp.engine.model.int8 import Quantised
 from dg_lsp.engine.model.passes import attention_over, widened
 from dg_lsp.engine.model.weights.llama_files import Weight
-from dg_lsp.engine.model.weights.llama_layers import ALL, Embedding, Head, Inputs, Merged, layer_of, norm_of
+from dg_lsp.engine.model.weights.llama_layers import ALL, Embedding, Head, Inputs, layer_of, norm_of
 
 # The most queries times groups of one attention: from 768 on, torch's kernel takes blocks that do not fit the cache.
 FOLDED = 480
@@ -71,7 +71,7 @@ class LlamaPasses:
     def n_bytes(self) -> int:
         """Return the bytes of the weights, with those of the adapted matrices and without the norms."""
         linears = [one for layer in self.layers for one in (layer.queries_keys_values, layer.out, layer.gate_up, layer.down)]
-        merged = sum(one.adapted.merged.n_bytes() for one in linears if isinstance(one.adapted, Merged))
+        merged = sum(one.adapted.n_bytes() for one in linears if one.adapted is not None)
         return self._embed.n_bytes() + self._head.n_bytes() + sum(one.matrix.n_bytes() for one in linears) + merged
 
     def encode(self, ids: Tensor, past: KV | None = None) -> tuple[Tensor, KV]:

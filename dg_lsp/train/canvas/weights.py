@@ -22,7 +22,7 @@ from dg_lsp.engine.model.family import KV
 from dg_lsp.engine.model.fit.geometry import PROJECTIONS, LlamaSizes
 from dg_lsp.engine.model.llama import LlamaPasses
 from dg_lsp.engine.model.weights.llama_files import Weight
-from dg_lsp.engine.model.weights.llama_layers import FUSED, Inputs, Linear, Matrix, WideMatrix, fused_order
+from dg_lsp.engine.model.weights.llama_layers import FUSED, Inputs, Linear, WideMatrix, fused_order
 
 CHUNK = 256  # rows whose logits are in memory at once
 
@@ -135,11 +135,18 @@ class Merged:
         for weight, out, a, b in zip(weights, merged, *parts, strict=True):
             torch.add(weight, b.t() @ a, out=out)
 
-    def times(self, matrix: Matrix, inputs: Inputs, more: Tensor | None) -> Tensor:
+    def times(self, inputs: Inputs, more: Tensor | None = None) -> Tensor:
         """Return the products [N, O] of inputs [N, I] with W + B A in 32 bits, plus `more` [O] or [N, O]."""
-        del matrix  # it is W alone
         result: Tensor = _Product.apply(inputs.rows, self.merged, self.a, self._b, self.sizes)  # type: ignore[no-untyped-call]
         return result if more is None else result + more
+
+    def unscaled(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        """Return the products [N, O] of inputs [N, I], and None."""
+        return self.times(inputs), None
+
+    def n_bytes(self) -> int:
+        """Return the bytes of W + B A."""
+        return self.merged.numel() * self.merged.element_size()
 
     @property
     def _b(self) -> Tensor:

@@ -185,44 +185,22 @@ def matrix(weight: Weight, kind: products.Kind) -> Matrix:
     return OneDnn(wide, torch.bfloat16 if kind == "onednn-bf16" else torch.float32)
 
 
-class Adapted(Protocol):
-    """A fused matrix [O, I] with its part of an adapter."""
-
-    def times(self, matrix: Matrix, inputs: Inputs, more: Tensor | None) -> Tensor:
-        """Return the adapted matrix's products [N, O] of inputs [N, I] in 32 bits, plus `more` [O] or [N, O]."""
-
-
-@dataclass(frozen=True, slots=True)
-class Merged:
-    """The sum of a matrix and its part of an adapter, so that adapted rows cost what others do."""
-
-    merged: Matrix
-
-    def times(self, matrix: Matrix, inputs: Inputs, more: Tensor | None) -> Tensor:
-        """Return the sum's products [N, O] of inputs [N, I], plus `more` [O] or [N, O]."""
-        return self.merged.times(inputs, more)
-
-
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """One matrix of a layer, with its bias, and its part of the adapter."""
+    """One matrix of a layer, with its bias. `adapted` is its sum with its part of an adapter, for adapted rows."""
 
     matrix: Matrix
     bias: Tensor | None = None
-    adapted: Adapted | None = None
+    adapted: Matrix | None = None
 
     def times(self, inputs: Inputs, *, adapted: bool) -> Tensor:
         """Return the products [N, O] of inputs [N, I]."""
-        if adapted and self.adapted is not None:
-            return self.adapted.times(self.matrix, inputs, self.bias)
-        return self.matrix.times(inputs, self.bias)
+        return self._matrix(adapted=adapted).times(inputs, self.bias)
 
     def added(self, hidden: Tensor, inputs: Inputs, *, adapted: bool) -> Tensor:
         """Return the hidden states [N, O] plus the products of inputs [N, I]."""
         more = hidden if self.bias is None else hidden + self.bias
-        if adapted and self.adapted is not None:
-            return self.adapted.times(self.matrix, inputs, more)
-        return self.matrix.times(inputs, more)
+        return self._matrix(adapted=adapted).times(inputs, more)
 
     def feed(self, inputs: Inputs, fine: slice | None, *, adapted: bool) -> Inputs:
         """Return SiLU of the first half of the products, times the second half: [N, O / 2], with `fine` rows."""
@@ -237,6 +215,9 @@ class Linear:
             own = None if fine is None else slice(-start % fine.step, None, fine.step)
             blocks.append(_gated(result[start : start + BLOCK], factors[start : start + BLOCK], own))
         return JoinedInputs(blocks, fine)
+
+    def _matrix(self, *, adapted: bool) -> Matrix:
+        return self.adapted if adapted and self.adapted is not None else self.matrix
 
 
 def _gated(gate_up: Tensor, factors: Tensor | None, fine: slice | None) -> Inputs:
@@ -322,7 +303,7 @@ def layer_of(
         adapted = None
         if adapter:
             merged = _wide(own) + canvas_adapter.low_rank(adapter, index, letters, rows)
-            adapted = Merged(matrix(merged.to(own.dtype) if isinstance(own, Tensor) else merged, kind))
+            adapted = matrix(merged.to(own.dtype) if isinstance(own, Tensor) else merged, kind)
         return Linear(matrix(own, kind), bias, adapted)
 
     qkv, out, gate_up, down = (fused(letters) for letters in FUSED)
