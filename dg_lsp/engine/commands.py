@@ -20,9 +20,8 @@ from typing import Annotated, Any, NoReturn, TypeVar
 import httpx
 import typer
 
-from dg_lsp.core.wording import counted
+from dg_lsp.core.wording import counted, size
 from dg_lsp.engine.model.pull import commands as pull_commands
-from dg_lsp.engine.serve import status_lines
 from dg_lsp.wire import build, completions, config, discovery, laptop, model_names, progress
 from dg_lsp.wire.command_group import command_group
 from dg_lsp.wire.discovery import ENGINE_COMMAND, DiscoveryError, EngineFiles, EngineId, EngineSettings, State
@@ -187,7 +186,7 @@ def start(
     url = report.info.text("url", "") if report.info else ""
     if port >= 0 and not url:
         _fail(f"{summary} It already ran, without a port for other clients; stop it with: dg-lsp engine stop")
-    if report.state and (other := status_lines.other_version(report.state)):
+    if report.state and (other := other_version(report.state)):
         summary += f" {other}"
     others = f" Other clients reach it at {url}, with the token that `dg-lsp engine token` prints." if url else ""
     typer.echo(visible_line(summary + others))
@@ -223,7 +222,7 @@ def stop(
         else:
             typer.echo(f"Process {report.state.pid} has stopped.")
     if silent:
-        _fail("; ".join(map(status_lines.silence, silent)))
+        _fail("; ".join(map(silence, silent)))
 
 
 @app.command()
@@ -243,11 +242,11 @@ def status(
         reports = [report for report in reports if report.state is not None]
     model = "" if everything else engine_id.model
     if as_json:
-        facts_by_engine = [status_lines.facts_of(report, model) for report in reports]
+        facts_by_engine = [facts_of(report, model) for report in reports]
         typer.echo(json.dumps(facts_by_engine if everything else facts_by_engine[0], indent=2))
     else:
         for report in reports:
-            typer.echo(visible_line(status_lines.line_of(report, model)))
+            typer.echo(visible_line(line_of(report, model)))
         if not reports:
             typer.echo("No engine is running.")
     if all(report.info is None for report in reports):
@@ -283,7 +282,7 @@ def token(
         start_command = shlex.join(("dg-lsp", "engine", "start", "--model", engine_id.model, "--port", "0"))
         _fail(f"no engine for {engine_id.model} is running; start one with: {start_command}")
     if report.info is None:
-        _fail(status_lines.silence(report.state.pid))
+        _fail(silence(report.state.pid))
     typer.echo(report.state.token)
 
 
@@ -326,7 +325,7 @@ def _ensure_started(files: EngineFiles, engine_id: EngineId, settings: EngineSet
                 show(message, report.info.number("fraction", 0.0))
             if report.info is None and process is not None and process.poll() is not None:
                 if report.state is not None:
-                    _fail(status_lines.silence(report.state.pid))  # ours ended because this one holds the lock
+                    _fail(silence(report.state.pid))  # ours ended because this one holds the lock
                 _fail_with_log(files, "the engine ended while starting")
             # Another process that holds this lock is starting the engine. If that fails, the lock is free and we try.
             if report.info is None and process is None and (starting := discovery.hold(files.starting)) is not None:
@@ -368,6 +367,52 @@ def _fail(sentence: str) -> NoReturn:
 
 def _fail_with_log(files: EngineFiles, sentence: str) -> NoReturn:
     _fail(with_log(sentence, discovery.last_words(files)))
+
+
+def facts_of(report: EngineReport, model: str) -> dict[str, object]:
+    """Return the object that `status --json` prints; `model` is the name to show if no engine runs."""
+    if report.info is None:
+        nothing = {
+            "pid": report.state.pid if report.state else None,
+            "state": "silent" if report.state else "absent",
+            "model": model or report.files.name,
+            "device": None,
+            "leases": 0,
+            "memory": None,
+        }
+        return {**nothing, "log": str(report.files.log)}
+    first = {name: report.info.values.get(name) for name in ("pid", "state", "model", "device", "leases", "memory")}
+    address = report.state.address if report.state else None
+    return {**first, **report.info.values, "address": address, "log": str(report.files.log)}
+
+
+def line_of(report: EngineReport, model: str) -> str:
+    """Return the line that `status` prints; `model` is the name to show if no engine runs."""
+    if report.info is None or report.state is None:
+        name = model or report.files.name
+        return f"{name}: {silence(report.state.pid)}" if report.state else f"{name}: no engine is running"
+    info = report.info
+    message = f" ({info.text('message', '')})" if info.text("message", "") else ""
+    rss_bytes = info.inner("memory").integer("rss_bytes", 0)
+    line = (
+        f"{info.text('model', '?')}: {info.text('state', '?')}{message}, process {report.state.pid}, "
+        f"device {info.values.get('device')}, {counted(info.integer('leases', 0), 'client')}, {size(rss_bytes)}"
+    )
+    other = other_version(report.state)
+    return f"{line}. {other}" if other else line
+
+
+def other_version(state: State) -> str:
+    """Return a sentence that says that the engine is of another build; "" if it is of this one."""
+    own_build = build.current()
+    if state.version == own_build:
+        return ""
+    return f"It is from dg-lsp {state.version}, this is dg-lsp {own_build}; the next request replaces it if no client uses it."
+
+
+def silence(pid: object) -> str:
+    """Return the sentence about an engine that does not respond."""
+    return f"process {pid} does not respond; end it with: kill -9 {pid}"
 
 
 if __name__ == "__main__":

@@ -22,8 +22,16 @@ from dg_lsp.core.values import Hole, Snippet, Span
 from dg_lsp.engine import backends
 from dg_lsp.engine.backends.http_client import RemoteError
 from dg_lsp.engine.backends.remote import STEP_S, RemoteFiller
-from dg_lsp.engine.backends.vllm import SERVED_STEPS, Vllm, connect
-from dg_lsp.engine.backends.vllm_canvas import MAX_ROWS, PinnedCanvas, ReturnedCanvas, agreement, answer_tokens
+from dg_lsp.engine.backends.vllm import (
+    MAX_ROWS,
+    SERVED_STEPS,
+    PinnedCanvas,
+    ReturnedCanvas,
+    Vllm,
+    agreement,
+    answer_tokens,
+    connect,
+)
 from dg_lsp.engine.model.profile import Profile, Sampling, dump
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.wire.config import Config

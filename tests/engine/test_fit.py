@@ -15,7 +15,7 @@ from dg_lsp.batch import doctor_fit
 from dg_lsp.core.wording import size
 from dg_lsp.engine.decode.canvas.stack import PrefixRows, Stack
 from dg_lsp.engine.model import fit, loading, room
-from dg_lsp.engine.model.fit import Machine, NoRoomError, machine, memory, published
+from dg_lsp.engine.model.fit import Machine, NoRoomError, machine, published
 from dg_lsp.engine.model.fit.choice import VLLM_NVFP4
 from dg_lsp.engine.model.weights import quantised, skeleton
 from dg_lsp.wire import laptop
@@ -132,7 +132,7 @@ def test_the_page_has_the_computed_tables() -> None:
 
 def test_the_doctor_says_what_fits_from_the_configuration_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config.json").write_text(json.dumps(real_geometry.config_values(**real_geometry.PUBLISHED)))
-    monkeypatch.setattr(memory, "free_bytes", lambda: 16 * GB)
+    monkeypatch.setattr(machine, "free_bytes", lambda: 16 * GB)
     said, advice, facts = doctor_fit.check_fit(str(tmp_path), "cpu")
     assert said == f"{tmp_path} needs 54.4 GB at 16 bits, 31.5 GB at 8, 19.5 GB at 4; 16.0 GB free on this machine"
     assert advice.startswith(f"{tmp_path} ")

@@ -14,7 +14,7 @@ from dg_lsp.engine.decode.canvas.stack import PrefixRows, Stack
 from dg_lsp.engine.decode.filler import InfillTask, LocalFiller, load_local
 from dg_lsp.engine.decode.resources import MAX_ROWS
 from dg_lsp.engine.model import room
-from dg_lsp.engine.model.fit import memory
+from dg_lsp.engine.model.fit import machine
 from dg_lsp.engine.model.passes import Passes
 from dg_lsp.engine.model.room import Cost, rows_that_fit
 
@@ -59,8 +59,8 @@ def test_free_memory_is_the_systems_or_what_the_containers_limit_leaves(
 ) -> None:
     info = tmp_path / "meminfo"
     info.write_text("MemTotal:  200 kB\nMemAvailable:    100 kB\n")
-    monkeypatch.setattr(memory, "MEMINFO", info)
-    monkeypatch.setattr(memory, "CGROUP", tmp_path)
+    monkeypatch.setattr(machine, "MEMINFO", info)
+    monkeypatch.setattr(machine, "CGROUP", tmp_path)
     assert room.free_bytes("cpu") == 100 * 1024
     (tmp_path / "memory.current").write_text("60000\n")
     (tmp_path / "memory.max").write_text("max\n")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dg_lsp.engine.model.fit import memory
+from dg_lsp.engine.model.fit import machine
 from dg_lsp.engine.model.fit.needs import canvas_token_bytes, logit_bytes
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def free_bytes(device: str) -> int | None:
         # Memory that the allocator reserves but does not use counts as free.
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return memory.free_bytes()
+    return machine.free_bytes()
 
 
 class Headroom:

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable
 
-from dg_lsp.engine.model.fit import memory
+from dg_lsp.engine.model.fit import machine
 from dg_lsp.engine.serve.jobs import Limits, Queue
 from dg_lsp.engine.serve.worker import Load, Worker
 from dg_lsp.wire import build
@@ -138,8 +138,8 @@ class Service:
             "running": running,
             "waiting": waiting,
             "memory": {
-                "rss_bytes": memory.resident_bytes(),
-                "free_bytes": memory.free_bytes(),
+                "rss_bytes": machine.resident_bytes(),
+                "free_bytes": machine.free_bytes(),
                 "device_bytes": device_bytes,
                 "device_free_bytes": device_free_bytes,
             },
@@ -171,7 +171,7 @@ class Service:
         add("jobs", "gauge", "Requests now.", ('{state="running"}', running), ('{state="waiting"}', waiting))
         add("leases", "gauge", "Users now.", ("", self.n_leases))
         add("loaded", "gauge", "Whether the model is loaded.", ("", self.queue.status.state == "ready"))
-        add("resident_memory_bytes", "gauge", "Memory of the process.", ("", memory.resident_bytes()))
+        add("resident_memory_bytes", "gauge", "Memory of the process.", ("", machine.resident_bytes()))
         return "\n".join(lines) + "\n"
 
     def _on_status(self, status: Status) -> None:

@@ -1,9 +1,10 @@
-"""Describe this machine's devices for a model without torch, by asking only the operating system and the GPU driver."""
+"""Describe this machine's devices and memory without torch, by asking only the operating system and the GPU driver."""
 
 from __future__ import annotations
 
 import os
 import platform
+import resource
 import shutil
 import subprocess
 import sys
@@ -12,11 +13,10 @@ from importlib import util
 from pathlib import Path
 from typing import Literal
 
-from dg_lsp.engine.model.fit import memory
 from dg_lsp.engine.model.fit.choice import Machine
 from dg_lsp.engine.model.fit.needs import Precision
 
-CPUINFO = Path("/proc/cpuinfo")
+CPUINFO, MEMINFO, CGROUP = Path("/proc/cpuinfo"), Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 INT8_FEATURES = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
 LaptopPrecision = Literal["int8", "bfloat16", "float32"]
 ASK_S = 10.0
@@ -45,8 +45,8 @@ def of_device(device: str) -> Machine:
         return Machine("cuda", card.free, card.name, installed=installed())
     on_mac = sys.platform == "darwin" and platform.machine() == "arm64"
     if kind == "mps" or (kind == "auto" and on_mac):
-        return Machine("mps", memory.free_bytes(), "this Mac", installed=installed())
-    return Machine("cpu", memory.free_bytes(), multiplies_bf16=multiplies_bf16(), installed=installed())
+        return Machine("mps", free_bytes(), "this Mac", installed=installed())
+    return Machine("cpu", free_bytes(), multiplies_bf16=multiplies_bf16(), installed=installed())
 
 
 def n_cores() -> int:
@@ -93,3 +93,56 @@ def nvidia() -> tuple[Card, ...]:
         for name, total, free in (card for card in cards if len(card) == 3)
         if total.strip().isdecimal() and free.strip().isdecimal()
     )
+
+
+def resident_bytes() -> int:
+    """Return the bytes that the process uses now, or its peak if the system does not report the current use."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError, AttributeError):
+        pass
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def free_bytes() -> int | None:
+    """Return the bytes that the process can still allocate, within a container's limit; None if unknown."""
+    sizes = [bytes_ for bytes_ in (_system_bytes(), _container_bytes()) if bytes_ is not None]
+    return max(0, min(sizes)) if sizes else None
+
+
+def _system_bytes() -> int | None:
+    try:
+        lines = MEMINFO.read_text(encoding="ascii").splitlines()
+        return 1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1])
+    except (OSError, ValueError, IndexError, StopIteration):
+        pass
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _container_bytes() -> int | None:
+    """Return the bytes left below a container's limit, counting its file cache as free; None without a limit."""
+    limit = _number(CGROUP / "memory.max")
+    current = _number(CGROUP / "memory.current")
+    if limit is None or current is None:
+        return None
+    return limit - current + _file_cache(CGROUP / "memory.stat")
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):  # there is no such file, or the limit is "max"
+        return None
+
+
+def _file_cache(path: Path) -> int:
+    try:
+        lines = path.read_text(encoding="ascii").splitlines()
+        return int(next(line for line in lines if line.startswith("inactive_file ")).split()[1])
+    except (OSError, ValueError, StopIteration):
+        return 0
