@@ -16,6 +16,7 @@ from tokenizers import Tokenizer, trainers
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from dg_lsp.core import calibration
 from dg_lsp.core.confidence import Ranked
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
 from dg_lsp.engine.decode import scoring
@@ -440,7 +441,10 @@ def test_answers_rank_by_their_mean_log_probability(dcoder: LocalFiller) -> None
 def test_longer_answer_may_rank_before_a_shorter_one(dcoder: LocalFiller) -> None:
     fill = dcoder.resources.fill(request("x = ", "\n"), dcoder.switches)
     items = [Proposal("short", "noise", tokens=(-1.0,)), Proposal("much longer", "noise", tokens=(-0.4,) * 5)]
-    assert [each.texts[0] for each in scoring.candidates(fill, items, 1)] == ["much longer", "short"]
+    assert [each.texts[0] for each in calibration.to_candidates(scoring.evidence(fill, items, 1), fill.calibration)] == [
+        "much longer",
+        "short",
+    ]
 
 
 def test_deadline_ends_a_gap_with_all_its_masks_written(dcoder: LocalFiller, monkeypatch: pytest.MonkeyPatch) -> None:

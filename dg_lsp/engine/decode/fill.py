@@ -122,10 +122,6 @@ class FillInput:
         """The token that shrinks a gap, or None if the checkpoint has none or it is disabled."""
         return self.sheet.delete if self.switches.delete else None
 
-    def first_tokens(self) -> tuple[int, ...]:
-        """Return the tokens that may start the first gap; empty means any."""
-        return self.next_tokens(())
-
     def next_tokens(self, ids: Sequence[int]) -> tuple[int, ...]:
         """Return the tokens that may follow in the first gap, because of what is already typed; empty means any."""
         heal = self.sheet.heal

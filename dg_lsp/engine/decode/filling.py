@@ -48,6 +48,8 @@ class Live:
 class Filling:
     """One canvas's fill under way. `proposals` are in the order in which they came, with scores once they have some.
 
+    `begin` sets what needs the encoded prefix: its keys and values `kv`, the `tree` of drafts, and the `scorer` of texts.
+
     `lengths` are the gap's likely lengths in tokens, likeliest first, if a proposer searched for them; empty if no canvas
     could write a better answer than the search. `steps` are those of the last canvas. It holds all that proposers share.
     """
@@ -59,13 +61,12 @@ class Filling:
         self.steps: Steps | None = None
         self.n_steps = 0  # denoising steps so far, as candidates report them
         self.live: Live | None = None
-        self._scorer: Scorer | None = None
 
     def begin(self, file: FileModel | None) -> Work:
         """Encode the prefix as far as the cache lacks it. `file` is mixed into the scores."""
         ids, prefixes = self.fill.sheet.kv, self.resources.prefixes
         if self.fill.is_whole:
-            self._scorer = Scorer(self.fill, None, file, self.resources.pace)
+            self.scorer = Scorer(self.fill, None, file, self.resources.pace)
             return
         n_encoded, kv = prefixes.cache.longest(ids)
         self.usage.prefix_tokens += len(ids)
@@ -78,19 +79,8 @@ class Filling:
         right = self.fill.sheet.right
         between = Tree(self.fill.passes, kv, ids[-1], right=right) if right else None
         self.tree = between or tree  # of drafts
-        self._kv = kv
-        self._scorer = Scorer(self.fill, tree, file, self.resources.pace, between)
-
-    @property
-    def scorer(self) -> Scorer:
-        """The scorer of this fill's texts; it has the prefix's keys and values, and the file's repetitions."""
-        assert self._scorer is not None
-        return self._scorer
-
-    @property
-    def kv(self) -> KV:
-        """The keys and values of the encoded prefix."""
-        return self._kv
+        self.kv = kv
+        self.scorer = Scorer(self.fill, tree, file, self.resources.pace, between)
 
     def score(self) -> Work:
         """Score the proposals that have no score yet."""

@@ -50,7 +50,7 @@ def run(filling: Filling) -> Generator[None, None, tuple[Candidate, ...]]:
     if not filling.proposals:
         return ()
     yield from filling.score()
-    return scoring.candidates(fill, filling.proposals, filling.n_steps)
+    return calibration.to_candidates(scoring.evidence(fill, filling.proposals, filling.n_steps), fill.calibration)
 
 
 def _collected(

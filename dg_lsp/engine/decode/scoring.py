@@ -179,13 +179,8 @@ def mixed(file: FileModel, ids: Sequence[int], logps: Sequence[float]) -> list[f
     return mixed_logps
 
 
-def candidates(fill: FillInput, results: Sequence[Proposal], steps: int) -> tuple[Candidate, ...]:
-    """Return scored results as candidates, each distinct text once, best first. `steps` is the canvas's number of steps."""
-    return calibration.to_candidates(evidence(fill, results, steps), fill.calibration)
-
-
 def evidence(fill: FillInput, results: Sequence[Proposal], steps: int) -> list[Evidence]:
-    """Return the evidence for scored results, in the same order."""
+    """Return the evidence for scored results, in the same order. `steps` is the canvas's number of steps."""
     # A token that a model of masks wrote has a log-probability, but those that it deleted and the text after it have none.
     order = UNSCORED_ORDER if fill.is_whole else rank.ORDER
     return [

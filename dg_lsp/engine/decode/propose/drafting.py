@@ -40,7 +40,7 @@ def propose(filling: Filling) -> Proposing:
     filling.scorer.prepare([proposal.text for proposal in filling.proposals])
     if filling.live is None:
         filling.live = Live(
-            lambda: (_text_so_far(fill, written[0]),) if written else (),
+            lambda: (fill.of_draft(layout.answer(fill.vocabulary, written[0].ids, fill.sheet.heal)),) if written else (),
             lambda: _results(fill, [draft for draft in written if draft.is_finished], filling.scorer),
         )
     pace, is_late = filling.resources.pace, None
@@ -194,11 +194,6 @@ def _shorter(fill: FillInput, draft: CausalDraft, text: str) -> Iterator[str]:
         if start.strip() and start != text and is_whole and n_yielded < MOST_CUTS:
             n_yielded += 1
             yield start
-
-
-def _text_so_far(fill: FillInput, draft: CausalDraft) -> str:
-    """Return the text of a causal draft that may still be written."""
-    return fill.of_draft(layout.answer(fill.vocabulary, draft.ids, fill.sheet.heal))
 
 
 def _stops(fill: FillInput) -> tuple[set[int], set[int]]:

@@ -48,12 +48,7 @@ def planned(fill: FillInput, drafts: Sequence[Proposal], lengths: Sequence[int] 
     n_corrected = len({draft.text for draft in drafts}) if fill.profile.refine_steps else 0
     gap_lengths = fill.gap_lengths() if lengths is None else lengths
     rows = list(_noise_rows(fill, len(drafts), gap_lengths, MAX_ROWS - n_corrected))
-    return [*rows, *_draft_rows(fill, drafts, len(rows))]
-
-
-def corrected(fill: FillInput, drafts: Sequence[Proposal], first_number: int) -> list[PlannedRow]:
-    """Return the rows that correct drafts, numbered from `first_number`."""
-    return list(_draft_rows(fill, drafts, first_number))
+    return [*rows, *corrected(fill, drafts, len(rows))]
 
 
 def affordable(
@@ -87,7 +82,7 @@ def _settling_ms(fill: FillInput, planned_rows: Sequence[PlannedRow], step_ms: C
 
 def token_limits(fill: FillInput) -> TokenLimits:
     """Return the limits for the tokens of the gaps."""
-    return TokenLimits(fill.tokens.regular, fill.banned_tokens(), fill.first_tokens(), fill.delete)
+    return TokenLimits(fill.tokens.regular, fill.banned_tokens(), fill.next_tokens(()), fill.delete)
 
 
 def _noise_rows(fill: FillInput, n_drafts: int, lengths: Sequence[int], most: int) -> Iterator[PlannedRow]:
@@ -107,14 +102,15 @@ def _noise_rows(fill: FillInput, n_drafts: int, lengths: Sequence[int], most: in
         yield PlannedRow(Row(ids, free, steps, seed(fill, number), greedy=round_number == 0), "noise", gaps)
 
 
-def _draft_rows(fill: FillInput, drafts: Sequence[Proposal], first_number: int) -> Iterator[PlannedRow]:
-    """Yield a row for each distinct draft, with room to make it longer if the checkpoint has a delete token.
+def corrected(fill: FillInput, drafts: Sequence[Proposal], first_number: int) -> list[PlannedRow]:
+    """Return a row that corrects each distinct draft, numbered from `first_number`; none if the checkpoint corrects no drafts.
 
-    Tokens with a low causal probability start as noise, and the probabilities condition the first step.
+    It has room to make the draft longer if the checkpoint has a delete token. Tokens with a low causal probability start as
+    noise, and the probabilities condition the first step.
     """
+    planned_rows = list[PlannedRow]()
     if not fill.profile.refine_steps:
-        return
-    number = first_number
+        return planned_rows
     for draft in {draft.text: draft for draft in reversed(drafts)}.values():
         draft_ids = fill.vocabulary.encode(fill.heal_text + draft.text)
         length = next((gap for gap in sorted({*DRAFT_LENGTHS, *fill.gap_lengths()}) if gap > len(draft_ids)), 0)
@@ -125,9 +121,10 @@ def _draft_rows(fill: FillInput, drafts: Sequence[Proposal], first_number: int) 
         ids, gaps = _canvas(fill, [draft_ids], length)
         free = tuple(gap >= 0 for gap in gaps)
         chances, noisy = _doubts(draft, len(draft_ids), len(ids))
-        row = Row(ids, free, fill.profile.refine_steps, seed(fill, number), True, True, chances, noisy)
-        yield PlannedRow(row, draft.row, gaps, draft.left, draft.right)
-        number += 1
+        own_seed = seed(fill, first_number + len(planned_rows))
+        row = Row(ids, free, fill.profile.refine_steps, own_seed, True, True, chances, noisy)
+        planned_rows.append(PlannedRow(row, draft.row, gaps, draft.left, draft.right))
+    return planned_rows
 
 
 def _doubts(draft: Proposal, n_draft: int, width: int) -> tuple[tuple[float, ...], tuple[bool, ...]]:

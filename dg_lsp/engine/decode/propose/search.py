@@ -160,7 +160,7 @@ def _gap(fill: FillInput, tail: tuple[int, ...], ends: tuple[int, ...]) -> Gap:
         TokenLimits(
             fill.tokens.regular,
             tuple(token for token in fill.tokens.unwritable if token not in writable),
-            fill.first_tokens(),
+            fill.next_tokens(()),
         ),
         () if fill.is_block else tuple(fill.vocabulary.with_newline),
         steps,

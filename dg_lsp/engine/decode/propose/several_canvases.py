@@ -52,7 +52,7 @@ def propose(filling: Filling) -> Proposing:
 def written(fill: FillInput, kv: KV, seed: int, settle: Settle) -> Generator[None, None, str]:
     """Return the text that several canvases write in sequence, up to the suffix or the end of the model's turn."""
     sheet, committed = fill.sheet, list[int]()
-    first = fill.first_tokens()
+    first = fill.next_tokens(())
     for number in range(fill.profile.max_canvases):
         ids = yield from _canvas(fill, kv, seed + number, first, settle)
         is_last = number == fill.profile.max_canvases - 1
