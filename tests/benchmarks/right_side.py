@@ -1,32 +1,53 @@
-"""Keep the holes whose right side decides: python tests/benchmarks/right_side.py TASKS OUT [MODEL] [--most N]
+"""Measure what the canvas adapter adds where the right side decides: python tests/benchmarks/right_side.py TASKS OUT [MODEL]
 
-TASKS are holes, as `dg-lsp eval --make` cuts them; those of one line are read. A hole is kept if the answer that is likeliest
-after its left side is wrong, and the right side is at least twenty times as likely after the true answer as after that one. The
-model's canvas adapter is not used for that. Compare with the kept holes what the adapter adds:
+TASKS are holes, as `dg-lsp eval --make` cuts them, of files that nothing was trained on. They are read in a random order. A
+hole is kept if the right side speaks against what the causal model writes from left to right, its own answer, by one of two
+rules. Both ask the causal model alone how likely the right side's first tokens are (the profile's `held_tokens`):
 
-    dg-lsp eval OUT --model MODEL --ablation
+"true": at least twenty times as likely after the true answer as after its own. This rule knows the answer, so its own answer
+is always wrong in these holes, and any other way to answer has a head start.
+"another": at least twenty times as likely after the likeliest other candidate (by the answer and the right side together) as
+after its own. This rule does not know what is right. The engine without the adapter ranks by the same likelihood.
+
+OUT gets both sets: OUT/true.jsonl.gz, OUT/another.jsonl.gz. In them each arm answers, on the path of `dg-lsp eval`: without
+the adapter, with it, with it in every kind of hole but bodies, and without it but with eight branches. The last one is the
+control: it shows what any second way to answer brings. OUT/answers.csv has all answers, and the tables are printed.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import math
+import random
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
 
+from dg_lsp.engine.decode import layout
 from dg_lsp.engine.decode.filler import LocalFiller
+from dg_lsp.engine.decode.filling import Filling
 from dg_lsp.engine.decode.rank import Proposal
-from dg_lsp.engine.model import loading
-from dg_lsp.evaluate import score, tasks
+from dg_lsp.evaluate import run, score, tasks
+from dg_lsp.evaluate.make import KINDS
+from dg_lsp.evaluate.methods import Method
+from dg_lsp.evaluate.score import Measure, ResultRow
 from dg_lsp.evaluate.tasks import Task
 
 LEAST_GAIN = math.log(20)  # nats of the right side
+RULES = ("true", "another")
+WITHOUT = Method("without", profile=(("right_tokens", 0),))
+WITH, EVERYWHERE = Method("with"), Method("everywhere")
+BRANCHES = Method("8 branches", profile=(("right_tokens", 0), ("branches", 8)))
+ARMS = (WITHOUT, WITH, EVERYWHERE, BRANCHES)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -34,36 +55,135 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("tasks", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("model", nargs="?", default="smollm2-135m")
-    parser.add_argument("--most", type=int, default=200, help="how many holes to keep")
+    parser.add_argument("--each", type=int, default=40, help="how many holes of a kind each set has")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="the kinds of hole to keep")
+    parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(argv)
-    loaded = loading.load_model(arguments.model, device="cpu")
-    filler = LocalFiller(replace(loaded, profile=replace(loaded.profile, right_tokens=0)))
-    kept: list[Task] = []
-    n_read = 0
-    for task in tasks.read(arguments.tasks):
-        if len(kept) < arguments.most and "\n" not in task.answer:
-            n_read += 1
-            if decides(filler, task):
-                kept.append(task)
-                print(f"{len(kept)} of {n_read} holes", flush=True)
-    tasks.write(arguments.out, kept)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    kinds = tuple(arguments.kinds.split(","))
+    holes = [task for task in tasks.read(arguments.tasks) if task.kind in kinds]
+    random.Random(arguments.seed).shuffle(holes)
+    bench = run.load_bench(run.Setup(ARMS, arguments.model, device="cpu"))
+    sets = chosen(bench.filler(WITHOUT), holes, kinds, arguments.each)
+    for rule, of_rule in sets.items():
+        tasks.write(arguments.out / f"{rule}.jsonl.gz", of_rule)
+    rows = answered(bench, {task.task_id: task for of_rule in sets.values() for task in of_rule}.values())
+    write(arguments.out / "answers.csv", rows, sets)
+    for rule, of_rule in sets.items():
+        names = {task.task_id for task in of_rule}
+        print(f"\n{rule}: {len(of_rule)} holes\n\n{table([row for row in rows if row.task_id in names], kinds)}")
     return 0
 
 
-def decides(filler: LocalFiller, task: Task) -> bool:
-    """Return whether the right side speaks for the true answer, and against the one that is likeliest without it."""
+# Choosing the holes.
+
+
+def chosen(filler: LocalFiller, holes: Sequence[Task], kinds: Sequence[str], each: int) -> dict[str, list[Task]]:
+    """Return the holes of each rule, the first `each` of a kind."""
+    sets: dict[str, list[Task]] = {rule: [] for rule in RULES}
+    counts: Counter[tuple[str, str]] = Counter()
+    n_read: Counter[str] = Counter()
+    for task in holes:
+        if all(counts[rule, task.kind] >= each for rule in RULES):
+            continue
+        n_read[task.kind] += 1
+        for rule in rules_that_keep(filler, task):
+            if counts[rule, task.kind] < each:
+                counts[rule, task.kind] += 1
+                sets[rule].append(task)
+        if not n_read.total() % 25:
+            print(f"{n_read.total()} read, {dict(counts)}", file=sys.stderr, flush=True)
+    print("read: " + ", ".join(f"{kind} {n_read[kind]}" for kind in kinds))
+    return sets
+
+
+def rules_that_keep(filler: LocalFiller, task: Task) -> list[str]:
+    """Return the rules by which the right side speaks against the causal model's own answer."""
+    filler.cache.clear()
     work = filler.start(task.request())
     while work.step():
         pass
     filling = work._filling
-    if filling is None or not filling.proposals:
-        return False
-    likeliest = max(filling.proposals, key=lambda proposal: sum(proposal.own))
-    if score.is_exact(likeliest.text, task.answer):
-        return False
+    own = next((proposal for proposal in filling.proposals if proposal.row == "causal"), None) if filling else None
+    if filling is None or own is None:
+        return []
+    gains = fits(filling, task.answer, own)
+    work.close()
+    return [rule for rule, gain in gains.items() if gain >= LEAST_GAIN]
+
+
+def fits(filling: Filling, answer: str, own: Proposal) -> dict[str, float]:
+    """Return by how many nats the right side is likelier after the text that each rule compares with, than after `own`."""
+    best = max(filling.proposals, key=lambda proposal: proposal.joint)
     with torch.inference_mode():
-        (true,) = filling.scorer.score([Proposal(task.answer, "causal")])
-    return true.after_sum - likeliest.after_sum >= LEAST_GAIN
+        (true,) = filling.scorer.score([Proposal(answer, "causal")])
+    return {"true": true.after_sum - own.after_sum, "another": best.after_sum - own.after_sum}
+
+
+# Answering them.
+
+
+def answered(bench: run.Bench, holes: Iterable[Task]) -> list[ResultRow]:
+    rows: list[ResultRow] = []
+    for n_done, task in enumerate(holes, 1):
+        of_task = {arm: row for arm in ARMS if (row := answer(bench, task, arm))}
+        # Where the adapter does not read, the engine is the one without it.
+        rows += [of_task.get(arm) or replace(of_task[WITHOUT], method=arm.name) for arm in ARMS]
+        if not n_done % 20:
+            print(f"{n_done} answered", file=sys.stderr, flush=True)
+    return rows
+
+
+def answer(bench: run.Bench, task: Task, arm: Method) -> ResultRow | None:
+    """Return the arm's answer; None if the adapter would read in this arm, but not in this hole."""
+    with reading_everywhere(arm is EVERYWHERE):
+        is_same = arm in (WITH, EVERYWHERE) and not bench.filler(arm).layout.lay_out(task.request()).right
+        return None if is_same else run.to_row(task, arm, bench.answer(task, arm))
+
+
+@contextmanager
+def reading_everywhere(is_on: bool) -> Iterator[None]:
+    """Let the canvas adapter read the right side of all holes but bodies, if `is_on`."""
+    positions = ("line", "block", "end", "inside") if is_on else layout.READS_RIGHT
+    with mock.patch.object(layout, "READS_RIGHT", positions):
+        yield
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a table: the arms' shares of right answers, and the differences to the arm without the adapter."""
+
+    name: str
+    n: int
+    shares: Sequence[float]
+    gains: Sequence[Measure | None]
+
+    def __str__(self) -> str:
+        cells = [f"{share:.3f}" for share in self.shares]
+        cells += [f"{gain.value:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]" if gain else "" for gain in self.gains]
+        return f"| {self.name} | {self.n} | {' | '.join(cells)} |"
+
+
+def table(rows: Sequence[ResultRow], kinds: Sequence[str]) -> str:
+    """Return a table in Markdown. The intervals are bootstrapped over files."""
+    heads = ["", "holes", *(arm.name for arm in ARMS), *(f"{arm.name} less without" for arm in ARMS[1:])]
+    lines = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
+    for kind in (*kinds, "all"):
+        of_arm = [[row for row in rows if row.method == arm.name and kind in (row.kind, "all")] for arm in ARMS]
+        if of_arm[0]:
+            shares = [sum(row.exact for row in each) / len(each) for each in of_arm]
+            lines.append(str(Line(kind, len(of_arm[0]), shares, [score.gain(each, of_arm[0]) for each in of_arm[1:]])))
+    return "\n".join(lines)
+
+
+def write(path: Path, rows: Sequence[ResultRow], sets: dict[str, list[Task]]) -> None:
+    names = {rule: {task.task_id for task in of_rule} for rule, of_rule in sets.items()}
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("task_id", "kind", "method", "exact", "text", *RULES))
+        for row in rows:
+            kept_by = [int(row.task_id in names[rule]) for rule in RULES]
+            writer.writerow((row.task_id, row.kind, row.method, int(row.exact), row.text, *kept_by))
 
 
 if __name__ == "__main__":

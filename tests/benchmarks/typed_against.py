@@ -1,9 +1,12 @@
 """See what is left of an answer worth, once the user types something else: python tests/benchmarks/typed_against.py [N]
 
-A model's folder may follow. At positions in held-out files the engine answers; where it is wrong, the word that really
-stood there is typed, and it answers again, once with what the first answer would still write (`InfillRequest.previous`)
-and once without. Drafts are corrected on the canvas in two steps, though the checkpoint's own profile may leave them as
-they are. A laptop model reads what was left ahead instead, which changes no answer and saves passes.
+A model's name or folder may follow. At positions in held-out files the engine answers; where it is wrong, the word that
+really stood there is typed, and it answers again, once with what the first answer would still write
+(`InfillRequest.previous`) and once without, until N answers were typed against. Drafts are corrected on the canvas in two
+steps, though the checkpoint's own profile may leave them as they are. A laptop model reads what was left ahead instead,
+which changes no answer and saves passes.
+Milliseconds are without the time to encode the text before the cursor. "kept" is the share of the words of the first
+answer's rest that belong there, in order, which the new answer has as well.
 
 `--world` takes holes of the generated language (`worlds/`) and the small checkpoint that is trained on it, without a delete
 token and with the profile of a checkpoint that has none. An answer that is wrong in one token, or two, is typed against
@@ -24,6 +27,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -36,6 +40,7 @@ from dg_lsp.core.values import Document, Hole, InfillRequest, Span, n_common
 from dg_lsp.engine.decode.filler import LocalFiller
 from dg_lsp.engine.decode.layout import Layout, Sheet
 from dg_lsp.engine.model import loading
+from dg_lsp.engine.model.loading import Loaded
 from dg_lsp.engine.model.passes import Passes
 from dg_lsp.engine.model.profile import Profile
 from dg_lsp.evaluate import score
@@ -46,51 +51,117 @@ from tests.e2e import positions
 from tests.e2e.positions import Position
 
 REFINE_STEPS, SEED = 2, 5
+POSITIONS_EACH = 8  # positions for each answer that is typed against; half of them are of other kinds
 LEAST_ANSWER = 6  # tokens of an answer that is worth typing against
 
 
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("n", nargs="?", type=int, default=240, help="positions, or holes of each kind of the world")
+    parser.add_argument("n", nargs="?", type=int, default=240, help="answers typed against, or holes of each kind of the world")
     parser.add_argument("model", nargs="?", default=loading.EMBEDDED)
+    parser.add_argument("--dtype", default="", help="the precision; float32: without the rounding that reading ahead changes")
     parser.add_argument("--world", action="store_true", help="holes of the generated language")
     parser.add_argument(
         "--cache", type=Path, default=Path.home() / ".cache" / "dg-lsp-worlds", help="where its checkpoints are kept"
     )
     arguments = parser.parse_args(argv)
-    return world(arguments.n, arguments.cache) if arguments.world else held_out(arguments.n, arguments.model)
+    if arguments.world:
+        return world(arguments.n, arguments.cache)
+    return held_out(arguments.n, loading.load_model(arguments.model, dtype=arguments.dtype))
 
 
 # Held-out files.
 
 
-def held_out(n: int, name: str) -> int:
-    loaded = loading.load_model(name)
+def held_out(n: int, loaded: Loaded) -> int:
     filler = LocalFiller(replace(loaded, profile=replace(loaded.profile, refine_steps=REFINE_STEPS)))
-    passes = [counted(loaded.passes), counted(loaded.passes)]
-    fillers = [LocalFiller(replace(filler.loaded, passes=each)) for each in passes]
-    rights, similarities, n_asked, n_moved = [0, 0], [0.0, 0.0], 0, 0
-    for position in positions.positions(n, SEED):
-        if position.kind not in ("typing", "line", "broken"):
+    arms = [LocalFiller(replace(filler.loaded, passes=counted(loaded.passes))) for _ in range(2)]
+    cases: list[tuple[Retyped, Retyped]] = []
+    n_left_right, began = 0, time.perf_counter()
+    for position in positions.positions(n * POSITIONS_EACH, SEED):
+        if position.kind not in ("typing", "line", "broken") or len(cases) == n:
             continue
-        first = answer(filler, position)
+        first = answer(filler, position).text
         typed_text, truth = parted(first, position.truth)
         rest = reuse.left_over(first, typed_text, "")
         if not rest.strip() or not truth.strip():
             continue
         later = replace(position, before=position.before + typed_text, truth=truth)
-        texts = answer(fillers[0], later), answer(fillers[1], later, rest)
-        n_asked, n_moved = n_asked + 1, n_moved + (texts[0] != texts[1])
-        for arm, text in enumerate(texts):
-            rights[arm] += positions.is_right(later, text)
-            similarities[arm] += score.similarity(text, truth)
-    print(f"{n_asked} answers typed against; {n_moved} answered otherwise with what was left")
+        # The arms take turns at going first, so that other load on the machine affects both.
+        order = (0, 1) if len(cases) % 2 else (1, 0)
+        answers = {arm: answer(arms[arm], later, rest if arm else "") for arm in order}
+        cases.append((retyped(later, rest, answers[0]), retyped(later, rest, answers[1])))
+        n_left_right += positions.is_right(later, rest)
+        if not len(cases) % 20:
+            print(f"{len(cases)} after {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
+    n_moved = sum(without.answer.text != with_it.answer.text for without, with_it in cases)
+    print(f"{len(cases)} answers typed against; {n_moved} answered otherwise with what was left")
+    print(f"what was left is exactly right as it is: {n_left_right / len(cases):.3f}")
     for arm, what in enumerate(("without", "with")):
-        mean = passes[arm].n_extended / max(n_asked, 1)
-        print(
-            f"{what:8} exactly right {rights[arm]:3}, similarity {similarities[arm] / max(n_asked, 1):.3f}, {mean:.2f} passes"
-        )
+        print(f"{what:8} {summary([case[arm] for case in cases])}")
+    print(f"difference {retyped_differences(cases)}")
     return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The text that would be shown, in how many passes over new tokens, and in how many milliseconds after the prefix."""
+
+    text: str
+    n_passes: int = 0
+    milliseconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Retyped:
+    """An answer after a word was typed against the first one. `kept` is None if nothing in the first one's rest was right."""
+
+    answer: Answered
+    is_right: bool
+    similarity: float
+    kept: float | None
+
+
+def retyped(position: Position, rest: str, now: Answered) -> Retyped:
+    similarity = score.similarity(now.text, position.truth)
+    return Retyped(now, positions.is_right(position, now.text), similarity, kept_share(rest, position.truth, now.text))
+
+
+def kept_share(rest: str, truth: str, text: str) -> float | None:
+    """Return the share of the words of `rest` that are also in the truth, in order, which `text` has; None without any."""
+    right = common_words(words(rest), words(truth))
+    return len(common_words(right, words(text))) / len(right) if right else None
+
+
+def words(text: str) -> list[str]:
+    return re.findall(r"\w+|[^\w\s]", text)
+
+
+def common_words(one: Sequence[str], other: Sequence[str]) -> list[str]:
+    """Return words that both sequences have in the same order."""
+    blocks = SequenceMatcher(None, one, other, autojunk=False).get_matching_blocks()
+    return [word for block in blocks for word in one[block.a : block.a + block.size]]
+
+
+def summary(arm: Sequence[Retyped]) -> str:
+    kept = [one.kept for one in arm if one.kept is not None]
+    return (
+        f"exactly right {statistics.fmean(one.is_right for one in arm):.3f}, "
+        f"similarity {statistics.fmean(one.similarity for one in arm):.3f}, kept {statistics.fmean(kept):.3f} of {len(kept)}, "
+        f"{statistics.fmean(one.answer.n_passes for one in arm):.2f} passes, "
+        f"median {statistics.median(one.answer.milliseconds for one in arm):.0f} ms, "
+        f"mean {statistics.fmean(one.answer.milliseconds for one in arm):.0f} ms"
+    )
+
+
+def retyped_differences(cases: Sequence[tuple[Retyped, Retyped]]) -> str:
+    """Return the means of "with" less "without", each with its 95 % interval."""
+    kept = [two.kept - one.kept for one, two in cases if one.kept is not None and two.kept is not None]
+    return (
+        f"exactly right {interval([float(two.is_right) - one.is_right for one, two in cases])}, kept {interval(kept)}, "
+        f"passes {interval([float(two.answer.n_passes - one.answer.n_passes) for one, two in cases])}, "
+        f"ms {interval([two.answer.milliseconds - one.answer.milliseconds for one, two in cases])}"
+    )
 
 
 def counted(passes: Any) -> Any:
@@ -114,18 +185,21 @@ def parted(first: str, truth: str) -> tuple[str, str]:
     return truth[:end], truth[end:]
 
 
-def answer(filler: LocalFiller, position: Position, previous: str = "") -> str:
-    """Return the text that would be shown."""
+def answer(filler: LocalFiller, position: Position, previous: str = "") -> Answered:
     document = Document(f"file:///{position.path}", "python", position.before + position.after)
     tree = syntax.of(document)
     hole = holes.at_cursor(document, len(position.before), tree)
     options = pipeline.FileContext(path=position.path, previous=previous)
     request = pipeline.to_request(document, (hole,), options, syntax=tree)
+    n_before = getattr(filler.loaded.passes, "n_extended", 0)
     task = filler.start(request)
     while task.step():
         pass
     suggestions = pipeline.to_answer(request, task.candidates(), document, syntax=tree).suggestions
-    return suggestions[0].edits[0].text if suggestions else ""
+    milliseconds = sum(ms for stage, ms in task.milliseconds.items() if stage != "prefill")
+    text = suggestions[0].edits[0].text if suggestions else ""
+    task.close()
+    return Answered(text, getattr(filler.loaded.passes, "n_extended", 0) - n_before, milliseconds)
 
 
 # The generated language.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,6 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention, silu
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from dg_lsp.core.values import Hole, InfillRequest, Span
-from dg_lsp.engine.decode.filler import LocalFiller
-from dg_lsp.engine.decode.layout import Sheet
-from dg_lsp.engine.decode.rank import Proposal
 from dg_lsp.engine.model import loading
 from dg_lsp.engine.model import tree as trees
 from dg_lsp.engine.model.fit.geometry import PROJECTIONS, GeometryError, llama_sizes
@@ -26,7 +21,6 @@ from dg_lsp.engine.model.int8 import Quantised, is_supported, quantised
 from dg_lsp.engine.model.llama import LlamaPasses
 from dg_lsp.engine.model.loading import LoadError, load_model
 from dg_lsp.engine.model.tree import RIGHT_GAP, ROOT, Tree
-from dg_lsp.engine.model.weights import canvas_adapter
 from tests.trainer import tokenizer as bpe
 
 SIZES = {
@@ -247,8 +241,12 @@ def test_a_tree_that_reads_the_right_side_equals_one_pass_with_the_same_mask(mon
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as the hub has them: a tiny random Qwen2 model with a byte-level tokenizer."""
-    path = tmp_path_factory.mktemp("qwen")
+    """A folder as the hub has them."""
+    return written_to(tmp_path_factory.mktemp("qwen"))
+
+
+def written_to(path: Path) -> Path:
+    """Write a tiny random Qwen2 model with a byte-level tokenizer into a folder."""
     tokenizer = bpe.train(["def add(a, b):\n    return a + b\n"] * 3, vocabulary=290)
     tokenizer.save(str(path / "tokenizer.json"))
     checkpoint("biases").save_pretrained(path)
@@ -426,69 +424,3 @@ def test_quantised_weights_of_a_matrix_are_within_half_a_step() -> None:
     narrow = quantised(weight)
     assert isinstance(narrow, Quantised)
     assert bool(((narrow.dense() - weight).abs() <= narrow.scales * 0.501).all())
-
-
-def adapted(path: Path) -> LocalFiller:
-    """Return the filler of a folder with an adapter, which this writes."""
-    model = checkpoint("biases")
-    norms = {name: weight for name, weight in model.state_dict().items() if name.endswith("norm.weight")}
-    canvas_adapter.write(path / canvas_adapter.FILE, adapter_for(model), {"base_hash": canvas_adapter.base_hash(norms)})
-    return LocalFiller(load_model(str(path), device="cpu", dtype="float32"))
-
-
-@pytest.fixture
-def with_adapter(folder: Path, tmp_path: Path) -> LocalFiller:
-    path = copy_of(folder, tmp_path / "with")
-    (path / "dg_lsp.json").write_text(json.dumps({"layout": "left", "right_tokens": 4}))
-    return adapted(path)
-
-
-def test_a_profile_that_reads_the_right_side_needs_an_adapter(folder: Path, tmp_path: Path) -> None:
-    path = copy_of(folder, tmp_path / "with")
-    (path / "dg_lsp.json").write_text(json.dumps({"layout": "left", "right_tokens": 4}))
-    with pytest.raises(LoadError, match=r"needs a canvas adapter, but there is no .*canvas\.safetensors"):
-        load_model(str(path), device="cpu", dtype="float32")
-    filler = adapted(path)
-    for prefix, suffix, reads in (
-        ("def add(a, b):\n    ", "\n    return a + b\n", True),
-        ("def add(a, b):\n    ", "", False),
-        ("def add(a", "):\n    return a + b\n", False),
-        ("def add(a, b):\n    return a", "\n\n", False),
-    ):
-        sheet, proposals = filled(filler, prefix, suffix)
-        assert (0 < len(sheet.right) <= 4) == reads
-        assert (sheet.end is not None) == reads
-        assert proposals, (prefix, suffix)
-        assert all((proposal.between < 0) == reads for proposal in proposals)
-
-
-def filled(filler: LocalFiller, prefix: str, suffix: str) -> tuple[Sheet, list[Proposal]]:
-    asked = InfillRequest(prefix, suffix, (Hole(Span(len(prefix), len(prefix)), "cursor"),), language="python")
-    work = filler.start(asked)
-    while work.step():
-        pass
-    return filler.resources.layout.lay_out(asked), list(work.proposals())
-
-
-def test_the_causal_model_scores_what_an_adapter_writes_as_any_other_text(with_adapter: LocalFiller) -> None:
-    """Beside its score, the adapter's own: that of the text and its end, between both sides."""
-    prefix, suffix = "def add(a, b):\n    ", "\n    return a + b\n"
-    sheet, proposals = filled(with_adapter, prefix, suffix)
-    loaded, kv = with_adapter.loaded, list(sheet.kv)
-    plain = LocalFiller(replace(loaded, profile=replace(loaded.profile, right_tokens=0)))
-    task = plain.start(InfillRequest(prefix, suffix, (Hole(Span(len(prefix), len(prefix)), "cursor"),), language="python"))
-    while task.step():
-        pass
-    assert task._filling is not None
-    assert sheet.end is not None
-    with torch.inference_mode():
-        _, encoded = loaded.passes.encode(torch.tensor([kv]))
-        tree = Tree(loaded.passes, encoded, kv[-1], right=sheet.right)
-        for proposal in proposals:
-            coded = loaded.vocabulary.encode(sheet.heal.decode() + proposal.text)
-            (own,) = tree.log_probabilities([[*coded, sheet.end]])
-            assert proposal.between == pytest.approx(sum(own), abs=1e-3)
-            (again,) = task._filling.scorer.score([Proposal(proposal.text, "causal")])
-            assert proposal.tokens == pytest.approx(again.tokens, abs=1e-4)
-            assert proposal.after_sum == pytest.approx(again.after_sum, abs=1e-4)
-            assert proposal.joint == pytest.approx(again.joint + sum(own), abs=1e-3)

@@ -126,8 +126,8 @@ class Filling:
     # Called between units.
 
     def texts(self) -> tuple[str, ...]:
-        """Return each hole's current text: what is being written, or else the first proposal."""
-        if self.live is not None and any(texts := self.live.texts()):
+        """Return each hole's current text: what is being written, even if it is empty so far, or else the first proposal."""
+        if self.live is not None and (texts := self.live.texts()):
             return texts
         return (self.proposals[0].text,) if self.proposals else ()
 

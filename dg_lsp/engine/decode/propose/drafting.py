@@ -37,11 +37,13 @@ def propose(filling: Filling) -> Proposing:
     if is_off or filling.lengths is not None or not _pays(filling):
         return
     written: list[CausalDraft] = []
+    are_proposals = False
     filling.scorer.prepare([proposal.text for proposal in filling.proposals])
     if filling.live is None:
+        # The first draft stays visible until the answer replaces it.
         filling.live = Live(
             lambda: (fill.of_draft(layout.answer(fill.vocabulary, written[0].ids, fill.sheet.heal)),) if written else (),
-            lambda: _results(fill, [draft for draft in written if draft.is_finished], filling.scorer),
+            lambda: () if are_proposals else _results(fill, [draft for draft in written if draft.is_finished], filling.scorer),
         )
     pace, is_late = filling.resources.pace, None
     work = _drafts(fill, filling.tree, filling.scorer)
@@ -51,7 +53,7 @@ def propose(filling: Filling) -> Proposing:
         try:
             written = work.send(is_late)
         except StopIteration as stop:
-            written = []  # they are proposals now
+            are_proposals = True
             results = _results(fill, stop.value, filling.scorer)
             yield from results
             texts = [each.text for each in results] or texts
