@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import time
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import EngineId
-from tests.e2e.editor import CODE, Editor, command, environment
+from tests.e2e.editor import CODE, URI, Editor, command, environment
 from tests.engine.engine_kit import home
+from tests.engine.test_llama import written_to
+from tests.engine.test_right_side import written_adapter, written_profile
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.e2e
@@ -67,6 +71,31 @@ def test_the_real_engine_answers_suggestions_and_actions(
         assert loading
 
     run(tmp_path, monkeypatch, trained_layout, CODE, test)
+
+
+@pytest.mark.slow
+def test_a_laptop_model_s_draft_grows_in_its_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The editor shows what the engine writes under the right side, and the text around the gap stays as it is."""
+    model = written_to(tmp_path)
+    written_profile(model)
+    written_adapter(model)
+    text = "def add(a, b):\n    total = a + b\n    return total\n\n\nprint(add(1, 2))\n"
+    selection = {"start": {"line": 1, "character": 4}, "end": {"line": 2, "character": 16}}
+
+    async def test(client: Editor) -> None:
+        client.open(text)
+        client.answers["window/showMessageRequest"] = lambda _params: {"title": "Keep"}
+        document = {"uri": URI, "version": 1}
+        fill = {"do": "regenerate", "textDocument": document, "range": selection}
+        await client.request("workspace/executeCommand", {"command": "dgLsp.fill", "arguments": [fill]})
+        *drafts, last = client.said("dgLsp/draft")
+        assert last["done"]
+        assert {json.dumps(hole["range"]) for draft in drafts for hole in draft["holes"]} == {json.dumps(selection)}
+        views = [hole["text"] for draft in drafts for hole in draft["holes"]]
+        assert len(set(views)) > 3
+        assert all(later.startswith(earlier) for earlier, later in pairwise(views))
+
+    run(tmp_path, monkeypatch, model, CODE, test)
 
 
 @pytest.mark.slow

@@ -41,19 +41,28 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written_to(tmp_path_factory.mktemp("bare"))
 
 
-def adapted(path: Path) -> LocalFiller:
-    """Return the filler of a folder with an adapter, which this writes."""
+def written_adapter(path: Path) -> None:
+    """Write a random adapter into a folder."""
     model = checkpoint("biases")
     norms = {name: weight for name, weight in model.state_dict().items() if name.endswith("norm.weight")}
     canvas_adapter.write(path / canvas_adapter.FILE, adapter_for(model), {"base_hash": canvas_adapter.base_hash(norms)})
+
+
+def written_profile(path: Path) -> None:
+    """Write a profile that reads the right side into a folder."""
+    (path / "dg_lsp.json").write_text(json.dumps({"layout": "left", "right_tokens": 4, "branches": 2}))
+
+
+def loaded_filler(path: Path) -> LocalFiller:
     return LocalFiller(load_model(str(path), device="cpu", dtype="float32"))
 
 
 @pytest.fixture(scope="module")
 def with_adapter(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> LocalFiller:
     path = copy_of(folder, tmp_path_factory.mktemp("adapted") / "with")
-    (path / "dg_lsp.json").write_text(json.dumps({"layout": "left", "right_tokens": 4, "branches": 2}))
-    return adapted(path)
+    written_profile(path)
+    written_adapter(path)
+    return loaded_filler(path)
 
 
 def finish(task: InfillTask) -> InfillTask:
@@ -67,10 +76,11 @@ def finish(task: InfillTask) -> InfillTask:
 
 def test_a_profile_that_reads_the_right_side_needs_an_adapter(folder: Path, tmp_path: Path) -> None:
     path = copy_of(folder, tmp_path / "with")
-    (path / "dg_lsp.json").write_text(json.dumps({"layout": "left", "right_tokens": 4}))
+    written_profile(path)
     with pytest.raises(LoadError, match=r"needs a canvas adapter, but there is no .*canvas\.safetensors"):
         load_model(str(path), device="cpu", dtype="float32")
-    filler = adapted(path)
+    written_adapter(path)
+    filler = loaded_filler(path)
     for prefix, suffix, reads in (
         (PREFIX, SUFFIX, True),
         (PREFIX, "", False),
