@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def written_adapter(path: Path) -> None:
-    """Write a random adapter into a folder."""
+    """Write a random adapter into the folder of the tiny model."""
     model = checkpoint("biases")
     norms = {name: weight for name, weight in model.state_dict().items() if name.endswith("norm.weight")}
     canvas_adapter.write(path / canvas_adapter.FILE, adapter_for(model), {"base_hash": canvas_adapter.base_hash(norms)})

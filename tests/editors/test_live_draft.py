@@ -1,0 +1,115 @@
+"""What real editors show of a laptop model's draft: the gap's text as the engine has written it so far, and the rest as it is.
+
+The model is tiny and random, with an adapter that reads the right side. Regenerating a selection uses it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.editors.machine import program
+from tests.editors.neovim import LOOK, Neovim
+from tests.editors.waiting import until
+from tests.editors.workbench import VSIX, workbench
+from tests.engine.test_llama import written_to
+from tests.engine.test_right_side import written_adapter, written_profile
+
+TEXT = "def add(a, b):\n    return a + b\n\n\nprint(add(1, 2))\n"
+LEAST_VIEWS = 3
+
+# Collects what is drawn as a draft, with the buffer's text, whenever a draft arrives.
+WATCH = """
+_G.seen = {}
+local on_draft = require("dg_lsp.draft").on_draft
+require("dg_lsp.draft").on_draft = function(params, context)
+  on_draft(params, context)
+  vim.cmd.redraw()
+  local drawn = (function() LOOK end)()
+  local text = table.concat(vim.api.nvim_buf_get_lines(0, 0, -1, true), "\\n")
+  table.insert(_G.seen, { drawn, text, params.holes[1] and params.holes[1].text or "", params.done })
+end
+""".replace("LOOK", LOOK.replace("HIGHLIGHT", '"DgLspDraft"'))
+
+# The same in VS Code's page, for each of its frames.
+LOOK_IN_PAGE = """() => {
+  window.drafts = [];
+  const look = () => {
+    const drawn = [...document.querySelectorAll(".view-lines span")]
+      .map((each) => getComputedStyle(each, "::after"))
+      .filter((style) => style.content !== "none" && style.fontStyle === "italic")
+      .map((style) => style.content).join("\\n");
+    if (drawn && drawn !== window.drafts.at(-1)) window.drafts.push(drawn);
+    window.looking = requestAnimationFrame(look);
+  };
+  look();
+}"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    folder = tmp_path / "laptop"
+    folder.mkdir()
+    written_to(folder)
+    written_profile(folder)
+    written_adapter(folder)
+    return str(folder)
+
+
+def visible(text: str) -> str:
+    """Return a text without white space, and with control characters as Neovim draws them."""
+    return re.sub(r"[\x00-\x1f\x7f]", lambda match: f"^{chr(ord(match[0]) ^ 64)}", "".join(text.split()))
+
+
+def unescaped(css: str) -> str:
+    """Return the text of CSS strings, one for each line that is drawn."""
+    text = "\n".join(line[1:-1] for line in css.split("\n"))
+    return re.sub(r"\\(?:([0-9a-f]{1,6}) ?|(.))", lambda match: chr(int(match[1], 16)) if match[1] else match[2], text)
+
+
+def test_neovim_shows_the_draft_as_it_is_written(
+    environment: Mapping[str, str], tmp_path: Path, model: str, watch: Callable[[Callable[[], str]], None]
+) -> None:
+    options = f"{{ settings = {{ ['engine.model'] = {json.dumps(model)}, ['actions.deadline'] = 60000 }} }}"
+    with Neovim(program("nvim"), tmp_path, environment, options) as nvim:
+        watch(nvim.picture)
+        nvim.edit("add.py", TEXT)
+        assert nvim.status()["model"] == model
+        nvim.lua(WATCH)
+        nvim.command("2DgFill")
+        seen = until(lambda: (views := nvim.lua("return _G.seen")) and views[-1][3] and views, "the end", tell=nvim.picture)
+        *views, last = seen
+        assert {text for _, text, _, _ in views} == {TEXT.removesuffix("\n")}, "the buffer stays as it is"
+        sent = [text for _, _, text, _ in views]
+        assert len(set(sent)) >= LEAST_VIEWS
+        assert all(later.startswith(earlier) for earlier, later in pairwise(sent))
+        # The part that covers the old text and the one after it are drawn by themselves.
+        assert [visible(drawn) for drawn, _, _, _ in views] == [visible(text) for text in sent]
+        assert not last[0]
+
+
+def test_vs_code_shows_the_draft_as_it_is_written(
+    environment: Mapping[str, str], tmp_path: Path, model: str, watch: Callable[[Callable[[], str]], None]
+) -> None:
+    if not VSIX.exists():
+        pytest.fail(f"{VSIX} is not there; make vscode packages it")
+    with workbench(tmp_path / "vscode", environment, {"dgLsp.engine.model": model}) as code:
+        watch(lambda: code.picture("draft.failed"))
+        code.open("add.py", TEXT)
+        assert code.told()["model"] == model
+        code.page.evaluate(LOOK_IN_PAGE)
+        code.select((1, 4), (1, 16))
+        code.press("Control+Alt+Enter")
+        code.page.wait_for_selector(".quick-input-widget:visible input")
+        code.press("Enter")
+        until(lambda: code.page.evaluate("window.drafts.length > 0"), "a draft", tell=code.picture)
+        until(lambda: not code.told()["busy"] and not code.draft(), "the end", tell=code.picture)
+        code.page.evaluate("cancelAnimationFrame(window.looking)")
+        drawn = [unescaped(text) for text in code.page.evaluate("window.drafts")]
+        assert len(set(drawn)) >= LEAST_VIEWS
+        assert all(later.startswith(earlier) for earlier, later in pairwise(drawn))
