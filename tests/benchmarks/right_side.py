@@ -9,9 +9,12 @@ is always wrong in these holes, and any other way to answer has a head start.
 "another": at least twenty times as likely after the likeliest other candidate (by the answer and the right side together) as
 after its own. This rule does not know what is right. The engine without the adapter ranks by the same likelihood.
 
-OUT gets both sets: OUT/true.jsonl.gz, OUT/another.jsonl.gz. In them each arm answers, on the path of `dg-lsp eval`: without
-the adapter, with it, with it in every kind of hole but bodies, and without it but with eight branches. The last one is the
-control: it shows what any second way to answer brings. OUT/answers.csv has all answers, and the tables are printed.
+The arms answer the kept holes on the path of `dg-lsp eval`: without the adapter, with it, with it in every kind of hole but
+bodies, and without it but with eight branches. The last one is the control: it shows what any second way to answer brings.
+Prints a table for each rule. OUT gets the holes (true.jsonl.gz, another.jsonl.gz) and all answers (answers.csv).
+
+With --every, all holes in which the adapter reads are answered, so that the table is an ablation: "reranked" has the
+candidates of the causal model alone, ranked as with the adapter, so without drafts that were read under the right side.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
@@ -32,12 +35,15 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
 
-from dg_lsp.engine.decode import layout
+from dg_lsp.core.values import Candidate
+from dg_lsp.engine.decode import layout, scoring
 from dg_lsp.engine.decode.filler import LocalFiller
 from dg_lsp.engine.decode.filling import Filling
 from dg_lsp.engine.decode.rank import Proposal
+from dg_lsp.engine.decode.task import InfillTask
 from dg_lsp.evaluate import run, score, tasks
 from dg_lsp.evaluate.methods import Method
+from dg_lsp.evaluate.run import MethodAnswer
 from dg_lsp.evaluate.score import Measure, ResultRow
 from dg_lsp.evaluate.tasks import Task
 
@@ -46,9 +52,10 @@ RULES = ("true", "another")
 # The right side hardly ever decides a block, and bodies are never read with the adapter.
 MOST = {"whole-line": 80, "block": 20, "rest-of-line": 50, "span": 50}
 WITHOUT = Method("without", profile=(("right_tokens", 0),))
-WITH, EVERYWHERE = Method("with"), Method("everywhere")
+WITH, EVERYWHERE, RERANKED = Method("with"), Method("everywhere"), Method("reranked")
 BRANCHES = Method("8 branches", profile=(("right_tokens", 0), ("branches", 8)))
-ARMS = (WITHOUT, WITH, EVERYWHERE, BRANCHES)
+ARMS: tuple[Method, ...] = (WITHOUT, WITH, EVERYWHERE, BRANCHES)
+ARMS_OF_EVERY: tuple[Method, ...] = (WITHOUT, WITH, RERANKED)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -56,23 +63,31 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("tasks", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("model", nargs="?", default="smollm2-135m")
+    parser.add_argument("--every", action="store_true", help="do not choose: the ablation")
+    parser.add_argument("--kinds", default="", help="with --every: only these kinds, with commas")
     parser.add_argument("--seed", type=int, default=0)
     for kind, n in MOST.items():
         parser.add_argument(f"--{kind}", type=int, default=n, help=f"how many holes of this kind a set has at most; {n}")
     arguments = parser.parse_args(argv)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    most = {kind: getattr(arguments, kind.replace("-", "_")) for kind in MOST}
     holes = tasks.read(arguments.tasks)
     random.Random(arguments.seed).shuffle(holes)
-    bench = run.load_bench(run.Setup(ARMS, arguments.model, device="cpu"))
-    sets = chosen(bench.filler(WITHOUT), holes, most)
-    for rule, of_rule in sets.items():
-        tasks.write(arguments.out / f"{rule}.jsonl.gz", of_rule)
-    rows = answered(bench, {task.task_id: task for of_rule in sets.values() for task in of_rule}.values())
+    bench = run.load_bench(run.Setup((*ARMS, RERANKED), arguments.model, device="cpu"))
+    if arguments.every:
+        kinds = arguments.kinds.split(",") if arguments.kinds else {task.kind for task in holes}
+        every = [task for task in holes if task.kind in kinds and reads(bench.filler(WITH), task)]
+        sets, arms = {"every": every}, ARMS_OF_EVERY
+    else:
+        most = {kind: getattr(arguments, kind.replace("-", "_")) for kind in MOST}
+        sets, arms = chosen(bench.filler(WITHOUT), holes, most), ARMS
+        for rule, of_rule in sets.items():
+            tasks.write(arguments.out / f"{rule}.jsonl.gz", of_rule)
+    distinct = {task.task_id: task for of_rule in sets.values() for task in of_rule}
+    rows = [row for of_task in answered(bench, distinct.values(), arms) for row in of_task]
     write(arguments.out / "answers.csv", rows, sets)
     for rule, of_rule in sets.items():
         names = {task.task_id for task in of_rule}
-        print(f"\n{rule}: {len(of_rule)} holes\n\n{table([row for row in rows if row.task_id in names])}")
+        print(f"\n{rule}: {len(of_rule)} holes\n\n{table([row for row in rows if row.task_id in names], arms)}")
     return 0
 
 
@@ -100,20 +115,14 @@ def chosen(filler: LocalFiller, holes: Sequence[Task], most: Mapping[str, int]) 
 
 def rules_that_keep(filler: LocalFiller, task: Task) -> list[str]:
     """Return the rules by which the right side speaks against the causal model's own answer."""
-    filler.cache.clear()
-    work = filler.start(task.request())
-    while work.step():
-        pass
-    filling = work._filling
+    filling = finished(filler, task)._filling
     own = next((proposal for proposal in filling.proposals if proposal.row == "causal"), None) if filling else None
     if filling is None or own is None:
         return []
-    gains = fits(filling, task.answer, own)
-    work.close()
-    return [rule for rule, gain in gains.items() if gain >= LEAST_GAIN]
+    return [rule for rule, gain in gains(filling, task.answer, own).items() if gain >= LEAST_GAIN]
 
 
-def fits(filling: Filling, answer: str, own: Proposal) -> dict[str, float]:
+def gains(filling: Filling, answer: str, own: Proposal) -> dict[str, float]:
     """Return by how many nats the right side is likelier after the text that each rule compares with, than after `own`."""
     best = max(filling.proposals, key=lambda proposal: proposal.joint)
     with torch.inference_mode():
@@ -121,25 +130,52 @@ def fits(filling: Filling, answer: str, own: Proposal) -> dict[str, float]:
     return {"true": true.after_sum - own.after_sum, "another": best.after_sum - own.after_sum}
 
 
+def finished(filler: LocalFiller, task: Task) -> InfillTask:
+    """Return the work of a filler with nothing cached, at its end."""
+    filler.cache.clear()
+    work = filler.start(task.request())
+    while work.step():
+        pass
+    return work
+
+
 # Answering them.
 
 
-def answered(bench: run.Bench, holes: Iterable[Task]) -> list[ResultRow]:
-    rows: list[ResultRow] = []
+def answered(bench: run.Bench, holes: Iterable[Task], arms: Sequence[Method]) -> Iterator[list[ResultRow]]:
+    """Yield the rows of each hole, one for each arm."""
     for n_done, task in enumerate(holes, 1):
-        of_task = {arm: row for arm in ARMS if (row := answer(bench, task, arm))}
-        # Where the adapter does not read, the engine is the one without it.
-        rows += [of_task.get(arm) or replace(of_task[WITHOUT], method=arm.name) for arm in ARMS]
+        works: dict[Method, InfillTask] = {}
+        yield [run.to_row(task, arm, MethodAnswer(text_of(bench, task, arm, works))) for arm in arms]
         if not n_done % 20:
             print(f"{n_done} answered", file=sys.stderr, flush=True)
-    return rows
 
 
-def answer(bench: run.Bench, task: Task, arm: Method) -> ResultRow | None:
-    """Return the arm's answer; None if the adapter would read in this arm, but not in this hole."""
-    with reading_everywhere(arm is EVERYWHERE):
-        is_same = arm in (WITH, EVERYWHERE) and not bench.filler(arm).layout.lay_out(task.request()).right
-        return None if is_same else run.to_row(task, arm, bench.answer(task, arm))
+def text_of(bench: run.Bench, task: Task, arm: Method, works: dict[Method, InfillTask]) -> str:
+    """Return the arm's answer. `works` are those of the arms before it; where the adapter would not read, its is the first."""
+    if arm is RERANKED:
+        candidates = reranked(works[WITHOUT], works[WITH])
+    else:
+        with reading_everywhere(arm is EVERYWHERE):
+            is_same = arm in (WITH, EVERYWHERE) and not reads(bench.filler(arm), task)
+            works[arm] = works[WITHOUT] if is_same else finished(bench.filler(arm), task)
+        candidates = works[arm].candidates()
+    return run.settled(task, arm, candidates)[0]
+
+
+def reranked(without: InfillTask, with_adapter: InfillTask) -> Sequence[Candidate]:
+    """Return the candidates of the causal model alone, scored and ranked as those of the adapter."""
+    filling = with_adapter._filling
+    if filling is None:
+        return ()
+    with torch.inference_mode():
+        scored = filling.scorer.score([Proposal(each.text, each.row) for each in without.proposals()])
+    return scoring.candidates(filling.fill, scored, 0)
+
+
+def reads(filler: LocalFiller, task: Task) -> bool:
+    """Return whether the canvas adapter reads the right side of the hole."""
+    return bool(filler.layout.lay_out(task.request()).right)
 
 
 @contextmanager
@@ -165,25 +201,24 @@ class Line:
         return f"| {self.name} | {self.n} | {' | '.join(cells)} |"
 
 
-def table(rows: Sequence[ResultRow]) -> str:
+def table(rows: Sequence[ResultRow], arms: Sequence[Method]) -> str:
     """Return a table in Markdown. The intervals are bootstrapped over files."""
-    heads = ["", "holes", *(arm.name for arm in ARMS), *(f"{arm.name} less without" for arm in ARMS[1:])]
+    heads = ["", "holes", *(arm.name for arm in arms), *(f"{arm.name} less {arms[0].name}" for arm in arms[1:])]
     lines = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
-    for kind in (*MOST, "all"):
-        of_arm = [[row for row in rows if row.method == arm.name and kind in (row.kind, "all")] for arm in ARMS]
-        if of_arm[0]:
-            shares = [sum(row.exact for row in each) / len(each) for each in of_arm]
-            lines.append(str(Line(kind, len(of_arm[0]), shares, [score.gain(each, of_arm[0]) for each in of_arm[1:]])))
+    for kind in (*sorted({row.kind for row in rows}), "all"):
+        of_arm = [[row for row in rows if row.method == arm.name and kind in (row.kind, "all")] for arm in arms]
+        shares = [sum(row.exact for row in each) / len(each) for each in of_arm if each]
+        lines.append(str(Line(kind, len(of_arm[0]), shares, [score.gain(each, of_arm[0]) for each in of_arm[1:]])))
     return "\n".join(lines)
 
 
-def write(path: Path, rows: Sequence[ResultRow], sets: dict[str, list[Task]]) -> None:
+def write(path: Path, rows: Sequence[ResultRow], sets: Mapping[str, Sequence[Task]]) -> None:
     names = {rule: {task.task_id for task in of_rule} for rule, of_rule in sets.items()}
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(("task_id", "kind", "method", "exact", "text", *RULES))
+        writer.writerow(("task_id", "kind", "method", "exact", "text", *sets))
         for row in rows:
-            kept_by = [int(row.task_id in names[rule]) for rule in RULES]
+            kept_by = [int(row.task_id in names[rule]) for rule in sets]
             writer.writerow((row.task_id, row.kind, row.method, int(row.exact), row.text, *kept_by))
 
 

@@ -4,7 +4,7 @@ A model's name or folder may follow. At positions in held-out files the engine a
 really stood there is typed, and it answers again, once with what the first answer would still write
 (`InfillRequest.previous`) and once without, until N answers were typed against. Drafts are corrected on the canvas in two
 steps, though the checkpoint's own profile may leave them as they are. A laptop model reads what was left ahead instead,
-which changes no answer and saves passes.
+which saves passes if it is right. It changes answers only by rounding: not at all with --dtype float32.
 Milliseconds are without the time to encode the text before the cursor. "kept" is the share of the words of the first
 answer's rest that belong there, in order, which the new answer has as well.
 

@@ -2,8 +2,8 @@
 
 On a CPU, its passes over few tokens are far cheaper than canvas steps. Each pass also reads the next tokens that the file
 model predicts (prompt lookup, speculative decoding: arXiv 2211.17192), and in a branch those of its draft, which it often
-meets again. If the model agrees, one pass writes several tokens. Otherwise the predicted tokens are discarded, so that a
-draft is the same as without them.
+meets again. If the model agrees, one pass writes several tokens. Otherwise the predicted tokens are discarded, so that,
+apart from rounding, a draft is the same as without them.
 
 A greedy draft that is wrong is often wrong in one token. So branches take the likeliest other tokens at any place of a
 draft and continue greedily from there: a beam search whose beams share their passes. A branch starts as soon as its place
