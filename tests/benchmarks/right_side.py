@@ -35,12 +35,12 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
 
+from dg_lsp.core import calibration
 from dg_lsp.core.values import Candidate
 from dg_lsp.engine.decode import layout, scoring
-from dg_lsp.engine.decode.filler import LocalFiller
+from dg_lsp.engine.decode.filler import InfillTask, LocalFiller
 from dg_lsp.engine.decode.filling import Filling
 from dg_lsp.engine.decode.rank import Proposal
-from dg_lsp.engine.decode.task import InfillTask
 from dg_lsp.evaluate import run, score, tasks
 from dg_lsp.evaluate.methods import Method
 from dg_lsp.evaluate.run import MethodAnswer
@@ -170,7 +170,7 @@ def reranked(without: InfillTask, with_adapter: InfillTask) -> Sequence[Candidat
         return ()
     with torch.inference_mode():
         scored = filling.scorer.score([Proposal(each.text, each.row) for each in without.proposals()])
-    return scoring.candidates(filling.fill, scored, 0)
+    return calibration.to_candidates(scoring.evidence(filling.fill, scored, 0), filling.fill.calibration)
 
 
 def reads(filler: LocalFiller, task: Task) -> bool:

@@ -16,10 +16,9 @@ from torch import Tensor
 
 from dg_lsp.core.values import Candidate, Hole, InfillRequest, Span
 from dg_lsp.engine.decode import layout
-from dg_lsp.engine.decode.filler import LocalFiller
+from dg_lsp.engine.decode.filler import InfillTask, LocalFiller
 from dg_lsp.engine.decode.layout import Sheet
 from dg_lsp.engine.decode.rank import Proposal
-from dg_lsp.engine.decode.task import InfillTask
 from dg_lsp.engine.model import tree as trees
 from dg_lsp.engine.model.loading import LoadError, load_model
 from dg_lsp.engine.model.tree import ROOT, Tree
