@@ -74,6 +74,7 @@ def test_in_doubt_nothing_is_needed(drawn: str) -> None:
         ("function f() {\n  ⟦⟧\n  return x;\n}\n", ("x",)),
         ("const f = (xs) => {\n  ⟦⟧\n  return xs.map((y) => y + step(offset));\n};\n", ("offset",)),
         ("function f() {\n  ⟦⟧\n  console.log(a);\n}\n", ("a",)),
+        ("function f(xs) {\n  ⟦⟧\n  for (const x of xs) {\n    sum += x;\n  }\n  return sum;\n}\n", ("sum",)),
         ("function f() {\n  ⟦⟧\n  return x;\n}\nlet x = 1;\n", ()),
         ("function f(x) {\n  ⟦⟧\n  return x;\n}\n", ()),
         ("function f() {\n  ⟦⟧\n  return g();\n}\n", ()),
@@ -124,6 +125,10 @@ def test_a_line_that_binds_a_name_starts_where_a_line_may_start(drawn: str, answ
 def test_in_javascript_a_line_declares_the_name() -> None:
     assert needed.next_start("function f() {\n", "", "  return x;\n}\n", "x", "typescript") == "  const x"
     assert needed.next_start("function f() {\n  ", "g();", "\n  return x;\n}\n", "x", "javascript") == "\n  const x"
+    for after in ("x += 1;", "x ??= 1;", "x++;", "x = 1;"):
+        assert needed.next_start("function f() {\n  ", "", f"\n  {after}\n", "x", "typescript") == "let x"
+    for after in ("x == 1;", "x => 1;", "y.x = 1;", "x >= 1;"):
+        assert needed.next_start("function f() {\n  ", "", f"\n  {after}\n", "x", "typescript") == "const x"
 
 
 def test_what_is_needed_is_found_in_large_files_too() -> None:

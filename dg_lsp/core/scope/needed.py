@@ -17,8 +17,8 @@ from dg_lsp.core.scope import module_names, python, uses
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Span
 
-DECLARED = {"javascript": "const ", "typescript": "const ", "tsx": "const "}
-"""The other languages whose names are found, with the word that declares a name which no later code assigns."""
+DECLARED = frozenset({"javascript", "typescript", "tsx"})
+"""The other languages whose names are found; a word declares each name, `let` if the code after it assigns to it again."""
 MAX_TAIL = 2_000  # characters after a hole in these languages, because each name in them is looked up in the whole file
 MOST_NAMES = 6  # if more are unbound, the file's imports are probably missing
 MAX_CHARS = 20_000  # of the function or module around the hole; checking more takes too long
@@ -60,7 +60,10 @@ def missing(needed: Sequence[str], answer: str) -> list[str]:
 
 def next_start(prefix: str, answer: str, suffix: str, name: str, language: str) -> str:
     """Return how a line begins that binds a needed name after an answer: a line end if one is needed, indentation and name."""
-    typed, start = prefix.rpartition("\n")[2], DECLARED.get(language, "") + name
+    typed, start = prefix.rpartition("\n")[2], name
+    if language in DECLARED:
+        is_assigned = re.search(rf"(?<![\w.]){re.escape(name)}{_ASSIGNS}", suffix)
+        start = f"let {name}" if is_assigned else f"const {name}"
     if not answer.strip():
         return start if typed else _indent(prefix, suffix) + start
     return f"\n{_indent(prefix + answer, suffix)}{start}"
@@ -78,6 +81,7 @@ def _indent(before: str, after: str) -> str:
     return min(indent, below[: len(below) - len(below.lstrip())], key=len)
 
 
+_ASSIGNS = r"[ \t]*(?:\+\+|--|(?:[-+*/%&|^]|\*\*|<<|>>>?|&&|\|\||\?\?)?=(?![=>]))"
 _LEAVES = re.compile(r"\s*(?:return|raise|break|continue)\b")
 _NAME = re.compile(r"(?<![\w.])[^\W\d]\w*")
 
