@@ -353,7 +353,7 @@ def test_no_message_kills_the_server_or_goes_unanswered(tmp_path: Path) -> None:
                 client.notify(method, params)
             elif kind < 0.9:
                 client.send(
-                    dice.choice([[], [{}], 1, "x", None, {"id": n}, {"jsonrpc": "1.0", "id": n, "method": "x"}, junk(dice)])
+                    dice.choice([[], [{}], 1, "x", None, {"id": -n}, {"jsonrpc": "1.0", "id": -n, "method": "x"}, junk(dice)])
                 )
             elif kind < 0.95:
                 client.send(
