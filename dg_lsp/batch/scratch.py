@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import shutil
 import stat
@@ -19,8 +20,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dg_lsp.wire import discovery, files
-from dg_lsp.wire.discovery import DiscoveryError
+from dg_lsp.wire import files
 
 PREFIX = "dg-lsp-check-"
 MAX_BYTES = 4 << 30  # a larger project could fill the disk unnoticed
@@ -93,16 +93,16 @@ def directory() -> Iterator[Path]:
     """Yield a private directory that is removed afterwards, or by the next run if this process is killed."""
     _remove_left_over()
     temporary = Path(tempfile.mkdtemp(prefix=".dg-lsp-new-"))
-    lock = discovery.hold(temporary / "lock")
+    handle = os.open(temporary / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
+        _lock(handle)
         # Renamed after it is locked, so that another run never treats it as left over.
         folder = temporary.with_name(PREFIX + temporary.name.removeprefix(".dg-lsp-new-"))
         temporary = temporary.rename(folder)
         yield folder
     finally:
         _remove(temporary)
-        if lock:
-            lock.release()
+        os.close(handle)
 
 
 def copy(original: Path, into: Path, command: str = "") -> tuple[Copy, list[str]]:
@@ -193,10 +193,20 @@ def _stamp(place: Path) -> tuple[int, int]:
 
 def _remove_left_over() -> None:
     for folder in Path(tempfile.gettempdir()).glob(PREFIX + "*"):
-        with contextlib.suppress(OSError, DiscoveryError):
-            if folder.lstat().st_uid == os.getuid() and (lock := discovery.hold(folder / "lock")):
+        with contextlib.suppress(OSError):
+            if folder.lstat().st_uid != os.getuid():
+                continue
+            handle = os.open(folder / "lock", os.O_RDWR | os.O_NOFOLLOW)
+            try:
+                _lock(handle)
                 _remove(folder)
-                lock.release()
+            finally:
+                os.close(handle)
+
+
+def _lock(handle: int) -> None:
+    """Lock the file until it is closed; raise OSError if another process has locked it."""
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _remove(folder: Path) -> None:
