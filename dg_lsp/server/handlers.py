@@ -118,7 +118,8 @@ def add(server: DgLanguageServer) -> None:
     @server.feature(lsp.WINDOW_WORK_DONE_PROGRESS_CANCEL)
     def _(params: lsp.WorkDoneProgressCancelParams) -> None:
         # An unknown token belongs to work that has ended already.
-        if cancel := server.bars.get(params.token):
+        token: object = params.token  # a client may send anything
+        if isinstance(token, str) and (cancel := server.bars.get(token)):
             cancel()
 
     @server.feature(methods.DID_SHOW)

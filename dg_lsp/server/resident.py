@@ -246,6 +246,9 @@ def resident(settings: Settings, on_state: OnState, on_message: OnMessage) -> Wa
     from dg_lsp.infill import client
     from dg_lsp.wire import config
 
+    # How long the engine stays and how wide its passes are is the user's to say: a repository's file may not.
+    own = config.read()[0].settings
+    settings = replace(settings, exit_after=own.exit_after, rows=own.rows)
     options = client.connect_options(config.Config(settings))
     return client.ResidentEngine(options, on_state, on_message)
 

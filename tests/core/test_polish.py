@@ -449,12 +449,12 @@ def test_a_function_that_only_calls_itself_is_dropped(language: str, code: str, 
     [
         ("typescript", "const a = labels.filter((label) => ⟦⟧);\n", "label !== label"),
         ("typescript", "const a = labels.filter(⟦⟧);\n", "label => label !== label"),
-        ("python", "if ⟦⟧:\n    pass\n", "a.b == a.b and c"),
+        ("typescript", "const a = labels.filter(label => label === ⟦⟧);\n", "label"),
         ("python", "x = [y for y in z if ⟦⟧]\n", "y is not y"),
-        ("go", "func f(x int) bool {\n\treturn ⟦⟧\n}\n", "x < x"),
+        ("python", "x = filter(⟦⟧, z)\n", "lambda y: y == y"),
     ],
 )
-def test_an_answer_that_compares_a_value_with_itself_is_dropped(language: str, code: str, answer: str) -> None:
+def test_a_closure_that_compares_its_own_variable_with_itself_is_dropped(language: str, code: str, answer: str) -> None:
     check_dropped(code, answer, polish.REASONS["drop_self_comparison"], language=language)
 
 
@@ -462,12 +462,13 @@ def test_an_answer_that_compares_a_value_with_itself_is_dropped(language: str, c
     ("language", "code", "answer"),
     [
         ("python", "if ⟦⟧:\n    pass\n", "i % k == k - 1"),
-        ("python", "if ⟦⟧:\n    pass\n", "n - r < r"),
-        ("python", "if ⟦⟧:\n    pass\n", "a.b == a"),
-        ("python", "if ⟦⟧:\n    pass\n", "f(x) == f(y)"),
-        ("go", "func f(x int) bool {\n\treturn ⟦⟧\n}\n", "x.mode&os.Link == os.Link"),
+        ("python", "if ⟦⟧:\n    pass\n", "x != x"),  # a test for NaN
+        ("python", "def f(x):\n    ⟦⟧\n", "assert x == x"),
+        ("python", "x = [y for y in z if ⟦⟧]\n", "y == y.real"),
+        ("python", "x = [y for y in z if y == y ⟦⟧]\n", "and w"),  # the user's own
+        ("typescript", "const a = b.filter((c) => ⟦⟧);\n", "c === c?.parent"),
+        ("typescript", "const a = b.filter((c) => ⟦⟧);\n", "c < c.length"),
         ("typescript", "let a: ⟦⟧;\n", "Array<Array<number>>"),
-        ("python", "if x == x and ⟦⟧:\n    pass\n", "y"),
     ],
 )
 def test_other_comparisons_stay(language: str, code: str, answer: str) -> None:

@@ -164,7 +164,7 @@ REASONS = {
     "drop_description": "is only a description, without code",
     "drop_definitions": "only defines what nothing uses",
     "drop_endless": "only calls its own function again",
-    "drop_self_comparison": "compares a value with itself",
+    "drop_self_comparison": "compares its own variable with itself",
     "parses": "adds a syntax error",
     "closes": "leaves a string or a bracket open",
     "compiles": "does not compile",

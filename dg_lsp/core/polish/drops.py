@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 import textwrap
+from collections.abc import Iterator
 from functools import lru_cache
 
 from tree_sitter import Node
@@ -211,18 +212,29 @@ def drop_endless(text: str, around: Around) -> str | None:
 
 
 def drop_self_comparison(text: str, around: Around) -> str | None:
-    """Drop an answer that compares a value with itself, as in `labels.filter((label) => label !== label)`."""
+    """Drop an answer whose closure or comprehension compares its variable with itself: `filter((label) => label !== label)`.
+
+    The variable hides the outer name that was meant. Elsewhere such a comparison may be right: `x != x` is a test for NaN.
+    """
     head = around.before.rpartition("\n")[2]
     line, end = f"{head}{text}{around.rest}", len(head) + len(text)
-    matches = [match for match in _SELF_COMPARISON.finditer(line) if match.start() < end and match.end() > len(head)]
-    return None if any(match[0] not in around.old for match in matches) else text
+    # The answer is to blame only if it has the last operand.
+    wrong = any(match.end(1) <= match.start(2) < end and match.end(2) > len(head) for match in _self_comparisons(line))
+    return None if wrong else text
 
 
-# Between what may stand around a whole comparison, so that `i % k == k - 1` is none.
-_SELF_COMPARISON = re.compile(
-    r"(?:^|[({\[,=>?:!;]|&&|\|\||\b(?:return|if|elif|while|and|or|not|assert|filter|when))[ \t]*"
-    r"\b([^\W\d][\w.$]*)(?:[ \t]*[!=]==?[ \t]*|[ \t]+(?:[<>]=?|is|is not)[ \t]+)\1"
-    r"[ \t]*(?:$|[)}\],;:?{]|&&|\|\||(?:and|or|if|else|then)\b)"
+def _self_comparisons(line: str) -> Iterator[re.Match[str]]:
+    return (match for pattern in _SELF_COMPARISONS if pattern.search(line) for match in pattern.finditer(line))
+
+
+_SAME = r"\1[ \t]*(?:[!=]==?|[<>]=?|\bis(?: not)?\b)[ \t]*(\1)(?![\w.$(\[]|\?\.|[ \t]*[-+*/%^]|[ \t]*[&|](?![&|]))"
+_SELF_COMPARISONS = tuple(
+    re.compile(start + _SAME)
+    for start in (
+        r"(?<![\w.$])([^\W\d][\w$]*)\)?[ \t]*=>[ \t]*",
+        r"\blambda ([^\W\d]\w*): *",
+        r"\bfor ([^\W\d]\w*) in [^\n]{1,200}? if ",
+    )
 )
 _ENDS = ")]},;"
 _WITH_OVERLOADS = frozenset({"java", "csharp", "cpp"})
