@@ -62,6 +62,12 @@ def test_what_the_code_after_a_hole_uses_and_nothing_binds_is_needed(drawn: str,
         "def f():\n    ⟦⟧\n    return (x\n",  # broken
         "⟦⟧\n\nprint(a, b, c, d, e, f, g)\n",  # too many: the imports are missing
         "def f():\n    return 1\n⟦⟧\n",
+        "def f(path):\n    ⟦⟧\n    return json.loads(1)\n",  # its import is missing
+        "def f():\n    x = g(\n        a,\n        ⟦⟧\n    )\n    return total\n",  # no statement may stand there
+        "def f():\n    x = [\n        ⟦⟧\n    ]\n    return total\n",
+        'def f():\n    """Words.\n    ⟦⟧\n    """\n    return total\n',
+        "class A:\n    def f(self):\n        ⟦⟧\n        return __class__\n",
+        f"KEY = '{'ab' * 50_000}'\n\ndef f():\n    ⟦⟧\n    return x\n",  # it would take long
     ],
 )
 def test_in_doubt_nothing_is_needed(drawn: str) -> None:
@@ -79,6 +85,9 @@ def test_in_doubt_nothing_is_needed(drawn: str) -> None:
         ("function f(x) {\n  ⟦⟧\n  return x;\n}\n", ()),
         ("function f() {\n  ⟦⟧\n  return g();\n}\n", ()),
         ("⟦⟧\nf(x);\n", ()),
+        ("function f() {\n  g([\n    ⟦⟧\n  ]);\n  return x;\n}\n", ()),
+        ("function f() {\n  /*\n  ⟦⟧\n  */\n  return x;\n}\n", ()),
+        ("function f() {\n  const a = `\n  ⟦⟧\n  `;\n  return x;\n}\n", ()),
     ],
 )
 @pytest.mark.parametrize("language", ["javascript", "typescript", "tsx"])
@@ -132,7 +141,7 @@ def test_in_javascript_a_line_declares_the_name() -> None:
 
 
 def test_what_is_needed_is_found_in_large_files_too() -> None:
-    many = "".join(f"def f{number}(a):\n    return a + {number}\n\n\n" for number in range(3_000))
+    many = "".join(f"def f{number}(a):\n    return a + {number}\n\n\n" for number in range(2_000))
     assert names(many + textwrap.dedent(LOOP)) == ("total", "count")
     body = "    a = 1\n" * 10_000
     assert names(f"def f():\n    ⟦⟧\n{body}    return x\n") == ()  # checking it takes too long

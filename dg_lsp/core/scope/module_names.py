@@ -109,7 +109,8 @@ _TYPE_ALIAS = re.compile(r"type[ \t]+(\w+)[^=\n]*=")
 _ALIAS = re.compile(r"\bas[ \t]+(\w+)")
 # An annotation that ends on a later line.
 _ANNOTATED = re.compile(r"(\w+)[ \t]*:[^\n]*[\[(][ \t]*(?:#[^\n]*)?$")
-_WALRUS = re.compile(r"(\w+)[ \t]*:=")
+# Without the first condition, a long word takes time quadratic in its length.
+_WALRUS = re.compile(r"(?<!\w)(\w+)[ \t]*:=")
 _EQUALS = re.compile(r"(?:[-+*/%&|^@]|//|\*\*|<<|>>)?(?<![=!<>:])=(?!=)")
 _SUBSCRIPT = re.compile(r"\[[^\]]*\]")
 _COMMENT = re.compile(r"#[^\n]*")

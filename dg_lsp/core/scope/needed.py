@@ -7,19 +7,22 @@ In Python, pyflakes checks the function around the hole. In JavaScript and TypeS
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 
 from pyflakes import messages
 from tree_sitter import Node
 
-from dg_lsp.core import syntax
+from dg_lsp.core import literals, syntax
 from dg_lsp.core.scope import module_names, python, uses
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Span
 
 DECLARED = frozenset({"javascript", "typescript", "tsx"})
 """The other languages whose names are found; a word declares each name, `let` if the code after it assigns to it again."""
-MAX_TAIL = 2_000  # characters after a hole in these languages, because each name in them is looked up in the whole file
+MAX_TEXT = 100_000  # characters of a file: each request waits for this
+MAX_USED = 30_000  # the same in these other languages, where each name after a hole is looked up in the whole file
+MAX_TAIL = 800  # characters after a hole in these languages
 MOST_NAMES = 6  # if more are unbound, the file's imports are probably missing
 MAX_CHARS = 20_000  # of the function or module around the hole; checking more takes too long
 
@@ -31,10 +34,12 @@ def names(parsed: Syntax, hole: Span) -> tuple[str, ...]:
     """
     before, after = parsed.text[: hole.start], parsed.text[hole.end :]
     is_whole = not before.rpartition("\n")[2].strip() and not after.partition("\n")[0].strip()
-    if not is_whole or not after.strip():
+    if not is_whole or not after.strip() or len(parsed.text) > MAX_TEXT or _LONG_LINE.search(parsed.text):
+        return ()
+    if literals.kind_at_end(before, parsed.language.name) is not None or not _takes_statement(parsed, hole):
         return ()
     if parsed.language.name in DECLARED:
-        return _used_only_after(parsed, hole)
+        return _used_only_after(parsed, hole) if len(parsed.text) <= MAX_USED else ()
     if parsed.language.name != "python":
         return ()
     around = _around(parsed, hole)
@@ -47,7 +52,7 @@ def names(parsed: Syntax, hole: Span) -> tuple[str, ...]:
     found = _unbound_after(head, tail, frozenset().union(*(names or () for names in outside)))
     if around.start > 0 or around.end < len(parsed.text):
         # In a function, other names are probably those of the module, bound in a way that was not understood.
-        found = frozenset(name for name in found if name.islower() and not re.search(rf"(?<![\w.]){name}[ \t]*\(", tail))
+        found = frozenset(name for name in found if _is_local(name) and not re.search(rf"(?<![\w.]){name}[ \t]*\(", tail))
     in_order = tuple(name for name in dict.fromkeys(_NAME.findall(tail)) if name in found)
     return in_order if len(in_order) <= MOST_NAMES else ()
 
@@ -81,6 +86,7 @@ def _indent(before: str, after: str) -> str:
     return min(indent, below[: len(below) - len(below.lstrip())], key=len)
 
 
+_LONG_LINE = re.compile(r"[^\n]{1000}")
 _ASSIGNS = r"[ \t]*(?:\+\+|--|(?:[-+*/%&|^]|\*\*|<<|>>>?|&&|\|\||\?\?)?=(?![=>]))"
 _LEAVES = re.compile(r"\s*(?:return|raise|break|continue)\b")
 _NAME = re.compile(r"(?<![\w.])[^\W\d]\w*")
@@ -97,6 +103,20 @@ def _used_only_after(parsed: Syntax, hole: Span) -> tuple[str, ...]:
     text = parsed.text[tail.start : tail.end]
     in_order = [name for name in dict.fromkeys(_NAME.findall(text)) if name in found and _is_value(name, text)]
     return tuple(in_order) if len(in_order) <= MOST_NAMES else ()
+
+
+def _is_local(name: str) -> bool:
+    """Return whether a name that a function uses is probably bound in it, and not the name of a module that is not imported."""
+    return name.islower() and not name.startswith("__") and name not in sys.stdlib_module_names
+
+
+def _takes_statement(parsed: Syntax, hole: Span) -> bool:
+    """Return whether a statement may stand in the hole, which it may not within brackets."""
+    before, after = parsed.text[: hole.start], parsed.text[hole.end :]
+    statement = "pass" if parsed.language.name == "python" else ";"
+    indent = "" if before.rpartition("\n")[2] else _indent(before, after)
+    tried = (f"{indent}{statement}", f"{indent}if 1:")
+    return any(not syntax.adds_errors(syntax.parse(before + one + after, parsed.language, parsed), parsed) for one in tried)
 
 
 def _is_value(name: str, text: str) -> bool:

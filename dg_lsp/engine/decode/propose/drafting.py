@@ -47,7 +47,7 @@ def propose(filling: Filling) -> Proposing:
         )
     pace, is_late = filling.resources.pace, None
     work = _drafts(fill, filling.tree, filling.scorer)
-    texts, n_more = list[str](), MOST_NEEDED
+    texts, start, n_more = list[str](), list[int](), MOST_NEEDED
     while True:
         began = pace.clock()
         try:
@@ -57,8 +57,8 @@ def propose(filling: Filling) -> Proposing:
             results = _results(fill, stop.value, filling.scorer)
             yield from results
             texts = [each.text for each in results] or texts
-            start = _needed_start(fill, texts) if not is_late and n_more else ()
-            if not start:
+            last, start = start, _needed_start(fill, texts) if not is_late and n_more else []
+            if not start or start == last:
                 return
             work, is_late, n_more = _drafts(fill, filling.tree, filling.scorer, start), None, n_more - 1
             continue
