@@ -17,8 +17,9 @@ import itertools
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
+from functools import partial
 
-from dg_lsp.core import holes, positions
+from dg_lsp.core import confidence, holes, positions
 from dg_lsp.core.values import Budget, Span
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.port import EngineError
@@ -112,7 +113,7 @@ class Completer:
         facts, settings = self._facts_of(request, now), now.settings
         if (reason := when.reason(facts, settings)) is not None:
             return self._nothing(reason)
-        fit = self._cache.find(now.place, self._clock())
+        fit = self._cache.find(now.place, self._clock(), partial(_is_sure, request, now))
         if fit is not None and (request.automatic or fit.n_candidates >= settings.candidates):
             self._statistics.counts.add("typed through" if fit.typed else "cached")
             return self._show(request, now, fit.offers)
@@ -145,7 +146,8 @@ class Completer:
             if answer is None:
                 return (), SUPERSEDED
             fit = reuse.advance(flight.place, now.place, answer[0], flight.n_candidates) if answer[0] else None
-            if fit is not None or flight.place == now.place:
+            is_usable = fit is not None and any(_is_sure(request, now, offer) for offer in fit.offers)
+            if is_usable or flight.place == now.place:
                 self._statistics.counts.add("joined")
                 offers = fit.offers if fit is not None else ()
                 return offers, None if offers else _no_answer(answer[1])
@@ -270,6 +272,11 @@ class Completer:
             engine=self._resident.trouble() if request.automatic else "",
             lost=now.doc.lost,
         )
+
+
+def _is_sure(request: SuggestionRequest, now: Snapshot, offer: Offer) -> bool:
+    """Return whether the request may get the offer: without being asked for, only one that reaches the threshold."""
+    return not request.automatic or confidence.is_sure(offer.confidence, now.settings.suggestion_threshold)
 
 
 def _no_answer(why: str) -> Reason:

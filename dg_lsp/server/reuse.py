@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -148,21 +148,27 @@ class Cache:
         while len(self._entries) > MAX_ENTRIES:
             self._entries.popitem(last=False)
 
-    def find(self, place: Place, now: float) -> Fit | None:
-        """Return the answer for this place, or for one from which the user has typed on; None when nothing fits."""
+    def find(self, place: Place, now: float, is_sure: Callable[[Offer], bool] = lambda _: True) -> Fit | None:
+        """Return the answer for this place, or for one from which the user has typed on; None when nothing fits.
+
+        Typed text makes the rest of an answer likelier than it was. So one from another place fits only if an offer of it
+        `is_sure` already, and then goes before an answer for this place without such an offer.
+        """
         exact = self._entries.get(_key(place))
-        if exact is not None and now - exact.at <= FRESH_S:
+        own = Fit(exact.offers, 0, exact.n_candidates) if exact is not None and now - exact.at <= FRESH_S else None
+        if own is not None:
             self._entries.move_to_end(_key(place))
-            return Fit(exact.offers, 0, exact.n_candidates)
+            if not own.offers or any(map(is_sure, own.offers)):
+                return own
         best: Fit | None = None
         for entry in reversed(self._entries.values()):
-            if now - entry.at > FRESH_S or not entry.offers:
+            if now - entry.at > FRESH_S or not entry.offers or entry is exact:
                 continue
             fit = advance(entry.place, place, entry.offers, entry.n_candidates)
             # Prefer the answer with the least typed text: it was made with the most of the current context.
-            if fit is not None and (best is None or fit.typed < best.typed):
+            if fit is not None and any(map(is_sure, fit.offers)) and (best is None or fit.typed < best.typed):
                 best = fit
-        return best
+        return best or own
 
     def left_over(self, place: Place, now: float) -> str:
         """Return the rest of the newest answer from which the user's text diverged; "" when there is none."""

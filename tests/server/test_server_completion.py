@@ -158,6 +158,35 @@ def test_typing_through_a_suggestion_sends_no_request() -> None:
     run(test)
 
 
+def test_typing_along_an_answer_that_was_not_sure_asks_again() -> None:
+    async def test(session: Session) -> None:
+        session.held.text, session.held.confidence = "foo(a, b)", Calibrated(0.1)
+        assert texts(await session.ask("x = $0\n")) == []
+        # With more of it typed, the model is sure of the rest.
+        session.held.text, session.held.confidence = "(a, b)", Calibrated(0.9)
+        assert texts(await session.ask("x = foo$0\n")) == ["(a, b)"]
+        assert len(session.held.asked) == 2
+        assert texts(await session.ask("x = foo($0\n")) == ["a, b)"]
+        assert len(session.held.asked) == 2
+        # The place that was refused is not asked about again.
+        assert texts(await session.ask("x = $0\n")) == []
+        assert len(session.held.asked) == 2
+
+    run(test)
+
+
+def test_a_shown_suggestion_stays_where_an_earlier_answer_was_not_sure() -> None:
+    async def test(session: Session) -> None:
+        session.held.text, session.held.confidence = "foo(a, b)", Calibrated(0.1)
+        assert texts(await session.ask("x = $0\n")) == []
+        session.held.text, session.held.confidence = " foo(a, b)", Calibrated(0.9)
+        assert texts(await session.ask("x =$0\n")) == [" foo(a, b)"]
+        assert texts(await session.ask("x = $0\n")) == ["foo(a, b)"]
+        assert len(session.held.asked) == 2
+
+    run(test)
+
+
 def test_a_request_of_an_editor_has_no_absolute_path(tmp_path: Path) -> None:
     file = tmp_path / "a b.py"
     file.write_text("x = ")
