@@ -105,6 +105,7 @@ pip install './dg_lsp-0.1.0-py3-none-any.whl[engine]'
 dg-lsp doctor --no-sample --model google/diffusiongemma-26B-A4B-it
 dg-lsp --install-completion
 dg-lsp engine pull
+dg-lsp engine pull smollm2-135m
 dg-lsp engine pull google/diffusiongemma-26B-A4B-it
 dg-lsp engine start --model google/diffusiongemma-26B-A4B-it
 dg-lsp infill --all src/ --model vllm:http://127.0.0.1:8000

@@ -482,7 +482,7 @@ def test_a_local_model_without_torch_installs_it_first(tmp_path: Path, monkeypat
     # pip changes nothing here, because all that the engine requires is installed.
     completed = run(tmp_path, *chosen, DG_LSP_NO_PULL="", PIP_NO_INDEX="1")
     assert completed.returncode == 0, completed.stderr
-    assert "embedded needs torch, which is not installed: about 250 MB to download and 1.2 GB on the disk" in completed.stderr
+    assert "embedded needs torch. Not installed yet: about 250 MB to download and 1.2 GB on the disk" in completed.stderr
     assert "Requirement already satisfied: torch" in completed.stderr
     assert 'model = "embedded"' in (tmp_path / "config.toml").read_text()
     (tmp_path / "config.toml").unlink()

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.engine.model import loading
+from dg_lsp.wire.settings import EMBEDDED
 from tests.engine import real_geometry
 from tests.engine.hub import Hub, serving
 
@@ -48,7 +49,9 @@ def pull(hub: Hub, home: Path, *arguments: str, code: int = 0) -> tuple[str, str
 
 def test_a_model_is_fetched_once_and_loads(hub: Hub, tmp_path: Path) -> None:
     output, messages = pull(hub, tmp_path / "home")
-    folder = Path(output.removeprefix(f"{NAME} is in ").strip())
+    first, used, *_ = output.splitlines()
+    folder = Path(first.removeprefix(f"{NAME} is in "))
+    assert used == f"the model in use is {EMBEDDED}; to use {NAME}: dg-lsp setup --yes {NAME}"
     names = {path.name for path in folder.rglob("*") if path.is_file()}
     assert "model.safetensors.index.json" in names
     assert not names & {"README.md", "pytorch_model.bin", "model.safetensors"}

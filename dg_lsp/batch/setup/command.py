@@ -188,7 +188,7 @@ def _install_if_missing(chosen: str, *, may_ask: bool) -> None:
     if model_names.is_remote(chosen) or not (absent := packages.absent()):
         return
     size = packages.size()
-    print_message(f"{chosen} needs {', '.join(absent)}, which is not installed{f': {size}' if size else ''}")
+    print_message(f"{chosen} needs {', '.join(absent)}. Not installed yet{f': {size}' if size else ''}")
     refused = not laptop.may_pull() or (
         may_ask and ask("Install it now? y or n", end="n", default="y").lower() not in ("y", "yes")
     )

@@ -55,6 +55,8 @@ def pull(
         _fail("stopped; the same command continues where it was", code=130)
     if not as_json:
         typer.echo(visible_line(f"{name} is in {folder}"))
+        if (used := config.read()[0].model()) != name:
+            typer.echo(visible_line(f"the model in use is {used}; to use {name}: dg-lsp setup --yes {name}"))
 
 
 def models(
