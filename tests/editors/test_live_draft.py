@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from tests.editors import machine
 from tests.editors.machine import program
 from tests.editors.neovim import LOOK, Neovim
 from tests.editors.waiting import until
@@ -52,13 +53,15 @@ LOOK_IN_PAGE = """() => {
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> str:
+def model(environment: Mapping[str, str], tmp_path: Path) -> Iterator[str]:
     folder = tmp_path / "laptop"
     folder.mkdir()
     written_to(folder)
     written_profile(folder)
     written_adapter(folder)
-    return str(folder)
+    yield str(folder)
+    # Other tests count the engines.
+    machine.engine(environment, "stop", "--now", "--model", str(folder))
 
 
 def visible(text: str) -> str:
