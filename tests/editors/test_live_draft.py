@@ -37,20 +37,6 @@ require("dg_lsp.draft").on_draft = function(params, context)
 end
 """.replace("LOOK", LOOK.replace("HIGHLIGHT", '"DgLspDraft"'))
 
-# The same in VS Code's page, for each of its frames.
-LOOK_IN_PAGE = """() => {
-  window.drafts = [];
-  const look = () => {
-    const drawn = [...document.querySelectorAll(".view-lines span")]
-      .map((each) => getComputedStyle(each, "::after"))
-      .filter((style) => style.content !== "none" && style.fontStyle === "italic")
-      .map((style) => style.content).join("\\n");
-    if (drawn && drawn !== window.drafts.at(-1)) window.drafts.push(drawn);
-    window.looking = requestAnimationFrame(look);
-  };
-  look();
-}"""
-
 
 @pytest.fixture
 def model(environment: Mapping[str, str], tmp_path: Path) -> Iterator[str]:
@@ -105,14 +91,13 @@ def test_vs_code_shows_the_draft_as_it_is_written(
         watch(lambda: code.picture("draft.failed"))
         code.open("add.py", TEXT)
         assert code.told()["model"] == model
-        code.page.evaluate(LOOK_IN_PAGE)
+        code.watch_drafts()
         code.select((1, 4), (1, 16))
         code.press("Control+Alt+Enter")
         code.page.wait_for_selector(".quick-input-widget:visible input")
         code.press("Enter")
         until(lambda: code.page.evaluate("window.drafts.length > 0"), "a draft", tell=code.picture)
         until(lambda: not code.told()["busy"] and not code.draft(), "the end", tell=code.picture)
-        code.page.evaluate("cancelAnimationFrame(window.looking)")
-        drawn = [unescaped(text) for text in code.page.evaluate("window.drafts")]
+        drawn = [unescaped(text) for text in code.drafts()]
         assert len(set(drawn)) >= LEAST_VIEWS
         assert all(later.startswith(earlier) for earlier, later in pairwise(drawn))

@@ -97,26 +97,11 @@ def test_escape_dismisses_a_suggestion(code: Workbench) -> None:
 def test_fill_body_shows_its_drafts_and_is_one_step_to_undo(code: Workbench) -> None:
     path = code.open("item.py", BODIES)
     code.put(BODY, 8)
-    # Record the drawn drafts inside the page, because a draft may be gone before the test can ask for it. VS Code draws no
-    # progress of a fill that ends at once; the test that cancels a fill from the status bar looks for it.
-    code.page.evaluate(
-        """() => {
-          window.drafts = [];
-          const look = () => {
-            const drawn = [...document.querySelectorAll(".view-lines span")]
-              .map((each) => getComputedStyle(each, "::after"))
-              .filter((style) => style.content !== "none" && style.fontStyle === "italic")
-              .map((style) => style.content).join("\\n");
-            if (drawn && drawn !== window.drafts.at(-1)) window.drafts.push(drawn);
-            window.looking = requestAnimationFrame(look);
-          };
-          look();
-        }"""
-    )
+    # VS Code draws no progress of a fill that ends at once; the test that cancels a fill from the status bar looks for it.
+    code.watch_drafts()
     code.press("Control+Alt+Enter")
     until(lambda: code.text() != BODIES, "the filled body", tell=code.picture)
-    code.page.evaluate("cancelAnimationFrame(window.looking)")
-    drafts = code.page.evaluate("window.drafts")
+    drafts = code.drafts()
     assert len(set(drafts)) >= 2, drafts
     filled_text = code.text()
     head, tail = BODIES.split("        ...\n", 1)

@@ -83,6 +83,21 @@ GHOST = """
 """
 
 
+# Records what is drawn as a draft in each frame.
+WATCH_DRAFTS = """() => {
+  window.drafts = [];
+  const look = () => {
+    const drawn = [...document.querySelectorAll(".view-lines span")]
+      .map((each) => getComputedStyle(each, "::after"))
+      .filter((style) => style.content !== "none" && style.fontStyle === "italic")
+      .map((style) => style.content).join("\\n");
+    if (drawn && drawn !== window.drafts.at(-1)) window.drafts.push(drawn);
+    window.looking = requestAnimationFrame(look);
+  };
+  look();
+}"""
+
+
 class Workbench:
     """One window of VS Code."""
 
@@ -90,6 +105,16 @@ class Workbench:
         """Control the window on these folders through a page. Files are created in the first folder."""
         self.page, self.folder = page, folders[0]
         self._folders, self._address, self._driver = folders, address, driver
+
+    def watch_drafts(self) -> None:
+        """Record the drafts that are drawn, inside the page, because one may be gone before a test can ask for it."""
+        self.page.evaluate(WATCH_DRAFTS)
+
+    def drafts(self) -> list[str]:
+        """Return the drafts that were drawn, as CSS strings, and record no more."""
+        self.page.evaluate("cancelAnimationFrame(window.looking)")
+        drafts: list[str] = self.page.evaluate("window.drafts")
+        return drafts
 
     def run(self, code: str) -> Any:
         """Return the result of JavaScript code that runs in the extension host, with `vscode` in scope."""

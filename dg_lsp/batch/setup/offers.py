@@ -178,7 +178,7 @@ def offers(
     every = [*ready, *others, *_after_commands(machine, servers, programs)]
     best = _recommended(ready)
     best = others[0] if others and best.model == EMBEDDED else best
-    measure = "quality not measured; to measure it: dg-lsp calibrate --model"
+    measure = "quality on your code not measured; to measure it: dg-lsp calibrate --model"
     return tuple(
         replace(offer, quality=quality_by_model.get(offer.model) or f"{measure} '{offer.model}'", is_recommended=offer is best)
         for offer in every

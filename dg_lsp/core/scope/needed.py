@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pyflakes import messages
 from tree_sitter import Node
@@ -20,9 +20,9 @@ from dg_lsp.core.values import Span
 
 DECLARED = frozenset({"javascript", "typescript", "tsx"})
 """The other languages whose names are found; a word declares each name, `let` if the code after it assigns to it again."""
-MAX_TEXT = 100_000  # characters of a file: each request waits for this
-MAX_USED = 30_000  # the same in these other languages, where each name after a hole is looked up in the whole file
-MAX_TAIL = 800  # characters after a hole in these languages
+MAX_TEXT = 100_000
+MAX_USED = 30_000  # where each name after a hole is looked up in the whole file
+MAX_TAIL = 800  # the most characters after a hole in these languages
 MOST_NAMES = 6  # if more are unbound, the file's imports are probably missing
 MAX_CHARS = 20_000  # of the function or module around the hole; checking more takes too long
 
@@ -32,29 +32,16 @@ def names(parsed: Syntax, hole: Span) -> tuple[str, ...]:
 
     The hole takes the place of whole lines. `parsed` is the whole file, as it is.
     """
+    find, most = _FINDERS.get(parsed.language.name, (None, 0))
     before, after = parsed.text[: hole.start], parsed.text[hole.end :]
     is_whole = not before.rpartition("\n")[2].strip() and not after.partition("\n")[0].strip()
-    if not is_whole or not after.strip() or len(parsed.text) > MAX_TEXT or _LONG_LINE.search(parsed.text):
+    if find is None or not is_whole or not after.strip() or len(parsed.text) > most or _LONG_LINE.search(parsed.text):
         return ()
-    if literals.kind_at_end(before, parsed.language.name) is not None or not _takes_statement(parsed, hole):
+    found, tail = find(parsed, hole)
+    if not found or len(found) > MOST_NAMES or literals.kind_at_end(before, parsed.language.name) is not None:
         return ()
-    if parsed.language.name in DECLARED:
-        return _used_only_after(parsed, hole) if len(parsed.text) <= MAX_USED else ()
-    if parsed.language.name != "python":
-        return ()
-    around = _around(parsed, hole)
-    head, tail = parsed.text[around.start : hole.start], parsed.text[hole.end : around.end]
-    if len(head) + len(tail) > MAX_CHARS:
-        return ()
-    outside = module_names.find(parsed.text[: around.start]), module_names.find(parsed.text[around.end :])
-    if None in outside or module_names.binds_anything(head + tail) or module_names.computes_names(parsed.text):
-        return ()
-    found = _unbound_after(head, tail, frozenset().union(*(names or () for names in outside)))
-    if around.start > 0 or around.end < len(parsed.text):
-        # In a function, other names are probably those of the module, bound in a way that was not understood.
-        found = frozenset(name for name in found if _is_local(name) and not re.search(rf"(?<![\w.]){name}[ \t]*\(", tail))
-    in_order = tuple(name for name in dict.fromkeys(_NAME.findall(tail)) if name in found)
-    return in_order if len(in_order) <= MOST_NAMES else ()
+    in_order = [name for name in dict.fromkeys(_NAME.findall(tail)) if name in found]
+    return tuple(in_order) if _takes_statement(parsed, hole) else ()
 
 
 def missing(needed: Sequence[str], answer: str) -> list[str]:
@@ -92,22 +79,48 @@ _LEAVES = re.compile(r"\s*(?:return|raise|break|continue)\b")
 _NAME = re.compile(r"(?<![\w.])[^\W\d]\w*")
 
 
-def _used_only_after(parsed: Syntax, hole: Span) -> tuple[str, ...]:
-    """Return the names that the whole file only uses, and only after the hole in the innermost function around it."""
+def _unbound_in_python(parsed: Syntax, hole: Span) -> tuple[frozenset[str], str]:
+    """Return the names that are unbound after the hole in its function, or in its module, and the code that uses them."""
+    around = _around(parsed, hole)
+    head, tail = parsed.text[around.start : hole.start], parsed.text[hole.end : around.end]
+    if len(head) + len(tail) > MAX_CHARS:
+        return frozenset(), ""
+    outside = module_names.find(parsed.text[: around.start]), module_names.find(parsed.text[around.end :])
+    if None in outside or module_names.binds_anything(head + tail) or module_names.computes_names(parsed.text):
+        return frozenset(), ""
+    found = _unbound_after(head, tail, frozenset().union(*(names or () for names in outside)))
+    if around.start > 0 or around.end < len(parsed.text):
+        # In a function, other names are probably those of the module, bound in a way that was not understood.
+        found = frozenset(name for name in found if _is_local(name) and not _is_called(name, tail))
+    return found, tail
+
+
+def _used_only_after(parsed: Syntax, hole: Span) -> tuple[frozenset[str], str]:
+    """Return the names that the whole file only uses, after the hole in the innermost function around it, and that code."""
     functions = (one.inside for one in parsed.facts_near(hole).owners if one.kind != "class")
     inside = [one for one in functions if one.start <= hole.start and hole.end <= one.end]
     if not inside:
-        return ()
+        return frozenset(), ""
     tail = Span(hole.end, min(inside[-1].end, hole.end + MAX_TAIL))
-    found = uses.unbound_names(parsed, [tail])
     text = parsed.text[tail.start : tail.end]
-    in_order = [name for name in dict.fromkeys(_NAME.findall(text)) if name in found and _is_value(name, text)]
-    return tuple(in_order) if len(in_order) <= MOST_NAMES else ()
+    found = uses.unbound_names(parsed, [tail])
+    return frozenset(name for name in found if name[0].islower() and not _is_called(name, text)), text
+
+
+_FINDERS: dict[str, tuple[Callable[[Syntax, Span], tuple[frozenset[str], str]], int]] = {
+    "python": (_unbound_in_python, MAX_TEXT),
+    **dict.fromkeys(DECLARED, (_used_only_after, MAX_USED)),
+}
+"""For each language, what finds the names, and the most characters of a file, because each request waits for it."""
 
 
 def _is_local(name: str) -> bool:
     """Return whether a name that a function uses is probably bound in it, and not the name of a module that is not imported."""
     return name.islower() and not name.startswith("__") and name not in sys.stdlib_module_names
+
+
+def _is_called(name: str, text: str) -> bool:
+    return re.search(rf"(?<![\w.]){re.escape(name)}[ \t]*\(", text) is not None
 
 
 def _takes_statement(parsed: Syntax, hole: Span) -> bool:
@@ -117,10 +130,6 @@ def _takes_statement(parsed: Syntax, hole: Span) -> bool:
     indent = "" if before.rpartition("\n")[2] else _indent(before, after)
     tried = (f"{indent}{statement}", f"{indent}if 1:")
     return any(not syntax.adds_errors(syntax.parse(before + one + after, parsed.language, parsed), parsed) for one in tried)
-
-
-def _is_value(name: str, text: str) -> bool:
-    return name[0].islower() and not re.search(rf"(?<![\w.]){re.escape(name)}[ \t]*\(", text)
 
 
 def _around(parsed: Syntax, hole: Span) -> Span:
@@ -156,12 +165,12 @@ def _unbound_after(head: str, tail: str, available: frozenset[str]) -> frozenset
     for plain in ("", "pass", f"{'' if typed else _indent(head, tail)}if 1:"):
         source = f"{head}{plain}{tail}"
         opener = "if 1:\n" if source[:1].isspace() and source.strip() else ""
-        tree = python._parse(opener + source)
+        tree = python.parse(opener + source)
         if tree is None:
             continue
         n_before = (opener + head).count("\n") + 1
         found: dict[str, bool] = {}
-        for message in python._check(tree, "", available):
+        for message in python.check(tree, "", available):
             if isinstance(message, (messages.UndefinedName, messages.UndefinedLocal)):
                 name = message.message_args[0]
                 found[name] = found.get(name, True) and message.lineno > n_before

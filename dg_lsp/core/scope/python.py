@@ -215,7 +215,7 @@ class _Scope:
         source = f"{self.region.head}{answer}{self.region.tail}"
         opener = self.imports
         opener += f"{self.region.opener}\n" if source[:1].isspace() and self.region.opener else ""
-        tree = _parse(opener + source)
+        tree = parse(opener + source)
         if tree is None:
             return None
         words = set(_WORD.findall(source))
@@ -226,7 +226,7 @@ class _Scope:
         else:
             # Later names exist for functions that are called later, but not for code that runs at once.
             tree.body += [_assignment(name) for name in later]
-        faults = _check(tree, self.uri.rpartition("/")[2], available)
+        faults = check(tree, self.uri.rpartition("/")[2], available)
         bound = self.bound_before | self.bound_after
         # A module with a `__getattr__` may export anything.
         exports = bound if "__getattr__" not in bound else None
@@ -240,7 +240,8 @@ class _Scope:
         )
 
 
-def _check(tree: ast.Module, filename: str, available: Set[str]) -> list[messages.Message]:
+def check(tree: ast.Module, filename: str, available: Set[str]) -> list[messages.Message]:
+    """Return what pyflakes finds in the code, with these names available to all of it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -286,7 +287,8 @@ def _table(text: str) -> symtable.SymbolTable | None:
             return None
 
 
-def _parse(source: str) -> ast.Module | None:
+def parse(source: str) -> ast.Module | None:
+    """Return the source's syntax tree, without warnings; None if Python can't parse it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

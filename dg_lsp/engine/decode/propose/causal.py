@@ -284,7 +284,7 @@ class _Beam:
 def _started(passes: Family, tree: Tree, limits: _Limits) -> _Beam:
     """Return the draft that begins with the settings' start. Its last token is not read yet."""
     start, file = list(limits.settings.start), limits.settings.file
-    nodes = [ROOT, *next(iter(tree.grow([(ROOT, start[:-1])])))]
+    nodes = [ROOT, *tree.grow([(ROOT, start[:-1])])[0]]
     before = [start[:n] for n in range(len(start))]
     reading = _reading(passes.logits(tree.hidden(nodes)), limits, before, [file] * len(start), nodes)
     rows = range(len(start))
