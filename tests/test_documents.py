@@ -78,6 +78,8 @@ dg-lsp bench fixtures/eval/heldout.jsonl.gz --model MODEL --limit N --threads T
 dg-lsp calibrate --model MODEL
 dg-lsp eval --csv FILE
 dg-lsp eval FILE --limit 150 --threads 1 --csv OUT
+dg-lsp eval --make . --out FILE --n 150
+dg-lsp eval FILE --model MODEL --threads 1
 dg-lsp eval fixtures/eval/heldout.jsonl.gz --baseline copy --baseline ar --threads 1 --dtype float32 --markdown
 dg-lsp eval fixtures/eval/heldout.jsonl.gz --model qwen2.5-coder-0.5b --threads 1 --limit 150
 python tests/benchmarks/batch_bodies.py SOURCE --bodies 20 --rounds 1,4,16,4+2 --check 'python -m pytest -q'
