@@ -162,9 +162,9 @@ class Candidate:
     """One text for each hole of a request, with the backend's confidence that all are right and how they were made.
 
     `confidences` holds one probability for each token of each text. `lengths` holds the number of characters of each of
-    those tokens, if the engine knows it. `finished` is False if a deadline cut the denoising short. `row` says what the
-    canvas started from. `alone` holds the confidence in each text, given the best ones before it, if they were written one
-    after the other.
+    those tokens, if the engine knows it. `finished` is False if a deadline cut the denoising short. `row` says how
+    the text was proposed, or what its canvas started from. `alone` holds the confidence in each text, given the best ones
+    before it, if they were written one after the other.
     """
 
     texts: tuple[str, ...]

@@ -131,7 +131,10 @@ def _is_abstract(function: Node, facts: Facts) -> bool:
 
 
 def drop_comments(text: str, around: Around) -> str | None:
-    """Drop an answer that adds a FILL comment, or that is only comments where a block of code belongs."""
+    """Drop an answer that adds a FILL comment, or that is only comments where a block of code belongs.
+
+    In a body or at a marker, also drop one that leaves a TODO which says nothing.
+    """
     language = languages.get(around.document.language)
     # The marker of the hole itself is what the answer replaces; a selection may hold markers that stay.
     old = "" if around.hole.kind == "marker" else around.old

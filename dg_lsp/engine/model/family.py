@@ -43,8 +43,9 @@ class Family(Protocol):
     ) -> Tensor:
         """Return the last hidden states [N, H] of new tokens [N], each at its own position [N].
 
-        The pass overwrites the last N places of `kv`. Token n sees the places in `mask` [N, L]. The canvas adapter acts on
-        the new tokens if `adapted`; families without one ignore that.
+        The pass overwrites the last N places of `kv`. Token n sees the places in `mask` [N, L], whose positions are
+        `key_positions` [L]: layers with a sliding window need them. The canvas adapter acts on the new tokens if `adapted`;
+        families without one ignore that.
         """
 
     def decode(
