@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from dg_lsp.core import languages
+from dg_lsp.core.holes.comments import without_markers
 from dg_lsp.core.values import Budget, Document, Hole, InfillRequest, Snippet, Span
 
 if TYPE_CHECKING:
@@ -46,8 +47,8 @@ def build(
 ) -> InfillRequest:
     r"""Return the request for the holes of one document, with at most `window_chars` of text on each side of them.
 
-    Line ends become `\n`, and a byte order mark is removed; `polish` restores the file's own line ends. With `syntax`,
-    the file's signatures outside the window become the first related text.
+    Line ends become `\n`, and a byte order mark is removed; `polish` restores the file's own line ends. FILL comments in the
+    lines before and after are left out. With `syntax`, the file's signatures outside the window become the first related text.
 
     Raises ValueError when there is no hole, or when holes overlap, are out of order or lie outside the text.
     """
@@ -66,6 +67,11 @@ def build(
     prefix, *between, suffix = (
         lead + with_newlines(part) + trail for lead, part, trail in zip(leads, texts, trails, strict=True)
     )
+    # The hole's own line stays as it is, because the cursor may be at a marker.
+    above, line_end, head = prefix.rpartition("\n")
+    prefix = without_markers(above) + line_end + head
+    rest, line_end, below = suffix.partition("\n")
+    suffix = rest + line_end + without_markers(below)
     signatures = outline(syntax, window, path) if syntax is not None else None
     return InfillRequest(
         prefix=prefix,
@@ -160,16 +166,20 @@ def excerpt(snippet: Snippet, words: frozenset[str], max_chars: int) -> Snippet:
     return Snippet(snippet.path, "".join(lines[slice(*best)]))
 
 
-def instruction(request: InfillRequest) -> str:
-    """Return the first hole's instruction as a comment line to insert before it.
+def with_instruction(request: InfillRequest) -> str:
+    """Return the prefix with the first hole's instruction as a comment: in a line before the hole, or above its line of code.
 
-    Returns "" if there is no instruction, or no line comment in the language. A model that was trained only on source
-    files takes instructions in no other form.
+    The prefix alone is returned if there is no instruction, or no line comment in the language. A model that was trained only
+    on source files takes instructions in no other form.
     """
-    hole, language = request.holes[0], languages.row(request.language)
+    hole, language, prefix = request.holes[0], languages.row(request.language), request.prefix
     if not hole.instruction or not language.line_comments:
-        return ""
-    return f"{language.line_comments[0]} {' '.join(hole.instruction.split())}\n{hole.indent}"
+        return prefix
+    comment = f"{language.line_comments[0]} {' '.join(hole.instruction.split())}\n"
+    above, line_end, head = prefix.rpartition("\n")
+    if hole.block or not head.strip():
+        return f"{prefix}{comment}{hole.indent}"
+    return f"{above}{line_end}{head[: len(head) - len(head.lstrip())]}{comment}{head}"
 
 
 def imports(text: str, language: str) -> tuple[str, ...]:

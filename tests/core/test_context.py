@@ -297,11 +297,26 @@ def test_an_imported_name_does_not_match_another_path(path: str, name: str) -> N
     assert not context.is_imported(path, [name])
 
 
-def test_an_instruction_is_a_comment_line_before_the_hole() -> None:
-    def said(language: str, instruction: str = "add  a\nand b") -> str:
-        hole = Hole(Span(0, 0), "cursor", indent="  ", instruction=instruction)
-        return context.instruction(InfillRequest("", "", (hole,), language=language))
+def test_an_instruction_is_a_comment_line_before_the_hole_or_above_its_line_of_code() -> None:
+    def said(language: str, prefix: str = "x\n  ", instruction: str = "add  a\nand b", *, block: bool = False) -> str:
+        hole = Hole(Span(0, 0), "cursor", indent="  ", instruction=instruction, block=block)
+        return context.with_instruction(InfillRequest(prefix, "", (hole,), language=language))
 
-    assert said("python") == "# add a and b\n  "
-    assert said("go") == "// add a and b\n  "
-    assert (said(""), said("python", "")) == ("", "")
+    assert said("python") == "x\n  # add a and b\n  "
+    assert said("go") == "x\n  // add a and b\n  "
+    assert said("python", "x\n  y = z ") == "x\n  # add a and b\n  y = z "
+    assert said("python", "y = z ") == "# add a and b\ny = z "
+    assert said("python", "def f(): ", block=True) == "def f(): # add a and b\n  "
+    assert (said(""), said("python", instruction="")) == ("x\n  ", "x\n  ")
+
+
+def test_marks_of_other_holes_are_not_shown_but_in_the_line_of_the_hole() -> None:
+    text = (
+        "def f(a):\n    # FILL: add\n    b = a # FILL\n    return g(a, /* FILL */) + ⟦⟧h(/* FILL: x */)\n"
+        "    # FILLED\n\n    // FILL\n<!-- FILL -->z\n    x = 'FILL'\n"
+    )
+    at = text.index("⟦⟧")
+    document = Document("file:///a.py", "python", text.replace("⟦⟧", ""))
+    request = context.build(document, (Hole(Span(at, at), "cursor"),))
+    assert request.prefix == "def f(a):\n    b = a \n    return g(a, /* FILL */) + "
+    assert request.suffix == "h(/* FILL: x */)\n    # FILLED\n\nz\n    x = 'FILL'\n"

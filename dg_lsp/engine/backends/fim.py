@@ -265,7 +265,7 @@ class Fim:
     def calls(self, request: InfillRequest) -> Sequence[Call]:
         """Return one call for all answers if the server can send several at once, else one for each."""
         caps, [hole] = self.dialect.caps, request.holes
-        prefix, suffix = window(request.prefix + context.instruction(request), request.suffix, caps.window_chars)
+        prefix, suffix = window(context.with_instruction(request), request.suffix, caps.window_chars)
         n_answers = min(request.budget.candidates, MAX_ANSWERS) if caps.varies else 1
         query = Query(
             model=self.model,

@@ -102,7 +102,7 @@ class InfillTrained:
             suffix.append(self.eos)
         name = encode("/".join(request.path.split("/")[-2:]))[:12] if request.path else []
         prefix, heal, heal_ids = _healed(
-            self.vocabulary, request.prefix + context.instruction(request), request.holes[0], profile.prefix_tokens
+            self.vocabulary, context.with_instruction(request), request.holes[0], profile.prefix_tokens
         )
         kind = self.kinds[_kind(request)]
         head = [
@@ -197,7 +197,7 @@ class Left:
 
         With `keeps_lines`, the answer begins after the last line end at the earliest.
         """
-        text = request.prefix + context.instruction(request)
+        text = context.with_instruction(request)
         cut = max(self.vocabulary.safe_end(text), text.rfind("\n") + 1 if keeps_lines else 0)
         heal, limit = text[cut:], self.profile.prefix_tokens
         ids = _truncated(self.vocabulary, self.vocabulary.encode(_recent(text[:cut], limit)), limit)
