@@ -18,6 +18,7 @@ from dg_lsp.core.values import Candidate, InfillRequest
 # line that continues after the hole.
 HolePosition = Literal["block", "end", "line", "inside"]
 POSITIONS: tuple[HolePosition, ...] = get_args(HolePosition)
+LARGEST = 1e6  # of a sum that only ranks: the log-probability of a long block may be hundreds of nats
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +69,14 @@ def for_position(
 
 
 def linear(features: Mapping[str, float], calibration: Calibration) -> float:
-    """Return the weighted sum of the features, clamped to -40..40; -40 if it is not a number."""
+    """Return the weighted sum of the features within `LARGEST`; its lower end if the sum is not a number."""
     z = calibration.intercept + sum(weight * features.get(name, 0.0) for name, weight in calibration.weights.items())
-    return -40.0 if math.isnan(z) else max(-40.0, min(40.0, z))
+    return -LARGEST if math.isnan(z) else max(-LARGEST, min(LARGEST, z))
 
 
 def probability(features: Mapping[str, float], calibration: Calibration) -> float:
     """Return the probability that the candidate with these features is right."""
-    return 1.0 / (1.0 + math.exp(-linear(features, calibration)))
+    return 1.0 / (1.0 + math.exp(max(-40.0, min(40.0, -linear(features, calibration)))))
 
 
 def to_candidates(evidence: Sequence[Evidence], calibration: Calibration | None) -> tuple[Candidate, ...]:

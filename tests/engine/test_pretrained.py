@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
-from dg_lsp.engine.decode import sequence
+from dg_lsp.engine.decode import scoring, sequence
 from dg_lsp.engine.decode.fill import Switches
 from dg_lsp.engine.decode.filler import InfillTask, LocalFiller, load_local
 from dg_lsp.engine.decode.layout import for_profile
@@ -298,7 +299,7 @@ def test_answer_that_leaves_needed_names_unbound_ranks_as_less_likely(fim: Local
     by_text = {item.candidate.texts[0]: item for item in task.evidence()}
     for text, item in by_text.items():
         assert item.features["incomplete"] == ("total" not in text)
-        assert item.order == pytest.approx(max(-40.0, item.features["joint"] - 12.0 * ("total" not in text)))
+        assert item.order == pytest.approx(item.features["joint"] - 12.0 * ("total" not in text))
 
 
 def test_hole_need_not_bind_what_an_earlier_one_has_bound() -> None:
@@ -346,6 +347,59 @@ def test_score_is_that_of_the_text_as_the_tokenizer_encodes_it_with_what_follows
             logps = loaded.passes.logits(hidden[0, len(sheet.kv) - 1 : -1]).log_softmax(-1)
         expected = float(logps.gather(1, torch.tensor(joint)[:, None]).sum())
         assert proposal.joint == pytest.approx(expected, abs=1e-3)
+
+
+def read_on(filler: LocalFiller, asked: InfillRequest) -> InfillTask:
+    loaded = replace(filler.loaded, profile=replace(filler.loaded.profile, branches=4))
+    task = LocalFiller(loaded).start(asked)
+    while task.step():
+        pass
+    return task
+
+
+def test_likeliest_answers_are_read_from_left_to_right_with_what_follows(
+    fim: LocalFiller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one pass over the rows after the left side alone, each equals a plain pass over the whole text."""
+    monkeypatch.setattr(scoring, "NEAR", 50.0)  # random weights write answers of very different lengths
+    asked = request(TEXT[:60], TEXT[60:])
+    task, passes, vocabulary = read_on(fim, asked), fim.loaded.passes, fim.loaded.vocabulary
+    sheet = fim.layout.lay_out(asked)
+    left_side = sheet.kv[: sheet.n_plain]
+    assert vocabulary.decode(left_side) + sheet.heal.decode() == asked.prefix
+    follow = vocabulary.decode(sheet.follow)
+    assert follow
+    assert asked.suffix.startswith(follow)
+
+    def read(text: str) -> float:
+        n_own = len((sheet.heal.decode() + text).encode())
+        ids = vocabulary.encode(sheet.heal.decode() + text + follow)
+        with torch.inference_mode():
+            hidden, _ = passes.encode(torch.tensor([[*left_side, *ids]]))
+            logps = passes.logits(hidden[0, len(left_side) - 1 : -1]).log_softmax(-1)
+        each = logps.gather(1, torch.tensor(ids)[:, None])[:, 0].tolist()
+        ends = list(accumulate(len(vocabulary.pieces[token]) for token in ids))
+        return scoring.FOLLOW_WEIGHT * float(sum(logp for end, logp in zip(ends, each, strict=True) if end > n_own))
+
+    plain = {one.text: one.joint - one.onward for one in task.proposals()}
+    best = max(plain.values())
+    near = sorted((text for text in plain if plain[text] >= best - scoring.NEAR), key=lambda text: -plain[text])
+    found = {text: read(text) for text in near[: scoring.MOST_NEAR]}
+    assert len(found) > 1
+    most, least = max(found.values()), min(found.values())
+    assert least < most
+    for one in task.proposals():
+        assert one.onward == pytest.approx(found.get(one.text, least) - most, abs=1e-3)
+    assert texts(task)[0] == max(task.proposals(), key=lambda one: one.joint).text
+
+
+@pytest.mark.parametrize(("model", "suffix"), [("left", TEXT[60:]), ("fim", "")])
+def test_nothing_is_read_on_if_the_score_has_what_follows_or_nothing_does(
+    model: str, suffix: str, request: pytest.FixtureRequest
+) -> None:
+    task = read_on(request.getfixturevalue(model), InfillRequest(TEXT[:60], suffix, (CURSOR,), language="python"))
+    assert len(task.proposals()) > 1
+    assert all(one.onward == 0 for one in task.proposals())
 
 
 def test_vocabulary_of_code_tokens_keeps_text_as_text(left: LocalFiller) -> None:

@@ -21,7 +21,7 @@ from dg_lsp.engine.decode.pace import Budget, Usage
 from dg_lsp.engine.decode.rank import Proposal
 from dg_lsp.engine.decode.resources import Resources
 from dg_lsp.engine.decode.scoring import Scorer
-from dg_lsp.engine.model.family import KV
+from dg_lsp.engine.model.family import KV, crop
 from dg_lsp.engine.model.tree import Tree
 
 PREFILL_CHUNK = 512  # tokens encoded in one uninterruptible step
@@ -80,13 +80,23 @@ class Filling:
         between = Tree(self.fill.passes, kv, ids[-1], right=right) if right else None
         self.tree = between or tree  # of drafts
         self.kv = kv
-        self.scorer = Scorer(self.fill, tree, file, self.resources.pace, between)
+        n_plain = self.fill.sheet.n_plain if self.fill.sheet.follow else 0
+        plain = Tree(self.fill.passes, crop(kv, n_plain), ids[n_plain - 1]) if n_plain else None
+        self.scorer = Scorer(self.fill, tree, file, self.resources.pace, between, plain)
 
     def score(self) -> Work:
         """Score the proposals that have no score yet."""
         before = self.usage.switch("score")
         self.proposals = self.scorer.score(self.proposals)
         yield
+        self.usage.switch(before)
+
+    def read_on(self) -> Work:
+        """Let the likeliest proposals that have a score be compared by what follows them, if there is time."""
+        before = self.usage.switch("score")
+        if self.budget.left_ms() > 0:
+            self.proposals = self.scorer.read_on(self.proposals)
+            yield
         self.usage.switch(before)
 
     def score_ms(self, n_positions: int = 0) -> float:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from dg_lsp.core import calibration, context
@@ -51,8 +51,9 @@ class Sheet:
     `heals_by_parts`, with any tokens. `heal_ids` are their ids. `delete` is the token that shrinks a gap, and `end` the token
     that ends a causal draft, if the checkpoint has them. `left` are the tokens before the gap if there are no `kv` ids, because
     all tokens are on the canvas. `right` are the first tokens of the suffix if a canvas adapter reads
-    them before the model drafts an answer. `closing` are the tokens that end the model's turn. `tail` holds whole lines of
-    the suffix if the profile says so. It ends with the tokens that end an answer only if the file ends there.
+    them before the model drafts an answer. If the suffix comes after the prefix in `kv`, the first `n_plain` ids of `kv` are
+    those before it, and `follow` are the suffix's first ids. `closing` are the tokens that end the model's turn. `tail` holds
+    whole lines of the suffix if the profile says so. It ends with the tokens that end an answer only if the file ends there.
     """
 
     kv: tuple[int, ...]
@@ -66,6 +67,8 @@ class Sheet:
     heals_by_parts: bool = False
     left: tuple[int, ...] = ()
     right: tuple[int, ...] = ()
+    n_plain: int = 0
+    follow: tuple[int, ...] = ()
 
 
 class Layout(Protocol):
@@ -228,6 +231,12 @@ class Fim(Left):
         if vocabulary.fim_tokens is None:
             raise ValueError("the checkpoint's tokenizer lacks a fill-in-the-middle token, which its layout needs")
         self.before, self.after, self.middle, self.end = vocabulary.fim_tokens
+
+    def lay_out(self, request: InfillRequest) -> Sheet:
+        """Return the request as tokens."""
+        sheet = super().lay_out(request)
+        follow, _ = _suffix_ids(self.vocabulary, request.suffix, self.profile.follow_tokens)
+        return replace(sheet, n_plain=sheet.kv.index(self.after), follow=tuple(follow))
 
     def _read(self, request: InfillRequest, prefix: Sequence[int]) -> tuple[int, ...]:
         """Return the tokens that the model reads before it writes the answer."""

@@ -25,12 +25,15 @@ BY_POSITION = frozenset(
 )
 """The features whose weight depends on the hole's position. With all of them, too few answers determine each weight."""
 MOST_MISSING = 3
-ORDER = Calibration(0.0, {"joint": 1.0, "incomplete": -8.0, "missing": -4.0})
+ORDER = Calibration(0.0, {"joint": 1.0, "incomplete": -8.0, "missing": -4.0, "unsaid": -4.0})
 """The ranking of candidates for a checkpoint without a calibration. It gives an order, not a probability.
 
 It is the joint log-probability of the answer and the text after it. Only a sum compares answers of different lengths. An answer
-that leaves names unbound which the code after it needs ranks as if it were less likely.
+that leaves names unbound which the code after it needs ranks as if it were less likely, and so does one that lacks words of the
+instruction.
 """
+COMMON = frozenset(re.findall(r"\w+", "all and any are each for from has have into its not one that the then this when with"))
+"""Words of instructions that say nothing about code, even where they are keywords; shorter ones say nothing either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +43,12 @@ class Proposal:
     `tokens` are the causal log-probabilities of the answer's tokens, mixed with those of the file's repetitions if the
     profile says so; `own` are those of the model alone. `after` is that of the end token (infill-trained
     checkpoints) or the mean over the suffix's head; `after_sum` is the same as a sum. `between` is that of the answer and its
-    end under the canvas adapter, 0 where it reads no right side. `entropy` is the canvas's mean in nats, None if not
-    computed. `left` and `right` are those of a copy (`copies.Copy`). `repeats` and `known` are shares of the answer's lines
-    (`repeated_lines`). `names` are the features of `NamesInText`. `context` is the number of tokens that the model read, and
-    `missing` that of needed names that the answer does not bind (`core.scope.needed`).
+    end under the canvas adapter, 0 where it reads no right side. `onward` is how likely the text after the answer is, read
+    from left to right, compared with the other candidates (`Scorer.read_on`); 0 at most. `entropy` is the canvas's mean
+    in nats, None if not computed. `left` and `right` are those of a copy (`copies.Copy`). `repeats` and `known` are shares of
+    the answer's lines (`repeated_lines`). `names` are the features of `NamesInText`. `context` is the number of tokens that
+    the model read, `missing` that of needed names that the answer does not bind (`core.scope.needed`), and `unsaid` that of
+    words of the instruction that it lacks (`unsaid`).
     """
 
     text: str
@@ -53,6 +58,7 @@ class Proposal:
     after: float = 0.0
     after_sum: float = 0.0
     between: float = 0.0
+    onward: float = 0.0
     entropy: float | None = None
     left: int = 0
     right: int = 0
@@ -62,16 +68,31 @@ class Proposal:
     names: Mapping[str, float] = field(default_factory=dict)
     context: int = 0
     missing: int = 0
+    unsaid: int = 0
 
     @property
     def joint(self) -> float:
-        """The log-probability of the answer and the text after it, plus that of the answer between both sides."""
-        return sum(self.tokens) + self.after_sum + self.between
+        """The log-probability of the answer and the text after it, plus those of other ways to read both."""
+        return sum(self.tokens) + self.after_sum + self.between + self.onward
+
+    @property
+    def order(self) -> float:
+        """What ranks the candidates of a model without a calibration."""
+        return calibration.linear({"joint": self.joint, **self.incomplete}, ORDER)
 
     @property
     def own_joint(self) -> float:
         """The same under the model alone."""
-        return sum(self.own) + self.after_sum + self.between
+        return sum(self.own) + self.after_sum + self.between + self.onward
+
+    @property
+    def incomplete(self) -> dict[str, float]:
+        """The features of needed names that the answer does not bind, and of the instruction's words that it lacks."""
+        return {
+            "incomplete": float(self.missing > 0),
+            "missing": float(min(self.missing, MOST_MISSING)),
+            "unsaid": float(min(self.unsaid, MOST_MISSING)),
+        }
 
 
 def features(item: Proposal, others: Sequence[Proposal]) -> dict[str, float]:
@@ -104,8 +125,8 @@ def features(item: Proposal, others: Sequence[Proposal]) -> dict[str, float]:
         "repeats": item.repeats,
         "known": item.known,
         "context": math.log1p(item.context),
-        "incomplete": float(item.missing > 0),
-        "missing": float(min(item.missing, MOST_MISSING)),
+        "onward": item.onward,
+        **item.incomplete,
         **item.names,
         "own joint": item.own_joint,
         "own mean": sum(item.own) / n_tokens,
@@ -145,6 +166,17 @@ def _among(joint: float, joint_by_text: Mapping[str, float], text: str) -> tuple
 
 def _right(chars: int) -> float:
     return math.log1p(min(chars, MOST_RIGHT))
+
+
+def unsaid(instruction: str, texts: Sequence[str]) -> list[int]:
+    """Return how many words of an instruction each answer lacks, of those that at least one answer has as a name.
+
+    So `raise ValueError` asks for both words if there is such an answer, and most words of a sentence ask for nothing.
+    """
+    wanted = {word for word in _NAME.findall(instruction) if len(word) > 2} - COMMON
+    words = [wanted.intersection(_NAME.findall(text)) for text in texts]
+    said = set[str]().union(*words)
+    return [len(said - each) for each in words]
 
 
 def repeated_lines(prefix: str, text: str, suffix: str) -> tuple[float, float]:

@@ -25,6 +25,8 @@ MIDDLING = -1.5  # nats: the assumed log-probability of an unscored token
 UNSCORED_ORDER = Calibration(0.0, {"mean": 1.0})  # by the sum, the shortest text would rank best
 LEAST_CHANCE = 1e-12
 SURE = 0.5  # a token with a lower causal probability than this may be wrong
+MOST_NEAR, NEAR = 3, 3.0  # candidates that are read on: so many, at most so many nats behind the best
+FOLLOW_WEIGHT = 0.75  # of the log-probability of what follows an answer, compared with the answer's own
 UNCLOSED_NATS = 8.0  # the suffix does not follow an answer if its log-probability there is lower than minus this
 
 
@@ -32,14 +34,20 @@ class Scorer:
     """Scores the texts of one hole after its encoded prefix, each text only once.
 
     The causal model says how likely a text is after the left side, and the right side after both. With the tree `right`, the
-    canvas adapter also says how likely the text is between both sides. Without a tree, texts keep the log-probabilities with
-    which they were written.
+    canvas adapter also says how likely the text is between both sides. The tree `plain` is that of the left side alone, if the
+    prefix holds more. Without a tree, texts keep the log-probabilities with which they were written.
     """
 
     def __init__(
-        self, fill: FillInput, tree: Tree | None, file: FileModel | None, pace: Pace, right: Tree | None = None
+        self,
+        fill: FillInput,
+        tree: Tree | None,
+        file: FileModel | None,
+        pace: Pace,
+        right: Tree | None = None,
+        plain: Tree | None = None,
     ) -> None:
-        self._fill, self._tree, self.file, self._pace, self._right = fill, tree, file, pace, right
+        self._fill, self._tree, self.file, self._pace, self._right, self._plain = fill, tree, file, pace, right, plain
         self._scores: dict[str, _Scores] = {}
         self._between: dict[str, float] = {}
         self._names = NamesInText(fill.request)
@@ -52,7 +60,30 @@ class Scorer:
                 self._scores |= dict(zip(new, self._log_probabilities(new), strict=True))
             self._read_between([result.text for result in results])
             results = [_scored(result, self._scores[result.text], self._between.get(result.text, 0.0)) for result in results]
-        return [self._with_position(result) for result in results]
+        instruction = self._fill.request.holes[0].instruction if self._fill.n_holes == 1 else ""
+        unsaid = rank.unsaid(instruction, [result.text for result in results])
+        return [replace(self._with_position(result), unsaid=n) for result, n in zip(results, unsaid, strict=True)]
+
+    def read_on(self, results: Sequence[Proposal]) -> list[Proposal]:
+        """Return the scored results with `onward`: how likely the suffix is after the left side and each of the likeliest.
+
+        A small model that has read the suffix before it writes hardly uses it to choose between answers. Where the suffix
+        comes after an answer, the model says better how well both fit.
+        """
+        orders: dict[str, float] = {}
+        for result in results:
+            orders[result.text] = max(result.order, orders.get(result.text, -math.inf))
+        best = max(orders.values(), default=0.0)
+        near = sorted((text for text in orders if orders[text] >= best - NEAR), key=lambda text: -orders[text])[:MOST_NEAR]
+        if self._plain is None or not self._fill.switches.scorer or len(near) < 2:
+            return list(results)
+        follow = self._fill.vocabulary.decode(self._fill.sheet.follow)
+        parts = [self._joined(text, follow) for text in near]
+        with self._pace.measuring("score", sum(len(ids) + len(after) for ids, after in parts)):
+            rows = self._plain.log_probabilities([[*ids, *after] for ids, after in parts], [len(ids) for ids, _ in parts])
+        found = {text: FOLLOW_WEIGHT * sum(row) for text, row in zip(near, rows, strict=True)}
+        most, least = max(found.values()), min(found.values())
+        return [replace(result, onward=found.get(result.text, least) - most) for result in results]
 
     def _with_position(self, result: Proposal) -> Proposal:
         """Return the result with its position, its repeated lines, its names and its context length."""
@@ -127,11 +158,15 @@ class Scorer:
         held = vocabulary.decode(sheet.tail)
         if end is not None:
             held = _first_line(held) if not held.startswith("\n") else _to_visible(held)
-        ids, n_bytes = encode(typed + text + held), len((typed + text).encode())
-        lengths = accumulate(len(vocabulary.pieces[token]) for token in ids)
-        n_own = sum(length <= n_bytes for length in lengths)
-        joint = (ids[:n_own], ids[n_own:])
+        joint = self._joined(text, held)
         return [joint] if end is None else [(alone, [end]), joint]
+
+    def _joined(self, text: str, after: str) -> tuple[list[int], list[int]]:
+        """Return the ids of a text and of what follows it, encoded together."""
+        vocabulary, own = self._fill.vocabulary, self._fill.heal_text + text
+        ids, n_bytes = vocabulary.encode(own + after), len(own.encode())
+        n_own = sum(length <= n_bytes for length in accumulate(len(vocabulary.pieces[token]) for token in ids))
+        return ids[:n_own], ids[n_own:]
 
     def _scores_of(self, ids: Sequence[int], logps: Sequence[float], after: Sequence[float]) -> _Scores:
         own = tuple(logps)

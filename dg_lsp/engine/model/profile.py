@@ -36,6 +36,7 @@ PRETRAINED: dict[str, Any] = {
     "suffix_tokens": 64,
     "related_tokens": 192,
     "held_tokens": 8,  # more of them make the ranking no better, and the scoring slower
+    "follow_tokens": 16,
     "canvas_tokens": 128,
     "line_gaps": (32,),
     "block_gaps": (96,),
@@ -133,6 +134,7 @@ class Profile:
     file_chars: int = 12_000  # the characters on each side of the hole that are searched for repetitions
     refine_steps: int = 4  # steps in which the canvas may correct a draft; 0: drafts stay unchanged
     right_tokens: int = 0  # of the suffix, which the model's canvas adapter reads before an answer is drafted
+    follow_tokens: int = 0  # of the suffix, read after the likeliest answers if the model read the suffix before them
     line_ends: bool = True  # the held suffix ends at a line end, and a hole at a line's end may write the line end
     line: tuple[str, ...] = CANVAS_FIRST  # the proposers of a hole within a line, in their order
     block: tuple[str, ...] = CANVAS_FIRST  # those of a hole that may take several lines

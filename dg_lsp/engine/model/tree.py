@@ -66,10 +66,16 @@ class Tree:
             self.grow([])
         return self._hidden[torch.tensor(nodes, dtype=torch.long, device=self._device)]
 
-    def log_probabilities(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Return the log-probability of each token of rows that follow the root. A row's last token need not be encoded."""
+    def log_probabilities(self, rows: Sequence[Sequence[int]], first: Sequence[int] = ()) -> list[list[float]]:
+        """Return the log-probability of each token of rows that follow the root, or of each from the row's `first` one on.
+
+        A row's last token need not be encoded.
+        """
         before = [[ROOT, *nodes] for nodes in self.grow((ROOT, row[:-1]) for row in rows)]
-        places = [list(zip(path, row, strict=False)) for path, row in zip(before, rows, strict=True)]  # an empty row has none
+        places = [
+            list(zip(path, row, strict=False))[start:]  # an empty row has none
+            for path, row, start in zip(before, rows, first or [0] * len(rows), strict=True)
+        ]
         distinct = list(dict.fromkeys(place for row in places for place in row))
         targets = torch.tensor([token for _, token in distinct], dtype=torch.long, device=self._device)
         hidden, logps = self.hidden([node for node, _ in distinct]), list[float]()
