@@ -52,6 +52,25 @@ def test_every_filter_and_check_that_drops_has_a_reason() -> None:
 # --- Good answers -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("language", "text", "answer"),
+    [
+        ("go", "package a\n\nfunc f() error {\n\terr := g()\n\tif ⟦⟧\n\treturn nil\n}\n", "err != nil {"),
+        ("typescript", "function f(xs: number[]) {\n  for (const x of ⟦⟧\n}\n", "xs) {"),
+        ("rust", "fn f(x: i32) -> i32 {\n    match ⟦⟧\n}\n", "x {"),
+        ("java", "class A {\n    int f(int x) {\n        while ⟦⟧\n        return x;\n    }\n}\n", "(x > 0) {"),
+    ],
+)
+def test_an_answer_at_the_cursor_may_open_a_block_in_a_line_that_is_not_finished(language: str, text: str, answer: str) -> None:
+    check(text, answer, text.replace("⟦⟧", answer), language=language)
+    reasons = {polish.REASONS["parses"], polish.REASONS["closes"]}
+    assert polished(text, answer, language=language, kind="selection")[0].dropped in reasons, "nobody types on there"
+
+
+def test_an_answer_may_not_open_a_block_in_code_that_parses() -> None:
+    check_dropped("function f(x) {\n  if (x) ⟦⟧\n  g();\n}\n", "{", "adds a syntax error", language="javascript")
+
+
 def test_a_good_answer_is_unchanged() -> None:
     check("x = ⟦⟧\n", "1", "x = 1\n")
     check("f(⟦⟧)\n", "g(x)", "f(g(x))\n")

@@ -17,7 +17,7 @@ from dg_lsp.core.context import with_newlines
 from dg_lsp.core.importing import Sources
 from dg_lsp.core.polish import changes, drops
 from dg_lsp.core.polish.around import Filter, around_hole, edit_of
-from dg_lsp.core.polish.checks import NAME_CHARS, Check, Whole, closes, compiles, parses, unbound_names
+from dg_lsp.core.polish.checks import NAME_CHARS, Check, Whole, closes, compiles, parses, unbound_names, with_block_closed
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Candidate, Document, Edit, Hole, Import, Span
 
@@ -92,14 +92,21 @@ def to_edits(
         tree = around.filled(text) if around.filled else None
     if syntax is not None and tree is not None:
         whole = Whole(tuple(edits), holes, document, syntax, tree, is_file)
-        for check in CHECKS:
-            if not check(whole):
-                return Polished(fired=(*fired, check.__name__), dropped=REASONS[check.__name__])
+        if failed := _failed(whole):
+            closed = with_block_closed(whole)
+            if closed is None or _failed(closed):
+                return Polished(fired=(*fired, failed), dropped=REASONS[failed])
+            whole = closed
         if unbound := tuple(sorted(unbound_names(whole))):
             imports = _imports(whole, unbound, sources) if sources else ()
             if not imports and scope.is_certain(document.language):
                 return Polished(fired=(*fired, UNBOUND), dropped=REASONS[UNBOUND])
     return Polished(tuple(edits), tuple(fired), unbound=() if imports else unbound, shrinks=is_shrunk, imports=imports)
+
+
+def _failed(whole: Whole) -> str:
+    """Return the name of the first check that fails; "" if none does."""
+    return next((check.__name__ for check in CHECKS if not check(whole)), "")
 
 
 def _imports(whole: Whole, names: tuple[str, ...], sources: Sources) -> tuple[Import, ...]:

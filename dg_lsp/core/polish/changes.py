@@ -104,7 +104,8 @@ def cut_at_closer(text: str, around: Around) -> str:
     if closer is None or literals.first_closer(around.old, language) is not None:
         return text
     cut = text[:closer]
-    worse = around.is_worse(cut, text)
+    # Someone who types closes the block that the answer opens (`checks.with_block_closed`).
+    worse = around.is_worse(cut, f"{text}\n}}" if text.rstrip().endswith("{") and not around.rest.strip() else text)
     if worse is None:
         worse = not around.after.lstrip().startswith(text[closer])
     return text if worse else cut

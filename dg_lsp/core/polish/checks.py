@@ -102,6 +102,21 @@ def closes(whole: Whole) -> bool:
     return True
 
 
+def with_block_closed(whole: Whole) -> Whole | None:
+    """Return the whole with a closing brace after an answer that opens a block at the end of the cursor's line.
+
+    Someone who types `if ` in broken code closes the block after it is written. None if this does not apply.
+    """
+    hole, edit = whole.holes[0], whole.edits[0]
+    text, language = whole.document.text, whole.before.language
+    opens = edit.text.rstrip().endswith("{") and "{" in language.brackets[0]
+    is_at_line_end = not text[edit.span.end :].partition("\n")[0].strip()
+    if len(whole.edits) > 1 or hole.kind != "cursor" or hole.block or not (opens and is_at_line_end and whole.before.errors):
+        return None
+    edits = (replace(edit, text=f"{edit.text}\n}}"),)
+    return replace(whole, edits=edits, after=syntax.parse(values.apply(text, edits), language, whole.before))
+
+
 def unbound_names(whole: Whole) -> frozenset[str]:
     """Return the names that the answers use and that nothing in the file binds; empty unless the document is a whole file.
 
