@@ -15,26 +15,30 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import metadata, resources, util
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from dg_lsp import __version__
-from dg_lsp.batch import doctor_fit, sample
+from dg_lsp.batch import sample
 from dg_lsp.batch.sample import FillTime, Sample
 from dg_lsp.core import languages
 from dg_lsp.core.languages import Language
 from dg_lsp.core.wording import counted, size
+from dg_lsp.engine.model import fit
+from dg_lsp.engine.model.fit import machine
+from dg_lsp.engine.model.weights import fetch
 from dg_lsp.infill.client import connect_options
 from dg_lsp.infill.port import EngineError
-from dg_lsp.wire import build, completions, config, discovery, model_names
+from dg_lsp.wire import build, completions, config, discovery, laptop, model_names
 from dg_lsp.wire.command_group import command_group
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.discovery import DiscoveryError
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.fields import Fields, WireError
 from dg_lsp.wire.inspection import EngineReport, inspect_engine
-from dg_lsp.wire.settings import DEFAULTS
+from dg_lsp.wire.laptop import LaptopModel
+from dg_lsp.wire.settings import DEFAULTS, EMBEDDED
 from dg_lsp.wire.visible import visible_message
 
 ENGINE_NEEDS = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
@@ -117,7 +121,7 @@ def findings(model: str = "", *, with_sample: bool = False) -> Iterator[Finding]
 
 def what_fits(model: str, configured: Config) -> Finding:
     """Return how much memory a model needs and in which precision it fits; nothing is loaded."""
-    return Finding("what fits", *doctor_fit.check_fit(model, configured.settings.device, configured.settings.dtype))
+    return Finding("what fits", *check_fit(model, configured.settings.device, configured.settings.dtype))
 
 
 def engine_packages(needs: tuple[str, ...] = ENGINE_NEEDS, *, remote: bool = False) -> Finding:
@@ -312,3 +316,83 @@ def _grammar_problem(language: Language) -> str:
     except Exception as error:
         return f"{language.name} ({error})"
     return ""
+
+
+# --- Whether a model fits on this machine, by its config.json alone
+
+
+MAX_BYTES = 1 << 20
+WIDTHS = {"int8": 1, "bfloat16": 2, "float32": 4}
+KEPT: dict[machine.LaptopPrecision | None, str] = {
+    "int8": "in 8 bits",
+    "bfloat16": "in 16 bits, because this processor has no instructions for 8-bit products",
+    "float32": "in 32 bits, because this processor has no instructions for 8-bit or 16-bit products",
+    None: "in 8 bits, and more on a processor without instructions for 8-bit products",
+}
+LISTED: tuple[tuple[fit.Precision, str], ...] = (("bfloat16", "16 bits"), ("fp8", "8"), ("int4", "4"))
+
+
+def check_fit(model: str, device: str, dtype: str = "") -> tuple[str, str, dict[str, object]]:
+    """Return a sentence on what a model needs and whether it fits, the advice if it does not, and the sizes in bytes."""
+    if (known := laptop.by_name(model)) is not None:
+        return _laptop(known)
+    try:
+        values = _config_values(model)
+        geometry = fit.of_config(values)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        return "unknown, as its configuration can't be read", f"{error.filename or model}: {reason}. Name a model's folder.", {}
+    except (fetch.FetchError, fit.GeometryError, ValueError) as error:
+        return "unknown, as its configuration can't be read", f"{model}: {error}.", {}
+    host = machine.of_device(device)
+    stored = "fp8" if "quantization_config" in values else ""
+    sizes = {precision: fit.needs(geometry, precision) for precision in fit.PRECISIONS}
+    listed = ", ".join(f"{size(sizes[precision].total)} at {name}" for precision, name in LISTED)
+    free = "unknown" if host.free is None else size(host.free)
+    sentence = f"{model} needs {listed}; {free} free on {host.label}"
+    facts: dict[str, object] = {
+        "free_bytes": host.free,
+        "device": host.kind,
+        "bytes": {
+            name: {"weights": one.weights, "workspace": one.workspace, "cache": one.cache, "rows": one.rows, "total": one.total}
+            for name, one in sizes.items()
+        },
+    }
+    try:
+        choice = fit.choose(model, geometry, host, asked="" if dtype == "auto" else dtype, stored=stored)
+    except fit.NoRoomError as error:
+        return sentence, str(error), facts
+    return f"{sentence}: it runs in {choice.precision} ({choice.why})", "", {**facts, "dtype": choice.precision}
+
+
+def _laptop(model: LaptopModel) -> tuple[str, str, dict[str, object]]:
+    precision = machine.laptop_precision()
+    needed = model.memory_bytes + (WIDTHS[precision or "int8"] - 1) * model.n_weights
+    sentence = f"{model.name} needs {size(needed)} of memory, {KEPT[precision]}"
+    facts: dict[str, object] = {
+        "device": "cpu",
+        "bytes": {precision or "int8": {"total": needed}},
+        "dtype": precision or "int8",
+    }
+    if not model.is_pulled:
+        return f"{sentence}, and is not pulled", f"Get it with: dg-lsp engine pull {model.name}", facts
+    free = machine.of_device("cpu").free
+    if free is not None and free < needed:
+        advice = "Close other programs, or choose a smaller model."
+        return f"{sentence}; {size(free)} free", advice, {**facts, "free_bytes": free}
+    return sentence, "", facts
+
+
+def _config_values(model: str) -> Mapping[str, Any]:
+    folder = model_names.folder_of(model)
+    if model == EMBEDDED:
+        folder = Path(str(resources.files("dg_lsp.models"))) / EMBEDDED
+    if folder is None:
+        return fetch.config_values(model)
+    file = folder / fetch.CONFIG
+    if file.stat().st_size > MAX_BYTES:
+        raise ValueError(f"{file} is too large for a configuration")
+    values = json.loads(file.read_text(encoding="utf-8"))
+    if not isinstance(values, dict):
+        raise ValueError(f"{file} is not a JSON object")  # noqa: TRY004 -- handled like invalid JSON
+    return values

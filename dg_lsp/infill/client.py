@@ -34,8 +34,6 @@ log = logging.getLogger(__name__)
 OnState = Callable[[State], None]
 OnMessage = Callable[[str], None]
 
-# Long, because one class carries out the actions of the state machine.
-
 BUSY_PATIENCE_S = 60.0
 LOADING_PATIENCE_S = 3600.0
 """How long a request waits for the model to load. Downloading a model over a slow line takes long."""

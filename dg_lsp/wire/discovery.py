@@ -32,8 +32,6 @@ from dg_lsp.wire.messages import PROTOCOL_MAJOR, PROTOCOL_MAX, PROTOCOL_MIN
 from dg_lsp.wire.settings import DEFAULTS, EMBEDDED
 from dg_lsp.wire.visible import visible_line
 
-# Long, because locks, states and processes all need the private directory and its error.
-
 ENGINE_COMMAND = (sys.executable, "-m", "dg_lsp.engine.commands", "run")
 """Starts an engine in this environment."""
 

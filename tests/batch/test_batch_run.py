@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.batch import job, rounds, run
+from dg_lsp.batch import job, rounds
 from dg_lsp.batch import plan as planning
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.keep import FileResult
@@ -38,8 +38,8 @@ def filled(
 ) -> list[FileResult]:
     on_count = counts.append if counts is not None else lambda n: None
     answers = journal or Journal(None)
-    job = run.Run(engine, plans, options or RunOptions(), answers, lambda plan, _texts: alone(plan), done=on_count)
-    return asyncio.run(job.results())
+    run = job.Run(engine, plans, options or RunOptions(), answers, lambda plan, _texts: alone(plan), done=on_count)
+    return asyncio.run(run.results())
 
 
 def answers(results: list[FileResult]) -> list[list[str]]:
@@ -83,7 +83,7 @@ def test_the_number_of_concurrent_requests_is_limited(tmp_path: Path) -> None:
 
     engine = Counting()
     filled(engine, *(planned(tmp_path / f"{n}.py", STUB) for n in range(6)))
-    assert engine.most == run.N_IN_FLIGHT
+    assert engine.most == job.N_IN_FLIGHT
 
 
 def test_holes_near_each_other_share_a_request(tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_answers_stored_with_other_related_text_are_requested_again(tmp_path: Pa
 
         with Journal(tmp_path / "j") as journal:
             look = FileContext("a.py", related)
-            asyncio.run(run.Run(engine, [plan], RunOptions(), journal, lambda *_: look).results())
+            asyncio.run(job.Run(engine, [plan], RunOptions(), journal, lambda *_: look).results())
         return len(engine.requests)
 
     near = Snippet("near.py", "x = 1\n")
@@ -246,7 +246,7 @@ def test_related_text_is_read_before_the_first_request(tmp_path: Path) -> None:
             order.append(f"asked with {request.related[-1].path}")
             return ()
 
-    asyncio.run(run.Run(Noting(), plans, RunOptions(), Journal(None), look).results())
+    asyncio.run(job.Run(Noting(), plans, RunOptions(), Journal(None), look).results())
     assert order == ["a.py", "b.py", "asked with near.py", "asked with near.py"]
 
 
@@ -269,7 +269,7 @@ def test_a_run_that_is_cancelled_cancels_its_requests(tmp_path: Path) -> None:
         engine = Endless()
         plans = [planned(tmp_path / f"{name}.py", STUB) for name in "abc"]
 
-        every = run.Run(engine, plans, RunOptions(), Journal(None), lambda plan, _texts: alone(plan))
+        every = job.Run(engine, plans, RunOptions(), Journal(None), lambda plan, _texts: alone(plan))
         task = asyncio.ensure_future(every.results())
         await engine.asked.wait()
         await asyncio.sleep(0)
@@ -279,7 +279,7 @@ def test_a_run_that_is_cancelled_cancels_its_requests(tmp_path: Path) -> None:
         assert len(asyncio.all_tasks()) == 1
         return engine.given_up
 
-    assert asyncio.run(cancelled()) == run.N_IN_FLIGHT
+    assert asyncio.run(cancelled()) == job.N_IN_FLIGHT
 
 
 def test_a_hole_without_a_usable_answer_gets_further_rounds_with_other_seeds(tmp_path: Path) -> None:

@@ -18,14 +18,13 @@ from typing import Any
 
 import pytest
 
-from dg_lsp.batch.setup import SetupError, offers, servers, user_file
+from dg_lsp.batch.setup import SetupError, command, offers, servers
 from dg_lsp.batch.setup.offers import GIB, Gpu, Key, Machine, Offer
 from dg_lsp.batch.setup.servers import Endpoint, Model, Server
 from dg_lsp.core.calibration import Calibration
 from dg_lsp.engine import calibration_store
 from dg_lsp.engine.calibration_store import ModelId
 from dg_lsp.engine.model import fit
-from dg_lsp.engine.model.fit import published
 from dg_lsp.wire import laptop
 from dg_lsp.wire.extras import CPU_INDEX, CPU_TORCH, install_command
 from dg_lsp.wire.laptop import LaptopModel
@@ -311,9 +310,9 @@ def diffusion_offer(machine: Machine) -> Offer | None:
 
 @pytest.mark.parametrize("gib", [8, 16, 18, 24, 32, 48, 80, 139])
 def test_setup_offers_diffusion_where_doctor_says_that_it_fits_and_in_that_precision(gib: int) -> None:
-    free = gib * GIB - published.CONTEXT_BYTES
+    free = gib * GIB - offers.CONTEXT_BYTES
     try:
-        expected = fit.choose(offers.DIFFUSION, published.PUBLISHED, fit.Machine("cuda", free)).precision
+        expected = fit.choose(offers.DIFFUSION, offers.PUBLISHED, fit.Machine("cuda", free)).precision
     except fit.NoRoomError:
         expected = None
     offer = diffusion_offer(with_gpu(gib))
@@ -389,7 +388,7 @@ threads = 2
 
 
 def test_only_the_model_changes_in_the_file() -> None:
-    assert user_file.with_model(FILE, "fim:ollama#a", "config.toml") == FILE.replace('"old"', '"fim:ollama#a"')
+    assert command.with_model(FILE, "fim:ollama#a", "config.toml") == FILE.replace('"old"', '"fim:ollama#a"')
 
 
 @pytest.mark.parametrize(
@@ -407,7 +406,7 @@ def test_only_the_model_changes_in_the_file() -> None:
     ],
 )
 def test_the_model_is_written_into_every_kind_of_file(text: str) -> None:
-    new = user_file.with_model(text, 'a"b\\c', "config.toml")
+    new = command.with_model(text, 'a"b\\c', "config.toml")
     report = tomllib.loads(new.removeprefix("\ufeff"))
     assert report["engine"]["model"] == 'a"b\\c'
     assert new.startswith("\ufeff") == text.startswith("\ufeff")
@@ -418,7 +417,7 @@ def test_the_model_is_written_into_every_kind_of_file(text: str) -> None:
 @pytest.mark.parametrize("text", ["engine = 3\n", "[engine\n", '"engine.model" = "x"\n', '[Engine]\nmodel = "x"\n'])
 def test_a_file_that_sets_the_model_in_an_unusual_way_is_not_changed(text: str) -> None:
     with pytest.raises(SetupError, match=r"config\.toml .* by hand"):
-        user_file.with_model(text, "embedded", "config.toml")
+        command.with_model(text, "embedded", "config.toml")
 
 
 def test_a_link_and_the_mode_of_the_file_stay(tmp_path: Path) -> None:
@@ -427,7 +426,7 @@ def test_a_link_and_the_mode_of_the_file_stay(tmp_path: Path) -> None:
     real.chmod(0o640)
     link.parent.mkdir()
     link.symlink_to(real)
-    user_file.write_model(link, "embedded")
+    command.write_model(link, "embedded")
     assert link.is_symlink()
     assert 'model = "embedded"' in real.read_text()
     assert stat.S_IMODE(real.stat().st_mode) == 0o640
@@ -461,15 +460,15 @@ def run(tmp_path: Path, *arguments: str, **environ: str) -> subprocess.Completed
 # As if torch were not installed, until the installer has run.
 WITHOUT_TORCH = """
 import os
-from dg_lsp.batch.setup import packages
+from dg_lsp.batch.setup import command
 from dg_lsp.wire import extras
 missing = ["torch"]
-packages.absent = lambda: missing
-install = packages.install
+command.absent_packages = lambda: missing
+install = command.install_packages
 def and_then(show):
     install(show)
     missing.clear()
-packages.install = and_then
+command.install_packages = and_then
 extras.has_useless_cuda = lambda: True
 if "NEEDS" in os.environ:
     extras.requirements = lambda extra: os.environ["NEEDS"].split()

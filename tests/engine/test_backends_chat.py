@@ -18,8 +18,7 @@ from dg_lsp.core.confidence import Ranked
 from dg_lsp.core.values import Candidate, Hole, Snippet, Span
 from dg_lsp.engine import backends
 from dg_lsp.engine.backends import chat
-from dg_lsp.engine.backends.chat import BLOCK_TOKENS, LINE_TOKENS, THOUGHT_TOKENS
-from dg_lsp.engine.backends.chat_answer import locate
+from dg_lsp.engine.backends.chat import BLOCK_TOKENS, LINE_TOKENS, THOUGHT_TOKENS, locate
 from dg_lsp.engine.backends.fim import MAX_ANSWERS, SAMPLING_TEMPERATURE
 from dg_lsp.engine.backends.http_client import EventReader, RemoteError
 from dg_lsp.engine.decode import question

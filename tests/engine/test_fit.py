@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from dg_lsp.batch import doctor_fit
+from dg_lsp.batch import doctor
+from dg_lsp.batch.setup import offers
 from dg_lsp.core.wording import size
 from dg_lsp.engine.decode.canvas.stack import PrefixRows, Stack
 from dg_lsp.engine.model import fit, loading, room
-from dg_lsp.engine.model.fit import Machine, NoRoomError, machine, published
+from dg_lsp.engine.model.fit import Machine, NoRoomError, machine
 from dg_lsp.engine.model.fit.choice import VLLM_NVFP4
 from dg_lsp.engine.model.weights import quantised, skeleton
 from dg_lsp.wire import laptop
@@ -133,11 +134,11 @@ def test_the_page_has_the_computed_tables() -> None:
 def test_the_doctor_says_what_fits_from_the_configuration_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config.json").write_text(json.dumps(real_geometry.config_values(**real_geometry.PUBLISHED)))
     monkeypatch.setattr(machine, "free_bytes", lambda: 16 * GB)
-    said, advice, facts = doctor_fit.check_fit(str(tmp_path), "cpu")
+    said, advice, facts = doctor.check_fit(str(tmp_path), "cpu")
     assert said == f"{tmp_path} needs 54.4 GB at 16 bits, 31.5 GB at 8, 19.5 GB at 4; 16.0 GB free on this machine"
     assert advice.startswith(f"{tmp_path} ")
     assert facts["bytes"]["bfloat16"]["weights"] == 2 * PUBLISHED.n_weights  # type: ignore[index]
-    said, advice, facts = doctor_fit.check_fit("embedded", "cpu")
+    said, advice, facts = doctor.check_fit("embedded", "cpu")
     assert not advice
     assert facts["dtype"] == "float32"
 
@@ -158,7 +159,7 @@ def test_the_doctor_states_the_precision_of_a_laptop_model(
     if flags:
         machine.CPUINFO.write_text(f"processor\t: 0\n{flags}\n")
     model = laptop.MODELS[0]
-    said, _, facts = doctor_fit.check_fit(model.name, "cpu")
+    said, _, facts = doctor.check_fit(model.name, "cpu")
     needed = model.memory_bytes + (width - 1) * model.n_weights
     assert f"needs {size(needed)}" in said
     assert words in said
@@ -190,7 +191,7 @@ def test_documents_name_the_smallest_gpu_that_fits(name: str) -> None:
 def _fits(gpu_gb: int) -> bool:
     gpu = Machine("cuda", page.free_on(gpu_gb), f"a GPU with {gpu_gb} GB")
     try:
-        fit.choose(published.MODEL, published.PUBLISHED, gpu)
+        fit.choose(offers.DIFFUSION, offers.PUBLISHED, gpu)
     except NoRoomError:
         return False
     return True

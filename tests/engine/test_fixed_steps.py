@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from dg_lsp.batch.setup.offers import PUBLISHED
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
 from dg_lsp.engine.decode.canvas.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.decode.canvas.fixed_step import MAX_BUCKETS, WARM_UPS, FixedSteps, Recorder, StepGraph, Work, bucket_of
@@ -23,7 +24,6 @@ from dg_lsp.engine.decode.filler import LocalFiller, load_local
 from dg_lsp.engine.decode.pace import Pace
 from dg_lsp.engine.model import fit, room
 from dg_lsp.engine.model.fit.needs import canvas_token_bytes, logit_bytes
-from dg_lsp.engine.model.fit.published import PUBLISHED
 from dg_lsp.engine.model.passes import KV, Passes
 from dg_lsp.engine.model.profile import Sampling
 from dg_lsp.engine.model.room import Cost

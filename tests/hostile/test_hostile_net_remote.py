@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from dg_lsp.core.secrets import MASK
 from dg_lsp.engine.backends import http_client
-from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerAddress, ServerClient
-from dg_lsp.engine.backends.redact import redact
+from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerAddress, ServerClient, redact
 from tests.engine.backends_kit import Recorder, serving
 from tests.patience import PATIENCE_S
 

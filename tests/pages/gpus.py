@@ -10,10 +10,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from dg_lsp.batch.setup.offers import CONTEXT_BYTES, DIFFUSION, PUBLISHED
 from dg_lsp.core.wording import size
 from dg_lsp.engine.model.fit.choice import Machine, NoRoomError, choose
 from dg_lsp.engine.model.fit.needs import Precision, Use, needs
-from dg_lsp.engine.model.fit.published import CONTEXT_BYTES, MODEL, PUBLISHED
 
 PAGE = "docs/which-model.md"
 BEGIN, END = "<!-- {name}: written by `make settings` -->", "<!-- end of {name} -->"
@@ -33,7 +33,7 @@ def cards() -> list[tuple[str, ...]]:
     for gpu_gb in GPUS_GB:
         machine = Machine("cuda", free_on(gpu_gb), f"a GPU with {gpu_gb} GB")
         try:
-            choice = choose(MODEL, PUBLISHED, machine, use=USE)
+            choice = choose(DIFFUSION, PUBLISHED, machine, use=USE)
         except NoRoomError:
             rows.append((f"{gpu_gb} GB", "does not fit", "", "", ""))
             continue

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import json
 import os
 import shutil
-from collections.abc import Sequence
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib import util
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,19 +24,20 @@ import typer
 
 from dg_lsp.batch import sample
 from dg_lsp.batch.commands import ask, can_ask
+from dg_lsp.batch.doctor import ENGINE_NEEDS
 from dg_lsp.batch.sample import Trial
-from dg_lsp.batch.setup import SetupError, offers, packages, servers
+from dg_lsp.batch.setup import SetupError, offers, servers
 from dg_lsp.batch.setup.offers import HERE, NAMES, Key, Machine, Offer
 from dg_lsp.batch.setup.servers import Endpoint, Server
-from dg_lsp.batch.setup.user_file import prepare, write_model
 from dg_lsp.core.wording import size
 from dg_lsp.engine import calibration_store
 from dg_lsp.engine.backends.fim import DIALECTS
 from dg_lsp.engine.model.pull.commands import PullFailedError, pull_first
 from dg_lsp.infill.client import connect_options
 from dg_lsp.infill.port import EngineError
-from dg_lsp.wire import completions, config, laptop, model_names, progress
+from dg_lsp.wire import completions, config, extras, files, laptop, model_names, progress, schema
 from dg_lsp.wire.command_group import command_group, print_message
+from dg_lsp.wire.config import MAX_BYTES
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.visible import visible, visible_line
 
@@ -77,7 +83,7 @@ def setup(
         candidates = [model for model in laptop.MODELS if model.is_pulled or laptop.may_pull()]
         programs = [name for name in ("ollama", "llama-server") if shutil.which(name)]
         choices = offers.offers(this_machine, running, _keys(), _measured(), programs, candidates)
-        if measure or (measure is None and can_ask() and not as_json and not chosen and not packages.absent()):
+        if measure or (measure is None and can_ask() and not as_json and not chosen and not absent_packages()):
             choices = _with_speeds(choices)
         if not as_json and not chosen:
             _show(this_machine, running, choices)
@@ -185,16 +191,16 @@ def _with_speeds(choices: Sequence[Offer]) -> tuple[Offer, ...]:
 
 def _install_if_missing(chosen: str, *, may_ask: bool) -> None:
     """Install the packages that a model on this machine needs; raise SetupError if they stay missing."""
-    if model_names.is_remote(chosen) or not (absent := packages.absent()):
+    if model_names.is_remote(chosen) or not (absent := absent_packages()):
         return
-    size = packages.size()
-    print_message(f"{chosen} needs {', '.join(absent)}. Not installed yet{f': {size}' if size else ''}")
+    needed_size = packages_size()
+    print_message(f"{chosen} needs {', '.join(absent)}. Not installed yet{f': {needed_size}' if needed_size else ''}")
     refused = not laptop.may_pull() or (
         may_ask and ask("Install it now? y or n", end="n", default="y").lower() not in ("y", "yes")
     )
     if refused:
         raise SetupError(f"nothing was changed; to install it yourself: {install_command('engine')}")
-    packages.install(lambda line: typer.echo(visible_line(line), err=True))
+    install_packages(lambda line: typer.echo(visible_line(line), err=True))
 
 
 def _pull_if_missing(chosen: str, *, quiet: bool) -> None:
@@ -286,3 +292,129 @@ def _print_result(path: Path, chosen: str, trial_result: Trial | None) -> None:
         typer.echo(
             visible_line(f"A sample was not filled, after {seconds}: {trial_result.confidence or 'there was no answer'}.")
         )
+
+
+# --- Install torch and transformers, in the smallest build that fits this machine
+
+
+# Measured on Linux, x86_64; docs/measurements.md has the commands.
+_CPU_SIZE = "about 250 MB to download and 1.2 GB on the disk"
+_CUDA_SIZE = "about 5 GB on the disk"
+
+
+def absent_packages() -> list[str]:
+    """Return the engine's packages that this environment lacks."""
+    return [name for name in ENGINE_NEEDS if util.find_spec(name) is None]
+
+
+def packages_size() -> str:
+    """Return how large the engine's packages are on this machine, as a part of a sentence; "" if unknown."""
+    if extras.has_useless_cuda():
+        return f"{_CPU_SIZE}, in torch's CPU build because no NVIDIA GPU was found"
+    return _CUDA_SIZE if sys.platform == "linux" else ""
+
+
+def install_packages(show: Callable[[str], object]) -> None:
+    """Install the engine's packages, and `show` each line of the installer; raise SetupError if that fails."""
+    by_hand = f"install it with: {extras.install_command('engine')}"
+    if extras.has_useless_cuda():
+        by_hand += f"; or, with {_CUDA_SIZE}: {extras.install_command('engine', any_torch=True)}"
+    needed = extras.requirements("engine")
+    if not needed:
+        raise SetupError(f"{', '.join(absent_packages())} is not installed; {by_hand}")
+    for command in extras.install_commands(*needed):
+        last = ""
+        try:
+            with subprocess.Popen(  # noqa: S603  # pip or uv, with dg-lsp's own requirements
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+            ) as process:
+                for line in process.stdout or ():
+                    last = line.strip() or last
+                    show(line.rstrip())
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise SetupError(f"{error.filename} can't be run: {reason}; {by_hand}") from error
+        if process.returncode:
+            raise SetupError(f"torch could not be installed: {last or f'exit status {process.returncode}'}; {by_hand}")
+
+
+# --- Write the model into the user's configuration file, and change nothing else in it
+
+
+def write_model(path: Path, model: str) -> None:
+    """Set `engine.model` in a file, created if missing; raise SetupError if that fails."""
+    new = prepare(path, model)
+    try:
+        files.write_output(path, new.encode(), new_mode=0o600)
+    except OSError as error:
+        raise SetupError(f"{path} can't be written: {error.strerror or error}") from error
+
+
+def prepare(path: Path, model: str) -> str:
+    """Return a file's text with another `engine.model`, and create the file's folder.
+
+    Raises SetupError if the file can't be read, changed or written.
+    """
+    new = _new_text(path, model)
+    try:
+        Path(os.path.realpath(path)).parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SetupError(f"{path} can't be written: {error.strerror or error}") from error
+    if problem := files.output_problem(path):
+        raise SetupError(f"{path} can't be written: {problem}")
+    return new
+
+
+def _new_text(path: Path, model: str) -> str:
+    try:
+        old = files.read_regular(Path(os.path.realpath(path)), MAX_BYTES).decode("utf-8")
+    except FileNotFoundError:
+        old = ""
+    except UnicodeDecodeError as error:
+        raise SetupError(f"{path} is not UTF-8; fix or remove it") from error
+    except OSError as error:
+        raise SetupError(f"{path} can't be read: {error.strerror or error}") from error
+    return with_model(old, model, str(path))
+
+
+def with_model(text: str, model: str, name: str) -> str:
+    """Return a configuration file's text with another `engine.model`; raise SetupError naming the file."""
+    import tomlkit  # imported here because it takes 60 ms
+    from tomlkit.exceptions import TOMLKitError
+
+    mark, body = ("\ufeff", text[1:]) if text.startswith("\ufeff") else ("", text)
+    try:
+        before = tomllib.loads(body)
+        document: Any = tomlkit.parse(body)
+        engine = document.get("engine")
+        if engine is None:
+            table = tomlkit.table()
+            table["model"] = model
+            if document:
+                document.add(tomlkit.nl())
+            document["engine"] = table
+        else:
+            engine["model"] = model
+        new = tomlkit.dumps(document)
+        after = tomllib.loads(new)
+    except (TOMLKitError, tomllib.TOMLDecodeError, TypeError, ValueError, RecursionError) as error:
+        raise SetupError(f'{name} can\'t be changed: {error}. Fix it, or set engine.model = "{model}" by hand') from error
+    if not _changes_only_the_model(before, after, model):
+        raise SetupError(f'{name} sets the model in an unusual way; set engine.model = "{model}" there by hand')
+    return mark + new
+
+
+def _changes_only_the_model(before: dict[str, Any], after: dict[str, Any], model: str) -> bool:
+    """Return whether only the model differs, and only one key sets the model."""
+    values, _ = schema.parse(copy.deepcopy({name: value for name, value in after.items() if name != "keys"}))
+    model_keys = [key for key, _ in schema.flat(after) if schema.squeezed(key) == "engine.model"]
+    return values.get("model") == model and len(model_keys) == 1 and _rest(before) == _rest(after)
+
+
+def _rest(values: dict[str, Any]) -> dict[str, Any]:
+    rest = copy.deepcopy(values)
+    if isinstance(rest.get("engine"), dict):
+        rest["engine"].pop("model", None)
+        if not rest["engine"]:
+            del rest["engine"]
+    return rest

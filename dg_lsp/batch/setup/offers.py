@@ -15,9 +15,10 @@ from typing import Any
 from dg_lsp.batch.setup.servers import Endpoint, Kind, Server
 from dg_lsp.core.wording import size
 from dg_lsp.engine.model import fit
-from dg_lsp.engine.model.fit import Precision, published
+from dg_lsp.engine.model.fit import Precision
 from dg_lsp.engine.model.fit import machine as fit_machine
 from dg_lsp.engine.model.fit.choice import NAMES as BITS
+from dg_lsp.engine.model.fit.geometry import of_config
 from dg_lsp.engine.model.fit.needs import QUANTISED
 from dg_lsp.wire import laptop
 from dg_lsp.wire.extras import install_command
@@ -84,7 +85,21 @@ def amd(drm: Path) -> tuple[Gpu, ...]:
 # --- The offers
 
 GIB = 1 << 30
-DIFFUSION = published.MODEL
+DIFFUSION = "google/diffusiongemma-26B-A4B-it"
+DOWNLOAD_BYTES = 51_600_000_000  # its files, also if the weights are quantised after that
+CONTEXT_BYTES = 600_000_000  # what CUDA uses on a GPU before anything is loaded
+PUBLISHED = of_config(
+    {
+        "canvas_length": 256,
+        "text_config": {
+            "num_hidden_layers": 30, "hidden_size": 2816, "intermediate_size": 2112, "moe_intermediate_size": 704,
+            "num_experts": 128, "top_k_experts": 8, "num_attention_heads": 16, "num_key_value_heads": 8,
+            "num_global_key_value_heads": 2, "head_dim": 256, "global_head_dim": 512, "vocab_size": 262_144,
+            "sliding_window": 1024, "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 5,
+        },
+    }
+)  # fmt: skip
+"""The sizes of the published model, from its `config.json`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,10 +293,10 @@ def _diffusion(machine: Machine) -> Iterator[Offer]:
     gpu = machine.largest_gpu
     if gpu is None:
         return
-    free = gpu.memory if machine.is_shared else gpu.memory - published.CONTEXT_BYTES
+    free = gpu.memory if machine.is_shared else gpu.memory - CONTEXT_BYTES
     host = fit.Machine("mps" if machine.is_shared else "cuda", free, gpu.name, installed=QUANTISED if gpu.is_nvidia else ())
     try:
-        choice = fit.choose(DIFFUSION, published.PUBLISHED, host)
+        choice = fit.choose(DIFFUSION, PUBLISHED, host)
     except fit.NoRoomError:
         return
     precision = choice.precision
@@ -290,7 +305,7 @@ def _diffusion(machine: Machine) -> Iterator[Offer]:
         DIFFUSION,
         f"DiffusionGemma on this machine's GPU, in {BITS[precision]} ({precision})",
         HERE,
-        f"{size(choice.needs.total)} of the GPU's memory, and {size(published.DOWNLOAD_BYTES)} to download",
+        f"{size(choice.needs.total)} of the GPU's memory, and {size(DOWNLOAD_BYTES)} to download",
         is_ready=False,
         commands=(*install, f"dg-lsp engine pull {DIFFUSION}", f"dg-lsp setup --yes {DIFFUSION}"),
     )

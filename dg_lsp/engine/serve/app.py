@@ -8,27 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 import itertools
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Literal
+from typing import Literal, cast
 
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dg_lsp.core.values import Candidate
-from dg_lsp.engine.serve import access, compat
-from dg_lsp.engine.serve.access import RefusalError
+from dg_lsp.engine.serve import compat
 from dg_lsp.engine.serve.compat import CompletionRequest, Outcome
 from dg_lsp.engine.serve.jobs import BusyError, Job, UnavailableError
 from dg_lsp.engine.serve.service import Inbox, Service, is_last
-from dg_lsp.wire.fields import WireError
+from dg_lsp.wire.fields import Fields, WireError, parse
 from dg_lsp.wire.messages import (
+    MAX_BODY_BYTES,
     Ask,
     Bye,
     Done,
@@ -38,6 +40,7 @@ from dg_lsp.wire.messages import (
     Problem,
     as_json,
     decode_ask,
+    encode_problem,
     to_sse,
 )
 from dg_lsp.wire.model_names import is_remote
@@ -76,7 +79,7 @@ def build(service: Service, token: str, lifespan: Callable[[Starlette], Abstract
         },
         lifespan=lifespan,
     )
-    return access.AccessControl(app, token)
+    return AccessControl(app, token)
 
 
 class Routes:
@@ -93,7 +96,7 @@ class Routes:
 
     async def infill(self, request: Request) -> Response:
         """Stream `accepted`, `draft` if requested, `candidate`, then `done` or `error`."""
-        ask = decode_ask(await access.read_body(request))
+        ask = decode_ask(await read_body(request))
         low, high = self._service.protocol
         if not low <= ask.protocol <= high:
             raise RefusalError(400, "protocol", f"this engine speaks protocols {low} to {high}, not {ask.protocol}")
@@ -110,7 +113,7 @@ class Routes:
 
     async def llama_infill(self, request: Request) -> Response:
         """Return an infill in llama.cpp's shape, whole or streamed."""
-        completion = compat.from_llama(await access.read_body(request), self._choice)
+        completion = compat.from_llama(await read_body(request), self._choice)
         model = self._service.engine_id.model
         if completion.max_tokens == 0:
             # Editors send `n_predict` 0 to warm the prompt cache.
@@ -152,7 +155,7 @@ class Routes:
     async def shutdown(self, request: Request) -> Response:
         """Stop the engine now, or once it has no leases and no requests."""
         service = self._service
-        when = (await access.read_body(request)).choice("when", ("idle", "now"), "idle")
+        when = (await read_body(request)).choice("when", ("idle", "now"), "idle")
         running, waiting = self._queue.sizes()
         if when == "now":
             service.stop("the engine received a shutdown request")
@@ -171,7 +174,7 @@ class Routes:
         return job, inbox
 
     async def _complete(self, request: Request, shape: Shape) -> Response:
-        completion = compat.from_openai(await access.read_body(request), self._choice)
+        completion = compat.from_openai(await read_body(request), self._choice)
         facts = {"id": f"cmpl-{next(self._ids)}", "created": int(time.time()), "model": self._service.engine_id.model}
         if completion.stream:
             return self._streamed(completion, lambda outcome: _openai_stream(completion, outcome, facts, self._pieces, shape))
@@ -298,30 +301,114 @@ def _llama_stream(completion: CompletionRequest, outcome: Outcome, model: str) -
 
 async def _on_refusal(_: Request, error: Exception) -> Response:
     assert isinstance(error, RefusalError)
-    return access.to_response(error)
+    return to_response(error)
 
 
 async def _on_wire_error(_: Request, error: Exception) -> Response:
-    return access.to_response(RefusalError(400, "bad_request", str(error)))
+    return to_response(RefusalError(400, "bad_request", str(error)))
 
 
 async def _on_busy(_: Request, error: Exception) -> Response:
-    return access.to_response(RefusalError(429, "busy", str(error)))
+    return to_response(RefusalError(429, "busy", str(error)))
 
 
 async def _on_unavailable(_: Request, error: Exception) -> Response:
     assert isinstance(error, UnavailableError)
-    return access.to_response(RefusalError(503, error.code, str(error)))
+    return to_response(RefusalError(503, error.code, str(error)))
 
 
 async def _on_http_exception(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     sentences = {404: "no such path", 405: "this path does not accept that method"}
-    return access.to_response(
-        RefusalError(error.status_code, "bad_request", sentences.get(error.status_code, str(error.detail)))
-    )
+    return to_response(RefusalError(error.status_code, "bad_request", sentences.get(error.status_code, str(error.detail))))
 
 
 async def _on_exception(_: Request, error: Exception) -> Response:
     sentence = f"the engine failed on this request ({type(error).__name__}); its log says where"
-    return access.to_response(RefusalError(500, "engine_failed", sentence))
+    return to_response(RefusalError(500, "engine_failed", sentence))
+
+
+# --- Which requests are served: with the token, from this machine, with a JSON body of limited size
+
+
+LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+
+class RefusalError(Exception):
+    """A request is refused; the message is a sentence for the user."""
+
+    def __init__(self, status: int, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code: ErrorCode = code
+        self.message = message
+
+
+def refused(method: str, headers: Mapping[str, str], token: str) -> RefusalError | None:
+    """Return the reason to refuse a request with these headers, or None to serve it.
+
+    A web page can reach a loopback port, also through a host name that resolves to it. But its browser adds an `Origin`,
+    and the page does not know our token.
+    """
+    scheme, _, request_token = headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not hmac.compare_digest(request_token.strip().encode(), token.encode()):
+        return RefusalError(
+            401, "unauthorized", "the request needs the header `Authorization: Bearer TOKEN` with this engine's token"
+        )
+    if "origin" in headers:
+        return RefusalError(403, "unauthorized", "requests from web pages are refused")
+    host = headers.get("host", "")
+    name = host if host.endswith("]") else host.rpartition(":")[0] or host
+    if name.lower() not in LOCAL_HOSTS:
+        return RefusalError(403, "unauthorized", "the Host header must name this machine: localhost or 127.0.0.1")
+    if method == "POST" and headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        return RefusalError(415, "bad_request", "the body must be JSON, with the header `Content-Type: application/json`")
+    if (length := headers.get("content-length", "")).isdecimal() and len(length) < 20 and int(length) > MAX_BODY_BYTES:
+        return too_large()
+    return None
+
+
+def too_large() -> RefusalError:
+    """Return the refusal of a body over the size limit."""
+    return RefusalError(413, "bad_request", f"the body is larger than {MAX_BODY_BYTES // 1024**2} MB")
+
+
+def to_response(refusal: RefusalError) -> JSONResponse:
+    """Return the response for a refusal, in the shape of all our errors."""
+    headers = {"WWW-Authenticate": "Bearer"} if refusal.status == 401 else {}
+    if refusal.code == "busy":
+        headers["Retry-After"] = "1"
+    return JSONResponse(encode_problem(Problem(refusal.code, refusal.message)), refusal.status, headers)
+
+
+class AccessControl:
+    """An ASGI application that passes only permitted requests to the application behind it."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app = app
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass one permitted request on, or send the refusal."""
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        if scope["type"] == "http":
+            refusal = refused(scope["method"], cast("Mapping[str, str]", Headers(scope=scope)), self._token)
+            if refusal is not None:
+                await to_response(refusal)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+async def read_body(request: Request) -> Fields:
+    """Return the JSON object in a request's body; raise RefusalError or WireError if it has none."""
+    body = bytearray()
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_BODY_BYTES:
+                raise too_large()
+    except ClientDisconnect as error:
+        raise RefusalError(400, "bad_request", "the request ended before its body did") from error
+    return parse(bytes(body))
