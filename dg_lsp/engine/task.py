@@ -67,10 +67,8 @@ class Task(ABC):
 class Filler(ABC):
     """A loaded model that fills holes."""
 
-    @property
-    def calibrations(self) -> Calibrations | None:
-        """The calibrations that turn evidence into confidence; None if the model reports its own confidence."""
-        return None
+    calibrations: Calibrations | None = None
+    """The calibrations that turn evidence into confidence; None if the model reports its own confidence."""
 
     @abstractmethod
     def start(self, request: InfillRequest) -> Task:

@@ -210,7 +210,7 @@ def _loaded(name: str, threads: int) -> Loaded:
 
 def _typed(whole: run.Bench, task: tasks.Task, seed: int) -> run.MethodAnswer:
     """Return the answer to a task after the cache has seen all of its prefix but the last character."""
-    filler = whole.filler(FULL)
+    filler = whole.fillers[FULL]
     filler.cache.clear()
     run.fill(filler, replace(task, prompt=task.prompt[:-1]), FULL, seed)
     return run.fill(filler, task, FULL, seed)

@@ -74,14 +74,9 @@ class Sandbox:
     layers: tuple[str, ...] = ()
 
     @property
-    def mounts(self) -> bool:
-        """Whether the process has its own, read-only mounts."""
-        return "mounts" in self.layers
-
-    @property
     def words(self) -> str:
         """A description of the sandbox."""
-        if self.mounts:
+        if "mounts" in self.layers:
             own = "a network, a process table and mounts of its own, read-only but for its folder"
         elif self.command:
             own = "a network and a process table of its own" if "-p" in self.command else "a network of its own"

@@ -72,7 +72,7 @@ class Bench:
         if setup.layout not in ("", *LAYOUTS):
             raise EvalError(f"unknown layout {setup.layout!r}; known layouts: {' and '.join(LAYOUTS)}")
         self.setup, self._loaded = setup, with_layout(loaded, setup.layout) if loaded else None
-        self._fillers = {method: self._filler(method) for method in setup.methods if method.by == "model"}
+        self.fillers = {method: self._filler(method) for method in setup.methods if method.by == "model"}
 
     def rows(self, task: Task) -> list[ResultRow]:
         """Return one row for each method that can fill the task. Raises EvalError if the engine rejects the task."""
@@ -92,7 +92,7 @@ class Bench:
             else:  # a text of known length is not cut
                 text = methods.copied_to_length(task)
             return MethodAnswer(text, "copy", (time.perf_counter() - began) * 1000)
-        filler = self._fillers[method]
+        filler = self.fillers[method]
         if method.known_length:
             filler.switches = replace(filler.switches, gap=_length(filler, task))
         filler.cache.clear()
@@ -100,12 +100,8 @@ class Bench:
 
     def warm_up(self, task: Task) -> None:
         """Fill a task once by each method, because a process is slow the first time and users do not usually wait for that."""
-        for method in self._fillers:
+        for method in self.fillers:
             self.answer(task, method)
-
-    def filler(self, method: Method) -> LocalFiller:
-        """Return the filler of a method that uses the model."""
-        return self._fillers[method]
 
     def _filler(self, method: Method) -> LocalFiller:
         from dg_lsp.engine.decode.fill import Switches

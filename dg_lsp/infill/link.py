@@ -111,10 +111,6 @@ class Link:
         common = messages.common_protocol(self.state.protocol_min, self.state.protocol_max)
         return messages.PROTOCOL_MAX if common is None else common
 
-    async def opened(self) -> None:
-        """Wait until the engine has confirmed the lease; raise LinkLostError when it does not respond."""
-        await asyncio.shield(self._opened)
-
     async def infill(self, ask: Ask, on_draft: OnDraft | None = None, on_done: OnDone | None = None) -> tuple[Candidate, ...]:
         """Return the candidates; raise EngineError, or LinkLostError when the engine ends or goes silent first."""
         if self.lost:
@@ -273,7 +269,7 @@ async def reach(state: State, on_change: Callable[[Link], None], *, first_word_s
         return None
     link = Link(state, _client(state), on_change, first_word_s)
     try:
-        await link.opened()
+        await asyncio.shield(link._opened)  # set when the engine has confirmed the lease
     except LinkLostError:
         await link.close()
         return None

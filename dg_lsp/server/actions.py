@@ -26,17 +26,12 @@ class Action:
     what: What
     span: Span
 
-    @property
-    def kind(self) -> str:
-        """The code action kind of the protocol."""
-        return KINDS[self.what]
-
 
 def offered(document: Document, syntax: Syntax | None, span: Span, only: Iterable[str] | None = None) -> tuple[Action, ...]:
     """Return the actions for a cursor or a selection; `only` limits them to these kinds, None returns all."""
     # A kind includes those below it, and the empty kind all.
     prefixes = ("",) if only is None else tuple(f"{kind}." if kind else "" for kind in only)
-    return tuple(action for action in _all(document, syntax, span) if f"{action.kind}.".startswith(prefixes))
+    return tuple(action for action in _all(document, syntax, span) if f"{KINDS[action.what]}.".startswith(prefixes))
 
 
 def attempts(

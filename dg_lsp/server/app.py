@@ -234,10 +234,6 @@ class DgLanguageServer(LanguageServer):
         self.configuration.set_editor_settings(general, by_folder)
         self.configure()
 
-    async def read_ahead(self, uri: str) -> None:
-        """Look up whether a document may be sent to a model, and read other files, before the first request."""
-        await self.snapshots.take(uri)
-
     def look_at_files(self) -> None:
         """Read the configuration files again if one has changed."""
         if self.configuration.has_changed():

@@ -220,7 +220,7 @@ class Completer:
     def _look_ahead(self, now: Snapshot, offer: Offer) -> None:
         """Ask the engine now for the text after the suggestion, in case the user accepts it."""
         is_slow = not self.rhythm.latencies_ms or self.rhythm.latency_ms > AHEAD_LATENCY_MS
-        if not now.settings.speculate or is_slow or self._flights.has(now.place.uri) or self._resident.trouble():
+        if not now.settings.speculate or is_slow or now.place.uri in self._flights.direct or self._resident.trouble():
             return
         after = now.accepting(offer.text)
         follows = after.document.text[after.offset : after.offset + 1]
@@ -349,16 +349,13 @@ class Flights:
     def __init__(self, clock: Callable[[], float]) -> None:
         """Start with no request; `clock` returns the time in seconds."""
         self._clock = clock
-        self._direct: dict[str, Flight] = {}
+        self.direct: dict[str, Flight] = {}
+        """The running request of each document, without those that ask ahead."""
         self._ahead: dict[str, Flight] = {}
-
-    def has(self, uri: str) -> bool:
-        """Return whether a request for this document is running; one that asks ahead does not count."""
-        return uri in self._direct
 
     def joinable(self, place: Place, latency_ms: float) -> Flight | None:
         """Return the running request whose answer may fit this place; None when there is none."""
-        flight = self._direct.get(place.uri)
+        flight = self.direct.get(place.uri)
         if flight is None or flight.task.done():
             return None
         age_ms = 1000 * (self._clock() - flight.started)
@@ -367,7 +364,7 @@ class Flights:
     def start(self, place: Place, n_candidates: int, work: Coroutine[None, None, EngineAnswer]) -> Flight:
         """Return a new running request; cancel the document's older ones."""
         self.cancel(place.uri)
-        return self._start(self._direct, place, n_candidates, work)
+        return self._start(self.direct, place, n_candidates, work)
 
     def look_ahead(self, place: Place, work: Coroutine[None, None, EngineAnswer]) -> None:
         """Start a request that asks ahead; cancel the document's earlier one."""
@@ -377,13 +374,13 @@ class Flights:
 
     def cancel(self, uri: str) -> None:
         """Cancel a document's requests."""
-        for flights in (self._direct, self._ahead):
+        for flights in (self.direct, self._ahead):
             if (older := flights.pop(uri, None)) is not None:
                 older.task.cancel()
 
     async def close(self) -> None:
         """Cancel all requests."""
-        tasks = [flight.task for flights in (self._direct, self._ahead) for flight in flights.values()]
+        tasks = [flight.task for flights in (self.direct, self._ahead) for flight in flights.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -39,7 +39,8 @@ def add(server: DgLanguageServer) -> None:
     def _(params: lsp.DidOpenTextDocumentParams) -> None:
         new = params.text_document
         documents.open(new.uri, new.language_id, new.version, new.text)
-        server.spawn(server.read_ahead(new.uri))
+        # Look up whether it may be sent to a model, and read other files, before the first request.
+        server.spawn(server.snapshots.take(new.uri))
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_CHANGE)
     def _(params: lsp.DidChangeTextDocumentParams) -> None:

@@ -57,11 +57,6 @@ class RpcProtocol(LanguageServerProtocol):
     initialized = False
     experimental: Json = MappingProxyType({})
 
-    @property
-    def was_shut_down(self) -> bool:
-        """Whether the client has sent `shutdown`."""
-        return bool(self._shutdown)
-
     def receive(self, message: object) -> None:
         """Handle one message; never raises. A request that can't be handled gets an error response with the reason."""
         try:
@@ -120,10 +115,6 @@ class RpcProtocol(LanguageServerProtocol):
         log.warning("refused a message: %s", sentence)
         valid_id = msg_id if _is_id(msg_id) else None
         self._write({"jsonrpc": "2.0", "id": valid_id, "error": {"code": code, "message": sentence}})
-
-    def bad_json(self, sentence: str) -> None:
-        """Answer a message that is no valid JSON."""
-        self._refuse(None, PARSE_ERROR, sentence)
 
     def _write(self, data: Json) -> None:
         body = json.dumps(data).encode()
@@ -269,7 +260,11 @@ async def run(protocol: RpcProtocol, reader: BinaryIO, writer: BinaryIO, backgro
 
     def read() -> None:
         try:
-            read_messages(reader, lambda message: hand(protocol.receive, message), lambda text: hand(protocol.bad_json, text))
+            read_messages(
+                reader,
+                lambda message: hand(protocol.receive, message),
+                lambda sentence: hand(protocol._refuse, None, PARSE_ERROR, sentence),
+            )
         except (OSError, ValueError):
             log.warning("the connection to the editor was lost")
         hand(over.set)
@@ -281,7 +276,7 @@ async def run(protocol: RpcProtocol, reader: BinaryIO, writer: BinaryIO, backgro
     finally:
         background_task.cancel()
         await asyncio.gather(background_task, return_exceptions=True)
-    return 0 if protocol.was_shut_down else 1
+    return 0 if protocol._shutdown else 1
 
 
 class Wire:

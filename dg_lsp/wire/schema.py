@@ -30,16 +30,12 @@ _WITH_VARIABLE = ("engine", "batch", "privacy")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One declared setting: its field in `Settings`, its type, and its description."""
+    """One declared setting: its field in `Settings`, its key in configuration files, its type, and its description."""
 
     field: str
+    key: str
     kind: Any
     about: About
-
-    @property
-    def key(self) -> str:
-        """The key in configuration files."""
-        return self.about.key
 
     @property
     def editor_key(self) -> str:
@@ -91,7 +87,7 @@ def _declared() -> Iterator[Setting]:
         kind, *notes = get_args(hints[item.name])
         [about] = [note for note in notes if isinstance(note, About)]
         bounds = [note for note in notes if isinstance(note, msgspec.Meta)]
-        yield Setting(item.name, Annotated[(kind, *bounds)] if bounds else kind, about)
+        yield Setting(item.name, about.key, Annotated[(kind, *bounds)] if bounds else kind, about)
 
 
 ALL = tuple(_declared())

@@ -75,11 +75,11 @@ def main(argv: Sequence[str]) -> int:
     bench = run.load_bench(run.Setup((*ARMS, RERANKED), arguments.model, device="cpu"))
     if arguments.every:
         kinds = arguments.kinds.split(",") if arguments.kinds else {task.kind for task in holes}
-        every = [task for task in holes if task.kind in kinds and reads(bench.filler(WITH), task)]
+        every = [task for task in holes if task.kind in kinds and reads(bench.fillers[WITH], task)]
         sets, arms = {"every": every}, ARMS_OF_EVERY
     else:
         most = {kind: getattr(arguments, kind.replace("-", "_")) for kind in MOST}
-        sets, arms = chosen(bench.filler(WITHOUT), holes, most), ARMS
+        sets, arms = chosen(bench.fillers[WITHOUT], holes, most), ARMS
         for rule, of_rule in sets.items():
             tasks.write(arguments.out / f"{rule}.jsonl.gz", of_rule)
     distinct = {task.task_id: task for of_rule in sets.values() for task in of_rule}
@@ -157,8 +157,8 @@ def text_of(bench: run.Bench, task: Task, arm: Method, works: dict[Method, Infil
         candidates = reranked(works[WITHOUT], works[WITH])
     else:
         with reading_everywhere(arm is EVERYWHERE):
-            is_same = arm in (WITH, EVERYWHERE) and not reads(bench.filler(arm), task)
-            works[arm] = works[WITHOUT] if is_same else finished(bench.filler(arm), task)
+            is_same = arm in (WITH, EVERYWHERE) and not reads(bench.fillers[arm], task)
+            works[arm] = works[WITHOUT] if is_same else finished(bench.fillers[arm], task)
         candidates = works[arm].candidates()
     return run.settled(task, arm, candidates)[0]
 

@@ -160,7 +160,7 @@ async def completion(tracer: Tracer, folder: Path) -> Counter[tuple[str, str]]:
         text = WINDOW.replace("first", "").replace("second", "")
         features[lsp.TEXT_DOCUMENT_DID_OPEN](lsp.DidOpenTextDocumentParams(lsp.TextDocumentItem(uri, "python", 1, text)))
         before = await features[lsp.TEXT_DOCUMENT_INLINE_COMPLETION](asked("first"))
-        await server.read_ahead(uri)  # loading the model may have taken so long that what was read is old
+        await server.snapshots.take(uri)  # loading the model may have taken so long that what was read is old
         await asyncio.sleep(2)  # the index of the folder is read, and the engine has encoded what it expects
         with tracer.on():
             answer = await features[lsp.TEXT_DOCUMENT_INLINE_COMPLETION](asked("second"))

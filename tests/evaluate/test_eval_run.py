@@ -109,7 +109,7 @@ def test_an_answer_depends_on_its_seed_alone(bench: Bench) -> None:
 def test_a_known_length_is_the_number_of_answer_tokens(bench: Bench) -> None:
     bench.answer(BODY, methods.ORACLE_LENGTH)
     filler = LocalFiller
-    known_length_filler = bench._fillers[methods.ORACLE_LENGTH]
+    known_length_filler = bench.fillers[methods.ORACLE_LENGTH]
     assert isinstance(known_length_filler, filler)
     assert known_length_filler.switches.gap == len(known_length_filler.loaded.vocabulary.encode(BODY.answer))
     assert not known_length_filler.switches.delete

@@ -50,7 +50,7 @@ def attack(source: str, layers: tuple[str, ...] | None = None) -> tuple[int, str
     return run.returncode, (run.stderr or run.stdout).strip().rpartition("\n")[2]
 
 
-needs_mounts = pytest.mark.skipif(not execute.sandbox().mounts, reason="this system gives no mounts of one's own")
+needs_mounts = pytest.mark.skipif("mounts" not in execute.sandbox().layers, reason="this system gives no mounts of one's own")
 needs_capabilities = pytest.mark.skipif(
     "capabilities" not in execute.sandbox().layers, reason="capabilities can't be dropped here"
 )

@@ -17,7 +17,7 @@ from dg_lsp.core.values import InfillRequest, n_common
 from dg_lsp.engine.backends import fim
 from dg_lsp.engine.backends.fim import MAX_ANSWERS, SAMPLING_TEMPERATURE, RemoteAnswer, window
 from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerAddress, ServerClient
-from dg_lsp.engine.backends.remote import RemoteFiller, Reply, compared, to_probability
+from dg_lsp.engine.backends.remote import Backend, RemoteFiller, Reply, compared, to_probability
 from dg_lsp.engine.decode import question
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.fields import Fields, WireError
@@ -89,16 +89,12 @@ class Text:
         return locate(content, self.prefix, self.suffix, block=self.block, is_whole=is_whole)
 
 
-class Chat:
+class Chat(Backend):
     """The backend for a chat server."""
 
     def __init__(self, model: str, path: str) -> None:
         self.model, self.path = model, path
         self._refused: frozenset[str] = frozenset()
-
-    def takes_together(self, request: InfillRequest) -> bool:
-        """Return False: an answer is one text."""
-        return False
 
     def about(self) -> Mapping[str, object]:
         """Return facts about the server by name."""

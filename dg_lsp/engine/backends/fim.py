@@ -16,7 +16,7 @@ from dg_lsp.core import context, fim
 from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import Candidate, InfillRequest, Snippet
 from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, server_at
-from dg_lsp.engine.backends.remote import RemoteFiller, Reply, compared, to_probability, token_features, trimmed
+from dg_lsp.engine.backends.remote import Backend, RemoteFiller, Reply, compared, to_probability, token_features, trimmed
 from dg_lsp.engine.backends.replicas import Replicas
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.fields import Fields, WireError
@@ -248,15 +248,11 @@ def connect(name: str, url: str, model: str, configured: Config, environ: Mappin
     return RemoteFiller(Fim(dialect, model), client, configured.settings.local_only)
 
 
-class Fim:
+class Fim(Backend):
     """The backend for one dialect."""
 
     def __init__(self, dialect: Dialect, model: str) -> None:
         self.dialect, self.model = dialect, model
-
-    def takes_together(self, request: InfillRequest) -> bool:
-        """Return False: a request has one text before the hole and one after it."""
-        return False
 
     def about(self) -> Mapping[str, object]:
         """Return facts about the server by name."""

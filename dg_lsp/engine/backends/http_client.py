@@ -118,7 +118,7 @@ class ServerClient:
 
     def __init__(self, server: ServerAddress) -> None:
         """Start the thread; nothing is sent yet."""
-        self._server = server
+        self.server = server
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="dg-lsp-remote", daemon=True)
         self._closed = False
@@ -135,11 +135,6 @@ class ServerClient:
             follow_redirects=False,
             trust_env=not server.is_here,
         )
-
-    @property
-    def server(self) -> ServerAddress:
-        """The server that this client calls."""
-        return self._server
 
     @property
     def host(self) -> str:

@@ -48,7 +48,8 @@ class Backend(Protocol):
     model: str
 
     def takes_together(self, request: InfillRequest) -> bool:
-        """Return whether all of a request's holes can be filled in one call."""
+        """Return whether all of a request's holes can be filled in one call; by default each needs its own."""
+        return False
 
     def calls(self, request: Shown) -> Sequence[Call]:
         """Return the calls to send together; raise RemoteError if the request does not fit the server."""
@@ -63,19 +64,16 @@ class Backend(Protocol):
 class RemoteFiller(Filler):
     """Fills requests with a remote model."""
 
+    calibrations: Calibrations
+
     def __init__(self, backend: Backend, client: ServerClient | Replicas, local_only: tuple[str, ...] = ()) -> None:
         """Create a filler that owns the client and closes it."""
         self.backend, self.client, self.local_only = backend, client, local_only
         self.newer_patterns: Callable[[], tuple[str, ...]] = lambda: ()
         """Returns the `privacy.local_only` patterns of the current configuration, which may have changed since the start."""
         self._unread: set[Future[Fields]] = set()
-        self._calibrations = Calibrations()
+        self.calibrations = Calibrations()
         self._end = weakref.finalize(self, client.close)
-
-    @property
-    def calibrations(self) -> Calibrations:
-        """The calibrations for this model."""
-        return self._calibrations
 
     def start(self, request: InfillRequest) -> RemoteTask:
         """Return a task for the request; nothing is sent yet. Raises ValueError for a file that must stay on this machine.
@@ -84,7 +82,7 @@ class RemoteFiller(Filler):
         """
         allowed_request = shown(request, (*self.local_only, *self.newer_patterns()))
         masked_request = Shown(secrets.mask_request(allowed_request))
-        return RemoteTask(self.backend, self.client, self._unread, masked_request, self._calibrations.current())
+        return RemoteTask(self.backend, self.client, self._unread, masked_request, self.calibrations.current())
 
     def about(self) -> Mapping[str, object]:
         """Return where the model runs, and the backend's facts about it."""

@@ -24,13 +24,11 @@ from dg_lsp.engine.decode import pipeline, resources, sequence
 from dg_lsp.engine.decode.canvas.steps import Steps
 from dg_lsp.engine.decode.fill import Switches
 from dg_lsp.engine.decode.filling import Filling
-from dg_lsp.engine.decode.layout import Layout
 from dg_lsp.engine.decode.pace import Budget, Usage
 from dg_lsp.engine.decode.rank import Proposal
 from dg_lsp.engine.decode.resources import MAX_ROWS, Resources
 from dg_lsp.engine.model import loading, room
 from dg_lsp.engine.model.loading import EMBEDDED, Loaded
-from dg_lsp.engine.model.prefix_cache import PrefixCache
 from dg_lsp.engine.task import Concurrency, Filler, OnProgress, Task
 from dg_lsp.wire import model_names
 
@@ -65,6 +63,8 @@ class LocalFiller(Filler):
     `clock` returns the seconds for planning deadlines.
     """
 
+    calibrations: Calibrations
+
     def __init__(
         self,
         loaded: Loaded,
@@ -77,26 +77,8 @@ class LocalFiller(Filler):
         self._joins = loaded.device != "cpu" if joins is None else joins
         self.switches = switches or Switches()
         self.resources = resources.make(loaded, rows, clock)
-
-    @property
-    def loaded(self) -> Loaded:
-        """The model."""
-        return self.resources.loaded
-
-    @property
-    def layout(self) -> Layout:
-        """The layout of requests as tokens."""
-        return self.resources.layout
-
-    @property
-    def calibrations(self) -> Calibrations:
-        """The calibrations that turn evidence into confidence."""
-        return self.resources.calibrations
-
-    @property
-    def cache(self) -> PrefixCache:
-        """The cache of recently encoded prefixes."""
-        return self.resources.prefixes.cache
+        self.loaded, self.layout = loaded, self.resources.layout
+        self.calibrations, self.cache = self.resources.calibrations, self.resources.prefixes.cache
 
     def start(self, request: InfillRequest) -> InfillTask:
         """Return a new task for the request."""
