@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.confidence import Calibrated, Ranked
 from dg_lsp.core.values import Candidate, Document
-from dg_lsp.server import configuration, reuse, show, when
+from dg_lsp.server import completion, configuration, reuse, when
 from dg_lsp.server.reuse import Cache, Offer, Place, Rejections
 from dg_lsp.server.when import Rhythm, SuggestionFacts
 from dg_lsp.wire.settings import Settings
@@ -335,7 +335,7 @@ def test_a_running_request_is_joined_when_it_may_still_fit(now: str, age_ms: flo
 def shown(
     *offers: Offer, automatic: bool = True, rejections: Rejections | None = None, settings: Settings | None = None
 ) -> list[str]:
-    visible_offers, reason = show.visible(
+    visible_offers, reason = completion.visible(
         offers, at_cursor("x = $0"), rejections or Rejections(), settings or Settings(), 10.0, automatic=automatic
     )
     return [offer.text for offer in visible_offers] if reason is None else [reason.code]
@@ -391,7 +391,10 @@ def test_a_rejection_holds_a_few_characters_later_and_not_elsewhere() -> None:
     ],
 )
 def test_an_answer_ends_before_its_first_uncertain_line(text: str, confidences: tuple[float, ...], expected: list[str]) -> None:
-    assert list(show.cuts(text, show.doubt(Candidate((text,), Calibrated(0.9), (confidences,)), text, "", 0.1))) == expected
+    assert (
+        list(completion.cuts(text, completion.doubt(Candidate((text,), Calibrated(0.9), (confidences,)), text, "", 0.1)))
+        == expected
+    )
 
 
 @pytest.mark.parametrize(
@@ -419,15 +422,15 @@ def test_an_answer_ends_before_its_first_uncertain_token(
     assert "".join(token for _, token in pieces) == raw
     lengths = tuple(len(token) for _, token in pieces)
     confidences = tuple(0.01 if mark else 0.9 for mark, _ in pieces)
-    doubt = show.doubt(Candidate((raw,), Calibrated(0.9), (confidences,), lengths=(lengths,)), text, lead, 0.1)
+    doubt = completion.doubt(Candidate((raw,), Calibrated(0.9), (confidences,), lengths=(lengths,)), text, lead, 0.1)
     assert doubt is None or doubt.is_exact
     ends = [match.end() for match in re.finditer(r'\w+|[^\w\s"]|"[^"]*"', text)]
-    assert list(show.cuts(text, doubt, ends)) == expected
+    assert list(completion.cuts(text, doubt, ends)) == expected
 
 
 def test_an_answer_that_polishing_changed_is_cut_by_estimate() -> None:
     candidate = Candidate(("aa\nbb\ncc",), Calibrated(0.9), ((0.9, 0.9, 0.9, 0.9, 0.01),), lengths=((2, 1, 2, 1, 2),))
-    assert show.doubt(candidate, "    aa\n    bb\n    cc", "", 0.1) == show.Doubt(16, is_exact=False)
+    assert completion.doubt(candidate, "    aa\n    bb\n    cc", "", 0.1) == completion.Doubt(16, is_exact=False)
 
 
 # What can be chosen

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dg_lsp.server import when
+from dg_lsp.server.app import Reporter
 from dg_lsp.server.methods import StatusParams
-from dg_lsp.server.status import Reporter
 from dg_lsp.server.when import Reason
 from dg_lsp.wire.settings import Settings
 
