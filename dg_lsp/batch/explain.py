@@ -28,7 +28,7 @@ from dg_lsp.infill.life import Loading, State
 from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.infill.port import EngineError
 from dg_lsp.wire import completions, config, messages, model_names
-from dg_lsp.wire.command_group import command_group, print_message
+from dg_lsp.wire.command_group import command_group, print_message, reports
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.messages import Ask, Done
 from dg_lsp.wire.visible import one_line, visible
@@ -37,6 +37,7 @@ app = command_group()
 
 
 @app.command()
+@reports(plan.PlanError, config.ConfigError, EngineError)
 def explain(
     place: Annotated[str, typer.Argument(metavar="PLACE", help="FILE:LINE:COL or FILE:LINE:COL-LINE:COL, counted from 1.")],
     chars: Annotated[int, typer.Option(min=1, help="How many characters to show on each side.")] = 600,
@@ -50,31 +51,27 @@ def explain(
     Shows the canvas at most every 30 ms, then the answers with the reasons for dropped ones, and the time of each stage.
     Changes no file.
     """
-    try:
-        location = plan.parse_place(place)
-        file_plan = plan.for_places(job.source_at(location), [location])
-        configuration = config.load_config(config.workspace_of(file_plan.source.path))
-        model = configuration.model(model)
-        options = RunOptions(configuration.settings.batch_candidates, seed, configuration.settings.batch_deadline)
-        context = job.contexts()(file_plan, {})
-        request, sources = request_of(file_plan, context, options), context.sources
-        if model_names.is_remote(model):
-            patterns = guarded.patterns_of([file_plan.source.path])
-            if guarded.keeps_file(file_plan.source.path, patterns):
-                raise EngineError(guarded.refusal(file_plan.source.name))
-            request = guarded.shown(request, patterns)
-        trace = None
-        if not as_json:
-            print_bytes(picture(file_plan, request, chars))
-        if fill:
-            trace = asyncio.run(_traced(request, configuration, model, is_drawn=not as_json))
-        if as_json:
-            typer.echo(json.dumps(report(file_plan, request, trace, sources), indent=2))
-        elif trace is not None:
-            print_bytes(ending(file_plan, request, trace, sources))
-    except (plan.PlanError, config.ConfigError, EngineError) as error:
-        print_message(str(error))
-        raise typer.Exit(2) from error
+    location = plan.parse_place(place)
+    file_plan = plan.for_places(job.source_at(location), [location])
+    configuration = config.load_config(config.workspace_of(file_plan.source.path))
+    model = configuration.model(model)
+    options = RunOptions(configuration.settings.batch_candidates, seed, configuration.settings.batch_deadline)
+    context = job.contexts()(file_plan, {})
+    request, sources = request_of(file_plan, context, options), context.sources
+    if model_names.is_remote(model):
+        patterns = guarded.patterns_of([file_plan.source.path])
+        if guarded.keeps_file(file_plan.source.path, patterns):
+            raise EngineError(guarded.refusal(file_plan.source.name))
+        request = guarded.shown(request, patterns)
+    trace = None
+    if not as_json:
+        print_bytes(picture(file_plan, request, chars))
+    if fill:
+        trace = asyncio.run(_traced(request, configuration, model, is_drawn=not as_json))
+    if as_json:
+        typer.echo(json.dumps(report(file_plan, request, trace, sources), indent=2))
+    elif trace is not None:
+        print_bytes(ending(file_plan, request, trace, sources))
 
 
 async def _traced(request: InfillRequest, configuration: Config, model: str, *, is_drawn: bool) -> Trace:

@@ -23,13 +23,13 @@ import typer
 from dg_lsp.core.wording import counted, size
 from dg_lsp.engine.model.pull import commands as pull_commands
 from dg_lsp.wire import build, completions, config, discovery, laptop, model_names, progress
-from dg_lsp.wire.command_group import command_group
+from dg_lsp.wire.command_group import command_group, fail
 from dg_lsp.wire.discovery import ENGINE_COMMAND, DiscoveryError, EngineFiles, EngineId, EngineSettings, State
 from dg_lsp.wire.fields import WireError
 from dg_lsp.wire.inspection import EngineReport, inspect_engine, request
 from dg_lsp.wire.messages import PROTOCOL_MAX, PROTOCOL_MIN
 from dg_lsp.wire.settings import DEFAULTS, MAX_S
-from dg_lsp.wire.visible import visible_line, visible_message, with_log
+from dg_lsp.wire.visible import visible_line, with_log
 
 
 class EngineCommands(typer.core.TyperGroup):
@@ -51,6 +51,7 @@ T = TypeVar("T")
 
 START_PATIENCE_S = 600.0
 STOP_PATIENCE_S = 30.0
+_fail = partial(fail, who="dg-lsp engine")
 Port = Annotated[int, typer.Option(help="Also listen on this port of 127.0.0.1; 0: any, -1: none.", min=-1, max=65535)]
 
 
@@ -358,11 +359,6 @@ def _wait(check: Callable[[], T], patience_s: float) -> T:
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, 0.25)
     return value
-
-
-def _fail(sentence: str) -> NoReturn:
-    typer.echo(f"dg-lsp engine: {visible_message(sentence)}", err=True)
-    raise typer.Exit(2)
 
 
 def _fail_with_log(files: EngineFiles, sentence: str) -> NoReturn:

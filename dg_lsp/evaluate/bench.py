@@ -16,8 +16,7 @@ import typer
 from dg_lsp.evaluate import run, score, tasks
 from dg_lsp.evaluate.methods import FULL, WITH_NOISE, Method
 from dg_lsp.wire import completions
-from dg_lsp.wire.command_group import command_group, print_message
-from dg_lsp.wire.extras import install_command
+from dg_lsp.wire.command_group import command_group, reports
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -162,6 +161,7 @@ def processor() -> str:
 
 
 @app.command()
+@reports(tasks.EvalError, who="dg-lsp bench", doing="measuring")
 def bench(
     file: Annotated[
         Path | None, typer.Argument(metavar="FILE", help="Tasks: .jsonl or .jsonl.gz, as `dg-lsp eval` reads them.")
@@ -173,20 +173,12 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as one JSON object.")] = False,
 ) -> None:
     """Time fills of single-line holes, compare them with transformers' own generate, and time fills of blocks."""
-    try:
-        if file is None:
-            raise tasks.EvalError("no tasks given; name a .jsonl file")
-        single, blocks = _by_size(file)
-        loaded = _loaded(model, threads)
-        compared = compare(loaded, tasks.spread(single, limit), tasks.spread(blocks, limit), seed=seed)
-        shown = json.dumps(as_object(compared, loaded), indent=2) if as_json else table(compared.lines)
-    except tasks.EvalError as error:
-        print_message(str(error), "dg-lsp bench")
-        raise typer.Exit(2) from error
-    except ModuleNotFoundError as error:
-        message = f"measuring needs {error.name}, which is not installed; install it with: {install_command('engine')}"
-        print_message(message, "dg-lsp bench")
-        raise typer.Exit(2) from error
+    if file is None:
+        raise tasks.EvalError("no tasks given; name a .jsonl file")
+    single, blocks = _by_size(file)
+    loaded = _loaded(model, threads)
+    compared = compare(loaded, tasks.spread(single, limit), tasks.spread(blocks, limit), seed=seed)
+    shown = json.dumps(as_object(compared, loaded), indent=2) if as_json else table(compared.lines)
     typer.echo(shown, nl=as_json)
 
 

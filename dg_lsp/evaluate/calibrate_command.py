@@ -25,14 +25,14 @@ from dg_lsp.evaluate.calibrate import Fitted, with_small_files
 from dg_lsp.evaluate.fit import Sample
 from dg_lsp.evaluate.tasks import EvalError, Task
 from dg_lsp.wire import completions, config, files, model_names, progress
-from dg_lsp.wire.command_group import command_group, print_message
-from dg_lsp.wire.extras import install_command
+from dg_lsp.wire.command_group import command_group, print_message, reports
 from dg_lsp.wire.privacy import stays_local
 
 app = command_group()
 
 
 @app.command()
+@reports(EvalError, doing="calibrating this model")
 def calibrate(
     model: Annotated[
         str,
@@ -64,24 +64,15 @@ def calibrate(
     Afterwards the model's suggestions state that probability, and thresholds apply to it. The code around each hole is
     sent to a remote model. Exits with 0, or with 2 on an error.
     """
-    try:
-        name, filler = _filler(model, device, into)
-        if forget:
-            _forget(name, filler)
-            return
-        cut_tasks = _tasks(name, repo, tasks, holes, seed)
-        result = _result(name, filler, cut_tasks, seed, check=check)
-        facts = {"model": name, "seed": seed, "dg_lsp": __version__}
-        stored = None if check else _stored(filler, result, into, facts)
-        _show(name, result, stored, as_json=as_json)
-    except EvalError as error:
-        print_message(str(error))
-        raise typer.Exit(2) from error
-    except ModuleNotFoundError as error:
-        print_message(
-            f"calibrating this model needs {error.name}, which is not installed; install it with: {install_command('engine')}"
-        )
-        raise typer.Exit(2) from error
+    name, filler = _filler(model, device, into)
+    if forget:
+        _forget(name, filler)
+        return
+    cut_tasks = _tasks(name, repo, tasks, holes, seed)
+    result = _result(name, filler, cut_tasks, seed, check=check)
+    facts = {"model": name, "seed": seed, "dg_lsp": __version__}
+    stored = None if check else _stored(filler, result, into, facts)
+    _show(name, result, stored, as_json=as_json)
 
 
 def _filler(model: str, device: str, into: Path | None) -> tuple[str, Filler]:

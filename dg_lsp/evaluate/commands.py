@@ -20,8 +20,7 @@ from dg_lsp.evaluate.run import Setup
 from dg_lsp.evaluate.score import ResultRow
 from dg_lsp.evaluate.tasks import EvalError, Task
 from dg_lsp.wire import completions, progress
-from dg_lsp.wire.command_group import command_group, print_message
-from dg_lsp.wire.extras import install_command
+from dg_lsp.wire.command_group import command_group, print_message, reports
 
 app = command_group()
 
@@ -30,6 +29,7 @@ WIDTH = 160  # columns of a table that is not printed on a terminal
 
 # Long, because each option is one parameter with its help.
 @app.command()
+@reports(EvalError, doing="measuring")
 def evaluate(
     file: Annotated[
         Path | None,
@@ -107,32 +107,25 @@ def evaluate(
 
     Exits with 0, or with 2 on an error.
     """
-    try:
-        if make is not None:
-            _make(make, out, n, seed)
-            return
-        if file is None:
-            raise EvalError("no tasks given; name a .jsonl file, or cut one from source files with --make DIR --out FILE")
-        chosen_tasks = tasks.spread(tasks.read(file, language), limit)
-        selected_methods = _methods(
-            baseline or [],
-            steps,
-            full=not baselines_only,
-            ablation=ablation,
-            oracle_length=oracle_length,
-            no_suffix=no_suffix,
-        )
-        setup = run.Setup(selected_methods, model, layout, device, threads, seed, "" if dtype == "auto" else dtype)
-        rows = _rows(chosen_tasks, setup, workers, execute=execute)
-        if csv_file is not None:
-            _write(csv_file, rows)
-        _show(rows, setup, file, as_json=as_json, as_markdown=as_markdown or ablation)
-    except EvalError as error:
-        print_message(str(error))
-        raise typer.Exit(2) from error
-    except ModuleNotFoundError as error:
-        print_message(f"measuring needs {error.name}, which is not installed; install it with: {install_command('engine')}")
-        raise typer.Exit(2) from error
+    if make is not None:
+        _make(make, out, n, seed)
+        return
+    if file is None:
+        raise EvalError("no tasks given; name a .jsonl file, or cut one from source files with --make DIR --out FILE")
+    chosen_tasks = tasks.spread(tasks.read(file, language), limit)
+    selected_methods = _methods(
+        baseline or [],
+        steps,
+        full=not baselines_only,
+        ablation=ablation,
+        oracle_length=oracle_length,
+        no_suffix=no_suffix,
+    )
+    setup = run.Setup(selected_methods, model, layout, device, threads, seed, "" if dtype == "auto" else dtype)
+    rows = _rows(chosen_tasks, setup, workers, execute=execute)
+    if csv_file is not None:
+        _write(csv_file, rows)
+    _show(rows, setup, file, as_json=as_json, as_markdown=as_markdown or ablation)
 
 
 def _methods(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -41,9 +39,7 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show how many suggestions were shown and accepted, and how long answers took. These numbers never leave this machine."""
-    folder_name = os.environ.get(stats.FOLDER_VARIABLE)
-    folder = Path(folder_name) if folder_name else stats.default_folder()
-    today = datetime.datetime.now(datetime.UTC).date()
+    folder, today = stats.default_folder(), datetime.datetime.now(datetime.UTC).date()
     stats.prune(folder, today)
     counts = stats.load_counts(folder, today - datetime.timedelta(days=days - 1))
     if as_json:

@@ -1,8 +1,8 @@
 """One request for suggestions, from the editor's position to the reply: reuse, wait, ask, show.
 
 This module holds the order of these steps, and the running requests to the engine: for each document one, and one that asks
-ahead for the text after a suggestion. The decisions are pure functions in other modules: `when` not to suggest and how long
-to wait, and `reuse` (which earlier answers still fit). Whether to show an answer stands at the end. `stats` counts what the user does
+ahead for the text after a suggestion. The decisions are pure functions: `when` not to suggest and how long to wait, `reuse`
+(which earlier answers still fit), and, at the end of this file, whether to show an answer. `stats` counts what the user does
 with suggestions.
 
 A newer request for a document ends the older one with no suggestions. It also cancels the engine's work, unless the running

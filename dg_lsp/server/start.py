@@ -48,8 +48,6 @@ def serve(*, stdio: bool = False, tcp: str = "", log: str = "warning", engine: s
 
 
 def _server(engine: str) -> DgLanguageServer:
-    from pathlib import Path
-
     from dg_lsp.server import handlers, resident, stats
     from dg_lsp.server.app import DgLanguageServer
 
@@ -57,8 +55,7 @@ def _server(engine: str) -> DgLanguageServer:
         opener = resident.named(engine) if engine else resident.resident
     except ValueError as error:
         _refuse(str(error))
-    folder = os.environ.get(stats.FOLDER_VARIABLE)
-    server = DgLanguageServer(opener, statistics=Path(folder) if folder else stats.default_folder())
+    server = DgLanguageServer(opener, statistics=stats.default_folder())
     handlers.add(server)
     return server
 

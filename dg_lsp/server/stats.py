@@ -90,6 +90,8 @@ class Statistics:
 
 def default_folder() -> Path:
     """Return the folder of the statistics."""
+    if folder := os.environ.get(FOLDER_VARIABLE):
+        return Path(folder)
     import platformdirs
 
     return Path(platformdirs.user_state_dir("dg-lsp", appauthor=False)) / "stats"

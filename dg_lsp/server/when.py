@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from statistics import median_high
 from typing import Literal
 
 from dg_lsp.core import literals
@@ -143,12 +144,12 @@ class Rhythm:
     @property
     def gap_ms(self) -> float:
         """The median gap between keystrokes; a default before five gaps were measured."""
-        return 1000 * (_median(self.gaps) if len(self.gaps) >= 5 else USUAL_GAP_S)
+        return 1000 * (median_high(self.gaps) if len(self.gaps) >= 5 else USUAL_GAP_S)
 
     @property
     def latency_ms(self) -> float:
         """The engine's median latency; a default before the first answer."""
-        return _median(self.latencies_ms) if self.latencies_ms else USUAL_LATENCY_MS
+        return median_high(self.latencies_ms) if self.latencies_ms else USUAL_LATENCY_MS
 
 
 def wait_ms(rhythm: Rhythm, now: float, before: str, after: str, *, client_ms: float, fixed: int | None) -> float:
@@ -166,8 +167,3 @@ def wait_ms(rhythm: Rhythm, now: float, before: str, after: str, *, client_ms: f
     elapsed_ms = 1000 * (now - rhythm.last) if rhythm.last is not None else client_ms
     usual_ms = min(max(factor * rhythm.gap_ms - slow_ms, MIN_WAIT_MS), MAX_WAIT_MS)
     return max(0.0, usual_ms - max(min(elapsed_ms, MAX_WAIT_MS), client_ms))
-
-
-def _median(values: tuple[float, ...]) -> float:
-    ordered = sorted(values)
-    return ordered[len(ordered) // 2]

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from typing import NoReturn
+
 import typer
 
+from dg_lsp import is_interrupt
+from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.visible import visible_message
 
 
@@ -34,3 +40,25 @@ def command_group(
 def print_message(text: str, who: str = "dg-lsp") -> None:
     """Print a message to standard error, so that it is not part of the results."""
     typer.echo(f"{who}: {visible_message(text)}", err=True)
+
+
+def fail(text: str, who: str = "dg-lsp", code: int = 2) -> NoReturn:
+    """Print a message to standard error, and end the command with this exit status."""
+    print_message(text, who)
+    raise typer.Exit(code)
+
+
+@contextlib.contextmanager
+def reports(*errors: type[Exception], who: str = "dg-lsp", doing: str = "") -> Iterator[None]:
+    """End a command with status 2 and one sentence if one of these errors is raised; used as a decorator.
+
+    With `doing`, such as "measuring", so does a missing package of the engine.
+    """
+    try:
+        yield
+    except errors as error:
+        fail(str(error), who)
+    except ModuleNotFoundError as error:
+        if not doing or is_interrupt(error):
+            raise
+        fail(f"{doing} needs {error.name}, which is not installed; install it with: {install_command('engine')}", who)

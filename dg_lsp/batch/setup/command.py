@@ -36,7 +36,7 @@ from dg_lsp.engine.model.pull.commands import PullFailedError, pull_first
 from dg_lsp.infill.client import connect_options
 from dg_lsp.infill.port import EngineError
 from dg_lsp.wire import completions, config, extras, files, laptop, model_names, progress, schema
-from dg_lsp.wire.command_group import command_group, print_message
+from dg_lsp.wire.command_group import command_group, print_message, reports
 from dg_lsp.wire.config import MAX_BYTES
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.visible import visible, visible_line
@@ -50,6 +50,7 @@ app = command_group()
 
 
 @app.command()
+@reports(SetupError, PullFailedError, config.ConfigError)
 def setup(
     yes: Annotated[
         str, typer.Option(metavar="MODEL", help="Choose this model without asking.", autocompletion=completions.model)
@@ -74,31 +75,27 @@ def setup(
     Exits with 1 if the chosen model does not respond, and writes nothing then.
     """
     path = config.sources()[0][0]
-    try:
-        endpoints = _endpoints(server or ())
-        chosen = _validated(yes) if yes else ""
-        this_machine = offers.detect()
-        running = asyncio.run(servers.find_running(endpoints))
-        _report_missing(endpoints[: len(server or ())], running)
-        candidates = [model for model in laptop.MODELS if model.is_pulled or laptop.may_pull()]
-        programs = [name for name in ("ollama", "llama-server") if shutil.which(name)]
-        choices = offers.offers(this_machine, running, _keys(), _measured(), programs, candidates)
-        if measure or (measure is None and can_ask() and not as_json and not chosen and not absent_packages()):
-            choices = _with_speeds(choices)
-        if not as_json and not chosen:
-            _show(this_machine, running, choices)
-            chosen = _ask_choice(choices)
-        if chosen:
-            prepare(path, chosen)  # a file that can't be written is reported before the test, which may take long
-            _install_if_missing(chosen, may_ask=not yes)
-            _pull_if_missing(chosen, quiet=as_json)
-        trial_result = _try_model(chosen, quiet=as_json) if chosen and trial else None
-        is_written = bool(chosen) and not (trial_result and trial_result.problem)
-        if is_written:
-            write_model(path, chosen)
-    except (SetupError, PullFailedError, config.ConfigError) as error:
-        print_message(str(error))
-        raise typer.Exit(2) from error
+    endpoints = _endpoints(server or ())
+    chosen = _validated(yes) if yes else ""
+    this_machine = offers.detect()
+    running = asyncio.run(servers.find_running(endpoints))
+    _report_missing(endpoints[: len(server or ())], running)
+    candidates = [model for model in laptop.MODELS if model.is_pulled or laptop.may_pull()]
+    programs = [name for name in ("ollama", "llama-server") if shutil.which(name)]
+    choices = offers.offers(this_machine, running, _keys(), _measured(), programs, candidates)
+    if measure or (measure is None and can_ask() and not as_json and not chosen and not absent_packages()):
+        choices = _with_speeds(choices)
+    if not as_json and not chosen:
+        _show(this_machine, running, choices)
+        chosen = _ask_choice(choices)
+    if chosen:
+        prepare(path, chosen)  # a file that can't be written is reported before the test, which may take long
+        _install_if_missing(chosen, may_ask=not yes)
+        _pull_if_missing(chosen, quiet=as_json)
+    trial_result = _try_model(chosen, quiet=as_json) if chosen and trial else None
+    is_written = bool(chosen) and not (trial_result and trial_result.problem)
+    if is_written:
+        write_model(path, chosen)
     if as_json:
         report = _report(path, this_machine, choices)
         if chosen:

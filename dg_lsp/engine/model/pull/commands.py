@@ -6,19 +6,22 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
 from dg_lsp.core.wording import size
 from dg_lsp.wire import completions, config, laptop, model_names, progress
+from dg_lsp.wire.command_group import fail
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.laptop import LaptopModel
 from dg_lsp.wire.settings import AUTO, EMBEDDED
-from dg_lsp.wire.visible import visible_line, visible_message
+from dg_lsp.wire.visible import visible_line
 
 OnProgress = Callable[[str, float], None]
+_fail = partial(fail, who="dg-lsp engine")
 
 
 def _names() -> str:
@@ -146,8 +149,3 @@ def _remove(name: str) -> None:
     except PullError as error:
         _fail(str(error))
     typer.echo(f"{name} was removed" if removed else f"{name} is not there")
-
-
-def _fail(sentence: str, code: int = 2) -> NoReturn:
-    typer.echo(f"dg-lsp engine: {visible_message(sentence)}", err=True)
-    raise typer.Exit(code)
