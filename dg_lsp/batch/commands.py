@@ -229,14 +229,14 @@ def ask(question: str, *, end: str, default: str | None = None) -> str:
 
 def _list(spec: JobSpec, outputs: _Outputs) -> int:
     """Print the holes that a run would fill, and what it would skip; return the exit code."""
-    from dg_lsp.batch import job, listing, report
+    from dg_lsp.batch import job, report
 
     plans, skipped, left_out = job.plans(spec)
-    cost = listing.cost(plans, spec.options, job.contexts())
+    cost = report.cost(plans, spec.options, job.contexts())
     if outputs.as_json:
-        typer.echo(json.dumps(listing.build(plans, skipped, left_out, cost), indent=2))
+        typer.echo(json.dumps(report.build_list(plans, skipped, left_out, cost), indent=2))
     else:
-        print_bytes(listing.lines(plans, cost))
+        print_bytes(report.list_lines(plans, cost))
         for line in report.before(skipped, {}, left_out):
             print_message(line)
     return int(outputs.fail_on == "any" and bool(plans))

@@ -22,9 +22,8 @@ import pytest
 import uvicorn
 
 from dg_lsp.engine.serve import daemon, worker
-from dg_lsp.engine.serve.daemon import DaemonError, EngineFacts, loader, next_action
+from dg_lsp.engine.serve.daemon import DaemonError, Discreet, EngineFacts, loader, next_action
 from dg_lsp.engine.serve.jobs import Limits
-from dg_lsp.engine.serve.logs import Discreet
 from dg_lsp.engine.serve.service import Service
 from dg_lsp.wire import build, discovery
 from dg_lsp.wire.discovery import ENGINE_COMMAND, DiscoveryError, EngineFiles, EngineId, EngineSettings, State

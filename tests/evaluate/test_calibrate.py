@@ -25,7 +25,7 @@ from dg_lsp.engine.model.profile import Profile, dump, load_profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.engine.task import Filler
 from dg_lsp.evaluate import calibrate, fit, tasks
-from dg_lsp.evaluate.calibrate_command import app
+from dg_lsp.evaluate.calibrate import app
 from dg_lsp.evaluate.fit import Judged, Sample
 from dg_lsp.evaluate.tasks import EvalError, Task
 from dg_lsp.wire.config import Config

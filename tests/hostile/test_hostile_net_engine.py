@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from dg_lsp.engine.serve import connections, logs
+from dg_lsp.engine.serve import connections, daemon
 from dg_lsp.engine.serve.connections import Budget, Budgets
 from dg_lsp.wire import discovery
 from tests.engine.engine_kit import ROOT, body, engine_id, home, post, running, wait_until
@@ -223,16 +223,16 @@ def test_budgets_leave_most_of_the_files(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_lines_that_are_alike_are_written_seldom_and_counted() -> None:
     now = [0.0]
-    seldom = logs.Seldom(lambda: now[0])
+    seldom = daemon.Seldom(lambda: now[0])
 
     def written(message: str) -> str:
         record = logging.LogRecord("asyncio", logging.ERROR, "", 0, message, (), None)
         return record.getMessage() if seldom.filter(record) else ""
 
     alike = [written(f"socket.accept() out of system resource for good, number {number}") for number in range(1_000)]
-    assert sum(map(bool, alike)) == logs.MAX_ALIKE
+    assert sum(map(bool, alike)) == daemon.MAX_ALIKE
     assert written("something else") == "something else"
-    now[0] = logs.ALIKE_S
+    now[0] = daemon.ALIKE_S
     assert written("socket.accept() out of system resource for good") == (
         "socket.accept() out of system resource for good (980 similar lines were omitted)"
     )
@@ -242,12 +242,12 @@ def test_the_log_is_bounded_while_it_is_written_and_private(folder: Path, monkey
     # A process of its own, since it gives its standard error away.
     source = """
 import logging, os, sys
-from dg_lsp.engine.serve import logs
+from dg_lsp.engine.serve import daemon
 from dg_lsp.wire import discovery
 discovery.MAX_LOG_BYTES = 20_000
 os.umask(0)
 files = discovery.engine_files(discovery.EngineId(model="toy", filler=""))
-logs.write_to(files, detached=True)
+daemon.write_to(files, detached=True)
 for number in range(2_000):
     logging.getLogger("x").info(f"{number} %s", f"line {number} " + "x" * 90)
 sys.stderr.write("last words of the interpreter\\n")

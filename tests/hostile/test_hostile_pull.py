@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.engine.model.pull import convert, index, pulling, transfer
+from dg_lsp.engine.model.pull import convert, pulling, transfer
 from dg_lsp.engine.model.pull.gguf_file import GgufError, GgufFile
 from dg_lsp.engine.model.pull.transfer import PullError
 from dg_lsp.wire import laptop
@@ -120,7 +120,7 @@ def test_a_page_from_the_network_names_no_file_of_this_machine(server: Index, mo
 
 def test_an_endless_page_ends(server: Index, model: LaptopModel, monkeypatch: pytest.MonkeyPatch) -> None:
     server.page = bytes(2 << 20)
-    monkeypatch.setattr(index, "MAX_PAGE_BYTES", 1 << 20)
+    monkeypatch.setattr(pulling, "MAX_PAGE_BYTES", 1 << 20)
     refused(model, "sends a page of more than 1 MiB")
 
 

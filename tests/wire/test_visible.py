@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dg_lsp.engine.serve.logs import Discreet
+from dg_lsp.engine.serve.daemon import Discreet
 from dg_lsp.wire.visible import LogFormatter, visible, visible_line, visible_message, with_log
 
 
