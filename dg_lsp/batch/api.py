@@ -99,6 +99,8 @@ def spec_of(
     """
     if not paths and places is None:
         raise PlanError("name files or folders to fill, or a place with --at or --places")
+    if commit_unit not in ("", *writing.UNITS):
+        raise PlanError(f"--commit takes file or hole, not {commit_unit!r}")
     root = job.common_root([*paths, *(Path(place.file) for place in places or ())])
     configured = config.load_config(config.workspace_of(root))
     settings, model = configured.settings, configured.model(model)
@@ -116,7 +118,7 @@ def spec_of(
             allow_shrink,
         ),
         write=write or bool(commit_unit),
-        commit=writing.parse_unit(commit_unit),
+        commit=commit_unit,
         check=Check(check) if isinstance(check, str) and check else check or None,
         n_jobs=n_jobs,
         acceptance=AcceptanceRule(min_confidence, take_all),

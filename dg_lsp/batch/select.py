@@ -39,7 +39,10 @@ def choose(plans: Sequence[FilePlan], selection: Selection) -> tuple[list[FilePl
     for name in selection.languages:
         _check_language(name)
     left_out = Counter[str]()
-    _check_patterns((*selection.include, *selection.exclude))
+    try:
+        gitignore.covers((*selection.include, *selection.exclude), "any")
+    except gitignore.PatternError as error:
+        raise PlanError(f"a pattern of --include or --exclude can't be read: {error}") from error
     changed = _changed(plans, selection.changed_since) if selection.changed_since else None
     chosen: list[FilePlan] = []
     for plan in plans:
@@ -98,13 +101,6 @@ def _check_language(name: str) -> None:
         near = difflib.get_close_matches(name, names, 1)
         hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(names)}"
         raise PlanError(f"--lang {name} is not a language that dg-lsp supports; {hint}")
-
-
-def _check_patterns(patterns: tuple[str, ...]) -> None:
-    try:
-        gitignore.covers(patterns, "any")
-    except gitignore.PatternError as error:
-        raise PlanError(f"a pattern of --include or --exclude can't be read: {error}") from error
 
 
 def _changed(plans: Sequence[FilePlan], revision: str) -> set[Path]:

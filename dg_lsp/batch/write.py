@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from dg_lsp.batch.keep import FileResult
-from dg_lsp.batch.plan import PlanError, where
+from dg_lsp.batch.plan import where
 from dg_lsp.core.wording import counted
 from dg_lsp.wire import files
 
@@ -84,13 +84,6 @@ class CommitError(Exception):
     def __init__(self, message: str, *, is_written: bool = False) -> None:
         super().__init__(message)
         self.is_written = is_written
-
-
-def parse_unit(text: str) -> str:
-    """Return the unit of a commit: `file`, `hole`, or "" for no commits; raise PlanError for another text."""
-    if text not in ("", *UNITS):
-        raise PlanError(f"--commit takes file or hole, not {text!r}")
-    return text
 
 
 def commit(result: FileResult, unit: str) -> Iterator[str]:

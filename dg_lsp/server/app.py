@@ -329,12 +329,14 @@ class DgLanguageServer(LanguageServer):
 
     async def _check_regularly(self) -> None:
         """Reload changed files, end when the editor's process is gone, and write statistics; runs until cancelled."""
+        from dg_lsp.wire import discovery
+
         last_write = self.clock()
         while True:
             await asyncio.sleep(CHECK_EVERY_S)
             self.look_at_files()
             self.look_for_model()
-            if self.process_id is not None and not _alive(self.process_id):
+            if self.process_id is not None and not discovery.alive(self.process_id):
                 log.warning("the editor's process %s is gone; the server ends", self.process_id)
                 self.protocol.ended()
             if self.clock() - last_write >= WRITE_STATISTICS_S:
@@ -379,16 +381,6 @@ class DgLanguageServer(LanguageServer):
         """Send the draft to a client that displays drafts."""
         if self.client.hears_drafts:
             self.protocol.notify(methods.DRAFT, draft.to_json())
-
-
-def _alive(process_id: int) -> bool:
-    from dg_lsp.wire import discovery
-
-    try:
-        return discovery.alive(process_id)
-    except OverflowError:
-        # No process can have this id. The server ends when its input does.
-        return True
 
 
 # --- The status

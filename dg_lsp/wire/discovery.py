@@ -176,41 +176,27 @@ class Lock:
 def hold(path: Path) -> Lock | None:
     """Return the lock, or None if another process holds it; raise DiscoveryError if the file can't be created or locked."""
     try:
-        while (handle := _locked(path)) is not None:
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(handle), path.stat()):
+        while True:
+            handle, is_ours = os.open(path, os.O_RDWR | os.O_CREAT, 0o600), False
+            try:
+                if not _try_lock(handle):
+                    return None
+                with contextlib.suppress(FileNotFoundError):
+                    is_ours = os.path.samestat(os.fstat(handle), path.stat())
+                if is_ours:
                     return Lock(path, handle)
-            os.close(handle)
+            finally:
+                if not is_ours:
+                    os.close(handle)
     except OSError as error:
         raise unusable(path, error) from error
-    return None
 
 
 def is_held(path: Path) -> bool:
     """Return whether a process holds the lock. The check takes a free lock for a moment."""
-    try:
-        handle = os.open(path, os.O_RDWR)
-    except OSError:
-        return False
-    try:
-        return not _try_lock(handle)
-    except OSError:
-        return False
-    finally:
-        os.close(handle)
-
-
-def _locked(path: Path) -> int | None:
-    """Return a locked handle of the file, created if missing; None if another process holds the lock."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        if _try_lock(handle):
-            return handle
-    except OSError:
-        os.close(handle)
-        raise
-    os.close(handle)
-    return None
+    with contextlib.suppress(OSError), path.open("r+b") as file:
+        return not _try_lock(file.fileno())
+    return False
 
 
 def _try_lock(handle: int) -> bool:
@@ -408,7 +394,7 @@ def alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:
+    except (PermissionError, OverflowError):  # another user's process; an id that no system gives says nothing
         return True
     return True
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -152,17 +152,7 @@ class Offer:
 
     def to_json(self) -> dict[str, Any]:
         """Return the offer as `--json` prints it."""
-        return {
-            "model": self.model,
-            "title": self.title,
-            "where": self.where,
-            "cost": self.cost,
-            "quality": self.quality,
-            "ready": self.is_ready,
-            "recommended": self.is_recommended,
-            "commands": list(self.commands),
-            "speed": self.speed,
-        }
+        return {name.removeprefix("is_"): value for name, value in asdict(self).items()}
 
 
 HERE = "on this machine"

@@ -23,7 +23,7 @@ from dg_lsp.engine.model import int8, products
 from dg_lsp.engine.model.family import KV
 from dg_lsp.engine.model.fit.geometry import LlamaSizes
 from dg_lsp.engine.model.int8 import Quantised
-from dg_lsp.engine.model.passes import attention_over, widened
+from dg_lsp.engine.model.passes import additive, attention_over
 from dg_lsp.engine.model.weights.llama_files import Weight
 from dg_lsp.engine.model.weights.llama_layers import ALL, Embedding, Head, Inputs, layer_of, norm_of
 
@@ -146,7 +146,7 @@ class LlamaPasses:
         hidden = self._embed(ids.reshape(-1))
         rotation = self._rotation(positions, rows)
         # Blocks add the mask to scores in 32 bits.
-        added = _additive(mask, sizes.groups, torch.float32 if self._takes_blocks(length) else self.kv_dtype)
+        added = additive(mask, sizes.groups, torch.float32 if self._takes_blocks(length) else self.kv_dtype)
         # A text's first token has inputs that are a thousand times larger than the rest of its row, in a few places that are
         # the same for all texts. Every other token attends to it.
         fine = None if past else slice(None, None, length)
@@ -232,10 +232,3 @@ def _kv_dtype(table: Weight) -> torch.dtype:
     if isinstance(table, Quantised):
         return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
     return table.dtype
-
-
-def _additive(mask: Tensor | None, groups: int, dtype: torch.dtype) -> Tensor | None:
-    """Return a boolean mask as numbers to add to the scores, with a row for each query, or None."""
-    if mask is None:
-        return None
-    return widened(torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -torch.inf), groups)

@@ -114,7 +114,7 @@ class PackedPasses(Passes):
         hidden = with_rows(hidden.reshape(n_tokens, size), products.padded(n_tokens, self.kind))
         last = int(positions.max())
         rotations = {kind: with_rows(self._rotation(kind, positions, last, rows), len(hidden)) for kind in set(self.kinds)}
-        additive_masks = {kind: _additive_mask(masks[kind], groups) for kind, groups in self._groups.items()}
+        additive_masks = {kind: passes.additive(masks[kind], groups, torch.float32) for kind, groups in self._groups.items()}
         kv: KV = []
         for index, (layer, packed) in enumerate(zip(stack.layers, self._packed, strict=True)):
             kind = self.kinds[index]
@@ -249,10 +249,3 @@ def _paired(weight: Tensor, size: int, order: Tensor) -> Tensor:
 def _projections(layer: Any) -> list[Any]:
     attention, mlp = layer.self_attn, layer.mlp
     return [attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj]
-
-
-def _additive_mask(mask: Tensor | None, groups: int) -> Tensor | None:
-    """Return a boolean mask as numbers to add to the scores, or None."""
-    if mask is None:
-        return None
-    return passes.widened(torch.zeros(mask.shape).masked_fill_(~mask, -torch.inf), groups)

@@ -222,6 +222,13 @@ def attention_over(
     return mixed.view(rows, n_kv, length, -1, size).transpose(1, 2).flatten(2, 3)
 
 
+def additive(mask: Tensor | None, groups: int, dtype: torch.dtype) -> Tensor | None:
+    """Return a boolean mask as numbers to add to the scores, with a row for each query, or None."""
+    if mask is None:
+        return None
+    return widened(torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -torch.inf), groups)
+
+
 def widened(mask: Tensor | None, groups: int) -> Tensor | None:
     """Return a mask [R, 1, T, L] with each token's row repeated for its `groups` queries."""
     return mask if mask is None or groups == 1 else mask.repeat_interleave(groups, dim=-2)

@@ -32,7 +32,6 @@ from dg_lsp.wire.fields import Fields, WireError, parse
 from dg_lsp.wire.messages import (
     MAX_BODY_BYTES,
     Ask,
-    Bye,
     Done,
     Draft,
     ErrorCode,
@@ -69,14 +68,9 @@ def build(service: Service, token: str, lifespan: Callable[[Starlette], Abstract
             Route("/health", routes.health),
             Route("/metrics", routes.metrics),
         ],
-        exception_handlers={
-            RefusalError: _on_refusal,
-            WireError: _on_wire_error,
-            BusyError: _on_busy,
-            UnavailableError: _on_unavailable,
-            HTTPException: _on_http_exception,
-            Exception: _on_exception,
-        },
+        exception_handlers=dict.fromkeys(
+            (RefusalError, WireError, BusyError, UnavailableError, HTTPException, Exception), _on_error
+        ),
         lifespan=lifespan,
     )
     return AccessControl(app, token)
@@ -101,7 +95,7 @@ class Routes:
         if not low <= ask.protocol <= high:
             raise RefusalError(400, "protocol", f"this engine speaks protocols {low} to {high}, not {ask.protocol}")
         job, inbox = self._submit(ask)
-        return Events(_infill_events(inbox), lambda: self._queue.cancel(job))
+        return Events(_sent(inbox), lambda: self._queue.cancel(job))
 
     async def completions(self, request: Request) -> Response:
         """Return a completion in OpenAI's shape, whole or streamed."""
@@ -150,7 +144,7 @@ class Routes:
         if request.method == "HEAD":  # Starlette adds HEAD to GET, and its response never closes the lease
             raise HTTPException(405)
         inbox = self._service.take_lease(warm=request.query_params.get("warm") == "1")
-        return Events(_lease_events(inbox), lambda: self._service.end_lease(inbox))
+        return Events(_sent(inbox), lambda: self._service.end_lease(inbox))
 
     async def shutdown(self, request: Request) -> Response:
         """Stop the engine now, or once it has no leases and no requests."""
@@ -236,7 +230,8 @@ class Events(StreamingResponse):
             self._on_close()
 
 
-async def _infill_events(inbox: Inbox) -> AsyncIterator[bytes]:
+async def _sent(inbox: Inbox) -> AsyncIterator[bytes]:
+    """Yield the events up to the last one as server-sent events, with a ping where none comes."""
     while True:
         event = await inbox.take(PING_EVERY_S)
         if event is None:
@@ -246,14 +241,6 @@ async def _infill_events(inbox: Inbox) -> AsyncIterator[bytes]:
         if not (isinstance(event, Draft) and inbox.is_slow()):
             yield to_sse(event)
         if is_last(event):
-            return
-
-
-async def _lease_events(inbox: Inbox) -> AsyncIterator[bytes]:
-    while True:
-        event = await inbox.take(PING_EVERY_S)
-        yield PING if event is None else to_sse(event)
-        if isinstance(event, Bye):
             return
 
 
@@ -299,33 +286,23 @@ def _llama_stream(completion: CompletionRequest, outcome: Outcome, model: str) -
         yield b"data: " + as_json(part) + b"\n\n"
 
 
-async def _on_refusal(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RefusalError)
-    return to_response(error)
-
-
-async def _on_wire_error(_: Request, error: Exception) -> Response:
-    return to_response(RefusalError(400, "bad_request", str(error)))
-
-
-async def _on_busy(_: Request, error: Exception) -> Response:
-    return to_response(RefusalError(429, "busy", str(error)))
-
-
-async def _on_unavailable(_: Request, error: Exception) -> Response:
-    assert isinstance(error, UnavailableError)
-    return to_response(RefusalError(503, error.code, str(error)))
-
-
-async def _on_http_exception(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    sentences = {404: "no such path", 405: "this path does not accept that method"}
-    return to_response(RefusalError(error.status_code, "bad_request", sentences.get(error.status_code, str(error.detail))))
-
-
-async def _on_exception(_: Request, error: Exception) -> Response:
-    sentence = f"the engine failed on this request ({type(error).__name__}); its log says where"
-    return to_response(RefusalError(500, "engine_failed", sentence))
+async def _on_error(_: Request, error: Exception) -> Response:
+    match error:
+        case RefusalError():
+            refusal = error
+        case WireError():
+            refusal = RefusalError(400, "bad_request", str(error))
+        case BusyError():
+            refusal = RefusalError(429, "busy", str(error))
+        case UnavailableError():
+            refusal = RefusalError(503, error.code, str(error))
+        case HTTPException(status_code=status):
+            sentences = {404: "no such path", 405: "this path does not accept that method"}
+            refusal = RefusalError(status, "bad_request", sentences.get(status, str(error.detail)))
+        case _:
+            sentence = f"the engine failed on this request ({type(error).__name__}); its log says where"
+            refusal = RefusalError(500, "engine_failed", sentence)
+    return to_response(refusal)
 
 
 # --- Which requests are served: with the token, from this machine, with a JSON body of limited size

