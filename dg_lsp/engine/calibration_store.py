@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -17,6 +18,7 @@ from dg_lsp.wire import files
 FORMAT = 1
 """Increase this when a backend's features change their meaning, so that older fits are ignored."""
 MAX_BYTES = 1 << 20
+_UNREADABLE = (OSError, ValueError, TypeError, LookupError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,31 +72,28 @@ def path(model: ModelId) -> Path:
 
 def read(model: ModelId) -> Calibration | None:
     """Return the user's calibration of a model, or None if there is none that can be read."""
-    try:
-        with path(model).open("rb") as opened:
-            values = json.loads(opened.read(MAX_BYTES))
-        return parse(values["calibration"])
-    except (OSError, ValueError, TypeError, LookupError, RecursionError):
-        return None
+    with contextlib.suppress(*_UNREADABLE):
+        return parse(_loaded(path(model))["calibration"])
+    return None
 
 
 def shares() -> dict[str, tuple[float, int]]:
     """Return, by model name, the share of correct answers and the number of answers in the user's latest measurement."""
     shares_by_name: dict[str, tuple[float, int]] = {}
-    try:
-        stored = sorted(folder().glob("*.json"), key=lambda file: file.stat().st_mtime_ns)
-    except OSError:
-        return shares_by_name
-    for file in stored:
-        try:
-            with file.open("rb") as opened:
-                values = json.loads(opened.read(MAX_BYTES))
-            reliability = values["facts"]["reliability"]
-            shares_by_name[str(values["model"]["name"])] = float(reliability["base_rate"]), int(reliability["n"])
-        except (OSError, ValueError, TypeError, LookupError, RecursionError):
-            # The file has no measurement, or is not a calibration.
-            continue
+    with contextlib.suppress(OSError):
+        for file in sorted(folder().glob("*.json"), key=lambda file: file.stat().st_mtime_ns):
+            # The file may have no measurement, or be no calibration.
+            with contextlib.suppress(*_UNREADABLE):
+                values = _loaded(file)
+                reliability = values["facts"]["reliability"]
+                shares_by_name[str(values["model"]["name"])] = float(reliability["base_rate"]), int(reliability["n"])
     return shares_by_name
+
+
+def _loaded(file: Path) -> Any:
+    """Return the values in a file; raise one of `_UNREADABLE`, as may reading what is not there."""
+    with file.open("rb") as opened:
+        return json.loads(opened.read(MAX_BYTES))
 
 
 def parse(values: Mapping[str, Any]) -> Calibration:

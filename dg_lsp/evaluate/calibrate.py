@@ -366,17 +366,13 @@ def _result(name: str, filler: Filler, cut_tasks: Sequence[Task], seed: int, *, 
     used = filler.calibrations.current()
     if check and used is None:
         raise EvalError(f"{name} has no calibration to check; leave --check out to fit one")
-
-    def filled(done: Callable[[int], None]) -> list[Sample]:
-        try:
-            return samples(filler, cut_tasks, seed, done)
-        except UserError as error:
-            raise EvalError(str(error)) from error
-
-    with progress.counts("filling", len(cut_tasks), elsewhere=print_message) as (_, done):
-        samples = filled(done)
+    try:
+        with progress.counts("filling", len(cut_tasks), elsewhere=print_message) as (_, done):
+            answers = samples(filler, cut_tasks, seed, done)
+    except UserError as error:
+        raise EvalError(str(error)) from error
     with progress.counts("fitting", 1, elsewhere=print_message) as (_, done):
-        return checked(samples, used, seed) if check and used else fitted(samples, seed)
+        return checked(answers, used, seed) if check and used else fitted(answers, seed)
 
 
 def _stored(filler: Filler, result: Fitted, into: Path | None, facts: dict[str, object]) -> Path:

@@ -108,23 +108,11 @@ def sandbox() -> Sandbox:
 
 def _works(tried: Sandbox) -> bool:
     """Return whether an ordinary program passes in this sandbox."""
-    output = _order("import random, math, socket", tried)
     try:
-        with tempfile.TemporaryDirectory(prefix="dg-lsp-eval-") as folder:
-            os.chmod(folder, 0o777)  # noqa: PTH101, S103  # the program may run as nobody, and only it knows the name
-            process = subprocess.run(  # noqa: S603  # our own runner
-                [*tried.command, *_python()],
-                input=output.encode(),
-                capture_output=True,
-                cwd=folder,
-                env={},
-                # Long, so that a busy machine does not choose a weaker sandbox.
-                timeout=60,
-                check=False,
-            )
-    except (OSError, subprocess.TimeoutExpired):
+        # Long, so that a busy machine does not choose a weaker sandbox.
+        return _verdict("import random, math, socket", tried, 60.0, TIMEOUT_S) == "passed"
+    except OSError:
         return False
-    return b"passed" in process.stdout
 
 
 def program(task: Task, text: str) -> str:
@@ -137,11 +125,24 @@ def run(source: str, *, timeout_s: float = TIMEOUT_S, cpu_s: float | None = None
 
     One that takes more than `cpu_s` seconds of CPU time, by default `timeout_s`, has failed too.
     """
-    order = json.loads(_order(source, sandbox(), timeout_s if cpu_s is None else cpu_s))
+    return _verdict(source, sandbox(), timeout_s, timeout_s if cpu_s is None else cpu_s)
+
+
+def _verdict(source: str, behind: Sandbox, timeout_s: float, cpu_s: float) -> Verdict:
+    secret = secrets.token_hex(16)
+    limits = {
+        "RLIMIT_CPU": int(cpu_s) + 1,
+        "RLIMIT_AS": MEMORY_BYTES,
+        "RLIMIT_FSIZE": FILE_BYTES,
+        "RLIMIT_NPROC": N_PROCESSES,
+        "RLIMIT_NOFILE": N_FILES,
+        "RLIMIT_CORE": 0,
+    }
+    order = json.dumps({"program": source, "limits": limits, "layers": behind.layers, "secret": secret})
     with tempfile.TemporaryDirectory(prefix="dg-lsp-eval-", ignore_cleanup_errors=True) as folder:
         os.chmod(folder, 0o777)  # noqa: PTH101, S103  # the program may run as nobody, and only it knows the name
         process = subprocess.Popen(  # noqa: S603  # running the program is the purpose, and it is sandboxed
-            [*sandbox().command, *_python()],
+            [*behind.command, sys.executable, "-I", "-S", "-B", "-c", _runner_source()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -150,12 +151,12 @@ def run(source: str, *, timeout_s: float = TIMEOUT_S, cpu_s: float | None = None
             start_new_session=True,
         )
         try:
-            out, _ = process.communicate(json.dumps(order).encode(), timeout=timeout_s)
+            out, _ = process.communicate(order.encode(), timeout=timeout_s)
         except subprocess.TimeoutExpired:
             return "timed out"
         finally:
             _end(process)
-    return "passed" if out == f"{order['secret']} passed".encode() else "failed"
+    return "passed" if out == f"{secret} passed".encode() else "failed"
 
 
 def run_all(programs: Sequence[str], *, workers: int = 1, timeout_s: float = TIMEOUT_S) -> Iterator[Verdict]:
@@ -171,27 +172,10 @@ def run_all(programs: Sequence[str], *, workers: int = 1, timeout_s: float = TIM
         yield run(source, timeout_s=RETRY_FACTOR * timeout_s, cpu_s=timeout_s) if verdict == "timed out" else verdict
 
 
-def _python() -> list[str]:
-    return [sys.executable, "-I", "-S", "-B", "-c", _runner_source()]
-
-
 @lru_cache(maxsize=1)
 def _runner_source() -> str:
     """Return the source code that the child process runs."""
     return Path(cell.__file__).read_text(encoding="utf-8")
-
-
-def _order(source: str, behind: Sandbox, cpu_s: float = TIMEOUT_S) -> str:
-    seconds = int(cpu_s) + 1
-    limits = {
-        "RLIMIT_CPU": seconds,
-        "RLIMIT_AS": MEMORY_BYTES,
-        "RLIMIT_FSIZE": FILE_BYTES,
-        "RLIMIT_NPROC": N_PROCESSES,
-        "RLIMIT_NOFILE": N_FILES,
-        "RLIMIT_CORE": 0,
-    }
-    return json.dumps({"program": source, "limits": limits, "layers": behind.layers, "secret": secrets.token_hex(16)})
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

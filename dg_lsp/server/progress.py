@@ -46,8 +46,6 @@ async def _create(server: DgLanguageServer, token: str) -> bool:
     try:
         creating = server.window_work_done_progress_create_async(lsp.WorkDoneProgressCreateParams(token))
         await asyncio.wait_for(creating, CLIENT_PATIENCE_S)
-    except asyncio.CancelledError:
-        raise
     except Exception:
         # Without a bar the work goes on, whatever error the editor returned.
         return False

@@ -18,8 +18,6 @@ from dg_lsp.core.confidence import Calibrated, Confidence, Ranked
 from dg_lsp.core.values import Candidate, InfillRequest, RowKind
 from dg_lsp.wire.fields import Fields, WireError, of
 
-__all__ = ["WireError"]
-
 PROTOCOL_MAJOR = 1
 """Engines of different majors can run at the same time, because the number is part of their name."""
 PROTOCOL_MIN = 2
