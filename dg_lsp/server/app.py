@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
@@ -100,8 +100,6 @@ class DgLanguageServer(LanguageServer):
         """What the button of each progress bar calls, by the bar's token."""
         self.tasks: set[asyncio.Task[Any]] = set()
         self.roots: dict[str, None] = {}
-        self._nearby: Nearby | None = None
-        self._completer: Completer | None = None
         self._last_message = ""
         self._problems: tuple[str, ...] = ()
         self._is_ready = False
@@ -109,26 +107,23 @@ class DgLanguageServer(LanguageServer):
         self.protocol.experimental = {"dgLsp": {"version": methods.VERSION}}
         self.protocol.unreadable = self._unreadable
 
-    @property
+    @cached_property
     def nearby(self) -> Nearby:
         """The reader of workspace files, created when it is first needed."""
-        if self._nearby is None:
-            from dg_lsp.server.nearby import Nearby
+        from dg_lsp.server.nearby import Nearby
 
-            self._nearby = Nearby(self.clock, self.configuration.withheld)
-            self._nearby.set_roots(self.roots)
-        return self._nearby
+        nearby = Nearby(self.clock, self.configuration.withheld)
+        nearby.set_roots(self.roots)
+        return nearby
 
-    @property
+    @cached_property
     def completer(self) -> Completer:
         """The object that answers requests for suggestions, created when it is first needed."""
-        if self._completer is None:
-            from dg_lsp.server.completion import Completer
+        from dg_lsp.server.completion import Completer
 
-            self._completer = Completer(self.snapshots, self.resident, self.statistics, self.clock, self.note_outcome)
-        return self._completer
+        return Completer(self.snapshots, self.resident, self.statistics, self.clock, self.note_outcome)
 
-    @property
+    @cached_property
     def snapshots(self) -> Snapshots:
         """What takes the snapshot that a request works on."""
         from dg_lsp.server.snapshot import Snapshots
@@ -155,10 +150,10 @@ class DgLanguageServer(LanguageServer):
         for task in list(self.tasks):
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
-        if self._completer is not None:
-            await self._completer.close()
-        if self._nearby is not None:
-            await self._nearby.close()
+        if "completer" in self.__dict__:  # was needed
+            await self.completer.close()
+        if "nearby" in self.__dict__:
+            await self.nearby.close()
         await self.resident.stop()
         self._write_statistics()
 
@@ -246,8 +241,8 @@ class DgLanguageServer(LanguageServer):
         self._configure()
         self._show_problems()
         # Cached answers were made with the old settings.
-        if self._completer is not None:
-            self._completer.forget_answers()
+        if "completer" in self.__dict__:
+            self.completer.forget_answers()
         if configuration.restarts_engine(old, self.settings) and self.resident.condition.state != "off":
             self.restart_engine()
 

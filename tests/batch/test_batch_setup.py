@@ -102,7 +102,7 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def look(kind: Any, answers: Mapping[str, Any], fakes: list[Fake]) -> tuple[Server, ...]:
     fakes.append(Fake(answers))
-    return asyncio.run(servers.find_running([Endpoint(kind, fakes[-1].url)]))
+    return tuple(each for each in asyncio.run(servers.look([Endpoint(kind, fakes[-1].url)])) if isinstance(each, Server))
 
 
 def test_ollama_says_which_of_its_models_fill_in_the_middle(fakes: list[Fake]) -> None:
@@ -172,7 +172,7 @@ def test_a_chat_model_is_offered_and_never_recommended() -> None:
 
 
 def test_a_closed_port_is_not_a_server() -> None:
-    assert asyncio.run(servers.find_running([Endpoint("ollama", "http://127.0.0.1:9")])) == ()
+    assert asyncio.run(servers.look([Endpoint("ollama", "http://127.0.0.1:9")])) == ("does not respond",)
 
 
 def test_detection_sends_no_key_and_no_code(fakes: list[Fake], monkeypatch: pytest.MonkeyPatch) -> None:

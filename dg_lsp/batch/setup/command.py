@@ -78,8 +78,11 @@ def setup(
     endpoints = _endpoints(server or ())
     chosen = _validated(yes) if yes else ""
     this_machine = offers.detect()
-    running = asyncio.run(servers.find_running(endpoints))
-    _report_missing(endpoints[: len(server or ())], running)
+    answers = asyncio.run(servers.look(endpoints))
+    running = tuple(answer for answer in answers if isinstance(answer, Server))
+    for endpoint, answer in zip(endpoints[: len(server or ())], answers, strict=False):
+        if isinstance(answer, str):
+            print_message(f"{endpoint.url} {answer}")
     candidates = [model for model in laptop.MODELS if model.is_pulled or laptop.may_pull()]
     programs = [name for name in ("ollama", "llama-server") if shutil.which(name)]
     choices = offers.offers(this_machine, running, _keys(), _measured(), programs, candidates)
@@ -133,14 +136,6 @@ def _report_choice(written: str, trial_result: Trial | None) -> dict[str, Any]:
     """Return what `--json` says of a choice: the model in the user's file, what overrules it there, and the sample fill."""
     trial_facts = trial_result.to_json() if trial_result else None
     return {"written": written, "overruled": _overruled(written) if written else "", "trial": trial_facts}
-
-
-def _report_missing(named_endpoints: Sequence[Endpoint], running: Sequence[Server]) -> None:
-    """Say why a server that the user named is not among those that were found."""
-    found_endpoints = {each.endpoint for each in running}
-    for endpoint in named_endpoints:
-        if endpoint not in found_endpoints and (reason := asyncio.run(servers.why_missing(endpoint))):
-            print_message(f"{endpoint.url} {reason}")
 
 
 def _validated(model: str) -> str:

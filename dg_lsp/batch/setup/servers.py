@@ -23,8 +23,6 @@ MAX_BYTES = 4 << 20
 Kind = Literal["ollama", "llama", "vllm", "chat"]
 KINDS: tuple[Kind, ...] = ("ollama", "llama", "vllm", "chat")
 
-_NO_ANSWER = (httpx.HTTPError, httpx.InvalidURL, TimeoutError)
-_OTHER_KIND = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}")
 
 
@@ -65,12 +63,11 @@ class Server:
     models: tuple[Model, ...] = ()
 
 
-async def find_running(endpoints: Sequence[Endpoint] = ENDPOINTS) -> tuple[Server, ...]:
-    """Return the running servers, in the order of the endpoints."""
+async def look(endpoints: Sequence[Endpoint] = ENDPOINTS) -> tuple[Server | str, ...]:
+    """Return the running server at each endpoint, or why there is none, as a sentence about its URL."""
     # Without the environment's proxy: these servers are on this machine, or named by the user.
     async with httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False) as client:
-        found_servers = await asyncio.gather(*(_query(client, endpoint) for endpoint in endpoints))
-    return tuple(server for server in found_servers if server is not None)
+        return tuple(await asyncio.gather(*(_query(client, endpoint) for endpoint in endpoints)))
 
 
 class _StatusError(ValueError):
@@ -81,35 +78,20 @@ class _StatusError(ValueError):
         self.status = status
 
 
-async def why_missing(endpoint: Endpoint) -> str:
-    """Return why `find_running` does not find a server at this endpoint, as a sentence about its URL; "" if it does."""
+async def _query(client: httpx.AsyncClient, endpoint: Endpoint) -> Server | str:
+    query = {"ollama": _ollama, "llama": _llama, "vllm": _vllm, "chat": _chat}[endpoint.kind]
     try:
-        async with httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False) as client:
-            await _ask(client, endpoint)
-    except _NO_ANSWER:
+        async with asyncio.timeout(4 * PATIENCE_S):
+            return await query(client, endpoint)
+    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError):
         return "does not respond"
     except _StatusError as error:
         if error.status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
             kind = endpoint.kind if endpoint.kind in ("vllm", "chat") else f"fim:{endpoint.kind}"
             return f"requires an API key, which setup does not send; name its model: --yes '{kind}:{endpoint.url}#MODEL'"
         return f"answered with status {error.status}"
-    except _OTHER_KIND:
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return "answers as a server of another kind, or has no model"
-    return ""
-
-
-async def _query(client: httpx.AsyncClient, endpoint: Endpoint) -> Server | None:
-    try:
-        return await _ask(client, endpoint)
-    except (*_NO_ANSWER, *_OTHER_KIND):
-        return None
-
-
-async def _ask(client: httpx.AsyncClient, endpoint: Endpoint) -> Server:
-    """Return the server; raise one of `_NO_ANSWER` or `_OTHER_KIND` if there is none of this kind."""
-    query = {"ollama": _ollama, "llama": _llama, "vllm": _vllm, "chat": _chat}[endpoint.kind]
-    async with asyncio.timeout(4 * PATIENCE_S):
-        return await query(client, endpoint)
 
 
 async def _ollama(client: httpx.AsyncClient, endpoint: Endpoint) -> Server:
