@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
-from dg_lsp.engine.decode import scoring, sequence
+from dg_lsp.engine.decode import pace, scoring, sequence
 from dg_lsp.engine.decode.fill import Switches
 from dg_lsp.engine.decode.filler import InfillTask, LocalFiller, load_local
 from dg_lsp.engine.decode.layout import for_profile
@@ -398,6 +398,13 @@ def test_nothing_is_read_on_if_the_score_has_what_follows_or_nothing_does(
     model: str, suffix: str, request: pytest.FixtureRequest
 ) -> None:
     task = read_on(request.getfixturevalue(model), InfillRequest(TEXT[:60], suffix, (CURSOR,), language="python"))
+    assert len(task.proposals()) > 1
+    assert all(one.onward == 0 for one in task.proposals())
+
+
+def test_nothing_is_read_on_without_time_for_it(fim: LocalFiller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace.Budget, "may", lambda *_: False)
+    task = read_on(fim, request(TEXT[:60], TEXT[60:]))
     assert len(task.proposals()) > 1
     assert all(one.onward == 0 for one in task.proposals())
 

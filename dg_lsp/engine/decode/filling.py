@@ -94,7 +94,8 @@ class Filling:
     def read_on(self) -> Work:
         """Let the likeliest proposals that have a score be compared by what follows them, if there is time."""
         before = self.usage.switch("score")
-        if self.budget.left_ms() > 0:
+        n_positions = scoring.MOST_NEAR * len(self.fill.sheet.follow)
+        if self.budget.may(self.resources.pace.expected_ms("score", n_positions) or 0.0):
             self.proposals = self.scorer.read_on(self.proposals)
             yield
         self.usage.switch(before)
