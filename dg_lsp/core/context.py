@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from dg_lsp.core import languages
-from dg_lsp.core.holes.comments import without_markers
+from dg_lsp.core.holes.comments import markers
 from dg_lsp.core.values import Budget, Document, Hole, InfillRequest, Snippet, Span
 
 if TYPE_CHECKING:
@@ -48,17 +48,20 @@ def build(
     r"""Return the request for the holes of one document, with at most `window_chars` of text on each side of them.
 
     Line ends become `\n`, and a byte order mark is removed; `polish` restores the file's own line ends. FILL comments in the
-    lines before and after are left out. With `syntax`, the file's signatures outside the window become the first related text.
+    lines before and after are left out, but for one just before the hole. With `syntax`, the file's signatures outside the
+    window become the first related text.
 
     Raises ValueError when there is no hole, or when holes overlap, are out of order or lie outside the text.
     """
     _check(document, holes)
     text = document.text
     window = _window(text, Span(holes[0].span.start, holes[-1].span.end), window_chars)
+    before, after = Span(window.start, holes[0].span.start), Span(holes[-1].span.end, window.end)
+    marks = _marks_of_others(document, syntax, before, after)
     texts = [
-        text[window.start : holes[0].span.start],
+        _without(text, before, marks),
         *(text[left.span.end : right.span.start] for left, right in pairwise(holes)),
-        text[holes[-1].span.end : window.end],
+        _without(text, after, marks),
     ]
     if window.start == 0:
         texts[0] = texts[0].removeprefix("\ufeff")
@@ -67,11 +70,6 @@ def build(
     prefix, *between, suffix = (
         lead + with_newlines(part) + trail for lead, part, trail in zip(leads, texts, trails, strict=True)
     )
-    # The hole's own line stays as it is, because the cursor may be at a marker.
-    above, line_end, head = prefix.rpartition("\n")
-    prefix = without_markers(above) + line_end + head
-    rest, line_end, below = suffix.partition("\n")
-    suffix = rest + line_end + without_markers(below)
     signatures = outline(syntax, window, path) if syntax is not None else None
     return InfillRequest(
         prefix=prefix,
@@ -85,6 +83,37 @@ def build(
         seed=seed,
         previous=with_newlines(previous),
     )
+
+
+def _marks_of_others(document: Document, syntax: Syntax | None, before: Span, after: Span) -> list[Span]:
+    """Return the spans of FILL comments in the lines above and below, but for one just before the hole.
+
+    A small model that reads the marks of other holes writes such a mark instead of an answer.
+    """
+    text = document.text
+    if "FILL" not in text:
+        return []
+    line, below = text.rfind("\n", 0, before.end) + 1, text.find("\n", after.start)
+    return [
+        span
+        for span in (mark.span for mark in markers(document, syntax))
+        if (span.end <= line and text[span.end : before.end].strip()) or 0 <= below <= span.start
+    ]
+
+
+def _without(text: str, part: Span, marks: Sequence[Span]) -> str:
+    """Return a part of the text without the marks in it, which are in order, and without lines that hold nothing else."""
+    pieces, at = [], part.start
+    for mark in marks:
+        start, end = mark.start, mark.end
+        if start < at or end > part.end:
+            continue
+        line_start, line_end = text.rfind("\n", 0, start) + 1, text.find("\n", end, part.end) + 1
+        if at <= line_start and line_end and not f"{text[line_start:start]}{text[end:line_end]}".strip():
+            start, end = line_start, line_end
+        pieces.append(text[at:start])
+        at = end
+    return "".join([*pieces, text[at : part.end]])
 
 
 def group(

@@ -311,12 +311,17 @@ def test_an_instruction_is_a_comment_line_before_the_hole_or_above_its_line_of_c
 
 
 def test_marks_of_other_holes_are_not_shown_but_in_the_line_of_the_hole() -> None:
+    def shown(text: str, language: str) -> tuple[str, str]:
+        at = text.index("⟦⟧")
+        document = Document("file:///a", language, text.replace("⟦⟧", ""))
+        request = context.build(document, (Hole(Span(at, at), "cursor"),), syntax=syntax.of(document))
+        return request.prefix, request.suffix
+
     text = (
-        "def f(a):\n    # FILL: add\n    b = a # FILL\n    return g(a, /* FILL */) + ⟦⟧h(/* FILL: x */)\n"
-        "    # FILLED\n\n    // FILL\n<!-- FILL -->z\n    x = 'FILL'\n"
+        "function f(a) {\r\n  // FILL: add\r\n  b = a; // FILL\r\n  return g(a, /* FILL */) + ⟦⟧h(/* FILL: x */);\r\n}\r\n"
+        "// FILLED\r\n\r\n  // FILL\r\n/* FILL: one\r\n two */z();\r\nx = '// FILL';\r\n"
     )
-    at = text.index("⟦⟧")
-    document = Document("file:///a.py", "python", text.replace("⟦⟧", ""))
-    request = context.build(document, (Hole(Span(at, at), "cursor"),))
-    assert request.prefix == "def f(a):\n    b = a \n    return g(a, /* FILL */) + "
-    assert request.suffix == "h(/* FILL: x */)\n    # FILLED\n\nz\n    x = 'FILL'\n"
+    prefix = "function f(a) {\n  b = a; \n  return g(a, /* FILL */) + "
+    assert shown(text, "javascript") == (prefix, "h(/* FILL: x */);\n}\n// FILLED\n\nz();\nx = '// FILL';\n")
+    text = "pad = width // FILL\nMARK = '# FILL: add'\ndef area(w, h):\n    # FILL: half of the area\n    ⟦⟧\nx = 1  # FILL"
+    assert shown(text, "python") == (text.partition("⟦⟧")[0], "\nx = 1  "), "the line above the cursor says what to write"

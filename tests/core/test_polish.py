@@ -63,12 +63,29 @@ def test_every_filter_and_check_that_drops_has_a_reason() -> None:
 )
 def test_an_answer_at_the_cursor_may_open_a_block_in_a_line_that_is_not_finished(language: str, text: str, answer: str) -> None:
     check(text, answer, text.replace("⟦⟧", answer), language=language)
-    reasons = {polish.REASONS["parses"], polish.REASONS["closes"]}
-    assert polished(text, answer, language=language, kind="selection")[0].dropped in reasons, "nobody types on there"
+    opened = text.replace("⟦⟧", answer)
+    assert polished(text, answer, language=language, kind="selection")[1] != opened, "nobody types on there"
 
 
-def test_an_answer_may_not_open_a_block_in_code_that_parses() -> None:
-    check_dropped("function f(x) {\n  if (x) ⟦⟧\n  g();\n}\n", "{", "adds a syntax error", language="javascript")
+@pytest.mark.parametrize(
+    ("language", "text", "answer"),
+    [
+        ("javascript", "function f(x) {\n  if (x) ⟦⟧\n  g();\n}\n", "{"),
+        ("javascript", "const a = ;\nfunction f(x) {\n  if (x) ⟦⟧\n  g();\n}\n", "{"),
+        ("javascript", "function f() {\n  return (⟦⟧\n", "{"),
+        ("typescript", "const x: = ⟦⟧\n", "{"),
+        ("python", "x = = ⟦⟧\n", "{"),
+        ("c", "int a[] = = ⟦⟧\n", "{"),
+    ],
+)
+def test_no_answer_opens_a_block_in_a_line_that_is_whole_or_something_else(language: str, text: str, answer: str) -> None:
+    reasons = {polish.REASONS["parses"], polish.REASONS["closes"], polish.REASONS["compiles"]}
+    assert polished(text, answer, language=language)[0].dropped in reasons
+
+
+def test_an_answer_that_closes_the_block_around_it_is_still_cut() -> None:
+    text = "function f() {\n  ⟦⟧\n"
+    check(text, "x(); } function g() {", text.replace("⟦⟧", "x();"), "cut_at_closer", "trim_end", language="javascript")
 
 
 def test_a_good_answer_is_unchanged() -> None:

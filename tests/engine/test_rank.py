@@ -97,6 +97,8 @@ def test_answers_that_lack_words_of_the_instruction_rank_lower() -> None:
     assert rank.unsaid("raise ValueError, and not the old one", texts) == [2, 0, 1]
     assert rank.unsaid("check the argument", texts) == [0, 0, 0], "no answer has these words as names"
     assert rank.unsaid("", texts) == [0, 0, 0]
+    echoes = ["print('raise ValueError')", "pass  # raise ValueError", texts[1]]
+    assert rank.unsaid("raise ValueError", echoes) == [2, 2, 0], "only code counts"
     items = [
         Proposal(text, "causal", tokens=(-n * 1.0,), unsaid=lacks)
         for n, (text, lacks) in enumerate(zip(texts, [2, 0, 1], strict=True))

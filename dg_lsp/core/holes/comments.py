@@ -181,21 +181,6 @@ _PLAIN_FILL = re.compile(
 _PLAIN_LINE_ENDS = re.compile(r"\r\n?")
 
 
-def without_markers(text: str) -> str:
-    r"""Return the text, whose lines end with `\n`, without its FILL comments, and without the lines that have nothing else.
-
-    A small model that reads the marks of other holes writes such a mark instead of an answer.
-    """
-    if "FILL" not in text:
-        return text
-    lines = []
-    for line in text.split("\n"):
-        kept = _PLAIN_FILL.sub("", line)
-        if kept == line or kept.strip():
-            lines.append(kept)
-    return "\n".join(lines)
-
-
 def _comments(syntax: Syntax) -> Iterator[tuple[Span, str]]:
     for node in syntax.facts.all("comment"):
         span = syntax.span(node)

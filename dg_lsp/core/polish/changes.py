@@ -104,8 +104,10 @@ def cut_at_closer(text: str, around: Around) -> str:
     if closer is None or literals.first_closer(around.old, language) is not None:
         return text
     cut = text[:closer]
-    # Someone who types closes the block that the answer opens (`checks.with_block_closed`).
-    worse = around.is_worse(cut, f"{text}\n}}" if text.rstrip().endswith("{") and not around.rest.strip() else text)
+    # Someone who types `for (` closes the block that the answer opens (`checks.with_block_closed`).
+    head, is_line = around.before.rpartition("\n")[2], around.hole.kind == "cursor" and not around.hole.block
+    opens = is_line and text.rstrip().endswith("{") and not around.rest.strip() and literals.n_open("", head, language) > 0
+    worse = around.is_worse(cut, f"{text}\n}}" if opens else text)
     if worse is None:
         worse = not around.after.lstrip().startswith(text[closer])
     return text if worse else cut

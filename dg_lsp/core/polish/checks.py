@@ -14,6 +14,7 @@ from dg_lsp.core.polish.around import edit_of, nearest_line_end
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Edit, Hole, Span
 
+_BLOCK = re.compile("block|body|compound_statement|declaration_list|variant_list")  # in the grammars' names of nodes
 NAME_CHARS = 200  # more than any name and the spaces after it
 _NAME_BEFORE = re.compile(r"\b([^\W\d]\w*) *\Z")
 
@@ -105,16 +106,21 @@ def closes(whole: Whole) -> bool:
 def with_block_closed(whole: Whole) -> Whole | None:
     """Return the whole with a closing brace after an answer that opens a block at the end of the cursor's line.
 
-    Someone who types `if ` in broken code closes the block after it is written. None if this does not apply.
+    Someone who types `if `, so that this line is broken, closes the block later. None if this does not apply.
     """
     hole, edit = whole.holes[0], whole.edits[0]
     text, language = whole.document.text, whole.before.language
-    opens = edit.text.rstrip().endswith("{") and "{" in language.brackets[0]
-    is_at_line_end = not text[edit.span.end :].partition("\n")[0].strip()
-    if len(whole.edits) > 1 or hole.kind != "cursor" or hole.block or not (opens and is_at_line_end and whole.before.errors):
+    answer = edit.text.rstrip()
+    line = Span(text.rfind("\n", 0, edit.span.start) + 1, text.find("\n", edit.span.end) % (len(text) + 1))
+    is_broken = any(error.start <= line.end and line.start <= error.end for error in whole.before.errors)
+    is_at_end = answer.endswith("{") and not text[edit.span.end : line.end].strip()
+    if len(whole.edits) > 1 or hole.kind != "cursor" or hole.block or not (is_at_end and is_broken):
         return None
-    edits = (replace(edit, text=f"{edit.text}\n}}"),)
-    return replace(whole, edits=edits, after=syntax.parse(values.apply(text, edits), language, whole.before))
+    edits = (replace(edit, text=f"{answer}\n}}"),)
+    after = syntax.parse(values.apply(text, edits), language, whole.before)
+    brace = edit.span.start + len(answer) - 1
+    parent = after.node_at(Span(brace, brace + 1)).parent
+    return replace(whole, edits=edits, after=after) if parent is not None and _BLOCK.search(parent.type) else None
 
 
 def unbound_names(whole: Whole) -> frozenset[str]:

@@ -91,13 +91,15 @@ class Filling:
         yield
         self.usage.switch(before)
 
-    def read_on(self) -> Work:
-        """Let the likeliest proposals that have a score be compared by what follows them, if there is time."""
+    def read_on(self) -> None:
+        """Let the likeliest proposals that have a score be compared by what follows them, if there is time.
+
+        No unit ends here, so that a fill that is overdue by then still has its scores.
+        """
         before = self.usage.switch("score")
         n_positions = scoring.MOST_NEAR * len(self.fill.sheet.follow)
         if self.budget.may(self.resources.pace.expected_ms("score", n_positions) or 0.0):
             self.proposals = self.scorer.read_on(self.proposals)
-            yield
         self.usage.switch(before)
 
     def score_ms(self, n_positions: int = 0) -> float:

@@ -50,7 +50,7 @@ def run(filling: Filling) -> Generator[None, None, tuple[Candidate, ...]]:
     if not filling.proposals:
         return ()
     yield from filling.score()
-    yield from filling.read_on()
+    filling.read_on()
     return calibration.to_candidates(scoring.evidence(fill, filling.proposals, filling.n_steps), fill.calibration)
 
 

@@ -169,12 +169,12 @@ def _right(chars: int) -> float:
 
 
 def unsaid(instruction: str, texts: Sequence[str]) -> list[int]:
-    """Return how many words of an instruction each answer lacks, of those that at least one answer has as a name.
+    """Return how many words of an instruction each answer lacks, of those that at least one answer has as a name in its code.
 
     So `raise ValueError` asks for both words if there is such an answer, and most words of a sentence ask for nothing.
     """
     wanted = {word for word in _NAME.findall(instruction) if len(word) > 2} - COMMON
-    words = [wanted.intersection(_NAME.findall(text)) for text in texts]
+    words = [wanted.intersection(_NAME.findall(_COMMENT.sub("", _STRING.sub("", text)))) for text in texts]
     said = set[str]().union(*words)
     return [len(said - each) for each in words]
 
@@ -213,6 +213,7 @@ _NAME = re.compile(r"[^\W\d]\w*")
 _WORD_AT_END = re.compile(r"(?<!\w)\w*\Z")
 _WORD_AT_START = re.compile(r"\w*")
 _STRING = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"")
+_COMMENT = re.compile(r"(?:#|//).*")
 _BRACKETS = dict.fromkeys("([{", 1) | dict.fromkeys(")]}", -1)
 
 

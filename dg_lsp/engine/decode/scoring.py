@@ -77,7 +77,8 @@ class Scorer:
         near = sorted((text for text in orders if orders[text] >= best - NEAR), key=lambda text: -orders[text])[:MOST_NEAR]
         if self._plain is None or not self._fill.switches.scorer or len(near) < 2:
             return list(results)
-        follow = self._fill.vocabulary.decode(self._fill.sheet.follow)
+        # The last token may end inside a character.
+        follow = self._fill.vocabulary.decode(self._fill.sheet.follow).rstrip("\ufffd")
         parts = [self._joined(text, follow) for text in near]
         with self._pace.measuring("score", sum(len(ids) + len(after) for ids, after in parts)):
             rows = self._plain.log_probabilities([[*ids, *after] for ids, after in parts], [len(ids) for ids, _ in parts])
