@@ -212,6 +212,9 @@ REQUESTS = [
 @pytest.mark.parametrize("layout", ["trained_layout", "instruct_layout"])
 def test_a_fill_in_fixed_buffers_has_the_same_candidates(layout: str, request: pytest.FixtureRequest) -> None:
     loaded = load_local(str(request.getfixturevalue(layout)), device="cpu").loaded
+    few_steps = replace(loaded.profile.sampling, line_steps=5, block_steps=7)
+    profile = replace(loaded.profile, line_gaps=(6, 10), block_gaps=(8, 16), max_canvases=2, sampling=few_steps)
+    loaded = replace(loaded, profile=profile)
     found = []
     for is_fixed in (False, True):
         filler = LocalFiller(loaded)
