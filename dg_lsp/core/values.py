@@ -1,7 +1,7 @@
 """The values that all parts share: documents, spans, holes, requests, candidates, edits.
 
-All are frozen, and each checks itself when it is created. Offsets count code points. This module knows nothing of
-files, editors or models.
+All are frozen, and each checks itself when it is created. The bounds in their types hold for values from another process,
+which `wire.messages` checks. Offsets count code points. This module knows nothing of files, editors or models.
 """
 
 from __future__ import annotations
@@ -9,20 +9,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from dg_lsp.core.confidence import BEST, Confidence
 
 HoleKind = Literal["cursor", "body", "marker", "selection", "error"]
 RowKind = Literal["noise", "copy", "causal", "previous"]
 
+MAX_CANDIDATES = 64
+MAX_HOLES = 256
+MAX_STEPS = 4096
+MAX_ENTRIES = 1024
+
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+"""JSON's numbers are exact up to 2**53 in every language."""
+Texts = Annotated[tuple[str, ...], Meta(max_length=MAX_ENTRIES)]
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Span:
     """A half-open range of code-point offsets, `start <= end`."""
 
-    start: int
-    end: int
+    start: Count
+    end: Count
 
     def __post_init__(self) -> None:
         if not 0 <= self.start <= self.end:
@@ -94,7 +105,7 @@ class Hole:
     instruction: str = ""
     lead: str = ""
     trail: str = ""
-    needed: tuple[str, ...] = ()
+    needed: Texts = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +129,15 @@ class Budget:
     can't use.
     """
 
-    ms: int = 0
-    steps: int = 0
-    candidates: int = 1
-    spares: int = 0
+    ms: Count = 0
+    steps: Annotated[int, Meta(ge=0, le=MAX_STEPS)] = 0
+    candidates: Annotated[int, Meta(ge=1, le=MAX_CANDIDATES)] = 1
+    spares: Annotated[int, Meta(ge=0, le=MAX_CANDIDATES)] = 0
 
     def __post_init__(self) -> None:
         if self.ms < 0 or self.steps < 0 or self.candidates < 1 or self.spares < 0:
-            raise ValueError(f"not a budget: {self}")
+            values = f"ms={self.ms}, steps={self.steps}, candidates={self.candidates}, spares={self.spares}"
+            raise ValueError(f"the limits of an answer must be at least 0, and its candidates at least 1, but got {values}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +153,13 @@ class InfillRequest:
 
     prefix: str
     suffix: str
-    holes: tuple[Hole, ...]
-    between: tuple[str, ...] = ()
+    holes: Annotated[tuple[Hole, ...], Meta(max_length=MAX_HOLES)]
+    between: Texts = ()
     language: str = ""
     path: str = ""
-    related: tuple[Snippet, ...] = ()
+    related: Annotated[tuple[Snippet, ...], Meta(max_length=MAX_ENTRIES)] = ()
     budget: Budget = field(default_factory=Budget)
-    seed: int = 0
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] = 0
     previous: str = ""
 
     def __post_init__(self) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal, TypeVar, cast, get_args
@@ -15,20 +16,18 @@ import msgspec
 from msgspec import Meta
 
 from dg_lsp.core.confidence import Calibrated, Confidence, Ranked
-from dg_lsp.core.values import Candidate, InfillRequest, RowKind
+from dg_lsp.core.values import MAX_ENTRIES, Candidate, Count, HoleKind, InfillRequest, RowKind, Texts
 from dg_lsp.wire.fields import Fields, WireError, of
 
 PROTOCOL_MAJOR = 1
 """Engines of different majors can run at the same time, because the number is part of their name."""
-PROTOCOL_MIN = 2
+PROTOCOL_MIN = 3
 """The oldest protocol that this code supports."""
-PROTOCOL_MAX = 2
-"""The newest protocol; two processes use the highest that both support. Since 2, a candidate has a probability or a rank."""
+PROTOCOL_MAX = 3
+"""The newest protocol; two processes use the highest that both support. Since 3, a span is an object."""
 
 MAX_BODY_BYTES = 2 * 1024 * 1024
-MAX_CANDIDATES = 64
-MAX_HOLES = 256
-MAX_STEPS = 4096
+MAX_TOKENS = 65536
 
 Priority = Literal["interactive", "batch"]
 Reason = Literal["finished", "deadline", "superseded", "cancelled"]
@@ -36,6 +35,14 @@ EngineState = Literal["loading", "ready", "unloaded", "failed"]
 ErrorCode = Literal[
     "bad_request", "busy", "engine_failed", "not_loaded", "out_of_memory", "protocol", "stopping", "unauthorized"
 ]
+_CHOICES: dict[str, Any] = {"kind": HoleKind, "priority": Priority, "reason": Reason, "row": RowKind, "state": EngineState}
+
+Finite = Annotated[float, Meta(ge=-1e300, le=1e300)]
+"""The bounds exclude infinity and NaN, which Python's JSON reads."""
+T = TypeVar("T")
+Row = Annotated[tuple[T, ...], Meta(max_length=MAX_TOKENS)]
+"""One value for each token of a text."""
+Rows = Annotated[tuple[Row[T], ...], Meta(max_length=MAX_ENTRIES)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +58,7 @@ class Ask:
     document: str = ""
     priority: Priority = "interactive"
     drafts: bool = False
-    protocol: int = PROTOCOL_MAX
+    protocol: Count = PROTOCOL_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +66,15 @@ class Accepted:
     """The engine accepted the request; `ahead` requests wait or run before it."""
 
     id: str
-    ahead: int = 0
+    ahead: Count = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
     """The current text of the best canvas, one for each hole."""
 
-    texts: tuple[str, ...]
-    step: int = 0
+    texts: Texts
+    step: Count = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,27 +88,27 @@ class Found:
 class Timings:
     """The milliseconds that a request spent in each stage."""
 
-    queue_ms: float = 0.0
-    prefill_ms: float = 0.0
-    draft_ms: float = 0.0
-    denoise_ms: float = 0.0
-    score_ms: float = 0.0
+    queue_ms: Finite = 0.0
+    prefill_ms: Finite = 0.0
+    draft_ms: Finite = 0.0
+    denoise_ms: Finite = 0.0
+    score_ms: Finite = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class CacheUse:
     """The number of prefix tokens, and how many of them the cache provided."""
 
-    tokens: int = 0
-    reused: int = 0
+    tokens: Count = 0
+    reused: Count = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
     """The end of a successful answer."""
 
-    reason: Reason = "finished"
-    steps: int = 0
+    reason: Reason
+    steps: Count = 0
     timings: Timings = field(default_factory=Timings)
     cache: CacheUse = field(default_factory=CacheUse)
 
@@ -120,7 +127,7 @@ class Status:
 
     state: EngineState
     message: str = ""
-    fraction: float = 0.0
+    fraction: Finite = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +138,6 @@ class Bye:
 
 
 Event = Accepted | Draft | Found | Done | Problem | Status | Bye
-T = TypeVar("T")
 
 
 def encode_ask(ask: Ask) -> dict[str, Any]:
@@ -141,19 +147,7 @@ def encode_ask(ask: Ask) -> dict[str, Any]:
 
 def decode_ask(fields: Fields) -> Ask:
     """Return the ask in a body; raise WireError if it is malformed."""
-    ask = _converted(fields, Ask)
-    request, budget = ask.request, ask.request.budget
-    for what, value, most in (
-        ("request.holes", len(request.holes), MAX_HOLES),
-        ("request.seed", abs(request.seed), 2**63 - 1),
-        ("request.budget.ms", budget.ms, 2**53),
-        ("request.budget.steps", budget.steps, MAX_STEPS),
-        ("request.budget.candidates", budget.candidates, MAX_CANDIDATES),
-        ("request.budget.spares", budget.spares, MAX_CANDIDATES),
-    ):
-        if value > most:
-            raise WireError(f"{what} must be at most {most}, but is {value}")
-    return ask
+    return _converted(fields, Ask)
 
 
 _EVENTS: dict[str, type[Accepted | Draft | Done | Status | Bye]] = {
@@ -170,13 +164,11 @@ def encode_event(event: Event) -> tuple[str, dict[str, Any]]:
     """Return an event's name and its data."""
     match event:
         case Found(candidate):
-            # A model that computed no number has no meaningful confidence, and JSON can't express it.
-            chances = [[chance if math.isfinite(chance) else 0.0 for chance in row] for row in candidate.confidences]
             alone = [_stated(each) for each in candidate.alone]
-            return "candidate", {**asdict(candidate), **_stated(candidate.confidence), "confidences": chances, "alone": alone}
+            return "candidate", _finite({**asdict(candidate), **_stated(candidate.confidence), "alone": alone})
         case Problem():
             return "error", encode_problem(event)
-    return _NAMES[type(event)], asdict(event)
+    return _NAMES[type(event)], _finite(asdict(event))
 
 
 def decode_event(name: str, fields: Fields) -> Event | None:
@@ -193,7 +185,7 @@ class _Stated:
     """A confidence as it is sent, with either a probability or a rank."""
 
     probability: Annotated[float, Meta(ge=0, le=1)] | None = None
-    rank: Annotated[int, Meta(ge=0)] | None = None
+    rank: Count | None = None
     doubted: bool = False
 
     def read(self) -> Confidence:
@@ -206,13 +198,13 @@ class _Stated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SentCandidate(_Stated):
-    texts: tuple[str, ...]
-    confidences: tuple[tuple[float, ...], ...] = ()
+    texts: Texts
+    confidences: Rows[Finite] = ()
     row: RowKind = "noise"
-    steps: int = 0
+    steps: Count = 0
     finished: bool = True
-    lengths: tuple[tuple[Annotated[int, Meta(ge=0)], ...], ...] = ()
-    alone: tuple[_Stated, ...] = ()
+    lengths: Rows[Count] = ()
+    alone: Annotated[tuple[_Stated, ...], Meta(max_length=MAX_ENTRIES)] = ()
 
     def candidate(self) -> Candidate:
         alone = tuple(each.read() for each in self.alone)
@@ -228,13 +220,30 @@ def _stated(confidence: Confidence) -> dict[str, Any]:
             return asdict(_Stated(rank=position, doubted=doubted))
 
 
+def _finite(data: Any) -> Any:
+    """Return the data with 0 for what JSON can't express: a model that computed no number has no meaningful confidence."""
+    match data:
+        case float():
+            return data if math.isfinite(data) else 0.0
+        case dict():
+            return {name: _finite(value) for name, value in data.items()}
+        case list() | tuple():
+            return [_finite(value) for value in data]
+    return data
+
+
 def _converted(fields: Fields, kind: type[T]) -> T:
     """Return a message of this type; raise WireError, which names the field, if it is malformed."""
     try:
         return msgspec.convert(dict(fields.values), kind)
     except msgspec.ValidationError as error:
-        sentence, _, place = str(error).partition(" - at `$.")
-        raise WireError(f"{place.rstrip('`') or 'the message'} is malformed: {sentence[:1].lower()}{sentence[1:]}") from error
+        sentence, *places = str(error).rsplit(" - at `$.", 1)
+        place = places[0].rstrip("`") if places else "the message"
+        if sentence.startswith("Invalid enum value"):
+            choices = get_args(_CHOICES[place.rpartition(".")[2]])
+            raise WireError(f"{place} must be one of {', '.join(choices)}") from error
+        sentence = re.sub(r"`array` of length <= (\d+)", r"at most \1 entries", sentence)
+        raise WireError(f"{place} is malformed: {sentence[:1].lower()}{sentence[1:]}") from error
 
 
 def encode_problem(problem: Problem) -> dict[str, object]:

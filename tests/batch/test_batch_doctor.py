@@ -236,7 +236,7 @@ def test_a_folder_that_is_gone_is_reported(tmp_path: Path) -> None:
 
 def test_a_fill_over_the_deadline_is_reported() -> None:
     timings = Timings(queue_ms=10, prefill_ms=20, draft_ms=30, denoise_ms=40, score_ms=50)
-    quick, slow = (doctor._fill_times("a fill", FillTime(ms, Done(steps=5, timings=timings))) for ms in (200.0, 2000.0))
+    quick, slow = (doctor._fill_times("a fill", FillTime(ms, Done("finished", 5, timings))) for ms in (200.0, 2000.0))
     assert quick.state == (
         "200 ms: queue 10, prefill 20, draft 30, denoise 40, score 50, elsewhere 50; 5 steps, 0 of 0 tokens cached"
     )

@@ -190,7 +190,7 @@ def test_a_request_that_cant_be_built_is_the_hole_s_reason_with_and_without_a_jo
     with Journal(tmp_path / "j") as journal:
         for one in (journal, None):
             [reasons] = answers(filled(engine, plan, options=options, journal=one))
-            assert [reason.startswith("not a budget: ") for reason in reasons] == [True, True]
+            assert [reason.startswith("the limits of an answer must be at least 0, ") for reason in reasons] == [True, True]
         assert asyncio.run(Rounds(engine, View(plan), alone(plan), options, journal).further(plan.holes[0], 1, "failed")) == ()
     assert engine.requests == []
 

@@ -24,7 +24,7 @@ def test_spans_overlap_where_they_share_a_character() -> None:
 
 @pytest.mark.parametrize("budget", [{"ms": -1}, {"steps": -1}, {"candidates": 0}])
 def test_a_budget_is_not_negative(budget: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="not a budget"):
+    with pytest.raises(ValueError, match="limits of an answer must be at least 0"):
         Budget(**budget)
 
 

@@ -194,7 +194,9 @@ def test_a_head_request_takes_no_lease(engine: Running) -> None:
 
 
 def test_another_protocol_is_refused(engine: Running) -> None:
-    assert error(engine.http.post("/v1/infill", json=body(protocol=99))) == (400, "this engine speaks protocols 2 to 2, not 99")
+    assert error(engine.http.post("/v1/infill", json=body(protocol=99))) == (400, "this engine speaks protocols 3 to 3, not 99")
+    of_protocol_2 = {"request": {"prefix": "", "suffix": "", "holes": [{"span": [0, 0], "kind": "cursor"}]}, "protocol": 2}
+    assert error(engine.http.post("/v1/infill", json=of_protocol_2)) == (400, "this engine speaks protocols 3 to 3, not 2")
 
 
 @pytest.mark.slow
@@ -231,7 +233,7 @@ def test_info_and_models_describe_the_running_engine(engine: Running) -> None:
         "device": "toy",
         "dtype": "int8",
         "leases": 0,
-        "protocol": {"min": 2, "max": 2},
+        "protocol": {"min": 3, "max": 3},
     }
     assert info["memory"]["rss_bytes"] > 0  # type: ignore[index]
     assert [model["id"] for model in engine.http.get("/v1/models").json()["data"]] == ["toy"]

@@ -25,7 +25,7 @@ LENGTHS = (5, 5, 7, 7, 3, 4, 6, len(WRITTEN) - 37)
 def choice(candidate: Candidate, **more: object) -> dict[str, object]:
     """The one choice in OpenAI's answer to a request with these fields."""
     completion = compat.from_openai(Fields({"prompt": PREFIX, "suffix": SUFFIX, **more}))
-    answer = compat.to_openai(completion, Outcome((candidate,), Done()), {}, lambda text: (text,))
+    answer = compat.to_openai(completion, Outcome((candidate,), Done("finished")), {}, lambda text: (text,))
     choices = answer["choices"]
     assert isinstance(choices, list)
     return {**choices[0], "usage": answer["usage"]}
@@ -68,7 +68,7 @@ def asked(kind: str, before: str, after: str) -> compat.CompletionRequest:
 
 def text_of(completion: compat.CompletionRequest, answer_text: str) -> object:
     """What the client gets where the model wrote this."""
-    answer = Outcome((Candidate((answer_text,), Calibrated(0.5)),), Done())
+    answer = Outcome((Candidate((answer_text,), Calibrated(0.5)),), Done("finished"))
     if completion.ask.client == "llama.cpp":
         return compat.to_llama(completion, answer, "embedded")["content"]
     choices = compat.to_openai(completion, answer, {}, lambda text: (text,))["choices"]
@@ -129,7 +129,7 @@ def test_the_best_useful_candidate_is_sent() -> None:
     for kind, n in (("openai", 1), ("openai", 2), ("llama", 1)):
         completion = replace(asked(kind, before, after), n=n)
         assert completion.ask.request.budget.candidates > 1
-        choices = compat.to_openai(completion, Outcome(candidates, Done()), {}, lambda text: (text,))["choices"]
+        choices = compat.to_openai(completion, Outcome(candidates, Done("finished")), {}, lambda text: (text,))["choices"]
         assert isinstance(choices, list)
         assert [each["text"] for each in choices] == ["price", "price + 1"][:n]
 

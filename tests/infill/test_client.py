@@ -494,13 +494,14 @@ def test_a_busy_engine_fails_interactive_requests_and_delays_batch_work(folder: 
     asyncio.run(scenario())
 
 
-def test_an_engine_of_another_protocol_is_left_alone_while_others_use_it(folder: Path) -> None:
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_an_engine_of_another_protocol_is_left_alone_while_others_use_it(folder: Path, protocol: int) -> None:
     async def scenario() -> None:
         async with unconnected(options()) as engine:
             with pytest.raises(EngineError, match="is in use and speaks another protocol than this dg-lsp"):
                 await engine.ready()
 
-    with running("--protocol=0:0") as old:
+    with running(f"--protocol={protocol}:{protocol}") as old:
         with old.http.stream("GET", "/v1/lease") as lease:
             lines = lease.iter_lines()
             next(lines)
@@ -510,12 +511,13 @@ def test_an_engine_of_another_protocol_is_left_alone_while_others_use_it(folder:
         assert old.process.wait(PATIENCE_S) == 0
 
 
-def test_an_idle_engine_of_another_protocol_is_replaced(folder: Path) -> None:
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_an_idle_engine_of_another_protocol_is_replaced(folder: Path, protocol: int) -> None:
     async def scenario(pid: int) -> None:
         async with connect(options()) as engine:
             assert await info(engine, "pid") != pid
 
-    with running("--protocol=0:0") as old:
+    with running(f"--protocol={protocol}:{protocol}") as old:
         asyncio.run(scenario(old.process.pid))
         assert old.process.wait(PATIENCE_S) == 0
 

@@ -31,6 +31,7 @@ from dg_lsp.engine.serve.service import Inbox, Service, is_last
 from dg_lsp.wire.fields import Fields, WireError, parse
 from dg_lsp.wire.messages import (
     MAX_BODY_BYTES,
+    PROTOCOL_MAX,
     Ask,
     Done,
     Draft,
@@ -90,11 +91,12 @@ class Routes:
 
     async def infill(self, request: Request) -> Response:
         """Stream `accepted`, `draft` if requested, `candidate`, then `done` or `error`."""
-        ask = decode_ask(await read_body(request))
+        body = await read_body(request)
         low, high = self._service.protocol
-        if not low <= ask.protocol <= high:
-            raise RefusalError(400, "protocol", f"this engine speaks protocols {low} to {high}, not {ask.protocol}")
-        job, inbox = self._submit(ask)
+        # Checked first, because the fields of another protocol may have other types.
+        if not low <= (protocol := body.integer("protocol", PROTOCOL_MAX)) <= high:
+            raise RefusalError(400, "protocol", f"this engine speaks protocols {low} to {high}, not {protocol}")
+        job, inbox = self._submit(decode_ask(body))
         return Events(_sent(inbox), lambda: self._queue.cancel(job))
 
     async def completions(self, request: Request) -> Response:
@@ -113,7 +115,7 @@ class Routes:
             # Editors send `n_predict` 0 to warm the prompt cache.
             self._queue.order("load")
             self._queue.expect(completion.ask.request)
-            return AsciiJSONResponse(compat.to_llama(completion, Outcome((), Done()), model))
+            return AsciiJSONResponse(compat.to_llama(completion, Outcome((), Done("finished")), model))
         if completion.stream:
             return self._streamed(completion, lambda outcome: _llama_stream(completion, outcome, model))
         return AsciiJSONResponse(compat.to_llama(completion, await self._outcome(request, completion.ask), model))
