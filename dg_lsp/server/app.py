@@ -22,11 +22,12 @@ from pygls.exceptions import JsonRpcException
 from pygls.lsp.server import LanguageServer
 
 from dg_lsp import __version__
+from dg_lsp.core.wording import size
 from dg_lsp.infill.port import EngineError
 from dg_lsp.server import client, configuration, convert, methods, protocol, resident, when
 from dg_lsp.server.client import Client
 from dg_lsp.server.configuration import Configuration
-from dg_lsp.server.methods import DraftParams, StatusParams
+from dg_lsp.server.methods import DraftParams, ModelOffer, StatusParams
 from dg_lsp.server.protocol import RpcProtocol, Wire
 from dg_lsp.server.resident import Opener, Resident
 from dg_lsp.server.stats import Statistics
@@ -104,6 +105,8 @@ class DgLanguageServer(LanguageServer):
         self._problems: tuple[str, ...] = ()
         self._is_ready = False
         self._pulls = 0
+        self.is_pulling = False
+        """Whether a laptop model is being downloaded."""
         self.protocol.experimental = {"dgLsp": {"version": methods.VERSION}}
         self.protocol.unreadable = self._unreadable
 
@@ -264,7 +267,9 @@ class DgLanguageServer(LanguageServer):
 
     def _use_model(self) -> None:
         self.model = laptop.resolve(self.settings.model)
-        self.reporter.update(model=self.model)
+        better = laptop.offered(self.settings.model)
+        offer = ModelOffer(better.name, size(better.n_bytes), better.gives) if better else None
+        self.reporter.update(model=self.model, offer=offer)
 
     def _configure(self) -> None:
         self.settings = self.configuration.session

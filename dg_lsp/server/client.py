@@ -38,6 +38,8 @@ class Client:
     hears_drafts: bool = False
     previews: bool = False
     """It previews an edit that needs confirmation, at least one sent by `workspace/applyEdit`."""
+    shows_offers: bool = False
+    """It tells the user of the model that the status offers, so the server asks no question."""
 
 
 def read(params: lsp.InitializeParams) -> Client:
@@ -68,6 +70,7 @@ def read(params: lsp.InitializeParams) -> Client:
         hears_status="status" in ours,
         hears_drafts="draft" in ours,
         previews="preview" in ours,
+        shows_offers="offer" in ours,
     )
 
 
@@ -86,8 +89,8 @@ def _knows_3_18(can: lsp.ClientCapabilities) -> bool:
 
 
 def _ours(data: Any) -> frozenset[str]:
-    """Return our extensions that the client supports: `{"dgLsp": {"status": true, "draft": true, "preview": true}}`."""
+    """Return our extensions that the client supports: `{"dgLsp": {"status": true, "draft": true, …}}`."""
     section = data.get("dgLsp") if isinstance(data, Mapping) else None
     if not isinstance(section, Mapping):
         return frozenset()
-    return frozenset(name for name in ("status", "draft", "preview") if section.get(name) is True)
+    return frozenset(name for name in ("status", "draft", "preview", "offer") if section.get(name) is True)

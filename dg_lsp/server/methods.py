@@ -25,8 +25,9 @@ FILL = "dgLsp.fill"
 ACCEPTED = "dgLsp.accepted"
 GET_STATUS = "dgLsp.status"
 RESTART = "dgLsp.restartEngine"
+PULL = "dgLsp.pull"
 
-COMMANDS = (FILL, ACCEPTED, GET_STATUS, RESTART)
+COMMANDS = (FILL, ACCEPTED, GET_STATUS, RESTART, PULL)
 
 What = Literal["body", "hole", "all", "regenerate", "repair", "docstring"]
 KINDS: dict[What, str] = {
@@ -38,6 +39,23 @@ KINDS: dict[What, str] = {
     "docstring": "refactor.rewrite",
 }
 """Each action, with its code action kind in the protocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOffer:
+    """A laptop model that can be downloaded: its name, its size as text, and what it gives, as the end of "it gives …".
+
+    `is_new`: the client tells the user of it now. Otherwise only a user who asks is told.
+    """
+
+    model: str
+    size: str
+    gives: str
+    is_new: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the offer as the status has it."""
+        return {"model": self.model, "size": self.size, "gives": self.gives, "isNew": self.is_new}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +72,8 @@ class StatusParams:
     busy: bool = False
     problems: tuple[str, ...] = ()
     """A sentence for each problem in the settings."""
+    offer: ModelOffer | None = None
+    """The laptop model that could replace the embedded one, which is in use."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the parameters of the notification."""
@@ -68,6 +88,7 @@ class StatusParams:
             "suppressed": reason,
             "busy": self.busy,
             "problems": list(self.problems),
+            "offer": self.offer.to_json() if self.offer else None,
         }
 
 

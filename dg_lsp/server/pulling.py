@@ -1,5 +1,7 @@
-"""Offer once to pull a laptop model, and pull it in a process of its own while the embedded model serves.
+"""Offer to pull a laptop model, and pull it in a process of its own while the embedded model serves.
 
+An editor that shows offers itself gets this one in the status, where no key of a user who is typing can answer it. Its users
+pull with the command `dgLsp.pull`. In other editors the server asks a question.
 The user's choice holds for all editors: it is a file in the user's state folder. A pull that the user accepted is continued in
 the next session if the editor was closed. This module knows the protocol's question and progress bar. `model.pull` does the
 work; the server notices by itself that `auto` means another model then.
@@ -14,17 +16,17 @@ import json
 import logging
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types as lsp
-from pygls.exceptions import JsonRpcException
+from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams
 
 from dg_lsp.core.wording import size
 from dg_lsp.server import progress
 from dg_lsp.wire import laptop
 from dg_lsp.wire.laptop import LaptopModel
-from dg_lsp.wire.settings import AUTO, EMBEDDED
 
 if TYPE_CHECKING:
     from dg_lsp.server.app import DgLanguageServer
@@ -35,14 +37,15 @@ PULL_COMMAND = (sys.executable, "-m", "dg_lsp.engine.commands", "pull")
 
 DOWNLOAD, LATER, NEVER = "Download", "Not now", "Never"
 LATER_DAYS = 7
+REMINDER_DAYS = 1
+"""An offer that asks nothing may be missed, so it comes again the next day."""
 MAX_BYTES = 1 << 16
 
 
 async def offer(server: DgLanguageServer) -> None:
     """Offer the best laptop model for this machine, unless the user has chosen before; pull it if the user agrees."""
-    memory = laptop.machine_memory()
-    model = next((each for each in laptop.MODELS if each.fits(memory)), None)
-    if model is None or server.settings.model != AUTO or laptop.resolve(AUTO) != EMBEDDED or not laptop.may_pull():
+    model = laptop.offered(server.settings.model)
+    if model is None:
         return
     choice = await asyncio.to_thread(read_choice)
     if accepted := laptop.by_name(str(choice.get("accepted"))):
@@ -52,7 +55,12 @@ async def offer(server: DgLanguageServer) -> None:
     if choice.get("never") is True or str(choice.get("not_before", "")) > today:
         return
     # Written before the question, so that a second editor does not ask as well.
-    if not await asyncio.to_thread(write_choice, _later()):
+    days = REMINDER_DAYS if server.client.shows_offers else LATER_DAYS
+    if not await asyncio.to_thread(write_choice, _later(days)):
+        return
+    if server.client.shows_offers:
+        if current := server.reporter.status.offer:
+            server.reporter.update(offer=replace(current, is_new=True))
         return
     question = (
         f"dg-lsp: download the model {model.name} ({size(model.n_bytes)}, once)? It gives {model.gives}. It runs on "
@@ -69,8 +77,26 @@ async def offer(server: DgLanguageServer) -> None:
     if answer is not None and answer.title == NEVER:
         await asyncio.to_thread(write_choice, {"never": True})
     elif answer is not None and answer.title == DOWNLOAD:
-        await asyncio.to_thread(write_choice, {**_later(), "accepted": model.name})
-        await pull(server, model)
+        await _accept(server, model)
+
+
+async def execute(server: DgLanguageServer, choice: object) -> None:
+    """Do what the user chose: `download` starts to pull the offered model, and `never` ends the offers."""
+    if choice == "never":
+        await asyncio.to_thread(write_choice, {"never": True})
+    elif choice != "download":
+        raise JsonRpcInvalidParams(f"unknown choice {choice!r}; use one of download, never")
+    elif server.is_pulling:
+        server.show_message("a model is being downloaded already")
+    elif (model := laptop.offered(server.settings.model)) is None:
+        server.show_message(f"no better model than {server.model} is offered here; to choose one: dg-lsp setup")
+    else:
+        server.spawn(_accept(server, model))
+
+
+async def _accept(server: DgLanguageServer, model: LaptopModel) -> None:
+    await asyncio.to_thread(write_choice, {**_later(), "accepted": model.name})
+    await pull(server, model)
 
 
 async def pull(server: DgLanguageServer, model: LaptopModel, *, is_continued: bool = False) -> None:
@@ -78,6 +104,14 @@ async def pull(server: DgLanguageServer, model: LaptopModel, *, is_continued: bo
 
     A pull that is continued from an earlier session says nothing if it fails, for example because there is no network.
     """
+    server.is_pulling = True
+    try:
+        await _pull(server, model, is_continued=is_continued)
+    finally:
+        server.is_pulling = False
+
+
+async def _pull(server: DgLanguageServer, model: LaptopModel, *, is_continued: bool) -> None:
     process: asyncio.subprocess.Process | None = None
     is_cancelled = False
 
@@ -152,5 +186,5 @@ def write_choice(choice: Mapping[str, Any]) -> bool:
     return True
 
 
-def _later() -> dict[str, Any]:
-    return {"not_before": (datetime.datetime.now(datetime.UTC).date() + datetime.timedelta(LATER_DAYS)).isoformat()}
+def _later(days: int = LATER_DAYS) -> dict[str, Any]:
+    return {"not_before": (datetime.datetime.now(datetime.UTC).date() + datetime.timedelta(days)).isoformat()}

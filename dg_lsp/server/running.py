@@ -79,6 +79,11 @@ async def execute(server: DgLanguageServer, params: lsp.ExecuteCommandParams) ->
     if params.command == methods.RESTART:
         server.restart_engine()
         return None
+    if params.command == methods.PULL:
+        from dg_lsp.server import pulling
+
+        await pulling.execute(server, first)
+        return None
     if params.command == methods.FILL:
         return await _fill(server, to_fill_params(first))
     raise JsonRpcInvalidParams(f"unknown command {params.command!r}; use one of {', '.join(methods.COMMANDS)}")

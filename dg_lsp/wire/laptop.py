@@ -156,6 +156,14 @@ def resolve(model: str) -> str:
     return next((each.name for each in MODELS if each.is_pulled), EMBEDDED)
 
 
+def offered(model: str) -> LaptopModel | None:
+    """Return the best laptop model for this machine; None if `model` is not auto, or means more than the embedded one."""
+    if model != AUTO or resolve(AUTO) != EMBEDDED or not may_pull():
+        return None
+    memory = machine_memory()
+    return next((each for each in MODELS if each.fits(memory)), None)
+
+
 def store() -> Path:
     """Return the folder that holds the pulled models."""
     if folder := os.environ.get(STORE_VARIABLE):

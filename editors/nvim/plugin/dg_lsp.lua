@@ -26,6 +26,9 @@ local commands = {
       vim.api.nvim_echo({ { status and status.model or "dg-lsp is not running for this buffer." } }, true, {})
     end
   end,
+  pull = function(arguments)
+    require("dg_lsp.pull").run(arguments[1])
+  end,
   snooze = function(arguments)
     require("dg_lsp").snooze(tonumber(arguments[1]))
   end,
@@ -60,9 +63,10 @@ vim.api.nvim_create_user_command("Dg", function(call)
   command(vim.list_slice(call.fargs, 2))
 end, {
   nargs = "+",
-  desc = "dg-lsp: status, pause, resume, snooze, model, restart, repair, docstring, cancel, log",
+  desc = "dg-lsp: status, pause, resume, snooze, model, pull, restart, repair, docstring, cancel, log",
   complete = function(lead, line)
     local names = line:match("^%s*Dg%s+%S*$") and vim.tbl_keys(commands)
+      or line:match("^%s*Dg%s+pull%s+%S*$") and { "never" }
       or line:match("^%s*Dg%s+%a+%s+%S*$") and { vim.bo.filetype }
       or {}
     table.sort(names)

@@ -16,6 +16,8 @@ export interface Status {
   suppressed: { code: string; message: string } | null;
   busy: boolean;
   problems: string[];
+  /** The server asks VS Code's users by a message, so `isNew` is never true here. */
+  offer: { model: string; size: string; gives: string; isNew: boolean } | null;
 }
 
 export interface DraftHole {
@@ -81,4 +83,5 @@ export const serverCommands = {
   accepted: "dgLsp.accepted",
   status: "dgLsp.status",
   restartEngine: "dgLsp.restartEngine",
+  pull: "dgLsp.pull",
 } as const;

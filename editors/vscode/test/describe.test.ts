@@ -13,6 +13,7 @@ const READY: Status = {
   suppressed: null,
   busy: false,
   problems: [],
+  offer: null,
 };
 
 function text(changes: Partial<Status>): string {

@@ -44,6 +44,9 @@ local function check_status(status)
   for _, problem in ipairs(status.problems) do
     health.warn(problem)
   end
+  if status.offer then
+    health.info(require("dg_lsp.pull").sentence(status.offer))
+  end
   local statuses = require("dg_lsp.status")
   if statuses.is_paused(status) then
     health.info(("suggestions are paused: %s; :Dg resume ends a pause"):format(statuses.reason(status)))

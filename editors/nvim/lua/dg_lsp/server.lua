@@ -147,9 +147,13 @@ M.last_message = ""
 ---Show a message. A message longer than a line of the screen is shown in full by :Dg status.
 ---@param sentence string
 ---@param level? "INFO"|"WARN"|"ERROR"
-function M.notify(sentence, level)
+---@param summary? string shown in place of a sentence that is longer than a line
+function M.notify(sentence, level, summary)
   local text = "dg-lsp: " .. sentence
   local short = one_line(text)
+  if short ~= text and summary then
+    short = one_line("dg-lsp: " .. summary)
+  end
   M.last_message = text
   -- A plugin that replaces vim.notify, from a file of its own, has room for long messages.
   local is_builtin = not debug.getinfo(vim.notify, "S").source:find("^@/")

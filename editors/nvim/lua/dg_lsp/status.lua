@@ -2,6 +2,12 @@
 
 local M = {}
 
+---@class dg_lsp.Offer
+---@field model string
+---@field size string
+---@field gives string
+---@field isNew boolean
+
 ---@class dg_lsp.Status
 ---@field version integer
 ---@field state "off"|"starting"|"loading"|"ready"|"failed"
@@ -12,6 +18,7 @@ local M = {}
 ---@field suppressed? { code: string, message: string }
 ---@field busy boolean
 ---@field problems string[]
+---@field offer? dg_lsp.Offer
 
 ---@type table<integer, dg_lsp.Status>
 local by_client = {}
@@ -27,6 +34,7 @@ end
 ---@param context lsp.HandlerContext
 function M.on_status(params, context)
   params.latencyMs, params.suppressed = from_json(params.latencyMs), from_json(params.suppressed)
+  params.offer = from_json(params.offer)
   local before = by_client[context.client_id]
   by_client[context.client_id] = params
   if params.state == "ready" and before and before.state ~= "ready" then
@@ -34,6 +42,7 @@ function M.on_status(params, context)
   end
   vim.api.nvim_exec_autocmds("User", { pattern = "DgLspStatus", modeline = false, data = params })
   vim.cmd.redrawstatus({ bang = true })
+  require("dg_lsp.pull").announce(params.offer)
 end
 
 ---@param client_id integer
@@ -147,6 +156,9 @@ function M.sentences(bufnr)
   end
   if status.suppressed then
     table.insert(lines, ("No suggestion: %s."):format(M.reason(status)))
+  end
+  if status.offer then
+    table.insert(lines, require("dg_lsp.pull").sentence(status.offer) .. ".")
   end
   return add_last_message(lines)
 end
