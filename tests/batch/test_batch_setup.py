@@ -203,7 +203,7 @@ def models(*arguments: Any, **more: Any) -> list[tuple[str, bool, bool]]:
 def test_a_bare_laptop_has_the_embedded_model_and_commands_for_better_ones() -> None:
     offer_list = offers.offers(LAPTOP, (), (), {})
     assert [(offer.model, offer.is_ready, offer.is_recommended) for offer in offer_list] == [
-        ("embedded", True, True),
+        ("auto", True, True),
         ("fim:ollama#qwen2.5-coder:3b-base", False, False),
         ("fim:llama:http://127.0.0.1:8012", False, False),
     ]
@@ -257,7 +257,7 @@ def laptop_model(name: str, gib: int, tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("pulled", "expected"),
     [
-        ("", [("embedded", True, False), ("large", False, True), ("small", False, False)]),
+        ("", [("auto", True, False), ("large", False, True), ("small", False, False)]),
         ("small", [("small", True, True), ("embedded", True, False), ("large", False, False)]),
         ("large", [("large", True, True), ("embedded", True, False), ("small", False, False)]),
     ],
@@ -275,6 +275,21 @@ def test_laptop_models_are_offered_where_they_fit_and_the_best_is_recommended(
     assert models(LAPTOP, (running,), (), {}, laptop_models=known)[0] == ("fim:ollama#coder:7b", True, True)
 
 
+def test_the_embedded_model_is_chosen_as_auto_so_that_a_better_one_is_used_later(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('[engine]\nmodel = "embedded"\n')
+    report = json.loads(run(tmp_path, "--json").stdout)
+    first = report["offers"][0]
+    assert (first["model"], first["title"]) == ("auto", "the small model that comes with dg-lsp")
+    assert first["quality"].endswith("calibrate --model 'embedded'")
+    completed = run(tmp_path, "--yes", first["model"], "--no-try")
+    assert 'sets engine.model = "auto"' in completed.stdout
+    assert "That is the embedded model, until you pull a laptop model: dg-lsp engine pull" in completed.stdout
+    assert (tmp_path / "config.toml").read_text() == '[engine]\nmodel = "auto"\n'
+    # A user who names it wants this one.
+    run(tmp_path, "--yes", "embedded", "--no-try")
+    assert (tmp_path / "config.toml").read_text() == '[engine]\nmodel = "embedded"\n'
+
+
 def test_a_chosen_laptop_model_that_can_not_be_pulled_is_not_written(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(FILE)
     completed = run(tmp_path, "--yes", "smollm2-135m")
@@ -286,7 +301,7 @@ def test_a_chosen_laptop_model_that_can_not_be_pulled_is_not_written(tmp_path: P
 def test_a_running_server_is_recommended_before_the_embedded_model() -> None:
     running = Server(Endpoint("ollama", "http://127.0.0.1:11434"), (Model("coder:7b", True, 4 * GIB), Model("chat", False)))
     offer_list = models(LAPTOP, (running,), (), {})
-    assert offer_list[:2] == [("fim:ollama#coder:7b", True, True), ("embedded", True, False)]
+    assert offer_list[:2] == [("fim:ollama#coder:7b", True, True), ("auto", True, False)]
     assert not any("chat" in model for model, _, _ in offer_list)
 
 

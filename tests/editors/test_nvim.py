@@ -587,11 +587,14 @@ def test_a_model_is_chosen_among_those_that_fit(nvim: Neovim, environment: Mappi
         """
     )
     nvim.command("DgModel")
-    until(lambda: any("embedded is used from now on" in note for note in nvim.notes()), "the choice", tell=nvim.picture)
+    until(
+        lambda: any("the embedded model is used from now on" in note for note in nvim.notes()), "the choice", tell=nvim.picture
+    )
     first = nvim.lua("return _G.offered[1]")
     assert first.startswith("the small model that comes with dg-lsp (recommended): on this machine; ")
     config_file = Path(environment["XDG_CONFIG_HOME"]) / "dg-lsp" / "config.toml"
-    assert config_file.read_text() == '[engine]\nmodel = "embedded"\n'
+    # A model that is pulled later is then used.
+    assert config_file.read_text() == '[engine]\nmodel = "auto"\n'
     config_file.unlink()
 
 

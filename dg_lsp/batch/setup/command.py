@@ -39,6 +39,7 @@ from dg_lsp.wire import completions, config, extras, files, laptop, model_names,
 from dg_lsp.wire.command_group import command_group, print_message, reports
 from dg_lsp.wire.config import MAX_BYTES
 from dg_lsp.wire.extras import install_command
+from dg_lsp.wire.settings import AUTO, EMBEDDED
 from dg_lsp.wire.visible import visible, visible_line
 
 VERSION = 1
@@ -169,7 +170,7 @@ def _with_speeds(choices: Sequence[Offer]) -> tuple[Offer, ...]:
     configured, measured = config.read(None)[0], list(choices)
     for number, offer in enumerate(choices):
         if offer.is_ready and offer.where == HERE:
-            print_message(f"measuring {offer.model}")
+            print_message(f"measuring {laptop.resolve(offer.model)}")
             options = connect_options(configured, model=offer.model)
             try:
                 # An engine that is not chosen ends soon.
@@ -185,8 +186,8 @@ def _install_if_missing(chosen: str, *, may_ask: bool) -> None:
     """Install the packages that a model on this machine needs; raise SetupError if they stay missing."""
     if model_names.is_remote(chosen) or not (absent := absent_packages()):
         return
-    needed_size = packages_size()
-    print_message(f"{chosen} needs {', '.join(absent)}. Not installed yet{f': {needed_size}' if needed_size else ''}")
+    needed_size, name = packages_size(), laptop.resolve(chosen)
+    print_message(f"{name} needs {', '.join(absent)}. Not installed yet{f': {needed_size}' if needed_size else ''}")
     refused = not laptop.may_pull() or (
         may_ask and ask("Install it now? y or n", end="n", default="y").lower() not in ("y", "yes")
     )
@@ -258,7 +259,7 @@ def _overruled(chosen: str) -> str:
 def _try_model(model: str, *, quiet: bool) -> Trial:
     """Return the result of a sample fill with the model."""
     if not quiet:
-        typer.echo(visible_line(f"Testing {model}; the first load of a model takes a while."))
+        typer.echo(visible_line(f"Testing {laptop.resolve(model)}; the first load of a model takes a while."))
     configured = config.read(None)[0]
     try:
         return asyncio.run(sample.trial(connect_options(configured, model=model)))
@@ -272,6 +273,8 @@ def _print_result(path: Path, chosen: str, trial_result: Trial | None) -> None:
         print_message(f"{path} is unchanged; to choose {chosen} without a test, add --no-try")
         return
     typer.echo(f"{path} now sets engine.model = {json.dumps(chosen)}; editors use it within two seconds.")
+    if chosen == AUTO and laptop.resolve(chosen) == EMBEDDED:
+        typer.echo(f"That is the {EMBEDDED} model, until you pull a laptop model: dg-lsp engine pull")
     if overruled := _overruled(chosen):
         typer.echo(visible_line(f"But {overruled}."))
     if trial_result is None:

@@ -24,7 +24,7 @@ from dg_lsp.wire import laptop
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.laptop import LaptopModel
 from dg_lsp.wire.model_names import USUAL_URLS, address_of
-from dg_lsp.wire.settings import EMBEDDED
+from dg_lsp.wire.settings import AUTO, EMBEDDED
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +137,7 @@ class Key:
 class Offer:
     """A model to choose: its value for `engine.model`, where it runs, its cost, its quality and its speed, if measured.
 
+    The value of the embedded model is `auto` while no laptop model is pulled, because it means the same then.
     `is_ready`: it can be used now. Otherwise the user must run `commands` first.
     """
 
@@ -184,8 +185,15 @@ def offers(
     best = _recommended(ready)
     best = others[0] if others and best.model == EMBEDDED else best
     measure = "quality on your code not measured; to measure it: dg-lsp calibrate --model"
+    # Where nothing better is there, `auto` means the embedded model now, and a model that is pulled later.
+    is_auto = not any(model.is_pulled for model in laptop_models)
     return tuple(
-        replace(offer, quality=quality_by_model.get(offer.model) or f"{measure} '{offer.model}'", is_recommended=offer is best)
+        replace(
+            offer,
+            model=AUTO if offer.model == EMBEDDED and is_auto else offer.model,
+            quality=quality_by_model.get(offer.model) or f"{measure} '{offer.model}'",
+            is_recommended=offer is best,
+        )
         for offer in every
     )
 

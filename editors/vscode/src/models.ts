@@ -32,14 +32,15 @@ export async function chooseModel(program: Program | undefined, folder: string |
   }
   const model = picked.offer?.model ?? (await vscode.window.showInputBox({ prompt: "A folder, a hub id, or a server", value: setup.model }));
   if (!model) return;
-  const trying = { location: vscode.ProgressLocation.Notification, title: `dg-lsp: trying ${model}` };
+  const name = model === "auto" ? "the embedded model" : model;
+  const trying = { location: vscode.ProgressLocation.Notification, title: `dg-lsp: trying ${name}` };
   try {
     const result = readOffers(await vscode.window.withProgress(trying, () => run(program.command, [...args, "--json", "--yes", model], folder)));
     const problem = result.trial?.problem ?? "";
     const overruled = result.overruled ?? "";
-    if (problem !== "") void vscode.window.showWarningMessage(`dg-lsp: ${model} was not chosen: ${problem}`);
+    if (problem !== "") void vscode.window.showWarningMessage(`dg-lsp: ${name} was not chosen: ${problem}`);
     else if (overruled !== "") void vscode.window.showWarningMessage(`dg-lsp: ${result.file} now names ${model}, but ${overruled}`);
-    else void vscode.window.showInformationMessage(`dg-lsp: ${model} is used from now on; a sample took ${result.trial?.ms ?? 0} ms`);
+    else void vscode.window.showInformationMessage(`dg-lsp: ${name} is used from now on; a sample took ${result.trial?.ms ?? 0} ms`);
   } catch (error) {
     void vscode.window.showWarningMessage(`dg-lsp: ${error instanceof Error ? error.message : String(error)}`);
   }

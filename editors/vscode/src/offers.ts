@@ -35,8 +35,10 @@ export function readOffers(text: string): Setup {
 
 /** Return the entry of an offer in a list. */
 export function describeOffer(offer: Offer, current: string): { label: string; description: string; detail: string } {
-  const icon = offer.model === current ? "$(check) " : offer.ready ? "" : "$(terminal) ";
-  const state = offer.model === current ? "used now" : offer.recommended ? "recommended" : offer.ready ? "" : "after a few commands";
+  // The server resolves "auto", which is offered while no laptop model is there.
+  const isUsed = offer.model === current || (offer.model === "auto" && current === "embedded");
+  const icon = isUsed ? "$(check) " : offer.ready ? "" : "$(terminal) ";
+  const state = isUsed ? "used now" : offer.recommended ? "recommended" : offer.ready ? "" : "after a few commands";
   // The list cuts long lines, so how to measure a model is left out.
   const [quality = ""] = offer.quality.split("; ", 1);
   return { label: `${icon}${offer.title}`, description: state, detail: `${offer.where}; ${offer.cost}; ${quality}` };

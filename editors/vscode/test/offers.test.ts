@@ -20,6 +20,7 @@ test("an offer shows where code is sent, its cost and its quality", () => {
     detail: "on this machine; 500 MB; not measured",
   });
   assert.equal(describeOffer(OFFER, "embedded").label, "$(check) the small model");
+  assert.equal(describeOffer({ ...OFFER, model: "auto" }, "embedded").label, "$(check) the small model");
   assert.equal(describeOffer({ ...OFFER, ready: false, recommended: false }, "x").description, "after a few commands");
 });
 

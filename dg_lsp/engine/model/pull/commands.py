@@ -29,11 +29,12 @@ def _names() -> str:
 
 
 def pull(
+    context: typer.Context,
     model: Annotated[
         str,
         typer.Argument(
             help=f"A laptop model ({_names()}), auto for the first that can be downloaded unless one is pulled, or a hub "
-            "id (OWNER/NAME); default: the configured model.",
+            "id (OWNER/NAME); default: the configured model, or auto if that can't be fetched.",
             autocompletion=completions.model,
         ),
     ] = "",
@@ -42,6 +43,9 @@ def pull(
     as_json: Annotated[bool, typer.Option("--json", hidden=True, help="Print the progress as JSON objects.")] = False,
 ) -> None:
     """Fetch a model ahead of its first use. What is there is not fetched again, and what was begun is continued."""
+    source = context.get_parameter_source("model")
+    if source is not None and source.name == "DEFAULT_MAP" and laptop.by_name(model) is None and not _is_on_hub(model):
+        model = AUTO
     laptop_models = laptop.MODELS if model in ("", AUTO) else tuple(each for each in laptop.MODELS if each.name == model)
     if not laptop_models and file is not None:
         _fail(f"--from is for a laptop model ({_names()})")
@@ -128,13 +132,18 @@ def _print_json(text: str, share: float) -> None:
 def _from_hub(model: str, revision: str, on_progress: OnProgress) -> Path:
     from dg_lsp.engine.model.weights import fetch
 
-    elsewhere = model == EMBEDDED or model_names.is_remote(model) or model_names.folder_of(model) is not None
-    if elsewhere or model.count("/") != 1:
+    if not _is_on_hub(model):
         raise PullFailedError(f"{model} can't be fetched; give a laptop model ({_names()}) or a hub id (OWNER/NAME)")
     try:
         return fetch.snapshot(model, revision, on_progress)
     except fetch.FetchError as error:
         raise PullFailedError(str(error)) from error
+
+
+def _is_on_hub(model: str) -> bool:
+    """Return whether the name has the form of a hub id."""
+    elsewhere = model_names.is_remote(model) or model_names.folder_of(model) is not None
+    return not elsewhere and model.count("/") == 1
 
 
 def _remove(name: str) -> None:

@@ -44,15 +44,17 @@ end
 ---Use a model in all editors: try it, and write it into the user's configuration file if it responds.
 ---@param model string
 function M.use(model)
-  server.notify(("trying %s"):format(model))
+  -- "auto" is offered while no laptop model is there.
+  local name = model == "auto" and "the embedded model" or model
+  server.notify(("trying %s"):format(name))
   run({ "--yes", model }, function(output)
     local trial = output.trial or {}
     if (trial.problem or "") ~= "" then
-      server.notify(("%s was not chosen: %s"):format(model, trial.problem), "WARN")
+      server.notify(("%s was not chosen: %s"):format(name, trial.problem), "WARN")
     elseif output.overruled ~= "" then
       server.notify(output.overruled, "WARN")
     else
-      server.notify(("%s is used from now on; a sample took %d ms"):format(model, trial.ms or 0))
+      server.notify(("%s is used from now on; a sample took %d ms"):format(name, trial.ms or 0))
     end
   end)
 end
