@@ -1,11 +1,11 @@
--- Commands and <Plug> maps. The plugin's other modules are loaded when one of them is used.
+-- Commands, <Plug> maps and highlights. The plugin's other modules are loaded when one of them is used.
 
 if vim.g.loaded_dg_lsp then
   return
 end
 vim.g.loaded_dg_lsp = true
 
-vim.api.nvim_set_hl(0, "DgLspDraft", { default = true, link = "ComplHint" })
+require("dg_lsp.colours").define()
 
 ---@type table<string, fun(arguments: string[])>
 local commands = {
