@@ -506,11 +506,41 @@ def test_a_local_model_without_torch_installs_it_first(tmp_path: Path, monkeypat
     assert problem.startswith("dg-lsp: torch could not be installed: ERROR: No matching distribution found for no-package")
     assert f"--extra-index-url {CPU_INDEX} {CPU_TORCH} && " in problem
     assert "; or, with about 5 GB on the disk: " in problem
+    assert problem.endswith("; then run `dg-lsp setup` again")
     refused = run(tmp_path, *chosen, DG_LSP_NO_PULL="1")
     assert (refused.returncode, "nothing was changed; to install it yourself: " in refused.stderr) == (2, True)
     assert not (tmp_path / "config.toml").exists()
     remote = run(tmp_path, "--yes", "fim:ollama#a", "--no-try")
     assert (remote.returncode, "torch" in remote.stderr) == (0, False)
+
+
+def test_without_pytorchs_index_the_message_names_it_and_other_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A build that is not installed here, in an index that refuses connections.
+    unknown = "extras.CPU_INDEX, extras.CPU_TORCH = 'http://127.0.0.1:9/whl/cpu', 'torch==0.0.1+cpu'\n"
+    monkeypatch.setattr(sys.modules[__name__], "SETUP", WITHOUT_TORCH + unknown + SETUP)
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "index.html").write_text("<!DOCTYPE html><html><body></body></html>")
+    variables = {"DG_LSP_NO_PULL": "", "PIP_INDEX_URL": own.as_uri(), "PIP_CONFIG_FILE": os.devnull}
+    completed = run(tmp_path, "--yes", "auto", "--no-try", **variables)
+    assert completed.returncode == 2
+    problem = completed.stderr.splitlines()[-1]
+    assert problem.startswith(
+        "dg-lsp: torch's CPU build (torch==0.0.1+cpu) could not be installed: http://127.0.0.1:9/whl/cpu can't be reached, "
+    )
+    assert "--extra-index-url" not in problem, "the command that has just failed"
+    assert "Add an index that has it to pip's extra-index-url, or install the build with CUDA, about 5 GB" in problem
+    assert problem.endswith("[engine]'; then run `dg-lsp setup` again")
+    assert not (tmp_path / "config.toml").exists()
+
+
+def test_the_index_of_cpu_builds_is_added_to_the_users_own(tmp_path: Path) -> None:
+    configuration = tmp_path / "pip.conf"
+    configuration.write_text("[global]\nindex-url = http://127.0.0.1:9/own\nextra-index-url = http://127.0.0.1:9/more\n")
+    command = [sys.executable, "-m", "pip", "download", "--retries", "0", "--extra-index-url", CPU_INDEX, "no-package"]
+    variables = {**os.environ, "PIP_CONFIG_FILE": str(configuration), "PIP_NO_INDEX": "", "https_proxy": "http://127.0.0.1:9"}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, cwd=tmp_path, check=False, timeout=PATIENCE_S)
+    assert f"Looking in indexes: http://127.0.0.1:9/own, http://127.0.0.1:9/more, {CPU_INDEX}" in done.stdout
 
 
 def test_scripts_get_one_object_and_write_what_they_choose(tmp_path: Path, fakes: list[Fake]) -> None:

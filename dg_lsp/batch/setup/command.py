@@ -19,6 +19,7 @@ from dataclasses import replace
 from importlib import util
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 
@@ -311,26 +312,51 @@ def packages_size() -> str:
 
 def install_packages(show: Callable[[str], object]) -> None:
     """Install the engine's packages, and `show` each line of the installer; raise SetupError if that fails."""
-    by_hand = f"install it with: {extras.install_command('engine')}"
-    if extras.has_useless_cuda():
-        by_hand += f"; or, with {_CUDA_SIZE}: {extras.install_command('engine', any_torch=True)}"
     needed = extras.requirements("engine")
     if not needed:
-        raise SetupError(f"{', '.join(absent_packages())} is not installed; {by_hand}")
+        raise SetupError(f"{', '.join(absent_packages())} is not installed; {_by_hand()}")
     for command in extras.install_commands(*needed):
-        last = ""
+        lines = []
         try:
             with subprocess.Popen(  # noqa: S603  # pip or uv, with dg-lsp's own requirements
                 command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
             ) as process:
                 for line in process.stdout or ():
-                    last = line.strip() or last
+                    lines.append(line.strip())
                     show(line.rstrip())
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
-            raise SetupError(f"{error.filename} can't be run: {reason}; {by_hand}") from error
+            raise SetupError(f"{error.filename} can't be run: {reason}; {_by_hand()}") from error
         if process.returncode:
-            raise SetupError(f"torch could not be installed: {last or f'exit status {process.returncode}'}; {by_hand}")
+            last = next(filter(None, reversed(lines)), f"exit status {process.returncode}")
+            is_cpu = extras.CPU_TORCH in command or "--torch-backend" in command
+            raise SetupError(
+                _without_cpu_build(lines, last) if is_cpu else f"torch could not be installed: {last}; {_by_hand()}"
+            )
+
+
+def _by_hand() -> str:
+    """Return what else installs the packages, as the end of a sentence."""
+    other = ""
+    if extras.has_useless_cuda():
+        other = f"; or, with {_CUDA_SIZE}: {extras.install_command('engine', any_torch=True)}"
+    return f"install it with: {extras.install_command('engine')}{other}; then run `dg-lsp setup` again"
+
+
+def _without_cpu_build(lines: Sequence[str], last: str) -> str:
+    """Return why torch's CPU build was not installed, and the ways out. The command that failed is not one of them."""
+    host = urlsplit(extras.CPU_INDEX).netloc.partition(":")[0]
+    is_cut_off = any(host in line and ("connection broken" in line or "fetch" in line.lower()) for line in lines)
+    reason = (
+        f"{extras.CPU_INDEX} can't be reached, and no other index that is configured has it"
+        if is_cut_off
+        else f"neither the configured index nor {extras.CPU_INDEX} gave it ({last})"
+    )
+    return (
+        f"torch's CPU build ({extras.CPU_TORCH}) could not be installed: {reason}. Add an index that has it to pip's "
+        f"extra-index-url, or install the build with CUDA, {_CUDA_SIZE}: "
+        f"{extras.install_command('engine', any_torch=True)}; then run `dg-lsp setup` again"
+    )
 
 
 # --- Write the model into the user's configuration file, and change nothing else in it
