@@ -74,12 +74,19 @@ class Suggestion:
 class InfillAnswer:
     """The suggestions, best first, and the reason for each dropped candidate.
 
-    A reason is the end of a sentence that begins with "it".
+    A reason is the end of a sentence that begins with "it". `is_cut_short`: the deadline ended the engine's work on all
+    candidates, suggested or dropped.
     """
 
     suggestions: tuple[Suggestion, ...] = ()
     dropped: tuple[str, ...] = ()
     fired: tuple[str, ...] = ()
+    is_cut_short: bool = False
+
+    @property
+    def n_candidates(self) -> int:
+        """How many of the engine's candidates were suggested or dropped."""
+        return len(self.suggestions) + len(self.dropped)
 
     @property
     def reason(self) -> str:
@@ -190,4 +197,5 @@ def to_answer(
     if candidates and candidates[0].alone:
         best = [suggestion for suggestion in usable if suggestion.candidate is candidates[0]]
         usable = best and best + [suggestion for suggestion in usable if suggestion not in best]
-    return InfillAnswer(tuple(usable[: request.budget.candidates]), tuple(dropped), tuple(fired))
+    is_cut_short = bool(candidates) and not any(candidate.finished for candidate in candidates)
+    return InfillAnswer(tuple(usable[: request.budget.candidates]), tuple(dropped), tuple(fired), is_cut_short)

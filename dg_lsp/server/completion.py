@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 AHEAD_LATENCY_MS = 400.0
 
 SUPERSEDED = Reason("superseded", "a newer request replaced this one")
+NO_ANSWER = Reason("noAnswer", "the model has no answer here")
 MOVED = Reason("moved", "the text changed while the answer was made")
 
 
@@ -156,12 +157,12 @@ class Completer:
             if is_usable or flight.place == now.place:
                 self._statistics.counts.add("joined")
                 offers = fit.offers if fit is not None else ()
-                return offers, None if offers else _no_answer(answer[1])
+                return offers, None if offers else answer[1] or NO_ANSWER
         flight = self._flights.start(now.place, n_candidates, self._fill(now, n_candidates))
         answer = await flight.wait(replaced, raises=not request.automatic)
         if answer is None:
             return (), SUPERSEDED
-        return answer[0], None if answer[0] else _no_answer(answer[1])
+        return answer[0], None if answer[0] else answer[1] or NO_ANSWER
 
     async def _fill(self, now: Snapshot, n_candidates: int, lane: str = "") -> EngineAnswer:
         """Return the engine's offers for the snapshot, or why there are none; cache them."""
@@ -181,10 +182,15 @@ class Completer:
         self.rhythm = self.rhythm.answered(latency_ms)
         self._statistics.counts.took(latency_ms)
         offers = tuple(offer(item, hole, now, syntax, next(self._ids)) for item in answer.suggestions)
+        # Without candidates, only the clock says whether the deadline ended the work.
+        is_over = bool(settings.deadline) and latency_ms >= settings.deadline
+        is_late = answer.is_cut_short or (is_over and not answer.n_candidates)
         # Do not cache an answer that the deadline cut short.
-        if all(item.candidate.finished for item in answer.suggestions):
+        if not is_late and all(item.candidate.finished for item in answer.suggestions):
             self._cache.keep(now.place, offers, n_candidates, self._clock())
-        return offers, answer.reason
+        if answer.suggestions:
+            return offers, None
+        return offers, out_of_time(settings) if is_late and settings.deadline else Reason("noAnswer", answer.reason)
 
     # Reply
 
@@ -285,10 +291,6 @@ def _is_sure(request: SuggestionRequest, now: Snapshot, offer: Offer) -> bool:
     return not request.automatic or confidence.is_sure(offer.confidence, now.settings.suggestion_threshold)
 
 
-def _no_answer(why: str) -> Reason:
-    return Reason("noAnswer", why or "the model has no answer here")
-
-
 async def _set_within(event: asyncio.Event, timeout_s: float) -> bool:
     if timeout_s > 0:
         try:
@@ -304,7 +306,7 @@ async def _set_within(event: asyncio.Event, timeout_s: float) -> bool:
 GRACE_S = 0.15
 
 # The offers, and the reason when there are none.
-EngineAnswer = tuple[tuple[Offer, ...], str]
+EngineAnswer = tuple[tuple[Offer, ...], Reason | None]
 
 
 class Flight:
@@ -335,7 +337,7 @@ class Flight:
         except EngineError as error:
             if raises:
                 raise
-            return (), str(error)
+            return (), Reason("noAnswer", str(error))
 
     def _cancel_if_unused(self) -> None:
         """Cancel the request after a delay, unless another request waits for it by then."""
@@ -433,12 +435,20 @@ def visible(
         return offers[: settings.candidates], None
     sure_offers = [offer for offer in offers if confidence.is_sure(offer.confidence, settings.suggestion_threshold)]
     if not sure_offers:
+        if all(offer.is_cut_short for offer in offers):
+            return (), out_of_time(settings)
         best = max((offer.confidence for offer in offers), key=confidence.order)
         return (), Reason("unsure", f"the best answer {_unsure(best, settings.suggestion_threshold)}")
     new_offers = [offer for offer in sure_offers if not rejections.holds(place, offer.text, now)]
     if not new_offers:
         return (), Reason("rejected", "the same suggestion was rejected a moment ago")
     return (new_offers[0],), None
+
+
+def out_of_time(settings: Settings) -> Reason:
+    """Return the reason for no suggestion where the deadline ended the engine's work."""
+    limit = f"the time ({settings.deadline / 1000:g} s) ran out"
+    return Reason("deadline", f"{limit}; raise `completion.deadline`, or choose a faster model")
 
 
 def _unsure(best: Confidence, threshold: Threshold) -> str:
@@ -503,7 +513,7 @@ def cuts(text: str, doubt: Doubt | None, ends: Iterable[int] = ()) -> Iterator[s
 
 def offer(item: Suggestion, hole: Hole, now: Snapshot, syntax: Syntax | None, offer_id: int) -> Offer:
     """Return the suggestion's text up to its first uncertain token, or all of it where no shorter text is valid alone."""
-    text = item.edits[0].text
+    text, is_cut_short = item.edits[0].text, not item.candidate.finished
     unsure = doubt(item.candidate, text, hole.lead, now.settings.token_threshold)
     whole = now.with_text(syntax, text) if unsure is not None else None
     ends: tuple[int, ...] = ()
@@ -519,5 +529,5 @@ def offer(item: Suggestion, hole: Hole, now: Snapshot, syntax: Syntax | None, of
         alone = replace(item.candidate, texts=(cut[len(hole.lead) :],))
         polished = polish.to_edits(alone, (hole,), now.document, syntax=syntax, is_file=now.is_file, sources=now.sources)
         if polished.edits:
-            return Offer(polished.edits[0].text, item.candidate.confidence, offer_id, polished.imports)
-    return Offer(text, item.candidate.confidence, offer_id, item.imports)
+            return Offer(polished.edits[0].text, item.candidate.confidence, offer_id, polished.imports, is_cut_short)
+    return Offer(text, item.candidate.confidence, offer_id, item.imports, is_cut_short)

@@ -45,12 +45,16 @@ def place(uri: str, text: str, offset: int) -> Place:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Text that may be shown at the cursor, the model's confidence in it, and what the file must import for it."""
+    """Text that may be shown at the cursor, the model's confidence in it, and what the file must import for it.
+
+    `is_cut_short`: the deadline ended the engine's work on it.
+    """
 
     text: str
     confidence: Confidence
     id: int = 0
     imports: tuple[Import, ...] = ()
+    is_cut_short: bool = False
 
 
 @dataclass(frozen=True, slots=True)

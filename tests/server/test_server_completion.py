@@ -35,6 +35,7 @@ class Held:
         self.confidences: tuple[tuple[float, ...], ...] = ()
         self.lengths: tuple[tuple[int, ...], ...] = ()
         self.finished = True
+        self.is_empty = False
         self.asked: list[tuple[str, InfillRequest, asyncio.Future[str]]] = []
         self.cancelled: list[str] = []
 
@@ -56,6 +57,8 @@ class Held:
         except asyncio.CancelledError:
             self.cancelled.append(document)
             raise
+        if self.is_empty:
+            return ()
         n = request.budget.candidates
         texts = [text, *(f"{text}.n{idx}" for idx in range(1, n))]
         return tuple(
@@ -72,6 +75,7 @@ class Session:
         self.documents = Documents()
         self.now = 0.0
         self.noted: list[str] = []
+        self.said: list[str] = []
         self.settings = settings
         self.nearby = Nearby(lambda: self.now)
         self.statistics = Statistics(None)
@@ -84,6 +88,7 @@ class Session:
 
     def _note(self, reason: Reason | None) -> None:
         self.noted.append(reason.code if reason else "")
+        self.said.append(reason.message if reason else "")
 
     def opened(self, text: str) -> int:
         """Open the text that is marked with a cursor, or change to it, and return the cursor."""
@@ -446,6 +451,42 @@ def test_an_unfinished_answer_is_shown_but_not_cached() -> None:
         assert len(session.held.asked) == 2
 
     run(test)
+
+
+@pytest.mark.parametrize(
+    ("answer", "confidence"),
+    [("f(", Calibrated(0.9)), ("y", Calibrated(0.1)), ("y", Ranked(doubted=True))],
+)
+def test_an_answer_that_the_deadline_cut_short_is_not_shown_and_the_reason_is_the_time(
+    answer: str, confidence: Confidence
+) -> None:
+    async def main(session: Session) -> None:
+        session.held.text, session.held.confidence, session.held.finished = answer, confidence, False
+        for _ in range(2):
+            reply = await session.ask("x = $0\n")
+            assert (reply.offers, session.noted[-1]) == ((), "deadline")
+        assert session.said[-1] == "the time (1.5 s) ran out; raise `completion.deadline`, or choose a faster model"
+        assert len(session.held.asked) == 2, "the answer was cached"
+        session.held.finished = True
+        await session.ask("x = $0\n")
+        assert session.noted[-1] in ("noAnswer", "unsure")
+
+    run(main)
+
+
+def test_no_answer_at_the_deadline_is_a_matter_of_time() -> None:
+    async def main(session: Session) -> None:
+        session.held.is_empty = True
+        for seconds, code in ((0.2, "noAnswer"), (1.5, "deadline")):
+            reply = session.ask(f"x{seconds:.0f} = $0\n", automatic=False)
+            await session.until_asked(len(session.held.asked) or 1)
+            await until(lambda: session.held.asked and not session.held.asked[-1][2].done())
+            session.now += seconds
+            session.answer(-1, "")
+            await reply
+            assert session.noted[-1] == code
+
+    run(main)
 
 
 def test_the_text_after_a_suggestion_is_requested_ahead() -> None:
