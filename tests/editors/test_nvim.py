@@ -36,9 +36,15 @@ def nvim(environment: Mapping[str, str], tmp_path: Path, watch: Callable[[Callab
 def test_the_status_names_the_remedy_where_the_plugin_is_not_set_up(nvim: Neovim) -> None:
     nvim.command("enew")
     status = "return table.concat(require('dg_lsp.status').sentences(), ' ')"
-    assert nvim.lua(status) == "dg-lsp is not running for this buffer."
+    not_running = "dg-lsp is not running for this buffer. "
+    assert nvim.lua(status) == not_running + "The buffer has no filetype; set one, as in :set filetype=python"
+    nvim.command("set filetype=nothing")
+    assert nvim.lua(status) == not_running + "The option `filetypes` of setup() lacks nothing."
     nvim.lua("vim.lsp.enable('dg_lsp', false)")
-    assert nvim.lua(status) == 'dg-lsp is not running for this buffer. Put require("dg_lsp").setup() into init.lua.'
+    assert nvim.lua(status) == not_running + 'Put require("dg_lsp").setup() into init.lua.'
+    nvim.lua("vim.lsp.enable('dg_lsp')")
+    nvim.command("set filetype=python")
+    nvim.until("require('dg_lsp').status()", "the server")
 
 
 def test_a_suggestion_appears_and_is_inserted(nvim: Neovim) -> None:

@@ -126,20 +126,32 @@ local function engine_state(status)
   return (STATES[status.state] or "is " .. status.state) .. loaded
 end
 
+---Return what to do in a buffer without a server, as a sentence.
+---@param bufnr? integer
+---@return string
+local function remedy(bufnr)
+  local options = require("dg_lsp.config").current
+  local filetype = vim.bo[bufnr or 0].filetype
+  if not vim.lsp.is_enabled(require("dg_lsp.server").NAME) then
+    -- Without the program `setup` enables nothing, so it may have been called.
+    return vim.fn.executable(options.cmd[1]) == 0
+        and ("%s can't be run; see :checkhealth dg-lsp."):format(options.cmd[1])
+      or 'Put require("dg_lsp").setup() into init.lua.'
+  elseif filetype == "" then
+    return "The buffer has no filetype; set one, as in :set filetype=python"
+  elseif not vim.list_contains(options.filetypes, filetype) then
+    return ("The option `filetypes` of setup() lacks %s."):format(filetype)
+  end
+  return "See :checkhealth dg-lsp."
+end
+
 ---Return the status in sentences, one for each line.
 ---@param bufnr? integer
 ---@return string[]
 function M.sentences(bufnr)
   local client = require("dg_lsp.server").client(bufnr)
   if not client then
-    local is_set_up = vim.lsp.is_enabled(require("dg_lsp.server").NAME)
-    local remedy = is_set_up and "" or ' Put require("dg_lsp").setup() into init.lua.'
-    local program = require("dg_lsp.config").current.cmd[1]
-    -- Without the program `setup` enables nothing, so it may have been called.
-    if not is_set_up and vim.fn.executable(program) == 0 then
-      remedy = (" %s can't be run; see :checkhealth dg-lsp."):format(program)
-    end
-    return add_last_message({ "dg-lsp is not running for this buffer." .. remedy })
+    return add_last_message({ "dg-lsp is not running for this buffer. " .. remedy(bufnr) })
   end
   local status = by_client[client.id]
   if not status then
