@@ -123,6 +123,30 @@ def test_never_is_remembered(home: Mapping[str, str], index: Index, tmp_path: Pa
     assert not index.asked
 
 
+SETUP = """#!{python}
+import json, sys
+commands = ["dg-lsp setup --yes small"]
+offers = [{{"model": "small", "title": "small", "where": "here", "cost": "98 MB", "quality": "", "commands": commands}}]
+trial = {{"problem": "", "ms": 7}} if "--yes" in sys.argv else None
+print(json.dumps({{"version": 1, "model": "embedded", "offers": offers, "overruled": "", "trial": trial}}))
+"""
+
+
+def test_a_model_that_is_chosen_from_the_list_is_downloaded(
+    environment: Mapping[str, str], tmp_path: Path, watch: Watch
+) -> None:
+    setup = tmp_path / "setup"
+    setup.write_text(SETUP.format(python=sys.executable))
+    setup.chmod(0o755)
+    with Neovim(program("nvim"), tmp_path, environment, f"{{ cmd = {{ {json.dumps(str(setup))}, 'serve' }} }}") as nvim:
+        watch(nvim.picture)
+        nvim.lua("vim.ui.select = function(items, options, done) _G.line = options.format_item(items[1]); done(items[1]) end")
+        nvim.command("DgModel")
+        until(lambda: any("small is used from now on" in note for note in nvim.notes()), "the choice", tell=nvim.picture)
+        assert nvim.lua("return _G.line").startswith("small (downloaded when chosen): here; 98 MB")
+        assert "dg-lsp: downloading small; it is tried when it is there" in nvim.notes()
+
+
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not there")
 def test_the_message_fits_into_a_line_of_the_terminal(
     home: Mapping[str, str], tmp_path: Path, watch: Watch, request: pytest.FixtureRequest

@@ -43,10 +43,11 @@ end
 
 ---Use a model in all editors: try it, and write it into the user's configuration file if it responds.
 ---@param model string
-function M.use(model)
+---@param beginning? string the first message, with %s for the model's name
+function M.use(model, beginning)
   -- "auto" is offered while no laptop model is there.
   local name = model == "auto" and "the embedded model" or model
-  server.notify(("trying %s"):format(name))
+  server.notify((beginning or "trying %s"):format(name))
   run({ "--yes", model }, function(output)
     local trial = output.trial or {}
     if (trial.problem or "") ~= "" then
@@ -57,6 +58,13 @@ function M.use(model)
       server.notify(("%s is used from now on; a sample took %d ms"):format(name, trial.ms or 0))
     end
   end)
+end
+
+---Return whether `dg-lsp setup` itself downloads what is missing, so that the user has no command to run.
+---@param offer table
+---@return boolean
+local function is_pulled_when_chosen(offer)
+  return not offer.ready and vim.deep_equal(offer.commands, { "dg-lsp setup --yes " .. offer.model })
 end
 
 ---Show the commands to run before a model can be used, so that the user can copy them.
@@ -75,12 +83,15 @@ function M.choose()
       prompt = ("dg-lsp: model (now: %s)"):format(output.model),
       format_item = function(offer)
         local state = offer.recommended and " (recommended)"
+          or is_pulled_when_chosen(offer) and " (downloaded when chosen)"
           or not offer.ready and " (after a few commands)"
           or ""
         return ("%s%s: %s; %s; %s"):format(offer.title, state, offer.where, offer.cost, offer.quality)
       end,
     }, function(offer)
-      if offer and offer.ready then
+      if offer and is_pulled_when_chosen(offer) then
+        M.use(offer.model, "downloading %s; it is tried when it is there")
+      elseif offer and offer.ready then
         M.use(offer.model)
       elseif offer then
         show_commands(offer)
