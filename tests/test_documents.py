@@ -132,7 +132,7 @@ pip install './dg_lsp-0.1.0-py3-none-any.whl[engine,quant]'
 pip install './dg_lsp-0.1.0-py3-none-any.whl[ray]'
 pip install ast-grep-cli
 pipx ensurepath
-pipx install . && dg-lsp setup
+pipx install . && pipx ensurepath
 pipx install ./dg_lsp-0.1.0-py3-none-any.whl && dg-lsp setup
 pipx install /path/to/dg-lsp && dg-lsp setup
 pipx install --force
