@@ -78,6 +78,18 @@ def test_the_settings_of_the_neovim_plugin_are_the_servers() -> None:
     assert [dotted or plain for dotted, plain in field_names] == list(configuration.KEYS)
 
 
+def test_the_defaults_in_the_neovim_help_are_the_servers_and_the_plugins() -> None:
+    text = (NVIM / "doc" / "dg-lsp.txt").read_text("utf-8")
+    listed = re.findall(r'^ {6}\["([\w.]+)"\] = (.+?),(?:\s+--.*)?$', text, re.MULTILINE)
+    values = {name: [] if value == "{}" else json.loads(value) for name, value in listed}
+    assert len(values) > 5
+    assert configuration.read(values, Settings()) == (Settings(), ())
+    options = dict(re.findall(r"^ {6}(auto|draft|restarts) = (\w+),$", text, re.MULTILINE))
+    defaults = (NVIM / "lua" / "dg_lsp" / "config.lua").read_text("utf-8")
+    assert len(options) == 3
+    assert all(f"\n  {name} = {value},\n" in defaults for name, value in options.items())
+
+
 def test_the_neovim_plugin_starts_in_every_language_of_the_table() -> None:
     text = (NVIM / "lua" / "dg_lsp" / "config.lua").read_text("utf-8")
     filetypes = re.search(r"filetypes = \{(.*?)\}", text, re.DOTALL)

@@ -14,8 +14,8 @@ local function check_command()
   local name = config.current.cmd[1]
   if vim.fn.executable(name) == 0 then
     health.error(("%s can't be run"):format(name), {
-      "install it in a Python environment: pip install /path/to/dg-lsp && dg-lsp setup",
-      "start Neovim in that environment, or set the path of the program:",
+      "install it: pipx install /path/to/dg-lsp && pipx ensurepath",
+      "run dg-lsp setup in a new terminal, and start Neovim there; or set the path of the program:",
       "require('dg_lsp').setup({ cmd = { '/path/to/dg-lsp', 'serve' } })",
     })
     return
