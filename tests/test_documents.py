@@ -68,7 +68,7 @@ dg-lsp infill --all fixtures/demo --model MODEL
 python tests/benchmarks/batch_bodies.py SOURCE --model qwen2.5-coder-0.5b --bodies 20 --rounds 4 --check 'python -m pytest -q'
 dg-lsp infill fixtures/demo --model qwen2.5-coder-0.5b
 python fixtures/pictures/vscode.py smollm2-135m
-P=~/.local/share/nvim/site/pack/dg-lsp/start && mkdir -p $P && ln -s "$PWD/editors/nvim" $P/dg-lsp.nvim
+P=~/.local/share/nvim/site/pack/dg-lsp/start && mkdir -p $P && ln -sfn "$PWD/editors/nvim" $P/dg-lsp.nvim
 pip download --require-hashes --only-binary :all: -r FILE
 python fixtures/pictures/pull.py vscode
 """
