@@ -99,6 +99,7 @@ def test_the_download_starts_only_when_the_user_agrees(
         assert not index.asked
         answer(nvim, "Download")
         nvim.command("Dg pull")
+        assert nvim.notes()[-1] == "dg-lsp: downloading tiny (1 MB)"
         nvim.until("require('dg_lsp').status().model == 'tiny'", "the other model")
         until(lambda: any("tiny is there" in note for note in nvim.notes()), "the message", tell=nvim.picture)
         assert not nvim.lua("return require('dg_lsp').status().offer")
@@ -166,4 +167,5 @@ def test_the_message_fits_into_a_line_of_the_terminal(
     terminal.until_seen("3: Never")
     terminal.type("1\n")
     until(lambda: "tiny is there" in terminal.screen(), "the model", tell=terminal.screen)
+    assert "Press ENTER" not in terminal.screen()
     assert "def name" in terminal.screen()

@@ -89,6 +89,8 @@ function M.choose()
         return ("%s%s: %s; %s; %s"):format(offer.title, state, offer.where, offer.cost, offer.quality)
       end,
     }, function(offer)
+      -- Below the list, a message would wait for Enter.
+      vim.cmd.redraw()
       if offer and is_pulled_when_chosen(offer) then
         M.use(offer.model, "downloading %s; it is tried when it is there")
       elseif offer and offer.ready then

@@ -62,7 +62,11 @@ function M.run(choice)
       vim.ui.select({ DOWNLOAD, LATER, NEVER }, {
         prompt = ("Download %s (%s, once)? It gives %s."):format(offer.model, offer.size, offer.gives),
       }, function(answer)
+        -- Below the list, a message would wait for Enter.
+        vim.cmd.redraw()
         if answer == DOWNLOAD then
+          -- Neovim shows a server's progress only where the user's statusline has it.
+          server.notify(("downloading %s (%s)"):format(offer.model, offer.size))
           send(client, "download")
         elseif answer == NEVER then
           send(client, "never")
