@@ -91,7 +91,7 @@ def _marks_of_others(document: Document, syntax: Syntax | None, before: Span, af
     A small model that reads the marks of other holes writes such a mark instead of an answer.
     """
     text = document.text
-    if "FILL" not in text:
+    if text.find("FILL", before.start, before.end) < 0 and text.find("FILL", after.start, after.end) < 0:
         return []
     line, below = text.rfind("\n", 0, before.end) + 1, text.find("\n", after.start)
     return [

@@ -91,12 +91,16 @@ async def execute(server: DgLanguageServer, choice: object) -> None:
     elif (model := laptop.offered(server.settings.model)) is None:
         server.show_message(f"no better model than {server.model} is offered here; to choose one: dg-lsp setup")
     else:
+        server.is_pulling = True  # before the task begins, because the command may be sent twice
         server.spawn(_accept(server, model))
 
 
 async def _accept(server: DgLanguageServer, model: LaptopModel) -> None:
-    await asyncio.to_thread(write_choice, {**_later(), "accepted": model.name})
-    await pull(server, model)
+    try:
+        await asyncio.to_thread(write_choice, {**_later(), "accepted": model.name})
+        await pull(server, model)
+    finally:
+        server.is_pulling = False
 
 
 async def pull(server: DgLanguageServer, model: LaptopModel, *, is_continued: bool = False) -> None:
@@ -174,9 +178,11 @@ def read_choice() -> Mapping[str, Any]:
 
 
 def write_choice(choice: Mapping[str, Any]) -> bool:
-    """Write the user's choice; return whether that was possible."""
+    """Write the user's choice, whose `never` stays; return whether that was possible."""
     from dg_lsp.wire import files
 
+    if read_choice().get("never") is True:
+        choice = {**choice, "never": True}
     try:
         choice_file().parent.mkdir(parents=True, exist_ok=True)
         files.replace(choice_file(), json.dumps(choice).encode() + b"\n")

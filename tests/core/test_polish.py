@@ -59,6 +59,11 @@ def test_every_filter_and_check_that_drops_has_a_reason() -> None:
         ("typescript", "function f(xs: number[]) {\n  for (const x of ⟦⟧\n}\n", "xs) {"),
         ("rust", "fn f(x: i32) -> i32 {\n    match ⟦⟧\n}\n", "x {"),
         ("java", "class A {\n    int f(int x) {\n        while ⟦⟧\n        return x;\n    }\n}\n", "(x > 0) {"),
+        ("javascript", "function f(a) {\n  if (⟦⟧\n  g(a);\n  return 1;\n}\n", "a > 0) {"),
+        ("c", "int f(int a) {\n  while (⟦⟧\n\n  g(a);\n  return 1;\n}\n", "a > 0) {"),
+        ("go", "package a\n\nfunc f(x int) {\n\tswitch ⟦⟧\n}\n", "x {"),
+        ("go", "package a\n\ntype X ⟦⟧\n\nfunc f() {\n}\n", "struct {"),
+        ("typescript", "interface ⟦⟧\n\nconst x = 1;\n", "Card {"),
     ],
 )
 def test_an_answer_at_the_cursor_may_open_a_block_in_a_line_that_is_not_finished(language: str, text: str, answer: str) -> None:

@@ -94,11 +94,13 @@ def test_long_answers_are_ranked_however_unlikely_they_are() -> None:
 
 def test_answers_that_lack_words_of_the_instruction_rank_lower() -> None:
     texts = ["return self", "raise ValueError(message)", "raise TypeError(message)"]
-    assert rank.unsaid("raise ValueError, and not the old one", texts) == [2, 0, 1]
-    assert rank.unsaid("check the argument", texts) == [0, 0, 0], "no answer has these words as names"
-    assert rank.unsaid("", texts) == [0, 0, 0]
+    assert rank.unsaid("raise ValueError, and not the old one", texts, "python") == [2, 0, 1]
+    assert rank.unsaid("check the argument", texts, "python") == [0, 0, 0], "no answer has these words as names"
+    assert rank.unsaid("", texts, "") == [0, 0, 0]
     echoes = ["print('raise ValueError')", "pass  # raise ValueError", texts[1]]
-    assert rank.unsaid("raise ValueError", echoes) == [2, 2, 0], "only code counts"
+    assert rank.unsaid("raise ValueError", echoes, "python") == [2, 2, 0], "only code counts"
+    halves = ["total // count", "f'{total / count}'", "total #count"]
+    assert rank.unsaid("divide total by count", halves, "python") == [0, 0, 1]
     items = [
         Proposal(text, "causal", tokens=(-n * 1.0,), unsaid=lacks)
         for n, (text, lacks) in enumerate(zip(texts, [2, 0, 1], strict=True))

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from dg_lsp.server import pulling
 from dg_lsp.wire import laptop
+
+if TYPE_CHECKING:
+    from dg_lsp.server.app import DgLanguageServer
 
 GIB = 1 << 30
 
@@ -33,6 +39,41 @@ def test_a_choice_that_can_not_be_read_is_no_choice(tmp_path: Path, monkeypatch:
     pulling.choice_file().mkdir()
     assert pulling.read_choice() == {}
     assert not pulling.write_choice({"never": True})
+
+
+def test_never_stays_when_a_download_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulling, "choice_file", lambda: tmp_path / "choice.json")
+    assert pulling.write_choice({"accepted": "smollm2-135m"})
+    assert pulling.write_choice({"never": True})
+    assert pulling.write_choice({"not_before": "2026-12-01"})
+    assert pulling.read_choice() == {"never": True, "not_before": "2026-12-01"}
+
+
+def test_a_download_that_is_asked_for_twice_begins_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+    messages: list[str] = []
+
+    async def accepted(_server: object, model: laptop.LaptopModel) -> None:
+        begun.append(model.name)
+
+    monkeypatch.setattr(pulling, "_accept", accepted)
+    monkeypatch.setattr(laptop, "offered", lambda _model: laptop.MODELS[0])
+    tasks: list[asyncio.Task[None]] = []
+    server = SimpleNamespace(
+        is_pulling=False,
+        model="embedded",
+        settings=SimpleNamespace(model="auto"),
+        show_message=messages.append,
+        spawn=lambda work: tasks.append(asyncio.ensure_future(work)),
+    )
+
+    async def ask_twice() -> None:
+        await pulling.execute(cast("DgLanguageServer", server), "download")
+        await pulling.execute(cast("DgLanguageServer", server), "download")
+        await asyncio.gather(*tasks)
+
+    asyncio.run(ask_twice())
+    assert (begun, messages) == ([laptop.MODELS[0].name], ["a model is being downloaded already"])
 
 
 def test_a_name_means_another_model_only_for_auto(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

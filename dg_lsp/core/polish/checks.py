@@ -14,7 +14,8 @@ from dg_lsp.core.polish.around import edit_of, nearest_line_end
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Edit, Hole, Span
 
-_BLOCK = re.compile("block|body|compound_statement|declaration_list|variant_list")  # in the grammars' names of nodes
+# In the grammars' names of nodes.
+_BLOCK = re.compile("block|body|compound_statement|declaration_list|variant_list|accessor_list|switch|select_|interface_type")
 NAME_CHARS = 200  # more than any name and the spaces after it
 _NAME_BEFORE = re.compile(r"\b([^\W\d]\w*) *\Z")
 
@@ -112,7 +113,10 @@ def with_block_closed(whole: Whole) -> Whole | None:
     text, language = whole.document.text, whole.before.language
     answer = edit.text.rstrip()
     line = Span(text.rfind("\n", 0, edit.span.start) + 1, text.find("\n", edit.span.end) % (len(text) + 1))
-    is_broken = any(error.start <= line.end and line.start <= error.end for error in whole.before.errors)
+    # A parser often misses what a line lacks only in the next line of code.
+    below = len(text) - len(text[line.end :].lstrip())
+    last = text.find("\n", below) % (len(text) + 1)
+    is_broken = any(error.start <= last and line.start <= error.end for error in whole.before.errors)
     is_at_end = answer.endswith("{") and not text[edit.span.end : line.end].strip()
     if len(whole.edits) > 1 or hole.kind != "cursor" or hole.block or not (is_at_end and is_broken):
         return None

@@ -168,13 +168,15 @@ def _right(chars: int) -> float:
     return math.log1p(min(chars, MOST_RIGHT))
 
 
-def unsaid(instruction: str, texts: Sequence[str]) -> list[int]:
+def unsaid(instruction: str, texts: Sequence[str], language: str) -> list[int]:
     """Return how many words of an instruction each answer lacks, of those that at least one answer has as a name in its code.
 
     So `raise ValueError` asks for both words if there is such an answer, and most words of a sentence ask for nothing.
     """
     wanted = {word for word in _NAME.findall(instruction) if len(word) > 2} - COMMON
-    words = [wanted.intersection(_NAME.findall(_COMMENT.sub("", _STRING.sub("", text)))) for text in texts]
+    comment = "|".join(map(re.escape, languages.row(language).line_comments)) or r"\Z"
+    codes = [re.sub(rf"(?:^|\s)(?:{comment}).*", "", _STRING.sub(_inserted, text)) for text in texts]
+    words = [wanted.intersection(_NAME.findall(code)) for code in codes]
     said = set[str]().union(*words)
     return [len(said - each) for each in words]
 
@@ -213,7 +215,7 @@ _NAME = re.compile(r"[^\W\d]\w*")
 _WORD_AT_END = re.compile(r"(?<!\w)\w*\Z")
 _WORD_AT_START = re.compile(r"\w*")
 _STRING = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"")
-_COMMENT = re.compile(r"(?:#|//).*")
+_INSERTED = re.compile(r"\{([^{}]*)\}")
 _BRACKETS = dict.fromkeys("([{", 1) | dict.fromkeys(")]}", -1)
 
 
@@ -273,6 +275,11 @@ class NamesInText:
     def _frequency(self, name: str) -> float:
         """Return the logarithm of a name's share of all names around the hole."""
         return math.log((self._counts[name] + 1) / (self._counts.total() + RARE))
+
+
+def _inserted(string: re.Match[str]) -> str:
+    """Return what a string takes from code, as an f-string does."""
+    return f" {' '.join(_INSERTED.findall(string[0]))} "
 
 
 def _first(pattern: re.Pattern[str], text: str) -> str:

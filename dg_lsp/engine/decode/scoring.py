@@ -61,7 +61,7 @@ class Scorer:
             self._read_between([result.text for result in results])
             results = [_scored(result, self._scores[result.text], self._between.get(result.text, 0.0)) for result in results]
         instruction = self._fill.request.holes[0].instruction if self._fill.n_holes == 1 else ""
-        unsaid = rank.unsaid(instruction, [result.text for result in results])
+        unsaid = rank.unsaid(instruction, [result.text for result in results], self._fill.request.language)
         return [replace(self._with_position(result), unsaid=n) for result, n in zip(results, unsaid, strict=True)]
 
     def read_on(self, results: Sequence[Proposal]) -> list[Proposal]:

@@ -156,7 +156,7 @@ function M.notify(sentence, level, summary)
   end
   M.last_message = text
   -- A plugin that replaces vim.notify, from a file of its own, has room for long messages.
-  local is_builtin = not debug.getinfo(vim.notify, "S").source:find("^@/")
+  local is_builtin = type(vim.notify) == "function" and not debug.getinfo(vim.notify, "S").source:find("^@/")
   vim.notify(is_builtin and short or text, vim.log.levels[level or "INFO"])
 end
 
