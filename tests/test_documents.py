@@ -76,6 +76,7 @@ python fixtures/pictures/pull.py vscode
 MEASURED = """
 dg-lsp bench fixtures/eval/heldout.jsonl.gz
 dg-lsp bench fixtures/eval/heldout.jsonl.gz --model MODEL --limit N --threads T
+dg-lsp bench FILE --model MODEL --limit 20 --threads 1
 dg-lsp calibrate --model MODEL
 dg-lsp eval --csv FILE
 dg-lsp eval FILE --limit 150 --threads 1 --csv OUT
