@@ -430,7 +430,7 @@ def visible(
     request gets up to `settings.candidates` offers.
     """
     if not offers:
-        return (), Reason("noAnswer", "the model has no answer here")
+        return (), NO_ANSWER
     if not automatic:
         return offers[: settings.candidates], None
     sure_offers = [offer for offer in offers if confidence.is_sure(offer.confidence, settings.suggestion_threshold)]

@@ -69,7 +69,7 @@ def test_every_filter_and_check_that_drops_has_a_reason() -> None:
 def test_an_answer_at_the_cursor_may_open_a_block_in_a_line_that_is_not_finished(language: str, text: str, answer: str) -> None:
     check(text, answer, text.replace("⟦⟧", answer), language=language)
     opened = text.replace("⟦⟧", answer)
-    assert polished(text, answer, language=language, kind="selection")[1] != opened, "nobody types on there"
+    assert polished(text, answer, language=language, kind="selection")[1] != opened, "nobody is typing there"
 
 
 @pytest.mark.parametrize(
