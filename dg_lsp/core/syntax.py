@@ -150,6 +150,13 @@ def _precedence(owner: Owner) -> tuple[bool, int, bool]:
     return owner.kind == "closure", -owner.inside.start, not owner.bases
 
 
+def ancestors(node: Node | None) -> Iterator[Node]:
+    """Yield the node and the nodes around it, from the inside out."""
+    while node is not None:
+        yield node
+        node = node.parent
+
+
 def _items(node: Node, inside: tuple[int, int], bodies: frozenset[int]) -> Iterator[Node]:
     start, end = inside
     for child in node.children:

@@ -1,4 +1,4 @@
-"""Cut text that is not part of the answer, and format the rest like the file.
+"""Read the text around a hole, cut what is not part of the answer, and format the rest like the file.
 
 Cut are markup around the answer, repetitions of the following code, and code after the answer's block. The answer gets the
 file's indentation, and no trailing white space.
@@ -6,13 +6,111 @@ file's indentation, and no trailing white space.
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from tree_sitter import Node
+from dg_lsp.core import languages, literals, syntax, values
+from dg_lsp.core.context import with_newlines
+from dg_lsp.core.syntax import Syntax
+from dg_lsp.core.values import Document, Edit, Hole, Span, n_common
 
-from dg_lsp.core import languages, literals, syntax
-from dg_lsp.core.polish.around import Around, answer_span, filled_lines, says_something
-from dg_lsp.core.values import n_common
+# How many characters on each side the filters read. Only the syntax is checked on the whole file.
+NEARBY_CHARS = 4_000
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    r"""The text around a hole, with `\n` line ends, and a function that parses the document with an answer.
+
+    In `document`, the holes after this one are already filled. `before` and `after` include the hole's lead and trail,
+    and are at most `NEARBY_CHARS` long. `old` is the text that the answer replaces, and `rest` the text after the hole on
+    its own line; with `starts_line`, only white space is before it there. With `allow_shrink`, less code may replace
+    working code. `filled` returns the syntax of the document with a given answer; it is None if the language has no grammar.
+    """
+
+    document: Document
+    hole: Hole
+    before: str
+    after: str
+    old: str
+    rest: str
+    starts_line: bool
+    line_end: str
+    allow_shrink: bool
+    filled: Callable[[str], Syntax] | None
+
+    def is_worse(self, one: str, other: str) -> bool | None:
+        """Return whether answer `one` leaves more syntax errors than answer `other`; None if there is no grammar."""
+        return syntax.adds_errors(self.filled(one), self.filled(other)) if self.filled else None
+
+
+# Returns the text, changed or not, or None to drop the candidate.
+Filter = Callable[[str, Around], "str | None"]
+
+
+def around_hole(document: Document, hole: Hole, tree: Syntax | None, *, allow_shrink: bool = False) -> Around:
+    """Return the text around the hole; `tree` is the document's syntax, or None if its language has no grammar."""
+    text, span = document.text, hole.span
+    before = with_newlines(text[max(0, span.start - NEARBY_CHARS) : span.start]) + hole.lead
+    after = hole.trail + with_newlines(text[span.end : span.end + NEARBY_CHARS])
+    line_end = nearest_line_end(text, span)
+
+    # Cached, because several filters ask about the same few texts.
+    @functools.cache
+    def filled(answer: str) -> Syntax:
+        assert tree is not None
+        return syntax.parse(values.apply(text, (edit_of(answer, hole, line_end),)), tree.language, tree)
+
+    return Around(
+        document,
+        hole,
+        before,
+        after,
+        old=text[span.start : span.end],
+        rest=after.partition("\n")[0],
+        starts_line=not before.rpartition("\n")[2].strip(),
+        line_end=line_end,
+        allow_shrink=allow_shrink,
+        filled=filled if tree is not None else None,
+    )
+
+
+def answer_span(text: str, around: Around) -> Span:
+    """Return the answer's span in the filled document, without surrounding white space."""
+    lead = around.hole.lead + text[: len(text) - len(text.lstrip())]
+    start = around.hole.span.start + len(lead.replace("\n", around.line_end))
+    return Span(start, start + len(text.strip().replace("\n", around.line_end)))
+
+
+def edit_of(answer: str, hole: Hole, line_end: str) -> Edit:
+    """Return the edit that writes the answer, with the file's own line ends."""
+    return Edit(hole.span, (hole.lead + answer + hole.trail).replace("\n", line_end))
+
+
+def nearest_line_end(text: str, span: Span) -> str:
+    """Return the line end nearest to the hole: that of its own line, else that of the line above."""
+    after = re.compile(r"\r\n|\r|\n").search(text, span.end)
+    if after:
+        return after[0]
+    last = max(text.rfind("\n", 0, span.start), text.rfind("\r", 0, span.start))
+    if last < 0:
+        return "\n"
+    return "\r\n" if text[last - 1 : last + 1] == "\r\n" else text[last]
+
+
+def filled_lines(text: str) -> list[str]:
+    """Return the lines that are not blank, without trailing white space."""
+    return [line.rstrip() for line in text.split("\n") if line.strip()]
+
+
+def says_something(text: str) -> bool:
+    """Return whether the text is more than brackets and a closing word such as `end`."""
+    return bool(re.search(r"\w{4}|\w\W+\w", text))
+
+
+# --- What is not part of the answer
 
 
 def cut_at_control(text: str, around: Around) -> str:
@@ -104,7 +202,7 @@ def cut_at_closer(text: str, around: Around) -> str:
     if closer is None or literals.first_closer(around.old, language) is not None:
         return text
     cut = text[:closer]
-    # Someone who types `for (` closes the block that the answer opens (`checks.with_block_closed`).
+    # Someone who types `for (` closes the block that the answer opens (`polish.with_block_closed`).
     head, is_line = around.before.rpartition("\n")[2], around.hole.kind == "cursor" and not around.hole.block
     opens = is_line and text.rstrip().endswith("{") and not around.rest.strip() and literals.n_open("", head, language) > 0
     worse = around.is_worse(cut, f"{text}\n}}" if opens else text)
@@ -140,8 +238,14 @@ def _first_that_leaves(text: str, around: Around) -> tuple[int, bool] | None:
         return None
     filled, answer = around.filled(text), answer_span(text, around)
     for node in filled.facts_near(answer).all("leaves"):
-        span, after = filled.span(node), _next_statement(node)
+        span, after = filled.span(node), node.next_sibling
+        while after is not None and (after.type.endswith("comment") or after.type in (";", "\n")):
+            after = after.next_sibling
         if after is None or not answer.start <= span.start < span.end <= answer.end:
+            continue
+        # `return` before `yield` makes a function an empty generator.
+        may_run = _RUNS_ANYWAY.match(after.type) or (after.text or b"").startswith(b"yield")
+        if not after.is_named or after.is_error or may_run:
             continue
         following = filled.span(after)
         is_in_answer = following.start < answer.end
@@ -150,17 +254,6 @@ def _first_that_leaves(text: str, around: Around) -> tuple[int, bool] | None:
         if is_in_answer or not any(filled.facts_near(following).has(name, after) for name in placeholders):
             return span.end, is_in_answer
     return None
-
-
-def _next_statement(node: Node) -> Node | None:
-    """Return the next statement of the node's block, if it runs only after the node."""
-    after = node.next_sibling
-    while after is not None and (after.type.endswith("comment") or after.type in (";", "\n")):
-        after = after.next_sibling
-    if after is None or not after.is_named or after.is_error or _RUNS_ANYWAY.match(after.type):
-        return None
-    # `return` before `yield` makes a function an empty generator.
-    return None if (after.text or b"").startswith(b"yield") else after
 
 
 # Alternatives of the construct around the node, labels, and definitions, which may be read before anything runs.
@@ -243,17 +336,11 @@ def _tabbed(lines: list[literals.Line], base: str) -> list[str]:
         return [line.indent for line in lines]
     # If no line begins with the block's own tabs, the answer writes the block's level in spaces too.
     levels = 0 if any(line.indent.startswith(base) for line in lines[1:] if line.is_code and line.text) else base.count("\t")
-    width = _width([len(indent) for indent in own_indents], levels)
+    least = min(map(len, own_indents), default=4)
+    widths = (least // levels, least) if levels and least % levels == 0 else (least,)
+    fitting = (size for size in widths if size in (2, 3, 4, 8) and all(len(indent) % size == 0 for indent in own_indents))
+    width = next(fitting, 4)
     return [
         line.indent.removesuffix(indent) + "\t" * (len(indent) // width) + " " * (len(indent) % width)
         for line, indent in zip(lines, inner, strict=True)
     ]
-
-
-def _width(widths: list[int], levels: int) -> int:
-    """Return how many spaces the answer uses per level, given the widths of its lines and the level of its block."""
-    least = min(widths, default=4)
-    for width in (least // levels, least) if levels and least % levels == 0 else (least,):
-        if width in (2, 3, 4, 8) and all(other % width == 0 for other in widths):
-            return width
-    return 4

@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 import re
 import textwrap
-from collections.abc import Iterator
 from functools import lru_cache
 
 from tree_sitter import Node
@@ -17,8 +16,8 @@ from dg_lsp.core import holes, languages, literals, placeholders, syntax
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.holes.comments import says_todo
 from dg_lsp.core.languages import GrammarError, Language
-from dg_lsp.core.polish.around import Around, answer_span, filled_lines, says_something
-from dg_lsp.core.syntax import PLACEHOLDERS, Facts
+from dg_lsp.core.polish.changes import Around, answer_span, filled_lines, says_something
+from dg_lsp.core.syntax import PLACEHOLDERS, Facts, ancestors
 from dg_lsp.core.values import Document
 
 TIMES = 3  # how often the same lines in a row make a loop: pairs occur in real code
@@ -106,28 +105,25 @@ def drop_placeholder(text: str, around: Around) -> str | None:
     kind = around.hole.kind
     if around.filled is None or not text or (kind in ("selection", "error") and around.allow_shrink):
         return text
-    # At a cursor, what is a placeholder elsewhere may be the beginning of something.
-    if kind != "cursor" and is_placeholder_elsewhere(text):
+    # Another language's placeholder may parse, and models mix them up. At a cursor, it may be the beginning of something.
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if kind != "cursor" and lines and all(map(placeholders.is_line, lines)):
         return None
     filled, answer = around.filled(text), answer_span(text, around)
     facts = filled.facts_near(answer)
     nodes = [node for capture in PLACEHOLDERS for node in facts.all(capture)]
     holders = [node for node in nodes if filled.span(node).holds(answer)]
     if kind == "cursor":
-        bodies = [owner.items for owner in facts.owners if owner.kind == "function" and not _is_abstract(owner.node, facts)]
-        items = {items[0].id for items in bodies if len(items) == 1}
+        # An abstract function has no body of its own, nor has one in a class whose functions all are abstract.
+        items = {
+            owner.items[0].id
+            for owner in facts.owners
+            if owner.kind == "function"
+            and len(owner.items) == 1
+            and not any(facts.has(name, node) for node in ancestors(owner.node) for name in ("abstract", "abstract.members"))
+        }
         holders = [node for node in holders if node.id in items and filled.span(node) == answer]
     return None if holders else text
-
-
-def _is_abstract(function: Node, facts: Facts) -> bool:
-    """Return whether the function is abstract, or is in a class whose functions all are."""
-    node: Node | None = function
-    while node is not None:
-        if facts.has("abstract", node) or facts.has("abstract.members", node):
-            return True
-        node = node.parent
-    return False
 
 
 def drop_comments(text: str, around: Around) -> str | None:
@@ -221,13 +217,10 @@ def drop_self_comparison(text: str, around: Around) -> str | None:
     """
     head = around.before.rpartition("\n")[2]
     line, end = f"{head}{text}{around.rest}", len(head) + len(text)
+    matches = (match for pattern in _SELF_COMPARISONS for match in pattern.finditer(line))
     # The answer is to blame only if it has the last operand.
-    wrong = any(match.end(1) <= match.start(2) < end and match.end(2) > len(head) for match in _self_comparisons(line))
+    wrong = any(match.end(1) <= match.start(2) < end and match.end(2) > len(head) for match in matches)
     return None if wrong else text
-
-
-def _self_comparisons(line: str) -> Iterator[re.Match[str]]:
-    return (match for pattern in _SELF_COMPARISONS if pattern.search(line) for match in pattern.finditer(line))
 
 
 _SAME = r"\1[ \t]*(?:[!=]==?|[<>]=?|\bis(?: not)?\b)[ \t]*(\1)(?![\w.$(\[]|\?\.|[ \t]*[-+*/%^]|[ \t]*[&|](?![&|]))"
@@ -336,11 +329,8 @@ def shrinks(before: str, after: str, language: str) -> bool:
     """
     if not _does_something(before, language):
         return False
-    return not _does_something(after, language) or _puts_placeholder(before, after, language)
-
-
-def _puts_placeholder(before: str, after: str, language: str) -> bool:
-    """Return whether a run of lines that does something is replaced by a run of placeholders."""
+    if not _does_something(after, language):
+        return True
     old, new = ([line.strip() for line in text.splitlines()] for text in (before, after))
     if len(old) * len(new) > MAX_COMPARED or not any(_is_placeholder(line) for line in new):
         return False
@@ -392,12 +382,6 @@ def _is_placeholder(line: str) -> bool:
 def _without_brackets(line: str) -> str:
     """Return the line without the brackets that end a block at its start, and without those of a block at its end."""
     return line.strip().lstrip("{})], \t").rstrip("{} \t")
-
-
-def is_placeholder_elsewhere(text: str) -> bool:
-    """Return whether every line is a placeholder of some language. Many parse in another language, and models mix them up."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return bool(lines) and all(placeholders.is_line(line) for line in lines)
 
 
 def nothing(facts: Facts) -> list[Node]:
