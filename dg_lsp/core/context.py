@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from dg_lsp.core import languages
-from dg_lsp.core.holes.comments import markers
+from dg_lsp.core.holes import markers
 from dg_lsp.core.values import Budget, Document, Hole, InfillRequest, Snippet, Span
 
 if TYPE_CHECKING:
@@ -53,8 +53,13 @@ def build(
 
     Raises ValueError when there is no hole, or when holes overlap, are out of order or lie outside the text.
     """
-    _check(document, holes)
     text = document.text
+    if not holes:
+        raise ValueError("a request needs at least one hole")
+    if any(left.span.end > right.span.start for left, right in pairwise(holes)):
+        raise ValueError("holes overlap or are out of order")
+    if holes[-1].span.end > len(text):
+        raise ValueError(f"a hole ends at {holes[-1].span.end}, beyond the text's {len(text)} characters")
     window = _window(text, Span(holes[0].span.start, holes[-1].span.end), window_chars)
     before, after = Span(window.start, holes[0].span.start), Span(holes[-1].span.end, window.end)
     marks = _marks_of_others(document, syntax, before, after)
@@ -154,8 +159,9 @@ def rank_related(document: Document, candidates: Sequence[Snippet], limit_chars:
     words = frozenset(_WORD.findall(document.text))
     scored = []
     for idx, candidate in enumerate(candidates):
-        imported = is_imported(candidate.path, names)
-        shared = _overlap(words, candidate.text)
+        imported, others = is_imported(candidate.path, names), set(_WORD.findall(candidate.text))
+        # The fraction of its identifiers that the document has too.
+        shared = len(words & others) / len(others) if others else 0.0
         if imported or shared:
             scored.append((not imported, -shared, idx, candidate))
     excerpts, n_left = [], limit_chars
@@ -218,12 +224,19 @@ def imports(text: str, language: str) -> tuple[str, ...]:
 
 def is_imported(path: str, names: Iterable[str]) -> bool:
     """Return whether one of the imported names may mean the file at this path, judged by the last parts of the path."""
-    parts = re.split(r"[/\\]", path)
-    stem = parts[-1].split(".")[0] if not parts[-1].startswith(".") else parts[-1]
-    if parts[-1].endswith(FOLDER_ENDINGS):
-        return any(_in_folder(parts[:-1], name) for name in names)
-    parts = parts[:-1] if stem in _PACKAGE_FILES else [*parts[:-1], stem]
-    return bool(parts) and any(_ends_with(parts, name) for name in names)
+    *folders, file = re.split(r"[/\\]", path)
+    stem = file.split(".")[0] if not file.startswith(".") else file
+    parts = folders if stem in _PACKAGE_FILES or file.endswith(FOLDER_ENDINGS) else [*folders, stem]
+    for ending in map(name_parts, names):
+        if file.endswith(FOLDER_ENDINGS):
+            # Parts before the folder's path may name the repository.
+            size = min(len(parts), len(ending))
+        else:
+            ending = ending[:-1] if ending and ending[-1] in _PACKAGE_FILES else ending
+            size = len(ending)
+        if size and parts[-size:] == ending[-size:]:
+            return True
+    return False
 
 
 def name_parts(name: str) -> list[str]:
@@ -234,15 +247,6 @@ def name_parts(name: str) -> list[str]:
 def with_newlines(text: str) -> str:
     r"""Return the text with `\n` line ends, as the model reads it."""
     return _LINE_END.sub("\n", text)
-
-
-def _check(document: Document, holes: Sequence[Hole]) -> None:
-    if not holes:
-        raise ValueError("a request needs at least one hole")
-    if any(left.span.end > right.span.start for left, right in pairwise(holes)):
-        raise ValueError("holes overlap or are out of order")
-    if holes[-1].span.end > len(document.text):
-        raise ValueError(f"a hole ends at {holes[-1].span.end}, beyond the text's {len(document.text)} characters")
 
 
 def _window(text: str, inner: Span, window_chars: int) -> Span:
@@ -256,26 +260,6 @@ def _window(text: str, inner: Span, window_chars: int) -> Span:
         last = max(text.rfind("\n", inner.end, end), text.rfind("\r", inner.end, end))
         end = last + 1 if last >= 0 else end
     return Span(start, end)
-
-
-def _overlap(words: frozenset[str], text: str) -> float:
-    """Return the fraction of the text's identifiers that are among the words."""
-    other = set(_WORD.findall(text))
-    return len(words & other) / len(other) if other else 0.0
-
-
-def _ends_with(parts: list[str], name: str) -> bool:
-    ending = name_parts(name)
-    if ending and ending[-1] in _PACKAGE_FILES:
-        ending = ending[:-1]
-    return bool(ending) and parts[-len(ending) :] == ending
-
-
-def _in_folder(folder: list[str], name: str) -> bool:
-    """Return whether the name ends with the folder's path. Parts before it may name the repository."""
-    ending = name_parts(name)
-    size = min(len(folder), len(ending))
-    return size > 0 and folder[-size:] == ending[-size:]
 
 
 # Files that are imported by their folder's name, and path parts that are relative to the importing file.

@@ -9,14 +9,14 @@ A document without a known language has holes too: at the cursor, in selections 
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from dg_lsp.core import positions
-from dg_lsp.core.holes.body import Body, at_placeholder, find_bodies, trimmed
-from dg_lsp.core.holes.comments import markers
-from dg_lsp.core.holes.cursor import at_cursor
-from dg_lsp.core.syntax import Syntax
-from dg_lsp.core.values import Document, Hole, Span
+from dg_lsp.core.holes.body import FILL, Body, at_placeholder, find_bodies, trimmed, words
+from dg_lsp.core.positions import Lines
+from dg_lsp.core.syntax import Syntax, ancestors, indent_unit
+from dg_lsp.core.values import Document, Hole, Span, inside_any
 
 __all__ = ["KINDS", "at_cursor", "at_place", "at_placeholder", "errors", "in_document", "markers", "selection"]
 
@@ -28,7 +28,11 @@ def at_place(document: Document, span: Span, syntax: Syntax | None, instruction:
 
     It is that of a FILL comment, else a placeholder's body, else the cursor's hole or the selection.
     """
-    if hole := _at_marker(document, span, syntax) or at_placeholder(document, span, syntax):
+    # The FILL comment may have a placeholder that belongs to it. Only a file with such comments is searched for bodies.
+    found = in_document(document, syntax, frozenset({"bodies", "markers"})) if markers(document, syntax) else ()
+    code = trimmed(document.text, span)
+    marked = next((hole for hole in found if hole.kind == "marker" and hole.span.holds(code)), None)
+    if hole := marked or at_placeholder(document, span, syntax):
         return replace(hole, instruction=" ".join(part for part in (instruction, hole.instruction) if part))
     if span.start == span.end:
         return replace(at_cursor(document, span.start, syntax), instruction=instruction)
@@ -107,15 +111,6 @@ def errors(syntax: Syntax | None) -> tuple[Hole, ...]:
     )
 
 
-def _at_marker(document: Document, span: Span, syntax: Syntax | None) -> Hole | None:
-    """Return the hole of the FILL comment at the cursor or selection, with a placeholder that belongs to it."""
-    code = trimmed(document.text, span)
-    # Only a file with markers is searched for bodies.
-    holes = in_document(document, syntax, frozenset({"bodies", "markers"})) if markers(document, syntax) else ()
-    around = [hole for hole in holes if hole.kind == "marker" and hole.span.holds(code)]
-    return around[0] if around else None
-
-
 def _with_placeholder(marker: Hole, body: Body, text: str) -> Hole:
     """Return the marker's hole, including a placeholder right after it; a marker on the opener's line opens the body."""
     hole = body.hole
@@ -134,3 +129,120 @@ def _with_placeholder(marker: Hole, body: Body, text: str) -> Hole:
         lead="\n" + hole.indent if opens else "",
         trail=hole.trail,
     )
+
+
+# --- At the cursor
+
+# How many characters back the opener of a block is searched for: first a short way, where it usually is. The second
+# distance also reaches past a long docstring, but not through a whole long file.
+_LOOK_BACK = (800, 8_000)
+
+
+def at_cursor(document: Document, offset: int, syntax: Syntax | None) -> Hole:
+    """Return the hole at the cursor: a block where an empty one starts, else the rest of the line. Its span is empty.
+
+    Text right of the cursor stays, such as brackets that the editor closed. After `{` or `:`, the lead is the line end
+    and indentation that the body needs. Between `{` and `}` on one line, the trail is the line end and indentation that
+    `}` needs. An offset beyond the text counts as the text's end.
+    """
+    text = document.text
+    offset = min(max(offset, 0), len(text))
+    index = syntax.lines if syntax else positions.lines(text)
+    line = index.at(offset)
+    # Text can't be inserted between \r and \n.
+    offset = min(offset, index.ends[line])
+    before, after = text[index.starts[line] : offset], text[offset : index.ends[line]]
+    opener_line = _opened_line(document, offset, syntax, index)
+    closer = after.strip()[:1] == "}" and before.rstrip().endswith("{")
+    if opener_line is not None and not closer:
+        # The lines below may belong to the block by their indentation.
+        below = next((below for below in range(line + 1, len(index)) if not index.is_blank(below)), None)
+        has_content = below is not None and len(index.indent(below)) > len(index.indent(opener_line))
+        opener_line = None if after.strip() or has_content else opener_line
+    if opener_line is None:
+        return Hole(Span(offset, offset), "cursor", indent=index.indent(line) if before.strip() else before)
+    outer = index.indent(opener_line)
+    inner = outer + (indent_unit(syntax.parsed, syntax.language.indent) if syntax else indent_unit(text, "    "))
+    trail = "\n" + outer if closer else ""
+    if before.strip():
+        return Hole(Span(offset, offset), "cursor", indent=inner, block=True, lead="\n" + inner, trail=trail)
+    if len(before) > len(outer) and before.startswith(outer):
+        return Hole(Span(offset, offset), "cursor", indent=before, block=True)
+    lead = inner[len(before) :] if inner.startswith(before) else ""
+    return Hole(Span(offset, offset), "cursor", indent=before + lead, block=True, lead=lead)
+
+
+def _opened_line(document: Document, offset: int, syntax: Syntax | None, index: Lines) -> int | None:
+    """Return the line of the block opener if it is the last code before the offset, or None where no block starts."""
+    text = document.text
+    if syntax is None:
+        head = text[: index.starts[index.at(offset)]].rstrip()
+        blank = not text[index.starts[index.at(offset)] : offset].strip()
+        return index.at(len(head) - 1) if blank and head.endswith((":", "{")) else None
+    for far in _LOOK_BACK:
+        near = syntax.facts_near(Span(max(0, offset - far), offset))
+        comments = [syntax.span(node) for node in near.all("comment")]
+        skipped = {span.end: span.start for span in (*comments, *map(syntax.span, near.all("docstring")))}
+        # The end of the last code before the offset.
+        end = len(text[:offset].rstrip())
+        while end in skipped:
+            end = len(text[: skipped[end]].rstrip())
+        if end > offset - far:
+            break
+    strings = [syntax.span(node) for node in near.all("string")]
+    marks = syntax.language.line_comments
+    if inside_any(offset, [*strings, *comments]) or any(
+        span.end == offset and text.startswith(marks, span.start) for span in comments
+    ):
+        return None
+    if end == 0:
+        return None
+    opens = {syntax.span(node).end for node in (*near.all("opens"), *near.all("opener"))}
+    line = index.at(end - 1)
+    if end in opens:
+        # If the head's parameters span several lines, the indentation of its first line counts.
+        heads = [owner.node for owner in near.owners if owner.inside.start == end]
+        return min([line, *(syntax.lines.at(syntax.span(node).start) for node in heads)])
+    code = text[index.starts[line] : end]
+    is_broken = any(node.is_error for node in ancestors(syntax.node_at(Span(end - 1, end))))
+    is_closed = all(code.count(left) <= code.count(right) for left, right in ("()", "[]"))
+    return line if is_broken and is_closed and re.search(syntax.language.opens, code) else None
+
+
+# --- FILL comments
+
+
+def markers(document: Document, syntax: Syntax | None) -> tuple[Hole, ...]:
+    """Return a hole for each comment `FILL` or `FILL: instruction`; its span is the comment."""
+    if syntax:
+        index = syntax.lines
+        spans = map(syntax.span, syntax.facts.all("comment"))
+        comments = [(span, words(syntax.text[span.start : span.end], syntax.language)) for span in spans]
+    else:
+        index = positions.lines(document.text)
+        # `$` matches only before \n. So both kinds of line end become \n here, with the same length, and offsets stay valid.
+        matches = _PLAIN_FILL.finditer(_PLAIN_LINE_ENDS.sub(lambda match: "\n" * len(match.group()), document.text))
+        comments = [(Span(*match.span()), next(group for group in match.groups() if group).strip()) for match in matches]
+    holes = []
+    for span, inner in comments:
+        if match := FILL.fullmatch(inner):
+            indent = index.indent_before(span.start)
+            hole = Hole(
+                span,
+                "marker",
+                indent=indent if indent is not None else index.indent(index.at(span.start)),
+                block=indent is not None and not index.text[span.end : index.ends[index.at(span.end)]].strip(),
+                instruction=" ".join(re.sub(r"(?m)^[ \t]*\*(?!/)", "", match.group(1) or "").split()),
+            )
+            holes.append(hole)
+    return tuple(holes)
+
+
+# Used where no grammar distinguishes comments from strings.
+_PLAIN_FILL = re.compile(
+    r"(?:#|//|--)[ \t]*(?P<line>FILL(?::[^\r\n]*)?)[ \t]*$"
+    r"|/\*[ \t]*(?P<block>FILL(?::(?:(?!\*/)[^\r\n])*)?)[ \t]*\*/"
+    r"|<!--[ \t]*(?P<markup>FILL(?::(?:(?!-->)[^\r\n])*)?)[ \t]*-->",
+    re.MULTILINE,
+)
+_PLAIN_LINE_ENDS = re.compile(r"\r\n?")

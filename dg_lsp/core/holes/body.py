@@ -1,4 +1,7 @@
-"""Find placeholder bodies and placeholder expressions: which parts a body has, and which hole replaces its placeholder."""
+"""Find placeholder bodies and placeholder expressions, and the comments that describe a function or belong to its body.
+
+The patterns recognise what comments, docstrings and messages say about code: missing, empty on purpose, or written elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,154 @@ from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from dg_lsp.core.holes.comments import DELIBERATE, DOC_QUOTES, ELSEWHERE, FILL, HOOK, SAYS_NOTHING, TODO, Comments
-from dg_lsp.core.syntax import PLACEHOLDERS, Facts, Owner, Syntax, indent_unit
+from dg_lsp.core.languages import Language
+from dg_lsp.core.syntax import PLACEHOLDERS, Facts, Owner, Syntax, ancestors, indent_unit
 from dg_lsp.core.values import Document, Hole, Span
+
+FILL = re.compile(r"FILL(?::\s*(.*))?", re.DOTALL)
+TODO = re.compile(r"(?:TODO|FIXME|XXX)\b(?:\([^)]*\))?", re.IGNORECASE)
+# What remains of a TODO that does not say what to do, and comments that mean TODO without the word.
+SAYS_NOTHING = re.compile(
+    r"""\W*(?:(?:
+        auto-?generated\ (?:method|constructor|function)\ stub
+      | (?:please\ )?(?:implement|write|fill(?:\ in)?|complete|finish)
+        (?:\ (?:this|me|it|here|later|code|body|implementation|the|method|function|class|logic))*
+      | not\ (?:yet\ )?implemented(?:\ yet)? | unimplemented
+      | (?:(?:add|write|put|insert)\ )?(?:your\ |the\ )?(?:code|implementation|solution|logic|body)(?:\ goes)?\ here
+      | implementation | later | stub | \.\.\. | …
+    )\W*)?""",
+    re.IGNORECASE | re.VERBOSE,
+)
+# A comment that means: this is empty on purpose.
+DELIBERATE = re.compile(
+    r"""\W*(?:
+        (?:no-?op|nothing|do(?:es)?\ nothing|ignored?|unused|empty|not\ (?:needed|used|required|applicable))\b
+        (?:\ (?:to\ do|to\ be\ done|here|by\ default|by\ design|on\ purpose|needed|yet
+              |body|block|method|function|constructor|implementation))*\W*$
+      | .*\b(?:intentional|intentionally|deliberate|deliberately|on\ purpose)\b
+    )""",
+    re.IGNORECASE | re.DOTALL | re.VERBOSE,
+)
+# A docstring that means: this does nothing until a derived class overrides it.
+HOOK = re.compile(
+    r"""^\W*(?:hook\b|called\ (?:when|whenever|by|once|before|after|at|on|if|for|just)\b)
+      | \bsub-?class(?:es)?\ (?:may|can|should|must|needs?\ to|have\ to)\b
+      | \b(?:do|does)\ nothing\b
+      | \boverrid\w+\ (?:by|in|this\ in)\ (?:the\ |a\ )?(?:sub|derived|child)
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+# A comment for a tool, which says nothing about the code.
+DIRECTIVE = re.compile(
+    r"""\W*(?:
+        noqa | type: | pragma | pylint | mypy: | ruff: | flake8 | fmt: | isort:
+      | eslint | tslint | ts- | prettier | jshint | istanbul | c8\  | v8\  | nolint | go:
+      | clippy | rustfmt | nosonar | checkstyle | noinspection | rubocop | shellcheck
+      | luacheck | phpcs | phpstan | psalm | resharper | clang-format | -\*- | !/
+    )""",
+    re.IGNORECASE | re.VERBOSE,
+)
+# A message that means: this code is written in a derived class, or is not supported. Such a placeholder is not a hole.
+ELSEWHERE = re.compile(
+    r"""\b(?:
+        sub-?class(?:es)? | (?:derived|child|concrete|inherit\w*)\ (?:class|type)
+      | (?:must|should|to|needs\ to)\ (?:be\ )?(?:overrid|implement)\w*
+      | (?:must|should)\ (?:define|provide) | abstract
+      | not\ (?:be\ )?(?:supported|allowed|available|applicable|needed|required)(?!\ yet) | unsupported
+      | does\ ?n[o']t | can\ ?not | can't | (?:must|should)\ not | meaningless | unlikely
+    )\b""",
+    re.IGNORECASE | re.VERBOSE,
+)
+# The quotes of a docstring.
+DOC_QUOTES = re.compile(r"""^[a-zA-Z]*(?:\"{3}|'{3}|"|')|(?:\"{3}|'{3}|"|')$""")
+
+
+def says_todo(comment: str, language: Language) -> bool:
+    """Return whether the comment says only that code is missing here."""
+    inner = words(comment, language)
+    todo = TODO.match(inner)
+    rest = inner[todo.end() :] if todo else inner
+    return bool(todo or rest.strip()) and SAYS_NOTHING.fullmatch(rest) is not None
+
+
+def words(comment: str, language: Language) -> str:
+    """Return the comment's text without its delimiters."""
+    if language.block_comment:
+        opening, closing = language.block_comment
+        if comment.startswith(opening):
+            return comment[len(opening) :].removesuffix(closing).strip().lstrip("*!").strip()
+    for mark in language.line_comments:
+        if comment.startswith(mark):
+            return comment[len(mark) :].lstrip(mark[0] + "!").strip()
+    return comment.strip()
+
+
+class Comments:
+    """The comments of a text, indexed by the line that they end on."""
+
+    def __init__(self, syntax: Syntax) -> None:
+        self.syntax = syntax
+        index = syntax.lines
+        self.spans = [syntax.span(node) for node in syntax.facts.all("comment")]
+        self.alone = {
+            index.at(span.end): span
+            for span in self.spans
+            if not syntax.text[index.starts[index.at(span.start)] : span.start].strip()
+        }
+        self.decorations = {
+            index.at(span.end): index.at(span.start) for span in (syntax.span(node) for node in syntax.facts.all("decoration"))
+        }
+
+    def says(self, span: Span) -> str:
+        """Return the comment's words, or "" for a directive to a tool."""
+        inner = words(self.syntax.text[span.start : span.end], self.syntax.language)
+        return "" if DIRECTIVE.match(inner) else inner
+
+    def describes(self, owner: Owner) -> bool:
+        """Return whether a meaningful comment is directly above the owner or above its decorators."""
+        index = self.syntax.lines
+        start = self.syntax.span(owner.node).start
+        line = index.at(start)
+        # A comment does not describe an owner that follows other code on its line, as in minified files.
+        if not _WORDS.fullmatch(self.syntax.text, index.starts[line], start):
+            return False
+        indent = index.indent(line)
+        while line > 0:
+            line -= 1
+            if line in self.decorations:
+                line = self.decorations[line]
+            elif line in self.alone and index.indent(index.at(self.alone[line].start)) == indent:
+                says = self.says(self.alone[line])
+                if says:
+                    return not (DELIBERATE.match(says) or HOOK.search(says))
+                line = index.at(self.alone[line].start)
+            else:
+                break
+        return False
+
+    def after(self, owner: Owner) -> list[Span]:
+        """Return the comments after the body's last node that belong to the body by their indentation."""
+        index, text = self.syntax.lines, self.syntax.text
+        end, outer = owner.inside.end, index.indent(index.at(self.syntax.span(owner.node).start))
+        trailing_spans = []
+        for span in self.spans:
+            if span.start < end:
+                continue
+            indent = index.indent(index.at(span.start))
+            same_line = index.at(span.start) == index.at(end)
+            if text[end : span.start].strip() or not (
+                same_line or (len(indent) > len(outer) and span == self.alone.get(index.at(span.end)))
+            ):
+                break
+            trailing_spans.append(span)
+            end = span.end
+        return trailing_spans
+
+
+_WORDS = re.compile(r"[\w\s]*")
+
+
+# --- Bodies
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +222,6 @@ def _comment(span: Span, comments: Comments) -> Part:
     if says and not DELIBERATE.match(says):
         return Part("said", span, says)
     return Part("deliberate" if says else "directive", span)
-
-
-def inside_of(owner: Owner, parts: Sequence[Part]) -> Span:
-    """Return the inside of the body, including comments after its last node that belong to it."""
-    return Span(owner.inside.start, max([owner.inside.end, *(part.span.end for part in parts)]))
 
 
 def hole_of(owner: Owner, parts: Sequence[Part], syntax: Syntax) -> Hole:
@@ -219,7 +362,9 @@ def _body(owner: Owner, syntax: Syntax, comments: Comments, *, empty: bool) -> B
             bare = not is_described or complete or hook or any(part.role == "deliberate" for part in parts)
             if bare and not empty:
                 return None
-    return Body(hole_of(owner, parts, syntax), inside_of(owner, parts), bare)
+    # Comments after the body's last node may belong to it.
+    inside = Span(owner.inside.start, max([owner.inside.end, *(part.span.end for part in parts)]))
+    return Body(hole_of(owner, parts, syntax), inside, bare)
 
 
 def _meant_to_be_elsewhere(owner: Owner, facts: Facts, *, is_described: bool) -> bool:
@@ -227,14 +372,12 @@ def _meant_to_be_elsewhere(owner: Owner, facts: Facts, *, is_described: bool) ->
     if facts.has("abstract", owner.node):
         return True
     owners = facts.named
-    node = owner.node.parent
-    while node is not None:
+    for node in ancestors(owner.node.parent):
         if facts.has("abstract.members", node):
             return owner.kind != "class"
         if node.id in owners:
             # A function with its own docstring may be missing here too.
             return not is_described and owners[node.id].kind == "class" and _is_overridden(owner, owners[node.id], facts)
-        node = node.parent
     return False
 
 
@@ -256,11 +399,9 @@ def _stranded(syntax: Syntax, facts: Facts) -> Iterator[Span]:
     index = syntax.lines
     item_ids = {item.id for owner in facts.owners for item in owner.items}
     for node in facts.all("placeholder"):
-        parent = node.parent
-        while parent is not None and not parent.is_error:
-            parent = parent.parent
+        is_broken = any(parent.is_error for parent in ancestors(node.parent))
         span = syntax.span(node)
-        if parent is None or node.id in item_ids or is_overgrown(node) or index.indent_before(span.start) is None:
+        if not is_broken or node.id in item_ids or is_overgrown(node) or index.indent_before(span.start) is None:
             continue
         line = index.at(span.start) - 1
         while line > 0 and index.is_blank(line):

@@ -14,7 +14,7 @@ from tree_sitter import Node
 
 from dg_lsp.core import holes, languages, literals, placeholders, syntax
 from dg_lsp.core.context import with_newlines
-from dg_lsp.core.holes.comments import says_todo
+from dg_lsp.core.holes.body import says_todo
 from dg_lsp.core.languages import GrammarError, Language
 from dg_lsp.core.polish.changes import Around, answer_span, filled_lines, says_something
 from dg_lsp.core.syntax import PLACEHOLDERS, Facts, ancestors
