@@ -7,9 +7,7 @@ grammar would reject correct answers. So weak evidence gives no guess.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-
-from tree_sitter import Node
+from collections.abc import Iterable
 
 from dg_lsp.core import languages, syntax
 from dg_lsp.core.languages import GrammarError, Language
@@ -122,19 +120,15 @@ def _errors(text: str, language: Language) -> float:
         tree = syntax.parse(text, language)
     except GrammarError:
         return 1.0
-    # In broken code, one error may span everything. The parts that could still be read are nodes of their own.
-    return sum(end - start for start, end in _unread(tree.tree.root_node)) / max(len("".join(text.split())), 1)
-
-
-def _unread(root: Node) -> Iterator[tuple[int, int]]:
-    """Yield the byte range of each token that is in an error and in no other node."""
-    todo = [root]
+    n_bytes, todo = 0, [tree.tree.root_node]
     while todo:
         node = todo.pop()
         if node.is_error:
+            # In broken code, one error may span everything. The parts that could still be read are nodes of their own.
             alone = [child for child in node.children if not child.child_count and not child.is_extra]
-            yield from ((child.start_byte, child.end_byte) for child in (alone if node.child_count else [node]))
+            n_bytes += sum(child.end_byte - child.start_byte for child in (alone if node.child_count else [node]))
         todo += (child for child in node.children if child.has_error)
+    return n_bytes / max(len("".join(text.split())), 1)
 
 
 def _by_word(word: str) -> str:

@@ -70,9 +70,12 @@ def _find(use: _Use, text: str, style: Style, sources: Sources) -> Import | None
     own = _path(sources.own)
     is_python = style == "python"
     definitions, ways = list[Import](), set[Import]()
-    for path, file in _files_with(use.name, style, sources):
+    for key in sources.files.importers.get(use.name, ()):
+        path, file = _path(key), sources.files.files[key]
+        if key == sources.own or languages.row(file.language).importing != style:
+            continue
         ways.update(_ways(use.name, path, file, is_python, sources))
-        if not _is_test(path) and (found := _definition(use, path, file, own, is_python, sources)):
+        if not _TEST.search(path) and (found := _definition(use, path, file, own, is_python, sources)):
             definitions.append(found)
     standard = list(_standard(use)) if is_python else []
     if len(ways) > 1 and all(way.is_local for way in ways):
@@ -105,24 +108,12 @@ def _use(name: str, answer: str) -> _Use:
     return _Use(name, attributes, is_called, is_value)
 
 
-def _files_with(name: str, style: Style, sources: Sources) -> Iterator[tuple[str, IndexedFile]]:
-    """Yield the other files of the style that offer or import the name, or have it, with their paths."""
-    for key in sources.files.importers.get(name, ()):
-        file = sources.files.files[key]
-        if key != sources.own and languages.row(file.language).importing == style:
-            yield _path(key), file
-
-
 def _path(key: str) -> str:
     """Return a file's path with slashes. On systems with slashes, a name may contain backslashes."""
     return key if "/" in key else key.replace("\\", "/")
 
 
-def _is_test(path: str) -> bool:
-    """Return whether a file is a test, a script or a declaration file, whose names are not for other files."""
-    return _TEST.search(path) is not None
-
-
+# Tests, scripts and declaration files, whose names are not for other files.
 _TEST = re.compile(r"(?:^|/)(?:(?:test_[^/]*|[^/]*_test|conftest|setup|__main__)\.pyi?|[^/]*\.(?:test|spec|d)\.[cm]?[jt]sx?)$")
 
 
@@ -175,17 +166,13 @@ def _exported(name: str, path: str, file: IndexedFile, own: str) -> Import | Non
     if not own:
         return None
     is_default = any(each.name == name and each.kind == "default" for each in file.offers)
-    spec = _relative(path, own)
+    # The path as seen from the folder of the own file, beginning with `./` or `../`.
+    target, here = path.split("/"), own.split("/")[:-1]
+    n_same = n_common(here, target[:-1])
+    spec = "/".join([*([".."] * (len(here) - n_same) or ["."]), *target[n_same:]])
     if not re.fullmatch(r"[\w@./+-]+", spec) or _imports_back(file, own):
         return None
     return Import(spec, "default", name, is_local=True) if is_default else Import(spec, name, is_local=True)
-
-
-def _relative(path: str, own: str) -> str:
-    """Return a path as seen from the folder of the own file, beginning with `./` or `../`."""
-    target, here = path.split("/"), own.split("/")[:-1]
-    n_same = n_common(here, target[:-1])
-    return "/".join([*([".."] * (len(here) - n_same) or ["."]), *target[n_same:]])
 
 
 def _with_ending(each: Import, text: str) -> Import:
@@ -343,7 +330,15 @@ def standard_names() -> dict[str, frozenset[str]]:
 
 def statements(text: str, language: str) -> tuple[int, tuple[Statement, ...]]:
     """Return where imports may begin, and those of the first run, in order."""
-    head, at = (_python_head if language == "python" else _script_head)(text)
+    if language != "python":
+        head, at = _end(_DIRECTIVES, text, at=0), _end(_SCRIPT_COMMENTS, text, at=0)
+    else:
+        # After the comments and the docstring.
+        at = _end(_COMMENTS, text, len(text) - len(text.removeprefix("\ufeff")))
+        if docstring := _DOCSTRING.match(text, at):
+            head = at = docstring.end()
+        else:
+            head = _end(_FIRST_COMMENTS, text, at=0)
     pattern, found = _PYTHON if language == "python" else _SCRIPT, list[Statement]()
     while True:
         if match := pattern.match(text, at):
@@ -433,18 +428,6 @@ def _style(text: str, found: Sequence[Statement]) -> str:
     quote = "'" if sample.count("'") > sample.count('"') else '"'
     n_lines, n_ended = len(re.findall(r"[\w)\]'\"];?[ \t]*\r?$", sample, re.M)), len(re.findall(r";[ \t]*\r?$", sample, re.M))
     return quote + (";" if not n_lines or n_ended * 3 >= n_lines else "")
-
-
-def _python_head(text: str) -> tuple[int, int]:
-    """Return where imports may be written, and where they are searched for: after the comments and the docstring."""
-    at = _end(_COMMENTS, text, len(text) - len(text.removeprefix("\ufeff")))
-    if match := _DOCSTRING.match(text, at):
-        return match.end(), match.end()
-    return _end(_FIRST_COMMENTS, text, at=0), at
-
-
-def _script_head(text: str) -> tuple[int, int]:
-    return _end(_DIRECTIVES, text, at=0), _end(_SCRIPT_COMMENTS, text, at=0)
 
 
 def _end(pattern: re.Pattern[str], text: str, at: int) -> int:

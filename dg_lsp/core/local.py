@@ -72,8 +72,13 @@ def _around(node: Node, near: tuple[int, int]) -> Iterator[tuple[int, int]]:
     for child in _head(node):
         if child.end_byte - child.start_byte <= _HEAD_BYTES and (child.end_byte <= start or child.start_byte >= end):
             yield child.start_byte, child.end_byte
-    # At most two children cross an edge of the near range.
-    edges = dict.fromkeys(over for at in near if (over := _child_over(node, at)) is not None)
+    # At most two children cross an edge of the near range: they start before it and end after it.
+    edges = dict[Node, None]()
+    for at in near:
+        cursor = node.walk()  # `Node.first_child_for_byte` crashes if there is no such child
+        over = cursor.node if cursor.goto_first_child_for_byte(at) is not None else None
+        if over is not None and over.start_byte < at < over.end_byte:
+            edges[over] = None
     for edge in edges:
         yield from _around(edge, near)
 
@@ -83,13 +88,3 @@ def _head(node: Node) -> list[Node]:
         return node.children
     ends = (node.child(0), node.child(node.child_count - 1))
     return [child for child in ends if child is not None and not child.is_named]
-
-
-def _child_over(node: Node, byte: int) -> Node | None:
-    """Return the child that starts before the byte and ends after it, or None."""
-    # `Node.first_child_for_byte` crashes if there is no such child.
-    cursor = node.walk()
-    if cursor.goto_first_child_for_byte(byte) is None:
-        return None
-    child = cursor.node
-    return child if child is not None and child.start_byte < byte < child.end_byte else None

@@ -155,10 +155,10 @@ def to_offset(index: Lines, line: int, character: int, encoding: Encoding) -> in
     start, content = index.starts[line], index.content(line)
     if encoding == "utf-32" or content.isascii():
         return start + min(max(character, 0), len(content))
-    units = 0
+    n_units = 0
     for column, one in enumerate(content):
-        units += _width(one, encoding)
-        if units > character:
+        n_units += units(one, encoding)
+        if n_units > character:
             return start + column
     return start + len(content)
 
@@ -178,12 +178,6 @@ def units(text: str, encoding: Encoding) -> int:
     if encoding == "utf-16":
         return len(text) + sum(1 for _ in _ASTRAL.finditer(text))
     return len(text.encode("utf-8", "surrogatepass"))
-
-
-def _width(one: str, encoding: Encoding) -> int:
-    if encoding == "utf-16":
-        return 1 + (one > "\uffff")
-    return 1 + (one > "\x7f") + (one > "\u07ff") + (one > "\uffff")
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +200,8 @@ class ByteOffsets:
         block, rest = divmod(offset, _STRIDE)
         at = self.checkpoints[block]
         for _ in range(rest):
-            at += _length(self.source[at])
+            first = self.source[at]
+            at += 1 + (first >= 0xC0) + (first >= 0xE0) + (first >= 0xF0)
         return at
 
     def to_point(self, byte: int) -> int:
@@ -231,7 +226,3 @@ def byte_offsets(text: str) -> ByteOffsets:
         checkpoints.append(total)
         total += len(block)
     return ByteOffsets(b"".join(encoded), len(text), tuple(checkpoints))
-
-
-def _length(first: int) -> int:
-    return 1 + (first >= 0xC0) + (first >= 0xE0) + (first >= 0xF0)

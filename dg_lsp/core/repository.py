@@ -24,7 +24,7 @@ from dg_lsp.core import context, languages, syntax
 from dg_lsp.core.imports import Offered, imported, offered
 from dg_lsp.core.languages import GrammarError
 from dg_lsp.core.syntax import Syntax
-from dg_lsp.core.values import Import, InfillRequest, Snippet
+from dg_lsp.core.values import Import, InfillRequest, Snippet, n_common
 
 GRAM = 4  # tokens that must agree before a place; three find many more places and no better ones
 TAIL_CHARS = 400  # the text before the hole that is compared
@@ -81,9 +81,13 @@ def index(path: str, language: str, text: str) -> IndexedFile:
     tokens = list(_tokens(text))
     hashes = _hashes([token for token, _ in tokens])
     places = array("Q", sorted(code << _OFFSET_BITS | end for code, (_, end) in zip(hashes, tokens[GRAM - 1 :], strict=False)))
-    style = languages.row(language).importing
-    imports, offers = tuple(imported(text, style)), tuple(offered(text, style))
-    return IndexedFile(path, language, text, places, _symbols(text, language), imports, offers)
+    row = languages.row(language)
+    imports, offers = tuple(imported(text, row.importing)), tuple(offered(text, row.importing))
+    try:
+        defined = symbols(syntax.parse(text, row)) if row.name else ()
+    except GrammarError:
+        defined = ()
+    return IndexedFile(path, language, text, places, defined, imports, offers)
 
 
 # The class has no slots, so that the table of names can be computed on first use.
@@ -257,7 +261,7 @@ def _places(request: InfillRequest, repository: Repository, own: str) -> Iterato
         keys.append((_hash_before(tail[: typed.start()]), typed.group()))
     head = request.suffix[:TAIL_CHARS].lstrip("\n").split("\n", 1)[0].strip()[:MAX_RIGHT]
     is_line = not request.suffix.startswith("\n") and bool(head)
-    solid_tail = _BLANK.sub("", tail[-MAX_MATCH:])
+    solid_tail = _BLANK.sub("", tail[-MAX_MATCH:])[::-1]
     n_looked, n_compared = 0, 0
     seen = set[tuple[int, int]]()
     for file in repository.files.values():
@@ -269,7 +273,7 @@ def _places(request: InfillRequest, repository: Repository, own: str) -> Iterato
                 at = _after(file.text, end, more)
                 if at is not None and (id(file), at) not in seen:
                     seen.add((id(file), at))
-                    left = _n_agreeing(_BLANK.sub("", file.text[max(at - MAX_MATCH, 0) : at]), solid_tail)
+                    left = n_common(_BLANK.sub("", file.text[max(at - MAX_MATCH, 0) : at])[::-1], solid_tail)
                     n_compared += 1
                     if left < MIN_MATCH:
                         continue
@@ -312,14 +316,6 @@ def _goes_on(text: str, at: int, head: str, *, is_line: bool) -> bool:
     return False
 
 
-def _n_agreeing(text: str, tail: str) -> int:
-    low, high = 0, min(len(text), len(tail))
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if text.endswith(tail[-middle:]) else (low, middle - 1)
-    return low
-
-
 def _hash_before(tail: str) -> int | None:
     """Return the hash of the last tokens of a text, or None if it has too few."""
     code = tail.rstrip(" \t")
@@ -338,14 +334,6 @@ def _hashes(tokens: Sequence[str]) -> list[int]:
     """Return a hash of 32 bits for each run of `GRAM` tokens. A collision does no harm, because places are compared as text."""
     coded = [token.encode("utf-8", "surrogatepass") + b"\0" for token in tokens]
     return [zlib.crc32(b"".join(coded[at : at + GRAM])) for at in range(len(coded) - GRAM + 1)]
-
-
-def _symbols(text: str, language: str) -> tuple[Symbol, ...]:
-    row = languages.get(language)
-    try:
-        return symbols(syntax.parse(text, row)) if row else ()
-    except GrammarError:
-        return ()
 
 
 def _fitting(related: Iterable[Snippet], limit_chars: int) -> tuple[Snippet, ...]:
@@ -379,7 +367,10 @@ def symbols(syntax: Syntax) -> tuple[Symbol, ...]:
     texts = [context.with_newlines(text) for _, text in heads]
     starts = {span.start: position for position, (span, _) in enumerate(heads)}
     found = list[Symbol]()
-    for name, node, end in _named(syntax):
+    # The name and the node of each definition, and the end of its head.
+    named = [(owner.name, owner.node, owner.inside.start) for owner in syntax.facts.owners if owner.kind != "closure"]
+    named += [(_name(node), node, syntax.span(node).end) for node in syntax.facts.all("type")]
+    for name, node, end in named:
         place = starts.get(syntax.head(node, end).start)
         if place is None or not name:
             continue
@@ -391,13 +382,6 @@ def symbols(syntax: Syntax) -> tuple[Symbol, ...]:
             lines.append(text)
         found.append(Symbol(name, "\n".join(lines)))
     return tuple(found)
-
-
-def _named(syntax: Syntax) -> list[tuple[str, Node, int]]:
-    """Return the name and the node of each definition, and the end of its head."""
-    owners = [(owner.name, owner.node, owner.inside.start) for owner in syntax.facts.owners if owner.kind != "closure"]
-    types = [(_name(node), node, syntax.span(node).end) for node in syntax.facts.all("type")]
-    return [*owners, *types]
 
 
 def _name(node: Node) -> str:

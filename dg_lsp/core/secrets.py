@@ -20,7 +20,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from importlib import resources
 
-from dg_lsp.core.values import InfillRequest, Span
+from dg_lsp.core.values import InfillRequest, Span, joined
 
 MASK = "REDACTED"
 
@@ -85,14 +85,8 @@ def mask_request(request: InfillRequest) -> InfillRequest:
 
 def spans(text: str) -> tuple[Span, ...]:
     """Return the spans of the secrets in the text, in order and without overlaps."""
-    secret_spans = sorted(Span(*place) for place in (*_keys(text), *_tokens(text), *_assigned(text)) if place[0] < place[1])
-    merged: list[Span] = []
-    for span in secret_spans:
-        if merged and span.start <= merged[-1].end:
-            merged[-1] = Span(merged[-1].start, max(merged[-1].end, span.end))
-        else:
-            merged.append(span)
-    return tuple(merged)
+    places = (*_keys(text), *_tokens(text), *_assigned(text))
+    return joined(Span(start, end) for start, end in places if start < end)
 
 
 # --- Blocks of key material -------------------------------------------------------------------------------------------

@@ -115,31 +115,25 @@ def find_facts(
                 nodes.setdefault(name, {}).update((node.id, node) for node in captured)
         for kind in ("function", "class", "closure"):
             if kind in captures:
-                owner = _owner(kind, captures, offsets)
+                opened = max(token.end_byte for token in captures["opener"])
+                closers = captures.get("closer")
+                closed = min((token.start_byte for token in closers), default=opened) if closers else captures[kind][0].end_byte
+                within = (opened, max(opened, closed))
+                owner = Owner(
+                    kind,
+                    captures[kind][0],
+                    name=_text(captures.get("name", ())),
+                    bases=_text(captures.get("bases", ())),
+                    inside=Span(offsets.to_point(within[0]), offsets.to_point(within[1])),
+                    closed=bool(closers),
+                    within=within,
+                    bodies=frozenset(body.id for body in captures.get("body", ())),
+                )
                 key = captures.get("closer", captures[kind])[0].id
                 # A pattern with optional parts matches more than once, and a named closure is also matched as a function.
                 if key not in owners or _precedence(owner) < _precedence(owners[key]):
                     owners[key] = owner
     return Facts(nodes, tuple(sorted(owners.values(), key=lambda owner: (owner.inside.start, -owner.inside.end))))
-
-
-def _owner(kind: str, captures: dict[str, list[Node]], offsets: ByteOffsets) -> Owner:
-    node = captures[kind][0]
-    bodies = frozenset(body.id for body in captures.get("body", ()))
-    opened = max(token.end_byte for token in captures["opener"])
-    closers = captures.get("closer")
-    closed = min((token.start_byte for token in closers), default=opened) if closers else node.end_byte
-    inside = (opened, max(opened, closed))
-    return Owner(
-        kind,
-        node,
-        _text(captures.get("name", ())),
-        _text(captures.get("bases", ())),
-        Span(offsets.to_point(inside[0]), offsets.to_point(inside[1])),
-        bool(closers),
-        inside,
-        bodies,
-    )
 
 
 def _text(nodes: Iterable[Node]) -> str:
@@ -212,16 +206,26 @@ class Syntax:
     @cached_property
     def facts(self) -> Facts:
         """The captures of the language's query in the whole tree."""
-        return self._facts(None)
+        return find_facts(self.tree, self.language, self.offsets)
 
     @cached_property
     def errors(self) -> tuple[Span, ...]:
         """The outermost spans that could not be parsed, in order; an empty span is a missing token."""
-        return tuple(self.span(node) for node in _error_nodes(self.tree.root_node))
+        spans, todo = list[Span](), [self.tree.root_node]
+        while todo:
+            node = todo.pop()
+            if node.is_missing or node.is_error:
+                spans.append(self.span(node))
+            if node.has_error and not node.is_error:
+                todo += reversed(node.children)
+        return tuple(spans)
 
     def facts_near(self, span: Span) -> Facts:
         """Return the query's captures in nodes that touch the span; in a long file much cheaper than `facts`."""
-        return self._facts(span)
+        # An empty range would query the whole tree.
+        start = self.offsets.to_byte(max(span.start - 1, 0))
+        end = max(self.offsets.to_byte(span.end + 1), start + 1)
+        return find_facts(self.tree, self.language, self.offsets, (start, end))
 
     def span(self, node: Node) -> Span:
         """Return the node's span, without the line end that some grammars include in a comment."""
@@ -260,7 +264,10 @@ class Syntax:
     def outline(self) -> tuple[tuple[Span, str], ...]:
         """Return the signature and span of each function, class and type, in order and indented as in the text."""
         heads = [(self.head(owner.node, owner.inside.start)) for owner in self.facts.owners if owner.kind != "closure"]
-        heads += [self._definition(node) for node in self.facts.all("type")]
+        for node in self.facts.all("type"):
+            span = self.span(node)
+            first, last = self.lines.at(span.start), self.lines.at(span.end)
+            heads.append(self.head(node, span.end if last - first < _TYPE_LINES else self.lines.ends[first]))
         return tuple((span, self.text[span.start : span.end]) for span in sorted(heads))
 
     def head(self, node: Node, end: int) -> Span:
@@ -270,34 +277,10 @@ class Syntax:
         start = line if not self.text[line:start].strip() else start
         return Span(start, start + len(self.text[start : min(end, start + _SIGNATURE_CHARS)].rstrip(" \t\r\n{")))
 
-    def _definition(self, node: Node) -> Span:
-        span = self.span(node)
-        first, last = self.lines.at(span.start), self.lines.at(span.end)
-        return self.head(node, span.end if last - first < _TYPE_LINES else self.lines.ends[first])
-
-    def _facts(self, span: Span | None) -> Facts:
-        if span is None:
-            return find_facts(self.tree, self.language, self.offsets)
-        # An empty range would query the whole tree.
-        start = self.offsets.to_byte(max(span.start - 1, 0))
-        end = max(self.offsets.to_byte(span.end + 1), start + 1)
-        return find_facts(self.tree, self.language, self.offsets, (start, end))
-
 
 def adds_errors(after: Syntax, before: Syntax) -> bool:
     """Return whether there are more broken stretches than before; a longer one does not count as more."""
     return len(after.errors) > len(before.errors)
-
-
-def _error_nodes(root: Node) -> Iterator[Node]:
-    """Yield the outermost errors and missing tokens, in order."""
-    todo = [root]
-    while todo:
-        node = todo.pop()
-        if node.is_missing or node.is_error:
-            yield node
-        if node.has_error and not node.is_error:
-            todo += reversed(node.children)
 
 
 def parse(
@@ -326,11 +309,17 @@ def parse(
             parts = moved_parts(previous, change, offsets)
     parts = tuple(parts or ())
     if parts:
-        parser.included_ranges = [_range(span, offsets) for span in parts]
+        # The zeros are safe because nothing reads the rows and columns of these trees.
+        parser.included_ranges = [
+            tree_sitter.Range((0, 0), (0, 0), offsets.to_byte(span.start), offsets.to_byte(span.end)) for span in parts
+        ]
     tree = parser.parse(offsets.source, old) if old is not None else parser.parse(offsets.source)
     syntax = Syntax(text, language, tree, offsets, parts)
     if previous is not None and change is not None and lines is None:
-        lines = edited_lines(previous, change, syntax)
+        # A lone carriage return ends a line, as a line feed does.
+        to_point = previous.offsets.to_point
+        inserted = text[offsets.to_point(change.start) : offsets.to_point(change.new_end)]
+        lines = positions.spliced(previous.lines, Span(to_point(change.start), to_point(change.old_end)), inserted, text)
     if lines is not None:
         syntax.__dict__["lines"] = lines
     return syntax
@@ -345,12 +334,6 @@ def of(document: Document, previous: Syntax | None = None, lines: Lines | None =
 _LONE_RETURN = re.compile("\r(?!\n)")
 
 
-def _range(span: Span, offsets: ByteOffsets) -> tree_sitter.Range:
-    start, end = offsets.to_byte(span.start), offsets.to_byte(span.end)
-    # The zeros are safe because nothing reads the rows and columns of these trees.
-    return tree_sitter.Range((0, 0), (0, 0), start, end)
-
-
 @dataclass(frozen=True, slots=True)
 class Change:
     """The byte range in which two sources differ: its start, and its end in each of them."""
@@ -363,7 +346,12 @@ class Change:
 def difference(before: bytes, source: bytes) -> Change:
     """Return the range in which the two sources differ, widened to whole characters."""
     start = values.n_common(before, source)
-    rest = _common_end(before, source, min(len(before), len(source)) - start)
+    # The length of the common suffix, at most what the prefix leaves. Comparing slices leaves the work to C.
+    rest, most = 0, min(len(before), len(source)) - start
+    while rest < most:
+        middle = (rest + most + 1) // 2
+        is_common = before[len(before) - middle : len(before) - rest] == source[len(source) - middle : len(source) - rest]
+        rest, most = (middle, most) if is_common else (rest, middle - 1)
     # Move both ends outwards to the start of a character.
     while start and start < max(len(before), len(source)) and _continues(before, source, start):
         start -= 1
@@ -379,17 +367,12 @@ def edited_tree(previous: Syntax, change: Change, source: bytes) -> tree_sitter.
     line = previous.lines.at(previous.offsets.to_point(start))
     at = (line, start - previous.offsets.to_byte(previous.lines.starts[line]))
     tree = previous.tree.copy()
-    old_end, new_end = (_after(at, text[start:end]) for text, end in ((before, change.old_end), (source, change.new_end)))
-    tree.edit(start, change.old_end, change.new_end, at, old_end, new_end)
+    ends = []
+    for text in (before[start : change.old_end], source[start : change.new_end]):
+        n_lines = text.count(b"\n")
+        ends.append((line + n_lines, len(text) - text.rfind(b"\n") - 1 + (0 if n_lines else at[1])))
+    tree.edit(start, change.old_end, change.new_end, at, *ends)
     return tree
-
-
-def edited_lines(previous: Syntax, change: Change, syntax: Syntax) -> Lines:
-    """Return the lines of a text that differs in one range. A lone carriage return ends a line, as a line feed does."""
-    old, new = previous.offsets, syntax.offsets
-    old_span = Span(old.to_point(change.start), old.to_point(change.old_end))
-    inserted = syntax.text[new.to_point(change.start) : new.to_point(change.new_end)]
-    return positions.spliced(previous.lines, old_span, inserted, syntax.text)
 
 
 def moved_parts(previous: Syntax, change: Change, offsets: ByteOffsets) -> tuple[Span, ...]:
@@ -405,26 +388,8 @@ def moved_parts(previous: Syntax, change: Change, offsets: ByteOffsets) -> tuple
     return values.joined(Span(to_point(start), to_point(end)) for start, end in ranges)
 
 
-def _after(at: tuple[int, int], text: bytes) -> tuple[int, int]:
-    """Return the line and the byte column after a text that starts at `at`."""
-    n_lines = text.count(b"\n")
-    return at[0] + n_lines, len(text) - text.rfind(b"\n") - 1 + (0 if n_lines else at[1])
-
-
 def _continues(before: bytes, source: bytes, at: int) -> bool:
     return any(-len(text) <= at < len(text) and text[at] & 0xC0 == 0x80 for text in (before, source))
-
-
-def _common_end(left: bytes, right: bytes, most: int) -> int:
-    """Return the length of the common suffix in bytes, at most `most`."""
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        if left[len(left) - middle : len(left) - low] == right[len(right) - middle : len(right) - low]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 @lru_cache(maxsize=64)
