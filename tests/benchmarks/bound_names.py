@@ -19,7 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from dg_lsp.core import scope, syntax
-from dg_lsp.core.scope import module_names
+from dg_lsp.core.scope import python
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Span
 from tests.benchmarks import arguments
@@ -46,7 +46,7 @@ def main(n: int, seed: int) -> int:
         spans = list(statements(tree))
         for span in draw.sample(spans, min(PER_FILE, len(spans))):
             n_checked += 1
-            module_names.find.cache_clear()
+            python.bound_names.cache_clear()
             for what, times in took_ms.items():
                 began = time.thread_time()
                 names = scope.unbound_names(tree, [(span, "pass")], path.as_posix())

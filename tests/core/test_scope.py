@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.core import languages, local, scope, syntax
-from dg_lsp.core.scope import module_names
+from dg_lsp.core.scope import python
 from dg_lsp.core.values import Span
 
 
@@ -238,7 +238,7 @@ def test_module_names_agree_with_the_compiler() -> None:
         text = path.read_text("utf-8")
         table = symtable.symtable(text, path.name, "exec")
         names = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
-        bound_names = module_names.find(text)
+        bound_names = python.bound_names(text)
         if bound_names is not None:
             n_names += len(names)
             n_missed += len(names - bound_names - {"__annotations__"})

@@ -11,11 +11,10 @@ import sys
 from collections.abc import Callable, Sequence
 
 from pyflakes import messages
-from tree_sitter import Node
 
 from dg_lsp.core import literals, syntax
-from dg_lsp.core.scope import module_names, python, uses
-from dg_lsp.core.syntax import Syntax
+from dg_lsp.core.scope import python, uses
+from dg_lsp.core.syntax import Syntax, ancestors
 from dg_lsp.core.values import Span
 
 DECLARED = frozenset({"javascript", "typescript", "tsx"})
@@ -85,13 +84,21 @@ def _unbound_in_python(parsed: Syntax, hole: Span) -> tuple[frozenset[str], str]
     head, tail = parsed.text[around.start : hole.start], parsed.text[hole.end : around.end]
     if len(head) + len(tail) > MAX_CHARS:
         return frozenset(), ""
-    outside = module_names.find(parsed.text[: around.start]), module_names.find(parsed.text[around.end :])
-    if None in outside or module_names.binds_anything(head + tail) or module_names.computes_names(parsed.text):
+    outside = python.bound_names(parsed.text[: around.start]), python.bound_names(parsed.text[around.end :])
+    if None in outside or python.binds_anything(head + tail) or python.computes_names(parsed.text):
         return frozenset(), ""
     found = _unbound_after(head, tail, frozenset().union(*(names or () for names in outside)))
     if around.start > 0 or around.end < len(parsed.text):
-        # In a function, other names are probably those of the module, bound in a way that was not understood.
-        found = frozenset(name for name in found if _is_local(name) and not _is_called(name, tail))
+        # In a function, other names are probably those of the module, bound in a way that was not understood, or those of
+        # modules that are not imported.
+        found = frozenset(
+            name
+            for name in found
+            if name.islower()
+            and not name.startswith("__")
+            and name not in sys.stdlib_module_names
+            and not _is_called(name, tail)
+        )
     return found, tail
 
 
@@ -112,11 +119,6 @@ _FINDERS: dict[str, tuple[Callable[[Syntax, Span], tuple[frozenset[str], str]], 
     **dict.fromkeys(DECLARED, (_used_only_after, MAX_USED)),
 }
 """For each language, what finds the names, and the most characters of a file, because each request waits for it."""
-
-
-def _is_local(name: str) -> bool:
-    """Return whether a name that a function uses is probably bound in it, and not the name of a module that is not imported."""
-    return name.islower() and not name.startswith("__") and name not in sys.stdlib_module_names
 
 
 def _is_called(name: str, text: str) -> bool:
@@ -149,13 +151,11 @@ def _around(parsed: Syntax, hole: Span) -> Span:
 
 
 def _outermost(parsed: Syntax, hole: Span) -> Span | None:
-    node: Node | None = parsed.node_at(hole)
     function = None
-    while node is not None:
+    for node in ancestors(parsed.node_at(hole)):
         name = node.child_by_field_name("name")
         if node.type == "function_definition" and name is not None and parsed.span(name).end < hole.start:
             function = parsed.span(node)
-        node = node.parent
     return function
 
 

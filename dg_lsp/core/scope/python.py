@@ -15,13 +15,14 @@ import symtable
 import warnings
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import pairwise
 
 from pyflakes import checker, messages
 from tree_sitter import Node
 
-from dg_lsp.core.scope import module_names, uses
-from dg_lsp.core.syntax import Syntax
+from dg_lsp.core.scope import uses
+from dg_lsp.core.syntax import Syntax, ancestors
 from dg_lsp.core.values import Span
 
 # Checking a longer region takes too long.
@@ -61,7 +62,7 @@ def _unbound_names(filled: Syntax, answer: Span, old: str, uri: str) -> frozense
         names = _unbound_in(region, filled, answer, old, uri)
         if names is not None:
             return names
-    if module_names.computes_names(filled.text):
+    if computes_names(filled.text):
         return frozenset()
     return uses.unbound_names(filled, [answer])
 
@@ -69,37 +70,38 @@ def _unbound_names(filled: Syntax, answer: Span, old: str, uri: str) -> frozense
 def _unbound_in(region: _Region, filled: Syntax, answer: Span, old: str, uri: str) -> frozenset[str] | None:
     """Return the names that the answer leaves unbound; None if the region with the answer does not parse."""
     before, after = filled.text[: region.span.start], filled.text[region.span.end :]
-    bound_before = module_names.find(_unix(_before_class(filled, region.own_class) if region.own_class else before))
-    bound_after = module_names.find(_unix(after), in_block=region.opener == _BLOCK)
-    if region.own_class and bound_after is not None:
-        bound_after |= {_name_of(region.own_class)}
+    own = region.own_class
+    # Decorators are read before the class, and its name is bound after it.
+    statement = own.parent if own and own.parent and own.parent.type == "decorated_definition" else own
+    bound_before = bound_names(_unix(filled.text[: filled.span(statement).start] if statement else before))
+    bound_after = bound_names(_unix(after), in_block=region.opener == _BLOCK)
+    if own and bound_after is not None:
+        bound_after |= {_name_of(own)}
     text = filled.text[answer.start : answer.end]
     source = f"{region.head}{text}{region.tail}"
-    if bound_before is None or bound_after is None or module_names.binds_anything(source) or len(source) > MAX_CHARS:
+    if bound_before is None or bound_after is None or binds_anything(source) or len(source) > MAX_CHARS:
         return frozenset()
-    scope = _Scope(region, bound_before, bound_after, _type_imports(before), uri)
-    names = scope.unbound(text)
-    if names and any(module_names.computes_names(part) for part in (before, source, after)):
+    unbound = partial(_unbound, region, bound_before, bound_after, _type_imports(before), uri)
+    names = unbound(text)
+    if names and any(computes_names(part) for part in (before, source, after)):
         # Names that the module computes are bound, if code anywhere else mentions them.
         names -= {*_words(before), *_words(after), *_WORD.findall(region.head), *_WORD.findall(region.tail)}
     if not names:
         return names
-    plain = next((plain for plain in dict.fromkeys((old, *_PLAIN)) if scope.unbound(plain) is not None), None)
+    plain = next((plain for plain in dict.fromkeys((old, *_PLAIN)) if unbound(plain) is not None), None)
     if plain is None:
         start, end = uses.word_start(filled.text, answer.start), uses.word_end(filled.text, answer.end)
         new = names.intersection(_WORD.findall(filled.text, start, end))
         whole = filled.text
     else:
-        new = names.difference(scope.unbound(plain) or ())
+        new = names.difference(unbound(plain) or ())
         whole = filled.text[: answer.start] + plain + filled.text[answer.end :]
-    late = frozenset[str]() if region.is_function or _is_stub(uri) else new & _bound_later(region, before, bound_after)
+    late = frozenset[str]()
+    if not region.is_function and not uri.endswith(".pyi"):
+        # A statement that runs at once can't use yet what it binds itself, or what is bound after it.
+        bound_here = bound_names(_unix(f"{region.head}{region.tail}"), in_block=bool(region.opener)) or frozenset()
+        late = new & (bound_after | (bound_here - _words(before)))
     return late | (new - late - _bound_or_unbound_elsewhere(filled, region, new, whole))
-
-
-def _bound_later(region: _Region, before: str, bound_after: frozenset[str]) -> frozenset[str]:
-    """Return the names that a statement which runs at once can't use yet: what it binds itself, and what is bound after it."""
-    own = module_names.find(_unix(f"{region.head}{region.tail}"), in_block=bool(region.opener)) or frozenset()
-    return bound_after | (own - _words(before))
 
 
 def is_module(text: str, uri: str) -> bool:
@@ -110,32 +112,23 @@ def is_module(text: str, uri: str) -> bool:
     return uri.endswith((".py", ".pyw", ".pyi")) or re.match(r"#!.*python", text) is not None
 
 
-def _is_stub(uri: str) -> bool:
-    """Return whether the file only declares types, so that it may use a name before the name is bound."""
-    return uri.endswith(".pyi")
-
-
 def _regions(filled: Syntax, answer: Span) -> Iterator[_Region]:
     """Yield the region to check, and first, if the tree has errors, the function that the indentation shows.
 
     A tree with errors may lose a function, or the outer one of two.
     """
-    if filled.errors and (function := outermost_function(filled, answer)) is not None:
-        span = function.span
-        head, tail = filled.text[span.start : answer.start], filled.text[answer.end : span.end]
-        opener = _CLASS if function.is_method else _BLOCK if function.is_in_block else ""
-        yield _Region(span, head, tail, opener, is_function=True)
+    if filled.errors and (region := _indented_function(filled, answer)) is not None:
+        yield region
     yield _region(filled, answer)
 
 
 def _region(filled: Syntax, answer: Span) -> _Region:
     """Return the outermost function whose body contains the answer, else its class, else its statements of the module."""
-    node: Node | None = filled.node_at(answer)
     function: Node | None = None
     block: Node | None = None
     outermost: Node | None = None
     parents = list[Node]()
-    while node is not None:
+    for node in ancestors(filled.node_at(answer)):
         body = node.child_by_field_name("body")
         is_inside = body is not None and filled.span(body).start <= answer.start
         if node.type == "function_definition" and is_inside:
@@ -145,7 +138,6 @@ def _region(filled: Syntax, answer: Span) -> _Region:
             block = body if function is None and block is None else block
         if node is not function and node.type != "decorated_definition":
             parents.append(node)
-        node = node.parent
     is_broken = any(parent.is_error for parent in parents)
     if function is not None and not is_broken:
         is_method = any(parent.type == "class_definition" for parent in parents)
@@ -184,60 +176,45 @@ def _name_of(definition: Node) -> str:
     return name.text.decode() if name is not None and name.text else ""
 
 
-def _before_class(filled: Syntax, definition: Node) -> str:
-    """Return the text before a class and its decorators."""
-    parent = definition.parent
-    statement = parent if parent is not None and parent.type == "decorated_definition" else definition
-    return filled.text[: filled.span(statement).start]
-
-
 def _whole_lines(filled: Syntax, span: Span) -> Span:
     lines = filled.lines
     return Span(lines.starts[lines.at(span.start)], max(lines.ends[lines.at(span.end)], span.end))
 
 
-@dataclass(frozen=True, slots=True)
-class _Scope:
-    """A region, and the names that the module binds before and after it.
+def _unbound(
+    region: _Region, bound_before: frozenset[str], bound_after: frozenset[str], imports: str, uri: str, answer: str
+) -> frozenset[str] | None:
+    """Return the names that the region with the answer uses and nothing binds; None if it does not parse.
 
-    `imports` are the module's imports that change how pyflakes reads types: it takes the strings in `cast("T", x)` for
-    types, and those in `Literal["a"]` not, where it sees that these names are from `typing`.
+    The module binds the given names before and after the region. `imports` are its imports that change how pyflakes reads
+    types: it takes the strings in `cast("T", x)` for types, and those in `Literal["a"]` not, where it sees that these names
+    are from `typing`.
     """
-
-    region: _Region
-    bound_before: frozenset[str]
-    bound_after: frozenset[str]
-    imports: str
-    uri: str
-
-    def unbound(self, answer: str) -> frozenset[str] | None:
-        """Return the names that the region with the answer uses and nothing binds; None if it does not parse."""
-        source = f"{self.region.head}{answer}{self.region.tail}"
-        opener = self.imports
-        opener += f"{self.region.opener}\n" if source[:1].isspace() and self.region.opener else ""
-        tree = parse(opener + source)
-        if tree is None:
-            return None
-        words = set(_WORD.findall(source))
-        # Pyflakes needs to see the statement that binds `__all__`.
-        available, later = ((names & words) - {"__all__"} for names in (self.bound_before, self.bound_after))
-        if self.region.is_function or _is_stub(self.uri):
-            available |= later
-        else:
-            # Later names exist for functions that are called later, but not for code that runs at once.
-            tree.body += [_assignment(name) for name in later]
-        faults = check(tree, self.uri.rpartition("/")[2], available)
-        bound = self.bound_before | self.bound_after
-        # A module with a `__getattr__` may export anything.
-        exports = bound if "__getattr__" not in bound else None
-        return frozenset(
-            message.message_args[0]
-            for message in faults
-            if isinstance(message, messages.UndefinedName)
-            or (
-                exports is not None and isinstance(message, messages.UndefinedExport) and message.message_args[0] not in exports
-            )
-        )
+    source = f"{region.head}{answer}{region.tail}"
+    opener = imports + (f"{region.opener}\n" if source[:1].isspace() and region.opener else "")
+    tree = parse(opener + source)
+    if tree is None:
+        return None
+    words = set(_WORD.findall(source))
+    # Pyflakes needs to see the statement that binds `__all__`.
+    available, later = ((names & words) - {"__all__"} for names in (bound_before, bound_after))
+    if region.is_function or uri.endswith(".pyi"):
+        available |= later
+    else:
+        # Later names exist for functions that are called later, but not for code that runs at once.
+        for name in later:
+            target = ast.Name(name, ast.Store(), lineno=1, col_offset=0)
+            tree.body.append(ast.Assign([target], ast.Constant(None, lineno=1, col_offset=0), lineno=1, col_offset=0))
+    faults = check(tree, uri.rpartition("/")[2], available)
+    bound = bound_before | bound_after
+    # A module with a `__getattr__` may export anything.
+    exports = bound if "__getattr__" not in bound else None
+    return frozenset(
+        message.message_args[0]
+        for message in faults
+        if isinstance(message, messages.UndefinedName)
+        or (exports is not None and isinstance(message, messages.UndefinedExport) and message.message_args[0] not in exports)
+    )
 
 
 def check(tree: ast.Module, filename: str, available: Set[str]) -> list[messages.Message]:
@@ -297,11 +274,6 @@ def parse(source: str) -> ast.Module | None:
             return None
 
 
-def _assignment(name: str) -> ast.stmt:
-    target = ast.Name(name, ast.Store(), lineno=1, col_offset=0)
-    return ast.Assign([target], ast.Constant(None, lineno=1, col_offset=0), lineno=1, col_offset=0)
-
-
 @lru_cache(maxsize=4)
 def _type_imports(text: str) -> str:
     return "".join(f"{match[0]}\n" for match in _TYPE_IMPORT.finditer(_unix(text)))
@@ -327,24 +299,15 @@ _TYPE_IMPORT = re.compile(
 # --- Lines and indentation
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
-    """The whole lines of a function, and whether it is in a class or in another block."""
-
-    span: Span
-    is_method: bool = False
-    is_in_block: bool = False
-
-
-def outermost_function(filled: Syntax, answer: Span) -> Function | None:
-    """Return the outermost function whose body contains the answer, or None.
+def _indented_function(filled: Syntax, answer: Span) -> _Region | None:
+    """Return the outermost function whose body contains the answer by the indentation of its lines, or None.
 
     The result is a guess if the code around the answer has strings of several lines. Whether it parses shows whether the
     guess was right.
     """
     lines = filled.lines
     own = lines.at(answer.start)
-    line = _line(filled, own)
+    line = lines.content(own)
     width = len(line) - len(line.lstrip())
     # A body may begin on its opener's line. That line is then the first one around the answer.
     if (opener := _HEAD.match(line)) and lines.starts[own] + opener.end() <= answer.start:
@@ -353,7 +316,7 @@ def outermost_function(filled: Syntax, answer: Span) -> Function | None:
     for idx in range(own - 1, -1, -1):
         if width == 0:
             break
-        line = _line(filled, idx)
+        line = lines.content(idx)
         line_width, head = _width(line), _HEAD.match(line)
         # A line that begins no block may be part of a string or a bracket.
         if line_width is None or line_width >= width or head is None:
@@ -367,16 +330,13 @@ def outermost_function(filled: Syntax, answer: Span) -> Function | None:
         return None
     last = end = lines.at(answer.end)
     for idx in range(end + 1, len(lines.starts)):
-        line_width = _width(_line(filled, idx))
+        line_width = _width(lines.content(idx))
         if line_width is not None and line_width <= first_width:
             break
         last = idx
     span = Span(lines.starts[first], lines.ends[last])
-    return Function(span, is_method="class" in outer_words, is_in_block=bool(outer_words))
-
-
-def _line(filled: Syntax, idx: int) -> str:
-    return filled.text[filled.lines.starts[idx] : filled.lines.ends[idx]]
+    before, after = filled.text[span.start : answer.start], filled.text[answer.end : span.end]
+    return _Region(span, before, after, _CLASS if "class" in outer_words else _BLOCK if outer_words else "", is_function=True)
 
 
 def _width(line: str) -> int | None:
@@ -389,3 +349,122 @@ def _width(line: str) -> int | None:
 
 
 _HEAD = re.compile(r"\s*(?:async[ \t]+)?(def|class|if|elif|else|for|while|with|try|except|finally|match|case)\b")
+
+
+# --- The names that a module binds at its top level, line by line, so that broken code hides none of them. In doubt a name
+# counts as bound. No tree is used, because a tree of broken code may miss statements.
+
+
+@lru_cache(maxsize=32)
+def bound_names(text: str, *, in_block: bool = False) -> frozenset[str] | None:
+    """Return the names that the lines bind at module level, or None if they may bind any name, as `import *` does.
+
+    Names that the module computes are not among them; see `computes_names`.
+
+    Lines before the first unindented one belong to a construct that starts above, and are skipped. With `in_block`,
+    they belong to a block of the module, such as the rest of an `if`, and count. The result is cached, because the text
+    before and after the edited code rarely changes.
+    """
+    if binds_anything(text):
+        return None
+    starts = [match.start() for match in _TOP_LINE.finditer(text)]
+    names = {name for match in _GLOBAL.finditer(text) for name in _WORD.findall(match[1])}
+    if "builtins." in text:
+        names.update(match[1] for match in _BUILTIN.finditer(text))
+    if in_block:
+        names.update(_bound_in_block(text[: starts[0] if starts else len(text)]))
+    for start, end in pairwise([*starts, len(text)]):
+        if definition := _DEFINITION.match(text, start):
+            names.add(definition[1])
+        elif _BLOCK_HEAD.match(text, start):
+            names.update(_bound_in_block(text[start:end]))
+        else:
+            names.update(_bound_by_statement(text[start:end]))
+    return frozenset(names)
+
+
+def binds_anything(text: str) -> bool:
+    """Return whether the lines may bind names that the file need not spell out, as `import *` does."""
+    return "import" in text and _STAR_IMPORT.search(text) is not None
+
+
+def computes_names(text: str) -> bool:
+    """Return whether the lines bind names that they compute, as `globals()[name] = value` does."""
+    return any(word in text and pattern.search(text) for word, pattern in _COMPUTES)
+
+
+def _bound_in_block(text: str) -> Iterator[str]:
+    """Yield the names that any line of a block binds, at any depth."""
+    for match in _CODE_LINE.finditer(text):
+        line = match[0]
+        if definition := _DEFINITION.match(line):
+            yield definition[1]
+        elif line.startswith("case "):
+            yield from _WORD.findall(line)
+        elif _BLOCK_HEAD.match(line):
+            for target in _BLOCK_TARGET.finditer(line):
+                yield from _WORD.findall(target[0])
+            # A statement may follow the head of the block on the same line.
+            yield from _bound_by_statement(line.rpartition(":")[2].lstrip())
+        else:
+            # The head of a `with` may span several lines.
+            yield from (alias[1] for alias in _ALIAS.finditer(line))
+            yield from _bound_by_statement(text[match.start() :])
+
+
+def _bound_by_statement(text: str) -> Iterator[str]:
+    """Yield the names that the statement at the start of the text binds. The statement must not be the head of a block."""
+    if statement := _IMPORT.match(text):
+        yield from _imported(statement[1] or statement[2])
+        return
+    # The targets of an assignment that starts with a bracket may span several lines.
+    line = text.partition("\n")[0]
+    yield from (match[1] for match in _WALRUS.finditer(line))
+    if annotated := _ANNOTATED.match(line):
+        yield annotated[1]
+    for simple in (text if text[:1] in "([" else line).split(";"):
+        if statement := _IMPORT.match(simple.lstrip()):
+            yield from _imported(statement[1] or statement[2])
+        if alias := _TYPE_ALIAS.match(simple):
+            yield alias[1]
+        for target in _EQUALS.split(simple)[:-1]:
+            # Inside brackets that are still open, a name is an argument, not a target.
+            if any(target.count(left) != target.count(right) for left, right in ("()", "[]", "{}")):
+                break
+            yield from _FREE_NAME.findall(target.partition(":")[0] if ":" in _SUBSCRIPT.sub("", target) else target)
+
+
+def _imported(items: str) -> Iterator[str]:
+    for item in _COMMENT.sub("", items).replace("\\\n", " ").split(","):
+        name, _, alias = " ".join(item.split()).partition(" as ")
+        # `import a.b` binds `a`.
+        yield alias or name.partition(".")[0]
+
+
+_FREE_NAME = re.compile(r"(?<![\w.])[^\W\d]\w*")
+_CODE_LINE = re.compile(r"[^\s#][^\n]*")
+_TOP_LINE = re.compile(r"^[^\s#)\]}\"'][^\n]*", re.MULTILINE)
+_DEFINITION = re.compile(r"(?:async[ \t]+def|def|class)[ \t]+(\w+)")
+_BLOCK_HEAD = re.compile(r"(?:if|elif|else|try|except|finally|async|with|for|while|match|case)\b(?![ \t]*[=.,)\]])")
+_BLOCK_TARGET = re.compile(r"\bfor\b.+?\bin\b|\bas\b[^:]+|\w+[ \t]*:=")
+_IMPORT = re.compile(r"(?:from[^\n]+?)?\bimport\b[ \t]*(?:\(([^)]*)\)?|((?:[^\\\n]|\\\n?)*))")
+_TYPE_ALIAS = re.compile(r"type[ \t]+(\w+)[^=\n]*=")
+_ALIAS = re.compile(r"\bas[ \t]+(\w+)")
+# An annotation that ends on a later line.
+_ANNOTATED = re.compile(r"(\w+)[ \t]*:[^\n]*[\[(][ \t]*(?:#[^\n]*)?$")
+# Without the first condition, a long word takes time quadratic in its length.
+_WALRUS = re.compile(r"(?<!\w)(\w+)[ \t]*:=")
+_EQUALS = re.compile(r"(?:[-+*/%&|^@]|//|\*\*|<<|>>)?(?<![=!<>:])=(?!=)")
+_SUBSCRIPT = re.compile(r"\[[^\]]*\]")
+_COMMENT = re.compile(r"#[^\n]*")
+_GLOBAL = re.compile(r"^[ \t]+global[ \t]+([^\n]+)", re.MULTILINE)
+_BUILTIN = re.compile(r"\bbuiltins\.(\w+)[ \t]*=(?!=)")
+_STAR_IMPORT = re.compile(r"^[ \t]*from\b[^\n#]*\bimport[ \t]*\(?[ \t]*\*", re.MULTILINE)
+# Code that computes names: a text that must occur, which is fast to find, and a pattern that must match.
+_COMPUTES = (
+    ("globals()", re.compile(r"\bglobals\(\)[ \t]*(?:\[[^\n=]*\][ \t]*=(?!=)|\.update|\.setdefault)")),
+    ("locals()", re.compile(r"\blocals\(\)[ \t]*(?:\[[^\n=]*\][ \t]*=(?!=)|\.update)")),
+    ("vars()", re.compile(r"\bvars\(\)[ \t]*(?:\[[^\n=]*\][ \t]*=(?!=)|\.update)")),
+    ("exec(", re.compile(r"^exec\(", re.MULTILINE)),
+    ("setattr(", re.compile(r"\bsetattr\([ \t]*(?:builtins|sys\.modules)")),
+)

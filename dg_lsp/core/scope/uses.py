@@ -9,13 +9,13 @@ from __future__ import annotations
 import builtins
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Literal
 
 from tree_sitter import Node
 
-from dg_lsp.core.syntax import Syntax
+from dg_lsp.core.syntax import Syntax, ancestors
 from dg_lsp.core.values import Span
 
 # A name with more occurrences counts as bound: it probably is, and checking each one takes too long.
@@ -67,38 +67,28 @@ def _is_only_used(name: str, filled: Syntax, answers: Sequence[Span]) -> bool:
 
 def _role(node: Node, span: Span, filled: Syntax) -> Literal["uses", "binds", "nothing"]:
     """Return whether the occurrence uses or binds the name; in doubt "binds"."""
-    facts, ancestors = filled.facts_near(span), list(_ancestors(node))
-    if any(facts.has("comment", each) for each in ancestors):
+    facts, around = filled.facts_near(span), list(ancestors(node))
+    if any(facts.has("comment", each) for each in around):
         return "nothing"
-    if any(each.is_error for each in ancestors):
+    if any(each.is_error for each in around):
         return "binds"
     if node.type in _MEMBERS:
         return "nothing"
     if node.type not in ("identifier", "shorthand_property_identifier"):
-        is_text = any(facts.has("string", each) for each in ancestors)
+        is_text = any(facts.has("string", each) for each in around)
         # A Go import path ends with the name that it binds.
-        return "nothing" if is_text and not any("import" in each.type for each in ancestors) else "binds"
+        return "nothing" if is_text and not any("import" in each.type for each in around) else "binds"
     child, parent = node, node.parent
     while parent is not None and parent.type == "expression_list":
         child, parent = parent, parent.parent
     if parent is None:
         return "binds"
-    field = _field(child, parent)
+    idx = next((idx for idx, each in enumerate(parent.children) if each.id == child.id), -1)
+    field = parent.field_name_for_child(idx) if idx >= 0 else None
     if (parent.type, field) in _MEMBER_FIELDS:
         return "nothing"
     fields = _USES[filled.language.name].get(parent.type)
     return "uses" if fields is not None and (not fields or field in fields) else "binds"
-
-
-def _ancestors(node: Node | None) -> Iterator[Node]:
-    while node is not None:
-        yield node
-        node = node.parent
-
-
-def _field(child: Node, parent: Node) -> str | None:
-    idx = next((idx for idx, each in enumerate(parent.children) if each.id == child.id), -1)
-    return parent.field_name_for_child(idx) if idx >= 0 else None
 
 
 _WORD = re.compile(r"(?<![\w$])[^\W\d][\w$]*")
