@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from statistics import median_high
 from typing import Literal
 
-from dg_lsp.core import literals
+from dg_lsp.core import languages
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Span
 from dg_lsp.wire.settings import Settings
@@ -120,7 +120,7 @@ def scope_at(syntax: Syntax | None, offset: int) -> Scope:
     if broken is None:
         return "code"
     begin = syntax.lines.starts[syntax.lines.at(broken)]
-    return literals.kind_at_end(syntax.text[begin:offset].replace("\r", "\n"), syntax.language.name) or "code"
+    return languages.kind_at_end(syntax.text[begin:offset].replace("\r", "\n"), syntax.language.name) or "code"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The table finds languages by file name, extension and first line, and each entry's grammar and query load."""
+"""The table finds languages by file name, extension and first line, and strings without a tree; each entry's grammar loads."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dg_lsp.core import languages
 
@@ -83,3 +85,13 @@ def test_code_that_finds_and_fills_holes_names_no_language_but_python() -> None:
         if isinstance(node, ast.Constant) and node.value in names
     ]
     assert occurrences == []
+
+
+LANGUAGES = ["", *(language.name for language in languages.TABLE)]
+
+
+@given(text=st.text("ab(){}[]'\"`\\#/*- \n", max_size=60), language=st.sampled_from(LANGUAGES))
+def test_masking_strings_and_comments_keeps_length_and_lines(text: str, language: str) -> None:
+    code = languages.mask(text, language)
+    assert len(code) == len(text)
+    assert all(one in (other, "\0") for one, other in zip(code, text, strict=True))

@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from dg_lsp.core import importing, languages, literals, scope, syntax, values
+from dg_lsp.core import importing, languages, scope, syntax, values
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.importing import Sources
 from dg_lsp.core.polish import changes, drops
@@ -198,6 +198,7 @@ def closes(whole: Whole) -> bool:
     if not whole.after.errors:
         return True
     text, language = whole.document.text, whole.document.language
+    row = languages.row(language)
     is_better = len(whole.after.errors) < len(whole.before.errors)
     for edit in whole.edits:
         before = with_newlines(text[max(0, edit.span.start - READ_CHARS) : edit.span.start])
@@ -205,16 +206,16 @@ def closes(whole: Whole) -> bool:
         old = with_newlines(text[edit.span.start : edit.span.end]) + line
         new = with_newlines(edit.text) + line
         # Checked first, because most answers have no such mark and scanning takes time.
-        if any(mark in edit.text for mark in literals.string_marks(language)) and (
-            literals.opens_string(before + new, end + below, language)
-            and not literals.opens_string(before + old, end + below, language)
+        if any(mark in edit.text for mark in (*row.quotes, *(row.block_comment or ()))) and (
+            languages.opens_string(before + new, end + below, language)
+            and not languages.opens_string(before + old, end + below, language)
         ):
             return False
         # If there are fewer errors than before, an opened bracket may be one that the code below closes.
         if (
             not is_better
-            and any(mark in edit.text for mark in languages.row(language).brackets[0])
-            and literals.n_open(before, new, language) > literals.n_open(before, old, language)
+            and any(mark in edit.text for mark in row.brackets[0])
+            and languages.n_open(before, new, language) > languages.n_open(before, old, language)
         ):
             return False
     return True

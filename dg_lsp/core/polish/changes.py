@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dg_lsp.core import languages, literals, syntax, values
+from dg_lsp.core import languages, syntax, values
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Edit, Hole, Span, n_common
@@ -153,7 +153,7 @@ def cut_repeated_rest(text: str, around: Around) -> str:
         return cut
     # `g(x)` before the `)` of `f(…)` ends like the rest of its line, but repeats nothing. Words do repeat, also if the
     # rest is only the end of a word: after the cut, the answer and the rest read as the model wrote them.
-    repeats = literals.first_closer(trimmed, around.document.language) is not None or says_something(rest)
+    repeats = languages.first_closer(trimmed, around.document.language) is not None or says_something(rest)
     return cut if repeats else text
 
 
@@ -181,7 +181,7 @@ def cut_at_dedent(text: str, around: Around) -> str:
     depth = len(around.hole.indent.expandtabs(4))
     lines = [
         line
-        for line in literals.split_lines(text, around.document.language)[1:]
+        for line in languages.split_lines(text, around.document.language)[1:]
         if line.is_code and line.text and not line.nested
     ]
     shallow = [line for line in lines if len(line.indent.expandtabs(4)) < depth]
@@ -198,13 +198,13 @@ def cut_at_dedent(text: str, around: Around) -> str:
 def cut_at_closer(text: str, around: Around) -> str:
     """Cut at a bracket that closes an outer construct, if the document already closes that construct."""
     language = around.document.language
-    closer = literals.first_closer(text, language)
-    if closer is None or literals.first_closer(around.old, language) is not None:
+    closer = languages.first_closer(text, language)
+    if closer is None or languages.first_closer(around.old, language) is not None:
         return text
     cut = text[:closer]
     # Someone who types `for (` closes the block that the answer opens (`polish.with_block_closed`).
     head, is_line = around.before.rpartition("\n")[2], around.hole.kind == "cursor" and not around.hole.block
-    opens = is_line and text.rstrip().endswith("{") and not around.rest.strip() and literals.n_open("", head, language) > 0
+    opens = is_line and text.rstrip().endswith("{") and not around.rest.strip() and languages.n_open("", head, language) > 0
     worse = around.is_worse(cut, f"{text}\n}}" if opens else text)
     if worse is None:
         worse = not around.after.lstrip().startswith(text[closer])
@@ -290,7 +290,7 @@ def restore_start(text: str, around: Around) -> str:
 def restore_indent(text: str, around: Around) -> str:
     """Indent new lines with tabs or spaces as the file does. White space in strings and alignment stays."""
     unit = _unit(around)
-    lines = literals.split_lines(text, around.document.language)
+    lines = languages.split_lines(text, around.document.language)
     if unit.startswith(" "):
         indents = [line.indent.replace("\t", unit) for line in lines]
     elif unit:
@@ -303,7 +303,7 @@ def restore_indent(text: str, around: Around) -> str:
 
 def trim_end(text: str, around: Around) -> str:
     """Trim trailing white space of each line, except in strings."""
-    code = literals.mask(text, around.document.language)
+    code = languages.mask(text, around.document.language)
     lines, at = [], 0
     for line in text.split("\n"):
         end = at + len(line)
@@ -328,7 +328,7 @@ def _unit(around: Around) -> str:
     return unit if unit.startswith(" ") else "    "
 
 
-def _tabbed(lines: list[literals.Line], base: str) -> list[str]:
+def _tabbed(lines: list[languages.Line], base: str) -> list[str]:
     """Return the lines' indentation with tabs for spaces. If the answer uses tabs, its spaces are alignment and stay."""
     inner = [line.indent.removeprefix(base) for line in lines]
     own_indents = [indent for indent, line in zip(inner[1:], lines[1:], strict=True) if line.is_code and indent]

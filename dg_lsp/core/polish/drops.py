@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from tree_sitter import Node
 
-from dg_lsp.core import holes, languages, literals, placeholders, syntax
+from dg_lsp.core import holes, languages, placeholders, syntax
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.holes.body import says_todo
 from dg_lsp.core.languages import GrammarError, Language
@@ -257,8 +257,8 @@ def drop_comment_before_code(text: str, around: Around) -> str | None:
     line = text.rpartition("\n")[2]
     if not any(mark in line for mark in language.line_comments):
         return text
-    is_comment = literals.kind_at_end(around.before + text, language.name) == "comment"
-    return None if is_comment and literals.kind_at_end(around.before, language.name) != "comment" else text
+    is_comment = languages.kind_at_end(around.before + text, language.name) == "comment"
+    return None if is_comment and languages.kind_at_end(around.before, language.name) != "comment" else text
 
 
 def drop_glued(text: str, around: Around) -> str | None:
@@ -289,7 +289,7 @@ def drop_glued(text: str, around: Around) -> str | None:
     if last and right:
         head = left[0] if left and first and last.start() == 0 else ""
         is_glued = is_glued or not _is_known(head + last[0] + right[0], around, language)
-    if not is_glued or literals.kind_at_end(around.before, language.name) is not None:
+    if not is_glued or languages.kind_at_end(around.before, language.name) is not None:
         return text
     return None
 
@@ -351,9 +351,9 @@ def _does_something(text: str, language: str) -> bool:
     """Return whether the text holds more than comments, strings that stand alone, and placeholders."""
     language_row = languages.get(language)
     # The code below may close a block comment that is open here. A tree of this text alone takes it for code.
-    if literals.kind_at_end(text, language) == "comment":
-        text = text[: len(literals.mask(text, language).rstrip("\0"))]
-    code = literals.mask(text, language).replace("\0", " ").strip() if language_row is None else text.strip()
+    if languages.kind_at_end(text, language) == "comment":
+        text = text[: len(languages.mask(text, language).rstrip("\0"))]
+    code = languages.mask(text, language).replace("\0", " ").strip() if language_row is None else text.strip()
     if language_row is None or not code:
         return _has_code(code)
     try:

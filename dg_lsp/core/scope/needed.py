@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from pyflakes import messages
 
-from dg_lsp.core import literals, syntax
+from dg_lsp.core import languages, syntax
 from dg_lsp.core.scope import python, uses
 from dg_lsp.core.syntax import Syntax, ancestors
 from dg_lsp.core.values import Span
@@ -37,7 +37,7 @@ def names(parsed: Syntax, hole: Span) -> tuple[str, ...]:
     if find is None or not is_whole or not after.strip() or len(parsed.text) > most or _LONG_LINE.search(parsed.text):
         return ()
     found, tail = find(parsed, hole)
-    if not found or len(found) > MOST_NAMES or literals.kind_at_end(before, parsed.language.name) is not None:
+    if not found or len(found) > MOST_NAMES or languages.kind_at_end(before, parsed.language.name) is not None:
         return ()
     in_order = [name for name in dict.fromkeys(_NAME.findall(tail)) if name in found]
     return tuple(in_order) if _takes_statement(parsed, hole) else ()
