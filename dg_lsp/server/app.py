@@ -7,10 +7,12 @@ engine after `initialized`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import logging
+import secrets
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -24,9 +26,8 @@ from pygls.lsp.server import LanguageServer
 from dg_lsp import __version__
 from dg_lsp.core.wording import size
 from dg_lsp.infill.port import EngineError
-from dg_lsp.server import client, configuration, convert, methods, protocol, resident, when
-from dg_lsp.server.client import Client
-from dg_lsp.server.configuration import Configuration
+from dg_lsp.server import configuration, convert, methods, protocol, resident, when
+from dg_lsp.server.configuration import Client, Configuration
 from dg_lsp.server.methods import DraftParams, ModelOffer, StatusParams
 from dg_lsp.server.protocol import RpcProtocol, Wire
 from dg_lsp.server.resident import Opener, Resident
@@ -39,8 +40,7 @@ from dg_lsp.wire.settings import Settings
 if TYPE_CHECKING:
     # These are imported after `initialize` was answered, so that the editor starts fast.
     from dg_lsp.server.completion import Completer
-    from dg_lsp.server.nearby import Nearby
-    from dg_lsp.server.snapshot import Snapshots
+    from dg_lsp.server.snapshot import Nearby, Snapshots
     from dg_lsp.server.when import Reason
 from dg_lsp.server.when import Reason
 
@@ -50,6 +50,11 @@ T = TypeVar("T")
 CHECK_EVERY_S = 2.0
 WRITE_STATISTICS_S = 60.0
 CLIENT_PATIENCE_S = 10.0
+# An editor that does not confirm a progress bar by then gets its edit without one.
+BAR_PATIENCE_S = 2.0
+
+Report = Callable[[str, float], None]
+"""Shows a message and the completed share, from 0 to 1."""
 
 # For each message that changes a document or a notebook: the key of its URI, and how to mark it as out of step with the
 # editor when the message can't be parsed.
@@ -113,7 +118,7 @@ class DgLanguageServer(LanguageServer):
     @cached_property
     def nearby(self) -> Nearby:
         """The reader of workspace files, created when it is first needed."""
-        from dg_lsp.server.nearby import Nearby
+        from dg_lsp.server.snapshot import Nearby
 
         nearby = Nearby(self.clock, self.configuration.withheld)
         nearby.set_roots(self.roots)
@@ -164,7 +169,7 @@ class DgLanguageServer(LanguageServer):
 
     def begin(self, params: lsp.InitializeParams) -> None:
         """Read the client's capabilities and settings before `initialize` is answered."""
-        self.client = client.read(params)
+        self.client = configuration.read_client(params)
         self.wire.is_old = self.client.old_wire
         # pygls makes the same choice again for its response, and keeps neither.
         encoding = ServerCapabilitiesBuilder.choose_position_encoding(params.capabilities)
@@ -292,8 +297,7 @@ class DgLanguageServer(LanguageServer):
         condition = self.resident.condition
         self.reporter.update(state=condition.state, message=condition.message, fraction=condition.fraction)
         if condition.state == "failed":
-            log.warning("%s", condition.message)
-            self.spawn(self.tell(condition.message))
+            self._on_message(condition.message)
 
     def _on_message(self, sentence: str) -> None:
         log.warning("%s", sentence)
@@ -319,17 +323,18 @@ class DgLanguageServer(LanguageServer):
         """Return a background task for the work; it is cancelled when the server ends."""
         task = asyncio.get_running_loop().create_task(work)
         self.tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self.tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, _REPORTED_ERRORS):
-            log.error("a background task failed", exc_info=error)
+        def ended(task: asyncio.Task[T]) -> None:
+            self.tasks.discard(task)
+            if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, _REPORTED_ERRORS):
+                log.error("a background task failed", exc_info=error)
+
+        task.add_done_callback(ended)
+        return task
 
     async def _check_regularly(self) -> None:
         """Reload changed files, end when the editor's process is gone, and write statistics; runs until cancelled."""
-        from dg_lsp.wire import discovery
+        from dg_lsp.wire import discovery  # not before `initialize` is answered
 
         last_write = self.clock()
         while True:
@@ -372,6 +377,32 @@ class DgLanguageServer(LanguageServer):
             lose(self.documents, uri)
 
     # Messages to the editor
+
+    @contextlib.asynccontextmanager
+    async def bar(self, title: str, cancel: Callable[[], None]) -> AsyncIterator[Report]:
+        """Yield the function that reports progress on a new bar, whose button calls `cancel`; without a bar it does nothing."""
+        token, exists = f"dg-lsp-{secrets.token_hex(6)}", False
+        if self.client.progress:
+            # Without a bar the work goes on, whatever error the editor returned.
+            with contextlib.suppress(Exception):
+                creating = self.window_work_done_progress_create_async(lsp.WorkDoneProgressCreateParams(token))
+                await asyncio.wait_for(creating, BAR_PATIENCE_S)
+                exists = True
+
+        def send(value: Any) -> None:
+            if exists:
+                self.progress(lsp.ProgressParams(token, value))
+
+        def report(message: str, share: float) -> None:
+            send(lsp.WorkDoneProgressReport(message=message, percentage=min(100, max(0, round(100 * share)))))
+
+        self.bars[token] = cancel
+        send(lsp.WorkDoneProgressBegin(title=title, cancellable=True, percentage=0))
+        try:
+            yield report
+        finally:
+            del self.bars[token]
+            send(lsp.WorkDoneProgressEnd())
 
     def show_message(self, sentence: str) -> None:
         """Show an informational message to the user."""

@@ -13,6 +13,7 @@ that no request waits for is cancelled after a short delay, because the next key
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import re
@@ -22,17 +23,16 @@ from functools import partial
 
 from dg_lsp.core import confidence, holes, polish, positions
 from dg_lsp.core import syntax as syntaxes
-from dg_lsp.core.confidence import Calibrated, Confidence, Ranked, Threshold
+from dg_lsp.core.confidence import Calibrated, Ranked
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Budget, Candidate, Hole, Span
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import Suggestion
 from dg_lsp.infill.port import EngineError
 from dg_lsp.server import reuse, when
-from dg_lsp.server.background import Outlines
 from dg_lsp.server.resident import Resident
 from dg_lsp.server.reuse import Cache, Offer, Place, Rejections
-from dg_lsp.server.snapshot import Snapshot, Snapshots
+from dg_lsp.server.snapshot import Outlines, Snapshot, Snapshots
 from dg_lsp.server.stats import Statistics, Usage
 from dg_lsp.server.when import Reason, Rhythm, SuggestionFacts
 from dg_lsp.wire.settings import Settings
@@ -117,8 +117,18 @@ class Completer:
             return self._nothing(SUPERSEDED)
         if not now.is_current:
             return self._nothing(MOVED)
-        facts, settings = self._facts_of(request, now), now.settings
-        if (reason := when.reason(facts, settings)) is not None:
+        settings, index, line = now.settings, now.index, now.index.at(request.offset)
+        facts = SuggestionFacts(
+            automatic=request.automatic,
+            before=index.text[index.starts[line] : request.offset],
+            after=index.text[request.offset : index.ends[line]],
+            language_id=now.doc.language_id,
+            n_chars=len(index.text),
+            refused=now.refused,
+            engine=self._resident.trouble() if request.automatic else "",
+            lost=now.doc.lost,
+        )
+        if (reason := next(when.reasons(facts, settings), None)) is not None:
             return self._nothing(reason)
         fit = self._cache.find(now.place, self._clock(), partial(_is_sure, request, now))
         if fit is not None and (request.automatic or fit.n_candidates >= settings.candidates):
@@ -127,13 +137,16 @@ class Completer:
         if request.automatic:
             # This parses the text, so it runs only when no cached answer fits.
             facts = replace(facts, scope=when.scope_at(now.doc.near(request.offset), request.offset))
-            if (reason := when.reason(facts, settings)) is not None:
+            if (reason := next(when.reasons(facts, settings), None)) is not None:
                 return self._nothing(reason)
         if request.automatic and self._flights.joinable(now.place, self.rhythm.latency_ms) is None:
             wait_ms = when.wait_ms(
                 self.rhythm, self._clock(), facts.before, facts.after, client_ms=request.client_ms, fixed=settings.debounce
             )
-            if await _set_within(replaced, wait_ms / 1000):
+            if wait_ms > 0:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(replaced.wait(), wait_ms / 1000)
+            if replaced.is_set():
                 return self._nothing(SUPERSEDED)
             if not now.is_current:
                 return self._nothing(MOVED)
@@ -237,7 +250,7 @@ class Completer:
         after = now.accepting(offer.text)
         follows = after.document.text[after.offset : after.offset + 1]
         if self._cache.find(after.place, self._clock()) is None and not (follows.isalnum() or follows == "_"):
-            self._flights.look_ahead(after.place, self._fill(after, 1, "ahead"))
+            self._flights.start(after.place, 1, self._fill(after, 1, "ahead"), is_ahead=True)
 
     # Events from the editor
 
@@ -271,33 +284,10 @@ class Completer:
         await self._flights.close()
         await self._outlines.close()
 
-    def _facts_of(self, request: SuggestionRequest, now: Snapshot) -> SuggestionFacts:
-        index = now.index
-        line = index.at(request.offset)
-        return SuggestionFacts(
-            automatic=request.automatic,
-            before=index.text[index.starts[line] : request.offset],
-            after=index.text[request.offset : index.ends[line]],
-            language_id=now.doc.language_id,
-            n_chars=len(index.text),
-            refused=now.refused,
-            engine=self._resident.trouble() if request.automatic else "",
-            lost=now.doc.lost,
-        )
-
 
 def _is_sure(request: SuggestionRequest, now: Snapshot, offer: Offer) -> bool:
     """Return whether the request may get the offer: without being asked for, only one that reaches the threshold."""
     return not request.automatic or confidence.is_sure(offer.confidence, now.settings.suggestion_threshold)
-
-
-async def _set_within(event: asyncio.Event, timeout_s: float) -> bool:
-    if timeout_s > 0:
-        try:
-            await asyncio.wait_for(event.wait(), timeout_s)
-        except TimeoutError:
-            return False
-    return event.is_set()
 
 
 # --- Running requests to the engine
@@ -309,13 +299,15 @@ GRACE_S = 0.15
 EngineAnswer = tuple[tuple[Offer, ...], Reason | None]
 
 
+@dataclass(eq=False, slots=True)
 class Flight:
-    """One request to the engine, which several requests from the editor may wait for."""
+    """One request to the engine for a place and a number of candidates, which several requests from the editor may wait for."""
 
-    def __init__(self, place: Place, n_candidates: int, started: float, task: asyncio.Future[EngineAnswer]) -> None:
-        """Hold a request that was sent for this place and this number of candidates."""
-        self.place, self.n_candidates, self.started, self.task = place, n_candidates, started, task
-        self.n_waiting = 0
+    place: Place
+    n_candidates: int
+    started: float
+    task: asyncio.Future[EngineAnswer]
+    n_waiting: int = 0
 
     async def wait(self, replaced: asyncio.Event, *, raises: bool) -> EngineAnswer | None:
         """Return the answer; None when `replaced` is set first, or the request was cancelled.
@@ -329,7 +321,8 @@ class Flight:
         finally:
             replacing.cancel()
             self.n_waiting -= 1
-            self._cancel_if_unused()
+            if not self.n_waiting and not self.task.done():
+                asyncio.get_running_loop().call_later(GRACE_S, lambda: self.n_waiting or self.task.cancel())
         if replaced.is_set() or not self.task.done() or self.task.cancelled():
             return None
         try:
@@ -338,17 +331,6 @@ class Flight:
             if raises:
                 raise
             return (), Reason("noAnswer", str(error))
-
-    def _cancel_if_unused(self) -> None:
-        """Cancel the request after a delay, unless another request waits for it by then."""
-        if self.n_waiting or self.task.done():
-            return
-
-        def end() -> None:
-            if not self.n_waiting:
-                self.task.cancel()
-
-        asyncio.get_running_loop().call_later(GRACE_S, end)
 
 
 class Flights:
@@ -369,20 +351,31 @@ class Flights:
         age_ms = 1000 * (self._clock() - flight.started)
         return flight if reuse.joins(flight.place, place, age_ms=age_ms, latency_ms=latency_ms) else None
 
-    def start(self, place: Place, n_candidates: int, work: Coroutine[None, None, EngineAnswer]) -> Flight:
-        """Return a new running request; cancel the document's older ones."""
-        self.cancel(place.uri)
-        return self._start(self.direct, place, n_candidates, work)
+    def start(
+        self, place: Place, n_candidates: int, work: Coroutine[None, None, EngineAnswer], *, is_ahead: bool = False
+    ) -> Flight:
+        """Return a new running request; cancel the document's older ones, or with `is_ahead` the one that asks ahead."""
+        self.cancel(place.uri, only_ahead=is_ahead)
+        flights = self._ahead if is_ahead else self.direct
+        flight = flights[place.uri] = Flight(place, n_candidates, self._clock(), asyncio.ensure_future(work))
 
-    def look_ahead(self, place: Place, work: Coroutine[None, None, EngineAnswer]) -> None:
-        """Start a request that asks ahead; cancel the document's earlier one."""
-        if (older := self._ahead.pop(place.uri, None)) is not None:
-            older.task.cancel()
-        self._start(self._ahead, place, 1, work)
+        def settled(task: asyncio.Future[EngineAnswer]) -> None:
+            if flights.get(place.uri) is flight:
+                del flights[place.uri]
+            if task.cancelled() or (error := task.exception()) is None:
+                return
+            if is_ahead:
+                # No request waits for it. A request for the same place will fail too, and report the error.
+                log.debug("asking ahead failed: %s", error)
+            elif not isinstance(error, EngineError):
+                log.error("a request failed", exc_info=error)
 
-    def cancel(self, uri: str) -> None:
+        flight.task.add_done_callback(settled)
+        return flight
+
+    def cancel(self, uri: str, *, only_ahead: bool = False) -> None:
         """Cancel a document's requests."""
-        for flights in (self.direct, self._ahead):
+        for flights in (self._ahead,) if only_ahead else (self.direct, self._ahead):
             if (older := flights.pop(uri, None)) is not None:
                 older.task.cancel()
 
@@ -392,25 +385,6 @@ class Flights:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _start(
-        self, flights: dict[str, Flight], place: Place, n_candidates: int, work: Coroutine[None, None, EngineAnswer]
-    ) -> Flight:
-        flight = Flight(place, n_candidates, self._clock(), asyncio.ensure_future(work))
-        flights[place.uri] = flight
-        flight.task.add_done_callback(lambda task: self._settled(flights, flight, task))
-        return flight
-
-    def _settled(self, flights: dict[str, Flight], flight: Flight, task: asyncio.Future[EngineAnswer]) -> None:
-        if flights.get(flight.place.uri) is flight:
-            del flights[flight.place.uri]
-        if task.cancelled() or (error := task.exception()) is None:
-            return
-        if flights is self._ahead:
-            # No request waits for it. A request for the same place will fail too, and report the error.
-            log.debug("asking ahead failed: %s", error)
-        elif not isinstance(error, EngineError):
-            log.error("a request failed", exc_info=error)
 
 
 # --- Whether to show an answer, and where to cut it. Pure
@@ -437,8 +411,14 @@ def visible(
     if not sure_offers:
         if all(offer.is_cut_short for offer in offers):
             return (), out_of_time(settings)
-        best = max((offer.confidence for offer in offers), key=confidence.order)
-        return (), Reason("unsure", f"the best answer {_unsure(best, settings.suggestion_threshold)}")
+        match max((offer.confidence for offer in offers), key=confidence.order):
+            case Calibrated(probability):
+                why = f"is right with a probability of {probability:.2f}, below {settings.threshold:.2f}"
+            case Ranked(_, True):
+                why = "was cut short, or contradicts the text around it"
+            case Ranked():
+                why = "comes from a model that is not calibrated; `dg-lsp calibrate` measures how often it is right"
+        return (), Reason("unsure", f"the best answer {why}")
     new_offers = [offer for offer in sure_offers if not rejections.holds(place, offer.text, now)]
     if not new_offers:
         return (), Reason("rejected", "the same suggestion was rejected a moment ago")
@@ -449,17 +429,6 @@ def out_of_time(settings: Settings) -> Reason:
     """Return the reason for no suggestion where the deadline ended the engine's work."""
     limit = f"the time ({settings.deadline / 1000:g} s) ran out"
     return Reason("deadline", f"{limit}; raise `completion.deadline`, or choose a faster model")
-
-
-def _unsure(best: Confidence, threshold: Threshold) -> str:
-    """Return why an answer is not sure enough, as the end of a sentence."""
-    match best:
-        case Calibrated(probability):
-            return f"is right with a probability of {probability:.2f}, below {threshold.probability:.2f}"
-        case Ranked(_, True):
-            return "was cut short, or contradicts the text around it"
-        case Ranked():
-            return "comes from a model that is not calibrated; `dg-lsp calibrate` measures how often it is right"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,21 @@
-"""The settings of each document: from the user's file, the workspace's file, the environment and the editor.
+"""What the editor and the user choose: the settings of each document, and the editor's capabilities.
 
-Files are read when they are first needed, and again when they have changed. `wire.config` reads them. An editor sends JSON
-under our section, with or without the defaults. A bad value never stops the server: the old value stays, and a sentence
-names the key and the valid values. `wire.settings` declares the settings.
+The settings come from the user's file, the workspace's file, the environment and the editor. Files are read when they are
+first needed, and again when they have changed. `wire.config` reads them. An editor sends JSON under our section, with or
+without the defaults. A bad value never stops the server: the old value stays, and a sentence names the key and the valid
+values. `wire.settings` declares the settings.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from lsprotocol import types as lsp
+from pygls.capabilities import get_capability
 
 from dg_lsp.server import convert
 from dg_lsp.wire import config, schema, trust
@@ -125,21 +131,16 @@ class Configuration:
             for path, _ in config.sources(folder):
                 # Take the stamp before reading, so that a change in between is noticed.
                 self._stamps[path] = _stamp(path)
-            self._by_folder[folder] = self._read(folder)
+            configured, problems = config.read(folder)
+            result = configured.settings
+            own = self._editor_settings_by_folder.get(self._roots.get(folder, "")) if folder is not None else None
+            current = self._editor_settings, own
+            # A key that the editor sends now, even with its default value, replaces that key of `initialize`.
+            for data in (without(self.options, *current), *current):
+                result, more = read(data, result, defaults_count=False)
+                problems = (*problems, *more)
+            self._by_folder[folder] = FolderSettings(result, problems)
         return self._by_folder[folder]
-
-    def _read(self, folder: Path | None) -> FolderSettings:
-        configured, problems = config.read(folder)
-        result = configured.settings
-        current = self._editor_settings, self._of_folder(folder)
-        # A key that the editor sends now, even with its default value, replaces that key of `initialize`.
-        for data in (without(self.options, *current), *current):
-            result, more = read(data, result, defaults_count=False)
-            problems = (*problems, *more)
-        return FolderSettings(result, problems)
-
-    def _of_folder(self, folder: Path | None) -> object:
-        return self._editor_settings_by_folder.get(self._roots.get(folder, "")) if folder is not None else None
 
 
 def read(data: object, base: Settings, *, defaults_count: bool = True) -> tuple[Settings, tuple[str, ...]]:
@@ -171,7 +172,7 @@ def section(data: object) -> object:
     """Return our section of the settings that an editor sends; all of them when there is no section of our name."""
     if isinstance(data, Mapping):
         inner = data.get(SECTION, data.get("dg-lsp"))
-        # These two keys of the section are client capabilities, not settings (see `client`).
+        # These two keys of the section are client capabilities, not settings (see `Client`).
         data = inner if isinstance(inner, Mapping) else {} if SECTION in data else data
         return {key: value for key, value in data.items() if key not in ("status", "draft")}
     return data
@@ -189,3 +190,88 @@ def _stamp(path: Path) -> Stamp | None:
     except OSError:
         return None
     return info.st_mtime_ns, info.st_size, info.st_ino
+
+
+# --- The editor's capabilities, and the message formats that it needs
+
+# Editors built on VS Code, which draw ghost text by different rules (see `convert.to_item`).
+_LIKE_VS_CODE = re.compile(r"code|cursor|windsurf|codium|theia|positron", re.IGNORECASE)
+# The editor's own debounce, by its name. It has passed already when a request arrives.
+_OWN_WAIT_MS = (("neovim", 200.0), ("code", 50.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """The capabilities of the connected editor."""
+
+    name: str = ""
+    inline: bool = False
+    """It supports inline completion."""
+    registers_configuration: bool = False
+    to_line_end: bool = False
+    own_wait_ms: float = 0.0
+    old_wire: bool = False
+    pulls_configuration: bool = False
+    action_literals: bool = False
+    resolves_edits: bool = False
+    tags_actions: bool = False
+    versioned_edits: bool = False
+    annotates: bool = False
+    progress: bool = False
+    hears_status: bool = False
+    hears_drafts: bool = False
+    previews: bool = False
+    """It previews an edit that needs confirmation, at least one sent by `workspace/applyEdit`."""
+    shows_offers: bool = False
+    """It tells the user of the model that the status offers, so the server asks no question."""
+
+
+def read_client(params: lsp.InitializeParams) -> Client:
+    """Return the client that these parameters describe."""
+    can = params.capabilities
+    name = params.client_info.name if params.client_info else ""
+    inline = can.text_document.inline_completion if can.text_document else None
+    # lsp-mode supports inline completion but announces it as null, which reads as absent.
+    is_lsp_mode = name.lower() in ("emacs", "lsp-mode")
+    like_code = bool(_LIKE_VS_CODE.search(name))
+    resolves = get_capability(can, "text_document.code_action.resolve_support.properties") or ()
+    # It announces another feature of LSP 3.18, the version that added inline completion.
+    knows_3_18 = any(
+        get_capability(can, name) is not None
+        for name in (
+            "text_document.code_action.tag_support",
+            "text_document.code_action.documentation_support",
+            "workspace.workspace_edit.metadata_support",
+            "workspace.workspace_edit.snippet_edit_support",
+            "workspace.text_document_content",
+        )
+    )
+    ours = _ours(can.experimental) | _ours(params.initialization_options)
+    return Client(
+        name=name,
+        inline=inline is not None or is_lsp_mode,
+        registers_configuration=bool(get_capability(can, "workspace.did_change_configuration.dynamic_registration")),
+        to_line_end=like_code,
+        own_wait_ms=next((ms for part, ms in _OWN_WAIT_MS if part in name.lower()), 0.0),
+        old_wire=like_code and inline is not None and not knows_3_18,
+        pulls_configuration=bool(get_capability(can, "workspace.configuration")),
+        action_literals=get_capability(can, "text_document.code_action.code_action_literal_support") is not None,
+        resolves_edits="edit" in resolves and bool(get_capability(can, "text_document.code_action.data_support")),
+        tags_actions=lsp.CodeActionTag.LlmGenerated
+        in (get_capability(can, "text_document.code_action.tag_support.value_set") or ()),
+        versioned_edits=bool(get_capability(can, "workspace.workspace_edit.document_changes")),
+        annotates=get_capability(can, "workspace.workspace_edit.change_annotation_support") is not None,
+        progress=bool(get_capability(can, "window.work_done_progress")),
+        hears_status="status" in ours,
+        hears_drafts="draft" in ours,
+        previews="preview" in ours,
+        shows_offers="offer" in ours,
+    )
+
+
+def _ours(data: Any) -> frozenset[str]:
+    """Return our extensions that the client supports: `{"dgLsp": {"status": true, "draft": true, …}}`."""
+    section = data.get("dgLsp") if isinstance(data, Mapping) else None
+    if not isinstance(section, Mapping):
+        return frozenset()
+    return frozenset(name for name in ("status", "draft", "preview", "offer") if section.get(name) is True)

@@ -5,7 +5,6 @@ No other module of the server converts positions, and no conversion makes a deci
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -52,20 +51,11 @@ def to_path(uri: str) -> Path | None:
         parts = urlsplit(uri)
         if parts.scheme not in ("file", "vscode-notebook-cell", "vscode-notebook") or not parts.path.strip("/"):
             return None
-        path = Path(_pathname(parts.path))
+        # Names that are not UTF-8 are kept byte for byte; otherwise the path names no file, or another one.
+        path = Path(unquote(parts.path, errors="surrogateescape"))
         return path if path.is_absolute() and "\0" not in str(path) else None
     except ValueError:
         return None
-
-
-def _pathname(path: str) -> str:
-    if os.name != "nt":
-        # Names that are not UTF-8 are kept byte for byte; otherwise the path names no file, or another one.
-        return unquote(path, errors="surrogateescape")
-    # Imported only here: on other systems it does the same as `unquote`, and it loads the whole HTTP client.
-    from urllib.request import url2pathname
-
-    return url2pathname(path)
 
 
 def to_item(

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types as lsp
 
-from dg_lsp.server import configuration, methods
+from dg_lsp.core import importing, positions
+from dg_lsp.core.values import Span
+from dg_lsp.infill.port import EngineError
+from dg_lsp.server import configuration, convert, methods
 from dg_lsp.server.app import DgLanguageServer
 from dg_lsp.server.methods import BadParamsError
+from dg_lsp.server.when import Reason
+
+if TYPE_CHECKING:
+    from dg_lsp.server.completion import Reply  # imported for the first request
 
 log = logging.getLogger(__name__)
 
@@ -24,11 +31,21 @@ def add(server: DgLanguageServer) -> None:
     def _(params: lsp.InitializeParams) -> None:
         server.begin(params)
         if server.has_lists:
-            _add_lists(server)
+
+            @server.feature(lsp.TEXT_DOCUMENT_COMPLETION, lsp.CompletionOptions())
+            async def _(params: lsp.CompletionParams) -> lsp.CompletionList:
+                return await _completion(server, params)
+
+    async def begin() -> None:
+        if await server.ready():
+            # Imported here, because the editor waits for the answer to `initialize`.
+            from dg_lsp.server import pulling
+
+            await pulling.offer(server)
 
     @server.feature(lsp.INITIALIZED)
     def _(params: lsp.InitializedParams) -> None:
-        server.spawn(_begin(server))
+        server.spawn(begin())
 
     @server.feature(lsp.SHUTDOWN)
     def _(params: None) -> None:
@@ -64,9 +81,7 @@ def add(server: DgLanguageServer) -> None:
 
     @server.feature(lsp.TEXT_DOCUMENT_INLINE_COMPLETION)
     async def _(params: lsp.InlineCompletionParams) -> lsp.InlineCompletionList:
-        from dg_lsp.server import suggesting
-
-        return await suggesting.inline_completion(server, params)
+        return await _inline_completion(server, params)
 
     @server.feature(
         lsp.TEXT_DOCUMENT_CODE_ACTION,
@@ -134,24 +149,6 @@ def add(server: DgLanguageServer) -> None:
         )
 
 
-async def _begin(server: DgLanguageServer) -> None:
-    if await server.ready():
-        # Imported here, because the editor waits for the answer to `initialize`.
-        from dg_lsp.server import pulling
-
-        await pulling.offer(server)
-
-
-def _add_lists(server: DgLanguageServer) -> None:
-    """Register the handler that also offers suggestions in ordinary completion lists."""
-
-    @server.feature(lsp.TEXT_DOCUMENT_COMPLETION, lsp.CompletionOptions())
-    async def _(params: lsp.CompletionParams) -> lsp.CompletionList:
-        from dg_lsp.server import suggesting
-
-        return await suggesting.completion(server, params)
-
-
 def _add_notebook_handlers(server: DgLanguageServer) -> None:
     documents = server.documents
 
@@ -193,3 +190,81 @@ def _ignore_bad_params(count: Callable[[], object]) -> None:
         count()
     except BadParamsError as error:
         log.warning("ignored a notification with bad parameters: %s", error)
+
+
+# --- Suggestions
+
+
+async def _inline_completion(server: DgLanguageServer, params: lsp.InlineCompletionParams) -> lsp.InlineCompletionList:
+    """Return the suggestions as inline completion items; an empty list, not null, removes the old ghost text."""
+    encoding, context = server.documents.encoding, params.context
+    automatic = context.trigger_kind == lsp.InlineCompletionTriggerKind.Automatic
+    reply = await _answer(server, params, automatic=automatic, selected=context.selected_completion_info)
+    items, language = [], reply.language
+    for offer in reply.offers:
+        lines = [importing.statement(each, language) for each in offer.imports]
+        # The protocol's inline completions have no additional edits, so the command of an accepted one adds the imports.
+        arguments = [offer.id, params.text_document.uri, lines] if lines else [offer.id]
+        command = lsp.Command("Accepted", methods.ACCEPTED, arguments=arguments)
+        # A span is replaced for the item selected in the editor's own list, such as the word that it completes.
+        to_line_end = server.client.to_line_end and reply.replaced is None
+        replaced = reply.replaced or Span(reply.at, reply.at)
+        items.append(
+            convert.to_item(reply.index, replaced, offer.text, to_line_end=to_line_end, encoding=encoding, command=command)
+        )
+    return lsp.InlineCompletionList(items)
+
+
+async def _completion(server: DgLanguageServer, params: lsp.CompletionParams) -> lsp.CompletionList:
+    """Return the suggestions as items of an ordinary completion list."""
+    encoding = server.documents.encoding
+    # Editors send the trigger kind "invoked" at each letter too, so an explicit request can't be told apart.
+    reply = await _answer(server, params, automatic=True)
+    items = [
+        convert.to_completion_item(
+            reply.index,
+            reply.at,
+            offer.text,
+            encoding=encoding,
+            detail="dg-lsp",
+            added=importing.edit(reply.index.text, reply.language, offer.imports) if offer.imports else None,
+        )
+        for offer in reply.offers
+    ]
+    return lsp.CompletionList(is_incomplete=True, items=items)
+
+
+async def _answer(
+    server: DgLanguageServer,
+    params: lsp.InlineCompletionParams | lsp.CompletionParams,
+    *,
+    automatic: bool,
+    selected: lsp.SelectedCompletionInfo | None = None,
+) -> Reply:
+    """Return the reply to a request at a position; an engine error is shown to the user, not raised.
+
+    `selected` is the item selected in the editor's own completion list.
+    """
+    from dg_lsp.server.completion import Reply, SuggestionRequest
+
+    uri, encoding = params.text_document.uri, server.documents.encoding
+    doc = server.documents.get(uri)
+    if doc is None:
+        server.note_outcome(Reason("unknown", "the document is not open"))
+        return Reply(positions.lines(""))
+    item = (convert.to_span(doc.index, selected.range, encoding), selected.text) if selected else None
+    offset = convert.to_offset(doc.index, params.position, encoding)
+    try:
+        return await server.completer.complete(SuggestionRequest(uri, offset, automatic, item, server.client.own_wait_ms))
+    except EngineError as error:
+        server.note_outcome(Reason("engine", str(error)))
+        await server.tell(str(error))
+        return Reply(doc.index)
+    except Exception as error:
+        # Editors would show a popup for each error response, so only log it.
+        log.exception("a request for suggestions failed")
+        server.note_outcome(Reason("internal", f"dg-lsp failed on this request ({type(error).__name__}); its log says where"))
+        return Reply(doc.index)
+    finally:
+        if latencies := server.completer.rhythm.latencies_ms:
+            server.reporter.update(latency_ms=round(latencies[-1]))

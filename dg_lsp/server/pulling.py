@@ -24,7 +24,6 @@ from lsprotocol import types as lsp
 from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams
 
 from dg_lsp.core.wording import size
-from dg_lsp.server import progress
 from dg_lsp.wire import laptop
 from dg_lsp.wire.laptop import LaptopModel
 
@@ -126,7 +125,7 @@ async def _pull(server: DgLanguageServer, model: LaptopModel, *, is_continued: b
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
 
-    async with progress.bar(server, f"Downloading {model.name}", cancel) as report:
+    async with server.bar(f"Downloading {model.name}", cancel) as report:
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
             *PULL_COMMAND, model.name, "--json", stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe

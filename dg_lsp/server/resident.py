@@ -65,19 +65,6 @@ class Condition:
     fraction: float = 0.0
 
 
-def condition_of(state: State, model: str) -> Condition:
-    """Return what the status shows for a state of the engine's life."""
-    match state:
-        case Starting():
-            return Condition("starting", f"starting the engine with model {model}")
-        case Loading(share, message):
-            return Condition("loading", message, share)
-        case Lost(why) | Failed(why):
-            return Condition("failed", why)
-    # An engine that ended because it was idle counts as ready: the next request starts it.
-    return Condition("ready")
-
-
 class Resident:
     """The engine that the settings name.
 
@@ -211,10 +198,20 @@ class Resident:
         self._show()
 
     def _show(self) -> None:
-        condition = Condition()
-        if self._settings is not None:
-            failure = self._failure
-            condition = Condition("failed", failure[0]) if failure else condition_of(self._state, self._settings.model)
+        match self._state:
+            case _ if self._settings is None:
+                condition = Condition()
+            case _ if self._failure is not None:
+                condition = Condition("failed", self._failure[0])
+            case Starting():
+                condition = Condition("starting", f"starting the engine with model {self._settings.model}")
+            case Loading(share, message):
+                condition = Condition("loading", message, share)
+            case Lost(why) | Failed(why):
+                condition = Condition("failed", why)
+            case _:
+                # An engine that ended because it was idle counts as ready: the next request starts it.
+                condition = Condition("ready")
         if condition != self.condition:
             self.condition = condition
             self._on_change()

@@ -6,7 +6,6 @@ survives edits elsewhere in the file.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -139,16 +138,15 @@ class Cache:
 
     def __init__(self) -> None:
         """Start empty."""
-        self._entries: OrderedDict[bytes, _Entry] = OrderedDict()
+        self._entries: OrderedDict[Place, _Entry] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def keep(self, place: Place, offers: tuple[Offer, ...], n_candidates: int, now: float) -> None:
         """Store the answer for a place, also an empty one; `n_candidates` is how many offers were requested."""
-        key = _key(place)
-        self._entries[key] = _Entry(place, offers, n_candidates, now)
-        self._entries.move_to_end(key)
+        self._entries[place] = _Entry(place, offers, n_candidates, now)
+        self._entries.move_to_end(place)
         while len(self._entries) > MAX_ENTRIES:
             self._entries.popitem(last=False)
 
@@ -158,10 +156,10 @@ class Cache:
         Typed text makes the rest of an answer likelier than it was. So one from another place fits only if an offer of it
         `is_sure` already, and then goes before an answer for this place without such an offer.
         """
-        exact = self._entries.get(_key(place))
+        exact = self._entries.get(place)
         own = Fit(exact.offers, 0, exact.n_candidates) if exact is not None and now - exact.at <= FRESH_S else None
         if own is not None:
-            self._entries.move_to_end(_key(place))
+            self._entries.move_to_end(place)
             if not own.offers or any(map(is_sure, own.offers)):
                 return own
         best: Fit | None = None
@@ -186,8 +184,8 @@ class Cache:
 
     def forget(self, uri: str) -> None:
         """Drop all answers for a document."""
-        for key in [key for key, entry in self._entries.items() if entry.place.uri == uri]:
-            del self._entries[key]
+        for place in [place for place in self._entries if place.uri == uri]:
+            del self._entries[place]
 
 
 def advance(then: Place, now: Place, offers: tuple[Offer, ...], n_candidates: int) -> Fit | None:
@@ -286,11 +284,3 @@ def _typings(new: str) -> Iterator[tuple[str, str]]:
 
 def _line(place: Place) -> str:
     return place.before.replace("\r", "\n").rpartition("\n")[2]
-
-
-def _key(place: Place) -> bytes:
-    digest = hashlib.blake2b(digest_size=16)
-    for part in (place.uri, place.before, place.after):
-        digest.update(part.encode("utf-8", "surrogatepass"))
-        digest.update(b"\xff")
-    return digest.digest()

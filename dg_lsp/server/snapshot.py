@@ -1,22 +1,42 @@
-"""Everything that a request depends on, taken once: text, cursor, syntax, settings, and other files."""
+"""Everything that a request depends on, taken once: text, cursor, syntax, settings, and other files.
+
+Other files are read in threads in the background, so that no request waits for the disk: each uses what was read last. Each
+folder has an index of its files, which is made and updated in a thread while documents of the folder are edited. The
+outline of a long file is collected in the background too: a request sends the signatures outside its window, and collecting
+them walks the whole syntax tree, which takes a tenth of a second in a file of ten thousand lines.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import logging
+import math
+import os
+import re
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path, PurePath
+from typing import Generic, TypeVar
+from urllib.parse import unquote
 
+from dg_lsp.core import repository
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.importing import Sources
 from dg_lsp.core.positions import Lines
+from dg_lsp.core.repository import Repository
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Snippet, Span
+from dg_lsp.infill import ignoring, workspace
+from dg_lsp.infill.ignoring import Ignore
 from dg_lsp.infill.pipeline import FileContext
-from dg_lsp.server import reuse
-from dg_lsp.server.nearby import Nearby
+from dg_lsp.infill.repository import RepositoryIndex
+from dg_lsp.server import convert, reuse
 from dg_lsp.server.reuse import Place
 from dg_lsp.server.sync import Documents, OpenDocument
 from dg_lsp.wire.settings import Settings
+
+log = logging.getLogger(__name__)
 
 MAX_CELLS = 4
 """A cell's request has the text of so many cells above it."""
@@ -88,8 +108,13 @@ class Snapshots:
         index, document = doc.index, doc.document
         refused = await self.nearby.look(uri)
         settings = self.settings(uri)
-        # The folders of a refused document are not read for it.
-        context = FileContext("") if refused else self._context(document, settings)
+        context, n_chars = FileContext(""), settings.related_chars
+        if not refused:  # the folders of a refused document are not read for it
+            context = self.nearby.context(document, settings)
+            cells = self.documents.cells_before(uri)[-MAX_CELLS:] if n_chars else ()
+            name = f"{context.path} (cell)"
+            near = tuple(Snippet(name, cell.text[max(len(cell.text) - n_chars, 0) :]) for cell in cells if cell.text.strip())
+            context = replace(context, related=(*near, *context.related))
         is_file = not self.documents.is_cell(uri)
         syntax = _syntax_of(doc, document, offset)
         if selected is not None:
@@ -99,14 +124,6 @@ class Snapshots:
             document, offset = whole, span.start + len(text)
             syntax = lambda: syntaxes.of(whole, before())  # noqa: E731
         return Snapshot(doc, index, document, offset, syntax, settings, context, refused, is_file)
-
-    def _context(self, document: Document, settings: Settings) -> FileContext:
-        """Return the document's context, with the text of the notebook's cells above a cell."""
-        context, n_chars = self.nearby.context(document, settings), settings.related_chars
-        cells = self.documents.cells_before(document.uri)[-MAX_CELLS:] if n_chars else ()
-        name = f"{context.path} (cell)"
-        near = tuple(Snippet(name, cell.text[max(len(cell.text) - n_chars, 0) :]) for cell in cells if cell.text.strip())
-        return replace(context, related=(*near, *context.related)) if near else context
 
 
 def _syntax_of(doc: OpenDocument, document: Document, offset: int) -> Callable[[], Syntax | None]:
@@ -119,3 +136,288 @@ def _syntax_of(doc: OpenDocument, document: Document, offset: int) -> Callable[[
         return latest
 
     return syntax
+
+
+# --- Values that are read in the background
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+class Background(Generic[Key, Value]):
+    """The last value of each key, and the tasks that read new ones."""
+
+    def __init__(self, clock: Callable[[], float], unread: Value, *, fresh_s: float, share: float = 0.0) -> None:
+        """Start with `unread` for every key.
+
+        A value is old after `fresh_s` seconds, or after `share` times as long as it took to read.
+        """
+        self._clock, self._unread, self._fresh_s, self._share = clock, unread, fresh_s, share
+        self._values: dict[Key, tuple[Value, float]] = {}
+        self._tasks: dict[Key, asyncio.Task[None]] = {}
+
+    def get(self, key: Key) -> Value:
+        """Return the last value of a key."""
+        return self._values.get(key, (self._unread, 0.0))[0]
+
+    def renew(self, key: Key, read: Callable[[], Awaitable[Value]]) -> asyncio.Task[None] | None:
+        """Start reading a value if it is old; return the task that reads it, or None if it is not old.
+
+        The task is cancelled when the key is forgotten.
+        """
+        if key not in self._tasks and self._clock() >= self._values.get(key, (self._unread, -math.inf))[1]:
+            self._tasks[key] = asyncio.ensure_future(self._read(key, read))
+        return self._tasks.get(key)
+
+    def forget(self, key: Key) -> None:
+        """Forget a key's value, and stop reading it."""
+        self._values.pop(key, None)
+        if (task := self._tasks.pop(key, None)) is not None:
+            task.cancel()
+
+    def clear(self) -> None:
+        """Forget all keys."""
+        for key in (*self._values, *self._tasks):
+            self.forget(key)
+
+    async def close(self) -> None:
+        """Stop all reading, and wait until it has ended."""
+        tasks = tuple(self._tasks.values())
+        self.clear()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _read(self, key: Key, read: Callable[[], Awaitable[Value]]) -> None:
+        own_task, start, value = asyncio.current_task(), self._clock(), self.get(key)
+        try:
+            value = await read()
+        finally:
+            if self._tasks.get(key) is own_task:  # the key was not forgotten meanwhile
+                del self._tasks[key]
+                # After an error too, so that the next request does not try again.
+                now = self._clock()
+                self._values[key] = (value, now + max(self._fresh_s, self._share * (now - start)))
+
+
+# --- The signatures in long files
+
+OUTLINE_FRESH_S = 30.0
+# Wait this long before collecting, so that the request that needs the outline is sent first.
+PAUSE_S = 0.05
+
+Signatures = tuple[tuple[Span, str], ...]
+
+
+class _SyntaxWithOutline(Syntax):
+    """A syntax with a cached outline, which may be that of a slightly older text."""
+
+    cached_outline: Signatures = ()
+
+    def outline(self) -> Signatures:
+        """Return the cached signatures."""
+        return self.cached_outline
+
+
+class Outlines:
+    """The cached outlines of long documents, by URI."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Start empty; `clock` returns the time in seconds."""
+        self._signatures = Background[str, Signatures](clock, (), fresh_s=OUTLINE_FRESH_S)
+
+    def quick(
+        self, uri: str, syntax: Syntax | None, window_chars: int, whole: Callable[[], Syntax | None] | None = None
+    ) -> Syntax | None:
+        """Return the syntax with its cached outline; start collecting it again when it is old.
+
+        `whole` returns the syntax of the whole text, when `syntax` covers only a part. A text that fits into the window
+        gets an empty outline, because no signature lies outside.
+        """
+        if syntax is None:
+            return None
+        signatures: Signatures = ()
+        if len(syntax.text) > window_chars:
+            self._signatures.renew(uri, lambda: _collect(whole or (lambda: syntax)))
+            signatures = self._signatures.get(uri)
+        quick = _SyntaxWithOutline(syntax.text, syntax.language, syntax.tree, syntax.offsets, syntax.parts)
+        # Copy the cached properties too, so that they are not computed again. The class is frozen, so write to __dict__.
+        quick.__dict__.update(syntax.__dict__)
+        quick.__dict__["cached_outline"] = signatures
+        return quick
+
+    def forget(self, uri: str) -> None:
+        """Forget a document that was closed."""
+        self._signatures.forget(uri)
+
+    async def close(self) -> None:
+        """Stop all collecting."""
+        await self._signatures.close()
+
+
+async def _collect(whole: Callable[[], Syntax | None]) -> Signatures:
+    await asyncio.sleep(PAUSE_S)
+    syntax = whole()
+    return await asyncio.to_thread(syntax.outline) if syntax is not None else ()
+
+
+# --- The folders of the workspace
+
+FRESH_S = 10.0
+# An update of a large folder's index takes longer, so it runs at most for one part in this many of the time.
+INDEX_SHARE = 30
+# A slow disk must not block a request. A document whose look-up takes longer gets no suggestion.
+LOOK_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """Why a document may not be sent ("" if it may), and which file it is."""
+
+    reason: str
+    file: FileContext
+
+
+class Nearby:
+    """The folders of the workspace, and what was read from them last."""
+
+    def __init__(self, clock: Callable[[], float], withheld: Callable[[str], str] = lambda _uri: "") -> None:
+        """Start with no folder.
+
+        `withheld` returns another reason why a document may not be sent to a model, or "" when there is none.
+        """
+        self._withheld = withheld
+        self._roots: dict[Path, Ignore] = {}
+        self._unreadable: set[Path] = set()
+        self._indexes: dict[Path, RepositoryIndex] = {}
+        not_looked = _Looked("has not been looked up yet", FileContext(""))
+        self._looked = Background[str, _Looked](clock, not_looked, fresh_s=FRESH_S)
+        self._related = Background[str, tuple[Snippet, ...]](clock, (), fresh_s=FRESH_S)
+        self._updated = Background[Path, None](clock, None, fresh_s=FRESH_S, share=INDEX_SHARE)
+
+    def set_roots(self, uris: Iterable[str]) -> None:
+        """Replace the workspace folders by these."""
+        before, self._roots, self._unreadable = self._roots, {}, set()
+        for path in (path for uri in uris if (path := convert.to_path(uri)) is not None):
+            try:
+                self._roots[path] = before.get(path) or Ignore.for_root(path)
+            except (OSError, ValueError, RuntimeError) as error:
+                # The other folders still work.
+                log.warning("the workspace folder %s can't be read (%s); none of its files are sent to a model", path, error)
+                self._unreadable.add(path)
+        self._looked.clear()
+        self._related.clear()
+        for path in self._indexes.keys() - self._roots.keys():
+            self._indexes.pop(path).stop()
+            self._updated.forget(path)
+
+    def refused(self, uri: str) -> str:
+        """Return why a document's text may not be sent to a model; "" if it may.
+
+        The reason is the end of a sentence that begins with "it". A document is refused until `look` has finished for it.
+        Reads no file.
+        """
+        return self._looked.get(uri).reason or self._withheld(uri)
+
+    def context(self, document: Document, settings: Settings) -> FileContext:
+        """Return what requests for a document contain besides its text, as it was read last, without waiting.
+
+        It is read again when it is old. A document that `look` has not finished for has no name.
+        """
+        uri, limit_chars = document.uri, settings.related_chars
+        if limit_chars > 0:
+            self._related.renew(uri, lambda: self._read(document, limit_chars))
+        return replace(
+            self._looked.get(uri).file,
+            related=self._related.get(uri) if limit_chars > 0 else (),
+            files=self.files(document, limit_chars),
+            window_chars=settings.window_chars,
+            related_chars=limit_chars,
+        )
+
+    async def look(self, uri: str) -> str:
+        """Return what `refused` returns, after looking it up in a thread; results are cached for some seconds.
+
+        A file outside all workspace folders is judged by its name, its hidden parent folders and the ignore files above it.
+        A document that is no local file is judged by the names in its URI.
+        """
+        while (task := self._looked.renew(uri, lambda: asyncio.to_thread(self._look_up, uri))) is not None:
+            if not (await asyncio.wait([task], timeout=LOOK_S))[0]:
+                return "takes too long to look up"
+            # `set_roots` cancels running look-ups; then look up again in the new folders.
+            if not task.cancelled():
+                break
+        return self.refused(uri)
+
+    async def read(self, document: Document, settings: Settings) -> FileContext:
+        """Return what `context` returns, after related text was read; for actions that take seconds anyway."""
+        limit_chars = settings.related_chars
+        if limit_chars and (reading := self._related.renew(document.uri, lambda: self._read(document, limit_chars))):
+            await asyncio.wait([reading])
+        return self.context(document, settings)
+
+    def files(self, document: Document, limit_chars: int) -> Repository:
+        """Return the index of the files of the document's folder as it is, without waiting; update it when it is old.
+
+        It is empty until the first update, for a document outside all folders, and if `limit_chars` is 0.
+        """
+        path = convert.to_path(document.uri) if limit_chars > 0 else None
+        root = self._root(path) if path else None
+        if root is None:
+            return repository.EMPTY
+        index = self._indexes.get(root)
+        if index is None:
+            index = self._indexes[root] = RepositoryIndex(self._roots[root])
+        self._updated.renew(root, lambda: self._update(root, index))
+        return index.repository
+
+    def forget(self, uri: str) -> None:
+        """Forget what was read for a document."""
+        self._related.forget(uri)
+        self._looked.forget(uri)
+
+    async def close(self) -> None:
+        """Stop all reading."""
+        for index in self._indexes.values():
+            index.stop()
+        await asyncio.gather(self._looked.close(), self._related.close(), self._updated.close())
+
+    async def _read(self, document: Document, limit_chars: int) -> tuple[Snippet, ...]:
+        path = convert.to_path(document.uri)
+        root = self._root(path) if path else None
+        if path is None or root is None:
+            return ()
+        ignore = self._roots[root].renewed()
+        return tuple(await asyncio.to_thread(workspace.related, root, path, document, limit_chars, ignore=ignore))
+
+    async def _update(self, root: Path, index: RepositoryIndex) -> None:
+        is_complete = False
+        while not is_complete and self._indexes.get(root) is index:
+            is_complete = await asyncio.to_thread(index.update)
+
+    def _root(self, path: Path) -> Path | None:
+        around = [root for root in self._roots if path.is_relative_to(root)]
+        return max(around, key=lambda root: len(root.parts), default=None)
+
+    def _look_up(self, uri: str) -> _Looked:
+        """Return why a document may not be sent, and which file it is; its name is relative to its workspace folder."""
+        path = convert.to_path(uri)
+        try:
+            reason = self._reason(uri, path)
+            if path is None:
+                return _Looked(reason, FileContext(uri.rpartition(":")[2].rpartition("/")[2][:100]))
+            root = self._root(path)
+            name = workspace.name_of(path.relative_to(root) if root else PurePath(path.name))
+            return _Looked(reason, FileContext(name, own=os.path.realpath(path)))
+        except (OSError, ValueError, RuntimeError) as error:
+            return _Looked(f"can't be looked up ({type(error).__name__})", FileContext(""))
+
+    def _reason(self, uri: str, path: Path | None) -> str:
+        root = self._root(path) if path is not None else None
+        if path is not None and any(path.is_relative_to(folder) for folder in self._unreadable):
+            return "lies in a workspace folder that can't be read"
+        if path is not None and root is not None:
+            return self._roots[root].renewed().reason(path)
+        # Check a symbolic link's own name and its target, and every part of a URI with a query or fragment.
+        names = (unquote(part) for part in re.split(r"[?#]", uri)) if path is None else (str(path), str(path.resolve()))
+        if any(map(ignoring.is_secret_outside, names)):
+            return "may hold secrets"
+        return "" if path is None else Ignore.reason_alone(path)

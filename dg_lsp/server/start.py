@@ -38,9 +38,14 @@ def serve(*, stdio: bool = False, tcp: str = "", log: str = "warning", engine: s
     # pygls writes messages, and so the user's code, to its log.
     logging.getLogger("pygls").setLevel(logging.CRITICAL)
     if tcp:
-        reader, writer = _accept(*_address(tcp))
+        host, _, port = tcp.rpartition(":")
+        if not host or not port.isdecimal() or int(port) > 65_535:
+            _refuse(f"--tcp must be HOST:PORT, not {tcp}")
+        reader, writer = _accept(host.strip("[]"), int(port))
     else:
-        reader, writer = _standard_streams()
+        # Standard output becomes standard error, so that no print breaks the protocol.
+        reader, writer = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+        os.dup2(2, 1)
     code = asyncio.run(_server(engine or os.environ.get(ENGINE_VARIABLE, "")).serve(reader, writer))
     logging.shutdown()
     # The reader thread may still wait for input. A normal exit would wait for the thread.
@@ -58,20 +63,6 @@ def _server(engine: str) -> DgLanguageServer:
     server = DgLanguageServer(opener, statistics=stats.default_folder())
     handlers.add(server)
     return server
-
-
-def _standard_streams() -> tuple[BinaryIO, BinaryIO]:
-    """Return the streams to the client; redirect standard output to standard error, so that no print breaks the protocol."""
-    reader, writer = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    return reader, writer
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65_535:
-        _refuse(f"--tcp must be HOST:PORT, not {text}")
-    return host.strip("[]"), int(port)
 
 
 def _accept(host: str, port: int) -> tuple[BinaryIO, BinaryIO]:

@@ -126,10 +126,12 @@ def report(counts: Counts) -> str:
     n_shown, n_accepted = numbers["shown"], numbers["accepted"]
     if not any(numbers.values()):
         return "nothing has been counted yet"
+    n_displayed = numbers["on screen"]
+    share = f"{round(100 * n_displayed / n_shown)} %; " if n_shown else ""
     reuses = {"typed through": numbers["typed through"], "cached": numbers["cached"], "joined": numbers["joined"]}
     lines = [
         f"suggestions shown      {n_shown}",
-        *_on_screen(numbers["on screen"], n_shown),
+        *([f"confirmed on screen    {n_displayed} ({share}only some editors report this)"] if n_displayed else []),
         f"accepted               {n_accepted}{_share(n_accepted, n_shown)}",
         f"accepted in part       {numbers['accepted in part']}{_share(numbers['accepted in part'], n_shown)}",
         f"characters accepted    {numbers['characters accepted']}",
@@ -145,11 +147,6 @@ def report(counts: Counts) -> str:
     suppressions = sorted((name for name in numbers if name.startswith("not: ")), key=lambda name: -numbers[name])
     lines += [f"not suggested, {name.removeprefix('not: '):<12} {numbers[name]}" for name in suppressions]
     return "\n".join(lines)
-
-
-def _on_screen(n_displayed: int, n_shown: int) -> list[str]:
-    share = f"{round(100 * n_displayed / n_shown)} %; " if n_shown else ""
-    return [f"confirmed on screen    {n_displayed} ({share}only some editors report this)"] if n_displayed else []
 
 
 def _files(folder: Path) -> Iterable[Path]:

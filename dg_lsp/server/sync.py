@@ -35,7 +35,9 @@ class OpenDocument:
         self.lost = False
         """A change could not be parsed, so our text differs from the editor's until the editor sends the whole text."""
         self.index = positions.lines(text)
-        self.document = Document(uri, _language(uri, language_id, self.index), text, version)
+        # By the editor's language id, else by the file's name and first line.
+        language = languages.by_id(language_id) or languages.for_path(uri.split("#")[0], self.index.content(0))
+        self.document = Document(uri, language.name if language else "", text, version)
         self._syntax: Syntax | None = None
         self._near: Syntax | None = None
         # The last parsed tree of the whole text, updated with the position of each edit since; None when it is outdated.
@@ -178,9 +180,3 @@ class Documents:
 def _point(index: Lines, offset: int) -> Point:
     line = index.at(offset)
     return line, offset - index.starts[line]
-
-
-def _language(uri: str, language_id: str, index: Lines) -> str:
-    """Return the document's language by the editor's language id, else by its file name and first line."""
-    language = languages.by_id(language_id) or languages.for_path(uri.split("#")[0], index.content(0))
-    return language.name if language else ""

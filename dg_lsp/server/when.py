@@ -62,13 +62,8 @@ class Reason:
     message: str
 
 
-def reason(facts: SuggestionFacts, settings: Settings) -> Reason | None:
-    """Return the first reason not to suggest anything, or None."""
-    return next(reasons(facts, settings), None)
-
-
 def reasons(facts: SuggestionFacts, settings: Settings) -> Iterator[Reason]:
-    """Yield the reasons not to suggest anything, in order. The first three hold for explicit requests too.
+    """Yield the reasons not to suggest anything, in order: the first counts. The first three hold for explicit requests too.
 
     An explicit request gets an engine failure as an error instead of a reason.
     """
@@ -98,7 +93,7 @@ def reasons(facts: SuggestionFacts, settings: Settings) -> Iterator[Reason]:
 
 def paused(settings: Settings) -> Reason | None:
     """Return why the settings stop unprompted suggestions in every file, or None."""
-    return reason(SuggestionFacts(automatic=True), replace(settings, disabled_languages=frozenset()))
+    return next(reasons(SuggestionFacts(automatic=True), replace(settings, disabled_languages=frozenset())), None)
 
 
 def scope_at(syntax: Syntax | None, offset: int) -> Scope:

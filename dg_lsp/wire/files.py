@@ -10,7 +10,6 @@ import contextlib
 import errno
 import os
 import stat
-import sys
 import tempfile
 from collections.abc import Callable
 from functools import lru_cache
@@ -115,7 +114,7 @@ def remove_leftovers(path: Path, *, before: float) -> None:
 @lru_cache(maxsize=16)
 def _leftovers(folder: Path, before: float) -> tuple[Path, ...]:
     """Return a folder's temporary files; cached, because a folder may have thousands of files to replace."""
-    own = os.getuid() if sys.platform != "win32" else 0
+    own = os.getuid()
     leftovers = []
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:

@@ -25,7 +25,7 @@ from dg_lsp.core.values import Document
 from dg_lsp.infill import ignoring, workspace
 from dg_lsp.infill.ignoring import Ignore
 from dg_lsp.infill.repository import ContextReader
-from dg_lsp.server.nearby import Nearby
+from dg_lsp.server.snapshot import Nearby
 from dg_lsp.wire import config
 from dg_lsp.wire.privacy import stays_local
 from dg_lsp.wire.settings import EVERYTHING
@@ -277,7 +277,7 @@ def test_a_file_is_refused_before_it_has_been_looked_up(tmp_path: Path) -> None:
 def test_a_look_that_never_ends_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
     monkeypatch.setattr(Ignore, "reason", lambda _self, _path: release.wait(60) and "")
-    monkeypatch.setattr("dg_lsp.server.nearby.LOOK_S", 0.01)
+    monkeypatch.setattr("dg_lsp.server.snapshot.LOOK_S", 0.01)
     nearby = Nearby(lambda: 0.0)
     nearby.set_roots([tmp_path.as_uri()])
 

@@ -13,7 +13,7 @@ from dg_lsp.core.values import Candidate, Document, Hole, InfillRequest, Span
 from dg_lsp.infill import fill
 from dg_lsp.infill.fill import FillResult
 from dg_lsp.infill.port import Engine
-from dg_lsp.server import actions
+from dg_lsp.server import running
 
 
 def read(text: str, language: str = "python") -> tuple[Document, Span]:
@@ -24,7 +24,7 @@ def read(text: str, language: str = "python") -> tuple[Document, Span]:
 
 def menu(text: str, language: str = "python", only: list[str] | None = None) -> list[str]:
     document, span = read(text, language)
-    return [action.title for action in actions.offered(document, syntaxes.of(document), span, only)]
+    return [action.title for action in running.offered(document, syntaxes.of(document), span, only)]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def done(what: str, text: str, engine: Answering, language: str = "python") -> t
     async def engine_for(group: tuple[Hole, ...]) -> Engine:
         return engine
 
-    attempts = actions.attempts(what, document, syntax, span)
+    attempts = running.attempts(what, document, syntax, span)
     task = fill.Task(document, syntax, is_file=False, repairs=what == "repair")
     result = asyncio.run(fill.fill(attempts, task, engine_for))
     return values.apply(document.text, result.edits), result
@@ -191,4 +191,4 @@ def test_an_action_without_a_hole_gives_a_reason() -> None:
 def test_an_action_that_does_not_exist_is_refused() -> None:
     document, span = read("$0")
     with pytest.raises(ValueError, match="unknown action 'dance'"):
-        actions.attempts("dance", document, None, span)
+        running.attempts("dance", document, None, span)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from dg_lsp.server.background import Background
+from dg_lsp.server.snapshot import Background
 
 
 class Source:

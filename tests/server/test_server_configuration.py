@@ -10,8 +10,8 @@ import pytest
 from dg_lsp.core.values import Candidate, Hole, InfillRequest, Snippet, Span
 from dg_lsp.infill.port import EngineError
 from dg_lsp.server.configuration import Configuration
-from dg_lsp.server.nearby import Nearby
 from dg_lsp.server.resident import OnDraft, OnMessage, OnState, Resident
+from dg_lsp.server.snapshot import Nearby
 from dg_lsp.wire import config
 from dg_lsp.wire.settings import Settings
 

@@ -11,8 +11,8 @@ from lsprotocol import types as lsp
 
 from dg_lsp.core import positions
 from dg_lsp.core.values import Edit, Span
-from dg_lsp.server import client, convert
-from dg_lsp.server.client import Client
+from dg_lsp.server import configuration, convert
+from dg_lsp.server.configuration import Client
 
 CONVERTER = converters.get_converter()
 
@@ -36,7 +36,7 @@ def test_uris_name_files_or_nothing(uri: str, path: str | None) -> None:
 
 
 def read(name: str = "", **capabilities: Any) -> Client:
-    return client.read(
+    return configuration.read_client(
         CONVERTER.structure(
             {"processId": None, "rootUri": None, "capabilities": capabilities, "clientInfo": {"name": name}},
             lsp.InitializeParams,

@@ -53,7 +53,7 @@ from dg_lsp.wire.settings import Settings
     ],
 )
 def test_when_not_to_suggest(facts: SuggestionFacts, settings: Settings, code: str | None) -> None:
-    reason = when.reason(facts, settings)
+    reason = next(when.reasons(facts, settings), None)
     assert (reason.code if reason else None) == code
 
 

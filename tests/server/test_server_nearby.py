@@ -11,7 +11,7 @@ import pytest
 from dg_lsp.core import holes, syntax
 from dg_lsp.core.values import Document
 from dg_lsp.infill import pipeline
-from dg_lsp.server.nearby import Nearby
+from dg_lsp.server.snapshot import Nearby
 from dg_lsp.wire.settings import Settings
 
 

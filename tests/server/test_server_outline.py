@@ -6,7 +6,7 @@ import asyncio
 
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.values import Document
-from dg_lsp.server.background import OUTLINE_FRESH_S, Outlines
+from dg_lsp.server.snapshot import OUTLINE_FRESH_S, Outlines
 
 
 def test_a_request_takes_the_outline_of_a_moment_ago() -> None:
