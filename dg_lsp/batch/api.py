@@ -27,9 +27,8 @@ from dg_lsp.batch.rounds import RunOptions
 from dg_lsp.batch.scratch import ScratchError
 from dg_lsp.batch.select import Selection
 from dg_lsp.infill import client
-from dg_lsp.infill.guarded import Guarded, keeps_file, patterns_of
 from dg_lsp.infill.life import Loading, Starting, State
-from dg_lsp.infill.port import Engine, EngineError
+from dg_lsp.infill.port import Engine, EngineError, Guarded, keeps_file, patterns_of
 from dg_lsp.wire import config, model_names
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.privacy import LOCAL_ONLY

@@ -23,7 +23,7 @@ from dg_lsp.core import confidence, importing
 from dg_lsp.core.importing import Sources
 from dg_lsp.core.values import Candidate, Hole, InfillRequest
 from dg_lsp.core.wording import counted
-from dg_lsp.infill import guarded, pipeline
+from dg_lsp.infill import pipeline, port
 from dg_lsp.infill.life import Loading, State
 from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.infill.port import EngineError
@@ -59,10 +59,10 @@ def explain(
     context = job.contexts()(file_plan, {})
     request, sources = request_of(file_plan, context, options), context.sources
     if model_names.is_remote(model):
-        patterns = guarded.patterns_of([file_plan.source.path])
-        if guarded.keeps_file(file_plan.source.path, patterns):
-            raise EngineError(guarded.refusal(file_plan.source.name))
-        request = guarded.shown(request, patterns)
+        patterns = port.patterns_of([file_plan.source.path])
+        if port.keeps_file(file_plan.source.path, patterns):
+            raise EngineError(port.refusal(file_plan.source.name))
+        request = port.shown(request, patterns)
     trace = None
     if not as_json:
         print_bytes(picture(file_plan, request, chars))

@@ -69,7 +69,11 @@ def _around(node: Node, near: tuple[int, int]) -> Iterator[tuple[int, int]]:
     if node.child_count == 0 or node.end_byte - node.start_byte <= _WHOLE_BYTES:
         yield node.start_byte, node.end_byte
         return
-    for child in _head(node):
+    heads = node.children
+    if node.child_count > _N_HEAD:
+        ends = (node.child(0), node.child(node.child_count - 1))
+        heads = [child for child in ends if child is not None and not child.is_named]
+    for child in heads:
         if child.end_byte - child.start_byte <= _HEAD_BYTES and (child.end_byte <= start or child.start_byte >= end):
             yield child.start_byte, child.end_byte
     # At most two children cross an edge of the near range: they start before it and end after it.
@@ -81,10 +85,3 @@ def _around(node: Node, near: tuple[int, int]) -> Iterator[tuple[int, int]]:
             edges[over] = None
     for edge in edges:
         yield from _around(edge, near)
-
-
-def _head(node: Node) -> list[Node]:
-    if node.child_count <= _N_HEAD:
-        return node.children
-    ends = (node.child(0), node.child(node.child_count - 1))
-    return [child for child in ends if child is not None and not child.is_named]

@@ -22,9 +22,8 @@ from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Budget, Document, Hole, Snippet, Span
 from dg_lsp.infill import client, workspace
 from dg_lsp.infill.fill import Fill, FillResult, Task, fill, fills_of
-from dg_lsp.infill.guarded import Guarded, keeps_file, patterns_of, refusal
 from dg_lsp.infill.pipeline import FileContext
-from dg_lsp.infill.port import Engine, EngineError
+from dg_lsp.infill.port import Engine, EngineError, Guarded, keeps_file, patterns_of, refusal
 from dg_lsp.infill.repository import ContextReader
 from dg_lsp.wire import config, model_names
 from dg_lsp.wire.config import ConfigError

@@ -169,7 +169,9 @@ class ResidentEngine:
                 try:
                     candidates = await self._send(link, replace(ask, protocol=link.protocol), on_draft, on_done)
                 except LinkLostError as error:
-                    self._lose(link, is_crash=error.crashed)
+                    link.lost = True
+                    if link is self._link:  # only the first of several reports counts
+                        self._feed(lives.Exited(time.monotonic(), error.crashed))
                     if is_last:
                         raise EngineError(self._with_log(f"{error}, twice")) from error
                 else:
@@ -352,12 +354,6 @@ class ResidentEngine:
             self._feed(lives.Connected(link.state.pid, link.state.version))
         elif link.status.state == "loading" or isinstance(self.state, Starting):
             self._feed(lives.Reported(link.status.fraction, link.status.message))
-
-    def _lose(self, link: Link, *, is_crash: bool) -> None:
-        """Report a link that a request found broken; only the first of several reports counts."""
-        link.lost = True
-        if link is self._link:
-            self._feed(lives.Exited(time.monotonic(), is_crash))
 
     def _drop(self) -> None:
         """Close the link and cancel a connection attempt, in the background."""

@@ -218,7 +218,17 @@ class Ignore:
         stamp = (info.st_mtime_ns, info.st_size, info.st_ino)
         entry = self._rules.get(file)
         if entry is None or entry.stamp != stamp:
-            entry = self._rules[file] = _parse(file, stamp, budget)
+            try:
+                data = files.read_regular(file, MAX_IGNORE_BYTES)
+                # File names may contain bytes that are not UTF-8, and so may the patterns.
+                entry = _Rules(gitignore.parse(data.decode("utf-8", "surrogateescape"), budget.of_file()), stamp)
+            except _TooSlowError:
+                entry = _Rules(stamp=stamp, problem="takes too long to read")
+            except (files.NotRegularError, files.TooLargeError, gitignore.PatternError) as error:
+                entry = _Rules(stamp=stamp, problem=str(error))
+            except OSError:
+                entry = _Rules(stamp=stamp, problem=_UNREADABLE)
+            self._rules[file] = entry
         return entry
 
 
@@ -261,16 +271,3 @@ class _Budget:
                 raise _AllTooSlowError
 
         return tick
-
-
-def _parse(file: Path, stamp: tuple[int, int, int], budget: _Budget) -> _Rules:
-    try:
-        data = files.read_regular(file, MAX_IGNORE_BYTES)
-        # File names may contain bytes that are not UTF-8, and so may the patterns.
-        return _Rules(gitignore.parse(data.decode("utf-8", "surrogateescape"), budget.of_file()), stamp)
-    except _TooSlowError:
-        return _Rules(stamp=stamp, problem="takes too long to read")
-    except (files.NotRegularError, files.TooLargeError, gitignore.PatternError) as error:
-        return _Rules(stamp=stamp, problem=str(error))
-    except OSError:
-        return _Rules(stamp=stamp, problem=_UNREADABLE)

@@ -211,11 +211,22 @@ def next(life: Life, event: Event) -> tuple[Life, tuple[Action, ...]]:  # noqa: 
         case ((Starting() | Loading() | Ready()), Reported(share, message)):
             return replace(life, state=Loading(share, message)), ()
         case ((Starting() | Loading()), Connected(pid, version)):
-            return replace(life, state=Ready(pid, version)), _about(version, life.own_version)
+            about = (
+                f"the running engine is from dg-lsp {version}, this is dg-lsp {life.own_version}; "
+                "it ends and is replaced when no client uses it"
+            )
+            is_same = not life.own_version or version == life.own_version
+            return replace(life, state=Ready(pid, version)), () if is_same else (Tell(about),)
         case Ready(), Answered():
             return replace(life, breaker=life.breaker.answered()), ()
         case ((Starting() | Loading() | Ready()), Silent(now, pid, is_killed)):
-            return _silent(life, now, pid, is_killed=is_killed)
+            why = f"the engine does not respond (process {pid})"
+            if not is_killed:
+                why += f"; end it with: kill -9 {pid}"
+                return replace(life, state=Lost(why, now + FAILED_PAUSE_S)), (Tell(why), Drop())
+            after, actions = _start(replace(life, breaker=life.breaker.crashed(now)), now, drops=True)
+            restart = ", and a new one is starting" if len(actions) > 1 else ""
+            return after, (Tell(f"{why}; it was killed{restart}"), *actions)
         case ((Starting() | Loading() | Ready()), Refused(now, why)):
             return replace(life, state=Failed(why, now + FAILED_PAUSE_S)), (Drop(),)
         case Ready(), Exited(is_crash=False):
@@ -223,7 +234,7 @@ def next(life: Life, event: Event) -> tuple[Life, tuple[Action, ...]]:  # noqa: 
         case ((Starting() | Loading() | Ready()), Exited(now)):
             # Restart at once, as often as the breaker allows, because the next keystroke needs the engine. An engine that
             # ends before it served a request counts as crashed, even when it announced its end.
-            return _start(_crashed(life, now), now, drops=True)
+            return _start(replace(life, breaker=life.breaker.crashed(now)), now, drops=True)
     # An event from an engine that was given up changes nothing.
     return life, ()
 
@@ -246,28 +257,3 @@ def _start(life: Life, now: float, *, drops: bool = False) -> tuple[Life, tuple[
         why = f"the engine crashed {life.breaker.most} times; the next request after {minutes} min starts it again"
         return replace(life, state=Lost(why, now + closed_for_s)), before
     return replace(life, state=Starting(now)), (*before, Join(life.breaker.pause_s(now)))
-
-
-def _crashed(life: Life, now: float) -> Life:
-    return replace(life, breaker=life.breaker.crashed(now))
-
-
-def _silent(life: Life, now: float, pid: int, *, is_killed: bool) -> tuple[Life, tuple[Action, ...]]:
-    why = f"the engine does not respond (process {pid})"
-    if not is_killed:
-        why += f"; end it with: kill -9 {pid}"
-        return replace(life, state=Lost(why, now + FAILED_PAUSE_S)), (Tell(why), Drop())
-    after, actions = _start(_crashed(life, now), now, drops=True)
-    restart = ", and a new one is starting" if len(actions) > 1 else ""
-    return after, (Tell(f"{why}; it was killed{restart}"), *actions)
-
-
-def _about(version: str, own_version: str) -> tuple[Action, ...]:
-    if not own_version or version == own_version:
-        return ()
-    return (
-        Tell(
-            f"the running engine is from dg-lsp {version}, this is dg-lsp {own_version}; "
-            "it ends and is replaced when no client uses it"
-        ),
-    )

@@ -137,7 +137,11 @@ class Link:
         self, response: httpx.Response, on_draft: OnDraft | None, on_done: OnDone | None
     ) -> tuple[Candidate, ...]:
         if response.status_code != httpx.codes.OK:
-            raise self._error(await _problem(response))
+            try:
+                problem = messages.decode_problem(parse(await response.aread()))
+            except WireError:
+                problem = Problem("engine_failed", f"the engine answered with status {response.status_code}")
+            raise self._error(problem)
         candidates: list[Candidate] = []
         async for event in _events(response):
             match event:
@@ -149,8 +153,8 @@ class Link:
                     if on_done is not None:
                         on_done(done)
                     return tuple(candidates)
-                case Problem() as problem:
-                    raise self._error(problem)
+                case Problem() as reported:
+                    raise self._error(reported)
                 case _:
                     pass
         raise self._gone()
@@ -207,14 +211,15 @@ class Link:
             await response.aclose()
 
     async def _hold_lease(self, first_word_s: float) -> None:
+        now = asyncio.get_running_loop().time
         try:
             async with asyncio.timeout(first_word_s) as silence:
                 async with self._http.stream("GET", "/v1/lease", params={"warm": "1"}) as response:
                     if response.status_code != httpx.codes.OK:
                         return
-                    async for event in _events(response, lambda: silence.reschedule(self._now() + self._silence_s())):
+                    async for event in _events(response, lambda: silence.reschedule(now() + self._silence_s())):
                         self._take(event)
-                        silence.reschedule(self._now() + self._silence_s())
+                        silence.reschedule(now() + self._silence_s())
         except TimeoutError:
             self.is_silent = True
         except (httpx.HTTPError, OSError, WireError):
@@ -224,7 +229,7 @@ class Link:
             # Wait briefly for a request's own error, which says more than the end of the lease.
             for timeout in self._timeouts:
                 if not timeout.expired():
-                    timeout.reschedule(self._now() + (0.0 if self.is_silent else 1.0))
+                    timeout.reschedule(now() + (0.0 if self.is_silent else 1.0))
             if not self._opened.done():
                 self._opened.set_exception(SilentError(self.state) if self.is_silent else LinkLostError("no engine responds"))
                 self._opened.exception()  # asyncio logs exceptions that were never read
@@ -242,10 +247,6 @@ class Link:
 
     def _silence_s(self) -> float:
         return LOADING_SILENCE_S if self.status.state == "loading" else SILENCE_S
-
-    @staticmethod
-    def _now() -> float:
-        return asyncio.get_running_loop().time()
 
     def _error(self, problem: Problem) -> Exception:
         match problem.code:
@@ -356,10 +357,3 @@ async def _close(opening: asyncio.Future[httpx.Response]) -> None:
     """Wait for an unused response, and close it."""
     with contextlib.suppress(Exception):  # no request waits for it
         await (await opening).aclose()
-
-
-async def _problem(response: httpx.Response) -> Problem:
-    try:
-        return messages.decode_problem(parse(await response.aread()))
-    except WireError:
-        return Problem("engine_failed", f"the engine answered with status {response.status_code}")

@@ -131,9 +131,11 @@ def to_request(
 ) -> InfillRequest:
     """Return the request to the engine for these holes; raise ValueError as `infill` does."""
     files = file_context.files
+    if syntax is not None and scope.is_whole_file(document):
+        holes = [replace(hole, needed=needed.names(syntax, hole.span)) for hole in holes]
     request = context.build(
         document,
-        [_with_needed(hole, document, syntax) for hole in holes],
+        holes,
         syntax=syntax,
         related=() if files.files else file_context.related,
         path=file_context.path,
@@ -145,13 +147,6 @@ def to_request(
     if not files.files:
         return request
     return repository.with_repository(request, file_context.related, files, file_context.related_chars, file_context.own)
-
-
-def _with_needed(hole: Hole, document: Document, syntax: Syntax | None) -> Hole:
-    """Return the hole with the names that only its answer can bind."""
-    if syntax is None or not scope.is_whole_file(document):
-        return hole
-    return replace(hole, needed=needed.names(syntax, hole.span))
 
 
 def to_answer(

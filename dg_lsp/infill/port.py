@@ -1,10 +1,16 @@
-"""The interface that the pipeline needs of an engine."""
+"""The interface that the pipeline needs of an engine, and an engine that keeps private files from remote models."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from dg_lsp.core.values import Candidate, InfillRequest
+from dg_lsp.wire import privacy
+from dg_lsp.wire.config import private_names, read, workspace_of
+from dg_lsp.wire.privacy import LOCAL_ONLY, LocalOnlyError, stays_local
 
 
 class EngineError(Exception):
@@ -19,3 +25,42 @@ class Engine(Protocol):
 
         Raises EngineError when the engine can't answer.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """An engine with a remote model, which never receives files that must stay on this machine.
+
+    `patterns` name these files, as in `.gitignore`, relative to a workspace.
+    """
+
+    inner: Engine
+    patterns: tuple[str, ...]
+
+    async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
+        """Return the engine's candidates; raise EngineError for a private file, and remove private related files."""
+        return await self.inner.fill(shown(request, self.patterns))
+
+
+def shown(request: InfillRequest, patterns: tuple[str, ...]) -> InfillRequest:
+    """Return the request without private files; raise EngineError when its own file is private."""
+    try:
+        return privacy.shown(request, patterns)
+    except LocalOnlyError as error:
+        raise EngineError(str(error)) from error
+
+
+def keeps_file(path: Path, patterns: tuple[str, ...]) -> bool:
+    """Return whether a file stays on this machine."""
+    return any(stays_local(name, patterns) for name in private_names(path.resolve()))
+
+
+def refusal(name: str) -> str:
+    """Return a sentence that says why a file gets no fills from a remote model."""
+    return f"{name} {LOCAL_ONLY}"
+
+
+def patterns_of(paths: Iterable[Path]) -> tuple[str, ...]:
+    """Return the private patterns of the user and of all workspaces of these files."""
+    roots = dict.fromkeys(workspace_of(path.resolve()) for path in paths)
+    return tuple(dict.fromkeys(pattern for root in roots for pattern in read(root)[0].settings.local_only))

@@ -230,8 +230,14 @@ class _Workspace:
         """Read the settings and the changed files again."""
         self._settings: Settings = config.read(self._root)[0].settings
         self._text = functools.lru_cache(N_TEXTS)(workspace.masked_text)
+
         # Many requests of a run share the new text of a file.
-        self._indexed = functools.lru_cache(N_TEXTS)(self._index_of)
+        @functools.lru_cache(N_TEXTS)
+        def indexed(key: str, text: str) -> IndexedFile:
+            old = self._index.repository.files[key]
+            return repository.index(old.path, old.language, text)
+
+        self._indexed = indexed
         # The requests of a run share the time of a walk, because each may be slow in a hostile workspace.
         self._run_ignore = self._ignore.renewed(is_walk=True)
         if self._settings.related_chars:
@@ -256,8 +262,3 @@ class _Workspace:
         new_files = {key: self._indexed(key, text) for key, text in masked.items() if key in files.files}
         own, files = os.path.realpath(path), files.changed(new_files)
         return FileContext(name, related, files, settings.window_chars, settings.related_chars, own)
-
-    def _index_of(self, key: str, text: str) -> IndexedFile:
-        """Return the index of a file's new text."""
-        old = self._index.repository.files[key]
-        return repository.index(old.path, old.language, text)

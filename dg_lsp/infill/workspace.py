@@ -77,8 +77,14 @@ def related(
 
 def masked_text(path: Path) -> str:
     """Return the start of a file with its secrets masked; "" if it can't be read or is not UTF-8 text."""
+    try:
+        data = files.read_start(path, MAX_FILE_BYTES + 1)
+        whole = len(data) <= MAX_FILE_BYTES
+        text = data.decode("utf-8") if whole else data[: data.rfind(b"\n") + 1].decode("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
     # Mask before the text is cut further, so that a key is recognized as a whole.
-    return secrets.mask(_text(path))
+    return "" if "\0" in text else secrets.mask(text)
 
 
 def _settings_of(path: Path, root: Path) -> Path | None:
@@ -162,14 +168,3 @@ def _is_file(path: Path) -> bool:
     # A name from an import may contain characters that are invalid in a path.
     except (OSError, ValueError):
         return False
-
-
-def _text(path: Path) -> str:
-    """Return the start of the file, or "" when it can't be read or is not UTF-8 text."""
-    try:
-        data = files.read_start(path, MAX_FILE_BYTES + 1)
-        whole = len(data) <= MAX_FILE_BYTES
-        text = data.decode("utf-8") if whole else data[: data.rfind(b"\n") + 1].decode("utf-8")
-    except (OSError, UnicodeDecodeError):
-        return ""
-    return "" if "\0" in text else text

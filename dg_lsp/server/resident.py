@@ -18,9 +18,8 @@ from typing import Literal, Protocol
 
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.infill import life
-from dg_lsp.infill.guarded import Guarded
 from dg_lsp.infill.life import Absent, Failed, Loading, Lost, Ready, Starting, State
-from dg_lsp.infill.port import Engine, EngineError
+from dg_lsp.infill.port import Engine, EngineError, Guarded
 from dg_lsp.wire.model_names import is_remote
 from dg_lsp.wire.settings import Settings
 

@@ -169,8 +169,13 @@ def user_file() -> Path:
 def _load(path: Path, origin: Origin, *, needed: bool) -> tuple[dict[str, Any], str]:
     """Return the content of a TOML file, and a message if it can't be read."""
     limit = MAX_BYTES if origin == "user" else MAX_WORKSPACE_BYTES
+    # Without O_NONBLOCK, opening a named pipe would wait for a writer.
+    safely = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    if origin == "workspace":
+        # A link in a cloned repository may point to a device or a slow network folder.
+        safely |= os.O_NOFOLLOW
     try:
-        with open(path, "rb", opener=_open_users if origin == "user" else _open_workspace) as opened:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | safely)) as opened:
             status = os.fstat(opened.fileno())
             if not stat.S_ISREG(status.st_mode):
                 return {}, "" if str(path) == os.devnull else f"{path} is not a regular file."
@@ -194,16 +199,6 @@ def _load(path: Path, origin: Origin, *, needed: bool) -> tuple[dict[str, Any], 
     except (ValueError, RecursionError) as error:
         return {}, f"{path} is not valid TOML: {error}."
     return values, ""
-
-
-def _open_users(path: str, flags: int) -> int:
-    # Without O_NONBLOCK, opening a named pipe would wait for a writer.
-    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-
-
-def _open_workspace(path: str, flags: int) -> int:
-    # A link in a cloned repository may point to a device or a slow network folder.
-    return _open_users(path, flags | os.O_NOFOLLOW)
 
 
 def _with_model(values: dict[str, object], folder: Path, what: str) -> tuple[dict[str, object], list[str]]:
@@ -239,16 +234,13 @@ def _environment_key(variable: str, own_model: str) -> tuple[dict[str, str], lis
     host, _, key = variable.partition("=")
     # If only `=` signs follow, they are the base64 padding at the end of a plain key.
     if not _HOST.fullmatch(host) or not key.strip("="):
-        host, key = _host_of(own_model), variable
+        try:
+            addresses = model_names.parse_remote(own_model).addresses if model_names.is_remote(own_model) else ()
+        except model_names.ModelNameError:
+            addresses = ()
+        # With several servers, it is unknown which one the key is for.
+        host = addresses[0].name if len(addresses) == 1 and addresses[0] is not None else ""
+        key = variable
     if key and not _KEY.fullmatch(key):
         return {}, [f"{KEY_VARIABLE} in {schema.ENVIRONMENT} must be a key, or HOST=KEY."]
     return ({host.casefold(): key.strip()} if host and key else {}), []
-
-
-def _host_of(model: str) -> str:
-    try:
-        addresses = model_names.parse_remote(model).addresses if model_names.is_remote(model) else ()
-    except model_names.ModelNameError:
-        return ""
-    # With several servers, it is unknown which one the key is for.
-    return addresses[0].name if len(addresses) == 1 and addresses[0] is not None else ""

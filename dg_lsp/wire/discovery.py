@@ -212,6 +212,7 @@ def _try_lock(handle: int) -> bool:
 # --- The state file of a running engine: its process, address and token, read and written atomically
 
 MAX_STATE_BYTES = 64 * 1024
+_SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 _ADDRESS = re.compile(r"/[^\0]+|127\.0\.0\.1:[0-9]{1,5}")
 _TOKEN = re.compile(r"[!-~]+")
@@ -248,7 +249,7 @@ def read_state(files: EngineFiles) -> State | None:
         # The state of another user could direct our code to their process. An engine could not be found through it either.
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid():
             raise DiscoveryError(f"{files.state} is not a regular file of this user; remove it")
-        with open(files.state, "rb", opener=_opener) as file:
+        with open(files.state, "rb", opener=lambda path, flags: os.open(path, flags | _SAFELY)) as file:
             if not os.path.samestat(status, os.fstat(file.fileno())):
                 return None  # replaced just now
             fields = parse(file.read(MAX_STATE_BYTES))
@@ -269,10 +270,6 @@ def read_state(files: EngineFiles) -> State | None:
         )
     except (OSError, WireError):
         return None
-
-
-def _opener(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def write_state(files: EngineFiles, state: State) -> None:

@@ -71,15 +71,13 @@ def write_output(path: Path, data: bytes, *, new_mode: int | None = None) -> Non
     try:
         mode = stat.S_IMODE(target.stat().st_mode)
     except FileNotFoundError:
-        mode = 0o666 & ~_umask() if new_mode is None else new_mode
+        if new_mode is None:
+            # The mask can only be read by setting it. Files that another thread creates meanwhile are private.
+            mask = os.umask(0o077)
+            os.umask(mask)
+            new_mode = 0o666 & ~mask
+        mode = new_mode
     replace(target, data, finish=lambda new: new.chmod(mode), is_durable=True)
-
-
-def _umask() -> int:
-    # The mask can only be read by setting it. Files that another thread creates meanwhile are private.
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
 
 
 def output_problem(path: Path) -> str:

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
-from dg_lsp.infill import client, guarded
+from dg_lsp.infill import client, port
 from dg_lsp.infill.client import ConnectOptions
-from dg_lsp.infill.guarded import Guarded, keeps_file
-from dg_lsp.infill.port import EngineError
+from dg_lsp.infill.port import EngineError, Guarded, keeps_file
 from dg_lsp.wire import config
 from dg_lsp.wire.config import Config, ConfigError
 from dg_lsp.wire.privacy import stays_local
@@ -317,7 +316,7 @@ def test_files_are_judged_by_their_path_below_their_workspace(tmp_path: Path, mo
     (tmp_path / "vault").mkdir()
     (tmp_path / ".dg-lsp.toml").write_text("[privacy]\nlocal_only = ['/vault/']")
     private_file, other = tmp_path / "vault" / "a.py", tmp_path / "a.py"
-    patterns = guarded.patterns_of([private_file, other])
+    patterns = port.patterns_of([private_file, other])
     assert (keeps_file(private_file, patterns), keeps_file(other, patterns)) == (True, False)
 
 
