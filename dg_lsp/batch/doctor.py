@@ -30,13 +30,12 @@ from dg_lsp.engine.model.fit import machine
 from dg_lsp.engine.model.weights import fetch
 from dg_lsp.infill.client import connect_options
 from dg_lsp.infill.port import EngineError
-from dg_lsp.wire import build, completions, config, discovery, laptop, model_names
+from dg_lsp.wire import completions, config, discovery, laptop, model_names
 from dg_lsp.wire.command_group import command_group
 from dg_lsp.wire.config import Config
-from dg_lsp.wire.discovery import DiscoveryError
+from dg_lsp.wire.discovery import DiscoveryError, EngineReport, inspect_engine
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.fields import Fields, WireError
-from dg_lsp.wire.inspection import EngineReport, inspect_engine
 from dg_lsp.wire.laptop import LaptopModel
 from dg_lsp.wire.settings import DEFAULTS, EMBEDDED
 from dg_lsp.wire.visible import visible_message
@@ -219,7 +218,7 @@ def _running(report: EngineReport) -> str:
     clients = counted(info.integer("leases", 0), "client")
     rss = info.inner("memory").integer("rss_bytes", 0)
     version = info.text("version", "")
-    other = "" if version == build.current() else f", dg-lsp {version}"
+    other = "" if version == discovery.current_build() else f", dg-lsp {version}"
     process = f"process {info.integer('pid', 0)}{other}"
     return f"{info.text('model', '?')} ({process}, {info.text('state', '?')}, {clients}, {size(rss)})"
 
@@ -251,7 +250,7 @@ def _model(result: Sample) -> Finding:
     if isinstance(threads := info.get("threads"), int):
         parts.append(f"with {because('threads', counted(threads, 'thread'))}")
     version = info.get("version")
-    other = f" of dg-lsp {version}, which is replaced when no client uses it" if version != build.current() else ""
+    other = f" of dg-lsp {version}, which is replaced when no client uses it" if version != discovery.current_build() else ""
     parts.append(f"connected in {result.join_ms / 1000:.1f} s, process {info.get('pid')}{other}")
     facts = {"join_ms": round(result.join_ms, 1), "info": dict(info)}
     return Finding("model", ", ".join(parts), facts=facts)

@@ -22,11 +22,20 @@ import typer
 
 from dg_lsp.core.wording import counted, size
 from dg_lsp.engine.model.pull import commands as pull_commands
-from dg_lsp.wire import build, completions, config, discovery, laptop, model_names, progress
+from dg_lsp.wire import completions, config, discovery, laptop, model_names, progress
 from dg_lsp.wire.command_group import command_group, fail
-from dg_lsp.wire.discovery import ENGINE_COMMAND, DiscoveryError, EngineFiles, EngineId, EngineSettings, State
+from dg_lsp.wire.discovery import (
+    ENGINE_COMMAND,
+    DiscoveryError,
+    EngineFiles,
+    EngineId,
+    EngineReport,
+    EngineSettings,
+    State,
+    inspect_engine,
+    request,
+)
 from dg_lsp.wire.fields import WireError
-from dg_lsp.wire.inspection import EngineReport, inspect_engine, request
 from dg_lsp.wire.messages import PROTOCOL_MAX, PROTOCOL_MIN
 from dg_lsp.wire.settings import DEFAULTS, MAX_S
 from dg_lsp.wire.visible import visible_line, with_log
@@ -306,7 +315,7 @@ def _end(files: EngineFiles, state: State, *, now: bool) -> str | None:
 def _end_other_version(files: EngineFiles) -> None:
     """End an engine of another build, so that one of this build starts. One in use ends after its last client."""
     report = inspect_engine(files)
-    if report.info is not None and report.state is not None and report.state.version != build.current():
+    if report.info is not None and report.state is not None and report.state.version != discovery.current_build():
         _end(files, report.state, now=False)
 
 
@@ -400,7 +409,7 @@ def line_of(report: EngineReport, model: str) -> str:
 
 def other_version(state: State) -> str:
     """Return a sentence that says that the engine is of another build; "" if it is of this one."""
-    own_build = build.current()
+    own_build = discovery.current_build()
     if state.version == own_build:
         return ""
     return f"It is from dg-lsp {state.version}, this is dg-lsp {own_build}; the next request replaces it if no client uses it."

@@ -21,7 +21,7 @@ from dg_lsp.infill import link as links
 from dg_lsp.infill.life import Breaker, Failed, Life, Lost, Ready, Starting, State
 from dg_lsp.infill.link import SILENCE_S, EngineBusyError, Link, LinkLostError, OnDone, OnDraft, SilentError
 from dg_lsp.infill.port import EngineError
-from dg_lsp.wire import build, discovery, messages, model_names
+from dg_lsp.wire import discovery, messages, model_names
 from dg_lsp.wire.config import NO_PASSWORD, Config
 from dg_lsp.wire.discovery import ENGINE_COMMAND, DiscoveryError, EngineFiles, EngineId, EngineSettings
 from dg_lsp.wire.messages import Ask
@@ -253,7 +253,7 @@ class ResidentEngine:
             async with asyncio.timeout(lives.START_PATIENCE_S):
                 await asyncio.sleep(delay_s)
                 # At each attempt, because dg-lsp may be upgraded while this process runs, and a new engine is of that build.
-                own_build = await asyncio.to_thread(build.current)
+                own_build = await asyncio.to_thread(discovery.current_build)
                 self._life = replace(self._life, own_version=own_build)
                 link = await self._connect()
         except TimeoutError:

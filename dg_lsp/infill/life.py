@@ -38,7 +38,7 @@ class Loading:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The engine with this process id serves requests; `version` is its build (`wire.build`)."""
+    """The engine with this process id serves requests; `version` is its build (`wire.discovery`)."""
 
     pid: int
     version: str

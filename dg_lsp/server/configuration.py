@@ -18,7 +18,7 @@ from lsprotocol import types as lsp
 from pygls.capabilities import get_capability
 
 from dg_lsp.server import convert
-from dg_lsp.wire import config, schema, trust
+from dg_lsp.wire import config, schema
 from dg_lsp.wire.model_names import is_remote
 from dg_lsp.wire.privacy import LOCAL_ONLY, stays_local
 from dg_lsp.wire.schema import SECTION
@@ -156,7 +156,7 @@ def read(data: object, base: Settings, *, defaults_count: bool = True) -> tuple[
         return base, (f"The settings in {SECTION} must be an object.",)
     values, problems = schema.parse(data, in_editor=True, defaults_count=defaults_count)
     (users, _), *_ = config.sources()
-    values, refused = trust.admit(values, base, schema.EDITOR, users, prefix=f"{SECTION}.")
+    values, refused = config.admit(values, base, schema.EDITOR, users, prefix=f"{SECTION}.")
     return schema.layered(base, values), (*problems, *refused)
 
 

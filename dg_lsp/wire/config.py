@@ -13,12 +13,12 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from dg_lsp.wire import laptop, model_names, schema, trust
+from dg_lsp.wire import laptop, model_names, schema
 from dg_lsp.wire.model_names import expanded
 from dg_lsp.wire.settings import EVERYTHING, Settings
 
@@ -94,7 +94,7 @@ def read(
         values, wrong_model = _with_model(values, path.parent, f"engine.model in {path}")
         problems += [*wrong_keys, *wrong, *wrong_model]
         if origin == "workspace":
-            values, refused = trust.admit(values, config.settings, str(path), users)
+            values, refused = admit(values, config.settings, str(path), users)
             problems += refused
         config = Config(schema.layered(config.settings, values), {**config.keys, **keys})
         own_model = config.settings.model if origin == "user" else own_model
@@ -244,3 +244,68 @@ def _environment_key(variable: str, own_model: str) -> tuple[dict[str, str], lis
     if key and not _KEY.fullmatch(key):
         return {}, [f"{KEY_VARIABLE} in {schema.ENVIRONMENT} must be a key, or HOST=KEY."]
     return ({host.casefold(): key.strip()} if host and key else {}), []
+
+
+# --- What a workspace or an editor may choose; an editor may have read its settings from the workspace. A cloned repository
+# must not choose where code is sent or which weights are loaded. So these sources may name a model only if it comes with the
+# package, or if `engine.allow` in the user's own configuration covers it. Only this decides that.
+
+
+def admit(
+    values: dict[str, object], base: Settings, where: str, user_file: Path, *, prefix: str = ""
+) -> tuple[dict[str, object], tuple[str, ...]]:
+    """Return the allowed values of a source that is not the user's own, and a message for each value that was removed.
+
+    `base` is the configuration so far, whose model is already allowed. `where` names the source, `prefix` is put before
+    its keys in messages, and `user_file` is where the user may allow more.
+    """
+    admitted, problems = dict(values), []
+    for setting in schema.ALL:
+        if setting.about.is_users_own and setting.field in admitted:
+            del admitted[setting.field]
+            problems.append(f"{prefix}{setting.key} in {where} is ignored. Move it to {user_file}.")
+    if isinstance(model := admitted.get("model"), str):
+        # The full path, so that the folder that was checked is the one that is loaded.
+        model = str(model_names.folder_of(model) or model)
+        entry = None if model == base.model else unallowed(model, base.allow)
+        if entry is None:
+            admitted["model"] = model
+        else:
+            del admitted["model"]
+            verb = "send code to" if model_names.is_remote(model) else "load"
+            advice = f'To allow that, add "{entry}" to engine.allow in {user_file}.'
+            reason = f"it would {verb} {entry}. {advice}" if entry else "its URL is not the URL of a server."
+            problems.append(f"{prefix}engine.model in {where} is ignored: {reason}")
+    return admitted, tuple(problems)
+
+
+def unallowed(model: str, allow: Sequence[str]) -> str | None:
+    """Return the entry that the user's list lacks for a model; "" if no entry can help, None if the model is allowed."""
+    if model_names.comes_with_the_package(model):
+        return None
+    if model_names.is_remote(model):
+        return _unallowed_server(model, allow)
+    folder = model_names.folder_of(model)
+    if folder is None:
+        return None if model in allow else model
+    # Only absolute entries: a relative one would depend on the folder that the command was started in.
+    absolute = (path for each in allow if "\0" not in each and (path := model_names.expanded(each)).is_absolute())
+    folders = (Path(os.path.realpath(path)) for path in absolute)
+    return None if any(folder.is_relative_to(each) for each in folders) else str(folder)
+
+
+def _unallowed_server(model: str, allow: Sequence[str]) -> str | None:
+    try:
+        remote = model_names.parse_remote(model)
+    except model_names.ModelNameError:
+        return ""
+    # Each server must be allowed, because any of them may receive the code.
+    for address in remote.addresses:
+        if address is None:
+            return ""
+        # An entry without a scheme means https, or any scheme on this machine.
+        scheme = address.scheme if address.is_here else "https"
+        if not any(model_names.address_of(each if "://" in each else f"{scheme}://{each}") == address for each in allow):
+            return f"http://{address.name}" if address.is_clear else address.name
+    # For vLLM, the part after the # is a folder or a hub id whose tokenizer is loaded on this machine.
+    return unallowed(remote.model, allow) if remote.backend == "vllm" and remote.model else None

@@ -21,12 +21,13 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from dg_lsp import __version__
 from dg_lsp.wire import model_names
-from dg_lsp.wire.fields import WireError, parse
+from dg_lsp.wire.fields import Fields, WireError, parse
 from dg_lsp.wire.files import replace
 from dg_lsp.wire.messages import PROTOCOL_MAJOR, PROTOCOL_MAX, PROTOCOL_MIN
 from dg_lsp.wire.settings import DEFAULTS, EMBEDDED
@@ -222,7 +223,7 @@ _TOKEN = re.compile(r"[!-~]+")
 class State:
     """What a running engine publishes about itself. `address` is a socket's path, or `127.0.0.1:port`.
 
-    `version` is its build (`wire.build`).
+    `version` is its build (`current_build`).
     """
 
     pid: int
@@ -400,3 +401,95 @@ def _roll(log: Path) -> None:
     with contextlib.suppress(OSError):
         if log.stat().st_size > MAX_LOG_BYTES:
             log.replace(log.with_suffix(".log.1"))
+
+
+# --- Queries of a running engine, which neither start it nor keep it alive
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReport:
+    """An engine's files, and its answer. `info` is None if it does not respond, `state` if no engine holds its lock."""
+
+    files: EngineFiles
+    state: State | None
+    info: Fields | None
+
+
+def inspect_engine(files: EngineFiles) -> EngineReport:
+    """Return an engine's files, state and answer, without starting it or keeping it alive.
+
+    Raises DiscoveryError if its socket or its state file belongs to another user.
+    """
+    import httpx  # imported here, so that front ends start fast
+
+    state = read_state(files)
+    if state is None:
+        return EngineReport(files, None, None)
+    try:
+        return EngineReport(files, state, request(state, "GET", "/v1/info"))
+    except (httpx.HTTPError, OSError, WireError):
+        # The state of a killed engine may name a process id that another process has now.
+        return EngineReport(files, state if is_held(files.lock) else None, None)
+
+
+def request(state: State, method: str, path: str, body: dict[str, object] | None = None) -> Fields:
+    """Return an engine's answer; raise httpx.HTTPError, OSError, DiscoveryError or WireError if the request fails."""
+    import httpx
+
+    check_owner(state.address)
+    by_socket = state.address.startswith("/")
+    transport = httpx.HTTPTransport(uds=state.address if by_socket else None)
+    with httpx.Client(
+        transport=transport, base_url=f"http://{'localhost' if by_socket else state.address}", timeout=10
+    ) as http:
+        answer = http.request(method, path, json=body, headers={"Authorization": f"Bearer {state.token}"})
+        answer.raise_for_status()
+        return parse(answer.content)
+
+
+# --- The build of this installation: its version, and a hash of the files that an engine runs. Two installations of one version
+# may differ, such as a release and a checkout. An engine writes its build into its state file, and a client compares that with
+# its own.
+
+PACKAGE = Path(__file__).resolve().parents[1]
+PARTS = ("core", "engine", "models", "wire")
+SUFFIXES = (".json", ".py", ".safetensors", ".scm")
+EDGE_BYTES = 1 << 16  # of a larger file only the size, the start and the end are hashed
+
+_VERSION = re.compile(r'^__version__ = "([^"]+)"$', re.MULTILINE)
+
+
+def current_build(package: Path = PACKAGE) -> str:
+    """Return the build of the files that are installed now, such as `0.1.0+1a2b3c4d`.
+
+    Reads the files at each call, which takes a few milliseconds: a new engine runs them, even if this process has imported
+    others before. Returns only the version if they can't be read.
+    """
+    try:
+        first = (package / "__init__.py").read_text("utf-8")
+        digest = hashlib.blake2b(first.encode(), digest_size=4)
+        for name in sorted(_names(package)):
+            digest.update(f"\0{name}\0".encode())
+            digest.update(_content(package / name))
+    except (OSError, UnicodeDecodeError):
+        return __version__
+    match = _VERSION.search(first)
+    return f"{match[1] if match else __version__}+{digest.hexdigest()}"
+
+
+def _names(package: Path) -> Iterator[str]:
+    """Yield the paths of the files that an engine may read, relative to the package."""
+    for part in PARTS:
+        for folder, folders, files in os.walk(package / part):
+            folders[:] = [name for name in folders if name != "__pycache__"]
+            yield from (os.path.relpath(Path(folder) / name, package) for name in files if name.endswith(SUFFIXES))
+
+
+def _content(path: Path) -> bytes:
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size <= 2 * EDGE_BYTES:
+            return file.read()
+        start = file.read(EDGE_BYTES)
+        file.seek(-EDGE_BYTES, os.SEEK_END)
+        return b"%d %b %b" % (size, start, file.read())

@@ -19,7 +19,7 @@ from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerAddress
 from dg_lsp.engine.backends.remote import RemoteTask
 from dg_lsp.engine.backends.replicas import Replicas
 from dg_lsp.engine.model.vocabulary import Vocabulary
-from dg_lsp.wire import model_names, trust
+from dg_lsp.wire import config, model_names
 from dg_lsp.wire.config import Config
 from tests.engine.backends_kit import Recorder, StandIn, finish, request, rules, serving
 from tests.engine.engine_kit import wait_until
@@ -259,7 +259,7 @@ def test_servers_of_another_model_are_not_replicas(folder: Path, vocabulary: Voc
     ],
 )
 def test_each_of_several_servers_must_be_allowed(model: str, missing: str | None) -> None:
-    assert trust.unallowed(model, ("a.example", "b.example")) == missing
+    assert config.unallowed(model, ("a.example", "b.example")) == missing
 
 
 def test_a_password_in_any_of_the_urls_is_seen() -> None:

@@ -25,7 +25,7 @@ from dg_lsp.engine.serve import daemon, worker
 from dg_lsp.engine.serve.daemon import DaemonError, Discreet, EngineFacts, loader, next_action
 from dg_lsp.engine.serve.jobs import Limits
 from dg_lsp.engine.serve.service import Service
-from dg_lsp.wire import build, discovery
+from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import ENGINE_COMMAND, DiscoveryError, EngineFiles, EngineId, EngineSettings, State
 from dg_lsp.wire.extras import install_command
 from tests.engine.engine_kit import FILLER, ROOT, body, engine_id, gate, home, post, running, wait_until
@@ -524,7 +524,7 @@ def disguise(version: str) -> None:
 def test_start_replaces_an_unused_engine_of_another_version(folder: Path) -> None:
     with running() as engine:
         disguise("0.0.1")
-        both = f"It is from dg-lsp 0.0.1, this is dg-lsp {build.current()}"
+        both = f"It is from dg-lsp 0.0.1, this is dg-lsp {discovery.current_build()}"
         assert command("status", *OPTIONS).endswith(f". {both}; the next request replaces it if no client uses it.\n")
         pid = engine.process.pid
         output = command("start", *OPTIONS)

@@ -20,7 +20,7 @@ from dg_lsp.engine.commands import app
 from dg_lsp.infill.client import connect_options
 from dg_lsp.infill.port import EngineError
 from dg_lsp.server.configuration import Configuration
-from dg_lsp.wire import config, trust
+from dg_lsp.wire import config
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.schema import ALL, OF_EDITORS, Setting
 from dg_lsp.wire.settings import DEFAULTS, Settings
@@ -297,7 +297,7 @@ def test_the_last_source_that_says_something_counts(tmp_path_factory: pytest.Tem
 @example("~\0")
 def test_no_name_is_both_refused_and_without_a_reason(name: str) -> None:
     """Whatever a name is, it is a model that this package knows, or something that only the user's list can allow."""
-    admitted_settings, problems = trust.admit({"model": name}, Settings(), "a place", Path("/users.toml"))
+    admitted_settings, problems = config.admit({"model": name}, Settings(), "a place", Path("/users.toml"))
     known = (None, "auto", "embedded", "qwen2.5-coder-0.5b", "smollm2-135m")
     assert admitted_settings.get("model") in known or str(admitted_settings["model"]).startswith("/")
     assert bool(problems) == ("model" not in admitted_settings)

@@ -23,7 +23,7 @@ from dg_lsp.infill import link as links
 from dg_lsp.infill.client import Breaker, ConnectOptions, EngineBusyError, EngineError, ResidentEngine, connect
 from dg_lsp.infill.life import Failed, Loading, Ready, Starting, State
 from dg_lsp.infill.port import Engine
-from dg_lsp.wire import build, discovery
+from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import ENGINE_COMMAND, EngineId, EngineSettings
 from tests.engine.engine_kit import FILLER, Running, gate, home, request, running, wait_until
 from tests.patience import PATIENCE_S
@@ -86,7 +86,7 @@ def test_an_engine_is_started_watched_while_it_loads_and_left_running(folder: Pa
         async with connect(options(), on_state=states.append) as engine:
             assert await text(engine, text="return 1") == "return 1"
             assert (await info(engine, "state"), await info(engine, "leases")) == ("ready", 1)
-            assert engine.state == Ready(await pid_of(engine), build.current())
+            assert engine.state == Ready(await pid_of(engine), discovery.current_build())
             assert isinstance(states[0], Starting)
             assert states[-1] == engine.state
         async with connect(options(autostart=False)) as again:

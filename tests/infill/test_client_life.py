@@ -15,7 +15,7 @@ from dg_lsp.infill import client
 from dg_lsp.infill import link as links
 from dg_lsp.infill.client import ConnectOptions, EngineError, ResidentEngine, connect
 from dg_lsp.infill.life import Ready, Starting, State
-from dg_lsp.wire import build, discovery
+from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import ENGINE_COMMAND, EngineId, EngineSettings
 from tests.engine.engine_kit import FILLER, Running, gate, home, request, running, wait_until
 from tests.patience import PATIENCE_S
@@ -100,9 +100,11 @@ def test_a_client_that_comes_to_a_stopped_engine_starts_another(folder: Path) ->
 
 def test_a_process_that_only_has_the_number_of_a_stopped_engine_is_not_killed(folder: Path) -> None:
     with running() as stopped_engine:
-        state = discovery.State(os.getpid(), stopped_engine.state.address, stopped_engine.state.token, build.current())
+        state = discovery.State(
+            os.getpid(), stopped_engine.state.address, stopped_engine.state.token, discovery.current_build()
+        )
         assert links.kill(state) is False
-        assert links.kill(discovery.State(os.getpid(), str(folder / "nobody.sock"), "x", build.current())) is False
+        assert links.kill(discovery.State(os.getpid(), str(folder / "nobody.sock"), "x", discovery.current_build())) is False
         assert stopped_engine.process.poll() is None
 
 
@@ -125,7 +127,7 @@ def test_an_idle_old_engine_is_replaced_at_once(folder: Path) -> None:
     async def scenario(old: Running) -> None:
         async with connect(options()) as engine:
             assert await pid_of(engine) != old.process.pid
-            assert engine.state == Ready(await pid_of(engine), build.current())
+            assert engine.state == Ready(await pid_of(engine), discovery.current_build())
 
     with running() as old:
         disguise(old.files, "0.0.1")
@@ -149,7 +151,7 @@ def test_an_old_engine_in_use_keeps_serving_is_reported_and_ends_when_idle(
             # No process holds the lock now, not even this client, which is still open.
             assert await asyncio.to_thread(old.process.wait, PATIENCE_S) == 0
             assert await answer(engine, text="new") == "new"
-            assert engine.state == Ready(await pid_of(engine), build.current())
+            assert engine.state == Ready(await pid_of(engine), discovery.current_build())
 
     async def other(old: Running) -> None:
         async with connect(ConnectOptions(EngineId("toy", filler=FILLER))) as engine:

@@ -1,10 +1,11 @@
-"""Finding engines on systems that lack a runtime directory, disk space or permissions."""
+"""Finding engines on systems that lack a runtime directory, disk space or permissions, and telling their builds apart."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import NoReturn
 import platformdirs
 import pytest
 
+from dg_lsp import __version__
 from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import DiscoveryError, EngineFiles, EngineId, EngineSettings, State
 
@@ -136,3 +138,44 @@ def test_a_full_disk_is_reported_before_an_engine_starts(tmp_path: Path) -> None
     files.log.symlink_to("/dev/full")
     with pytest.raises(DiscoveryError, match=r"engine-x\.log can't be used: No space left on device; set "):
         discovery.start_engine(("engine",), files, EngineId(), EngineSettings())
+
+
+# --- The build says whether two installations have the same files
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A copy of the installed files that a build describes."""
+    for part in ("core", "engine", "wire"):
+        shutil.copytree(discovery.PACKAGE / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(discovery.PACKAGE / "__init__.py", tmp_path)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "model.safetensors").write_bytes(b"0" * 300_000)
+    return tmp_path
+
+
+def test_the_same_files_are_the_same_build(package: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    other = tmp_path_factory.mktemp("other") / "dg_lsp"
+    shutil.copytree(package, other)
+    (other / "engine" / "__pycache__").mkdir()
+    (other / "engine" / "__pycache__" / "x.py").write_text("")
+    (other / "engine" / "notes.txt").write_text("")
+    assert discovery.current_build(other) == discovery.current_build(package)
+    assert discovery.current_build().startswith(f"{__version__}+")
+
+
+@pytest.mark.parametrize("name", ["__init__.py", "engine/decode/canvas/denoise.py", "models/model.safetensors", "wire/new.py"])
+def test_another_file_is_another_build(package: Path, name: str) -> None:
+    before = discovery.current_build(package)
+    with (package / name).open("ab") as file:
+        file.write(b"#\n")
+    assert discovery.current_build(package) != before
+
+
+def test_the_version_is_that_of_the_files(package: Path) -> None:
+    (package / "__init__.py").write_text('__version__ = "9.9"\n')
+    assert discovery.current_build(package).startswith("9.9+")
+
+
+def test_without_files_only_the_version_is_known(tmp_path: Path) -> None:
+    assert discovery.current_build(tmp_path / "gone") == __version__

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dg_lsp.engine.model.fit import machine
 from dg_lsp.engine.serve.jobs import Limits, Queue
 from dg_lsp.engine.serve.worker import Load, Worker
-from dg_lsp.wire import build
+from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import EngineId, EngineSettings
 from dg_lsp.wire.messages import PROTOCOL_MAX, PROTOCOL_MIN, Bye, Done, Event, Problem, Status
 
-BUILD = build.current()
+BUILD = discovery.current_build()
 """The build of this process, read before its files can be replaced."""
 
 MAX_WAITING_EVENTS = 16
