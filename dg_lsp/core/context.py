@@ -144,7 +144,7 @@ def group(
 
 def outline(syntax: Syntax, around: Span, path: str = "") -> Snippet | None:
     """Return the file's signatures outside the span, or None if there are none."""
-    lines = [with_newlines(text) for span, text in syntax.outline() if span.end <= around.start or span.start >= around.end]
+    lines = [with_newlines(text) for span, text in syntax.outline if span.end <= around.start or span.start >= around.end]
     return Snippet(path, "\n".join(lines)) if lines else None
 
 

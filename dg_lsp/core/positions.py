@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, overload
+from typing import Literal
 
 from dg_lsp.core.values import Span
 
@@ -30,8 +29,8 @@ class Lines:
     """The lines of a text: where each one starts, and where it ends before its line end."""
 
     text: str
-    starts: Sequence[int]
-    ends: Sequence[int]
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -79,67 +78,13 @@ def spliced(index: Lines, span: Span, new: str, text: str | None = None) -> Line
     shift = len(new) - (span.end - span.start)
     end = index.starts[last + 1] + shift if last + 1 < len(index) else len(text)
     middle = lines(text[begin:end])
-    starts = [begin + at for at in middle.starts]
-    ends = [begin + at for at in middle.ends]
-    if last + 1 < len(index):
-        # The rescanned stretch ends with a line end, after which `middle` counts one more line: the first untouched one.
-        starts, ends = starts[:-1], ends[:-1]
-    return Lines(
-        text,
-        _Offsets.of(index.starts).spliced(first, last + 1, starts, shift),
-        _Offsets.of(index.ends).spliced(first, last + 1, ends, shift),
+    # The rescanned stretch ends with a line end, after which `middle` counts one more line: the first untouched one.
+    n_new = len(middle) - (last + 1 < len(index))
+    starts, ends = (
+        (*old[:first], *[begin + at for at in new[:n_new]], *[at + shift for at in old[last + 1 :]])
+        for old, new in ((index.starts, middle.starts), (index.ends, middle.ends))
     )
-
-
-class _Offsets(Sequence[int]):
-    """Offsets that are shifted by one number from a pivot on, so that typing in a long text changes few of them."""
-
-    __slots__ = ("_base", "_pivot", "_shift")
-
-    def __init__(self, base: tuple[int, ...], pivot: int = 0, shift: int = 0) -> None:
-        """Hold the offsets; `shift` is added to those from index `pivot` on."""
-        self._base, self._pivot, self._shift = base, pivot, shift
-
-    @classmethod
-    def of(cls, offsets: Sequence[int]) -> _Offsets:
-        """Return the offsets as an instance of this class."""
-        return offsets if isinstance(offsets, _Offsets) else cls(tuple(offsets))
-
-    def spliced(self, start: int, end: int, new: Sequence[int], shift: int) -> _Offsets:
-        """Return the offsets with `new` in place of `start:end`, and the later ones shifted; fast near the previous edit."""
-        base = self._base
-        before, after = base[:start], base[end:]
-        if self._pivot < start:
-            before = (*base[: self._pivot], *(at + self._shift for at in base[self._pivot : start]))
-        elif self._pivot > end:
-            # The new pivot is before these offsets, so they will get the old shift too; subtract it here.
-            after = (*(at - self._shift for at in base[end : self._pivot]), *base[self._pivot :])
-        return _Offsets(before + tuple(new) + after, start + len(new), self._shift + shift)
-
-    def __len__(self) -> int:
-        return len(self._base)
-
-    @overload
-    def __getitem__(self, index: int) -> int: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[int]: ...
-
-    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
-        if isinstance(index, slice):
-            return tuple(self)[index]
-        offset = self._base[index]
-        return offset + self._shift if index >= self._pivot or -len(self._base) + self._pivot <= index < 0 else offset
-
-    def __iter__(self) -> Iterator[int]:
-        yield from self._base[: self._pivot]
-        for at in self._base[self._pivot :]:
-            yield at + self._shift
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and tuple(self) == tuple(other)
-
-    def __hash__(self) -> int:
-        return hash(tuple(self))
+    return Lines(text, starts, ends)
 
 
 def to_offset(index: Lines, line: int, character: int, encoding: Encoding) -> int:

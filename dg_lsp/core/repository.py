@@ -363,7 +363,7 @@ class Symbol:
 
 def symbols(syntax: Syntax) -> tuple[Symbol, ...]:
     """Return the file's definitions in order. A class has the signatures of its members in its text."""
-    heads = syntax.outline()
+    heads = syntax.outline
     texts = [context.with_newlines(text) for _, text in heads]
     starts = {span.start: position for position, (span, _) in enumerate(heads)}
     found = list[Symbol]()

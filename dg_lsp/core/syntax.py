@@ -180,11 +180,13 @@ class Syntax:
     offsets: ByteOffsets
     parts: tuple[Span, ...] = ()
     """The parts of the text that were parsed, in order (see `local`); empty if all of it was."""
+    edit: tuple[Lines, Span, str] | None = None
+    """The lines of an earlier text, and the edit that made this one: finding all lines of a long text takes longer."""
 
     @cached_property
     def lines(self) -> Lines:
         """The text's lines."""
-        return positions.lines(self.text)
+        return positions.spliced(*self.edit, self.text) if self.edit else positions.lines(self.text)
 
     @cached_property
     def parsed(self) -> str:
@@ -261,8 +263,9 @@ class Syntax:
         ]
         return min(around, key=lambda span: span.end - span.start, default=None)
 
+    @cached_property
     def outline(self) -> tuple[tuple[Span, str], ...]:
-        """Return the signature and span of each function, class and type, in order and indented as in the text."""
+        """The signature and span of each function, class and type, in order and indented as in the text."""
         heads = [(self.head(owner.node, owner.inside.start)) for owner in self.facts.owners if owner.kind != "closure"]
         for node in self.facts.all("type"):
             span = self.span(node)
@@ -314,12 +317,12 @@ def parse(
             tree_sitter.Range((0, 0), (0, 0), offsets.to_byte(span.start), offsets.to_byte(span.end)) for span in parts
         ]
     tree = parser.parse(offsets.source, old) if old is not None else parser.parse(offsets.source)
-    syntax = Syntax(text, language, tree, offsets, parts)
-    if previous is not None and change is not None and lines is None:
+    edit = None
+    if previous is not None and change is not None:
         # A lone carriage return ends a line, as a line feed does.
-        to_point = previous.offsets.to_point
-        inserted = text[offsets.to_point(change.start) : offsets.to_point(change.new_end)]
-        lines = positions.spliced(previous.lines, Span(to_point(change.start), to_point(change.old_end)), inserted, text)
+        replaced = Span(previous.offsets.to_point(change.start), previous.offsets.to_point(change.old_end))
+        edit = previous.lines, replaced, text[offsets.to_point(change.start) : offsets.to_point(change.new_end)]
+    syntax = Syntax(text, language, tree, offsets, parts, edit)
     if lines is not None:
         syntax.__dict__["lines"] = lines
     return syntax

@@ -207,16 +207,6 @@ PAUSE_S = 0.05
 Signatures = tuple[tuple[Span, str], ...]
 
 
-class _SyntaxWithOutline(Syntax):
-    """A syntax with a cached outline, which may be that of a slightly older text."""
-
-    cached_outline: Signatures = ()
-
-    def outline(self) -> Signatures:
-        """Return the cached signatures."""
-        return self.cached_outline
-
-
 class Outlines:
     """The cached outlines of long documents, by URI."""
 
@@ -238,10 +228,10 @@ class Outlines:
         if len(syntax.text) > window_chars:
             self._signatures.renew(uri, lambda: _collect(whole or (lambda: syntax)))
             signatures = self._signatures.get(uri)
-        quick = _SyntaxWithOutline(syntax.text, syntax.language, syntax.tree, syntax.offsets, syntax.parts)
-        # Copy the cached properties too, so that they are not computed again. The class is frozen, so write to __dict__.
-        quick.__dict__.update(syntax.__dict__)
-        quick.__dict__["cached_outline"] = signatures
+        # The outline may be that of a slightly older text. Copy the other cached properties too, so that they are not computed
+        # again. The class is frozen, so write to __dict__.
+        quick = replace(syntax)
+        quick.__dict__.update({**syntax.__dict__, "outline": signatures})
         return quick
 
     def forget(self, uri: str) -> None:
@@ -256,7 +246,7 @@ class Outlines:
 async def _collect(whole: Callable[[], Syntax | None]) -> Signatures:
     await asyncio.sleep(PAUSE_S)
     syntax = whole()
-    return await asyncio.to_thread(syntax.outline) if syntax is not None else ()
+    return await asyncio.to_thread(lambda: syntax.outline) if syntax is not None else ()
 
 
 # --- The folders of the workspace

@@ -208,13 +208,13 @@ def test_an_outline_has_only_signatures(language: Language) -> None:
     text, expected = OUTLINES[language.name]
     tree = parsed(text.replace("\ufeff", ""), language.name)
     assert not tree.errors
-    assert [signature.rstrip(";") if language.name == "c" else signature for _, signature in tree.outline()] == expected
-    assert all(tree.text[span.start : span.end] == signature for span, signature in tree.outline())
+    assert [signature.rstrip(";") if language.name == "c" else signature for _, signature in tree.outline] == expected
+    assert all(tree.text[span.start : span.end] == signature for span, signature in tree.outline)
 
 
 def test_an_outline_shows_only_the_first_line_of_a_long_type() -> None:
     fields = "".join(f"\tx{n} int\n" for n in range(20))
-    ((_, signature),) = parsed(f"package a\n\ntype T struct {{\n{fields}}}\n", "go").outline()
+    ((_, signature),) = parsed(f"package a\n\ntype T struct {{\n{fields}}}\n", "go").outline
     assert signature == "type T struct"
 
 
