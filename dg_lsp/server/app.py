@@ -26,7 +26,7 @@ from pygls.lsp.server import LanguageServer
 from dg_lsp import __version__
 from dg_lsp.core.wording import size
 from dg_lsp.infill.port import EngineError
-from dg_lsp.server import configuration, convert, methods, protocol, resident, when
+from dg_lsp.server import configuration, convert, decisions, methods, protocol, resident
 from dg_lsp.server.configuration import Client, Configuration
 from dg_lsp.server.methods import DraftParams, ModelOffer, StatusParams
 from dg_lsp.server.protocol import RpcProtocol, Wire
@@ -40,9 +40,9 @@ from dg_lsp.wire.settings import Settings
 if TYPE_CHECKING:
     # These are imported after `initialize` was answered, so that the editor starts fast.
     from dg_lsp.server.completion import Completer
+    from dg_lsp.server.decisions import Reason
     from dg_lsp.server.snapshot import Nearby, Snapshots
-    from dg_lsp.server.when import Reason
-from dg_lsp.server.when import Reason
+from dg_lsp.server.decisions import Reason
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -280,7 +280,7 @@ class DgLanguageServer(LanguageServer):
         self.settings = self.configuration.session
         self._use_model()
         self.reporter.update(problems=self.configuration.problems)
-        self.reporter.paused(when.paused(self.settings))
+        self.reporter.paused(decisions.paused(self.settings))
         self.statistics.writes = self.settings.statistics
 
     def _show_problems(self) -> None:

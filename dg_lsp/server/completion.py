@@ -1,8 +1,8 @@
 """One request for suggestions, from the editor's position to the reply: reuse, wait, ask, show.
 
 This module holds the order of these steps, and the running requests to the engine: for each document one, and one that asks
-ahead for the text after a suggestion. The decisions are pure functions: `when` not to suggest and how long to wait, `reuse`
-(which earlier answers still fit), and, at the end of this file, whether to show an answer. `stats` counts what the user does
+ahead for the text after a suggestion. The decisions are pure functions: in `decisions` when not to suggest, how long to wait
+and which earlier answers still fit, and at the end of this file whether to show an answer. `stats` counts what the user does
 with suggestions.
 
 A newer request for a document ends the older one with no suggestions. It also cancels the engine's work, unless the running
@@ -29,12 +29,11 @@ from dg_lsp.core.values import Budget, Candidate, Hole, Span
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import Suggestion
 from dg_lsp.infill.port import EngineError
-from dg_lsp.server import reuse, when
+from dg_lsp.server import decisions
+from dg_lsp.server.decisions import Cache, Offer, Place, Reason, Rejections, Rhythm, SuggestionFacts
 from dg_lsp.server.resident import Resident
-from dg_lsp.server.reuse import Cache, Offer, Place, Rejections
 from dg_lsp.server.snapshot import Outlines, Snapshot, Snapshots
 from dg_lsp.server.stats import Statistics, Usage
-from dg_lsp.server.when import Reason, Rhythm, SuggestionFacts
 from dg_lsp.wire.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -128,7 +127,7 @@ class Completer:
             engine=self._resident.trouble() if request.automatic else "",
             lost=now.doc.lost,
         )
-        if (reason := next(when.reasons(facts, settings), None)) is not None:
+        if (reason := next(decisions.reasons(facts, settings), None)) is not None:
             return self._nothing(reason)
         fit = self._cache.find(now.place, self._clock(), partial(_is_sure, request, now))
         if fit is not None and (request.automatic or fit.n_candidates >= settings.candidates):
@@ -136,11 +135,11 @@ class Completer:
             return self._show(request, now, fit.offers)
         if request.automatic:
             # This parses the text, so it runs only when no cached answer fits.
-            facts = replace(facts, scope=when.scope_at(now.doc.near(request.offset), request.offset))
-            if (reason := next(when.reasons(facts, settings), None)) is not None:
+            facts = replace(facts, scope=decisions.scope_at(now.doc.near(request.offset), request.offset))
+            if (reason := next(decisions.reasons(facts, settings), None)) is not None:
                 return self._nothing(reason)
         if request.automatic and self._flights.joinable(now.place, self.rhythm.latency_ms) is None:
-            wait_ms = when.wait_ms(
+            wait_ms = decisions.wait_ms(
                 self.rhythm, self._clock(), facts.before, facts.after, client_ms=request.client_ms, fixed=settings.debounce
             )
             if wait_ms > 0:
@@ -165,7 +164,7 @@ class Completer:
             answer = await flight.wait(replaced, raises=not request.automatic)
             if answer is None:
                 return (), SUPERSEDED
-            fit = reuse.advance(flight.place, now.place, answer[0], flight.n_candidates) if answer[0] else None
+            fit = decisions.advance(flight.place, now.place, answer[0], flight.n_candidates) if answer[0] else None
             is_usable = fit is not None and any(_is_sure(request, now, offer) for offer in fit.offers)
             if is_usable or flight.place == now.place:
                 self._statistics.counts.add("joined")
@@ -224,7 +223,7 @@ class Completer:
         elif (
             doc.is_open
             and request.selected is None
-            and (moved := reuse.realigned(now.index.text, request.offset, offers_to_show, doc.index.text))
+            and (moved := decisions.realigned(now.index.text, request.offset, offers_to_show, doc.index.text))
         ):
             answer = Reply(doc.index, *moved, language=language)
         else:
@@ -349,7 +348,7 @@ class Flights:
         if flight is None or flight.task.done():
             return None
         age_ms = 1000 * (self._clock() - flight.started)
-        return flight if reuse.joins(flight.place, place, age_ms=age_ms, latency_ms=latency_ms) else None
+        return flight if decisions.joins(flight.place, place, age_ms=age_ms, latency_ms=latency_ms) else None
 
     def start(
         self, place: Place, n_candidates: int, work: Coroutine[None, None, EngineAnswer], *, is_ahead: bool = False

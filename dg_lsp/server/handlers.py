@@ -13,8 +13,8 @@ from dg_lsp.core.values import Span
 from dg_lsp.infill.port import EngineError
 from dg_lsp.server import configuration, convert, methods
 from dg_lsp.server.app import DgLanguageServer
+from dg_lsp.server.decisions import Reason
 from dg_lsp.server.methods import BadParamsError
-from dg_lsp.server.when import Reason
 
 if TYPE_CHECKING:
     from dg_lsp.server.completion import Reply  # imported for the first request

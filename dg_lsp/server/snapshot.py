@@ -31,8 +31,8 @@ from dg_lsp.infill import ignoring, workspace
 from dg_lsp.infill.ignoring import Ignore
 from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.infill.repository import RepositoryIndex
-from dg_lsp.server import convert, reuse
-from dg_lsp.server.reuse import Place
+from dg_lsp.server import convert, decisions
+from dg_lsp.server.decisions import Place
 from dg_lsp.server.sync import Documents, OpenDocument
 from dg_lsp.wire.settings import Settings
 
@@ -70,7 +70,7 @@ class Snapshot:
     @cached_property
     def place(self) -> Place:
         """The cursor's place."""
-        return reuse.place(self.document.uri, self.document.text, self.offset)
+        return decisions.place(self.document.uri, self.document.text, self.offset)
 
     @property
     def sources(self) -> Sources | None:

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dg_lsp.core.values import Import
-from dg_lsp.server import reuse
-from dg_lsp.server.reuse import Offer, Rejections
+from dg_lsp.server import decisions
+from dg_lsp.server.decisions import Offer, Rejections
 from dg_lsp.wire import files
 
 FOLDER_VARIABLE = "DG_LSP_STATISTICS_DIR"
@@ -201,7 +201,7 @@ class Usage:
         if entry is None:
             return
         text, at, offer = entry
-        outcome = reuse.outcome(text, at, offer.text, now)
+        outcome = decisions.outcome(text, at, offer.text, now)
         if outcome == "typing":
             return
         del self._visible[uri]
@@ -209,7 +209,7 @@ class Usage:
             self.accepted(offer.id)
         elif outcome == "rejected":
             self._statistics.counts.add("rejected")
-            self.rejections = self.rejections.add(reuse.place(uri, text, at), offer.text, self._clock())
+            self.rejections = self.rejections.add(decisions.place(uri, text, at), offer.text, self._clock())
 
     def displayed(self, offer_id: int) -> None:
         """Count a suggestion that the editor reports as displayed, once; only VS Code reports this."""

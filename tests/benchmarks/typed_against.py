@@ -45,7 +45,7 @@ from dg_lsp.engine.model.passes import Passes
 from dg_lsp.engine.model.profile import Profile
 from dg_lsp.evaluate import score
 from dg_lsp.infill import pipeline
-from dg_lsp.server import reuse
+from dg_lsp.server import decisions
 from tests.benchmarks.worlds import language, training
 from tests.e2e import positions
 from tests.e2e.positions import Position
@@ -83,7 +83,7 @@ def held_out(n: int, loaded: Loaded) -> int:
             continue
         first = answer(filler, position).text
         typed_text, truth = parted(first, position.truth)
-        rest = reuse.left_over(first, typed_text, "")
+        rest = decisions.left_over(first, typed_text, "")
         if not rest.strip() or not truth.strip():
             continue
         later = replace(position, before=position.before + typed_text, truth=truth)

@@ -12,11 +12,11 @@ from dg_lsp.core.confidence import Calibrated, Confidence, Ranked
 from dg_lsp.core.values import Candidate, InfillRequest, Span
 from dg_lsp.infill.port import EngineError
 from dg_lsp.server.completion import Completer, Reply, SuggestionRequest
+from dg_lsp.server.decisions import Reason
 from dg_lsp.server.resident import OnDraft, OnMessage, OnState, Resident
 from dg_lsp.server.snapshot import Nearby, Snapshots
 from dg_lsp.server.stats import Statistics
 from dg_lsp.server.sync import Documents
-from dg_lsp.server.when import Reason
 from dg_lsp.wire.settings import Settings
 from tests import naive
 from tests.patience import PATIENCE_S

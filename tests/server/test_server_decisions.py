@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.confidence import Calibrated, Ranked
 from dg_lsp.core.values import Candidate, Document
-from dg_lsp.server import completion, configuration, reuse, when
-from dg_lsp.server.reuse import Cache, Offer, Place, Rejections
-from dg_lsp.server.when import Rhythm, SuggestionFacts
+from dg_lsp.server import completion, configuration, decisions
+from dg_lsp.server.decisions import Cache, Offer, Place, Rejections, Rhythm, SuggestionFacts
 from dg_lsp.wire.settings import Settings
 
 # When to ask
@@ -35,8 +34,8 @@ from dg_lsp.wire.settings import Settings
             "language",
         ),
         (SuggestionFacts(automatic=False, language_id="markdown"), Settings(disabled_languages=frozenset({"markdown"})), None),
-        (SuggestionFacts(automatic=True, n_chars=when.MAX_FILE_CHARS + 1), Settings(), "large"),
-        (SuggestionFacts(automatic=False, n_chars=when.MAX_FILE_CHARS + 1), Settings(), None),
+        (SuggestionFacts(automatic=True, n_chars=decisions.MAX_FILE_CHARS + 1), Settings(), "large"),
+        (SuggestionFacts(automatic=False, n_chars=decisions.MAX_FILE_CHARS + 1), Settings(), None),
         (SuggestionFacts(automatic=True), Settings(trigger="manual"), "manual"),
         (SuggestionFacts(automatic=False), Settings(trigger="manual"), None),
         (SuggestionFacts(automatic=True, engine="the engine is starting"), Settings(), "engine"),
@@ -53,7 +52,7 @@ from dg_lsp.wire.settings import Settings
     ],
 )
 def test_when_not_to_suggest(facts: SuggestionFacts, settings: Settings, code: str | None) -> None:
-    reason = next(when.reasons(facts, settings), None)
+    reason = next(decisions.reasons(facts, settings), None)
     assert (reason.code if reason else None) == code
 
 
@@ -74,7 +73,7 @@ def test_when_not_to_suggest(facts: SuggestionFacts, settings: Settings, code: s
 def test_scopes(text: str, scope: str) -> None:
     offset = text.index("$0")
     document = Document("file:///a.py", "python", text.replace("$0", ""))
-    assert when.scope_at(syntaxes.of(document), offset) == scope
+    assert decisions.scope_at(syntaxes.of(document), offset) == scope
 
 
 @pytest.mark.parametrize(
@@ -93,11 +92,11 @@ def test_scopes(text: str, scope: str) -> None:
 )
 def test_an_unterminated_comment_or_string_has_its_scope(language: str, text: str, scope: str) -> None:
     document = Document("file:///a", language, text.replace("$0", ""))
-    assert when.scope_at(syntaxes.of(document), text.index("$0")) == scope
+    assert decisions.scope_at(syntaxes.of(document), text.index("$0")) == scope
 
 
 def test_a_text_without_grammar_is_all_code() -> None:
-    assert when.scope_at(None, 3) == "code"
+    assert decisions.scope_at(None, 3) == "code"
 
 
 # How long to wait
@@ -116,7 +115,7 @@ def test_pauses_and_bursts_do_not_change_the_typing_speed() -> None:
 
 def test_a_fast_typist_waits_less_than_a_slow_one() -> None:
     waits = [
-        when.wait_ms(rhythm(*(gap * n for n in range(10))), 9 * gap, "x = f(", "", client_ms=0, fixed=None)
+        decisions.wait_ms(rhythm(*(gap * n for n in range(10))), 9 * gap, "x = f(", "", client_ms=0, fixed=None)
         for gap in (0.06, 0.15, 0.4)
     ]
     assert waits == sorted(waits)
@@ -135,27 +134,27 @@ def test_a_fast_typist_waits_less_than_a_slow_one() -> None:
     ],
 )
 def test_inviting_places_wait_less(before: str, after: str, invites: bool) -> None:
-    usual = when.wait_ms(Rhythm(last=0.0), 0.0, "word", "", client_ms=0, fixed=None)
-    wait = when.wait_ms(Rhythm(last=0.0), 0.0, before, after, client_ms=0, fixed=None)
+    usual = decisions.wait_ms(Rhythm(last=0.0), 0.0, "word", "", client_ms=0, fixed=None)
+    wait = decisions.wait_ms(Rhythm(last=0.0), 0.0, before, after, client_ms=0, fixed=None)
     assert (wait < usual) == invites
 
 
 def test_the_editors_own_debounce_is_subtracted() -> None:
     now = Rhythm(last=0.0)
-    alone = when.wait_ms(now, 0.0, "x = ", "", client_ms=0, fixed=None)
-    assert when.wait_ms(now, 0.0, "x = ", "", client_ms=50, fixed=None) == pytest.approx(alone - 50)
-    assert when.wait_ms(now, 0.2, "x = ", "", client_ms=200, fixed=None) == 0
+    alone = decisions.wait_ms(now, 0.0, "x = ", "", client_ms=0, fixed=None)
+    assert decisions.wait_ms(now, 0.0, "x = ", "", client_ms=50, fixed=None) == pytest.approx(alone - 50)
+    assert decisions.wait_ms(now, 0.2, "x = ", "", client_ms=200, fixed=None) == 0
 
 
 def test_a_slow_engine_is_asked_sooner() -> None:
     slow = Rhythm(last=0.0).answered(900.0)
-    assert when.wait_ms(slow, 0.0, "x", "", client_ms=0, fixed=None) < when.wait_ms(
+    assert decisions.wait_ms(slow, 0.0, "x", "", client_ms=0, fixed=None) < decisions.wait_ms(
         Rhythm(last=0.0), 0.0, "x", "", client_ms=0, fixed=None
     )
 
 
 def test_a_configured_debounce_is_used_unchanged() -> None:
-    assert when.wait_ms(Rhythm(), 0.0, "x", "", client_ms=200, fixed=75) == 75
+    assert decisions.wait_ms(Rhythm(), 0.0, "x", "", client_ms=200, fixed=75) == 75
 
 
 @given(
@@ -168,14 +167,14 @@ def test_a_wait_is_never_negative_nor_long(at: list[float], latencies: list[floa
     typing = rhythm(*at)
     for latency in latencies:
         typing = typing.answered(latency)
-    assert 0 <= when.wait_ms(typing, max([now, *at]), "x", "", client_ms=client_ms, fixed=None) <= when.MAX_WAIT_MS
+    assert 0 <= decisions.wait_ms(typing, max([now, *at]), "x", "", client_ms=client_ms, fixed=None) <= decisions.MAX_WAIT_MS
 
 
 # What to reuse
 
 
 def at_cursor(text: str, uri: str = "a") -> Place:
-    return reuse.place(uri, text.replace("$0", ""), text.index("$0"))
+    return decisions.place(uri, text.replace("$0", ""), text.index("$0"))
 
 
 @pytest.mark.parametrize(
@@ -222,7 +221,7 @@ def test_the_rest_of_an_offer_after_diverging_text(then: str, offer: str, now: s
     cache = Cache()
     cache.keep(at_cursor(then), (Offer(offer, Calibrated(0.9)),), 1, 0.0)
     assert cache.left_over(at_cursor(now), 1.0) == rest
-    assert cache.left_over(at_cursor(now), reuse.FRESH_S + 1) == ""
+    assert cache.left_over(at_cursor(now), decisions.FRESH_S + 1) == ""
 
 
 @pytest.mark.parametrize("offer", ["", "  \n"])
@@ -250,9 +249,9 @@ def test_the_cache_is_bounded_and_entries_expire() -> None:
     cache = Cache()
     for n in range(300):
         cache.keep(at_cursor(f"x{n} = $0"), (Offer("1", Calibrated(0.9)),), 1, float(n))
-    assert len(cache) == reuse.MAX_ENTRIES
+    assert len(cache) == decisions.MAX_ENTRIES
     assert cache.find(at_cursor("x299 = $0"), 299.0)
-    assert cache.find(at_cursor("x299 = $0"), 299.0 + reuse.FRESH_S + 1) is None
+    assert cache.find(at_cursor("x299 = $0"), 299.0 + decisions.FRESH_S + 1) is None
     cache.forget("a")
     assert len(cache) == 0
 
@@ -271,8 +270,11 @@ TEXT = st.text("ab(\n", max_size=6)
 
 @given(TEXT, TEXT, TEXT, TEXT)
 def test_typed_text_and_rest_together_are_the_offer(before: str, after: str, typed: str, more: str) -> None:
-    then, now = reuse.place("a", before + after, len(before)), reuse.place("a", before + typed + after, len(before + typed))
-    fit = reuse.advance(then, now, (Offer(typed + more, Calibrated(1.0)),), 1)
+    then, now = (
+        decisions.place("a", before + after, len(before)),
+        decisions.place("a", before + typed + after, len(before + typed)),
+    )
+    fit = decisions.advance(then, now, (Offer(typed + more, Calibrated(1.0)),), 1)
     assert fit is None or before + typed + fit.offers[0].text + after == before + typed + more + after
 
 
@@ -292,11 +294,11 @@ def test_typed_text_and_rest_together_are_the_offer(before: str, after: str, typ
 )
 def test_what_a_change_means_for_an_offer(now: str, expected: str) -> None:
     # Offered in `x = $0`.
-    assert reuse.outcome("x = \n", 4, "ab", now) == expected
+    assert decisions.outcome("x = \n", 4, "ab", now) == expected
 
 
 def test_an_editors_own_bracket_is_no_rejection() -> None:
-    assert reuse.outcome("x = \n", 4, "f(a)", "x = f()\n") == "typing"
+    assert decisions.outcome("x = \n", 4, "f(a)", "x = f()\n") == "typing"
 
 
 @pytest.mark.parametrize(
@@ -311,7 +313,7 @@ def test_an_editors_own_bracket_is_no_rejection() -> None:
     ],
 )
 def test_a_late_answer_moves_with_what_was_typed(now: str, expected: tuple[int, str] | None) -> None:
-    place_and_offers = reuse.realigned("x = \n", 4, (Offer("f(a)", Calibrated(0.9)),), now)
+    place_and_offers = decisions.realigned("x = \n", 4, (Offer("f(a)", Calibrated(0.9)),), now)
     assert (place_and_offers and (place_and_offers[0], place_and_offers[1][0].text)) == expected
 
 
@@ -326,7 +328,7 @@ def test_a_late_answer_moves_with_what_was_typed(now: str, expected: tuple[int, 
     ],
 )
 def test_a_running_request_is_joined_when_it_may_still_fit(now: str, age_ms: float, joins: bool) -> None:
-    assert reuse.joins(at_cursor("x = $0"), at_cursor(now), age_ms=age_ms, latency_ms=300.0) == joins
+    assert decisions.joins(at_cursor("x = $0"), at_cursor(now), age_ms=age_ms, latency_ms=300.0) == joins
 
 
 # Whether to show
@@ -519,7 +521,7 @@ def test_every_reason_is_a_sentence_for_people() -> None:
         lost=True,
     )
     all_off = Settings(enable=False, trigger="manual", disabled_languages=frozenset({""}))
-    reasons = [*when.reasons(everything, all_off), *when.reasons(replace(everything, scope="string"), all_off)]
+    reasons = [*decisions.reasons(everything, all_off), *decisions.reasons(replace(everything, scope="string"), all_off)]
     assert {reason.code for reason in reasons} == {
         *("off", "lost", "ignored", "language", "large", "manual", "engine", "midWord", "comment", "string")
     }
