@@ -35,8 +35,8 @@ from dg_lsp.wire.command_group import command_group
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.discovery import DiscoveryError, EngineReport, inspect_engine
 from dg_lsp.wire.extras import install_command
-from dg_lsp.wire.fields import Fields, WireError
 from dg_lsp.wire.laptop import LaptopModel
+from dg_lsp.wire.messages import Fields, WireError
 from dg_lsp.wire.settings import DEFAULTS, EMBEDDED
 from dg_lsp.wire.visible import visible_message
 

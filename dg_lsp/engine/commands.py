@@ -35,8 +35,7 @@ from dg_lsp.wire.discovery import (
     inspect_engine,
     request,
 )
-from dg_lsp.wire.fields import WireError
-from dg_lsp.wire.messages import PROTOCOL_MAX, PROTOCOL_MIN
+from dg_lsp.wire.messages import PROTOCOL_MAX, PROTOCOL_MIN, WireError
 from dg_lsp.wire.settings import DEFAULTS, MAX_S
 from dg_lsp.wire.visible import visible_line, with_log
 

@@ -24,8 +24,7 @@ from dg_lsp.infill.life import N_PINGS
 from dg_lsp.infill.port import EngineError
 from dg_lsp.wire import discovery, messages
 from dg_lsp.wire.discovery import State
-from dg_lsp.wire.fields import Fields, WireError, parse
-from dg_lsp.wire.messages import Ask, Bye, Done, Draft, Event, Found, Problem, Status
+from dg_lsp.wire.messages import Ask, Bye, Done, Draft, Event, Fields, Found, Problem, Status, WireError, parse
 
 OnDraft = Callable[[tuple[str, ...], int], None]
 OnDone = Callable[[Done], None]

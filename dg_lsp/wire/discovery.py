@@ -27,9 +27,8 @@ from pathlib import Path
 
 from dg_lsp import __version__
 from dg_lsp.wire import model_names
-from dg_lsp.wire.fields import Fields, WireError, parse
 from dg_lsp.wire.files import replace
-from dg_lsp.wire.messages import PROTOCOL_MAJOR, PROTOCOL_MAX, PROTOCOL_MIN
+from dg_lsp.wire.messages import PROTOCOL_MAJOR, PROTOCOL_MAX, PROTOCOL_MIN, Fields, WireError, parse
 from dg_lsp.wire.settings import DEFAULTS, EMBEDDED
 from dg_lsp.wire.visible import visible_line
 

@@ -22,8 +22,7 @@ import pytest
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
 from dg_lsp.wire import discovery, messages
 from dg_lsp.wire.discovery import DiscoveryError, EngineFiles, EngineId, State
-from dg_lsp.wire.fields import parse
-from dg_lsp.wire.messages import Ask, Event
+from dg_lsp.wire.messages import Ask, Event, parse
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]

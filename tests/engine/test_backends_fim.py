@@ -22,7 +22,7 @@ from dg_lsp.engine.backends.fim import BLOCK_TOKENS, LINE_TOKENS, MAX_ANSWERS, S
 from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerAddress, ServerClient, joined
 from dg_lsp.engine.backends.remote import RemoteFiller
 from dg_lsp.wire.config import Config
-from dg_lsp.wire.fields import Fields
+from dg_lsp.wire.messages import Fields
 from dg_lsp.wire.model_names import USUAL_URLS
 from tests.engine.backends_kit import BODY, LINE, Recorder, finish, request, serving
 from tests.engine.engine_kit import wait_until

@@ -15,7 +15,7 @@ import pytest
 
 from dg_lsp.engine.backends import fim
 from dg_lsp.engine.serve import compat
-from dg_lsp.wire.fields import Fields, parse
+from dg_lsp.wire.messages import Fields, parse
 from tests.engine.engine_kit import Running, home, running
 
 # What llama.vim looks for before it reads an answer: no space behind the colon.

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from dg_lsp.core.confidence import Calibrated, Confidence, Ranked
 from dg_lsp.core.values import MAX_CANDIDATES, MAX_STEPS, Budget, Candidate, Hole, InfillRequest, Snippet, Span
-from dg_lsp.wire import fields, messages
-from dg_lsp.wire.fields import WireError, parse
-from dg_lsp.wire.messages import Accepted, Ask, Bye, CacheUse, Done, Draft, Found, Problem, Status, Timings
+from dg_lsp.wire import messages
+from dg_lsp.wire.messages import Accepted, Ask, Bye, CacheUse, Done, Draft, Found, Problem, Status, Timings, WireError, parse
 
 TEXTS = st.text(st.characters(), max_size=20)
 LINES = st.sampled_from(["\n", "\r\n", "\u2028", "\x0b", "\x85", "data: x\n\n"])
@@ -283,7 +282,7 @@ PLACES = st.sampled_from(["prefix", "suffix", "holes", "between", "related", "bu
 @given(PLACES, JSON)
 def test_any_value_in_any_field_is_read_or_named(name: str, value: Any) -> None:
     with contextlib.suppress(WireError):
-        messages.decode_ask(fields.of(body(**{name: value}), "the message"))
+        messages.decode_ask(messages.of(body(**{name: value}), "the message"))
 
 
 @pytest.mark.parametrize("length", [-3, 1.5, 1e300, True, "1", None])

@@ -20,7 +20,7 @@ from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerAddress,
 from dg_lsp.engine.backends.remote import Backend, RemoteFiller, Reply, compared, to_probability
 from dg_lsp.engine.decode import question
 from dg_lsp.wire.config import Config
-from dg_lsp.wire.fields import Fields, WireError
+from dg_lsp.wire.messages import Fields, WireError
 from dg_lsp.wire.model_names import address_of
 
 ENDING = "/chat/completions"

@@ -19,7 +19,7 @@ from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, 
 from dg_lsp.engine.backends.remote import Backend, RemoteFiller, Reply, compared, to_probability, token_features, trimmed
 from dg_lsp.engine.backends.replicas import Replicas
 from dg_lsp.wire.config import Config
-from dg_lsp.wire.fields import Fields, WireError
+from dg_lsp.wire.messages import Fields, WireError
 from dg_lsp.wire.model_names import USUAL_URLS, address_of, urls_of
 
 LINE_TOKENS = 96

@@ -23,7 +23,7 @@ from dg_lsp import __version__
 from dg_lsp.core import secrets
 from dg_lsp.engine.task import UserError
 from dg_lsp.wire.config import KEY_VARIABLE, Config
-from dg_lsp.wire.fields import Fields, WireError, parse
+from dg_lsp.wire.messages import Fields, WireError, parse
 from dg_lsp.wire.model_names import LOOPBACK, address_of, without_password
 
 # At the level of information it logs the server's reason phrase, in which the server can repeat the key or the code.

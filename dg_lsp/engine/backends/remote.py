@@ -27,7 +27,7 @@ from dg_lsp.engine.calibration_store import Calibrations
 from dg_lsp.engine.decode import sequence
 from dg_lsp.engine.decode.rank import NamesInText
 from dg_lsp.engine.task import Filler, Task
-from dg_lsp.wire.fields import Fields, WireError
+from dg_lsp.wire.messages import Fields, WireError
 from dg_lsp.wire.privacy import Shown, shown
 
 STEP_S = 0.01

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerAddress, ServerClient, outcome_of
-from dg_lsp.wire.fields import Fields
+from dg_lsp.wire.messages import Fields
 
 log = logging.getLogger("dg_lsp.engine")
 

@@ -27,7 +27,7 @@ from dg_lsp.engine.model import profile
 from dg_lsp.engine.model.profile import Profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.wire.config import Config
-from dg_lsp.wire.fields import WireError
+from dg_lsp.wire.messages import WireError
 from dg_lsp.wire.model_names import folder_of, urls_of
 
 CLOSING_TOKENS = 8  # the most tokens that end a canvas after the held text

@@ -28,7 +28,6 @@ from dg_lsp.engine.serve import compat
 from dg_lsp.engine.serve.compat import CompletionRequest, Outcome
 from dg_lsp.engine.serve.jobs import BusyError, Job, UnavailableError
 from dg_lsp.engine.serve.service import Inbox, Service, is_last
-from dg_lsp.wire.fields import Fields, WireError, parse
 from dg_lsp.wire.messages import (
     MAX_BODY_BYTES,
     PROTOCOL_MAX,
@@ -36,11 +35,14 @@ from dg_lsp.wire.messages import (
     Done,
     Draft,
     ErrorCode,
+    Fields,
     Found,
     Problem,
+    WireError,
     as_json,
     decode_ask,
     encode_problem,
+    parse,
     to_sse,
 )
 from dg_lsp.wire.model_names import is_remote

@@ -18,8 +18,7 @@ from dg_lsp.core.fim import Parts
 from dg_lsp.core.languages import GrammarError
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import MAX_CANDIDATES, Budget, Candidate, Document, Hole, InfillRequest, Snippet, Span
-from dg_lsp.wire.fields import Fields, WireError
-from dg_lsp.wire.messages import Ask, Done
+from dg_lsp.wire.messages import Ask, Done, Fields, WireError
 
 SEED_RANGE = {"low": -(2**63), "high": 2**63 - 1}
 MAX_LOGPROBS = 1024
