@@ -18,7 +18,7 @@ from dg_lsp.engine.model import loading
 from dg_lsp.engine.model.packed import PackedPasses
 from dg_lsp.engine.model.passes import Passes
 from dg_lsp.evaluate import report, tasks
-from dg_lsp.evaluate.bench import Comparison, Line, as_object, compare, table
+from dg_lsp.evaluate.bench import Line, as_object, measure, table
 from dg_lsp.evaluate.bench import app as bench
 from dg_lsp.evaluate.commands import app
 from dg_lsp.evaluate.score import ResultRow
@@ -239,34 +239,21 @@ def test_bench_without_tasks_says_what_to_name() -> None:
     assert "no tasks given" in result.stderr
 
 
-def test_ratios_of_a_bench_are_those_of_its_own_lines() -> None:
-    names = {"dg-lsp": 20.0, "dg-lsp, prefix known": 10.0, "dg-lsp, one canvas alone": 30.0}
-    times = {**names, "generate, 4 steps": 90.0, "generate, 48 steps": 400.0}
-    lines = tuple(Line(name, 3, ms, ms, 400 / ms, 0.5, 0.5) for name, ms in times.items())
-    comparison = Comparison(lines, 4, 48)
-    assert comparison.speedup_equal_steps == 3.0
-    assert comparison.speedup_default == 20.0
-
-
 @pytest.mark.parametrize(
     ("kind", "expected"), [("plain", "float32"), ("onednn", "float32"), ("onednn-bf16", "bfloat16"), ("", "float32")]
 )
 def test_bench_says_in_which_precision_products_are_computed(trained_layout: Path, kind: Any, expected: str) -> None:
     loaded = loading.load_model(str(trained_layout), device="cpu", threads=1, dtype="float32")
     passes = PackedPasses(loaded.diffusion.model, kind) if kind else Passes(loaded.diffusion.model)
-    lines = tuple(Line(name, 1, 1.0, 1.0, 1.0, 0.5, 0.5) for name in ("dg-lsp", "dg-lsp, one canvas alone"))
-    lines += tuple(Line(f"generate, {n} steps", 1, 9.0, 9.0, 1.0, 0.5, 0.5) for n in (4, 48))
-    stated = as_object(Comparison(lines, 4, 48), replace(loaded, passes=passes))
+    stated = as_object([Line("dg-lsp", 1, 1.0, 1.0, 0.5, 0.5)], replace(loaded, passes=passes))
     assert (stated["dtype"], stated["products_dtype"]) == ("float32", expected)
 
 
-def test_bench_times_blocks_with_a_known_prefix(tmp_path: Path, trained_layout: Path) -> None:
-    """Lines are compared with generate; blocks are timed alone."""
+def test_bench_times_lines_and_blocks_with_a_known_prefix(trained_layout: Path) -> None:
     loaded = loading.load_model(str(trained_layout), device="cpu", threads=1)
     line, block = drawn("x = ⟦1⟧\n"), drawn("def f():\n⟦    return 1\n⟧", kind="block")
-    compared = compare(loaded, [line], [block])
-    ways = {way.name: way for way in compared.lines}
-    assert [ways[name].n for name in ("dg-lsp, a block", "dg-lsp, a block, prefix known")] == [1, 1]
-    assert ways["dg-lsp, a block, prefix known"].times_faster is None
-    assert ways["dg-lsp"].times_faster is not None
-    assert "| dg-lsp, a block, prefix known | " in table(compared.lines)
+    lines = measure(loaded, [line], [block])
+    names = ["dg-lsp", "dg-lsp, prefix known", "dg-lsp, a block", "dg-lsp, a block, prefix known"]
+    assert [(way.name, way.n) for way in lines] == [(name, 1) for name in names]
+    assert "| dg-lsp, a block, prefix known | " in table(lines)
+    assert len(measure(loaded, [line])) == 2

@@ -38,7 +38,6 @@ from dg_lsp.engine.model.weights import (
     fetch,
     llama_files,
     reading,
-    skeleton,
 )
 from dg_lsp.engine.model.weights.progress import Meter
 from dg_lsp.engine.task import OnProgress, UserError
@@ -240,7 +239,6 @@ def _with_weights(folder: Path, device: str, precision: Precision, on_progress: 
     model.config.dtype = model.config.text_config.dtype = dtype
     try:
         reading.fill(model, listed, device, precision, dtype, meter)
-        skeleton.read_generation_settings(model, folder)
     except torch.OutOfMemoryError as error:
         raise LoadError(
             f"{device} ran out of memory while the weights were read, though enough was free before; "

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -56,12 +54,3 @@ def left_empty(model: Any) -> list[str]:
     """Return the names of the tensors that still have no memory."""
     tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     return [name for name, tensor in tensors if tensor.device == META]
-
-
-def read_generation_settings(model: Any, folder: Path) -> None:
-    """Set the folder's generation settings on the model. Only the comparison with the library's `generate` needs them."""
-    from transformers import GenerationConfig
-
-    kind = getattr(type(model), "generation_config_class", GenerationConfig)
-    if (folder / "generation_config.json").is_file():
-        model.generation_config = kind.from_dict(json.loads((folder / "generation_config.json").read_text("utf-8")))
