@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dg_lsp.evaluate import run, score, tasks
-from dg_lsp.evaluate.methods import FULL
+from dg_lsp.evaluate.run import FULL
 from dg_lsp.wire import completions
 from dg_lsp.wire.command_group import command_group, reports
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +23,6 @@ import typer
 from dg_lsp import __version__
 from dg_lsp.core import polish, syntax
 from dg_lsp.core.calibration import Calibration
-from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine import backends, calibration_store
 from dg_lsp.engine.model import profile
 from dg_lsp.engine.task import Filler, UserError
@@ -52,20 +52,11 @@ class Fitted:
     n_answered: int
 
 
-def fitted(samples: Sequence[Sample], seed: int = 0) -> Fitted:
-    """Return the calibration of samples; raise EvalError if too few answers are right or wrong to fit one."""
-    answered = enough(samples)
-    return Fitted(fit.fit(answered, seed), _measured(fit.cross_judged(answered, seed), seed), len(samples), len(answered))
+def fitted(samples: Sequence[Sample], seed: int = 0, used: Calibration | None = None) -> Fitted:
+    """Return the calibration of samples, or the one that is `used`, measured on samples that it was not fitted on.
 
-
-def checked(samples: Sequence[Sample], used: Calibration, seed: int = 0) -> Fitted:
-    """Return a calibration in use, measured on samples that it was not fitted on. Raises EvalError as `fitted` does."""
-    answered = enough(samples)
-    return Fitted(used, _measured(fit.judge(answered, used), seed), len(samples), len(answered))
-
-
-def enough(samples: Sequence[Sample]) -> list[Sample]:
-    """Return the samples that have an answer; raise EvalError if too few of them are right or too few are wrong."""
+    Raises EvalError if too few answers are right or too few are wrong.
+    """
     answered = [sample for sample in samples if sample.features]
     n_right = sum(any(sample.right) for sample in answered)
     n_wrong = sum(not all(sample.right) for sample in answered)
@@ -75,12 +66,10 @@ def enough(samples: Sequence[Sample]) -> list[Sample]:
             f"only {min(n_right, n_wrong)} of {len(samples)} holes had an answer that is {what}, and a calibration "
             f"needs {LEAST_OF_EACH}; increase --holes or use a larger --repo"
         )
-    return answered
-
-
-def _measured(judged: Sequence[Judged], seed: int) -> Reliability:
+    calibration = fit.fit(answered, seed) if used is None else used
+    judged = fit.cross_judged(answered, seed) if used is None else fit.judge(answered, used)
     try:
-        return measure(judged, seed)
+        return Fitted(calibration, measure(judged, seed), len(samples), len(answered))
     except ValueError as error:
         raise EvalError(f"these holes can't be used for a calibration: of the best answers, {error}") from error
 
@@ -98,9 +87,11 @@ def samples(
     finished: dict[int, Sample] = {}
     try:
         while len(finished) < len(tasks):
-            for number, task in _next(waiting, n_at_once - len(under_way)):
+            for number, task in islice(waiting, n_at_once - len(under_way)):
+                request = task.request(seed=seed + number)
+                budget = replace(request.budget, candidates=N_CANDIDATES[number % len(N_CANDIDATES)])
                 try:
-                    under_way[number] = filler.start(_request(task, number, seed))
+                    under_way[number] = filler.start(replace(request, budget=budget))
                 except ValueError:  # such as a file that a remote model must not see
                     finished[number] = Sample(task.cluster, (), ())
                     done(1)
@@ -116,27 +107,15 @@ def samples(
     return [finished[number] for number in range(len(tasks))]
 
 
-def _next(waiting: Iterator[tuple[int, Task]], n: int) -> Iterator[tuple[int, Task]]:
-    for _ in range(n):
-        if (item := next(waiting, None)) is not None:
-            yield item
-
-
 def with_small_files(tasks: Sequence[Task], seed: int = 0) -> list[Task]:
     """Return the tasks, with the context of every third cut to a few lines: new files are short, files of a repository long."""
-    draw = random.Random(seed)
-    return [_shortened(task, draw) if number % 3 == 2 else task for number, task in enumerate(tasks)]
-
-
-def _shortened(task: Task, draw: random.Random) -> Task:
-    before, after = task.prompt.split("\n"), task.suffix.split("\n")
-    n_before, n_after = (draw.randint(*SMALL_FILE_LINES) for _ in range(2))
-    return replace(task, prompt="\n".join(before[-n_before - 1 :]), suffix="\n".join(after[: n_after + 1]))
-
-
-def _request(task: Task, number: int, seed: int) -> InfillRequest:
-    request = task.request(seed=seed + number)
-    return replace(request, budget=replace(request.budget, candidates=N_CANDIDATES[number % len(N_CANDIDATES)]))
+    draw, cut_tasks = random.Random(seed), list(tasks)
+    for number in range(2, len(tasks), 3):
+        before, after = tasks[number].prompt.split("\n"), tasks[number].suffix.split("\n")
+        n_before, n_after = (draw.randint(*SMALL_FILE_LINES) for _ in range(2))
+        prompt, suffix = "\n".join(before[-n_before - 1 :]), "\n".join(after[: n_after + 1])
+        cut_tasks[number] = replace(tasks[number], prompt=prompt, suffix=suffix)
+    return cut_tasks
 
 
 def _sample(task: Task, work: Work) -> Sample:
@@ -314,7 +293,18 @@ def calibrate(
         _forget(name, filler)
         return
     cut_tasks = _tasks(name, repo, tasks, holes, seed)
-    result = _result(name, filler, cut_tasks, seed, check=check)
+    if filler.calibrations is None:
+        raise EvalError(f"{name} states its own confidence and can't be calibrated")
+    used = filler.calibrations.current() if check else None
+    if check and used is None:
+        raise EvalError(f"{name} has no calibration to check; leave --check out to fit one")
+    try:
+        with progress.counts("filling", len(cut_tasks), elsewhere=print_message) as (_, done):
+            answers = samples(filler, cut_tasks, seed, done)
+    except UserError as error:
+        raise EvalError(str(error)) from error
+    with progress.counts("fitting", 1, elsewhere=print_message):
+        result = fitted(answers, seed, used)
     facts = {"model": name, "seed": seed, "dg_lsp": __version__}
     stored = None if check else _stored(filler, result, into, facts)
     _show(name, result, stored, as_json=as_json)
@@ -357,22 +347,6 @@ def _tasks(name: str, repo: Path, file: Path | None, holes: int, seed: int) -> l
         raise EvalError(f"nothing can be cut from {file or repo}; give a folder with more code as --repo")
     random.Random(seed).shuffle(cut)
     return cut if file else with_small_files(cut, seed)
-
-
-def _result(name: str, filler: Filler, cut_tasks: Sequence[Task], seed: int, *, check: bool) -> Fitted:
-    if filler.calibrations is None:
-        raise EvalError(f"{name} states its own confidence and can't be calibrated")
-
-    used = filler.calibrations.current()
-    if check and used is None:
-        raise EvalError(f"{name} has no calibration to check; leave --check out to fit one")
-    try:
-        with progress.counts("filling", len(cut_tasks), elsewhere=print_message) as (_, done):
-            answers = samples(filler, cut_tasks, seed, done)
-    except UserError as error:
-        raise EvalError(str(error)) from error
-    with progress.counts("fitting", 1, elsewhere=print_message) as (_, done):
-        return checked(answers, used, seed) if check and used else fitted(answers, seed)
 
 
 def _stored(filler: Filler, result: Fitted, into: Path | None, facts: dict[str, object]) -> Path:

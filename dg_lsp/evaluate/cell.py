@@ -192,10 +192,8 @@ def apply(here: str, layers: list[str]) -> bool:
 
 def limit(limits: dict[str, int]) -> None:
     """Limit the resources of the process."""
-    try:
-        import resource
-    except ImportError:
-        return
+    import resource
+
     for name, bound in limits.items():
         try:
             resource.setrlimit(getattr(resource, name), (bound, bound))
@@ -224,7 +222,7 @@ def watch(here: str) -> None:
         if isinstance(path, (str, bytes)) and isinstance(flags, int) and flags & writes and not is_own(path):
             raise PermissionError("a program under test may not write outside of its folder")
 
-    for module in (os, sys.modules["posix" if os.name == "posix" else "nt"]):
+    for module in (os, sys.modules["posix"]):
         for name in ("mkfifo", "mknod", "chroot"):
             if hasattr(module, name):
                 delattr(module, name)

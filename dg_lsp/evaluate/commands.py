@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dg_lsp.evaluate import make, methods, report, run, tasks
+from dg_lsp.evaluate import make, report, run, tasks
 from dg_lsp.evaluate.execute import sandbox
-from dg_lsp.evaluate.methods import Method
 from dg_lsp.evaluate.run import Setup
 from dg_lsp.evaluate.score import ResultRow
 from dg_lsp.evaluate.tasks import EvalError, Task
@@ -42,7 +42,7 @@ def evaluate(
             metavar="NAME",
             help="Also measure a baseline: copy (the longest match in the file), ar (the encoder alone, left to right), "
             "answer or empty (the expected answer, or no text, to check the scores). Repeatable.",
-            autocompletion=completions.one_of(completions.of("dg_lsp.evaluate.methods", "BASELINES")),
+            autocompletion=completions.one_of(completions.of("dg_lsp.evaluate.run", "BASELINES")),
         ),
     ] = None,
     oracle_length: Annotated[
@@ -113,34 +113,25 @@ def evaluate(
     if file is None:
         raise EvalError("no tasks given; name a .jsonl file, or cut one from source files with --make DIR --out FILE")
     chosen_tasks = tasks.spread(tasks.read(file, language), limit)
-    selected_methods = _methods(
-        baseline or [],
-        steps,
-        full=not baselines_only,
-        ablation=ablation,
-        oracle_length=oracle_length,
-        no_suffix=no_suffix,
-    )
-    setup = run.Setup(selected_methods, model, layout, device, threads, seed, "" if dtype == "auto" else dtype)
-    rows = _rows(chosen_tasks, setup, workers, execute=execute)
-    if csv_file is not None:
-        _write(csv_file, rows)
-    _show(rows, setup, file, as_json=as_json, as_markdown=as_markdown or ablation)
-
-
-def _methods(
-    baselines: Sequence[str], steps: int, *, full: bool, ablation: bool, oracle_length: bool, no_suffix: bool
-) -> tuple[Method, ...]:
-    if unknown := [name for name in baselines if name not in methods.BASELINES]:
-        raise EvalError(f"unknown baseline {unknown[0]!r}; known baselines: {', '.join(methods.BASELINES)}")
-    selected = [*methods.ABLATION] if ablation else [methods.FULL] if full else []
-    for name in baselines:
-        selected += methods.BASELINES[name]
-    selected += [methods.ORACLE_LENGTH] if oracle_length else []
-    selected += [methods.NO_SUFFIX] if no_suffix else []
+    if unknown := [name for name in baseline or () if name not in run.BASELINES]:
+        raise EvalError(f"unknown baseline {unknown[0]!r}; known baselines: {', '.join(run.BASELINES)}")
+    selected = [*run.ABLATION] if ablation else [] if baselines_only else [run.FULL]
+    for name in baseline or ():
+        selected += run.BASELINES[name]
+    selected += [run.ORACLE_LENGTH] if oracle_length else []
+    selected += [run.NO_SUFFIX] if no_suffix else []
     if not selected:
         raise EvalError("nothing to measure: --baselines-only needs a --baseline")
-    return tuple(dict.fromkeys(methods.with_steps(method, steps) for method in selected))
+    # Some variants set their own number of steps.
+    stepped = [replace(each, steps=steps) if each.by == "model" and not each.steps else each for each in selected]
+    setup = run.Setup(tuple(dict.fromkeys(stepped)), model, layout, device, threads, seed, "" if dtype == "auto" else dtype)
+    rows = _rows(chosen_tasks, setup, workers, execute=execute)
+    if csv_file is not None:
+        try:
+            csv_file.write_text(report.as_csv(rows), encoding="utf-8")
+        except OSError as error:
+            raise EvalError(f"{csv_file} can't be written: {(error.strerror or str(error)).lower()}") from error
+    _show(rows, setup, file, as_json=as_json, as_markdown=as_markdown or ablation)
 
 
 def _make(folder: Path, out: Path | None, n: int, seed: int) -> None:
@@ -175,13 +166,6 @@ def _rows(chosen_tasks: list[Task], setup: Setup, n_workers: int, *, execute: bo
     elif tested:
         print_message("the tasks' tests were not run; --execute runs them, and with them the code that the model wrote")
     return rows
-
-
-def _write(path: Path, rows: Sequence[ResultRow]) -> None:
-    try:
-        path.write_text(report.as_csv(rows), encoding="utf-8")
-    except OSError as error:
-        raise EvalError(f"{path} can't be written: {(error.strerror or str(error)).lower()}") from error
 
 
 def _show(rows: Sequence[ResultRow], setup: Setup, file: Path, *, as_json: bool, as_markdown: bool) -> None:

@@ -83,11 +83,8 @@ class Sandbox:
         else:
             own = "no namespace of its own"
         own += ", as nobody" if self.command[:1] == ("setpriv",) else ""
-        more = [
-            *(["no capabilities"] if "capabilities" in self.layers else []),
-            *(["Landlock"] if "landlock" in self.layers else []),
-            *(["seccomp"] if "seccomp" in self.layers else []),
-        ]
+        words = {"capabilities": "no capabilities", "landlock": "Landlock", "seccomp": "seccomp"}
+        more = [text for layer, text in words.items() if layer in self.layers]
         if not self.command and not more:
             return f"{own}; sockets and processes are refused by an audit hook alone"
         return "; ".join([own, ", ".join(more)] if more else [own])
@@ -142,7 +139,7 @@ def _verdict(source: str, behind: Sandbox, timeout_s: float, cpu_s: float) -> Ve
     with tempfile.TemporaryDirectory(prefix="dg-lsp-eval-", ignore_cleanup_errors=True) as folder:
         os.chmod(folder, 0o777)  # noqa: PTH101, S103  # the program may run as nobody, and only it knows the name
         process = subprocess.Popen(  # noqa: S603  # running the program is the purpose, and it is sandboxed
-            [*behind.command, sys.executable, "-I", "-S", "-B", "-c", _runner_source()],
+            [*behind.command, sys.executable, "-I", "-S", "-B", "-c", Path(cell.__file__).read_text(encoding="utf-8")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -155,7 +152,10 @@ def _verdict(source: str, behind: Sandbox, timeout_s: float, cpu_s: float) -> Ve
         except subprocess.TimeoutExpired:
             return "timed out"
         finally:
-            _end(process)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)  # its children too
+            process.kill()
+            process.communicate()
     return "passed" if out == f"{secret} passed".encode() else "failed"
 
 
@@ -170,18 +170,3 @@ def run_all(programs: Sequence[str], *, workers: int = 1, timeout_s: float = TIM
         first = list(pool.map(lambda source: run(source, timeout_s=timeout_s), programs))
     for source, verdict in zip(programs, first, strict=True):
         yield run(source, timeout_s=RETRY_FACTOR * timeout_s, cpu_s=timeout_s) if verdict == "timed out" else verdict
-
-
-@lru_cache(maxsize=1)
-def _runner_source() -> str:
-    """Return the source code that the child process runs."""
-    return Path(cell.__file__).read_text(encoding="utf-8")
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process and its children, and collect its exit code."""
-    if os.name == "posix":
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-    process.kill()
-    process.communicate()

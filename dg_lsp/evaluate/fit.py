@@ -34,6 +34,7 @@ GIVEN = Calibration(0.0, reorders=False)
 
 Features = dict[str, float]
 SparseRow = list[tuple[int, float]]  # the nonzero values of a row with their columns
+HoleRows = tuple[list[SparseRow], Sequence[bool]]  # the rows of one hole's candidates, and whether each is right
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +131,8 @@ def _folds(samples: Sequence[Sample], seed: int) -> list[tuple[list[Sample], lis
 def _choice(samples: Sequence[Sample]) -> Calibration:
     """Return the weights with which the softmax over a hole's candidates, and none with a score of 0, chooses a right one."""
     scale = _Scale([features for sample in samples for features in sample.features])
-    holes = [_Hole([scale.row(features) for features in sample.features], sample.right) for sample in samples]
-    weights = _minimum(_Choice(holes, 1 + len(scale.names)), [0.0] * (1 + len(scale.names)))
-    return scale.calibration(weights)
+    holes = [([scale.row(features) for features in sample.features], sample.right) for sample in samples]
+    return scale.calibration(_minimum(holes, [0.0] * (1 + len(scale.names)), CHOICE_PENALTY))
 
 
 def _logistic(rows: Sequence[Features], right: Sequence[bool]) -> Calibration:
@@ -144,8 +144,8 @@ def _logistic(rows: Sequence[Features], right: Sequence[bool]) -> Calibration:
     share = (sum(right) + 0.5) / (n + 1)
     start = [math.log(share / (1 - share)), *([0.0] * len(scale.names))]
     # One candidate or none, each by itself: this is what logistic regression is.
-    holes = [_Hole([scale.row(row)], (is_right,)) for row, is_right in zip(rows, right, strict=True)]
-    return scale.calibration(_minimum(_Choice(holes, len(start), PENALTY), start))
+    holes = [([scale.row(row)], (is_right,)) for row, is_right in zip(rows, right, strict=True)]
+    return scale.calibration(_minimum(holes, start, PENALTY))
 
 
 class _Scale:
@@ -178,53 +178,37 @@ def _spread(values: Sequence[float]) -> float:
     return spread if spread > LEAST_SPREAD else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Hole:
-    """The rows of one hole's candidates, and whether each is right."""
+def _loss(holes: Sequence[HoleRows], weights: Sequence[float], penalty: float) -> float:
+    """Return the penalised negative log-likelihood of choosing a right candidate, or none if none is right."""
+    total = penalty / 2 * sum(weight * weight for weight in weights[1:])
+    for rows, rights in holes:
+        scores = [sum([weights[at] * value for at, value in row]) for row in rows]
+        right = [score for score, is_right in zip(scores, rights, strict=True) if is_right]
+        total += _log_sum([0.0, *scores]) - (_log_sum(right) if right else 0.0)
+    return total
 
-    rows: list[SparseRow]
-    right: Sequence[bool]
 
+def _step(holes: Sequence[HoleRows], weights: Sequence[float], penalty: float) -> list[float]:
+    """Return the step of Newton's method to subtract from the weights.
 
-class _Choice:
-    """The loss of weights on the choice among each hole's candidates, and the steps of Newton's method towards its minimum."""
-
-    def __init__(self, holes: Sequence[_Hole], size: int, penalty: float = CHOICE_PENALTY) -> None:
-        self._holes, self._size, self._penalty = holes, size, penalty
-
-    def loss(self, weights: Sequence[float]) -> float:
-        """Return the penalised negative log-likelihood of choosing a right candidate, or none if none is right."""
-        total = self._penalty / 2 * sum(weight * weight for weight in weights[1:])
-        for hole in self._holes:
-            scores = [sum([weights[at] * value for at, value in row]) for row in hole.rows]
-            right = [score for score, is_right in zip(scores, hole.right, strict=True) if is_right]
-            total += _log_sum([0.0, *scores]) - (_log_sum(right) if right else 0.0)
-        return total
-
-    def step(self, weights: Sequence[float]) -> list[float]:
-        """Return the step to subtract from the weights.
-
-        The curvature leaves out the part of holes with several right candidates, which would not be positive definite.
-        """
-        size = self._size
-        slope = [0.0, *(self._penalty * weight for weight in weights[1:])]
-        curve = [[0.0] * (at + 1) for at in range(size)]
-        for at in range(size):
-            curve[at][at] = self._penalty if at else LEAST_SPREAD
-        for hole in self._holes:
-            scores = [sum([weights[at] * value for at, value in row]) for row in hole.rows]
-            right = [score for score, is_right in zip(scores, hole.right, strict=True) if is_right]
-            total, of_right = _log_sum([0.0, *scores]), _log_sum(right) if right else 0.0
-            mean: dict[int, float] = {}
-            for row, score, is_right in zip(hole.rows, scores, hole.right, strict=True):
-                chance = math.exp(score - total)
-                error = chance - (math.exp(score - of_right) if is_right else 0.0)
-                for at, value in row:
-                    slope[at] += error * value
-                    mean[at] = mean.get(at, 0.0) + chance * value
-                _add_square(curve, row, chance)
-            _add_square(curve, sorted(mean.items()), -1.0)
-        return _solved(curve, slope)
+    The curvature leaves out the part of holes with several right candidates, which would not be positive definite.
+    """
+    slope = [0.0, *(penalty * weight for weight in weights[1:])]
+    curve = [[0.0] * at + [penalty if at else LEAST_SPREAD] for at in range(len(weights))]
+    for rows, rights in holes:
+        scores = [sum([weights[at] * value for at, value in row]) for row in rows]
+        right = [score for score, is_right in zip(scores, rights, strict=True) if is_right]
+        total, of_right = _log_sum([0.0, *scores]), _log_sum(right) if right else 0.0
+        mean: dict[int, float] = {}
+        for row, score, is_right in zip(rows, scores, rights, strict=True):
+            chance = math.exp(score - total)
+            error = chance - (math.exp(score - of_right) if is_right else 0.0)
+            for at, value in row:
+                slope[at] += error * value
+                mean[at] = mean.get(at, 0.0) + chance * value
+            _add_square(curve, row, chance)
+        _add_square(curve, sorted(mean.items()), -1.0)
+    return _solved(curve, slope)
 
 
 def _add_square(curve: list[list[float]], row: SparseRow, factor: float) -> None:
@@ -240,13 +224,13 @@ def _log_sum(scores: Sequence[float]) -> float:
     return most + math.log(sum([math.exp(score - most) for score in scores]))
 
 
-def _minimum(choice: _Choice, weights: list[float]) -> list[float]:
+def _minimum(holes: Sequence[HoleRows], weights: list[float], penalty: float) -> list[float]:
     """Return the weights of least loss, by Newton's method with shortened steps."""
-    loss = choice.loss(weights)
+    loss = _loss(holes, weights, penalty)
     for _ in range(ROUNDS):
-        step, size = choice.step(weights), 1.0
+        step, size = _step(holes, weights, penalty), 1.0
         tried = [weight - change for weight, change in zip(weights, step, strict=True)]
-        while (new_loss := choice.loss(tried)) > loss and size > LEAST_STEP:
+        while (new_loss := _loss(holes, tried, penalty)) > loss and size > LEAST_STEP:
             size /= 2
             tried = [weight - size * change for weight, change in zip(weights, step, strict=True)]
         if loss - new_loss < LEAST_GAIN:

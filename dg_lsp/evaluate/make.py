@@ -9,7 +9,6 @@ Each pass over the files takes one task of a kind from each file, so that no lon
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
@@ -17,6 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 
 from tree_sitter import Node
@@ -54,11 +54,6 @@ class Source:
     barred: tuple[Span, ...]
     insides: tuple[Span, ...]
 
-    @property
-    def text(self) -> str:
-        """The file's text."""
-        return self.syntax.text
-
 
 @dataclass(slots=True)
 class Made:
@@ -93,9 +88,9 @@ def tasks(place: Path, n: int, seed: int) -> list[Task]:
     def source(path: str) -> Source | None:
         if path not in sources:
             parsed_source = read(path, texts[path]())
-            digest = _digest(parsed_source.text) if parsed_source else ""
-            sources[path] = parsed_source if digest not in contents else None
-            contents.add(digest)
+            squeezed = _squeezed(parsed_source.syntax.text) if parsed_source else ""
+            sources[path] = parsed_source if squeezed not in contents else None
+            contents.add(squeezed)
         return sources[path]
 
     made_tasks: list[Task] = []
@@ -132,20 +127,25 @@ def spans(source: Source, kind: str, draw: random.Random) -> list[Span]:
     """
     cuts = [span for span in _FINDERS[kind](source, draw) if not any(span.overlaps(other) for other in source.barred)]
     if kind in CHARS:
-        cuts = [span for span in cuts if _is_short(source.text[span.start : span.end], kind)]
+        texts = [source.syntax.text[span.start : span.end] for span in cuts]
+        is_short = [len(text) in CHARS[kind] and text.count("\n") < LINES[kind] and _says_something(text) for text in texts]
+        cuts = list(compress(cuts, is_short))
     return sorted(set(cuts))
 
 
 def cut(source: Source, span: Span, kind: str) -> Task:
     """Return the task whose answer is the span."""
-    text = source.text
-    lines = source.syntax.lines
-    line = lines.at(span.start)
+    text, lines = source.syntax.text, source.syntax.lines
+    line, before, after = lines.at(span.start), text[: span.start], text[span.end :]
+    if len(before) > PROMPT_CHARS:
+        before = before[before.find("\n", len(before) - PROMPT_CHARS) + 1 :]
+    if len(after) > SUFFIX_CHARS:
+        after = after[: after.rfind("\n", 0, SUFFIX_CHARS) + 1]
     column = f":{span.start - lines.starts[line] + 1}" if kind in ("rest-of-line", "span") else ""
     return Task(
         f"{kind}/{source.path}:{line + 1}{column}",
-        _last_lines(text[: span.start]),
-        _first_lines(text[span.end :]),
+        before,
+        after,
         text[span.start : span.end],
         kind=kind,
         language=source.syntax.language.name,
@@ -179,7 +179,7 @@ def _of_kind(kind: str, paths: Sequence[str], source: Callable[[str], Source | N
 
 def _lines(source: Source) -> Iterator[tuple[int, int]]:
     """Yield the start and the end of the code in each line that is suitable for a task."""
-    lines, text = source.syntax.lines, source.text
+    lines, text = source.syntax.lines, source.syntax.text
     for line, end in enumerate(lines.ends):
         start = lines.starts[line] + len(lines.indent(line))
         end = start + len(text[start:end].rstrip())
@@ -197,7 +197,7 @@ def _short_spans(source: Source, draw: random.Random) -> Iterator[Span]:
     for line_start, line_end in _lines(source):
         start = draw.randint(line_start + 1, line_end - SPAN_CHARS[0])
         end = min(start + draw.randint(*SPAN_CHARS), line_end)
-        if _says_something(source.text[start:end]):
+        if _says_something(source.syntax.text[start:end]):
             yield Span(start, end)
 
 
@@ -270,26 +270,11 @@ def _is_alone(span: Span, tree: Syntax) -> bool:
     return not before.strip() and not text[span.end : lines.ends[lines.at(span.end)]].strip()
 
 
-def _is_short(text: str, kind: str) -> bool:
-    return len(text) in CHARS[kind] and text.count("\n") < LINES[kind] and _says_something(text)
-
-
 def _says_something(text: str) -> bool:
     return sum(map(str.isalnum, text)) >= 2
 
 
 # --- Texts ------------------------------------------------------------------------------------------------------------
-
-
-def _last_lines(text: str) -> str:
-    if len(text) <= PROMPT_CHARS:
-        return text
-    start = text.find("\n", len(text) - PROMPT_CHARS) + 1
-    return text[start:]
-
-
-def _first_lines(text: str) -> str:
-    return text if len(text) <= SUFFIX_CHARS else text[: text.rfind("\n", 0, SUFFIX_CHARS) + 1]
 
 
 def _without_licence(tree: Syntax) -> str:
@@ -306,10 +291,6 @@ def _without_licence(tree: Syntax) -> str:
 
 def _squeezed(text: str) -> str:
     return re.sub(r"\s+", "", text)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(_squeezed(text).encode("utf-8", "replace")).hexdigest()
 
 
 def _folder(folder: Path) -> dict[str, Callable[[], str]]:

@@ -12,7 +12,7 @@ from typing import Any
 from rich.table import Table
 
 from dg_lsp.evaluate import score
-from dg_lsp.evaluate.methods import FULL
+from dg_lsp.evaluate.run import FULL
 from dg_lsp.evaluate.score import Measure, ResultRow, Summary
 
 COLUMNS = (

@@ -1,5 +1,7 @@
 """Fill tasks with every method, in one process or several, and turn the answers into rows of results.
 
+The methods are the whole engine, parts of it, and baselines without a model.
+
 Each task takes the path of a user's request: a request, all steps of the engine, then the polishing of every front end.
 The first candidate that survives polishing counts. If none does, the best one counts unpolished. The prefix cache is
 cleared before each fill, so that no result or time depends on the order of tasks.
@@ -16,14 +18,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from dg_lsp.core import confidence, polish, syntax
-from dg_lsp.core.values import Candidate
+from dg_lsp.core.values import Candidate, n_common
+from dg_lsp.engine.decode.propose import copies
 from dg_lsp.engine.model.fit import machine
 from dg_lsp.engine.model.profile import as_instruct
-from dg_lsp.evaluate import execute, methods, score
-from dg_lsp.evaluate.methods import Method
+from dg_lsp.evaluate import execute, score
 from dg_lsp.evaluate.score import ResultRow
 from dg_lsp.evaluate.tasks import EvalError, Task
 
@@ -33,6 +35,66 @@ if TYPE_CHECKING:
     from dg_lsp.engine.task import Filler
 
 LAYOUTS = ("infill-trained", "instruct")
+SAME_RIGHT = 24  # how many characters after a match are compared at most; the same as for ranking drafts
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One way to fill a task.
+
+    `without` names parts of the engine to switch off (`decode.Switches`), and `profile` replaces settings of the
+    checkpoint's profile. `known_length` gives the canvas as many tokens as the answer has. A method without `suffix`
+    does not see the text after the hole. `kinds` lists the kinds of task that it can fill; empty means all.
+    """
+
+    name: str
+    by: Literal["model", "copy", "told copy", "answer", "nothing"] = "model"
+    without: tuple[str, ...] = ()
+    profile: tuple[tuple[str, int], ...] = ()
+    steps: int = 0
+    known_length: bool = False
+    suffix: bool = True
+    kinds: tuple[str, ...] = ()
+
+
+FULL = Method("full")
+COPY = Method("copy", "copy")
+# The kinds of task whose answer ends in mid-line, where only its length says where to stop.
+SPANS = ("span", "RandomSpanInfilling", "RandomSpanInfillingLight")
+TOLD_COPY = Method("copy, told the length", "told copy", kinds=SPANS)
+# A profile may switch off rows of noise where there are drafts, so a method that changes the canvas adds one.
+WITH_NOISE = (("line_noise_rows", 1), ("block_noise_rows", 1))
+AR = Method(
+    "ar", without=("copy", "file", "noise", "scorer"), profile=(("causal_rows", 1), ("branches", 0), ("refine_steps", 0))
+)
+ORACLE_LENGTH = Method("oracle length", without=("delete",), profile=WITH_NOISE, known_length=True)
+NO_SUFFIX = Method("no suffix", without=("held_suffix",), suffix=False)
+
+BASELINES: dict[str, tuple[Method, ...]] = {
+    "copy": (COPY, TOLD_COPY),
+    "ar": (AR,),
+    "answer": (Method("answer", "answer"),),
+    "empty": (Method("empty", "nothing"),),
+}
+
+ABLATION: tuple[Method, ...] = (
+    FULL,
+    *(Method(f"{steps} steps", profile=WITH_NOISE, steps=steps) for steps in (4, 8, 12, 16, 24)),
+    Method("without held suffix", without=("held_suffix",), profile=WITH_NOISE),
+    Method("without the canvas adapter", profile=(("right_tokens", 0),)),
+    Method("without self-conditioning", without=("conditioning",), profile=WITH_NOISE),
+    Method("without the copy row", without=("copy",)),
+    Method("without the file's statistics", without=("file",)),
+    Method("without delete tokens", without=("delete",), profile=WITH_NOISE),
+    Method("without needed names", without=("needed",)),
+    Method("without scorer", without=("scorer",)),
+    Method("without causal rows", without=("causal",)),
+    Method("without noise rows", without=("noise",)),
+    Method("with noise rows", profile=WITH_NOISE),
+    Method("copy rows alone", without=("causal", "noise")),
+    Method("causal rows alone", without=("copy", "noise")),
+    Method("noise rows alone", without=("copy", "causal")),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +108,6 @@ class Setup:
     threads: int = 0
     seed: int = 0
     dtype: str = ""
-
-    @property
-    def needs_model(self) -> bool:
-        """Whether any of the methods needs the model."""
-        return any(method.by == "model" for method in self.methods)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +145,18 @@ class Bench:
         if method.by != "model":
             began = time.perf_counter()
             if method.by == "copy":
-                text, _ = settled(task, method, (Candidate((methods.copied(task),), row="copy"),))
+                hole = task.hole
+                best = copies.find(task.prompt, task.suffix, block=hole.block, indent=hole.indent, most=1)
+                text, _ = settled(task, method, (Candidate((best[0].text if best else "",), row="copy"),))
             else:  # a text of known length is not cut
-                text = methods.copied_to_length(task)
+                text = copied_to_length(task)
             return MethodAnswer(text, "copy", (time.perf_counter() - began) * 1000)
         filler = self.fillers[method]
         if method.known_length:
-            filler.switches = replace(filler.switches, gap=_length(filler, task))
+            # The answer's tokens on this canvas, including the unfinished token before the hole.
+            heal = filler.layout.lay_out(task.request()).heal.decode("utf-8", "ignore")
+            length = max(len(filler.loaded.vocabulary.encode(heal + task.answer)), 1)
+            filler.switches = replace(filler.switches, gap=length)
         filler.cache.clear()
         return fill(filler, task, method, self.setup.seed)
 
@@ -120,7 +182,7 @@ class Bench:
 
 def load_bench(setup: Setup) -> Bench:
     """Return the bench of a setup. The model is loaded only if a method needs it. Raises EvalError."""
-    if not setup.needs_model:
+    if all(method.by != "model" for method in setup.methods):
         return Bench(setup, None)
     from dg_lsp.engine.model import loading
 
@@ -168,6 +230,28 @@ def settled(task: Task, method: Method, candidates: Sequence[Candidate]) -> tupl
         if polished.edits:
             return polished.edits[0].text, candidate
     return (candidates[0].texts[0], candidates[0]) if candidates else ("", None)
+
+
+def copied_to_length(task: Task) -> str:
+    """Return as many characters as the answer has, from after the best match; "" if there is no match.
+
+    The best match has the most characters in common with the prompt before it and the suffix after it.
+    """
+    length, best, text = len(task.answer), (0, 0), ""
+    tail = task.prompt[-copies.MIN_MATCH :]
+    if len(tail) < copies.MIN_MATCH:
+        return ""
+    for side in (task.prompt, task.suffix):
+        at = side.find(tail)
+        while at >= 0:
+            start, end = at + len(tail), at + len(tail) + length
+            if end <= len(side):
+                left = n_common(side[max(start - copies.MAX_MATCH, 0) : start][::-1], task.prompt[: -copies.MAX_MATCH - 1 : -1])
+                right = n_common(side[end : end + SAME_RIGHT], task.suffix)
+                if (left + right, left) >= best:
+                    best, text = (left + right, left), side[start:end]
+            at = side.find(tail, at + 1)
+    return text
 
 
 def to_row(task: Task, method: Method, answer: MethodAnswer) -> ResultRow:
@@ -263,9 +347,3 @@ def _rows(task: Task) -> list[ResultRow]:
     if isinstance(_bench, EvalError):
         raise _bench
     return _bench.rows(task)
-
-
-def _length(filler: LocalFiller, task: Task) -> int:
-    """Return how many tokens the answer needs on this canvas, including the unfinished token before the hole."""
-    heal = filler.layout.lay_out(task.request()).heal.decode("utf-8", "ignore")
-    return max(len(filler.loaded.vocabulary.encode(heal + task.answer)), 1)

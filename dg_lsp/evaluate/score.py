@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dg_lsp.core import languages, syntax
+from dg_lsp.core.values import n_common
 
 RESAMPLES = 1000
 
@@ -201,12 +202,10 @@ def _bootstrap(values: Sequence[tuple[str, float]], seed: int) -> Measure | None
 
 def _distance(one: str, other: str) -> int:
     """Return the Levenshtein distance. The common start and end are skipped, which makes similar texts fast to compare."""
-    start = 0
-    while start < min(len(one), len(other)) and one[start] == other[start]:
-        start += 1
-    one, other = one[start:], other[start:]
-    while one and other and one[-1] == other[-1]:
-        one, other = one[:-1], other[:-1]
+    n_before = n_common(one, other)
+    one, other = one[n_before:], other[n_before:]
+    n_after = n_common(one[::-1], other[::-1])
+    one, other = one[: len(one) - n_after], other[: len(other) - n_after]
     if len(one) < len(other):
         one, other = other, one
     above = list(range(len(other) + 1))

@@ -25,6 +25,7 @@ BLOCK_KINDS = frozenset({"block", "body"})
 
 # `SingleLineInfilling/HumanEval/12/L0`: the benchmark, the problem, and the cut of it.
 _NAMED = re.compile(r"(?:(?P<kind>[^/]*)/)?(?P<base>[^/]+/\d+)/[^/]+")
+_HALF_PAIR = re.compile("[\ud800-\udfff]")  # one half of a surrogate pair, which JSON may contain and UTF-8 may not
 
 
 class EvalError(Exception):
@@ -122,7 +123,7 @@ def parse(line: str, language: str = "python") -> Task:
         raise ValueError(f"has no {missing[0]}")
     if wrong := [name for name, value in values.items() if not isinstance(value, str)]:
         raise ValueError(f"has a {wrong[0]} that is not text")
-    if wrong := [name for name, value in values.items() if not _is_unicode(value)]:
+    if wrong := [name for name, value in values.items() if _HALF_PAIR.search(value)]:
         raise ValueError(f"has a {wrong[0]} with half of a surrogate pair")
     if not values["task_id"]:
         raise ValueError("has an empty task_id")
@@ -140,7 +141,12 @@ def parse(line: str, language: str = "python") -> Task:
 
 def write(path: Path, tasks: Iterable[Task]) -> None:
     """Write the tasks, gzipped if the name ends with .gz; the same tasks give the same bytes."""
-    data = "".join(json.dumps(_stated(task), ensure_ascii=False) + "\n" for task in tasks).encode()
+    lines = []
+    for task in tasks:
+        required = dict(zip(NEEDED, (task.task_id, task.prompt, task.suffix, task.answer), strict=True))
+        optional = {name: value for name in OPTIONAL if (value := getattr(task, name))}
+        lines.append(json.dumps(required | optional, ensure_ascii=False) + "\n")
+    data = "".join(lines).encode()
     # mtime=0, because a gzip header otherwise contains the time.
     path.write_bytes(gzip.compress(data, 9, mtime=0) if path.suffix == ".gz" else data)
 
@@ -158,17 +164,3 @@ def spread(tasks: Sequence[Task], limit: int) -> list[Task]:
         share = min(-(-(limit - len(indexes)) // (len(kinds) - number)), len(places))
         indexes += [places[index * len(places) // share] for index in range(share)]
     return [tasks[place] for place in sorted(indexes)]
-
-
-def _is_unicode(text: str) -> bool:
-    """Return whether the text can be encoded: JSON may contain one half of a surrogate pair."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _stated(task: Task) -> dict[str, str]:
-    required = dict(zip(NEEDED, (task.task_id, task.prompt, task.suffix, task.answer), strict=True))
-    return required | {name: value for name in OPTIONAL if (value := getattr(task, name))}

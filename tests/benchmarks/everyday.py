@@ -19,7 +19,7 @@ from dg_lsp.core import confidence, languages, syntax
 from dg_lsp.core.values import Document
 from dg_lsp.engine.decode.filler import LocalFiller
 from dg_lsp.engine.model import loading
-from dg_lsp.evaluate import methods, run, score
+from dg_lsp.evaluate import run, score
 from dg_lsp.evaluate.tasks import Task
 from dg_lsp.infill import pipeline
 from tests.benchmarks import arguments
@@ -60,9 +60,9 @@ def written(folder: str) -> Iterator[tuple[str, float | None]]:
 
 def copies() -> Iterator[tuple[str, float | None]]:
     """Yield what follows the longest match in the snippet, as `dg-lsp eval --baseline copy` does."""
-    bench = run.Bench(run.Setup(methods=(methods.COPY,)), None)
+    bench = run.Bench(run.Setup(methods=(run.COPY,)), None)
     for task in tasks():
-        yield bench.answer(task, methods.COPY).text, None
+        yield bench.answer(task, run.COPY).text, None
 
 
 def tasks() -> Iterator[Task]:

@@ -23,7 +23,7 @@ from dg_lsp.core import repository as search
 from dg_lsp.core.values import Candidate
 from dg_lsp.engine.decode.propose import copies
 from dg_lsp.evaluate import make, run, score
-from dg_lsp.evaluate.methods import COPY
+from dg_lsp.evaluate.run import COPY
 from dg_lsp.infill import repository, workspace
 from dg_lsp.infill.ignoring import Ignore
 

@@ -24,7 +24,7 @@ from dg_lsp.engine.decode.filler import LocalFiller
 from dg_lsp.engine.decode.propose import copies
 from dg_lsp.engine.model import loading
 from dg_lsp.evaluate import make, run, score
-from dg_lsp.evaluate.methods import COPY
+from dg_lsp.evaluate.run import COPY
 from dg_lsp.evaluate.tasks import Task
 from dg_lsp.infill import ignoring, repository, workspace
 

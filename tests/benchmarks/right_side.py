@@ -42,8 +42,7 @@ from dg_lsp.engine.decode.filler import InfillTask, LocalFiller
 from dg_lsp.engine.decode.filling import Filling
 from dg_lsp.engine.decode.rank import Proposal
 from dg_lsp.evaluate import run, score, tasks
-from dg_lsp.evaluate.methods import Method
-from dg_lsp.evaluate.run import MethodAnswer
+from dg_lsp.evaluate.run import Method, MethodAnswer
 from dg_lsp.evaluate.score import Measure, ResultRow
 from dg_lsp.evaluate.tasks import Task
 

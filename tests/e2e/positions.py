@@ -77,9 +77,9 @@ def importing(n: int, seed: int) -> list[Position]:
         if not source.path.endswith(".py"):
             continue
         spans = [span for kind in ("rest-of-line", "whole-line", "body") for span in make.spans(source, kind, draw)]
-        for name, line, without in _imports(source.text):
+        for name, line, without in _imports(source.syntax.text):
             uses = [match.start() for match in re.finditer(rf"\b{re.escape(name)}\b", without)]
-            shift = len(source.text) - len(without)
+            shift = len(source.syntax.text) - len(without)
             for span in spans:
                 start, end = span.start - shift, span.end - shift
                 if uses and start >= without.find("\n") and all(start <= use < end for use in uses):
@@ -112,7 +112,7 @@ def true_imports(position: Position) -> tuple[str, ...]:
 
 @cache
 def _repository() -> Repository:
-    files = {f"/{source.path}": repository.index(source.path, "python", source.text) for source in _sources()}
+    files = {f"/{source.path}": repository.index(source.path, "python", source.syntax.text) for source in _sources()}
     return Repository(files)
 
 
@@ -187,7 +187,7 @@ def _sources() -> list[Source]:
 
 
 def _places(source: Source, kind: str, draw: random.Random) -> list[Position]:
-    text = source.text
+    text = source.syntax.text
     if kind == "whole":
         spans = [Span(at, at) for span in make.spans(source, "whole-line", draw) for at in (span.start, span.end)]
     else:

@@ -12,9 +12,8 @@ import pytest
 from dg_lsp.core import polish, syntax
 from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Candidate
-from dg_lsp.evaluate import make, methods, report, run, score, tasks
-from dg_lsp.evaluate.methods import Method
-from dg_lsp.evaluate.run import Setup
+from dg_lsp.evaluate import make, report, run, score, tasks
+from dg_lsp.evaluate.run import Method, Setup
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "eval"
 SHIPPED = Path(str(resources.files("dg_lsp.models"))) / "embedded" / "config.json"
@@ -64,9 +63,9 @@ def test_polish_keeps_expected_answers() -> None:
 @pytest.mark.slow
 def test_the_copy_baseline_scores_as_expected() -> None:
     """The baseline that a model must beat: about a fifth of line ends, and a third of spans with a known length."""
-    rows = run.run(HELD_OUT, Setup(methods.BASELINES["copy"]))
+    rows = run.run(HELD_OUT, Setup(run.BASELINES["copy"]))
     rest = score.measure([row for row in rows if row.kind == "rest-of-line"], lambda row: row.exact)
-    with_length = score.measure([row for row in rows if row.method == methods.TOLD_COPY.name], lambda row: row.exact)
+    with_length = score.measure([row for row in rows if row.method == run.TOLD_COPY.name], lambda row: row.exact)
     assert rest is not None
     assert with_length is not None
     assert 0.12 <= rest.value <= 0.28
@@ -94,7 +93,7 @@ def test_the_results_are_complete() -> None:
 
 @with_a_model
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [methods.FULL, methods.AR, methods.COPY], ids=lambda method: method.name)
+@pytest.mark.parametrize("method", [run.FULL, run.AR, run.COPY], ids=lambda method: method.name)
 def test_answers_are_those_of_the_committed_results(method: Method) -> None:
     expected_lines = {line["task_id"]: line for line in STATED if line["method"] == method.name}
     assert expected_lines, f"{RESULTS.name} states no answer of {method.name}; {COMMAND}"

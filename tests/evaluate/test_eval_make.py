@@ -117,7 +117,7 @@ end
 def cuts(path: str, text: str, kind: str) -> list[str]:
     source = make.read(path, text + "\n" * 200)
     assert source is not None
-    return [source.text[span.start : span.end] for span in make.spans(source, kind, random.Random(1))]
+    return [source.syntax.text[span.start : span.end] for span in make.spans(source, kind, random.Random(1))]
 
 
 def test_bodies_start_after_their_docstring_and_exclude_placeholders() -> None:
@@ -166,7 +166,7 @@ def test_whole_lines_are_those_of_functions_and_classes() -> None:
 def test_a_licence_at_the_top_is_removed() -> None:
     source = make.read("a.py", PYTHON)
     assert source is not None
-    assert source.text.startswith('"""A module')
+    assert source.syntax.text.startswith('"""A module')
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_a_task_says_where_it_comes_from() -> None:
     span = make.spans(source, "whole-line", random.Random(1))[0]
     task = make.cut(source, span, "whole-line")
     assert task.task_id == "whole-line/pack/a.py:9"
-    assert task.prompt + task.answer + task.suffix == source.text
+    assert task.prompt + task.answer + task.suffix == source.syntax.text
     assert (task.language, task.path, task.cluster) == ("python", "pack/a.py", "pack/a.py")
 
 
@@ -202,7 +202,7 @@ def test_a_long_file_is_cut_at_line_starts() -> None:
     assert len(task.prompt) <= make.PROMPT_CHARS
     assert len(task.suffix) <= make.SUFFIX_CHARS
     assert task.suffix.endswith("\n")
-    assert "\n" + task.prompt + task.answer + task.suffix in source.text
+    assert "\n" + task.prompt + task.answer + task.suffix in source.syntax.text
 
 
 @pytest.fixture

@@ -8,9 +8,8 @@ import pytest
 
 from dg_lsp.engine.decode.filler import LocalFiller, load_local
 from dg_lsp.engine.model.fit import machine
-from dg_lsp.evaluate import methods, run
-from dg_lsp.evaluate.methods import BASELINES, FULL, Method
-from dg_lsp.evaluate.run import Bench, Setup
+from dg_lsp.evaluate import run
+from dg_lsp.evaluate.run import BASELINES, FULL, Bench, Method, Setup
 from dg_lsp.evaluate.tasks import EvalError, Task
 from tests.evaluate.scripted import PROGRAMS, RefusingFiller, ScriptedFiller, drawn
 
@@ -77,14 +76,14 @@ def test_copies_come_from_the_file() -> None:
 
 
 def test_a_copy_is_also_found_after_the_hole() -> None:
-    assert methods.copied_to_length(drawn("other = call(on⟦e, tw⟧o)\nfirst = call(one, two)\n", kind="span")) == "e, tw"
-    assert methods.copied_to_length(drawn("x⟦y⟧z")) == ""
-    assert methods.copied_to_length(drawn("abcdef⟦ghi⟧")) == ""
+    assert run.copied_to_length(drawn("other = call(on⟦e, tw⟧o)\nfirst = call(one, two)\n", kind="span")) == "e, tw"
+    assert run.copied_to_length(drawn("x⟦y⟧z")) == ""
+    assert run.copied_to_length(drawn("abcdef⟦ghi⟧")) == ""
 
 
 @pytest.fixture(scope="module")
 def bench(trained_layout: Path) -> Bench:
-    method_list = (FULL, *BASELINES["copy"], *BASELINES["ar"], methods.ORACLE_LENGTH, methods.NO_SUFFIX)
+    method_list = (FULL, *BASELINES["copy"], *BASELINES["ar"], run.ORACLE_LENGTH, run.NO_SUFFIX)
     return run.load_bench(Setup(method_list, str(trained_layout), device="cpu", threads=1))
 
 
@@ -107,18 +106,18 @@ def test_an_answer_depends_on_its_seed_alone(bench: Bench) -> None:
 
 
 def test_a_known_length_is_the_number_of_answer_tokens(bench: Bench) -> None:
-    bench.answer(BODY, methods.ORACLE_LENGTH)
+    bench.answer(BODY, run.ORACLE_LENGTH)
     filler = LocalFiller
-    known_length_filler = bench.fillers[methods.ORACLE_LENGTH]
+    known_length_filler = bench.fillers[run.ORACLE_LENGTH]
     assert isinstance(known_length_filler, filler)
     assert known_length_filler.switches.gap == len(known_length_filler.loaded.vocabulary.encode(BODY.answer))
     assert not known_length_filler.switches.delete
 
 
 def test_every_switched_off_part_exists(trained_layout: Path) -> None:
-    bench = run.load_bench(Setup(methods.ABLATION, str(trained_layout), device="cpu", threads=1))
+    bench = run.load_bench(Setup(run.ABLATION, str(trained_layout), device="cpu", threads=1))
     rows = {row.method: row for row in bench.rows(LINE)}
-    assert len(rows) == len(methods.ABLATION)
+    assert len(rows) == len(run.ABLATION)
     assert rows["4 steps"].steps <= 4
     assert rows["noise rows alone"].source == "noise"
 
