@@ -21,11 +21,10 @@ from dg_lsp.batch.discover import Skipped
 from dg_lsp.batch.job import Connect, JobSpec
 from dg_lsp.batch.journal import Journal, JournalError
 from dg_lsp.batch.keep import AcceptanceRule, FileResult
-from dg_lsp.batch.plan import DEFAULT_KINDS, FilePlan, Location, PlanError
+from dg_lsp.batch.plan import DEFAULT_KINDS, FilePlan, Location, PlanError, Selection
 from dg_lsp.batch.report import ReportRow
 from dg_lsp.batch.rounds import RunOptions
 from dg_lsp.batch.scratch import ScratchError
-from dg_lsp.batch.select import Selection
 from dg_lsp.infill import client
 from dg_lsp.infill.life import Loading, Starting, State
 from dg_lsp.infill.port import Engine, EngineError, Guarded, keeps_file, patterns_of

@@ -19,11 +19,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from dg_lsp.batch import options
+from dg_lsp.wire import completions
 from dg_lsp.wire.command_group import print_message
 from dg_lsp.wire.settings import DEFAULTS
 from dg_lsp.wire.visible import visible
@@ -36,42 +36,174 @@ if TYPE_CHECKING:
 _COLOURS = {"@": "cyan", "+": "green", "-": "red"}
 
 
-# Long, because each option is one parameter and one field of the job.
+# Long, because each option is one parameter with its help, and one field of the job. Typer reads the annotations at run time;
+# a default of None needs `| None` there.
 def infill(
     context: typer.Context,
-    paths: options.Paths = None,
-    holes: options.Holes = "bodies,markers",
-    at: options.At = None,
-    places: options.Places = "",
-    lang: options.Languages = None,
-    include: options.Include = None,
-    exclude: options.Exclude = None,
-    changed_since: options.ChangedSince = "",
-    symbol: options.Symbol = None,
-    max_holes: options.MaxHoles = 0,
-    dry_run: options.DryRun = False,
-    check: options.Check = "",
-    jobs: options.Jobs = 1,
-    check_timeout: options.CheckTimeout = None,
-    check_memory: options.CheckMemory = 0,
-    min_confidence: options.MinConfidence = None,
-    take_all: options.TakeAll = False,
-    candidates: options.Candidates = DEFAULTS.batch_candidates,
-    retries: options.Retries = 2,
-    allow_shrink: options.AllowShrink = False,
-    write: options.Write = False,
-    commit: options.Commit = "",
-    interactive: options.Interactive = False,
-    fail_on: options.FailOn = "open",
-    patch: options.Patch = None,
-    report: options.Report = None,
-    as_json: options.AsJson = False,
-    resume: options.Resume = None,
-    seed: options.Seed = 0,
-    model: options.Model = DEFAULTS.model,
-    deadline: options.Deadline = DEFAULTS.batch_deadline,
-    ray: options.Ray = "",
-    ray_workers: options.RayWorkers = 0,
+    paths: Annotated[list[Path] | None, typer.Argument(metavar="PATH", help="Files and folders to fill.")] = None,
+    holes: Annotated[
+        str,
+        typer.Option(
+            metavar="KINDS",
+            help="The kinds of holes to fill: bodies, markers, empty; separated by commas.",
+            autocompletion=completions.several_of(completions.of("dg_lsp.batch.plan", "KINDS")),
+        ),
+    ] = "bodies,markers",
+    at: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PLACE",
+            help="Fill the hole at a place: FILE:LINE:COL or FILE:LINE:COL-LINE:COL, counted from 1. Repeatable.",
+        ),
+    ] = None,
+    places: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            help="Fill the holes at the places in this file, or in standard input with -: one on each line, as for --at, with "
+            "a colon and a comment of what to write after it. Also reads ast-grep's --json=stream.",
+        ),
+    ] = "",
+    lang: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--lang",
+            metavar="NAME",
+            help="Only files in this language. Repeatable.",
+            autocompletion=completions.language,
+        ),
+    ] = None,
+    include: Annotated[
+        list[str] | None,
+        typer.Option(metavar="GLOB", help="Only files that match, as in .gitignore. Repeatable."),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(metavar="GLOB", help="Skip files that match, as in .gitignore. Repeatable."),
+    ] = None,
+    changed_since: Annotated[str, typer.Option(metavar="REV", help="Only files that differ from this git revision.")] = "",
+    symbol: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only holes in this function, method or class. Repeatable."),
+    ] = None,
+    max_holes: Annotated[int, typer.Option(min=0, help="Maximum number of holes to fill. 0: no limit.")] = 0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the holes and the skipped files, and fill nothing.")] = False,
+    check: Annotated[
+        str,
+        typer.Option(
+            metavar="COMMAND",
+            help="Accept a fill if this shell command proves it. The command runs in a copy of the project. It must fail while "
+            "the hole raises an error, and pass with the fill. A fill with which it fails is dropped. {} is the path of the "
+            "file in the copy. If the command runs pytest, each test is judged by its own result.",
+        ),
+    ] = "",
+    jobs: Annotated[int, typer.Option(min=1, max=64, help="Number of checks that run at once, each in its own copy.")] = 1,
+    check_timeout: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            min=0.1,
+            help="Stop a check that takes longer. Default: ten times as long as those before it, at least 60 and at most 600.",
+        ),
+    ] = None,
+    check_memory: Annotated[
+        int,
+        typer.Option(
+            metavar="MIB",
+            min=0,
+            help="Stop a check whose processes use more memory. 0: no limit. Linux only.",
+        ),
+    ] = 0,
+    min_confidence: Annotated[
+        float | None,
+        typer.Option(
+            metavar="P",
+            min=0.0,
+            max=1.0,
+            help="Accept a fill that no check proves only if its probability is at least this. "
+            "Default: 0.8 for bodies, 0.5 for a place or a selection (--at) and for a marker, 0.8 if that gets several lines. "
+            "A probability of 0.8 means that eight of ten such fills are right.",
+            show_default=False,
+        ),
+    ] = None,
+    take_all: Annotated[
+        bool, typer.Option("--all", help="Accept every fill that parses and that the check does not reject.")
+    ] = False,
+    candidates: Annotated[
+        int, typer.Option(min=1, max=64, help="Number of answers to choose from for each hole.")
+    ] = DEFAULTS.batch_candidates,
+    retries: Annotated[
+        int,
+        typer.Option(min=0, max=64, help="Number of further rounds for a hole without an acceptable answer."),
+    ] = 2,
+    allow_shrink: Annotated[
+        bool,
+        typer.Option(
+            "--allow-shrink",
+            help="Allow a fill to replace working code with a placeholder, comments or nothing. Refused by default.",
+        ),
+    ] = False,
+    write: Annotated[
+        bool,
+        typer.Option("--write", help="Write the fills into the files instead of printing a diff."),
+    ] = False,
+    commit: Annotated[
+        str,
+        typer.Option(
+            metavar="UNIT",
+            help="Write the fills and commit them to git: a commit for each `file` or each `hole`.",
+            autocompletion=completions.one_of(completions.of("dg_lsp.batch.write", "UNITS")),
+        ),
+    ] = "",
+    interactive: Annotated[
+        bool,
+        typer.Option("--interactive", help="Review each hole, unsure ones too: accept, reject, next candidate, edit, quit."),
+    ] = False,
+    fail_on: Annotated[
+        str,
+        typer.Option(
+            metavar="HOLES",
+            help="Which holes let the command exit with 1: open (unsure or failed), failed, any (filled ones too), or never.",
+            autocompletion=completions.one_of(completions.of("dg_lsp.batch.report", "FAIL_ON")),
+        ),
+    ] = "open",
+    patch: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the diff into this file instead of printing it.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a report as one HTML page that works offline.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON object instead of a diff.")] = False,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Store answers in this file, and reuse those of an interrupted run.",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same text.")] = 0,
+    model: Annotated[
+        str,
+        completions.model_option(
+            "The model: embedded, a folder, a hub id, vllm:URL, chat:URL#MODEL, or fim:DIALECT:URL#MODEL. Configurable."
+        ),
+    ] = DEFAULTS.model,
+    deadline: Annotated[
+        int,
+        typer.Option(metavar="MS", min=0, help="Milliseconds for each hole; then the best answer so far is used. 0: no limit."),
+    ] = DEFAULTS.batch_deadline,
+    ray: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Run on a Ray cluster with an engine in each worker: local, auto, or the cluster's address. Needs "
+            "dg-lsp[ray].",
+            autocompletion=completions.one_of(lambda: ("local", "auto")),
+        ),
+    ] = "",
+    ray_workers: Annotated[
+        int, typer.Option(min=0, help="Number of workers on the cluster. 0: one per GPU, or else one per CPU.")
+    ] = 0,
 ) -> None:
     """Fill the holes in files and folders.
 
@@ -83,7 +215,6 @@ def infill(
     from dg_lsp.batch import api, cluster, plan
     from dg_lsp.batch.check import Check, CheckLimits
     from dg_lsp.batch.report import TRY_AGAIN, WRONG_USE
-    from dg_lsp.batch.select import Selection
     from dg_lsp.infill.port import EngineError
 
     def is_given(name: str) -> bool:
@@ -110,7 +241,7 @@ def infill(
             n_jobs=jobs,
             min_confidence=min_confidence,
             take_all=take_all,
-            selection=Selection(
+            selection=plan.Selection(
                 tuple(lang or ()), tuple(include or ()), tuple(exclude or ()), changed_since, tuple(symbol or ()), max_holes
             ),
             n_in_flight=cluster.N_IN_FLIGHT if ray else 0,
@@ -152,14 +283,13 @@ class _Outputs:
 
     def write(self, result: Result) -> bool:
         """Write the files, and return whether that succeeded."""
+        from dg_lsp.batch import report
         from dg_lsp.wire import files
 
         texts: list[tuple[str, Path, str]] = []
         if self.page:
-            from dg_lsp.batch import page
-
             facts = {name: result.report["summary"][name] for name in ("ms", "model", "seed", "written")}
-            texts.append(("report", self.page, page.write(result.files, result.skipped, facts)))
+            texts.append(("report", self.page, report.page(result.files, result.skipped, facts)))
         if self.patch:
             texts.append(("patch", self.patch, result.patch))
         is_written = True
@@ -245,14 +375,14 @@ def _list(spec: JobSpec, outputs: _Outputs) -> int:
 async def _infill(
     spec: JobSpec, resume: Path | None, connect: Connect | None, outputs: _Outputs, *, is_interactive: bool
 ) -> int:
-    from dg_lsp.batch import api, report, review
+    from dg_lsp.batch import api, keep, report
     from dg_lsp.wire import progress
 
-    terminal = review.Terminal(lambda text: _show(text, err=True), _ask_letter, _edit_text)
+    terminal = keep.Terminal(lambda text: _show(text, err=True), _ask_letter, _edit_text)
     front = api.Front(
         print_message,
         lambda n_holes: progress.counts("filling", n_holes, elsewhere=print_message),
-        functools.partial(review.review, terminal=terminal) if is_interactive else lambda results: results,
+        functools.partial(keep.review, terminal=terminal) if is_interactive else lambda results: results,
     )
     started = time.perf_counter()
     with _ending_in_order():
@@ -341,11 +471,8 @@ def _show(diff: str, *, err: bool = False) -> None:
     """
     diff = _for(sys.stderr if err else sys.stdout, diff)
     if is_colourful():
-        diff = "".join(_coloured(line) for line in diff.splitlines(keepends=True))
+        diff = "".join(
+            typer.style(line, bold=True) if line.startswith(("--- ", "+++ ")) else typer.style(line, fg=_COLOURS.get(line[:1]))
+            for line in diff.splitlines(keepends=True)
+        )
     print_painted(diff, err=err)
-
-
-def _coloured(line: str) -> str:
-    if line.startswith(("--- ", "+++ ")):
-        return typer.style(line, bold=True)
-    return typer.style(line, fg=_COLOURS.get(line[:1]))

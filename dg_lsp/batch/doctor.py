@@ -1,7 +1,8 @@
 """`dg-lsp doctor`: check the installation, and say what is missing and how to fix it.
 
 It checks that torch is installed without importing it. Times and memory come from the engine, which is started for that
-unless `--no-sample` is given.
+unless `--no-sample` is given: it fills our own sample, which takes the same path as every request. No file of the user is read
+or sent. `dg-lsp setup` shows such a fill too.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import json
 import os
 import platform
 import sys
+import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata, resources, util
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,15 +22,16 @@ from typing import Annotated, Any
 import typer
 
 from dg_lsp import __version__
-from dg_lsp.batch import sample
-from dg_lsp.batch.sample import FillTime, Sample
-from dg_lsp.core import languages
-from dg_lsp.core.languages import Language
+from dg_lsp.batch import diff
+from dg_lsp.core import confidence, holes, languages, syntax
+from dg_lsp.core.values import Budget, Document, Hole, InfillRequest, Span
 from dg_lsp.core.wording import counted, size
 from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.fit import machine
 from dg_lsp.engine.model.weights import fetch
-from dg_lsp.infill.client import connect_options
+from dg_lsp.infill import client, pipeline
+from dg_lsp.infill.client import ConnectOptions, ResidentEngine, connect_options
+from dg_lsp.infill.pipeline import FileContext, InfillAnswer
 from dg_lsp.infill.port import EngineError
 from dg_lsp.wire import completions, config, discovery, laptop, model_names
 from dg_lsp.wire.command_group import command_group
@@ -36,7 +39,7 @@ from dg_lsp.wire.config import Config
 from dg_lsp.wire.discovery import DiscoveryError, EngineReport, inspect_engine
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.laptop import LaptopModel
-from dg_lsp.wire.messages import Fields, WireError
+from dg_lsp.wire.messages import Done, Fields, WireError
 from dg_lsp.wire.settings import DEFAULTS, EMBEDDED
 from dg_lsp.wire.visible import visible_message
 
@@ -54,7 +57,7 @@ class Finding:
     what: str
     state: str
     advice: str = ""
-    facts: Mapping[str, object] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 app = command_group()
@@ -106,9 +109,11 @@ def findings(model: str = "", *, with_sample: bool = False) -> Iterator[Finding]
         return
     running = running_engines()
     yield running
+    name = str(model_names.folder_of(model) or model)
+    is_loaded = any(each.get("model") == name and each.get("state") == "ready" for each in running.facts.get("engines", ()))
     # A loaded model has its memory already, so it is not compared with the free memory.
-    if not model_names.is_remote(model) and not _is_loaded(model, running):
-        room = what_fits(model, configured)
+    if not model_names.is_remote(model) and not is_loaded:
+        room = Finding("what fits", *check_fit(model, configured.settings.device, configured.settings.dtype))
         yield room
         if room.advice:  # the engine would refuse to load it
             return
@@ -116,11 +121,6 @@ def findings(model: str = "", *, with_sample: bool = False) -> Iterator[Finding]
         yield from _sampled(configured, model)
     else:
         yield Finding("model", f"{model}, on device {configured.settings.device}; for the reasons, run without --no-sample")
-
-
-def what_fits(model: str, configured: Config) -> Finding:
-    """Return how much memory a model needs and in which precision it fits; nothing is loaded."""
-    return Finding("what fits", *check_fit(model, configured.settings.device, configured.settings.dtype))
 
 
 def engine_packages(needs: tuple[str, ...] = ENGINE_NEEDS, *, remote: bool = False) -> Finding:
@@ -183,12 +183,12 @@ def running_engines() -> Finding:
         reports = [inspect_engine(files) for files in discovery.all_engine_files()]
     except DiscoveryError as error:
         return Finding("running engines", "they can't be queried", _ended(error))
-    responding = [each for each in reports if each.info is not None]
+    responding = [each.info for each in reports if each.info is not None]
     silent = [each.state.pid for each in reports if each.info is None and each.state and discovery.alive(each.state.pid)]
-    facts = {"engines": [dict(info.values) for info in map(_info, responding)]}
+    facts = {"engines": [dict(info.values) for info in responding]}
     try:
         state = "; ".join(map(_running, responding)) or "none; the first request starts one"
-        errors = [info.text("message", "") for info in map(_info, responding) if info.text("state", "") == "failed"]
+        errors = [info.text("message", "") for info in responding if info.text("state", "") == "failed"]
     except WireError as error:
         advice = f"{_ended(f'Its answer is malformed: {error}')} To restart it, run: dg-lsp engine stop --now --all"
         return Finding("running engines", "an answer can't be parsed", advice, facts)
@@ -199,22 +199,7 @@ def running_engines() -> Finding:
     return Finding("running engines", state, advice, facts)
 
 
-def _is_loaded(model: str, running: Finding) -> bool:
-    """Return whether an engine has the model in memory."""
-    engines = running.facts.get("engines")
-    name = str(model_names.folder_of(model) or model)
-    return isinstance(engines, list) and any(
-        engine.get("model") == name and engine.get("state") == "ready" for engine in engines
-    )
-
-
-def _info(report: EngineReport) -> Fields:
-    assert report.info is not None
-    return report.info
-
-
-def _running(report: EngineReport) -> str:
-    info = _info(report)
+def _running(info: Fields) -> str:
     clients = counted(info.integer("leases", 0), "client")
     rss = info.inner("memory").integer("rss_bytes", 0)
     version = info.text("version", "")
@@ -226,18 +211,17 @@ def _running(report: EngineReport) -> str:
 def _sampled(configured: Config, model: str) -> Iterator[Finding]:
     """Yield the engine's description of the model, its memory, and two sample fills."""
     try:
-        result = asyncio.run(sample.take(connect_options(configured, model=model)))
+        join_ms, info, fresh, typed = asyncio.run(take(connect_options(configured, model=model)))
     except EngineError as error:
         yield Finding("model", f"{model} does not respond", f"{_ended(error)} More is in the engine's log: dg-lsp engine logs")
         return
-    yield _model(result)
-    yield _memory(result.info)
-    yield _fill_times("a fill in a new file", result.fresh)
-    yield _fill_times("a fill one character later", result.typed)
+    yield _model(info, join_ms)
+    yield _memory(info)
+    yield _fill_times("a fill in a new file", fresh)
+    yield _fill_times("a fill one character later", typed)
 
 
-def _model(result: Sample) -> Finding:
-    info = result.info
+def _model(info: Mapping[str, object], join_ms: float) -> Finding:
     why = info.get("why")
     reasons: Mapping[str, object] = why if isinstance(why, Mapping) else {}
 
@@ -251,8 +235,8 @@ def _model(result: Sample) -> Finding:
         parts.append(f"with {because('threads', counted(threads, 'thread'))}")
     version = info.get("version")
     other = f" of dg-lsp {version}, which is replaced when no client uses it" if version != discovery.current_build() else ""
-    parts.append(f"connected in {result.join_ms / 1000:.1f} s, process {info.get('pid')}{other}")
-    facts = {"join_ms": round(result.join_ms, 1), "info": dict(info)}
+    parts.append(f"connected in {join_ms / 1000:.1f} s, process {info.get('pid')}{other}")
+    facts = {"join_ms": round(join_ms, 1), "info": dict(info)}
     return Finding("model", ", ".join(parts), facts=facts)
 
 
@@ -299,7 +283,13 @@ def _ended(sentence: object) -> str:
 
 
 def _grammars() -> Finding:
-    problems = [problem for language in languages.TABLE if (problem := _grammar_problem(language))]
+    problems = []
+    for language in languages.TABLE:
+        try:
+            languages.query(language)
+        # If a query does not match its grammar, tree-sitter raises various classes. The other grammars are still checked.
+        except Exception as error:
+            problems.append(f"{language.name} ({error})")
     if problems:
         return Finding("grammars", "; ".join(problems), "Reinstall dg-lsp, so that grammars and queries match.")
     packages = (dist.name for dist in metadata.distributions() if (dist.name or "").startswith("tree-sitter"))
@@ -308,13 +298,129 @@ def _grammars() -> Finding:
     return Finding("grammars", f"{len(languages.TABLE)} languages; {installed}", facts=versions)
 
 
-def _grammar_problem(language: Language) -> str:
-    try:
-        languages.query(language)
-    # If a query does not match its grammar, tree-sitter raises various classes. The other grammars are still checked.
-    except Exception as error:
-        return f"{language.name} ({error})"
-    return ""
+# --- Our own sample
+
+
+# Another class shows what belongs into the body, so that small models can fill it.
+SAMPLE = """\
+class Rectangle:
+    def __init__(self, width, height):
+        self.width = width
+        self.height = height
+
+    def area(self):
+        return self.width * self.height
+
+    def perimeter(self):
+        return 2 * (self.width + self.height)
+
+
+class Window:
+    def __init__(self, width, height):
+        self.width = width
+        self.height = height
+
+    def area(self):
+        ...
+
+    def perimeter(self):
+        return 2 * (self.width + self.height)
+
+
+window = Window(3, 4)
+print(window.area(), window.perimeter())
+"""
+LINE = "return self.wid"
+"""The start of the body's line, for a fill within a line."""
+BUDGET = Budget(ms=120_000)
+
+
+@dataclass(frozen=True, slots=True)
+class FillTime:
+    """The times of one fill: total milliseconds at the client, and the engine's report of each stage."""
+
+    ms: float
+    done: Done
+
+    @property
+    def stages(self) -> Mapping[str, float]:
+        """Milliseconds by stage, and the rest (`elsewhere`): the way to the engine and back."""
+        known_ms = {name.removesuffix("_ms"): ms for name, ms in asdict(self.done.timings).items()}
+        return {**known_ms, "elsewhere": max(0.0, self.ms - sum(known_ms.values()))}
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A sample fill: the diff, the confidence in words, and milliseconds; or the problem."""
+
+    diff: str = ""
+    confidence: str = ""
+    ms: float = 0.0
+    problem: str = ""
+
+
+async def take(options: ConnectOptions) -> tuple[float, Mapping[str, object], FillTime, FillTime]:
+    """Return the milliseconds to connect, the engine's description of itself, and two fills; start the engine if needed.
+
+    The first fill is in a new file. The second is after one more character, when the rest of the file is cached. Raises
+    EngineError if there is no engine or no answer.
+    """
+    before, after = SAMPLE.split("...")
+    # The text is new each time, so that the first fill finds nothing in the cache.
+    prefix = f"# {time.time_ns()}\n{before}{LINE}"
+    hole = Hole(Span(len(prefix), len(prefix)), "cursor", indent=" " * 8)
+    request = InfillRequest(prefix, after, (hole,), language="python", path="sample.py", budget=BUDGET)
+    began = time.perf_counter()
+    async with client.connect(options) as engine:
+        join_ms = 1000 * (time.perf_counter() - began)
+        fresh = await _timed(engine, request)
+        typed = await _timed(engine, replace(request, prefix=prefix + "t"))
+        return join_ms, await engine.info(), fresh, typed
+
+
+async def measure(options: ConnectOptions) -> tuple[float, float]:
+    """Return the milliseconds of a line and of a block with a known prefix; raise EngineError if the engine fails."""
+    taken_ms = []
+    async with client.connect(options) as engine:
+        for text in (SAMPLE.replace("...", LINE), SAMPLE):
+            # The first request loads the model and encodes the prefix, as in an editor before the first key.
+            for _ in range(2):
+                _, ms = await _filled(engine, text)
+            taken_ms.append(ms)
+    return taken_ms[0], taken_ms[1]
+
+
+async def trial(options: ConnectOptions) -> Trial:
+    """Return the model's fill of the sample, and start the engine if needed; raise EngineError if it fails."""
+    async with client.connect(options) as engine:
+        answer, ms = await _filled(engine, SAMPLE)
+    if not answer.suggestions:
+        return Trial(confidence=answer.reason, ms=ms)
+    best = answer.suggestions[0]
+    return Trial(diff.unified("shapes.py", SAMPLE, best.edits), confidence.words(best.candidate.confidence), ms)
+
+
+async def _timed(engine: ResidentEngine, request: InfillRequest) -> FillTime:
+    ends: list[Done] = []
+    began = time.perf_counter()
+    candidates = await engine.fill(request, on_done=ends.append)
+    ms = 1000 * (time.perf_counter() - began)
+    if not candidates:
+        raise EngineError("the engine returned no answer to the sample")
+    return FillTime(ms, ends[-1])
+
+
+async def _filled(engine: ResidentEngine, text: str) -> tuple[InfillAnswer, float]:
+    """Return the answer for the text's placeholder body, or else for its started line, and the milliseconds."""
+    document = Document("sample:shapes.py", "python", text)
+    tree = syntax.of(document)
+    bodies = holes.in_document(document, tree, frozenset({"bodies"}))
+    group = bodies or (holes.at_cursor(document, text.index(f"{LINE}\n") + len(LINE), tree),)
+    began = time.perf_counter()
+    answer = await pipeline.infill(
+        engine, document, group, FileContext(budget=BUDGET, path="shapes.py"), syntax=tree, is_file=True
+    )
+    return answer, 1000 * (time.perf_counter() - began)
 
 
 # --- Whether a model fits on this machine, by its config.json alone

@@ -21,11 +21,10 @@ from dg_lsp.batch.plan import FilePlan, where
 from dg_lsp.batch.rounds import RunOptions, request_for
 from dg_lsp.core import confidence, importing
 from dg_lsp.core.importing import Sources
-from dg_lsp.core.values import Candidate, Hole, InfillRequest
+from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.core.wording import counted
 from dg_lsp.infill import pipeline, port
 from dg_lsp.infill.life import Loading, State
-from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.infill.port import EngineError
 from dg_lsp.wire import completions, config, messages, model_names
 from dg_lsp.wire.command_group import command_group, print_message, reports
@@ -57,7 +56,7 @@ def explain(
     model = configuration.model(model)
     options = RunOptions(configuration.settings.batch_candidates, seed, configuration.settings.batch_deadline)
     context = job.contexts()(file_plan, {})
-    request, sources = request_of(file_plan, context, options), context.sources
+    request, sources = request_for(file_plan, context, file_plan.groups[0], options), context.sources
     if model_names.is_remote(model):
         patterns = port.patterns_of([file_plan.source.path])
         if port.keeps_file(file_plan.source.path, patterns):
@@ -128,19 +127,23 @@ class Trace:
     done: Done
 
 
-def request_of(plan: FilePlan, context: FileContext, options: RunOptions) -> InfillRequest:
-    """Return the request that a run would send for the plan's only hole."""
-    [group] = plan.groups
-    return request_for(plan, context, group, options)
-
-
 def picture(plan: FilePlan, request: InfillRequest, chars: int) -> str:
     """Return a description of the plan's hole, then the request with `⟦…⟧` where the model writes.
 
     At most `chars` characters are shown on each side; a note says so if more are sent.
     """
     [hole] = plan.holes
-    parts = [_facts(plan, hole)]
+    document = plan.source.document
+    replaced = document.text[hole.span.start : hole.span.end]
+    facts = {
+        "place": one_line(f"{plan.source.name}:{where(document, hole)}"),
+        "language": document.language or "unknown, filled from text alone",
+        "hole": f"{hole.kind}, {'a block' if hole.block else 'the rest of a line'}",
+        "indent": repr(hole.indent),
+        "replaces": repr(replaced) if replaced else "nothing",
+        "instruction": hole.instruction or "none",
+    }
+    parts = ["".join(f"{name:12} {value}\n" for name, value in facts.items())]
     titles = {False: "also sent", True: "only to copy from"}
     parts += [f"--- {titles[near.for_copying]}: {near.path}\n{_ended(near.text)}" for near in request.related]
     before, after = request.prefix[-chars:], request.suffix[:chars]
@@ -162,18 +165,14 @@ def frame(request: InfillRequest, step: Step, last: Step | None, paint: Paint) -
     With colours, text that differs from the `last` frame is painted as `new`.
     """
     text = visible("".join(step.texts))
-    gap = paint(text, "gap") if paint is plain else _changes(text, visible("".join(last.texts)) if last else text, paint)
+    gap = paint(text, "gap") if paint is plain else ""
+    if paint is not plain:
+        shown = visible("".join(last.texts)) if last else text
+        for kind, _, _, start, end in difflib.SequenceMatcher(None, shown, text, autojunk=False).get_opcodes():
+            gap += paint(text[start:end], "gap" if kind == "equal" else "new") if start < end else ""
     before, after = visible(request.prefix.rpartition("\n")[2]), visible(request.suffix.partition("\n")[0])
     line = paint(before, "held") + gap + paint(after, "held")
     return f"step {step.number:3}  " + _ended(line.replace("\n", "\n" + " " * len("step 000  ")))
-
-
-def _changes(text: str, last: str, paint: Paint) -> str:
-    parts = []
-    for kind, _, _, start, end in difflib.SequenceMatcher(None, last, text, autojunk=False).get_opcodes():
-        if start < end:
-            parts.append(paint(text[start:end], "gap" if kind == "equal" else "new"))
-    return "".join(parts)
 
 
 def ending(plan: FilePlan, request: InfillRequest, trace: Trace, sources: Sources) -> str:
@@ -226,20 +225,6 @@ def _judged(plan: FilePlan, request: InfillRequest, candidate: Candidate, source
         imports = "".join(f"{importing.statement(each, document.language)}\n" for each in suggestion.imports)
         return imports + "".join(edit.text for edit in suggestion.edits), ""
     return "", "; ".join(answer.dropped)
-
-
-def _facts(plan: FilePlan, hole: Hole) -> str:
-    document = plan.source.document
-    replaced = document.text[hole.span.start : hole.span.end]
-    facts = {
-        "place": one_line(f"{plan.source.name}:{where(document, hole)}"),
-        "language": document.language or "unknown, filled from text alone",
-        "hole": f"{hole.kind}, {'a block' if hole.block else 'the rest of a line'}",
-        "indent": repr(hole.indent),
-        "replaces": repr(replaced) if replaced else "nothing",
-        "instruction": hole.instruction or "none",
-    }
-    return "".join(f"{name:12} {value}\n" for name, value in facts.items())
 
 
 def _ended(text: str) -> str:

@@ -9,22 +9,21 @@ import asyncio
 import contextlib
 import itertools
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from dg_lsp.batch import discover, keep, order, plan, select, settle, write
+from dg_lsp.batch import discover, keep, plan, write
 from dg_lsp.batch.check import Check, Copies, open_copies
 from dg_lsp.batch.discover import Skipped, Source
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.keep import AcceptanceRule, FileResult
-from dg_lsp.batch.order import After
-from dg_lsp.batch.plan import PLACE_FORM, FilePlan, Location, PlanError
-from dg_lsp.batch.rounds import ContextOf, HoleResult, Rounds, RunOptions
-from dg_lsp.batch.select import Selection
-from dg_lsp.batch.settle import View
+from dg_lsp.batch.plan import PLACE_FORM, After, FilePlan, Location, PlanError, Selection
+from dg_lsp.batch.rounds import ContextOf, HoleResult, Rounds, RunOptions, View
 from dg_lsp.core.values import Hole
+from dg_lsp.infill.fill import edits as edits_of
 from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.infill.port import Engine
 from dg_lsp.infill.repository import ContextReader
@@ -49,7 +48,7 @@ class JobSpec:
     write: bool = False
     check: Check | None = None
     n_jobs: int = 1
-    acceptance: keep.AcceptanceRule = field(default_factory=keep.AcceptanceRule)
+    acceptance: AcceptanceRule = field(default_factory=AcceptanceRule)
     selection: Selection = field(default_factory=Selection)
     commit: str = ""
     n_in_flight: int = 0  # concurrent requests; 0: a default that suits the model
@@ -81,7 +80,7 @@ def plans(spec: JobSpec) -> tuple[list[FilePlan], list[Skipped], dict[str, int]]
             skipped.append(source)
         elif (file_plan := plan.for_kinds(source, spec.kinds)).groups:
             file_plans.append(file_plan)
-    chosen, left_out = select.choose(file_plans, spec.selection)
+    chosen, left_out = plan.choose(file_plans, spec.selection)
     return chosen, skipped, left_out
 
 
@@ -91,7 +90,8 @@ def source_at(place: Location) -> Source:
     if os.path.isdir(path):  # noqa: PTH112 -- Path.is_dir raises for long names and without permission
         raise PlanError(f"{place.file} is a folder; a place is in a file")
     [file] = discover.files([path])
-    if place.is_ambiguous and not os.path.lexists(path):
+    # As in `app.py:3`, whose number may be a line or a column.
+    if re.search(r":\d+$", place.file) and not os.path.lexists(path):
         raise PlanError(f"{PLACE_FORM}, not {str(place)!r}; there is no file {place.file}")
     source = file if isinstance(file, Skipped) else discover.read(file)
     if isinstance(source, Skipped):
@@ -122,15 +122,12 @@ async def fill(
                 on_progress("checking")
 
         async with connect(spec.model, on_progress) as engine:
+            n_servers = model_names.n_servers(spec.model)
+            n_in_flight = spec.n_in_flight or (N_IN_FLIGHT_REMOTE * n_servers if n_servers else N_IN_FLIGHT)
             results = await Run(
-                engine, file_plans, spec.options, answers, contexts(), spec.acceptance, copies, count, _in_flight(spec)
+                engine, file_plans, spec.options, answers, contexts(), spec.acceptance, copies, count, n_in_flight
             ).results()
             return await keep.passing(results, copies) if copies else results
-
-
-def _in_flight(spec: JobSpec) -> int:
-    n_servers = model_names.n_servers(spec.model)
-    return spec.n_in_flight or (N_IN_FLIGHT_REMOTE * n_servers if n_servers else N_IN_FLIGHT)
 
 
 def write_fills(result: FileResult) -> FileResult:
@@ -197,8 +194,8 @@ class Run:
 
     async def results(self) -> list[FileResult]:
         """Return the result of each plan, in order."""
-        self._slots, self._after = asyncio.Semaphore(self.n_in_flight), order.of(self.plans)
-        self._before = order.paths(self.plans, self._after)
+        self._slots, self._after = asyncio.Semaphore(self.n_in_flight), plan.order_of(self.plans)
+        self._before = plan.files_before(self.plans, self._after)
         # Related text is read before the first request, so that edits during the run do not reach only some requests.
         self._contexts = [self.context_of(each, {}) for each in self.plans]
         for idx, file_plan in enumerate(self.plans):
@@ -246,9 +243,16 @@ class Run:
         """Return the file with the sure fills of the request's predecessors in this file."""
         if not after.groups:
             return View(self.plans[idx])
-        earlier = order.closure(after.groups, lambda group: self._after[idx][group].groups)
+        earlier = plan.closure(after.groups, lambda group: self._after[idx][group].groups)
         await asyncio.wait([self._requests[idx][group] for group in earlier])
         results = {hole: result for group in earlier for hole, result in self._requests[idx][group].result().items()}
         best = {hole: result.fills[:1] for hole, result in results.items() if result.fills}
         sure = {hole: fills for hole, fills in best.items() if not self.rule.reason(hole, fills[0])}
-        return settle.view_of(self.plans[idx], sure)
+        before = self.plans[idx].source.document
+        try:
+            settled = keep.settle(self.plans[idx], sure)
+            edits = tuple(sorted(edits_of(before, settled.survivors.values()), key=lambda edit: edit.span))
+        except ValueError:  # they overlap; `keep` says so, because the file's fills can't be put into it
+            return View(self.plans[idx])
+        source = replace(self.plans[idx].source, document=replace(before, text=settled.text))
+        return View(FilePlan(source, ()), edits)

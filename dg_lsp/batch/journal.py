@@ -87,7 +87,7 @@ class Journal:
             return
         rows = [
             {
-                "edit": [*_pair(fill.edit.span), fill.edit.text],
+                "edit": [*astuple(fill.edit.span), fill.edit.text],
                 "steps": fill.steps,
                 **_confidence_row(fill.confidence),
                 "imports": [astuple(each) for each in fill.imports],
@@ -116,7 +116,7 @@ class Journal:
             return  # a truncated or foreign line: its hole is filled again
 
     def _key(self, document: Document, hole: Hole, requests: Sequence[InfillRequest]) -> str:
-        place = [document.uri, _hash(document.text), _pair(hole.span), hole.kind, hole.instruction]
+        place = [document.uri, _hash(document.text), astuple(hole.span), hole.kind, hole.instruction]
         parts = [__version__, *place, [_hash(repr(request)) for request in requests], *map(str, self._settings)]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
@@ -147,7 +147,3 @@ def _imports_of(row: dict[str, Any]) -> tuple[Import, ...]:
     if not all(importing.is_valid(each) for each in imports):
         raise ValueError("not an import")
     return imports
-
-
-def _pair(span: Span) -> tuple[int, int]:
-    return span.start, span.end

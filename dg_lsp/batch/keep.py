@@ -2,32 +2,35 @@
 
 A hole without such a fill stays open: it is `unsure`, with a reason and its candidates. A fill is also rejected if it does not
 parse together with the others, or if the check rejects it. The check runs for each file alone, and then for all files
-together: if the whole patch fails, it is split in halves and checked again, so that few files are left out. Changes no file.
+together: if the whole patch fails, it is split in halves and checked again, so that few files are left out. In a review, the
+user decides; the terminal is a few functions here. Changes no file.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from dg_lsp.batch import check, settle
+from dg_lsp.batch import check, diff
 from dg_lsp.batch.check import Copies, Prober, root_of
-from dg_lsp.batch.plan import FilePlan
+from dg_lsp.batch.plan import FilePlan, where
 from dg_lsp.batch.rounds import HoleResult
 from dg_lsp.batch.scratch import Copy, ScratchError
 from dg_lsp.batch.verify import Outcome, Verifier
-from dg_lsp.core import confidence
-from dg_lsp.core.confidence import Threshold
+from dg_lsp.core import confidence, syntax
+from dg_lsp.core.confidence import Ranked, Threshold
 from dg_lsp.core.values import Edit, Hole
-from dg_lsp.infill.fill import Fill, edits
+from dg_lsp.infill.fill import Fill, edits, text_with
 
 # The user has named the places of markers, cursors and selections, and of Qwen2.5-Coder's one-line answers with at least 0.5,
 # four of five are right there, of the embedded model's seven of ten (docs/measurements.md). Longer ones are too seldom so sure
 # to be measured.
 DEFAULT_MIN_CONFIDENCE: Mapping[str, float] = {"body": 0.8, "marker": 0.5, "error": 0.8, "cursor": 0.5, "selection": 0.5}
 LINES_AT_MARKER = 0.8
+BREAKS = "the file does not parse with this fill and its other fills"
+UNWRITABLE = "the fill contains characters that a source file can't contain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,7 @@ class FileResult:
     @property
     def text(self) -> str:
         """The file's text with the fills in place."""
-        return settle.text_with(self.plan, self.fills)
+        return text_with(self.plan.source.document, self.fills.values())
 
     def without(self, holes: Iterable[Hole], reason: str) -> FileResult:
         """Return the result with these holes failed for this reason."""
@@ -102,7 +105,7 @@ async def keep(
     reasons = {hole: answer.reason for hole, answer in by_hole.items() if not answer.fills}
     fills = {hole: answer.fills for hole, answer in by_hole.items() if answer.fills}
     try:
-        settle.settle(plan, fills)
+        settle(plan, fills)
     except ValueError as error:  # overlapping fills; only this file fails
         return FileResult(
             plan, {}, reasons | dict.fromkeys(fills, f"the fills can't be put into the file: {error}"), candidates=fills
@@ -120,10 +123,12 @@ async def keep(
 
     try:
         async with copies.taken(root_of(plan, copies.check.folder)) as copy, copy.holding(beside or {}):
-            writable = {
-                hole: tuple(fill for fill in choices if settle.parses_alone(plan, fill)) for hole, choices in fills.items()
-            }
-            usable = {hole: choices for hole, choices in writable.items() if choices}
+            usable: dict[Hole, tuple[Fill, ...]] = {}
+            for hole, choices in fills.items():
+                # What the file can contain, without more syntax errors than before.
+                writable = (fill for fill in choices if _is_writable(fill.edit.text))
+                if fitting := tuple(fill for fill in writable if not _breaks(plan, text_with(plan.source.document, (fill,)))):
+                    usable[hole] = fitting
             verifier = Verifier(usable, Prober(plan, copy, copies.check), retry_and_record)
             outcomes = dict(await verifier.outcomes())
             result = _decided(plan, outcomes, rule, reasons, all_fills)
@@ -148,7 +153,9 @@ def _decided(
     """Return the largest set of proven or sure fills that parse together."""
     proofs = {hole: outcome.proof for hole, outcome in outcomes.items() if outcome.proof}
     failed = {hole: outcome.reason for hole, outcome in outcomes.items() if not outcome.choices}
-    failed |= {hole: settle.unfit(choices) for hole, choices in candidates.items() if hole not in outcomes}
+    for hole, choices in candidates.items():
+        if hole not in outcomes:
+            failed[hole] = BREAKS if any(_is_writable(fill.edit.text) for fill in choices) else UNWRITABLE
     sure, unsure = {}, {}
     for hole, outcome in outcomes.items():
         choices = tuple(fill for fill in outcome.choices if outcome.proof or not rule.reason(hole, fill))
@@ -158,7 +165,7 @@ def _decided(
             why = rule.reason(hole, outcome.choices[0])
             unsure[hole] = f"{outcome.reason}, and {why}" if outcome.reason else why
     n_attempts = max(map(len, sure.values()), default=0)
-    attempts = [settle.settle(plan, sure, place, proven=frozenset(proofs)) for place in range(n_attempts)]
+    attempts = [settle(plan, sure, place, proven=frozenset(proofs)) for place in range(n_attempts)]
     best = max(attempts, key=lambda attempt: len(attempt.survivors), default=None)
     survivors = best.survivors if best else {}
     dropped = best.dropped if best else {}
@@ -185,43 +192,144 @@ async def passing(results: Sequence[FileResult], copies: Copies) -> list[FileRes
     for root, group in by_root.items():
         # With {} in the command, each file has its own check, which has passed already.
         if len(group) > 1 and "{}" not in copies.check.command:
+            chosen: list[FileResult] = []
             async with copies.taken(root) as copy:
-                patch = _Patch(copies, copy)
                 with contextlib.suppress(OSError):  # files that can't be checked are left out
-                    await patch.grow(group)
-            chosen = {result.plan.source.path for result in patch.chosen}
-            left_out |= {result.plan.source.path for result in group} - chosen
+                    await _grow(copies, copy, group, chosen)
+            left_out |= {result.plan.source.path for result in group} - {result.plan.source.path for result in chosen}
     return [
         result.without(result.fills, FAILS_TOGETHER) if result.plan.source.path in left_out else result for result in results
     ]
 
 
-@dataclass(slots=True)
-class _Patch:
-    """The files that pass together so far."""
+async def _grow(copies: Copies, copy: Copy, group: Sequence[FileResult], chosen: list[FileResult]) -> None:
+    """Add to the chosen files those of the group that pass together with them: all, or else what passes of each half."""
+    together = [*chosen, *group]
+    copy.restore()
+    try:
+        for result in together:
+            copy.put(result.plan.source.path, result.text.encode())
+        verdict = await check.run(copies.check, copy, together[0].plan.source.path)
+    finally:
+        for result in together:
+            copy.put(result.plan.source.path, result.plan.source.data)
+    expected = frozenset[str]().union(*(result.tests for result in together))
+    if expected <= verdict.tests.passed if verdict.tests is not None and expected else not verdict.problem:
+        chosen += group
+    elif len(group) > 1:
+        middle = len(group) // 2
+        await _grow(copies, copy, group[:middle], chosen)
+        await _grow(copies, copy, group[middle:], chosen)
 
-    copies: Copies
-    copy: Copy
-    chosen: list[FileResult] = field(default_factory=list)
 
-    async def grow(self, group: Sequence[FileResult]) -> None:
-        if await self._passes([*self.chosen, *group]):
-            self.chosen += group
-        elif len(group) > 1:
-            middle = len(group) // 2
-            await self.grow(group[:middle])
-            await self.grow(group[middle:])
+# --- The fills of a file that parse together. Polishing checks each fill alone. A file that parsed before must still parse: if
+# the fills together add errors, the least sure ones are dropped.
 
-    async def _passes(self, group: Sequence[FileResult]) -> bool:
-        self.copy.restore()
-        try:
-            for result in group:
-                self.copy.put(result.plan.source.path, result.text.encode())
-            verdict = await check.run(self.copies.check, self.copy, group[0].plan.source.path)
-        finally:
-            for result in group:
-                self.copy.put(result.plan.source.path, result.plan.source.data)
-        expected = frozenset[str]().union(*(result.tests for result in group))
-        if verdict.tests is not None and expected:
-            return expected <= verdict.tests.passed
-        return not verdict.problem
+
+@dataclass(frozen=True, slots=True)
+class SettledFills:
+    """The accepted fills, the text with them in place, and why each other fill was dropped."""
+
+    survivors: Mapping[Hole, Fill]
+    text: str
+    dropped: Mapping[Hole, str]
+
+
+def settle(
+    plan: FilePlan, fills: Mapping[Hole, Sequence[Fill]], attempt: int = 0, proven: frozenset[Hole] = frozenset()
+) -> SettledFills:
+    """Return the fills that parse together: for each hole the one with index `attempt`, or its last if it has fewer.
+
+    If some must be dropped, `proven` ones are dropped last.
+    """
+    by_hole = {hole: choices[min(attempt, len(choices) - 1)] for hole, choices in fills.items() if choices}
+    dropped = {hole: UNWRITABLE for hole, fill in by_hole.items() if not _is_writable(fill.edit.text)}
+    survivors = {hole: fill for hole, fill in by_hole.items() if hole not in dropped}
+    while True:
+        text = text_with(plan.source.document, survivors.values())
+        if not survivors or not _breaks(plan, text):
+            return SettledFills(survivors, text, dropped)
+        # Of equally sure fills the last one is dropped.
+        worst = min(reversed(survivors), key=lambda hole: (hole in proven, confidence.order(survivors[hole].confidence)))
+        del survivors[worst]
+        dropped[worst] = BREAKS
+
+
+def _is_writable(text: str) -> bool:
+    return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+def _breaks(plan: FilePlan, text: str) -> bool:
+    before = plan.syntax
+    return before is not None and syntax.adds_errors(syntax.parse(text, before.language), before)
+
+
+# --- The user's review of each hole
+
+
+REJECTED = "you rejected it"
+UNREVIEWED = "you quit the review"
+QUESTION = "accept, reject, next, edit, quit (a/r/n/e/q)"
+
+
+@dataclass(frozen=True, slots=True)
+class Terminal:
+    """Functions that show text, ask for a letter, and let the user edit text (None: unchanged)."""
+
+    show: Callable[[str], None]
+    ask: Callable[[str], str]
+    edit: Callable[[str], str | None]
+
+
+def review(results: Sequence[FileResult], terminal: Terminal) -> list[FileResult]:
+    """Return the results with the user's decisions; after `quit`, no further fill is accepted."""
+    reviewed: list[FileResult] = []
+    has_quit = False
+    for result in results:
+        fills: dict[Hole, Fill] = {}
+        reasons, proofs = dict(result.reasons), dict(result.proofs)
+        for hole in sorted({*result.fills, *result.unsure}, key=lambda hole: hole.span):
+            answer = None if has_quit else _answer(result, hole, fills, terminal)
+            has_quit = answer is None
+            if isinstance(answer, Fill):
+                fills[hole] = answer
+                if answer != result.fills.get(hole):
+                    proofs.pop(hole, None)  # the check proved another text
+            else:
+                reasons[hole] = UNREVIEWED if has_quit else REJECTED
+                proofs.pop(hole, None)
+        unsure = {hole: why for hole, why in result.unsure.items() if hole not in fills and hole not in reasons}
+        reviewed.append(replace(result, fills=fills, reasons=reasons, unsure=unsure, proofs=proofs))
+    return reviewed
+
+
+def _answer(result: FileResult, hole: Hole, fills: dict[Hole, Fill], terminal: Terminal) -> Fill | bool | None:
+    """Return the accepted fill, False if the user rejects all, None if the user quits."""
+    source = result.plan.source
+    first = [result.fills[hole]] if hole in result.fills else []
+    choices = first + [fill for fill in result.candidates.get(hole, ()) if fill not in first]
+    place, n_model = 0, len(choices)
+    while True:
+        fill = choices[place]
+        proof = f", proved by {result.proofs[hole]}" if hole in result.proofs and fill in first else ""
+        reason = f" ({result.unsure[hole]})" if hole in result.unsure else ""
+        sure = "edited by you" if place >= n_model else confidence.words(fill.confidence)
+        terminal.show(f"{source.name}:{where(source.document, hole)}: {place + 1} of {len(choices)}, {sure}{proof}{reason}\n")
+        terminal.show(diff.unified(source.name, source.document.text, edits(source.document, (fill,))))
+        letter = terminal.ask(QUESTION)
+        if letter == "n":
+            place = (place + 1) % len(choices)
+        elif letter == "e":
+            text = terminal.edit(fill.edit.text)
+            if text is not None and text != fill.edit.text:
+                place = len(choices)
+                choices.append(Fill(Edit(hole.span, text), Ranked(), 0))
+        elif letter == "a":
+            if settle(result.plan, {**{other: (one,) for other, one in fills.items()}, hole: (fill,)}).dropped:
+                terminal.show(f"{BREAKS}\n")
+                continue
+            return fill
+        elif letter == "r":
+            return False
+        elif letter == "q":
+            return None

@@ -1,22 +1,35 @@
-"""Plan the requests of a file: its holes, which of them share a request, and the seed of each request.
+"""Plan the requests of a run: the holes of each file, which of them share a request, and in which order they are filled.
 
-Pure. The order depends only on the files, so two runs with the same seed send the same requests.
+A selection leaves out holes by language, file name, git revision, symbol and number. A function is filled after the functions
+that it calls, also in other files. Calls are found by name: in the code around a hole, in functions that this code calls, and
+where a comment or a docstring has `name` in backquotes or name(). A cycle is broken where the first file, or the first hole,
+closes it.
+The order depends only on the files, so two runs with the same seed send the same requests. Except for a revision, for which
+this module runs git, it is pure.
 """
 
 from __future__ import annotations
 
+import difflib
 import functools
 import hashlib
 import itertools
 import json
+import os
 import re
-from collections.abc import Sequence
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dg_lsp.core import context, holes, positions, syntax
+from tree_sitter import Node
+
+from dg_lsp.core import context, gitignore, holes, languages, positions, syntax
 from dg_lsp.core.values import Document, Hole, Span
 from dg_lsp.core.wording import counted
+from dg_lsp.wire import config
 
 if TYPE_CHECKING:
     from dg_lsp.batch.discover import Source
@@ -48,11 +61,6 @@ class Location:
     start: tuple[int, int]
     end: tuple[int, int] | None = None
     comment: str = ""
-
-    @property
-    def is_ambiguous(self) -> bool:
-        """Whether the file's name ends with a number that may be a line or a column, as in `app.py:3`."""
-        return re.search(r":\d+$", self.file) is not None
 
     def __str__(self) -> str:
         end = f"-{self.end[0]}:{self.end[1]}" if self.end else ""
@@ -135,17 +143,22 @@ def _match(line: str) -> Location:
 
 def for_kinds(source: Source, kinds: frozenset[str]) -> FilePlan:
     """Return the plan for all of the file's holes of these kinds."""
-    return _plan(source, holes.in_document(source.document, _parsed(source.document), kinds))
+    return FilePlan(source, context.group(holes.in_document(source.document, _parsed(source.document), kinds)))
 
 
 def for_places(source: Source, places: Sequence[Location]) -> FilePlan:
     """Return the plan for these places only; raise PlanError if one is not in the file, or two overlap."""
-    parsed = _parsed(source.document)
-    file_holes = sorted({_hole_at(source.document, parsed, place) for place in places}, key=lambda hole: hole.span)
+    parsed, lines = _parsed(source.document), positions.lines(source.document.text)
+    distinct: set[Hole] = set()
+    for place in places:
+        start = _offset(lines, place, place.start)
+        end = start if place.end is None else _offset(lines, place, place.end)
+        distinct.add(holes.at_place(source.document, Span(start, end), parsed, place.comment))
+    file_holes = sorted(distinct, key=lambda hole: hole.span)
     for left, right in itertools.pairwise(file_holes):
         if left.span.end > right.span.start or left.span == right.span:
             raise PlanError(f"two of the places in {source.name} overlap, at {where(source.document, right)}")
-    return _plan(source, file_holes)
+    return FilePlan(source, context.group(file_holes))
 
 
 def where(document: Document, hole: Hole) -> str:
@@ -167,20 +180,9 @@ def seed_for(seed: int, document: Document, group: Sequence[Hole]) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed} {name} {places}".encode()).digest()[:4], "big") >> 1
 
 
-def _plan(source: Source, file_holes: Sequence[Hole]) -> FilePlan:
-    return FilePlan(source, context.group(file_holes))
-
-
 @functools.lru_cache(maxsize=N_TREES)
 def _parsed(document: Document) -> syntax.Syntax | None:
     return syntax.of(document)
-
-
-def _hole_at(document: Document, parsed: syntax.Syntax | None, place: Location) -> Hole:
-    lines = positions.lines(document.text)
-    start = _offset(lines, place, place.start)
-    end = start if place.end is None else _offset(lines, place, place.end)
-    return holes.at_place(document, Span(start, end), parsed, place.comment)
 
 
 def _offset(lines: positions.Lines, place: Location, position: tuple[int, int]) -> int:
@@ -191,3 +193,260 @@ def _offset(lines: positions.Lines, place: Location, position: tuple[int, int]) 
     if column > length:
         raise PlanError(f"there is no {place}: line {line + 1} has {counted(length, 'character')}")
     return positions.to_offset(lines, line, column, "utf-32")
+
+
+# --- Select some of the holes
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which holes to fill; an empty or 0 field excludes none."""
+
+    languages: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    changed_since: str = ""
+    symbols: tuple[str, ...] = ()
+    max_holes: int = 0
+
+
+def choose(plans: Sequence[FilePlan], selection: Selection) -> tuple[list[FilePlan], dict[str, int]]:
+    """Return the plans with only the chosen holes, and how many holes each option left out.
+
+    Raises PlanError for an unknown language or revision, or an invalid pattern.
+    """
+    names = [language.name for language in languages.TABLE]
+    for name in selection.languages:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, 1)
+            hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(names)}"
+            raise PlanError(f"--lang {name} is not a language that dg-lsp supports; {hint}")
+    left_out = Counter[str]()
+    try:
+        gitignore.covers((*selection.include, *selection.exclude), "any")
+    except gitignore.PatternError as error:
+        raise PlanError(f"a pattern of --include or --exclude can't be read: {error}") from error
+    changed = _changed(plans, selection.changed_since) if selection.changed_since else None
+    chosen: list[FilePlan] = []
+    n_left, n_over = selection.max_holes, 0
+    for plan in plans:
+        path, name = plan.source.path, plan.source.name.lstrip("/")
+        option = ""
+        if selection.languages and plan.source.document.language not in selection.languages:
+            option = "--lang"
+        elif selection.include and not gitignore.covers(selection.include, name):
+            option = "--include"
+        elif gitignore.covers(selection.exclude, name):
+            option = "--exclude"
+        elif changed is not None and path not in changed:
+            option = "--changed-since"
+        if option:
+            left_out[option] += len(plan.holes)
+            continue
+        if selection.symbols:
+            smaller = _only(plan, [hole for hole in plan.holes if set(symbols_of(plan, hole)) & set(selection.symbols)])
+            left_out["--symbol"] += len(plan.holes) - len(smaller.holes)
+            plan = smaller
+        if selection.max_holes:
+            smaller = _only(plan, plan.holes[:n_left])
+            n_over += len(plan.holes) - len(smaller.holes)
+            n_left -= len(smaller.holes)
+            plan = smaller
+        if plan.groups:
+            chosen.append(plan)
+    return chosen, {option: n for option, n in {**left_out, "--max-holes": n_over}.items() if n}
+
+
+def symbols_of(plan: FilePlan, hole: Hole) -> tuple[str, ...]:
+    """Return the names of the functions and classes around the hole, also as dotted names such as `C.f`."""
+    if plan.syntax is None:
+        return ()
+    at = hole.span.start
+    names = [owner.name for owner in plan.syntax.facts.owners if owner.name and owner.inside.start <= at <= owner.inside.end]
+    return (*names, *(".".join(names[idx:]) for idx in range(len(names) - 1)))
+
+
+def _only(plan: FilePlan, holes: Sequence[Hole]) -> FilePlan:
+    groups = (tuple(hole for hole in group if hole in holes) for group in plan.groups)
+    return replace(plan, groups=tuple(group for group in groups if group))
+
+
+def _changed(plans: Sequence[FilePlan], revision: str) -> set[Path]:
+    """Return the files that differ from the revision, including untracked ones."""
+    changed: set[Path] = set()
+    for root in dict.fromkeys(config.workspace_of(plan.source.path) for plan in plans):
+        _git(root, revision, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+        for arguments in (
+            ("diff", "--name-only", "-z", "--relative", revision, "--"),
+            ("ls-files", "-oz", "--exclude-standard"),
+        ):
+            names = _git(root, revision, *arguments).split(b"\0")
+            changed |= {root / os.fsdecode(name) for name in names if name}
+    return changed
+
+
+def _git(root: Path, revision: str, *arguments: str) -> bytes:
+    if revision.startswith("-"):
+        raise PlanError(f"--changed-since takes a git revision, not {revision!r}")
+    command = ["git", "-c", "core.fsmonitor=false", *arguments]
+    try:
+        return subprocess.run(command, cwd=root, capture_output=True, check=True).stdout  # noqa: S603 -- git's own
+    except OSError as error:
+        raise PlanError(f"--changed-since needs git, which can't be run: {error.strerror}") from error
+    except subprocess.CalledProcessError as error:
+        raise PlanError(f"--changed-since {revision}: git knows no such revision in {root}") from error
+
+
+# --- The order of requests
+
+
+MAX_NAMESAKES = 4  # a name that more functions of other files have is ambiguous
+
+_CALL = re.compile(r"call|invocation|creation|new_expression|^command$")
+_CALLEE_FIELDS = ("function", "name", "method", "macro", "constructor", "type")
+_PROSE_NAMES = re.compile(r"`[\w.:]*?(\w+)(?:\(\))?`|\b(\w+)\(")
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """The predecessors of a request: groups of its own file, and whole other files, as indices into the plans."""
+
+    groups: tuple[int, ...] = ()
+    files: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class _Function:
+    """A named function: its file, the groups with a hole in it, and the names that it calls."""
+
+    file: int
+    name: str
+    groups: tuple[int, ...]
+    calls: frozenset[str]
+    language: str
+
+
+def order_of(plans: Sequence[FilePlan]) -> list[tuple[After, ...]]:
+    """Return, for each plan, the predecessors of each of its groups, without cycles."""
+    functions = [function for idx, plan in enumerate(plans) for function in _functions(idx, plan)]
+    by_name: dict[tuple[str, str], list[_Function]] = {}
+    for function in functions:
+        by_name.setdefault((function.language, function.name), []).append(function)
+    groups: list[list[set[int]]] = [[set() for _ in plan.groups] for plan in plans]
+    files: list[list[set[int]]] = [[set() for _ in plan.groups] for plan in plans]
+    for function in functions:
+        for callee in _open_callees(by_name, function) if function.groups else ():
+            for group in function.groups:
+                if callee.file == function.file:
+                    groups[function.file][group] |= set(callee.groups)
+                else:
+                    files[function.file][group].add(callee.file)
+    file_edges = acyclic([set[int]().union(*each) for each in files])
+    group_edges = [acyclic(each) for each in groups]
+    return [
+        tuple(
+            After(tuple(sorted(group_edges[idx][group])), tuple(sorted(files[idx][group] & file_edges[idx])))
+            for group in range(len(plan.groups))
+        )
+        for idx, plan in enumerate(plans)
+    ]
+
+
+def acyclic(edges: Sequence[Collection[int]]) -> list[frozenset[int]]:
+    """Return the edges of each node without those that close a cycle in a depth-first search from the first node."""
+    left: list[set[int]] = [set() for _ in edges]
+    is_over = [False] * len(edges)
+    is_open = [False] * len(edges)
+    for root in range(len(edges)):
+        if is_over[root]:
+            continue
+        # An explicit stack: a chain of calls may exceed Python's recursion limit.
+        stack = [(root, iter(sorted(edges[root])))]
+        is_open[root] = True
+        while stack:
+            node, rest = stack[-1]
+            target = next(rest, None)
+            if target is None:
+                stack.pop()
+                is_open[node], is_over[node] = False, True
+            elif not is_open[target]:
+                left[node].add(target)
+                if not is_over[target]:
+                    is_open[target] = True
+                    stack.append((target, iter(sorted(edges[target]))))
+    return [frozenset(each) for each in left]
+
+
+def closure(start: Collection[int], edges: Callable[[int], Collection[int]]) -> tuple[int, ...]:
+    """Return all nodes reachable from the start nodes, including these, in order."""
+    reached, todo = set(start), list(start)
+    while todo:
+        fresh = set(edges(todo.pop())) - reached
+        reached |= fresh
+        todo += fresh
+    return tuple(sorted(reached))
+
+
+def _open_callees(by_name: Mapping[tuple[str, str], Sequence[_Function]], function: _Function) -> list[_Function]:
+    """Return the functions with holes that a function calls, directly or through functions without holes."""
+    reached: list[_Function] = []
+    visited, todo = {id(function)}, [function]
+    while todo:
+        caller = todo.pop()
+        for name in sorted(caller.calls):
+            # A function of the caller's own file comes before those of other files with that name.
+            namesakes = by_name.get((caller.language, name), ())
+            own = [each for each in namesakes if each.file == caller.file]
+            for callee in own or (namesakes if len(namesakes) <= MAX_NAMESAKES else ()):
+                if id(callee) not in visited:
+                    visited.add(id(callee))
+                    # Calls of a function with holes are its own predecessors, and so come before this one too.
+                    (reached if callee.groups else todo).append(callee)
+    return reached
+
+
+def _functions(file: int, plan: FilePlan) -> Iterator[_Function]:
+    if plan.syntax is None:
+        return
+    owners = [owner for owner in plan.syntax.facts.owners if owner.kind == "function" and owner.name]
+    innermost: dict[int, list[int]] = {}
+    prose: dict[int, list[str]] = {}
+    for number, group in enumerate(plan.groups):
+        for hole in group:
+            around = [owner for owner in owners if owner.inside.holds(hole.span)]
+            if around:
+                owner = min(around, key=lambda owner: owner.inside.end - owner.inside.start)
+                innermost.setdefault(owner.node.id, []).append(number)
+                prose.setdefault(owner.node.id, []).append(hole.instruction)
+    for owner in owners:
+        numbers = tuple(dict.fromkeys(innermost.get(owner.node.id, ())))
+        names = set(_called(owner.node))
+        if numbers:
+            nodes = [*plan.syntax.facts.all("comment"), *plan.syntax.facts.all("docstring")]
+            spans = [span for node in nodes if owner.inside.holds(span := plan.syntax.span(node))]
+            texts = [*prose[owner.node.id], *(plan.syntax.text[span.start : span.end] for span in spans)]
+            names |= {match[1] or match[2] for text in texts for match in _PROSE_NAMES.finditer(text)}
+        name = _last_word(owner.name.partition("(")[0])  # in C the name includes the parameters
+        yield _Function(file, name, numbers, frozenset(names - {name}), plan.source.document.language)
+
+
+def _called(top: Node) -> Iterator[str]:
+    todo = [top]
+    while todo:
+        node = todo.pop()
+        todo += node.children
+        if _CALL.search(node.type):
+            callee = next((child for name in _CALLEE_FIELDS if (child := node.child_by_field_name(name))), None)
+            if callee is not None and callee.text and (name := _last_word(callee.text.decode(errors="replace"))):
+                yield name
+
+
+def _last_word(text: str) -> str:
+    words: list[str] = re.findall(r"\w+", text)
+    return words[-1] if words else ""
+
+
+def files_before(plans: Sequence[FilePlan], order: Sequence[Sequence[After]]) -> Mapping[int, tuple[int, ...]]:
+    """Return, for each plan, all the files that come before it, directly or indirectly."""
+    direct = [frozenset(file for after in groups for file in after.files) for groups in order]
+    return {idx: closure(direct[idx], lambda file: direct[file]) for idx in range(len(plans))}

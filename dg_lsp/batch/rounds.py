@@ -12,9 +12,8 @@ from pathlib import Path
 from dg_lsp.batch import plan as planning
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.plan import FilePlan
-from dg_lsp.batch.settle import View
 from dg_lsp.batch.verify import Retry
-from dg_lsp.core.values import Budget, Hole, InfillRequest
+from dg_lsp.core.values import Budget, Edit, Hole, InfillRequest, Span
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.fill import Fill, fills_of, in_turn
 from dg_lsp.infill.pipeline import FileContext
@@ -67,6 +66,23 @@ def request_for(plan: FilePlan, context: FileContext, group: Sequence[Hole], opt
 
 
 @dataclass(frozen=True, slots=True)
+class View:
+    """A plan of the file with edits in place, without holes."""
+
+    plan: FilePlan
+    edits: tuple[Edit, ...] = ()
+
+    def moved(self, hole: Hole) -> Hole:
+        """Return the file's hole with its span in the view."""
+        shift = sum(len(edit.text) - (edit.span.end - edit.span.start) for edit in self.edits if edit.span <= hole.span)
+        return replace(hole, span=Span(hole.span.start + shift, hole.span.end + shift))
+
+    def back(self, fills: Sequence[Fill], hole: Hole) -> tuple[Fill, ...]:
+        """Return the view's fills as fills of the file's hole."""
+        return tuple(replace(fill, edit=Edit(hole.span, fill.edit.text)) for fill in fills)
+
+
+@dataclass(frozen=True, slots=True)
 class Rounds:
     """The rounds of requests for holes of one file. All of them see the same text and context.
 
@@ -111,15 +127,12 @@ class Rounds:
             return stored
         by_hole: dict[Hole, HoleResult] = {}
 
-        async def ask(asked: tuple[Hole, ...]) -> dict[Hole, HoleResult]:
-            return await self._ask(asked, request_of)
-
         def accepts(_asked: tuple[Hole, ...], results: dict[Hole, HoleResult]) -> bool:
             for hole, result in results.items():
                 by_hole[hole] = replace(result, ms=result.ms + (by_hole[hole].ms if hole in by_hole else 0.0))
             return all(result.fills for result in results.values())
 
-        await in_turn(group, ask, accepts)
+        await in_turn(group, functools.partial(self._ask, request_of=request_of), accepts)
         for hole in group:
             for number in range(1, self.options.n_retries + 1):
                 if by_hole[hole].fills or not by_hole[hole].is_answered:

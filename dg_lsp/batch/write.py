@@ -12,7 +12,7 @@ import os
 import stat
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from dg_lsp.batch.keep import FileResult
@@ -32,10 +32,29 @@ def replace(path: Path, data: bytes, *, expected: bytes) -> None:
 
     Raises WriteError if the file no longer contains `expected`, or can't be written.
     """
+
+    def finish(new: Path) -> None:
+        with contextlib.suppress(PermissionError):  # another user's file in a shared folder
+            os.chown(new, before.st_uid, before.st_gid)
+        # The extended attributes, as far as the system permits it.
+        with contextlib.suppress(OSError):
+            for name in os.listxattr(path) if hasattr(os, "listxattr") else ():
+                with contextlib.suppress(OSError):  # only the system can set some of them
+                    os.setxattr(new, name, os.getxattr(path, name))
+        # After chown, which clears the set-user-id bits.
+        new.chmod(stat.S_IMODE(before.st_mode))
+
     try:
         if files.read_regular(path, len(expected)) != expected:
             raise WriteError("the file changed in the meantime")
-        _replace(path, data)
+        before = path.stat()
+        # A rename needs no permission to write the file itself, but a read-only file must not be changed.
+        if not before.st_mode & 0o222:
+            raise WriteError("the file is read-only")
+        if before.st_nlink > 1:
+            raise WriteError(f"the file has {before.st_nlink} names (hard links), and only this one would change")
+        files.replace(path, data, finish=finish, is_durable=True)
+        files.remove_leftovers(path, before=_STARTED)
     except files.TooLargeError as error:
         raise WriteError("the file changed in the meantime") from error
     except files.NotRegularError as error:
@@ -44,94 +63,49 @@ def replace(path: Path, data: bytes, *, expected: bytes) -> None:
         raise WriteError(f"the file can't be written: {(error.strerror or str(error)).lower()}") from error
 
 
-def _replace(path: Path, data: bytes) -> None:
-    before = path.stat()
-    # A rename needs no permission to write the file itself, but a read-only file must not be changed.
-    if not before.st_mode & 0o222:
-        raise WriteError("the file is read-only")
-    if before.st_nlink > 1:
-        raise WriteError(f"the file has {before.st_nlink} names (hard links), and only this one would change")
-
-    def finish(new: Path) -> None:
-        with contextlib.suppress(PermissionError):  # another user's file in a shared folder
-            os.chown(new, before.st_uid, before.st_gid)
-        _copy_attributes(path, new)
-        # After chown, which clears the set-user-id bits.
-        new.chmod(stat.S_IMODE(before.st_mode))
-
-    files.replace(path, data, finish=finish, is_durable=True)
-    files.remove_leftovers(path, before=_STARTED)
-
-
-def _copy_attributes(source: Path, target: Path) -> None:
-    """Copy the extended attributes, as far as the system permits it."""
-    if not hasattr(os, "listxattr"):
-        return
-    with contextlib.suppress(OSError):
-        for name in os.listxattr(source):
-            with contextlib.suppress(OSError):  # only the system can set some of them
-                os.setxattr(target, name, os.getxattr(source, name))
-
-
 # --- Commits
 
 UNITS = ("file", "hole")
 
 
 class CommitError(Exception):
-    """A file was not committed. The message says why; `is_written` says whether the file contains the fills anyway."""
-
-    def __init__(self, message: str, *, is_written: bool = False) -> None:
-        super().__init__(message)
-        self.is_written = is_written
-
-
-def commit(result: FileResult, unit: str) -> Iterator[str]:
-    """Write and commit a file's fills, and yield the subject of each commit.
-
-    Raises CommitError before anything is written if git can't commit the file alone, and after the file is written if git or
-    a hook refuses. Raises WriteError if the file can't be written.
-    """
-    source = result.plan.source
-    root = _repository(source.path)
-    if root is None:
-        raise CommitError("the file is not in a git repository")
-    name = str(source.path.relative_to(root))
-    if _git(root, "status", "--porcelain", "--", name):
-        raise CommitError("the file has uncommitted changes")
-    holes = sorted(result.fills, key=lambda hole: hole.span)
-    before = source.data
-    for n in range(1, len(holes) + 1) if unit == "hole" else [len(holes)]:
-        part = dataclasses.replace(result, fills={hole: result.fills[hole] for hole in holes[:n]})
-        data = part.text.encode()
-        replace(source.path, data, expected=before)
-        before = data
-        place = where(source.document, holes[n - 1]).partition(":")[0]
-        subject = f"{name}: fill the hole at line {place}" if unit == "hole" else f"{name}: fill {counted(n, 'hole')}"
-        try:
-            _git(root, "commit", "-q", "--only", "-m", subject, "--", name)
-        except CommitError as error:
-            # The other fills are still written into the file.
-            replace(source.path, result.text.encode(), expected=before)
-            raise CommitError(str(error), is_written=True) from error
-        yield subject
+    """Git can't commit a file. The message says why."""
 
 
 def apply_fills(result: FileResult, unit: str, on_message: Callable[[str], None]) -> tuple[FileResult, bool]:
-    """Commit a file's fills; return the result, and whether all commits succeeded. Reports each commit and problem."""
-    name = result.plan.source.name
+    """Write and commit a file's fills; return the result, and whether all commits succeeded.
+
+    Reports each commit, and a file that was written but that git or a hook refused. Nothing is written if git can't commit the
+    file alone.
+    """
     if not result.fills:
         return result, True
+    source, before = result.plan.source, result.plan.source.data
+    holes = sorted(result.fills, key=lambda hole: hole.span)
     try:
-        for subject in commit(result, unit):
+        root = _repository(source.path)
+        if root is None:
+            raise CommitError("the file is not in a git repository")
+        name = str(source.path.relative_to(root))
+        if _git(root, "status", "--porcelain", "--", name):
+            raise CommitError("the file has uncommitted changes")
+        for n in range(1, len(holes) + 1) if unit == "hole" else [len(holes)]:
+            part = dataclasses.replace(result, fills={hole: result.fills[hole] for hole in holes[:n]})
+            data = part.text.encode()
+            replace(source.path, data, expected=before)
+            before = data
+            place = where(source.document, holes[n - 1]).partition(":")[0]
+            subject = f"{name}: fill the hole at line {place}" if unit == "hole" else f"{name}: fill {counted(n, 'hole')}"
+            try:
+                _git(root, "commit", "-q", "--only", "-m", subject, "--", name)
+            except CommitError as error:
+                # The other fills are still written into the file.
+                replace(source.path, result.text.encode(), expected=before)
+                on_message(f"{source.name} is written, but not committed: {error}")
+                return result, False
             on_message(f"committed {subject}")
-    except WriteError as error:
+    except (WriteError, CommitError) as error:
         return result.without(result.fills, str(error)), False
-    except CommitError as error:
-        if not error.is_written:
-            return result.without(result.fills, str(error)), False
-        on_message(f"{name} is written, but not committed: {error}")
-        return result, False
     return result, True
 
 

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dg_lsp import cli
-from dg_lsp.batch import commands, page, review
+from dg_lsp.batch import commands, keep, report
 from tests.batch.engines import Filling, connecting
 from tests.batch.test_batch_commands import FILLED, STUB, project, run
 
@@ -141,14 +141,14 @@ def test_the_user_may_accept_and_edit_an_unsure_fill(project: Path, monkeypatch:
 def test_a_hole_that_the_user_did_not_decide_is_not_rejected(project: Path) -> None:
     (project / "a.py").write_text(TWO)
     reasons = re.findall("not filled: (.*)", decided("rq").stderr)
-    assert reasons == [review.REJECTED, review.UNREVIEWED]
-    assert re.findall("not filled: (.*)", decided("q").stderr) == [review.UNREVIEWED] * 2
+    assert reasons == [keep.REJECTED, keep.UNREVIEWED]
+    assert re.findall("not filled: (.*)", decided("q").stderr) == [keep.UNREVIEWED] * 2
 
 
 def test_the_end_of_the_input_quits_the_review(project: Path) -> None:
     (project / "a.py").write_text(TWO)
     result = decided("r")  # the second question gets no answer
-    assert re.findall("not filled: (.*)", result.stderr) == [review.REJECTED, review.UNREVIEWED]
+    assert re.findall("not filled: (.*)", result.stderr) == [keep.REJECTED, keep.UNREVIEWED]
     assert (result.exit_code, "Aborted" in result.output) == (1, False)
 
 
@@ -207,4 +207,4 @@ def test_a_page_that_cannot_be_written_fails_the_run(project: Path) -> None:
 
 
 def test_control_characters_are_escaped_on_the_page() -> None:
-    assert page._printable("a\udcff\x1b\r\n\tb") == "a\\udcff\\x1b\n\tb"
+    assert report._printable("a\udcff\x1b\r\n\tb") == "a\\udcff\\x1b\n\tb"

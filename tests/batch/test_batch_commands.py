@@ -17,7 +17,7 @@ from dg_lsp import cli
 from dg_lsp.batch import explain as drawing
 from dg_lsp.batch import job
 from dg_lsp.batch import plan as planning
-from dg_lsp.batch.rounds import RunOptions
+from dg_lsp.batch.rounds import RunOptions, request_for
 from dg_lsp.core import confidence
 from dg_lsp.core.confidence import Calibrated, Ranked
 from dg_lsp.wire import messages
@@ -386,7 +386,7 @@ def test_changed_text_on_the_canvas_has_another_colour(project: Path) -> None:
     (project / "a.py").write_text("x = [\n]\n")
     place = planning.parse_place("a.py:1:6")
     planned = planning.for_places(job.source_at(place), [place])
-    request = drawing.request_of(planned, job.contexts()(planned, {}), RunOptions())
+    request = request_for(planned, job.contexts()(planned, {}), planned.groups[0], RunOptions())
 
     def paint(text: str, what: str) -> str:
         return f"<{what}>{text}</>" if text else ""

@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 
 from dg_lsp import cli
 from dg_lsp.batch import doctor
-from dg_lsp.batch.sample import FillTime
+from dg_lsp.batch.doctor import FillTime
 from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import EngineId, State
 from dg_lsp.wire.extras import install_command

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
-from dg_lsp.batch import job, keep, options, settle, write
+from dg_lsp.batch import commands, job, keep, write
 from dg_lsp.batch.keep import AcceptanceRule, FileResult
 from dg_lsp.batch.plan import FilePlan
 from dg_lsp.batch.rounds import HoleResult
@@ -52,7 +53,7 @@ def test_the_least_sure_fill_is_dropped_if_the_file_would_not_parse(tmp_path: Pa
     answers = answers_for(plan, "return (", "return 2", scores=(0.8, 0.9))
     result = asyncio.run(keep.keep(plan, answers))  # type: ignore[arg-type]
     assert texts(result) == ["return 2"]
-    assert list(result.reasons.values()) == [settle.BREAKS]
+    assert list(result.reasons.values()) == [keep.BREAKS]
 
 
 def test_a_broken_file_may_stay_as_broken_as_it_was(tmp_path: Path) -> None:
@@ -65,7 +66,7 @@ def test_a_broken_file_may_stay_as_broken_as_it_was(tmp_path: Path) -> None:
 def test_text_that_no_file_can_contain_is_dropped(tmp_path: Path) -> None:
     result = accepted(planned(tmp_path / "a.py", TWO), "return '\ud800'", "return '\0'")
     assert texts(result) == []
-    assert set(result.reasons.values()) == {settle.UNWRITABLE}
+    assert set(result.reasons.values()) == {keep.UNWRITABLE}
 
 
 def test_the_next_candidate_is_used_if_the_first_does_not_parse(tmp_path: Path) -> None:
@@ -146,7 +147,7 @@ def test_one_line_at_a_marker_needs_less_than_several(tmp_path: Path, text: str,
 
 
 def test_the_help_states_the_defaults() -> None:
-    (option,) = (each for each in options.MinConfidence.__metadata__ if hasattr(each, "help"))  # type: ignore[attr-defined]
+    (option,) = get_type_hints(commands.infill, include_extras=True)["min_confidence"].__metadata__
     least = keep.DEFAULT_MIN_CONFIDENCE
     assert f"{least['body']} for bodies, {least['cursor']} for a place or a selection" in option.help
     assert least["cursor"] == least["selection"] == least["marker"]
@@ -171,4 +172,4 @@ def test_all_takes_every_fill_that_parses(tmp_path: Path) -> None:
     plan = planned(tmp_path / "a.py", TWO)
     answers = answers_for(plan, "return 1", "return (", scores=(0.01, 0.01))
     result = asyncio.run(keep.keep(plan, answers, AcceptanceRule(takes_all=True)))  # type: ignore[arg-type]
-    assert (texts(result), list(result.reasons.values())) == (["return 1"], [settle.BREAKS])
+    assert (texts(result), list(result.reasons.values())) == (["return 1"], [keep.BREAKS])

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.batch import order
+from dg_lsp.batch import plan as planning
 from dg_lsp.batch.check import Check
 from dg_lsp.batch.job import JobSpec, fill
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.keep import FileResult
-from dg_lsp.batch.order import After
-from dg_lsp.batch.plan import FilePlan
+from dg_lsp.batch.plan import After, FilePlan
 from dg_lsp.batch.rounds import RunOptions
 from dg_lsp.core.values import InfillRequest
 from tests.batch.engines import Filling, connecting, planned
@@ -114,7 +113,7 @@ def test_an_unsure_fill_is_not_part_of_later_requests(project: Path) -> None:
 def test_calls_are_found_by_name(project: Path, text: str, after: int) -> None:
     plan = planned(project / "a.py", text)
     assert len(plan.groups) == 2
-    assert order.of([plan]) == [(After((1,) if after else ()), After())]
+    assert planning.order_of([plan]) == [(After((1,) if after else ()), After())]
 
 
 @pytest.mark.parametrize(
@@ -136,17 +135,17 @@ def test_calls_are_found_in_each_language(project: Path, name: str, text: str) -
     comment = {"py": "#", "rb": "#", "sh": "#", "lua": "--"}.get(name.partition(".")[2], "//")
     plan = planned(project / name, text % (f"{comment} far away\n" * 200))
     assert [len(group) for group in plan.groups] == [1, 1]
-    assert order.of([plan]) == [(After((1,)), After())]
+    assert planning.order_of([plan]) == [(After((1,)), After())]
 
 
 def test_a_cycle_is_broken_where_it_closes(project: Path) -> None:
     one = "def one():\n    # FILL\n    return two()\n"
     two = "def two():\n    # FILL\n    return one()\n"
     plan = planned(project / "a.py", one + FAR + two)
-    assert order.of([plan]) == [(After((1,)), After())]
+    assert planning.order_of([plan]) == [(After((1,)), After())]
     plans = planned(project / "b.py", one), planned(project / "c.py", two)
-    assert order.of(plans) == [(After((), (1,)),), (After(),)]
-    assert order.of(plans[::-1]) == [(After((), (1,)),), (After(),)]
+    assert planning.order_of(plans) == [(After((), (1,)),), (After(),)]
+    assert planning.order_of(plans[::-1]) == [(After((), (1,)),), (After(),)]
     scripted = ScriptedRun()
     assert [len(result.fills) for result in run(scripted, *plans)] == [1, 1]
     assert scripted.order == ["two", "one"]
@@ -154,18 +153,18 @@ def test_a_cycle_is_broken_where_it_closes(project: Path) -> None:
 
 def test_the_edges_that_are_left_have_no_cycle() -> None:
     edges = [{1, 4}, {2}, {0, 3}, {3, 1}, set[int]()]
-    assert order.acyclic(edges) == [{1, 4}, {2}, {3}, set(), set()]
+    assert planning.acyclic(edges) == [{1, 4}, {2}, {3}, set(), set()]
     chain = [{idx + 1} for idx in range(5000)] + [set[int]()]
-    assert order.acyclic(chain) == [frozenset(each) for each in chain]
+    assert planning.acyclic(chain) == [frozenset(each) for each in chain]
 
 
 def test_an_ambiguous_name_does_not_affect_the_order(project: Path) -> None:
-    many = [planned(project / f"m{idx}.py", "def get():\n    ...\n") for idx in range(order.MAX_NAMESAKES + 1)]
+    many = [planned(project / f"m{idx}.py", "def get():\n    ...\n") for idx in range(planning.MAX_NAMESAKES + 1)]
     caller = planned(project / "a.py", "def a():\n    # FILL\n    return get()\n")
-    assert order.of([caller, *many])[0] == (After(),)
-    assert order.of([caller, *many[1:]])[0] == (After((), (1, 2, 3, 4)),)
+    assert planning.order_of([caller, *many])[0] == (After(),)
+    assert planning.order_of([caller, *many[1:]])[0] == (After((), (1, 2, 3, 4)),)
     other = planned(project / "b.rb", "def get\n  # FILL\nend\n")
-    assert order.of([caller, other])[0] == (After(),)
+    assert planning.order_of([caller, other])[0] == (After(),)
 
 
 def test_a_run_that_is_resumed_asks_for_nothing_again(project: Path, tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ from dg_lsp.batch import plan as planning
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.keep import FileResult
 from dg_lsp.batch.plan import FilePlan
-from dg_lsp.batch.rounds import Rounds, RunOptions
-from dg_lsp.batch.settle import View
+from dg_lsp.batch.rounds import Rounds, RunOptions, View
 from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Candidate, Hole, InfillRequest, Snippet
 from dg_lsp.infill.pipeline import FileContext

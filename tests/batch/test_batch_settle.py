@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dg_lsp.batch import settle
+from dg_lsp.batch import keep
 from dg_lsp.core import polish
 from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Candidate
@@ -22,5 +22,5 @@ def test_a_fill_that_passes_polishing_is_accepted_in_a_broken_file(tmp_path: Pat
         Candidate(("return [1, 2];",), Calibrated(0.5)), plan.holes, plan.source.document, syntax=plan.syntax
     )
     (edit,) = polished.edits
-    settled = settle.settle(plan, {hole: (Fill(edit, Calibrated(0.5), 1),)})
+    settled = keep.settle(plan, {hole: (Fill(edit, Calibrated(0.5), 1),)})
     assert (list(settled.survivors), settled.dropped) == ([hole], {})

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib import util
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,10 +23,9 @@ from urllib.parse import urlsplit
 
 import typer
 
-from dg_lsp.batch import sample
+from dg_lsp.batch import doctor
 from dg_lsp.batch.commands import ask, can_ask
-from dg_lsp.batch.doctor import ENGINE_NEEDS
-from dg_lsp.batch.sample import Trial
+from dg_lsp.batch.doctor import ENGINE_NEEDS, Trial
 from dg_lsp.batch.setup import SetupError, offers, servers
 from dg_lsp.batch.setup.offers import HERE, NAMES, Key, Machine, Offer
 from dg_lsp.batch.setup.servers import Endpoint, Server
@@ -78,7 +77,11 @@ def setup(
     """
     path = config.sources()[0][0]
     endpoints = _endpoints(server or ())
-    chosen = _validated(yes) if yes else ""
+    chosen = yes
+    if yes:
+        config.check_model(yes)
+        # The configuration applies in every folder, so a relative path must be resolved.
+        chosen = str(model_names.folder_of(yes) or yes)
     this_machine = offers.detect()
     answers = asyncio.run(servers.look(endpoints))
     running = tuple(answer for answer in answers if isinstance(answer, Server))
@@ -96,7 +99,10 @@ def setup(
     if chosen:
         prepare(path, chosen)  # a file that can't be written is reported before the test, which may take long
         _install_if_missing(chosen, may_ask=not yes)
-        _pull_if_missing(chosen, quiet=as_json)
+        laptop_model = laptop.by_name(chosen)
+        if laptop_model is not None and not laptop_model.is_pulled:
+            with contextlib.nullcontext(lambda _text, _share: None) if as_json else progress.shares() as show:
+                pull_first((laptop_model,), show)
     trial_result = _try_model(chosen, quiet=as_json) if chosen and trial else None
     is_written = bool(chosen) and not (trial_result and trial_result.problem)
     if is_written:
@@ -104,7 +110,9 @@ def setup(
     if as_json:
         report = _report(path, this_machine, choices)
         if chosen:
-            report |= _report_choice(chosen if is_written else "", trial_result)
+            trial_facts = {**asdict(trial_result), "ms": round(trial_result.ms)} if trial_result else None
+            overruled = _overruled(chosen) if is_written else ""
+            report |= {"written": chosen if is_written else "", "overruled": overruled, "trial": trial_facts}
         typer.echo(json.dumps(report, indent=2))
     elif chosen:
         _print_result(path, chosen, trial_result)
@@ -132,20 +140,6 @@ def _report(path: Path, this_machine: Machine, choices: Sequence[Offer]) -> dict
     about = {"cores": this_machine.cores, "memory": this_machine.memory, "gpus": gpus}
     offers = [offer.to_json() for offer in choices]
     return {"version": VERSION, "machine": about, "file": str(path), "model": laptop.resolve(_current()), "offers": offers}
-
-
-def _report_choice(written: str, trial_result: Trial | None) -> dict[str, Any]:
-    """Return what `--json` says of a choice: the model in the user's file, what overrules it there, and the sample fill."""
-    trial_facts = trial_result.to_json() if trial_result else None
-    return {"written": written, "overruled": _overruled(written) if written else "", "trial": trial_facts}
-
-
-def _validated(model: str) -> str:
-    """Return the model's name for the configuration; raise ConfigError if it is invalid."""
-    config.check_model(model)
-    folder = model_names.folder_of(model)
-    # The configuration applies in every folder, so a relative path must be resolved.
-    return str(folder or model)
 
 
 def _keys() -> tuple[Key, ...]:
@@ -176,7 +170,7 @@ def _with_speeds(choices: Sequence[Offer]) -> tuple[Offer, ...]:
             try:
                 # An engine that is not chosen ends soon.
                 ending_soon = replace(options, settings=replace(options.settings, exit_after_s=MEASURED_LINGER_S))
-                line_ms, block_ms = asyncio.run(sample.measure(ending_soon))
+                line_ms, block_ms = asyncio.run(doctor.measure(ending_soon))
                 measured[number] = replace(offer, speed=f"{line_ms:.0f} ms for a line, {block_ms:.0f} ms for a block")
             except EngineError as error:
                 measured[number] = replace(offer, speed=f"not usable now: {error}")
@@ -187,22 +181,18 @@ def _install_if_missing(chosen: str, *, may_ask: bool) -> None:
     """Install the packages that a model on this machine needs; raise SetupError if they stay missing."""
     if model_names.is_remote(chosen) or not (absent := absent_packages()):
         return
-    needed_size, name = packages_size(), laptop.resolve(chosen)
-    print_message(f"{name} needs {', '.join(absent)}. Not installed yet{f': {needed_size}' if needed_size else ''}")
+    needed_size = _CUDA_SIZE if sys.platform == "linux" else ""
+    if extras.has_useless_cuda():
+        needed_size = f"{_CPU_SIZE}, in torch's CPU build because no NVIDIA GPU was found"
+    print_message(
+        f"{laptop.resolve(chosen)} needs {', '.join(absent)}. Not installed yet{f': {needed_size}' if needed_size else ''}"
+    )
     refused = not laptop.may_pull() or (
         may_ask and ask("Install it now? y or n", end="n", default="y").lower() not in ("y", "yes")
     )
     if refused:
         raise SetupError(f"nothing was changed; to install it yourself: {install_command('engine')}")
     install_packages(lambda line: typer.echo(visible_line(line), err=True))
-
-
-def _pull_if_missing(chosen: str, *, quiet: bool) -> None:
-    """Pull a chosen laptop model that is not there; raise PullFailedError if it can't be had."""
-    model = laptop.by_name(chosen)
-    if model is not None and not model.is_pulled:
-        with contextlib.nullcontext(lambda _text, _share: None) if quiet else progress.shares() as show:
-            pull_first((model,), show)
 
 
 def _show(machine: Machine, running: Sequence[Server], choices: Sequence[Offer]) -> None:
@@ -263,9 +253,9 @@ def _try_model(model: str, *, quiet: bool) -> Trial:
         typer.echo(visible_line(f"Testing {laptop.resolve(model)}; the first load of a model takes a while."))
     configured = config.read(None)[0]
     try:
-        return asyncio.run(sample.trial(connect_options(configured, model=model)))
+        return asyncio.run(doctor.trial(connect_options(configured, model=model)))
     except EngineError as error:
-        return sample.Trial(problem=str(error))
+        return Trial(problem=str(error))
 
 
 def _print_result(path: Path, chosen: str, trial_result: Trial | None) -> None:
@@ -301,13 +291,6 @@ _CUDA_SIZE = "about 5 GB on the disk"
 def absent_packages() -> list[str]:
     """Return the engine's packages that this environment lacks."""
     return [name for name in ENGINE_NEEDS if util.find_spec(name) is None]
-
-
-def packages_size() -> str:
-    """Return how large the engine's packages are on this machine, as a part of a sentence; "" if unknown."""
-    if extras.has_useless_cuda():
-        return f"{_CPU_SIZE}, in torch's CPU build because no NVIDIA GPU was found"
-    return _CUDA_SIZE if sys.platform == "linux" else ""
 
 
 def install_packages(show: Callable[[str], object]) -> None:
@@ -376,17 +359,6 @@ def prepare(path: Path, model: str) -> str:
 
     Raises SetupError if the file can't be read, changed or written.
     """
-    new = _new_text(path, model)
-    try:
-        Path(os.path.realpath(path)).parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SetupError(f"{path} can't be written: {error.strerror or error}") from error
-    if problem := files.output_problem(path):
-        raise SetupError(f"{path} can't be written: {problem}")
-    return new
-
-
-def _new_text(path: Path, model: str) -> str:
     try:
         old = files.read_regular(Path(os.path.realpath(path)), MAX_BYTES).decode("utf-8")
     except FileNotFoundError:
@@ -395,7 +367,14 @@ def _new_text(path: Path, model: str) -> str:
         raise SetupError(f"{path} is not UTF-8; fix or remove it") from error
     except OSError as error:
         raise SetupError(f"{path} can't be read: {error.strerror or error}") from error
-    return with_model(old, model, str(path))
+    new = with_model(old, model, str(path))
+    try:
+        Path(os.path.realpath(path)).parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SetupError(f"{path} can't be written: {error.strerror or error}") from error
+    if problem := files.output_problem(path):
+        raise SetupError(f"{path} can't be written: {problem}")
+    return new
 
 
 def with_model(text: str, model: str, name: str) -> str:
@@ -420,16 +399,12 @@ def with_model(text: str, model: str, name: str) -> str:
         after = tomllib.loads(new)
     except (TOMLKitError, tomllib.TOMLDecodeError, TypeError, ValueError, RecursionError) as error:
         raise SetupError(f'{name} can\'t be changed: {error}. Fix it, or set engine.model = "{model}" by hand') from error
-    if not _changes_only_the_model(before, after, model):
+    values, _ = schema.parse(copy.deepcopy({key: value for key, value in after.items() if key != "keys"}))
+    model_keys = [key for key, _ in schema.flat(after) if schema.squeezed(key) == "engine.model"]
+    # Only the model may differ, and only one key may set it.
+    if values.get("model") != model or len(model_keys) != 1 or _rest(before) != _rest(after):
         raise SetupError(f'{name} sets the model in an unusual way; set engine.model = "{model}" there by hand')
     return mark + new
-
-
-def _changes_only_the_model(before: dict[str, Any], after: dict[str, Any], model: str) -> bool:
-    """Return whether only the model differs, and only one key sets the model."""
-    values, _ = schema.parse(copy.deepcopy({name: value for name, value in after.items() if name != "keys"}))
-    model_keys = [key for key, _ in schema.flat(after) if schema.squeezed(key) == "engine.model"]
-    return values.get("model") == model and len(model_keys) == 1 and _rest(before) == _rest(after)
 
 
 def _rest(values: dict[str, Any]) -> dict[str, Any]:

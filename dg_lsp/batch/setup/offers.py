@@ -54,11 +54,6 @@ class Machine:
         """The GPU with the most memory, which limits one model."""
         return max(self.gpus, key=lambda gpu: gpu.memory, default=None)
 
-    @property
-    def gpu_memory(self) -> int:
-        """The bytes of the largest GPU; 0 without one."""
-        return self.largest_gpu.memory if self.largest_gpu else 0
-
 
 def detect(drm: Path = Path("/sys/class/drm")) -> Machine:
     """Return the description of this machine."""
@@ -252,7 +247,8 @@ def _after_commands(machine: Machine, servers: Sequence[Server], programs: Colle
     has = {model.name for server in servers for model in server.models}
     yield from _diffusion(machine)
     # A third of the memory is left for other programs. Without a GPU, larger models are too slow for suggestions.
-    room = machine.gpu_memory or min(machine.memory * 2 // 3, 4 * GIB)
+    gpu_memory = machine.largest_gpu.memory if machine.largest_gpu else 0
+    room = gpu_memory or min(machine.memory * 2 // 3, 4 * GIB)
     preset = next((preset for preset in PRESETS if preset.memory <= room), None)
     if preset is None:
         return

@@ -70,26 +70,18 @@ async def look(endpoints: Sequence[Endpoint] = ENDPOINTS) -> tuple[Server | str,
         return tuple(await asyncio.gather(*(_query(client, endpoint) for endpoint in endpoints)))
 
 
-class _StatusError(ValueError):
-    """A server answered with another status than 200."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(f"status {status}")
-        self.status = status
-
-
 async def _query(client: httpx.AsyncClient, endpoint: Endpoint) -> Server | str:
-    query = {"ollama": _ollama, "llama": _llama, "vllm": _vllm, "chat": _chat}[endpoint.kind]
     try:
         async with asyncio.timeout(4 * PATIENCE_S):
-            return await query(client, endpoint)
-    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError):
-        return "does not respond"
-    except _StatusError as error:
-        if error.status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+            return await (_ollama if endpoint.kind == "ollama" else _listed)(client, endpoint)
+    except httpx.HTTPStatusError as error:
+        status = error.response.status_code
+        if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
             kind = endpoint.kind if endpoint.kind in ("vllm", "chat") else f"fim:{endpoint.kind}"
             return f"requires an API key, which setup does not send; name its model: --yes '{kind}:{endpoint.url}#MODEL'"
-        return f"answered with status {error.status}"
+        return f"answered with status {status}"
+    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError):
+        return "does not respond"
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return "answers as a server of another kind, or has no model"
 
@@ -117,41 +109,29 @@ async def _inserts(client: httpx.AsyncClient, endpoint: Endpoint, name: str) -> 
         return False
 
 
-async def _llama(client: httpx.AsyncClient, endpoint: Endpoint) -> Server:
-    entries = await _entries(client, endpoint, "llamacpp")
-    # It has one model. The name may be a path, and /infill does not need it.
-    return Server(endpoint, tuple(Model(str(entry["id"]).rsplit("/", 1)[-1]) for entry in entries[:1]))
-
-
-async def _vllm(client: httpx.AsyncClient, endpoint: Endpoint) -> Server:
-    entries = await _entries(client, endpoint, "vllm")
-    # vLLM's completions accept no suffix, so only diffusion models can fill in the middle.
-    return Server(endpoint, tuple(Model(entry["id"], "diffusion" in entry["id"].casefold()) for entry in entries[:MAX_MODELS]))
-
-
-async def _chat(client: httpx.AsyncClient, endpoint: Endpoint) -> Server:
-    entries = await _entries(client, endpoint)
-    # LM Studio also lists embedding models, which can't chat.
-    names = [entry["id"] for entry in entries if "embed" not in entry["id"].casefold()]
-    return Server(endpoint, tuple(Model(name) for name in names[:MAX_MODELS]))
-
-
-async def _entries(client: httpx.AsyncClient, endpoint: Endpoint, owner: str = "") -> list[dict[str, Any]]:
-    """Return the models of `/v1/models`, or only those of the owner; raise ValueError if there are none."""
+async def _listed(client: httpx.AsyncClient, endpoint: Endpoint) -> Server:
+    """Return the server with the models of `/v1/models`; raise ValueError if it is of another kind or lists none."""
+    owner = {"llama": "llamacpp", "vllm": "vllm"}.get(endpoint.kind)
     answer = await _json(client, "GET", f"{endpoint.url}/v1/models")
-    entries = [
-        entry for entry in answer["data"] if (not owner or entry.get("owned_by") == owner) and _is_name(entry["id"].lstrip("/"))
-    ]
-    if not entries:
+    entries = [entry for entry in answer["data"] if owner is None or entry.get("owned_by") == owner]
+    names = [entry["id"] for entry in entries if _is_name(entry["id"].lstrip("/"))]
+    if not names:
         raise ValueError(f"not a server of {owner}" if owner else "the server lists no model")
-    return entries
+    if endpoint.kind == "llama":
+        # It has one model. The name may be a path, and /infill does not need it.
+        return Server(endpoint, (Model(names[0].rsplit("/", 1)[-1]),))
+    if endpoint.kind == "chat":
+        # LM Studio also lists embedding models, which can't chat.
+        return Server(endpoint, tuple([Model(name) for name in names if "embed" not in name.casefold()][:MAX_MODELS]))
+    # vLLM's completions accept no suffix, so only diffusion models can fill in the middle.
+    return Server(endpoint, tuple(Model(name, "diffusion" in name.casefold()) for name in names[:MAX_MODELS]))
 
 
 async def _json(client: httpx.AsyncClient, method: str, url: str, body: object = None) -> Any:
     """Return the parsed JSON answer; raise httpx.HTTPError or ValueError, also if the answer is too long."""
     async with client.stream(method, url, json=body) as response:
         if response.status_code != httpx.codes.OK:
-            raise _StatusError(response.status_code)
+            raise httpx.HTTPStatusError("not 200", request=response.request, response=response)
         data = bytearray()
         async for part in response.aiter_bytes():
             data += part
