@@ -36,7 +36,7 @@ from dg_lsp.infill.port import EngineError
 from dg_lsp.wire import completions, config, discovery, laptop, model_names
 from dg_lsp.wire.command_group import command_group
 from dg_lsp.wire.config import Config
-from dg_lsp.wire.discovery import DiscoveryError, EngineReport, inspect_engine
+from dg_lsp.wire.discovery import DiscoveryError, inspect_engine
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.laptop import LaptopModel
 from dg_lsp.wire.messages import Done, Fields, WireError
