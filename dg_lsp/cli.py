@@ -30,7 +30,7 @@ LATER = {
     "serve": ("Run the language server, on standard input and output.", "dg_lsp.server.commands", ""),
     "engine": ("Run, start, stop or inspect the resident engine.", "dg_lsp.engine.commands", "engine"),
     "eval": ("Measure how good the fills of a model are.", "dg_lsp.evaluate.commands", "engine"),
-    "bench": ("Measure how fast the fills of a model are.", "dg_lsp.evaluate.bench", "engine"),
+    "bench": ("Measure how fast the fills of a model are.", "dg_lsp.evaluate.commands:bench_app", "engine"),
     "calibrate": ("Measure how likely a model's answers are right, on your own code.", "dg_lsp.evaluate.calibrate", ""),
     "stats": ("Show how many suggestions were shown and accepted.", "dg_lsp.server.commands:stats_app", ""),
     "train": ("Train a canvas for a causal model.", "dg_lsp.train.commands", "engine"),
@@ -63,7 +63,12 @@ def _loaded(name: str) -> Any:
     except ModuleNotFoundError as error:
         if is_interrupt(error):
             raise
-        typer.echo(f"dg-lsp: {_missing(name, LATER[name][2], error)}", err=True)
+        absent, is_extra = error.name or str(error), LATER[name][2]
+        remedy = f"install it with: {install_command('engine')}" if is_extra else "reinstall dg-lsp"
+        problem = f"`{name}` needs {absent}, which is not installed; {remedy}"
+        if absent.startswith("dg_lsp"):
+            problem = f"this installation has no `{name}` ({absent} is missing)"
+        typer.echo(f"dg-lsp: {problem}", err=True)
         raise typer.Exit(2) from error
 
 
@@ -93,7 +98,9 @@ def main() -> None:
         raise SystemExit(141) from None
     except OSError as error:
         if INSTALL_COMPLETION in sys.argv:
-            print_message(_installation_problem(error))
+            where = f"{error.filename}: " if error.filename else ""
+            reason = (error.strerror or str(error)).lower()
+            print_message(f"completion can't be installed: {where}{reason}; {SHOW_COMPLETION}")
             raise SystemExit(2) from None
         if error.errno not in FULL:
             fail(error)
@@ -120,8 +127,12 @@ def fail(error: Exception) -> NoReturn:
     if is_interrupt(error):
         print_message("interrupted")
         raise SystemExit(INTERRUPTED) from None
-    message = _crash_message(error) if _has_current_folder() else "the current folder no longer exists; change to another one"
-    print_message(message)
+    try:
+        Path.cwd()
+    except OSError:
+        print_message("the current folder no longer exists; change to another one")
+    else:
+        print_message(_crash_message(error))
     raise SystemExit(2) from None
 
 
@@ -139,11 +150,6 @@ def _show_whole_help_texts() -> None:
     _completion_classes._sanitize_help_text = unchanged
 
 
-def _installation_problem(error: OSError) -> str:
-    where = f"{error.filename}: " if error.filename else ""
-    return f"completion can't be installed: {where}{(error.strerror or str(error)).lower()}; {SHOW_COMPLETION}"
-
-
 def _version(is_asked: bool) -> None:
     if is_asked:
         typer.echo(f"dg-lsp {__version__}")
@@ -158,22 +164,6 @@ def _options(
 
 
 app.command("infill")(commands.infill)
-
-
-def _missing(name: str, extra: str, error: ModuleNotFoundError) -> str:
-    absent = error.name or str(error)
-    if absent.startswith("dg_lsp"):
-        return f"this installation has no `{name}` ({absent} is missing)"
-    remedy = f"install it with: {install_command('engine')}" if extra else "reinstall dg-lsp"
-    return f"`{name}` needs {absent}, which is not installed; {remedy}"
-
-
-def _has_current_folder() -> bool:
-    try:
-        Path.cwd()
-    except OSError:
-        return False
-    return True
 
 
 def _crash_message(error: Exception) -> str:

@@ -1,33 +1,41 @@
-"""Run `dg-lsp infill` from a program, with a report instead of terminal output. The command is one caller of it."""
+"""One run of `dg-lsp infill`, from the named paths to the result of each file, with a report instead of terminal output.
+
+The command is one caller, a program may be another. This module combines files, plans, engine, check and write.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import functools
+import itertools
 import os
+import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib import util
 from pathlib import Path
 from typing import Any
 
-from dg_lsp.batch import diff, job, report
+from dg_lsp.batch import discover, keep, plan, report
 from dg_lsp.batch import write as writing
-from dg_lsp.batch.check import Check
-from dg_lsp.batch.discover import Skipped
-from dg_lsp.batch.job import Connect, JobSpec
+from dg_lsp.batch.check import Check, Copies, open_copies
+from dg_lsp.batch.discover import Skipped, Source
 from dg_lsp.batch.journal import Journal, JournalError
 from dg_lsp.batch.keep import AcceptanceRule, FileResult
-from dg_lsp.batch.plan import DEFAULT_KINDS, FilePlan, Location, PlanError, Selection
+from dg_lsp.batch.plan import DEFAULT_KINDS, PLACE_FORM, After, FilePlan, Location, PlanError, Selection
 from dg_lsp.batch.report import ReportRow
-from dg_lsp.batch.rounds import RunOptions
+from dg_lsp.batch.rounds import ContextOf, HoleResult, Rounds, RunOptions, View
 from dg_lsp.batch.scratch import ScratchError
+from dg_lsp.core.values import Hole
 from dg_lsp.infill import client
+from dg_lsp.infill.fill import edits as edits_of
 from dg_lsp.infill.life import Loading, Starting, State
+from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.infill.port import Engine, EngineError, Guarded, keeps_file, patterns_of
+from dg_lsp.infill.repository import ContextReader
 from dg_lsp.wire import config, model_names
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.privacy import LOCAL_ONLY
@@ -35,13 +43,34 @@ from dg_lsp.wire.privacy import LOCAL_ONLY
 ERRORS = (PlanError, JournalError, ScratchError, EngineError, config.ConfigError)
 """The errors that `run` raises. The message is a sentence for the user. After an EngineError, another run may succeed."""
 
+# Concurrent requests to one server of a remote model. Each request may need several calls.
+N_IN_FLIGHT_REMOTE = 8
+
+# Opens an engine for the duration of a context, given the model's name and a function for progress messages.
+Connect = Callable[[str, Callable[[str], None]], "AbstractAsyncContextManager[Engine]"]
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """What to fill, with which model, and what to do with the fills."""
+
+    paths: tuple[Path, ...] = ()
+    places: tuple[Location, ...] = ()
+    kinds: frozenset[str] = frozenset(DEFAULT_KINDS)
+    model: str = "embedded"
+    options: RunOptions = field(default_factory=RunOptions)
+    write: bool = False
+    check: Check | None = None
+    n_jobs: int = 1
+    acceptance: AcceptanceRule = field(default_factory=AcceptanceRule)
+    selection: Selection = field(default_factory=Selection)
+    commit: str = ""
+    n_in_flight: int = 0  # concurrent requests; 0: a default that suits the model
+    root: Path = Path()  # where the names in a diff begin
+
+
 Progress = tuple[Callable[[str], None], Callable[[int], None]]
 """Two functions: one shows what the run does now, one gets the number of holes just answered."""
-
-
-@contextlib.contextmanager
-def _no_progress(_n_holes: int) -> Iterator[Progress]:
-    yield lambda _text: None, lambda _n: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +78,9 @@ class Front:
     """What a run tells its caller: sentences, and the progress over a number of holes. `review` may change the results."""
 
     on_message: Callable[[str], None] = lambda _sentence: None
-    progress: Callable[[int], AbstractContextManager[Progress]] = _no_progress
+    progress: Callable[[int], AbstractContextManager[Progress]] = lambda _n_holes: contextlib.nullcontext(
+        (lambda _text: None, lambda _n: None)
+    )
     review: Callable[[Sequence[FileResult]], Sequence[FileResult]] = lambda results: results
 
 
@@ -99,7 +130,7 @@ def spec_of(
         raise PlanError("name files or folders to fill, or a place with --at or --places")
     if commit_unit not in ("", *writing.UNITS):
         raise PlanError(f"--commit takes file or hole, not {commit_unit!r}")
-    root = job.common_root([*paths, *(Path(place.file) for place in places or ())])
+    root = common_root([*paths, *(Path(place.file) for place in places or ())])
     configured = config.load_config(config.workspace_of(root))
     settings, model = configured.settings, configured.model(model)
     config.check_model(model)
@@ -153,23 +184,40 @@ async def run_job(
     """Fill a job's holes, write or commit the fills if it says so, and return the result. Raises one of `ERRORS`."""
     started = time.perf_counter()
     front = front or Front()
-    plans, skipped, left_out = job.plans(spec)
-    plans, private, connect = guarded(
-        spec.model, plans, connect or functools.partial(resident, on_message=front.on_message, spec=spec)
+    file_plans, skipped, left_out = plans(spec)
+    file_plans, private, connect = guarded(
+        spec.model, file_plans, connect or functools.partial(resident, on_message=front.on_message, spec=spec)
     )
     skipped += private
-    notes = {plan.source.name: text for plan in plans if (text := report.note(plan))}
+    notes = {each.source.name: text for each in file_plans if (text := report.note(each))}
     for line in report.before(skipped, notes, left_out):
         front.on_message(line)
+    filled: Sequence[FileResult] = []
     with Journal(journal, (spec.model, spec.options)) as answers:
-        filled = await _filled(spec, plans, answers, connect, front) if plans else []
-    files, is_committed = _applied(spec, filled, front)
+        if file_plans:
+            with front.progress(sum(len(each.holes) for each in file_plans)) as (on_progress, done):
+                filled = await fill(
+                    spec, file_plans, answers, connect, on_progress=on_progress, done=done, on_message=front.on_message
+                )
+            filled = front.review(filled)
+    if spec.commit:
+        warnings = (writing.detached_head_warning(result) for result in filled if result.fills)
+        for warning in filter(None, dict.fromkeys(warnings)):
+            front.on_message(warning)
+    applied = [
+        writing.apply_fills(result, spec.commit, front.on_message) if spec.write else (result, True) for result in filled
+    ]
+    files = tuple((result, tuple(report.rows(result))) for result, _ in applied)
     rows = tuple(row for _, rows_of_file in files for row in rows_of_file)
     ms = round((time.perf_counter() - started) * 1000)
     facts = {"ms": ms, "model": spec.model, "seed": spec.options.seed, "written": spec.write}
-    patch = "".join(_diff(result, spec.root) for result, _ in files)
+    patch = ""
+    for result, _ in files:
+        source = result.plan.source
+        name = os.path.relpath(source.path, spec.root).replace(os.sep, "/")
+        patch += report.unified(name, source.document.text, result.edits)
     about = report.build(rows, skipped, notes, **facts)
-    return Result(rows, tuple(skipped), patch, about, spec.root, tuple(files), is_committed)
+    return Result(rows, tuple(skipped), patch, about, spec.root, files, all(is_committed for _, is_committed in applied))
 
 
 def resident(
@@ -194,40 +242,6 @@ def resident(
     return client.connect(options, on_state=on_state, on_message=on_message)
 
 
-async def _filled(
-    spec: JobSpec, plans: Sequence[FilePlan], answers: Journal, connect: Connect, front: Front
-) -> Sequence[FileResult]:
-    with front.progress(sum(len(plan.holes) for plan in plans)) as (on_progress, done):
-        results = await job.fill(spec, plans, answers, connect, on_progress=on_progress, done=done, on_message=front.on_message)
-    return front.review(results)
-
-
-def _applied(
-    spec: JobSpec, filled: Sequence[FileResult], front: Front
-) -> tuple[list[tuple[FileResult, tuple[ReportRow, ...]]], bool]:
-    """Write or commit the fills; return the results with their rows, and whether all commits succeeded."""
-    if spec.commit:
-        warnings = (writing.detached_head_warning(result) for result in filled if result.fills)
-        for warning in filter(None, dict.fromkeys(warnings)):
-            front.on_message(warning)
-    files, all_committed = [], True
-    for decided in filled:
-        result = decided
-        if spec.commit:
-            result, is_committed = writing.apply_fills(decided, spec.commit, front.on_message)
-            all_committed = all_committed and is_committed
-        elif spec.write:
-            result = job.write_fills(decided)
-        files.append((result, tuple(report.rows(result))))
-    return files, all_committed
-
-
-def _diff(result: FileResult, root: Path) -> str:
-    source = result.plan.source
-    name = os.path.relpath(source.path, root).replace(os.sep, "/")
-    return diff.unified(name, source.document.text, result.edits)
-
-
 def guarded(model: str, plans: Sequence[FilePlan], connect: Connect) -> tuple[list[FilePlan], list[Skipped], Connect]:
     """Return the plans of files that the model may see, the skipped private files, and a connect function that guards them."""
     if not model_names.is_remote(model):
@@ -245,3 +259,193 @@ async def _connected(
 ) -> AsyncIterator[Engine]:
     async with connect(model, on_progress) as engine:
         yield Guarded(engine, patterns)
+
+
+def plans(spec: JobSpec) -> tuple[list[FilePlan], list[Skipped], dict[str, int]]:
+    """Return the files with the chosen holes, the files that can't be used, and how many holes each option left out.
+
+    Named places come first, then the paths in order. Raises PlanError if a path does not exist or can't be looked up.
+    """
+    for path in spec.paths:
+        try:
+            os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            raise PlanError(f"there is no {path}") from None
+        except OSError as error:
+            raise PlanError(f"{path} can't be read: {(error.strerror or str(error)).lower()}") from None
+    by_file: dict[Path, list[Location]] = {}
+    for place in spec.places:
+        by_file.setdefault(source_at(place).path, []).append(place)
+    file_plans = [plan.for_places(source_at(places[0]), places) for places in by_file.values()]
+    skipped: list[Skipped] = []
+    for file in discover.files(spec.paths):
+        if file in by_file:
+            continue
+        source = file if isinstance(file, Skipped) else discover.read(file)
+        if isinstance(source, Skipped):
+            skipped.append(source)
+        elif (file_plan := plan.for_kinds(source, spec.kinds)).groups:
+            file_plans.append(file_plan)
+    chosen, left_out = plan.choose(file_plans, spec.selection)
+    return chosen, skipped, left_out
+
+
+def source_at(place: Location) -> Source:
+    """Return the file of a place; raise PlanError if it can't be used."""
+    path = Path(place.file)
+    if os.path.isdir(path):  # noqa: PTH112 -- Path.is_dir raises for long names and without permission
+        raise PlanError(f"{place.file} is a folder; a place is in a file")
+    [file] = discover.files([path])
+    # As in `app.py:3`, whose number may be a line or a column.
+    if re.search(r":\d+$", place.file) and not os.path.lexists(path):
+        raise PlanError(f"{PLACE_FORM}, not {str(place)!r}; there is no file {place.file}")
+    source = file if isinstance(file, Skipped) else discover.read(file)
+    if isinstance(source, Skipped):
+        raise PlanError(f"{source.name} {source.reason}")
+    return source
+
+
+async def fill(
+    spec: JobSpec,
+    file_plans: Sequence[FilePlan],
+    answers: Journal,
+    connect: Connect,
+    *,
+    on_progress: Callable[[str], None],
+    done: Callable[[int], None],
+    on_message: Callable[[str], None] = lambda _line: None,
+) -> list[FileResult]:
+    """Fill the holes and return the result of each file, in order. Writes nothing."""
+    with open_copies(spec.check, spec.n_jobs, on_message) if spec.check else contextlib.nullcontext() as copies:
+        n_left = sum(len(each.holes) for each in file_plans)
+
+        def count(n: int) -> None:
+            nonlocal n_left
+            n_left -= n
+            done(n)
+            if copies and not n_left:
+                on_progress("checking")
+
+        async with connect(spec.model, on_progress) as engine:
+            n_servers = model_names.n_servers(spec.model)
+            n_in_flight = spec.n_in_flight or (N_IN_FLIGHT_REMOTE * n_servers if n_servers else N_IN_FLIGHT)
+            results = await Run(
+                engine, file_plans, spec.options, answers, contexts(), spec.acceptance, copies, count, n_in_flight
+            ).results()
+            return await keep.passing(results, copies) if copies else results
+
+
+def contexts() -> ContextOf:
+    """Return a function that reads the contexts of files, and each workspace once."""
+    reader = ContextReader()
+    return lambda file_plan, texts: reader.read(file_plan.source.path, file_plan.source.document, texts)
+
+
+def common_root(paths: Sequence[Path]) -> Path:
+    """Return the folder in which to apply a diff of these files: the current one, or else the smallest that contains all."""
+    here = Path.cwd()
+    # Path.resolve may raise for a loop of links.
+    real = [Path(os.path.realpath(path)) for path in paths]
+    folders = [path if os.path.isdir(path) else path.parent for path in real]  # noqa: PTH112 -- as above
+    if not folders or all(folder.is_relative_to(here) for folder in folders):
+        return here
+    try:
+        return Path(os.path.commonpath(folders))
+    except ValueError:  # on different drives: no folder holds all
+        return here
+
+
+# --- Send the requests of all plans to the engine
+
+
+N_IN_FLIGHT = 2
+
+
+@dataclass(slots=True)
+class Run:
+    """A run: a task for each request, and one for each file, which ends after its last request.
+
+    `rule` and `copies` decide which fills are accepted.
+    `done` is called with the number of holes just answered.
+    """
+
+    engine: Engine
+    plans: Sequence[FilePlan]
+    options: RunOptions
+    journal: Journal
+    context_of: ContextOf
+    rule: AcceptanceRule = field(default_factory=AcceptanceRule)
+    copies: Copies | None = None
+    done: Callable[[int], None] = lambda _n: None
+    n_in_flight: int = N_IN_FLIGHT
+    _slots: asyncio.Semaphore = field(init=False)
+    _contexts: Sequence[FileContext] = field(init=False)
+    _after: Sequence[Sequence[After]] = field(init=False)
+    _before: Mapping[int, tuple[int, ...]] = field(init=False)
+    _requests: list[list[asyncio.Task[dict[Hole, HoleResult]]]] = field(default_factory=list)
+    _files: list[asyncio.Task[FileResult]] = field(default_factory=list)
+
+    async def results(self) -> list[FileResult]:
+        """Return the result of each plan, in order."""
+        self._slots, self._after = asyncio.Semaphore(self.n_in_flight), plan.order_of(self.plans)
+        self._before = plan.files_before(self.plans, self._after)
+        # Related text is read before the first request, so that edits during the run do not reach only some requests.
+        self._contexts = [self.context_of(each, {}) for each in self.plans]
+        for idx, file_plan in enumerate(self.plans):
+            self._requests.append([asyncio.ensure_future(self._answered(idx, n)) for n in range(len(file_plan.groups))])
+            self._files.append(asyncio.ensure_future(self._finished(idx)))
+        try:
+            results = []
+            for task in self._files:
+                # Not `await task`: a cancellation would cancel only this task, and its slot would go to another request.
+                await asyncio.wait([task])
+                results.append(task.result())
+            return results
+        finally:
+            tasks = [*self._files, *itertools.chain(*self._requests)]
+            for each in tasks:
+                each.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _finished(self, idx: int) -> FileResult:
+        """Decide which of a file's fills are accepted, once all are answered."""
+        await asyncio.wait(self._requests[idx])
+        by_hole = {hole: result for task in self._requests[idx] for hole, result in task.result().items()}
+        beside = await self._texts(self._before[idx])
+        return replace(await keep.keep(self.plans[idx], by_hole, self.rule, self.copies, beside), answers=by_hole)
+
+    async def _texts(self, files: Sequence[int]) -> dict[Path, str]:
+        """Wait for files to finish, and return the new texts of those that changed."""
+        if files:
+            await asyncio.wait([self._files[file] for file in files])
+        results = [self._files[file].result() for file in files]
+        return {each.plan.source.path: each.text for each in results if each.text != each.plan.source.document.text}
+
+    async def _answered(self, idx: int, number: int) -> dict[Hole, HoleResult]:
+        file_plan, after = self.plans[idx], self._after[idx][number]
+        view, texts = await self._view(idx, after), await self._texts(after.files)
+        context = self.context_of(file_plan, texts) if texts else self._contexts[idx]
+        group = file_plan.groups[number]
+        rounds = Rounds(self.engine, view, context, self.options, self.journal)
+        async with self._slots:
+            by_hole = await rounds.first(group)
+        self.done(len(group))
+        return by_hole
+
+    async def _view(self, idx: int, after: After) -> View:
+        """Return the file with the sure fills of the request's predecessors in this file."""
+        if not after.groups:
+            return View(self.plans[idx])
+        earlier = plan.closure(after.groups, lambda group: self._after[idx][group].groups)
+        await asyncio.wait([self._requests[idx][group] for group in earlier])
+        results = {hole: result for group in earlier for hole, result in self._requests[idx][group].result().items()}
+        best = {hole: result.fills[:1] for hole, result in results.items() if result.fills}
+        sure = {hole: fills for hole, fills in best.items() if not self.rule.reason(hole, fills[0])}
+        before = self.plans[idx].source.document
+        try:
+            settled = keep.settle(self.plans[idx], sure)
+            edits = tuple(sorted(edits_of(before, settled.survivors.values()), key=lambda edit: edit.span))
+        except ValueError:  # they overlap; `keep` says so, because the file's fills can't be put into it
+            return View(self.plans[idx])
+        source = replace(self.plans[idx].source, document=replace(before, text=settled.text))
+        return View(FilePlan(source, ()), edits)

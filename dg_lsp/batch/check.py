@@ -146,7 +146,10 @@ def _is_word(name: str) -> bool:
 def _environment(copy: Copy, path: Path, report: Path, tests: Collection[str]) -> dict[str, str]:
     old_paths = [Path(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     moved_paths = [copy.path_of(entry) if entry.is_relative_to(copy.original) else entry for entry in old_paths]
-    own_paths = [_import_root(path, copy), *(folder for folder in (copy.root / "src",) if folder.is_dir()), copy.root]
+    import_root = path.parent
+    while (import_root / "__init__.py").exists() and import_root != copy.original:
+        import_root = import_root.parent
+    own_paths = [copy.path_of(import_root), *(folder for folder in (copy.root / "src",) if folder.is_dir()), copy.root]
     junit = f"--junit-xml={shlex.quote(str(report))}"
     pytest_options = " ".join(filter(None, [os.environ.get("PYTEST_ADDOPTS", ""), junit, selection(tests)]))
     return {
@@ -157,14 +160,6 @@ def _environment(copy: Copy, path: Path, report: Path, tests: Collection[str]) -
         "PYTEST_ADDOPTS": pytest_options,
         "GIT_CEILING_DIRECTORIES": str(copy.root.parent),
     }
-
-
-def _import_root(path: Path, copy: Copy) -> Path:
-    """Return the folder of the copy from which Python imports the file."""
-    folder = path.parent
-    while (folder / "__init__.py").exists() and folder != copy.original:
-        folder = folder.parent
-    return copy.path_of(folder)
 
 
 def _limited(command: str, limits: CheckLimits) -> str:
@@ -231,7 +226,7 @@ def _end(pid: int, mark: str, private: Path) -> None:
         os.killpg(pid, signal.SIGKILL)
     entry = f"{MARK}={mark}".encode()
     # A process may fork while the list is read, so repeat until none is left.
-    while strays := [stray for stray in _processes() if _has(stray, entry) or _works_in(stray, private)]:
+    while strays := [stray for stray in _processes() if _belongs(stray, entry, private)]:
         for stray in strays:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(stray, signal.SIGKILL)
@@ -242,22 +237,19 @@ def _processes() -> Iterator[int]:
         yield from (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 -- names alone
 
 
-def _has(pid: int, entry: bytes) -> bool:
-    """Return whether the process is running and has this entry in its environment."""
-    try:
+def _belongs(pid: int, entry: bytes, folder: Path) -> bool:
+    """Return whether a running process has this entry in its environment, or works in the folder of the check's copy.
+
+    A process that cleared its environment still works there.
+    """
+    with contextlib.suppress(OSError, IndexError):
         if Path(f"/proc/{pid}/stat").read_bytes().rsplit(b")", 1)[1].split()[0] in (b"Z", b"X"):
             return False
-        return entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except (OSError, IndexError):
-        return False
-
-
-def _works_in(pid: int, folder: Path) -> bool:
-    """Return whether a process works in the folder of the check's copy, as one does that cleared its environment."""
-    try:
+        if entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            return True
+    with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cwd").readlink().is_relative_to(folder)
-    except OSError:
-        return False
+    return False
 
 
 def _memory_mb(session: int) -> int:
@@ -305,19 +297,15 @@ class Copies:
 
     folder: Path
     check: Check
-    n_jobs: int
+    slots: asyncio.Semaphore
     on_message: Callable[[str], None]
-    _slots: asyncio.Semaphore = field(init=False)
     _free: dict[Path, list[Copy]] = field(default_factory=dict)
     _n_made: int = 0
-
-    def __post_init__(self) -> None:
-        self._slots = asyncio.Semaphore(self.n_jobs)
 
     @contextlib.asynccontextmanager
     async def taken(self, root: Path) -> AsyncIterator[Copy]:
         """Yield a copy of the project for exclusive use; raise ScratchError or OSError if it can't be created."""
-        async with self._slots:
+        async with self.slots:
             free = self._free.setdefault(root, [])
             copy = free.pop() if free else await self._made(root)
             try:
@@ -344,7 +332,7 @@ class Copies:
 def open_copies(a_check: Check, n_jobs: int, on_message: Callable[[str], None]) -> Iterator[Copies]:
     """Yield the copies of a run; they are removed afterwards."""
     with scratch.directory() as folder:
-        yield Copies(folder, a_check, n_jobs, on_message)
+        yield Copies(folder, a_check, asyncio.Semaphore(n_jobs), on_message)
 
 
 def root_of(plan: FilePlan, here: Path) -> Path:

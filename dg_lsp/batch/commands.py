@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -29,8 +29,7 @@ from dg_lsp.wire.settings import DEFAULTS
 from dg_lsp.wire.visible import visible
 
 if TYPE_CHECKING:
-    from dg_lsp.batch.api import Result
-    from dg_lsp.batch.job import Connect, JobSpec
+    from dg_lsp.batch.api import Connect, JobSpec, Result
     from dg_lsp.batch.plan import Location
 
 _COLOURS = {"@": "cyan", "+": "green", "-": "red"}
@@ -317,21 +316,24 @@ def _read_places(name: str) -> list[Location]:
     return plan.parse_places(text, f"--places {name}")
 
 
-def print_bytes(text: str) -> None:
-    """Print text from files as bytes, unchanged. On a terminal, control characters are made visible."""
-    print_painted(_for(sys.stdout, text))
+def print_bytes(text: str, *, err: bool = False, is_diff: bool = False) -> None:
+    """Print text from files as bytes, so that line ends and names stay unchanged.
+
+    On a terminal, a diff is in colour, and control characters are made visible: a file could hide lines of a diff with them.
+    """
+    stream = sys.stderr if err else sys.stdout
+    if stream is not None and stream.isatty():
+        text = "\r\n".join(map(visible, text.split("\r\n")))
+    if is_diff and is_colourful():
+        lines = text.splitlines(keepends=True)
+        styles = ({"bold": True} if line.startswith(("--- ", "+++ ")) else {"fg": _COLOURS.get(line[:1])} for line in lines)
+        text = "".join(typer.style(line, **style) for line, style in zip(lines, styles, strict=True))
+    print_painted(text, err=err)
 
 
 def print_painted(text: str, *, err: bool = False) -> None:
     """Print text as bytes; the caller has made control characters visible, and may have added colours."""
     typer.echo(text.encode("utf-8", "surrogateescape"), nl=False, err=err)
-
-
-def _for(stream: TextIO | None, text: str) -> str:
-    """Return the text, with its control characters visible if the stream is a terminal. Line ends stay."""
-    if stream is None or not stream.isatty():
-        return text
-    return "\r\n".join(map(visible, text.split("\r\n")))
 
 
 def is_colourful() -> bool:
@@ -359,10 +361,10 @@ def ask(question: str, *, end: str, default: str | None = None) -> str:
 
 def _list(spec: JobSpec, outputs: _Outputs) -> int:
     """Print the holes that a run would fill, and what it would skip; return the exit code."""
-    from dg_lsp.batch import job, report
+    from dg_lsp.batch import api, report
 
-    plans, skipped, left_out = job.plans(spec)
-    cost = report.cost(plans, spec.options, job.contexts())
+    plans, skipped, left_out = api.plans(spec)
+    cost = report.cost(plans, spec.options, api.contexts())
     if outputs.as_json:
         typer.echo(json.dumps(report.build_list(plans, skipped, left_out, cost), indent=2))
     else:
@@ -375,14 +377,14 @@ def _list(spec: JobSpec, outputs: _Outputs) -> int:
 async def _infill(
     spec: JobSpec, resume: Path | None, connect: Connect | None, outputs: _Outputs, *, is_interactive: bool
 ) -> int:
-    from dg_lsp.batch import api, keep, report
+    from dg_lsp.batch import api, report
     from dg_lsp.wire import progress
 
-    terminal = keep.Terminal(lambda text: _show(text, err=True), _ask_letter, _edit_text)
+    terminal = report.Terminal(lambda text: print_bytes(text, err=True, is_diff=True), _ask_letter, _edit_text)
     front = api.Front(
         print_message,
         lambda n_holes: progress.counts("filling", n_holes, elsewhere=print_message),
-        functools.partial(keep.review, terminal=terminal) if is_interactive else lambda results: results,
+        functools.partial(report.review, terminal=terminal) if is_interactive else lambda results: results,
     )
     started = time.perf_counter()
     with _ending_in_order():
@@ -392,7 +394,7 @@ async def _infill(
     if outputs.as_json:
         typer.echo(json.dumps(result.report, indent=2))
     elif has_diff and not outputs.patch:
-        _show(result.patch)
+        print_bytes(result.patch, is_diff=True)
     for line in report.open_holes(result.rows):
         print_message(line)
     print_message(report.summary(result.rows, time.perf_counter() - started, written=spec.write))
@@ -462,17 +464,3 @@ def _edit_text(text: str) -> str | None:
     finally:
         path.unlink(missing_ok=True)
     return None
-
-
-def _show(diff: str, *, err: bool = False) -> None:
-    """Print the diff as bytes, so that line ends and names stay unchanged.
-
-    On a terminal it is in colour, and control characters are made visible: a file could hide lines of the diff with them.
-    """
-    diff = _for(sys.stderr if err else sys.stdout, diff)
-    if is_colourful():
-        diff = "".join(
-            typer.style(line, bold=True) if line.startswith(("--- ", "+++ ")) else typer.style(line, fg=_COLOURS.get(line[:1]))
-            for line in diff.splitlines(keepends=True)
-        )
-    print_painted(diff, err=err)

@@ -22,7 +22,7 @@ from typing import Annotated, Any
 import typer
 
 from dg_lsp import __version__
-from dg_lsp.batch import diff
+from dg_lsp.batch import report
 from dg_lsp.core import confidence, holes, languages, syntax
 from dg_lsp.core.values import Budget, Document, Hole, InfillRequest, Span
 from dg_lsp.core.wording import counted, size
@@ -35,7 +35,6 @@ from dg_lsp.infill.pipeline import FileContext, InfillAnswer
 from dg_lsp.infill.port import EngineError
 from dg_lsp.wire import completions, config, discovery, laptop, model_names
 from dg_lsp.wire.command_group import command_group
-from dg_lsp.wire.config import Config
 from dg_lsp.wire.discovery import DiscoveryError, inspect_engine
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.laptop import LaptopModel
@@ -117,10 +116,18 @@ def findings(model: str = "", *, with_sample: bool = False) -> Iterator[Finding]
         yield room
         if room.advice:  # the engine would refuse to load it
             return
-    if with_sample:
-        yield from _sampled(configured, model)
-    else:
+    if not with_sample:
         yield Finding("model", f"{model}, on device {configured.settings.device}; for the reasons, run without --no-sample")
+        return
+    try:
+        join_ms, info, fresh, typed = asyncio.run(take(connect_options(configured, model=model)))
+    except EngineError as error:
+        yield Finding("model", f"{model} does not respond", f"{_ended(error)} More is in the engine's log: dg-lsp engine logs")
+        return
+    yield _model(info, join_ms)
+    yield _memory(info)
+    yield _fill_times("a fill in a new file", fresh)
+    yield _fill_times("a fill one character later", typed)
 
 
 def engine_packages(needs: tuple[str, ...] = ENGINE_NEEDS, *, remote: bool = False) -> Finding:
@@ -208,19 +215,6 @@ def _running(info: Fields) -> str:
     return f"{info.text('model', '?')} ({process}, {info.text('state', '?')}, {clients}, {size(rss)})"
 
 
-def _sampled(configured: Config, model: str) -> Iterator[Finding]:
-    """Yield the engine's description of the model, its memory, and two sample fills."""
-    try:
-        join_ms, info, fresh, typed = asyncio.run(take(connect_options(configured, model=model)))
-    except EngineError as error:
-        yield Finding("model", f"{model} does not respond", f"{_ended(error)} More is in the engine's log: dg-lsp engine logs")
-        return
-    yield _model(info, join_ms)
-    yield _memory(info)
-    yield _fill_times("a fill in a new file", fresh)
-    yield _fill_times("a fill one character later", typed)
-
-
 def _model(info: Mapping[str, object], join_ms: float) -> Finding:
     why = info.get("why")
     reasons: Mapping[str, object] = why if isinstance(why, Mapping) else {}
@@ -260,12 +254,15 @@ def _memory(info: Mapping[str, object]) -> Finding:
 
 
 def _fill_times(what: str, fill: FillTime) -> Finding:
-    stages = ", ".join(f"{name} {ms:.0f}" for name, ms in fill.stages.items())
+    known_ms = {name.removesuffix("_ms"): ms for name, ms in asdict(fill.done.timings).items()}
+    # The rest is the way to the engine and back.
+    stage_ms = {**known_ms, "elsewhere": max(0.0, fill.ms - sum(known_ms.values()))}
+    stages = ", ".join(f"{name} {ms:.0f}" for name, ms in stage_ms.items())
     cache = fill.done.cache
     state = f"{fill.ms:.0f} ms: {stages}; {fill.done.steps} steps, {cache.reused} of {cache.tokens} tokens cached"
     facts = {
         "ms": round(fill.ms, 1),
-        "stages": {name: round(ms, 1) for name, ms in fill.stages.items()},
+        "stages": {name: round(ms, 1) for name, ms in stage_ms.items()},
         "steps": fill.done.steps,
     }
     advice = ""
@@ -342,12 +339,6 @@ class FillTime:
     ms: float
     done: Done
 
-    @property
-    def stages(self) -> Mapping[str, float]:
-        """Milliseconds by stage, and the rest (`elsewhere`): the way to the engine and back."""
-        known_ms = {name.removesuffix("_ms"): ms for name, ms in asdict(self.done.timings).items()}
-        return {**known_ms, "elsewhere": max(0.0, self.ms - sum(known_ms.values()))}
-
 
 @dataclass(frozen=True, slots=True)
 class Trial:
@@ -397,7 +388,7 @@ async def trial(options: ConnectOptions) -> Trial:
     if not answer.suggestions:
         return Trial(confidence=answer.reason, ms=ms)
     best = answer.suggestions[0]
-    return Trial(diff.unified("shapes.py", SAMPLE, best.edits), confidence.words(best.candidate.confidence), ms)
+    return Trial(report.unified("shapes.py", SAMPLE, best.edits), confidence.words(best.candidate.confidence), ms)
 
 
 async def _timed(engine: ResidentEngine, request: InfillRequest) -> FillTime:

@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from dg_lsp.batch import job, plan
+from dg_lsp.batch import api, plan
 from dg_lsp.batch.commands import is_colourful, print_bytes, print_painted
 from dg_lsp.batch.plan import FilePlan, where
 from dg_lsp.batch.rounds import RunOptions, request_for
@@ -51,11 +51,11 @@ def explain(
     Changes no file.
     """
     location = plan.parse_place(place)
-    file_plan = plan.for_places(job.source_at(location), [location])
+    file_plan = plan.for_places(api.source_at(location), [location])
     configuration = config.load_config(config.workspace_of(file_plan.source.path))
     model = configuration.model(model)
     options = RunOptions(configuration.settings.batch_candidates, seed, configuration.settings.batch_deadline)
-    context = job.contexts()(file_plan, {})
+    context = api.contexts()(file_plan, {})
     request, sources = request_for(file_plan, context, file_plan.groups[0], options), context.sources
     if model_names.is_remote(model):
         patterns = port.patterns_of([file_plan.source.path])

@@ -22,17 +22,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tree_sitter import Node
 
+from dg_lsp.batch.discover import Source
 from dg_lsp.core import context, gitignore, holes, languages, positions, syntax
 from dg_lsp.core.values import Document, Hole, Span
 from dg_lsp.core.wording import counted
 from dg_lsp.wire import config
-
-if TYPE_CHECKING:
-    from dg_lsp.batch.discover import Source
 
 KINDS = ("bodies", "markers", "empty")
 N_TREES = 32  # cached syntax trees: of the files in progress, and of their filled versions

@@ -1,24 +1,28 @@
-"""Generate the report of a run: one object for programs, a few lines for the terminal, and an HTML page.
+"""Show a run to the user: its report as one object for programs, as lines for the terminal and as an HTML page; its diff; and
+the review of each hole.
 
-Pure; callers print the texts. docs/infill.md describes the object. The page loads nothing, runs no scripts and works offline.
+Pure; callers print the texts, and give the review's terminal as functions. docs/infill.md describes the object.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from difflib import SequenceMatcher
 from html import escape
 from typing import Any, Literal
 
 from dg_lsp.batch.discover import Skipped
-from dg_lsp.batch.keep import FileResult
-from dg_lsp.batch.plan import FilePlan, line_column, symbols_of
+from dg_lsp.batch.keep import BREAKS, FileResult, settle
+from dg_lsp.batch.plan import FilePlan, line_column, symbols_of, where
 from dg_lsp.batch.rounds import ContextOf, RunOptions, request_for
 from dg_lsp.core import confidence, importing, polish, positions
-from dg_lsp.core.values import Hole, apply
+from dg_lsp.core.confidence import Ranked
+from dg_lsp.core.values import Edit, Hole, apply, n_common
 from dg_lsp.core.wording import counted
-from dg_lsp.infill.fill import Fill
+from dg_lsp.infill.fill import Fill, edits
 from dg_lsp.wire.visible import one_line
 
 Status = Literal["filled", "unsure", "failed"]
@@ -241,7 +245,7 @@ def _by_frequency(counter: Counter[str]) -> str:
     return ", ".join(f"{name} {n}" for name, n in counter.most_common())
 
 
-# --- The HTML page; pygments is imported only for it
+# --- The HTML page. It loads nothing, runs no scripts and works offline. pygments is imported only for it.
 
 
 N_LINES = 4  # of context on each side of a hole
@@ -338,3 +342,134 @@ def _printable(text: str) -> str:
     return "".join(
         char if char.isprintable() or char in "\n\t" else f"\\x{ord(char):02x}" for char in text.replace("\r\n", "\n")
     )
+
+
+# --- A unified diff that `git apply` and `patch -p1` accept. Both tools end a line only at a line feed, so carriage returns and
+# form feeds are part of a line here.
+
+
+N_CONTEXT = 3
+
+
+def unified(name: str, text: str, edits: Sequence[Edit]) -> str:
+    """Return the diff of one file; "" if the edits change nothing. `name` is its path from the folder where it will be applied.
+
+    There is no `diff --git` line. With it, git reads names as relative to the top of the repository; without it, as relative
+    to the current folder, like patch.
+    """
+    old, new = _lines(text), _lines(apply(text, tuple(edits)))
+    # Only the lines from the first change to the last are compared, with those that are shown around them.
+    first = max(0, n_common(old, new) - N_CONTEXT)
+    n_after = max(0, n_common(old[:first:-1], new[:first:-1]) - N_CONTEXT)
+    old, new = old[first : len(old) - n_after], new[first : len(new) - n_after]
+    parts = []
+    for group in SequenceMatcher(None, old, new).get_grouped_opcodes(N_CONTEXT):
+        (_, old_start, _, new_start, _), (_, _, old_end, _, new_end) = group[0], group[-1]
+        parts.append(f"@@ -{_range(first + old_start, first + old_end)} +{_range(first + new_start, first + new_end)} @@\n")
+        for kind, start, end, new_start, new_end in group:
+            if kind == "equal":
+                parts += _marked(" ", old[start:end])
+            else:
+                parts += [*_marked("-", old[start:end]), *_marked("+", new[new_start:new_end])]
+    return "".join([f"--- {_quoted('a/' + name)}\n+++ {_quoted('b/' + name)}\n", *parts]) if parts else ""
+
+
+def _lines(text: str) -> list[str]:
+    """Return the lines with their line ends."""
+    return re.findall(r"[^\n]*\n|[^\n]+", text)
+
+
+def _marked(mark: str, lines: Sequence[str]) -> list[str]:
+    return [mark + (line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n") for line in lines]
+
+
+def _range(start: int, end: int) -> str:
+    return f"{start + 1 if end > start else start},{end - start}"
+
+
+def _quoted(name: str) -> str:
+    """Return the name as git writes it: quoted if it contains a quote, a backslash or a character that can't be shown.
+
+    These are control characters, also those above 0x7f and those that reverse the direction of text, and bytes that are not
+    UTF-8. A tab follows a name with a space, because patch stops reading there.
+    """
+    if any(char in '"\\' or not char.isprintable() for char in name):
+        return '"' + "".join(_escaped(char) for char in name) + '"'
+    return f"{name}\t" if " " in name else name
+
+
+def _escaped(char: str) -> str:
+    if char in '"\\':
+        return "\\" + char
+    return char if char.isprintable() else "".join(f"\\{byte:03o}" for byte in char.encode("utf-8", "surrogateescape"))
+
+
+# --- The user's review of each hole: accept, reject, show the next candidate, edit
+
+
+REJECTED = "you rejected it"
+UNREVIEWED = "you quit the review"
+QUESTION = "accept, reject, next, edit, quit (a/r/n/e/q)"
+
+
+@dataclass(frozen=True, slots=True)
+class Terminal:
+    """Functions that show text, ask for a letter, and let the user edit text (None: unchanged)."""
+
+    show: Callable[[str], None]
+    ask: Callable[[str], str]
+    edit: Callable[[str], str | None]
+
+
+def review(results: Sequence[FileResult], terminal: Terminal) -> list[FileResult]:
+    """Return the results with the user's decisions; after `quit`, no further fill is accepted."""
+    reviewed: list[FileResult] = []
+    has_quit = False
+    for result in results:
+        fills: dict[Hole, Fill] = {}
+        reasons, proofs = dict(result.reasons), dict(result.proofs)
+        for hole in sorted({*result.fills, *result.unsure}, key=lambda hole: hole.span):
+            answer = None if has_quit else _answer(result, hole, fills, terminal)
+            has_quit = answer is None
+            if isinstance(answer, Fill):
+                fills[hole] = answer
+                if answer != result.fills.get(hole):
+                    proofs.pop(hole, None)  # the check proved another text
+            else:
+                reasons[hole] = UNREVIEWED if has_quit else REJECTED
+                proofs.pop(hole, None)
+        unsure = {hole: why for hole, why in result.unsure.items() if hole not in fills and hole not in reasons}
+        reviewed.append(replace(result, fills=fills, reasons=reasons, unsure=unsure, proofs=proofs))
+    return reviewed
+
+
+def _answer(result: FileResult, hole: Hole, fills: dict[Hole, Fill], terminal: Terminal) -> Fill | bool | None:
+    """Return the accepted fill, False if the user rejects all, None if the user quits."""
+    source = result.plan.source
+    first = [result.fills[hole]] if hole in result.fills else []
+    choices = first + [fill for fill in result.candidates.get(hole, ()) if fill not in first]
+    place, n_model = 0, len(choices)
+    while True:
+        fill = choices[place]
+        proof = f", proved by {result.proofs[hole]}" if hole in result.proofs and fill in first else ""
+        reason = f" ({result.unsure[hole]})" if hole in result.unsure else ""
+        sure = "edited by you" if place >= n_model else confidence.words(fill.confidence)
+        terminal.show(f"{source.name}:{where(source.document, hole)}: {place + 1} of {len(choices)}, {sure}{proof}{reason}\n")
+        terminal.show(unified(source.name, source.document.text, edits(source.document, (fill,))))
+        letter = terminal.ask(QUESTION)
+        if letter == "n":
+            place = (place + 1) % len(choices)
+        elif letter == "e":
+            text = terminal.edit(fill.edit.text)
+            if text is not None and text != fill.edit.text:
+                place = len(choices)
+                choices.append(Fill(Edit(hole.span, text), Ranked(), 0))
+        elif letter == "a":
+            if settle(result.plan, {**{other: (one,) for other, one in fills.items()}, hole: (fill,)}).dropped:
+                terminal.show(f"{BREAKS}\n")
+                continue
+            return fill
+        elif letter == "r":
+            return False
+        elif letter == "q":
+            return None

@@ -91,7 +91,16 @@ class Copy:
 @contextlib.contextmanager
 def directory() -> Iterator[Path]:
     """Yield a private directory that is removed afterwards, or by the next run if this process is killed."""
-    _remove_left_over()
+    for folder in Path(tempfile.gettempdir()).glob(PREFIX + "*"):
+        with contextlib.suppress(OSError):
+            if folder.lstat().st_uid != os.getuid():
+                continue
+            handle = os.open(folder / "lock", os.O_RDWR | os.O_NOFOLLOW)
+            try:
+                _lock(handle)
+                _remove(folder)
+            finally:
+                os.close(handle)
     temporary = Path(tempfile.mkdtemp(prefix=".dg-lsp-new-"))
     handle = os.open(temporary / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -189,19 +198,6 @@ def _copy_one(path: Path, place: Path, made: Copy) -> int:
 def _stamp(place: Path) -> tuple[int, int]:
     info = place.lstat()
     return info.st_mtime_ns, info.st_size
-
-
-def _remove_left_over() -> None:
-    for folder in Path(tempfile.gettempdir()).glob(PREFIX + "*"):
-        with contextlib.suppress(OSError):
-            if folder.lstat().st_uid != os.getuid():
-                continue
-            handle = os.open(folder / "lock", os.O_RDWR | os.O_NOFOLLOW)
-            try:
-                _lock(handle)
-                _remove(folder)
-            finally:
-                os.close(handle)
 
 
 def _lock(handle: int) -> None:

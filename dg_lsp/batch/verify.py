@@ -148,7 +148,12 @@ class Verifier:
         failures: dict[Hole, str] = {}
         await self._grow(list(self.fills), failures)
         for hole in [hole for hole in self.fills if hole not in self._accepted]:
-            await self._fill_by_status(hole, failures, n_tried=len(self.fills[hole]))
+            async for fill in self._candidates(hole, failures, n_tried=len(self.fills[hole])):
+                probed = await self._probed((), {hole: fill})
+                if not probed.problem:
+                    self._accepted[hole] = fill
+                    break
+                failures[hole] = probed.problem
         for hole, fill in list(self._accepted.items()):
             proof, reason = "", UNRAISABLE
             if hole in self.prober.raising:
@@ -176,14 +181,6 @@ class Verifier:
             middle = len(holes) // 2
             await self._grow(holes[:middle], failures)
             await self._grow(holes[middle:], failures)
-
-    async def _fill_by_status(self, hole: Hole, failures: dict[Hole, str], n_tried: int) -> None:
-        async for fill in self._candidates(hole, failures, n_tried=n_tried):
-            probed = await self._probed((), {hole: fill})
-            if not probed.problem:
-                self._accepted[hole] = fill
-                return
-            failures[hole] = probed.problem
 
     async def _fails_without(self, hole: Hole) -> bool:
         fill = self._accepted.pop(hole)

@@ -73,16 +73,19 @@ class CommitError(Exception):
 
 
 def apply_fills(result: FileResult, unit: str, on_message: Callable[[str], None]) -> tuple[FileResult, bool]:
-    """Write and commit a file's fills; return the result, and whether all commits succeeded.
+    """Write a file's fills and, with a `unit`, commit them; return the result, and whether all commits succeeded.
 
-    Reports each commit, and a file that was written but that git or a hook refused. Nothing is written if git can't commit the
-    file alone.
+    If the file can't be written, its holes fail with the reason. Reports each commit, and a file that was written but that git
+    or a hook refused. Nothing is written if git can't commit the file alone.
     """
     if not result.fills:
         return result, True
     source, before = result.plan.source, result.plan.source.data
     holes = sorted(result.fills, key=lambda hole: hole.span)
     try:
+        if not unit:
+            replace(source.path, result.text.encode(), expected=before)
+            return result, True
         root = _repository(source.path)
         if root is None:
             raise CommitError("the file is not in a git repository")
@@ -105,7 +108,7 @@ def apply_fills(result: FileResult, unit: str, on_message: Callable[[str], None]
                 return result, False
             on_message(f"committed {subject}")
     except (WriteError, CommitError) as error:
-        return result.without(result.fills, str(error)), False
+        return result.without(result.fills, str(error)), not unit
     return result, True
 
 

@@ -290,7 +290,12 @@ def calibrate(
     """
     name, filler = _filler(model, device, into)
     if forget:
-        _forget(name, filler)
+        known = filler.calibrations.model if filler.calibrations is not None else None
+        try:
+            is_removed = known is not None and calibration_store.forget(known)
+        except OSError as error:
+            raise EvalError(f"{error.filename} can't be removed: {(error.strerror or '').lower()}") from error
+        print_message(f"the calibration of {name} is removed" if is_removed else f"you have no calibration of {name}")
         return
     cut_tasks = _tasks(name, repo, tasks, holes, seed)
     if filler.calibrations is None:
@@ -365,17 +370,6 @@ def _stored(filler: Filler, result: Fitted, into: Path | None, facts: dict[str, 
         return calibration_store.write(filler.calibrations.model, result.calibration, {**facts, **figures})
     except OSError as error:
         raise EvalError(f"the calibration can't be written to {error.filename}: {(error.strerror or '').lower()}") from error
-
-
-def _forget(name: str, filler: Filler) -> None:
-    model = filler.calibrations.model if filler.calibrations is not None else None
-    try:
-        if model is None or not calibration_store.forget(model):
-            print_message(f"you have no calibration of {name}")
-            return
-    except OSError as error:
-        raise EvalError(f"{error.filename} can't be removed: {(error.strerror or '').lower()}") from error
-    print_message(f"the calibration of {name} is removed")
 
 
 def _show(name: str, result: Fitted, stored: Path | None, *, as_json: bool) -> None:

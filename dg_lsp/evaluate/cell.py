@@ -190,17 +190,6 @@ def apply(here: str, layers: list[str]) -> bool:
     return done
 
 
-def limit(limits: dict[str, int]) -> None:
-    """Limit the resources of the process."""
-    import resource
-
-    for name, bound in limits.items():
-        try:
-            resource.setrlimit(getattr(resource, name), (bound, bound))
-        except (AttributeError, ValueError, OSError):
-            continue  # this system lacks the limit but may have the others
-
-
 def watch(here: str) -> None:
     """Install the audit hook, which refuses all calls that a program under test may not make."""
     import os
@@ -236,6 +225,7 @@ def main() -> None:
     """
     import json
     import os
+    import resource
     import types
 
     order = json.loads(sys.stdin.buffer.read())
@@ -244,7 +234,11 @@ def main() -> None:
     here = os.path.realpath(os.getcwd())
     if not apply(here, order["layers"]):
         os._exit(1)
-    limit(order["limits"])
+    for name, bound in order["limits"].items():
+        try:
+            resource.setrlimit(getattr(resource, name), (bound, bound))
+        except (AttributeError, ValueError, OSError):
+            continue  # this system lacks the limit but may have the others
     # The program becomes the main module, as if it ran alone; this module is no longer reachable by name.
     module = sys.modules["__main__"] = types.ModuleType("__main__")
     watch(here)

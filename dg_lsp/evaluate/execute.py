@@ -98,18 +98,11 @@ def sandbox() -> Sandbox:
             continue
         for layers in _LAYERS if sys.platform == "linux" else ():
             tried = Sandbox(command, (*(("mounts",) if "-m" in command else ()), *layers))
-            if _works(tried):
-                return tried
+            with contextlib.suppress(OSError):
+                # An ordinary program must pass. It has long, so that a busy machine does not choose a weaker sandbox.
+                if run("import random, math, socket", timeout_s=60.0, cpu_s=TIMEOUT_S, behind=tried) == "passed":
+                    return tried
     return Sandbox()
-
-
-def _works(tried: Sandbox) -> bool:
-    """Return whether an ordinary program passes in this sandbox."""
-    try:
-        # Long, so that a busy machine does not choose a weaker sandbox.
-        return _verdict("import random, math, socket", tried, 60.0, TIMEOUT_S) == "passed"
-    except OSError:
-        return False
 
 
 def program(task: Task, text: str) -> str:
@@ -117,18 +110,15 @@ def program(task: Task, text: str) -> str:
     return f"{task.prompt}{text}{task.suffix}\n{task.test}\ncheck({task.entry_point})\n"
 
 
-def run(source: str, *, timeout_s: float = TIMEOUT_S, cpu_s: float | None = None) -> Verdict:
+def run(source: str, *, timeout_s: float = TIMEOUT_S, cpu_s: float | None = None, behind: Sandbox | None = None) -> Verdict:
     """Return the verdict on a program. One that exits early has failed, whatever its exit code.
 
-    One that takes more than `cpu_s` seconds of CPU time, by default `timeout_s`, has failed too.
+    One that takes more than `cpu_s` seconds of CPU time, by default `timeout_s`, has failed too. `behind` is another sandbox
+    than the strongest.
     """
-    return _verdict(source, sandbox(), timeout_s, timeout_s if cpu_s is None else cpu_s)
-
-
-def _verdict(source: str, behind: Sandbox, timeout_s: float, cpu_s: float) -> Verdict:
-    secret = secrets.token_hex(16)
+    behind, secret = behind or sandbox(), secrets.token_hex(16)
     limits = {
-        "RLIMIT_CPU": int(cpu_s) + 1,
+        "RLIMIT_CPU": int(timeout_s if cpu_s is None else cpu_s) + 1,
         "RLIMIT_AS": MEMORY_BYTES,
         "RLIMIT_FSIZE": FILE_BYTES,
         "RLIMIT_NPROC": N_PROCESSES,

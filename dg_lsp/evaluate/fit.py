@@ -57,8 +57,12 @@ class Judged:
 
 def fit(samples: Sequence[Sample], seed: int = 0) -> Calibration:
     """Return the calibration fitted on all samples."""
-    first = _choice(samples)
-    parts = [(_choice(rest), held_out) for rest, held_out in _folds(samples, seed)]
+    folds = _folds(samples, seed)
+    first, *others = (
+        _choice([(sample.features, sample.right) for sample in part], CHOICE_PENALTY)
+        for part in (samples, *(rest for rest, _ in folds))
+    )
+    parts = [(other, held_out) for other, (_, held_out) in zip(others, folds, strict=True)]
     reorders = _reorders(parts)
     unseen: list[tuple[Features, bool]] = []
     for part, held_out in parts:
@@ -128,47 +132,33 @@ def _folds(samples: Sequence[Sample], seed: int) -> list[tuple[list[Sample], lis
     return parts
 
 
-def _choice(samples: Sequence[Sample]) -> Calibration:
-    """Return the weights with which the softmax over a hole's candidates, and none with a score of 0, chooses a right one."""
-    scale = _Scale([features for sample in samples for features in sample.features])
-    holes = [([scale.row(features) for features in sample.features], sample.right) for sample in samples]
-    return scale.calibration(_minimum(holes, [0.0] * (1 + len(scale.names)), CHOICE_PENALTY))
-
-
 def _logistic(rows: Sequence[Features], right: Sequence[bool]) -> Calibration:
     """Return the weights of a logistic regression with an L2 penalty."""
-    n = len(rows)
-    if not n:
+    if not rows:
         return Calibration(0.0)
-    scale = _Scale(rows)
-    share = (sum(right) + 0.5) / (n + 1)
-    start = [math.log(share / (1 - share)), *([0.0] * len(scale.names))]
+    share = (sum(right) + 0.5) / (len(rows) + 1)
     # One candidate or none, each by itself: this is what logistic regression is.
-    holes = [([scale.row(row)], (is_right,)) for row, is_right in zip(rows, right, strict=True)]
-    return scale.calibration(_minimum(holes, start, PENALTY))
+    holes = [((row,), (is_right,)) for row, is_right in zip(rows, right, strict=True)]
+    return _choice(holes, PENALTY, math.log(share / (1 - share)))
 
 
-class _Scale:
-    """Scales features to unit spread, so that the penalty is the same for all; leaves out features that never change."""
+def _choice(holes: Sequence[tuple[Sequence[Features], Sequence[bool]]], penalty: float, intercept: float = 0.0) -> Calibration:
+    """Return the weights with which the softmax over a hole's candidates, and none with a score of 0, chooses a right one.
 
-    def __init__(self, rows: Sequence[Features]) -> None:
-        spreads = {
-            name: _spread([row.get(name, 0.0) for row in rows]) for name in sorted({name for row in rows for name in row})
-        }
-        self._spreads = {name: spread for name, spread in spreads.items() if spread > 0}
-        self.names = list(self._spreads)
+    Features are scaled to unit spread, so that the penalty is the same for all. Those that never change are left out.
+    """
+    rows = [features for candidates, _ in holes for features in candidates]
+    names = sorted({name for row in rows for name in row})
+    spreads = {name: spread for name in names if (spread := _spread([row.get(name, 0.0) for row in rows])) > 0}
 
-    def row(self, features: Features) -> SparseRow:
+    def scaled(features: Features) -> SparseRow:
         """Return the features as a row whose first column is the intercept."""
-        named = enumerate(self._spreads.items(), 1)
+        named = enumerate(spreads.items(), 1)
         return [(0, 1.0), *((at, features[name] / spread) for at, (name, spread) in named if features.get(name))]
 
-    def calibration(self, weights: Sequence[float]) -> Calibration:
-        """Return the weights for features that are not scaled."""
-        spreads = self._spreads.items()
-        return Calibration(
-            weights[0], {name: weight / spread for (name, spread), weight in zip(spreads, weights[1:], strict=True)}
-        )
+    rows_of_holes = [([scaled(features) for features in candidates], right) for candidates, right in holes]
+    first, *weights = _minimum(rows_of_holes, [intercept, *[0.0] * len(spreads)], penalty)
+    return Calibration(first, {name: weight / spreads[name] for name, weight in zip(spreads, weights, strict=True)})
 
 
 def _spread(values: Sequence[float]) -> float:

@@ -15,7 +15,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
 
@@ -53,26 +53,6 @@ class Source:
     syntax: Syntax
     barred: tuple[Span, ...]
     insides: tuple[Span, ...]
-
-
-@dataclass(slots=True)
-class Made:
-    """The tasks cut so far, and what must not be cut again."""
-
-    tasks: list[Task] = field(default_factory=list)
-    places: set[str] = field(default_factory=set)
-    answers: Counter[tuple[str, str]] = field(default_factory=Counter)
-
-    def add(self, task: Task) -> bool:
-        """Add the task unless a similar one exists; return whether it was added."""
-        answer = _squeezed(task.answer)
-        place = "\0".join((task.kind, _squeezed(task.prompt[-160:]), answer, _squeezed(task.suffix[:160])))
-        if place in self.places or self.answers[task.kind, answer] >= MAX_SAME:
-            return False
-        self.places.add(place)
-        self.answers[task.kind, answer] += 1
-        self.tasks.append(task)
-        return True
 
 
 def tasks(place: Path, n: int, seed: int) -> list[Task]:
@@ -155,23 +135,31 @@ def cut(source: Source, span: Span, kind: str) -> Task:
 
 def _of_kind(kind: str, paths: Sequence[str], source: Callable[[str], Source | None], n_tasks: int, seed: int) -> list[Task]:
     draw = random.Random(f"{seed}/{kind}")
-    order, progress = list(paths), Made()
+    order, cut_tasks = list(paths), list[Task]()
     draw.shuffle(order)
     left: dict[str, list[Span]] = {}
-    while order and len(progress.tasks) < n_tasks:
+    places, n_by_answer = set[tuple[str, str, str]](), Counter[str]()
+    while order and len(cut_tasks) < n_tasks:
         for path in list(order):
-            if len(progress.tasks) == n_tasks:
+            if len(cut_tasks) == n_tasks:
                 break
             parsed_source = source(path)
             if path not in left:
                 left[path] = spans(parsed_source, kind, draw) if parsed_source else []
                 draw.shuffle(left[path])
             while parsed_source and left[path]:
-                if progress.add(cut(parsed_source, left[path].pop(), kind)):
+                task = cut(parsed_source, left[path].pop(), kind)
+                answer = _squeezed(task.answer)
+                around = _squeezed(task.prompt[-160:]), answer, _squeezed(task.suffix[:160])
+                # Nothing similar is cut again.
+                if around not in places and n_by_answer[answer] < MAX_SAME:
+                    places.add(around)
+                    n_by_answer[answer] += 1
+                    cut_tasks.append(task)
                     break
             if not left[path]:
                 order.remove(path)
-    return progress.tasks
+    return cut_tasks
 
 
 # --- What can be cut --------------------------------------------------------------------------------------------------
@@ -186,11 +174,6 @@ def _lines(source: Source) -> Iterator[tuple[int, int]]:
         inside = not source.insides or any(span.start <= start < span.end for span in source.insides)
         if inside and end - start in LINE_CHARS and _says_something(text[start:end]):
             yield start, end
-
-
-def _rests(source: Source, draw: random.Random) -> Iterator[Span]:
-    for start, end in _lines(source):
-        yield Span(draw.randint(start + EDGE_CHARS, end - EDGE_CHARS), end)
 
 
 def _short_spans(source: Source, draw: random.Random) -> Iterator[Span]:
@@ -209,13 +192,15 @@ def blocks(source: Source) -> Iterator[Span]:
         opener = tree.span(token)
         if opener.end in owned:
             continue
-        inside: list[Span] = []
+        above, inside = tree.lines.at(opener.end), list[Span]()
+        depth = len(tree.lines.indent(above).expandtabs(8))
         sibling: Node | None = token.next_sibling
         while sibling is not None:
             span = _filled(tree.span(sibling), tree)
-            if _is_deeper(span, opener, tree):
+            line = tree.lines.at(span.start)
+            if line > above and len(tree.lines.indent(line).expandtabs(8)) > depth:
                 inside.append(span)
-            elif inside or tree.lines.at(span.start) > tree.lines.at(opener.end):
+            elif inside or line > above:
                 break
             sibling = sibling.next_sibling
         if inside and _is_alone(span := Span(inside[0].start, inside[-1].end), tree):
@@ -224,7 +209,9 @@ def blocks(source: Source) -> Iterator[Span]:
 
 
 _FINDERS: dict[str, Callable[[Source, random.Random], Iterator[Span]]] = {
-    "rest-of-line": _rests,
+    "rest-of-line": lambda source, draw: (
+        Span(draw.randint(start + EDGE_CHARS, end - EDGE_CHARS), end) for start, end in _lines(source)
+    ),
     "whole-line": lambda source, draw: (Span(start, end) for start, end in _lines(source)),
     "block": lambda source, draw: blocks(source),
     "body": lambda source, draw: _inner(source.syntax, "function"),
@@ -248,11 +235,6 @@ def body(owner: Owner, tree: Syntax) -> Span | None:
     start, end = _filled(tree.span(items[0]), tree).start, _filled(tree.span(items[-1]), tree).end
     span = Span(start, end)
     return span if tree.lines.at(start) > tree.lines.at(owner.inside.start) and _is_alone(span, tree) else None
-
-
-def _is_deeper(span: Span, opener: Span, tree: Syntax) -> bool:
-    line, above = tree.lines.at(span.start), tree.lines.at(opener.end)
-    return line > above and len(tree.lines.indent(line).expandtabs(8)) > len(tree.lines.indent(above).expandtabs(8))
 
 
 def _filled(span: Span, tree: Syntax) -> Span:

@@ -57,7 +57,7 @@ class Method:
     kinds: tuple[str, ...] = ()
 
 
-FULL = Method("full")
+FULL = Method(score.FULL)
 COPY = Method("copy", "copy")
 # The kinds of task whose answer ends in mid-line, where only its length says where to stop.
 SPANS = ("span", "RandomSpanInfilling", "RandomSpanInfillingLight")

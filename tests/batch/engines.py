@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from dg_lsp.batch import discover, plan
-from dg_lsp.batch.job import Connect
+from dg_lsp.batch.api import Connect
 from dg_lsp.batch.plan import FilePlan
 from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Candidate, InfillRequest

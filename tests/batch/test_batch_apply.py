@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dg_lsp import cli
-from dg_lsp.batch import commands, keep, report
+from dg_lsp.batch import commands, report
 from tests.batch.engines import Filling, connecting
 from tests.batch.test_batch_commands import FILLED, STUB, project, run
 
@@ -141,14 +141,14 @@ def test_the_user_may_accept_and_edit_an_unsure_fill(project: Path, monkeypatch:
 def test_a_hole_that_the_user_did_not_decide_is_not_rejected(project: Path) -> None:
     (project / "a.py").write_text(TWO)
     reasons = re.findall("not filled: (.*)", decided("rq").stderr)
-    assert reasons == [keep.REJECTED, keep.UNREVIEWED]
-    assert re.findall("not filled: (.*)", decided("q").stderr) == [keep.UNREVIEWED] * 2
+    assert reasons == [report.REJECTED, report.UNREVIEWED]
+    assert re.findall("not filled: (.*)", decided("q").stderr) == [report.UNREVIEWED] * 2
 
 
 def test_the_end_of_the_input_quits_the_review(project: Path) -> None:
     (project / "a.py").write_text(TWO)
     result = decided("r")  # the second question gets no answer
-    assert re.findall("not filled: (.*)", result.stderr) == [keep.REJECTED, keep.UNREVIEWED]
+    assert re.findall("not filled: (.*)", result.stderr) == [report.REJECTED, report.UNREVIEWED]
     assert (result.exit_code, "Aborted" in result.output) == (1, False)
 
 

@@ -14,8 +14,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dg_lsp import cli
+from dg_lsp.batch import api
 from dg_lsp.batch import explain as drawing
-from dg_lsp.batch import job
 from dg_lsp.batch import plan as planning
 from dg_lsp.batch.rounds import RunOptions, request_for
 from dg_lsp.core import confidence
@@ -385,8 +385,8 @@ def test_explain_draws_the_canvas_until_the_answers(project: Path, engines: Path
 def test_changed_text_on_the_canvas_has_another_colour(project: Path) -> None:
     (project / "a.py").write_text("x = [\n]\n")
     place = planning.parse_place("a.py:1:6")
-    planned = planning.for_places(job.source_at(place), [place])
-    request = request_for(planned, job.contexts()(planned, {}), planned.groups[0], RunOptions())
+    planned = planning.for_places(api.source_at(place), [place])
+    request = request_for(planned, api.contexts()(planned, {}), planned.groups[0], RunOptions())
 
     def paint(text: str, what: str) -> str:
         return f"<{what}>{text}</>" if text else ""

@@ -8,7 +8,7 @@ from typing import get_type_hints
 
 import pytest
 
-from dg_lsp.batch import commands, job, keep, write
+from dg_lsp.batch import commands, keep, write
 from dg_lsp.batch.keep import AcceptanceRule, FileResult
 from dg_lsp.batch.plan import FilePlan
 from dg_lsp.batch.rounds import HoleResult
@@ -34,7 +34,7 @@ def accepted(
     plan: FilePlan, *texts: str | tuple[str, ...], to_write: bool = False, rule: AcceptanceRule | None = None
 ) -> FileResult:
     result = asyncio.run(keep.keep(plan, answers_for(plan, *texts), rule))  # type: ignore[arg-type]
-    return job.write_fills(result) if to_write else result
+    return write.apply_fills(result, "", print)[0] if to_write else result
 
 
 def texts(result: FileResult) -> list[str]:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.batch import plan as planning
+from dg_lsp.batch.api import JobSpec, fill
 from dg_lsp.batch.check import Check
-from dg_lsp.batch.job import JobSpec, fill
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.keep import FileResult
 from dg_lsp.batch.plan import After, FilePlan

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.batch import job, rounds
+from dg_lsp.batch import api, rounds
 from dg_lsp.batch import plan as planning
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.keep import FileResult
@@ -37,7 +37,7 @@ def filled(
 ) -> list[FileResult]:
     on_count = counts.append if counts is not None else lambda n: None
     answers = journal or Journal(None)
-    run = job.Run(engine, plans, options or RunOptions(), answers, lambda plan, _texts: alone(plan), done=on_count)
+    run = api.Run(engine, plans, options or RunOptions(), answers, lambda plan, _texts: alone(plan), done=on_count)
     return asyncio.run(run.results())
 
 
@@ -82,7 +82,7 @@ def test_the_number_of_concurrent_requests_is_limited(tmp_path: Path) -> None:
 
     engine = Counting()
     filled(engine, *(planned(tmp_path / f"{n}.py", STUB) for n in range(6)))
-    assert engine.most == job.N_IN_FLIGHT
+    assert engine.most == api.N_IN_FLIGHT
 
 
 def test_holes_near_each_other_share_a_request(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_answers_stored_with_other_related_text_are_requested_again(tmp_path: Pa
 
         with Journal(tmp_path / "j") as journal:
             look = FileContext("a.py", related)
-            asyncio.run(job.Run(engine, [plan], RunOptions(), journal, lambda *_: look).results())
+            asyncio.run(api.Run(engine, [plan], RunOptions(), journal, lambda *_: look).results())
         return len(engine.requests)
 
     near = Snippet("near.py", "x = 1\n")
@@ -245,7 +245,7 @@ def test_related_text_is_read_before_the_first_request(tmp_path: Path) -> None:
             order.append(f"asked with {request.related[-1].path}")
             return ()
 
-    asyncio.run(job.Run(Noting(), plans, RunOptions(), Journal(None), look).results())
+    asyncio.run(api.Run(Noting(), plans, RunOptions(), Journal(None), look).results())
     assert order == ["a.py", "b.py", "asked with near.py", "asked with near.py"]
 
 
@@ -268,7 +268,7 @@ def test_a_run_that_is_cancelled_cancels_its_requests(tmp_path: Path) -> None:
         engine = Endless()
         plans = [planned(tmp_path / f"{name}.py", STUB) for name in "abc"]
 
-        every = job.Run(engine, plans, RunOptions(), Journal(None), lambda plan, _texts: alone(plan))
+        every = api.Run(engine, plans, RunOptions(), Journal(None), lambda plan, _texts: alone(plan))
         task = asyncio.ensure_future(every.results())
         await engine.asked.wait()
         await asyncio.sleep(0)
@@ -278,7 +278,7 @@ def test_a_run_that_is_cancelled_cancels_its_requests(tmp_path: Path) -> None:
         assert len(asyncio.all_tasks()) == 1
         return engine.given_up
 
-    assert asyncio.run(cancelled()) == job.N_IN_FLIGHT
+    assert asyncio.run(cancelled()) == api.N_IN_FLIGHT
 
 
 def test_a_hole_without_a_usable_answer_gets_further_rounds_with_other_seeds(tmp_path: Path) -> None:
@@ -335,8 +335,8 @@ def test_a_hole_gets_no_passage_of_its_own_file(tmp_path: Path, name: str) -> No
     )
     (tmp_path / "b.py").write_text(f"def third(price, quantity, customer):\n{body}    return 3\n")
     place = planning.parse_place(f"{path}:8:5")
-    plan = planning.for_places(job.source_at(place), [place])
-    context = job.contexts()(plan, {})
+    plan = planning.for_places(api.source_at(place), [place])
+    context = api.contexts()(plan, {})
     request = rounds.request_for(plan, context, plan.groups[0], RunOptions())
     passages = [snippet.text for snippet in request.related if snippet.for_copying]
     assert [text for text in passages if "third" in text]

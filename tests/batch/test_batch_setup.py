@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from dg_lsp.batch.setup import SetupError, command, offers, servers
-from dg_lsp.batch.setup.offers import GIB, Gpu, Key, Machine, Offer
-from dg_lsp.batch.setup.servers import Endpoint, Model, Server
+from dg_lsp.batch.setup import command, offers
+from dg_lsp.batch.setup.command import SetupError
+from dg_lsp.batch.setup.offers import GIB, Endpoint, Gpu, Key, Machine, Model, Offer, Server
 from dg_lsp.core.calibration import Calibration
 from dg_lsp.engine import calibration_store
 from dg_lsp.engine.calibration_store import ModelId
@@ -97,12 +97,12 @@ def fakes() -> Iterator[list[Fake]]:
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fake server on a busy machine may take long to answer."""
-    monkeypatch.setattr(servers, "PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(offers, "PATIENCE_S", PATIENCE_S)
 
 
 def look(kind: Any, answers: Mapping[str, Any], fakes: list[Fake]) -> tuple[Server, ...]:
     fakes.append(Fake(answers))
-    return tuple(each for each in asyncio.run(servers.look([Endpoint(kind, fakes[-1].url)])) if isinstance(each, Server))
+    return tuple(each for each in asyncio.run(offers.look([Endpoint(kind, fakes[-1].url)])) if isinstance(each, Server))
 
 
 def test_ollama_says_which_of_its_models_fill_in_the_middle(fakes: list[Fake]) -> None:
@@ -123,7 +123,7 @@ def test_of_vllm_only_what_denoises_can_be_used(fakes: list[Fake]) -> None:
     ]
 
 
-@pytest.mark.parametrize("kind", servers.KINDS)
+@pytest.mark.parametrize("kind", offers.KINDS)
 @pytest.mark.parametrize(
     "answers",
     [
@@ -131,7 +131,7 @@ def test_of_vllm_only_what_denoises_can_be_used(fakes: list[Fake]) -> None:
         {"/api/tags": b"<html>", "/v1/models": b"<html>"},
         {"/api/tags": [], "/v1/models": 3},
         {"/api/tags": {"models": [3]}, "/v1/models": {"data": [{"id": 5, "owned_by": "vllm"}]}},
-        {"/api/tags": b" " * (servers.MAX_BYTES + 1), "/v1/models": b" " * (servers.MAX_BYTES + 1)},
+        {"/api/tags": b" " * (offers.MAX_BYTES + 1), "/v1/models": b" " * (offers.MAX_BYTES + 1)},
         {"/api/tags": b"[" * 100_000, "/v1/models": b"[" * 100_000},
     ],
 )
@@ -172,7 +172,7 @@ def test_a_chat_model_is_offered_and_never_recommended() -> None:
 
 
 def test_a_closed_port_is_not_a_server() -> None:
-    assert asyncio.run(servers.look([Endpoint("ollama", "http://127.0.0.1:9")])) == ("does not respond",)
+    assert asyncio.run(offers.look([Endpoint("ollama", "http://127.0.0.1:9")])) == ("does not respond",)
 
 
 def test_detection_sends_no_key_and_no_code(fakes: list[Fake], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -451,8 +451,8 @@ def test_a_link_and_the_mode_of_the_file_stay(tmp_path: Path) -> None:
 SETUP = """
 import sys
 from dg_lsp import cli
-from dg_lsp.batch.setup import servers
-servers.ENDPOINTS = ()
+from dg_lsp.batch.setup import offers
+offers.ENDPOINTS = ()
 sys.argv = ["dg-lsp", "setup", *sys.argv[1:]]
 cli.main()
 """

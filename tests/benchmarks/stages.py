@@ -34,7 +34,7 @@ from dg_lsp.engine.model import room
 from dg_lsp.engine.model.passes import KV, Passes, experts
 from dg_lsp.engine.model.profile import Sampling
 from dg_lsp.engine.model.tree import ROOT, Tree
-from dg_lsp.evaluate.bench import processor
+from dg_lsp.evaluate.commands import processor
 from tests.benchmarks import arguments
 
 FULL_LAYERS = 30

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dg_lsp.batch import job
-from dg_lsp.batch.job import Connect, JobSpec
+from dg_lsp.batch import api, write
+from dg_lsp.batch.api import Connect, JobSpec
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.keep import AcceptanceRule
 from dg_lsp.batch.plan import Location
@@ -267,13 +267,13 @@ async def in_the_shell(n: int, draw: random.Random, folder: Path, connect: Conne
             options=RunOptions(3, draw.randrange(1 << 30)),
             acceptance=AcceptanceRule(None, True),
         )
-        plans, _, _ = await asyncio.to_thread(job.plans, spec)
+        plans, _, _ = await asyncio.to_thread(api.plans, spec)
         if not plans:
             continue
         with Journal(None, ("", spec.options)) as answers:
-            results = await job.fill(spec, plans, answers, connect, on_progress=lambda _text: None, done=lambda _n: None)
+            results = await api.fill(spec, plans, answers, connect, on_progress=lambda _text: None, done=lambda _n: None)
         for result in results:
-            file_result = job.write_fills(result)
+            file_result, _ = write.apply_fills(result, "", print)
             edits = tuple(file_result.edits)
             if not edits:
                 continue

@@ -22,8 +22,7 @@ from typer.testing import CliRunner
 from dg_lsp.engine import commands
 from dg_lsp.engine.model.fit.geometry import PROJECTIONS
 from dg_lsp.engine.model.loading import LoadError, find
-from dg_lsp.engine.model.pull import convert, pulling
-from dg_lsp.engine.model.pull.transfer import PullError
+from dg_lsp.engine.model.pull import PullError, convert, pulling
 from dg_lsp.wire import laptop
 from dg_lsp.wire.laptop import HubFile, LaptopModel, Part
 from tests.engine import hub, laptop_kit

@@ -17,10 +17,9 @@ from typer.testing import CliRunner, Result
 from dg_lsp.engine.model import loading
 from dg_lsp.engine.model.packed import PackedPasses
 from dg_lsp.engine.model.passes import Passes
-from dg_lsp.evaluate import report, tasks
-from dg_lsp.evaluate.bench import Line, as_object, measure, table
-from dg_lsp.evaluate.bench import app as bench
-from dg_lsp.evaluate.commands import app
+from dg_lsp.evaluate import score, tasks
+from dg_lsp.evaluate.commands import Line, app, as_object, measure, table
+from dg_lsp.evaluate.commands import bench_app as bench
 from dg_lsp.evaluate.score import ResultRow
 from tests.evaluate.scripted import PROGRAMS, drawn
 from tests.evaluate.test_eval_make import GO, PYTHON
@@ -109,7 +108,7 @@ def test_no_share_of_passes_is_printed_for_kinds_without_programs() -> None:
         ResultRow("a", "a", "body", "full", "x", True, 1.0, passed=True),
         ResultRow("b", "b", "span", "full", "x", True, 1.0),
     ]
-    head, _, line = report.markdown(rows).splitlines()
+    head, _, line = score.markdown(rows).splitlines()
     assert dict(zip(head.split(" | "), line.split(" | "), strict=True))["pass@1, span"] == ""
 
 
@@ -117,7 +116,7 @@ def test_the_csv_is_sorted_and_has_no_times(programs: Path, tmp_path: Path) -> N
     arguments = (programs, "--baselines-only", "--baseline", "empty", "--baseline", "answer", "--csv", tmp_path / "a.csv")
     assert call(*arguments).exit_code == 0
     head, *lines = (tmp_path / "a.csv").read_text().splitlines()
-    assert head == ",".join(report.COLUMNS)
+    assert head == ",".join(score.COLUMNS)
     assert [line.split(",")[:4] for line in lines[:2]] == [
         ["MultiLineInfilling/Own/1/L0_L1", "MultiLineInfilling", "answer", "1"],
         ["MultiLineInfilling/Own/1/L0_L1", "MultiLineInfilling", "empty", "0"],
@@ -228,9 +227,9 @@ def test_help_says_that_generated_code_is_run() -> None:
 
 def test_an_unnamed_kind_is_called_other() -> None:
     rows = [ResultRow("1", "1", "", "copy", "", exact=True, similarity=1)]
-    assert list(report.as_object(rows, {})["kinds"]) == ["other"]
-    assert report.markdown(rows).splitlines()[0].startswith("|  | other | edit similarity |")
-    assert report.as_object([], {})["methods"] == {}
+    assert list(score.as_object(rows, {})["kinds"]) == ["other"]
+    assert score.markdown(rows).splitlines()[0].startswith("|  | other | edit similarity |")
+    assert score.as_object([], {})["methods"] == {}
 
 
 def test_bench_without_tasks_says_what_to_name() -> None:

@@ -12,7 +12,7 @@ import pytest
 from dg_lsp.core import polish, syntax
 from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Candidate
-from dg_lsp.evaluate import make, report, run, score, tasks
+from dg_lsp.evaluate import make, run, score, tasks
 from dg_lsp.evaluate.run import Method, Setup
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "eval"
@@ -85,7 +85,7 @@ with_a_model = pytest.mark.skipif(not STATED and not SHIPPED.exists(), reason="n
 @with_a_model
 def test_the_results_are_complete() -> None:
     assert STATED, f"{RESULTS.name} is missing or empty; {COMMAND}"
-    assert tuple(STATED[0]) == report.COLUMNS
+    assert tuple(STATED[0]) == score.COLUMNS
     stated_pairs = {(line["task_id"], line["method"]) for line in STATED}
     expected_pairs = {(task.task_id, name) for task in HELD_OUT for name in ("full", "copy", "ar")}
     assert expected_pairs <= stated_pairs, f"{len(expected_pairs - stated_pairs)} results are missing; {COMMAND}"
@@ -105,6 +105,6 @@ def test_answers_are_those_of_the_committed_results(method: Method) -> None:
         row.task_id: row.text
         for row in rows
         if (expected_lines[row.task_id]["text_sha256"], expected_lines[row.task_id]["exact"])
-        != (report.fingerprint(row.text), str(int(row.exact)))
+        != (score.fingerprint(row.text), str(int(row.exact)))
     }
     assert changed_answers == {}, f"{len(changed_answers)} of {len(rows)} answers moved; {COMMAND}"

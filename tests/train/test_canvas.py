@@ -25,10 +25,10 @@ from dg_lsp.engine.model.tree import Tree
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.engine.model.weights import canvas_adapter
 from dg_lsp.evaluate.tasks import EvalError
-from dg_lsp.train.canvas import holes, loop, states
+from dg_lsp.train.canvas import batches, holes, loop
+from dg_lsp.train.canvas.batches import Canvas
 from dg_lsp.train.canvas.holes import Hole, Sources
 from dg_lsp.train.canvas.loop import Training, TrainingPlan
-from dg_lsp.train.canvas.states import Canvas
 from dg_lsp.train.canvas.weights import TrainedPasses
 from dg_lsp.train.commands import app
 from dg_lsp.wire import files
@@ -79,7 +79,7 @@ def training_of(base: Path, sources: Path, plan: TrainingPlan = PLAN) -> Trainin
 
 
 def hole_at(first: int, answer: tuple[int, ...]) -> Hole:
-    return Hole(first, 30 + first, answer, RIGHT, in_window=True)
+    return Hole(first, 30 + first, answer, RIGHT)
 
 
 def hand_made() -> list[Canvas]:
@@ -122,7 +122,7 @@ def test_losses_and_gradients_equal_a_plain_reference(kind: str) -> None:
     sizes = llama_sizes(model.config.to_dict())
     passes, expected = (TrainedPasses(sizes, dict(model.state_dict()), RANK) for _ in range(2))
     passes.load(adapter)
-    total, losses = states.laid_out(hand_made(), 2, 20, 2).losses(passes, passes.encode(ids)[1])
+    total, losses = batches.laid_out(hand_made(), 2, 20, 2).losses(passes, passes.encode(ids)[1])
     plain = reference(model, adapter, ids, hand_made())
     torch.testing.assert_close(losses, plain.detach(), atol=1e-3, rtol=1e-4)
     total.backward()  # type: ignore[no-untyped-call]
@@ -148,7 +148,7 @@ def test_products_in_16_bits_give_nearly_the_same(base: Path, sources: Path, mon
 def test_batch_reads_the_answer_and_predicts_it_up_to_its_end(base: Path, sources: Path) -> None:
     training, random = training_of(base, sources), Random(3)
     windows = training.sources.windows(random, 2, 96, 12, 12)
-    batch, _ = states.drawn(training.passes, random, windows, 3, END)
+    batch, _ = batches.drawn(training.passes, random, windows, 3, END)
     predicted = batch.targets != END
     assert bool(predicted.any())
     assert torch.equal(batch.ids.view(-1)[batch.rows[predicted] + 1], batch.targets[predicted])
@@ -159,7 +159,7 @@ def test_canvas_that_is_alone_in_its_row_has_the_same_losses(base: Path) -> None
     passes = training_passes(base)
     ids, found = ids_of(2, 20), []
     for chosen in (hand_made(), hand_made()[:1]):
-        batch = states.laid_out(chosen, 2, 20, 1)
+        batch = batches.laid_out(chosen, 2, 20, 1)
         found.append(batch.losses(passes, passes.encode(ids)[1])[1])
     torch.testing.assert_close(found[0][: len(found[1])], found[1])
 
@@ -180,7 +180,7 @@ def test_frozen_model_stays_as_it_is_bit_by_bit(base: Path, sources: Path) -> No
     (hidden, kv), (other, other_kv) = bare.encode(ids), training.passes.encode(ids)
     assert torch.equal(hidden, other)
     canvas = ids_of(1, 6)
-    batch = states.laid_out(hand_made()[:2], 1, 20, 1)
+    batch = batches.laid_out(hand_made()[:2], 1, 20, 1)
     rows = training.passes.canvas(batch.ids, other_kv, batch.positions, batch.mask, adapted=False)
     assert torch.equal(bare.decode(batch.ids, kv, positions=batch.positions, mask=batch.mask), rows)
     assert torch.equal(bare.decode(canvas, kv), training.passes.decode(canvas, other_kv))
@@ -306,7 +306,7 @@ def test_rows_in_order_are_those_of_the_engine_s_tree(base: Path, sources: Path,
     for canvas in hand_made()[:2]:
         prefix = torch.cat([ids[:, : canvas.hole.first - 1], torch.tensor([[canvas.hole.before]])], 1)
         tree = Tree(passes, passes.encode(prefix)[1], canvas.hole.before, right=canvas.held)
-        batch = states.laid_out([canvas], 1, 20, 1)
+        batch = batches.laid_out([canvas], 1, 20, 1)
         losses = batch.losses(training.passes, training.passes.encode(ids)[1], adapted=bool(canvas.held))[1]
         torch.testing.assert_close(torch.tensor(tree.log_probabilities([canvas.body])[0]), -losses, atol=1e-3, rtol=0)
 

@@ -19,10 +19,10 @@ from dg_lsp.engine.model.loading import LoadError, load_model
 from dg_lsp.engine.model.pull.convert import convert
 from dg_lsp.engine.model.vocabulary import FIM_TOKENS, Vocabulary
 from dg_lsp.engine.model.weights import canvas_adapter
-from dg_lsp.train.canvas import loop, middles
+from dg_lsp.train.canvas import batches, loop
+from dg_lsp.train.canvas.batches import Middles
 from dg_lsp.train.canvas.holes import Sources
 from dg_lsp.train.canvas.loop import Training, TrainingPlan
-from dg_lsp.train.canvas.middles import Middles
 from dg_lsp.train.commands import app
 from tests.engine import laptop_kit
 from tests.engine.test_llama import RANK, checkpoint
@@ -96,7 +96,7 @@ def test_losses_equal_those_of_the_library(base: Path, sources: Path) -> None:
             place = f"model.layers.{layer}.{name}.weight"
             merged[place] += adapter[f"{layer}{letter}_b"] @ adapter[f"{layer}{letter}_a"]
     drawn = Middles(training.sources, training.base.vocabulary)
-    (batch,) = drawn.drawn(Random(2), middles.ROWS)
+    (batch,) = drawn.drawn(Random(2), batches.ROWS)
     logits = torch.func.functional_call(model, merged, (batch.ids,)).logits.flatten(0, 1)[batch.rows]
     expected = torch.nn.functional.cross_entropy(logits, batch.targets, reduction="none")
     torch.testing.assert_close(batch.losses(passes, [])[1], expected, rtol=1e-3, atol=2e-4)

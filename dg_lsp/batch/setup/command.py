@@ -26,13 +26,13 @@ import typer
 from dg_lsp.batch import doctor
 from dg_lsp.batch.commands import ask, can_ask
 from dg_lsp.batch.doctor import ENGINE_NEEDS, Trial
-from dg_lsp.batch.setup import SetupError, offers, servers
-from dg_lsp.batch.setup.offers import HERE, NAMES, Key, Machine, Offer
-from dg_lsp.batch.setup.servers import Endpoint, Server
+from dg_lsp.batch.setup import offers
+from dg_lsp.batch.setup.offers import HERE, NAMES, Endpoint, Key, Machine, Offer, Server
 from dg_lsp.core.wording import size
 from dg_lsp.engine import calibration_store
 from dg_lsp.engine.backends.fim import DIALECTS
-from dg_lsp.engine.model.pull.commands import PullFailedError, pull_first
+from dg_lsp.engine.model.pull import PullError
+from dg_lsp.engine.model.pull.commands import pull_first
 from dg_lsp.infill.client import connect_options
 from dg_lsp.infill.port import EngineError
 from dg_lsp.wire import completions, config, extras, files, laptop, model_names, progress, schema
@@ -50,8 +50,12 @@ MEASURED_LINGER_S = 10.0
 app = command_group()
 
 
+class SetupError(Exception):
+    """The setup can't go on. The message says why and what to do."""
+
+
 @app.command()
-@reports(SetupError, PullFailedError, config.ConfigError)
+@reports(SetupError, PullError, config.ConfigError)
 def setup(
     yes: Annotated[
         str, typer.Option(metavar="MODEL", help="Choose this model without asking.", autocompletion=completions.model)
@@ -83,14 +87,17 @@ def setup(
         # The configuration applies in every folder, so a relative path must be resolved.
         chosen = str(model_names.folder_of(yes) or yes)
     this_machine = offers.detect()
-    answers = asyncio.run(servers.look(endpoints))
+    answers = asyncio.run(offers.look(endpoints))
     running = tuple(answer for answer in answers if isinstance(answer, Server))
     for endpoint, answer in zip(endpoints[: len(server or ())], answers, strict=False):
         if isinstance(answer, str):
             print_message(f"{endpoint.url} {answer}")
     candidates = [model for model in laptop.MODELS if model.is_pulled or laptop.may_pull()]
     programs = [name for name in ("ollama", "llama-server") if shutil.which(name)]
-    choices = offers.offers(this_machine, running, _keys(), _measured(), programs, candidates)
+    measured = {
+        name: f"{right:.0%} of {n} answers on your code were right" for name, (right, n) in calibration_store.shares().items()
+    }
+    choices = offers.offers(this_machine, running, _keys(), measured, programs, candidates)
     if measure or (measure is None and can_ask() and not as_json and not chosen and not absent_packages()):
         choices = _with_speeds(choices)
     if not as_json and not chosen:
@@ -127,18 +134,18 @@ def _endpoints(options: Sequence[str]) -> tuple[Endpoint, ...]:
         # Without a kind, the address stands before the first "=".
         if any(model_names.has_password(f"vllm:{part}") for part in (each, kind, url)):
             raise SetupError(f"--server {config.NO_PASSWORD}")
-        if kind not in servers.KINDS or model_names.address_of(url) is None:
-            raise SetupError(f"--server {each} must be KIND=URL, where KIND is {', '.join(servers.KINDS)}")
-        named_endpoints.append(servers.Endpoint(next(each for each in servers.KINDS if each == kind), url.rstrip("/")))
+        if kind not in offers.KINDS or model_names.address_of(url) is None:
+            raise SetupError(f"--server {each} must be KIND=URL, where KIND is {', '.join(offers.KINDS)}")
+        named_endpoints.append(Endpoint(next(each for each in offers.KINDS if each == kind), url.rstrip("/")))
     kinds = {endpoint.kind for endpoint in named_endpoints}
-    return (*named_endpoints, *(endpoint for endpoint in servers.ENDPOINTS if endpoint.kind not in kinds))
+    return (*named_endpoints, *(endpoint for endpoint in offers.ENDPOINTS if endpoint.kind not in kinds))
 
 
 def _report(path: Path, this_machine: Machine, choices: Sequence[Offer]) -> dict[str, Any]:
     """Return the object of `--json` before a choice: the machine, the user's file, the current model and the offers."""
     gpus = [[gpu.name, gpu.memory] for gpu in this_machine.gpus]
     about = {"cores": this_machine.cores, "memory": this_machine.memory, "gpus": gpus}
-    offers = [offer.to_json() for offer in choices]
+    offers = [{name.removeprefix("is_"): value for name, value in asdict(offer).items()} for offer in choices]
     return {"version": VERSION, "machine": about, "file": str(path), "model": laptop.resolve(_current()), "offers": offers}
 
 
@@ -151,13 +158,6 @@ def _keys() -> tuple[Key, ...]:
         and os.environ.get(dialect.variable, "").strip()
         and (address := model_names.address_of(dialect.url)) is not None
     )
-
-
-def _measured() -> dict[str, str]:
-    """Return the results of `dg-lsp calibrate` as sentences, by model name."""
-    return {
-        name: f"{right:.0%} of {n} answers on your code were right" for name, (right, n) in calibration_store.shares().items()
-    }
 
 
 def _with_speeds(choices: Sequence[Offer]) -> tuple[Offer, ...]:
@@ -251,9 +251,8 @@ def _try_model(model: str, *, quiet: bool) -> Trial:
     """Return the result of a sample fill with the model."""
     if not quiet:
         typer.echo(visible_line(f"Testing {laptop.resolve(model)}; the first load of a model takes a while."))
-    configured = config.read(None)[0]
     try:
-        return asyncio.run(doctor.trial(connect_options(configured, model=model)))
+        return asyncio.run(doctor.trial(connect_options(config.read(None)[0], model=model)))
     except EngineError as error:
         return Trial(problem=str(error))
 

@@ -40,16 +40,12 @@ GENERATED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """A hole: the number of tokens before it in its window, the last of them, its own tokens, and the first ones after it.
-
-    `in_window`: the window has the same tokens at these places.
-    """
+    """A hole: the number of tokens before it in its window, the last of them, its own tokens, and the first ones after it."""
 
     first: int
     before: int
     answer: tuple[int, ...]
     after: tuple[int, ...]
-    in_window: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +76,13 @@ class Sources:
             lacking = "source file" if not self._train else f"file to set aside, which one name in {ASIDE_SHARE} is"
             kinds = ", ".join(SHARES)
             raise EvalError(f"{', '.join(map(str, folders))}: no {lacking}; more files are needed of the kinds {kinds}")
+        self.n_files = len(self._train)  # to train on
 
     @cached_property
     def reference(self) -> str:
         """A description of the files to train on, with a hash of their list."""
         names = "\n".join(sorted(path.name for path in self._train))
         return f"{self.n_files} files; sha256 of their sorted names: {hashlib.sha256(names.encode()).hexdigest()}"
-
-    @property
-    def n_files(self) -> int:
-        """The number of files to train on."""
-        return len(self._train)
 
     def windows(self, random: Random, count: int, length: int, n_holes: int, most: int, *, aside: bool = False) -> list[Window]:
         """Return `count` windows of at most `length` tokens, each with up to `n_holes` of at most `most` tokens.
@@ -178,8 +170,7 @@ def cut(text: str, vocabulary: Vocabulary, random: Random, length: int, n_holes:
         answer = vocabulary.encode(text[safe:last])
         if 0 < len(answer) <= most:
             after = vocabulary.encode(text[last : last + AFTER_CHARS])[:HELD]
-            in_window = ids[n_before : n_before + len(answer)] == answer
-            holes.append(Hole(n_before, ids[n_before - 1], tuple(answer), tuple(after), in_window))
+            holes.append(Hole(n_before, ids[n_before - 1], tuple(answer), tuple(after)))
     return Window(tuple(ids), tuple(holes))
 
 

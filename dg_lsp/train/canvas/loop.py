@@ -29,10 +29,9 @@ from dg_lsp.engine.model.weights import canvas_adapter, checkpoint, llama_files
 from dg_lsp.engine.model.weights.llama_files import Weight
 from dg_lsp.engine.model.weights.progress import Meter
 from dg_lsp.evaluate.tasks import EvalError
-from dg_lsp.train.canvas import states
+from dg_lsp.train.canvas import batches
+from dg_lsp.train.canvas.batches import Batch, Canvas, Middles
 from dg_lsp.train.canvas.holes import HELD, Sources
-from dg_lsp.train.canvas.middles import Middles
-from dg_lsp.train.canvas.states import Batch, Canvas
 from dg_lsp.train.canvas.weights import TrainedPasses
 
 SAVE_S, SHOW_S = 300.0, 900.0
@@ -42,8 +41,6 @@ BUCKETS = {"first": range(1), "2-4": range(1, 4), "5-8": range(4, 8), "9-16": ra
 # Windows in a batch, tokens of a window, rows of canvases over a window; most files are read in short windows.
 SHAPES = ((4, 256, 5), (2, 640, 10))
 HOLES_PER_ROW = 4
-
-OnMessage = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,24 +110,30 @@ class Training:
         middles = self._middles.drawn(random, plan.middles) if self._middles else []
         n_batches = len(middles) or plan.batches
         for number in range(n_batches):
-            batch, kv = (middles[number], []) if middles else self._canvases(random)
+            kv: KV = []
+            if middles:
+                batch = middles[number]
+            else:
+                ((n_windows, length, n_rows),) = random.choices(plan.shapes, [4.0, *[1.0] * (len(plan.shapes) - 1)])
+                windows = self.sources.windows(random, n_windows, length, n_rows * HOLES_PER_ROW, plan.most)
+                batch, kv = batches.drawn(passes, random, windows, n_rows, self._end)
             loss = batch.losses(passes, kv)[0] / (len(batch.targets) * n_batches)
             loss.backward()  # type: ignore[no-untyped-call]
             loss_sum += loss.item()
             n_tokens += int((batch.mask.sum(-1) > 1).sum())
             state.tokens_with_loss += len(batch.targets)
-        self._update(plan.rate * min(1.0, (state.step + 1) / WARM_STEPS) * (share_left if plan.cool else 1.0))
+        rate = plan.rate * min(1.0, (state.step + 1) / WARM_STEPS) * (share_left if plan.cool else 1.0)
         state.step += 1
+        # Adam's step for all weights, with the gradients that were summed.
+        grad = passes.grad.mul_(min(1.0, CLIP / (float(passes.grad.norm()) + 1e-6)))
+        with torch.no_grad():
+            state.first.mul_(BETAS[0]).add_(grad, alpha=1 - BETAS[0])
+            state.second.mul_(BETAS[1]).addcmul_(grad, grad, value=1 - BETAS[1])
+            scale = (state.second / (1 - BETAS[1] ** state.step)).sqrt_().add_(EPS)
+            passes.flat.addcdiv_(state.first, scale, value=-rate / (1 - BETAS[0] ** state.step))
+        passes.merge()
         state.tokens += n_tokens
         return loss_sum, n_tokens
-
-    def _canvases(self, random: Random) -> tuple[Batch, KV]:
-        """Return a batch of canvases, and their windows' keys and values."""
-        plan = self.plan
-        (shape,) = random.choices(plan.shapes, [4.0, *[1.0] * (len(plan.shapes) - 1)])
-        n_windows, length, n_rows = shape
-        windows = self.sources.windows(random, n_windows, length, n_rows * HOLES_PER_ROW, plan.most)
-        return states.drawn(self.passes, random, windows, n_rows, self._end)
 
     @torch.no_grad()
     def figures(self) -> str:
@@ -201,44 +204,30 @@ class Training:
         }
         canvas_adapter.write(path, self.passes.adapter(), facts)
 
-    def _update(self, rate: float) -> None:
-        """Apply Adam's step to all weights with the gradients that were summed."""
-        state, passes = self.state, self.passes
-        grad, count = passes.grad, state.step + 1
-        grad.mul_(min(1.0, CLIP / (float(grad.norm()) + 1e-6)))
-        with torch.no_grad():
-            state.first.mul_(BETAS[0]).add_(grad, alpha=1 - BETAS[0])
-            state.second.mul_(BETAS[1]).addcmul_(grad, grad, value=1 - BETAS[1])
-            scale = (state.second / (1 - BETAS[1] ** count)).sqrt_().add_(EPS)
-            passes.flat.addcdiv_(state.first, scale, value=-rate / (1 - BETAS[0] ** count))
-        passes.merge()
-
     def _set_aside(self) -> list[tuple[Batch, KV, list[int], list[float]]]:
         """Return batches of set-aside canvases, with the places of their losses and the causal losses; always the same ones."""
-        if self._middles:
+        random, passes, middles = Random(11), self.passes, self._middles
+        if middles:
             if not self._aside:
-                self._aside = self._middles_aside(self._middles)
+                drawn = middles.drawn(random, self.plan.measured, aside=True)
+                causal_losses = [one.losses(passes, [], adapted=False)[1].tolist() for one in drawn]
+                self._aside = [(one, [], middles.places(one), losses) for one, losses in zip(drawn, causal_losses, strict=True)]
             return self._aside
-        random, passes = Random(11), self.passes
         n_windows, length, n_rows = self.plan.shapes[0]
         per_window = 4
         while len(self._aside) * n_windows * per_window < self.plan.measured:
             windows = self.sources.windows(random, n_windows, length, per_window, 16, aside=True)
-            _, kv = states.encoded(passes, windows)
+            _, kv = batches.encoded(passes, windows)
             shape = (n_windows, kv[0][0].shape[2], n_rows)
             canvases = [
                 Canvas(index, hole, self._end, hole.after) for index, window in enumerate(windows) for hole in window.holes
             ]
             bare = [replace(canvas, held=()) for canvas in canvases]
-            causal = states.laid_out(bare, *shape).losses(passes, kv, adapted=False)[1]
-            batch = states.laid_out(canvases, *shape)
+            causal = batches.laid_out(bare, *shape).losses(passes, kv, adapted=False)[1]
+            batch = batches.laid_out(canvases, *shape)
             places = [place for one in canvases for place in (*range(len(one.hole.answer)), -1)]
             self._aside.append((batch, kv, places, causal.tolist()))
         return self._aside
-
-    def _middles_aside(self, middles: Middles) -> list[tuple[Batch, KV, list[int], list[float]]]:
-        drawn = middles.drawn(Random(11), self.plan.measured, aside=True)
-        return [(one, [], middles.places(one), one.losses(self.passes, [], adapted=False)[1].tolist()) for one in drawn]
 
 
 def train(
@@ -250,7 +239,7 @@ def train(
     excluded: Path | None = None,
     start: Path | None = None,
     export: Path | None = None,
-    on_message: OnMessage = print,
+    on_message: Callable[[str], None] = print,
 ) -> Training:
     """Start or continue the run whose state is at `path`, and write its adapter to `export`.
 
@@ -282,7 +271,7 @@ def train(
     return training
 
 
-def run(training: Training, path: Path, on_message: OnMessage) -> None:
+def run(training: Training, path: Path, on_message: Callable[[str], None]) -> None:
     """Train until the plan's time or steps are over; save every five minutes and at the end."""
     plan, state = training.plan, training.state
     on_message(f"{training.sources.n_files} files; {state.tokens / 1e6:.3f} M tokens so far; {training.figures()}")

