@@ -106,16 +106,14 @@ def _bytes(text: str) -> str:
         return text.encode("utf-8", "surrogatepass").decode("latin-1")  # half a character, which no file's name holds
 
 
-def _text(data: str) -> str:
-    """Return the text of what `_bytes` returned, for messages."""
-    return data.encode("latin-1").decode("utf-8", "replace")
-
-
 def _rule(line: str) -> Rule | None:
     """Return the rule of one line; None for a comment, an empty line or a pattern that can never match."""
     if line.startswith("#"):
         return None
-    pattern = _without_trailing_spaces(line)
+    # A backslash escapes the first of the trailing spaces.
+    pattern = line.rstrip(" ")
+    n_backslashes = len(pattern) - len(pattern.rstrip("\\"))
+    pattern += " " if n_backslashes % 2 and len(pattern) < len(line) else ""
     includes = pattern.startswith("!")
     pattern = pattern.removeprefix("!")
     if not pattern:
@@ -130,13 +128,6 @@ def _rule(line: str) -> Rule | None:
     except _NeverMatchesError:
         return None
     return Rule(components, includes, folders_only, anchored)
-
-
-def _without_trailing_spaces(line: str) -> str:
-    """Return the line without its trailing spaces, except one that a backslash escapes."""
-    bare = line.rstrip(" ")
-    n_backslashes = len(bare) - len(bare.rstrip("\\"))
-    return bare + " " if n_backslashes % 2 and len(bare) < len(line) else bare
 
 
 class _NeverMatchesError(Exception):
@@ -245,7 +236,8 @@ def _class(pattern: str, at: int) -> tuple[str, int]:
         if char == "-" and pattern[at - 1] == "-" and previous and pattern[at : at + 1] not in ("", "]"):
             last, at = _char(pattern, at)
             if last < previous:
-                raise PatternError(f"has a pattern with the range {_text(previous + '-' + last)}, which is empty")
+                text = f"{previous}-{last}".encode("latin-1").decode("utf-8", "replace")
+                raise PatternError(f"has a pattern with the range {text}, which is empty")
             items.append(f"{re.escape(previous)}-{re.escape(last)}")
             previous = ""
             continue

@@ -67,12 +67,12 @@ def find(names: Iterable[str], answer: str, text: str, language: str, sources: S
 
 
 def _find(use: _Use, text: str, style: Style, sources: Sources) -> Import | None:
-    own = _path(sources.own)
+    own = sources.own
     is_python = style == "python"
     definitions, ways = list[Import](), set[Import]()
-    for key in sources.files.importers.get(use.name, ()):
-        path, file = _path(key), sources.files.files[key]
-        if key == sources.own or languages.row(file.language).importing != style:
+    for path in sources.files.importers.get(use.name, ()):
+        file = sources.files.files[path]
+        if path == own or languages.row(file.language).importing != style:
             continue
         ways.update(_ways(use.name, path, file, is_python, sources))
         if not _TEST.search(path) and (found := _definition(use, path, file, own, is_python, sources)):
@@ -106,11 +106,6 @@ def _use(name: str, answer: str) -> _Use:
     is_called = any(mark or bracket for mark, _, bracket in uses)
     is_value = any(not (mark or attribute or bracket) for mark, attribute, bracket in uses) or not uses
     return _Use(name, attributes, is_called, is_value)
-
-
-def _path(key: str) -> str:
-    """Return a file's path with slashes. On systems with slashes, a name may contain backslashes."""
-    return key if "/" in key else key.replace("\\", "/")
 
 
 # Tests, scripts and declaration files, whose names are not for other files.
@@ -149,11 +144,11 @@ def _module(path: str, own: str, sources: Sources) -> str | None:
     parts = [] if file == "__init__.py" else [file.removesuffix(".py")]
     keys = sources.files.files
     top = folder
-    while f"{top}/__init__.py" in keys or f"{top}/__init__.py".replace("/", "\\") in keys:
+    while f"{top}/__init__.py" in keys:
         top, _, name = top.rpartition("/")
         parts.insert(0, name)
     if top == folder:
-        indexed = keys.get(path) or keys.get(path.replace("/", "\\"))
+        indexed = keys.get(path)
         is_at_root = indexed is not None and indexed.path.rpartition("/")[0] in ("", "src")
         if folder != own.rpartition("/")[0] and not is_at_root:
             return None
@@ -241,8 +236,7 @@ def _absolute(module: str, path: str, sources: Sources) -> str | None:
 
 def _has_top(top: str, sources: Sources) -> bool:
     """Return whether the repository has a Python module or package with this name."""
-    keys = sources.files.importers.get(top, ())
-    return any(_path(key).endswith((f"/{top}.py", f"/{top}/__init__.py")) for key in keys)
+    return any(path.endswith((f"/{top}.py", f"/{top}/__init__.py")) for path in sources.files.importers.get(top, ()))
 
 
 # --- The standard library

@@ -85,7 +85,8 @@ def mask_request(request: InfillRequest) -> InfillRequest:
 
 def spans(text: str) -> tuple[Span, ...]:
     """Return the spans of the secrets in the text, in order and without overlaps."""
-    places = (*_keys(text), *_tokens(text), *_assigned(text))
+    tokens = (match for hint, shape in _SHAPES if hint in text for match in shape.finditer(text))
+    places = (*_keys(text), *(token.span(1 if token.re.groups else 0) for token in tokens), *_assigned(text))
     return joined(Span(start, end) for start, end in places if start < end)
 
 
@@ -170,12 +171,6 @@ _SHAPES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("://", r"://[^\s/:@\"'`{}<>$]{0,100}:([^\s/@\"'`{}<>$]{3,200})@"),
     )
 )
-
-
-def _tokens(text: str) -> Iterator[tuple[int, int]]:
-    for hint, shape in _SHAPES:
-        if hint in text:
-            yield from (match.span(1 if shape.groups else 0) for match in shape.finditer(text))
 
 
 # --- Values assigned to a name such as `password` ---------------------------------------------------------------------

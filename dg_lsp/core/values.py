@@ -72,11 +72,6 @@ def n_common(left: Sequence[object], right: Sequence[object]) -> int:
     return low
 
 
-def inside_any(offset: int, spans: Iterable[Span]) -> bool:
-    """Return whether the offset lies inside one of the spans; their edges do not count."""
-    return any(span.start < offset < span.end for span in spans)
-
-
 @dataclass(frozen=True, slots=True)
 class Document:
     """One version of one file. `language` is a name from `core.languages`, or "" if it is unknown."""

@@ -160,15 +160,14 @@ class Ignore:
         earned_s = min(PATH_S, self._to_earn_s)
         self._left_s, self._to_earn_s = self._left_s + earned_s, self._to_earn_s - earned_s
         start = time.thread_time()
-        budget = _Budget(start + self._left_s)
         try:
-            return self._excluded_by(path.relative_to(self._top).parts, budget)
+            return self._excluded_by(path.relative_to(self._top).parts, start + self._left_s)
         except _AllTooSlowError:
             return _ALL_TOO_SLOW
         finally:
             self._left_s -= time.thread_time() - start
 
-    def _excluded_by(self, parts: tuple[str, ...], budget: _Budget) -> str:
+    def _excluded_by(self, parts: tuple[str, ...], end_s: float) -> str:
         """Return why the path or a folder in it may not be read, or "". Raises _AllTooSlowError."""
         for end in range(1, len(parts) + 1):
             above = parts[:end]
@@ -179,14 +178,14 @@ class Ignore:
                 if is_folder and above[-1] in _SKIPPED_FOLDERS and not self.root.is_relative_to(place):
                     reason = _SKIPPED_FOLDERS[above[-1]]
                 else:
-                    reason = self._ignored_by(above, budget, is_folder=is_folder)
+                    reason = self._ignored_by(above, end_s, is_folder=is_folder)
                 if is_folder:
                     self._folders[above] = reason
             if reason:
                 return reason
         return ""
 
-    def _ignored_by(self, parts: tuple[str, ...], budget: _Budget, *, is_folder: bool) -> str:
+    def _ignored_by(self, parts: tuple[str, ...], end_s: float, *, is_folder: bool) -> str:
         """Return why the ignore files exclude this path, or ""; the nearest file with a matching rule decides."""
         for name in IGNORE_FILES:
             verdict: bool | None = None
@@ -196,9 +195,9 @@ class Ignore:
             if is_git and not self._n_above_git:
                 sources.insert(0, (self._top / ".git" / "info" / "exclude", 0))
             for file, depth in sources:
-                rules = self._read(file, budget)
+                rules = self._read(file, end_s)
                 try:
-                    result = gitignore.verdict(rules.rules, parts[depth:], is_folder=is_folder, tick=budget.of_file())
+                    result = gitignore.verdict(rules.rules, parts[depth:], is_folder=is_folder, tick=_ticker(end_s))
                 except _TooSlowError:
                     rules = self._rules[file] = _Rules(stamp=rules.stamp, problem="takes too long to read")
                 if rules.problem:
@@ -208,7 +207,7 @@ class Ignore:
                 return f"is ignored by {name}"
         return ""
 
-    def _read(self, file: Path, budget: _Budget) -> _Rules:
+    def _read(self, file: Path, end_s: float) -> _Rules:
         try:
             info = file.lstat()
         except (FileNotFoundError, NotADirectoryError):
@@ -221,7 +220,7 @@ class Ignore:
             try:
                 data = files.read_regular(file, MAX_IGNORE_BYTES)
                 # File names may contain bytes that are not UTF-8, and so may the patterns.
-                entry = _Rules(gitignore.parse(data.decode("utf-8", "surrogateescape"), budget.of_file()), stamp)
+                entry = _Rules(gitignore.parse(data.decode("utf-8", "surrogateescape"), _ticker(end_s)), stamp)
             except _TooSlowError:
                 entry = _Rules(stamp=stamp, problem="takes too long to read")
             except (files.NotRegularError, files.TooLargeError, gitignore.PatternError) as error:
@@ -253,21 +252,15 @@ class _AllTooSlowError(Exception):
     """All ignore files together have used up the CPU time of a request or a walk."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Budget:
-    """The CPU time for all ignore files: until this thread's clock shows `end_s`."""
+def _ticker(end_s: float) -> Callable[[], None]:
+    """Return a function that raises _TooSlowError once one file has used its CPU time, and _AllTooSlowError after `end_s`."""
+    end_of_file = time.thread_time() + MATCH_BUDGET_S
 
-    end_s: float
+    def tick() -> None:
+        now = time.thread_time()
+        if now >= end_of_file:
+            raise _TooSlowError
+        if now >= end_s:
+            raise _AllTooSlowError
 
-    def of_file(self) -> Callable[[], None]:
-        """Return a function that raises _TooSlowError once one file has used its time, and _AllTooSlowError after the end."""
-        end_of_file = time.thread_time() + MATCH_BUDGET_S
-
-        def tick() -> None:
-            now = time.thread_time()
-            if now >= end_of_file:
-                raise _TooSlowError
-            if now >= self.end_s:
-                raise _AllTooSlowError
-
-        return tick
+    return tick

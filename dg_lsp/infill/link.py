@@ -87,6 +87,9 @@ class Link:
     def __init__(self, state: State, http: httpx.AsyncClient, on_change: Callable[[Link], None], first_word_s: float) -> None:
         """Open the lease; use `reach` to create a link. `on_change` is called when the status changes or the link ends."""
         self.state = state
+        common = messages.common_protocol(state.protocol_min, state.protocol_max)
+        self.protocol = messages.PROTOCOL_MAX if common is None else common
+        """The version that both sides support."""
         self._on_change = on_change
         self.status = Status("unloaded")
         self.said_bye = False
@@ -103,12 +106,6 @@ class Link:
             loop.set_exception_handler(on_loop_error)
         self._opened: asyncio.Future[None] = loop.create_future()
         self._lease = asyncio.ensure_future(self._hold_lease(first_word_s))
-
-    @property
-    def protocol(self) -> int:
-        """The protocol version that both sides support."""
-        common = messages.common_protocol(self.state.protocol_min, self.state.protocol_max)
-        return messages.PROTOCOL_MAX if common is None else common
 
     async def infill(self, ask: Ask, on_draft: OnDraft | None = None, on_done: OnDone | None = None) -> tuple[Candidate, ...]:
         """Return the candidates; raise EngineError, or LinkLostError when the engine ends or goes silent first."""
@@ -200,7 +197,12 @@ class Link:
         try:
             response = await asyncio.shield(opening)
         except asyncio.CancelledError:
-            closing = asyncio.ensure_future(_close(opening))
+
+            async def close() -> None:
+                with contextlib.suppress(Exception):  # no request waits for it
+                    await (await opening).aclose()
+
+            closing = asyncio.ensure_future(close())
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
             raise
@@ -350,9 +352,3 @@ async def _events(response: httpx.Response, on_line: Callable[[], None] = lambda
             name, data = "", ""
             if event is not None:
                 yield event
-
-
-async def _close(opening: asyncio.Future[httpx.Response]) -> None:
-    """Wait for an unused response, and close it."""
-    with contextlib.suppress(Exception):  # no request waits for it
-        await (await opening).aclose()

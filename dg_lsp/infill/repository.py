@@ -223,7 +223,6 @@ class _Workspace:
         with self._lock:
             if is_fresh or not self._is_read:
                 self._renew()
-                self._is_read = True
             return self._context(path, document, texts)
 
     def _renew(self) -> None:
@@ -242,6 +241,7 @@ class _Workspace:
         self._run_ignore = self._ignore.renewed(is_walk=True)
         if self._settings.related_chars:
             self._index.update()
+        self._is_read = True
 
     def _context(self, path: Path, document: Document, texts: Mapping[Path, str]) -> FileContext:
         name, settings = workspace.name_of(path.relative_to(self._root)), self._settings

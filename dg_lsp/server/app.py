@@ -204,7 +204,7 @@ class DgLanguageServer(LanguageServer):
         await asyncio.to_thread(resident.preload)
         if self.client.registers_configuration:
             options = lsp.DidChangeConfigurationRegistrationOptions(section=SECTION)
-            self.spawn(self._register("dg-lsp-settings", lsp.WORKSPACE_DID_CHANGE_CONFIGURATION, options))
+            self.spawn(self._register(lsp.Registration("dg-lsp-settings", lsp.WORKSPACE_DID_CHANGE_CONFIGURATION, options)))
         self._connect()
         return True
 
@@ -313,11 +313,11 @@ class DgLanguageServer(LanguageServer):
         """Let `tell` show the last warning once more."""
         self._last_message = ""
 
-    async def _register(self, name: str, method: str, options: object) -> None:
+    async def _register(self, registration: lsp.Registration) -> None:
         try:
-            await self.client_register_capability_async(lsp.RegistrationParams([lsp.Registration(name, method, options)]))
+            await self.client_register_capability_async(lsp.RegistrationParams([registration]))
         except JsonRpcException as error:
-            log.warning("the editor refused to register %s: %s", method, error)
+            log.warning("the editor refused to register %s: %s", registration.method, error)
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Return a background task for the work; it is cancelled when the server ends."""
@@ -407,6 +407,16 @@ class DgLanguageServer(LanguageServer):
     def show_message(self, sentence: str) -> None:
         """Show an informational message to the user."""
         self.window_show_message(lsp.ShowMessageParams(lsp.MessageType.Info, f"dg-lsp: {sentence}"))
+
+    async def ask(self, kind: lsp.MessageType, question: str, *titles: str) -> str:
+        """Return the title that the user chose; "" for none, and for an editor that can't ask."""
+        items = [lsp.MessageActionItem(title) for title in titles]
+        try:
+            answer = await self.window_show_message_request_async(lsp.ShowMessageRequestParams(kind, question, items))
+        except JsonRpcException as error:
+            log.info("the editor can't ask the user: %s", error)
+            return ""
+        return answer.title if answer is not None else ""
 
     def send_draft(self, draft: DraftParams) -> None:
         """Send the draft to a client that displays drafts."""

@@ -73,7 +73,7 @@ def to_item(
 
 
 def to_completion_item(
-    index: Lines, at: int, text: str, *, encoding: Encoding, detail: str, added: Edit | None = None
+    index: Lines, at: int, text: str, *, encoding: Encoding, added: Edit | None = None
 ) -> lsp.CompletionItem:
     """Return text to insert at an offset, as an item of an ordinary completion list; `added` is an edit elsewhere.
 
@@ -89,7 +89,7 @@ def to_completion_item(
     return lsp.CompletionItem(
         label=label or "…",
         kind=lsp.CompletionItemKind.Snippet if len(lines) > 1 else lsp.CompletionItemKind.Text,
-        detail=detail,
+        detail="dg-lsp",
         documentation=whole if len(lines) > 1 else None,
         filter_text=whole.split("\n")[0].strip() or whole,
         sort_text="\U0010ffff",

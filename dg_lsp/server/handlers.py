@@ -226,7 +226,6 @@ async def _completion(server: DgLanguageServer, params: lsp.CompletionParams) ->
             reply.at,
             offer.text,
             encoding=encoding,
-            detail="dg-lsp",
             added=importing.edit(reply.index.text, reply.language, offer.imports) if offer.imports else None,
         )
         for offer in reply.offers

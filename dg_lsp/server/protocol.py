@@ -114,10 +114,7 @@ class RpcProtocol(LanguageServerProtocol):
     def _refuse(self, msg_id: object, code: int, sentence: str) -> None:
         log.warning("refused a message: %s", sentence)
         valid_id = msg_id if _is_id(msg_id) else None
-        self._write({"jsonrpc": "2.0", "id": valid_id, "error": {"code": code, "message": sentence}})
-
-    def _write(self, data: Json) -> None:
-        body = json.dumps(data).encode()
+        body = json.dumps({"jsonrpc": "2.0", "id": valid_id, "error": {"code": code, "message": sentence}}).encode()
         assert self.writer is not None
         self.writer.write(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
 

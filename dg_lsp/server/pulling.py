@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types as lsp
-from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams
+from pygls.exceptions import JsonRpcInvalidParams
 
 from dg_lsp.core.wording import size
 from dg_lsp.wire import laptop
@@ -65,17 +65,10 @@ async def offer(server: DgLanguageServer) -> None:
         f"dg-lsp: download the model {model.name} ({size(model.n_bytes)}, once)? It gives {model.gives}. It runs on "
         "this machine only. Until it is there, the small model that came with dg-lsp makes the suggestions."
     )
-    actions = [lsp.MessageActionItem(title) for title in (DOWNLOAD, LATER, NEVER)]
-    try:
-        answer = await server.window_show_message_request_async(
-            lsp.ShowMessageRequestParams(lsp.MessageType.Info, question, actions)
-        )
-    except JsonRpcException as error:
-        log.info("the editor can't ask the user: %s", error)
-        return
-    if answer is not None and answer.title == NEVER:
+    answer = await server.ask(lsp.MessageType.Info, question, DOWNLOAD, LATER, NEVER)
+    if answer == NEVER:
         await asyncio.to_thread(write_choice, {"never": True})
-    elif answer is not None and answer.title == DOWNLOAD:
+    elif answer == DOWNLOAD:
         await _accept(server, model)
 
 

@@ -177,7 +177,11 @@ async def edit(server: DgLanguageServer, params: FillParams) -> ActionResult | N
 
     Raises JsonRpcException when the document has changed or the action was cancelled.
     """
-    now = await _unchanged(server, params)
+    now = await server.snapshots.take(params.uri)
+    if now is None:
+        raise JsonRpcException("the document is not open", CONTENT_MODIFIED)
+    if not now.is_current or now.doc.lost or (params.version is not None and params.version != now.document.version):
+        raise JsonRpcException("the document has changed since the action was offered", CONTENT_MODIFIED)
     index, document, encoding = now.index, now.document, server.documents.encoding
     if now.refused:
         server.show_message(f"this file is not sent to a model: it {now.refused}")
@@ -221,15 +225,7 @@ async def _confirm(server: DgLanguageServer, text: str, result: FillResult) -> b
     shrinking = next(each for each in result.fills if each.shrinks)
     old, new = (_quoted(each) for each in (text[shrinking.start : shrinking.end], shrinking.text))
     question = f"dg-lsp: this {polish.SHRINKS}: {old} becomes {new}. Replace it?"
-    actions = [lsp.MessageActionItem(_REPLACE), lsp.MessageActionItem("Keep")]
-    try:
-        answer = await server.window_show_message_request_async(
-            lsp.ShowMessageRequestParams(lsp.MessageType.Warning, question, actions)
-        )
-    except JsonRpcException as error:
-        log.info("the editor can't ask the user: %s", error)
-        return False
-    return answer is not None and answer.title == _REPLACE
+    return await server.ask(lsp.MessageType.Warning, question, _REPLACE, "Keep") == _REPLACE
 
 
 def _quoted(text: str) -> str:
@@ -281,15 +277,6 @@ async def _fill_holes(server: DgLanguageServer, params: FillParams, now: Snapsho
         return None
     finally:
         server.reporter.busy(-1)
-
-
-async def _unchanged(server: DgLanguageServer, params: FillParams) -> Snapshot:
-    now = await server.snapshots.take(params.uri)
-    if now is None:
-        raise JsonRpcException("the document is not open", CONTENT_MODIFIED)
-    if not now.is_current or now.doc.lost or (params.version is not None and params.version != now.document.version):
-        raise JsonRpcException("the document has changed since the action was offered", CONTENT_MODIFIED)
-    return now
 
 
 async def _run(server: DgLanguageServer, params: FillParams, now: Snapshot, report: Report) -> FillResult:
@@ -390,7 +377,8 @@ def _all(document: Document, syntax: Syntax | None, span: Span) -> Iterable[Acti
         if hole.kind == "body":
             yield Action("Fill function body", "body", hole.span)
         else:
-            yield Action(f"Fill this hole{_shortened(hole.instruction)}", "hole", hole.span)
+            says = f": {hole.instruction[:40]}{'…' if len(hole.instruction) > 40 else ''}" if hole.instruction else ""
+            yield Action(f"Fill this hole{says}", "hole", hole.span)
     if len(placeholders) > 1 or (placeholders and not nearby_holes):
         n = len(placeholders)
         yield Action(f"Fill all {n} holes in this file" if n > 1 else "Fill the hole in this file", "all", Span(0, 0))
@@ -459,17 +447,14 @@ def _undocumented(syntax: Syntax | None, span: Span) -> Owner | None:
             continue
         first = syntax.lines.at(syntax.span(owner.node).start)
         if first <= line <= syntax.lines.at(owner.inside.start):
-            return None if _is_described(syntax, owner, first) else owner
+            if syntax.language.by_indentation:
+                same_line = syntax.lines.at(owner.inside.start) == syntax.lines.at(_first_item(syntax, owner))
+                first_bytes = [item.start_byte for item in owner.items[:1]]
+                is_described = same_line or any(node.start_byte in first_bytes for node in syntax.facts.all("docstring"))
+            else:
+                is_described = first - 1 in {syntax.lines.at(syntax.span(node).end) for node in syntax.facts.all("comment")}
+            return None if is_described else owner
     return None
-
-
-def _is_described(syntax: Syntax, owner: Owner, first: int) -> bool:
-    if syntax.language.by_indentation:
-        same_line = syntax.lines.at(owner.inside.start) == syntax.lines.at(_first_item(syntax, owner))
-        first_bytes = [item.start_byte for item in owner.items[:1]]
-        return same_line or any(node.start_byte in first_bytes for node in syntax.facts.all("docstring"))
-    ends = {syntax.lines.at(syntax.span(node).end) for node in syntax.facts.all("comment")}
-    return first - 1 in ends
 
 
 def _first_item(syntax: Syntax, owner: Owner) -> int:
@@ -496,7 +481,3 @@ def _docstring(syntax: Syntax, owner: Owner) -> Hole:
     return Hole(
         Span(at, at), "cursor", indent=indent, lead=opening, trail=f"{closing}\n{indent}", instruction="describe it in one line"
     )
-
-
-def _shortened(instruction: str) -> str:
-    return f": {instruction[:40]}{'…' if len(instruction) > 40 else ''}" if instruction else ""

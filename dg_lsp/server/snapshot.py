@@ -207,12 +207,12 @@ PAUSE_S = 0.05
 Signatures = tuple[tuple[Span, str], ...]
 
 
-class Outlines:
+class Outlines(Background[str, Signatures]):
     """The cached outlines of long documents, by URI."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """Start empty; `clock` returns the time in seconds."""
-        self._signatures = Background[str, Signatures](clock, (), fresh_s=OUTLINE_FRESH_S)
+        super().__init__(clock, (), fresh_s=OUTLINE_FRESH_S)
 
     def quick(
         self, uri: str, syntax: Syntax | None, window_chars: int, whole: Callable[[], Syntax | None] | None = None
@@ -226,27 +226,19 @@ class Outlines:
             return None
         signatures: Signatures = ()
         if len(syntax.text) > window_chars:
-            self._signatures.renew(uri, lambda: _collect(whole or (lambda: syntax)))
-            signatures = self._signatures.get(uri)
+
+            async def collect() -> Signatures:
+                await asyncio.sleep(PAUSE_S)
+                latest = whole() if whole else syntax
+                return await asyncio.to_thread(lambda: latest.outline) if latest is not None else ()
+
+            self.renew(uri, collect)
+            signatures = self.get(uri)
         # The outline may be that of a slightly older text. Copy the other cached properties too, so that they are not computed
         # again. The class is frozen, so write to __dict__.
         quick = replace(syntax)
         quick.__dict__.update({**syntax.__dict__, "outline": signatures})
         return quick
-
-    def forget(self, uri: str) -> None:
-        """Forget a document that was closed."""
-        self._signatures.forget(uri)
-
-    async def close(self) -> None:
-        """Stop all collecting."""
-        await self._signatures.close()
-
-
-async def _collect(whole: Callable[[], Syntax | None]) -> Signatures:
-    await asyncio.sleep(PAUSE_S)
-    syntax = whole()
-    return await asyncio.to_thread(lambda: syntax.outline) if syntax is not None else ()
 
 
 # --- The folders of the workspace

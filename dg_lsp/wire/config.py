@@ -284,7 +284,20 @@ def unallowed(model: str, allow: Sequence[str]) -> str | None:
     if model_names.comes_with_the_package(model):
         return None
     if model_names.is_remote(model):
-        return _unallowed_server(model, allow)
+        try:
+            remote = model_names.parse_remote(model)
+        except model_names.ModelNameError:
+            return ""
+        # Each server must be allowed, because any of them may receive the code.
+        for address in remote.addresses:
+            if address is None:
+                return ""
+            # An entry without a scheme means https, or any scheme on this machine.
+            scheme = address.scheme if address.is_here else "https"
+            if not any(model_names.address_of(each if "://" in each else f"{scheme}://{each}") == address for each in allow):
+                return f"http://{address.name}" if address.is_clear else address.name
+        # For vLLM, the part after the # is a folder or a hub id whose tokenizer is loaded on this machine.
+        return unallowed(remote.model, allow) if remote.backend == "vllm" and remote.model else None
     folder = model_names.folder_of(model)
     if folder is None:
         return None if model in allow else model
@@ -292,20 +305,3 @@ def unallowed(model: str, allow: Sequence[str]) -> str | None:
     absolute = (path for each in allow if "\0" not in each and (path := model_names.expanded(each)).is_absolute())
     folders = (Path(os.path.realpath(path)) for path in absolute)
     return None if any(folder.is_relative_to(each) for each in folders) else str(folder)
-
-
-def _unallowed_server(model: str, allow: Sequence[str]) -> str | None:
-    try:
-        remote = model_names.parse_remote(model)
-    except model_names.ModelNameError:
-        return ""
-    # Each server must be allowed, because any of them may receive the code.
-    for address in remote.addresses:
-        if address is None:
-            return ""
-        # An entry without a scheme means https, or any scheme on this machine.
-        scheme = address.scheme if address.is_here else "https"
-        if not any(model_names.address_of(each if "://" in each else f"{scheme}://{each}") == address for each in allow):
-            return f"http://{address.name}" if address.is_clear else address.name
-    # For vLLM, the part after the # is a folder or a hub id whose tokenizer is loaded on this machine.
-    return unallowed(remote.model, allow) if remote.backend == "vllm" and remote.model else None

@@ -83,7 +83,7 @@ def test_edits_are_plain_versioned_or_annotated() -> None:
     [("x = fo", "o(a)", "foo(a)", "foo(a)"), ("x = ", "f(\n  a)", "f( …", "f(\n  a)"), ("é_1", "", "é_1", "é_1")],
 )
 def test_items_of_lists_replace_the_word_before_the_cursor(text: str, answer: str, label: str, new: str) -> None:
-    item = convert.to_completion_item(positions.lines(text), len(text), answer, encoding="utf-32", detail="d")
+    item = convert.to_completion_item(positions.lines(text), len(text), answer, encoding="utf-32")
     assert item.label == label
     assert isinstance(item.text_edit, lsp.TextEdit)
     assert item.text_edit.new_text == new

@@ -16,7 +16,7 @@ from dg_lsp.core import positions
 from dg_lsp.core.holes.body import FILL, Body, at_placeholder, find_bodies, trimmed, words
 from dg_lsp.core.positions import Lines
 from dg_lsp.core.syntax import Syntax, ancestors, indent_unit
-from dg_lsp.core.values import Document, Hole, Span, inside_any
+from dg_lsp.core.values import Document, Hole, Span, joined
 
 __all__ = ["KINDS", "at_cursor", "at_place", "at_placeholder", "errors", "in_document", "markers", "selection"]
 
@@ -89,26 +89,20 @@ def errors(syntax: Syntax | None) -> tuple[Hole, ...]:
     """Return a hole for each run of lines that can't be parsed, in order, without its first indentation and last line end."""
     if syntax is None:
         return ()
-    index, runs = syntax.lines, list[tuple[int, int]]()
+    index, runs = syntax.lines, list[Span]()
     for span in syntax.errors:
         first, last = index.at(span.start), index.at(max(span.start, span.end - 1))
         while first < last and index.is_blank(first):
             first += 1
         while first < last and index.is_blank(last):
             last -= 1
-        if runs and first <= runs[-1][1]:
-            runs[-1] = (runs[-1][0], max(last, runs[-1][1]))
-        else:
-            runs.append((first, last))
-    return tuple(
-        Hole(
-            Span(index.starts[first] + len(index.indent(first)), index.ends[last]),
-            "error",
-            indent=index.indent(first),
-            block=True,
-        )
-        for first, last in runs
-    )
+        runs.append(Span(first, last))
+    holes = []
+    for run in joined(runs):
+        indent = index.indent(run.start)
+        span = Span(index.starts[run.start] + len(indent), index.ends[run.end])
+        holes.append(Hole(span, "error", indent=indent, block=True))
+    return tuple(holes)
 
 
 def _with_placeholder(marker: Hole, body: Body, text: str) -> Hole:
@@ -191,7 +185,7 @@ def _opened_line(document: Document, offset: int, syntax: Syntax | None, index: 
             break
     strings = [syntax.span(node) for node in near.all("string")]
     marks = syntax.language.line_comments
-    if inside_any(offset, [*strings, *comments]) or any(
+    if any(span.start < offset < span.end for span in (*strings, *comments)) or any(
         span.end == offset and text.startswith(marks, span.start) for span in comments
     ):
         return None

@@ -40,7 +40,12 @@ def names(parsed: Syntax, hole: Span) -> tuple[str, ...]:
     if not found or len(found) > MOST_NAMES or languages.kind_at_end(before, parsed.language.name) is not None:
         return ()
     in_order = [name for name in dict.fromkeys(_NAME.findall(tail)) if name in found]
-    return tuple(in_order) if _takes_statement(parsed, hole) else ()
+    # Within brackets, no statement may stand in the hole.
+    statement = "pass" if parsed.language.name == "python" else ";"
+    indent = "" if before.rpartition("\n")[2] else _indent(before, after)
+    tried = (f"{before}{indent}{one}{after}" for one in (statement, "if 1:"))
+    takes_one = any(not syntax.adds_errors(syntax.parse(text, parsed.language, parsed), parsed) for text in tried)
+    return tuple(in_order) if takes_one else ()
 
 
 def missing(needed: Sequence[str], answer: str) -> list[str]:
@@ -123,15 +128,6 @@ _FINDERS: dict[str, tuple[Callable[[Syntax, Span], tuple[frozenset[str], str]], 
 
 def _is_called(name: str, text: str) -> bool:
     return re.search(rf"(?<![\w.]){re.escape(name)}[ \t]*\(", text) is not None
-
-
-def _takes_statement(parsed: Syntax, hole: Span) -> bool:
-    """Return whether a statement may stand in the hole, which it may not within brackets."""
-    before, after = parsed.text[: hole.start], parsed.text[hole.end :]
-    statement = "pass" if parsed.language.name == "python" else ";"
-    indent = "" if before.rpartition("\n")[2] else _indent(before, after)
-    tried = (f"{indent}{statement}", f"{indent}if 1:")
-    return any(not syntax.adds_errors(syntax.parse(before + one + after, parsed.language, parsed), parsed) for one in tried)
 
 
 def _around(parsed: Syntax, hole: Span) -> Span:

@@ -54,17 +54,14 @@ def unbound_names(filled: Syntax, answers: Sequence[tuple[Span, str]], uri: str)
     """Return the names that the answers leave unbound; see `scope.unbound_names`."""
     if not is_module(filled.text, uri):
         return frozenset()
-    return frozenset(name for answer, old in answers for name in _unbound_names(filled, answer, old, uri))
-
-
-def _unbound_names(filled: Syntax, answer: Span, old: str, uri: str) -> frozenset[str]:
-    for region in _regions(filled, answer):
-        names = _unbound_in(region, filled, answer, old, uri)
-        if names is not None:
-            return names
-    if computes_names(filled.text):
-        return frozenset()
-    return uses.unbound_names(filled, [answer])
+    unbound = frozenset[str]()
+    for answer, old in answers:
+        results = (_unbound_in(region, filled, answer, old, uri) for region in _regions(filled, answer))
+        names = next((names for names in results if names is not None), None)
+        if names is None and not computes_names(filled.text):
+            names = uses.unbound_names(filled, [answer])
+        unbound |= names or frozenset()
+    return unbound
 
 
 def _unbound_in(region: _Region, filled: Syntax, answer: Span, old: str, uri: str) -> frozenset[str] | None:
