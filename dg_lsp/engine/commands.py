@@ -185,7 +185,9 @@ def start(
 ) -> None:
     """Start an engine in the background and wait until it has loaded its model."""
     files = discovery.engine_files(engine_id)
-    _end_other_version(files)
+    report = inspect_engine(files)
+    if report.info is not None and report.state is not None and report.state.version != discovery.current_build():
+        _end(files, report.state, now=False)  # so that one of this build starts; one in use ends after its last client
     report = _ensure_started(files, engine_id, settings, port)
     if _state(report) not in ("ready", "unloaded"):
         if reason := report.info.text("message", "") if report.info else "":
@@ -309,13 +311,6 @@ def _end(files: EngineFiles, state: State, *, now: bool) -> str | None:
         return None
     lock.release()
     return ""
-
-
-def _end_other_version(files: EngineFiles) -> None:
-    """End an engine of another build, so that one of this build starts. One in use ends after its last client."""
-    report = inspect_engine(files)
-    if report.info is not None and report.state is not None and report.state.version != discovery.current_build():
-        _end(files, report.state, now=False)
 
 
 def _ensure_started(files: EngineFiles, engine_id: EngineId, settings: EngineSettings, port: int) -> EngineReport:

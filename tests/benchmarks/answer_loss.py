@@ -23,7 +23,6 @@ import torch
 from dg_lsp.engine.decode import layout, scoring
 from dg_lsp.engine.decode.fill import FillInput, Switches, gap_tokens
 from dg_lsp.engine.decode.layout import Layout
-from dg_lsp.engine.decode.propose import copying
 from dg_lsp.engine.model import loading
 from dg_lsp.engine.model.loading import Loaded
 from dg_lsp.evaluate import tasks
@@ -69,7 +68,7 @@ def costs(loaded: Loaded, layouts: Layout, task: Task) -> Sums:
     logs = loaded.passes.logits(hidden[:, -n_read - 1 : -1]).log_softmax(-1)[0]
     answer_logs = logs.gather(1, ids[0, -n_read:, None])[:, 0]
     own = answer_logs[: len(answer)]
-    file = copying.file_model(FillInput(request, sheet, loaded, gap_tokens(loaded), Switches()), loaded.profile.file_weight)
+    file = FillInput(request, sheet, loaded, gap_tokens(loaded), Switches()).file_model(loaded.profile.file_weight)
     return Sums(
         nats=-float(own.sum()),
         mixed_nats=-sum(scoring.mixed(file, answer, own.tolist()) if file else own.tolist()),

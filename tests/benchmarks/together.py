@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.decode.filler import LocalFiller
-from dg_lsp.engine.decode.resources import MAX_ROWS
+from dg_lsp.engine.decode.filling import MAX_ROWS
 from dg_lsp.engine.model.loading import Loaded, load_model
 from dg_lsp.evaluate import tasks
 

@@ -14,7 +14,7 @@ from typing import TextIO
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.decode.fill import Switches
 from dg_lsp.engine.decode.filler import InfillTask, LocalFiller
-from dg_lsp.engine.decode.resources import Resources
+from dg_lsp.engine.decode.filling import Resources
 from dg_lsp.engine.model import loading
 from dg_lsp.engine.model.loading import EMBEDDED
 from dg_lsp.engine.serve.jobs import Job, Queue

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from dg_lsp.engine.decode.file_model import FileModel
+from dg_lsp.engine.decode.fill import FileModel
 from dg_lsp.engine.decode.propose import causal
 from dg_lsp.engine.decode.propose.causal import CausalDraft, DraftSettings
 from dg_lsp.engine.model import tree as trees

@@ -21,7 +21,7 @@ import httpx
 import pytest
 import uvicorn
 
-from dg_lsp.engine.serve import daemon, worker
+from dg_lsp.engine.serve import daemon, jobs
 from dg_lsp.engine.serve.daemon import DaemonError, Discreet, EngineFacts, loader, next_action
 from dg_lsp.engine.serve.jobs import Limits
 from dg_lsp.engine.serve.service import Service
@@ -100,7 +100,7 @@ def test_nothing_holds_the_model_when_its_memory_is_given_back(monkeypatch: pyte
         await watching
         service.worker.close()
 
-    monkeypatch.setattr(worker, "give_back_memory", lambda: held.append(models[0]() is not None))
+    monkeypatch.setattr(jobs, "give_back_memory", lambda: held.append(models[0]() is not None))
     asyncio.run(main())
     assert held == [False]
 

@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dg_lsp.core import repeats
+from dg_lsp.core.values import n_common
 from dg_lsp.engine.decode.propose import copies
 from dg_lsp.engine.decode.propose.copies import Copy
 from tests.engine import reference
@@ -170,13 +171,12 @@ def test_skipped_places_change_no_result(
 @pytest.mark.parametrize("line", ["        value = 1\n", "    \n", "{0:8}\n"])
 def test_few_places_of_a_long_file_are_visited(monkeypatch: pytest.MonkeyPatch, block: bool, line: str) -> None:
     looked: list[int] = []
-    agreement = copies._agreement
 
-    def look(source: str, at: int, prefix: str, high: int) -> int:
-        looked.append(at)
-        return agreement(source, at, prefix, high)
+    def look(before: str, prefix: str) -> int:
+        looked.append(len(before))
+        return n_common(before, prefix)
 
-    monkeypatch.setattr(copies, "_agreement", look)
+    monkeypatch.setattr(copies, "n_common", look)
     text = "".join(line.format(number) for number in range(2000))
     assert len(copies.find(f"{text}    ", f"\n{text}", block=block, indent="    ")) <= 2
     assert 0 < len(looked) <= copies.MAX_PLACES

@@ -20,14 +20,13 @@ from dg_lsp.core import confidence
 from dg_lsp.core.confidence import Ranked
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span, n_common
 from dg_lsp.engine.decode import filler as filler_module
-from dg_lsp.engine.decode import resources
+from dg_lsp.engine.decode import filling
 from dg_lsp.engine.decode.canvas.speculation import Speculate
 from dg_lsp.engine.decode.fill import Switches
 from dg_lsp.engine.decode.filler import InfillTask, LocalFiller, load_local
-from dg_lsp.engine.decode.filling import Filling
-from dg_lsp.engine.decode.resources import AHEAD_CHUNK
+from dg_lsp.engine.decode.filling import AHEAD_CHUNK, Filling
+from dg_lsp.engine.model.family import PrefixCache
 from dg_lsp.engine.model.loading import LoadError, find
-from dg_lsp.engine.model.prefix_cache import PrefixCache
 
 LINE = Hole(Span(0, 0), "cursor")
 BODY = Hole(Span(0, 0), "body", indent="    ", block=True)
@@ -290,7 +289,7 @@ def test_a_checkpoint_without_delete_tokens_returns_many_candidates_up_to_the_ro
     task = instruct.start(InfillRequest(PREFIX, SUFFIX, (LINE,), budget=Budget(candidates=500, steps=4)))
     candidates = finish(task).candidates()
     drafts = [row for row in task.proposals() if row.entropy is None]
-    assert len(task.proposals()) - len(drafts) <= resources.MAX_ROWS  # on the canvas, corrected drafts among them
+    assert len(task.proposals()) - len(drafts) <= filling.MAX_ROWS  # on the canvas, corrected drafts among them
     # What the search has written, and what its open canvas reads beyond that.
     assert len(drafts) <= instruct.loaded.profile.copy_rows + Speculate().rows + 1
     assert sum(candidate.row == "noise" for candidate in candidates) > 2

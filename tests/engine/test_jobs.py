@@ -21,12 +21,12 @@ from dg_lsp.engine.serve.jobs import (
     Limits,
     Queue,
     UnavailableError,
+    Worker,
     batchable,
     choose,
     is_crowded,
     superseded,
 )
-from dg_lsp.engine.serve.worker import Worker
 from dg_lsp.engine.task import Filler
 from dg_lsp.wire.messages import Accepted, Ask, Done, Draft, Event, Found, Priority, Problem, Status
 from tests.engine import toy_filler

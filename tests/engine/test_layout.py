@@ -24,7 +24,7 @@ def drawn(folder: Path, request: InfillRequest, profile: Profile | None = None) 
 
     def text(ids: tuple[int, ...]) -> str:
         return "".join(
-            str(vocabulary._tokenizer.id_to_token(i)) if i in vocabulary.special else vocabulary.decode([i]) for i in ids
+            str(vocabulary.tokenizer.id_to_token(i)) if i in vocabulary.special else vocabulary.decode([i]) for i in ids
         )
 
     middle = "".join(f"⟦⟧{text(part)}" for part in sheet.between)

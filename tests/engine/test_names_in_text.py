@@ -7,7 +7,6 @@ import math
 import pytest
 
 from dg_lsp.core.values import Hole, InfillRequest, Span
-from dg_lsp.engine.decode import rank
 from dg_lsp.engine.decode.rank import NamesInText
 
 LINE = Hole(Span(0, 0), "cursor")
@@ -65,6 +64,5 @@ def test_an_unknown_language_and_empty_texts_have_features_too() -> None:
 
 
 def test_a_long_word_elsewhere_takes_linear_time() -> None:
-    """With a quadratic search, the first line takes minutes, and the time limit of a test ends it."""
-    assert rank._WORD_AT_END.search("a" * 200_000 + " ") is not None
+    """With a quadratic search, it takes minutes, and the time limit of a test ends it."""
     assert features("a" * 12_000 + " ", "b")["no names"] == 0.0

@@ -22,7 +22,7 @@ from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
 from dg_lsp.engine.decode import scoring
 from dg_lsp.engine.decode.filler import InfillTask, LocalFiller, load_local
 from dg_lsp.engine.decode.pace import Pace
-from dg_lsp.engine.decode.propose import masked, rows
+from dg_lsp.engine.decode.propose import canvas, masked
 from dg_lsp.engine.decode.propose.masked import Gap, MaskTokens, Unmasker
 from dg_lsp.engine.decode.rank import Proposal
 from dg_lsp.engine.model import profile
@@ -342,7 +342,7 @@ def test_fill_is_what_the_published_algorithm_writes(which: str, hole: Hole, mod
             "mask": tokens.mask,
             "temperature": settings.temperature,
             "top_p": settings.top_p,
-            "noise": torch.Generator().manual_seed(rows.seed(fill, number)),
+            "noise": torch.Generator().manual_seed(canvas.seed(fill, number)),
         }
         if which == "dcoder":
             ids = reference.open_dcoder(logits, left, right, **both, steps=min(settings.steps, length))

@@ -12,7 +12,7 @@ import torch
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
 from dg_lsp.engine.decode.canvas.stack import PrefixRows, Stack
 from dg_lsp.engine.decode.filler import InfillTask, LocalFiller, load_local
-from dg_lsp.engine.decode.resources import MAX_ROWS
+from dg_lsp.engine.decode.filling import MAX_ROWS
 from dg_lsp.engine.model import room
 from dg_lsp.engine.model.fit import machine
 from dg_lsp.engine.model.passes import Passes

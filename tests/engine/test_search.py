@@ -13,7 +13,7 @@ from torch import Tensor
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
 from dg_lsp.engine.decode.fill import Switches
 from dg_lsp.engine.decode.filler import InfillTask, LocalFiller, load_local
-from dg_lsp.engine.decode.propose.search import LengthSearch
+from dg_lsp.engine.decode.propose.canvas import LengthSearch
 from dg_lsp.engine.model.passes import KV, Passes
 
 PREFIX, SUFFIX = "def f(a, b):\n    value = ", "\n    return value\n\n\ndef g():\n    return f(1, 2)\n"

@@ -12,12 +12,13 @@ import pytest
 import torch
 
 from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
-from dg_lsp.engine.decode import layout, pipeline
+from dg_lsp.engine.decode import filler as filler_module
+from dg_lsp.engine.decode import layout
 from dg_lsp.engine.decode.canvas.denoise import Denoiser, Reading
 from dg_lsp.engine.decode.fill import FillInput, Switches
 from dg_lsp.engine.decode.filler import InfillTask, LocalFiller, load_local
 from dg_lsp.engine.decode.layout import REPEATED_LINES
-from dg_lsp.engine.decode.propose import causal, rows, several_canvases
+from dg_lsp.engine.decode.propose import canvas, causal
 from dg_lsp.engine.decode.propose.causal import CausalDraft
 from dg_lsp.engine.decode.rank import Proposal
 from dg_lsp.engine.model import loading
@@ -108,9 +109,9 @@ def test_a_keystroke_encodes_few_tokens_beyond_the_repeated_lines(instruct: Loca
 # The end of a line.
 
 
-def reading(fill: FillInput, text: str, length: int) -> tuple[rows.PlannedRow, Reading]:
+def reading(fill: FillInput, text: str, length: int) -> tuple[canvas.PlannedRow, Reading]:
     """Return a row of noise whose gap reads as a text, with something behind it."""
-    plan = next(row for row in rows.planned(fill, []) if sum(row.row.free) == length)
+    plan = next(row for row in canvas.planned(fill, []) if sum(row.row.free) == length)
     ids = [*fill.vocabulary.encode(text), *plan.row.ids][: len(plan.row.ids)]
     return plan, Reading(tuple(range(len(ids))), tuple(ids), (0.5,) * len(ids), 0.1)
 
@@ -118,21 +119,21 @@ def reading(fill: FillInput, text: str, length: int) -> tuple[rows.PlannedRow, R
 def test_a_line_hole_may_write_a_line_end_and_its_answer_is_cut_there(instruct: LocalFiller) -> None:
     fill = filled(instruct, InfillRequest("x = ", SUFFIX, (LINE,)))
     assert not set(fill.vocabulary.with_newline) & set(fill.banned_tokens())
-    assert rows.texts(fill, *reading(fill, " a\nb = 1\n", 10)) == ("a",)  # one space was typed already
+    assert canvas.texts(fill, *reading(fill, " a\nb = 1\n", 10)) == ("a",)  # one space was typed already
     in_call = filled(instruct, InfillRequest("x = f(", ", 2)\ny\n", (LINE,)))
-    assert rows.texts(in_call, *reading(in_call, "(a, 2)\nyy", 10)) == ("a",)
-    assert rows.texts(in_call, *reading(in_call, "(a, 2, 3)b", 10)) == ("a, 2, 3)b",)
+    assert canvas.texts(in_call, *reading(in_call, "(a, 2)\nyy", 10)) == ("a",)
+    assert canvas.texts(in_call, *reading(in_call, "(a, 2, 3)b", 10)) == ("a, 2, 3)b",)
 
 
 def test_each_of_several_holes_is_truncated_at_its_line_with_its_confidences(instruct: LocalFiller) -> None:
     request = InfillRequest("x = 1\n", SUFFIX, (LINE, LINE), between=("\nb = ",))
     fill = filled(instruct, request)
-    plan = rows.planned(fill, [])[0]
+    plan = canvas.planned(fill, [])[0]
     n_gap = sum(gap == 0 for gap in plan.gaps)
     first, newline = fill.vocabulary.encode("ab\n")[:2], fill.vocabulary.encode("\n")[0]
     ids = list(plan.row.ids)
     ids[:3] = [*first, newline]
-    evidence = rows.evidence(fill, plan, Reading(tuple(range(len(ids))), tuple(ids), (0.5,) * len(ids), 0.1), 1)
+    evidence = canvas.evidence(fill, plan, Reading(tuple(range(len(ids))), tuple(ids), (0.5,) * len(ids), 0.1), 1)
     assert evidence.candidate.texts[0] == "ab"
     assert len(evidence.candidate.confidences[0]) == 2 < n_gap
 
@@ -203,20 +204,20 @@ def test_a_draft_with_an_end_token_is_unchanged(trained_layout: Path, monkeypatc
 def test_draft_tokens_of_low_causal_probability_start_as_noise(instruct: LocalFiller) -> None:
     fill = filled(instruct, InfillRequest("x = 1\n", SUFFIX, (BODY,)))
     result = Proposal("abc", "causal", tokens=(-0.01, -3.0, -0.2))
-    [plan] = rows.corrected(fill, [result], 5)
+    [plan] = canvas.corrected(fill, [result], 5)
     n_tail = len(fill.tail)
     assert plan.row.draft
     assert plan.row.noisy == (False, True, False, *[False] * n_tail)
     assert plan.row.chances[:3] == pytest.approx((0.990, 0.050, 0.819), abs=1e-3)
     assert plan.row.ids[3:] == fill.tail
-    [unscored] = rows.corrected(fill, [replace(result, tokens=())], 5)
+    [unscored] = canvas.corrected(fill, [replace(result, tokens=())], 5)
     assert (unscored.row.chances, unscored.row.noisy) == ((), ())
 
 
 # Answers longer than a canvas.
 
 
-def scripted_canvases(fill: FillInput, texts: Sequence[list[int]], prefixes: list[int]) -> several_canvases.Settle:
+def scripted_canvases(fill: FillInput, texts: Sequence[list[int]], prefixes: list[int]) -> canvas.Settle:
     """Return what settles each canvas to the next of some ids, and notes how long its prefix was."""
     texts_left = list(texts)
 
@@ -251,7 +252,7 @@ def test_a_long_answer_continues_after_the_whole_lines_of_its_canvases(instruct:
     with torch.inference_mode():
         kv = fill.passes.encode(torch.tensor([fill.sheet.kv]))[1]
     prefixes: list[int] = []
-    text = run(several_canvases.written(fill, kv, 1, scripted_canvases(fill, texts, prefixes)))
+    text = run(canvas.written(fill, kv, 1, scripted_canvases(fill, texts, prefixes)))
     assert text == lines + "b = 2\nc = 3"
     n_kv = len(fill.sheet.kv)
     assert prefixes == [n_kv, n_kv + len(encode(lines)), n_kv + len(encode(lines)) + len(encode("b = 2\n"))]
@@ -265,9 +266,7 @@ def test_an_answer_takes_at_most_max_canvases(instruct: LocalFiller) -> None:
     with torch.inference_mode():
         kv = fill.passes.encode(torch.tensor([fill.sheet.kv]))[1]
     prefixes: list[int] = []
-    text = run(
-        several_canvases.written(fill, kv, 1, scripted_canvases(fill, [fill.vocabulary.encode("a = 1\n")] * 3, prefixes))
-    )
+    text = run(canvas.written(fill, kv, 1, scripted_canvases(fill, [fill.vocabulary.encode("a = 1\n")] * 3, prefixes)))
     assert text.startswith("a = 1\n" * 3)
     assert len(prefixes) == 3
 
@@ -342,7 +341,7 @@ def test_templates_are_compared_with_the_layouts_own_turns(instruct: LocalFiller
     vocabulary = instruct.loaded.vocabulary
     kv = filled(instruct, InfillRequest("x = ", SUFFIX, (LINE,))).sheet.kv
     text = "".join(
-        str(vocabulary._tokenizer.id_to_token(token)) if token in vocabulary.special else vocabulary.decode([token])
+        str(vocabulary.tokenizer.id_to_token(token)) if token in vocabulary.special else vocabulary.decode([token])
         for token in kv
     )
     question = text.removeprefix("<bos><|turn>user\n").partition("<turn|>")[0]
@@ -351,7 +350,7 @@ def test_templates_are_compared_with_the_layouts_own_turns(instruct: LocalFiller
 
 
 def test_each_name_that_a_profile_may_have_is_implemented() -> None:
-    assert pipeline.PROPOSERS.keys() == PROPOSERS
+    assert filler_module.PROPOSERS.keys() == PROPOSERS
     assert layout.LAYOUTS.keys() == set(LAYOUTS)
 
 

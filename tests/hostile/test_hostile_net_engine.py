@@ -20,8 +20,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from dg_lsp.engine.serve import connections, daemon
-from dg_lsp.engine.serve.connections import Budget, Budgets
+from dg_lsp.engine.serve import app as routes
+from dg_lsp.engine.serve import daemon
+from dg_lsp.engine.serve.app import Budget, Budgets
 from dg_lsp.wire import discovery
 from tests.engine.engine_kit import ROOT, body, engine_id, home, post, running, wait_until
 from tests.patience import PATIENCE_S
@@ -84,7 +85,7 @@ async def answer(request: Request) -> Response:
 def serving(budgets: Budgets, *others: socket.socket) -> Iterator[int]:
     """The port of a server within these budgets, which listens on the other sockets too."""
     app = Starlette(routes=[Route("/", answer, methods=["GET", "POST"])])
-    config = uvicorn.Config(app, port=0, http=connections.within(budgets), log_config=None, lifespan="off", ws="none")
+    config = uvicorn.Config(app, port=0, http=routes.within(budgets), log_config=None, lifespan="off", ws="none")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([socket.create_server(("127.0.0.1", 0)), *others],))
     thread.start()
@@ -149,15 +150,15 @@ def is_closed(caller: socket.socket) -> bool:
     ],
 )  # fmt: skip
 def test_a_request_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, request_bytes: bytes) -> None:
-    monkeypatch.setattr(connections, "HEAD_S", 0.05)
-    monkeypatch.setattr(connections, "BODY_S", 0.05)
+    monkeypatch.setattr(routes, "HEAD_S", 0.05)
+    monkeypatch.setattr(routes, "BODY_S", 0.05)
     with serving(Budgets(Budget(9), Budget(9))) as port, socket.create_connection(("127.0.0.1", port)) as caller:
         caller.sendall(request_bytes)
         assert is_closed(caller)
 
 
 def test_a_byte_now_and_then_wins_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_S", 0.3)
+    monkeypatch.setattr(routes, "HEAD_S", 0.3)
     with serving(Budgets(Budget(9), Budget(9))) as port, socket.create_connection(("127.0.0.1", port)) as caller:
         caller.settimeout(0.02)
         with contextlib.suppress(ConnectionError):

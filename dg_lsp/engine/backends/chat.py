@@ -47,7 +47,9 @@ def connect(url: str, model: str, configured: Config, environ: Mapping[str, str]
     If a model is named, nothing is sent yet. A key from a service's usual environment variable goes only to that service.
     """
     server = ServerAddress(url.removesuffix(ENDING))
-    key = configured.key_for(server.host) or _usual_key(server.url, environ)
+    variables = [each.variable for each in fim.DIALECTS if each.variable and address_of(each.url) == address_of(server.url)]
+    usual_key = next((key for variable in variables if (key := environ.get(variable, "").strip())), "")
+    key = configured.key_for(server.host) or usual_key
     client = ServerClient(replace(server, key=key))
     try:
         path = ENDING if url.endswith(ENDING) else f"/v1{ENDING}"
@@ -55,11 +57,6 @@ def connect(url: str, model: str, configured: Config, environ: Mapping[str, str]
     except BaseException:
         client.close()
         raise
-
-
-def _usual_key(url: str, environ: Mapping[str, str]) -> str:
-    variables = [each.variable for each in fim.DIALECTS if each.variable and address_of(each.url) == address_of(url)]
-    return next((key for variable in variables if (key := environ.get(variable, "").strip())), "")
 
 
 def _only_model(client: ServerClient) -> str:
@@ -289,7 +286,9 @@ def locate(content: str, prefix: str, suffix: str, *, block: bool, is_whole: boo
     if block and is_whole and suffix[:1] in ("", "\r", "\n"):
         cut = cut.rstrip("\r\n")
     begin = start + n_repeated
-    is_certain = n_visible >= CERTAIN and _is_over(text, suffix, block=block)
+    # It is complete where its line has ended, or much of the suffix is repeated.
+    is_over = (not block and "\n" in text) or len(_before_long_suffix(text, suffix, CERTAIN)) < len(text)
+    is_certain = n_visible >= CERTAIN and is_over
     return CodeSpan(begin, begin + len(cut), is_marked, is_closed or is_certain or (has_suffix and is_whole))
 
 
@@ -360,13 +359,6 @@ def _is_in(code: str, prefix: str) -> bool:
     first, end, _ = code.strip().partition("\n")
     lines = {line.strip() for line in prefix.split("\n")}
     return first.strip() in lines if end else any(line.startswith(first.strip()) for line in lines)
-
-
-def _is_over(text: str, suffix: str, *, block: bool) -> bool:
-    """Return whether the missing code is complete: its line has ended, or much of the suffix is repeated."""
-    if not block and "\n" in text:
-        return True
-    return len(_before_long_suffix(text, suffix, CERTAIN)) < len(text)
 
 
 def _before_long_suffix(text: str, suffix: str, least: int) -> str:

@@ -168,16 +168,12 @@ class RemoteTask(Task):
 
     def _send(self) -> None:
         """Send the calls for the next hole, or for all holes."""
-        self._part = self._next()
+        request, is_whole = self._request, self._together == len(self._request.holes)
+        filled = [part[0].texts[0] for part in self._parts]
+        self._part = request if is_whole else Shown(sequence.next_hole(request, filled))
         for call in self._backend.calls(self._part):
             self._sent.append((call, self._client.send(call)))
         self._unread.update(future for _, future in self._sent)
-
-    def _next(self) -> Shown:
-        request = self._request
-        if self._together == len(request.holes):
-            return request
-        return Shown(sequence.next_hole(request, [part[0].texts[0] for part in self._parts]))
 
     def _settle(self) -> bool:
         """Turn the finished calls into candidates; return whether holes are left."""
@@ -188,22 +184,22 @@ class RemoteTask(Task):
         # The request fails only if every call failed.
         if failures and not replies:
             raise failures[0]
-        for reply in replies:
-            self._count(reply.fields)
+        for reply in replies:  # the token counts, if the answer has them in OpenAI's shape
+            with contextlib.suppress(WireError):
+                usage = reply.fields.inner("usage")
+                self._tokens["tokens"] += usage.integer("prompt_tokens", 0)
+                self._tokens["reused"] += usage.inner("prompt_tokens_details").integer("cached_tokens", 0)
         self._evidence = self._evidence_in(replies)
         candidates = calibration.to_candidates(self._evidence, self._calibration)
         _drop(self._sent, self._unread)
-        if self._together == len(self._request.holes):
+        if not candidates or self._together == len(self._request.holes):
             self._answers = candidates
-            return False
-        if not candidates:
             return False
         self._parts.append(candidates)
         self._part = None
-        if len(self._parts) < len(self._request.holes):
-            return True
-        self._answers = sequence.wholes(self._parts)
-        return False
+        is_last = len(self._parts) == len(self._request.holes)
+        self._answers = sequence.wholes(self._parts) if is_last else ()
+        return not is_last
 
     def _evidence_in(self, replies: Sequence[Reply]) -> tuple[Evidence, ...]:
         assert self._part is not None
@@ -225,13 +221,6 @@ class RemoteTask(Task):
             with contextlib.suppress(RemoteError):
                 return calibration.to_candidates(self._evidence_in(replies), self._calibration)
         return ()
-
-    def _count(self, fields: Fields) -> None:
-        """Add the token counts, if the answer has them in OpenAI's shape."""
-        with contextlib.suppress(WireError):
-            usage = fields.inner("usage")
-            self._tokens["tokens"] += usage.integer("prompt_tokens", 0)
-            self._tokens["reused"] += usage.inner("prompt_tokens_details").integer("cached_tokens", 0)
 
 
 def to_probability(logarithm: object) -> float:

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerAddress, ServerClient, outcome_of
@@ -138,7 +139,12 @@ class Replicas:
         Cancelling it closes its connection.
         """
         pending = _PendingCall(call)
-        pending.answer.add_done_callback(lambda answer: self._dropped(pending) if answer.cancelled() else None)
+
+        def drop(answer: Future[Fields]) -> None:
+            if answer.cancelled() and pending.attempt is not None:
+                pending.attempt.cancel()
+
+        pending.answer.add_done_callback(drop)
         with self._lock:
             self._waiting.append(pending)
         self._drain()
@@ -181,20 +187,17 @@ class Replicas:
                     continue
                 self._n_sent += 1
                 replica.n_calls, replica.last_used = replica.n_calls + 1, self._n_sent
-            self._start(pending, replica)
-
-    def _start(self, pending: _PendingCall, replica: Replica) -> None:
-        attempt = replica.client.send(pending.call)
-        pending.attempt = attempt
-        attempt.add_done_callback(lambda future: self._ended(pending, replica, future))
-        if pending.answer.cancelled():
-            attempt.cancel()
+            pending.attempt = attempt = replica.client.send(pending.call)
+            attempt.add_done_callback(partial(self._ended, pending, replica))
+            if pending.answer.cancelled():
+                attempt.cancel()
 
     def _choose(self, pending: _PendingCall, now: float) -> Replica | None:
         """Return the server for a call; None while every usable server is at its limit."""
         for replica in self.replicas:
             if not replica.is_checked and replica.back_at <= now:
-                self._check_later(replica)
+                replica.back_at = math.inf
+                threading.Thread(target=self._checked, args=(replica,), name="dg-lsp-replica", daemon=True).start()
         untried = [replica for replica in self.replicas if id(replica) not in pending.tried and replica.is_checked]
         available = [replica for replica in untried if replica.back_at <= now]
         if not available and not any(replica.n_calls for replica in self.replicas) and not pending.n_refusals:
@@ -231,10 +234,6 @@ class Replicas:
             pending.end(outcome)
         self._drain()
 
-    def _dropped(self, pending: _PendingCall) -> None:
-        if pending.attempt is not None:
-            pending.attempt.cancel()
-
     def _wake_later(self, now: float) -> None:
         """Schedule another attempt for when the first server may be used again."""
         back_at = min((replica.back_at for replica in self.replicas if replica.back_at > now), default=math.inf)
@@ -254,17 +253,13 @@ class Replicas:
                 self._wakes_at, self._timer = math.inf, None
         self._drain()
 
-    def _check_later(self, replica: Replica) -> None:
-        replica.back_at = math.inf
-        threading.Thread(target=self._checked, args=(replica,), name="dg-lsp-replica", daemon=True).start()
-
     def _checked(self, replica: Replica) -> None:
         try:
             self.check(replica.client)
         except Exception as error:
             if not isinstance(error, RemoteError):
                 log.exception("checking %s failed", replica.client.host)
-            # After any error: `_check_later` left the server out until this ends.
+            # After any error: the server is left out until this ends.
             self.leave_out(replica, is_checked=False)
         else:
             with self._lock:

@@ -218,9 +218,7 @@ class CanvasWriter:
 
     def __init__(self, served: Served, profile: Profile, vocabulary: Vocabulary) -> None:
         self._served, self._profile = served, profile
-        self._regular = tuple(
-            token for token, piece in enumerate(vocabulary.pieces) if piece and token not in vocabulary.special
-        )
+        self._regular = vocabulary.regular
         eos, pad = vocabulary.id("<eos>"), vocabulary.id("<pad>")
         self._pad = pad if pad is not None else eos if eos is not None else 0
 
@@ -229,38 +227,26 @@ class CanvasWriter:
 
         Raises RemoteError if the served canvas is too short.
         """
-        gaps = self._gap_lengths(request, sheet)
-        most = min(MAX_ROWS, self._served.max_rows or MAX_ROWS)
-        gaps = _spread(gaps, most)
+        is_block, served = any(hole.block for hole in request.holes), self._served
+        lengths = self._profile.block_gaps if is_block else self._profile.line_gaps
+        n_fixed = len(sheet.heal_ids) + sum(map(len, sheet.between)) + len(sheet.tail)
+        longest = (self._profile.canvas_tokens - n_fixed) // len(request.holes)
+        if longest < 1:
+            raise RemoteError(
+                f"{served.host} serves canvases of {served.canvas} tokens, too short for this request; "
+                "start it with a larger canvas_length in --diffusion-config"
+            )
+        most = min(MAX_ROWS, served.max_rows or MAX_ROWS)
+        gaps = _spread([length for length in lengths if length <= longest] or [longest], most)
         # All have the same width, because the server's graphs are captured for batches of one width.
-        width = self._width(request, sheet, max(gaps))
+        # The served width runs fastest. A narrower canvas is faster only if it is much narrower.
+        width, n_filled = served.canvas, n_fixed + max(gaps) * len(request.holes)
+        if width > FULL_WIDTH and n_filled <= width // 2:
+            width = min(-(-(n_filled + 1) // WIDTH_STEP) * WIDTH_STEP, width)
         for number in range(min(most, max(len(gaps), request.budget.candidates))):
             # A text as the seed gives the same noise in every process, and different noise for each row.
             noise = random.Random(f"{request.seed} {number}")
             yield self._canvas(request, sheet, gaps[number % len(gaps)], width, noise)
-
-    def _gap_lengths(self, request: InfillRequest, sheet: Sheet) -> tuple[int, ...]:
-        is_block = any(hole.block for hole in request.holes)
-        lengths = self._profile.block_gaps if is_block else self._profile.line_gaps
-        n_free = self._profile.canvas_tokens - len(sheet.heal_ids) - len(sheet.tail) - sum(map(len, sheet.between))
-        each = n_free // len(request.holes)
-        if each < 1:
-            raise RemoteError(
-                f"{self._served.host} serves canvases of {self._served.canvas} tokens, too short for this request; "
-                "start it with a larger canvas_length in --diffusion-config"
-            )
-        return tuple(length for length in lengths if length <= each) or (each,)
-
-    def _width(self, request: InfillRequest, sheet: Sheet, gap: int) -> int:
-        """Return the width of a request's canvases, where `gap` is the longest gap.
-
-        The served width runs fastest. A narrower canvas is faster only if it is much narrower.
-        """
-        served = self._served.canvas
-        n_filled = len(sheet.heal_ids) + gap * len(request.holes) + sum(map(len, sheet.between)) + len(sheet.tail)
-        if served <= FULL_WIDTH or n_filled > served // 2:
-            return served
-        return min(-(-(n_filled + 1) // WIDTH_STEP) * WIDTH_STEP, served)
 
     def _canvas(self, request: InfillRequest, sheet: Sheet, gap: int, width: int, noise: random.Random) -> PinnedCanvas:
         # The server can't constrain a token to begin with certain letters, so the tokens that local models heal are held here.

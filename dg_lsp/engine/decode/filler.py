@@ -1,7 +1,14 @@
 """The local model's interface to serving: start tasks, step them together, prepare for the next request, report facts.
 
-A task runs one request, on one canvas or on one canvas per hole in sequence. Knows requests, candidates and the parts of
-`engine.decode`. Knows nothing of how they work.
+A task runs one request, on one canvas or on one canvas per hole in sequence. On each canvas, some ways propose texts for the
+hole, one pass scores them all, and one scale ranks them:
+
+    request -> Sheet -> FillInput -> Filling (the encoded prefix)
+    each proposer that the profile lists for this kind of hole -> Proposal, ...
+    all Proposals -> a causal pass over their tree (scoring.py) -> ranked (rank.py, core.calibration) -> Candidate, ...
+
+A proposer is a generator. It adds to the filling's proposals, and yields after each uninterruptible unit of work. It returns
+True if no other proposer is needed. Knows requests, candidates and the order of the stages. Knows nothing of how they work.
 """
 
 from __future__ import annotations
@@ -17,20 +24,33 @@ from dataclasses import replace
 
 import torch
 
+from dg_lsp.core import calibration
 from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.calibration_store import Calibrations, ModelId
-from dg_lsp.engine.decode import pipeline, resources, sequence
+from dg_lsp.engine.decode import scoring, sequence
 from dg_lsp.engine.decode.canvas.steps import Steps
 from dg_lsp.engine.decode.fill import Switches
-from dg_lsp.engine.decode.filling import Filling
+from dg_lsp.engine.decode.filling import MAX_ROWS, Filling, Resources
 from dg_lsp.engine.decode.pace import Budget, Usage
+from dg_lsp.engine.decode.propose import canvas, drafting, masked
 from dg_lsp.engine.decode.rank import Proposal
-from dg_lsp.engine.decode.resources import MAX_ROWS, Resources
 from dg_lsp.engine.model import loading, room
 from dg_lsp.engine.model.loading import EMBEDDED, Loaded
 from dg_lsp.engine.task import Concurrency, Filler, OnProgress, Task
 from dg_lsp.wire import model_names
+
+PROPOSERS: dict[str, tuple[Callable[[Filling], Generator[None, None, bool | None]], str]] = {
+    "copy": (drafting.copies_of, "draft"),
+    "previous": (canvas.previous, "denoise"),
+    "search": (canvas.search, "denoise"),
+    "causal": (drafting.propose, "draft"),
+    "canvas": (canvas.propose, "denoise"),
+    "repair": (canvas.repair, "denoise"),
+    "several_canvases": (canvas.several, "denoise"),
+    "masked": (masked.propose, "denoise"),
+}
+"""Each proposer by its name in a profile, and the stage that its time counts for."""
 
 OVER = object()  # what the work of a finished task returns
 
@@ -76,7 +96,7 @@ class LocalFiller(Filler):
     ) -> None:
         self._joins = loaded.device != "cpu" if joins is None else joins
         self.switches = switches or Switches()
-        self.resources = resources.make(loaded, rows, clock)
+        self.resources = Resources.of(loaded, rows, clock)
         self.loaded, self.layout = loaded, self.resources.layout
         self.calibrations, self.cache = self.resources.calibrations, self.resources.prefixes.cache
 
@@ -94,8 +114,6 @@ class LocalFiller(Filler):
         Return the indexes of the tasks it served; none if the first task is alone, or if its next unit is not a denoising
         step.
         """
-        if not isinstance(tasks[0], InfillTask):
-            return ()
         waiting = [task.asking() if isinstance(task, InfillTask) else None for task in tasks]
         shared_indexes = self.resources.shared.fitting(waiting, max_rows)
         if len(shared_indexes) < 2:  # a task alone steps without this pass
@@ -160,8 +178,12 @@ class InfillTask(Task):
 
     def step(self) -> bool:
         """Do one unit of work; return whether more remains."""
-        with torch.inference_mode(), self._usage.running():
-            return next(self._work, OVER) is not OVER
+        self._usage.began = time.perf_counter()
+        try:
+            with torch.inference_mode():
+                return next(self._work, OVER) is not OVER
+        finally:
+            self._usage.switch(self._usage.stage)
 
     def candidates(self) -> tuple[Candidate, ...]:
         """Return the best answers so far, best first; they are unfinished before the task's end."""
@@ -202,7 +224,8 @@ class InfillTask(Task):
 
     def evidence(self) -> tuple[Evidence, ...]:
         """Return the evidence for each proposal of a single hole."""
-        return tuple(self._filling.evidence()) if self._filling and len(self._request.holes) == 1 else ()
+        filling = self._filling if len(self._request.holes) == 1 else None
+        return tuple(scoring.evidence(filling.fill, filling.proposals, 0)) if filling else ()
 
     def close(self) -> None:
         """Release what the task shares with others, and its own memory. No step may follow."""
@@ -220,7 +243,7 @@ class InfillTask(Task):
         if len(request.holes) == 1 or sequence.fits_one_canvas(request, loaded.profile, loaded.vocabulary):
             self._answers = yield from self._fill(request)
             if self._answers:
-                self.resources.ahead.expect_accepted(request, self._answers[0].texts[0])
+                self.resources.ahead.expect(request, accepted=self._answers[0].texts[0])
             return
         while len(self._parts) < len(request.holes):
             filled = [part[0].texts[0] for part in self._parts]
@@ -233,10 +256,24 @@ class InfillTask(Task):
         self._answers = sequence.wholes(self._parts)
 
     def _fill(self, request: InfillRequest) -> Generator[None, None, tuple[Candidate, ...]]:
-        """Fill one canvas, and return its answers."""
+        """Fill one canvas, and return its ranked answers, best first."""
         fill, pace, due_at = self.resources.fill(request, self._switches), self.resources.pace, self._due_at
         n_more = len(self._request.holes) - len(self._parts) - len(request.holes)
         if n_more:  # share the time left with the holes that follow
             due_at = pace.clock() + (due_at - pace.clock()) / (n_more + 1)
-        self._filling = Filling(fill, self.resources, self._usage, Budget(pace, due_at))
-        return (yield from pipeline.run(self._filling))
+        self._filling = filling = Filling(fill, self.resources, self._usage, Budget(pace, due_at))
+        self._usage.switch("prefill")
+        yield from filling.begin()
+        for name in fill.profile.block if fill.is_block else fill.profile.line:
+            propose, stage = PROPOSERS[name]
+            self._usage.switch(stage)
+            if (yield from propose(filling)):
+                break
+        self._usage.switch("score")
+        if fill.n_holes > 1:
+            return calibration.to_candidates(filling.joint, None)
+        if not filling.proposals:
+            return ()
+        yield from filling.score()
+        filling.read_on()
+        return calibration.to_candidates(scoring.evidence(fill, filling.proposals, filling.n_steps), fill.calibration)

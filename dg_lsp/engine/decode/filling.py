@@ -1,36 +1,130 @@
-"""The state of one fill under way, which proposers read.
+"""The state of one fill under way, which proposers read, and what all fills of a loaded model share.
 
 Knows the fill, its encoded prefix and what was proposed so far. Knows nothing of how texts are proposed.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 
+import torch
+
 from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.confidence import Ranked
-from dg_lsp.core.values import Candidate
-from dg_lsp.engine.decode import scoring
+from dg_lsp.core.values import Candidate, InfillRequest
+from dg_lsp.engine.calibration_store import Calibrations
+from dg_lsp.engine.decode import layout, scoring
 from dg_lsp.engine.decode.canvas.denoise import Denoiser
+from dg_lsp.engine.decode.canvas.fixed_step import FixedSteps, Recorder
 from dg_lsp.engine.decode.canvas.stack import LocalDecoder
-from dg_lsp.engine.decode.canvas.steps import Steps
-from dg_lsp.engine.decode.file_model import FileModel
-from dg_lsp.engine.decode.fill import FillInput
-from dg_lsp.engine.decode.pace import Budget, Usage
+from dg_lsp.engine.decode.canvas.steps import SharedPasses, Stepper, Steps
+from dg_lsp.engine.decode.fill import FillInput, GapTokens, Switches, gap_tokens
+from dg_lsp.engine.decode.layout import Layout
+from dg_lsp.engine.decode.pace import Budget, Pace, Usage
 from dg_lsp.engine.decode.rank import Proposal
-from dg_lsp.engine.decode.resources import Resources
 from dg_lsp.engine.decode.scoring import Scorer
-from dg_lsp.engine.model.family import KV, crop
+from dg_lsp.engine.model import room
+from dg_lsp.engine.model.family import KV, LEAST_BYTES, PrefixCache, PrefixEncoder, crop
+from dg_lsp.engine.model.loading import Loaded
+from dg_lsp.engine.model.room import Headroom
 from dg_lsp.engine.model.tree import Tree
 
+MAX_ROWS = 32  # the most rows, and so candidates, of one request; one pass has fewer if memory is short
+AHEAD_CHUNK = 64  # tokens encoded in one step ahead of a request, for which a new request has to wait
 PREFILL_CHUNK = 512  # tokens encoded in one uninterruptible step
 TOKEN_CHARS = 4  # about; for estimates alone
 
-Work = Generator[None, None, None]  # each item is the end of one uninterruptible unit
-# What a proposer yields: a proposal, the evidence for a canvas with several holes, or None after a unit of work.
-Item = Proposal | Evidence | None
-Proposing = Generator[Item, None, None]
+# The work of a fill. Each item is the end of one uninterruptible unit.
+Work = Generator[None, None, None]
+
+
+class ReadAhead:
+    """The expected request, and the progress of encoding its prefix."""
+
+    def __init__(self, layout: Layout, prefixes: PrefixEncoder) -> None:
+        self._layout, self._prefixes = layout, prefixes
+        self._expected: InfillRequest | None = None
+        self._ids: tuple[int, ...] = ()
+        self._is_guess = False
+
+    def expect(self, request: InfillRequest, *, accepted: str | None = None) -> None:
+        """Expect this request next, instead of any other. If this one is expected, expect it with its answer `accepted`."""
+        if accepted is not None:
+            if self._expected is not request:
+                return
+            request = replace(request, prefix=request.prefix + accepted)
+        # With several holes, the later prefixes depend on the answers, so only the single-hole case is prepared.
+        self._expected = request if len(request.holes) == 1 else None
+        self._ids, self._is_guess = (), accepted is not None
+
+    def read(self) -> bool:
+        """Encode one chunk of the expected prefix; return whether more remains."""
+        if self._expected is None:
+            return False
+        try:
+            ids = self._ids or self._layout.lay_out(self._expected).kv
+            n_encoded, kv = self._prefixes.cache.longest(ids, ahead=True)
+            if n_encoded < len(ids):
+                with torch.inference_mode():
+                    n_encoded, _ = self._prefixes.encode(ids, n_encoded, kv, AHEAD_CHUNK, is_guess=self._is_guess)
+        except BaseException:
+            self._expected = None  # a retry would fail again
+            raise
+        self._ids = ids
+        if n_encoded == len(ids):
+            self._expected = None
+        return self._expected is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """A loaded model and the objects that its fills share."""
+
+    loaded: Loaded
+    layout: Layout
+    tokens: GapTokens
+    prefixes: PrefixEncoder
+    headroom: Headroom
+    shared: SharedPasses
+    ahead: ReadAhead
+    calibrations: Calibrations
+    pace: Pace
+    stepper: Stepper
+
+    @classmethod
+    def of(cls, loaded: Loaded, max_rows: int, clock: Callable[[], float] = time.perf_counter) -> Resources:
+        """Return the shared objects of a model; raise ValueError if its vocabulary lacks a token of its layout.
+
+        `clock` returns the seconds for planning deadlines.
+        """
+        cost = room.cost(loaded.passes)
+        longest = loaded.profile.prefix_tokens + loaded.profile.suffix_tokens
+        cache_bytes = room.cache_bytes(room.free_bytes(loaded.device), longest * cost.prefix_token, LEAST_BYTES)
+        prefixes = PrefixEncoder(loaded.passes, loaded.device, PrefixCache(cache_bytes))
+        laid_out = layout.for_profile(loaded.profile, loaded.vocabulary)
+        headroom, pace = Headroom(loaded.device, loaded.profile, prefixes.cache, cost, max_rows), Pace(clock)
+        fixed = None
+        if loaded.device.startswith("cuda"):  # on other devices, launching a kernel costs little beside the kernel
+            fixed = FixedSteps(loaded.passes, cost, headroom.free, recorder=Recorder())
+        return cls(
+            loaded,
+            laid_out,
+            gap_tokens(loaded),
+            prefixes,
+            headroom,
+            SharedPasses(loaded.passes, headroom, pace),
+            ReadAhead(laid_out, prefixes),
+            Calibrations(loaded.profile.calibration),
+            pace,
+            Stepper(pace, fixed),
+        )
+
+    def fill(self, request: InfillRequest, switches: Switches) -> FillInput:
+        """Lay the request out as tokens, and return it as the fill of one canvas."""
+        sheet = self.layout.lay_out(request)
+        return FillInput(request, sheet, self.loaded, self.tokens, switches, self.calibrations.current())
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +142,8 @@ class Live:
 class Filling:
     """One canvas's fill under way. `proposals` are in the order in which they came, with scores once they have some.
 
+    For several holes, there is `joint` evidence for each canvas instead.
+
     `begin` sets what needs the encoded prefix: its keys and values `kv`, the `tree` of drafts, and the `scorer` of texts.
 
     `lengths` are the gap's likely lengths in tokens, likeliest first, if a proposer searched for them; empty if no canvas
@@ -57,15 +153,17 @@ class Filling:
     def __init__(self, fill: FillInput, resources: Resources, usage: Usage, budget: Budget) -> None:
         self.fill, self.resources, self.usage, self.budget = fill, resources, usage, budget
         self.proposals: list[Proposal] = []
+        self.joint: list[Evidence] = []
         self.lengths: tuple[int, ...] | None = None
         self.steps: Steps | None = None
         self.n_steps = 0  # denoising steps so far, as candidates report them
         self.live: Live | None = None
 
-    def begin(self, file: FileModel | None) -> Work:
-        """Encode the prefix as far as the cache lacks it. `file` is mixed into the scores."""
+    def begin(self) -> Work:
+        """Encode the prefix as far as the cache lacks it."""
         ids, prefixes = self.fill.sheet.kv, self.resources.prefixes
-        if self.fill.is_whole:
+        file = self.fill.file_model(self.fill.profile.file_weight)  # mixed into the scores
+        if not ids:  # the canvas is the whole text
             self.scorer = Scorer(self.fill, None, file, self.resources.pace)
             return
         n_encoded, kv = prefixes.cache.longest(ids)
@@ -111,10 +209,6 @@ class Filling:
         """Return the expected milliseconds of a denoising step; None if none was measured."""
         return self.resources.pace.expected_ms("step", n_positions)
 
-    def evidence(self) -> list[Evidence]:
-        """Return the evidence for each proposal of a single hole, after the end."""
-        return scoring.evidence(self.fill, self.proposals, 0) if self.fill.n_holes == 1 else []
-
     def stepping(self, denoiser: Denoiser, kv: KV, *, is_open: bool = False) -> Steps:
         """Return the steps of a canvas on a prefix; from now on, they are those of this fill."""
         self.leave()
@@ -151,7 +245,7 @@ class Filling:
         unscored = scoring.unscored_candidates(self.fill, known)
         if live is not None and live.is_answer and any(texts := live.texts()):
             return (*unscored, Candidate(texts, Ranked(len(unscored), doubted=True), finished=False))
-        return tuple(replace(candidate, finished=False) for candidate in unscored)
+        return unscored
 
     def leave(self) -> None:
         """Stop sharing passes with other requests."""

@@ -23,7 +23,6 @@ then start with the characters that are already typed (token healing, FIM-SE, ar
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -107,7 +106,14 @@ class InfillTrained:
         prefix, heal, heal_ids = _healed(
             self.vocabulary, context.with_instruction(request), request.holes[0], profile.prefix_tokens
         )
-        kind = self.kinds[_kind(request)]
+        hole, behind = request.holes[0], (*request.between, request.suffix)[0]
+        if hole.kind == "body":
+            name_of_kind = "body"
+        elif hole.block:
+            name_of_kind = "lines" if request.prefix.endswith("\n") or not request.prefix else "block"
+        else:  # the rest of a line, or a part of it
+            name_of_kind = "line" if not behind or behind[0] in "\r\n" else "span"
+        kind = self.kinds[name_of_kind]
         head = [
             *(self.bos, *([self.path, *name] if name else [])),
             *(self.suf, *suffix[: profile.suffix_tokens]),
@@ -135,13 +141,18 @@ class Instruct:
         fence = question.fence_name(request)
         prefix, heal, heal_ids = _healed(self.vocabulary, request.prefix, request.holes[0], profile.prefix_tokens)
         suffix, is_end = _suffix_ids(self.vocabulary, request.suffix, profile.suffix_tokens)
-        user_lines, opening = _split_prefix(self.vocabulary.decode(prefix))
+        # The user's turn grows by several lines at once, so that most keystrokes change only the end of the model's turn.
+        lines = self.vocabulary.decode(prefix).split("\n")
+        n_shown = (len(lines) - 1) // REPEATED_LINES * REPEATED_LINES
+        before = "".join(f"{line}\n" for line in lines[:n_shown])
+        related = question.related_files(request.related, fence, profile.related_tokens, lambda text: len(encode(text)))
+        asked = question.ask(request, before, self.vocabulary.decode(suffix), related, fence)
         kv = [
             # These are the turns of `model.weights.chat_template.turns`.
-            *(self.bos, self.turn, *encode(f"user\n{self._question(request, suffix, user_lines, fence)}")),
+            *(self.bos, self.turn, *encode(f"user\n{asked}")),
             *(self.end_turn, *encode("\n"), self.turn, *encode("model\n")),
             *(self.channel, *encode("thought\n"), self.end_channel, *encode(f"```{fence}\n")),
-            *encode(opening),
+            *encode("\n".join(lines[max(0, n_shown - REPEATED_LINES) :])),
         ]
         tail = _whole_lines(self.vocabulary, suffix, profile.held_tokens, is_end=is_end)
         if is_end and len(tail) == len(suffix):  # the suffix ends here, so the model's turn ends too
@@ -149,12 +160,6 @@ class Instruct:
             tail = [*tail, *encode(closed), self.end_turn, self.eos]
         between = tuple(tuple(encode(text)) for text in request.between)
         return Sheet(tuple(kv), between, tuple(tail), heal, heal_ids, closing=(self.end_turn, self.eos))
-
-    def _question(self, request: InfillRequest, suffix: Sequence[int], user_lines: str, fence: str) -> str:
-        """Return the user's turn with the snippets that fit the profile's budget."""
-        room = self.profile.related_tokens
-        related = question.related_files(request.related, fence, room, lambda text: len(self.vocabulary.encode(text)))
-        return question.ask(request, user_lines, self.vocabulary.decode(suffix), related, fence)
 
 
 class Left:
@@ -178,18 +183,13 @@ class Left:
         tail = _whole_lines(self.vocabulary, suffix, self.profile.held_tokens, is_end=is_end)
         if not request.holes[0].block and not tail:  # a long line: the hole's own rest decides where the answer ends
             tail = suffix[: self.profile.held_tokens]
-        read = self._read(request, prefix)
-        right = self._right(request)
-        end = self.start if right else self.end
+        # What the canvas adapter reads: nothing without one or without a suffix, or where it adds nothing.
+        n_right, hole = self.profile.right_tokens if self.start is not None else 0, request.holes[0]
+        is_one_line = len(request.holes) == 1 and hole.kind not in ("body", "marker")
+        adds = n_right and is_one_line and calibration.position(request) in READS_RIGHT
+        right = tuple(_suffix_ids(self.vocabulary, request.suffix, n_right)[0]) if adds else ()
+        end, read = self.start if right else self.end, self._read(request, prefix)
         return Sheet(read, between, tuple(tail), heal, heal_ids, end=end, heals_by_parts=True, right=right)
-
-    def _right(self, request: InfillRequest) -> tuple[int, ...]:
-        """Return the tokens that the canvas adapter reads; none without one or without a suffix, or where it adds nothing."""
-        n_tokens = self.profile.right_tokens
-        adds = calibration.position(request) in READS_RIGHT and request.holes[0].kind not in ("body", "marker")
-        if not n_tokens or len(request.holes) > 1 or not adds or self.start is None:
-            return ()
-        return tuple(_suffix_ids(self.vocabulary, request.suffix, n_tokens)[0])
 
     def _read(self, request: InfillRequest, prefix: Sequence[int]) -> tuple[int, ...]:
         """Return the tokens that the model reads before it writes the answer."""
@@ -275,17 +275,6 @@ LAYOUTS: dict[LayoutName, Callable[[Profile, Vocabulary], Layout]] = {
 }
 
 
-def _kind(request: InfillRequest) -> str:
-    """Return the kind of the request's first hole: "body", "block", "lines", "line" (the rest of a line) or "span"."""
-    hole = request.holes[0]
-    if hole.kind == "body":
-        return "body"
-    if hole.block:
-        return "lines" if request.prefix.endswith("\n") or not request.prefix else "block"
-    behind = (*request.between, request.suffix)[0]
-    return "line" if not behind or behind[0] in "\r\n" else "span"
-
-
 def allowed(vocabulary: Vocabulary, heal: bytes, *, by_parts: bool) -> tuple[int, ...]:
     """Return the ids that may come next if a gap must still write `heal`; empty means any.
 
@@ -350,24 +339,16 @@ def _paragraphs(vocabulary: Vocabulary, suffix: list[int]) -> list[int]:
     return vocabulary.encode("\n".join([*lines[:n_whole], ""])) if n_whole > first else suffix
 
 
-def _split_prefix(prefix: str) -> tuple[str, str]:
-    """Return the lines of the prefix for the user's turn, and the lines that start the model's turn.
-
-    The user's turn grows by several lines at once, so that most keystrokes change only the end of the model's turn.
-    """
-    lines = prefix.split("\n")
-    n_shown = (len(lines) - 1) // REPEATED_LINES * REPEATED_LINES
-    user_lines = "".join(f"{line}\n" for line in lines[:n_shown])
-    return user_lines, "\n".join(lines[max(0, n_shown - REPEATED_LINES) :])
-
-
 def _healed(vocabulary: Vocabulary, prefix: str, hole: Hole, limit: int) -> tuple[list[int], bytes, tuple[int, ...]]:
     """Return the prefix's ids within the limit, and the bytes and ids removed from its end for the canvas to rewrite."""
-    ids = vocabulary.encode(_recent(prefix, limit))
+    ids, pieces = vocabulary.encode(_recent(prefix, limit)), vocabulary.pieces
     heal: tuple[int, ...] = ()
-    if ids and hole.kind in ("cursor", "selection", "error") and not _is_seam(vocabulary, ids):
-        heal, ids = (ids[-1],), ids[:-1]
-    return _truncated(vocabulary, ids, limit), b"".join(vocabulary.pieces[token] for token in heal), heal
+    if ids and hole.kind in ("cursor", "selection", "error"):
+        last, before = pieces[ids[-1]], pieces[ids[-2]] if len(ids) > 1 else b"\n"
+        # No token can span the end of the ids after a line end or an indent.
+        if not last.endswith(b"\n") and (last.strip() or not before.endswith(b"\n")):
+            heal, ids = (ids[-1],), ids[:-1]
+    return _truncated(vocabulary, ids, limit), vocabulary.bytes_of(heal), heal
 
 
 def _recent(text: str, limit: int) -> str:
@@ -385,15 +366,3 @@ def _truncated(vocabulary: Vocabulary, ids: list[int], limit: int) -> list[int]:
     start = -(-over // PREFIX_STEP) * PREFIX_STEP
     newlines = set(vocabulary.with_newline)
     return ids[next((i + 1 for i in range(start, min(start + PREFIX_STEP, len(ids))) if ids[i] in newlines), start) :]
-
-
-def _is_seam(vocabulary: Vocabulary, ids: list[int]) -> bool:
-    """Return whether no token can span the end of the ids, as after a line end or an indent."""
-    last = vocabulary.pieces[ids[-1]]
-    before = vocabulary.pieces[ids[-2]] if len(ids) > 1 else b"\n"
-    return last.endswith(b"\n") or (not last.strip() and before.endswith(b"\n"))
-
-
-def expected_confidence(length: int) -> float:
-    """Return the first step's average confidence for a gap of this length (CAL, arXiv 2602.00476, fitted curve)."""
-    return math.exp(-1.77 * length) + 0.56 * math.exp(-0.06 * length) + 0.24

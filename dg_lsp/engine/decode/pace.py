@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
@@ -19,11 +20,11 @@ LEAST_STEPS = 8  # a canvas seldom settles in fewer steps
 
 
 class Pace:
-    """The measured durations of a model's units. `clock` returns seconds."""
+    """The measured durations of a model's units by size. `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
-        self._curves: dict[Unit, _Curve] = {}
+        self._points: dict[Unit, dict[int, tuple[float, float]]] = defaultdict(dict)
 
     @contextmanager
     def measuring(self, unit: Unit, positions: int) -> Iterator[None]:
@@ -34,33 +35,34 @@ class Pace:
 
     def note(self, unit: Unit, positions: int, milliseconds: float) -> None:
         """Add the duration of one unit."""
-        self._curves.setdefault(unit, _Curve()).add(positions, milliseconds)
+        points, key = self._points[unit], round(SIZES_PER_DOUBLING * math.log2(max(positions, 1.0)))
+        old_size, old_ms = points.get(key, (positions, milliseconds))
+        points[key] = (old_size + NEWEST * (positions - old_size), old_ms + NEWEST * (milliseconds - old_ms))
 
     def expected_ms(self, unit: Unit, positions: int) -> float | None:
-        """Return the expected milliseconds of a unit, or None if none was measured."""
-        line = self._curves.get(unit)
-        return line.at(positions) if line else None
+        """Return the expected milliseconds of a unit, interpolated between sizes, or None if none was measured."""
+        points = [point for _, point in sorted(self._points[unit].items())]
+        if not points:
+            return None
+        if len(points) == 1:  # a smaller unit may take as long; a larger one takes proportionally longer
+            [(only, milliseconds)] = points
+            return milliseconds * max(1.0, positions / max(only, 1.0))
+        right = min(max(1, sum(point[0] < positions for point in points)), len(points) - 1)
+        (size_0, ms_0), (size_1, ms_1) = points[right - 1 : right + 1]
+        slope = max(0.0, (ms_1 - ms_0) / max(size_1 - size_0, 1e-6))
+        return max(ms_1 + slope * (positions - size_1), 0.0)
 
 
 class Usage:
     """What one request has used over all its canvases: the milliseconds of each stage, and the tokens of its prefixes.
 
-    The clock runs only within `running`, that is within the request's own units of work.
+    Time counts for the `stage`, and only within the request's own units of work, each of which `began` at some time.
     """
 
     def __init__(self) -> None:
         self.milliseconds = {"prefill": 0.0, "draft": 0.0, "denoise": 0.0, "score": 0.0}
         self.prefix_tokens = self.reused_tokens = 0
-        self._stage, self._began = "prefill", 0.0
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Count the time of the block, for the stages that it switches to."""
-        self._began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.switch(self._stage)
+        self.stage, self.began = "prefill", 0.0
 
     def add_denoising(self, milliseconds: float) -> None:
         """Count the time of a pass shared with other requests."""
@@ -68,9 +70,9 @@ class Usage:
 
     def switch(self, stage: str) -> str:
         """Count the time from now on for another stage; return the stage before."""
-        now, before = time.perf_counter(), self._stage
-        self.milliseconds[before] += (now - self._began) * 1000
-        self._stage, self._began = stage, now
+        now, before = time.perf_counter(), self.stage
+        self.milliseconds[before] += (now - self.began) * 1000
+        self.stage, self.began = stage, now
         return before
 
 
@@ -97,25 +99,3 @@ class Budget:
         if not self.is_limited or unit_ms is None:
             return None
         return max(0, int(self.left_ms(reserve_ms) // max(unit_ms, 1e-6)))
-
-
-class _Curve:
-    """The durations of units by size, with linear interpolation between sizes."""
-
-    def __init__(self) -> None:
-        self._points: dict[int, tuple[float, float]] = {}
-
-    def add(self, size: float, milliseconds: float) -> None:
-        key = round(SIZES_PER_DOUBLING * math.log2(max(size, 1.0)))
-        old_size, old_ms = self._points.get(key, (size, milliseconds))
-        self._points[key] = (old_size + NEWEST * (size - old_size), old_ms + NEWEST * (milliseconds - old_ms))
-
-    def at(self, size: float) -> float:
-        points = [self._points[key] for key in sorted(self._points)]
-        if len(points) == 1:  # a smaller unit may take as long; a larger one takes proportionally longer
-            [(only, milliseconds)] = points
-            return milliseconds * max(1.0, size / max(only, 1.0))
-        right = min(max(1, sum(point[0] < size for point in points)), len(points) - 1)
-        (size_0, ms_0), (size_1, ms_1) = points[right - 1 : right + 1]
-        slope = max(0.0, (ms_1 - ms_0) / max(size_1 - size_0, 1e-6))
-        return max(ms_1 + slope * (size - size_1), 0.0)

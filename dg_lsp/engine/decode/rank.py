@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from dg_lsp.core import calibration, languages
 from dg_lsp.core.calibration import Calibration, Evidence, HolePosition
@@ -74,11 +75,6 @@ class Proposal:
     def joint(self) -> float:
         """The log-probability of the answer and the text after it, plus those of other ways to read both."""
         return sum(self.tokens) + self.after_sum + self.between + self.onward
-
-    @property
-    def order(self) -> float:
-        """What ranks the candidates of a model without a calibration."""
-        return calibration.linear({"joint": self.joint, **self.incomplete}, ORDER)
 
     @property
     def own_joint(self) -> float:
@@ -175,7 +171,9 @@ def unsaid(instruction: str, texts: Sequence[str], language: str) -> list[int]:
     """
     wanted = {word for word in _NAME.findall(instruction) if len(word) > 2} - COMMON
     comment = "|".join(map(re.escape, languages.row(language).line_comments)) or r"\Z"
-    codes = [re.sub(rf"(?:^|\s)(?:{comment}).*", "", _STRING.sub(_inserted, text)) for text in texts]
+    # Of a string, what it takes from code counts, as an f-string does.
+    inserted = [_STRING.sub(lambda string: f" {' '.join(_INSERTED.findall(string[0]))} ", text) for text in texts]
+    codes = [re.sub(rf"(?:^|\s)(?:{comment}).*", "", text) for text in inserted]
     words = [wanted.intersection(_NAME.findall(code)) for code in codes]
     said = set[str]().union(*words)
     return [len(said - each) for each in words]
@@ -199,21 +197,16 @@ def repeated_lines(prefix: str, text: str, suffix: str) -> tuple[float, float]:
 
 def evidence(items: Sequence[Proposal], order: Calibration = ORDER, *, doubted: bool = False) -> list[Evidence]:
     """Return the evidence for each row; its candidate has only a text and a row kind. Without a calibration, `order` ranks."""
-    items_with_evidence = []
-    for item in items:
-        values = features(item, items)
-        candidate = Candidate((item.text,), row=item.row)
-        items_with_evidence.append(Evidence(candidate, calibration.linear(values, order), values, doubted))
-    return items_with_evidence
+    values = [features(item, items) for item in items]
+    candidates = [Candidate((item.text,), row=item.row) for item in items]
+    pairs = zip(candidates, values, strict=True)
+    return [Evidence(candidate, calibration.linear(own, order), own, doubted) for candidate, own in pairs]
 
 
 MOST_CHARS = 12_000  # on each side of a hole
 MOST_OPEN = 3  # brackets
 RARE = 50  # names; so that a rare name of a short text does not count as frequent
 _NAME = re.compile(r"[^\W\d]\w*")
-# Without the first condition, a long word elsewhere in the text takes time quadratic in its length.
-_WORD_AT_END = re.compile(r"(?<!\w)\w*\Z")
-_WORD_AT_START = re.compile(r"\w*")
 _STRING = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"")
 _INSERTED = re.compile(r"\{([^{}]*)\}")
 _BRACKETS = dict.fromkeys("([{", 1) | dict.fromkeys(")]}", -1)
@@ -227,7 +220,8 @@ class NamesInText:
         before, after = request.prefix[-MOST_CHARS:], request.suffix[:MOST_CHARS]
         self._left, self._right = before.rpartition("\n")[2], after.partition("\n")[0]
         # The parts of a name next to the hole are no names. Together with the answer they become one.
-        self._head, self._tail = _first(_WORD_AT_END, before), _first(_WORD_AT_START, after)
+        self._head = "".join(takewhile(_is_word, reversed(before)))[::-1]
+        self._tail = "".join(takewhile(_is_word, after))
         around = f"{before[: len(before) - len(self._head)]}\n{after[len(self._tail) :]}"
         self._counts = Counter(_NAME.findall(around))
         language = languages.get(request.language)
@@ -235,56 +229,32 @@ class NamesInText:
 
     def features(self, text: str) -> dict[str, float]:
         """Return the features of an answer by name; shares are from 0 to 1, and numbers of things are logarithms."""
-        names = _NAME.findall(_STRING.sub("''", self._head + text + self._tail))
+        joined = self._head + text + self._tail
+        names = _NAME.findall(_STRING.sub("''", joined))
         n_new = sum(name not in self._known for name in names)
+        # Brackets that stay open in the answer's lines, or in its line, and whether a quote does.
+        parts = (text,) if self._is_block else (self._left, text, self._right)
+        n_open = sum(_BRACKETS.get(char, 0) for part in parts for char in _STRING.sub("", part))
+        line = f"{self._left}{text}{self._right}"
         values = {
             "new names": math.log1p(n_new),
             "new share": n_new / max(len(names), 1),
             "no names": float(not names),
-            "frequency": self._frequency(names[0]) if names else 0.0,
+            "frequency": math.log((self._counts[names[0]] + 1) / (self._counts.total() + RARE)) if names else 0.0,
             "chars": math.log1p(len(text)),
             "colon": float(text.rstrip().endswith(":")),
             "comma": float(text.rstrip().endswith(",")),
-        }
-        if self._head and text:
-            values |= self._joined_left(text)
-        if self._tail and text and _is_word(text[-1]):
-            values["joins right"] = 1.0
-        return values | self._balance(text)
-
-    def _joined_left(self, text: str) -> dict[str, float]:
-        """Return whether an answer continues the name before the cursor, and whether that name is known then."""
-        name = _NAME.match(self._head + text + self._tail)
-        is_known, continues = name is not None and name[0] in self._known, _is_word(text[0])
-        return {
-            "known name": float(is_known),
-            "continues": float(continues),
-            "unknown name": float(name is not None and not is_known and continues),
-        }
-
-    def _balance(self, text: str) -> dict[str, float]:
-        """Return the number of brackets that stay open, in the answer's lines or in its line, and whether a quote does."""
-        parts = (text,) if self._is_block else (self._left, text, self._right)
-        n_open = sum(_BRACKETS.get(char, 0) for part in parts for char in _STRING.sub("", part))
-        line = f"{self._left}{text}{self._right}"
-        return {
             "open": float(min(abs(n_open), MOST_OPEN)),
             "quotes": float(line.count('"') % 2 + line.count("'") % 2 > 0),
         }
-
-    def _frequency(self, name: str) -> float:
-        """Return the logarithm of a name's share of all names around the hole."""
-        return math.log((self._counts[name] + 1) / (self._counts.total() + RARE))
-
-
-def _inserted(string: re.Match[str]) -> str:
-    """Return what a string takes from code, as an f-string does."""
-    return f" {' '.join(_INSERTED.findall(string[0]))} "
-
-
-def _first(pattern: re.Pattern[str], text: str) -> str:
-    match = pattern.search(text)
-    return match[0] if match else ""
+        if self._head and text:  # it may continue the name before the cursor
+            name = _NAME.match(joined)
+            is_known, continues = name is not None and name[0] in self._known, _is_word(text[0])
+            values["known name"], values["continues"] = float(is_known), float(continues)
+            values["unknown name"] = float(name is not None and not is_known and continues)
+        if self._tail and text and _is_word(text[-1]):
+            values["joins right"] = 1.0
+        return values
 
 
 def _is_word(char: str) -> bool:

@@ -15,8 +15,7 @@ from dg_lsp.core.calibration import Calibration, Evidence
 from dg_lsp.core.scope import needed
 from dg_lsp.core.values import Candidate
 from dg_lsp.engine.decode import rank
-from dg_lsp.engine.decode.file_model import FileModel
-from dg_lsp.engine.decode.fill import FillInput
+from dg_lsp.engine.decode.fill import FileModel, FillInput
 from dg_lsp.engine.decode.pace import Pace
 from dg_lsp.engine.decode.rank import NamesInText, Proposal
 from dg_lsp.engine.model.tree import ROOT, Tree
@@ -54,15 +53,37 @@ class Scorer:
 
     def score(self, results: Sequence[Proposal]) -> list[Proposal]:
         """Return the results with the log-probabilities of their tokens and of the text after them, and their position."""
-        if self._fill.switches.scorer and self._tree is not None:
-            new = [text for text in dict.fromkeys(result.text for result in results) if text not in self._scores]
-            if new:
-                self._scores |= dict(zip(new, self._log_probabilities(new), strict=True))
-            self._read_between([result.text for result in results])
-            results = [_scored(result, self._scores[result.text], self._between.get(result.text, 0.0)) for result in results]
-        instruction = self._fill.request.holes[0].instruction if self._fill.n_holes == 1 else ""
-        unsaid = rank.unsaid(instruction, [result.text for result in results], self._fill.request.language)
-        return [replace(self._with_position(result), unsaid=n) for result, n in zip(results, unsaid, strict=True)]
+        fill, texts = self._fill, list(dict.fromkeys(result.text for result in results))
+        is_read = fill.switches.scorer and self._tree is not None
+        if is_read:
+            self._read([text for text in texts if text not in self._scores])
+            new, end = [text for text in texts if text not in self._between], fill.sheet.end
+            if self._right is not None and new and end is not None:
+                rows = self._right.log_probabilities([[*self._coded(text), end] for text in new])
+                self._between |= {text: sum(row) for text, row in zip(new, rows, strict=True)}
+        instruction = fill.request.holes[0].instruction if fill.n_holes == 1 else ""
+        unsaid = rank.unsaid(instruction, [result.text for result in results], fill.request.language)
+        scored = list[Proposal]()
+        for result, n_unsaid in zip(results, unsaid, strict=True):
+            text, scores = result.text, self._scores.get(result.text)
+            if is_read and scores is not None:
+                total, between = sum(scores.after), self._between.get(text, 0.0)
+                after = total / max(len(scores.after), 1)
+                result = replace(result, tokens=scores.tokens, own=scores.own, after=after, after_sum=total, between=between)
+            repeats, known_share = rank.repeated_lines(fill.request.prefix, text, fill.request.suffix)
+            scored.append(
+                replace(
+                    result,
+                    position=fill.position,
+                    repeats=repeats,
+                    known=known_share,
+                    names=self._names.features(text),
+                    context=len(fill.sheet.kv or fill.sheet.left),
+                    missing=len(needed.missing(fill.needed, text)),
+                    unsaid=n_unsaid,
+                )
+            )
+        return scored
 
     def read_on(self, results: Sequence[Proposal]) -> list[Proposal]:
         """Return the scored results with `onward`: how likely the suffix is after the left side and each of the likeliest.
@@ -72,7 +93,8 @@ class Scorer:
         """
         orders: dict[str, float] = {}
         for result in results:
-            orders[result.text] = max(result.order, orders.get(result.text, -math.inf))
+            order = calibration.linear({"joint": result.joint, **result.incomplete}, rank.ORDER)
+            orders[result.text] = max(order, orders.get(result.text, -math.inf))
         best = max(orders.values(), default=0.0)
         near = sorted((text for text in orders if orders[text] >= best - NEAR), key=lambda text: -orders[text])[:MOST_NEAR]
         if self._plain is None or not self._fill.switches.scorer or len(near) < 2:
@@ -85,21 +107,6 @@ class Scorer:
         found = {text: FOLLOW_WEIGHT * sum(row) for text, row in zip(near, rows, strict=True)}
         most, least = max(found.values()), min(found.values())
         return [replace(result, onward=found.get(result.text, least) - most) for result in results]
-
-    def _with_position(self, result: Proposal) -> Proposal:
-        """Return the result with its position, its repeated lines, its names and its context length."""
-        fill = self._fill
-        repeats, known_share = rank.repeated_lines(fill.request.prefix, result.text, fill.request.suffix)
-        names = self._names.features(result.text)
-        return replace(
-            result,
-            position=fill.position,
-            repeats=repeats,
-            known=known_share,
-            names=names,
-            context=len(fill.sheet.kv or fill.sheet.left),
-            missing=len(needed.missing(fill.needed, result.text)),
-        )
 
     def learn(self, text: str, ids: Sequence[int], logps: Sequence[float], end: float) -> None:
         """Store the log-probabilities from drafting, if the text's tokens are the drafted ones."""
@@ -116,33 +123,22 @@ class Scorer:
         if self._right is not None:
             self._right.grow((ROOT, self._coded(text)) for text in texts)
 
-    def _read_between(self, texts: Sequence[str]) -> None:
-        """Learn what the canvas adapter, if it reads the right side, says of texts of which it has said nothing yet."""
-        new = [text for text in dict.fromkeys(texts) if text not in self._between]
-        end = self._fill.sheet.end
-        if self._right is not None and new and end is not None:
-            rows = self._right.log_probabilities([[*self._coded(text), end] for text in new])
-            self._between |= {text: sum(row) for text, row in zip(new, rows, strict=True)}
-
     def _coded(self, text: str) -> list[int]:
         """Return the ids of a text, with those of the typed characters that it continues."""
         return self._fill.vocabulary.encode(self._fill.heal_text + text)
 
-    def _log_probabilities(self, texts: Sequence[str]) -> list[_Scores]:
-        """Return, for each text, the causal log-probabilities of its tokens and of the tokens after it."""
-        assert self._tree is not None
-        readings = [(number, reading) for number, text in enumerate(texts) for reading in self._readings(text)]
-        with self._pace.measuring("score", sum(len(ids) + len(after) for _, (ids, after) in readings)):
-            rows = self._tree.log_probabilities([[*ids, *after] for _, (ids, after) in readings])
-        best: dict[int, list[float]] = {}
-        lengths: dict[int, int] = {}
-        for (number, (ids, _)), row in zip(readings, rows, strict=True):
-            if number not in best or sum(row) > sum(best[number]):
-                best[number], lengths[number] = row, len(ids)
-        coded = [
-            next(ids for number, (ids, _) in readings if number == n and len(ids) == lengths[n]) for n in range(len(texts))
-        ]
-        return [self._scores_of(ids, best[n][: len(ids)], best[n][len(ids) :]) for n, ids in enumerate(coded)]
+    def _read(self, texts: Sequence[str]) -> None:
+        """Learn the causal log-probabilities of texts and of what follows them, by the likeliest way to read each."""
+        if not texts or self._tree is None:
+            return
+        readings = [(text, *reading) for text in texts for reading in self._readings(text)]
+        with self._pace.measuring("score", sum(len(ids) + len(after) for _, ids, after in readings)):
+            rows = self._tree.log_probabilities([[*ids, *after] for _, ids, after in readings])
+        best: dict[str, tuple[list[int], list[float]]] = {}
+        for (text, ids, _), row in zip(readings, rows, strict=True):
+            if text not in best or sum(row) > sum(best[text][1]):
+                best[text] = ids, row
+        self._scores |= {text: self._scores_of(ids, row[: len(ids)], row[len(ids) :]) for text, (ids, row) in best.items()}
 
     def _readings(self, text: str) -> list[tuple[list[int], list[int]]]:
         """Return the ways to read a text, each as its ids and those of what follows it: the end token, or the held suffix.
@@ -151,16 +147,17 @@ class Scorer:
         token of both counts as the suffix's. Trained to fill in the middle, such a model may end an answer, or write on into
         the suffix's first line.
         """
-        encode, sheet, typed = self._fill.vocabulary.encode, self._fill.sheet, self._fill.heal_text
-        alone, end = encode(typed + text), None if self._right is not None else sheet.end
+        sheet, vocabulary = self._fill.sheet, self._fill.vocabulary
+        alone, end = self._coded(text), None if self._right is not None else sheet.end
         if not sheet.heals_by_parts:
             return [(alone, [end] if end is not None else list(sheet.tail))]
-        vocabulary = self._fill.vocabulary
         held = vocabulary.decode(sheet.tail)
-        if end is not None:
-            held = _first_line(held) if not held.startswith("\n") else _to_visible(held)
-        joint = self._joined(text, held)
-        return [joint] if end is None else [(alone, [end]), joint]
+        if end is None:
+            return [self._joined(text, held)]
+        # Up to the first line end, or if it starts with one, up to the end of the first line with visible text.
+        n_blank = len(held) - len(held.lstrip()) if held.startswith("\n") else 0
+        line, line_end, _ = held[n_blank:].partition("\n")
+        return [(alone, [end]), self._joined(text, held[:n_blank] + line if n_blank else line + line_end)]
 
     def _joined(self, text: str, after: str) -> tuple[list[int], list[int]]:
         """Return the ids of a text and of what follows it, encoded together."""
@@ -172,18 +169,6 @@ class Scorer:
     def _scores_of(self, ids: Sequence[int], logps: Sequence[float], after: Sequence[float]) -> _Scores:
         own = tuple(logps)
         return _Scores(own if self.file is None else tuple(mixed(self.file, ids, own)), own, tuple(after))
-
-
-def _first_line(text: str) -> str:
-    """Return a text up to its first line end, which is the first of several at its start."""
-    return text[: text.find("\n") + 1] if "\n" in text else text
-
-
-def _to_visible(text: str) -> str:
-    """Return a text up to the end of its first line with visible text."""
-    start = len(text) - len(text.lstrip())
-    end = text.find("\n", start)
-    return text if end < 0 else text[:end]
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,12 +184,6 @@ class _Scores:
     after: tuple[float, ...]
 
 
-def _scored(result: Proposal, scores: _Scores, between: float) -> Proposal:
-    total = sum(scores.after)
-    after = total / max(len(scores.after), 1)
-    return replace(result, tokens=scores.tokens, own=scores.own, after=after, after_sum=total, between=between)
-
-
 def mixed(file: FileModel, ids: Sequence[int], logps: Sequence[float]) -> list[float]:
     """Return the log-probabilities of `ids` under the mixture of the model and the file model."""
     mixed_logps = []
@@ -218,20 +197,18 @@ def mixed(file: FileModel, ids: Sequence[int], logps: Sequence[float]) -> list[f
 def evidence(fill: FillInput, results: Sequence[Proposal], steps: int) -> list[Evidence]:
     """Return the evidence for scored results, in the same order. `steps` is the canvas's number of steps."""
     # A token that a model of masks wrote has a log-probability, but those that it deleted and the text after it have none.
-    order = UNSCORED_ORDER if fill.is_whole else rank.ORDER
-    return [
-        replace(
-            item,
-            candidate=Candidate(
-                (result.text,),
-                confidences=(tuple(min(1.0, math.exp(logp)) for logp in result.tokens),),
-                row=result.row,
-                steps=steps,
-                lengths=_lengths(fill, result),
-            ),
-        )
-        for item, result in zip(rank.evidence(results, order), results, strict=True)
-    ]
+    items, n_typed = rank.evidence(results, rank.ORDER if fill.sheet.kv else UNSCORED_ORDER), len(fill.heal_text)
+    for index, (item, result) in enumerate(zip(items, results, strict=True)):
+        # Each token's number of characters in the answer, without already typed characters; empty if unknown.
+        lengths: tuple[tuple[int, ...], ...] = ()
+        whole = fill.vocabulary.lengths(fill.vocabulary.encode(fill.heal_text + result.text))
+        if len(whole) == len(result.tokens) and sum(whole) == n_typed + len(result.text):
+            ends = [max(end - n_typed, 0) for end in accumulate(whole)]
+            lengths = (tuple(end - start for start, end in pairwise((0, *ends))),)
+        chances = tuple(min(1.0, math.exp(logp)) for logp in result.tokens)
+        candidate = replace(item.candidate, confidences=(chances,), steps=steps, lengths=lengths)
+        items[index] = replace(item, candidate=candidate)
+    return items
 
 
 def is_sure(fill: FillInput, result: Proposal) -> bool:
@@ -256,13 +233,3 @@ def unscored_candidates(fill: FillInput, results: Sequence[Proposal]) -> tuple[C
     weights = fill.calibration or UNSCORED_ORDER
     items = [replace(item, order=calibration.linear(item.features, weights)) for item in rank.evidence(guessed, doubted=True)]
     return tuple(replace(candidate, finished=False) for candidate in calibration.to_candidates(items, None))
-
-
-def _lengths(fill: FillInput, result: Proposal) -> tuple[tuple[int, ...], ...]:
-    """Return each token's number of characters in the answer, without already typed characters; empty if unknown."""
-    heal = fill.heal_text
-    lengths = fill.vocabulary.lengths(fill.vocabulary.encode(heal + result.text))
-    if len(lengths) != len(result.tokens) or sum(lengths) != len(heal) + len(result.text):
-        return ()
-    ends = [max(end - len(heal), 0) for end in accumulate(lengths)]
-    return (tuple(end - start for start, end in pairwise((0, *ends))),)

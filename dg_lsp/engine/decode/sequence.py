@@ -50,16 +50,16 @@ def wholes(parts: Sequence[Sequence[Candidate]]) -> tuple[Candidate, ...]:
     one. All were written after the best texts of the holes before them, so only the first one's product is a probability.
     """
     n_texts = max(len(part) for part in parts)
-    return tuple(_whole([part[place if place < len(part) else 0] for part in parts]) for place in range(n_texts))
-
-
-def _whole(parts: Sequence[Candidate]) -> Candidate:
-    return Candidate(
-        tuple(part.texts[0] for part in parts),
-        confidence.joint(part.confidence for part in parts),
-        tuple(part.confidences[0] if part.confidences else () for part in parts),
-        parts[0].row,
-        sum(part.steps for part in parts),
-        lengths=tuple(part.lengths[0] for part in parts) if all(part.lengths for part in parts) else (),
-        alone=tuple(part.confidence for part in parts),
+    rows = [[part[place if place < len(part) else 0] for part in parts] for place in range(n_texts)]
+    return tuple(
+        Candidate(
+            tuple(one.texts[0] for one in row),
+            confidence.joint(one.confidence for one in row),
+            tuple(one.confidences[0] if one.confidences else () for one in row),
+            row[0].row,
+            sum(one.steps for one in row),
+            lengths=tuple(one.lengths[0] for one in row) if all(one.lengths for one in row) else (),
+            alone=tuple(one.confidence for one in row),
+        )
+        for row in rows
     )

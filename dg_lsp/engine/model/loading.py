@@ -122,15 +122,14 @@ def load_model(
         loaded_profile = _profile(name, folder, values["model_type"], vocabulary)
         if loaded_profile.layout == "instruct" and (warning := chat_template.warning(folder)):
             log.warning("%s", warning)
-        asked = _checked_dtype(dtype)
-        choice = _choice(name, folder, values, shape, loaded_profile, device, asked)
+        choice = _choice(name, folder, values, shape, loaded_profile, device, dtype)
         why["dtype"] = choice.why
         if is_llama:
             adapter_file = _with_profile(name, folder) / canvas_adapter.FILE
             if loaded_profile.right_tokens and not adapter_file.exists():
                 raise LoadError(f"the profile of {name} needs a canvas adapter, but there is no {adapter_file}")
             passes: Family = _llama(folder, adapter_file, values, device, choice.precision, vocabulary, on_progress)
-            if not asked:
+            if not dtype:
                 why["dtype"] = LLAMA_WHY[choice.precision]
         else:
             passes, explained = _diffusion(name, folder, device, dtype, choice.precision, on_progress)
@@ -150,6 +149,8 @@ def _choice(
     name: str, folder: Path, values: Mapping[str, Any], shape: fit.Geometry, own: Profile, device: str, asked: str
 ) -> fit.Choice:
     """Return the precision for a model with this profile; raise LoadError if its family can't have the requested one."""
+    if asked and asked not in fit.PRECISIONS:
+        raise LoadError(f"unknown dtype {asked!r}; choose {', '.join(fit.PRECISIONS[:-1])} or {fit.PRECISIONS[-1]}")
     is_llama, stored = values["model_type"] in LLAMA_TYPES, ""
     if own.unmasking and not is_llama:
         raise LoadError(f"the profile of {name} is one for a model that fills masks, which a {values['model_type']} is not")
@@ -160,7 +161,14 @@ def _choice(
     else:
         stored = checkpoint.stored_precision(folder, values)
     use = fit.Use(own.prefix_tokens + own.suffix_tokens, own.canvas_tokens)
-    return fit.choose(name, shape, _machine(device), asked=asked, stored=stored, use=use)
+    facts = fit.Machine(
+        kind=device.partition(":")[0],
+        free=room.free_bytes(device),
+        name=torch.cuda.get_device_name(device) if device.startswith("cuda") else "",
+        multiplies_bf16=torch.cpu._is_avx512_bf16_supported(),  # no public name for it yet
+        installed=machine.installed(),
+    )
+    return fit.choose(name, shape, facts, asked=asked, stored=stored, use=use)
 
 
 def _diffusion(
@@ -341,24 +349,6 @@ def _device(name: str) -> tuple[str, str]:
     if torch.backends.mps.is_available():
         return "mps", "this Mac has one"
     return "cpu", "torch finds neither a CUDA nor an MPS device"
-
-
-def _checked_dtype(name: str) -> str:
-    if name and name not in fit.PRECISIONS:
-        raise LoadError(f"unknown dtype {name!r}; choose {', '.join(fit.PRECISIONS[:-1])} or {fit.PRECISIONS[-1]}")
-    return name
-
-
-def _machine(device: str) -> fit.Machine:
-    """Return the facts about a device that decide the precision."""
-    label = torch.cuda.get_device_name(device) if device.startswith("cuda") else ""
-    return fit.Machine(
-        kind=device.partition(":")[0],
-        free=room.free_bytes(device),
-        name=label,
-        multiplies_bf16=torch.cpu._is_avx512_bf16_supported(),  # no public name for it yet
-        installed=machine.installed(),
-    )
 
 
 def _threads(shape: fit.Geometry) -> tuple[int, str]:

@@ -27,7 +27,7 @@ MAX_BYTES = 1 << 20
 DRAFTS_FIRST = ("copy", "previous", "search", "causal", "canvas")  # where a causal token is cheap compared with a canvas step
 CANVAS_FIRST = ("copy", "previous", "search", "canvas", "causal", "repair", "several_canvases")
 MASKED_ONLY = ("masked",)  # a model that only fills masks can neither draft nor score in order
-PROPOSERS = frozenset({*DRAFTS_FIRST, *CANVAS_FIRST, *MASKED_ONLY})  # those of `decode.pipeline.PROPOSERS`
+PROPOSERS = frozenset({*DRAFTS_FIRST, *CANVAS_FIRST, *MASKED_ONLY})  # those of `decode.filler.PROPOSERS`
 TRAINED = {"refine_steps": 0, "line_ends": False, "line": DRAFTS_FIRST, "block": DRAFTS_FIRST, "max_canvases": 1}
 
 

@@ -15,8 +15,7 @@ from dg_lsp.engine.model.fit import machine
 from dg_lsp.engine.model.fit.needs import canvas_token_bytes, logit_bytes
 
 if TYPE_CHECKING:
-    from dg_lsp.engine.model.family import Family
-    from dg_lsp.engine.model.prefix_cache import PrefixCache
+    from dg_lsp.engine.model.family import Family, PrefixCache
     from dg_lsp.engine.model.profile import Profile
 
 SHARE = 0.8  # the share of free memory to use: allocators round up, and other programs allocate too

@@ -37,7 +37,7 @@ class Vocabulary:
         byte_level = '"ByteLevel"' in tokenizer.to_str().partition('"decoder":')[2].partition('"model":')[0]
         if byte_level:
             _keep_every_character(tokenizer)
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer  # the library's own, which encodes special tokens as text
         self.size = tokenizer.get_vocab_size()
         special = {index for index, token in tokenizer.get_added_tokens_decoder().items() if token.special}
         tokens = [tokenizer.id_to_token(index) for index in range(self.size)]
@@ -73,17 +73,12 @@ class Vocabulary:
         values = tokenizer_values("qwen2", vocabulary, merges, dict(sorted(added.items(), key=lambda item: item[1])))
         return cls(Tokenizer.from_str(json.dumps(values)))
 
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The library's own tokenizer, which encodes special tokens as text."""
-        return self._tokenizer
-
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, without added special tokens. Lone surrogates become U+FFFD."""
         return self._encode_long(text).tolist() if len(text) >= LONG_CHARS else self._encode(text)
 
     def _encode(self, text: str) -> list[int]:
-        return self._tokenizer.encode(text.encode("utf-8", "replace").decode(), add_special_tokens=False).ids
+        return self.tokenizer.encode(text.encode("utf-8", "replace").decode(), add_special_tokens=False).ids
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ids, without special tokens and without incomplete characters."""
@@ -99,7 +94,7 @@ class Vocabulary:
 
     def id(self, token: str) -> int | None:
         """Return the id of a token by its name, or None if the vocabulary lacks it."""
-        return self._tokenizer.token_to_id(token)
+        return self.tokenizer.token_to_id(token)
 
     def first_known(self, names: Sequence[str]) -> int | None:
         """Return the id of the first of these tokens that the vocabulary has, or None."""
@@ -110,6 +105,11 @@ class Vocabulary:
         """The tokens before the prefix, before the suffix, before the middle and after it; None if one is missing."""
         before, after, middle, end = (self.first_known(names) for names in FIM_TOKENS)
         return None if before is None or after is None or middle is None or end is None else (before, after, middle, end)
+
+    @cached_property
+    def regular(self) -> tuple[int, ...]:
+        """The ids of all tokens with bytes: those that are drawn as noise."""
+        return tuple(token for token, piece in enumerate(self.pieces) if piece and token not in self.special)
 
     @cached_property
     def with_newline(self) -> tuple[int, ...]:
@@ -139,7 +139,8 @@ class Vocabulary:
     def agreeing_with(self, head: bytes) -> tuple[int, ...]:
         """Return the ids of all tokens that a text which starts with `head` may start with: a part of it, or more than it."""
         pieces, ids = self._sorted
-        parts = [ids[place] for n in range(1, len(head)) if (place := _place(pieces, head[:n])) is not None]
+        places = [(bisect_left(pieces, head[:n]), head[:n]) for n in range(1, len(head))]
+        parts = [ids[place] for place, part in places if place < len(pieces) and pieces[place] == part]
         return tuple(sorted({*parts, *self.starting_with(head)}))
 
     def safe_end(self, text: str) -> int:
@@ -149,7 +150,7 @@ class Vocabulary:
         or if the pre-token is very long, it is the last token.
         """
         start = text.rfind("\n", 0, max(0, len(text) - TAIL_CHARS)) + 1 if len(text) > TAIL_CHARS else 0
-        tail, splitter = text[start:], self._tokenizer.pre_tokenizer
+        tail, splitter = text[start:], self.tokenizer.pre_tokenizer
         if not tail:
             return len(text)
         first = len(tail) if splitter is None else int(splitter.pre_tokenize_str(tail)[-1][1][0])
@@ -163,11 +164,6 @@ def _read(path: Path) -> bytes:
         return files.read_regular(path.resolve(), MAX_BYTES)
     except (files.NotRegularError, files.TooLargeError) as error:
         raise ValueError(f"{path} {error}") from error
-
-
-def _place(pieces: Sequence[bytes], piece: bytes) -> int | None:
-    place = bisect_left(pieces, piece)
-    return place if place < len(pieces) and pieces[place] == piece else None
 
 
 def _keep_every_character(tokenizer: Tokenizer) -> None:

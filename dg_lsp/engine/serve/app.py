@@ -7,14 +7,18 @@ A request goes from its route to the queue, to the worker, to the model; its eve
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hmac
 import itertools
+import logging
+import socket
+import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
 from typing import Literal, cast
 
+import h11
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -22,12 +26,13 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dg_lsp.core.values import Candidate
 from dg_lsp.engine.serve import compat
 from dg_lsp.engine.serve.compat import CompletionRequest, Outcome
 from dg_lsp.engine.serve.jobs import BusyError, Job, UnavailableError
-from dg_lsp.engine.serve.service import Inbox, Service, is_last
+from dg_lsp.engine.serve.service import LAST, Inbox, Service
 from dg_lsp.wire.messages import (
     MAX_BODY_BYTES,
     PROTOCOL_MAX,
@@ -46,6 +51,8 @@ from dg_lsp.wire.messages import (
     to_sse,
 )
 from dg_lsp.wire.model_names import is_remote
+
+log = logging.getLogger("dg_lsp.engine")
 
 # Turns a response in OpenAI's shape, or one chunk of it, into a related API's shape.
 Shape = Callable[[dict[str, object], Literal["message", "delta"]], dict[str, object]]
@@ -85,11 +92,8 @@ class Routes:
     def __init__(self, service: Service) -> None:
         self._service, self._queue = service, service.queue
         self._ids = itertools.count(1)
-
-    @property
-    def _choice(self) -> int:
         # Most remote servers need one call per candidate, and charge for each.
-        return 1 if is_remote(self._service.engine_id.model) else compat.CHOICE
+        self._choice = 1 if is_remote(service.engine_id.model) else compat.CHOICE
 
     async def infill(self, request: Request) -> Response:
         """Stream `accepted`, `draft` if requested, `candidate`, then `done` or `error`."""
@@ -118,8 +122,14 @@ class Routes:
             self._queue.order("load")
             self._queue.expect(completion.ask.request)
             return AsciiJSONResponse(compat.to_llama(completion, Outcome((), Done("finished")), model))
+
+        def parts(outcome: Outcome) -> Iterable[Mapping[str, object]]:
+            body = compat.to_llama(completion, outcome, model)
+            first = {"index": 0, "content": body.get("content", ""), "tokens": [], "stop": False}
+            return first, {**body, "content": "", "stop": True}
+
         if completion.stream:
-            return self._streamed(completion, lambda outcome: _llama_stream(completion, outcome, model))
+            return self._streamed(completion, parts)
         return AsciiJSONResponse(compat.to_llama(completion, await self._outcome(request, completion.ask), model))
 
     async def models(self, request: Request) -> Response:
@@ -174,12 +184,18 @@ class Routes:
     async def _complete(self, request: Request, shape: Shape) -> Response:
         completion = compat.from_openai(await read_body(request), self._choice)
         facts = {"id": f"cmpl-{next(self._ids)}", "created": int(time.time()), "model": self._service.engine_id.model}
+
+        def parts(outcome: Outcome) -> Iterable[Mapping[str, object]]:
+            return (shape(each, "delta") for each in compat.to_openai_chunks(completion, outcome, facts, self._pieces))
+
         if completion.stream:
-            return self._streamed(completion, lambda outcome: _openai_stream(completion, outcome, facts, self._pieces, shape))
+            return self._streamed(completion, parts, ending=b"data: [DONE]\n\n")
         outcome = await self._outcome(request, completion.ask)
         return AsciiJSONResponse(shape(compat.to_openai(completion, outcome, facts, self._pieces), "message"))
 
-    def _streamed(self, completion: CompletionRequest, to_chunks: Callable[[Outcome], Iterator[bytes]]) -> Response:
+    def _streamed(
+        self, completion: CompletionRequest, to_parts: Callable[[Outcome], Iterable[Mapping[str, object]]], ending: bytes = b""
+    ) -> Response:
         job, inbox = self._submit(completion.ask)
 
         async def events() -> AsyncIterator[bytes]:
@@ -188,8 +204,10 @@ class Routes:
             except RefusalError as refusal:
                 yield b"data: " + as_json({"error": {"message": refusal.message, "code": refusal.code}}) + b"\n\n"
                 return
-            for chunk in to_chunks(outcome):
-                yield chunk
+            for part in to_parts(outcome):
+                yield b"data: " + as_json(part) + b"\n\n"
+            if ending:
+                yield ending
 
         return Events(events(), lambda: self._queue.cancel(job))
 
@@ -197,7 +215,12 @@ class Routes:
         """Return the outcome of an ask. Cancel the work when the client disconnects; a plain response would not notice."""
         job, inbox = self._submit(ask)
         gathering = asyncio.ensure_future(_gather(inbox))
-        disconnection = asyncio.ensure_future(_disconnected(request))
+
+        async def disconnected() -> None:
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+
+        disconnection = asyncio.ensure_future(disconnected())
         try:
             await asyncio.wait((gathering, disconnection), return_when=asyncio.FIRST_COMPLETED)
             if not gathering.done():
@@ -205,7 +228,9 @@ class Routes:
             return gathering.result()
         finally:
             self._queue.cancel(job)
-            await _cancel_all(gathering, disconnection)
+            gathering.cancel()
+            disconnection.cancel()
+            await asyncio.gather(gathering, disconnection, return_exceptions=True)
 
     def _pieces(self, text: str) -> tuple[str, ...]:
         filler = self._service.worker.filler
@@ -244,7 +269,7 @@ async def _sent(inbox: Inbox) -> AsyncIterator[bytes]:
         # A client that reads slowly skips drafts, so that it never shows an old one.
         if not (isinstance(event, Draft) and inbox.is_slow()):
             yield to_sse(event)
-        if is_last(event):
+        if isinstance(event, LAST):
             return
 
 
@@ -260,34 +285,6 @@ async def _gather(inbox: Inbox) -> Outcome:
                 raise RefusalError(STATUS_OF.get(code, 503), code, message)
             case _:
                 pass
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-async def _cancel_all(*futures: asyncio.Future[object] | asyncio.Future[None] | asyncio.Future[Outcome]) -> None:
-    for future in futures:
-        future.cancel()
-    for future in futures:
-        with contextlib.suppress(asyncio.CancelledError, Exception):
-            await future
-
-
-def _openai_stream(
-    completion: CompletionRequest, outcome: Outcome, facts: dict[str, object], pieces: compat.Pieces, shape: Shape
-) -> Iterator[bytes]:
-    for chunk in compat.to_openai_chunks(completion, outcome, facts, pieces):
-        yield b"data: " + as_json(shape(chunk, "delta")) + b"\n\n"
-    yield b"data: [DONE]\n\n"
-
-
-def _llama_stream(completion: CompletionRequest, outcome: Outcome, model: str) -> Iterator[bytes]:
-    body = compat.to_llama(completion, outcome, model)
-    first = {"index": 0, "content": body.get("content", ""), "tokens": [], "stop": False}
-    for part in (first, {**body, "content": "", "stop": True}):
-        yield b"data: " + as_json(part) + b"\n\n"
 
 
 async def _on_error(_: Request, error: Exception) -> Response:
@@ -393,3 +390,144 @@ async def read_body(request: Request) -> Fields:
     except ClientDisconnect as error:
         raise RefusalError(400, "bad_request", "the request ended before its body did") from error
     return parse(bytes(body))
+
+
+# --- The number of connections, and the time in which each must send its request
+#
+# Front ends use the Unix socket and other clients use the port. Each kind has its own budget, so neither can lock out the
+# other. An idle connection is closed when a new one needs its place.
+
+
+# Generous: a client sends its headers at once, and a body of 2 MB in less than a second.
+HEAD_S = 10.0
+BODY_S = 30.0
+# The server accepts at most this many connections at a time. Each exceeds the budget only briefly.
+BACKLOG = 32
+MAX_PORT_CONNECTIONS = 64
+MAX_SOCKET_CONNECTIONS = 256
+
+
+@dataclass(slots=True)
+class Budget:
+    """The limit for one kind of connection, and its open connections, longest idle first."""
+
+    limit: int
+    members: dict[Connection, None] = field(default_factory=dict)
+
+    def admit(self, new: Connection) -> bool:
+        """Add a connection and return True; close an idle one if the budget is full. Return False if all are busy."""
+        if len(self.members) >= self.limit:
+            idle = [member for member in self.members if not member.is_busy]
+            if not idle:
+                return False
+            # Close a connection that has never sent a request first: a client that sent one will probably send another.
+            idle = [member for member in idle if member.is_new] or idle
+            del self.members[idle[0]]
+            idle[0].drop("too many connections")
+        self.members[new] = None
+        return True
+
+
+@dataclass(slots=True)
+class Budgets:
+    """One budget for the Unix socket and one for the port."""
+
+    unix: Budget
+    port: Budget
+
+    @classmethod
+    def for_process(cls) -> Budgets:
+        """Return budgets that leave most of this process's file descriptors for other uses."""
+        try:
+            import resource
+
+            soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            n_files = 1024 if soft == resource.RLIM_INFINITY else max(soft, 32)
+        except ImportError:
+            n_files = 512
+        return cls(Budget(min(MAX_SOCKET_CONNECTIONS, n_files // 4)), Budget(min(MAX_PORT_CONNECTIONS, n_files // 8)))
+
+
+class Connection(H11Protocol):
+    """A connection that counts in a budget and closes when its request does not arrive in time."""
+
+    budgets: Budgets
+
+    _budget: Budget | None = None
+    _timer: asyncio.TimerHandle | None = None
+    _phase = ""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request has arrived and its response is incomplete."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    @property
+    def is_new(self) -> bool:
+        """Whether no request has arrived yet."""
+        return self.cycle is None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the connection, or close it at once if the budget is full."""
+        super().connection_made(transport)
+        raw_socket = transport.get_extra_info("socket")
+        is_unix = sys.platform != "win32" and raw_socket is not None and raw_socket.family == socket.AF_UNIX
+        budget = self.budgets.unix if is_unix else self.budgets.port
+        if not budget.admit(self):
+            log.warning("refused a connection: all %d connections are busy", budget.limit)
+            transport.abort()
+            return
+        self._budget = budget
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        """Read data, and restart the timeout."""
+        super().data_received(data)
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        """Mark the connection as idle, and wait for the next request."""
+        super().on_response_complete()
+        if self._budget is not None and self in self._budget.members:  # it was just busy, so it goes to the end of the order
+            del self._budget.members[self]
+            self._budget.members[self] = None
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Remove the connection from its budget, and stop its timeout."""
+        if self._budget is not None:
+            self._budget.members.pop(self, None)
+        self._stop_watch()
+        super().connection_lost(exc)
+
+    def drop(self, why: str) -> None:
+        """Close the connection without a response, and log the reason."""
+        log.info("closed a connection: %s", why)
+        self.transport.abort()
+
+    def _watch(self) -> None:
+        """Start a timeout for the part of the request that the client must send now, or stop the timeout if it is none."""
+        phase, state = "", self.conn.their_state
+        if not self.transport.is_closing():
+            # A client may pause between two requests, but neither within a request nor before its first one.
+            is_begun = self.is_new or bool(self.conn.trailing_data[0])
+            phase = "body" if state is h11.SEND_BODY else "headers" if state is h11.IDLE and is_begun else ""
+        if phase == self._phase:
+            return
+        self._stop_watch()
+        self._phase = phase
+        if phase:
+            patience_s = HEAD_S if phase == "headers" else BODY_S
+            why = f"its {phase} did not arrive within {patience_s:g} s"
+            self._timer = self.loop.call_later(patience_s, self.drop, why)
+
+    def _stop_watch(self) -> None:
+        self._phase = ""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def within(budgets: Budgets) -> type[Connection]:
+    """Return a subclass of Connection with these budgets, because uvicorn creates the connections itself."""
+    return type("Connection", (Connection,), {"budgets": budgets})

@@ -72,7 +72,10 @@ def from_openai(fields: Fields, choice: int = CHOICE) -> CompletionRequest:
         prompt = prompt[0]
     if not isinstance(prompt, str):
         raise WireError("prompt must be one string; token lists and several prompts are not supported")
-    stops = _stops(fields)
+    stops, logprobs = _stops(fields), fields.values.get("logprobs")
+    # OpenAI defines a number here, but newer clients and other servers use a flag.
+    if not isinstance(logprobs, bool):
+        logprobs = fields.has("logprobs") and fields.integer("logprobs", high=MAX_LOGPROBS) >= 0
     options = fields.inner("stream_options")
     max_tokens = fields.integer("max_tokens", -1, low=-1)
     n = fields.integer("n", 1, low=1, high=MAX_CANDIDATES)
@@ -94,7 +97,7 @@ def from_openai(fields: Fields, choice: int = CHOICE) -> CompletionRequest:
         stream=fields.flag("stream", default=False),
         stops=stops,
         max_tokens=None if max_tokens < 0 else max_tokens,
-        logprobs=_wants_logprobs(fields),
+        logprobs=logprobs,
         echo=prompt if fields.flag("echo", default=False) else "",
         with_usage=options.flag("include_usage", default=False),
     )
@@ -249,13 +252,6 @@ def _request(
     return InfillRequest(prefix, suffix, (hole,), language=language, path=path, related=related, budget=budget, seed=seed)
 
 
-def _wants_logprobs(fields: Fields) -> bool:
-    # OpenAI defines a number here, but newer clients and other servers use a flag.
-    if isinstance(fields.values.get("logprobs"), bool):
-        return fields.flag("logprobs")
-    return fields.has("logprobs") and fields.integer("logprobs", high=MAX_LOGPROBS) >= 0
-
-
 def _stops(fields: Fields) -> tuple[str, ...]:
     if isinstance(stop := fields.values.get("stop"), str):
         return (stop,)
@@ -266,9 +262,10 @@ def _cuts(completion: CompletionRequest, outcome: Outcome) -> list[tuple[Candida
     request = completion.ask.request
     document = Document("", request.language, request.prefix + request.suffix)
     tree = _syntax(document, len(request.prefix)) if outcome.candidates else None
-    polished = (_polished(candidate, request, document, tree) for candidate in outcome.candidates)
-    useful = (candidate for candidate in polished if candidate is not None)
-    candidates = tuple(itertools.islice(useful, completion.n))
+    # Other clients do not polish, so the engine does it for them: candidates that our own front ends would reject are left out.
+    edits = ((each, polish.to_edits(each, request.holes, document, syntax=tree).edits) for each in outcome.candidates)
+    polished = (_with_text(candidate, "".join(edit.text for edit in own)) for candidate, own in edits if own)
+    candidates = tuple(itertools.islice(polished, completion.n))
     # These clients read the first choice without checking that there is one.
     return [
         (candidate, cut(candidate, completion))
@@ -289,15 +286,6 @@ def _syntax(document: Document, offset: int) -> Syntax | None:
         return syntax.parse(text, language, parts=parts)
     except GrammarError:
         return None  # the same as for an unknown language
-
-
-def _polished(candidate: Candidate, request: InfillRequest, document: Document, tree: Syntax | None) -> Candidate | None:
-    """Return the candidate as our own front ends would show it, or None if they would reject it.
-
-    Other clients do not polish, so the engine does it for them.
-    """
-    edits = polish.to_edits(candidate, request.holes, document, syntax=tree).edits
-    return _with_text(candidate, "".join(edit.text for edit in edits)) if edits else None
 
 
 def _with_text(candidate: Candidate, text: str) -> Candidate:

@@ -23,17 +23,15 @@ import traceback
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Literal
 
 import uvicorn
 from starlette.applications import Starlette
 
 from dg_lsp.engine.serve import app as routes
-from dg_lsp.engine.serve import connections
-from dg_lsp.engine.serve.jobs import Limits
+from dg_lsp.engine.serve.jobs import Limits, Load
 from dg_lsp.engine.serve.service import BUILD, Service
-from dg_lsp.engine.serve.worker import Load
 from dg_lsp.engine.task import Filler, UserError
 from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import DiscoveryError, EngineFiles, EngineId, EngineSettings, State
@@ -143,25 +141,23 @@ def loader(engine_id: EngineId, settings: EngineSettings) -> Load:
 
     def load(on_progress: Callable[[str, float], None]) -> Filler:
         module, _, function = (engine_id.filler or USUAL_FILLER).partition(":")
+        options = {"revision": engine_id.revision, "dtype": "" if engine_id.dtype == "auto" else engine_id.dtype}
+        options = {name: value for name, value in options.items() if value}
         on_progress("starting", 0.0)
         try:
-            return make(getattr(importlib.import_module(module), function), on_progress)
+            make = getattr(importlib.import_module(module), function)
+            known = inspect.signature(make).parameters
+            if others := [name for name in options if name not in known]:
+                raise DaemonError(f"this model does not support the option {others[0]}")
+            # Remote models set their own row limit.
+            rows = {"rows": settings.rows} if "rows" in known else {}
+            own = {"device": engine_id.device, "threads": settings.threads, "on_progress": on_progress}
+            filler: Filler = make(engine_id.model, **own, **options, **rows)
         except ModuleNotFoundError as error:
             name = error.name or module
             remedy = f"install the engine's parts with: {install_command('engine')}"
             raise DaemonError(f"{name} is not installed; {remedy}") from error
-
-    def make(function: Callable[..., Filler], on_progress: Callable[[str, float], None]) -> Filler:
-        settings_by_name = {"revision": engine_id.revision, "dtype": "" if engine_id.dtype == "auto" else engine_id.dtype}
-        options = {name: value for name, value in settings_by_name.items() if value}
-        for name in options:
-            if name not in inspect.signature(function).parameters:
-                raise DaemonError(f"this model does not support the option {name}")
-        # Remote models set their own row limit.
-        row_limit = {"rows": settings.rows} if "rows" in inspect.signature(function).parameters else {}
-        return function(
-            engine_id.model, device=engine_id.device, threads=settings.threads, on_progress=on_progress, **options, **row_limit
-        )
+        return filler
 
     return load
 
@@ -196,8 +192,8 @@ def _serve(options: Options, token: str, listeners: list[socket.socket], on_shut
 
     config = uvicorn.Config(
         routes.build(service, token, lifespan),
-        http=connections.within(connections.Budgets.for_process()),
-        backlog=connections.BACKLOG,
+        http=routes.within(routes.Budgets.for_process()),
+        backlog=routes.BACKLOG,
         loop="asyncio",
         ws="none",
         lifespan="on",
@@ -213,7 +209,7 @@ def _serve(options: Options, token: str, listeners: list[socket.socket], on_shut
     server.service, server.on_shutdown = service, on_shutdown
     # uvicorn raises the signal again after its shutdown. Ignore it, because our files still have to be removed.
     for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, _ignore_signal)
+        signal.signal(name, lambda *_: None)
     server.run(sockets=listeners)
 
 
@@ -239,10 +235,6 @@ async def _watch(service: Service, server: uvicorn.Server) -> None:
             await asyncio.wait_for(service.changed.wait(), wait_s)
         service.changed.clear()
     server.should_exit = True
-
-
-def _ignore_signal(_signal: int, _frame: FrameType | None) -> None:
-    pass
 
 
 def _take_lock(files: EngineFiles, options: Options) -> discovery.Lock:
@@ -293,7 +285,7 @@ def _listen(files: EngineFiles, options: Options) -> tuple[str, list[socket.sock
             raise DaemonError(f"port {options.port} of this machine can't be used: {error.strerror}") from error
         listeners.append(listener)
     for listener in listeners:
-        listener.listen(connections.BACKLOG)
+        listener.listen(routes.BACKLOG)
     return address, listeners
 
 

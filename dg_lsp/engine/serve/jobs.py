@@ -1,26 +1,34 @@
-"""The engine's one queue: which request runs next, which share a pass, and which are refused, superseded or over.
+"""The engine's one queue and its one worker: which request runs next, which share a pass, which are refused or over.
 
-Requests go from the routes to the queue, from the queue to its worker (`worker`), and from there to the model. The policy
-is pure functions over jobs; the caller passes the time. The `Queue` holds the jobs behind one lock.
+Requests go from the routes to the queue, from the queue to its worker, and from there to the model. The policy is pure
+functions over jobs; the caller passes the time. The `Queue` holds the jobs behind one lock. The `Worker` has the only thread
+that uses the model. It runs the jobs one step at a time. A step is never interrupted. Between steps, the worker checks
+cancellations, deadlines and the queue. It also loads and unloads the model.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import gc
 import itertools
+import logging
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal, NamedTuple
 
 from dg_lsp.core.values import Candidate, InfillRequest
-from dg_lsp.engine.task import Concurrency, Task
+from dg_lsp.engine.task import Concurrency, Filler, OnProgress, Task, UserError
 from dg_lsp.wire.messages import (
     Accepted,
     Ask,
     CacheUse,
     Done,
+    Draft,
     ErrorCode,
     Event,
     Found,
@@ -30,12 +38,16 @@ from dg_lsp.wire.messages import (
     Timings,
 )
 
+log = logging.getLogger("dg_lsp.engine")
+
+DRAFT_EVERY_S = 0.03
 SHORT_STEPS = 32  # with the embedded model, the rest of a line takes at most 32 steps, and several lines take 60
 LONG_EVERY = 4  # while there are short requests, long ones get one turn in this many
 SENDING_S = 0.02  # time for the event loop to send an answer
 STAGES = ("prefill", "draft", "denoise", "score")
 Order = Literal["load", "unload", "close"]
 Emit = Callable[[Event], None]
+Load = Callable[[OnProgress], Filler]
 
 
 class BusyError(Exception):
@@ -84,10 +96,15 @@ class Job:
 def choose(
     jobs: Sequence[Job], limits: Limits, has_room: Callable[[], bool] = lambda: True, *, turn: int = 0, short_steps: int = 1
 ) -> Job | None:
-    """Return the job to run next, or None if no job can run: interactive before batch, then by `is_next`.
+    """Return the job to run next, or None if no job can run: interactive before batch.
 
     The choice is made again after each step, so a batch job delays an interactive one by at most one step.
     If memory has no room for another job, the job waits until any running job ends, whatever its priority.
+
+    The first `short_steps` steps of each job run in order of arrival, so most jobs finish before the next one starts. With
+    equal shares, all jobs would finish about when the last one does. Longer jobs share every fourth turn, and every turn
+    if there are no short ones. With `short_steps` 1, all jobs start at once and share.
+    This is foreground-background scheduling with two levels (Kleinrock, Queueing Systems II, 1976, chapter 4).
     """
     is_working = any(job.started_at is not None for job in jobs)
     for priority in ("interactive", "batch"):
@@ -97,26 +114,15 @@ def choose(
         if room and is_working and not has_room():
             room = 0
         able = under_way + sorted(waiting, key=lambda job: job.order)[:room]
-        if able:
-            return is_next(able, turn, short_steps)
+        short = [job for job in able if job.steps < short_steps]
+        long = [job for job in able if job.steps >= short_steps]
+        # Turns of ended jobs count too, because each keystroke ends a job.
+        is_due = short_steps > 1 and turn >= LONG_EVERY + max((job.last_turn for job in long), default=turn)
+        if short and not is_due:
+            return min(short, key=lambda job: job.order)
+        if long:
+            return min(long, key=lambda job: (job.last_turn, job.order))
     return None
-
-
-def is_next(able: Sequence[Job], turn: int, short_steps: int) -> Job:
-    """Return the job to run next among jobs of equal priority.
-
-    The first `short_steps` steps of each job run in order of arrival, so most jobs finish before the next one starts. With
-    equal shares, all jobs would finish about when the last one does. Longer jobs share every fourth turn, and every turn
-    if there are no short ones. With `short_steps` 1, all jobs start at once and share.
-    This is foreground-background scheduling with two levels (Kleinrock, Queueing Systems II, 1976, chapter 4).
-    """
-    short = [job for job in able if job.steps < short_steps]
-    long = [job for job in able if job.steps >= short_steps]
-    # Turns of ended jobs count too, because each keystroke ends a job.
-    is_due = short_steps > 1 and turn >= LONG_EVERY + max((job.last_turn for job in long), default=turn)
-    if short and not is_due:
-        return min(short, key=lambda job: job.order)
-    return min(long, key=lambda job: (job.last_turn, job.order))
 
 
 def batchable(jobs: Sequence[Job], job: Job, now: float) -> list[Job]:
@@ -281,19 +287,18 @@ class Queue:
                 return Work("unload")
             if concurrency is None and (order == "load" or self._jobs):
                 return Work("load")
-            return self._turn(concurrency or "in turns", has_room) if self._jobs else Work("foresee")
-
-    def _turn(self, concurrency: Concurrency, has_room: Callable[[], bool]) -> Work:
-        now, turn = self.clock(), next(self._turns)
-        over = tuple((job, reason) for job in self._jobs if (reason := end_reason(job, now)))
-        able = [job for job in self._jobs if not end_reason(job, now)] if over else self._jobs
-        # If running jobs together is no faster, run one after the other.
-        short_steps = SHORT_STEPS if concurrency == "in turns" else 1
-        job = choose(able, self.limits, has_room, turn=turn, short_steps=short_steps)
-        if job is not None:
-            job.last_turn = turn
-            job.started_at = now if job.started_at is None else job.started_at
-        return Work("turn", job, over)
+            if not self._jobs:
+                return Work("foresee")
+            now, turn = self.clock(), next(self._turns)
+            over = tuple((job, reason) for job in self._jobs if (reason := end_reason(job, now)))
+            able = [job for job in self._jobs if not end_reason(job, now)] if over else self._jobs
+            # If running jobs together is no faster, run one after the other.
+            short_steps = SHORT_STEPS if concurrency in ("in turns", None) else 1
+            job = choose(able, self.limits, has_room, turn=turn, short_steps=short_steps)
+            if job is not None:
+                job.last_turn = turn
+                job.started_at = now if job.started_at is None else job.started_at
+            return Work("turn", job, over)
 
     def batchable(self, job: Job) -> list[Job]:
         """Return the jobs that may share a pass with this job, this job first (see the function)."""
@@ -368,3 +373,207 @@ def _end(job: Job, last: Event) -> None:
     task, job.task = job.task, None
     if task is not None:
         task.close()  # last, because this may take a while
+
+
+class Worker:
+    """The loaded model, and the thread that runs the queue's jobs on it.
+
+    `filler` is None if no model is loaded. Other threads may call those of its methods that are safe on any thread.
+    """
+
+    def __init__(self, queue: Queue, load: Load, on_status: Callable[[Status], None] = lambda _: None) -> None:
+        """Create the thread. `load` returns the model; it is called for the first job, or on an order of the queue."""
+        self.filler: Filler | None = None
+        self._queue, self._load, self._on_status, self._clock = queue, load, on_status, queue.clock
+        self._rows, self._has_finished = queue.limits.rows, False
+        self._thread = threading.Thread(target=self._run, name="dg-lsp-model", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Fail all jobs with "stopping", and end the thread after its current step."""
+        self._queue.order("close")
+        self._thread.join(timeout_s)
+
+    def is_on_gpu(self) -> bool:
+        """Return whether a model is loaded on a GPU."""
+        filler = self.filler
+        return filler is not None and filler.is_on_gpu()
+
+    def _run(self) -> None:
+        while True:
+            if self._has_finished:
+                self._has_finished = False
+                return_freed_memory()
+            # No local variable may hold the model here, or unloading would not free it.
+            concurrency = None if self.filler is None else self.filler.concurrency()
+            work = self._queue.next_work(concurrency, self._has_room)
+            match work.kind:
+                case "close":
+                    return self._queue.fail_all("stopping", "the engine is stopping")
+                case "load":
+                    self._get_model()
+                case "unload":
+                    self.filler = None
+                    give_back_memory()
+                    self._set_status(Status("unloaded", "unloaded after idling"))
+                case "foresee":
+                    self._foresee()
+                case "turn":
+                    for over, reason in work.over:
+                        self._finish(over, reason)
+                    # A step of a job, and of the jobs that share its pass.
+                    for each in self._predict_together(work.job) if work.job is not None else ():
+                        if each.end is None and self.filler is not None:
+                            self._advance(each, self.filler)
+
+    def _has_room(self) -> bool:
+        """Return whether memory has room for another job; True if this can't be measured."""
+        try:
+            return self.filler is None or self.filler.has_room()
+        except Exception as error:  # a failed measurement must not stop all later jobs
+            log.warning("could not measure the free memory", exc_info=error)
+            return True
+
+    def _foresee(self) -> None:
+        """Do one short unit of preparation for the next request. It does not count as use of the engine."""
+        expected = self._queue.take_expected()
+        if self.filler is None:
+            return
+        try:
+            if expected is not None:
+                self.filler.expect(expected)
+            if self.filler.foresee():
+                self._queue.foresee_more()
+        except Exception as error:  # no client waits for this, so only the log gets the error
+            log.warning("could not prepare for the next request", exc_info=error)
+            if is_out_of_memory(error):
+                give_back_memory()
+
+    def _predict_together(self, job: Job) -> list[Job]:
+        """Return the jobs to step now, `job` first: those that one shared pass was done for, or `job` alone."""
+        filler = self.filler
+        if filler is None or filler.concurrency() != "joined" or job.task is None:
+            return [job]
+        jobs = self._queue.batchable(job)
+        tasks = [each.task for each in jobs if each.task is not None]
+        if len(tasks) < 2:  # no other job to share a pass with
+            return [job]
+        began = self._clock()
+        try:
+            shared_indexes = filler.predict_together(tasks, self._rows)
+        except Exception as error:  # each job steps alone next, which shows which one fails
+            log.warning("a shared pass for %d requests failed; each continues alone", len(tasks), exc_info=error)
+            if is_out_of_memory(error):
+                self._rows = max(1, self._rows // 2)
+                give_back_memory()
+            return [job]
+        took_ms = 1000 * (self._clock() - began)
+        for index in shared_indexes:
+            jobs[index].spent_ms += took_ms
+            self._queue.count_turn(jobs[index])
+        return [jobs[index] for index in shared_indexes] or [job]
+
+    def _advance(self, job: Job, filler: Filler) -> None:
+        """Run one step of a job and emit its events; create its task before the first step."""
+        try:
+            if job.task is None:
+                try:
+                    job.task = filler.start(job.ask.request)
+                except ValueError as error:
+                    return self._queue.fail(job, "bad_request", str(error))
+                if job.ask.priority == "interactive":
+                    filler.expect(job.ask.request)  # a user who types will probably send a similar request next
+                if job.due is not None:
+                    job.task.finish_in(1000 * (job.due - self._clock()))
+            before = self._clock()
+            has_more = job.task.step()
+            job.spent_ms += 1000 * (self._clock() - before)
+            job.steps += 1
+            self._queue.counts["steps"] += 1
+            if not has_more:
+                return self._finish(job, "finished")
+            if job.ask.drafts and self._clock() - job.drafted_at >= DRAFT_EVERY_S and job.end is None:
+                job.drafted_at = self._clock()
+                job.emit(Draft(job.task.drafts(), job.steps))
+        except Exception as error:  # one bad request must not end a process that took minutes to load
+            self._fail_with(job, error)
+        return None
+
+    def _finish(self, job: Job, reason: Reason) -> None:
+        candidates: tuple[Candidate, ...] = ()
+        self._has_finished |= reason in ("finished", "deadline")  # what cancelled jobs leave is small, and someone types
+        try:
+            if reason in ("finished", "deadline") and job.task is not None:
+                candidates = job.task.candidates()
+        except Exception as error:  # as above
+            return self._fail_with(job, error)
+        if reason == "deadline":
+            candidates = tuple(replace(candidate, finished=False) for candidate in candidates)
+        budget = job.ask.request.budget
+        return self._queue.finish(job, reason, candidates[: budget.candidates + budget.spares])
+
+    def _fail_with(self, job: Job, error: Exception) -> None:
+        self._has_finished = True
+        log.error("a request failed", exc_info=error)
+        if isinstance(error, UserError):
+            self._queue.fail(job, "engine_failed", str(error))
+        elif is_out_of_memory(error):
+            message = "the engine ran out of memory on this request; a smaller model or context may fit"
+            self._queue.fail(job, "out_of_memory", message)
+            if self.filler is not None:
+                self.filler.trim()
+            give_back_memory()
+        else:
+            message = f"the engine failed on this request ({type(error).__name__}); its log says where"
+            self._queue.fail(job, "engine_failed", message)
+
+    def _get_model(self) -> None:
+        self._set_status(Status("loading"))
+        try:
+            self.filler = self._load(lambda text, fraction: self._set_status(Status("loading", text, fraction)))
+        except Exception as error:  # whatever a loader raises, the user must see it and the process must end cleanly
+            message = f"the model could not be loaded: {error or type(error).__name__}"
+            # The log gets the message with the status below.
+            if not isinstance(error, UserError):
+                log.exception("could not load the model")
+                message += "; the engine's log says where"
+            if is_out_of_memory(error):
+                message = "the model could not be loaded: there is not enough memory for it"
+            self._queue.touch()  # the engine ends soon, but its clients need time to read the message
+            self._set_status(Status("failed", message))
+            self._queue.fail_all("not_loaded", message)
+            return
+        self._queue.touch()
+        self._rows = self._queue.limits.rows  # the limit that ran out of memory was that of the last model
+        self._set_status(Status("ready", "", 1.0))
+
+    def _set_status(self, status: Status) -> None:
+        self._queue.status = status
+        log.info("model %s%s", status.state, f": {status.message}" if status.message else "")
+        self._on_status(status)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether the error means out of memory. torch has an error class for this on a GPU, but none on a CPU."""
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
+
+
+def return_freed_memory() -> None:
+    """Return what the process has freed to the system; do nothing where the C library has no function for it.
+
+    Tensors of many sizes leave holes that no later one fits. They were a third of the engine's memory. It takes a few ms.
+    """
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # musl, macOS; Windows has no handle of the process
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def give_back_memory() -> None:
+    """Collect garbage, and return unused memory to the system, and the GPU allocator's to the device."""
+    gc.collect()
+    return_freed_memory()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable
 
 from dg_lsp.engine.model.fit import machine
-from dg_lsp.engine.serve.jobs import Limits, Queue
-from dg_lsp.engine.serve.worker import Load, Worker
+from dg_lsp.engine.serve.jobs import Limits, Load, Queue, Worker
 from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import EngineId, EngineSettings
 from dg_lsp.wire.messages import PROTOCOL_MAX, PROTOCOL_MIN, Bye, Done, Event, Problem, Status
@@ -21,6 +20,8 @@ BUILD = discovery.current_build()
 """The build of this process, read before its files can be replaced."""
 
 MAX_WAITING_EVENTS = 16
+LAST = (Done, Problem, Bye)
+"""The kinds of events that end a stream."""
 
 
 class Inbox:
@@ -37,7 +38,7 @@ class Inbox:
 
     def _put(self, event: Event) -> None:
         self._events.put_nowait(event)
-        if is_last(event):
+        if isinstance(event, LAST):
             # A job may end after its client has disconnected. Only this wakes the shutdown check then.
             self._changed.set()
 
@@ -191,8 +192,3 @@ def call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., object], 
     except RuntimeError:
         if not loop.is_closed():
             raise
-
-
-def is_last(event: Event) -> bool:
-    """Return whether this event is the last of its stream."""
-    return isinstance(event, Done | Problem | Bye)

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from dg_lsp.engine.decode import layout
 from dg_lsp.engine.decode.canvas.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.decode.canvas.speculation import CausalText, Gap, Speculate, Speculation, cut_at_suffix
 from dg_lsp.engine.decode.canvas.stack import LocalDecoder
+from dg_lsp.engine.decode.propose import canvas
 from dg_lsp.engine.model.passes import KV, Passes, crop
 from dg_lsp.engine.model.profile import Sampling
 from dg_lsp.engine.model.tree import Tree
@@ -156,7 +156,7 @@ def grid(problem: Problem) -> Ids:
     surer = []
     for index, gap in enumerate(gaps):
         chances = denoiser.read(index).chances[:gap]
-        surer.append((sum(chances) / gap - layout.expected_confidence(gap), index))
+        surer.append((sum(chances) / gap - canvas.expected_confidence(gap), index))
     best = [index for _, index in sorted(surer, reverse=True)[:2]]
     for index in range(len(gaps)):
         if index not in best:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -77,7 +78,7 @@ def read_hidden(
     for at in range(0, len(hidden), POSITIONS):
         part = slice(at, at + POSITIONS)
         own = hidden[part]
-        parts.append(sliced(_of(logits, own), n_vocabulary, constraints.part(part), k))
+        parts.append(sliced(partial(logits, own), n_vocabulary, constraints.part(part), k))
     if len(parts) == 1:
         return parts[0]
     samples = [part.sampled for part in parts if part.sampled is not None]
@@ -137,7 +138,10 @@ def sliced(
         last = min(first + size, n_vocabulary)
         logits = logit_slice(first, last)
         logits /= constraints.heat[:, None]
-        logits.masked_fill_(_blocked(constraints, first, last), NEVER)
+        blocked = constraints.forbidden[first:last]  # [S], or [G, S] if some positions start a gap
+        if constraints.starts is not None:
+            blocked = torch.where(constraints.starts[:, None], constraints.first[first:last], blocked)
+        logits.masked_fill_(blocked, NEVER)
         running, mass = _with_slice(running, logits, first, k)
         masses.append(mass)
         peaks.append(running.peak)
@@ -200,14 +204,3 @@ def _inverse(weights: Tensor, cumulative: Tensor, target: Tensor) -> Tensor:
     indexes = torch.arange(weights.shape[1], device=weights.device)
     # Rounding may put the target at the total, after which only tokens of weight 0 may follow.
     return torch.minimum(picked, torch.where(weights > 0, indexes, 0).amax(1))
-
-
-def _blocked(constraints: Constraints, first: int, last: int) -> Tensor:
-    """Return the tokens [G, S], or [S] for all positions alike, that must not be written."""
-    if constraints.starts is None:
-        return constraints.forbidden[first:last]
-    return torch.where(constraints.starts[:, None], constraints.first[first:last], constraints.forbidden[first:last])
-
-
-def _of(logits: Callable[[Tensor, int, int], Tensor], hidden: Tensor) -> LogitSlice:
-    return lambda first, last: logits(hidden, first, last)

@@ -45,11 +45,6 @@ class Gap:
         """The length of the longest answer that leaves room for the held tokens."""
         return max(1, self.width - len(self.tail))
 
-    @property
-    def held(self) -> TokenLimits:
-        """The limits for the tokens of an answer."""
-        return replace(self.limits, banned=(*self.limits.banned, *self.closing))
-
 
 @dataclass(frozen=True, slots=True)
 class Speculate:
@@ -218,17 +213,17 @@ class Speculation:
             self.denoiser.limits = replace(self.denoiser.limits, first=())
 
 
-def cut_at_suffix(draft: Sequence[int], head: Sequence[int], least: int = 3) -> int:
+def cut_at_suffix(draft: Sequence[int], head: Sequence[int]) -> int:
     """Return where a draft continues with the suffix: the first longest run of the suffix's head.
 
-    A run counts if it has `least` tokens or the whole head. Without one, return the draft's length.
+    A run counts if it has three tokens or the whole head. Without one, return the draft's length.
     """
     best, at = 0, len(draft)
     for start in range(len(draft)):
         n = 0
         while n < len(head) and start + n < len(draft) and draft[start + n] == head[n]:
             n += 1
-        if n > best and n >= min(least, len(head)):
+        if n > best and n >= min(3, len(head)):
             best, at = n, start
     return at
 

@@ -9,7 +9,7 @@ requests.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -124,20 +124,12 @@ class LocalDecoder:
 def joined(inputs: Sequence[DecoderInput]) -> DecoderInput:
     """Return one input with the rows of all inputs, padded to the widest canvas with unused positions."""
     width = max(one.ids.shape[1] for one in inputs)
-
-    def whole(tensors: Sequence[Tensor]) -> Tensor:
-        padded = [
-            torch.cat([one, one.new_zeros(one.shape[0], width - one.shape[1], *one.shape[2:])], 1)
-            if one.shape[1] < width
-            else one
-            for one in tensors
-        ]
-        return torch.cat(padded)
-
+    tensors_by_name = {item.name: [getattr(one, item.name) for one in inputs] for item in fields(DecoderInput)}
     return DecoderInput(
-        whole([one.ids for one in inputs]),
-        whole([one.top_ids for one in inputs]),
-        whole([one.top_chances for one in inputs]),
-        whole([one.used for one in inputs]),
-        whole([one.free for one in inputs]),
+        **{
+            name: torch.cat(
+                [torch.cat([one, one.new_zeros(one.shape[0], width - one.shape[1], *one.shape[2:])], 1) for one in tensors]
+            )
+            for name, tensors in tensors_by_name.items()
+        }
     )

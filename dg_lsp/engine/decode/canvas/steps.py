@@ -64,24 +64,11 @@ class Steps:
         on_shared: Callable[[float], None] = lambda _ms: None,
     ) -> None:
         self.denoiser, self.decoder, self._stepper, self._shared = denoiser, decoder, stepper, shared
+        self.kv = decoder.kv  # of the prefix, which has `length` tokens; the canvas has `width` positions
+        self.length, self.width = self.kv[0][0].shape[2], denoiser.canvas.ids.shape[1]
         self._is_open, self._on_shared = is_open, on_shared
         self._is_waiting = False
         self._logits: Tensor | None = None  # of the next step, if a shared pass computed them
-
-    @property
-    def kv(self) -> KV:
-        """The keys and values of the prefix."""
-        return self.decoder.kv
-
-    @property
-    def length(self) -> int:
-        """The number of tokens in the prefix."""
-        return self.kv[0][0].shape[2]
-
-    @property
-    def width(self) -> int:
-        """The number of positions of the canvas."""
-        return self.denoiser.canvas.ids.shape[1]
 
     @property
     def n_live(self) -> int:

@@ -14,15 +14,15 @@ ids. Knows nothing of text.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Generator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from dg_lsp.engine.decode.file_model import NOTHING, FileModel
+from dg_lsp.engine.decode.fill import NOTHING, FileModel
 from dg_lsp.engine.model.family import Family
 from dg_lsp.engine.model.tree import ROOT, Tree
 
@@ -123,26 +123,30 @@ def drafts(passes: Family, tree: Tree, settings: DraftSettings) -> Generator[lis
     beams = [_started(passes, tree, limits)] if settings.start else _first_beams(logits, limits)
     while True:
         finished = [beam.draft for beam in beams if beam.draft.is_finished]
-        beams = [beam for beam in beams if not any(_is_behind(beam.draft, other, most_behind) for other in finished)]
-        own = [beam.draft for beam in beams]
-        others: list[CausalDraft] = []
-        for draft, likeliest in zip(own, _likeliest_branches(beams, n_branches, limits), strict=True):
+        beams = [
+            beam
+            for beam in beams
+            if not any(beam.draft.file is done.file and done.joint - beam.draft.joint > most_behind for done in finished)
+        ]
+        own, others = [beam.draft for beam in beams], list[CausalDraft]()
+        branching = beams if n_branches else []
+        # No two branches have the same start, nor that of a draft.
+        taken = {tuple(beam.draft.ids[:n]) for beam in branching for n in range(1, len(beam.draft.ids) + 1)}
+        taken |= {(*beam.draft.ids, STOP) for beam in branching if beam.draft.stop is not None}
+        for beam in branching:
+            likeliest, draft = beam.branches(n_branches, limits, taken), beam.draft
             if draft.is_finished:
                 least, longest = draft.joint - most_behind, MOST_MORE + MOST_TIMES * len(draft.ids)
                 likeliest = [branch for branch in likeliest if branch.joint >= least and len(branch.ids) <= longest]
             others += likeliest
         live = [draft for draft in (*own, *others) if not draft.is_finished]
-        if not live:
-            return _with_shorter([*own, *others])
-        if (yield own):
+        is_late = bool(live) and bool((yield own))
+        if is_late or not live:
             # Better branches may still start from unfinished drafts.
-            known = own if len(finished) < len(own) else [*own, *others]
-            return [draft for draft in _with_shorter(known) if draft.is_finished]
+            known = own if is_late and len(finished) < len(own) else [*own, *others]
+            written = [*known, *(shorter for draft in known for shorter in draft.shorter)]
+            return [draft for draft in written if draft.is_finished]
         _step(passes, tree, beams, live, limits)
-
-
-def _with_shorter(written: Sequence[CausalDraft]) -> list[CausalDraft]:
-    return [*written, *(shorter for draft in written for shorter in draft.shorter)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +160,6 @@ class _Limits:
     def is_over(self, ids: Sequence[int]) -> bool:
         """Return whether the last token ends a draft, which does not contain it."""
         return self.settings.is_over(ids) if self.settings.is_over else ids[-1] in self.settings.stops
-
-    def must_go_on(self, draft: CausalDraft, token: int) -> bool:
-        """Return whether the token would end a draft that is incomplete."""
-        is_incomplete = self.settings.is_incomplete
-        if is_incomplete is None or token not in self.settings.stops or len(draft.shorter) == MOST_ENDS:
-            return False
-        return is_incomplete(draft.ids)
 
     def check(self, draft: CausalDraft) -> None:
         """Finish the draft if its last token is a stop, or the last that it may have."""
@@ -178,34 +175,20 @@ class _Reading:
     """What the model predicts after each of N tokens.
 
     `logits` [N, V] are its own, `sums` [N] their logs of the sum of exponentials, and `chances` [N, V] the probabilities with
-    those of the file mixed in. `ends` are the log-probabilities of the end token, and `head_logps` those of the suffix's first
-    token; empty without one. `nodes` are the tree's.
+    those of the file mixed in. `ends` are the log-probabilities of the end token, None without one. `heads` are those of the
+    suffix's first token; empty without one. `nodes` are the tree's.
     """
 
     logits: Tensor
     sums: Tensor
     chances: Tensor
-    ends: list[float]
-    head_logps: list[float]
+    ends: Sequence[float | None]
+    heads: list[float]
     nodes: Sequence[int]
 
     def logp(self, row: int, token: int) -> float:
         """Return the log-probability of a token under the model alone."""
         return float(self.logits[row, token] - self.sums[row])
-
-    def end(self, row: int) -> float | None:
-        """Return the log-probability of the end token."""
-        return self.ends[row] if self.ends else None
-
-    def likeliest_of(self, row: int, tokens: Sequence[int]) -> tuple[int, float, float]:
-        """Return the likeliest of these tokens, its log-probability, and that with the file's mixed in."""
-        chance, index = self.chances[row, _index(tuple(tokens)).to(self.chances.device)].max(-1)
-        token = tokens[int(index)]
-        return token, self.logp(row, token), math.log(max(float(chance), LEAST))
-
-    def heads(self, row: int) -> list[float]:
-        """Return the log-probability of the suffix's first token, in a list that is empty without one."""
-        return self.head_logps[row : row + 1]
 
 
 class _Option(NamedTuple):
@@ -235,50 +218,44 @@ class _Beam:
         """Keep the likeliest tokens of each place from `place` to the draft's end, which the rows from `row` on predict."""
         if not self._n_others:
             return
-        n_places = len(self.draft.ids) - place
-        rows = slice(row, row + n_places)
-        chances = _with_one_stop(reading.chances[rows], limits.stop_ids)
+        rows = slice(row, row + len(self.draft.ids) - place)
+        chances = reading.chances[rows]
+        if len(limits.stop_ids):  # of the tokens that end a draft, only the likeliest counts, because the text is the same
+            values, likeliest = chances[:, limits.stop_ids].max(-1, keepdim=True)
+            chances = chances.index_fill(1, limits.stop_ids, 0.0).scatter_(1, limits.stop_ids[likeliest], values)
         top = chances.topk(min(self._n_others, chances.shape[-1]), -1)
         logps = reading.logits[rows].gather(-1, top.indices) - reading.sums[rows, None]
-        for index, likeliest in enumerate(zip(top.indices.tolist(), top.values.tolist(), logps.tolist(), strict=True)):
+        for index, others in enumerate(zip(top.indices.tolist(), top.values.tolist(), logps.tolist(), strict=True)):
             before = sum(self.draft.joints[: place + index])
             self._options += [
-                _Option(before + math.log(value), place + index, token, logp, reading.end(row + index))
-                for token, value, logp in zip(*likeliest, strict=True)
+                _Option(before + math.log(value), place + index, token, logp, reading.ends[row + index])
+                for token, value, logp in zip(*others, strict=True)
                 if value > 0
             ]
 
     def branches(self, count: int, limits: _Limits, taken: set[tuple[int, ...]]) -> list[CausalDraft]:
-        """Return the likeliest branches so far whose starts are not in `taken`, and add their starts to it."""
-        likeliest: list[CausalDraft] = []
+        """Return the likeliest branches so far whose starts are not in `taken`, and add their starts to it.
+
+        A branch may have started before, when a better one had not yet stopped it.
+        """
+        likeliest, draft = list[CausalDraft](), self.draft
         self._options.sort(reverse=True)
-        for option in self._options:
+        for joint, place, token, logp, end in self._options:
             if len(likeliest) == count:
                 break
-            start = (*self.draft.ids[: option.place], STOP if option.token in limits.settings.stops else option.token)
-            if start not in taken:
-                taken.add(start)
-                likeliest.append(self._branch(option, limits))
+            start = (*draft.ids[:place], STOP if token in limits.settings.stops else token)
+            if start in taken:
+                continue
+            taken.add(start)
+            if (place, token) not in self._started:
+                joints = draft.joints[:place]
+                branch = CausalDraft([*draft.ids[:place], token], [*draft.logps[:place], logp], end, draft.heads[: place + 1])
+                branch.nodes, branch.source, branch.file = draft.nodes[: place + 1], draft, draft.file
+                branch.joints = [*joints, joint - sum(joints)]
+                limits.check(branch)
+                self._started[place, token] = branch
+            likeliest.append(self._started[place, token])
         return likeliest
-
-    def starts(self) -> Iterator[tuple[int, ...]]:
-        """Yield the draft up to each of its tokens, and up to its end."""
-        for place in range(len(self.draft.ids)):
-            yield tuple(self.draft.ids[: place + 1])
-        if self.draft.stop is not None:
-            yield (*self.draft.ids, STOP)
-
-    def _branch(self, option: _Option, limits: _Limits) -> CausalDraft:
-        """Return the branch, which may have started before. A better one may have stopped it in between."""
-        _, place, token, logp, end = option
-        if (place, token) not in self._started:
-            draft, joints = self.draft, self.draft.joints[:place]
-            branch = CausalDraft([*draft.ids[:place], token], [*draft.logps[:place], logp], end, draft.heads[: place + 1])
-            branch.nodes, branch.source, branch.file = draft.nodes[: place + 1], draft, draft.file
-            branch.joints = [*joints, option.joint - sum(joints)]
-            limits.check(branch)
-            self._started[place, token] = branch
-        return self._started[place, token]
 
 
 def _started(passes: Family, tree: Tree, limits: _Limits) -> _Beam:
@@ -288,8 +265,8 @@ def _started(passes: Family, tree: Tree, limits: _Limits) -> _Beam:
     before = [start[:n] for n in range(len(start))]
     reading = _reading(passes.logits(tree.hidden(nodes)), limits, before, [file] * len(start), nodes)
     rows = range(len(start))
-    draft = CausalDraft(start, [reading.logp(row, start[row]) for row in rows], reading.end(rows[-1]), nodes=nodes, file=file)
-    draft.heads = [head for row in rows for head in reading.heads(row)]
+    draft = CausalDraft(start, [reading.logp(row, start[row]) for row in rows], reading.ends[-1], nodes=nodes, file=file)
+    draft.heads = reading.heads
     draft.joints = [math.log(max(float(reading.chances[row, start[row]]), LEAST)) for row in rows]
     return _Beam(draft, 0)
 
@@ -305,7 +282,7 @@ def _first_beams(logits: Tensor, limits: _Limits) -> list[_Beam]:
         starts = reading.chances[0].topk(min(n_starts, logits.shape[-1]))
         for token, value in zip(starts.indices.tolist(), starts.values.tolist(), strict=True):
             if value > 0:
-                draft = CausalDraft([token], [reading.logp(0, token)], reading.end(0), reading.heads(0), file=source)
+                draft = CausalDraft([token], [reading.logp(0, token)], reading.ends[0], [*reading.heads], file=source)
                 draft.joints = [math.log(value)]
                 beams.append(_Beam(draft, n_others))
                 beams[-1].learn(reading, 0, 0, limits)
@@ -313,100 +290,71 @@ def _first_beams(logits: Tensor, limits: _Limits) -> list[_Beam]:
     return beams
 
 
-def _likeliest_branches(beams: Sequence[_Beam], count: int, limits: _Limits) -> list[list[CausalDraft]]:
-    """Return the likeliest branches so far of each draft, of which no two have the same start."""
-    if not count:
-        return [[] for _ in beams]
-    taken = {start for beam in beams for start in beam.starts()}
-    return [beam.branches(count, limits, taken) for beam in beams]
-
-
-def _with_one_stop(chances: Tensor, stop_ids: Tensor) -> Tensor:
-    """Return the probabilities [N, V] with 0 for all tokens that end a draft but the likeliest."""
-    if not len(stop_ids):
-        return chances
-    values, likeliest = chances[:, stop_ids].max(-1, keepdim=True)
-    return chances.index_fill(1, stop_ids, 0.0).scatter_(1, stop_ids[likeliest], values)
-
-
-def _is_behind(draft: CausalDraft, other: CausalDraft, most_behind: float) -> bool:
-    return draft.file is other.file and other.joint - draft.joint > most_behind
-
-
 def _step(passes: Family, tree: Tree, beams: Sequence[_Beam], live: Sequence[CausalDraft], limits: _Limits) -> None:
     """Write the next token of each live draft, and of the beams' drafts the next tokens that the file predicts."""
-    beam_by_draft = {id(beam.draft): beam for beam in beams}
-    ahead = [_ahead(draft, limits) for draft in live]
-    reading = _read(passes, tree, live, ahead, limits)
+    settings, beam_by_draft = limits.settings, {id(beam.draft): beam for beam in beams}
+    pairs = [(draft, _ahead(draft, settings)) for draft in live]
+    # What follows each draft's last token and its predicted tokens, one draft after another.
+    rows_so_far = [[*draft.ids, *more[:n]] for draft, more in pairs for n in range(len(more) + 1)]
+    files = [draft.file for draft, more in pairs for _ in range(len(more) + 1)]
+    grown = tree.grow((draft.nodes[-1], [draft.ids[-1], *more]) for draft, more in pairs)
+    nodes = [node for own_nodes in grown for node in own_nodes]
+    reading = _reading(passes.logits(tree.hidden(nodes)), limits, rows_so_far, files, nodes)
     values, likeliest = reading.chances.max(-1)
     logps = reading.logits.gather(-1, likeliest[:, None])[:, 0] - reading.sums
     next_tokens = list(zip(likeliest.tolist(), logps.tolist(), values.clamp(min=LEAST).log().tolist(), strict=True))
-    row = 0
-    for draft, more in zip(live, ahead, strict=True):
+    first = 0
+    for draft, more in pairs:
         place = len(draft.ids)
-        for index, (token, logp, joint) in enumerate(next_tokens[row : row + len(more) + 1]):
-            if limits.must_go_on(draft, token):
-                draft.shorter.append(_ended(draft, reading, row + index, token, joint))
-                reading.chances[row + index].index_fill_(0, limits.stop_ids, 0.0)  # no branch needs to end here too
-                token, logp, joint = reading.likeliest_of(row + index, limits.settings.going_on)
+        for index in range(len(more) + 1):
+            row = first + index
+            token, logp, joint = next_tokens[row]
+            heads, draft_nodes = [*draft.heads, *reading.heads[row : row + 1]], [*draft.nodes, reading.nodes[row]]
+            may_go_on = token in settings.stops and len(draft.shorter) < MOST_ENDS
+            if may_go_on and settings.is_incomplete and settings.is_incomplete(draft.ids):
+                ended = replace(draft, ids=[*draft.ids], logps=[*draft.logps], end=reading.ends[row], heads=heads, stop=token)
+                ended.nodes, ended.joints, ended.is_finished, ended.shorter = draft_nodes, [*draft.joints, joint], True, []
+                draft.shorter.append(ended)
+                reading.chances[row].index_fill_(0, limits.stop_ids, 0.0)  # no branch needs to end here too
+                going_on = settings.going_on
+                chance, at = reading.chances[row, _index(tuple(going_on)).to(values.device)].max(-1)
+                token, joint = going_on[int(at)], math.log(max(float(chance), LEAST))
+                logp = reading.logp(row, token)
             draft.ids.append(token)
             draft.logps.append(logp)
             draft.joints.append(joint)
-            draft.end = reading.end(row + index)
-            draft.heads += reading.heads(row + index)
-            draft.nodes.append(reading.nodes[row + index])
+            draft.end, draft.heads, draft.nodes = reading.ends[row], heads, draft_nodes
             # The draft goes on as long as the predicted tokens are right.
             if index == len(more) or more[index] != token or limits.is_over(draft.ids):
                 break
         if beam := beam_by_draft.get(id(draft)):
-            beam.learn(reading, row, place, limits)
+            beam.learn(reading, first, place, limits)
         limits.check(draft)
-        row += len(more) + 1
+        first += len(more) + 1
 
 
-def _ended(draft: CausalDraft, reading: _Reading, row: int, stop: int, joint: float) -> CausalDraft:
-    """Return the draft as it is, ended by the token that the row predicts."""
-    heads = [*draft.heads, *reading.heads(row)]
-    ended = CausalDraft([*draft.ids], [*draft.logps], reading.end(row), heads, stop, [*draft.nodes, reading.nodes[row]])
-    ended.source, ended.file, ended.joints, ended.is_finished = draft.source, draft.file, [*draft.joints, joint], True
-    return ended
+def _ahead(draft: CausalDraft, settings: DraftSettings) -> Sequence[int]:
+    """Return the predicted tokens to read after the draft's last token. A draft's final token need not be read.
 
-
-def _ahead(draft: CausalDraft, limits: _Limits) -> list[int]:
-    """Return the predicted tokens to read after the draft's last token. A draft's final token need not be read."""
-    most = BRANCH_AHEAD if draft.source else MAX_AHEAD
-    room = min(most, limits.settings.most - len(draft.ids) - 1)
+    Those of a branch are its draft's, after the place that its last token is from. A branch of one other token replaces the
+    draft's token there.
+    """
+    room = min(BRANCH_AHEAD if draft.source else MAX_AHEAD, settings.most - len(draft.ids) - 1)
     if room < 1:
         return []
     if draft.source:
-        return list(_of_source(draft.ids, draft.source.ids)[:room])
-    file = draft.file or limits.settings.ahead
+        ids, source = draft.ids, draft.source.ids
+        if ids[:-1] == source[: len(ids) - 1]:
+            return source[len(ids) : len(ids) + room]
+        places = [place for place, token in enumerate(source) if token == ids[-1]]
+        start = min(places, key=lambda place: abs(place - len(ids) + 1)) + 1 if places else len(source)
+        return source[start : start + room]
+    file = draft.file or settings.ahead
     if file is None:
         return []
-    ahead = file.continuation(draft.ids, most=room, least_chance=LEAST_CHANCE, stops=limits.settings.stops)
-    end = next((index for index, token in enumerate(ahead) if token < 0 or token in limits.settings.stops), len(ahead))
+    ahead = file.continuation(draft.ids, most=room, least_chance=LEAST_CHANCE, stops=settings.stops)
+    end = next((index for index, token in enumerate(ahead) if token < 0 or token in settings.stops), len(ahead))
     return ahead[:end]
-
-
-def _of_source(ids: Sequence[int], source: Sequence[int]) -> Sequence[int]:
-    """Return the tokens of a branch's draft that may follow the branch: those after the place that its last token is from.
-
-    A branch of one other token replaces the draft's token there.
-    """
-    if list(ids[:-1]) == list(source[: len(ids) - 1]):
-        return source[len(ids) :]
-    places = [place for place, token in enumerate(source) if token == ids[-1]]
-    return source[min(places, key=lambda place: abs(place - len(ids) + 1)) + 1 :] if places else ()
-
-
-def _read(passes: Family, tree: Tree, live: Sequence[CausalDraft], ahead: Sequence[Sequence[int]], limits: _Limits) -> _Reading:
-    """Return what follows each draft's last token and its predicted tokens, one draft after another."""
-    pairs = list(zip(live, ahead, strict=True))
-    rows = tree.grow((draft.nodes[-1], [draft.ids[-1], *more]) for draft, more in pairs)
-    rows_so_far = [[*draft.ids, *more[:n]] for draft, more in pairs for n in range(len(more) + 1)]
-    files = [draft.file for draft, more in pairs for _ in range(len(more) + 1)]
-    nodes = [node for row in rows for node in row]
-    return _reading(passes.logits(tree.hidden(nodes)), limits, rows_so_far, files, nodes)
 
 
 def _reading(
@@ -417,41 +365,31 @@ def _reading(
     nodes: Sequence[int],
 ) -> _Reading:
     """Return what the logits [N, V] predict, mixed with what each row's file model predicts after the row's tokens."""
-    sums = logits.logsumexp(-1)
-    ends, heads = (
-        [] if one is None else (logits[:, one] - sums).tolist() for one in (limits.settings.end, limits.settings.head)
-    )
-    chances = _chances(logits, limits.banned, rows_so_far, files)
+    sums, settings = logits.logsumexp(-1), limits.settings
+    ends = [None] * len(logits) if settings.end is None else (logits[:, settings.end] - sums).tolist()
+    heads = [] if settings.head is None else (logits[:, settings.head] - sums).tolist()
+    chances = logits.index_fill(1, limits.banned, -torch.inf).softmax(-1)
+    guesses = [NOTHING if file is None else file.guess(ids) for ids, file in zip(rows_so_far, files, strict=True)]
+    if any(guess.weight for guess in guesses):
+        chances *= torch.tensor([1 - guess.weight for guess in guesses], device=chances.device)[:, None]
+        entries = [
+            (row, token, guess.weight * share)
+            for row, guess in enumerate(guesses)
+            for token, share in guess.shares.items()
+            if token >= 0
+        ]
+        if entries:
+            at_row, at_token, weights = zip(*entries, strict=True)
+            index = (torch.tensor(at_row, device=chances.device), torch.tensor(at_token, device=chances.device))
+            chances.index_put_(index, torch.tensor(weights, device=chances.device), accumulate=True)
+            chances.index_fill_(1, limits.banned, 0.0)
     for row, ids in enumerate(rows_so_far):
-        if allowed := limits.settings.allowed(ids):
-            index = _index(tuple(allowed)).to(chances.device)
-            chances[row] = torch.zeros_like(chances[row]).index_copy_(0, index, chances[row, index])
+        if allowed := settings.allowed(ids):
+            places = _index(tuple(allowed)).to(chances.device)
+            chances[row] = torch.zeros_like(chances[row]).index_copy_(0, places, chances[row, places])
     return _Reading(logits, sums, chances, ends, heads, nodes)
 
 
 @lru_cache(maxsize=64)
 def _index(tokens: tuple[int, ...]) -> Tensor:
     return torch.tensor(tokens)
-
-
-def _chances(
-    logits: Tensor, forbidden: Tensor, rows_so_far: Sequence[Sequence[int]], files: Sequence[FileModel | None]
-) -> Tensor:
-    """Return the next token's probabilities [R, V] after each row's tokens, mixed with those of the row's file model."""
-    chances = logits.index_fill(1, forbidden, -torch.inf).softmax(-1)
-    guesses = [NOTHING if file is None else file.guess(ids) for ids, file in zip(rows_so_far, files, strict=True)]
-    entries = [
-        (row, token, guess.weight * share)
-        for row, guess in enumerate(guesses)
-        for token, share in guess.shares.items()
-        if token >= 0
-    ]
-    if not any(guess.weight for guess in guesses):
-        return chances
-    chances *= torch.tensor([1 - guess.weight for guess in guesses], device=chances.device)[:, None]
-    if entries:
-        at_row, at_token, weights = zip(*entries, strict=True)
-        index = (torch.tensor(at_row, device=chances.device), torch.tensor(at_token, device=chances.device))
-        chances.index_put_(index, torch.tensor(weights, device=chances.device), accumulate=True)
-        chances.index_fill_(1, forbidden, 0.0)
-    return chances

@@ -57,7 +57,9 @@ def find(prefix: str, suffix: str, *, block: bool, indent: str = "", most: int =
     copy_by_text: dict[str, Copy] = {}
     longest, searched, n_places = _longest(file, prefix), "", 0
     while longest >= MIN_MATCH and n_places < MAX_PLACES:
-        enough = _enough(copy_by_text, most)
+        # The agreement that a copy needs to be among the best.
+        best = heapq.nlargest(most, map(_rank, copy_by_text.values()))
+        enough = best[-1][0] if len(best) == most else 0
         if longest + most_right < enough:
             break
         least = longest - longest // 4
@@ -65,7 +67,9 @@ def find(prefix: str, suffix: str, *, block: bool, indent: str = "", most: int =
             # Places with a longer agreement were already visited.
             if searched and source.endswith(searched, 0, at):
                 continue
-            copy = take(source, at, _agreement(source, at, prefix, longest))
+            # The number of characters before the place that agree with the prefix's end.
+            n_left = n_common(source[max(0, at - longest) : at][::-1], prefix[-longest:][::-1])
+            copy = take(source, at, n_left)
             if copy and copy.text.strip() and (copy.text not in copy_by_text or _rank(copy) > _rank(copy_by_text[copy.text])):
                 copy_by_text[copy.text] = copy
             n_places += 1
@@ -85,11 +89,6 @@ def shortened(previous: str, *, block: bool) -> str:
 
 def _rank(copy: Copy) -> tuple[int, int, int]:
     return (copy.left + min(copy.right, MAX_RIGHT), copy.left, -len(copy.text))
-
-
-def _enough(copy_by_text: dict[str, Copy], most: int) -> int:
-    """Return the agreement that a copy needs to be among the best."""
-    return heapq.nlargest(most, map(_rank, copy_by_text.values()))[-1][0] if len(copy_by_text) >= most else 0
 
 
 def _longest(file: Sequence[_Stretch], prefix: str) -> int:
@@ -112,11 +111,6 @@ def _places(stretches: Sequence[_Stretch], tail: str) -> Iterator[tuple[str, int
             if at + len(tail) != part.skip and at + len(tail) < len(part.text):
                 yield part.text, at + len(tail)
             at = part.text.find(tail, at + 1, part.end)
-
-
-def _agreement(source: str, at: int, prefix: str, high: int) -> int:
-    """Return the number of characters before the offset that agree with the prefix's end, at most `high`."""
-    return n_common(source[max(0, at - high) : at][::-1], prefix[-high:][::-1])
 
 
 def _in_text_order(ranked: list[Copy], most: int, places: Iterable[tuple[str, int]], take: Take) -> list[Copy]:

@@ -1,4 +1,4 @@
-"""Propose causal drafts: what the encoder writes from left to right, and branches of it.
+"""Propose drafts: copies from the file and from related texts, and what the encoder writes from left to right.
 
 Several holes get no drafts. Knows fills, texts and drafts. Knows nothing of canvases.
 """
@@ -6,14 +6,13 @@ Several holes get no drafts. Knows fills, texts and drafts. Knows nothing of can
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 from dg_lsp.core.scope import needed
 from dg_lsp.engine.decode import layout
 from dg_lsp.engine.decode.fill import FillInput
-from dg_lsp.engine.decode.filling import Filling, Live, Proposing
-from dg_lsp.engine.decode.propose import causal, copying
+from dg_lsp.engine.decode.filling import Filling, Live, Work
+from dg_lsp.engine.decode.propose import causal, copies
 from dg_lsp.engine.decode.propose.causal import CausalDraft, DraftSettings
 from dg_lsp.engine.decode.rank import Proposal
 from dg_lsp.engine.decode.scoring import Scorer
@@ -27,8 +26,22 @@ LEAST_HEAD = math.log(0.02)  # where the suffix's first token is less likely, an
 MOST_BEHIND = 3.0  # nats: a draft that is so much less likely than another of its hole is hardly ever right
 
 
-def propose(filling: Filling) -> Proposing:
-    """Yield the causal drafts that are complete before the time runs out, and their branches.
+def copies_of(filling: Filling) -> Work:
+    """Propose the best copies for a single hole."""
+    fill, hole = filling.fill, filling.fill.request.holes[0]
+    if fill.n_holes > 1 or not fill.switches.copy or not fill.profile.copy_rows:
+        return
+    most, related = fill.profile.copy_rows, fill.related
+    for copy in copies.find(fill.prefix, fill.suffix, block=hole.block, indent=hole.indent, most=most, related=related):
+        text = fill.of_draft(copy.text)
+        # The embedded model's probabilities were fitted with copies that say nothing.
+        if not fill.sheet.heals_by_parts or not fill.says_nothing(text):
+            filling.proposals.append(Proposal(text, "copy", left=copy.left, right=copy.right))
+    yield from ()  # all of that is no unit of work for the queue to wait for
+
+
+def propose(filling: Filling) -> Work:
+    """Propose the causal drafts that are complete before the time runs out, and their branches.
 
     A search for the gap's length has written them already. At the end, another draft than the first may be the likeliest.
     """
@@ -55,7 +68,7 @@ def propose(filling: Filling) -> Proposing:
         except StopIteration as stop:
             are_proposals = True
             results = _results(fill, stop.value, filling.scorer)
-            yield from results
+            filling.proposals += results
             texts = [each.text for each in results] or texts
             last, start = start, _needed_start(fill, texts) if not is_late and n_more else []
             if not start or start == last:
@@ -65,7 +78,7 @@ def propose(filling: Filling) -> Proposing:
         pace.note("token", fill.profile.causal_rows, (pace.clock() - began) * 1000)
         is_late = filling.budget.left_ms(filling.score_ms()) <= 0
         if not is_late:
-            yield None
+            yield
 
 
 def _needed_start(fill: FillInput, texts: Sequence[str]) -> list[int]:
@@ -111,18 +124,21 @@ def _drafts(
     Within a line there is one that starts with the likeliest token, because its branches start with other likely tokens too.
     In blocks, branches of the embedded model found hardly any right answer more; those of pretrained models do.
     """
-    end, line_ends = _stops(fill)
     has_branches = fill.profile.branches > 0 and (not fill.is_block or fill.sheet.heals_by_parts) and not start
     has_end = fill.sheet.end is not None
-    ahead = copying.file_model(fill, AHEAD_WEIGHT, with_previous=True) if scorer.file is None else None
+    ahead = fill.file_model(AHEAD_WEIGHT, with_previous=True) if scorer.file is None else None
+
+    def is_incomplete(ids: Sequence[int]) -> bool:
+        return bool(needed.missing(fill.needed, layout.answer(fill.vocabulary, ids, fill.sheet.heal)))
+
     settings = DraftSettings(
         rows=1 if has_branches else fill.profile.causal_rows,
         most=min(MAX_CAUSAL_TOKENS, max(fill.gap_lengths())),
         allowed=fill.next_tokens,
-        banned=[token for token in fill.tokens.unwritable if token not in end],
-        stops=end | line_ends,
-        is_over=_end_of(fill, end) if fill.sheet.heals_by_parts else None,
-        is_incomplete=partial(_is_incomplete, fill) if fill.needed and fill.is_block else None,
+        banned=[token for token in fill.tokens.unwritable if token not in fill.ends],
+        stops=fill.ends | fill.line_ends,
+        is_over=_end_of(fill) if fill.sheet.heals_by_parts else None,
+        is_incomplete=is_incomplete if fill.needed and fill.is_block else None,
         going_on=fill.vocabulary.starting_with(b"\n"),
         end=fill.sheet.end,
         head=fill.tail[0] if fill.tail and not has_end else None,
@@ -137,18 +153,18 @@ def _drafts(
     return causal.drafts(fill.passes, tree, settings)
 
 
-def _is_incomplete(fill: FillInput, ids: Sequence[int]) -> bool:
-    """Return whether a draft does not bind all names that the code after it needs."""
-    return bool(needed.missing(fill.needed, layout.answer(fill.vocabulary, ids, fill.sheet.heal)))
-
-
 def _results(fill: FillInput, written: Sequence[CausalDraft], scorer: Scorer) -> list[Proposal]:
     """Return the distinct texts of drafts. The scorer learns the log-probabilities that drafting computed."""
-    end, line_ends = _stops(fill)
     results: dict[str, Proposal] = {}
     ends_line = fill.request.suffix[:1] in ("", "\n", "\r")
     for draft in written:
-        text = _text(fill, draft, end, line_ends)
+        has_ended, ids = draft.stop in fill.ends, draft.ids
+        # A token with a line end may contain text before it.
+        if draft.stop is not None and draft.stop in fill.line_ends and not has_ended and fill.profile.line_ends:
+            ids = [*ids, draft.stop]
+        text = layout.answer(fill.vocabulary, ids, fill.sheet.heal)
+        if not has_ended or fill.sheet.end is None:
+            text = fill.of_draft(text)
         if fill.sheet.heals_by_parts and fill.is_block and ends_line:  # it stopped at a line of the block around it
             text = text.rstrip()
         # Other texts are scored with what follows them.
@@ -161,7 +177,7 @@ def _results(fill: FillInput, written: Sequence[CausalDraft], scorer: Scorer) ->
     return list(results.values())
 
 
-def _end_of(fill: FillInput, end: Collection[int]) -> Callable[[Sequence[int]], bool]:
+def _end_of(fill: FillInput) -> Callable[[Sequence[int]], bool]:
     """Return the function that tells whether a draft's last token ends it, for a draft that writes typed text again.
 
     Within a line it is a line end behind the typed text. A block ends before a line that is indented less than the hole.
@@ -169,7 +185,7 @@ def _end_of(fill: FillInput, end: Collection[int]) -> Callable[[Sequence[int]], 
     n_typed, indent, bytes_of = len(fill.sheet.heal), fill.request.holes[0].indent, fill.vocabulary.bytes_of
 
     def is_over(ids: Sequence[int]) -> bool:
-        if ids[-1] in end:
+        if ids[-1] in fill.ends:
             return True
         raw = bytes_of(ids)
         own = raw[max(n_typed, len(raw) - len(bytes_of(ids[-1:]))) :]
@@ -196,19 +212,3 @@ def _shorter(fill: FillInput, draft: CausalDraft, text: str) -> Iterator[str]:
         if start.strip() and start != text and is_whole and n_yielded < MOST_CUTS:
             n_yielded += 1
             yield start
-
-
-def _stops(fill: FillInput) -> tuple[set[int], set[int]]:
-    """Return the tokens that end an answer, and those that end the line of an answer within one line."""
-    end = {fill.sheet.end} if fill.sheet.end is not None else set(fill.vocabulary.special)
-    return end, set() if fill.is_block else set(fill.vocabulary.with_newline)
-
-
-def _text(fill: FillInput, draft: CausalDraft, end: Collection[int], line_ends: Collection[int]) -> str:
-    """Return a causal draft's text, without a copy of the suffix unless the draft ended with an end token."""
-    has_ended = draft.stop is not None and draft.stop in end
-    # A token with a line end may contain text before it.
-    is_line = draft.stop is not None and draft.stop in line_ends and not has_ended and fill.profile.line_ends
-    ids = [*draft.ids, draft.stop] if is_line and draft.stop is not None else draft.ids
-    text = layout.answer(fill.vocabulary, ids, fill.sheet.heal)
-    return text if has_ended and fill.sheet.end is not None else fill.of_draft(text)

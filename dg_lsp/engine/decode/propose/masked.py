@@ -23,11 +23,10 @@ from torch import Tensor
 
 from dg_lsp.engine.decode import layout
 from dg_lsp.engine.decode.fill import FillInput
-from dg_lsp.engine.decode.filling import Filling, Proposing
-from dg_lsp.engine.decode.propose import rows
+from dg_lsp.engine.decode.filling import MAX_ROWS, Filling, Work
+from dg_lsp.engine.decode.propose.canvas import n_tokens, seed
 from dg_lsp.engine.decode.propose.causal import Allowed, anything
 from dg_lsp.engine.decode.rank import Proposal
-from dg_lsp.engine.decode.resources import MAX_ROWS
 from dg_lsp.engine.model.profile import Unmasking
 
 LIKELIEST = 256  # tokens that are sorted first; they nearly always reach `top_p`
@@ -156,8 +155,8 @@ class Unmasker:
         return logits
 
 
-def propose(filling: Filling) -> Proposing:
-    """Yield the text of one gap for each requested candidate, at least one for each length."""
+def propose(filling: Filling) -> Work:
+    """Propose the text of one gap for each requested candidate, at least one for each length."""
     fill, sheet = filling.fill, filling.fill.sheet
     settings, lengths = fill.profile.unmasking, fill.gap_lengths()
     assert settings is not None
@@ -178,12 +177,18 @@ def propose(filling: Filling) -> Proposing:
         if filling.proposals and is_last(length):
             return
         gap = Gap([tokens.mask] * length, [0.0] * length)
-        noise = torch.Generator().manual_seed(rows.seed(fill, number))
+        noise = torch.Generator().manual_seed(seed(fill, number))
         for _ in Unmasker(predict, tokens, settings, noise, is_last).steps(gap, fill.request.budget.steps or settings.steps):
             filling.n_steps += 1
-            yield None
-        if (proposal := _proposal(fill, gap, tokens.mask)) is not None:
-            yield proposal
+            yield
+        # Masks are left out, and so is a text that says nothing or not what is typed.
+        written = [pair for pair in zip(gap.ids, gap.logps, strict=True) if pair[0] != tokens.mask]
+        ids, heal = [token for token, _ in written], sheet.heal
+        text = fill.of_canvas(layout.answer(fill.vocabulary, ids, heal), 0)
+        if not fill.says_nothing(text) and fill.vocabulary.bytes_of(ids).startswith(heal):
+            n_own = n_tokens(fill, ids, len(heal) + len(text.encode()))
+            logps = tuple(logp for _, logp in written[:n_own])
+            filling.proposals.append(Proposal(text, "noise", tokens=logps, own=logps))
 
 
 def mask_tokens(fill: FillInput, settings: Unmasking) -> MaskTokens:
@@ -191,14 +196,3 @@ def mask_tokens(fill: FillInput, settings: Unmasking) -> MaskTokens:
     mask, expand = fill.vocabulary.id(settings.mask), fill.vocabulary.id(settings.expand)
     assert mask is not None
     return MaskTokens(mask, expand, fill.delete, tuple({*fill.banned_tokens(), mask} - {expand}), fill.next_tokens)
-
-
-def _proposal(fill: FillInput, gap: Gap, mask: int) -> Proposal | None:
-    """Return the gap's part for the hole, or None if it says nothing or not what is typed. Masks are left out."""
-    written = [(token, logp) for token, logp in zip(gap.ids, gap.logps, strict=True) if token != mask]
-    ids, heal = [token for token, _ in written], fill.sheet.heal
-    text = fill.of_canvas(layout.answer(fill.vocabulary, ids, heal), 0)
-    if fill.says_nothing(text) or not fill.vocabulary.bytes_of(ids).startswith(heal):
-        return None
-    logps = tuple(logp for _, logp in written[: rows.n_tokens(fill, ids, len(heal) + len(text.encode()))])
-    return Proposal(text, "noise", tokens=logps, own=logps)

@@ -68,28 +68,33 @@ def choose(
     `asked` is the user's choice, or "". `stored` is "fp8" if the checkpoint is already quantised.
     """
     if asked:
-        return _selected(model, geometry, machine, asked, use)
+        precision: Precision = asked  # type: ignore[assignment]  # the caller has validated it
+        choice = Choice(precision, CHOSEN, needs(geometry, precision, use))
+        if not _is_installed(precision, machine):
+            remedy = f"install the packages for it with: {install_command('quant')}"
+            raise NoRoomError(f"{model} can't be loaded at {NAMES[precision]}; {remedy}")
+        if not _fits(choice.needs, machine):
+            raise NoRoomError(_refusal(model, [choice], machine))
+        return choice
     rejected: list[Choice] = []
     for precision, why in _precisions(geometry, machine, stored):
         choice = Choice(precision, why, needs(geometry, precision, use))
         is_widened = geometry.n_weights > SMALL and choice.needs.weights > WIDENED_UNASKED
         if machine.is_cpu and precision == "float32" and is_widened:
-            raise NoRoomError(_widened(model, choice))
+            raise NoRoomError(
+                f"{model} would need {size(choice.needs.weights)} for its weights: this processor has no bfloat16 "
+                f"instructions, so they would be kept in 32 bits. {ELSEWHERE} "
+                "To load it anyway: engine.dtype = float32, or --dtype float32."
+            )
         if _fits(choice.needs, machine) and _is_installed(precision, machine):
-            return _explained(choice, rejected, machine)
+            if not rejected or machine.free is None:
+                return choice
+            before = rejected[-1]
+            required, free = size(before.needs.total), size(machine.free)
+            why = f"at {NAMES[before.precision]} it needs {required}, and {free} are free on {machine.label}"
+            return Choice(precision, why, choice.needs)
         rejected.append(choice)
     raise NoRoomError(_refusal(model, rejected, machine))
-
-
-def _selected(model: str, geometry: Geometry, machine: Machine, precision_name: str, use: Use | None) -> Choice:
-    precision: Precision = precision_name  # type: ignore[assignment]  # the caller has validated it
-    choice = Choice(precision, CHOSEN, needs(geometry, precision, use))
-    if not _is_installed(precision, machine):
-        remedy = f"install the packages for it with: {install_command('quant')}"
-        raise NoRoomError(f"{model} can't be loaded at {NAMES[precision]}; {remedy}")
-    if not _fits(choice.needs, machine):
-        raise NoRoomError(_refusal(model, [choice], machine))
-    return choice
 
 
 def _precisions(geometry: Geometry, machine: Machine, stored_precision: str) -> tuple[tuple[Precision, str], ...]:
@@ -116,22 +121,6 @@ def _fits(required: Needs, machine: Machine) -> bool:
 
 def _is_installed(precision: Precision, machine: Machine) -> bool:
     return precision not in QUANTISED or precision in machine.installed
-
-
-def _explained(choice: Choice, rejected: list[Choice], machine: Machine) -> Choice:
-    if not rejected or machine.free is None:
-        return choice
-    before = rejected[-1]
-    required, free = size(before.needs.total), size(machine.free)
-    why = f"at {NAMES[before.precision]} it needs {required}, and {free} are free on {machine.label}"
-    return Choice(choice.precision, why, choice.needs)
-
-
-def _widened(model: str, choice: Choice) -> str:
-    return (
-        f"{model} would need {size(choice.needs.weights)} for its weights: this processor has no bfloat16 instructions, so "
-        f"they would be kept in 32 bits. {ELSEWHERE} To load it anyway: engine.dtype = float32, or --dtype float32."
-    )
 
 
 def _refusal(model: str, rejected: list[Choice], machine: Machine) -> str:

@@ -207,6 +207,8 @@ def llama_sizes(values: Mapping[str, Any]) -> LlamaSizes:
         return value
 
     hidden, heads = number("hidden_size"), number("num_attention_heads")
+    inputs = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    is_qwen = values.get("model_type") in ("qwen2", "Dream")
     sizes = LlamaSizes(
         vocabulary=number("vocab_size"),
         hidden=hidden,
@@ -218,7 +220,7 @@ def llama_sizes(values: Mapping[str, Any]) -> LlamaSizes:
         eps=_positive(values.get("rms_norm_eps", 1e-6), "rms_norm_eps"),
         theta=_theta(values),
         tied=bool(values.get("tie_word_embeddings", False)),
-        biases=_biases(values),
+        biases=inputs if is_qwen else (*inputs, "self_attn.o_proj") if values.get("attention_bias") else (),
     )
     if sizes.heads % sizes.kv_heads or sizes.head_dim % 2:
         raise GeometryError(f"its {heads} heads of {sizes.head_dim} do not fit its {sizes.kv_heads} key and value heads")
@@ -228,13 +230,6 @@ def llama_sizes(values: Mapping[str, Any]) -> LlamaSizes:
         if values.get(name, value) != value:
             raise GeometryError(f"its {name} is {values[name]!r}, which dg-lsp does not compute")
     return sizes
-
-
-def _biases(values: Mapping[str, Any]) -> tuple[str, ...]:
-    inputs = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
-    if values.get("model_type") in ("qwen2", "Dream"):
-        return inputs
-    return (*inputs, "self_attn.o_proj") if values.get("attention_bias") else ()
 
 
 def _theta(values: Mapping[str, Any]) -> float:

@@ -108,41 +108,28 @@ def resident_bytes() -> int:
 
 def free_bytes() -> int | None:
     """Return the bytes that the process can still allocate, within a container's limit; None if unknown."""
-    sizes = [bytes_ for bytes_ in (_system_bytes(), _container_bytes()) if bytes_ is not None]
-    return max(0, min(sizes)) if sizes else None
+    sizes = [_system_bytes()]
+    limit, current = _number(CGROUP / "memory.max"), _number(CGROUP / "memory.current")
+    if limit is not None and current is not None:
+        # A container's file cache counts as free.
+        sizes.append(limit - current + (_number(CGROUP / "memory.stat", "inactive_file ") or 0))
+    known = [n_bytes for n_bytes in sizes if n_bytes is not None]
+    return max(0, min(known)) if known else None
 
 
 def _system_bytes() -> int | None:
-    try:
-        lines = MEMINFO.read_text(encoding="ascii").splitlines()
-        return 1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1])
-    except (OSError, ValueError, IndexError, StopIteration):
-        pass
+    if (available := _number(MEMINFO, "MemAvailable:")) is not None:
+        return 1024 * available
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, AttributeError):
         return None
 
 
-def _container_bytes() -> int | None:
-    """Return the bytes left below a container's limit, counting its file cache as free; None without a limit."""
-    limit = _number(CGROUP / "memory.max")
-    current = _number(CGROUP / "memory.current")
-    if limit is None or current is None:
-        return None
-    return limit - current + _file_cache(CGROUP / "memory.stat")
-
-
-def _number(path: Path) -> int | None:
-    try:
-        return int(path.read_text(encoding="ascii"))
-    except (OSError, ValueError):  # there is no such file, or the limit is "max"
-        return None
-
-
-def _file_cache(path: Path) -> int:
+def _number(path: Path, name: str = "") -> int | None:
+    """Return the number in a file's first line that starts with the name; None if there is none, such as for "max"."""
     try:
         lines = path.read_text(encoding="ascii").splitlines()
-        return int(next(line for line in lines if line.startswith("inactive_file ")).split()[1])
-    except (OSError, ValueError, StopIteration):
-        return 0
+        return int(next(line for line in lines if line.startswith(name)).removeprefix(name).split()[0])
+    except (OSError, ValueError, IndexError, StopIteration):
+        return None

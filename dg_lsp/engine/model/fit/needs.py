@@ -51,7 +51,9 @@ def needs(geometry: Geometry, precision: Precision, use: Use | None = None) -> N
     use = use or Use()
     prefix = use.prefix_tokens * geometry.kv_per_token * wide_bytes(precision)
     row = prefix + use.canvas_tokens * canvas_token_bytes(geometry, wide_bytes(precision))
-    return Needs(weight_bytes(geometry, precision), workspace_bytes(geometry, precision), prefix, use.rows * row)
+    # Any pass needs one layer's experts at full width, if the experts are quantised.
+    workspace = geometry.n_layer_experts * wide_bytes(precision) if precision in QUANTISED else 0
+    return Needs(weight_bytes(geometry, precision), workspace, prefix, use.rows * row)
 
 
 def wide_bytes(precision: Precision) -> int:
@@ -73,11 +75,6 @@ def weight_bytes(geometry: Geometry, precision: Precision) -> int:
         case "int4":
             return wide + round(n_narrow * INT4_BYTES)
     return wide + n_narrow * wide_bytes(precision)
-
-
-def workspace_bytes(geometry: Geometry, precision: Precision) -> int:
-    """Return the bytes that any pass needs: one layer's experts at full width, if the experts are quantised."""
-    return geometry.n_layer_experts * wide_bytes(precision) if precision in QUANTISED else 0
 
 
 def canvas_token_bytes(geometry: Geometry, value_bytes: int) -> int:

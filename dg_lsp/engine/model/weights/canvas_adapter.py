@@ -114,15 +114,6 @@ def _check(
 def low_rank(adapter: Mapping[str, Tensor], index: int, letters: str, rows: Tensor) -> Tensor:
     """Return B A [O, I] of a fused matrix, whose rows are in the order `rows`."""
     a = torch.cat([adapter[f"{index}{letter}_a"] for letter in letters]).float()
-    b = _block_diagonal([adapter[f"{index}{letter}_b"].float() for letter in letters])
+    blocks = [adapter[f"{index}{letter}_b"].float() for letter in letters]
+    b: Tensor = torch.block_diag(*blocks)  # type: ignore[no-untyped-call]
     return (b @ a).to(rows.device)[rows]
-
-
-def _block_diagonal(blocks: list[Tensor]) -> Tensor:
-    whole = torch.zeros(sum(len(block) for block in blocks), sum(block.shape[1] for block in blocks))
-    row = column = 0
-    for block in blocks:
-        n_rows, n_columns = block.shape
-        whole[row : row + n_rows, column : column + n_columns] = block
-        row, column = row + n_rows, column + n_columns
-    return whole

@@ -25,7 +25,13 @@ def warning(folder: Path) -> str | None:
         template, names = _template_and_tokens(folder)
         if template is None:
             return None
-        rendered = _rendered(template, names)
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        # The library renders in a sandbox, so a template can access neither files nor code.
+        conversation = [{"role": "user", "content": QUESTION}]
+        [rendered], _ = render_jinja_template(
+            conversations=[conversation], chat_template=template, add_generation_prompt=True, enable_thinking=False, **names
+        )
     except Exception as error:  # a template can make the renderer raise anything
         first = (str(error) or type(error).__name__).split("\n")[0]
         return f"the chat template of {folder} can't be compared with the turns that dg-lsp writes: {first}"
@@ -55,17 +61,6 @@ def _template_and_tokens(folder: Path) -> tuple[str | None, dict[str, str]]:
     if isinstance(template, list):  # several templates by name
         template = next((each["template"] for each in template if each.get("name") == "default"), None)
     return template, names
-
-
-def _rendered(template: str, names: dict[str, str]) -> str:
-    from transformers.utils.chat_template_utils import render_jinja_template
-
-    # The library renders in a sandbox, so a template can access neither files nor code.
-    conversation = [{"role": "user", "content": QUESTION}]
-    [rendered], _ = render_jinja_template(
-        conversations=[conversation], chat_template=template, add_generation_prompt=True, enable_thinking=False, **names
-    )
-    return str(rendered)
 
 
 def turns(user_turn: str) -> tuple[str, str]:

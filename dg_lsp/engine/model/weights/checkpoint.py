@@ -1,5 +1,7 @@
 """Validate a model folder before it is loaded: its files, its configuration and the headers of its weights.
 
+A stored tensor is a weight under one of its names, or a piece of one. Published 8-bit checkpoints (compressed-tensors,
+"float-quantized", and the hub's "fp8") store a scale with each matrix and split the experts' banks into matrices.
 A download may be incomplete, and a folder may be part of an untrusted repository. So nothing is allocated until the weight
 headers match `config.json`. The configuration can't select code, and no file outside the folder is read.
 """
@@ -7,16 +9,17 @@ headers match `config.json`. The configuration can't select code, and no file ou
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dg_lsp.engine.model.fit.choice import VLLM_NVFP4
 from dg_lsp.engine.model.fit.geometry import type_problem
-from dg_lsp.engine.model.weights import inventory, skeleton
-from dg_lsp.engine.model.weights.inventory import Inventory, Stored
+from dg_lsp.engine.model.weights import skeleton
 from dg_lsp.wire import files
 
 CONFIG = "config.json"
@@ -29,6 +32,15 @@ MAX_CONFIG_BYTES = 1 << 20
 MAX_INDEX_BYTES = 64 << 20
 # Each layer uses memory even before it has weights.
 MAX_LAYERS = 512
+
+WIDE = {"F32": 4, "F16": 2, "BF16": 2}
+FP8 = "F8_E4M3"
+VISION = ("model.encoder.vision_tower.", "model.encoder.embed_vision.")
+
+_EXPERT = re.compile(r"(.+\.experts)\.(\d+)\.(gate_proj|up_proj|down_proj)\.(weight|weight_scale|weight_scale_inv)")
+_SCALE = re.compile(r"(.+)\.(?:weight_scale|weight_scale_inv)")
+# Scales of activations: dg-lsp computes in 16 bits and does not need them.
+_UNUSED = re.compile(r".+\.(?:input_scale|output_scale|k_scale|v_scale)")
 
 # Settings that select code instead of describing the model; the engine itself selects the code that runs.
 # `quantization_config` describes the stored weights, not the model, so it is removed too.
@@ -104,10 +116,10 @@ def check(folder: Path, config: Any) -> tuple[Any, Inventory]:
     described = model.state_dict(keep_vars=True)
     # A weight that the model uses in two places may be stored under either name.
     aliases = skeleton.aliases(model)
-    weights = inventory.take(stored(folder), aliases)
+    weights = take(stored(folder), aliases)
     for target, group in sorted(weights.pieces.items()):
-        if problem := inventory.problem(group, tuple(described[target].shape)):
-            raise CheckpointError(f"{group[0].stored.name} in {folder} {problem}")
+        if wrong := problem(group, tuple(described[target].shape)):
+            raise CheckpointError(f"{group[0].stored.name} in {folder} {wrong}")
     targets = set(aliases.values())
     missing_names = _unexcused(targets - weights.pieces.keys(), model._keys_to_ignore_on_load_missing)
     if missing_names:
@@ -139,23 +151,20 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
 
 def stored(folder: Path) -> Iterator[Stored]:
     """Yield each tensor that the headers of the files describe."""
-    for file in weight_files(folder):
-        yield from _headers(file)
-
-
-def _headers(file: Path) -> list[Stored]:
     from safetensors import safe_open
 
-    # The library's error is the same as for a damaged file.
-    if not os.access(file, os.R_OK):
-        raise CheckpointError(f"{file} can't be read: permission denied")
-    try:
-        # This checks the header against the file's length, and reads no weight.
-        with safe_open(file, framework="pt") as opened:
-            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 -- the object is not a mapping
-            return [Stored(file, name, tuple(one.get_shape()), one.get_dtype()) for name, one in slices.items()]
-    except Exception as error:  # the library's own error is not an OSError
-        raise CheckpointError(f"{file} is not a complete safetensors file ({error}); download it again") from error
+    for file in weight_files(folder):
+        # The library's error is the same as for a damaged file.
+        if not os.access(file, os.R_OK):
+            raise CheckpointError(f"{file} can't be read: permission denied")
+        try:
+            # This checks the header against the file's length, and reads no weight.
+            with safe_open(file, framework="pt") as opened:
+                slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 -- the object is not a mapping
+                listed = [Stored(file, name, tuple(one.get_shape()), one.get_dtype()) for name, one in slices.items()]
+        except Exception as error:  # the library's own error is not an OSError
+            raise CheckpointError(f"{file} is not a complete safetensors file ({error}); download it again") from error
+        yield from listed
 
 
 def own_file(folder: Path, name: str) -> Path:
@@ -208,3 +217,105 @@ def _numbers(values: Mapping[str, Any]) -> list[tuple[str, int]]:
 def _unexcused(names: Any, patterns: Any) -> list[str]:
     """Return the names that the library's own lists of ignored weights do not match."""
     return [name for name in names if not any(re.search(pattern, name) for pattern in patterns or ())]
+
+
+# --- The pieces of each weight, by the headers
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One tensor of a file, as the file's header describes it."""
+
+    file: Path
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def n_bytes(self) -> int:
+        """The tensor's number of bytes in the file."""
+        return math.prod(self.shape) * WIDE.get(self.dtype, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stored tensor and the weight it belongs to, by first name; for a bank, also the expert and the half of its rows."""
+
+    stored: Stored
+    target: str
+    is_scale: bool = False
+    expert: int | None = None
+    half: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """All pieces by weight, and the tensors that match no weight."""
+
+    pieces: Mapping[str, tuple[Piece, ...]]
+    unplaced: tuple[Stored, ...] = ()
+
+    @property
+    def n_bytes(self) -> int:
+        """The number of bytes to read."""
+        return sum(piece.stored.n_bytes for group in self.pieces.values() for piece in group)
+
+
+def take(stored: Iterable[Stored], aliases: Mapping[str, str]) -> Inventory:
+    """Return the inventory of the stored tensors; `aliases` maps each name of a weight to its first one.
+
+    The vision tower's tensors are omitted, because the engine reads only text.
+    """
+    pieces: dict[str, dict[tuple[bool, int | None, int | None], Piece]] = {}
+    unplaced = []
+    for one in stored:
+        if one.name.startswith(VISION) or (one.name not in aliases and _UNUSED.fullmatch(one.name)):
+            continue
+        piece = _placed(one, aliases)
+        if piece is None:
+            unplaced.append(one)
+        else:
+            # A file may store one weight under two names. The first one is used.
+            pieces.setdefault(piece.target, {}).setdefault((piece.is_scale, piece.expert, piece.half), piece)
+    return Inventory({target: tuple(group.values()) for target, group in pieces.items()}, tuple(unplaced))
+
+
+def _placed(one: Stored, aliases: Mapping[str, str]) -> Piece | None:
+    if one.name in aliases:
+        return Piece(one, aliases[one.name])
+    if match := _EXPERT.fullmatch(one.name):
+        bank, expert, part, kind = match.groups()
+        name = f"{bank}.down_proj" if part == "down_proj" else f"{bank}.gate_up_proj"
+        half = {"gate_proj": 0, "up_proj": 1}.get(part)
+        return Piece(one, aliases[name], kind != "weight", int(expert), half) if name in aliases else None
+    if match := _SCALE.fullmatch(one.name):
+        # The scale of a module's matrix, or of a bank, which is not a module.
+        for name in (f"{match[1]}.weight", match[1]):
+            if name in aliases:
+                return Piece(one, aliases[name], is_scale=True)
+    return None
+
+
+def problem(group: tuple[Piece, ...], shape: tuple[int, ...]) -> str:
+    """Return the problem with a weight's pieces, as the end of a sentence that starts with its name; "" if there is none."""
+    weights = [piece for piece in group if not piece.is_scale]
+    scales = [piece for piece in group if piece.is_scale]
+    if not weights:
+        return "is missing; only its scale is stored"
+    for piece in weights:
+        if piece.stored.dtype not in WIDE and piece.stored.dtype != FP8:
+            return f"is stored as {piece.stored.dtype}, which dg-lsp does not read"
+        expected = shape
+        if piece.expert is not None:
+            expected = (shape[1] // 2 if piece.half is not None else shape[1], *shape[2:])
+        if piece.stored.shape != expected:
+            return f"has the shape {list(piece.stored.shape)}, but config.json describes {list(expected)}"
+    if weights[0].expert is not None:
+        n_parts = len({(piece.expert, piece.half) for piece in weights})
+        expected_parts = shape[0] * (2 if weights[0].half is not None else 1)
+        if n_parts != expected_parts or any(not 0 <= (piece.expert or 0) < shape[0] for piece in weights):
+            return f"is stored as {n_parts} matrices, not the {expected_parts} that config.json describes"
+    n_narrow = sum(piece.stored.dtype == FP8 for piece in weights)
+    if n_narrow and len(scales) != n_narrow:
+        return "is stored in 8 bits without a scale"
+    return ""

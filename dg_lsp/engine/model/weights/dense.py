@@ -165,24 +165,14 @@ class Decoder(nn.Module):
         self.rotary_emb = Rotary(text)
 
 
-class Config:
-    """A checkpoint's configuration, with the attributes of the library's configuration that `passes` uses."""
-
-    def __init__(self, values: dict[str, Any]) -> None:
-        self._values = values
-        self.text_config = SimpleNamespace(**values["text_config"])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all values of the checkpoint's `config.json`."""
-        return self._values
-
-
 class Dense(nn.Module):
     """A model with the library's names for the weights that `passes` uses."""
 
     def __init__(self, values: dict[str, Any]) -> None:
         super().__init__()
-        self.config, text = Config(values), values["text_config"]
+        text = values["text_config"]
+        # The attributes of the library's configuration that `passes` uses.
+        self.config = SimpleNamespace(text_config=SimpleNamespace(**text), to_dict=lambda: values)
         self.final_logit_softcapping: float = text.get("final_logit_softcapping", SOFTCAP)
         stacks: Any = nn.Module()
         stacks.decoder = Decoder(text)

@@ -29,7 +29,14 @@ class FetchError(Exception):
 
 def config_values(name: str, revision: str = "") -> dict[str, Any]:
     """Return the values of a hub model's `config.json`; only that file is fetched. Raises FetchError."""
-    return _config_object(name, _hub(name, lambda hub: hub.hf_hub_download(name, CONFIG, revision=revision or None)))
+    file = _hub(name, lambda hub: hub.hf_hub_download(name, CONFIG, revision=revision or None))
+    try:
+        values = json.loads(Path(file).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise FetchError(f"the {CONFIG} of {name} can't be read: {error}") from error
+    if problem := type_problem(values.get("model_type") if isinstance(values, dict) else None):
+        raise FetchError(f"{name} is {problem}, so it was not fetched")
+    return dict(values)
 
 
 def snapshot(name: str, revision: str = "", on_progress: Callable[[str, float], None] = lambda _text, _share: None) -> Path:
@@ -56,16 +63,6 @@ def _files(hub: Any, name: str, options: dict[str, Any]) -> list[Any]:
         if isinstance(error, (hub.errors.OfflineModeIsEnabled, OSError)) and not isinstance(error, hub.errors.HfHubHTTPError):
             return []
         raise
-
-
-def _config_object(name: str, file: str) -> dict[str, Any]:
-    try:
-        values = json.loads(Path(file).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise FetchError(f"the {CONFIG} of {name} can't be read: {error}") from error
-    if problem := type_problem(values.get("model_type") if isinstance(values, dict) else None):
-        raise FetchError(f"{name} is {problem}, so it was not fetched")
-    return dict(values)
 
 
 def _check_disk(name: str, missing_bytes: int) -> None:

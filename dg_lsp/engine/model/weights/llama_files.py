@@ -17,8 +17,7 @@ from torch import Tensor
 from dg_lsp.engine.model.fit.geometry import LlamaSizes
 from dg_lsp.engine.model.int8 import Quantised, quantised
 from dg_lsp.engine.model.weights import checkpoint
-from dg_lsp.engine.model.weights.checkpoint import CONFIG, CheckpointError
-from dg_lsp.engine.model.weights.inventory import WIDE, Stored
+from dg_lsp.engine.model.weights.checkpoint import CONFIG, WIDE, CheckpointError, Stored
 from dg_lsp.engine.model.weights.progress import Meter
 
 FORMAT_KEY, FORMAT = "dg_lsp_quantisation", "int8-rows"

@@ -177,12 +177,10 @@ class OneDnn:
 
 def matrix(weight: Weight, kind: products.Kind) -> Matrix:
     """Return a weight matrix [O, I] in the form for this kind of product."""
-    if kind == "int8":
-        return ByRow(weight if isinstance(weight, Quantised) else int8.quantised(weight.float()))
-    wide = weight.dense() if isinstance(weight, Quantised) else weight
-    if kind == "plain":
-        return WideMatrix(wide)
-    return OneDnn(wide, torch.bfloat16 if kind == "onednn-bf16" else torch.float32)
+    cased = _cased(weight, kind)
+    if isinstance(cased, Quantised):
+        return ByRow(cased)
+    return WideMatrix(cased) if kind == "plain" else OneDnn(cased, torch.bfloat16 if kind == "onednn-bf16" else torch.float32)
 
 
 @dataclass(frozen=True, slots=True)

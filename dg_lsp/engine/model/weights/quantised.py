@@ -14,8 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dg_lsp.engine.model.fit.needs import Precision
-
 FP8 = torch.float8_e4m3fn
 FP8_MAX: float = torch.finfo(FP8).max
 NF4_BLOCK = 64
@@ -27,11 +25,6 @@ _NARROW = re.compile(r".*\.layers\.\d+\.(?:(?:self_attn|mlp)\.\w+_proj\.weight|e
 def is_narrow(name: str) -> bool:
     """Return whether a weight of this name is quantised when its model is."""
     return _NARROW.fullmatch(name) is not None
-
-
-def can_be(precision: Precision, shape: tuple[int, ...]) -> bool:
-    """Return whether a weight of this shape can be quantised; bitsandbytes 0.50 is wrong on rows of incomplete blocks."""
-    return precision != "int4" or shape[-1] % NF4_BLOCK == 0
 
 
 class Fp8Weight(nn.Module):
@@ -92,11 +85,6 @@ class Int4Weight(nn.Module):
 
 
 NarrowWeight = Fp8Weight | Int4Weight
-
-
-def narrowed(wide: Tensor, precision: Precision) -> NarrowWeight:
-    """Return a wide weight in 8 or 4 bits."""
-    return Fp8Weight.of(wide) if precision == "fp8" else Int4Weight.of(wide)
 
 
 class NarrowLinear(nn.Module):

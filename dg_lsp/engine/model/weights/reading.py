@@ -13,9 +13,9 @@ from torch import Tensor
 
 from dg_lsp.engine.model.fit.needs import QUANTISED, Precision
 from dg_lsp.engine.model.weights import quantised, skeleton
-from dg_lsp.engine.model.weights.inventory import Inventory, Piece
+from dg_lsp.engine.model.weights.checkpoint import Inventory, Piece
 from dg_lsp.engine.model.weights.progress import Meter
-from dg_lsp.engine.model.weights.quantised import Fp8Weight, NarrowExperts, NarrowWeight
+from dg_lsp.engine.model.weights.quantised import Fp8Weight, Int4Weight, NarrowExperts, NarrowWeight
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -94,18 +94,15 @@ class _Gathered:
         assert self._values is not None
         if not self._scales or self._dtype != quantised.FP8:
             return self._values
-        return Fp8Weight(self._values, self._scale_tensor())
-
-    def _scale_tensor(self) -> Tensor:
-        """Return the scales with as many dimensions as the values."""
+        # The scales get as many dimensions as the values.
         if (0, 0) in self._scales and len(self._scales) == 1:
-            return _of_rows(self._scales[0, 0], self._shape)
+            return Fp8Weight(self._values, _of_rows(self._scales[0, 0], self._shape))
         n_experts, n_halves = self._shape[0], 1 + max(half for _, half in self._scales)
         part = (self._shape[1] // n_halves, *self._shape[2:])
         rows = [
             torch.cat([_per_row(self._scales[expert, half], part) for half in range(n_halves)]) for expert in range(n_experts)
         ]
-        return torch.stack(rows)
+        return Fp8Weight(self._values, torch.stack(rows))
 
 
 def _of_rows(scale: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -131,23 +128,22 @@ def _place(
 ) -> None:
     """Set a weight under all its names in the model, quantised if the precision and the weight allow it."""
     first = names[0]
-    narrow = precision in QUANTISED and quantised.is_narrow(first) and quantised.can_be(precision, shape)
+    # bitsandbytes 0.50 is wrong on rows of incomplete blocks.
+    fits = precision != "int4" or shape[-1] % quantised.NF4_BLOCK == 0
+    narrow = precision in QUANTISED and quantised.is_narrow(first) and fits
     if isinstance(weight, Fp8Weight) and not (narrow and precision == "fp8"):
         weight = weight.dense(dtype)
     if not narrow:
         assert isinstance(weight, Tensor)
         skeleton.set_weight(model, names, weight)
         return
-    placed: NarrowWeight = weight if isinstance(weight, Fp8Weight) else quantised.narrowed(weight, precision)
+    placed: NarrowWeight = (
+        weight if isinstance(weight, Fp8Weight) else (Fp8Weight if precision == "fp8" else Int4Weight).of(weight)
+    )
     for name in names:
         quantised.place(model, name, placed, shape)
-    _share_experts(model, names)
-
-
-def _share_experts(model: Any, names: list[str]) -> None:
-    """Make both passes share one module for a layer's experts."""
+    # Both passes share one module for a layer's experts.
     paths = [name.rpartition(".")[0] for name in names]
-    modules = [model.get_submodule(path) for path in paths]
-    if isinstance(modules[0], NarrowExperts):
-        for path in paths[1:]:
-            model.set_submodule(path, modules[0])
+    experts = model.get_submodule(paths[0])
+    for path in paths[1:] if isinstance(experts, NarrowExperts) else ():
+        model.set_submodule(path, experts)
