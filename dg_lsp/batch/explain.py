@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from dg_lsp.batch import api, plan
+from dg_lsp.batch import plan
 from dg_lsp.batch.commands import is_colourful, print_bytes, print_painted
 from dg_lsp.batch.plan import FilePlan, where
 from dg_lsp.batch.rounds import RunOptions, request_for
@@ -50,6 +50,8 @@ def explain(
     Shows the canvas at most every 30 ms, then the answers with the reasons for dropped ones, and the time of each stage.
     Changes no file.
     """
+    from dg_lsp.batch import api  # imported here, because it takes long and `--help` does not need it
+
     location = plan.parse_place(place)
     file_plan = plan.for_places(api.source_at(location), [location])
     configuration = config.load_config(config.workspace_of(file_plan.source.path))

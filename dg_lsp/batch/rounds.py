@@ -54,6 +54,7 @@ class HoleResult:
 
 ContextOf = Callable[[FilePlan, Mapping[Path, str]], FileContext]
 """Returns a file's context with new texts of other files."""
+RequestOf = Callable[[tuple[Hole, ...]], InfillRequest]
 
 
 def request_for(plan: FilePlan, context: FileContext, group: Sequence[Hole], options: RunOptions) -> InfillRequest:
@@ -110,7 +111,7 @@ class Rounds:
         moved = self.view.moved(hole)
         with_failure = _with_failure(moved, failure)
         key = replace(with_failure, instruction=f"round {number}: {with_failure.instruction}")
-        requests = self._sent((with_failure,)) if self.journal.is_stored else ()
+        requests = _sent(self._requests(self.options), (with_failure,)) if self.journal.is_stored else ()
         fills = self.journal.get(self.view.plan.source.document, key, requests)
         if not fills:
             fills = (await self._round(moved, number, failure)).fills
@@ -118,9 +119,9 @@ class Rounds:
         return self.view.back(fills, hole)
 
     async def _first(self, group: tuple[Hole, ...]) -> dict[Hole, HoleResult]:
-        document = self.view.plan.source.document
+        document, request_of = self.view.plan.source.document, self._requests(self.options)
         # A hole's answer depends on the request of its group, and on the one for the hole alone.
-        requests = {hole: self._sent(group, (hole,)) if self.journal.is_stored else () for hole in group}
+        requests = {hole: _sent(request_of, group, (hole,)) if self.journal.is_stored else () for hole in group}
         stored = {hole: HoleResult(fills) for hole in group if (fills := self.journal.get(document, hole, requests[hole]))}
         if stored.keys() >= set(group):
             return stored
@@ -131,7 +132,7 @@ class Rounds:
                 by_hole[hole] = replace(result, ms=result.ms + (by_hole[hole].ms if hole in by_hole else 0.0))
             return all(result.fills for result in results.values())
 
-        await in_turn(group, functools.partial(self._ask, options=self.options), accepts)
+        await in_turn(group, functools.partial(self._ask, request_of=request_of), accepts)
         for hole in group:
             for number in range(1, self.options.n_retries + 1):
                 if by_hole[hole].fills or not by_hole[hole].is_answered:
@@ -143,14 +144,14 @@ class Rounds:
 
     async def _round(self, hole: Hole, number: int, failure: str) -> HoleResult:
         other_seed = replace(self.options, seed=self.options.seed + number * SEED_STEP)
-        return next(iter((await self._ask((_with_failure(hole, failure),), other_seed)).values()))
+        return next(iter((await self._ask((_with_failure(hole, failure),), self._requests(other_seed))).values()))
 
-    async def _ask(self, group: tuple[Hole, ...], options: RunOptions) -> dict[Hole, HoleResult]:
+    async def _ask(self, group: tuple[Hole, ...], request_of: RequestOf) -> dict[Hole, HoleResult]:
         start = time.perf_counter()
         answer, reason, is_answered, is_lost = pipeline.InfillAnswer(), "", False, False
         plan = self.view.plan
         try:
-            request = request_for(plan, self.context, group, options)
+            request = request_of(group)
             candidates = await self.engine.fill(request)
             answer = pipeline.to_answer(
                 request,
@@ -172,13 +173,18 @@ class Rounds:
             for idx, hole in enumerate(group)
         }
 
-    def _sent(self, *groups: tuple[Hole, ...]) -> tuple[InfillRequest, ...]:
-        """Return the requests for these groups, without those that can't be built and so are never sent."""
-        requests = []
-        for group in dict.fromkeys(groups):
-            with contextlib.suppress(ValueError):
-                requests.append(request_for(self.view.plan, self.context, group, self.options))
-        return tuple(requests)
+    def _requests(self, options: RunOptions) -> RequestOf:
+        """Return a function that builds each request once, because a journal needs the request before the engine does."""
+        return functools.cache(lambda group: request_for(self.view.plan, self.context, group, options))
+
+
+def _sent(request_of: RequestOf, *groups: tuple[Hole, ...]) -> tuple[InfillRequest, ...]:
+    """Return the requests for these groups, without those that can't be built and so are never sent."""
+    requests = []
+    for group in dict.fromkeys(groups):
+        with contextlib.suppress(ValueError):
+            requests.append(request_of(group))
+    return tuple(requests)
 
 
 def _distinct(fills: Iterable[Fill]) -> tuple[Fill, ...]:
