@@ -60,14 +60,6 @@ def evaluate(
     baselines_only: Annotated[
         bool, typer.Option("--baselines-only", help="Measure only the baselines and variants that other options name.")
     ] = False,
-    layout: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="Replace the checkpoint's layout: infill-trained or instruct.",
-            autocompletion=completions.one_of(completions.of("dg_lsp.evaluate.run", "LAYOUTS")),
-        ),
-    ] = "",
     steps: Annotated[int, typer.Option(min=0, help="Denoising steps; 0: the model's default.")] = 0,
     limit: Annotated[int, typer.Option(min=0, help="How many tasks to use, evenly spread over the file; 0: all.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same answers and the same intervals.")] = 0,
@@ -129,7 +121,7 @@ def evaluate(
         raise EvalError("nothing to measure: --baselines-only needs a --baseline")
     # Some variants set their own number of steps.
     stepped = [replace(each, steps=steps) if each.by == "model" and not each.steps else each for each in selected]
-    setup = run.Setup(tuple(dict.fromkeys(stepped)), model, layout, device, threads, seed, "" if dtype == "auto" else dtype)
+    setup = run.Setup(tuple(dict.fromkeys(stepped)), model, device, threads, seed, "" if dtype == "auto" else dtype)
     rows = _rows(chosen_tasks, setup, workers, execute=execute)
     if csv_file is not None:
         try:
@@ -177,7 +169,7 @@ def _show(rows: Sequence[ResultRow], setup: Setup, file: Path, *, as_json: bool,
     from rich.console import Console
 
     if as_json:
-        facts = {"file": file.name, "model": setup.model, "layout": setup.layout or "the checkpoint's", "seed": setup.seed}
+        facts = {"file": file.name, "model": setup.model, "seed": setup.seed}
         typer.echo(json.dumps(score.as_object(rows, facts, setup.seed), indent=2))
     elif as_markdown:
         typer.echo(score.markdown(rows, setup.seed), nl=False)

@@ -24,7 +24,6 @@ from dg_lsp.core import confidence, polish, syntax
 from dg_lsp.core.values import Candidate, n_common
 from dg_lsp.engine.decode.propose import copies
 from dg_lsp.engine.model.fit import machine
-from dg_lsp.engine.model.profile import as_instruct
 from dg_lsp.evaluate import execute, score
 from dg_lsp.evaluate.score import ResultRow
 from dg_lsp.evaluate.tasks import EvalError, Task
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from dg_lsp.engine.model.loading import Loaded
     from dg_lsp.engine.task import Filler
 
-LAYOUTS = ("infill-trained", "instruct")
 SAME_RIGHT = 24  # how many characters after a match are compared at most; the same as for ranking drafts
 
 
@@ -103,7 +101,6 @@ class Setup:
 
     methods: tuple[Method, ...]
     model: str = "embedded"
-    layout: str = ""
     device: str = "auto"
     threads: int = 0
     seed: int = 0
@@ -125,10 +122,8 @@ class Bench:
     """A loaded model that can fill tasks by each of the methods."""
 
     def __init__(self, setup: Setup, loaded: Loaded | None) -> None:
-        """Raise EvalError for an unknown layout, or one that the model's vocabulary does not support."""
-        if setup.layout not in ("", *LAYOUTS):
-            raise EvalError(f"unknown layout {setup.layout!r}; known layouts: {' and '.join(LAYOUTS)}")
-        self.setup, self._loaded = setup, with_layout(loaded, setup.layout) if loaded else None
+        """Raise EvalError if the model's vocabulary does not support its layout."""
+        self.setup, self._loaded = setup, loaded
         self.fillers = {method: self._filler(method) for method in setup.methods if method.by == "model"}
 
     def rows(self, task: Task) -> list[ResultRow]:
@@ -190,17 +185,6 @@ def load_bench(setup: Setup) -> Bench:
         return Bench(setup, loading.load_model(setup.model, device=setup.device, threads=setup.threads, dtype=setup.dtype))
     except loading.LoadError as error:
         raise EvalError(str(error)) from error
-
-
-def with_layout(loaded: Loaded, name: str) -> Loaded:
-    """Return the model with another layout than its checkpoint's; "" keeps it.
-
-    The instruct layout has no delete token, so it gets the gap lengths of an instruct profile.
-    """
-    if name in ("", loaded.profile.layout):
-        return loaded
-    profile = as_instruct(loaded.profile) if name == "instruct" else replace(loaded.profile, layout="infill-trained")
-    return replace(loaded, profile=profile)
 
 
 def fill(filler: Filler, task: Task, method: Method, seed: int = 0) -> MethodAnswer:

@@ -138,7 +138,6 @@ def offered(line: str, home: Path) -> subprocess.CompletedProcess[str]:
         ("engine start --dtype", "auto float32 bfloat16 float16 int8 fp8 int4"),
         ("engine start --device", "auto cpu cuda mps"),
         ("eval --baseline", "copy ar answer empty"),
-        ("eval --layout", "infill-trained instruct"),
         ("eval --language p", "python php"),
         ("calibrate --device c", "cpu cuda"),
     ],

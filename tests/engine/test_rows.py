@@ -11,7 +11,6 @@ import pytest
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
 from dg_lsp.engine.decode.fill import Switches
 from dg_lsp.engine.decode.filler import InfillTask, LocalFiller, load_local
-from dg_lsp.engine.model.profile import Profile, as_instruct
 
 LINE = Hole(Span(0, 0), "cursor")
 BODY = Hole(Span(0, 0), "body", indent="    ", block=True)
@@ -71,10 +70,6 @@ def test_a_causal_draft_is_visible_while_it_is_written(filler: LocalFiller) -> N
     # It only grows, and ends as one of the drafts.
     assert all(later.startswith(earlier) for earlier, later in pairwise(views))
     assert views[-1] in {row.text for row in task.proposals() if row.row == "causal"}
-
-
-def test_the_instruct_layout_keeps_a_row_of_noise() -> None:
-    assert as_instruct(Profile(layout="infill-trained", line_noise_rows=0)).line_noise_rows == 1
 
 
 def test_a_body_is_not_drafted_from_the_placeholders_of_other_bodies(filler: LocalFiller) -> None:

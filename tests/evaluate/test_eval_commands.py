@@ -170,7 +170,6 @@ def test_a_file_with_an_undecodable_name_is_cut_too(tmp_path: Path) -> None:
         (("no-such-file.jsonl",), "no-such-file.jsonl can't be read"),
         (("FILE", "--baseline", "guess"), "unknown baseline 'guess'; known baselines: copy, ar, answer, empty"),
         (("FILE", "--baselines-only"), "--baselines-only needs a --baseline"),
-        (("FILE", "--layout", "chat", "--baselines-only", "--baseline", "copy"), "unknown layout 'chat'"),
         (("FILE", "--model", "no such model"), "there is no model folder no such model"),
         (
             ("FILE", "--baselines-only", "--baseline", "copy", "--csv", "no/such/folder.csv"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.engine.decode.filler import LocalFiller, load_local
+from dg_lsp.engine.decode.filler import LocalFiller
 from dg_lsp.engine.model.fit import machine
 from dg_lsp.evaluate import run
 from dg_lsp.evaluate.run import BASELINES, FULL, Bench, Method, Setup
@@ -143,22 +143,6 @@ def test_a_missing_model_is_named(workers: int) -> None:
 def test_no_more_workers_than_cores() -> None:
     assert run.n_workers(10_000) == machine.n_cores()
     assert run.n_workers(1) == 1
-
-
-def test_another_layout_than_the_checkpoint_s_can_be_measured(instruct_layout: Path, trained_layout: Path) -> None:
-    with pytest.raises(EvalError, match=r"no token <path>|no token <suf>"):
-        run.load_bench(Setup((FULL,), str(instruct_layout), layout="infill-trained", device="cpu", threads=1))
-    with pytest.raises(EvalError, match="unknown layout 'chat'"):
-        run.load_bench(Setup((FULL,), str(trained_layout), layout="chat", device="cpu", threads=1))
-    bench = run.load_bench(Setup((FULL,), str(instruct_layout), layout="instruct", device="cpu", threads=1))
-    assert bench.answer(LINE, FULL).steps > 0
-
-
-def test_the_instruct_layout_comes_with_its_own_gap_lengths(trained_layout: Path) -> None:
-    loaded = load_local(str(trained_layout), device="cpu").loaded
-    assert run.with_layout(loaded, "") is loaded
-    profile = run.with_layout(loaded, "instruct").profile
-    assert (profile.layout, len(profile.line_gaps) > 1) == ("instruct", True)
 
 
 def test_answers_to_tasks_with_a_test_are_executed() -> None:

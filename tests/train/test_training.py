@@ -18,8 +18,9 @@ from dg_lsp.core.values import Hole, InfillRequest, Span
 from dg_lsp.engine.decode.filler import load_local
 from dg_lsp.engine.decode.layout import InfillTrained
 from dg_lsp.engine.model.passes import Passes
+from dg_lsp.engine.model.profile import Profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
-from tests.trainer import corpus, cuts, export, loop, pack, tokenizer
+from tests.trainer import corpus, cuts, export, loop, objective, pack, tokenizer
 from tests.trainer.export import PROFILE
 from tests.trainer.losses import head_loss, token_losses
 from tests.trainer.objective import GAPS, PARTS, CausalBatch, Sampler
@@ -390,3 +391,7 @@ def test_a_folder_of_sources_is_a_corpus_with_the_licences_of_its_list(tmp_path:
         ("go/other__tool", "e", "MIT"),
     }
     assert "\treturn" in next(text for path, text in texts.train + texts.valid if path.endswith(".go"))
+
+
+def test_the_instruct_layout_keeps_a_row_of_noise() -> None:
+    assert objective.as_instruct(Profile(layout="infill-trained", line_noise_rows=0)).line_noise_rows == 1

@@ -6,7 +6,7 @@ section 3). This module knows numpy and windows, and nothing of models.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from dg_lsp.core.values import Hole, InfillRequest, Span
 from dg_lsp.engine.decode.layout import Instruct
-from dg_lsp.engine.model.profile import Profile, as_instruct
+from dg_lsp.engine.model.profile import Profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from tests.trainer.pack import Packed
 from tests.trainer.windows import DELETE, HELD_TOKENS, N_SPECIAL, PAD, Window, Windows
@@ -255,3 +255,25 @@ def _parts_and_weights(window: Window) -> tuple[npt.NDArray[np.uint8], npt.NDArr
     weights[: window.prefix_at] = SUFFIX_WEIGHT
     weights[max(answer, n - END_TOKENS) :] = END_WEIGHT
     return parts, weights
+
+
+def as_instruct(profile: Profile) -> Profile:
+    """Return a profile for using the same model in the instruct layout.
+
+    That layout adds a question and repeats some lines, so only a third of the budget is left for the prefix. It has no
+    delete token, so a search finds the length, among the gap lengths of a default instruct profile.
+    """
+    plain, most = Profile(), max(profile.block_gaps)
+    return replace(
+        profile,
+        layout="instruct",
+        line_ends=True,
+        prefix_tokens=profile.prefix_tokens // 3,
+        suffix_tokens=profile.suffix_tokens // 2,
+        held_tokens=min(profile.held_tokens, 16),
+        # Without a delete token, noise also finds the length.
+        line_noise_rows=max(profile.line_noise_rows, plain.line_noise_rows),
+        block_noise_rows=max(profile.block_noise_rows, plain.block_noise_rows),
+        line_gaps=tuple(gap for gap in plain.line_gaps if gap <= most),
+        block_gaps=tuple(gap for gap in plain.block_gaps if gap <= most),
+    )

@@ -231,28 +231,6 @@ def published(name: str, model_type: str, vocabulary: Vocabulary) -> Profile | N
     return OPEN_DCODER if model_type == "qwen2" and vocabulary.id("<M>") in vocabulary.special else None
 
 
-def as_instruct(profile: Profile) -> Profile:
-    """Return a profile for using the same model in the instruct layout.
-
-    That layout adds a question and repeats some lines, so only a third of the budget is left for the prefix. It has no
-    delete token, so a search finds the length, among the gap lengths of a default instruct profile.
-    """
-    plain, most = Profile(), max(profile.block_gaps)
-    return replace(
-        profile,
-        layout="instruct",
-        line_ends=True,
-        prefix_tokens=profile.prefix_tokens // 3,
-        suffix_tokens=profile.suffix_tokens // 2,
-        held_tokens=min(profile.held_tokens, 16),
-        # Without a delete token, noise also finds the length.
-        line_noise_rows=max(profile.line_noise_rows, plain.line_noise_rows),
-        block_noise_rows=max(profile.block_noise_rows, plain.block_noise_rows),
-        line_gaps=tuple(gap for gap in plain.line_gaps if gap <= most),
-        block_gaps=tuple(gap for gap in plain.block_gaps if gap <= most),
-    )
-
-
 def dump(profile: Profile) -> str:
     """Return the profile as the text of its file."""
     calibration = None if profile.calibration is None else calibration_store.as_object(profile.calibration)
