@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dg_lsp.engine.decode.canvas import readout
@@ -33,8 +33,8 @@ def constraints(n_positions: int, n_vocabulary: int, seed: int, *, sampled: bool
 def check_equal(sliced: Readout, plain: Readout) -> None:
     torch.testing.assert_close(sliced.top_chances, plain.top_chances, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(sliced.entropies, plain.entropies, atol=1e-4, rtol=1e-4)
-    # Tokens of probability 0 have no order.
-    there = plain.top_chances > 0
+    # Tokens of probability 0 have no order, and below the normal numbers rounding decides it.
+    there = plain.top_chances > torch.finfo(torch.float32).tiny
     assert torch.equal(sliced.top_ids[there], plain.top_ids[there])
     assert (sliced.sampled is None) == (plain.sampled is None)
     if sliced.sampled is not None and plain.sampled is not None:
@@ -52,6 +52,7 @@ def check_equal(sliced: Readout, plain: Readout) -> None:
     starts=st.booleans(),
     is_stored=st.booleans(),
 )
+@example(n_positions=5, n_vocabulary=86, size=1, k=3, scale=20.0, seed=86, sampled=False, starts=True, is_stored=False)
 @settings(max_examples=200, deadline=None)
 def test_slices_give_the_readout_of_the_whole_vocabulary(
     n_positions: int,
