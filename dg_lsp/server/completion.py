@@ -2,7 +2,7 @@
 
 This module holds the order of these steps, and the running requests to the engine: for each document one, and one that asks
 ahead for the text after a suggestion. The decisions are pure functions: in `decisions` when not to suggest, how long to wait
-and which earlier answers still fit, and at the end of this file whether to show an answer. `stats` counts what the user does
+and which earlier answers still fit, and at the end of this file whether to show an answer. `Usage` counts what the user does
 with suggestions.
 
 A newer request for a document ends the older one with no suggestions. It also cancels the engine's work, unless the running
@@ -13,6 +13,7 @@ that no request waits for is cancelled after a short delay, because the next key
 from __future__ import annotations
 
 import asyncio
+import bisect
 import contextlib
 import itertools
 import logging
@@ -25,7 +26,7 @@ from dg_lsp.core import confidence, holes, polish, positions
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.confidence import Calibrated, Ranked
 from dg_lsp.core.syntax import Syntax
-from dg_lsp.core.values import Budget, Candidate, Hole, Span
+from dg_lsp.core.values import Budget, Candidate, Hole, Import, Span
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import Suggestion
 from dg_lsp.infill.port import EngineError
@@ -33,7 +34,7 @@ from dg_lsp.server import decisions
 from dg_lsp.server.decisions import Cache, Offer, Place, Reason, Rejections, Rhythm, SuggestionFacts
 from dg_lsp.server.resident import Resident
 from dg_lsp.server.snapshot import Outlines, Snapshot, Snapshots
-from dg_lsp.server.stats import Statistics, Usage
+from dg_lsp.server.stats import LATENCIES_MS, Statistics
 from dg_lsp.wire.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -131,7 +132,7 @@ class Completer:
             return self._nothing(reason)
         fit = self._cache.find(now.place, self._clock(), partial(_is_sure, request, now))
         if fit is not None and (request.automatic or fit.n_candidates >= settings.candidates):
-            self._statistics.counts.add("typed through" if fit.typed else "cached")
+            self._statistics.counts.numbers["typed through" if fit.typed else "cached"] += 1
             return self._show(request, now, fit.offers)
         if request.automatic:
             # This parses the text, so it runs only when no cached answer fits.
@@ -167,7 +168,7 @@ class Completer:
             fit = decisions.advance(flight.place, now.place, answer[0], flight.n_candidates) if answer[0] else None
             is_usable = fit is not None and any(_is_sure(request, now, offer) for offer in fit.offers)
             if is_usable or flight.place == now.place:
-                self._statistics.counts.add("joined")
+                self._statistics.counts.numbers["joined"] += 1
                 offers = fit.offers if fit is not None else ()
                 return offers, None if offers else answer[1] or NO_ANSWER
         flight = self._flights.start(now.place, n_candidates, self._fill(now, n_candidates))
@@ -185,14 +186,14 @@ class Completer:
         budget = Budget(ms=settings.deadline, candidates=n_candidates)
         context = replace(now.context, budget=budget, previous=self._cache.left_over(now.place, self._clock()))
         started = self._clock()
-        self._statistics.counts.add("asked")
+        self._statistics.counts.numbers["asked"] += 1
         quick = self._outlines.quick(uri, syntax, settings.window_chars, now.doc.syntax)
         answer = await pipeline.infill(engine, now.document, (hole,), context, syntax=quick, is_file=now.is_file)
         if answer.fired:
             log.debug("polished by %s", ", ".join(answer.fired))
         latency_ms = 1000 * (self._clock() - started)
         self.rhythm = self.rhythm.answered(latency_ms)
-        self._statistics.counts.took(latency_ms)
+        self._statistics.counts.latencies[bisect.bisect_left(LATENCIES_MS, latency_ms)] += 1
         offers = tuple(offer(item, hole, now, syntax, next(self._ids)) for item in answer.suggestions)
         # Without candidates, only the clock says whether the deadline ended the work.
         is_over = bool(settings.deadline) and latency_ms >= settings.deadline
@@ -228,16 +229,14 @@ class Completer:
             answer = Reply(doc.index, *moved, language=language)
         else:
             return self._nothing(MOVED)
-        self.usage.sent(answer.offers)
-        if answer.replaced is None:
-            self.usage.watch(request.uri, answer.index.text, answer.at, answer.offers[0])
+        self.usage.sent(request.uri, answer)
         self._on_outcome(None)
         if request.automatic and request.selected is None and is_current:
             self._look_ahead(now, answer.offers[0])
         return answer
 
     def _nothing(self, reason: Reason) -> Reply:
-        self._statistics.counts.add(f"not: {reason.code}")
+        self._statistics.counts.numbers[f"not: {reason.code}"] += 1
         self._on_outcome(reason)
         return Reply(positions.lines(""))
 
@@ -287,6 +286,86 @@ class Completer:
 def _is_sure(request: SuggestionRequest, now: Snapshot, offer: Offer) -> bool:
     """Return whether the request may get the offer: without being asked for, only one that reaches the threshold."""
     return not request.automatic or confidence.is_sure(offer.confidence, now.settings.suggestion_threshold)
+
+
+# --- What happens to the suggestions of one session
+
+# An editor may report about a suggestion long after it was sent. Older ones than the last 200 are forgotten.
+MAX_OFFERS = 200
+
+
+class Usage:
+    """The recently sent suggestions, and the counts of what the user did with them."""
+
+    def __init__(self, statistics: Statistics, clock: Callable[[], float]) -> None:
+        """Start with no suggestion; count into `statistics`."""
+        self._statistics, self._clock = statistics, clock
+        self.rejections = Rejections()
+        self._visible: dict[str, tuple[str, int, Offer]] = {}
+        self._offers: dict[int, Offer] = {}
+        self._imports: dict[int, tuple[Import, ...]] = {}
+        self._displayed: set[int] = set()
+
+    def sent(self, uri: str, reply: Reply) -> None:
+        """Count and remember the suggestions sent for one request, and track the first of those to insert.
+
+        `changed` tells whether the tracked one was accepted or rejected.
+        """
+        self._statistics.counts.numbers["shown"] += 1
+        for offer in reply.offers:
+            self._offers.pop(offer.id, None)
+            self._offers[offer.id] = offer
+            if offer.imports:
+                self._imports[offer.id] = offer.imports
+        for entries in (self._offers, self._imports):
+            while len(entries) > MAX_OFFERS:
+                del entries[next(iter(entries))]
+        self._displayed &= self._offers.keys()
+        if reply.replaced is None:
+            self._visible[uri] = (reply.index.text, reply.at, reply.offers[0])
+
+    def changed(self, uri: str, now: str) -> None:
+        """Compare a document's new text with the tracked offer, and count the outcome."""
+        entry = self._visible.get(uri)
+        if entry is None:
+            return
+        text, at, offer = entry
+        outcome = decisions.outcome(text, at, offer.text, now)
+        if outcome == "typing":
+            return
+        del self._visible[uri]
+        if outcome == "taken":
+            self.accepted(offer.id)
+        elif outcome == "rejected":
+            self._statistics.counts.numbers["rejected"] += 1
+            self.rejections = self.rejections.add(decisions.place(uri, text, at), offer.text, self._clock())
+
+    def displayed(self, offer_id: int) -> None:
+        """Count a suggestion that the editor reports as displayed, once; only VS Code reports this."""
+        if offer_id in self._offers and offer_id not in self._displayed:
+            self._displayed.add(offer_id)
+            self._statistics.counts.numbers["on screen"] += 1
+
+    def accepted(self, offer_id: int) -> None:
+        """Count an accepted suggestion, once."""
+        offer = self._offers.pop(offer_id, None)
+        if offer is not None:
+            self._statistics.counts.numbers["accepted"] += 1
+            self._statistics.counts.numbers["characters accepted"] += len(offer.text)
+
+    def imports(self, offer_id: int) -> tuple[Import, ...]:
+        """Return what the file must import for a suggestion, once: its acceptance may be seen before it is reported."""
+        return self._imports.pop(offer_id, ())
+
+    def accepted_in_part(self, offer_id: int, n_units: int) -> None:
+        """Count a partially accepted suggestion."""
+        if offer_id in self._offers and n_units > 0:
+            self._statistics.counts.numbers["accepted in part"] += 1
+
+    def forget(self, uri: str) -> None:
+        """Forget a document that was closed."""
+        self._visible.pop(uri, None)
+        self.rejections = self.rejections.without(uri)
 
 
 # --- Running requests to the engine

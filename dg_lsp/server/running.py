@@ -186,7 +186,7 @@ async def edit(server: DgLanguageServer, params: FillParams) -> ActionResult | N
     if now.refused:
         server.show_message(f"this file is not sent to a model: it {now.refused}")
         return None
-    server.statistics.counts.add("actions")
+    server.statistics.counts.numbers["actions"] += 1
     result = await _fill_holes(server, params, now)
     if result is None:
         return None
@@ -200,7 +200,7 @@ async def edit(server: DgLanguageServer, params: FillParams) -> ActionResult | N
         return None
     if not now.is_current:
         raise JsonRpcException("the document changed while it was filled", CONTENT_MODIFIED)
-    server.statistics.counts.add("actions filled")
+    server.statistics.counts.numbers["actions filled"] += 1
     threshold = now.settings.suggestion_threshold
     caution, note = result.caution(threshold), result.note(threshold)
     if len(result.fills) < result.n_holes:

@@ -1,7 +1,7 @@
 """Count what users do with suggestions, on this machine only: no text, no names, no network.
 
-`Usage` sees what happens after suggestions are sent, by comparing their text with the current text. Each server writes its own
-file for each day, so that servers need no locks. `load_counts` adds the files up.
+Each server writes its own file for each day, so that servers need no locks. `load_counts` adds the files up.
+`completion.Usage` sees what happens after suggestions are sent.
 """
 
 from __future__ import annotations
@@ -12,13 +12,10 @@ import json
 import os
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dg_lsp.core.values import Import
-from dg_lsp.server import decisions
-from dg_lsp.server.decisions import Offer, Rejections
 from dg_lsp.wire import files
 
 FOLDER_VARIABLE = "DG_LSP_STATISTICS_DIR"
@@ -33,14 +30,6 @@ class Counts:
 
     numbers: Counter[str] = field(default_factory=Counter)
     latencies: Counter[int] = field(default_factory=Counter)
-
-    def add(self, name: str, n: int = 1) -> None:
-        """Add `n` to the counter `name`."""
-        self.numbers[name] += n
-
-    def took(self, ms: float) -> None:
-        """Count one answer of the engine with this latency."""
-        self.latencies[sum(ms > limit for limit in LATENCIES_MS)] += 1
 
     def quantile_ms(self, share: float) -> int | None:
         """Return the upper end of the latency class that contains this quantile.
@@ -158,82 +147,3 @@ def _files(folder: Path) -> Iterable[Path]:
 
 def _share(part: int, whole: int) -> str:
     return f" ({round(100 * part / whole)} %)" if whole else ""
-
-
-# --- What happens to the suggestions of one session
-
-# An editor may report about a suggestion long after it was sent. Older ones than the last 200 are forgotten.
-MAX_OFFERS = 200
-
-
-class Usage:
-    """The recently sent suggestions, and the counts of what the user did with them."""
-
-    def __init__(self, statistics: Statistics, clock: Callable[[], float]) -> None:
-        """Start with no suggestion; count into `statistics`."""
-        self._statistics, self._clock = statistics, clock
-        self.rejections = Rejections()
-        self._visible: dict[str, tuple[str, int, Offer]] = {}
-        self._offers: dict[int, Offer] = {}
-        self._imports: dict[int, tuple[Import, ...]] = {}
-        self._displayed: set[int] = set()
-
-    def sent(self, offers: tuple[Offer, ...]) -> None:
-        """Count and remember the suggestions sent for one request."""
-        self._statistics.counts.add("shown")
-        for offer in offers:
-            self._offers.pop(offer.id, None)
-            self._offers[offer.id] = offer
-            if offer.imports:
-                self._imports[offer.id] = offer.imports
-        for entries in (self._offers, self._imports):
-            while len(entries) > MAX_OFFERS:
-                del entries[next(iter(entries))]
-        self._displayed &= self._offers.keys()
-
-    def watch(self, uri: str, text: str, at: int, offer: Offer) -> None:
-        """Track an offer at an offset of this text, so that `changed` can tell whether it was accepted or rejected."""
-        self._visible[uri] = (text, at, offer)
-
-    def changed(self, uri: str, now: str) -> None:
-        """Compare a document's new text with the tracked offer, and count the outcome."""
-        entry = self._visible.get(uri)
-        if entry is None:
-            return
-        text, at, offer = entry
-        outcome = decisions.outcome(text, at, offer.text, now)
-        if outcome == "typing":
-            return
-        del self._visible[uri]
-        if outcome == "taken":
-            self.accepted(offer.id)
-        elif outcome == "rejected":
-            self._statistics.counts.add("rejected")
-            self.rejections = self.rejections.add(decisions.place(uri, text, at), offer.text, self._clock())
-
-    def displayed(self, offer_id: int) -> None:
-        """Count a suggestion that the editor reports as displayed, once; only VS Code reports this."""
-        if offer_id in self._offers and offer_id not in self._displayed:
-            self._displayed.add(offer_id)
-            self._statistics.counts.add("on screen")
-
-    def accepted(self, offer_id: int) -> None:
-        """Count an accepted suggestion, once."""
-        offer = self._offers.pop(offer_id, None)
-        if offer is not None:
-            self._statistics.counts.add("accepted")
-            self._statistics.counts.add("characters accepted", len(offer.text))
-
-    def imports(self, offer_id: int) -> tuple[Import, ...]:
-        """Return what the file must import for a suggestion, once: its acceptance may be seen before it is reported."""
-        return self._imports.pop(offer_id, ())
-
-    def accepted_in_part(self, offer_id: int, n_units: int) -> None:
-        """Count a partially accepted suggestion."""
-        if offer_id in self._offers and n_units > 0:
-            self._statistics.counts.add("accepted in part")
-
-    def forget(self, uri: str) -> None:
-        """Forget a document that was closed."""
-        self._visible.pop(uri, None)
-        self.rejections = self.rejections.without(uri)
