@@ -90,7 +90,7 @@ class Hole:
     `function f() {}` the span is empty, lead is "\n  " and trail is "\n".
 
     `indent` is the white space before each line of the answer. A hole that is not a `block` ends with its line. `needed` are
-    the names that the code after the hole uses and that only the answer can bind (`core.scope.needed`).
+    the names that the code after the hole uses and that only the answer can bind (`core.scope.needed_names`).
     """
 
     span: Span

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dg_lsp.core import languages, syntax
-from dg_lsp.core.scope import needed
+from dg_lsp.core import languages, scope, syntax
 from dg_lsp.core.values import Budget, Document, Hole, InfillRequest, Span
 
 NEEDED = ("task_id", "prompt", "suffix", "canonical_solution")
@@ -67,7 +66,7 @@ class Task:
         indent = line[: len(line) - len(line.lstrip(" \t"))]
         block = self.kind in BLOCK_KINDS or "\n" in self.answer
         place, language = Span(len(self.prompt), len(self.prompt)), languages.get(self.language)
-        names = needed.names(syntax.parse(self.prompt + self.suffix, language), place) if language else ()
+        names = scope.needed_names(syntax.parse(self.prompt + self.suffix, language), place) if language else ()
         return Hole(place, "body" if self.kind == "body" else "cursor", indent=indent, block=block, needed=names)
 
     def request(self, *, steps: int = 0, seed: int = 0, suffix: bool = True) -> InfillRequest:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from dg_lsp.core import context, polish, repository, scope
 from dg_lsp.core.importing import Sources
 from dg_lsp.core.repository import Repository
-from dg_lsp.core.scope import needed
 from dg_lsp.core.values import Budget, Candidate, Document, Edit, Hole, Import, InfillRequest, Snippet
 from dg_lsp.infill.port import Engine
 from dg_lsp.wire.settings import DEFAULTS
@@ -132,7 +131,7 @@ def to_request(
     """Return the request to the engine for these holes; raise ValueError as `infill` does."""
     files = file_context.files
     if syntax is not None and scope.is_whole_file(document):
-        holes = [replace(hole, needed=needed.names(syntax, hole.span)) for hole in holes]
+        holes = [replace(hole, needed=scope.needed_names(syntax, hole.span)) for hole in holes]
     request = context.build(
         document,
         holes,

@@ -6,8 +6,7 @@ import textwrap
 
 import pytest
 
-from dg_lsp.core import languages, syntax
-from dg_lsp.core.scope import needed
+from dg_lsp.core import languages, scope, syntax
 from dg_lsp.core.values import Span
 
 LOOP = """
@@ -23,7 +22,7 @@ def names(drawn: str, language: str = "python") -> tuple[str, ...]:
     before, inner, after = drawn.partition("⟦")[0], *drawn.partition("⟦")[2].split("⟧", 1)
     known = languages.get(language)
     assert known is not None
-    return needed.names(syntax.parse(before + inner + after, known), Span(len(before), len(before + inner)))
+    return scope.needed_names(syntax.parse(before + inner + after, known), Span(len(before), len(before + inner)))
 
 
 @pytest.mark.parametrize(
@@ -111,7 +110,7 @@ def test_other_languages_need_nothing() -> None:
     ],
 )
 def test_an_answer_misses_the_names_that_it_does_not_mention(answer: str, expected: list[str]) -> None:
-    assert needed.missing(("total", "count"), answer) == expected
+    assert scope.missing(("total", "count"), answer) == expected
 
 
 @pytest.mark.parametrize(
@@ -128,16 +127,16 @@ def test_an_answer_misses_the_names_that_it_does_not_mention(answer: str, expect
 )
 def test_a_line_that_binds_a_name_starts_where_a_line_may_start(drawn: str, answer: str, expected: str) -> None:
     before, after = drawn.split("⟦⟧")
-    assert needed.next_start(before, answer, after, "x", "python") == expected
+    assert scope.next_start(before, answer, after, "x", "python") == expected
 
 
 def test_in_javascript_a_line_declares_the_name() -> None:
-    assert needed.next_start("function f() {\n", "", "  return x;\n}\n", "x", "typescript") == "  const x"
-    assert needed.next_start("function f() {\n  ", "g();", "\n  return x;\n}\n", "x", "javascript") == "\n  const x"
+    assert scope.next_start("function f() {\n", "", "  return x;\n}\n", "x", "typescript") == "  const x"
+    assert scope.next_start("function f() {\n  ", "g();", "\n  return x;\n}\n", "x", "javascript") == "\n  const x"
     for after in ("x += 1;", "x ??= 1;", "x++;", "x = 1;"):
-        assert needed.next_start("function f() {\n  ", "", f"\n  {after}\n", "x", "typescript") == "let x"
+        assert scope.next_start("function f() {\n  ", "", f"\n  {after}\n", "x", "typescript") == "let x"
     for after in ("x == 1;", "x => 1;", "y.x = 1;", "x >= 1;"):
-        assert needed.next_start("function f() {\n  ", "", f"\n  {after}\n", "x", "typescript") == "const x"
+        assert scope.next_start("function f() {\n  ", "", f"\n  {after}\n", "x", "typescript") == "const x"
 
 
 def test_what_is_needed_is_found_in_large_files_too() -> None:

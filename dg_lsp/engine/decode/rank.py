@@ -48,7 +48,7 @@ class Proposal:
     from left to right, compared with the other candidates (`Scorer.read_on`); 0 at most. `entropy` is the canvas's mean
     in nats, None if not computed. `left` and `right` are those of a copy (`copies.Copy`). `repeats` and `known` are shares of
     the answer's lines (`repeated_lines`). `names` are the features of `NamesInText`. `context` is the number of tokens that
-    the model read, `missing` that of needed names that the answer does not bind (`core.scope.needed`), and `unsaid` that of
+    the model read, `missing` that of needed names that the answer does not bind (`core.scope.missing`), and `unsaid` that of
     words of the instruction that it lacks and another answer has (the function `unsaid`).
     """
 

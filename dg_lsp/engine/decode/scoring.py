@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
-from dg_lsp.core import calibration
+from dg_lsp.core import calibration, scope
 from dg_lsp.core.calibration import Calibration, Evidence
-from dg_lsp.core.scope import needed
 from dg_lsp.core.values import Candidate
 from dg_lsp.engine.decode import rank
 from dg_lsp.engine.decode.fill import FileModel, FillInput
@@ -79,7 +78,7 @@ class Scorer:
                     known=known_share,
                     names=self._names.features(text),
                     context=len(fill.sheet.kv or fill.sheet.left),
-                    missing=len(needed.missing(fill.needed, text)),
+                    missing=len(scope.missing(fill.needed, text)),
                     unsaid=n_unsaid,
                 )
             )

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dg_lsp.core import confidence
-from dg_lsp.core.scope import needed
+from dg_lsp.core import confidence, scope
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.model.profile import Profile
 
@@ -37,7 +36,7 @@ def next_hole(request: InfillRequest, filled: Sequence[str]) -> InfillRequest:
         request,
         prefix=request.prefix + before,
         suffix="".join([*request.between[index:], request.suffix]),
-        holes=(replace(hole, needed=tuple(needed.missing(hole.needed, "\n".join(filled)))),),
+        holes=(replace(hole, needed=tuple(scope.missing(hole.needed, "\n".join(filled)))),),
         between=(),
         seed=request.seed + index,
     )

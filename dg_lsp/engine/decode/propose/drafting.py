@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 
-from dg_lsp.core.scope import needed
+from dg_lsp.core import scope
 from dg_lsp.engine.decode import layout
 from dg_lsp.engine.decode.fill import FillInput
 from dg_lsp.engine.decode.filling import Filling, Live, Work
@@ -88,12 +88,12 @@ def _needed_start(fill: FillInput, texts: Sequence[str]) -> list[int]:
     """
     if not fill.needed:
         return []
-    missing = {text: needed.missing(fill.needed, text) for text in texts or ("",)}
+    missing = {text: scope.missing(fill.needed, text) for text in texts or ("",)}
     best = min(missing, key=lambda text: len(missing[text]))
     if not missing[best] or (not fill.is_block and len(missing[best]) < len(fill.needed)):
         return []
     request, text = fill.request, best if fill.is_block else ""
-    start = text + needed.next_start(request.prefix, text, request.suffix, missing[best][0], request.language)
+    start = text + scope.next_start(request.prefix, text, request.suffix, missing[best][0], request.language)
     ids = fill.vocabulary.encode(fill.heal_text + start)
     return ids if len(ids) > 1 else []
 
@@ -129,7 +129,7 @@ def _drafts(
     ahead = fill.file_model(AHEAD_WEIGHT, with_previous=True) if scorer.file is None else None
 
     def is_incomplete(ids: Sequence[int]) -> bool:
-        return bool(needed.missing(fill.needed, layout.answer(fill.vocabulary, ids, fill.sheet.heal)))
+        return bool(scope.missing(fill.needed, layout.answer(fill.vocabulary, ids, fill.sheet.heal)))
 
     settings = DraftSettings(
         rows=1 if has_branches else fill.profile.causal_rows,
