@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from dg_lsp.core.confidence import Calibrated
-from dg_lsp.core.values import Candidate, Document, Hole, HoleKind, InfillRequest, Span
+from dg_lsp.core.values import Calibrated, Candidate, Document, Hole, HoleKind, InfillRequest, Span
 from dg_lsp.infill.port import EngineError
 
 

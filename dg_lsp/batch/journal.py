@@ -19,8 +19,7 @@ from typing import Any
 
 from dg_lsp import __version__
 from dg_lsp.core import importing
-from dg_lsp.core.confidence import Calibrated, Confidence, Ranked
-from dg_lsp.core.values import Document, Edit, Hole, Import, InfillRequest, Span
+from dg_lsp.core.values import Calibrated, Confidence, Document, Edit, Hole, Import, InfillRequest, Ranked, Span
 from dg_lsp.infill.fill import Fill
 
 _BEGINS = b'{"key": "'

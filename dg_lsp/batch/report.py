@@ -19,8 +19,7 @@ from dg_lsp.batch.keep import BREAKS, FileResult, settle
 from dg_lsp.batch.plan import FilePlan, line_column, symbols_of, where
 from dg_lsp.batch.rounds import ContextOf, RunOptions, request_for
 from dg_lsp.core import confidence, importing, polish, positions
-from dg_lsp.core.confidence import Ranked
-from dg_lsp.core.values import Edit, Hole, apply, n_common
+from dg_lsp.core.values import Edit, Hole, Ranked, apply, n_common
 from dg_lsp.core.wording import counted
 from dg_lsp.infill.fill import Fill, edits
 from dg_lsp.wire.visible import one_line

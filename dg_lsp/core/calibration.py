@@ -11,8 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
-from dg_lsp.core.confidence import Calibrated, Confidence, Ranked
-from dg_lsp.core.values import Candidate, InfillRequest
+from dg_lsp.core.values import Calibrated, Candidate, Confidence, InfillRequest, Ranked
 
 # The weight of each feature depends on the hole's position: a block, the end of a line, a whole line, or the inside of a
 # line that continues after the hole.
@@ -39,7 +38,7 @@ class Evidence:
     """A candidate without a confidence, and what its backend knows of it.
 
     `order` ranks candidates without a calibration; larger is better. `features` come from `for_position`. `doubted` is that
-    of `core.confidence.Ranked`.
+    of `core.values.Ranked`.
     """
 
     candidate: Candidate

@@ -10,36 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
-
-@dataclass(frozen=True, slots=True)
-class Calibrated:
-    """A measured probability: about 30 % of the candidates that state 0.3 are right."""
-
-    probability: float
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.probability <= 1.0:
-            raise ValueError(f"not a probability: {self.probability}")
-
-
-@dataclass(frozen=True, slots=True)
-class Ranked:
-    """A rank among the candidates, 0 for the best, used where no probability is known.
-
-    A candidate is `doubted` when something contradicts it: a deadline or the token limit cut it short, or the model
-    reads the surrounding text differently.
-    """
-
-    position: int = 0
-    doubted: bool = False
-
-    def __post_init__(self) -> None:
-        if self.position < 0:
-            raise ValueError(f"not a position: {self.position}")
-
-
-Confidence = Calibrated | Ranked
-BEST = Ranked(0)
+from dg_lsp.core.values import Calibrated, Confidence, Ranked
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The values that all parts share: documents, spans, holes, requests, candidates, edits.
+"""The values that all parts share: documents, spans, holes, requests, confidences, candidates, edits.
 
 All are frozen, and each checks itself when it is created. The bounds in their types hold for values from another process,
 which `wire.messages` checks. Offsets count code points. This module knows nothing of files, editors or models.
@@ -12,8 +12,6 @@ from itertools import pairwise
 from typing import Annotated, Literal
 
 from msgspec import Meta
-
-from dg_lsp.core.confidence import BEST, Confidence
 
 HoleKind = Literal["cursor", "body", "marker", "selection", "error"]
 RowKind = Literal["noise", "copy", "causal", "previous"]
@@ -162,6 +160,37 @@ class InfillRequest:
             raise ValueError("a request needs at least one hole")
         if len(self.between) != len(self.holes) - 1:
             raise ValueError(f"{len(self.holes)} holes need {len(self.holes) - 1} texts between them, not {len(self.between)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """A measured probability: about 30 % of the candidates that state 0.3 are right."""
+
+    probability: float
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.probability <= 1.0:
+            raise ValueError(f"not a probability: {self.probability}")
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A rank among the candidates, 0 for the best, used where no probability is known.
+
+    A candidate is `doubted` when something contradicts it: a deadline or the token limit cut it short, or the model
+    reads the surrounding text differently.
+    """
+
+    position: int = 0
+    doubted: bool = False
+
+    def __post_init__(self) -> None:
+        if self.position < 0:
+            raise ValueError(f"not a position: {self.position}")
+
+
+Confidence = Calibrated | Ranked
+BEST = Ranked(0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from typing import TypeVar
 
 from dg_lsp.core import confidence, context, importing, polish, positions, values
 from dg_lsp.core import syntax as syntaxes
-from dg_lsp.core.confidence import Confidence, Ranked, Threshold
+from dg_lsp.core.confidence import Threshold
 from dg_lsp.core.syntax import Syntax
-from dg_lsp.core.values import Budget, Document, Edit, Hole, Import
+from dg_lsp.core.values import Budget, Confidence, Document, Edit, Hole, Import, Ranked
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import FileContext, InfillAnswer, Suggestion
 from dg_lsp.infill.port import Engine

@@ -24,9 +24,8 @@ from functools import partial
 
 from dg_lsp.core import confidence, holes, polish, positions
 from dg_lsp.core import syntax as syntaxes
-from dg_lsp.core.confidence import Calibrated, Ranked
 from dg_lsp.core.syntax import Syntax
-from dg_lsp.core.values import Budget, Candidate, Hole, Import, Span
+from dg_lsp.core.values import Budget, Calibrated, Candidate, Hole, Import, Ranked, Span
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import Suggestion
 from dg_lsp.infill.port import EngineError

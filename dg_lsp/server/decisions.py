@@ -18,9 +18,8 @@ from statistics import median_high
 from typing import Literal
 
 from dg_lsp.core import languages
-from dg_lsp.core.confidence import Confidence
 from dg_lsp.core.syntax import Syntax
-from dg_lsp.core.values import Import, Span, n_common
+from dg_lsp.core.values import Confidence, Import, Span, n_common
 from dg_lsp.wire.settings import Settings
 
 Scope = Literal["code", "comment", "string"]

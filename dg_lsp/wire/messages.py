@@ -18,8 +18,18 @@ from typing import Annotated, Any, Literal, TypeVar, cast, get_args
 import msgspec
 from msgspec import Meta
 
-from dg_lsp.core.confidence import Calibrated, Confidence, Ranked
-from dg_lsp.core.values import MAX_ENTRIES, Candidate, Count, HoleKind, InfillRequest, RowKind, Texts
+from dg_lsp.core.values import (
+    MAX_ENTRIES,
+    Calibrated,
+    Candidate,
+    Confidence,
+    Count,
+    HoleKind,
+    InfillRequest,
+    Ranked,
+    RowKind,
+    Texts,
+)
 
 PROTOCOL_MAJOR = 1
 """Engines of different majors can run at the same time, because the number is part of their name."""

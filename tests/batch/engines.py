@@ -10,8 +10,7 @@ from pathlib import Path
 from dg_lsp.batch import discover, plan
 from dg_lsp.batch.api import Connect
 from dg_lsp.batch.plan import FilePlan
-from dg_lsp.core.confidence import Calibrated
-from dg_lsp.core.values import Candidate, InfillRequest
+from dg_lsp.core.values import Calibrated, Candidate, InfillRequest
 from dg_lsp.infill.port import Engine
 
 Write = Callable[[InfillRequest], tuple[str, ...]]

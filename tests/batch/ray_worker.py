@@ -7,8 +7,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from dg_lsp.core.confidence import Calibrated
-from dg_lsp.core.values import Candidate, InfillRequest
+from dg_lsp.core.values import Calibrated, Candidate, InfillRequest
 from dg_lsp.engine.task import Filler, Task
 
 

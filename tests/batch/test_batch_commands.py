@@ -19,7 +19,7 @@ from dg_lsp.batch import explain as drawing
 from dg_lsp.batch import plan as planning
 from dg_lsp.batch.rounds import RunOptions, request_for
 from dg_lsp.core import confidence
-from dg_lsp.core.confidence import Calibrated, Ranked
+from dg_lsp.core.values import Calibrated, Ranked
 from dg_lsp.wire import messages
 from tests.batch.engines import Filling, connecting
 from tests.fakes import FailingEngine

@@ -10,8 +10,7 @@ import pytest
 
 from dg_lsp.batch import journal as journals
 from dg_lsp.batch.journal import Journal, JournalError
-from dg_lsp.core.confidence import Calibrated, Ranked
-from dg_lsp.core.values import Document, Edit, Hole, InfillRequest, Snippet, Span
+from dg_lsp.core.values import Calibrated, Document, Edit, Hole, InfillRequest, Ranked, Snippet, Span
 from dg_lsp.infill.fill import Fill
 
 DOCUMENT = Document("file:///a.py", "python", "def f():\n    pass\n")

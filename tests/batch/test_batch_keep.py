@@ -12,8 +12,7 @@ from dg_lsp.batch import commands, keep, write
 from dg_lsp.batch.keep import AcceptanceRule, FileResult
 from dg_lsp.batch.plan import FilePlan
 from dg_lsp.batch.rounds import HoleResult
-from dg_lsp.core.confidence import Calibrated, Ranked
-from dg_lsp.core.values import Edit, Span
+from dg_lsp.core.values import Calibrated, Edit, Ranked, Span
 from dg_lsp.infill.fill import Fill
 from tests.batch.engines import planned
 

@@ -14,8 +14,7 @@ from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.keep import FileResult
 from dg_lsp.batch.plan import FilePlan
 from dg_lsp.batch.rounds import Rounds, RunOptions, View
-from dg_lsp.core.confidence import Calibrated
-from dg_lsp.core.values import Candidate, Hole, InfillRequest, Snippet
+from dg_lsp.core.values import Calibrated, Candidate, Hole, InfillRequest, Snippet
 from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.infill.port import Engine, EngineError
 from tests.batch.engines import Filling, planned

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from dg_lsp.batch import keep
 from dg_lsp.core import polish
-from dg_lsp.core.confidence import Calibrated
-from dg_lsp.core.values import Candidate
+from dg_lsp.core.values import Calibrated, Candidate
 from dg_lsp.infill.fill import Fill
 from tests.batch.engines import planned
 

@@ -18,8 +18,7 @@ from dg_lsp.batch.keep import AcceptanceRule, FileResult
 from dg_lsp.batch.plan import FilePlan
 from dg_lsp.batch.rounds import HoleResult
 from dg_lsp.batch.verify import Retry
-from dg_lsp.core.confidence import Calibrated
-from dg_lsp.core.values import Edit, Hole
+from dg_lsp.core.values import Calibrated, Edit, Hole
 from dg_lsp.infill.fill import Fill
 from tests.batch.engines import planned
 

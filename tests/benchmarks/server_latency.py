@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from dg_lsp.core import holes, local, syntax
-from dg_lsp.core.confidence import Calibrated
-from dg_lsp.core.values import Candidate, Document, InfillRequest
+from dg_lsp.core.values import Calibrated, Candidate, Document, InfillRequest
 from dg_lsp.server import resident
 from dg_lsp.server.resident import OnDraft, OnMessage, OnState, Warm
 from dg_lsp.wire import messages

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dg_lsp.core import confidence
-from dg_lsp.core.confidence import Calibrated, Confidence, Ranked, Threshold, is_sure
+from dg_lsp.core.confidence import Threshold, is_sure
+from dg_lsp.core.values import Calibrated, Confidence, Ranked
 
 PROBABILITIES = st.floats(0, 1)
 

@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dg_lsp.core import languages, polish, syntax
-from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.holes import selection
 from dg_lsp.core.polish import Polished
-from dg_lsp.core.values import Candidate, Document, Edit, Hole, HoleKind, Span, apply
+from dg_lsp.core.values import Calibrated, Candidate, Document, Edit, Hole, HoleKind, Span, apply
 from tests.fakes import drawn
 
 ALL = frozenset(keep.__name__ for keep in (*polish.FILTERS, *polish.CHECKS)) | {polish.UNBOUND}

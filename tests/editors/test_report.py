@@ -11,8 +11,7 @@ from playwright.sync_api import Page, sync_playwright
 from typer.testing import CliRunner
 
 from dg_lsp import cli
-from dg_lsp.core.confidence import Calibrated
-from dg_lsp.core.values import Candidate, InfillRequest
+from dg_lsp.core.values import Calibrated, Candidate, InfillRequest
 from tests.batch.engines import connecting
 from tests.editors.machine import PICTURES, program
 from tests.editors.workbench import FLAGS

@@ -14,8 +14,7 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from dg_lsp.core.confidence import Ranked
-from dg_lsp.core.values import Candidate, Hole, Snippet, Span
+from dg_lsp.core.values import Candidate, Hole, Ranked, Snippet, Span
 from dg_lsp.engine import backends
 from dg_lsp.engine.backends import chat
 from dg_lsp.engine.backends.chat import BLOCK_TOKENS, LINE_TOKENS, THOUGHT_TOKENS, locate

@@ -14,8 +14,7 @@ import pytest
 from starlette.responses import RedirectResponse
 
 from dg_lsp.core import polish
-from dg_lsp.core.confidence import Ranked
-from dg_lsp.core.values import Candidate, Document, Hole, Snippet, Span
+from dg_lsp.core.values import Candidate, Document, Hole, Ranked, Snippet, Span
 from dg_lsp.engine import backends
 from dg_lsp.engine.backends import fim, remote
 from dg_lsp.engine.backends.fim import BLOCK_TOKENS, LINE_TOKENS, MAX_ANSWERS, SAMPLING_TEMPERATURE, window

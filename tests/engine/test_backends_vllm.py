@@ -17,8 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from dg_lsp.core import confidence
-from dg_lsp.core.confidence import Ranked
-from dg_lsp.core.values import Hole, Snippet, Span
+from dg_lsp.core.values import Hole, Ranked, Snippet, Span
 from dg_lsp.engine import backends
 from dg_lsp.engine.backends.http_client import RemoteError
 from dg_lsp.engine.backends.remote import STEP_S, RemoteFiller

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dg_lsp.core import polish, syntax
-from dg_lsp.core.confidence import Calibrated
-from dg_lsp.core.values import Candidate, Document
+from dg_lsp.core.values import Calibrated, Candidate, Document
 from dg_lsp.engine.serve import compat
 from dg_lsp.engine.serve.compat import Outcome
 from dg_lsp.wire.messages import Done, Fields, WireError

@@ -17,8 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dg_lsp.core import confidence
-from dg_lsp.core.confidence import Ranked
-from dg_lsp.core.values import Budget, Hole, InfillRequest, Span, n_common
+from dg_lsp.core.values import Budget, Hole, InfillRequest, Ranked, Span, n_common
 from dg_lsp.engine.decode import filler as filler_module
 from dg_lsp.engine.decode import filling
 from dg_lsp.engine.decode.canvas.speculation import Speculate

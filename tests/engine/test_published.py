@@ -17,8 +17,7 @@ from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from dg_lsp.core import calibration
-from dg_lsp.core.confidence import Ranked
-from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
+from dg_lsp.core.values import Budget, Hole, InfillRequest, Ranked, Span
 from dg_lsp.engine.decode import scoring
 from dg_lsp.engine.decode.filler import InfillTask, LocalFiller, load_local
 from dg_lsp.engine.decode.pace import Pace

@@ -9,7 +9,7 @@ import pytest
 
 from dg_lsp.core import calibration, confidence
 from dg_lsp.core.calibration import Calibration
-from dg_lsp.core.confidence import Calibrated, Ranked
+from dg_lsp.core.values import Calibrated, Ranked
 from dg_lsp.engine.decode import rank
 from dg_lsp.engine.decode.rank import Proposal, evidence, features
 

@@ -9,8 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dg_lsp.core.confidence import Calibrated, Confidence, Ranked
-from dg_lsp.core.values import MAX_CANDIDATES, MAX_STEPS, Budget, Candidate, Hole, InfillRequest, Snippet, Span
+from dg_lsp.core.values import (
+    MAX_CANDIDATES,
+    MAX_STEPS,
+    Budget,
+    Calibrated,
+    Candidate,
+    Confidence,
+    Hole,
+    InfillRequest,
+    Ranked,
+    Snippet,
+    Span,
+)
 from dg_lsp.wire import messages
 from dg_lsp.wire.messages import Accepted, Ask, Bye, CacheUse, Done, Draft, Found, Problem, Status, Timings, WireError, parse
 

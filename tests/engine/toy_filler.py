@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dg_lsp.core.confidence import Calibrated
-from dg_lsp.core.values import Candidate, InfillRequest
+from dg_lsp.core.values import Calibrated, Candidate, InfillRequest
 from dg_lsp.engine.task import Concurrency, Filler, Task, UserError
 
 PAUSE_S = 0.002

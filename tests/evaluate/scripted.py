@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dg_lsp.core.confidence import Calibrated
-from dg_lsp.core.values import Candidate, InfillRequest
+from dg_lsp.core.values import Calibrated, Candidate, InfillRequest
 from dg_lsp.engine import task as engine_task
 from dg_lsp.engine.task import Filler
 from dg_lsp.evaluate.tasks import Task

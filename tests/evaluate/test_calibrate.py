@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from dg_lsp.core import polish
 from dg_lsp.core.calibration import Calibration
-from dg_lsp.core.confidence import Calibrated, Ranked, Threshold, is_sure
+from dg_lsp.core.confidence import Threshold, is_sure
+from dg_lsp.core.values import Calibrated, Ranked
 from dg_lsp.engine import backends, calibration_store
 from dg_lsp.engine.backends import fim
 from dg_lsp.engine.backends.remote import RemoteFiller

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.core import polish, syntax
-from dg_lsp.core.confidence import Calibrated
-from dg_lsp.core.values import Candidate
+from dg_lsp.core.values import Calibrated, Candidate
 from dg_lsp.evaluate import make, run, score, tasks
 from dg_lsp.evaluate.run import Method, Setup
 

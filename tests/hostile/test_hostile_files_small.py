@@ -19,8 +19,7 @@ from lsprotocol import types as lsp
 
 from dg_lsp import cli
 from dg_lsp.batch.journal import Journal, JournalError
-from dg_lsp.core.confidence import Calibrated
-from dg_lsp.core.values import Document, Edit, Hole, Span
+from dg_lsp.core.values import Calibrated, Document, Edit, Hole, Span
 from dg_lsp.engine.backends.remote import to_probability
 from dg_lsp.infill.fill import Fill
 from dg_lsp.infill.pipeline import FileContext

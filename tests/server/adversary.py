@@ -10,8 +10,7 @@ import os
 import random
 from collections.abc import Callable
 
-from dg_lsp.core.confidence import Calibrated
-from dg_lsp.core.values import Candidate, InfillRequest
+from dg_lsp.core.values import Calibrated, Candidate, InfillRequest
 from dg_lsp.server.resident import OnDraft, OnMessage, OnState
 from dg_lsp.wire.settings import Settings
 

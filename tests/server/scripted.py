@@ -16,8 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dg_lsp.core.confidence import Calibrated, Ranked
-from dg_lsp.core.values import Candidate, InfillRequest
+from dg_lsp.core.values import Calibrated, Candidate, InfillRequest, Ranked
 from dg_lsp.infill.life import Loading
 from dg_lsp.infill.port import EngineError
 from dg_lsp.server.resident import OnMessage, OnState

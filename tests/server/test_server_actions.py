@@ -8,8 +8,8 @@ import pytest
 
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core import values
-from dg_lsp.core.confidence import Calibrated, Confidence, Ranked, Threshold, is_sure
-from dg_lsp.core.values import Candidate, Document, Hole, InfillRequest, Span
+from dg_lsp.core.confidence import Threshold, is_sure
+from dg_lsp.core.values import Calibrated, Candidate, Confidence, Document, Hole, InfillRequest, Ranked, Span
 from dg_lsp.infill import fill
 from dg_lsp.infill.fill import FillResult
 from dg_lsp.infill.port import Engine

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.core.confidence import Calibrated, Confidence, Ranked
-from dg_lsp.core.values import Candidate, InfillRequest, Span
+from dg_lsp.core.values import Calibrated, Candidate, Confidence, InfillRequest, Ranked, Span
 from dg_lsp.infill.port import EngineError
 from dg_lsp.server.completion import Completer, Reply, SuggestionRequest
 from dg_lsp.server.decisions import Reason

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dg_lsp.core import syntax as syntaxes
-from dg_lsp.core.confidence import Calibrated, Ranked
-from dg_lsp.core.values import Candidate, Document
+from dg_lsp.core.values import Calibrated, Candidate, Document, Ranked
 from dg_lsp.server import completion, configuration, decisions
 from dg_lsp.server.decisions import Cache, Offer, Place, Rejections, Rhythm, SuggestionFacts
 from dg_lsp.wire.settings import Settings

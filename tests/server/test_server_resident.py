@@ -7,8 +7,7 @@ import time
 
 import pytest
 
-from dg_lsp.core.confidence import Calibrated
-from dg_lsp.core.values import Candidate, Hole, InfillRequest, Span
+from dg_lsp.core.values import Calibrated, Candidate, Hole, InfillRequest, Span
 from dg_lsp.infill.port import EngineError
 from dg_lsp.server.resident import OnDraft, OnMessage, OnState, Resident
 from dg_lsp.wire.settings import Settings

@@ -19,8 +19,7 @@ from typing import Protocol
 
 from dg_lsp.core import calibration, secrets
 from dg_lsp.core.calibration import Calibration, Evidence
-from dg_lsp.core.confidence import Ranked
-from dg_lsp.core.values import Candidate, InfillRequest
+from dg_lsp.core.values import Candidate, InfillRequest, Ranked
 from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, outcome_of
 from dg_lsp.engine.backends.replicas import Replicas
 from dg_lsp.engine.calibration_store import Calibrations

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from dg_lsp.core.calibration import Evidence
-from dg_lsp.core.confidence import Ranked
-from dg_lsp.core.values import Candidate, InfillRequest
+from dg_lsp.core.values import Candidate, InfillRequest, Ranked
 from dg_lsp.engine.calibration_store import Calibrations
 from dg_lsp.engine.decode import layout, scoring
 from dg_lsp.engine.decode.canvas.denoise import Denoiser
