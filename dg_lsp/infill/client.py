@@ -175,7 +175,8 @@ class ResidentEngine:
                     if is_last:
                         raise EngineError(self._with_log(f"{error}, twice")) from error
                 else:
-                    self._feed(lives.Answered())
+                    if self._life.breaker.crashes:  # otherwise an answer changes nothing
+                        self._feed(lives.Answered())
                     return candidates
             raise AssertionError  # the last attempt returns or raises
         finally:
@@ -213,11 +214,11 @@ class ResidentEngine:
                 while True:
                     if self._is_closed:
                         raise EngineError(CLOSED)
+                    if isinstance(self._life.state, Ready) and self._link is not None:
+                        return self._link
                     self._feed(lives.Asked(time.monotonic()))
                     changed = self._changed
                     match self.state:
-                        case Ready() if self._link is not None:
-                            return self._link
                         case Failed(why) | Lost(why):
                             raise EngineError(self._with_log(why) if isinstance(self.state, Lost) else why)
                     await changed.wait()
