@@ -73,13 +73,13 @@ def spliced(index: Lines, span: Span, new: str, text: str | None = None) -> Line
     if text is None:
         text = f"{index.text[: span.start]}{new}{index.text[span.end :]}"
     first = max(index.at(span.start) - 1, 0)
-    last = min(index.at(span.end) + 1, len(index) - 1)
+    last = min(index.at(span.end) + 1, len(index.starts) - 1)
     begin = index.starts[first]
     shift = len(new) - (span.end - span.start)
-    end = index.starts[last + 1] + shift if last + 1 < len(index) else len(text)
+    end = index.starts[last + 1] + shift if last + 1 < len(index.starts) else len(text)
     middle = lines(text[begin:end])
     # The rescanned stretch ends with a line end, after which `middle` counts one more line: the first untouched one.
-    n_new = len(middle) - (last + 1 < len(index))
+    n_new = len(middle.starts) - (last + 1 < len(index.starts))
     starts, ends = (
         (*old[:first], *[begin + at for at in new[:n_new]], *[at + shift for at in old[last + 1 :]])
         for old, new in ((index.starts, middle.starts), (index.ends, middle.ends))
@@ -93,7 +93,7 @@ def to_offset(index: Lines, line: int, character: int, encoding: Encoding) -> in
     A character past the line's end gives the line's end. A line past the last gives the text's end. A negative number
     counts as zero. A character inside a surrogate pair or a UTF-8 sequence gives the start of that code point.
     """
-    if line >= len(index):
+    if line >= len(index.starts):
         return len(index.text)
     if line < 0:
         return 0

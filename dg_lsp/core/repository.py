@@ -14,7 +14,7 @@ import re
 import zlib
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -160,7 +160,14 @@ def with_repository(
         return request
     near = definitions(request, repository, limit_chars // DEFINITION_SHARE, related, own)
     n_left = limit_chars - sum(len(snippet.text) for snippet in near)
-    shown = (*near, *request.related, *_fitting(related, n_left))
+    shown = [*near, *request.related]
+    # The first snippets of `related` that fit. The last of them is cut at a line end.
+    for snippet in related:
+        end = len(snippet.text) if len(snippet.text) <= n_left else snippet.text.rfind("\n", 0, n_left) + 1
+        if not end:
+            break
+        shown.append(replace(snippet, text=snippet.text[:end]))
+        n_left -= end
     copied = passages(request, repository, own=own) if len(request.holes) == 1 else ()
     return replace(request, related=(*shown, *copied))
 
@@ -201,7 +208,20 @@ def definitions(
     imported = context.imports(f"{request.prefix}\n{request.suffix}", request.language)
     lines_by_path: dict[str, list[str]] = {}
     for name, is_attribute in _names_near(request).items():
-        for path, symbol in _definitions(name, request, repository, imported, own, is_attribute=is_attribute):
+        namesakes = repository.by_name.get(name, ())
+        # Comparing thousands of paths with the imports takes seconds, and requests are built between keystrokes.
+        if len(namesakes) > MAX_NAMESAKES:
+            continue
+        places = [
+            (file.path, symbol)
+            for file, symbol in namesakes
+            if not repository.is_own(file, request, own)
+            and file.language == request.language
+            # An indented definition is a member of something, so only an attribute can mean it.
+            and (is_attribute or not symbol.text[:1].isspace())
+        ]
+        chosen = [(path, symbol) for path, symbol in places if context.is_imported(path, imported)] or places
+        for path, symbol in chosen if len(chosen) <= MAX_DEFINITIONS else ():
             if any(symbol.text.partition("\n")[0] in snippet.text for snippet in related):
                 continue
             limit_chars -= len(symbol.text) + 1
@@ -209,25 +229,6 @@ def definitions(
                 return tuple(Snippet(path, "".join(lines)) for path, lines in lines_by_path.items())
             lines_by_path.setdefault(path, []).append(f"{symbol.text}\n")
     return tuple(Snippet(path, "".join(lines)) for path, lines in lines_by_path.items())
-
-
-def _definitions(
-    name: str, request: InfillRequest, repository: Repository, imported: Sequence[str], own: str, *, is_attribute: bool
-) -> list[tuple[str, Symbol]]:
-    namesakes = repository.by_name.get(name, ())
-    # Comparing thousands of paths with the imports takes seconds, and requests are built between keystrokes.
-    if len(namesakes) > MAX_NAMESAKES:
-        return []
-    places = [
-        (file.path, symbol)
-        for file, symbol in namesakes
-        if not repository.is_own(file, request, own)
-        and file.language == request.language
-        # An indented definition is a member of something, so only an attribute can mean it.
-        and (is_attribute or not symbol.text[:1].isspace())
-    ]
-    chosen = [(path, symbol) for path, symbol in places if context.is_imported(path, imported)] or places
-    return chosen if len(chosen) <= MAX_DEFINITIONS else []
 
 
 def _names_near(request: InfillRequest) -> dict[str, bool]:
@@ -268,9 +269,12 @@ def _places(request: InfillRequest, repository: Repository, own: str) -> Iterato
         if repository.is_own(file, request, own) or file.language != request.language:
             continue
         for key, more in keys:
-            for end in _ends(file.places, key) if key is not None else ():
+            if key is None:
+                continue
+            first, last = (bisect_left(file.places, code << _OFFSET_BITS) for code in (key, key + 1))
+            for place in file.places[first : min(last, first + MAX_LOOKED)]:
                 n_looked += 1
-                at = _after(file.text, end, more)
+                at = _after(file.text, place & ((1 << _OFFSET_BITS) - 1), more)
                 if at is not None and (id(file), at) not in seen:
                     seen.add((id(file), at))
                     left = n_common(_BLANK.sub("", file.text[max(at - MAX_MATCH, 0) : at])[::-1], solid_tail)
@@ -281,14 +285,6 @@ def _places(request: InfillRequest, repository: Repository, own: str) -> Iterato
                     yield left + right, left, file, at
                 if n_looked == MAX_LOOKED or n_compared == MAX_PLACES:
                     return
-
-
-def _ends(places: array[int], key: int) -> Iterator[int]:
-    """Yield the offsets where tokens with this hash end."""
-    place = bisect_left(places, key << _OFFSET_BITS)
-    while place < len(places) and places[place] >> _OFFSET_BITS == key:
-        yield places[place] & ((1 << _OFFSET_BITS) - 1)
-        place += 1
 
 
 def _after(text: str, at: int, more: str) -> int | None:
@@ -334,20 +330,6 @@ def _hashes(tokens: Sequence[str]) -> list[int]:
     """Return a hash of 32 bits for each run of `GRAM` tokens. A collision does no harm, because places are compared as text."""
     coded = [token.encode("utf-8", "surrogatepass") + b"\0" for token in tokens]
     return [zlib.crc32(b"".join(coded[at : at + GRAM])) for at in range(len(coded) - GRAM + 1)]
-
-
-def _fitting(related: Iterable[Snippet], limit_chars: int) -> tuple[Snippet, ...]:
-    """Return the first snippets that fit; the last is cut at a line end."""
-    fitting = list[Snippet]()
-    for snippet in related:
-        text = (
-            snippet.text if len(snippet.text) <= limit_chars else snippet.text[: snippet.text.rfind("\n", 0, limit_chars) + 1]
-        )
-        if not text:
-            break
-        fitting.append(replace(snippet, text=text))
-        limit_chars -= len(text)
-    return tuple(fitting)
 
 
 MAX_CHARS = 600  # of one definition: a class is shown with the signatures of its first members

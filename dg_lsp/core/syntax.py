@@ -307,7 +307,15 @@ def parse(
     old = change = None
     if previous is not None and previous.language == language:
         change = difference(previous.offsets.source, offsets.source)
-        old = edited_tree(previous, change, offsets.source)
+        old, before, start = previous.tree.copy(), previous.offsets.source, change.start
+        # The previous text's lines are usually known. Counting lines again takes longer than parsing the change.
+        line = previous.lines.at(previous.offsets.to_point(start))
+        at = (line, start - previous.offsets.to_byte(previous.lines.starts[line]))
+        ends = []
+        for changed in (before[start : change.old_end], offsets.source[start : change.new_end]):
+            n_lines = changed.count(b"\n")
+            ends.append((line + n_lines, len(changed) - changed.rfind(b"\n") - 1 + (0 if n_lines else at[1])))
+        old.edit(start, change.old_end, change.new_end, at, *ends)
         if parts is None and previous.parts:
             parts = moved_parts(previous, change, offsets)
     parts = tuple(parts or ())
@@ -355,27 +363,12 @@ def difference(before: bytes, source: bytes) -> Change:
         middle = (rest + most + 1) // 2
         is_common = before[len(before) - middle : len(before) - rest] == source[len(source) - middle : len(source) - rest]
         rest, most = (middle, most) if is_common else (rest, middle - 1)
-    # Move both ends outwards to the start of a character.
-    while start and start < max(len(before), len(source)) and _continues(before, source, start):
+    # Move both ends outwards to the start of a character. One of the sources may end where they begin to differ.
+    while start and any(byte & 0xC0 == 0x80 for byte in before[start : start + 1] + source[start : start + 1]):
         start -= 1
-    while rest and _continues(before, source, -rest):
+    while rest and any(byte & 0xC0 == 0x80 for byte in (before[-rest], source[-rest])):
         rest -= 1
     return Change(start, len(before) - rest, len(source) - rest)
-
-
-def edited_tree(previous: Syntax, change: Change, source: bytes) -> tree_sitter.Tree:
-    """Return a copy of the previous tree with the change applied to its positions."""
-    before, start = previous.offsets.source, change.start
-    # The previous text's lines are usually known. Counting lines again takes longer than parsing the change.
-    line = previous.lines.at(previous.offsets.to_point(start))
-    at = (line, start - previous.offsets.to_byte(previous.lines.starts[line]))
-    tree = previous.tree.copy()
-    ends = []
-    for text in (before[start : change.old_end], source[start : change.new_end]):
-        n_lines = text.count(b"\n")
-        ends.append((line + n_lines, len(text) - text.rfind(b"\n") - 1 + (0 if n_lines else at[1])))
-    tree.edit(start, change.old_end, change.new_end, at, *ends)
-    return tree
 
 
 def moved_parts(previous: Syntax, change: Change, offsets: ByteOffsets) -> tuple[Span, ...]:
@@ -389,10 +382,6 @@ def moved_parts(previous: Syntax, change: Change, offsets: ByteOffsets) -> tuple
         end = end + shift if end >= change.old_end else min(end, change.new_end)
         ranges.append((start, max(start, end)))
     return values.joined(Span(to_point(start), to_point(end)) for start, end in ranges)
-
-
-def _continues(before: bytes, source: bytes, at: int) -> bool:
-    return any(-len(text) <= at < len(text) and text[at] & 0xC0 == 0x80 for text in (before, source))
 
 
 @lru_cache(maxsize=64)

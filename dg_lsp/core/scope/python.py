@@ -56,7 +56,10 @@ def unbound_names(filled: Syntax, answers: Sequence[tuple[Span, str]], uri: str)
         return frozenset()
     unbound = frozenset[str]()
     for answer, old in answers:
-        results = (_unbound_in(region, filled, answer, old, uri) for region in _regions(filled, answer))
+        # A tree with errors may lose a function, or the outer one of two, but not the indentation of its lines.
+        finders = (_indented_function, _region) if filled.errors else (_region,)
+        regions = (region for find in finders if (region := find(filled, answer)) is not None)
+        results = (_unbound_in(region, filled, answer, old, uri) for region in regions)
         names = next((names for names in results if names is not None), None)
         if names is None and not computes_names(filled.text):
             names = uses.unbound_names(filled, [answer])
@@ -107,16 +110,6 @@ def is_module(text: str, uri: str) -> bool:
     In a build file, which editors take for Python too, the build tool binds more names.
     """
     return uri.endswith((".py", ".pyw", ".pyi")) or re.match(r"#!.*python", text) is not None
-
-
-def _regions(filled: Syntax, answer: Span) -> Iterator[_Region]:
-    """Yield the region to check, and first, if the tree has errors, the function that the indentation shows.
-
-    A tree with errors may lose a function, or the outer one of two.
-    """
-    if filled.errors and (region := _indented_function(filled, answer)) is not None:
-        yield region
-    yield _region(filled, answer)
 
 
 def _region(filled: Syntax, answer: Span) -> _Region:
