@@ -79,12 +79,7 @@ def probability(features: Mapping[str, float], calibration: Calibration) -> floa
 
 
 def to_candidates(evidence: Sequence[Evidence], calibration: Calibration | None) -> tuple[Candidate, ...]:
-    """Return each distinct candidate once, with its confidence, best first."""
-    return tuple(item.candidate for item in best_first(evidence, calibration))
-
-
-def best_first(evidence: Sequence[Evidence], calibration: Calibration | None) -> tuple[Evidence, ...]:
-    """Return the evidence with confidences, each distinct text once, best first; ties keep their order."""
+    """Return each distinct candidate once, with its confidence, best first; ties keep their order."""
     chances = [probability(item.features, calibration) if calibration else 0.0 for item in evidence]
     strengths = chances if calibration and calibration.reorders else [item.order for item in evidence]
     distinct: dict[tuple[str, ...], int] = {}
@@ -95,5 +90,5 @@ def best_first(evidence: Sequence[Evidence], calibration: Calibration | None) ->
     for rank, index in enumerate(distinct.values()):
         item = evidence[index]
         confidence: Confidence = Calibrated(chances[index]) if calibration else Ranked(rank, item.doubted)
-        ranked.append(replace(item, candidate=replace(item.candidate, confidence=confidence)))
+        ranked.append(replace(item.candidate, confidence=confidence))
     return tuple(ranked)

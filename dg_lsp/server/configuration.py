@@ -92,16 +92,12 @@ class Configuration:
         """Return the settings of a document."""
         return self._at(self._folder(uri)).settings
 
-    def local_only(self, uri: str) -> tuple[str, ...]:
-        """Return the patterns of the files that are never sent to a remote model, for the document's folder."""
-        return self._at(self._folder(uri)).settings.local_only
-
     def withheld(self, uri: str) -> str:
         """Return why a document may not be sent to the session's model; "" if it may.
 
         The reason is the end of a sentence that begins with "it".
         """
-        patterns = self.local_only(uri)
+        patterns = self.at(uri).local_only
         if not patterns or not is_remote(self.session.model):
             return ""
         return LOCAL_ONLY if any(stays_local(name, patterns) for name in self._names(uri)) else ""

@@ -160,7 +160,7 @@ class Resident:
 
     def note(self, warm: Warm, error: EngineError | None) -> None:
         """Record the outcome of a request: its error, or None. Ignore that of an engine which was replaced."""
-        if warm is not self._warm:
+        if warm is not self._warm or (error is None and self._failure is None):
             return
         if error is None:
             self._failure = None

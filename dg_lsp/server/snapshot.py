@@ -108,14 +108,13 @@ class Snapshots:
         index, document = doc.index, doc.document
         refused = await self.nearby.look(uri)
         settings = self.settings(uri)
-        context, n_chars = FileContext(""), settings.related_chars
+        context, n_chars, cells = FileContext(""), settings.related_chars, self.documents.cells_before(uri)
         if not refused:  # the folders of a refused document are not read for it
             context = self.nearby.context(document, settings)
-            cells = self.documents.cells_before(uri)[-MAX_CELLS:] if n_chars else ()
+            above = cells[-MAX_CELLS:] if cells and n_chars else ()
             name = f"{context.path} (cell)"
-            near = tuple(Snippet(name, cell.text[max(len(cell.text) - n_chars, 0) :]) for cell in cells if cell.text.strip())
+            near = tuple(Snippet(name, cell.text[max(len(cell.text) - n_chars, 0) :]) for cell in above if cell.text.strip())
             context = replace(context, related=(*near, *context.related))
-        is_file = not self.documents.is_cell(uri)
         syntax = _syntax_of(doc, document, offset)
         if selected is not None:
             span, text = selected
@@ -123,7 +122,7 @@ class Snapshots:
             whole = replace(document, text=document.text[: span.start] + text + document.text[span.end :])
             document, offset = whole, span.start + len(text)
             syntax = lambda: syntaxes.of(whole, before())  # noqa: E731
-        return Snapshot(doc, index, document, offset, syntax, settings, context, refused, is_file)
+        return Snapshot(doc, index, document, offset, syntax, settings, context, refused, is_file=cells is None)
 
 
 def _syntax_of(doc: OpenDocument, document: Document, offset: int) -> Callable[[], Syntax | None]:

@@ -164,17 +164,13 @@ class Documents:
         for cell in self._cells.get(uri, ()):
             self.lose(cell)
 
-    def is_cell(self, uri: str) -> bool:
-        """Return whether the document is a notebook cell, which may use names from other cells."""
-        return any(uri in cells for cells in self._cells.values())
-
-    def cells_before(self, uri: str) -> tuple[Document, ...]:
-        """Return the open cells before this one in its notebook, in order; empty for any other document."""
+    def cells_before(self, uri: str) -> tuple[Document, ...] | None:
+        """Return the open cells before this one in its notebook, in order; None if the document is no cell."""
         for cells in self._cells.values():
             if uri in cells:
                 before = cells[: cells.index(uri)]
                 return tuple(doc.document for cell in before if (doc := self._open.get(cell)))
-        return ()
+        return None
 
 
 def _point(index: Lines, offset: int) -> Point:

@@ -317,7 +317,10 @@ def encode_event(event: Event) -> tuple[str, dict[str, Any]]:
 def decode_event(name: str, fields: Fields) -> Event | None:
     """Return the event, or None for a name that only a newer engine knows; raise WireError if the data is malformed."""
     if name == "candidate":
-        return Found(_converted(fields, _SentCandidate).candidate())
+        sent = _converted(fields, _SentCandidate)
+        alone = tuple(each.read() for each in sent.alone)
+        rest = (sent.confidences, sent.row, sent.steps, sent.finished, sent.lengths)
+        return Found(Candidate(sent.texts, sent.read(), *rest, alone if len(alone) == len(sent.texts) else ()))
     if name == "error":
         return decode_problem(fields)
     return _converted(fields, _EVENTS[name]) if name in _EVENTS else None
@@ -348,11 +351,6 @@ class _SentCandidate(_Stated):
     finished: bool = True
     lengths: Rows[Count] = ()
     alone: Annotated[tuple[_Stated, ...], Meta(max_length=MAX_ENTRIES)] = ()
-
-    def candidate(self) -> Candidate:
-        alone = tuple(each.read() for each in self.alone)
-        rest = (self.confidences, self.row, self.steps, self.finished, self.lengths)
-        return Candidate(self.texts, self.read(), *rest, alone if len(alone) == len(self.texts) else ())
 
 
 def _stated(confidence: Confidence) -> dict[str, Any]:

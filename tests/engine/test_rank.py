@@ -87,8 +87,8 @@ def test_each_text_appears_once_best_first() -> None:
 def test_long_answers_are_ranked_however_unlikely_they_are() -> None:
     """Of a block of sixty tokens, even the likeliest text has a log-probability far below that of a line."""
     texts = [Proposal(text, "causal", tokens=(mean,) * 60) for text, mean in (("b", -1.2), ("a", -0.9), ("c", -1.5))]
-    best = calibration.best_first(evidence(texts), None)
-    assert [one.candidate.texts for one in best] == [("a",), ("b",), ("c",)]
+    best = calibration.to_candidates(evidence(texts), None)
+    assert [one.texts for one in best] == [("a",), ("b",), ("c",)]
     assert calibration.probability({"joint": -900.0}, Calibration(0.0, {"joint": 1.0})) == pytest.approx(0.0, abs=1e-9)
 
 
@@ -105,8 +105,8 @@ def test_answers_that_lack_words_of_the_instruction_rank_lower() -> None:
         Proposal(text, "causal", tokens=(-n * 1.0,), unsaid=lacks)
         for n, (text, lacks) in enumerate(zip(texts, [2, 0, 1], strict=True))
     ]
-    best = calibration.best_first(evidence(items), None)
-    assert [one.candidate.texts[0] for one in best] == [texts[1], texts[2], texts[0]]
+    best = calibration.to_candidates(evidence(items), None)
+    assert [one.texts[0] for one in best] == [texts[1], texts[2], texts[0]]
 
 
 def test_without_a_calibration_there_is_an_order_and_no_probability() -> None:
