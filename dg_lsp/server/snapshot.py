@@ -15,7 +15,7 @@ import os
 import re
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path, PurePath
 from typing import Generic, TypeVar
 from urllib.parse import unquote
@@ -115,26 +115,22 @@ class Snapshots:
             name = f"{context.path} (cell)"
             near = tuple(Snippet(name, cell.text[max(len(cell.text) - n_chars, 0) :]) for cell in above if cell.text.strip())
             context = replace(context, related=(*near, *context.related))
-        syntax = _syntax_of(doc, document, offset)
+        syntax: Callable[[], Syntax | None] = partial(_syntax_of, doc, document, offset)
         if selected is not None:
             span, text = selected
-            before = _syntax_of(doc, document, span.start)
+            before = partial(_syntax_of, doc, document, span.start)
             whole = replace(document, text=document.text[: span.start] + text + document.text[span.end :])
             document, offset = whole, span.start + len(text)
             syntax = lambda: syntaxes.of(whole, before())  # noqa: E731
         return Snapshot(doc, index, document, offset, syntax, settings, context, refused, is_file=cells is None)
 
 
-def _syntax_of(doc: OpenDocument, document: Document, offset: int) -> Callable[[], Syntax | None]:
-    """Return a function that returns the syntax of this text near an offset, even after the document has changed."""
-
-    def syntax() -> Syntax | None:
-        latest = doc.near(offset)
-        if latest is not None and latest.text is not document.text:
-            latest = syntaxes.of(document, latest)
-        return latest
-
-    return syntax
+def _syntax_of(doc: OpenDocument, document: Document, offset: int) -> Syntax | None:
+    """Return the syntax of this text near an offset, even after the document has changed."""
+    latest = doc.near(offset)
+    if latest is not None and latest.text is not document.text:
+        latest = syntaxes.of(document, latest)
+    return latest
 
 
 # --- Values that are read in the background

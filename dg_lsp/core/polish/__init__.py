@@ -335,13 +335,11 @@ def _can_not_begin_a_program(whole: Whole, region: Span, edits: list[Edit]) -> b
         return False
     end = whole.before.lines.ends[whole.before.lines.at(edits[-1].span.end)]
     head = Span(start, max(end, edits[-1].span.end))
-
-    def is_beginning(edits: list[Edit]) -> bool:
-        source = _inside(text, head, edits)
-        return _compiles(f"if 1:\n{source}" if source[:1].isspace() else source, unfinished=True)
-
     others = ([], *(plain_edits(whole, edits, plain) for plain in _PLAIN_BEGINNINGS))
-    return not is_beginning(edits) and any(is_beginning(other) for other in others)
+    sources = (_inside(text, head, each) for each in (edits, *others))
+    # Compiled one by one: first the one with the edits, and the others only if that can't be the beginning.
+    beginnings = (_compiles(f"if 1:\n{one}" if one[:1].isspace() else one, unfinished=True) for one in sources)
+    return not next(beginnings) and any(beginnings)
 
 
 def _compiles(source: str, *, unfinished: bool = False) -> bool:
