@@ -52,7 +52,7 @@ Connect = Callable[[str, Callable[[str], None]], "AbstractAsyncContextManager[En
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """What to fill, with which model, and what to do with the fills."""
+    """What to fill, with which model, and what to do with the fills: an attribute for each option of the command."""
 
     paths: tuple[Path, ...] = ()
     places: tuple[Location, ...] = ()
@@ -365,8 +365,8 @@ N_IN_FLIGHT = 2
 class Run:
     """A run: a task for each request, and one for each file, which ends after its last request.
 
-    `rule` and `copies` decide which fills are accepted.
-    `done` is called with the number of holes just answered.
+    `rule` and `copies` decide which fills are accepted. `done` is called with the number of holes just answered. The
+    private attributes are what its tasks share.
     """
 
     engine: Engine

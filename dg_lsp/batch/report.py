@@ -37,7 +37,7 @@ docs/infill-report.schema.json is the schema of the report.
 
 @dataclass(frozen=True, slots=True)
 class ReportRow:
-    """One hole of the report. `text` is the fill in the diff or the file; it is empty if the hole stays open.
+    """One hole, with a field for each of the report's. `text` is the fill in the diff or the file; empty if it stays open.
 
     `retry` says that the engine or the network failed, so that another run may fill the hole.
     """

@@ -36,7 +36,7 @@ class GrammarError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """One language: everything but its grammar and its query.
+    """One language: everything but its grammar and its query, so that a new one needs no code elsewhere.
 
     `grammar` is a module and its function that returns the grammar. `queries` names the query files, whose texts are
     joined. `opens` matches a line that opens a block; it is used where the tree is broken and the line's brackets are

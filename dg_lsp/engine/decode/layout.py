@@ -46,6 +46,8 @@ STRETCH = 2  # the held suffix may be this many times its limit to include a lin
 class Sheet:
     """A request as tokens: the encoder's `kv` ids, the fixed ids between gaps, and the held ids after the last gap.
 
+    Each attribute is one part of some layout; a layout leaves the parts empty that it does not have.
+
     `heal` are the prefix's last bytes, removed from the encoder's ids; the first gap starts with them: with one token, or if
     `heals_by_parts`, with any tokens. `heal_ids` are their ids. `delete` is the token that shrinks a gap, and `end` the token
     that ends a causal draft, if the checkpoint has them. `left` are the tokens before the gap if there are no `kv` ids, because

@@ -39,7 +39,7 @@ COMMON = frozenset(re.findall(r"\w+", "all and any are each for from has have in
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """One row's answer and the numbers known about it. Log-probabilities are natural.
+    """One row's answer and the numbers known about it, which are the ranking's features. Log-probabilities are natural.
 
     `tokens` are the causal log-probabilities of the answer's tokens, mixed with those of the file's repetitions if the
     profile says so; `own` are those of the model alone. `after` is that of the end token (infill-trained

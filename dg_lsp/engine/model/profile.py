@@ -112,7 +112,7 @@ class Unmasking:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The settings for one checkpoint. Lengths are in tokens."""
+    """The settings for one checkpoint, one per entry of its file. Lengths are in tokens."""
 
     layout: LayoutName = "instruct"
     prefix_tokens: int = 6144

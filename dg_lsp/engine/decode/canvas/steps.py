@@ -64,8 +64,8 @@ class Steps:
         on_shared: Callable[[float], None] = lambda _ms: None,
     ) -> None:
         self.denoiser, self.decoder, self._stepper, self._shared = denoiser, decoder, stepper, shared
-        self.kv = decoder.kv  # of the prefix, which has `length` tokens; the canvas has `width` positions
-        self.length, self.width = self.kv[0][0].shape[2], denoiser.canvas.ids.shape[1]
+        # The prefix has `length` tokens, and the canvas `width` positions.
+        self.length, self.width = decoder.kv[0][0].shape[2], denoiser.canvas.ids.shape[1]
         self._is_open, self._on_shared = is_open, on_shared
         self._is_waiting = False
         self._logits: Tensor | None = None  # of the next step, if a shared pass computed them
@@ -95,7 +95,7 @@ class Steps:
 
     def leave(self) -> None:
         """Stop stepping with other requests; drop the shared stack if these rows are part of it."""
-        self._shared.leave(self.kv)
+        self._shared.leave(self.decoder.kv)
 
     # Called for a shared pass.
 
@@ -155,7 +155,7 @@ class SharedPasses:
         positions = sum(steps.n_live for steps in waiting) * max(steps.width for steps in waiting)
         with torch.inference_mode():
             inputs = [steps.ask() for steps in waiting]
-            logits = self._logits([steps.kv for steps in waiting], inputs, conditioned=waiting[0].decoder.conditioned)
+            logits = self._logits([steps.decoder.kv for steps in waiting], inputs, conditioned=waiting[0].decoder.conditioned)
             milliseconds = (self._pace.clock() - began) * 1000
             self._pace.note("step", positions, milliseconds)
             for steps, own in zip(waiting, logits, strict=True):

@@ -39,7 +39,7 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """The sizes of a model. `attentions` has one entry per layer."""
+    """The sizes of a model, as its configuration states them. `attentions` has one entry per layer."""
 
     vocabulary: int
     hidden: int
