@@ -93,8 +93,6 @@ python tests/benchmarks/compare_models.py RESULTS RESULTS --method copy full
 python tests/benchmarks/first_suggestion.py REQUIREMENTS
 python tests/benchmarks/positions.py
 python tests/benchmarks/positions.py 500 0 smollm2-135m RECORDS
-python tests/benchmarks/typed_against.py 40 qwen2.5-coder-0.5b
-python tests/benchmarks/typed_against.py 400 smollm2-135m
 """
 # Names of commands in a sentence, not commands to type.
 NAMES = """

@@ -43,7 +43,6 @@ def build(
     window_chars: int = 24_000,
     budget: Budget | None = None,
     seed: int = 0,
-    previous: str = "",
 ) -> InfillRequest:
     r"""Return the request for the holes of one document, with at most `window_chars` of text on each side of them.
 
@@ -86,7 +85,6 @@ def build(
         related=(*((signatures,) if signatures else ()), *related),
         budget=budget or Budget(),
         seed=seed,
-        previous=with_newlines(previous),
     )
 
 

@@ -79,7 +79,6 @@ def mask_request(request: InfillRequest) -> InfillRequest:
         between=tuple(between),
         related=tuple(replace(item, text=mask(item.text)) for item in request.related),
         holes=tuple(replace(hole, instruction=mask(hole.instruction)) for hole in request.holes),
-        previous=mask(request.previous),
     )
 
 

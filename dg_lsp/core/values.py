@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 HoleKind = Literal["cursor", "body", "marker", "selection", "error"]
-RowKind = Literal["noise", "copy", "causal", "previous"]
+RowKind = Literal["noise", "copy", "causal"]
 
 MAX_CANDIDATES = 64
 MAX_HOLES = 256
@@ -139,9 +139,6 @@ class InfillRequest:
 
     The window reads `prefix, hole 0, between[0], hole 1, …, suffix`. Leads and trails are already part of the fixed
     text. `path` is a short file name that the model sees; nothing is read from it.
-
-    `previous` is the rest of an earlier suggestion that the user typed past. For the only hole, a model whose canvas corrects
-    drafts scores it as one more draft, and a laptop model reads it ahead. Other models ignore it.
     """
 
     prefix: str
@@ -153,7 +150,6 @@ class InfillRequest:
     related: Annotated[tuple[Snippet, ...], Meta(max_length=MAX_ENTRIES)] = ()
     budget: Budget = field(default_factory=Budget)
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] = 0
-    previous: str = ""
 
     def __post_init__(self) -> None:
         if not self.holes:

@@ -31,7 +31,6 @@ class FileContext:
     A model sees `path`, which is below the workspace. `own` is the absolute path without links, which is the file's key in an
     index, or "" if the text is no file. `files` is the index of the workspace, from which each hole gets its own text: then
     `related_chars` limits the text of other files, otherwise the caller has limited it.
-    `previous` is the rest of an earlier answer for the hole (see `InfillRequest`).
     """
 
     path: str = ""
@@ -42,7 +41,6 @@ class FileContext:
     own: str = ""
     budget: Budget = field(default_factory=Budget)
     seed: int = 0
-    previous: str = ""
 
     def __post_init__(self) -> None:
         if self.window_chars < 1:
@@ -141,7 +139,6 @@ def to_request(
         window_chars=file_context.window_chars,
         budget=replace(file_context.budget, spares=SPARES),
         seed=file_context.seed,
-        previous=file_context.previous,
     )
     if not files.files:
         return request

@@ -183,7 +183,7 @@ class Completer:
         syntax = now.syntax()
         hole = holes.at_cursor(now.document, now.offset, syntax)
         budget = Budget(ms=settings.deadline, candidates=n_candidates)
-        context = replace(now.context, budget=budget, previous=self._cache.left_over(now.place, self._clock()))
+        context = replace(now.context, budget=budget)
         started = self._clock()
         self._statistics.counts.numbers["asked"] += 1
         quick = self._outlines.quick(uri, syntax, settings.window_chars, now.doc.syntax)

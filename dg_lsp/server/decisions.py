@@ -19,7 +19,7 @@ from typing import Literal
 
 from dg_lsp.core import languages
 from dg_lsp.core.syntax import Syntax
-from dg_lsp.core.values import Confidence, Import, Span, n_common
+from dg_lsp.core.values import Confidence, Import, Span
 from dg_lsp.wire.settings import Settings
 
 Scope = Literal["code", "comment", "string"]
@@ -177,10 +177,6 @@ _CLOSERS = ")]}>\"'`"
 MAX_ENTRIES = 100
 FRESH_S = 300.0
 REJECTED_S = 120.0
-# Past this many diverging characters, assume the user is writing something else.
-MAX_DIVERGING_CHARS = 40
-_WORD_END = re.compile(r"\w+\Z")
-_PIECE = re.compile(r"\w+|\s+|[^\w\s]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,24 +258,6 @@ def rest(text: str, typed: str, added: str) -> str | None:
     return left
 
 
-def left_over(text: str, typed: str, added: str) -> str:
-    """Return the rest of an offer after the user typed something different; "" when the offer still fits or is used up.
-
-    Pieces are words, spaces and single punctuation characters. From the first differing word on, each typed piece replaces
-    one piece of the offer.
-    """
-    same = n_common(text, typed)
-    if same == len(typed):
-        return ""
-    word_start = len(_WORD_END.sub("", typed[:same]))
-    n_typed = len(_PIECE.findall(typed[word_start:]))
-    left = "".join(_PIECE.findall(text[word_start:])[n_typed:])
-    if added:
-        left = left.rstrip()
-        return left[: -len(added)] if left.endswith(added) else ""
-    return left
-
-
 @dataclass(frozen=True, slots=True)
 class _Entry:
     place: Place
@@ -326,16 +304,6 @@ class Cache:
             if fit is not None and any(map(is_sure, fit.offers)) and (best is None or fit.typed < best.typed):
                 best = fit
         return best or own
-
-    def left_over(self, place: Place, now: float) -> str:
-        """Return the rest of the newest answer from which the user's text diverged; "" when there is none."""
-        for entry in reversed(self._entries.values()):
-            if now - entry.at > FRESH_S or not entry.offers:
-                continue
-            typed, added = advanced(entry.place, place), closed(entry.place, place)
-            if typed and added is not None and len(typed) <= MAX_DIVERGING_CHARS and not {"\n", "\r"} & set(typed):
-                return left_over(entry.offers[0].text, typed, added)
-        return ""
 
     def forget(self, uri: str) -> None:
         """Drop all answers for a document."""

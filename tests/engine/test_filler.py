@@ -178,16 +178,6 @@ def test_parts_can_be_disabled(trained_layout: Path, trained_filler: LocalFiller
     assert {candidate.row for candidate in finish(bare.start(request)).candidates()} == {"noise"}
 
 
-def test_the_rest_of_an_earlier_answer_is_a_draft_if_the_canvas_corrects_drafts(trained_filler: LocalFiller) -> None:
-    request = InfillRequest(PREFIX, SUFFIX, (LINE,), language="python", previous="x = y\nand more")
-    kinds = [row.row for row in finish(trained_filler.start(request)).proposals()]
-    # The draft as it came, and what the canvas made of it.
-    assert kinds.count("previous") == 2
-    assert any(row.text == "x = y" for row in finish(trained_filler.start(request)).proposals() if row.row == "previous")
-    without = finish(trained_filler.start(replace(request, previous=""))).proposals()
-    assert "previous" not in [row.row for row in without]
-
-
 def test_an_empty_file_has_an_answer(trained_filler: LocalFiller) -> None:
     assert finish(trained_filler.start(InfillRequest("", "", (LINE,)))).candidates()
 

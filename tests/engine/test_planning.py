@@ -250,10 +250,10 @@ def test_a_checkpoint_whose_tokens_are_cheap_drafts_first(shrinking: Timed) -> N
 
 
 def test_each_draft_is_corrected_by_its_own_row(shrinking: Timed) -> None:
-    request = replace(BLOCK, prefix="x = alpha(beta)\nx = al", previous="pha(gamma)", holes=(Hole(Span(0, 0), "cursor"),))
+    request = replace(BLOCK, prefix="x = alpha(beta)\nx = al", holes=(Hole(Span(0, 0), "cursor"),))
     kinds = [row.row for row in finish(shrinking.filler(), request, shrinking).proposals()]
     # Each as it came, and what the canvas made of it.
-    assert kinds.count("previous") == kinds.count("copy") == kinds.count("causal") == 2
+    assert kinds.count("copy") == kinds.count("causal") == 2
 
 
 def test_holes_in_sequence_share_the_time(timed: Timed) -> None:

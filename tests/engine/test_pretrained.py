@@ -319,17 +319,6 @@ def test_repeated_code_is_read_ahead_with_the_same_text(left: LocalFiller) -> No
     assert ahead_passes.n_passes < plain_passes.n_passes / 2
 
 
-def test_rest_of_an_earlier_answer_is_read_ahead_with_the_same_text(left: LocalFiller) -> None:
-    asked, written = request("def one():\n    return ", "\n"), " area(width, height) + area(height, width)\n"
-    plain, plain_passes = filled(left, asked, written)
-    ahead, ahead_passes = filled(left, replace(asked, previous="area(width, height) + area(height, width)"), written)
-    assert texts(ahead) == texts(plain)
-    assert ahead_passes.n_passes < plain_passes.n_passes / 2
-    wrong, wrong_passes = filled(left, replace(asked, previous="height ** 2"), written)
-    assert texts(wrong) == texts(plain)
-    assert wrong_passes.n_passes <= plain_passes.n_passes
-
-
 # Scores.
 
 

@@ -161,7 +161,7 @@ def test_no_candidate_of_a_line_holds_a_line_end(instruct: LocalFiller, seed: in
 def test_no_draft_continues_into_the_suffix(
     instruct: LocalFiller, monkeypatch: pytest.MonkeyPatch, hole: Hole, draft: str, answer: str
 ) -> None:
-    """The causal draft is scripted; an earlier answer's rest, which is such a draft too, is given.
+    """The causal draft is scripted.
 
     A gap of a stated length has a causal draft of its own; of any other length, the search writes it: test_search.py.
     """
@@ -175,10 +175,9 @@ def test_no_draft_continues_into_the_suffix(
 
     monkeypatch.setattr(causal, "drafts", scripted)
     filler = LocalFiller(instruct.loaded, Switches(gap=8))
-    request = InfillRequest("def f():\n    ", SUFFIX, (hole,), language="python", previous=draft)
+    request = InfillRequest("def f():\n    ", SUFFIX, (hole,), language="python")
     results = finish(filler.start(request)).proposals()
     assert next(row.text for row in results if row.row == "causal") == answer
-    assert next(row.text for row in results if row.row == "previous") == answer
     assert not any(row.text.endswith("pass\n") for row in results if row.row != "noise")
     n_tokens = len(instruct.loaded.vocabulary.encode(answer))
     assert all(len(row.tokens) == n_tokens for row in results if row.text == answer)  # scored as it was cut

@@ -60,7 +60,6 @@ def asks(draw: st.DrawFn) -> Ask:
             draw(st.integers(0, MAX_CANDIDATES)),
         ),
         seed=draw(st.integers(-(2**63), 2**63 - 1)),
-        previous=draw(TEXTS),
     )
     priority: messages.Priority = "batch" if draw(st.booleans()) else "interactive"
     return Ask(request, draw(TEXTS), draw(TEXTS), priority, drafts=draw(st.booleans()))
@@ -72,7 +71,7 @@ CANDIDATES = st.builds(
     texts=st.lists(TEXTS, max_size=3).map(tuple),
     confidence=CONFIDENCES,
     confidences=st.lists(st.lists(CHANCES, max_size=4).map(tuple), max_size=3).map(tuple),
-    row=st.sampled_from(["noise", "copy", "causal", "previous"]),
+    row=st.sampled_from(["noise", "copy", "causal"]),
     steps=COUNTS,
     finished=st.booleans(),
     lengths=st.lists(st.lists(COUNTS, max_size=4).map(tuple), max_size=3).map(tuple),
@@ -242,7 +241,7 @@ def test_malformed_values_are_named(sent: str | dict[str, object], sentence: str
         ),
         ("state", '{"state": "loading", "fraction": -1e999}', "fraction is malformed: expected `float` >= -1e+300"),
         ("state", '{"state": "ill"}', "state must be one of loading, ready, unloaded, failed"),
-        ("candidate", '{"texts": ["x"], "rank": 0, "row": "?"}', "row must be one of noise, copy, causal, previous"),
+        ("candidate", '{"texts": ["x"], "rank": 0, "row": "?"}', "row must be one of noise, copy, causal"),
         ("candidate", '{"texts": ["x"], "rank": 0, "steps": -1}', "steps is malformed: expected `int` >= 0"),
         (
             "candidate",

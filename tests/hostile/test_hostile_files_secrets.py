@@ -224,14 +224,12 @@ def test_pieces_stay_pieces_and_a_mask_is_not_masked_again(pieces: list[str]) ->
 def test_every_text_of_a_request_is_masked() -> None:
     token = TOKENS[1]
     two = (Hole(Span(0, 0), "cursor", instruction=token), Hole(Span(1, 1), "cursor"))
-    request = InfillRequest(
-        f"a {token} ", f" {token}\n", two, (f" {token} ",), related=(Snippet("b.py", token),), previous=token
-    )
+    request = InfillRequest(f"a {token} ", f" {token}\n", two, (f" {token} ",), related=(Snippet("b.py", token),))
     masked_request = secrets.mask_request(request)
     assert token not in repr(masked_request)
     assert {field.name for field in fields(InfillRequest)} == {
         # What follows the comment has no text of the user's file; a new field has to be looked at here.
-        "prefix", "suffix", "holes", "between", "related", "previous",
+        "prefix", "suffix", "holes", "between", "related",
         # names and numbers
         "language", "path", "budget", "seed",
     }  # fmt: skip
@@ -265,7 +263,7 @@ def test_no_remote_model_sees_a_secret_and_the_hole_is_still_filled() -> None:
     recorder = Recorder([{"content": "(value)", "stop": True}])
     request = InfillRequest(
         f'TOKEN = "{TOKENS[1]}"\nx = call', f"\nKEY = '''{PEM}'''\n", (Hole(Span(0, 0), "cursor"),),
-        related=(Snippet("b.py", f"password = '{VALUE}'\nother = 1\n"),), previous=TOKENS[2],
+        related=(Snippet("b.py", f"password = '{VALUE}'\nother = 1\n"),),
     )  # fmt: skip
     with serving({"POST /infill": recorder.answer}) as url:
         filler = fim.connect("llama", url, "", Config(), {})

@@ -205,16 +205,6 @@ def test_a_request_of_an_editor_has_no_absolute_path(tmp_path: Path) -> None:
     run(test)
 
 
-def test_the_rest_of_a_diverged_answer_is_sent_with_the_next_request() -> None:
-    async def test(session: Session) -> None:
-        session.held.text = "foo(a, b)"
-        await session.ask("x = $0\n")
-        await session.ask("x = bar$0\n")
-        assert [request.previous for _, request, _ in session.held.asked] == ["", "(a, b)"]
-
-    run(test)
-
-
 def test_a_newer_request_ends_the_older_one_and_cancels_the_engine() -> None:
     async def test(session: Session) -> None:
         old = session.ask("x = $0\n")

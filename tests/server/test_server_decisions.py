@@ -200,29 +200,6 @@ def test_typed_through(then: str, offer: str, now: str, rest: str | None) -> Non
     assert (fit.offers[0].text if fit else None) == rest
 
 
-@pytest.mark.parametrize(
-    ("then", "offer", "now", "rest"),
-    [
-        ("x = $0\n", "foo(a, b)", "x = bar$0\n", "(a, b)"),
-        ("x = $0\n", "foo(a, b)", "x = bar($0\n", "a, b)"),
-        ("x = $0\n", "foo(a, b)", "x = bar($0)\n", "a, b"),
-        ("x = $0\n", "foo(a, b)", "x = foo(c$0\n", ", b)"),
-        ("x = $0\n", "foo(a, b)", "x = foobar$0\n", "(a, b)"),
-        ("    $0\n", "return a + b", "    result = $0\n", "+ b"),
-        ("x = $0\n", "foo(a, b)", "x = fo$0\n", ""),
-        ("x = $0\n", "foo(a, b)", "x = foo(a, b) + $0\n", ""),
-        ("x = $0\n", "foo(a, b)", "x = 1\ny$0\n", ""),
-        ("x = $0\n", "foo(a, b)", "y$0\n", ""),
-        ("x = $0\n", "foo(a, b)", f"x = {'b' * 50}$0\n", ""),
-    ],
-)
-def test_the_rest_of_an_offer_after_diverging_text(then: str, offer: str, now: str, rest: str) -> None:
-    cache = Cache()
-    cache.keep(at_cursor(then), (Offer(offer, Calibrated(0.9)),), 1, 0.0)
-    assert cache.left_over(at_cursor(now), 1.0) == rest
-    assert cache.left_over(at_cursor(now), decisions.FRESH_S + 1) == ""
-
-
 @pytest.mark.parametrize("offer", ["", "  \n"])
 def test_an_empty_rest_is_no_offer(offer: str) -> None:
     cache = Cache()

@@ -22,7 +22,6 @@ from dg_lsp.engine.decode import layout
 from dg_lsp.engine.decode.layout import Sheet
 from dg_lsp.engine.model.loading import Loaded
 
-PREVIOUS_CHARS = 80  # of the text before the rest of an earlier answer, which say when it is expected
 MAX_MATCH = 16
 MAX_PLACES = 96
 NO_TOKEN = -1  # separates the two sides of the hole, and files
@@ -150,23 +149,19 @@ class FillInput:
         fitting = tuple(length for length in lengths if length <= self.longest_gap)
         return fitting or (max(self.longest_gap, 1),)
 
-    def file_model(self, weight: float, *, with_previous: bool = False) -> FileModel | None:
+    def file_model(self, weight: float) -> FileModel | None:
         """Return the model of the text around the hole, with this weight beside the causal model; None if it has none.
 
-        Healed tokens are omitted, because the gap writes them. If it may know the rest of an earlier answer, it expects it
-        first.
+        Healed tokens are omitted, because the gap writes them.
         """
         if self.n_holes > 1 or not weight or not self.switches.file:
             return None
         profile, encode = self.profile, self.vocabulary.encode
         before = encode(self.prefix[-profile.file_chars :])
-        related = [*reversed(self.related)]
-        if with_previous and self.request.previous:
-            related.append(self.prefix[-PREVIOUS_CHARS:] + self.request.previous)
         return FileModel(
             before[: len(before) - len(self.sheet.heal_ids)],
             encode(self.suffix[: profile.file_chars]),
-            related=[encode(text) for text in related],
+            related=[encode(text) for text in reversed(self.related)],
             full=weight,
             half_at=profile.file_half_at,
         )

@@ -31,7 +31,7 @@ from dg_lsp.engine.calibration_store import Calibrations, ModelId
 from dg_lsp.engine.decode import scoring, sequence
 from dg_lsp.engine.decode.canvas.steps import Steps
 from dg_lsp.engine.decode.fill import Switches
-from dg_lsp.engine.decode.filling import MAX_ROWS, Filling, Resources
+from dg_lsp.engine.decode.filling import MAX_ROWS, Filling, Resources, Work
 from dg_lsp.engine.decode.pace import Budget, Usage
 from dg_lsp.engine.decode.propose import canvas, drafting, masked
 from dg_lsp.engine.decode.rank import Proposal
@@ -40,9 +40,8 @@ from dg_lsp.engine.model.loading import EMBEDDED, Loaded
 from dg_lsp.engine.task import Concurrency, Filler, OnProgress, Task
 from dg_lsp.wire import model_names
 
-PROPOSERS: dict[str, tuple[Callable[[Filling], Generator[None, None, bool | None]], str]] = {
+PROPOSERS: dict[str, tuple[Callable[[Filling], Work], str]] = {
     "copy": (drafting.copies_of, "draft"),
-    "previous": (canvas.previous, "denoise"),
     "search": (canvas.search, "denoise"),
     "causal": (drafting.propose, "draft"),
     "canvas": (canvas.propose, "denoise"),
@@ -267,8 +266,7 @@ class InfillTask(Task):
         for name in fill.profile.block if fill.is_block else fill.profile.line:
             propose, stage = PROPOSERS[name]
             self._usage.switch(stage)
-            if (yield from propose(filling)):
-                break
+            yield from propose(filling)
         self._usage.switch("score")
         if fill.n_holes > 1:
             return calibration.to_candidates(filling.joint, None)

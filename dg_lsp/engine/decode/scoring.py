@@ -22,7 +22,6 @@ from dg_lsp.engine.model.tree import ROOT, Tree
 MIDDLING = -1.5  # nats: the assumed log-probability of an unscored token
 UNSCORED_ORDER = Calibration(0.0, {"mean": 1.0})  # by the sum, the shortest text would rank best
 LEAST_CHANCE = 1e-12
-SURE = 0.5  # a token with a lower causal probability than this may be wrong
 MOST_NEAR, NEAR = 3, 3.0  # candidates that are read on: so many, at most so many nats behind the best
 FOLLOW_WEIGHT = 0.75  # of the log-probability of what follows an answer, compared with the answer's own
 UNCLOSED_NATS = 8.0  # the suffix does not follow an answer if its log-probability there is lower than minus this
@@ -208,11 +207,6 @@ def evidence(fill: FillInput, results: Sequence[Proposal], steps: int) -> list[E
         candidate = replace(item.candidate, confidences=(chances,), steps=steps, lengths=lengths)
         items[index] = replace(item, candidate=candidate)
     return items
-
-
-def is_sure(fill: FillInput, result: Proposal) -> bool:
-    """Return whether the causal model finds each token of a result likely, and the suffix after it."""
-    return min(result.tokens, default=-math.inf) > math.log(SURE) and not is_unclosed(fill, result)
 
 
 def is_unclosed(fill: FillInput, result: Proposal) -> bool:

@@ -23,9 +23,9 @@ LayoutName = Literal["infill-trained", "instruct", "left", "fim", "masked"]
 LAYOUTS: tuple[str, ...] = get_args(LayoutName)
 MAX_BYTES = 1 << 20
 # Defaults of infill-trained profiles without these settings: such checkpoints were trained before the settings existed.
-# A proposer proposes nothing where it does not apply: `search` with a delete token, `previous` without `refine_steps`.
-DRAFTS_FIRST = ("copy", "previous", "search", "causal", "canvas")  # where a causal token is cheap compared with a canvas step
-CANVAS_FIRST = ("copy", "previous", "search", "canvas", "causal", "repair", "several_canvases")
+# A proposer proposes nothing where it does not apply, as `search` with a delete token.
+DRAFTS_FIRST = ("copy", "search", "causal", "canvas")  # where a causal token is cheap compared with a canvas step
+CANVAS_FIRST = ("copy", "search", "canvas", "causal", "repair", "several_canvases")
 MASKED_ONLY = ("masked",)  # a model that only fills masks can neither draft nor score in order
 PROPOSERS = frozenset({*DRAFTS_FIRST, *CANVAS_FIRST, *MASKED_ONLY})  # those of `decode.filler.PROPOSERS`
 TRAINED = {"refine_steps": 0, "line_ends": False, "line": DRAFTS_FIRST, "block": DRAFTS_FIRST, "max_canvases": 1}

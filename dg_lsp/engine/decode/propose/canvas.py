@@ -1,4 +1,4 @@
-"""Propose what canvases write: from noise, from the texts so far, and from the rest of an earlier answer.
+"""Propose what canvases write: from noise, and from the texts so far.
 
 A row starts from noise or from a draft. An answer that is longer than one canvas takes several: fill a canvas, commit and
 encode its whole lines, and continue after them. DiffusionGemma writes any text this way (transformers 5.23,
@@ -29,14 +29,13 @@ from dg_lsp.engine.decode.canvas.speculation import CausalText, Gap, Speculate, 
 from dg_lsp.engine.decode.fill import FillInput
 from dg_lsp.engine.decode.filling import MAX_ROWS, Filling, Live, Work
 from dg_lsp.engine.decode.pace import LEAST_STEPS
-from dg_lsp.engine.decode.propose import copies
 from dg_lsp.engine.decode.rank import Proposal
-from dg_lsp.engine.decode.scoring import SURE
 from dg_lsp.engine.model.family import KV
 
 LARGEST_SEED = 2**63 - 1
 DRAFT_LENGTHS = (8, 16)  # gap lengths for drafts, besides the profile's
 DROPPING_STEP = 2  # without a delete token, unlikely gap lengths are dropped after this many steps
+SURE = 0.5  # a token of a draft with a lower causal probability than this may be wrong
 N_LENGTHS = 2  # without a delete token, this many gap lengths are denoised to the end
 
 READ_AHEAD = Speculate().look + 1  # the most tokens that one round of the search verifies
@@ -67,7 +66,7 @@ def propose(filling: Filling) -> Work:
         return
     if filling.proposals and fill.profile.refine_steps:  # a canvas keeps the tokens of a high causal probability
         yield from filling.score()
-    rows = planned(fill, [proposal for proposal in filling.proposals if proposal.row != "previous"], filling.lengths)
+    rows = planned(fill, filling.proposals, filling.lengths)
     if filling.budget.is_limited:
         left_ms = filling.budget.left_ms(filling.score_ms(sum(len(planned_row.row.ids) for planned_row in rows)))
         rows = affordable(fill, rows, left_ms, filling.step_ms)
@@ -87,26 +86,6 @@ def repair(filling: Filling) -> Work:
         yield from filling.score()
     new = [each for each in filling.proposals[since:] if each.row == "causal" and each.text not in known]
     yield from _denoised(filling, corrected(filling.fill, new, len(known)))
-
-
-def previous(filling: Filling) -> Generator[None, None, bool]:
-    """Propose the rest of an earlier answer, no longer than a copy, and its correction.
-
-    Return whether it is so sure that nothing else is needed. It is worth a row only if the canvas corrects it, because it is
-    rarely right unchanged.
-    """
-    fill = filling.fill
-    if not fill.profile.refine_steps or fill.n_holes > 1 or not fill.request.previous.strip():
-        return False
-    text = fill.of_draft(copies.shortened(fill.request.previous, block=fill.request.holes[0].block))
-    if not text:
-        return False
-    filling.proposals.append(Proposal(text, "previous"))
-    yield from filling.score()
-    own = [proposal for proposal in filling.proposals if proposal.row == "previous"]
-    yield from _denoised(filling, corrected(fill, own, MAX_ROWS + 1))
-    yield from filling.score()
-    return any(scoring.is_sure(fill, proposal) for proposal in filling.proposals if proposal.row == "previous")
 
 
 def several(filling: Filling) -> Work:

@@ -1,4 +1,4 @@
-"""Find drafts without a model: the text after the longest match of the prefix in the file, or an earlier answer's rest.
+"""Find drafts without a model: the text after the longest match of the prefix in the file.
 
 Knows text. Knows nothing of tokens or tensors.
 """
@@ -78,13 +78,6 @@ def find(prefix: str, suffix: str, *, block: bool, indent: str = "", most: int =
         longest, searched = least - 1, prefix[-least:]
     ranked = sorted(copy_by_text.values(), key=_rank, reverse=True)
     return _in_text_order(ranked, most, _places(file, prefix[-MIN_MATCH:]), take)
-
-
-def shortened(previous: str, *, block: bool) -> str:
-    """Return the rest of an earlier answer, no longer than a copy; one line only for a hole that is not a block."""
-    if block:
-        return "\n".join(previous[:BLOCK_CHARS].split("\n")[:BLOCK_LINES])
-    return previous[:LINE_CHARS].split("\n", 1)[0]
 
 
 def _rank(copy: Copy) -> tuple[int, int, int]:

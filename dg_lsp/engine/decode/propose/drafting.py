@@ -126,7 +126,7 @@ def _drafts(
     """
     has_branches = fill.profile.branches > 0 and (not fill.is_block or fill.sheet.heals_by_parts) and not start
     has_end = fill.sheet.end is not None
-    ahead = fill.file_model(AHEAD_WEIGHT, with_previous=True) if scorer.file is None else None
+    ahead = fill.file_model(AHEAD_WEIGHT) if scorer.file is None else None
 
     def is_incomplete(ids: Sequence[int]) -> bool:
         return bool(scope.missing(fill.needed, layout.answer(fill.vocabulary, ids, fill.sheet.heal)))
