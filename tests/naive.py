@@ -6,7 +6,7 @@ import re
 
 from lsprotocol import types as lsp
 
-from dg_lsp.core.positions import Encoding
+from dg_lsp.core.positions import Encoding, Lines
 from dg_lsp.server.sync import Change, Point
 
 CODECS = {"utf-8": ("utf-8", 1), "utf-16": ("utf-16-le", 2), "utf-32": ("utf-32-le", 4)}
@@ -40,3 +40,13 @@ def change(text: str, what: Change, encoding: Encoding) -> str:
     ends = (what.range.start, what.range.end)
     start, end = sorted(offset(text, at.line, at.character, encoding) for at in ends)
     return text[:start] + what.text + text[end:]
+
+
+def same_lines(one: Lines, other: Lines) -> bool:
+    """Return whether two indexes say the same of every line and every offset."""
+
+    def said(index: Lines) -> object:
+        ends = [(index.start(line), index.end(line)) for line in range(len(index))]
+        return index.text, ends, [index.at(offset) for offset in range(len(index.text) + 1)]
+
+    return said(one) == said(other)

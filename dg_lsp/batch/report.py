@@ -296,8 +296,8 @@ def _section(result: FileResult, hole: Hole, row: ReportRow) -> str:
     """Return one hole: its facts, and the surrounding text before and after the fill."""
     text, language = result.plan.source.document.text, result.plan.source.document.language
     lines = positions.lines(text)
-    start = lines.starts[max(lines.at(hole.span.start) - N_LINES, 0)]
-    end = lines.ends[min(lines.at(hole.span.end) + N_LINES, len(lines) - 1)]
+    start = lines.start(max(lines.at(hole.span.start) - N_LINES, 0))
+    end = lines.end(min(lines.at(hole.span.end) + N_LINES, len(lines) - 1))
     sure = "not calibrated" if row.probability is None else f"probability {row.probability:.2f}"
     about = [row.kind, *([sure, f"{row.steps} steps"] if row.status == "filled" else []), f"{row.ms:.0f} ms"]
     if row.verified:

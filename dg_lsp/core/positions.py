@@ -26,22 +26,41 @@ _STRIDE = 256
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """The lines of a text: where each one starts, and where it ends before its line end."""
+    """The lines of a text.
+
+    `head` are the starts of the first lines, and `tail` those of the others, less `shift`. So an edit near the earlier one
+    changes few of many numbers.
+    """
 
     text: str
-    starts: tuple[int, ...]
-    ends: tuple[int, ...]
+    head: tuple[int, ...]
+    tail: tuple[int, ...] = ()
+    shift: int = 0
 
     def __len__(self) -> int:
-        return len(self.starts)
+        return len(self.head) + len(self.tail)
 
     def at(self, offset: int) -> int:
         """Return the index of the line that holds the offset; a line holds its own line end."""
-        return bisect_right(self.starts, offset) - 1
+        if self.tail and offset >= self.tail[0] + self.shift:
+            return len(self.head) + bisect_right(self.tail, offset - self.shift) - 1
+        return bisect_right(self.head, offset) - 1
+
+    def start(self, line: int) -> int:
+        """Return where the line starts."""
+        n_head = len(self.head)
+        return self.head[line] if line < n_head else self.tail[line - n_head] + self.shift
+
+    def end(self, line: int) -> int:
+        """Return where the line ends, before its line end."""
+        if line == len(self) - 1:
+            return len(self.text)
+        after = self.start(line + 1)
+        return after - 2 if self.text.startswith("\r\n", after - 2) else after - 1
 
     def content(self, line: int) -> str:
         """Return the line's text without its line end."""
-        return self.text[self.starts[line] : self.ends[line]]
+        return self.text[self.start(line) : self.end(line)]
 
     def indent(self, line: int) -> str:
         """Return the white space that the line starts with."""
@@ -50,7 +69,7 @@ class Lines:
 
     def indent_before(self, offset: int) -> str | None:
         """Return the white space between the line's start and the offset, or None if other text is there."""
-        head = self.text[self.starts[self.at(offset)] : offset]
+        head = self.text[self.start(self.at(offset)) : offset]
         return head if not head.strip() else None
 
     def is_blank(self, line: int) -> bool:
@@ -60,8 +79,7 @@ class Lines:
 
 def lines(text: str) -> Lines:
     """Return the lines of the text; there is always at least one."""
-    marks = [match.span() for match in _LINE_END.finditer(text)]
-    return Lines(text, (0, *(end for _, end in marks)), (*(start for start, _ in marks), len(text)))
+    return Lines(text, (0, *[match.end() for match in _LINE_END.finditer(text)]))
 
 
 def spliced(index: Lines, span: Span, new: str, text: str | None = None) -> Lines:
@@ -73,18 +91,16 @@ def spliced(index: Lines, span: Span, new: str, text: str | None = None) -> Line
     if text is None:
         text = f"{index.text[: span.start]}{new}{index.text[span.end :]}"
     first = max(index.at(span.start) - 1, 0)
-    last = min(index.at(span.end) + 1, len(index.starts) - 1)
-    begin = index.starts[first]
+    after = min(index.at(span.end) + 2, len(index))  # the first line that the edit does not touch
+    begin = index.start(first)
     shift = len(new) - (span.end - span.start)
-    end = index.starts[last + 1] + shift if last + 1 < len(index.starts) else len(text)
-    middle = lines(text[begin:end])
-    # The rescanned stretch ends with a line end, after which `middle` counts one more line: the first untouched one.
-    n_new = len(middle.starts) - (last + 1 < len(index.starts))
-    starts, ends = (
-        (*old[:first], *[begin + at for at in new[:n_new]], *[at + shift for at in old[last + 1 :]])
-        for old, new in ((index.starts, middle.starts), (index.ends, middle.ends))
-    )
-    return Lines(text, starts, ends)
+    middle = lines(text[begin : index.start(after) + shift if after < len(index) else len(text)]).head
+    if after < len(index):
+        middle = middle[:-1]  # the rescanned stretch ends with a line end, and is followed by the first untouched line
+    n_head, old_shift = len(index.head), index.shift
+    before = (*index.head[:first], *[at + old_shift for at in index.tail[: max(first - n_head, 0)]])
+    behind = (*[at - old_shift for at in index.head[after:]], *index.tail[max(after - n_head, 0) :])
+    return Lines(text, (*before, *[begin + at for at in middle]), behind, old_shift + shift)
 
 
 def to_offset(index: Lines, line: int, character: int, encoding: Encoding) -> int:
@@ -93,11 +109,11 @@ def to_offset(index: Lines, line: int, character: int, encoding: Encoding) -> in
     A character past the line's end gives the line's end. A line past the last gives the text's end. A negative number
     counts as zero. A character inside a surrogate pair or a UTF-8 sequence gives the start of that code point.
     """
-    if line >= len(index.starts):
+    if line >= len(index):
         return len(index.text)
     if line < 0:
         return 0
-    start, content = index.starts[line], index.content(line)
+    start, content = index.start(line), index.content(line)
     if encoding == "utf-32" or content.isascii():
         return start + min(max(character, 0), len(content))
     n_units = 0
@@ -112,7 +128,7 @@ def to_position(index: Lines, offset: int, encoding: Encoding) -> tuple[int, int
     """Return the editor's line and character for an offset; one inside a line end gives the end of the line's content."""
     offset = min(max(offset, 0), len(index.text))
     line = index.at(offset)
-    head = index.text[index.starts[line] : min(offset, index.ends[line])]
+    head = index.text[index.start(line) : min(offset, index.end(line))]
     return line, units(head, encoding)
 
 

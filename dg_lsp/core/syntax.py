@@ -270,13 +270,13 @@ class Syntax:
         for node in self.facts.all("type"):
             span = self.span(node)
             first, last = self.lines.at(span.start), self.lines.at(span.end)
-            heads.append(self.head(node, span.end if last - first < _TYPE_LINES else self.lines.ends[first]))
+            heads.append(self.head(node, span.end if last - first < _TYPE_LINES else self.lines.end(first)))
         return tuple((span, self.text[span.start : span.end]) for span in sorted(heads))
 
     def head(self, node: Node, end: int) -> Span:
         """Return the span of a definition's signature, from its line's start if only white space is before it, to `end`."""
         start = self.offsets.to_point(node.start_byte)
-        line = self.lines.starts[self.lines.at(start)]
+        line = self.lines.start(self.lines.at(start))
         start = line if not self.text[line:start].strip() else start
         return Span(start, start + len(self.text[start : min(end, start + _SIGNATURE_CHARS)].rstrip(" \t\r\n{")))
 
@@ -310,7 +310,7 @@ def parse(
         old, before, start = previous.tree.copy(), previous.offsets.source, change.start
         # The previous text's lines are usually known. Counting lines again takes longer than parsing the change.
         line = previous.lines.at(previous.offsets.to_point(start))
-        at = (line, start - previous.offsets.to_byte(previous.lines.starts[line]))
+        at = (line, start - previous.offsets.to_byte(previous.lines.start(line)))
         ends = []
         for changed in (before[start : change.old_end], offsets.source[start : change.new_end]):
             n_lines = changed.count(b"\n")

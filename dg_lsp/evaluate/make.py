@@ -121,7 +121,7 @@ def cut(source: Source, span: Span, kind: str) -> Task:
         before = before[before.find("\n", len(before) - PROMPT_CHARS) + 1 :]
     if len(after) > SUFFIX_CHARS:
         after = after[: after.rfind("\n", 0, SUFFIX_CHARS) + 1]
-    column = f":{span.start - lines.starts[line] + 1}" if kind in ("rest-of-line", "span") else ""
+    column = f":{span.start - lines.start(line) + 1}" if kind in ("rest-of-line", "span") else ""
     return Task(
         f"{kind}/{source.path}:{line + 1}{column}",
         before,
@@ -168,9 +168,9 @@ def _of_kind(kind: str, paths: Sequence[str], source: Callable[[str], Source | N
 def _lines(source: Source) -> Iterator[tuple[int, int]]:
     """Yield the start and the end of the code in each line that is suitable for a task."""
     lines, text = source.syntax.lines, source.syntax.text
-    for line, end in enumerate(lines.ends):
-        start = lines.starts[line] + len(lines.indent(line))
-        end = start + len(text[start:end].rstrip())
+    for line in range(len(lines)):
+        start = lines.start(line) + len(lines.indent(line))
+        end = start + len(text[start : lines.end(line)].rstrip())
         inside = not source.insides or any(span.start <= start < span.end for span in source.insides)
         if inside and end - start in LINE_CHARS and _says_something(text[start:end]):
             yield start, end
@@ -248,8 +248,8 @@ def _filled(span: Span, tree: Syntax) -> Span:
 def _is_alone(span: Span, tree: Syntax) -> bool:
     """Return whether the span's lines contain nothing else."""
     lines, text = tree.lines, tree.text
-    before = text[lines.starts[lines.at(span.start)] : span.start]
-    return not before.strip() and not text[span.end : lines.ends[lines.at(span.end)]].strip()
+    before = text[lines.start(lines.at(span.start)) : span.start]
+    return not before.strip() and not text[span.end : lines.end(lines.at(span.end))].strip()
 
 
 def _says_something(text: str) -> bool:

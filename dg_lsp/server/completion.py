@@ -119,8 +119,8 @@ class Completer:
         settings, index, line = now.settings, now.index, now.index.at(request.offset)
         facts = SuggestionFacts(
             automatic=request.automatic,
-            before=index.text[index.starts[line] : request.offset],
-            after=index.text[request.offset : index.ends[line]],
+            before=index.text[index.start(line) : request.offset],
+            after=index.text[request.offset : index.end(line)],
             language_id=now.doc.language_id,
             n_chars=len(index.text),
             refused=now.refused,

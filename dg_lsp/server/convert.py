@@ -67,7 +67,7 @@ def to_item(
     `to_line_end` a multi-line item at an empty span therefore replaces the rest of the line, and repeats that rest at its end.
     """
     if to_line_end and ("\n" in text or "\r" in text):
-        replaced = Span(replaced.start, index.ends[index.at(replaced.start)])
+        replaced = Span(replaced.start, index.end(index.at(replaced.start)))
         text += index.text[replaced.start : replaced.end]
     return lsp.InlineCompletionItem(insert_text=text, range=to_range(index, replaced, encoding), command=command)
 
@@ -79,7 +79,7 @@ def to_completion_item(
 
     Editors filter lists by the word before the cursor. The item therefore replaces that word by itself plus the text.
     """
-    line_start = index.starts[index.at(at)]
+    line_start = index.start(index.at(at))
     start = at
     while start > line_start and (index.text[start - 1].isalnum() or index.text[start - 1] == "_"):
         start -= 1

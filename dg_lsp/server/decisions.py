@@ -118,7 +118,7 @@ def scope_at(syntax: Syntax | None, offset: int) -> Scope:
     broken = min((error.start for error in syntax.errors if offset - OPEN_CHARS < error.start < offset), default=None)
     if broken is None:
         return "code"
-    begin = syntax.lines.starts[syntax.lines.at(broken)]
+    begin = syntax.lines.start(syntax.lines.at(broken))
     return languages.kind_at_end(syntax.text[begin:offset].replace("\r", "\n"), syntax.language.name) or "code"
 
 

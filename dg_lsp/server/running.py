@@ -398,7 +398,7 @@ def _pointed_at(document: Document, syntax: Syntax | None, span: Span) -> list[H
     """Return the body or statement whose placeholder is on the cursor's line or in the selection, if there is one."""
     if syntax is not None and span.start == span.end:
         line = syntax.lines.at(span.start)
-        span = Span(syntax.lines.starts[line], syntax.lines.ends[line])
+        span = Span(syntax.lines.start(line), syntax.lines.end(line))
     hole = holes.at_placeholder(document, span, syntax)
     return [hole] if hole is not None else []
 
@@ -469,7 +469,7 @@ def _docstring(syntax: Syntax, owner: Owner) -> Hole:
     language, index = syntax.language, syntax.lines
     at = _first_item(syntax, owner) if language.by_indentation else index.at(syntax.span(owner.node).start)
     if not language.by_indentation:
-        at = index.starts[at] + len(index.indent(at))
+        at = index.start(at) + len(index.indent(at))
     indent = index.indent(index.at(at))
     if language.by_indentation:
         opening, closing = '"""', '"""'

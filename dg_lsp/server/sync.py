@@ -175,4 +175,4 @@ class Documents:
 
 def _point(index: Lines, offset: int) -> Point:
     line = index.at(offset)
-    return line, offset - index.starts[line]
+    return line, offset - index.start(line)

@@ -301,7 +301,7 @@ def parse(folder: Path) -> Iterator[Row]:
     before = syntax.of(document)
     assert before is not None
     whole_ms, near_ms, n_same = [], [], 0
-    ends = [end for line, end in enumerate(before.lines.ends) if not before.lines.is_blank(line)]
+    ends = [before.lines.end(line) for line in range(len(before.lines)) if not before.lines.is_blank(line)]
     for at in random.Random(0).sample(ends, 3 * PLACES):
         typed_document = replace(document, text=f"{text[:at]}\n{text[at:]}")
         parts = local.parts(before.tree, before.offsets, before.lines, at)

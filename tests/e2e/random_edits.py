@@ -138,8 +138,8 @@ def broken(draw: random.Random, text: str) -> str:
 def span(draw: random.Random, text: str) -> Span:
     """Return a cursor, or a selection of some lines or of a part of a line."""
     index = positions.lines(text)
-    line = draw.randrange(len(index.starts))
-    start, end = index.starts[line], index.ends[line]
+    line = draw.randrange(len(index))
+    start, end = index.start(line), index.end(line)
     what = draw.choice(("cursor", "cursor", "end", "lines", "lines", "part"))
     if what == "cursor":
         at = draw.randint(start, end)
@@ -149,9 +149,9 @@ def span(draw: random.Random, text: str) -> Span:
     if what == "part":
         first, last = sorted((draw.randint(start, end), draw.randint(start, end)))
         return Span(first, last)
-    last_line = min(line + draw.randint(0, 5), len(index.starts) - 1)
+    last_line = min(line + draw.randint(0, 5), len(index) - 1)
     first = start + draw.choice((0, len(index.indent(line))))
-    return Span(first, max(first, index.ends[last_line]))
+    return Span(first, max(first, index.end(last_line)))
 
 
 class Desk:
@@ -286,7 +286,7 @@ async def in_the_shell(n: int, draw: random.Random, folder: Path, connect: Conne
 def _from_1(text: str, offset: int) -> tuple[int, int]:
     index = positions.lines(text)
     line = index.at(offset)
-    return line + 1, offset - index.starts[line] + 1
+    return line + 1, offset - index.start(line) + 1
 
 
 class Tally:

@@ -40,8 +40,8 @@ def find(path: str, text: str) -> tuple[str, list[Cut]]:
         return "", []
     tree = source.syntax
     cuts: list[Cut] = []
-    for line, (start, line_end) in enumerate(zip(tree.lines.starts, tree.lines.ends, strict=True)):
-        code = tree.text[start:line_end]
+    for line in range(len(tree.lines)):
+        start, code = tree.lines.start(line), tree.lines.content(line)
         if len(code.strip()) in LINE_CHARS:
             first = start + len(tree.lines.indent(line))
             cuts.append(Cut(Span(first, start + len(code.rstrip())), "line"))

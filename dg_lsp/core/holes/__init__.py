@@ -73,14 +73,14 @@ def selection(document: Document, span: Span, syntax: Syntax | None, instruction
     start, end = min(span.start, len(text)), min(span.end, len(text))
     end = start + len(text[start:end].rstrip("\r\n"))
     # Text can't be inserted between \r and \n.
-    start, end = (min(offset, index.ends[index.at(offset)]) for offset in (start, end))
+    start, end = (min(offset, index.end(index.at(offset))) for offset in (start, end))
     body = text[start:end]
     first = start + len(body) - len(body.lstrip()) if body.strip() else end
     line = index.at(first)
     indent = index.indent(line)
-    code_before = text[index.starts[line] : first].strip()
-    lead = "" if code_before else text[max(start, index.starts[line]) : first]
-    alone = not code_before and not text[end : index.ends[index.at(end)]].strip()
+    code_before = text[index.start(line) : first].strip()
+    lead = "" if code_before else text[max(start, index.start(line)) : first]
+    alone = not code_before and not text[end : index.end(index.at(end))].strip()
     block = index.at(start) != index.at(end) or (alone and bool(body))
     return Hole(Span(start, end), "selection", indent=indent, block=block, instruction=instruction, lead=lead)
 
@@ -100,7 +100,7 @@ def errors(syntax: Syntax | None) -> tuple[Hole, ...]:
     holes = []
     for run in joined(runs):
         indent = index.indent(run.start)
-        span = Span(index.starts[run.start] + len(indent), index.ends[run.end])
+        span = Span(index.start(run.start) + len(indent), index.end(run.end))
         holes.append(Hole(span, "error", indent=indent, block=True))
     return tuple(holes)
 
@@ -144,8 +144,8 @@ def at_cursor(document: Document, offset: int, syntax: Syntax | None) -> Hole:
     index = syntax.lines if syntax else positions.lines(text)
     line = index.at(offset)
     # Text can't be inserted between \r and \n.
-    offset = min(offset, index.ends[line])
-    before, after = text[index.starts[line] : offset], text[offset : index.ends[line]]
+    offset = min(offset, index.end(line))
+    before, after = text[index.start(line) : offset], text[offset : index.end(line)]
     opener_line = _opened_line(document, offset, syntax, index)
     closer = after.strip()[:1] == "}" and before.rstrip().endswith("{")
     if opener_line is not None and not closer:
@@ -170,8 +170,8 @@ def _opened_line(document: Document, offset: int, syntax: Syntax | None, index: 
     """Return the line of the block opener if it is the last code before the offset, or None where no block starts."""
     text = document.text
     if syntax is None:
-        head = text[: index.starts[index.at(offset)]].rstrip()
-        blank = not text[index.starts[index.at(offset)] : offset].strip()
+        head = text[: index.start(index.at(offset))].rstrip()
+        blank = not text[index.start(index.at(offset)) : offset].strip()
         return index.at(len(head) - 1) if blank and head.endswith((":", "{")) else None
     for far in _LOOK_BACK:
         near = syntax.facts_near(Span(max(0, offset - far), offset))
@@ -197,7 +197,7 @@ def _opened_line(document: Document, offset: int, syntax: Syntax | None, index: 
         # If the head's parameters span several lines, the indentation of its first line counts.
         heads = [owner.node for owner in near.owners if owner.inside.start == end]
         return min([line, *(syntax.lines.at(syntax.span(node).start) for node in heads)])
-    code = text[index.starts[line] : end]
+    code = text[index.start(line) : end]
     is_broken = any(node.is_error for node in ancestors(syntax.node_at(Span(end - 1, end))))
     is_closed = all(code.count(left) <= code.count(right) for left, right in ("()", "[]"))
     return line if is_broken and is_closed and re.search(syntax.language.opens, code) else None
@@ -225,7 +225,7 @@ def markers(document: Document, syntax: Syntax | None) -> tuple[Hole, ...]:
                 span,
                 "marker",
                 indent=indent if indent is not None else index.indent(index.at(span.start)),
-                block=indent is not None and not index.text[span.end : index.ends[index.at(span.end)]].strip(),
+                block=indent is not None and not index.text[span.end : index.end(index.at(span.end))].strip(),
                 instruction=" ".join(re.sub(r"(?m)^[ \t]*\*(?!/)", "", match.group(1) or "").split()),
             )
             holes.append(hole)

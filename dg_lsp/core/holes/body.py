@@ -104,7 +104,7 @@ class Comments:
         self.alone = {
             index.at(span.end): span
             for span in self.spans
-            if not syntax.text[index.starts[index.at(span.start)] : span.start].strip()
+            if not syntax.text[index.start(index.at(span.start)) : span.start].strip()
         }
         self.decorations = {
             index.at(span.end): index.at(span.start) for span in (syntax.span(node) for node in syntax.facts.all("decoration"))
@@ -121,7 +121,7 @@ class Comments:
         start = self.syntax.span(owner.node).start
         line = index.at(start)
         # A comment does not describe an owner that follows other code on its line, as in minified files.
-        if not _WORDS.fullmatch(self.syntax.text, index.starts[line], start):
+        if not _WORDS.fullmatch(self.syntax.text, index.start(line), start):
             return False
         indent = index.indent(line)
         while line > 0:
@@ -244,10 +244,10 @@ def hole_of(owner: Owner, parts: Sequence[Part], syntax: Syntax) -> Hole:
         end = owner.inside.end
     else:
         # A semicolon that is part of no statement is replaced with the placeholder.
-        rest = re.compile(r"[ \t]*;").match(text, end, index.ends[index.at(end)]) if replaced_parts else None
+        rest = re.compile(r"[ \t]*;").match(text, end, index.end(index.at(end))) if replaced_parts else None
         end = rest.end() if rest else end
     lead = trail = ""
-    if text[index.starts[index.at(start)] : start].strip() or not replaced_parts:
+    if text[index.start(index.at(start)) : start].strip() or not replaced_parts:
         lead = "\n" + inner
         start = start - (len(text[:start]) - len(text[:start].rstrip(" \t"))) if replaced_parts else start
     if owner.closed and not text[end : owner.inside.end].strip(" \t;"):
@@ -413,7 +413,7 @@ def _stranded(syntax: Syntax, facts: Facts) -> Iterator[Span]:
 
 def _statement(span: Span, syntax: Syntax) -> Hole:
     index = syntax.lines
-    rest = syntax.text[span.end : index.ends[index.at(span.end)]]
+    rest = syntax.text[span.end : index.end(index.at(span.end))]
     indent = index.indent_before(span.start)
     if indent is None or rest.strip() not in ("", ";"):
         return Hole(span, "body", indent=index.indent(index.at(span.start)))

@@ -306,8 +306,8 @@ def _by_statement(whole: Whole) -> list[tuple[Span, list[Edit]]]:
         last = max((node.end_byte for node in nodes), default=end)
         # A hole between \r and \n ends after its line's content.
         region = Span(
-            lines.starts[lines.at(tree.offsets.to_point(first))],
-            max(lines.ends[lines.at(tree.offsets.to_point(max(last, end)))], edit.span.end),
+            lines.start(lines.at(tree.offsets.to_point(first))),
+            max(lines.end(lines.at(tree.offsets.to_point(max(last, end)))), edit.span.end),
         )
         if regions and region.start <= regions[-1][0].end:
             other, edits = regions.pop()
@@ -333,7 +333,7 @@ def _can_not_begin_a_program(whole: Whole, region: Span, edits: list[Edit]) -> b
     start = definitions[-1].start() if definitions else region.start
     if start < nearest:
         return False
-    end = whole.before.lines.ends[whole.before.lines.at(edits[-1].span.end)]
+    end = whole.before.lines.end(whole.before.lines.at(edits[-1].span.end))
     head = Span(start, max(end, edits[-1].span.end))
     others = ([], *(plain_edits(whole, edits, plain) for plain in _PLAIN_BEGINNINGS))
     sources = (_inside(text, head, each) for each in (edits, *others))

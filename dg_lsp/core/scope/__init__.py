@@ -175,7 +175,7 @@ def _around(parsed: Syntax, hole: Span) -> Span:
     if function is None:
         return Span(0, len(parsed.text))
     lines = parsed.lines
-    return Span(lines.starts[lines.at(function.start)], max(lines.ends[lines.at(function.end)], hole.end))
+    return Span(lines.start(lines.at(function.start)), max(lines.end(lines.at(function.end)), hole.end))
 
 
 def _outermost(parsed: Syntax, hole: Span) -> Span | None:

@@ -168,7 +168,7 @@ def _name_of(definition: Node) -> str:
 
 def _whole_lines(filled: Syntax, span: Span) -> Span:
     lines = filled.lines
-    return Span(lines.starts[lines.at(span.start)], max(lines.ends[lines.at(span.end)], span.end))
+    return Span(lines.start(lines.at(span.start)), max(lines.end(lines.at(span.end)), span.end))
 
 
 def _unbound(
@@ -300,7 +300,7 @@ def _indented_function(filled: Syntax, answer: Span) -> _Region | None:
     line = lines.content(own)
     width = len(line) - len(line.lstrip())
     # A body may begin on its opener's line. That line is then the first one around the answer.
-    if (opener := _HEAD.match(line)) and lines.starts[own] + opener.end() <= answer.start:
+    if (opener := _HEAD.match(line)) and lines.start(own) + opener.end() <= answer.start:
         own, width = own + 1, width + 1
     first, first_width, outer_words = -1, 0, list[str]()
     for idx in range(own - 1, -1, -1):
@@ -319,12 +319,12 @@ def _indented_function(filled: Syntax, answer: Span) -> _Region | None:
     if first < 0:
         return None
     last = end = lines.at(answer.end)
-    for idx in range(end + 1, len(lines.starts)):
+    for idx in range(end + 1, len(lines)):
         line_width = _width(lines.content(idx))
         if line_width is not None and line_width <= first_width:
             break
         last = idx
-    span = Span(lines.starts[first], lines.ends[last])
+    span = Span(lines.start(first), lines.end(last))
     before, after = filled.text[span.start : answer.start], filled.text[answer.end : span.end]
     return _Region(span, before, after, _CLASS if "class" in outer_words else _BLOCK if outer_words else "", is_function=True)
 
