@@ -52,7 +52,7 @@ Connect = Callable[[str, Callable[[str], None]], "AbstractAsyncContextManager[En
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """What to fill, with which model, and what to do with the fills: an attribute for each option of the command."""
+    """What to fill, with which model, and what to do with the fills: an attribute for each option. `commit` needs `write`."""
 
     paths: tuple[Path, ...] = ()
     places: tuple[Location, ...] = ()

@@ -180,7 +180,7 @@ class Syntax:
     offsets: ByteOffsets
     parts: tuple[Span, ...] = ()
     """The parts of the text that were parsed, in order (see `local`); empty if all of it was."""
-    edit: tuple[Lines, Span, str] | None = None
+    edit: tuple[Lines, Span, str] | None = field(default=None, repr=False, compare=False)
     """The lines of an earlier text, and the edit that made this one: finding all lines of a long text takes longer."""
 
     @cached_property
@@ -326,7 +326,7 @@ def parse(
         ]
     tree = parser.parse(offsets.source, old) if old is not None else parser.parse(offsets.source)
     edit = None
-    if previous is not None and change is not None:
+    if previous is not None and change is not None and lines is None:
         # A lone carriage return ends a line, as a line feed does.
         replaced = Span(previous.offsets.to_point(change.start), previous.offsets.to_point(change.old_end))
         edit = previous.lines, replaced, text[offsets.to_point(change.start) : offsets.to_point(change.new_end)]

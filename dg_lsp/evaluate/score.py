@@ -63,7 +63,7 @@ class Trade:
 
 @dataclass(frozen=True, slots=True)
 class ResultRow:
-    """One answer and its scores. `parses` and `passed` are None if unknown."""
+    """One answer and its scores, with a field for each column. `parses` and `passed` are None if unknown."""
 
     task_id: str
     cluster: str

@@ -40,7 +40,6 @@ from dg_lsp.wire.settings import Settings
 if TYPE_CHECKING:
     # These are imported after `initialize` was answered, so that the editor starts fast.
     from dg_lsp.server.completion import Completer
-    from dg_lsp.server.decisions import Reason
     from dg_lsp.server.snapshot import Nearby, Snapshots
 from dg_lsp.server.decisions import Reason
 

@@ -198,7 +198,7 @@ _OWN_WAIT_MS = (("neovim", 200.0), ("code", 50.0))
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """The capabilities of the connected editor."""
+    """The capabilities of the connected editor, one for each thing that the server does differently."""
 
     name: str = ""
     inline: bool = False

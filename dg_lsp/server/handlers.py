@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types as lsp
 
-from dg_lsp.core import importing, positions
+from dg_lsp.core import positions
 from dg_lsp.core.values import Span
 from dg_lsp.infill.port import EngineError
 from dg_lsp.server import configuration, convert, methods
@@ -197,6 +197,8 @@ def _ignore_bad_params(count: Callable[[], object]) -> None:
 
 async def _inline_completion(server: DgLanguageServer, params: lsp.InlineCompletionParams) -> lsp.InlineCompletionList:
     """Return the suggestions as inline completion items; an empty list, not null, removes the old ghost text."""
+    from dg_lsp.core import importing  # for the first request, because the editor waits for the answer to `initialize`
+
     encoding, context = server.documents.encoding, params.context
     automatic = context.trigger_kind == lsp.InlineCompletionTriggerKind.Automatic
     reply = await _answer(server, params, automatic=automatic, selected=context.selected_completion_info)
@@ -217,6 +219,8 @@ async def _inline_completion(server: DgLanguageServer, params: lsp.InlineComplet
 
 async def _completion(server: DgLanguageServer, params: lsp.CompletionParams) -> lsp.CompletionList:
     """Return the suggestions as items of an ordinary completion list."""
+    from dg_lsp.core import importing
+
     encoding = server.documents.encoding
     # Editors send the trigger kind "invoked" at each letter too, so an explicit request can't be told apart.
     reply = await _answer(server, params, automatic=True)

@@ -73,7 +73,7 @@ Seconds = Annotated[int, Meta(ge=0, le=MAX_S)]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All settings. Times are in milliseconds; the engine's are in seconds."""
+    """All settings, an attribute for each. Times are in milliseconds; the engine's are in seconds."""
 
     enable: Annotated[
         bool,

@@ -37,7 +37,7 @@ from tests.benchmarks.worlds.methods import Cost, Method, Problem
 from tests.trainer.windows import DELETE, EOS
 
 HELDOUT = Path(__file__).parents[2] / "fixtures" / "eval" / "heldout.jsonl.gz"
-CHOSEN = "speculation"  # what the product does for a checkpoint without a delete token (`decode/propose/search.py`)
+CHOSEN = "speculation"  # what the product does for a checkpoint without a delete token (`decode/propose/canvas.py`)
 KINDS: tuple[Kind, ...] = ("line", "block")
 RESAMPLES = 2000
 

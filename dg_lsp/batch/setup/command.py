@@ -54,6 +54,7 @@ class SetupError(Exception):
     """The setup can't go on. The message says why and what to do."""
 
 
+# Long, because a third of it declares the options.
 @app.command()
 @reports(SetupError, PullError, config.ConfigError)
 def setup(

@@ -7,8 +7,8 @@ hole, one pass scores them all, and one scale ranks them:
     each proposer that the profile lists for this kind of hole -> Proposal, ...
     all Proposals -> a causal pass over their tree (scoring.py) -> ranked (rank.py, core.calibration) -> Candidate, ...
 
-A proposer is a generator. It adds to the filling's proposals, and yields after each uninterruptible unit of work. It returns
-True if no other proposer is needed. Knows requests, candidates and the order of the stages. Knows nothing of how they work.
+A proposer is a generator. It adds to the filling's proposals, and yields after each uninterruptible unit of work.
+Knows requests, candidates and the order of the stages. Knows nothing of how they work.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ MAX_BYTES = 512 << 20  # the most weights to store a second time
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """One layer's weights, each in the form for its product. `heads` scales queries, keys and values after their norm."""
+    """All weights of one layer, in the form for their products. `heads` scales queries, keys and values after their norm."""
 
     queries_keys_values: Matrix  # [all heads * D, H]
     heads: Tensor  # [all heads, D]

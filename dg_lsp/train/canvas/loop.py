@@ -45,7 +45,7 @@ HOLES_PER_ROW = 4
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """How to train, for how many minutes, and at most how many steps. A step has `batches`."""
+    """The options of a training, which lasts for some minutes and at most some steps. A step has `batches`."""
 
     minutes: float = 60.0
     steps: int = 1 << 60
