@@ -65,7 +65,8 @@ def gap_tokens(loaded: Loaded) -> GapTokens:
 class FillInput:
     """The part of a request for one canvas: its text, its tokens, the model that fills it and the enabled parts.
 
-    Its attributes are what proposers, scorer and ranker all ask for, derived once because a fill asks for it at every token.
+    Its attributes are what proposers, scorer and ranker need. They are derived once, because a fill reads them at every token.
+
     `heal_text` are the characters of the first gap's first token that are already typed, and `tail` the held tokens after the
     last gap. `delete` is the token that shrinks a gap, or None if the checkpoint has none or it is disabled. A row has at most
     `n_steps`, and the canvas at most `longest_gap` positions for each gap. `needed` are the names that only the answer can

@@ -35,8 +35,8 @@ from dg_lsp.engine.model.family import KV
 LARGEST_SEED = 2**63 - 1
 DRAFT_LENGTHS = (8, 16)  # gap lengths for drafts, besides the profile's
 DROPPING_STEP = 2  # without a delete token, unlikely gap lengths are dropped after this many steps
-SURE = 0.5  # a token of a draft with a lower causal probability than this may be wrong
 N_LENGTHS = 2  # without a delete token, this many gap lengths are denoised to the end
+SURE = 0.5  # a token of a draft with a lower causal probability than this may be wrong
 
 READ_AHEAD = Speculate().look + 1  # the most tokens that one round of the search verifies
 LINE_TOKENS = 64  # the longest answer within a line; a block may use the whole canvas

@@ -50,7 +50,7 @@ class CausalDraft:
     `end` is None if no pass has read the last token. `stop` is the token that ended the draft, or None; it is not in `ids`.
     `heads` are the log-probabilities of the suffix's first token in place of each token, and after the last one if it was read.
     `file` is what was mixed into its tokens' probabilities, None for nothing. `joints` are the logs of the mixed
-    probabilities, that of `stop` included. What a pass reads of its tokens is kept, because none reads them again.
+    probabilities, that of `stop` included. All of this is kept, because no later pass reads these tokens again.
     """
 
     ids: list[int]
@@ -73,7 +73,7 @@ class CausalDraft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftSettings:
-    """How many drafts to write, and what they may contain: all that the search's passes ask, and nothing of the request.
+    """How many drafts to write, and what they may contain. Drafts depend on these and on the encoded prefix alone.
 
     There are at most `rows` greedy drafts of at most `most` tokens, each with another likely first token. Only the tokens that
     `allowed` returns may follow, and `banned` tokens are never written. A draft ends before a token of `stops`, or if given,
