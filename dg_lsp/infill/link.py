@@ -97,6 +97,7 @@ class Link:
         """The engine missed its pings."""
         self.lost = False
         self._http = http
+        self._opening: set[asyncio.Future[httpx.Response]] = set()
         self._closing: set[asyncio.Future[None]] = set()
         self._timeouts: set[asyncio.Timeout] = set()
         """Those of the running requests."""
@@ -116,7 +117,9 @@ class Link:
         timeout = asyncio.timeout(patience_s)
         self._timeouts.add(timeout)
         try:
-            async with timeout, self._posted(messages.as_json(messages.encode_ask(ask))) as response:
+            content, headers = messages.as_json(messages.encode_ask(ask)), {"Content-Type": "application/json"}
+            posted = self._http.build_request("POST", "/v1/infill", content=content, headers=headers)
+            async with timeout, self._sent(posted) as response:
                 return await self._answer(response, on_draft, on_done)
         except TimeoutError as error:
             if self._has_ended:
@@ -163,9 +166,9 @@ class Link:
     async def info(self) -> Fields:
         """Return the engine's description of itself; raise LinkLostError when it does not respond."""
         try:
-            response = await self._http.get("/v1/info", timeout=SILENCE_S)
-            response.raise_for_status()
-            return parse(response.content)
+            async with self._sent(self._http.build_request("GET", "/v1/info", timeout=SILENCE_S)) as response:
+                response.raise_for_status()
+                return parse(await response.aread())
         except (httpx.HTTPError, WireError) as error:
             raise LinkLostError("the engine does not respond", crashed=not self.said_bye) from error
 
@@ -179,37 +182,36 @@ class Link:
         self._lease.cancel()
         # Wait without `await self._lease`, so that a cancellation of the caller is not mistaken for the lease's own.
         await asyncio.wait([self._lease])
-        for closing in tuple(self._closing):
-            closing.cancel()  # the client closes what they wait for as well
-        if self._closing:
+        for opening in tuple(self._opening):
+            opening.cancel()  # httpcore would open another connection for it, also after its pool has been closed
+        while self._closing:
             await asyncio.wait(tuple(self._closing))
         await self._http.aclose()
 
     @contextlib.asynccontextmanager
-    async def _posted(self, body: bytes) -> AsyncIterator[httpx.Response]:
-        """Yield the response to an infill request, and close it in every case.
+    async def _sent(self, request: httpx.Request) -> AsyncIterator[httpx.Response]:
+        """Yield the response to a request, and close it in every case.
 
-        httpcore never reuses or closes a connection that was cancelled while it was opening, so a day of typing would leave
-        hundreds of them. Opening therefore continues after a cancellation, and the response is closed at once.
+        httpcore loses connections when it is cancelled while it opens one, or while it closes those that have been idle for too
+        long. A day of typing would leave hundreds of them open. So a cancellation ends neither: both have tasks of their own.
         """
-        request = self._http.build_request("POST", "/v1/infill", content=body, headers={"Content-Type": "application/json"})
         opening = asyncio.ensure_future(self._http.send(request, stream=True))
+        self._opening.add(opening)
+        opening.add_done_callback(self._opening.discard)
         try:
-            response = await asyncio.shield(opening)
+            yield await asyncio.shield(opening)
         except asyncio.CancelledError:
-
-            async def close() -> None:
-                with contextlib.suppress(Exception):  # no request waits for it
-                    await (await opening).aclose()
-
-            closing = asyncio.ensure_future(close())
+            task = asyncio.current_task()
+            if opening.cancelled() and task is not None and not task.cancelling():
+                raise self._gone() from None  # `close` has cancelled it, not who waits here
+            raise
+        finally:
+            is_open = opening.done()
+            closing = asyncio.ensure_future(_close(opening))
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
-            raise
-        try:
-            yield response
-        finally:
-            await response.aclose()
+            if is_open:
+                await asyncio.wait([closing])
 
     async def _hold_lease(self, first_word_s: float) -> None:
         now = asyncio.get_running_loop().time
@@ -258,6 +260,11 @@ class Link:
                 return LinkLostError(problem.message, crashed=False)
             case _:
                 return EngineError(problem.message)
+
+
+async def _close(opening: asyncio.Future[httpx.Response]) -> None:
+    with contextlib.suppress(Exception):  # no request waits for it
+        await (await opening).aclose()
 
 
 async def reach(state: State, on_change: Callable[[Link], None], *, first_word_s: float = SILENCE_S) -> Link | None:

@@ -1,4 +1,4 @@
-"""Cancelled requests close their connections."""
+"""Requests that end in any way close their connections."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ import contextlib
 import random
 from pathlib import Path
 
+import anyio
 import pytest
+from anyio.abc import UNIXSocketStream
 
+from dg_lsp.infill import link as links
 from dg_lsp.infill.client import ConnectOptions, EngineBusyError, ResidentEngine, connect
+from dg_lsp.infill.link import Link, LinkLostError
 from dg_lsp.wire.discovery import ENGINE_COMMAND, EngineId, EngineSettings
-from tests.engine.engine_kit import FILLER, home, request
+from dg_lsp.wire.messages import Ask, Done
+from tests.engine.engine_kit import FILLER, Running, home, request, running
 from tests.patience import PATIENCE_S
 
 N_KEPT = 8 + 1
@@ -51,3 +56,67 @@ def test_requests_that_are_cancelled_while_they_are_sent_leave_no_connection_ope
 
     with home(monkeypatch):
         asyncio.run(scenario())
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="nothing here tells which files are open")
+def test_a_link_that_closes_under_requests_leaves_no_connection_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are still opening would get a connection that nothing closes."""
+    opens = anyio.connect_unix
+
+    async def scenario() -> None:
+        before = n_open()
+        link = await reached(engine)
+        is_closed = asyncio.Event()
+
+        async def late(path: str) -> UNIXSocketStream:
+            await is_closed.wait()
+            return await opens(path)
+
+        monkeypatch.setattr(anyio, "connect_unix", late)
+        asking = asyncio.gather(
+            *(link.infill(Ask(request())) for _ in range(10)), *(link.info() for _ in range(10)), return_exceptions=True
+        )
+        for _ in range(9):  # until they wait for their connections
+            await asyncio.sleep(0)
+        await link.close()
+        is_closed.set()
+        assert {type(answer) for answer in await asking} == {LinkLostError}
+        assert n_open() == before
+
+    with home(monkeypatch), running() as engine:
+        asyncio.run(scenario())
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="nothing here tells which files are open")
+def test_a_request_that_is_cancelled_as_it_ends_leaves_no_connection_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def cancel(task: asyncio.Task[object], n_steps: int) -> None:
+        for _ in range(n_steps):
+            await asyncio.sleep(0)
+        task.cancel()
+
+    async def scenario() -> None:
+        link = await reached(engine)
+        before = n_open()
+        for n_steps in range(6):
+            cancelling: list[asyncio.Future[None]] = []
+
+            def on_done(_done: Done, n_steps: int = n_steps, cancelling: list[asyncio.Future[None]] = cancelling) -> None:
+                task = asyncio.current_task()
+                assert task is not None
+                cancelling.append(asyncio.ensure_future(cancel(task, n_steps)))
+
+            await asyncio.wait([asyncio.ensure_future(link.infill(Ask(request()), on_done=on_done))])
+            await asyncio.gather(*cancelling)
+            async with asyncio.timeout(PATIENCE_S):
+                while n_open() > before:
+                    await asyncio.sleep(0.01)
+        await link.close()
+
+    with home(monkeypatch), running() as engine:
+        asyncio.run(scenario())
+
+
+async def reached(engine: Running) -> Link:
+    link = await links.reach(engine.state, lambda _link: None)
+    assert link is not None
+    return link
