@@ -206,11 +206,10 @@ class Link:
                 raise self._gone() from None  # `close` has cancelled it, not who waits here
             raise
         finally:
-            is_open = opening.done()
             closing = asyncio.ensure_future(_close(opening))
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
-            if is_open:
+            if opening.done():
                 await asyncio.wait([closing])
 
     async def _hold_lease(self, first_word_s: float) -> None:

@@ -19,6 +19,8 @@ from dg_lsp.wire.messages import Ask, Done
 from tests.engine.engine_kit import FILLER, Running, home, request, running
 from tests.patience import PATIENCE_S
 
+pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="nothing here tells which files are open")
+
 N_KEPT = 8 + 1
 """Connections that the client keeps open for its next requests, and its lease."""
 
@@ -27,7 +29,6 @@ def n_open() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="nothing here tells which files are open")
 def test_requests_that_are_cancelled_while_they_are_sent_leave_no_connection_open(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(5)
 
@@ -58,7 +59,6 @@ def test_requests_that_are_cancelled_while_they_are_sent_leave_no_connection_ope
         asyncio.run(scenario())
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="nothing here tells which files are open")
 def test_a_link_that_closes_under_requests_leaves_no_connection_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that are still opening would get a connection that nothing closes."""
     opens = anyio.connect_unix
@@ -87,7 +87,6 @@ def test_a_link_that_closes_under_requests_leaves_no_connection_open(monkeypatch
         asyncio.run(scenario())
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="nothing here tells which files are open")
 def test_a_request_that_is_cancelled_as_it_ends_leaves_no_connection_open(monkeypatch: pytest.MonkeyPatch) -> None:
     async def cancel(task: asyncio.Task[object], n_steps: int) -> None:
         for _ in range(n_steps):
