@@ -259,5 +259,7 @@ def _is_writable(text: str) -> bool:
 
 
 def _breaks(plan: FilePlan, text: str) -> bool:
-    before = plan.syntax
-    return before is not None and syntax.adds_errors(syntax.parse(text, before.language), before)
+    if plan.syntax is None:
+        return False
+    after = syntax.of(replace(plan.source.document, text=text))
+    return after is None or syntax.adds_errors(after, plan.syntax)

@@ -7,7 +7,8 @@ characters. A lone surrogate counts as it would be encoded: three UTF-8 bytes, o
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+import sys
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import Literal
 
@@ -143,18 +144,28 @@ def units(text: str, encoding: Encoding) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ByteOffsets:
-    """A text as UTF-8, and the conversion between its code points and its bytes.
+    """A text, or some parts of it joined, as UTF-8, and the conversion between the text's code points and these bytes.
 
-    `checkpoints` holds the byte at every 256th code point. It is empty for ASCII, where bytes and code points are the
-    same.
+    `checkpoints` holds the byte at every 256th code point of what was encoded. It is empty for ASCII, where bytes and code
+    points are the same. `parts` are the parts in order, empty if all of the text was encoded, and `starts` the code point
+    of each in the joined text.
     """
 
     source: bytes
     n_points: int
     checkpoints: tuple[int, ...]
+    parts: tuple[Span, ...] = ()
+    starts: tuple[int, ...] = ()
 
     def to_byte(self, offset: int) -> int:
-        """Return the byte at which the code point starts; an offset beyond the text gives the text's end."""
+        """Return the byte at which the code point starts; an offset beyond the text gives the text's end.
+
+        An offset between two parts gives the byte at which the next part starts.
+        """
+        if self.parts:
+            index = max(bisect_right(self.parts, Span(offset, sys.maxsize)) - 1, 0)
+            part = self.parts[index]
+            offset = self.starts[index] + min(max(offset - part.start, 0), part.end - part.start)
         offset = min(max(offset, 0), self.n_points)
         if not self.checkpoints:
             return offset
@@ -167,6 +178,21 @@ class ByteOffsets:
 
     def to_point(self, byte: int) -> int:
         """Return the code point that the byte belongs to; a byte beyond the text gives the text's end."""
+        point = self._point(byte)
+        if not self.parts:
+            return point
+        index = bisect_right(self.starts, point) - 1
+        return self.parts[index].start + point - self.starts[index]
+
+    def to_end(self, byte: int) -> int:
+        """Return the code point before which something ends: where parts meet, the end of the one before."""
+        point = self._point(byte)
+        if not self.parts:
+            return point
+        index = max(bisect_left(self.starts, point) - 1, 0)
+        return self.parts[index].start + point - self.starts[index]
+
+    def _point(self, byte: int) -> int:
         byte = min(max(byte, 0), len(self.source))
         if not self.checkpoints:
             return byte
@@ -177,13 +203,23 @@ class ByteOffsets:
         return block * _STRIDE + started - (1 if byte < len(self.source) else 0)
 
 
-def byte_offsets(text: str) -> ByteOffsets:
-    """Return the text as valid UTF-8, with its offsets. A lone surrogate becomes U+FFFD, which has the same length."""
+def byte_offsets(text: str, parts: tuple[Span, ...] = ()) -> ByteOffsets:
+    """Return the text as valid UTF-8, with its offsets. A lone surrogate becomes U+FFFD, which has the same length.
+
+    With `parts`, which are in order and do not touch, only they are encoded.
+    """
+    starts = []
+    if parts:
+        n_points = 0
+        for part in parts:
+            starts.append(n_points)
+            n_points += part.end - part.start
+        text = "".join(text[part.start : part.end] for part in parts)
     if text.isascii():
-        return ByteOffsets(text.encode("ascii"), len(text), ())
+        return ByteOffsets(text.encode("ascii"), len(text), (), parts, tuple(starts))
     encoded = [_SURROGATE.sub("\ufffd", text[at : at + _STRIDE]).encode("utf-8") for at in range(0, len(text) + 1, _STRIDE)]
     checkpoints, total = [], 0
     for block in encoded:
         checkpoints.append(total)
         total += len(block)
-    return ByteOffsets(b"".join(encoded), len(text), tuple(checkpoints))
+    return ByteOffsets(b"".join(encoded), len(text), tuple(checkpoints), parts, tuple(starts))

@@ -28,17 +28,19 @@ The parser sees a lone `\r` as `\n` and a lone surrogate as U+FFFD. Both have th
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import pairwise
+from typing import TypeVar
 
 import tree_sitter
 from tree_sitter import Node
 
 from dg_lsp.core import languages, positions, values
-from dg_lsp.core.languages import Language
+from dg_lsp.core.languages import GrammarError, Language
 from dg_lsp.core.positions import ByteOffsets, Lines
 from dg_lsp.core.values import Document, Span
 
@@ -119,12 +121,13 @@ def find_facts(
                 closers = captures.get("closer")
                 closed = min((token.start_byte for token in closers), default=opened) if closers else captures[kind][0].end_byte
                 within = (opened, max(opened, closed))
+                start = offsets.to_end(opened)
                 owner = Owner(
                     kind,
                     captures[kind][0],
                     name=_text(captures.get("name", ())),
                     bases=_text(captures.get("bases", ())),
-                    inside=Span(offsets.to_point(within[0]), offsets.to_point(within[1])),
+                    inside=Span(start, max(start, offsets.to_point(within[1]) if closers else offsets.to_end(within[1]))),
                     closed=bool(closers),
                     within=within,
                     bodies=frozenset(body.id for body in captures.get("body", ())),
@@ -178,8 +181,6 @@ class Syntax:
     language: Language
     tree: tree_sitter.Tree
     offsets: ByteOffsets
-    parts: tuple[Span, ...] = ()
-    """The parts of the text that were parsed, in order (see `local`); empty if all of it was."""
     edit: tuple[Lines, Span, str] | None = field(default=None, repr=False, compare=False)
     """The lines of an earlier text, and the edit that made this one: finding all lines of a long text takes longer."""
 
@@ -187,6 +188,11 @@ class Syntax:
     def lines(self) -> Lines:
         """The text's lines."""
         return positions.spliced(*self.edit, self.text) if self.edit else positions.lines(self.text)
+
+    @property
+    def parts(self) -> tuple[Span, ...]:
+        """The parts of the text that were parsed, in order (see `local`); empty if all of it was."""
+        return self.offsets.parts
 
     @cached_property
     def parsed(self) -> str:
@@ -231,7 +237,7 @@ class Syntax:
 
     def span(self, node: Node) -> Span:
         """Return the node's span, without the line end that some grammars include in a comment."""
-        start, end = self.offsets.to_point(node.start_byte), self.offsets.to_point(node.end_byte)
+        start, end = self.offsets.to_point(node.start_byte), self.offsets.to_end(node.end_byte)
         return Span(start, max(start, start + len(self.text[start:end].rstrip("\r\n"))))
 
     def node_at(self, span: Span) -> Node:
@@ -250,7 +256,7 @@ class Syntax:
             if node.child_count:
                 todo += reversed(node.children)
             elif start <= node.start_byte and node.end_byte <= end:
-                ends.append(self.offsets.to_point(node.end_byte))
+                ends.append(self.offsets.to_end(node.end_byte))
         return tuple(ends)
 
     def enclosing_function(self, offset: int) -> Span | None:
@@ -286,6 +292,18 @@ def adds_errors(after: Syntax, before: Syntax) -> bool:
     return len(after.errors) > len(before.errors)
 
 
+class ParseLimitError(GrammarError):
+    """The parser took longer than its limit, so the text counts as one without a grammar."""
+
+
+def limit_s(source: bytes) -> float:
+    """Return how many seconds of processor time a parse may take.
+
+    Real files of all languages take at most 1 µs a byte on a processor of 2023.
+    """
+    return 0.2 + 5e-6 * len(source)
+
+
 def parse(
     text: str,
     language: Language,
@@ -296,50 +314,79 @@ def parse(
     """Return the text's syntax; with the syntax of an earlier text in the same language, only the change is parsed again.
 
     `lines` are the text's lines, for a caller that already has them: finding them in a long text takes longer than
-    parsing a change. With `parts`, in order and without overlaps, the parser skips the rest of the text as if it were
-    not there. Without them, the text that was skipped before is skipped again.
+    parsing a change. With `parts`, which are whole lines in order that do not touch, the parser sees only these, as one
+    text. Without them, the text that was skipped before is skipped again.
 
-    Broken code does not raise: what can't be parsed becomes an error node. Raises GrammarError if the language's
-    grammar can't be loaded.
+    Broken code does not raise: what can't be parsed becomes an error node. Raises ParseLimitError if the parser takes
+    longer than `limit_s`, and GrammarError if the language's grammar can't be loaded.
     """
-    offsets = positions.byte_offsets(_LONE_RETURN.sub("\n", text) if "\r" in text else text)
-    parser = tree_sitter.Parser(languages.grammar(language))
-    old = change = None
-    if previous is not None and previous.language == language:
-        change = difference(previous.offsets.source, offsets.source)
-        old, before, start = previous.tree.copy(), previous.offsets.source, change.start
-        # The previous text's lines are usually known. Counting lines again takes longer than parsing the change.
-        line = previous.lines.at(previous.offsets.to_point(start))
-        at = (line, start - previous.offsets.to_byte(previous.lines.start(line)))
-        ends = []
-        for changed in (before[start : change.old_end], offsets.source[start : change.new_end]):
-            n_lines = changed.count(b"\n")
-            ends.append((line + n_lines, len(changed) - changed.rfind(b"\n") - 1 + (0 if n_lines else at[1])))
-        old.edit(start, change.old_end, change.new_end, at, *ends)
+    if previous is not None and previous.language != language:
+        previous = None
+    seen, change = _seen(text), None
+    if previous is not None and (lines is None or (parts is None and previous.parts)):
+        change = difference(_seen(previous.text), seen)
         if parts is None and previous.parts:
-            parts = moved_parts(previous, change, offsets)
-    parts = tuple(parts or ())
-    if parts:
-        # The zeros are safe because nothing reads the rows and columns of these trees.
-        parser.included_ranges = [
-            tree_sitter.Range((0, 0), (0, 0), offsets.to_byte(span.start), offsets.to_byte(span.end)) for span in parts
-        ]
-    tree = parser.parse(offsets.source, old) if old is not None else parser.parse(offsets.source)
+            parts = moved_parts(previous.parts, change)
+    offsets = positions.byte_offsets(seen, tuple(parts or ()))
+    tree = _tree(offsets.source, language, previous)
     edit = None
     if previous is not None and change is not None and lines is None:
         # A lone carriage return ends a line, as a line feed does.
-        replaced = Span(previous.offsets.to_point(change.start), previous.offsets.to_point(change.old_end))
-        edit = previous.lines, replaced, text[offsets.to_point(change.start) : offsets.to_point(change.new_end)]
-    syntax = Syntax(text, language, tree, offsets, parts, edit)
+        edit = previous.lines, Span(change.start, change.old_end), text[change.start : change.new_end]
+    syntax = Syntax(text, language, tree, offsets, edit)
     if lines is not None:
         syntax.__dict__["lines"] = lines
     return syntax
 
 
 def of(document: Document, previous: Syntax | None = None, lines: Lines | None = None) -> Syntax | None:
-    """Return the document's syntax, or None if its language is not in the table; see `parse`."""
+    """Return the document's syntax; None if its language is not in the table, or if the parser took too long; see `parse`."""
     language = languages.get(document.language)
-    return parse(document.text, language, previous, lines=lines) if language else None
+    try:
+        return parse(document.text, language, previous, lines=lines) if language else None
+    except ParseLimitError:
+        return None
+
+
+def _tree(source: bytes, language: Language, previous: Syntax | None) -> tree_sitter.Tree:
+    """Return the tree of the source. In some texts the parsers of some grammars never end, so each parse has a limit.
+
+    The limit counts the thread's own processor time: on a busy machine, a parse that would end is not stopped.
+    """
+    end = time.thread_time() + limit_s(source)
+
+    def read(byte: int, _point: tree_sitter.Point) -> bytes:
+        return source[byte : byte + _CHUNK_BYTES]
+
+    def is_over(_byte: int, _has_error: bool) -> bool:
+        return time.thread_time() > end
+
+    parser = tree_sitter.Parser(languages.grammar(language))
+    try:
+        # The parser looks at the limit only if it reads the text piece by piece.
+        if previous is None:
+            return parser.parse(read, progress_callback=is_over)
+        before, old = previous.offsets.source, previous.tree.copy()
+        change = difference(before, source)
+        at = _row_and_column(before, change.start)
+        ends = _row_and_column(before, change.old_end), _row_and_column(source, change.new_end)
+        old.edit(change.start, change.old_end, change.new_end, at, *ends)
+        return parser.parse(read, old, progress_callback=is_over)
+    except ValueError as error:
+        raise ParseLimitError(f"parsing {language.name} took more than {limit_s(source):.1f} s") from error
+
+
+# The parser asks for the text in pieces of this size.
+_CHUNK_BYTES = 16_384
+
+
+def _row_and_column(source: bytes, byte: int) -> tuple[int, int]:
+    return source.count(b"\n", 0, byte), byte - 1 - source.rfind(b"\n", 0, byte)
+
+
+def _seen(text: str) -> str:
+    """Return the text as the parser sees it: a lone carriage return ends a line."""
+    return _LONE_RETURN.sub("\n", text) if "\r" in text else text
 
 
 _LONE_RETURN = re.compile("\r(?!\n)")
@@ -347,41 +394,37 @@ _LONE_RETURN = re.compile("\r(?!\n)")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The byte range in which two sources differ: its start, and its end in each of them."""
+    """The range in which two texts differ: its start, and its end in each of them."""
 
     start: int
     old_end: int
     new_end: int
 
 
-def difference(before: bytes, source: bytes) -> Change:
-    """Return the range in which the two sources differ, widened to whole characters."""
-    start = values.n_common(before, source)
+Characters = TypeVar("Characters", str, bytes)
+
+
+def difference(before: Characters, after: Characters) -> Change:
+    """Return the range in which two texts, or two texts as bytes, differ."""
+    start = values.n_common(before, after)
     # The length of the common suffix, at most what the prefix leaves. Comparing slices leaves the work to C.
-    rest, most = 0, min(len(before), len(source)) - start
+    rest, most = 0, min(len(before), len(after)) - start
     while rest < most:
         middle = (rest + most + 1) // 2
-        is_common = before[len(before) - middle : len(before) - rest] == source[len(source) - middle : len(source) - rest]
+        is_common = before[len(before) - middle : len(before) - rest] == after[len(after) - middle : len(after) - rest]
         rest, most = (middle, most) if is_common else (rest, middle - 1)
-    # Move both ends outwards to the start of a character. One of the sources may end where they begin to differ.
-    while start and any(byte & 0xC0 == 0x80 for byte in before[start : start + 1] + source[start : start + 1]):
-        start -= 1
-    while rest and any(byte & 0xC0 == 0x80 for byte in (before[-rest], source[-rest])):
-        rest -= 1
-    return Change(start, len(before) - rest, len(source) - rest)
+    return Change(start, len(before) - rest, len(after) - rest)
 
 
-def moved_parts(previous: Syntax, change: Change, offsets: ByteOffsets) -> tuple[Span, ...]:
+def moved_parts(parts: Sequence[Span], change: Change) -> tuple[Span, ...]:
     """Return the new positions of the earlier text's parsed parts; one of them contains the whole change."""
-    to_byte, to_point = previous.offsets.to_byte, offsets.to_point
     shift = change.new_end - change.old_end
-    ranges = [(change.start, change.new_end)]
-    for part in previous.parts:
-        start, end = to_byte(part.start), to_byte(part.end)
-        start = start if start <= change.start else max(start + shift, change.start)
-        end = end + shift if end >= change.old_end else min(end, change.new_end)
-        ranges.append((start, max(start, end)))
-    return values.joined(Span(to_point(start), to_point(end)) for start, end in ranges)
+    spans = [Span(change.start, change.new_end)]
+    for part in parts:
+        start = part.start if part.start <= change.start else max(part.start + shift, change.start)
+        end = part.end + shift if part.end >= change.old_end else min(part.end, change.new_end)
+        spans.append(Span(start, max(start, end)))
+    return values.joined(spans)
 
 
 @lru_cache(maxsize=64)

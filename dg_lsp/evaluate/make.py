@@ -23,7 +23,7 @@ from tree_sitter import Node
 
 from dg_lsp.core import context, languages, syntax
 from dg_lsp.core.syntax import Owner, Syntax
-from dg_lsp.core.values import Span
+from dg_lsp.core.values import Document, Span
 from dg_lsp.evaluate.tasks import EvalError, Task
 from dg_lsp.infill.ignoring import Ignore
 
@@ -82,17 +82,17 @@ def tasks(place: Path, n: int, seed: int) -> list[Task]:
 
 
 def read(path: str, text: str) -> Source | None:
-    """Return the parsed file, or None if its language is unknown, it is generated, or it does not parse."""
+    """Return the parsed file, or None if its language is unknown, it is generated, or it does not parse (in time)."""
     text = context.with_newlines(text.removeprefix("\ufeff"))
     language = languages.for_path(path, text.split("\n", 1)[0])
     if language is None or len(text) not in FILE_CHARS or _GENERATED.search(text[:1500]):
         return None
     if path.endswith(language.stub_suffixes or "\0") or max(map(len, text.split("\n"))) > 400:
         return None
-    tree = syntax.parse(text, language)
-    if body := _without_licence(tree):
-        tree = syntax.parse(body, language)
-    if tree.errors:
+    tree = syntax.of(Document(path, language.name, text))
+    if tree is not None and (body := _without_licence(tree)):
+        tree = syntax.of(Document(path, language.name, body))
+    if tree is None or tree.errors:
         return None
     nodes = [*tree.facts.all("comment"), *tree.facts.all("docstring")]
     barred = [tree.span(node) for node in nodes]

@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from dg_lsp.core import languages, syntax
-from dg_lsp.core.values import n_common
+from dg_lsp.core.values import Document, n_common
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -139,13 +139,12 @@ def similarity(text: str, answer: str) -> float:
 
 def parses(prompt: str, text: str, suffix: str, answer: str, language: str) -> bool | None:
     """Return whether the file has no more syntax errors with the text than with the answer; None if there is no grammar."""
-    language_row = languages.get(language)
-    if language_row is None:
+    if languages.get(language) is None:
         return None
     if text == answer or not text.strip():
         return text == answer or not answer.strip()
-    filled, whole = (syntax.parse(prompt + middle + suffix, language_row) for middle in (text, answer))
-    return not syntax.adds_errors(filled, whole)
+    filled, whole = (syntax.of(Document("", language, prompt + middle + suffix)) for middle in (text, answer))
+    return filled is not None and whole is not None and not syntax.adds_errors(filled, whole)
 
 
 def summary(rows: Sequence[ResultRow], seed: int = 0) -> Summary:

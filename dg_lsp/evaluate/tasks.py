@@ -65,8 +65,9 @@ class Task:
         line = self.prompt.rpartition("\n")[2]
         indent = line[: len(line) - len(line.lstrip(" \t"))]
         block = self.kind in BLOCK_KINDS or "\n" in self.answer
-        place, language = Span(len(self.prompt), len(self.prompt)), languages.get(self.language)
-        names = scope.needed_names(syntax.parse(self.prompt + self.suffix, language), place) if language else ()
+        place = Span(len(self.prompt), len(self.prompt))
+        tree = syntax.of(Document("", self.language, self.prompt + self.suffix))
+        names = scope.needed_names(tree, place) if tree else ()
         return Hole(place, "body" if self.kind == "body" else "cursor", indent=indent, block=block, needed=names)
 
     def request(self, *, steps: int = 0, seed: int = 0, suffix: bool = True) -> InfillRequest:

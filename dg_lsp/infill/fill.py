@@ -252,7 +252,9 @@ class _Text:
             text = text_with(task.document, (*self.fills, *fills))
         except ValueError:  # one edit adds all imports; it may include the place of a hole between them
             return False
-        after = syntaxes.of(replace(task.document, text=text), task.syntax)
-        if after is None or task.syntax is None:
+        if task.syntax is None:
             return not task.repairs
+        after = syntaxes.of(replace(task.document, text=text), task.syntax)
+        if after is None:
+            return False
         return syntaxes.adds_errors(task.syntax, after) if task.repairs else not syntaxes.adds_errors(after, task.syntax)

@@ -56,6 +56,7 @@ class SuggestionFacts:
     engine: str = ""
     """Why no unprompted request may be sent to the engine now, as a sentence."""
     lost: bool = False
+    is_unparsed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,8 @@ def reasons(facts: SuggestionFacts, settings: Settings) -> Iterator[Reason]:
         yield Reason("engine", facts.engine)
     if facts.after[:1].isalnum() or facts.after[:1] == "_":
         yield Reason("midWord", "the cursor is before a word")
+    if facts.is_unparsed:
+        yield Reason("unparsed", "the parser takes too long for this text; a suggestion that you ask for is made without it")
     if facts.scope == "comment" and not settings.in_comments:
         yield Reason("comment", "the cursor is in a comment")
     if facts.scope == "string" and not settings.in_strings:

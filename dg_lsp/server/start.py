@@ -6,6 +6,7 @@ Imports no command-line library, because an editor waits for the response to `in
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import logging
 import os
 import socket
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from dg_lsp.server.app import DgLanguageServer
 
 ENGINE_VARIABLE = "DG_LSP_SERVE_ENGINE"
+BLOCKED_S = 8.0
+"""An event loop that is blocked for this long is a fault: the longest parse of a file that gets suggestions takes less."""
 LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -46,10 +49,29 @@ def serve(*, stdio: bool = False, tcp: str = "", log: str = "warning", engine: s
         # Standard output becomes standard error, so that no print breaks the protocol.
         reader, writer = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
         os.dup2(2, 1)
-    code = asyncio.run(_server(engine or os.environ.get(ENGINE_VARIABLE, "")).serve(reader, writer))
+    code = asyncio.run(_serve(_server(engine or os.environ.get(ENGINE_VARIABLE, "")), reader, writer))
     logging.shutdown()
     # The reader thread may still wait for input. A normal exit would wait for the thread.
     os._exit(code)
+
+
+async def _serve(server: DgLanguageServer, reader: BinaryIO, writer: BinaryIO) -> int:
+    watchdog = asyncio.create_task(_watch())
+    try:
+        return await server.serve(reader, writer)
+    finally:
+        watchdog.cancel()
+        faulthandler.cancel_dump_traceback_later()
+
+
+async def _watch() -> None:
+    """Write to the log where the event loop is, whenever it is blocked for `BLOCKED_S`; runs until cancelled.
+
+    The timer's thread needs no interpreter lock, so it also shows a call into C that never returns.
+    """
+    while True:
+        faulthandler.dump_traceback_later(BLOCKED_S)
+        await asyncio.sleep(BLOCKED_S / 4)
 
 
 def _server(engine: str) -> DgLanguageServer:

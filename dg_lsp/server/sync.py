@@ -6,7 +6,8 @@ edit updates only the lines around it, in the line index too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Callable, Iterable
 
 import tree_sitter
 from lsprotocol import types as lsp
@@ -21,7 +22,10 @@ from dg_lsp.server import convert
 Point = tuple[int, int]
 Change = lsp.TextDocumentContentChangeEvent
 
+log = logging.getLogger(__name__)
+
 OWN_CHARS = 1_000
+MOST_CHANGES_TO_WAIT = 256
 
 
 class OpenDocument:
@@ -43,9 +47,13 @@ class OpenDocument:
         # The last parsed tree of the whole text, updated with the position of each edit since; None when it is outdated.
         self._shape: tree_sitter.Tree | None = None
         self._parts_fit = True
+        self.is_unparsed = False
+        """The parser took too long when it was last tried, so the document counts as one without a grammar."""
+        self._n_failures = self._n_changes_to_wait = 0
 
     def change(self, version: int, changes: Iterable[Change], encoding: Encoding) -> None:
         """Apply the changes of the next version."""
+        self._n_changes_to_wait = max(self._n_changes_to_wait - 1, 0)
         for change in changes:
             old, span = self.index, None
             if isinstance(change, lsp.TextDocumentContentChangePartial):
@@ -58,27 +66,49 @@ class OpenDocument:
         self.document = Document(before.uri, before.language, self.index.text, version)
 
     def syntax(self) -> Syntax | None:
-        """Return the document's syntax, parsed on first use; None when its language has no grammar."""
-        if self._syntax is None or self._syntax.text is not self.document.text:
-            try:
-                self._syntax = syntaxes.of(self.document, self._syntax, self.index)
-            except languages.GrammarError:
-                return None
-            if self._syntax is not None:
-                self._shape = self._syntax.tree.copy()
-        return self._syntax
+        """Return the document's syntax, parsed on first use; None when its language has no grammar or it is unparsed."""
+        return self._guarded(self._whole)
 
     def near(self, offset: int) -> Syntax | None:
         """Return the document's syntax near an offset, which is faster than parsing a long file (see `core.local`)."""
+        return self._guarded(lambda: self._around(offset))
+
+    def _guarded(self, parsed: Callable[[], Syntax | None]) -> Syntax | None:
+        """Return what `parsed` returns; None when the parser takes too long, and then for the next few changes."""
+        if self._n_changes_to_wait:
+            return None
+        try:
+            syntax = parsed()
+        except languages.GrammarError as error:
+            self.is_unparsed = isinstance(error, syntaxes.ParseLimitError)
+            if self.is_unparsed:
+                # Each try blocks the server up to the parser's limit, so it is tried less and less often.
+                self._n_failures += 1
+                self._n_changes_to_wait = min(4 << self._n_failures, MOST_CHANGES_TO_WAIT)
+                log.warning("%s: %s; after %d changes it is tried again", self.document.uri, error, self._n_changes_to_wait)
+            return None
+        self.is_unparsed, self._n_failures = False, 0
+        return syntax
+
+    def _whole(self) -> Syntax | None:
+        language = languages.get(self.document.language)
+        if language is None:
+            return None
+        if self._syntax is None or self._syntax.text is not self.document.text:
+            self._syntax = syntaxes.parse(self.document.text, language, self._syntax, lines=self.index)
+            self._shape = self._syntax.tree.copy()
+        return self._syntax
+
+    def _around(self, offset: int) -> Syntax | None:
         text = self.document.text
-        if len(text) < local.LONG_CHARS or not self._parts_fit or (self._syntax is None and self.syntax() is None):
-            return self.syntax()
+        if len(text) < local.LONG_CHARS or not self._parts_fit or (self._syntax is None and self._whole() is None):
+            return self._whole()
         near = self._near
         if near is not None and near.text is not text and local.covers(near, offset):
             near = self._parsed(near)
         if near is None or near.text is not text or not local.covers(near, offset):
             if self._shape is None:
-                whole = self.syntax()
+                whole = self._whole()
                 if whole is None:
                     return None
                 self._shape = whole.tree.copy()
@@ -86,7 +116,7 @@ class OpenDocument:
             near = self._parsed(None, local.parts(self._shape, offsets, self.index, offset))
             # An error near the cursor is the user's own. One further away may come from the text that was left out.
             is_own = all(abs(at - offset) <= OWN_CHARS for error in near.errors for at in (error.start, error.end))
-            whole = None if is_own else self.syntax()
+            whole = None if is_own else self._whole()
             if whole is not None and len(near.errors) > len(whole.errors):
                 # The partial parse is wrong for this file, for example because of braces in preprocessor branches.
                 self._parts_fit, near = False, whole

@@ -43,6 +43,8 @@ from dg_lsp.wire.settings import Settings
         (SuggestionFacts(automatic=True, before="fo", after="o"), Settings(), "midWord"),
         (SuggestionFacts(automatic=True, before="f(", after=")"), Settings(), None),
         (SuggestionFacts(automatic=True, before="f(", after=" + b"), Settings(), None),
+        (SuggestionFacts(automatic=True, is_unparsed=True), Settings(), "unparsed"),
+        (SuggestionFacts(automatic=False, is_unparsed=True), Settings(), None),
         (SuggestionFacts(automatic=True, scope="comment"), Settings(), "comment"),
         (SuggestionFacts(automatic=True, scope="comment"), Settings(in_comments=True), None),
         (SuggestionFacts(automatic=False, scope="comment"), Settings(), None),
@@ -495,10 +497,11 @@ def test_every_reason_is_a_sentence_for_people() -> None:
         refused="is ignored",
         engine="the engine is starting",
         lost=True,
+        is_unparsed=True,
     )
     all_off = Settings(enable=False, trigger="manual", disabled_languages=frozenset({""}))
     reasons = [*decisions.reasons(everything, all_off), *decisions.reasons(replace(everything, scope="string"), all_off)]
     assert {reason.code for reason in reasons} == {
-        *("off", "lost", "ignored", "language", "large", "manual", "engine", "midWord", "comment", "string")
+        *("off", "lost", "ignored", "language", "large", "manual", "engine", "midWord", "unparsed", "comment", "string")
     }
     assert all(" " in reason.message for reason in reasons)

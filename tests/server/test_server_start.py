@@ -41,3 +41,31 @@ def test_options_go_through_the_command_line() -> None:
         timeout=PATIENCE_S,
     )
     assert (process.returncode, process.stderr) == (2, "dg-lsp: --stdio and --tcp can't be used together\n")
+
+
+BLOCKED = """
+import asyncio, sys, time
+from dg_lsp.server import start
+
+class Blocked:
+    async def serve(self, reader, writer):
+        await asyncio.sleep(0)
+        sys.stdin.buffer.readline()  # blocks the event loop until the test has seen where
+        return 0
+
+start.BLOCKED_S = 0.1
+sys.exit(asyncio.run(start._serve(Blocked(), None, None)))
+"""
+
+
+def test_a_blocked_event_loop_writes_where_it_is_into_the_log() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", BLOCKED], cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        seen = next(line for line in process.stderr if "in serve" in line)
+        process.stdin.write("\n")
+        process.stdin.close()
+        assert "line" in seen
+        assert process.wait(PATIENCE_S) == 0

@@ -22,7 +22,7 @@ from dg_lsp.core.context import with_newlines
 from dg_lsp.core.importing import Sources
 from dg_lsp.core.polish import changes, drops
 from dg_lsp.core.polish.changes import Filter, around_hole, edit_of, nearest_line_end
-from dg_lsp.core.syntax import Syntax
+from dg_lsp.core.syntax import ParseLimitError, Syntax
 from dg_lsp.core.values import Candidate, Document, Edit, Hole, Import, Span
 
 __all__ = ["CHECKS", "FILTERS", "REASONS", "SHRINKS", "UNBOUND", "Polished", "to_edits"]
@@ -70,6 +70,22 @@ def to_edits(
 
     Never raises, whatever the texts contain.
     """
+    try:
+        return _polished(candidate, holes, document, syntax, sources, is_file=is_file, allow_shrink=allow_shrink)
+    except ParseLimitError:
+        return Polished(dropped="takes too long to parse")
+
+
+def _polished(
+    candidate: Candidate,
+    holes: tuple[Hole, ...],
+    document: Document,
+    syntax: Syntax | None,
+    sources: Sources | None,
+    *,
+    is_file: bool,
+    allow_shrink: bool,
+) -> Polished:
     if len(candidate.texts) != len(holes):
         return Polished(dropped=f"has {len(candidate.texts)} texts for {len(holes)} holes")
     fired: list[str] = []
@@ -307,7 +323,7 @@ def _by_statement(whole: Whole) -> list[tuple[Span, list[Edit]]]:
         # A hole between \r and \n ends after its line's content.
         region = Span(
             lines.start(lines.at(tree.offsets.to_point(first))),
-            max(lines.end(lines.at(tree.offsets.to_point(max(last, end)))), edit.span.end),
+            max(lines.end(lines.at(tree.offsets.to_end(max(last, end)))), edit.span.end),
         )
         if regions and region.start <= regions[-1][0].end:
             other, edits = regions.pop()

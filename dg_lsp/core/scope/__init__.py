@@ -20,7 +20,7 @@ from pyflakes import messages
 
 from dg_lsp.core import languages, syntax
 from dg_lsp.core.scope import python, uses
-from dg_lsp.core.syntax import Syntax, ancestors
+from dg_lsp.core.syntax import ParseLimitError, Syntax, ancestors
 from dg_lsp.core.values import Document, Span
 
 DECLARED = frozenset({"javascript", "typescript", "tsx"})
@@ -63,6 +63,13 @@ def needed_names(parsed: Syntax, hole: Span) -> tuple[str, ...]:
 
     The hole takes the place of whole lines. `parsed` is the whole file, as it is.
     """
+    try:
+        return _needed_names(parsed, hole)
+    except ParseLimitError:
+        return ()
+
+
+def _needed_names(parsed: Syntax, hole: Span) -> tuple[str, ...]:
     find, most = _FINDERS.get(parsed.language.name, (None, 0))
     before, after = parsed.text[: hole.start], parsed.text[hole.end :]
     is_whole = not before.rpartition("\n")[2].strip() and not after.partition("\n")[0].strip()
