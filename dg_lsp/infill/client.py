@@ -141,6 +141,16 @@ class ResidentEngine:
         except LinkLostError as error:
             raise EngineError(str(error)) from error
 
+    async def prepare(self, request: InfillRequest) -> None:
+        """Let the engine read the text of a probable request when it has nothing else to do; start and wait for no engine."""
+        if self._link is None or self._link.lost or not isinstance(self.state, Ready):
+            return
+        ask = Ask(request, client=self._client, prepares=True, protocol=self._link.protocol)
+        try:
+            await self._link.infill(ask)
+        except (EngineError, LinkLostError) as error:
+            log.debug("could not prepare: %s", error)  # the request itself will tell
+
     async def fill(
         self,
         request: InfillRequest,

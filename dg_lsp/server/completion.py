@@ -27,7 +27,7 @@ from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Budget, Calibrated, Candidate, Hole, Import, Ranked, Span
 from dg_lsp.infill import pipeline
-from dg_lsp.infill.pipeline import Suggestion
+from dg_lsp.infill.pipeline import FileContext, Suggestion
 from dg_lsp.infill.port import EngineError
 from dg_lsp.server import decisions
 from dg_lsp.server.decisions import Cache, Offer, Place, Reason, Rejections, Rhythm, SuggestionFacts
@@ -40,6 +40,9 @@ log = logging.getLogger(__name__)
 
 # With a slower engine, asking ahead would only keep the machine busy.
 AHEAD_LATENCY_MS = 400.0
+
+# A cursor that moves on at once, as with an arrow key that is held down, has not arrived.
+ARRIVAL_S = 0.1
 
 SUPERSEDED = Reason("superseded", "a newer request replaced this one")
 NO_ANSWER = Reason("noAnswer", "the model has no answer here")
@@ -95,6 +98,7 @@ class Completer:
         self._ids = itertools.count(1)
         self._replaced: dict[str, asyncio.Event] = {}
         self._flights = Flights(clock)
+        self._arrivals: dict[str, asyncio.Task[None]] = {}
 
     async def complete(self, request: SuggestionRequest) -> Reply:
         """Return what to show. Raises only CancelledError, and EngineError for an explicit request."""
@@ -179,15 +183,11 @@ class Completer:
 
     async def _fill(self, now: Snapshot, n_candidates: int, lane: str = "") -> EngineAnswer:
         """Return the engine's offers for the snapshot, or why there are none; cache them."""
-        uri, settings = now.document.uri, now.settings
-        engine = await self._resident.engine(uri, lane)
-        syntax = now.syntax()
-        hole = holes.at_cursor(now.document, now.offset, syntax)
-        budget = Budget(ms=settings.deadline, candidates=n_candidates)
-        context = replace(now.context, budget=budget)
+        settings = now.settings
+        engine = await self._resident.engine(now.document.uri, lane)
+        syntax, hole, context, quick = self._asked(now, n_candidates)
         started = self._clock()
         self._statistics.counts.numbers["asked"] += 1
-        quick = self._outlines.quick(uri, syntax, settings.window_chars, now.doc.syntax)
         answer = await pipeline.infill(engine, now.document, (hole,), context, syntax=quick, is_file=now.is_file)
         if answer.fired:
             log.debug("polished by %s", ", ".join(answer.fired))
@@ -204,6 +204,25 @@ class Completer:
         if answer.suggestions:
             return offers, None
         return offers, out_of_time(settings) if is_late and settings.deadline else Reason("noAnswer", answer.reason)
+
+    def _asked(self, now: Snapshot, n_candidates: int) -> tuple[Syntax | None, Hole, FileContext, Syntax | None]:
+        """Return what a request is made of: the syntax, the hole, its context, and the syntax with the cached outline."""
+        uri, settings, syntax = now.document.uri, now.settings, now.syntax()
+        hole = holes.at_cursor(now.document, now.offset, syntax)
+        context = replace(now.context, budget=Budget(ms=settings.deadline, candidates=n_candidates))
+        return syntax, hole, context, self._outlines.quick(uri, syntax, settings.window_chars, now.doc.syntax)
+
+    async def _prepare(self, uri: str, offset: int) -> None:
+        """Let the engine read the text around the cursor, if a suggestion could be asked for there."""
+        await asyncio.sleep(ARRIVAL_S)
+        now = await self._snapshots.take(uri, offset)
+        if now is None or not now.is_current or uri in self._flights.direct:
+            return
+        facts = SuggestionFacts(True, n_chars=len(now.index.text), refused=now.refused, lost=now.doc.lost)
+        facts = replace(facts, language_id=now.doc.language_id, engine=self._resident.trouble())
+        if next(decisions.reasons(facts, now.settings), None) is None and self._cache.find(now.place, self._clock()) is None:
+            _, hole, context, quick = self._asked(now, 1)
+            await self._resident.prepare(pipeline.to_request(now.document, (hole,), context, syntax=quick))
 
     # Reply
 
@@ -252,14 +271,36 @@ class Completer:
 
     # Events from the editor
 
+    def arrived(self, uri: str, offset: int) -> None:
+        """Record that the cursor is at this place, where the user may type next."""
+        if (older := self._arrivals.pop(uri, None)) is not None:
+            older.cancel()
+        task = self._arrivals[uri] = asyncio.ensure_future(self._prepare(uri, offset))
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if self._arrivals.get(uri) is task:
+                del self._arrivals[uri]
+            if not task.cancelled() and (error := task.exception()) is not None:
+                log.error("could not prepare for a request", exc_info=error)
+
+        task.add_done_callback(ended)
+
+    def is_arriving(self, uri: str) -> bool:
+        """Return whether the place where the cursor arrived is still looked at."""
+        return uri in self._arrivals
+
     def typed(self, uri: str, text: str) -> None:
         """Record that a document changed to this text."""
+        if (arrival := self._arrivals.pop(uri, None)) is not None:
+            arrival.cancel()  # its text is old
         self.rhythm = self.rhythm.typed(self._clock())
         self.usage.changed(uri, text)
 
     def forget(self, uri: str) -> None:
         """Forget a document that was closed."""
         self._flights.cancel(uri)
+        if (arrival := self._arrivals.pop(uri, None)) is not None:
+            arrival.cancel()
         if (replaced := self._replaced.get(uri)) is not None:
             replaced.set()
         self.usage.forget(uri)
@@ -279,6 +320,9 @@ class Completer:
         """End all waiting requests and the engine's work for them."""
         for replaced in self._replaced.values():
             replaced.set()
+        for arrival in self._arrivals.values():
+            arrival.cancel()
+        await asyncio.gather(*self._arrivals.values(), return_exceptions=True)
         await self._flights.close()
         await self._outlines.close()
 

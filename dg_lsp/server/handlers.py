@@ -138,6 +138,10 @@ def add(server: DgLanguageServer) -> None:
         if isinstance(token, str) and (cancel := server.bars.get(token)):
             cancel()
 
+    @server.feature(methods.DID_MOVE)
+    def _(params: Any) -> None:
+        _ignore_bad_params(lambda: _moved(server, *methods.to_place(params)))
+
     @server.feature(methods.DID_SHOW)
     def _(params: Any) -> None:
         _ignore_bad_params(lambda: server.completer.usage.displayed(methods.to_offer_id(params)))
@@ -183,6 +187,11 @@ def _add_notebook_handlers(server: DgLanguageServer) -> None:
         for cell in params.cell_text_documents:
             documents.close(cell.uri)
             server.completer.forget(cell.uri)
+
+
+def _moved(server: DgLanguageServer, uri: str, position: lsp.Position) -> None:
+    if (doc := server.documents.get(uri)) is not None:
+        server.completer.arrived(uri, convert.to_offset(doc.index, position, server.documents.encoding))
 
 
 def _ignore_bad_params(count: Callable[[], object]) -> None:

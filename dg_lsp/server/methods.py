@@ -18,6 +18,7 @@ VERSION = 1
 
 STATUS = "dgLsp/status"
 DRAFT = "dgLsp/draft"
+DID_MOVE = "dgLsp/didMove"
 DID_SHOW = "textDocument/didShowCompletion"
 DID_PARTIALLY_ACCEPT = "textDocument/didPartiallyAcceptCompletion"
 
@@ -161,6 +162,16 @@ def to_fill_params(data: object) -> FillParams:
         raise
     except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadParamsError("the parameters need `do`, `textDocument` with `uri`, and `range`") from error
+
+
+def to_place(params: object) -> tuple[str, lsp.Position]:
+    """Return the document and the position to which the cursor moved; raise BadParamsError."""
+    try:
+        uri = params["textDocument"]["uri"]  # type: ignore[index]  # checked by trying
+        assert isinstance(uri, str)
+        return uri, _position(params["position"])  # type: ignore[index]
+    except (AssertionError, KeyError, TypeError, ValueError) as error:
+        raise BadParamsError("the parameters need `textDocument` with `uri`, and `position`") from error
 
 
 def to_offer_id(params: object) -> int:

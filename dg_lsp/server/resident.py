@@ -45,6 +45,9 @@ class Warm(Protocol):
     ) -> tuple[Candidate, ...]:
         """Return candidates, best first; a newer request for the same document replaces this one. Raises EngineError."""
 
+    async def prepare(self, request: InfillRequest) -> None:
+        """Let the engine read the text of a probable request, if it is loaded and has nothing else to do."""
+
     async def close(self) -> None:
         """Disconnect; waiting requests raise EngineError."""
 
@@ -157,6 +160,11 @@ class Resident:
             raise EngineError(f"the engine was not connected within {JOIN_PATIENCE_S / 60:.0f} min: {why}") from None
         engine = _DocumentEngine(self, warm, f"{uri}#{lane}" if lane else uri, on_draft)
         return Guarded(engine, self._local_only(uri)) if self._is_remote else engine
+
+    async def prepare(self, request: InfillRequest) -> None:
+        """Let a local engine that is loaded read the text of a probable request; a remote one would be sent it for nothing."""
+        if self._warm is not None and not self._is_remote and isinstance(self._state, Ready):
+            await self._warm.prepare(request)
 
     def note(self, warm: Warm, error: EngineError | None) -> None:
         """Record the outcome of a request: its error, or None. Ignore that of an engine which was replaced."""

@@ -59,7 +59,10 @@ async def menu(server: DgLanguageServer, params: lsp.CodeActionParams) -> list[l
         return []
     span = convert.to_span(now.index, params.range, server.documents.encoding)
     only = [str(getattr(kind, "value", kind)) for kind in params.context.only] if params.context.only is not None else None
-    # Some editors ask at each cursor movement. Only a menu opened by the user is worth parsing all of a long file.
+    # Some editors ask at each cursor movement: it tells where the user may type next.
+    if automatic and span.start == span.end:
+        server.completer.arrived(params.text_document.uri, span.start)
+    # Only a menu opened by the user is worth parsing all of a long file.
     syntax = now.doc.near(span.start) if automatic else now.doc.syntax()
     entries = offered(now.document, syntax, span, only)
     if syntax is not None and syntax.parts:

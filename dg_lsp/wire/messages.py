@@ -193,7 +193,8 @@ class Ask:
     """A request, and the client and document that it is for.
 
     A newer ask replaces an older one of the same client and document; without a document, nothing is replaced. `drafts`
-    asks for the canvas while it is denoised.
+    asks for the canvas while it is denoised. An ask that `prepares` gets no candidates: the engine reads its text when it
+    has nothing else to do.
     """
 
     request: InfillRequest
@@ -201,6 +202,7 @@ class Ask:
     document: str = ""
     priority: Priority = "interactive"
     drafts: bool = False
+    prepares: bool = False
     protocol: Count = PROTOCOL_MAX
 
 

@@ -79,6 +79,10 @@ class _Noting:
         if self._inner is not None:
             await self._inner.ready()
 
+    async def prepare(self, request: InfillRequest) -> None:
+        if self._inner is not None:
+            await self._inner.prepare(request)
+
     async def close(self) -> None:
         if self._inner is not None:
             await self._inner.close()

@@ -15,10 +15,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
+from dg_lsp.core.values import Budget, Hole, InfillRequest, Snippet, Span
 from dg_lsp.engine.decode import pace, scoring, sequence
 from dg_lsp.engine.decode.fill import Switches
 from dg_lsp.engine.decode.filler import InfillTask, LocalFiller, load_local
+from dg_lsp.engine.decode.filling import PREFILL_CHUNK, SHORT_PREFIX, SHORT_SUFFIX
 from dg_lsp.engine.decode.layout import for_profile
 from dg_lsp.engine.model.family import KV
 from dg_lsp.engine.model.profile import pretrained
@@ -403,3 +404,49 @@ def test_vocabulary_of_code_tokens_keeps_text_as_text(left: LocalFiller) -> None
     ids = vocabulary.encode(f"x = '{FILE}'")
     assert vocabulary.id(FILE) not in ids
     assert vocabulary.decode(ids) == f"x = '{FILE}'"
+
+
+# Windows: what is read first in a new place.
+
+LONG = TEXT * 12
+
+
+def window(filler: LocalFiller, asked: InfillRequest, left_ms: float) -> list[int]:
+    filler.cache.clear()
+    return [len(sheet.kv) for sheet in filler.resources.windows.sheets(asked, left_ms)]
+
+
+@pytest.mark.parametrize("name", ["left", "fim"])
+def test_first_answer_in_a_place_reads_a_short_window(name: str, request: pytest.FixtureRequest) -> None:
+    filler, asked = request.getfixturevalue(name), InfillRequest(LONG + "x = ", "\n" + LONG, (CURSOR,), language="python")
+    short, long = window(filler, asked, 1500.0)
+    assert short <= SHORT_PREFIX + SHORT_SUFFIX + 3 < long
+    # Without a deadline, an answer does not depend on the clock.
+    assert window(filler, asked, math.inf) == [long]
+    assert window(filler, InfillRequest("x = ", "\n", (CURSOR,)), 1500.0) < [short]
+
+
+def test_long_window_is_read_where_the_time_is_enough(fim: LocalFiller) -> None:
+    asked = request(LONG + "x = ", "\n" + LONG)
+    fim.resources.pace.note("prefill", PREFILL_CHUNK, 0.01)
+    assert len(window(fim, asked, 1500.0)) == 1
+    for _ in range(50):
+        fim.resources.pace.note("prefill", PREFILL_CHUNK, 10_000.0)
+    assert len(window(fim, asked, 1500.0)) == 2
+
+
+def test_long_window_is_read_behind_the_first_answer(fim: LocalFiller) -> None:
+    asked = request(LONG + "x = ", "\n" + LONG, budget=Budget(ms=1500))
+    for _ in range(50):
+        fim.resources.pace.note("prefill", PREFILL_CHUNK, 10_000.0)
+    short, long = window(fim, asked, 1500.0)
+    task = fim.start(asked)
+    task.finish_in(1500.0)
+    fim.expect(asked)
+    while not task.cache()["tokens"]:
+        assert task.step()
+    assert task.cache()["tokens"] == short < long
+    task.close()
+    while fim.foresee():
+        pass
+    assert fim.resources.windows.sheets(asked, 1500.0)[0].kv == fim.layout.lay_out(asked).kv

@@ -143,6 +143,9 @@ class _Warm:
     async def ready(self) -> None:
         return
 
+    async def prepare(self, request: InfillRequest) -> None:
+        return
+
     async def close(self) -> None:
         return
 

@@ -35,6 +35,9 @@ class Scripted:
         if self.settings.model == "broken":
             raise EngineError("the model is broken")
 
+    async def prepare(self, request: InfillRequest) -> None:
+        _note("prepared", "", prefix=request.prefix)
+
     async def close(self) -> None:
         pass
 

@@ -36,9 +36,13 @@ class Held:
         self.is_empty = False
         self.asked: list[tuple[str, InfillRequest, asyncio.Future[str]]] = []
         self.cancelled: list[str] = []
+        self.prepared: list[InfillRequest] = []
 
     async def ready(self) -> None:
         pass
+
+    async def prepare(self, request: InfillRequest) -> None:
+        self.prepared.append(request)
 
     async def close(self) -> None:
         pass
@@ -143,6 +147,38 @@ def test_unprompted_requests_get_one_offer_and_explicit_ones_several() -> None:
         assert texts(await session.ask("y = $0\n", automatic=False)) == ["f(a)", "f(a).n1", "f(a).n2"]
         assert session.held.asked[0][1].prefix == "x = "
         assert session.noted == ["", ""]
+
+    run(test)
+
+
+def test_the_text_at_a_place_is_read_when_the_cursor_arrives() -> None:
+    async def test(session: Session) -> None:
+        at = session.opened("x = 1\ny = $0\n")
+        for offset in (0, 1, 2, at):  # passes the others
+            session.completer.arrived(URI, offset)
+        await until(lambda: session.held.prepared)
+        assert [request.prefix for request in session.held.prepared] == ["x = 1\ny = "]
+        assert session.held.asked == []
+        assert session.noted == []
+
+    run(test)
+
+
+@pytest.mark.parametrize("settings", [Settings(enable=False), Settings(trigger="manual")])
+def test_nothing_is_read_where_nothing_would_be_suggested(settings: Settings) -> None:
+    async def test(session: Session) -> None:
+        session.completer.arrived(URI, session.opened("y = $0\n"))
+        await until(lambda: not session.completer.is_arriving(URI))
+        assert session.held.prepared == []
+
+    run(test, settings)
+
+
+def test_nothing_is_read_for_a_text_that_changes_at_once() -> None:
+    async def test(session: Session) -> None:
+        session.completer.arrived(URI, session.opened("y = $0\n"))
+        session.opened("yy = $0\n")
+        assert not session.completer.is_arriving(URI)
 
     run(test)
 

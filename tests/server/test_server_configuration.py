@@ -208,6 +208,10 @@ class Remote:
     async def ready(self) -> None:
         """It is."""
 
+    async def prepare(self, request: InfillRequest) -> None:
+        """Remember what it was shown."""
+        self.shown.append(request)
+
     async def close(self) -> None:
         """It has nothing to close."""
 
@@ -244,6 +248,9 @@ def test_a_remote_engine_receives_no_local_only_file(model: str) -> None:
                 await engine.fill(request("secret/c.py"))
             assert len(remote.shown) == 1
             assert resident.condition.state == "ready"
+            # Nothing is sent to a remote model before an answer is wanted.
+            await resident.prepare(request("b.py"))
+            assert len(remote.shown) == 1
         await resident.stop()
 
     asyncio.run(main())

@@ -27,6 +27,9 @@ class NamedEngine:
             await self.closed.wait()
             raise EngineError("the engine was closed")
 
+    async def prepare(self, request: InfillRequest) -> None:
+        """Do nothing."""
+
     async def close(self) -> None:
         """End the wait in `ready`."""
         self.closed.set()

@@ -21,6 +21,9 @@ class Watched:
     async def ready(self) -> None:
         await self._warm.ready()
 
+    async def prepare(self, request: InfillRequest) -> None:
+        await self._warm.prepare(request)
+
     async def close(self) -> None:
         await self._warm.close()
 

@@ -96,7 +96,7 @@ class LocalFiller(Filler):
         self._joins = loaded.device != "cpu" if joins is None else joins
         self.switches = switches or Switches()
         self.resources = Resources.of(loaded, rows, clock)
-        self.loaded, self.layout = loaded, self.resources.layout
+        self.loaded, self.layout = loaded, self.resources.windows.layout
         self.calibrations, self.cache = self.resources.calibrations, self.resources.prefixes.cache
 
     def start(self, request: InfillRequest) -> InfillTask:
@@ -256,11 +256,13 @@ class InfillTask(Task):
 
     def _fill(self, request: InfillRequest) -> Generator[None, None, tuple[Candidate, ...]]:
         """Fill one canvas, and return its ranked answers, best first."""
-        fill, pace, due_at = self.resources.fill(request, self._switches), self.resources.pace, self._due_at
+        pace, due_at = self.resources.pace, self._due_at
         n_more = len(self._request.holes) - len(self._parts) - len(request.holes)
         if n_more:  # share the time left with the holes that follow
             due_at = pace.clock() + (due_at - pace.clock()) / (n_more + 1)
-        self._filling = filling = Filling(fill, self.resources, self._usage, Budget(pace, due_at))
+        budget = Budget(pace, due_at)
+        fill = self.resources.fill(request, self._switches, budget.left_ms())
+        self._filling = filling = Filling(fill, self.resources, self._usage, budget)
         self._usage.switch("prefill")
         yield from filling.begin()
         for name in fill.profile.block if fill.is_block else fill.profile.line:

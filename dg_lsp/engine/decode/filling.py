@@ -5,6 +5,7 @@ Knows the fill, its encoded prefix and what was proposed so far. Knows nothing o
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from dg_lsp.engine.decode.canvas.fixed_step import FixedSteps, Recorder
 from dg_lsp.engine.decode.canvas.stack import LocalDecoder
 from dg_lsp.engine.decode.canvas.steps import SharedPasses, Stepper, Steps
 from dg_lsp.engine.decode.fill import FillInput, GapTokens, Switches, gap_tokens
-from dg_lsp.engine.decode.layout import Layout
+from dg_lsp.engine.decode.layout import Sheet
 from dg_lsp.engine.decode.pace import Budget, Pace, Usage
 from dg_lsp.engine.decode.rank import Proposal
 from dg_lsp.engine.decode.scoring import Scorer
@@ -32,20 +33,59 @@ from dg_lsp.engine.model.tree import Tree
 
 MAX_ROWS = 32  # the most rows, and so candidates, of one request; one pass has fewer if memory is short
 AHEAD_CHUNK = 64  # tokens encoded in one step ahead of a request, for which a new request has to wait
-PREFILL_CHUNK = 512  # tokens encoded in one uninterruptible step
+PREFILL_CHUNK = 128  # tokens encoded in one uninterruptible step; more at once take no less time for each
+FIRST_SHARE = 0.3  # of the time for an answer that may pass before the first token of a draft
 TOKEN_CHARS = 4  # about; for estimates alone
 
 # The work of a fill. Each item is the end of one uninterruptible unit.
 Work = Generator[None, None, None]
 
 
-class ReadAhead:
-    """The expected request, and the progress of encoding its prefix."""
+class Windows:
+    """How much of the text around a hole a request's prefix holds: as much as the profile says, or less for a first answer.
 
-    def __init__(self, layout: Layout, prefixes: PrefixEncoder) -> None:
-        self._layout, self._prefixes = layout, prefixes
+    In a new place nothing is encoded. A pause there is over before a processor has encoded the long window. A draft after a
+    short one is nearly as good, and the long one is encoded behind it, for the next key.
+    """
+
+    def __init__(self, loaded: Loaded, prefixes: PrefixEncoder, pace: Pace) -> None:
+        """Use short windows where a profile has them; raise ValueError if the vocabulary lacks a token of the layout."""
+        profile, self._prefixes, self._pace = loaded.profile, prefixes, pace
+        self.layout = layout.for_profile(profile, loaded.vocabulary)
+        short = replace(profile, prefix_tokens=SHORT_PREFIX, suffix_tokens=SHORT_SUFFIX, related_tokens=0)
+        has_short = profile.layout in SHORT_LAYOUTS and profile.prefix_tokens > SHORT_PREFIX
+        self._short = layout.for_profile(short, loaded.vocabulary) if has_short else None
+
+    def sheets(self, request: InfillRequest, left_ms: float) -> tuple[Sheet, ...]:
+        """Return the request as tokens in the order to encode: the long window, or if that takes too long, a short one first.
+
+        `left_ms` is the time until the deadline; if it is infinite, answers do not depend on the clock.
+        """
+        long = self.layout.lay_out(request)
+        if self._short is None or left_ms == math.inf:
+            return (long,)
+        missing = self._n_missing(long)
+        chunk_ms = self._pace.expected_ms("prefill", PREFILL_CHUNK)
+        if missing <= AHEAD_CHUNK or (chunk_ms is not None and missing / PREFILL_CHUNK * chunk_ms <= FIRST_SHARE * left_ms):
+            return (long,)
+        short = self._short.lay_out(request)
+        return (short, long) if self._n_missing(short) < missing else (long,)
+
+    def _n_missing(self, sheet: Sheet) -> int:
+        return len(sheet.kv) - self._prefixes.cache.longest(sheet.kv, ahead=True)[0]
+
+
+SHORT_PREFIX, SHORT_SUFFIX = 256, 32  # tokens
+SHORT_LAYOUTS = ("left", "fim")  # the other models are so small, or their devices so fast, that they need none
+
+
+class ReadAhead:
+    """The expected request, and the progress of encoding its prefix in the order of its windows."""
+
+    def __init__(self, windows: Windows, prefixes: PrefixEncoder) -> None:
+        self._windows, self._prefixes = windows, prefixes
         self._expected: InfillRequest | None = None
-        self._ids: tuple[int, ...] = ()
+        self._ids: list[tuple[int, ...]] = []
         self._is_guess = False
 
     def expect(self, request: InfillRequest, *, accepted: str | None = None) -> None:
@@ -56,14 +96,17 @@ class ReadAhead:
             request = replace(request, prefix=request.prefix + accepted)
         # With several holes, the later prefixes depend on the answers, so only the single-hole case is prepared.
         self._expected = request if len(request.holes) == 1 else None
-        self._ids, self._is_guess = (), accepted is not None
+        self._ids, self._is_guess = [], accepted is not None
 
     def read(self) -> bool:
         """Encode one chunk of the expected prefix; return whether more remains."""
         if self._expected is None:
             return False
         try:
-            ids = self._ids or self._layout.lay_out(self._expected).kv
+            if not self._ids:
+                left_ms = self._expected.budget.ms or math.inf
+                self._ids = [sheet.kv for sheet in self._windows.sheets(self._expected, left_ms)]
+            ids = self._ids[0]
             n_encoded, kv = self._prefixes.cache.longest(ids, ahead=True)
             if n_encoded < len(ids):
                 with torch.inference_mode():
@@ -71,8 +114,9 @@ class ReadAhead:
         except BaseException:
             self._expected = None  # a retry would fail again
             raise
-        self._ids = ids
         if n_encoded == len(ids):
+            del self._ids[0]
+        if not self._ids:
             self._expected = None
         return self._expected is not None
 
@@ -82,7 +126,7 @@ class Resources:
     """A loaded model and the objects that its fills share."""
 
     loaded: Loaded
-    layout: Layout
+    windows: Windows
     tokens: GapTokens
     prefixes: PrefixEncoder
     headroom: Headroom
@@ -102,27 +146,27 @@ class Resources:
         longest = loaded.profile.prefix_tokens + loaded.profile.suffix_tokens
         cache_bytes = room.cache_bytes(room.free_bytes(loaded.device), longest * cost.prefix_token, LEAST_BYTES)
         prefixes = PrefixEncoder(loaded.passes, loaded.device, PrefixCache(cache_bytes))
-        laid_out = layout.for_profile(loaded.profile, loaded.vocabulary)
         headroom, pace = Headroom(loaded.device, loaded.profile, prefixes.cache, cost, max_rows), Pace(clock)
+        windows = Windows(loaded, prefixes, pace)
         fixed = None
         if loaded.device.startswith("cuda"):  # on other devices, launching a kernel costs little beside the kernel
             fixed = FixedSteps(loaded.passes, cost, headroom.free, recorder=Recorder())
         return cls(
             loaded,
-            laid_out,
+            windows,
             gap_tokens(loaded),
             prefixes,
             headroom,
             SharedPasses(loaded.passes, headroom, pace),
-            ReadAhead(laid_out, prefixes),
+            ReadAhead(windows, prefixes),
             Calibrations(loaded.profile.calibration),
             pace,
             Stepper(pace, fixed),
         )
 
-    def fill(self, request: InfillRequest, switches: Switches) -> FillInput:
-        """Lay the request out as tokens, and return it as the fill of one canvas."""
-        sheet = self.layout.lay_out(request)
+    def fill(self, request: InfillRequest, switches: Switches, left_ms: float = math.inf) -> FillInput:
+        """Lay the request out as tokens for the time left, and return it as the fill of one canvas."""
+        sheet = self.windows.sheets(request, left_ms)[0]
         return FillInput(request, sheet, self.loaded, self.tokens, switches, self.calibrations.current())
 
 
@@ -169,7 +213,9 @@ class Filling:
         self.usage.prefix_tokens += len(ids)
         self.usage.reused_tokens += n_encoded
         while n_encoded < len(ids):
-            n_encoded, kv = prefixes.encode(ids, n_encoded, kv, PREFILL_CHUNK)
+            n_chunk = min(PREFILL_CHUNK, len(ids) - n_encoded)
+            with self.resources.pace.measuring("prefill", n_chunk):
+                n_encoded, kv = prefixes.encode(ids, n_encoded, kv, n_chunk)
             yield
         assert kv is not None
         tree = Tree(self.fill.passes, kv, ids[-1], prefixes.cache.last_hidden(ids))

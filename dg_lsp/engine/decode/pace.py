@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-Unit = Literal["step", "token", "score"]
+Unit = Literal["step", "token", "score", "prefill"]
 NEWEST = 0.3  # the weight of the newest measurement of a size
 SIZES_PER_DOUBLING = 4  # sizes that differ by less count as the same size
 LEAST_STEPS = 8  # a canvas seldom settles in fewer steps

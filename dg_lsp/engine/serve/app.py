@@ -36,6 +36,7 @@ from dg_lsp.engine.serve.service import LAST, Inbox, Service
 from dg_lsp.wire.messages import (
     MAX_BODY_BYTES,
     PROTOCOL_MAX,
+    Accepted,
     Ask,
     Done,
     Draft,
@@ -102,7 +103,14 @@ class Routes:
         # Checked first, because the fields of another protocol may have other types.
         if not low <= (protocol := body.integer("protocol", PROTOCOL_MAX)) <= high:
             raise RefusalError(400, "protocol", f"this engine speaks protocols {low} to {high}, not {protocol}")
-        job, inbox = self._submit(decode_ask(body))
+        ask = decode_ask(body)
+        if ask.prepares:
+            self._queue.expect(ask.request)
+            inbox = Inbox(self._service.changed)
+            for event in (Accepted(""), Done("finished")):
+                inbox.put(event)
+            return Events(_sent(inbox), lambda: None)
+        job, inbox = self._submit(ask)
         return Events(_sent(inbox), lambda: self._queue.cancel(job))
 
     async def completions(self, request: Request) -> Response:

@@ -39,6 +39,7 @@ return {
   on_attach = function(client, bufnr)
     require("dg_lsp.fill")
     require("dg_lsp.ghost").attach(client, bufnr)
+    require("dg_lsp.place").attach(client, bufnr)
     require("dg_lsp.server").reattach_when_named(client, bufnr)
   end,
   on_exit = function(code, signal, client_id)
