@@ -1,7 +1,7 @@
 """All that wants a GPU in one command that can be interrupted: python tests/benchmarks/on_gpu.py [FOLDER]
 
-Correctness (the tests marked `gpu`), the stages and ratios of the full size with random weights, fills of the embedded model,
-and a training run of its shape, each within its share of 25 minutes. `bench.json` has each step outside of fixed buffers, in
+Correctness (the tests marked `gpu`), the stages and ratios of the full size with random weights, and fills of the embedded
+model, each within its share of 11 minutes. `bench.json` has each step outside of fixed buffers, in
 them, recorded as a CUDA graph, and with flags that are read late, and each kernel for the experts. `fills.log` says if steps
 could not be recorded. What has ended well is not done again: its output stands in FOLDER (build/on-gpu). A part that fails or
 runs out of time does not keep the others from running. Needs no network and no checkpoint. Ends with 1 if a part failed.
@@ -29,25 +29,13 @@ class Part:
     minutes: float
 
 
-def parts(folder: Path) -> list[Part]:
+def parts() -> list[Part]:
     """Return the parts in their order."""
-    dg_lsp, run = (sys.executable, "-m", "dg_lsp"), str(folder / "run")
-    trainer = (sys.executable, "-m", "tests.trainer")
+    dg_lsp = (sys.executable, "-m", "dg_lsp")
     return [
         Part("tests.txt", (sys.executable, "-m", "pytest", "-m", "gpu", "tests/engine", "-q"), 3),
         Part("bench.json", (sys.executable, "tests/benchmarks/stages.py", "full", "cuda"), 6),
         Part("fills.json", (*dg_lsp, "eval", HELD_OUT, "--device", "cuda", "--limit", "40", "--json"), 2),
-        Part("corpus.txt", (*trainer, "corpus", "--run", run), 2),
-        Part("tokenizer.txt", (*trainer, "tokenizer", "--run", run, "--vocabulary", "4096"), 1),
-        Part("pack.txt", (*trainer, "pack", "--run", run, "--processes", "8"), 4),
-        Part(
-            "train.txt",
-            (
-                *(*trainer, "run", "--run", run, "--device", "cuda", "--batch", "32"),
-                *("--causal-tokens", "4", "--mixed-tokens", "4", "--cool-tokens", "1"),
-            ),
-            7,
-        ),
     ]
 
 
@@ -56,7 +44,7 @@ def main(folder: Path) -> int:
         print("torch finds no GPU; nothing was run")
         return 1
     folder.mkdir(parents=True, exist_ok=True)
-    failed = [part.name for part in parts(folder) if not has_ended_well(part, folder)]
+    failed = [part.name for part in parts() if not has_ended_well(part, folder)]
     if (folder / "bench.json").exists():
         print((folder / "bench.json").read_text())
     print(f"failed: {', '.join(failed) or 'nothing'}")

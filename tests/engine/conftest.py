@@ -13,8 +13,8 @@ from transformers import DiffusionGemmaForBlockDiffusion
 
 from dg_lsp.engine.model import products
 from dg_lsp.engine.model.profile import FILE
-from tests.trainer import tokenizer as bpe
-from tests.trainer.shape import Shape, build
+from tests import checkpoints
+from tests.checkpoints import Shape, build
 
 TEXT = (
     "def add(a, b):\n    return a + b\n\n\n"
@@ -42,7 +42,7 @@ def _products_in_32_bits(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
 def trained_layout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An untrained checkpoint in the infill-trained layout, with a byte-level tokenizer."""
     folder = tmp_path_factory.mktemp("trained")
-    tokenizer = bpe.train([TEXT] * 3, vocabulary=400)
+    tokenizer = checkpoints.tokenizer([TEXT] * 3, vocabulary=400)
     tokenizer.save(str(folder / "tokenizer.json"))
     _save(folder, Shape(hidden=64, layers=2, heads=1, feed_forward=64, vocabulary=tokenizer.get_vocab_size()))
     settings = {

@@ -21,7 +21,7 @@ from dg_lsp.engine.model.int8 import Quantised, is_supported, quantised
 from dg_lsp.engine.model.llama import LlamaPasses
 from dg_lsp.engine.model.loading import LoadError, load_model
 from dg_lsp.engine.model.tree import RIGHT_GAP, ROOT, Tree
-from tests.trainer import tokenizer as bpe
+from tests import checkpoints
 
 SIZES = {
     "vocab_size": 300, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 6,
@@ -247,7 +247,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def written_to(path: Path) -> Path:
     """Write a tiny random Qwen2 model with a byte-level tokenizer into a folder."""
-    tokenizer = bpe.train(["def add(a, b):\n    return a + b\n"] * 3, vocabulary=290)
+    tokenizer = checkpoints.tokenizer(["def add(a, b):\n    return a + b\n"] * 3, vocabulary=290)
     tokenizer.save(str(path / "tokenizer.json"))
     checkpoint("biases").save_pretrained(path)
     return path

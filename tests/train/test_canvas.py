@@ -32,8 +32,8 @@ from dg_lsp.train.canvas.loop import Training, TrainingPlan
 from dg_lsp.train.canvas.weights import TrainedPasses
 from dg_lsp.train.commands import app
 from dg_lsp.wire import files
+from tests import checkpoints
 from tests.engine.test_llama import RANK, adapter_for, checkpoint, ids_of
-from tests.trainer import tokenizer as bpe
 
 SOURCE = "".join(
     f"class Thing{n}:\n    def __init__(self, value):\n        self.value = value\n\n"
@@ -59,7 +59,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("llama")
-    bpe.train([SOURCE], vocabulary=290).save(str(folder / "tokenizer.json"))
+    checkpoints.tokenizer([SOURCE], vocabulary=290).save(str(folder / "tokenizer.json"))
     checkpoint("tied").save_pretrained(folder)
     return folder
 

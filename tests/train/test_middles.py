@@ -24,10 +24,10 @@ from dg_lsp.train.canvas.batches import Middles
 from dg_lsp.train.canvas.holes import Sources
 from dg_lsp.train.canvas.loop import Training, TrainingPlan
 from dg_lsp.train.commands import app
+from tests import checkpoints
 from tests.engine import laptop_kit
 from tests.engine.test_llama import RANK, checkpoint
 from tests.train.test_canvas import SOURCE
-from tests.trainer import tokenizer as bpe
 
 PLAN = TrainingPlan(minutes=60, steps=3, rank=RANK, measured=8, middles=8)
 
@@ -43,7 +43,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("qwen")
-    tokenizer = bpe.train([SOURCE], vocabulary=280)
+    tokenizer = checkpoints.tokenizer([SOURCE], vocabulary=280)
     tokenizer.add_special_tokens([AddedToken(names[0], special=True) for names in FIM_TOKENS])
     tokenizer.save(str(folder / "tokenizer.json"))
     checkpoint("tied").save_pretrained(folder)
@@ -126,7 +126,7 @@ def test_the_command_trains_and_exports(base: Path, sources: Path, tmp_path: Pat
 
 
 def test_a_vocabulary_without_the_tokens_is_reported(sources: Path, tmp_path: Path) -> None:
-    bpe.train([SOURCE], vocabulary=280).save(str(tmp_path / "tokenizer.json"))
+    checkpoints.tokenizer([SOURCE], vocabulary=280).save(str(tmp_path / "tokenizer.json"))
     checkpoint("tied").save_pretrained(tmp_path)
     command = ["fim", "--base", str(tmp_path), "--sources", str(sources), "--state", str(tmp_path / "state.pt")]
     result = CliRunner().invoke(app, command)

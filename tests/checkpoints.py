@@ -1,36 +1,67 @@
-"""Build a DiffusionGemma of a given size, untrained or from a saved state, and work around its configuration's defaults.
+"""Make tiny DiffusionGemmas and their tokenizers.
 
-This module knows the configuration class and the names of its weights, and nothing of data.
+The trainer of the embedded model, of which these are parts, is in the history at commit a331a6b.
 """
 
 from __future__ import annotations
 
-import pickle
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion, DiffusionGemmaTextConfig, Gemma4VisionConfig
 
-from dg_lsp.evaluate.tasks import EvalError
+# A token's id is its position in this list. The configuration class expects ids 0-5 below the vocabulary's size.
+SPECIAL = (
+    "<pad>", "<eos>", "<bos>", "<boi>", "<eoi>", "<image>",
+    "<delete>", "<suf>", "<pre>", "<eom>", "<path>",
+    "<|turn>", "<turn|>", "<|channel>", "<channel|>", "<hole>",
+    "<span>", "<line>", "<lines>", "<block>", "<body>", "<related>",
+)  # fmt: skip
+RESERVED = tuple(f"<unused{index}>" for index in range(len(SPECIAL), 32))
+SPLIT = r"\n| {2,}|\t+|[ _]?\p{L}+|[0-9]|_+| ?[^\s\p{L}0-9_]+|\s"
+
+
+def tokenizer(texts: Iterable[str], *, vocabulary: int) -> Tokenizer:
+    """Return a byte-level tokenizer of `vocabulary` tokens, as the embedded model has one.
+
+    No token crosses a newline, a run of spaces is a token of its own, and digits are single tokens.
+    """
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(SPLIT), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[*SPECIAL, *RESERVED],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator(texts, trainer)
+    return made
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
     """The size of a model. `head_dim` is always 64; there is one key-value head, and the feed-forward layers are dense."""
 
-    hidden: int = 256
-    layers: int = 6
-    heads: int = 4
-    feed_forward: int = 512
-    vocabulary: int = 8192
+    hidden: int
+    layers: int
+    heads: int
+    feed_forward: int
+    vocabulary: int
     canvas: int = 64
     positions: int = 4096
 
 
 def build(shape: Shape) -> DiffusionGemmaForBlockDiffusion:
-    """Return a model with new weights that `DiffusionGemmaForBlockDiffusion.from_pretrained` can load after saving."""
+    """Return a model with random weights that `DiffusionGemmaForBlockDiffusion.from_pretrained` can load after saving."""
     text = DiffusionGemmaTextConfig(
         vocab_size=shape.vocabulary,
         hidden_size=shape.hidden,
@@ -73,30 +104,4 @@ def build(shape: Shape) -> DiffusionGemmaForBlockDiffusion:
             # attention has no scale factor; without this it would start as one-hot
             layer.self_attn.q_norm.weight.fill_(64**-0.5)
             layer.post_feedforward_layernorm_2.weight.zero_()
-    for name, parameter in model.named_parameters():
-        if any(part in name for part in ("vision", "router", "experts", "layernorm_2")):
-            parameter.requires_grad_(False)
     return model
-
-
-def resume(model: Any, file: Path, device: str = "cpu") -> dict[str, Any]:
-    """Load a saved training state into the model and return it; raise EvalError if it doesn't fit."""
-    try:
-        state: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
-        sizes = {name: tuple(tensor.shape) for name, tensor in state["model"].items()}
-    except (RuntimeError, EOFError, KeyError, TypeError, AttributeError, pickle.UnpicklingError) as error:
-        raise EvalError(f"{file} is not the state of a training run; remove it and train again") from error
-    if sizes != {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}:
-        raise EvalError(f"{file} is from a model of another shape: {_options(sizes)}")
-    model.load_state_dict(state["model"])
-    return state
-
-
-def _options(sizes: dict[str, tuple[int, ...]]) -> str:
-    """Return the options that build a model with these weights, and the size of its vocabulary."""
-    widths = [size for name, size in sizes.items() if ".decoder." in name and name.endswith(".mlp.gate_proj.weight")]
-    if not widths or "lm_head.weight" not in sizes:
-        return "it was not made by the trainer"
-    feed_forward, hidden = widths[0]
-    options = f"--hidden {hidden} --layers {len(widths)} --feed-forward {feed_forward}"
-    return f"it was trained with {options}, and a tokenizer of {sizes['lm_head.weight'][0]} tokens"
