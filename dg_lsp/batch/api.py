@@ -327,8 +327,7 @@ async def fill(
                 on_progress("checking")
 
         async with connect(spec.model, on_progress) as engine:
-            n_servers = model_names.n_servers(spec.model)
-            n_in_flight = spec.n_in_flight or (N_IN_FLIGHT_REMOTE * n_servers if n_servers else N_IN_FLIGHT)
+            n_in_flight = spec.n_in_flight or (N_IN_FLIGHT_REMOTE if model_names.is_remote(spec.model) else N_IN_FLIGHT)
             results = await Run(
                 engine, file_plans, spec.options, answers, contexts(), spec.acceptance, copies, count, n_in_flight
             ).results()

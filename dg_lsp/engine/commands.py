@@ -161,11 +161,10 @@ def run(
     from dg_lsp.engine.serve.jobs import Limits
 
     low, _, high = protocol.partition(":")
-    n_servers = max(1, model_names.n_servers(engine_id.model))
     options = daemon.Options(
         engine_id=engine_id,
         settings=settings,
-        limits=Limits(running * n_servers, queued * n_servers, settings.rows),
+        limits=Limits(running, queued, settings.rows),
         port=port,
         protocol=(int(low), int(high)),
         detached=detached,

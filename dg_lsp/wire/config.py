@@ -135,7 +135,7 @@ def check_model(model: str) -> None:
             raise ConfigError(str(error)) from error
         if remote.backend == "fim" and remote.dialect not in model_names.USUAL_URLS:
             raise ConfigError(f"there is no dialect {remote.dialect}; choose one of {', '.join(model_names.USUAL_URLS)}")
-        if None in remote.addresses:
+        if remote.address is None:
             raise ConfigError(f"{model} names no server; a remote model is named {model_names.HELP}")
     folder = model_names.folder_of(model)
     if folder is not None and not folder.is_dir():
@@ -235,11 +235,10 @@ def _environment_key(variable: str, own_model: str) -> tuple[dict[str, str], lis
     # If only `=` signs follow, they are the base64 padding at the end of a plain key.
     if not _HOST.fullmatch(host) or not key.strip("="):
         try:
-            addresses = model_names.parse_remote(own_model).addresses if model_names.is_remote(own_model) else ()
+            address = model_names.parse_remote(own_model).address if model_names.is_remote(own_model) else None
         except model_names.ModelNameError:
-            addresses = ()
-        # With several servers, it is unknown which one the key is for.
-        host = addresses[0].name if len(addresses) == 1 and addresses[0] is not None else ""
+            address = None
+        host = address.name if address is not None else ""
         key = variable
     if key and not _KEY.fullmatch(key):
         return {}, [f"{KEY_VARIABLE} in {schema.ENVIRONMENT} must be a key, or HOST=KEY."]
@@ -288,14 +287,13 @@ def unallowed(model: str, allow: Sequence[str]) -> str | None:
             remote = model_names.parse_remote(model)
         except model_names.ModelNameError:
             return ""
-        # Each server must be allowed, because any of them may receive the code.
-        for address in remote.addresses:
-            if address is None:
-                return ""
-            # An entry without a scheme means https, or any scheme on this machine.
-            scheme = address.scheme if address.is_here else "https"
-            if not any(model_names.address_of(each if "://" in each else f"{scheme}://{each}") == address for each in allow):
-                return f"http://{address.name}" if address.is_clear else address.name
+        address = remote.address
+        if address is None:
+            return ""
+        # An entry without a scheme means https, or any scheme on this machine.
+        scheme = address.scheme if address.is_here else "https"
+        if not any(model_names.address_of(each if "://" in each else f"{scheme}://{each}") == address for each in allow):
+            return f"http://{address.name}" if address.is_clear else address.name
         # For vLLM, the part after the # is a folder or a hub id whose tokenizer is loaded on this machine.
         return unallowed(remote.model, allow) if remote.backend == "vllm" and remote.model else None
     folder = model_names.folder_of(model)

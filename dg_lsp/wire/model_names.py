@@ -28,7 +28,7 @@ USUAL_URLS = {
 }
 """The default URL of each dialect's server."""
 
-# A comma separates URLs only before `http://` or `https://`, because a URL's path may contain commas.
+# A URL's path may contain commas, but not before `http://` or `https://`.
 _NEXT_URL = re.compile(r",(?=https?://)")
 _PORTS = {"http": 80, "https": 443}
 # Stricter than URLs in general: an address that two parsers could read as two hosts is rejected.
@@ -43,8 +43,7 @@ class ModelNameError(ValueError):
 class Remote:
     """The parts of a remote model's name.
 
-    `url` is "" for the dialect's default server, or names several servers of the same model, separated by commas. `model`
-    is "" for the server's default model.
+    `url` is "" for the dialect's default server. `model` is "" for the server's default model.
     """
 
     backend: str
@@ -53,14 +52,9 @@ class Remote:
     model: str
 
     @property
-    def urls(self) -> tuple[str, ...]:
-        """The servers that the name lists; empty for the dialect's default server."""
-        return urls_of(self.url)
-
-    @property
-    def addresses(self) -> tuple[Address | None, ...]:
-        """Each server's address; None for a URL without one."""
-        return tuple(map(address_of, self.urls or (USUAL_URLS.get(self.dialect.casefold(), ""),)))
+    def address(self) -> Address | None:
+        """The server's address; None for a URL without one."""
+        return address_of(self.url or USUAL_URLS.get(self.dialect.casefold(), ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,20 +98,11 @@ def parse_remote(name: str) -> Remote:
             raise ModelNameError(f"{without_password(name)} names no dialect; write {HELP}")
     elif backend not in ("vllm", "chat") or not url:
         raise ModelNameError(f"{without_password(name)} is not a remote model; write {HELP}")
+    if _NEXT_URL.search(url):
+        raise ModelNameError(
+            f"{without_password(name)} names several servers; name one, such as a load balancer in front of them"
+        )
     return Remote(backend, dialect, url.rstrip("/"), model.strip())
-
-
-def urls_of(text: str) -> tuple[str, ...]:
-    """Return the URLs in a comma-separated text, without trailing slashes."""
-    return tuple(each.rstrip("/") for each in _NEXT_URL.split(text)) if text else ()
-
-
-def n_servers(model: str) -> int:
-    """Return how many servers share a model's requests; 0 for a local model or an invalid name."""
-    try:
-        return max(1, len(parse_remote(model).urls)) if is_remote(model) else 0
-    except ModelNameError:
-        return 0
 
 
 def address_of(url: str) -> Address | None:

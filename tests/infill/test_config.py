@@ -366,3 +366,19 @@ def test_a_private_pattern_that_names_the_workspace_keeps_every_file_in_it(tmp_p
 
 def test_a_file_in_the_topmost_folder_has_one_name() -> None:
     assert config.private_names(Path("/a.py"), Path("/")) == ("a.py",)
+
+
+@pytest.mark.parametrize("rest", ["https://b.example", "http://b.example/v1", "https://user:secret@b.example"])
+def test_a_name_of_several_servers_is_refused_and_allows_nothing(rest: str) -> None:
+    model = f"vllm:https://a.example/x,y,{rest}#m"
+    assert config.unallowed(model, ("a.example", "b.example")) == ""
+    with pytest.raises(ConfigError) as refused:
+        config.check_model(model)
+    assert "secret" not in str(refused.value)
+    if "@" not in rest:
+        assert str(refused.value) == (f"{model} names several servers; name one, such as a load balancer in front of them")
+
+
+def test_a_comma_in_the_path_of_a_url_names_one_server() -> None:
+    assert config.unallowed("vllm:https://a.example/x,y", ("a.example",)) is None
+    assert config.unallowed("vllm:https://a.example,evil.example", ("a.example",)) == ""

@@ -17,10 +17,9 @@ from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import Candidate, InfillRequest, Snippet
 from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, server_at
 from dg_lsp.engine.backends.remote import Backend, RemoteFiller, Reply, compared, to_probability, token_features, trimmed
-from dg_lsp.engine.backends.replicas import Replicas
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.messages import Fields, WireError
-from dg_lsp.wire.model_names import USUAL_URLS, address_of, urls_of
+from dg_lsp.wire.model_names import USUAL_URLS, address_of
 
 LINE_TOKENS = 96
 BLOCK_TOKENS = 512
@@ -228,7 +227,6 @@ DIALECTS: tuple[Dialect, ...] = (
 def connect(name: str, url: str, model: str, configured: Config, environ: Mapping[str, str]) -> RemoteFiller:
     """Return a filler for a server of the named dialect; raise RemoteError if the dialect, URL or model is invalid.
 
-    `url` may list several servers of the same model, separated by commas.
     Nothing is sent yet, because most of these servers bill by the request. A key from the dialect's usual environment variable
     is sent only to the dialect's default server.
     """
@@ -240,12 +238,9 @@ def connect(name: str, url: str, model: str, configured: Config, environ: Mappin
     if dialect.caps.needs_model and not model:
         raise RemoteError(f"{name} needs a model's name at the end, as in fim:{name}:URL#MODEL")
     usual_key = environ.get(dialect.variable, "").strip() if dialect.variable else ""
-    servers = [
-        server_at(url, configured, usual_key if address_of(url) == address_of(dialect.url) else "")
-        for url in urls_of(url) or (dialect.url,)
-    ]
-    client = ServerClient(servers[0]) if len(servers) == 1 else Replicas(servers)
-    return RemoteFiller(Fim(dialect, model), client, configured.settings.local_only)
+    url = url or dialect.url
+    server = server_at(url, configured, usual_key if address_of(url) == address_of(dialect.url) else "")
+    return RemoteFiller(Fim(dialect, model), ServerClient(server), configured.settings.local_only)
 
 
 class Fim(Backend):

@@ -37,7 +37,6 @@ ANSWER_S = 120.0
 KEEP_ALIVE_S = 2.0
 MAX_ANSWER_BYTES = 16 << 20
 MAX_MESSAGE_CHARS = 20_000
-UNLIKE = 409  # our own status for a server that serves something else than the other replicas
 
 
 class RemoteError(UserError):

@@ -21,7 +21,6 @@ from dg_lsp.core import calibration, secrets
 from dg_lsp.core.calibration import Calibration, Evidence
 from dg_lsp.core.values import Candidate, InfillRequest, Ranked
 from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, outcome_of
-from dg_lsp.engine.backends.replicas import Replicas
 from dg_lsp.engine.calibration_store import Calibrations
 from dg_lsp.engine.decode import sequence
 from dg_lsp.engine.decode.rank import NamesInText
@@ -65,7 +64,7 @@ class RemoteFiller(Filler):
 
     calibrations: Calibrations
 
-    def __init__(self, backend: Backend, client: ServerClient | Replicas, local_only: tuple[str, ...] = ()) -> None:
+    def __init__(self, backend: Backend, client: ServerClient, local_only: tuple[str, ...] = ()) -> None:
         """Create a filler that owns the client and closes it."""
         self.backend, self.client, self.local_only = backend, client, local_only
         self.newer_patterns: Callable[[], tuple[str, ...]] = lambda: ()
@@ -102,7 +101,7 @@ class RemoteTask(Task):
     def __init__(
         self,
         backend: Backend,
-        client: ServerClient | Replicas,
+        client: ServerClient,
         unread: set[Future[Fields]],
         request: Shown,
         calibration: Calibration | None = None,

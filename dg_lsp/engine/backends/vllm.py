@@ -18,9 +18,8 @@ from pathlib import Path
 
 from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import Candidate, InfillRequest
-from dg_lsp.engine.backends.http_client import UNLIKE, Call, RemoteError, ServerClient, server_at
+from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, server_at
 from dg_lsp.engine.backends.remote import RemoteFiller, Reply, compared, to_probability, token_features, trimmed
-from dg_lsp.engine.backends.replicas import Replicas
 from dg_lsp.engine.decode import layout, sequence
 from dg_lsp.engine.decode.layout import Sheet
 from dg_lsp.engine.model import profile
@@ -28,7 +27,7 @@ from dg_lsp.engine.model.profile import Profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.messages import WireError
-from dg_lsp.wire.model_names import folder_of, urls_of
+from dg_lsp.wire.model_names import folder_of
 
 CLOSING_TOKENS = 8  # the most tokens that end a canvas after the held text
 LEAST_AGREEMENT = 0.5
@@ -50,18 +49,11 @@ def connect(
 ) -> RemoteFiller:
     """Return a filler for the server at `url`; raise RemoteError if it can't infill.
 
-    `url` may list several servers of the same model, separated by commas. Unavailable ones are used once they are back.
     `model` is the folder or hub id of the server's tokenizer; "" means the name that the server reports.
     """
-    servers = [server_at(each, configured) for each in urls_of(url) or (url,)]
-    client = ServerClient(servers[0]) if len(servers) == 1 else Replicas(servers)
+    client = ServerClient(server_at(url, configured))
     try:
-        if isinstance(client, Replicas):
-            served, vocabulary, profile = client.first(lambda each: probe(each, model, on_progress))
-            client.check = lambda each: check_alike(each, model, served, vocabulary)
-            client.check_others()
-        else:
-            served, vocabulary, profile = probe(client, model, on_progress)
+        served, vocabulary, profile = probe(client, model, on_progress)
         return RemoteFiller(Vllm(served, vocabulary, profile), client, configured.settings.local_only)
     except BaseException as error:
         client.close()
@@ -358,20 +350,6 @@ def probe(client: ServerClient, model: str, on_progress: Callable[[str, float], 
     canvas = _canvas_length(client, name)
     served = Served(client.server.host, name, canvas, max_tokens, version, _admitted_rows(client, name))
     return served, vocabulary, loaded_profile
-
-
-def check_alike(client: ServerClient, model: str, served: Served, vocabulary: Vocabulary) -> None:
-    """Raise RemoteError if a server does not serve the same as `served`."""
-    _version(client)
-    name, _, _ = _model(client, model)
-    _compare(client, name, vocabulary)
-    canvas = _canvas_length(client, name)
-    if (name, canvas) != (served.model, served.canvas):
-        raise RemoteError(
-            f"{client.host} serves {name} with a canvas of {canvas} tokens, but {served.host} serves {served.model} with "
-            f"{served.canvas}; replicas must serve the same",
-            UNLIKE,
-        )
 
 
 def tokenizer_folder(name: str) -> Path:
