@@ -143,7 +143,7 @@ python -m sglang.launch_server --model-path google/diffusiongemma-26B-A4B-it --d
 python tests/benchmarks/on_gpu.py
 python3 -m venv ~/.dg-lsp && ~/.dg-lsp/bin/pip install ./dg_lsp-0.1.0-py3-none-any.whl && ~/.dg-lsp/bin/dg-lsp setup
 ray job logs
-ray job submit --address http://HEAD:8265 --working-dir . --runtime-env-json '{"pip": ["/shared/dg_lsp-0.1.0-py3-none-any.whl[engine,ray]"]}' -- dg-lsp infill src --ray auto --resume /shared/infill.journal --report /shared/report.html --json
+ray job submit --address http://HEAD:8265 --working-dir . --runtime-env-json '{"pip": ["/shared/dg_lsp-0.1.0-py3-none-any.whl[engine,ray]"]}' -- dg-lsp infill src --ray auto --resume /shared/infill.journal --patch /shared/infill.diff --json
 rm -rf ~/.config/dg-lsp ~/.local/share/dg-lsp ~/.local/state/dg-lsp
 sha256sum --check SHA256SUMS
 tar -xzf dg-lsp.nvim-0.1.0.tar.gz -C ~/.local/share/nvim/site/pack/dg-lsp/start

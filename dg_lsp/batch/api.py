@@ -75,13 +75,12 @@ Progress = tuple[Callable[[str], None], Callable[[int], None]]
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """What a run tells its caller: sentences, and the progress over a number of holes. `review` may change the results."""
+    """What a run tells its caller: sentences, and the progress over a number of holes."""
 
     on_message: Callable[[str], None] = lambda _sentence: None
     progress: Callable[[int], AbstractContextManager[Progress]] = lambda _n_holes: contextlib.nullcontext(
         (lambda _text: None, lambda _n: None)
     )
-    review: Callable[[Sequence[FileResult]], Sequence[FileResult]] = lambda results: results
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ class Result:
     """The result of a run: a row for each hole, the skipped files with the reasons, and the patch.
 
     `report` is the object that `--json` prints; docs/infill.md describes it. The patch's file names are relative to `root`.
-    `files` has the rows of each file. `is_committed` is False if a commit failed.
+    `is_committed` is False if a commit failed.
     """
 
     rows: tuple[ReportRow, ...]
@@ -97,7 +96,6 @@ class Result:
     patch: str
     report: dict[str, Any]
     root: Path
-    files: tuple[tuple[FileResult, tuple[ReportRow, ...]], ...] = ()
     is_committed: bool = True
 
 
@@ -199,7 +197,6 @@ async def run_job(
                 filled = await fill(
                     spec, file_plans, answers, connect, on_progress=on_progress, done=done, on_message=front.on_message
                 )
-            filled = front.review(filled)
     if spec.commit:
         warnings = (writing.detached_head_warning(result) for result in filled if result.fills)
         for warning in filter(None, dict.fromkeys(warnings)):
@@ -207,17 +204,16 @@ async def run_job(
     applied = [
         writing.apply_fills(result, spec.commit, front.on_message) if spec.write else (result, True) for result in filled
     ]
-    files = tuple((result, tuple(report.rows(result))) for result, _ in applied)
-    rows = tuple(row for _, rows_of_file in files for row in rows_of_file)
+    rows = tuple(row for result, _ in applied for row in report.rows(result))
     ms = round((time.perf_counter() - started) * 1000)
     facts = {"ms": ms, "model": spec.model, "seed": spec.options.seed, "written": spec.write}
     patch = ""
-    for result, _ in files:
+    for result, _ in applied:
         source = result.plan.source
         name = os.path.relpath(source.path, spec.root).replace(os.sep, "/")
         patch += report.unified(name, source.document.text, result.edits)
     about = report.build(rows, skipped, notes, **facts)
-    return Result(rows, tuple(skipped), patch, about, spec.root, files, all(is_committed for _, is_committed in applied))
+    return Result(rows, tuple(skipped), patch, about, spec.root, all(is_committed for _, is_committed in applied))
 
 
 def resident(

@@ -7,14 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import json
 import os
-import shlex
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -154,10 +150,6 @@ def infill(
             autocompletion=completions.one_of(completions.of("dg_lsp.batch.write", "UNITS")),
         ),
     ] = "",
-    interactive: Annotated[
-        bool,
-        typer.Option("--interactive", help="Review each hole, unsure ones too: accept, reject, next candidate, edit, quit."),
-    ] = False,
     fail_on: Annotated[
         str,
         typer.Option(
@@ -168,9 +160,6 @@ def infill(
     ] = "open",
     patch: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the diff into this file instead of printing it.")
-    ] = None,
-    report: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a report as one HTML page that works offline.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON object instead of a diff.")] = False,
     resume: Annotated[
@@ -221,7 +210,7 @@ def infill(
         return source is not None and source.name != "DEFAULT"
 
     try:
-        outputs = _Outputs(report, patch, as_json, fail_on)
+        outputs = _Outputs(patch, as_json, fail_on)
         outputs.check()
         named_places = [plan.parse_place(place) for place in at or ()] + (_read_places(places) if places else [])
         spec = api.spec_of(
@@ -247,10 +236,8 @@ def infill(
         )
         if dry_run:
             raise typer.Exit(_list(spec, outputs))
-        if interactive and not can_ask():
-            raise plan.PlanError("--interactive asks about each hole, so it needs a terminal as standard input")
         connect = cluster.connecting(ray, ray_workers) if ray else context.obj
-        code = asyncio.run(_infill(spec, resume, connect, outputs, is_interactive=interactive))
+        code = asyncio.run(_infill(spec, resume, connect, outputs))
     except api.ERRORS as error:
         print_message(str(error))
         raise typer.Exit(TRY_AGAIN if isinstance(error, EngineError) else WRONG_USE) from error
@@ -261,7 +248,6 @@ def infill(
 class _Outputs:
     """Where a run's results go, and for which holes it exits with 1."""
 
-    page: Path | None
     patch: Path | None
     as_json: bool
     fail_on: str
@@ -274,31 +260,20 @@ class _Outputs:
 
         if self.fail_on not in FAIL_ON:
             raise PlanError(f"--fail-on takes {', '.join(FAIL_ON[:-1])} or {FAIL_ON[-1]}, not {self.fail_on!r}")
-        for option, path in (("--report", self.page), ("--patch", self.patch)):
-            if path and (problem := files.output_problem(path)):
-                raise PlanError(f"{option} {path}: {problem}")
-        if self.page and self.patch and os.path.realpath(self.page) == os.path.realpath(self.patch):
-            raise PlanError(f"--report and --patch name the same file, {self.patch}")
+        if self.patch and (problem := files.output_problem(self.patch)):
+            raise PlanError(f"--patch {self.patch}: {problem}")
 
     def write(self, result: Result) -> bool:
-        """Write the files, and return whether that succeeded."""
-        from dg_lsp.batch import report
+        """Write the patch if it has a file, and return whether that succeeded."""
         from dg_lsp.wire import files
 
-        texts: list[tuple[str, Path, str]] = []
-        if self.page:
-            facts = {name: result.report["summary"][name] for name in ("ms", "model", "seed", "written")}
-            texts.append(("report", self.page, report.page(result.files, result.skipped, facts)))
         if self.patch:
-            texts.append(("patch", self.patch, result.patch))
-        is_written = True
-        for what, path, text in texts:
             try:
-                files.write_output(path, text.encode("utf-8", "surrogateescape"))
+                files.write_output(self.patch, result.patch.encode("utf-8", "surrogateescape"))
             except OSError as error:
-                print_message(f"the {what} can't be written to {path}: {(error.strerror or str(error)).lower()}")
-                is_written = False
-        return is_written
+                print_message(f"the patch can't be written to {self.patch}: {(error.strerror or str(error)).lower()}")
+                return False
+        return True
 
 
 def _read_places(name: str) -> list[Location]:
@@ -316,24 +291,23 @@ def _read_places(name: str) -> list[Location]:
     return plan.parse_places(text, f"--places {name}")
 
 
-def print_bytes(text: str, *, err: bool = False, is_diff: bool = False) -> None:
+def print_bytes(text: str, *, is_diff: bool = False) -> None:
     """Print text from files as bytes, so that line ends and names stay unchanged.
 
     On a terminal, a diff is in colour, and control characters are made visible: a file could hide lines of a diff with them.
     """
-    stream = sys.stderr if err else sys.stdout
-    if stream is not None and stream.isatty():
+    if sys.stdout is not None and sys.stdout.isatty():
         text = "\r\n".join(map(visible, text.split("\r\n")))
     if is_diff and is_colourful():
         lines = text.splitlines(keepends=True)
         styles = ({"bold": True} if line.startswith(("--- ", "+++ ")) else {"fg": _COLOURS.get(line[:1])} for line in lines)
         text = "".join(typer.style(line, **style) for line, style in zip(lines, styles, strict=True))
-    print_painted(text, err=err)
+    print_painted(text)
 
 
-def print_painted(text: str, *, err: bool = False) -> None:
+def print_painted(text: str) -> None:
     """Print text as bytes; the caller has made control characters visible, and may have added colours."""
-    typer.echo(text.encode("utf-8", "surrogateescape"), nl=False, err=err)
+    typer.echo(text.encode("utf-8", "surrogateescape"), nl=False)
 
 
 def is_colourful() -> bool:
@@ -374,18 +348,11 @@ def _list(spec: JobSpec, outputs: _Outputs) -> int:
     return int(outputs.fail_on == "any" and bool(plans))
 
 
-async def _infill(
-    spec: JobSpec, resume: Path | None, connect: Connect | None, outputs: _Outputs, *, is_interactive: bool
-) -> int:
+async def _infill(spec: JobSpec, resume: Path | None, connect: Connect | None, outputs: _Outputs) -> int:
     from dg_lsp.batch import api, report
     from dg_lsp.wire import progress
 
-    terminal = report.Terminal(lambda text: print_bytes(text, err=True, is_diff=True), _ask_letter, _edit_text)
-    front = api.Front(
-        print_message,
-        lambda n_holes: progress.counts("filling", n_holes, elsewhere=print_message),
-        functools.partial(report.review, terminal=terminal) if is_interactive else lambda results: results,
-    )
+    front = api.Front(print_message, lambda n_holes: progress.counts("filling", n_holes, elsewhere=print_message))
     started = time.perf_counter()
     with _ending_in_order():
         result = await api.run_job(spec, journal=resume, connect=connect, front=front)
@@ -438,29 +405,3 @@ def _ending_in_order() -> Iterator[None]:
                 raise
         if caught:
             raise typer.Exit(128 + caught[0])
-
-
-def _ask_letter(question: str) -> str:
-    while (answer := ask(question, end="q").strip().lower()) not in tuple("arneq"):
-        print_message("answer with one of the letters")
-    return answer
-
-
-def _edit_text(text: str) -> str | None:
-    """Return the text as edited in the user's editor; None if the editor is missing or fails."""
-    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
-    handle, name = tempfile.mkstemp(suffix=".dg-lsp")
-    path = Path(name)
-    try:
-        os.close(handle)
-        path.write_text(text, "utf-8", "surrogateescape")
-        code = subprocess.run([*shlex.split(editor), name], check=False).returncode  # noqa: S603 -- the user's own editor
-        if code == 0:
-            edited = path.read_text("utf-8", "surrogateescape")
-            return edited if text.endswith("\n") else edited.removesuffix("\n")
-        print_message(f"the editor exited with status {code}")
-    except (OSError, ValueError) as error:
-        print_message(f"the editor {editor!r} can't be used: {error}")
-    finally:
-        path.unlink(missing_ok=True)
-    return None

@@ -1,27 +1,25 @@
-"""Show a run to the user: its report as one object for programs, as lines for the terminal and as an HTML page; its diff; and
-the review of each hole.
+"""Show a run to the user: its report as one object for programs and as lines for the terminal, and its diff.
 
-Pure; callers print the texts, and give the review's terminal as functions. docs/infill.md describes the object.
+Pure; callers print the texts. docs/infill.md describes the object.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from difflib import SequenceMatcher
-from html import escape
 from typing import Any, Literal
 
 from dg_lsp.batch.discover import Skipped
-from dg_lsp.batch.keep import BREAKS, FileResult, settle
-from dg_lsp.batch.plan import FilePlan, line_column, symbols_of, where
+from dg_lsp.batch.keep import FileResult
+from dg_lsp.batch.plan import FilePlan, line_column, symbols_of
 from dg_lsp.batch.rounds import ContextOf, RunOptions, request_for
 from dg_lsp.core import confidence, importing, polish, positions
-from dg_lsp.core.values import Edit, Hole, Ranked, apply, n_common
+from dg_lsp.core.values import Edit, apply, n_common
 from dg_lsp.core.wording import counted
-from dg_lsp.infill.fill import Fill, edits
+from dg_lsp.infill.fill import Fill
 from dg_lsp.wire.visible import one_line
 
 Status = Literal["filled", "unsure", "failed"]
@@ -244,105 +242,6 @@ def _by_frequency(counter: Counter[str]) -> str:
     return ", ".join(f"{name} {n}" for name, n in counter.most_common())
 
 
-# --- The HTML page. It loads nothing, runs no scripts and works offline. pygments is imported only for it.
-
-
-N_LINES = 4  # of context on each side of a hole
-
-_STYLE = """
-:root { color-scheme: light; font: 15px/1.5 system-ui, sans-serif; color: #1f2328; background: #fff; }
-body { max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }
-table { border-collapse: collapse; } th, td { text-align: left; padding: .2rem 1rem .2rem 0; vertical-align: top; }
-section { border-top: 1px solid #d0d7de; margin-top: 1.5rem; padding-top: .5rem; }
-h2 { font-size: 1rem; font-family: ui-monospace, monospace; margin: .5rem 0; }
-.sides { display: grid; grid-template-columns: 1fr 1fr; gap: 1rem; } .sides > div { min-width: 0; }
-pre { background: #f6f8fa; padding: .75rem; overflow-x: auto; font: 13px/1.45 ui-monospace, monospace; margin: .25rem 0; }
-.filled { color: #116329; } .unsure { color: #7d4e00; } .failed { color: #a40e26; } .status { font-weight: 600; }
-@media (max-width: 50rem) { .sides { grid-template-columns: 1fr; } }
-"""
-
-
-def page(
-    files: Sequence[tuple[FileResult, Sequence[ReportRow]]], skipped: Iterable[Skipped], facts: Mapping[str, object]
-) -> str:
-    """Return the page; the rows of each file are in the order of the text."""
-    from pygments.formatters import HtmlFormatter
-
-    total = counts([row for _, rows in files for row in rows])
-    summary = {
-        "filled": f"{total['filled']} of {total['holes']} holes in {total['files']} files ({total['verified']} verified)",
-        "unsure": total["unsure"],
-        "failed": total["failed"],
-        **facts,
-    }
-    head = "".join(f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in summary.items())
-    skipped_items = "".join(f"<li>{_text(skip.name)}: it {_text(skip.reason)}</li>" for skip in skipped)
-    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"  # data: allows an empty icon
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
-        f"<title>dg-lsp infill</title><style>{_STYLE}{HtmlFormatter().get_style_defs('pre')}</style></head>\n"
-        f"<body><h1>dg-lsp infill</h1><table>{head}</table>\n"
-        + (f"<h2>Skipped</h2><ul>{skipped_items}</ul>\n" if skipped_items else "")
-        + "".join(
-            _section(result, hole, row) for result, rows in files for hole, row in zip(result.plan.holes, rows, strict=True)
-        )
-        + "</body></html>\n"
-    )
-
-
-def _section(result: FileResult, hole: Hole, row: ReportRow) -> str:
-    """Return one hole: its facts, and the surrounding text before and after the fill."""
-    text, language = result.plan.source.document.text, result.plan.source.document.language
-    lines = positions.lines(text)
-    start = lines.start(max(lines.at(hole.span.start) - N_LINES, 0))
-    end = lines.end(min(lines.at(hole.span.end) + N_LINES, len(lines) - 1))
-    sure = "not calibrated" if row.probability is None else f"probability {row.probability:.2f}"
-    about = [row.kind, *([sure, f"{row.steps} steps"] if row.status == "filled" else []), f"{row.ms:.0f} ms"]
-    if row.verified:
-        about.append(f"verified by {row.verified}")
-    if row.status == "filled":
-        right = _code(apply(text[:end], (result.fills[hole].edit,))[start:], language)
-    else:
-        right = f"<p>{_text(row.reason)}</p>"
-        for one in row.candidates:
-            sure = "not calibrated" if one["probability"] is None else f"probability {one['probability']:.2f}"
-            right += f"<p>{sure}</p>{_code(str(one['text']), language)}"
-    return (
-        f"<section><h2>{_text(row.path)}:{row.line}:{row.column}</h2>"
-        f'<p><span class="status {row.status}">{row.status}</span> · {_text(" · ".join(about))}</p>'
-        f'<div class="sides"><div>before{_code(text[start:end], language)}</div>'
-        f"<div>{'after' if row.status == 'filled' else 'candidates'}{right}</div></div></section>\n"
-    )
-
-
-def _code(text: str, language: str) -> str:
-    from pygments import highlight
-    from pygments.formatters import HtmlFormatter
-    from pygments.lexers import get_lexer_by_name
-    from pygments.lexers.special import TextLexer
-    from pygments.util import ClassNotFound
-
-    try:
-        lexer = get_lexer_by_name(language, stripnl=False)
-    except ClassNotFound:
-        lexer = TextLexer(stripnl=False)
-    return f"<pre>{highlight(_printable(text), lexer, HtmlFormatter(nowrap=True))}</pre>"
-
-
-def _text(text: str) -> str:
-    return escape(_printable(text))
-
-
-def _printable(text: str) -> str:
-    """Return the text with escapes for lone surrogates and control characters, which a page can't contain."""
-    text = text.encode("utf-8", "backslashreplace").decode()
-    return "".join(
-        char if char.isprintable() or char in "\n\t" else f"\\x{ord(char):02x}" for char in text.replace("\r\n", "\n")
-    )
-
-
 # --- A unified diff that `git apply` and `patch -p1` accept. Both tools end a line only at a line feed, so carriage returns and
 # form feeds are part of a line here.
 
@@ -401,74 +300,3 @@ def _escaped(char: str) -> str:
     if char in '"\\':
         return "\\" + char
     return char if char.isprintable() else "".join(f"\\{byte:03o}" for byte in char.encode("utf-8", "surrogateescape"))
-
-
-# --- The user's review of each hole: accept, reject, show the next candidate, edit
-
-
-REJECTED = "you rejected it"
-UNREVIEWED = "you quit the review"
-QUESTION = "accept, reject, next, edit, quit (a/r/n/e/q)"
-
-
-@dataclass(frozen=True, slots=True)
-class Terminal:
-    """Functions that show text, ask for a letter, and let the user edit text (None: unchanged)."""
-
-    show: Callable[[str], None]
-    ask: Callable[[str], str]
-    edit: Callable[[str], str | None]
-
-
-def review(results: Sequence[FileResult], terminal: Terminal) -> list[FileResult]:
-    """Return the results with the user's decisions; after `quit`, no further fill is accepted."""
-    reviewed: list[FileResult] = []
-    has_quit = False
-    for result in results:
-        fills: dict[Hole, Fill] = {}
-        reasons, proofs = dict(result.reasons), dict(result.proofs)
-        for hole in sorted({*result.fills, *result.unsure}, key=lambda hole: hole.span):
-            answer = None if has_quit else _answer(result, hole, fills, terminal)
-            has_quit = answer is None
-            if isinstance(answer, Fill):
-                fills[hole] = answer
-                if answer != result.fills.get(hole):
-                    proofs.pop(hole, None)  # the check proved another text
-            else:
-                reasons[hole] = UNREVIEWED if has_quit else REJECTED
-                proofs.pop(hole, None)
-        unsure = {hole: why for hole, why in result.unsure.items() if hole not in fills and hole not in reasons}
-        reviewed.append(replace(result, fills=fills, reasons=reasons, unsure=unsure, proofs=proofs))
-    return reviewed
-
-
-def _answer(result: FileResult, hole: Hole, fills: dict[Hole, Fill], terminal: Terminal) -> Fill | bool | None:
-    """Return the accepted fill, False if the user rejects all, None if the user quits."""
-    source = result.plan.source
-    first = [result.fills[hole]] if hole in result.fills else []
-    choices = first + [fill for fill in result.candidates.get(hole, ()) if fill not in first]
-    place, n_model = 0, len(choices)
-    while True:
-        fill = choices[place]
-        proof = f", proved by {result.proofs[hole]}" if hole in result.proofs and fill in first else ""
-        reason = f" ({result.unsure[hole]})" if hole in result.unsure else ""
-        sure = "edited by you" if place >= n_model else confidence.words(fill.confidence)
-        terminal.show(f"{source.name}:{where(source.document, hole)}: {place + 1} of {len(choices)}, {sure}{proof}{reason}\n")
-        terminal.show(unified(source.name, source.document.text, edits(source.document, (fill,))))
-        letter = terminal.ask(QUESTION)
-        if letter == "n":
-            place = (place + 1) % len(choices)
-        elif letter == "e":
-            text = terminal.edit(fill.edit.text)
-            if text is not None and text != fill.edit.text:
-                place = len(choices)
-                choices.append(Fill(Edit(hole.span, text), Ranked(), 0))
-        elif letter == "a":
-            if settle(result.plan, {**{other: (one,) for other, one in fills.items()}, hole: (fill,)}).dropped:
-                terminal.show(f"{BREAKS}\n")
-                continue
-            return fill
-        elif letter == "r":
-            return False
-        elif letter == "q":
-            return None

@@ -176,10 +176,9 @@ def test_wrong_options_exit_with_2(project: Path) -> None:
         ((".", "--candidates", "0"), "candidates"),
         ((".", "--resume", "a.py"), "is not a journal"),
         ((".", "--nonsense"), "--nonsense"),
-        ((".", "--interactive"), "--interactive asks about each hole, so it needs a terminal as standard input"),
-        ((".", "--report", "gone/page.html"), f"--report gone/page.html: there is no folder {project / 'gone'}"),
-        ((".", "--report", "."), "--report .: this is a folder; name a file in it"),
-        ((".", "--report", "/dev/null"), "--report /dev/null: this is not a regular file"),
+        ((".", "--patch", "gone/a.diff"), f"--patch gone/a.diff: there is no folder {project / 'gone'}"),
+        ((".", "--patch", "."), "--patch .: this is a folder; name a file in it"),
+        ((".", "--patch", "/dev/null"), "--patch /dev/null: this is not a regular file"),
     ):
         result = run(*args)
         assert (result.exit_code, result.stdout) == (2, ""), args
