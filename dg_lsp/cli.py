@@ -31,7 +31,7 @@ LATER = {
     "engine": ("Run, start, stop or inspect the resident engine.", "dg_lsp.engine.commands", "engine"),
     "eval": ("Measure how good the fills of a model are.", "dg_lsp.evaluate.commands", "engine"),
     "bench": ("Measure how fast the fills of a model are.", "dg_lsp.evaluate.commands:bench_app", "engine"),
-    "calibrate": ("Measure how likely a model's answers are right, on your own code.", "dg_lsp.evaluate.calibrate", ""),
+    "calibrate": ("Measure how likely a model's answers are right, on your own code.", "dg_lsp.evaluate.calibrate", "engine"),
     "stats": ("Show how many suggestions were shown and accepted.", "dg_lsp.server.commands:stats_app", ""),
     "train": ("Train a canvas for a causal model.", "dg_lsp.train.commands", "engine"),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 
 import pytest
 
@@ -49,7 +50,7 @@ def test_of_one_candidate_the_choice_is_a_logistic_regression() -> None:
     values = [draw.gauss(0, 1) for _ in range(300)]
     right = [draw.random() < 1 / (1 + math.exp(-(2 * value - 1))) for value in values]
     fitted = fit._logistic([{"x": value} for value in values], right)
-    weight, spread = fitted.weights["x"], fit._spread(values)
+    weight, spread = fitted.weights["x"], statistics.pstdev(values)
     chances = [1 / (1 + math.exp(-(fitted.intercept + weight * value))) for value in values]
     errors = [chance - is_right for chance, is_right in zip(chances, right, strict=True)]
     assert sum(errors) == pytest.approx(0.0, abs=0.05)
