@@ -104,7 +104,11 @@ def write_gguf(path: Path, family: str = "llama", kind: Kind = Kind.Q8_0, *, see
 
 
 def write_wheel(path: Path, contents: Mapping[str, bytes]) -> Path:
-    """Write a wheel with these files."""
+    """Write a wheel with these files, and those without which pip takes no wheel."""
+    package, version, *_ = path.name.split("-")
+    about = f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n".encode()
+    info = {"METADATA": about, "WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n", "RECORD": b""}
+    contents = {**contents, **{f"{package}-{version}.dist-info/{name}": data for name, data in info.items()}}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in contents.items():
             # Without a time, so that the same contents make the same wheel.
@@ -177,7 +181,7 @@ def serving(folder: Path) -> Iterator[Index]:
                 files = [{"filename": name, "url": f"../../files/{name}", "hashes": {}} for name in names]
                 body = json.dumps({"meta": {"api-version": "1.1"}, "files": files}).encode()
                 return self._send(200, body, {"Content-Type": "application/vnd.pypi.simple.v1+json"})
-            links = "".join(f'<a href="/files/{name}#sha256=0">{name}</a>' for name in names)
+            links = "".join(f'<a href="/files/{name}">{name}</a>' for name in names)
             return self._send(200, f"<!DOCTYPE html><html><body>{links}</body></html>".encode(), {"Content-Type": "text/html"})
 
         def _send(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:

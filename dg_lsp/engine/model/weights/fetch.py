@@ -49,12 +49,12 @@ def snapshot(name: str, revision: str = "", on_progress: Callable[[str, float], 
         _check_disk(name, missing_bytes)
     total = sum(file.file_size or 0 for file in files)
     meter = Meter(f"downloading {name}", total, on_progress, done=total - missing_bytes)
-    return Path(_hub(name, lambda hub: hub.snapshot_download(name, **options, max_workers=WORKERS, tqdm_class=_bar_for(meter))))
+    return Path(_hub(name, lambda hub: hub.snapshot_download(name, **options, max_workers=WORKERS, tqdm_class=bar_for(meter))))
 
 
 def _files(hub: Any, name: str, options: dict[str, Any]) -> list[Any]:
     try:
-        silent = _bar_for(Meter("", 0, lambda _text, _share: None))
+        silent = bar_for(Meter("", 0, lambda _text, _share: None))
         return list(hub.snapshot_download(name, **options, dry_run=True, tqdm_class=silent))
     except hub.errors.LocalEntryNotFoundError:
         raise
@@ -98,7 +98,7 @@ def _hub(name: str, call: Callable[[Any], Any]) -> Any:
         raise FetchError(f"{name} can't be fetched from the hub ({first}); write a folder as a path: ./{name}") from error
 
 
-def _bar_for(meter: Meter) -> type:
+def bar_for(meter: Meter) -> type:
     """Return a replacement for the library's progress bar that counts bytes in `meter` and draws nothing."""
     from huggingface_hub.utils import tqdm
 
