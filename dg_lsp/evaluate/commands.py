@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dg_lsp.evaluate import make, run, score, tasks
-from dg_lsp.evaluate.execute import sandbox
+from dg_lsp.evaluate.execute import NEEDS_BUBBLEWRAP, protection
 from dg_lsp.evaluate.run import FULL, Setup
 from dg_lsp.evaluate.score import ResultRow
 from dg_lsp.evaluate.tasks import EvalError, Task
@@ -83,9 +83,12 @@ def evaluate(
         bool,
         typer.Option(
             "--execute",
-            help="Run the filled programs with their tests, for pass@1 by kind and overall. This runs generated code, in a "
-            "sandbox with limits on time, memory and files and without network. Off by default.",
+            help="Run the filled programs with their tests, for pass@1 by kind and overall. This runs generated code, in "
+            "bubblewrap, with limits on time, memory and files and without network. Off by default.",
         ),
+    ] = False,
+    unprotected: Annotated[
+        bool, typer.Option("--unprotected", help="With --execute and without bubblewrap: run the programs with your rights.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as one JSON object.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the figures as a Markdown table.")] = False,
@@ -122,7 +125,7 @@ def evaluate(
     # Some variants set their own number of steps.
     stepped = [replace(each, steps=steps) if each.by == "model" and not each.steps else each for each in selected]
     setup = run.Setup(tuple(dict.fromkeys(stepped)), model, device, threads, seed, "" if dtype == "auto" else dtype)
-    rows = _rows(chosen_tasks, setup, workers, execute=execute)
+    rows = _rows(chosen_tasks, setup, workers, execute=execute, unprotected=unprotected)
     if csv_file is not None:
         try:
             csv_file.write_text(score.as_csv(rows), encoding="utf-8")
@@ -147,19 +150,22 @@ def _make(folder: Path, out: Path | None, n: int, seed: int) -> None:
     print_message(f"{len(made_tasks)} tasks from {len({task.path for task in made_tasks})} files in {out}{short}: {counts}")
 
 
-def _rows(chosen_tasks: list[Task], setup: Setup, n_workers: int, *, execute: bool) -> list[ResultRow]:
+def _rows(chosen_tasks: list[Task], setup: Setup, n_workers: int, *, execute: bool, unprotected: bool) -> list[ResultRow]:
     tested = sum(bool(task.test and task.entry_point) for task in chosen_tasks)
     if execute and not tested:
         raise EvalError("--execute has nothing to run: no task has a test and an entry_point")
+    if execute and not unprotected and protection() is None:
+        raise EvalError(NEEDS_BUBBLEWRAP)  # before the work of filling
     workers = run.n_workers(n_workers)
     if workers < n_workers:
         print_message(f"{workers} workers instead of {n_workers}: this machine has no more cores")
     with progress.counts("filling", len(chosen_tasks), elsewhere=print_message) as (_, done):
         rows = run.run(chosen_tasks, setup, workers=workers, done=done)
     if execute:
-        print_message(f"running generated programs of {tested} tasks, with {sandbox().words}")
+        means = "in bubblewrap" if protection() else "with your rights"
+        print_message(f"running generated programs of {tested} tasks, {means}")
         with progress.counts("running", len(rows), elsewhere=print_message) as (_, done):
-            rows = run.executed(rows, chosen_tasks, workers=workers, done=done)
+            rows = run.executed(rows, chosen_tasks, workers=workers, unprotected=unprotected, done=done)
     elif tested:
         print_message("the tasks' tests were not run; --execute runs them, and with them the code that the model wrote")
     return rows

@@ -1,17 +1,11 @@
-"""Run generated programs in a sandbox, and report whether their tests pass.
+"""Run generated programs in bubblewrap, and report whether their tests pass.
 
 Each program runs in its own Python process, without environment variables, in an empty folder that is removed
-afterwards, with limits on time, memory and file size. A `Sandbox` adds the strongest isolation that the system
-supports: the namespaces that a command creates around the process, and the layers that `cell` applies inside it.
-`sandbox` returns it.
+afterwards, with limits on time, memory and file size. bubblewrap gives it namespaces without a network, without
+capabilities, and with a file system of Python, the system's libraries and its own folder, of which it can write only the
+last. Unprotected, it has the rights of the user, and only the limits.
 
-With all layers, these rules hold against machine code too. Nothing outside the folder can be written. Only Python and
-the system's libraries can be read. There are no sockets, and no process outside can be seen, traced or signalled.
-
-Without Landlock, the program can read what the user can read. Without namespaces and Landlock, only an audit hook
-refuses processes, sockets and the library's ways to change files elsewhere. That prevents accidents, not attacks. A
-program that walks the interpreter's frames can always report itself as passed, and nothing protects against a kernel
-bug.
+A program that walks the interpreter's frames can always report itself as passed, and nothing protects against a kernel bug.
 """
 
 from __future__ import annotations
@@ -27,13 +21,12 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Literal
 
 from dg_lsp.evaluate import cell
-from dg_lsp.evaluate.tasks import Task
+from dg_lsp.evaluate.tasks import EvalError, Task
 
 TIMEOUT_S = 3.0
 RETRY_FACTOR = 10
@@ -46,63 +39,34 @@ Verdict = Literal["passed", "failed", "timed out"]
 
 # The limit on processes does not apply to uid 0.
 _AS_NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
-_APART = ("unshare", "-r", "-n", "-p", "-f", "--kill-child")
-
-# Tried in this order. `-m` gives the process its own mounts, which the runner makes read-only.
-_NAMESPACES: tuple[tuple[str, ...], ...] = (
-    (*_AS_NOBODY, *_APART, "-m"),
-    (*_APART, "-m"),
-    (*_AS_NOBODY, *_APART),
-    _APART,
-    ("unshare", "-r", "-n"),
+# What Python and its library read, besides their own folder.
+_READABLE = (
+    "/usr", "/lib", "/lib32", "/lib64", "/nix/store", "/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types",
+    sys.base_prefix, sys.base_exec_prefix,
+)  # fmt: skip
+NEEDS_BUBBLEWRAP = (
+    "--execute runs code that a model wrote, so it needs bubblewrap (Linux; `apt install bubblewrap`), which is not there or "
+    "does not work; --unprotected runs the programs with your rights"
 )
-
-# The layers that `cell` applies besides the mounts, tried in this order.
-_LAYERS: tuple[tuple[str, ...], ...] = (
-    ("capabilities", "landlock", "seccomp"),
-    ("capabilities", "landlock"),
-    ("capabilities", "seccomp"),
-    ("capabilities",),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Sandbox:
-    """The isolation of a program: the command that it runs under, and the layers that `cell` applies."""
-
-    command: tuple[str, ...] = ()
-    layers: tuple[str, ...] = ()
-
-    @property
-    def words(self) -> str:
-        """A description of the sandbox."""
-        if "mounts" in self.layers:
-            own = "a network, a process table and mounts of its own, read-only but for its folder"
-        elif self.command:
-            own = "a network and a process table of its own" if "-p" in self.command else "a network of its own"
-        else:
-            own = "no namespace of its own"
-        own += ", as nobody" if self.command[:1] == ("setpriv",) else ""
-        words = {"capabilities": "no capabilities", "landlock": "Landlock", "seccomp": "seccomp"}
-        more = [text for layer, text in words.items() if layer in self.layers]
-        if not self.command and not more:
-            return f"{own}; sockets and processes are refused by an audit hook alone"
-        return "; ".join([own, ", ".join(more)] if more else [own])
 
 
 @lru_cache(maxsize=1)
-def sandbox() -> Sandbox:
-    """Return the strongest sandbox that this system supports."""
-    for command in (*_NAMESPACES, ()):
-        if command and shutil.which(command[0]) is None:
-            continue
-        for layers in _LAYERS if sys.platform == "linux" else ():
-            tried = Sandbox(command, (*(("mounts",) if "-m" in command else ()), *layers))
-            with contextlib.suppress(OSError):
-                # An ordinary program must pass. It has long, so that a busy machine does not choose a weaker sandbox.
-                if run("import random, math, socket", timeout_s=60.0, cpu_s=TIMEOUT_S, behind=tried) == "passed":
-                    return tried
-    return Sandbox()
+def protection() -> tuple[str, ...] | None:
+    """Return the command that protects this machine from a program, without its folder; None if the system has none."""
+    bwrap = shutil.which("bwrap")
+    if bwrap is None:
+        return None
+    command = (
+        bwrap, "--unshare-all", "--unshare-user", "--uid", "65534", "--gid", "65534", "--cap-drop", "ALL", "--die-with-parent",
+        "--new-session", "--dev", "/dev", "--remount-ro", "/dev",
+        *(part for path in dict.fromkeys(_READABLE) for part in ("--ro-bind-try", path, path)),
+    )  # fmt: skip
+    for tried in ((*_AS_NOBODY, *command), command) if os.geteuid() == 0 and shutil.which(_AS_NOBODY[0]) else (command,):
+        with contextlib.suppress(OSError):
+            # An ordinary program must pass. It has long, so that a busy machine is not taken for one without protection.
+            if run("import random, math, socket", tried, timeout_s=60.0, cpu_s=TIMEOUT_S) == "passed":
+                return tried
+    return None
 
 
 def program(task: Task, text: str) -> str:
@@ -110,13 +74,14 @@ def program(task: Task, text: str) -> str:
     return f"{task.prompt}{text}{task.suffix}\n{task.test}\ncheck({task.entry_point})\n"
 
 
-def run(source: str, *, timeout_s: float = TIMEOUT_S, cpu_s: float | None = None, behind: Sandbox | None = None) -> Verdict:
+def run(
+    source: str, protected_by: tuple[str, ...] = (), *, timeout_s: float = TIMEOUT_S, cpu_s: float | None = None
+) -> Verdict:
     """Return the verdict on a program. One that exits early has failed, whatever its exit code.
 
-    One that takes more than `cpu_s` seconds of CPU time, by default `timeout_s`, has failed too. `behind` is another sandbox
-    than the strongest.
+    `protected_by` is the command of `protection`; without it, the program has the user's rights. A program that takes more than
+    `cpu_s` seconds of CPU time, by default `timeout_s`, has failed too.
     """
-    behind, secret = behind or sandbox(), secrets.token_hex(16)
     limits = {
         "RLIMIT_CPU": int(timeout_s if cpu_s is None else cpu_s) + 1,
         "RLIMIT_AS": MEMORY_BYTES,
@@ -125,11 +90,14 @@ def run(source: str, *, timeout_s: float = TIMEOUT_S, cpu_s: float | None = None
         "RLIMIT_NOFILE": N_FILES,
         "RLIMIT_CORE": 0,
     }
-    order = json.dumps({"program": source, "limits": limits, "layers": behind.layers, "secret": secret})
+    secret = secrets.token_hex(16)
+    order = json.dumps({"program": source, "limits": limits, "secret": secret})
+    python = (os.path.realpath(sys.executable), "-I", "-S", "-B", "-c", Path(cell.__file__).read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory(prefix="dg-lsp-eval-", ignore_cleanup_errors=True) as folder:
         os.chmod(folder, 0o777)  # noqa: PTH101, S103  # the program may run as nobody, and only it knows the name
-        process = subprocess.Popen(  # noqa: S603  # running the program is the purpose, and it is sandboxed
-            [*behind.command, sys.executable, "-I", "-S", "-B", "-c", Path(cell.__file__).read_text(encoding="utf-8")],
+        own = ("--bind", folder, folder, "--chdir", folder, "--remount-ro", "/", "--") if protected_by else ()
+        process = subprocess.Popen(  # noqa: S603  # running the program is the purpose
+            [*protected_by, *own, *python],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -149,14 +117,19 @@ def run(source: str, *, timeout_s: float = TIMEOUT_S, cpu_s: float | None = None
     return "passed" if out == f"{secret} passed".encode() else "failed"
 
 
-def run_all(programs: Sequence[str], *, workers: int = 1, timeout_s: float = TIMEOUT_S) -> Iterator[Verdict]:
-    """Yield each program's verdict.
+def run_all(
+    programs: Sequence[str], *, workers: int = 1, timeout_s: float = TIMEOUT_S, unprotected: bool = False
+) -> Iterator[Verdict]:
+    """Yield each program's verdict; raise EvalError before any runs if it could not be protected and must be.
 
     A program that timed out runs again alone, because load on the machine may have slowed it down. It then has
     RETRY_FACTOR times as long, but the same CPU time.
     """
-    sandbox()  # computed and cached before several threads need it
+    protected_by = protection()
+    if protected_by is None and not unprotected:
+        raise EvalError(NEEDS_BUBBLEWRAP)
+    run_one = partial(run, protected_by=protected_by or ())
     with ThreadPoolExecutor(max_workers=max(workers, 1)) as pool:
-        first = list(pool.map(lambda source: run(source, timeout_s=timeout_s), programs))
+        first = list(pool.map(partial(run_one, timeout_s=timeout_s), programs))
     for source, verdict in zip(programs, first, strict=True):
-        yield run(source, timeout_s=RETRY_FACTOR * timeout_s, cpu_s=timeout_s) if verdict == "timed out" else verdict
+        yield run_one(source, timeout_s=RETRY_FACTOR * timeout_s, cpu_s=timeout_s) if verdict == "timed out" else verdict

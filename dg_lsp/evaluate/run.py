@@ -278,14 +278,19 @@ def run(
 
 
 def executed(
-    rows: Sequence[ResultRow], tasks: Iterable[Task], *, workers: int = 1, done: Callable[[int], None] = lambda n: None
+    rows: Sequence[ResultRow],
+    tasks: Iterable[Task],
+    *,
+    workers: int = 1,
+    unprotected: bool = False,
+    done: Callable[[int], None] = lambda n: None,
 ) -> list[ResultRow]:
-    """Return the rows with `passed` set, for tasks that have a test and an entry point."""
+    """Return the rows with `passed` set, for tasks that have a test and an entry point. Raises EvalError as `run_all` does."""
     tested = {task.task_id: task for task in tasks if task.test and task.entry_point}
     at = [place for place, row in enumerate(rows) if row.task_id in tested]
     programs = [execute.program(tested[rows[place].task_id], rows[place].text) for place in at]
     result = list(rows)
-    for place, verdict in zip(at, execute.run_all(programs, workers=workers), strict=True):
+    for place, verdict in zip(at, execute.run_all(programs, workers=workers, unprotected=unprotected), strict=True):
         result[place] = replace(result[place], passed=verdict == "passed")
         done(1)
     return result

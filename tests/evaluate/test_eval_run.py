@@ -148,5 +148,5 @@ def test_no_more_workers_than_cores() -> None:
 def test_answers_to_tasks_with_a_test_are_executed() -> None:
     own = [*PROGRAMS, LINE]
     rows = run.run(own, Setup(BASELINES["answer"]))
-    executed_rows = run.executed(rows, own, workers=2)
+    executed_rows = run.executed(rows, own, workers=2, unprotected=True)
     assert [row.passed for row in executed_rows] == [True, True, True, None]
