@@ -382,7 +382,10 @@ class Listener(Protocol):
 
 
 class EventReader:
-    """Splits a stream's bytes into events. `is_stream` is None until the first byte, and False for plain JSON."""
+    """Splits a stream's bytes into events. `is_stream` is None until the first byte, and False for plain JSON.
+
+    httpx-sse takes a whole response instead: it has no limit of bytes, and refuses a server that answers with plain JSON.
+    """
 
     def __init__(self) -> None:
         self.is_stream: bool | None = None
