@@ -1,9 +1,13 @@
-"""Fixtures and settings for all tests: the developer's own configuration is not read, and no example has a time limit."""
+"""Fixtures and settings for all tests: the reader's own environment counts in no test, and no example has a time limit."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -14,14 +18,47 @@ from dg_lsp.wire import config, laptop
 settings.register_profile("any machine", deadline=None, suppress_health_check=(HealthCheck.too_slow,))
 settings.load_profile("any machine")
 
+READERS_OWN = dict(os.environ)
+"""The environment of whoever runs the tests, which only a test that installs something needs."""
 
-@pytest.fixture(autouse=True, scope="session")
-def _no_configuration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name in config.VARIABLES:
-            patch.delenv(name, raising=False)
-        patch.setenv(config.FILE_VARIABLE, os.devnull)
+# Programs and their libraries, the tools that run the tests, and what tests are told by hand. The rest would be an accident:
+# proxies and certificates, HF_*, PIP_*, XDG_*, keys, colours, git's settings.
+KEPT = re.compile(r"PATH|TMPDIR|(LD|DYLD|CUDA|NVIDIA|PYTEST|COV|HYPOTHESIS|PLAYWRIGHT|DG_LSP_TEST)_.*|PYTHON.*")
+TOLD = ("DG_LSP_EDITORS", "DG_LSP_VLLM_PATH", "DEADLINE_MS", "KILLS")
+
+_HOME = tempfile.TemporaryDirectory(prefix="dg-home-")
+
+
+def _isolated(home: Path) -> dict[str, str]:
+    """Return the environment for the tests, in which the user's folders are below `home`."""
+    run = home / "run"
+    run.mkdir(mode=0o700)
+    return {name: value for name, value in os.environ.items() if KEPT.fullmatch(name) or name in TOLD} | {
+        "HOME": str(home),
+        "LANG": "C.UTF-8",
+        "XDG_RUNTIME_DIR": str(run),
+        "PIP_CONFIG_FILE": os.devnull,
+        config.FILE_VARIABLE: os.devnull,
         # `auto` means the embedded model, and no test downloads another one by accident.
-        patch.setenv(laptop.STORE_VARIABLE, str(tmp_path_factory.getbasetemp() / "no models"))
-        patch.setenv(laptop.NO_PULL_VARIABLE, "1")
-        yield
+        laptop.STORE_VARIABLE: str(home / "no models"),
+        laptop.NO_PULL_VARIABLE: "1",
+    }
+
+
+# Now, before a test imports a library that reads the environment only once.
+_environment = _isolated(Path(_HOME.name))
+os.environ.clear()
+os.environ.update(_environment)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Pass the reader's environment to a process of pytest-xdist, which inherits that of the tests."""
+    node.workerinput["readers_own"] = READERS_OWN
+
+
+@pytest.fixture(scope="session")
+def readers_own(request: pytest.FixtureRequest) -> Mapping[str, str]:
+    """Return the environment of whoever runs the tests, for a test that installs something."""
+    given: Mapping[str, Any] = getattr(request.config, "workerinput", {"readers_own": READERS_OWN})
+    return dict(given["readers_own"])

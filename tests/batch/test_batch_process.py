@@ -46,8 +46,7 @@ main()
 
 
 def environment(**more: str) -> dict[str, str]:
-    ours = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
-    return {**ours, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error", **more}
+    return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error", **more}
 
 
 def handling(*numbers: signal.Signals) -> Callable[[], None]:

@@ -6,6 +6,7 @@ import ast
 import json
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def read_𝕏(path):
 
 
 @pytest.fixture(scope="module")
-def modules() -> Path:
+def modules(readers_own: Mapping[str, str]) -> Path:
     """A folder with the client's node_modules, as its lock file says."""
     npm = shutil.which("npm")
     if npm is None or shutil.which("node") is None:
@@ -43,7 +44,8 @@ def modules() -> Path:
         INSTALLED.mkdir(parents=True)
         for name in ("package.json", "package-lock.json", ".npmrc"):
             shutil.copy(NODE / name, INSTALLED)
-        process = subprocess.run([npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=INSTALLED, capture_output=True)
+        command_line = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+        process = subprocess.run(command_line, cwd=INSTALLED, env=dict(readers_own), capture_output=True)
         assert process.returncode == 0, process.stderr.decode()
         stamp.write_bytes(lock)
     return INSTALLED
