@@ -22,7 +22,7 @@ import httpx
 from dg_lsp.core.values import Candidate
 from dg_lsp.infill.life import N_PINGS
 from dg_lsp.infill.port import EngineError
-from dg_lsp.wire import discovery, messages
+from dg_lsp.wire import discovery, messages, network
 from dg_lsp.wire.discovery import State
 from dg_lsp.wire.messages import Ask, Bye, Done, Draft, Event, Fields, Found, Problem, Status, WireError, parse
 
@@ -332,12 +332,12 @@ async def ask_to_end(state: State) -> bool:
 
 
 def _client(state: State) -> httpx.AsyncClient:
-    by_socket = state.address.startswith("/")
     # No limit on connections, because the engine itself refuses requests when it is full.
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=8)
     return httpx.AsyncClient(
-        transport=httpx.AsyncHTTPTransport(uds=state.address if by_socket else None, limits=limits),
-        base_url=f"http://{'localhost' if by_socket else state.address}",
+        transport=network.to_engine(httpx.AsyncHTTPTransport, state.address, limits=limits),
+        base_url=state.url,
+        trust_env=False,
         headers={"Authorization": f"Bearer {state.token}"},
         # Longer than the lease's silence limit, so that the lease detects a silent engine first.
         timeout=httpx.Timeout(LOADING_SILENCE_S + SILENCE_S, connect=CONNECT_PATIENCE_S, pool=None),

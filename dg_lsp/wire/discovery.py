@@ -233,6 +233,11 @@ class State:
     protocol_max: int = PROTOCOL_MAX
     engine_id: EngineId = field(default_factory=EngineId)
 
+    @property
+    def url(self) -> str:
+        """The base of the URLs of requests. A request to a socket ignores the host."""
+        return f"http://{'localhost' if self.address.startswith('/') else self.address}"
+
 
 def is_token(text: str) -> bool:
     """Return whether a text can be a token: it is sent in a header, so it must be printable ASCII without spaces."""
@@ -435,12 +440,11 @@ def request(state: State, method: str, path: str, body: dict[str, object] | None
     """Return an engine's answer; raise httpx.HTTPError, OSError, DiscoveryError or WireError if the request fails."""
     import httpx
 
+    from dg_lsp.wire import network
+
     check_owner(state.address)
-    by_socket = state.address.startswith("/")
-    transport = httpx.HTTPTransport(uds=state.address if by_socket else None)
-    with httpx.Client(
-        transport=transport, base_url=f"http://{'localhost' if by_socket else state.address}", timeout=10
-    ) as http:
+    transport = network.to_engine(httpx.HTTPTransport, state.address)
+    with httpx.Client(transport=transport, base_url=state.url, timeout=10, trust_env=False) as http:
         answer = http.request(method, path, json=body, headers={"Authorization": f"Bearer {state.token}"})
         answer.raise_for_status()
         return parse(answer.content)

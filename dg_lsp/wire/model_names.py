@@ -30,7 +30,7 @@ USUAL_URLS = {
 
 # A URL's path may contain commas, but not before `http://` or `https://`.
 _NEXT_URL = re.compile(r",(?=https?://)")
-_PORTS = {"http": 80, "https": 443}
+PORTS = {"http": 80, "https": 443}
 # Stricter than URLs in general: an address that two parsers could read as two hosts is rejected.
 _URL = re.compile(r"(https?)://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?(?:/[!-~]*)?")
 
@@ -79,7 +79,7 @@ class Address:
     def name(self) -> str:
         """The host, with its port unless that is the scheme's default."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
+        return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
 
 
 def is_remote(model: str) -> bool:
@@ -94,7 +94,7 @@ def parse_remote(name: str) -> Remote:
     dialect, url = "", rest
     if backend == "fim":
         dialect, _, url = rest.partition(":")
-        if not dialect or "/" in dialect or dialect in _PORTS:
+        if not dialect or "/" in dialect or dialect in PORTS:
             raise ModelNameError(f"{without_password(name)} names no dialect; write {HELP}")
     elif backend not in ("vllm", "chat") or not url:
         raise ModelNameError(f"{without_password(name)} is not a remote model; write {HELP}")
@@ -111,7 +111,7 @@ def address_of(url: str) -> Address | None:
     if match is None:
         return None
     scheme, host, port = match.groups()
-    return Address(scheme, host.strip("[]").casefold(), int(port or _PORTS[scheme]))
+    return Address(scheme, host.strip("[]").casefold(), int(port or PORTS[scheme]))
 
 
 def has_password(model: str) -> bool:

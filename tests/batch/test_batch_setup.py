@@ -175,6 +175,13 @@ def test_a_closed_port_is_not_a_server() -> None:
     assert asyncio.run(offers.look([Endpoint("ollama", "http://127.0.0.1:9")])) == ("does not respond",)
 
 
+def test_a_variable_that_keeps_a_server_away_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", "/nonexistent")
+    far, near = asyncio.run(offers.look([Endpoint("chat", "https://models.example"), Endpoint("ollama", "http://127.0.0.1:9")]))
+    assert str(far).startswith("can't be asked: SSL_CERT_FILE names /nonexistent")
+    assert near == "does not respond"
+
+
 def test_detection_sends_no_key_and_no_code(fakes: list[Fake], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     look("ollama", ollama(), fakes)

@@ -59,6 +59,31 @@ def test_an_unknown_dialect_is_reported() -> None:
         asyncio.run(fill("fim:klingon:http://127.0.0.1", request("a", "b")))
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("SSL_CERT_FILE", "/nonexistent", r"SSL_CERT_FILE names /nonexistent, which can't be used"),
+        ("SSLKEYLOGFILE", "/nonexistent/keys", r"SSLKEYLOGFILE names /nonexistent/keys, which can't be used"),
+        ("HTTPS_PROXY", "gopher://", r"HTTPS_PROXY does not name a proxy such as http://HOST:3128"),
+        ("HTTPS_PROXY", "http://127.0.0.1:1", r"is the proxy of HTTPS_PROXY running\? Without it: NO_PROXY=models\.example"),
+    ],
+)
+def test_a_variable_that_keeps_a_remote_model_away_is_named(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, sentence: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(EngineError, match=rf"models\.example can't be reached: .*{sentence}"):
+        asyncio.run(fill("fim:openai:https://models.example#m", request("a", "b")))
+
+
+@pytest.mark.parametrize("entries", ["localhost,[::1]", "fe80::/10", "[fe80::]/10,::1/128", "http://models:port"])
+def test_any_no_proxy_leaves_a_remote_model_usable(monkeypatch: pytest.MonkeyPatch, entries: str) -> None:
+    monkeypatch.setenv("NO_PROXY", entries)
+    with serving({"POST /infill": Recorder([{"content": "return x"}]).answer}) as url:
+        candidates, _ = asyncio.run(fill(f"fim:llama:{url}", request("def f(x):\n    ", "\n")))
+    assert candidates[0].texts == ("return x",)
+
+
 def test_a_server_that_fails_fails_the_request_and_not_the_engine() -> None:
     recorder = Recorder([(500, {}), {"content": "1"}])
 

@@ -80,6 +80,36 @@ def pids() -> set[int]:
     return {state.pid for state in states if state is not None and not is_gone(state.pid)}
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SSL_CERT_FILE", "/nonexistent"),
+        ("SSL_CERT_FILE", os.devnull),
+        ("SSL_CERT_DIR", "/nonexistent"),
+        ("SSLKEYLOGFILE", "/nonexistent/keys"),
+        ("NO_PROXY", "localhost,[::1],fe80::/10"),
+        ("ALL_PROXY", "socks5://127.0.0.1:1"),
+        ("HTTP_PROXY", "gopher://["),
+    ],
+)
+def test_the_engine_needs_neither_certificates_nor_proxies(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+
+    async def scenario() -> None:
+        async with connect(options()) as engine:
+            assert await text(engine, text="return 1") == "return 1"
+            files = discovery.engine_files(engine.options.engine_id)
+            report = discovery.inspect_engine(files)
+            assert report.info is not None
+            assert report.info.integer("leases", 0) == 1
+            assert report.state is not None
+            assert await links.ask_to_end(report.state) is False
+
+    asyncio.run(scenario())
+
+
 def test_an_engine_is_started_watched_while_it_loads_and_left_running(folder: Path) -> None:
     async def scenario() -> None:
         states: list[State] = []

@@ -25,7 +25,7 @@ from dg_lsp.engine.model.fit import machine as fit_machine
 from dg_lsp.engine.model.fit.choice import NAMES as BITS
 from dg_lsp.engine.model.fit.geometry import of_config
 from dg_lsp.engine.model.fit.needs import QUANTISED
-from dg_lsp.wire import laptop
+from dg_lsp.wire import laptop, network
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.laptop import LaptopModel
 from dg_lsp.wire.model_names import USUAL_URLS, address_of
@@ -133,15 +133,17 @@ class Server:
 
 async def look(endpoints: Sequence[Endpoint] = ENDPOINTS) -> tuple[Server | str, ...]:
     """Return the running server at each endpoint, or why there is none, as a sentence about its URL."""
-    # Without the environment's proxy: these servers are on this machine, or named by the user.
-    async with httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False) as client:
-        return tuple(await asyncio.gather(*(_query(client, endpoint) for endpoint in endpoints)))
+    return tuple(await asyncio.gather(*map(_query, endpoints)))
 
 
-async def _query(client: httpx.AsyncClient, endpoint: Endpoint) -> Server | str:
+async def _query(endpoint: Endpoint) -> Server | str:
     try:
-        async with asyncio.timeout(4 * PATIENCE_S):
+        route = network.route_to(httpx.URL(endpoint.url))
+        own = httpx.AsyncClient(timeout=PATIENCE_S, verify=route.tls, proxy=route.proxy, trust_env=False)
+        async with asyncio.timeout(4 * PATIENCE_S), own as client:
             return await (_ollama if endpoint.kind == "ollama" else _listed)(client, endpoint)
+    except network.NetworkError as error:
+        return f"can't be asked: {error}"
     except httpx.HTTPStatusError as error:
         status = error.response.status_code
         if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):

@@ -22,9 +22,10 @@ import httpx
 from dg_lsp import __version__
 from dg_lsp.core import secrets
 from dg_lsp.engine.task import UserError
+from dg_lsp.wire import network
 from dg_lsp.wire.config import KEY_VARIABLE, Config
 from dg_lsp.wire.messages import Fields, WireError, parse
-from dg_lsp.wire.model_names import LOOPBACK, address_of, without_password
+from dg_lsp.wire.model_names import address_of, without_password
 
 # At the level of information it logs the server's reason phrase, in which the server can repeat the key or the code.
 logging.getLogger("httpx").setLevel(logging.WARNING)
@@ -87,11 +88,6 @@ class ServerAddress:
         host = f"[{parts.hostname}]" if ":" in str(parts.hostname) else str(parts.hostname)
         return f"{host}:{parts.port}" if parts.port else host
 
-    @property
-    def is_here(self) -> bool:
-        """Whether the server is on this machine; no proxy is used then."""
-        return urlsplit(self.url).hostname in LOOPBACK
-
 
 def server_at(url: str, configured: Config, key: str = "") -> ServerAddress:
     """Return the server at a URL, with the user's key for it, or else `key`; raise RemoteError if the URL is invalid."""
@@ -116,8 +112,12 @@ class ServerClient:
     """A client for one server. It runs an event loop on its own thread; `close` ends both."""
 
     def __init__(self, server: ServerAddress) -> None:
-        """Start the thread; nothing is sent yet."""
+        """Start the thread; nothing is sent yet. Raises RemoteError if the proxy or the certificates can't be used."""
         self.server = server
+        try:
+            self._route = network.route_to(httpx.URL(server.url))
+        except network.NetworkError as error:
+            raise RemoteError(f"{server.host} can't be reached: {error}") from error
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="dg-lsp-remote", daemon=True)
         self._closed = False
@@ -132,7 +132,9 @@ class ServerClient:
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=16, keepalive_expiry=KEEP_ALIVE_S),
             # A redirect must not send the key to another server.
             follow_redirects=False,
-            trust_env=not server.is_here,
+            verify=self._route.tls,
+            proxy=self._route.proxy,
+            trust_env=False,
         )
 
     @property
@@ -200,15 +202,13 @@ class ServerClient:
             receiving = self._receive(self._http.build_request(method, url, content=content, headers=headers), call)
             response, data = await asyncio.wait_for(receiving, ANSWER_S)
         except httpx.ConnectTimeout as error:
-            raise RemoteError(f"{host} could not be reached within {CONNECT_S:.0f} seconds") from error
+            raise RemoteError(f"{host} could not be reached within {CONNECT_S:.0f} seconds{self._by_proxy()}") from error
         except (TimeoutError, httpx.TimeoutException) as error:
             raise RemoteError(f"{host} did not respond within {ANSWER_S:.0f} seconds") from error
         except httpx.ConnectError as error:
-            raise RemoteError(
-                f"{host} can't be reached: {_reason(error)}; is the server running, and is the URL right?"
-            ) from error
+            raise RemoteError(f"{host} can't be reached: {_reason(error)}; {self._remedy(error)}") from error
         except httpx.HTTPError as error:
-            raise RemoteError(f"the connection to {host} failed: {_reason(error)}") from error
+            raise RemoteError(f"the connection to {host} failed: {_reason(error)}{self._by_proxy()}") from error
         if isinstance(data, Fields):
             return data
         if response.status_code != httpx.codes.OK:
@@ -217,6 +217,17 @@ class ServerClient:
             return parse(data)
         except WireError as error:
             raise self._not_json_object(call) from error
+
+    def _remedy(self, error: httpx.ConnectError) -> str:
+        """Return what may help to reach the server."""
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            return network.certificate_advice()
+        return self._by_proxy().removeprefix("; ") or "is the server running, and is the URL right?"
+
+    def _by_proxy(self) -> str:
+        """Return advice about the proxy as the end of a sentence; "" if there is none."""
+        variable = self._route.variable
+        return f"; is the proxy of {variable} running? Without it: NO_PROXY={self.server.host}" if variable else ""
 
     async def _receive(self, request: httpx.Request, call: Call) -> tuple[httpx.Response, bytes | Fields]:
         """Return a response with its raw body, or with the answer that its streamed parts make up.
