@@ -22,7 +22,7 @@ from typing import Any
 
 from dg_lsp.batch.plan import PlanError
 from dg_lsp.core.values import Candidate, InfillRequest
-from dg_lsp.engine.task import UserError
+from dg_lsp.engine.common.task import UserError
 from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.model_names import is_remote
@@ -35,7 +35,7 @@ REMOTE_CPUS = 0.25  # for a worker that only waits for a server
 # On a busy machine Ray's processes start more slowly than Ray's own timeouts allow.
 _PATIENCE = {"RAY_raylet_start_wait_time_s": "180", "RAY_agent_register_timeout_ms": "180000"}
 
-# Returns a filler (`engine.task.Filler`) for a model's name.
+# Returns a filler (`engine.common.task.Filler`) for a model's name.
 Load = Callable[[str], Any]
 ClusterAnswer = tuple[tuple[Candidate, ...], str]
 Waiting = asyncio.Future[tuple[Candidate, ...]]

@@ -2,7 +2,7 @@
 
     files that may be read ── infill/repository.py: walk, read the changed ones, mask ──> IndexedFile, … = Repository
     Repository + request   ── with_repository ──> definitions of names near the hole, related files, passages
-    passages (Snippet.for_copying) ──> decode/propose/copies.py, decode/fill.py; no model reads them as context
+    passages (Snippet.for_copying) ──> engine/common/propose/; no model reads them as context
 
 A passage is found by the tokens before the hole. The index of a file maps each run of `GRAM` tokens to the offsets where
 such runs end. It is a sorted array of integers, eight bytes per token, so a changed file replaces only its own array.

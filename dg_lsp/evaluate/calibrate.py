@@ -23,10 +23,10 @@ import typer
 from dg_lsp import __version__
 from dg_lsp.core import polish, syntax
 from dg_lsp.core.calibration import Calibration
-from dg_lsp.engine import backends, calibration_store
-from dg_lsp.engine.model import profile
-from dg_lsp.engine.task import Filler, UserError
-from dg_lsp.engine.task import Task as Work
+from dg_lsp.engine import backends
+from dg_lsp.engine.common import calibration_store, profile_file
+from dg_lsp.engine.common.task import Filler, UserError
+from dg_lsp.engine.common.task import Task as Work
 from dg_lsp.evaluate import fit, make, score
 from dg_lsp.evaluate import tasks as tasks_files
 from dg_lsp.evaluate.fit import Judged, Sample
@@ -359,11 +359,11 @@ def _stored(filler: Filler, result: Fitted, into: Path | None, facts: dict[str, 
     assert filler.calibrations is not None
     try:
         if into is not None:
-            from dg_lsp.engine.decode.filler import LocalFiller  # needs torch, which a remote model does not
+            from dg_lsp.engine.common.local import LocalFiller  # needs torch, which a remote model does not
 
             assert isinstance(filler, LocalFiller)  # a folder's model runs here
-            target, used = into / profile.FILE, filler.loaded.profile
-            files.write_output(target, profile.dump(replace(used, calibration=result.calibration)).encode())
+            target, used = into / profile_file.FILE, filler.loaded.profile
+            files.write_output(target, profile_file.dump(replace(used, calibration=result.calibration)).encode())
             return target
         assert filler.calibrations.model is not None
         figures = {"reliability": asdict(result.reliability), "holes": result.n_holes, "answered": result.n_answered}

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,7 +24,7 @@ from dg_lsp.wire import completions, progress
 from dg_lsp.wire.command_group import command_group, print_message, reports
 
 if TYPE_CHECKING:
-    from dg_lsp.engine.model.loading import Loaded
+    from dg_lsp.engine.common.loading import Loaded
 
 app = command_group()
 bench_app = command_group()
@@ -202,7 +202,7 @@ class Line:
     edit_similarity: float
 
 
-def measure(loaded: Loaded, holes: Sequence[Task], blocks: Sequence[Task] = (), *, seed: int = 0) -> list[Line]:
+def measure(loaded: Loaded[Any, Any], holes: Sequence[Task], blocks: Sequence[Task] = (), *, seed: int = 0) -> list[Line]:
     """Return the figures of filling single-line holes, and of filling blocks.
 
     "prefix known" is a fill after the same request without its last character, as when a user types.
@@ -238,7 +238,7 @@ def table(lines: Sequence[Line]) -> str:
     )
 
 
-def as_object(lines: Sequence[Line], loaded: Loaded) -> dict[str, object]:
+def as_object(lines: Sequence[Line], loaded: Loaded[Any, Any]) -> dict[str, object]:
     """Return the figures and the hardware as an object for JSON.
 
     `dtype` is the precision of the weights; `products_dtype` is that of the products in our own layers.
@@ -275,7 +275,8 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as one JSON object.")] = False,
 ) -> None:
     """Time fills of single-line holes and of blocks, with nothing cached and with a known prefix."""
-    from dg_lsp.engine.model.loading import LoadError, load_model
+    from dg_lsp.engine.backends.local import load_model
+    from dg_lsp.engine.common.loading import LoadError
 
     if file is None:
         raise EvalError("no tasks given; name a .jsonl file")

@@ -22,16 +22,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dg_lsp.core import confidence, polish, syntax
 from dg_lsp.core.values import Candidate, n_common
-from dg_lsp.engine.decode.propose import copies
+from dg_lsp.engine.common.propose import copies
 from dg_lsp.engine.model.fit import machine
 from dg_lsp.evaluate import execute, score
 from dg_lsp.evaluate.score import ResultRow
 from dg_lsp.evaluate.tasks import EvalError, Task
 
 if TYPE_CHECKING:
-    from dg_lsp.engine.decode.filler import LocalFiller
-    from dg_lsp.engine.model.loading import Loaded
-    from dg_lsp.engine.task import Filler
+    from dg_lsp.engine.common.loading import Loaded
+    from dg_lsp.engine.common.local import LocalFiller
+    from dg_lsp.engine.common.task import Filler
 
 SAME_RIGHT = 24  # how many characters after a match are compared at most; the same as for ranking drafts
 
@@ -121,7 +121,7 @@ class MethodAnswer:
 class Bench:
     """A loaded model that can fill tasks by each of the methods."""
 
-    def __init__(self, setup: Setup, loaded: Loaded | None) -> None:
+    def __init__(self, setup: Setup, loaded: Loaded[Any, Any] | None) -> None:
         """Raise EvalError if the model's vocabulary does not support its layout."""
         self.setup, self._loaded = setup, loaded
         self.fillers = {method: self._filler(method) for method in setup.methods if method.by == "model"}
@@ -161,16 +161,17 @@ class Bench:
             self.answer(task, method)
 
     def _filler(self, method: Method) -> LocalFiller:
-        from dg_lsp.engine.decode.fill import Switches
-        from dg_lsp.engine.decode.filler import LocalFiller
+        from dg_lsp.engine.backends.local import filler_of
+        from dg_lsp.engine.common.laid_out import Switches
 
         if self._loaded is None:
             raise EvalError(f"{method.name} needs a model")
-        settings: dict[str, Any] = dict(method.profile)
+        # A model whose profile lacks a setting has nothing to change there.
+        settings: dict[str, Any] = {name: value for name, value in method.profile if hasattr(self._loaded.profile, name)}
         off: dict[str, Any] = dict.fromkeys(method.without, False)
         loaded = replace(self._loaded, profile=replace(self._loaded.profile, **settings))
         try:
-            return LocalFiller(loaded, replace(Switches(), **off))
+            return filler_of(loaded, replace(Switches(), **off))
         except ValueError as error:
             raise EvalError(str(error)) from error
 
@@ -179,11 +180,12 @@ def load_bench(setup: Setup) -> Bench:
     """Return the bench of a setup. The model is loaded only if a method needs it. Raises EvalError."""
     if all(method.by != "model" for method in setup.methods):
         return Bench(setup, None)
-    from dg_lsp.engine.model import loading
+    from dg_lsp.engine.backends.local import load_model
+    from dg_lsp.engine.common.loading import LoadError
 
     try:
-        return Bench(setup, loading.load_model(setup.model, device=setup.device, threads=setup.threads, dtype=setup.dtype))
-    except loading.LoadError as error:
+        return Bench(setup, load_model(setup.model, device=setup.device, threads=setup.threads, dtype=setup.dtype))
+    except LoadError as error:
         raise EvalError(str(error)) from error
 
 

@@ -119,7 +119,7 @@ def _run(
 def sentence(error: Exception) -> str:
     """Return an expected error's message for users; "" for an unexpected error, or one that is reported elsewhere."""
     # Importing the module would import torch. If the error is one of its own, the module is already loaded.
-    model = sys.modules.get("dg_lsp.engine.model.loading")
+    model = sys.modules.get("dg_lsp.engine.common.loading")
     if isinstance(error, EvalError) or (model is not None and isinstance(error, model.LoadError)):
         return str(error)
     if isinstance(error, ModuleNotFoundError):

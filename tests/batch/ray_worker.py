@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dg_lsp.core.values import Calibrated, Candidate, InfillRequest
-from dg_lsp.engine.task import Filler, Task
+from dg_lsp.engine.common.task import Filler, Task
 
 
 def load(model: str) -> Filler:

@@ -22,8 +22,8 @@ from dg_lsp.batch.setup import command, offers
 from dg_lsp.batch.setup.command import SetupError
 from dg_lsp.batch.setup.offers import GIB, Endpoint, Gpu, Key, Machine, Model, Offer, Server
 from dg_lsp.core.calibration import Calibration
-from dg_lsp.engine import calibration_store
-from dg_lsp.engine.calibration_store import ModelId
+from dg_lsp.engine.common import calibration_store
+from dg_lsp.engine.common.calibration_store import ModelId
 from dg_lsp.engine.model import fit
 from dg_lsp.wire import laptop
 from dg_lsp.wire.extras import CPU_INDEX, CPU_TORCH, install_command

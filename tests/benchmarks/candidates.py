@@ -13,8 +13,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from dg_lsp.core import confidence
-from dg_lsp.engine.decode.filler import LocalFiller
-from dg_lsp.engine.model import loading
+from dg_lsp.engine.backends import local
+from dg_lsp.engine.backends.local import filler_of
 from dg_lsp.evaluate import tasks
 from tests.benchmarks import arguments
 
@@ -22,7 +22,7 @@ HELDOUT = Path(__file__).parents[2] / "fixtures" / "eval" / "heldout.jsonl.gz"
 
 
 def main(file: str, name: str) -> int:
-    filler = LocalFiller(loading.load_model(name, device="cpu", threads=1, dtype="float32"))
+    filler = filler_of(local.load_model(name, device="cpu", threads=1, dtype="float32"))
     for task in tasks.read(Path(file)):
         filler.cache.clear()
         work = filler.start(task.request())

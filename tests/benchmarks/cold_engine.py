@@ -23,10 +23,9 @@ def once() -> dict[str, float]:
 
     times.append((time.perf_counter(), time.process_time()))
     from dg_lsp.core.values import Hole, InfillRequest, Span
-    from dg_lsp.engine.decode.filler import LocalFiller
-    from dg_lsp.engine.model.loading import load_model
+    from dg_lsp.engine.backends.local import filler_of, load_model
 
-    task = LocalFiller(load_model(threads=1)).start(InfillRequest(FILL, "\n", (Hole(Span(0, 0), "cursor"),)))
+    task = filler_of(load_model(threads=1)).start(InfillRequest(FILL, "\n", (Hole(Span(0, 0), "cursor"),)))
     while task.step():
         pass
     assert task.candidates()

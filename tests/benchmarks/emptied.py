@@ -23,8 +23,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from dg_lsp.core import holes, scope, syntax, values
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Hole, Span
-from dg_lsp.engine.decode.filler import LocalFiller
-from dg_lsp.engine.model import loading
+from dg_lsp.engine.backends import local
+from dg_lsp.engine.backends.local import filler_of
+from dg_lsp.engine.common import loading
 from dg_lsp.evaluate import score
 from dg_lsp.infill import pipeline
 from tests.benchmarks import arguments
@@ -48,7 +49,7 @@ def main(folder: str, n: int, seed: int) -> int:
     files = sorted(Path(folder).rglob("*.py"))
     every = [body for path in files for body in bodies(path)]
     random.Random(seed).shuffle(every)
-    filler = LocalFiller(loading.load_model(loading.EMBEDDED))
+    filler = filler_of(local.load_model(loading.EMBEDDED))
     counts, took_ms = Counter[str](), list[float]()
     reasons = Counter[str]()
     for body in every[:n]:

@@ -28,7 +28,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from dg_lsp.core.values import Hole, InfillRequest, Span
-from dg_lsp.engine.decode.filler import LocalFiller, load_local
+from dg_lsp.engine.backends.local import load_local
+from dg_lsp.engine.common.local import LocalFiller
 from dg_lsp.evaluate import tasks
 from dg_lsp.evaluate.score import percentile
 from dg_lsp.infill.client import ConnectOptions, ResidentEngine, connect

@@ -17,8 +17,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from dg_lsp.core import confidence, languages, syntax
 from dg_lsp.core.values import Document
-from dg_lsp.engine.decode.filler import LocalFiller
-from dg_lsp.engine.model import loading
+from dg_lsp.engine.backends import local
+from dg_lsp.engine.backends.local import filler_of
+from dg_lsp.engine.common import loading
 from dg_lsp.evaluate import run, score
 from dg_lsp.evaluate.tasks import Task
 from dg_lsp.infill import pipeline
@@ -42,7 +43,7 @@ def main(model: str) -> int:
 
 def written(folder: str) -> Iterator[tuple[str, float | None]]:
     """Yield the model's best answer to each task, with its probability if the model is calibrated; "" for no answer."""
-    filler = LocalFiller(loading.load_model(folder))
+    filler = filler_of(local.load_model(folder))
     for task in tasks():
         document = Document(f"file:///{task.path}", task.language, task.prompt + task.suffix)
         tree = syntax.of(document)

@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 import torch
 
-from dg_lsp.engine.model.llama import LlamaPasses
-from dg_lsp.engine.model.loading import load_model
+from dg_lsp.engine.backends.local import load_model
+from dg_lsp.engine.causal.passes import CausalLlama
 from dg_lsp.engine.model.tree import Tree
 from dg_lsp.engine.model.weights.llama_layers import Inputs
 
@@ -33,7 +33,7 @@ def fastest_ms(call: Callable[[], object], seconds: float, clock: Callable[[], f
             return best * 1000
 
 
-def products(passes: LlamaPasses, n_rows: int) -> Callable[[], object]:
+def products(passes: CausalLlama, n_rows: int) -> Callable[[], object]:
     """Return a call that multiplies rows by all matrices of the layers."""
     sizes = passes.sizes
     widths = {sizes.hidden, sizes.heads * sizes.head_dim, sizes.feed_forward}
@@ -64,7 +64,7 @@ def main() -> None:
     options = parser.parse_args()
     loaded = load_model(options.folder, device="cpu", dtype=options.dtype)
     passes = loaded.passes
-    assert isinstance(passes, LlamaPasses)
+    assert isinstance(passes, CausalLlama)
     print(f"{loaded.name}: {loaded.dtype}, {passes.n_bytes() / 1e6:.0f} MB of weights, prefix of {options.prefix} tokens")
     print("threads rows    pass  layers  products  head   ms")
     for threads in options.threads:

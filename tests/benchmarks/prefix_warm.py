@@ -12,14 +12,16 @@ import statistics
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import DiffusionGemmaForBlockDiffusion
 
 from dg_lsp.core.values import InfillRequest
-from dg_lsp.engine.decode.filler import LocalFiller
-from dg_lsp.engine.model.loading import Loaded, load_model
-from dg_lsp.engine.model.passes import Passes
+from dg_lsp.engine.backends.local import filler_of, load_model
+from dg_lsp.engine.common.loading import Loaded
+from dg_lsp.engine.common.local import LocalFiller
+from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.evaluate import tasks
 
 TASKS = Path(__file__).parents[2] / "fixtures" / "eval" / "heldout.jsonl.gz"
@@ -48,7 +50,7 @@ def main() -> None:
         ("embedded", embedded, longest),
         ("its shape, random weights", with_window(embedded, LONG), LONG),
     ):
-        pairs = measured(LocalFiller(loaded), n_tokens)
+        pairs = measured(filler_of(loaded), n_tokens)
         n_prefix = statistics.median(warm.n_prefix for _, warm in pairs)
         for moment in ("first", "done"):
             cold, warm = (statistics.median(getattr(pair[side], moment) for pair in pairs) for side in (0, 1))
@@ -61,10 +63,10 @@ def main() -> None:
             print(f"| {name} | {n_prefix:.0f} | {what} | {cold:.0f} | {warm:.0f} | {ratio:.1f} | {cpu:.1f} | {verdict} |")
 
 
-def with_window(loaded: Loaded, prefix_tokens: int) -> Loaded:
+def with_window(loaded: Loaded[Any, Any], prefix_tokens: int) -> Loaded[Any, Any]:
     """Return a model of the same shape with fresh weights that reads so many tokens of prefix."""
     torch.manual_seed(0)
-    model = DiffusionGemmaForBlockDiffusion(loaded.diffusion.model.config).eval().requires_grad_(False)
+    model = DiffusionGemmaForBlockDiffusion(loaded.passes.model.config).eval().requires_grad_(False)
     return replace(loaded, passes=Passes(model), profile=replace(loaded.profile, prefix_tokens=prefix_tokens))
 
 

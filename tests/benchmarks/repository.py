@@ -20,9 +20,10 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from dg_lsp.core import repository as search
 from dg_lsp.core.values import Candidate, InfillRequest
-from dg_lsp.engine.decode.filler import LocalFiller
-from dg_lsp.engine.decode.propose import copies
-from dg_lsp.engine.model import loading
+from dg_lsp.engine.backends import local
+from dg_lsp.engine.backends.local import filler_of
+from dg_lsp.engine.common.local import LocalFiller
+from dg_lsp.engine.common.propose import copies
 from dg_lsp.evaluate import make, run, score
 from dg_lsp.evaluate.run import COPY
 from dg_lsp.evaluate.tasks import Task
@@ -46,7 +47,7 @@ def main() -> int:
     random.Random(1).shuffle(tasks)
     ways: dict[str, Fill] = {"copy": copied}
     if arguments.model:
-        ways["engine"] = filled(LocalFiller(loading.load_model(arguments.model)))
+        ways["engine"] = filled(filler_of(local.load_model(arguments.model)))
     for name, fill in ways.items():
         rows: dict[str, list[score.ResultRow]] = {}
         for label, context in contexts(root, tasks).items():

@@ -37,10 +37,11 @@ import torch
 
 from dg_lsp.core import calibration
 from dg_lsp.core.values import Candidate
-from dg_lsp.engine.decode import layout, scoring
-from dg_lsp.engine.decode.filler import InfillTask, LocalFiller
-from dg_lsp.engine.decode.filling import Filling
-from dg_lsp.engine.decode.rank import Proposal
+from dg_lsp.engine.causal import layout
+from dg_lsp.engine.causal.filler import CausalFiller
+from dg_lsp.engine.causal.generation import Generation
+from dg_lsp.engine.common.local import LocalFiller, LocalTask
+from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.evaluate import run, score, tasks
 from dg_lsp.evaluate.run import Method, MethodAnswer
 from dg_lsp.evaluate.score import Measure, ResultRow
@@ -114,22 +115,22 @@ def chosen(filler: LocalFiller, holes: Sequence[Task], most: Mapping[str, int]) 
 
 def rules_that_keep(filler: LocalFiller, task: Task) -> list[str]:
     """Return the rules by which the right side speaks against the causal model's own answer."""
-    filling = finished(filler, task)._filling
+    filling = finished(filler, task).generation
     own = next((proposal for proposal in filling.proposals if proposal.row == "causal"), None) if filling else None
-    if filling is None or own is None:
+    if not isinstance(filling, Generation) or own is None:
         return []
     return [rule for rule, gain in gains(filling, task.answer, own).items() if gain >= LEAST_GAIN]
 
 
-def gains(filling: Filling, answer: str, own: Proposal) -> dict[str, float]:
+def gains(filling: Generation, answer: str, own: Proposal) -> dict[str, float]:
     """Return by how many nats the right side is likelier after the text that each rule compares with, than after `own`."""
-    best = max(filling.proposals, key=lambda proposal: proposal.joint)
+    best = max(filling.proposals, key=lambda proposal: proposal.joint_logp)
     with torch.inference_mode():
         (true,) = filling.scorer.score([Proposal(answer, "causal")])
-    return {"true": true.after_sum - own.after_sum, "another": best.after_sum - own.after_sum}
+    return {"true": true.suffix_sum - own.suffix_sum, "another": best.suffix_sum - own.suffix_sum}
 
 
-def finished(filler: LocalFiller, task: Task) -> InfillTask:
+def finished(filler: LocalFiller, task: Task) -> LocalTask:
     """Return the work of a filler with nothing cached, at its end."""
     filler.cache.clear()
     work = filler.start(task.request())
@@ -144,13 +145,13 @@ def finished(filler: LocalFiller, task: Task) -> InfillTask:
 def answered(bench: run.Bench, holes: Iterable[Task], arms: Sequence[Method]) -> Iterator[list[ResultRow]]:
     """Yield the rows of each hole, one for each arm."""
     for n_done, task in enumerate(holes, 1):
-        works: dict[Method, InfillTask] = {}
+        works: dict[Method, LocalTask] = {}
         yield [run.to_row(task, arm, MethodAnswer(text_of(bench, task, arm, works))) for arm in arms]
         if not n_done % 20:
             print(f"{n_done} answered", file=sys.stderr, flush=True)
 
 
-def text_of(bench: run.Bench, task: Task, arm: Method, works: dict[Method, InfillTask]) -> str:
+def text_of(bench: run.Bench, task: Task, arm: Method, works: dict[Method, LocalTask]) -> str:
     """Return the arm's answer. `works` are those of the arms before it; where the adapter would not read, its is the first."""
     if arm is RERANKED:
         candidates = reranked(works[WITHOUT], works[WITH])
@@ -162,26 +163,26 @@ def text_of(bench: run.Bench, task: Task, arm: Method, works: dict[Method, Infil
     return run.settled(task, arm, candidates)[0]
 
 
-def reranked(without: InfillTask, with_adapter: InfillTask) -> Sequence[Candidate]:
+def reranked(without: LocalTask, with_adapter: LocalTask) -> Sequence[Candidate]:
     """Return the candidates of the causal model alone, scored and ranked as those of the adapter."""
-    filling = with_adapter._filling
-    if filling is None:
+    filling = with_adapter.generation
+    if not isinstance(filling, Generation):
         return ()
     with torch.inference_mode():
-        scored = filling.scorer.score([Proposal(each.text, each.row) for each in without.proposals()])
-    return calibration.to_candidates(scoring.evidence(filling.fill, scored, 0), filling.fill.calibration)
+        filling.proposals = filling.scorer.score([Proposal(each.text, each.row) for each in without.proposals()])
+    return calibration.to_candidates(filling.evidence(), filling.middle.calibration)
 
 
 def reads(filler: LocalFiller, task: Task) -> bool:
     """Return whether the canvas adapter reads the right side of the hole."""
-    return bool(filler.layout.lay_out(task.request()).right)
+    return isinstance(filler, CausalFiller) and bool(filler.layout.lay_out(task.request()).suffix)
 
 
 @contextmanager
 def reading_everywhere(is_on: bool) -> Iterator[None]:
     """Let the canvas adapter read the right side of all holes but bodies, if `is_on`."""
-    positions = ("line", "block", "end", "inside") if is_on else layout.READS_RIGHT
-    with mock.patch.object(layout, "READS_RIGHT", positions):
+    positions = ("line", "block", "end", "inside") if is_on else layout.READS_SUFFIX
+    with mock.patch.object(layout, "READS_SUFFIX", positions):
         yield
 
 

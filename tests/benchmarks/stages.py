@@ -27,12 +27,13 @@ from dg_lsp.engine.model import before_torch  # noqa: F401 -- before torch
 # isort: split
 import torch
 
-from dg_lsp.engine.decode.canvas.denoise import Denoiser, Row, TokenLimits
-from dg_lsp.engine.decode.canvas.fixed_step import WARM_UPS, FixedSteps, Recorder
-from dg_lsp.engine.decode.canvas.stack import LocalDecoder
-from dg_lsp.engine.model import room
-from dg_lsp.engine.model.passes import KV, Passes, experts
-from dg_lsp.engine.model.profile import Sampling
+from dg_lsp.engine.diffusion.denoising.denoise import Denoiser, Row, TokenLimits
+from dg_lsp.engine.diffusion.denoising.fixed_step import WARM_UPS, FixedSteps, Recorder
+from dg_lsp.engine.diffusion.denoising.stack import LocalDecoder
+from dg_lsp.engine.diffusion.gemma.passes import Passes, experts
+from dg_lsp.engine.diffusion.profile import Sampling
+from dg_lsp.engine.model import memory
+from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.tree import ROOT, Tree
 from dg_lsp.evaluate.commands import processor
 from tests.benchmarks import arguments
@@ -280,10 +281,10 @@ def _ways(passes: Passes, device: str) -> dict[str, FixedSteps | None]:
 
     The flags of the last way are read one step late.
     """
-    cost, is_cuda = room.cost(passes), device.startswith("cuda")
+    cost, is_cuda = memory.cost(passes), device.startswith("cuda")
 
     def fixed(recorder: Recorder | None, lag: int) -> FixedSteps:
-        return FixedSteps(passes, cost, lambda: room.free_bytes(device), recorder=recorder, lag=lag)
+        return FixedSteps(passes, cost, lambda: memory.free_bytes(device), recorder=recorder, lag=lag)
 
     ways: dict[str, FixedSteps | None] = {"": None, ", in fixed buffers": fixed(None, 0)}
     if is_cuda:

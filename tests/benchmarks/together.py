@@ -9,11 +9,13 @@ from __future__ import annotations
 import statistics
 import time
 from pathlib import Path
+from typing import Any
 
 from dg_lsp.core.values import Candidate, InfillRequest
-from dg_lsp.engine.decode.filler import LocalFiller
-from dg_lsp.engine.decode.filling import MAX_ROWS
-from dg_lsp.engine.model.loading import Loaded, load_model
+from dg_lsp.engine.backends.local import load_model
+from dg_lsp.engine.common.loading import Loaded
+from dg_lsp.engine.diffusion.filler import DiffusionFiller
+from dg_lsp.engine.diffusion.generation import MAX_ROWS
 from dg_lsp.evaluate import tasks
 
 TASKS = Path(__file__).parents[2] / "fixtures" / "eval" / "heldout.jsonl.gz"
@@ -36,9 +38,11 @@ def main() -> None:
         print(f"| {n} | {statistics.median(ratios):.2f} | {differ} of {n_seen} |")
 
 
-def filled(loaded: Loaded, requests: list[InfillRequest], *, joins: bool) -> tuple[float, dict[int, tuple[Candidate, ...]]]:
+def filled(
+    loaded: Loaded[Any, Any], requests: list[InfillRequest], *, joins: bool
+) -> tuple[float, dict[int, tuple[Candidate, ...]]]:
     """Return the processor time, in seconds, and each request's answers."""
-    filler = LocalFiller(loaded, joins=joins)
+    filler = DiffusionFiller(loaded, joins=joins)
     under_way = {place: filler.start(request) for place, request in enumerate(requests)}
     answers: dict[int, tuple[Candidate, ...]] = {}
     began = time.process_time()

@@ -1,10 +1,10 @@
 """Count what one answer runs: calls, functions and modules of dg_lsp for one inline completion and one `dg-lsp infill` hole.
 
-    python tests/benchmarks/trace.py [--path] [--all]
+    python tests/benchmarks/trace.py [--path] [--all] [--model NAME]
 
 The engine serves on its socket in this process's main thread, and the language server or the command runs in a second thread,
 so one profiler sees every thread. The path is the ordinary one: the server's handler, the client, HTTP over the engine's
-socket, the queue, the embedded model, and back. Both are warm: the same has been done once before, and the completion's file
+socket, the queue, a model, and back. Both are warm: the same has been done once before, and the completion's file
 has been read. What the libraries do is not counted, and neither is what the engine prepares after its answer.
 
 A function is a `def`: comprehensions and lambdas belong to the function around them. A generator that continues is a call.
@@ -129,7 +129,7 @@ def report(what: str, calls: Counter[tuple[str, str]], *, path: bool, everything
 
 
 def room(module: str) -> str:
-    """Return the part of the package that a module belongs to, such as `core` or `engine.decode`."""
+    """Return the part of the package that a module belongs to, such as `core` or `engine.causal`."""
     parts = module.split(".")
     return ".".join(parts[: 2 if parts[0] == "engine" and len(parts) > 2 else 1])
 
@@ -198,7 +198,7 @@ def infill(tracer: Tracer, folder: Path) -> Counter[tuple[str, str]]:
 
 
 def serve(work: Callable[[], None]) -> None:
-    """Serve the embedded model on its socket, and do the work in a second thread."""
+    """Serve the model on its socket, and do the work in a second thread."""
     from dg_lsp.engine.serve import daemon
     from dg_lsp.infill import client
     from dg_lsp.wire import config, discovery
@@ -230,6 +230,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--path", action="store_true", help="list the modules, with the calls and functions of each")
     parser.add_argument("--all", action="store_true", help="list the functions as well")
+    parser.add_argument("--model", default="embedded", help="or a laptop model that was pulled")
     options = parser.parse_args()
     tracer, counted = Tracer(), dict[str, Counter[tuple[str, str]]]()
     with tempfile.TemporaryDirectory(prefix="dg") as name:
@@ -239,7 +240,7 @@ def main() -> int:
         os.environ |= {
             "DG_LSP_CONFIG": os.devnull,
             "DG_LSP_RUNTIME_DIR": str(folder / "runtime"),
-            "DG_LSP_MODELS": str(folder / "state"),
+            "DG_LSP_MODEL": options.model,
             "DG_LSP_NO_PULL": "1",
             "XDG_STATE_HOME": str(folder / "state"),
         }

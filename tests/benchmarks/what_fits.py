@@ -29,23 +29,24 @@ def measured(folder: Path, dtype: str) -> dict[str, dict[str, int]]:
     """Return what was predicted and what was measured, in this process."""
     import torch
 
-    from dg_lsp.engine.decode.canvas.stack import PrefixRows, Stack
-    from dg_lsp.engine.model import fit, loading, room
-    from dg_lsp.engine.model.weights import quantised
+    from dg_lsp.engine.backends.local import load_model
+    from dg_lsp.engine.diffusion.denoising.stack import PrefixRows, Stack
+    from dg_lsp.engine.diffusion.gemma import quantised
+    from dg_lsp.engine.model import fit, memory
 
     torch.set_num_threads(1)
     shape = fit.of_config(json.loads((folder / "config.json").read_text()))
     needs = fit.needs(shape, dtype, fit.Use(PREFIX, CANVAS, ROWS))  # type: ignore[arg-type]
     before = resident()
-    loaded = loading.load_model(str(folder), device="cpu", threads=1, dtype=dtype)
-    passes, ids = loaded.diffusion, torch.arange(PREFIX)[None] % 400
+    loaded = load_model(str(folder), device="cpu", threads=1, dtype=dtype)
+    passes, ids = loaded.passes, torch.arange(PREFIX)[None] % 400
     with torch.inference_mode():
         hidden, kv = passes.encode(ids)
         del hidden
         stack = Stack([PrefixRows(kv, ROWS)], CANVAS)
         logits = passes.logits(passes.decode(ids[:, :CANVAS].repeat(ROWS, 1), kv))
     cache = sum(one.numel() * one.element_size() for pair in kv for one in pair)
-    per_token = room.cost(passes).canvas_token
+    per_token = memory.cost(passes).canvas_token
     n_bytes = {
         "weights": quantised.n_bytes(passes.model),
         "cache": cache,

@@ -11,8 +11,8 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import DiffusionGemmaForBlockDiffusion
 
-from dg_lsp.engine.model import products
-from dg_lsp.engine.model.profile import FILE
+from dg_lsp.engine.common.profile_file import FILE
+from dg_lsp.engine.model import matmul
 from tests import checkpoints
 from tests.checkpoints import Shape, build
 
@@ -34,8 +34,8 @@ def _products_in_32_bits(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
     Random weights amplify the rounding of 16-bit products until tokens differ between a row alone and the same row in a batch.
     """
     if request.module.__name__.rpartition(".")[2] != "test_products":
-        kind = products.best_kind(in_16_bits=False)
-        monkeypatch.setattr(products, "best_kind", lambda **_settings: kind)
+        kind = matmul.best_kind(in_16_bits=False)
+        monkeypatch.setattr(matmul, "best_kind", lambda **_settings: kind)
 
 
 @pytest.fixture(scope="session")

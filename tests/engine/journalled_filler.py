@@ -12,17 +12,16 @@ from collections.abc import Callable
 from typing import TextIO
 
 from dg_lsp.core.values import InfillRequest
-from dg_lsp.engine.decode.fill import Switches
-from dg_lsp.engine.decode.filler import InfillTask, LocalFiller
-from dg_lsp.engine.decode.filling import Resources
-from dg_lsp.engine.model import loading
-from dg_lsp.engine.model.loading import EMBEDDED
+from dg_lsp.engine.backends import local
+from dg_lsp.engine.common.loading import EMBEDDED
+from dg_lsp.engine.common.local import LocalTask
+from dg_lsp.engine.diffusion.filler import DiffusionFiller
 from dg_lsp.engine.serve.jobs import Job, Queue
 
 VARIABLE = "DG_LSP_TEST_JOURNAL"
 
 
-def load(name: str, *, device: str, threads: int, on_progress: Callable[[str, float], None]) -> LocalFiller:
+def load(name: str, *, device: str, threads: int, on_progress: Callable[[str, float], None]) -> DiffusionFiller:
     file = open(os.environ[VARIABLE], "a", buffering=1, encoding="utf-8")  # noqa: PTH123, SIM115 -- for the process's life
     cancel = Queue.cancel
 
@@ -32,16 +31,16 @@ def load(name: str, *, device: str, threads: int, on_progress: Callable[[str, fl
 
     Queue.cancel = heard  # type: ignore[assignment, method-assign]
 
-    class Journalled(LocalFiller):
-        def start(self, request: InfillRequest) -> InfillTask:
-            return JournalledTask(request, self.resources, self.switches, file)
+    class Journalled(DiffusionFiller):
+        def start(self, request: InfillRequest) -> JournalledTask:
+            return JournalledTask(request, self, file)
 
-    return Journalled(loading.load_model(EMBEDDED, device=device, threads=threads, on_progress=on_progress))
+    return Journalled(local.load_model(EMBEDDED, device=device, threads=threads, on_progress=on_progress))
 
 
-class JournalledTask(InfillTask):
-    def __init__(self, request: InfillRequest, resources: Resources, switches: Switches, file: TextIO) -> None:
-        super().__init__(request, resources, switches)
+class JournalledTask(LocalTask):
+    def __init__(self, request: InfillRequest, filler: DiffusionFiller, file: TextIO) -> None:
+        super().__init__(request, filler)
         self.name, self.file = request.seed, file
 
     def step(self) -> bool:

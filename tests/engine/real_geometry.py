@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion
 
-from dg_lsp.engine.model.weights.quantised import Fp8Weight, is_narrow
+from dg_lsp.engine.diffusion.gemma.quantised import Fp8Weight, is_narrow
 from tests.engine.conftest import gemma_like_tokenizer
 
 ROWS = 262_144

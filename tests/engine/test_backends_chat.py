@@ -20,9 +20,9 @@ from dg_lsp.engine.backends import chat
 from dg_lsp.engine.backends.chat import BLOCK_TOKENS, LINE_TOKENS, THOUGHT_TOKENS, locate
 from dg_lsp.engine.backends.fim import MAX_ANSWERS, SAMPLING_TEMPERATURE
 from dg_lsp.engine.backends.http_client import EventReader, RemoteError
-from dg_lsp.engine.decode import question
-from dg_lsp.engine.decode.layout import Instruct
-from dg_lsp.engine.model.profile import Profile
+from dg_lsp.engine.common import question
+from dg_lsp.engine.diffusion.layout import Instruct
+from dg_lsp.engine.diffusion.profile import Profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.settings import Settings
@@ -145,7 +145,7 @@ def test_a_chat_server_gets_the_instruct_layouts_prompt() -> None:
     [user_turn] = [body["messages"][0]["content"]]
     code = question.fenced(PREFIX, "python").removesuffix("\n")
     assert user_turn.endswith(code)
-    assert vocabulary.decode(sheet.kv).startswith("user\n" + user_turn.partition("The code before the gap")[0])
+    assert vocabulary.decode(sheet.ids).startswith("user\n" + user_turn.partition("The code before the gap")[0])
 
 
 def test_a_block_has_more_room() -> None:

@@ -31,7 +31,8 @@ from dg_lsp.engine.backends.vllm import (
     answer_tokens,
     connect,
 )
-from dg_lsp.engine.model.profile import Profile, Sampling, dump
+from dg_lsp.engine.common.profile_file import dump
+from dg_lsp.engine.diffusion.profile import Profile, Sampling
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.settings import Settings

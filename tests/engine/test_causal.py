@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from dg_lsp.engine.decode.fill import FileModel
-from dg_lsp.engine.decode.propose import causal
-from dg_lsp.engine.decode.propose.causal import CausalDraft, DraftSettings
+from dg_lsp.engine.common.propose import drafts
+from dg_lsp.engine.common.propose.drafts import CausalDraft, DraftSettings
+from dg_lsp.engine.common.propose.file_model import FileModel
+from dg_lsp.engine.diffusion.gemma.packed import PackedPasses
+from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.model import tree as trees
-from dg_lsp.engine.model.packed import PackedPasses
-from dg_lsp.engine.model.passes import Passes, crop
+from dg_lsp.engine.model.prefix_cache import crop
 from dg_lsp.engine.model.tree import ROOT, SCORED, Tree
 
 PREFIX = [17, 30, 31, 32, 33, 34, 35, 36, 20, 30, 31, 32, 33, 34, 21, 30, 31]
@@ -33,13 +34,13 @@ def after_prefix(passes: Passes) -> Tree:
     return Tree(passes, passes.encode(torch.tensor([PREFIX]))[1], PREFIX[-1])
 
 
-def starting(first: tuple[int, ...]) -> causal.Allowed:
+def starting(first: tuple[int, ...]) -> drafts.Allowed:
     """Allow only these tokens at the start; none means any."""
     return lambda ids: () if ids else first
 
 
 def written(passes: Passes, **settings: Any) -> Generator[list[CausalDraft], bool | None, list[CausalDraft]]:
-    return causal.drafts(passes, after_prefix(passes), DraftSettings(**settings))
+    return drafts.drafts(passes, after_prefix(passes), DraftSettings(**settings))
 
 
 def drafted(
@@ -253,8 +254,8 @@ def test_a_finished_draft_is_there_while_its_branches_are_written(passes: Passes
     file = FileModel(PREFIX, AFTER, full=0.98, half_at=0.1)
     limits: dict[str, Any] = {"most": 10, "allowed": starting((32,)), "banned": BANNED, "stops": STOPS, "end": END}
     finished_drafts = []
-    for drafts in written(passes, rows=1, file=file, branches=5, **limits):
-        finished_drafts += [(draft.ids, draft.stop) for draft in drafts if draft.is_finished]
+    for each in written(passes, rows=1, file=file, branches=5, **limits):
+        finished_drafts += [(draft.ids, draft.stop) for draft in each if draft.is_finished]
     assert ([32, 33, 34, 35], 36) in finished_drafts
 
 

@@ -22,7 +22,7 @@ from transformers.utils.import_utils import is_serve_available
 
 from dg_lsp.engine.backends import chat
 from dg_lsp.engine.backends.http_client import RemoteError
-from dg_lsp.engine.decode import question
+from dg_lsp.engine.common import question
 from dg_lsp.wire.config import Config
 from tests.engine.backends_kit import finish, request
 from tests.engine.engine_kit import wait_until

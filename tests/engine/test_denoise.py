@@ -11,11 +11,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dg_lsp.engine.decode.canvas.denoise import DecoderInput, Denoiser, Row, TokenLimits, accept, temperature
-from dg_lsp.engine.decode.canvas.readout import draw
-from dg_lsp.engine.decode.canvas.stack import LocalDecoder
-from dg_lsp.engine.model.passes import Passes
-from dg_lsp.engine.model.profile import Sampling
+from dg_lsp.engine.diffusion.denoising.denoise import DecoderInput, Denoiser, Row, TokenLimits, accept, temperature
+from dg_lsp.engine.diffusion.denoising.readout import draw
+from dg_lsp.engine.diffusion.denoising.stack import LocalDecoder
+from dg_lsp.engine.diffusion.gemma.passes import Passes
+from dg_lsp.engine.diffusion.profile import Sampling
 from tests.engine import reference
 
 VOCABULARY, DELETE = 12, 3

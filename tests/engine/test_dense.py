@@ -14,9 +14,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import DiffusionGemmaForBlockDiffusion
 
-from dg_lsp.engine.model import fit, loading, room
-from dg_lsp.engine.model.passes import Passes
-from dg_lsp.engine.model.weights import dense
+from dg_lsp.engine.common import loading
+from dg_lsp.engine.diffusion.gemma import dense
+from dg_lsp.engine.diffusion.gemma.passes import Passes
+from dg_lsp.engine.model import fit, memory
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def test_the_embedded_model_equals_the_librarys(embedded: Path) -> None:
         if name in weights:
             torch.testing.assert_close(tensor, weights[name], atol=0, rtol=0)
     ours, theirs = Passes(own), Passes(library.eval())
-    assert room.cost(ours) == room.cost(theirs)
+    assert memory.cost(ours) == memory.cost(theirs)
     ids, canvas = torch.arange(100, 140)[None], torch.arange(200, 224)[None]
     hidden, kv = ours.encode(ids)
     expected, library_kv = theirs.encode(ids)
@@ -49,7 +50,7 @@ def test_the_embedded_model_equals_the_librarys(embedded: Path) -> None:
 @pytest.mark.slow
 def test_the_embedded_model_is_loaded_without_transformers_and_torchs_compiler() -> None:
     code = (
-        "import sys; from dg_lsp.engine.decode import filler; filler.load_local(device='cpu'); "
+        "import sys; from dg_lsp.engine.common import filler; filler.load_local(device='cpu'); "
         "print(sorted(name for name in ('transformers', 'torch', 'torch._dynamo', 'sympy') if name in sys.modules))"
     )
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

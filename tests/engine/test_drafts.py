@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from dg_lsp.core import repeats
 from dg_lsp.core.values import n_common
-from dg_lsp.engine.decode.propose import copies
-from dg_lsp.engine.decode.propose.copies import Copy
+from dg_lsp.engine.common.propose import copies
+from dg_lsp.engine.common.propose.copies import Copy
 from tests.engine import reference
 
 

@@ -18,14 +18,15 @@ from hypothesis import strategies as st
 
 from dg_lsp.core import confidence
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Ranked, Span, n_common
-from dg_lsp.engine.decode import filler as filler_module
-from dg_lsp.engine.decode import filling
-from dg_lsp.engine.decode.canvas.speculation import Speculate
-from dg_lsp.engine.decode.fill import Switches
-from dg_lsp.engine.decode.filler import InfillTask, LocalFiller, load_local
-from dg_lsp.engine.decode.filling import AHEAD_CHUNK, Filling
-from dg_lsp.engine.model.family import PrefixCache
-from dg_lsp.engine.model.loading import LoadError, find
+from dg_lsp.engine.backends.local import load_model
+from dg_lsp.engine.common.laid_out import Switches
+from dg_lsp.engine.common.loading import LoadError, find
+from dg_lsp.engine.common.local import AHEAD_CHUNK, LocalTask
+from dg_lsp.engine.diffusion import filler as filler_module
+from dg_lsp.engine.diffusion.denoising.speculation import Speculate
+from dg_lsp.engine.diffusion.filler import DiffusionFiller
+from dg_lsp.engine.diffusion.generation import MAX_ROWS, Generation
+from dg_lsp.engine.model.prefix_cache import PrefixCache
 
 LINE = Hole(Span(0, 0), "cursor")
 BODY = Hole(Span(0, 0), "body", indent="    ", block=True)
@@ -33,16 +34,16 @@ PREFIX, SUFFIX = "class Point:\n    def __init__(self, x, y):\n        self.x = 
 
 
 @pytest.fixture(scope="module")
-def trained_filler(trained_layout: Path) -> LocalFiller:
-    return load_local(str(trained_layout), device="cpu")
+def trained_filler(trained_layout: Path) -> DiffusionFiller:
+    return DiffusionFiller(load_model(str(trained_layout), device="cpu"))
 
 
 @pytest.fixture(scope="module")
-def instruct(instruct_layout: Path) -> LocalFiller:
-    return load_local(str(instruct_layout), device="cpu")
+def instruct(instruct_layout: Path) -> DiffusionFiller:
+    return DiffusionFiller(load_model(str(instruct_layout), device="cpu"))
 
 
-def finish(task: InfillTask) -> InfillTask:
+def finish(task: LocalTask) -> LocalTask:
     while task.step():
         pass
     return task
@@ -50,7 +51,7 @@ def finish(task: InfillTask) -> InfillTask:
 
 @pytest.mark.parametrize("which", ["trained_filler", "instruct"])
 def test_a_request_ends_with_ranked_candidates(request: pytest.FixtureRequest, which: str) -> None:
-    model: LocalFiller = request.getfixturevalue(which)
+    model: DiffusionFiller = request.getfixturevalue(which)
     candidates = finish(model.start(InfillRequest(PREFIX, SUFFIX, (LINE,), language="python"))).candidates()
     assert candidates
     assert len({candidate.texts for candidate in candidates}) == len(candidates)
@@ -77,15 +78,15 @@ DISTANT = "\n\n" + "\n".join(f"x{n} = {n}" for n in range(40)) + "\n\n"
 def test_a_closed_task_leaves_nothing_for_the_garbage_collector(
     request: pytest.FixtureRequest, which: str, n_steps: int, n_holes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept: list[weakref.ref[Filling]] = []
+    kept: list[weakref.ref[Generation]] = []
 
-    class Watched(Filling):
+    class Watched(Generation):
         def __init__(self, *parts: Any) -> None:
             super().__init__(*parts)
             kept.append(weakref.ref(self))
 
-    monkeypatch.setattr(filler_module, "Filling", Watched)
-    model: LocalFiller = request.getfixturevalue(which)
+    monkeypatch.setattr(filler_module, "Generation", Watched)
+    model: DiffusionFiller = request.getfixturevalue(which)
     gc.collect()
     gc.disable()
     try:
@@ -105,31 +106,31 @@ def test_a_closed_task_leaves_nothing_for_the_garbage_collector(
 
 @pytest.mark.parametrize("which", ["trained_filler", "instruct"])
 def test_a_hole_in_a_line_stays_in_it(request: pytest.FixtureRequest, which: str) -> None:
-    model: LocalFiller = request.getfixturevalue(which)
+    model: DiffusionFiller = request.getfixturevalue(which)
     for seed in range(4):
         candidates = finish(model.start(InfillRequest(PREFIX, SUFFIX, (LINE,), seed=seed))).candidates()
         assert not any("\n" in candidate.texts[0] for candidate in candidates if candidate.row == "noise")
 
 
-def test_the_same_seed_gives_the_same_candidates(trained_filler: LocalFiller) -> None:
+def test_the_same_seed_gives_the_same_candidates(trained_filler: DiffusionFiller) -> None:
     request = InfillRequest(PREFIX, SUFFIX, (LINE,), seed=3, budget=Budget(candidates=6))
     first = finish(trained_filler.start(request)).candidates()
     trained_filler.cache.clear()
     assert finish(trained_filler.start(request)).candidates() == first
 
 
-def test_typed_characters_are_not_written_again(trained_filler: LocalFiller) -> None:
+def test_typed_characters_are_not_written_again(trained_filler: DiffusionFiller) -> None:
     for typed_text in ("re", "ret", "return", "    ret", "x = a +"):
         candidates = finish(trained_filler.start(InfillRequest(f"def f(a):\n    {typed_text}", "\n", (LINE,)))).candidates()
         assert candidates
 
 
-def test_the_step_budget_is_respected(trained_filler: LocalFiller) -> None:
+def test_the_step_budget_is_respected(trained_filler: DiffusionFiller) -> None:
     task = finish(trained_filler.start(InfillRequest(PREFIX, SUFFIX, (LINE,), budget=Budget(steps=1))))
     assert all(candidate.steps <= 2 for candidate in task.candidates())  # two are a draft's
 
 
-def test_several_holes_share_a_canvas_up_to_the_checkpoints_number(trained_filler: LocalFiller) -> None:
+def test_several_holes_share_a_canvas_up_to_the_checkpoints_number(trained_filler: DiffusionFiller) -> None:
     two = InfillRequest("def f():\n    ", "\n", (BODY, BODY), between=("\n\n\ndef g():\n    ",))
     three = InfillRequest("def f():\n    ", "\n", (BODY,) * 3, between=("\n\n\ndef g():\n    ", "\n\n\ndef h():\n    "))
     assert len(finish(trained_filler.start(two)).candidates()[0].texts) == 2
@@ -138,7 +139,7 @@ def test_several_holes_share_a_canvas_up_to_the_checkpoints_number(trained_fille
     assert task.drafts() == task.candidates()[0].texts
 
 
-def test_an_answer_before_the_end_is_marked_unfinished(trained_filler: LocalFiller) -> None:
+def test_an_answer_before_the_end_is_marked_unfinished(trained_filler: DiffusionFiller) -> None:
     task = trained_filler.start(InfillRequest(PREFIX, SUFFIX, (LINE,)))
     assert task.candidates() == ()
     while not task.candidates():
@@ -146,7 +147,7 @@ def test_an_answer_before_the_end_is_marked_unfinished(trained_filler: LocalFill
     assert not any(candidate.finished for candidate in task.candidates())
 
 
-def test_a_keystroke_encodes_only_its_new_tokens(trained_filler: LocalFiller) -> None:
+def test_a_keystroke_encodes_only_its_new_tokens(trained_filler: DiffusionFiller) -> None:
     trained_filler.cache.clear()
     finish(trained_filler.start(InfillRequest(PREFIX, SUFFIX, (LINE,))))
     asked_tokens, reused = trained_filler.cache.asked_tokens, trained_filler.cache.reused_tokens
@@ -155,7 +156,7 @@ def test_a_keystroke_encodes_only_its_new_tokens(trained_filler: LocalFiller) ->
     assert new <= 2
 
 
-def test_the_cache_changes_no_answer(trained_filler: LocalFiller) -> None:
+def test_the_cache_changes_no_answer(trained_filler: DiffusionFiller) -> None:
     request = InfillRequest(PREFIX + "x", SUFFIX, (LINE,), seed=1)
     trained_filler.cache.clear()
     fresh = finish(trained_filler.start(request))
@@ -167,18 +168,18 @@ def test_the_cache_changes_no_answer(trained_filler: LocalFiller) -> None:
     )
 
 
-def test_parts_can_be_disabled(trained_layout: Path, trained_filler: LocalFiller) -> None:
+def test_parts_can_be_disabled(trained_layout: Path, trained_filler: DiffusionFiller) -> None:
     request = InfillRequest(PREFIX, SUFFIX, (LINE,))
-    only_copy = LocalFiller(trained_filler.loaded, Switches(noise=False, causal=False))
+    only_copy = DiffusionFiller(trained_filler.loaded, Switches(noise=False, causal=False))
     assert {candidate.row for candidate in finish(only_copy.start(request)).candidates()} <= {"copy"}
-    bare = LocalFiller(
+    bare = DiffusionFiller(
         trained_filler.loaded,
         Switches(held_suffix=False, conditioning=False, copy=False, causal=False, delete=False, scorer=False),
     )
     assert {candidate.row for candidate in finish(bare.start(request)).candidates()} == {"noise"}
 
 
-def test_an_empty_file_has_an_answer(trained_filler: LocalFiller) -> None:
+def test_an_empty_file_has_an_answer(trained_filler: DiffusionFiller) -> None:
     assert finish(trained_filler.start(InfillRequest("", "", (LINE,)))).candidates()
 
 
@@ -196,13 +197,13 @@ def test_a_missing_model_is_named(name: str, sentence: str) -> None:
 
 def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(LoadError, match=re.escape(f"{tmp_path}/config.json can't be read: no such file")):
-        load_local(str(tmp_path), device="cpu")
+        DiffusionFiller(load_model(str(tmp_path), device="cpu"))
 
 
 def test_a_path_that_cannot_be_looked_up_is_named() -> None:
     path = f"/{'x' * 300}"
     with pytest.raises(LoadError, match=f"^{path} can't be read: file name too long$"):
-        load_local(path, device="cpu")
+        DiffusionFiller(load_model(path, device="cpu"))
 
 
 @pytest.mark.parametrize("name", ["", "config.json", "tokenizer.json", "dg_lsp.json", "model.safetensors"])
@@ -214,7 +215,7 @@ def test_a_file_without_permission_is_named(trained_layout: Path, tmp_path: Path
         if os.access(folder / name, os.R_OK):
             pytest.skip("root may read every file")
         with pytest.raises(LoadError, match=rf"^{folder / name} can't be read: permission denied$"):
-            load_local(str(folder), device="cpu")
+            DiffusionFiller(load_model(str(folder), device="cpu"))
     finally:
         (folder / name).chmod(0o700)
 
@@ -222,7 +223,7 @@ def test_a_file_without_permission_is_named(trained_layout: Path, tmp_path: Path
 def test_a_folder_without_a_tokenizer_is_named(trained_layout: Path, tmp_path: Path) -> None:
     shutil.copy(trained_layout / "config.json", tmp_path)
     with pytest.raises(LoadError, match=re.escape(f"{tmp_path} has no tokenizer")):
-        load_local(str(tmp_path), device="cpu")
+        DiffusionFiller(load_model(str(tmp_path), device="cpu"))
 
 
 def test_the_cache_drops_the_least_recently_used_first() -> None:
@@ -237,29 +238,29 @@ def test_the_cache_drops_the_least_recently_used_first() -> None:
     assert cache.bytes <= 700
 
 
-def test_about_reports_device_dtype_and_reasons(trained_filler: LocalFiller) -> None:
+def test_about_reports_device_dtype_and_reasons(trained_filler: DiffusionFiller) -> None:
     about = trained_filler.about()
     assert (about["device"], about["dtype"]) == ("cpu", "float32")
     assert isinstance(about["device_bytes"], int)
 
 
 def test_a_dtype_can_be_chosen_and_a_wrong_one_is_named(trained_layout: Path) -> None:
-    assert load_local(str(trained_layout), device="cpu", dtype="bfloat16").loaded.dtype == "bfloat16"
+    assert DiffusionFiller(load_model(str(trained_layout), device="cpu", dtype="bfloat16")).loaded.dtype == "bfloat16"
     with pytest.raises(LoadError, match="unknown dtype 'int9'"):
-        load_local(str(trained_layout), device="cpu", dtype="int9")
+        DiffusionFiller(load_model(str(trained_layout), device="cpu", dtype="int9"))
 
 
 def test_a_wrong_device_is_named(trained_layout: Path) -> None:
     with pytest.raises(LoadError, match="unknown device 'gpu'; choose auto, cpu, cuda or mps"):
-        load_local(str(trained_layout), device="gpu")
+        DiffusionFiller(load_model(str(trained_layout), device="gpu"))
 
 
 @pytest.mark.parametrize("text", ["def f(a):\n    return a", "日本 😀", ""])
-def test_pieces_join_to_the_text(trained_filler: LocalFiller, text: str) -> None:
+def test_pieces_join_to_the_text(trained_filler: DiffusionFiller, text: str) -> None:
     assert "".join(trained_filler.pieces(text)) == text
 
 
-def test_before_the_end_the_drafts_count_as_well(trained_filler: LocalFiller) -> None:
+def test_before_the_end_the_drafts_count_as_well(trained_filler: DiffusionFiller) -> None:
     task = trained_filler.start(InfillRequest("alpha = beta + gamma\nx = 1\nalpha = be", "\n", (LINE,)))
     while not any(candidate.row == "noise" for candidate in task.candidates()):
         assert task.step()
@@ -270,21 +271,21 @@ def test_before_the_end_the_drafts_count_as_well(trained_filler: LocalFiller) ->
 
 
 @pytest.mark.parametrize("seed", [2**63 - 1, -(2**63), 2**60, -1])
-def test_any_seed_is_accepted(trained_filler: LocalFiller, seed: int) -> None:
+def test_any_seed_is_accepted(trained_filler: DiffusionFiller, seed: int) -> None:
     assert finish(trained_filler.start(InfillRequest(PREFIX, SUFFIX, (LINE,), seed=seed))).candidates()
 
 
-def test_a_checkpoint_without_delete_tokens_returns_many_candidates_up_to_the_row_limit(instruct: LocalFiller) -> None:
+def test_a_checkpoint_without_delete_tokens_returns_many_candidates_up_to_the_row_limit(instruct: DiffusionFiller) -> None:
     task = instruct.start(InfillRequest(PREFIX, SUFFIX, (LINE,), budget=Budget(candidates=500, steps=4)))
     candidates = finish(task).candidates()
     drafts = [row for row in task.proposals() if row.entropy is None]
-    assert len(task.proposals()) - len(drafts) <= filling.MAX_ROWS  # on the canvas, corrected drafts among them
+    assert len(task.proposals()) - len(drafts) <= MAX_ROWS  # on the canvas, corrected drafts among them
     # What the search has written, and what its open canvas reads beyond that.
     assert len(drafts) <= instruct.loaded.profile.copy_rows + Speculate().rows + 1
     assert sum(candidate.row == "noise" for candidate in candidates) > 2
 
 
-def test_distant_holes_are_filled_in_sequence(trained_filler: LocalFiller) -> None:
+def test_distant_holes_are_filled_in_sequence(trained_filler: DiffusionFiller) -> None:
     task = finish(trained_filler.start(InfillRequest("def f():\n    ", "\n", (BODY, BODY), between=(DISTANT,))))
     candidates = task.candidates()
     assert len({candidate.texts for candidate in candidates}) == len(candidates) > 1
@@ -297,7 +298,7 @@ def test_distant_holes_are_filled_in_sequence(trained_filler: LocalFiller) -> No
     assert candidates[0].of_holes == tuple(max(column, key=confidence.order) for column in columns)
 
 
-def test_the_text_of_a_control_token_stays_text(trained_filler: LocalFiller) -> None:
+def test_the_text_of_a_control_token_stays_text(trained_filler: DiffusionFiller) -> None:
     vocabulary = trained_filler.loaded.vocabulary
     for name in ("<pre>", "<delete>", "<eos>", "<turn|>", "<path>"):
         ids = vocabulary.encode(f"a {name} b")
@@ -310,27 +311,27 @@ def test_the_text_of_a_control_token_stays_text(trained_filler: LocalFiller) -> 
 REPEATED = InfillRequest("alpha = beta + gamma\nx = 1\nalpha = be", "\n", (LINE,))
 
 
-def started(trained_filler: LocalFiller, request: InfillRequest) -> InfillTask:
+def started(trained_filler: DiffusionFiller, request: InfillRequest) -> LocalTask:
     """Start a request as one who types asks for it."""
     trained_filler.expect(request)
     return trained_filler.start(request)
 
 
-def reused(trained_filler: LocalFiller, request: InfillRequest) -> tuple[int, int]:
+def reused(trained_filler: DiffusionFiller, request: InfillRequest) -> tuple[int, int]:
     task = trained_filler.start(request)
     while not task.cache()["tokens"]:
         assert task.step()
     return task.cache()["tokens"], task.cache()["reused"]
 
 
-def foresee(trained_filler: LocalFiller) -> int:
+def foresee(trained_filler: DiffusionFiller) -> int:
     n_units = 1
     while trained_filler.foresee():
         n_units += 1
     return n_units
 
 
-def test_the_prefix_of_a_cancelled_request_is_encoded_while_idle(trained_filler: LocalFiller) -> None:
+def test_the_prefix_of_a_cancelled_request_is_encoded_while_idle(trained_filler: DiffusionFiller) -> None:
     request = InfillRequest(PREFIX + "x = " + "1 + " * 25, SUFFIX, (LINE,))
     trained_filler.cache.clear()
     started(trained_filler, request)  # and nothing of it is done
@@ -339,7 +340,7 @@ def test_the_prefix_of_a_cancelled_request_is_encoded_while_idle(trained_filler:
     assert n_tokens == n_reused > AHEAD_CHUNK
 
 
-def test_a_dropped_prefix_is_encoded_again_while_idle(trained_filler: LocalFiller) -> None:
+def test_a_dropped_prefix_is_encoded_again_while_idle(trained_filler: DiffusionFiller) -> None:
     task = started(trained_filler, REPEATED)
     assert task.step()
     trained_filler.trim()
@@ -348,7 +349,7 @@ def test_a_dropped_prefix_is_encoded_again_while_idle(trained_filler: LocalFille
     assert n_tokens == n_reused
 
 
-def test_the_accepted_answer_is_encoded_while_idle_and_not_counted(trained_filler: LocalFiller) -> None:
+def test_the_accepted_answer_is_encoded_while_idle_and_not_counted(trained_filler: DiffusionFiller) -> None:
     trained_filler.cache.clear()
     best = finish(started(trained_filler, REPEATED)).candidates()[0].texts[0]
     asked_tokens = trained_filler.cache.asked_tokens
@@ -358,7 +359,7 @@ def test_the_accepted_answer_is_encoded_while_idle_and_not_counted(trained_fille
     assert n_tokens == n_reused
 
 
-def test_only_the_newest_expected_request_is_prepared_and_only_once(trained_filler: LocalFiller) -> None:
+def test_only_the_newest_expected_request_is_prepared_and_only_once(trained_filler: DiffusionFiller) -> None:
     older = started(trained_filler, REPEATED)
     started(trained_filler, InfillRequest(PREFIX, SUFFIX, (LINE,)))
     finish(older)
@@ -371,14 +372,14 @@ def test_only_the_newest_expected_request_is_prepared_and_only_once(trained_fill
     assert not trained_filler.cache.bytes
 
 
-def test_failed_preparation_is_not_retried(trained_filler: LocalFiller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_preparation_is_not_retried(trained_filler: DiffusionFiller, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise MemoryError
 
     trained_filler.cache.clear()
     started(trained_filler, REPEATED)
     with monkeypatch.context() as patched:
-        patched.setattr(trained_filler.resources.prefixes, "encode", fail)
+        patched.setattr(trained_filler.prefixes, "encode", fail)
         with pytest.raises(MemoryError):
             trained_filler.foresee()
     assert not trained_filler.foresee()

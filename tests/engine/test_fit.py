@@ -14,11 +14,12 @@ import torch
 from dg_lsp.batch import doctor
 from dg_lsp.batch.setup import offers
 from dg_lsp.core.wording import size
-from dg_lsp.engine.decode.canvas.stack import PrefixRows, Stack
-from dg_lsp.engine.model import fit, loading, room
+from dg_lsp.engine.backends import local
+from dg_lsp.engine.diffusion.denoising.stack import PrefixRows, Stack
+from dg_lsp.engine.diffusion.gemma import quantised, skeleton
+from dg_lsp.engine.model import fit, memory
 from dg_lsp.engine.model.fit import Machine, NoRoomError, machine
 from dg_lsp.engine.model.fit.choice import VLLM_NVFP4
-from dg_lsp.engine.model.weights import quantised, skeleton
 from dg_lsp.wire import laptop
 from dg_lsp.wire.extras import install_command
 from tests.engine import real_geometry
@@ -57,13 +58,13 @@ def test_computed_bytes_equal_the_measured_bytes(tmp_path: Path, changes: dict[s
     use = fit.Use(prefix_tokens=96, canvas_tokens=32, rows=3)
     for precision in ("float32", "bfloat16", "fp8", *(("int4",) if "int4" in machine.installed() else ())):
         told = fit.needs(shape, precision, use)
-        passes = loading.load_model(str(folder), device="cpu", threads=1, dtype=precision).diffusion
+        passes = local.load_model(str(folder), device="cpu", threads=1, dtype=precision).passes
         assert quantised.n_bytes(passes.model) == pytest.approx(told.weights, rel=0.05), precision
         with torch.inference_mode():
             kv = passes.encode(torch.arange(96)[None] + 300)[1]
         measured = sum(one.numel() * one.element_size() for pair in kv for one in pair)
         assert measured == pytest.approx(told.cache, rel=0.05)
-        cost = room.cost(passes)
+        cost = memory.cost(passes)
         rows = Stack([PrefixRows(kv, 3)], 32).bytes + 3 * 32 * (cost.canvas_token - cost.prefix_token)
         assert rows == pytest.approx(told.rows, rel=0.05)
         if precision in ("fp8", "int4"):

@@ -16,17 +16,19 @@ import torch
 
 from dg_lsp.batch.setup.offers import PUBLISHED
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
-from dg_lsp.engine.decode.canvas.denoise import Denoiser, Row, TokenLimits
-from dg_lsp.engine.decode.canvas.fixed_step import MAX_BUCKETS, WARM_UPS, FixedSteps, Recorder, StepGraph, Work, bucket_of
-from dg_lsp.engine.decode.canvas.stack import LocalDecoder
-from dg_lsp.engine.decode.canvas.steps import Stepper
-from dg_lsp.engine.decode.filler import LocalFiller, load_local
-from dg_lsp.engine.decode.pace import Pace
-from dg_lsp.engine.model import fit, room
+from dg_lsp.engine.backends.local import load_model
+from dg_lsp.engine.common.pace import Pace
+from dg_lsp.engine.diffusion.denoising.denoise import Denoiser, Row, TokenLimits
+from dg_lsp.engine.diffusion.denoising.fixed_step import MAX_BUCKETS, WARM_UPS, FixedSteps, Recorder, StepGraph, Work, bucket_of
+from dg_lsp.engine.diffusion.denoising.stack import LocalDecoder
+from dg_lsp.engine.diffusion.denoising.steps import Stepper
+from dg_lsp.engine.diffusion.filler import DiffusionFiller
+from dg_lsp.engine.diffusion.gemma.passes import Passes
+from dg_lsp.engine.diffusion.profile import Sampling
+from dg_lsp.engine.model import fit, memory
 from dg_lsp.engine.model.fit.needs import canvas_token_bytes, logit_bytes
-from dg_lsp.engine.model.passes import KV, Passes
-from dg_lsp.engine.model.profile import Sampling
-from dg_lsp.engine.model.room import Cost
+from dg_lsp.engine.model.memory import Cost
+from dg_lsp.engine.model.prefix_cache import KV
 from tests.pages import gpus as page
 
 SAMPLING = Sampling(entropy_bound=30.0, stop_entropy=9.0, delete_entropy=3.5, conditioning_tokens=8)
@@ -53,7 +55,7 @@ def a_denoiser(rows: list[Row], limits: TokenLimits = LIMITS, sampling: Sampling
 
 
 def steps(passes: Passes, **options: Any) -> FixedSteps:
-    return FixedSteps(passes, room.cost(passes), lambda: None, **options)
+    return FixedSteps(passes, memory.cost(passes), lambda: None, **options)
 
 
 def finish(denoiser: Denoiser, step: Callable[[Denoiser], object]) -> list[Any]:
@@ -138,7 +140,7 @@ def test_prefixes_take_turns_in_one_set_of_buffers(passes: Passes) -> None:
 
 @torch.no_grad()
 def test_the_buckets_are_bounded_in_number_and_bytes(passes: Passes) -> None:
-    kv, cost = a_prefix(passes, 20), room.cost(passes)
+    kv, cost = a_prefix(passes, 20), memory.cost(passes)
     fixed = steps(passes)
     for n_free in range(1, 32 * (MAX_BUCKETS + 2), 32):
         rows = [Row((20,) * n_free + (40,), (True,) * n_free + (False,), 2)]
@@ -163,8 +165,8 @@ def test_a_card_of_24_gb_has_room_for_the_longest_prefix_in_fixed_buffers() -> N
     cost = Cost(PUBLISHED.kv_per_token * 2, canvas_token_bytes(PUBLISHED, 2), logit_bytes(PUBLISHED))
     rows = [Row((20,) * 64, (True,) * 64, 9)] * 4
     n_bytes = bucket_of(a_denoiser(rows), range(4), 7168, conditioned=True).n_bytes(cost)
-    reserved = room.cache_bytes(free, 7168 * cost.prefix_token, 0)
-    assert n_bytes <= room.fixed_bytes(free - reserved)
+    reserved = memory.cache_bytes(free, 7168 * cost.prefix_token, 0)
+    assert n_bytes <= memory.fixed_bytes(free - reserved)
 
 
 class WorkingRecorder(Recorder):
@@ -211,16 +213,16 @@ REQUESTS = [
 
 @pytest.mark.parametrize("layout", ["trained_layout", "instruct_layout"])
 def test_a_fill_in_fixed_buffers_has_the_same_candidates(layout: str, request: pytest.FixtureRequest) -> None:
-    loaded = load_local(str(request.getfixturevalue(layout)), device="cpu").loaded
+    loaded = DiffusionFiller(load_model(str(request.getfixturevalue(layout)), device="cpu")).loaded
     few_steps = replace(loaded.profile.sampling, line_steps=5, block_steps=7)
     profile = replace(loaded.profile, line_gaps=(6, 10), block_gaps=(8, 16), max_canvases=2, sampling=few_steps)
     loaded = replace(loaded, profile=profile)
     found = []
     for is_fixed in (False, True):
-        filler = LocalFiller(loaded)
-        fixed = steps(loaded.diffusion)
+        filler = DiffusionFiller(loaded)
+        fixed = steps(loaded.passes)
         if is_fixed:
-            filler.resources = replace(filler.resources, stepper=Stepper(filler.resources.pace, fixed))
+            filler.stepper = Stepper(filler.pace, fixed)
         for asked in REQUESTS:
             task = filler.start(replace(asked, budget=Budget(candidates=4)))
             while task.step():
@@ -234,13 +236,13 @@ def test_a_fill_in_fixed_buffers_has_the_same_candidates(layout: str, request: p
 
 
 def test_a_step_that_was_only_queued_is_not_measured(trained_layout: Path) -> None:
-    loaded = load_local(str(trained_layout), device="cpu").loaded
+    loaded = DiffusionFiller(load_model(str(trained_layout), device="cpu")).loaded
     kv = loaded.passes.encode(torch.arange(10, 20)[None])[1]
     clock = iter(range(1000))
     pace = Pace(lambda: float(next(clock)))
-    stepper = Stepper(pace, steps(loaded.diffusion))
+    stepper = Stepper(pace, steps(loaded.passes))
     sampling = Sampling(stop_entropy=0.0)
-    n_logits = loaded.diffusion.model.lm_head.weight.shape[0]
+    n_logits = loaded.passes.model.lm_head.weight.shape[0]
     denoiser = Denoiser([Row((20,) * 6, (True,) * 6, 9)], TokenLimits(tuple(range(10, 60))), sampling, n_logits)
     with torch.no_grad():
         decoder = LocalDecoder(loaded.passes, kv)

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from dg_lsp.engine.decode.canvas import readout
-from dg_lsp.engine.decode.canvas.denoise import Denoiser, Row, TokenLimits
-from dg_lsp.engine.decode.canvas.fixed_step import WARM_UPS, FixedSteps, Recorder, StepGraph
-from dg_lsp.engine.decode.canvas.stack import LocalDecoder
-from dg_lsp.engine.model import room
-from dg_lsp.engine.model.passes import KV, Passes
-from dg_lsp.engine.model.profile import Sampling
+from dg_lsp.engine.diffusion.denoising import readout
+from dg_lsp.engine.diffusion.denoising.denoise import Denoiser, Row, TokenLimits
+from dg_lsp.engine.diffusion.denoising.fixed_step import WARM_UPS, FixedSteps, Recorder, StepGraph
+from dg_lsp.engine.diffusion.denoising.stack import LocalDecoder
+from dg_lsp.engine.diffusion.gemma.passes import Passes
+from dg_lsp.engine.diffusion.profile import Sampling
+from dg_lsp.engine.model import memory
+from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.tree import ROOT, Tree
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU")]
@@ -74,7 +75,7 @@ def read_after(denoiser: Denoiser, step: Callable[[Denoiser], object]) -> list[t
 
 
 def fixed(passes: Passes, lag: int, recorder: Recorder | None) -> FixedSteps:
-    return FixedSteps(passes, room.cost(passes), lambda: room.free_bytes("cuda"), recorder=recorder, lag=lag)
+    return FixedSteps(passes, memory.cost(passes), lambda: memory.free_bytes("cuda"), recorder=recorder, lag=lag)
 
 
 def a_prefix(passes: Passes, length: int) -> KV:

@@ -9,10 +9,10 @@ import sys
 import pytest
 import torch
 
+from dg_lsp.engine.causal.passes import CausalLlama
 from dg_lsp.engine.model import int8
 from dg_lsp.engine.model.fit.geometry import LlamaSizes
 from dg_lsp.engine.model.int8 import LARGEST, ZERO, Int8Matrix, Quantised, QuantisedRows, quantised, quantised_rows
-from dg_lsp.engine.model.llama import LlamaPasses
 from dg_lsp.engine.model.weights.llama_layers import Inputs, matrix
 
 pytestmark = pytest.mark.skipif(not int8.is_supported(), reason="this processor has no instructions for 8-bit products")
@@ -119,7 +119,7 @@ def test_whole_pass_gives_a_token_the_same_alone_and_beside_others(n: int) -> No
         name: torch.ones(shape) if len(shape) == 1 else torch.randn(shape) / shape[1] ** 0.5
         for name, shape in sizes.shapes().items()
     }
-    passes = LlamaPasses(sizes, weights, "int8")
+    passes = CausalLlama(sizes, weights, "int8")
     _, kv = passes.encode(torch.randint(0, 120, (1, 40)))
     ids = torch.randint(0, 120, (n,))
     room = [tuple(torch.cat([side, side.new_zeros(1, 2, n, 16)], 2) for side in pair) for pair in kv]
@@ -137,7 +137,7 @@ def test_blocks_of_the_feed_forward_change_nothing(monkeypatch: pytest.MonkeyPat
         name: torch.ones(shape) if len(shape) == 1 else torch.randn(shape) / shape[1] ** 0.5
         for name, shape in sizes.shapes().items()
     }
-    passes, ids = LlamaPasses(sizes, weights, "int8"), torch.randint(0, 120, (3, 11))
+    passes, ids = CausalLlama(sizes, weights, "int8"), torch.randint(0, 120, (3, 11))
     whole, kv = passes.encode(ids)
     more, _ = passes.encode(ids, kv)
     monkeypatch.setattr("dg_lsp.engine.model.weights.llama_layers.BLOCK", 4)

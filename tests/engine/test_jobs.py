@@ -14,7 +14,8 @@ import pytest
 from dg_lsp.core import confidence
 from dg_lsp.core.values import Budget, Candidate, Hole, InfillRequest, Span
 from dg_lsp.engine.backends.remote import RemoteFiller
-from dg_lsp.engine.decode.filler import LocalFiller
+from dg_lsp.engine.common.local import LocalFiller
+from dg_lsp.engine.common.task import Filler
 from dg_lsp.engine.serve.jobs import (
     BusyError,
     Job,
@@ -27,7 +28,6 @@ from dg_lsp.engine.serve.jobs import (
     is_crowded,
     superseded,
 )
-from dg_lsp.engine.task import Filler
 from dg_lsp.wire.messages import Accepted, Ask, Done, Draft, Event, Found, Priority, Problem, Status
 from tests.engine import toy_filler
 from tests.engine.engine_kit import gate, request, wait_until

@@ -20,8 +20,8 @@ from tokenizers import Tokenizer
 from typer.testing import CliRunner
 
 from dg_lsp.engine import commands
+from dg_lsp.engine.common.loading import LoadError, find
 from dg_lsp.engine.model.fit.geometry import PROJECTIONS
-from dg_lsp.engine.model.loading import LoadError, find
 from dg_lsp.engine.model.pull import PullError, convert, pulling
 from dg_lsp.wire import laptop
 from dg_lsp.wire.laptop import HubFile, LaptopModel, Part

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
-from dg_lsp.engine.decode import layout
-from dg_lsp.engine.model.profile import Profile, load_profile
+from dg_lsp.engine.diffusion import layout
+from dg_lsp.engine.diffusion.profile import Profile, load_profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
 
 CURSOR, BODY = Hole(Span(0, 0), "cursor"), Hole(Span(0, 0), "body", indent="    ", block=True)
@@ -28,7 +28,7 @@ def drawn(folder: Path, request: InfillRequest, profile: Profile | None = None) 
         )
 
     middle = "".join(f"⟦⟧{text(part)}" for part in sheet.between)
-    return f"{text(sheet.kv)}⟪{sheet.heal.decode()}⟫{middle}⟦⟧{text(sheet.tail)}"
+    return f"{text(sheet.ids)}⟪{sheet.heal.decode()}⟫{middle}⟦⟧{text(sheet.tail)}"
 
 
 def request(prefix: str, suffix: str, *holes: Hole, **more: object) -> InfillRequest:
@@ -90,8 +90,8 @@ def test_typing_does_not_move_the_start_of_a_long_prefix(trained_layout: Path, t
     text = "".join(f"value_{n} = {n}\n" for n in range(400))
     vocabulary = Vocabulary.from_file(trained_layout / "tokenizer.json")
     made = layout.for_profile(load_profile(trained_layout), vocabulary)
-    before = made.lay_out(request(text, "\nend\n")).kv
-    after = made.lay_out(request(text + "abcd efgh ijkl mnop qrst uvwx yzab cdef "[:typed], "\nend\n")).kv
+    before = made.lay_out(request(text, "\nend\n")).ids
+    after = made.lay_out(request(text + "abcd efgh ijkl mnop qrst uvwx yzab cdef "[:typed], "\nend\n")).ids
     assert len(before) <= 128 + 32 + 16
     # At most one step of the cut lies between a text and the same text with half a line typed.
     shared = next((i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), len(before))

@@ -12,25 +12,28 @@ from pathlib import Path
 import pytest
 import torch
 
-from dg_lsp.engine.decode.canvas.denoise import Denoiser, Row, TokenLimits
-from dg_lsp.engine.decode.canvas.speculation import CausalText, Gap, Speculation
-from dg_lsp.engine.decode.canvas.stack import LocalDecoder
-from dg_lsp.engine.model import loading
-from dg_lsp.engine.model.loading import Loaded
+from dg_lsp.engine.backends import local
+from dg_lsp.engine.common.loading import Loaded
+from dg_lsp.engine.diffusion.denoising.denoise import Denoiser, Row, TokenLimits
+from dg_lsp.engine.diffusion.denoising.speculation import CausalText, Gap, Speculation
+from dg_lsp.engine.diffusion.denoising.stack import LocalDecoder
+from dg_lsp.engine.diffusion.gemma.passes import Passes
+from dg_lsp.engine.diffusion.profile import Profile
 from dg_lsp.engine.model.tree import Tree
 from tests.checkpoints import SPECIAL
 
+World = Loaded[Passes, Profile]
 WORLDS = Path(__file__).parents[2] / "fixtures" / "worlds"
 HOLES = [json.loads(line) for line in (WORLDS / "holes.jsonl").read_text("utf-8").splitlines()]
 
 
 @pytest.fixture(scope="module")
-def worlds() -> Loaded:
-    return loading.load_model(str(WORLDS), device="cpu", threads=1)
+def worlds() -> World:
+    return local.load_model(str(WORLDS), device="cpu", threads=1)
 
 
 @pytest.mark.parametrize("kind", ["line", "block"])
-def test_a_search_finds_answers_of_any_length(worlds: Loaded, kind: str) -> None:
+def test_a_search_finds_answers_of_any_length(worlds: World, kind: str) -> None:
     holes = [hole for hole in HOLES if hole["kind"] == kind]
     assert len({len(hole["answer"]) for hole in holes}) > 6
     with torch.inference_mode():
@@ -39,10 +42,10 @@ def test_a_search_finds_answers_of_any_length(worlds: Loaded, kind: str) -> None
     assert right > 0.9 * len(holes)
 
 
-def searched(loaded: Loaded, hole: dict[str, str]) -> str:
+def searched(loaded: World, hole: dict[str, str]) -> str:
     """Return the best answer of the search's own texts and of canvases of the lengths that it finds."""
     vocabulary, profile, passes = loaded.vocabulary, loaded.profile, loaded.passes
-    is_block, n_logits = hole["kind"] == "block", loaded.diffusion.model.lm_head.weight.shape[0]
+    is_block, n_logits = hole["kind"] == "block", loaded.passes.model.lm_head.weight.shape[0]
     bos, suf, pre, eos = (SPECIAL.index(token) for token in ("<bos>", "<suf>", "<pre>", "<eos>"))
     suffix = vocabulary.encode(hole["suffix"])
     ids = [bos, suf, *suffix, *([eos] if len(suffix) < profile.suffix_tokens else []), pre, *vocabulary.encode(hole["prefix"])]
@@ -52,7 +55,7 @@ def searched(loaded: Loaded, hole: dict[str, str]) -> str:
     closing = (eos,) if is_block else (eos, *vocabulary.with_newline)
     steps = profile.sampling.block_steps if is_block else profile.sampling.line_steps
     _, kv = passes.encode(torch.tensor([ids]))
-    decoder, causal = LocalDecoder(loaded.diffusion, kv), CausalText(passes, Tree(passes, kv, ids[-1]))
+    decoder, causal = LocalDecoder(loaded.passes, kv), CausalText(passes, Tree(passes, kv, ids[-1]))
 
     gap = Gap(profile.canvas_tokens, tail, TokenLimits(regular, banned), closing, steps)
     search = Speculation(gap, (), profile.sampling, n_logits)
@@ -73,7 +76,7 @@ def searched(loaded: Loaded, hole: dict[str, str]) -> str:
     return vocabulary.decode(list(answers[scores.index(max(scores))]))
 
 
-def _denoised(loaded: Loaded, decoder: LocalDecoder, gap: Gap, lengths: list[int], n_logits: int) -> list[tuple[int, ...]]:
+def _denoised(loaded: World, decoder: LocalDecoder, gap: Gap, lengths: list[int], n_logits: int) -> list[tuple[int, ...]]:
     """Return what canvases of these lengths settle to, with the suffix held behind."""
     blank, tail = gap.limits.regular[0], gap.tail
     rows = [

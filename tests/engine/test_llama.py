@@ -14,12 +14,13 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention, silu
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from dg_lsp.engine.model import loading
+from dg_lsp.engine.backends.local import load_model
+from dg_lsp.engine.causal.passes import CausalLlama
+from dg_lsp.engine.common import loading
+from dg_lsp.engine.common.loading import LoadError
 from dg_lsp.engine.model import tree as trees
 from dg_lsp.engine.model.fit.geometry import PROJECTIONS, GeometryError, llama_sizes
 from dg_lsp.engine.model.int8 import Quantised, is_supported, quantised
-from dg_lsp.engine.model.llama import LlamaPasses
-from dg_lsp.engine.model.loading import LoadError, load_model
 from dg_lsp.engine.model.tree import RIGHT_GAP, ROOT, Tree
 from tests import checkpoints
 
@@ -48,8 +49,8 @@ def checkpoint(kind: str) -> Any:
     return model.eval().requires_grad_(False)
 
 
-def passes_of(model: Any, adapter: dict[str, Tensor] | None = None) -> LlamaPasses:
-    return LlamaPasses(llama_sizes(model.config.to_dict()), dict(model.state_dict()), "plain", adapter)
+def passes_of(model: Any, adapter: dict[str, Tensor] | None = None) -> CausalLlama:
+    return CausalLlama(llama_sizes(model.config.to_dict()), dict(model.state_dict()), "plain", adapter)
 
 
 def ids_of(rows: int, length: int) -> Tensor:
@@ -162,15 +163,6 @@ def plain_canvas(model: Any, adapter: dict[str, Tensor], prefix: Tensor, canvas:
 
 
 @pytest.mark.parametrize("kind", ["tied", "biases", "wide heads"])
-def test_canvas_equals_a_plain_reference(kind: str) -> None:
-    model, prefix, canvas = checkpoint(kind), ids_of(1, 15), [3, 200, 8, 13]
-    passes = passes_of(model)
-    _, kv = passes.encode(prefix)
-    hidden = passes.decode(torch.tensor([canvas]), kv)
-    torch.testing.assert_close(hidden[0], plain_canvas(model, {}, prefix[0], canvas), atol=3e-4, rtol=1e-4)
-
-
-@pytest.mark.parametrize("kind", ["tied", "biases", "wide heads"])
 def test_adapted_tokens_equal_a_plain_reference(kind: str) -> None:
     model, prefix, canvas = checkpoint(kind), ids_of(1, 15), [3, 200, 8, 13]
     adapter = adapter_for(model)
@@ -178,32 +170,9 @@ def test_adapted_tokens_equal_a_plain_reference(kind: str) -> None:
     _, kv = passes.encode(prefix)
     room = [tuple(torch.cat([side, side.new_zeros(1, 2, 4, side.shape[3])], 2) for side in pair) for pair in kv]
     positions, seen = torch.arange(15, 19), torch.ones(4, 19, dtype=torch.bool)
-    hidden = passes.extend(torch.tensor(canvas), positions, room, seen, torch.arange(19), adapted=True)  # type: ignore[arg-type]
+    assert passes.adapted is not None
+    hidden = passes.adapted.extend(torch.tensor(canvas), positions, room, seen, torch.arange(19))  # type: ignore[arg-type]
     torch.testing.assert_close(hidden, plain_canvas(model, adapter, prefix[0], canvas), atol=3e-4, rtol=1e-4)
-
-
-def test_canvas_in_a_buffer_with_room_and_padding_gives_the_same() -> None:
-    passes = passes_of(checkpoint("biases"))
-    prefixes, canvas = ids_of(2, 15), torch.tensor([[3, 90, 8, 9], [4, 90, 91, 0]])
-    _, kv = passes.encode(prefixes)
-    alone = [
-        passes.decode(canvas[row : row + 1, :width], [(keys[row : row + 1], values[row : row + 1]) for keys, values in kv])
-        for row, width in ((0, 4), (1, 3))
-    ]
-    room = [tuple(torch.cat([side, torch.zeros(2, 2, 4, 8)], 2) for side in pair) for pair in kv]
-    mask = torch.ones(2, 1, 4, 19, dtype=torch.bool)
-    mask[1, ..., 18] = False
-    together = passes.decode(canvas, room, mask=mask, with_room=True)  # type: ignore[arg-type]
-    torch.testing.assert_close(together[0], alone[0][0], atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(together[1, :3], alone[1][0], atol=1e-4, rtol=1e-4)
-
-
-def test_canvas_row_does_not_depend_on_its_neighbours_bit_by_bit() -> None:
-    passes = passes_of(checkpoint("biases"))
-    _, kv = passes.encode(ids_of(2, 15))
-    row = [3, 90, 91, 92, 93]
-    first, second = (passes.decode(torch.tensor([row, other]), kv)[0] for other in ([4, 90, 91, 92, 93], [9, 8, 7, 6, 5]))
-    assert torch.equal(first, second)
 
 
 def test_adapter_leaves_the_causal_pass_as_it_is_bit_by_bit() -> None:
@@ -213,8 +182,6 @@ def test_adapter_leaves_the_causal_pass_as_it_is_bit_by_bit() -> None:
     assert torch.equal(hidden, other)
     assert all(torch.equal(a, b) for pair, pair2 in zip(kv, other_kv, strict=True) for a, b in zip(pair, pair2, strict=True))
     assert torch.equal(bare.logits(hidden), adapted.logits(other))
-    canvas = ids_of(1, 6)
-    assert torch.equal(bare.decode(canvas, kv), adapted.decode(canvas, kv))
 
 
 def test_a_tree_that_reads_the_right_side_equals_one_pass_with_the_same_mask(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +189,8 @@ def test_a_tree_that_reads_the_right_side_equals_one_pass_with_the_same_mask(mon
     model, ids, right = checkpoint("biases"), ids_of(1, 12), [20, 21, 22]
     passes = passes_of(model, adapter_for(model))
     _, kv = passes.encode(ids)
-    tree = Tree(passes, kv, int(ids[0, -1]), right=right)
+    assert passes.adapted is not None
+    tree = Tree(passes.adapted, kv, int(ids[0, -1]), right=right)
     [[first, second], [_, third]] = tree.grow([(ROOT, [7, 8]), (ROOT, [7, 9])])
     [[fourth]] = tree.grow([(third, [10])])
     # The prefix without its last token, the right side in both directions, then the root and one path.
@@ -234,7 +202,7 @@ def test_a_tree_that_reads_the_right_side_equals_one_pass_with_the_same_mask(mon
         mask = torch.ones(len(tokens), 11 + len(tokens)).tril(11).bool()
         mask[:3, :14] = True
         room = [tuple(torch.cat([side[:, :, :11], side.new_zeros(1, 2, len(tokens), 8)], 2) for side in pair) for pair in kv]
-        alone = passes.extend(torch.tensor(tokens), positions, room, mask, positions, adapted=True)  # type: ignore[arg-type]
+        alone = passes.adapted.extend(torch.tensor(tokens), positions, room, mask, positions)  # type: ignore[arg-type]
         torch.testing.assert_close(tree.hidden([node])[0], alone[-1], atol=1e-4, rtol=1e-4)
     assert not torch.equal(tree.hidden([ROOT]), Tree(passes, kv, int(ids[0, -1])).hidden([ROOT]))
 
@@ -401,17 +369,12 @@ def test_precision_of_another_family_gives_one_sentence(folder: Path, trained_la
 
 
 def test_processor_without_8_bit_products_loads_in_a_wider_precision(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dg_lsp.engine.model.loading.int8.is_supported", lambda: False)
+    monkeypatch.setattr("dg_lsp.engine.common.loading.int8.is_supported", lambda: False)
     loaded = load_model(str(folder), device="cpu")
     assert loaded.dtype == "float32"
     assert loaded.why["dtype"] == loading.LLAMA_WHY["float32"]
     with pytest.raises(LoadError, match="this processor has no instructions for it"):
         load_model(str(folder), device="cpu", dtype="int8")
-
-
-def test_model_of_another_family_is_refused_where_only_diffusion_works(folder: Path) -> None:
-    with pytest.raises(LoadError, match="is not a DiffusionGemma model"):
-        _ = load_model(str(folder), device="cpu", dtype="float32").diffusion
 
 
 def test_sizes_of_unknown_types_are_refused() -> None:

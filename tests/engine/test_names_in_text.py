@@ -7,7 +7,7 @@ import math
 import pytest
 
 from dg_lsp.core.values import Hole, InfillRequest, Span
-from dg_lsp.engine.decode.rank import NamesInText
+from dg_lsp.engine.common.rank import NamesInText
 
 LINE = Hole(Span(0, 0), "cursor")
 BLOCK = Hole(Span(0, 0), "cursor", block=True)

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from dg_lsp.engine.model import products
-from dg_lsp.engine.model.packed import PackedPasses, suits
-from dg_lsp.engine.model.passes import Passes, crop
+from dg_lsp.engine.diffusion.gemma.packed import PackedPasses, suits
+from dg_lsp.engine.diffusion.gemma.passes import Passes
+from dg_lsp.engine.model import matmul
+from dg_lsp.engine.model.prefix_cache import crop
 
 IDS = torch.arange(40).remainder(97)[None] + 10
 CANVAS = torch.tensor([[11, 50, 60, 70, 33, 20], [12, 13, 14, 15, 16, 17]])
@@ -19,7 +20,7 @@ CANVAS = torch.tensor([[11, 50, 60, 70, 33, 20], [12, 13, 14, 15, 16, 17]])
 @pytest.fixture(params=["plain", "packed", "packed-onednn"])
 def passes(request: pytest.FixtureRequest, with_experts: Any) -> Passes:
     """The passes over one model, computed plainly and on packed weights with both kinds of 32-bit products."""
-    if request.param == "packed-onednn" and products.best_kind() == "plain":
+    if request.param == "packed-onednn" and matmul.best_kind() == "plain":
         pytest.skip("this processor or this torch has no oneDNN products")
     if request.param == "plain":
         return Passes(with_experts)

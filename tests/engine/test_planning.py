@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from dg_lsp.core.values import Hole, InfillRequest, Span
-from dg_lsp.engine.decode.filler import InfillTask, LocalFiller, load_local
-from dg_lsp.engine.decode.pace import Pace
-from dg_lsp.engine.model.loading import Loaded
-from dg_lsp.engine.model.profile import CANVAS_FIRST, DRAFTS_FIRST, Sampling
+from dg_lsp.engine.backends.local import load_model
+from dg_lsp.engine.common.loading import Loaded
+from dg_lsp.engine.common.local import LocalTask
+from dg_lsp.engine.common.pace import Pace
+from dg_lsp.engine.diffusion.filler import DiffusionFiller
+from dg_lsp.engine.diffusion.profile import CANVAS_FIRST, DRAFTS_FIRST, Sampling
 
 BODY = Hole(Span(0, 0), "body", indent="    ", block=True)
 BLOCK = InfillRequest("def area(self):\n    ", "\n\n\nprint(1)\n", (BODY,), language="python")
@@ -27,7 +29,7 @@ class Timed:
     A token is a pass over a tree of one node: only a draft that is written token by token has such passes.
     """
 
-    loaded: Loaded
+    loaded: Loaded[Any, Any]
     step_s: float = STEP_S
     row_s: float = 0.0
     position_s: float = 0.0
@@ -35,8 +37,8 @@ class Timed:
     now_s: float = 0.0
     did: list[str] = field(default_factory=list)
 
-    def filler(self) -> LocalFiller:
-        return LocalFiller(self.loaded, clock=lambda: self.now_s)
+    def filler(self) -> DiffusionFiller:
+        return DiffusionFiller(self.loaded, clock=lambda: self.now_s)
 
     @property
     def n_steps(self) -> int:
@@ -44,17 +46,17 @@ class Timed:
 
 
 @pytest.fixture(scope="module")
-def loaded(instruct_layout: Path) -> Loaded:
-    loaded = load_local(str(instruct_layout), device="cpu").loaded
+def loaded(instruct_layout: Path) -> Loaded[Any, Any]:
+    loaded = DiffusionFiller(load_model(str(instruct_layout), device="cpu")).loaded
     # A random model settles by chance; here it never does.
     sampling = Sampling(stop_entropy=-1.0, block_steps=24)
     return replace(loaded, profile=replace(loaded.profile, sampling=sampling, block_gaps=(4, 6, 8), canvas_tokens=48))
 
 
 @pytest.fixture(scope="module")
-def shrinking_loaded(trained_layout: Path) -> Loaded:
+def shrinking_loaded(trained_layout: Path) -> Loaded[Any, Any]:
     """A checkpoint that needs no search for the gap's length: it has a delete token."""
-    loaded = load_local(str(trained_layout), device="cpu").loaded
+    loaded = DiffusionFiller(load_model(str(trained_layout), device="cpu")).loaded
     sampling = Sampling(stop_entropy=-1.0, block_steps=24, delete_entropy=-1.0)
     gaps = {"line_gaps": (4, 6), "block_gaps": (4, 6, 8), "canvas_tokens": 48}
     rows = {"refine_steps": 4, "line_noise_rows": 1, "block_noise_rows": 1, "causal_rows": 1, "file_weight": 0.0}
@@ -63,16 +65,16 @@ def shrinking_loaded(trained_layout: Path) -> Loaded:
 
 
 @pytest.fixture
-def timed(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> Timed:
+def timed(loaded: Loaded[Any, Any], monkeypatch: pytest.MonkeyPatch) -> Timed:
     return with_clock(loaded, monkeypatch)
 
 
 @pytest.fixture
-def shrinking(shrinking_loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> Timed:
+def shrinking(shrinking_loaded: Loaded[Any, Any], monkeypatch: pytest.MonkeyPatch) -> Timed:
     return with_clock(shrinking_loaded, monkeypatch)
 
 
-def with_clock(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> Timed:
+def with_clock(loaded: Loaded[Any, Any], monkeypatch: pytest.MonkeyPatch) -> Timed:
     time, passes = Timed(loaded), loaded.passes
     decode, encode, extend = passes.decode, passes.encode, passes.extend
 
@@ -98,7 +100,7 @@ def with_clock(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> Timed:
     return time
 
 
-def finish(filler: LocalFiller, request: InfillRequest, timed: Timed, ms: float = 0.0) -> InfillTask:
+def finish(filler: DiffusionFiller, request: InfillRequest, timed: Timed, ms: float = 0.0) -> LocalTask:
     timed.did.clear()
     filler.cache.clear()
     task = filler.start(request)
@@ -214,7 +216,7 @@ def test_a_draft_is_abandoned_at_the_deadline(shrinking: Timed) -> None:
     assert task.candidates()
 
 
-def with_branches_of(loaded: Loaded, n_branches: int) -> Loaded:
+def with_branches_of(loaded: Loaded[Any, Any], n_branches: int) -> Loaded[Any, Any]:
     """The checkpoint with causal drafts and their branches alone."""
     settings = {
         "line": DRAFTS_FIRST,
@@ -224,10 +226,10 @@ def with_branches_of(loaded: Loaded, n_branches: int) -> Loaded:
         "copy_rows": 0,
         "branches": n_branches,
     }
-    return replace(loaded, profile=replace(loaded.profile, **settings))  # type: ignore[arg-type]
+    return replace(loaded, profile=replace(loaded.profile, **settings))
 
 
-def test_branches_take_the_time_of_their_draft(shrinking_loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_branches_take_the_time_of_their_draft(shrinking_loaded: Loaded[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     def filled(n_branches: int) -> tuple[set[str], float]:
         """The texts of the causal drafts, and the milliseconds that the fill took."""
         timed = with_clock(with_branches_of(shrinking_loaded, n_branches), monkeypatch)

@@ -16,13 +16,16 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Snippet, Span
-from dg_lsp.engine.decode import pace, scoring, sequence
-from dg_lsp.engine.decode.fill import Switches
-from dg_lsp.engine.decode.filler import InfillTask, LocalFiller, load_local
-from dg_lsp.engine.decode.filling import PREFILL_CHUNK, SHORT_PREFIX, SHORT_SUFFIX
-from dg_lsp.engine.decode.layout import for_profile
-from dg_lsp.engine.model.family import KV
-from dg_lsp.engine.model.profile import pretrained
+from dg_lsp.engine.backends.local import load_model
+from dg_lsp.engine.causal import scoring
+from dg_lsp.engine.causal.filler import CausalFiller
+from dg_lsp.engine.causal.layout import for_profile
+from dg_lsp.engine.causal.profile import Profile
+from dg_lsp.engine.causal.windows import SHORT_PREFIX, SHORT_SUFFIX
+from dg_lsp.engine.common import pace, sequence
+from dg_lsp.engine.common.laid_out import Switches
+from dg_lsp.engine.common.local import PREFILL_CHUNK, LocalTask
+from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.vocabulary import Vocabulary
 
 TEXT = 'def area(width, height):\n    """Return the area."""\n    return width * height\n\n\nclass Point:\n    x = 1\n' * 4
@@ -54,22 +57,22 @@ def checkpoint(folder: Path, *special: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def left(tmp_path_factory: pytest.TempPathFactory) -> LocalFiller:
-    return load_local(str(checkpoint(tmp_path_factory.mktemp("left"))), device="cpu", dtype="float32")
+def left(tmp_path_factory: pytest.TempPathFactory) -> CausalFiller:
+    return CausalFiller(load_model(str(checkpoint(tmp_path_factory.mktemp("left"))), device="cpu", dtype="float32"))
 
 
 @pytest.fixture(scope="module")
-def fim(tmp_path_factory: pytest.TempPathFactory) -> LocalFiller:
-    return load_local(str(checkpoint(tmp_path_factory.mktemp("fim"), *FIM)), device="cpu", dtype="float32")
+def fim(tmp_path_factory: pytest.TempPathFactory) -> CausalFiller:
+    return CausalFiller(load_model(str(checkpoint(tmp_path_factory.mktemp("fim"), *FIM)), device="cpu", dtype="float32"))
 
 
-def drawn(filler: LocalFiller, request: InfillRequest) -> str:
+def drawn(filler: CausalFiller, request: InfillRequest) -> str:
     """The sheet as text: what the model reads, what is written again, and what is held after the gap."""
     vocabulary = filler.loaded.vocabulary
     sheet = filler.layout.lay_out(request)
     read = "".join(
         str(vocabulary.tokenizer.id_to_token(token)) if token in vocabulary.special else vocabulary.decode([token])
-        for token in sheet.kv
+        for token in sheet.ids
     )
     return f"{read}⟪{sheet.heal.decode()}⟫⟦⟧{vocabulary.decode(sheet.tail)}"
 
@@ -81,15 +84,15 @@ def request(prefix: str, suffix: str, hole: Hole = CURSOR, **more: Any) -> Infil
 # Layouts.
 
 
-def test_layout_follows_from_the_vocabulary(left: LocalFiller, fim: LocalFiller) -> None:
+def test_layout_follows_from_the_vocabulary(left: CausalFiller, fim: CausalFiller) -> None:
     assert (left.loaded.profile.layout, fim.loaded.profile.layout) == ("left", "fim")
 
 
-def test_model_without_fim_tokens_reads_the_left_side(left: LocalFiller) -> None:
+def test_model_without_fim_tokens_reads_the_left_side(left: CausalFiller) -> None:
     assert drawn(left, request("x = 1\ny = ", "\nz = 2\n")) == "<|endoftext|>x = 1\ny =⟪ ⟫⟦⟧\nz = 2\n"
 
 
-def test_model_with_fim_tokens_reads_both_sides_in_their_order(fim: LocalFiller) -> None:
+def test_model_with_fim_tokens_reads_both_sides_in_their_order(fim: CausalFiller) -> None:
     assert drawn(fim, request("x = 1\ny = ", "\nz = 2\n")) == (
         "<|fim_prefix|>x = 1\ny =<|fim_suffix|>\nz = 2\n<|fim_middle|>⟪ ⟫⟦⟧\nz = 2\n"
     )
@@ -104,7 +107,7 @@ def test_model_with_fim_tokens_reads_both_sides_in_their_order(fim: LocalFiller)
         (")\n\n\ndef area(width):\n    width += 1\n", ")\n\n\ndef area(width):\n    width += 1\n"),
     ],
 )
-def test_suffix_that_is_cut_ends_with_a_paragraph(fim: LocalFiller, suffix: str, read: str | None) -> None:
+def test_suffix_that_is_cut_ends_with_a_paragraph(fim: CausalFiller, suffix: str, read: str | None) -> None:
     """A suffix that ends within a block would be continued, instead of the prefix."""
     found = drawn(fim, request("x = (1\n", suffix)).partition("<|fim_suffix|>")[2].partition("<|fim_middle|>")[0]
     if read is None:
@@ -114,7 +117,7 @@ def test_suffix_that_is_cut_ends_with_a_paragraph(fim: LocalFiller, suffix: str,
         assert found == read
 
 
-def test_path_and_other_files_come_first_as_in_a_repository(fim: LocalFiller) -> None:
+def test_path_and_other_files_come_first_as_in_a_repository(fim: CausalFiller) -> None:
     other, copied = Snippet("pkg/other.py", "A = 1\n"), Snippet("pkg/third.py", "B = 1\n", for_copying=True)
     laid_out = drawn(fim, request("x", "\n", path="pkg/mod.py", related=(other, copied)))
     assert laid_out.startswith(f"{FILE}pkg/other.py\nA = 1\n{FILE}pkg/mod.py\n<|fim_prefix|>")
@@ -131,12 +134,12 @@ def test_path_and_other_files_come_first_as_in_a_repository(fim: LocalFiller) ->
         ("", "", ""),
     ],
 )
-def test_prefix_is_cut_before_what_more_text_could_change(left: LocalFiller, prefix: str, kept: str, typed: str) -> None:
+def test_prefix_is_cut_before_what_more_text_could_change(left: CausalFiller, prefix: str, kept: str, typed: str) -> None:
     assert drawn(left, request(prefix, "\n")) == f"<|endoftext|>{kept}⟪{typed}⟫⟦⟧\n"
 
 
 @pytest.mark.parametrize("end", ["wid", "width ", "    ", "\n", "\n\n  ", "é", "日", "x" * 300, '"', ")", "1.5", "\t"])
-def test_cut_prefix_is_encoded_as_in_the_whole_text(left: LocalFiller, end: str) -> None:
+def test_cut_prefix_is_encoded_as_in_the_whole_text(left: CausalFiller, end: str) -> None:
     """Whatever follows, the tokens before the cut stay the same."""
     vocabulary = left.loaded.vocabulary
     prefix = f"def area(width):\n    return {end}"
@@ -146,12 +149,12 @@ def test_cut_prefix_is_encoded_as_in_the_whole_text(left: LocalFiller, end: str)
             assert vocabulary.encode(prefix + more)[: len(kept)] == kept
 
 
-def test_no_fim_profile_without_its_tokens(left: LocalFiller) -> None:
+def test_no_fim_profile_without_its_tokens(left: CausalFiller) -> None:
     with pytest.raises(ValueError, match="lacks a fill-in-the-middle token"):
-        for_profile(pretrained(fills_in=True), left.loaded.vocabulary)
+        for_profile(Profile("fim"), left.loaded.vocabulary)
 
 
-def test_tokens_that_agree_with_typed_text_are_found_by_their_bytes(left: LocalFiller) -> None:
+def test_tokens_that_agree_with_typed_text_are_found_by_their_bytes(left: CausalFiller) -> None:
     vocabulary = left.loaded.vocabulary
     for head in (b" wid", b"\n    ", b"r", b"~~"):
         agreeing = {
@@ -171,9 +174,9 @@ def test_tokens_that_agree_with_typed_text_are_found_by_their_bytes(left: LocalF
 class Scripted:
     """The passes of a model that predicts a text token by token, whatever was written instead; everything else is unlikely."""
 
-    def __init__(self, filler: LocalFiller, lay_out: InfillRequest, text: str) -> None:
+    def __init__(self, filler: CausalFiller, lay_out: InfillRequest, text: str) -> None:
         self._real, vocabulary = filler.loaded.passes, filler.loaded.vocabulary
-        self._first = len(filler.layout.lay_out(lay_out).kv)
+        self._first = len(filler.layout.lay_out(lay_out).ids)
         self._script = vocabulary.encode(text) + [vocabulary.id("<|endoftext|>") or 0] * 200
         self.n_passes = 0
 
@@ -203,19 +206,19 @@ class Scripted:
 
 
 def filled(
-    filler: LocalFiller, asked: InfillRequest, text: str, switches: Switches | None = None
-) -> tuple[InfillTask, Scripted]:
+    filler: CausalFiller, asked: InfillRequest, text: str, switches: Switches | None = None
+) -> tuple[LocalTask, Scripted]:
     """Fill with a model that writes `text` after the prefix as it was cut."""
     passes = Scripted(filler, asked, text)
     profile = replace(filler.loaded.profile, branches=0, copy_rows=0)
-    loaded = replace(filler.loaded, passes=passes, profile=profile)
-    task = LocalFiller(loaded, switches).start(asked)
+    loaded: Any = replace(filler.loaded, passes=passes, profile=profile)  # type: ignore[arg-type]
+    task = CausalFiller(loaded, switches).start(asked)
     while task.step():
         pass
     return task, passes
 
 
-def texts(task: InfillTask) -> Sequence[str]:
+def texts(task: LocalTask) -> Sequence[str]:
     return [candidate.texts[0] for candidate in task.candidates()]
 
 
@@ -229,48 +232,48 @@ def texts(task: InfillTask) -> Sequence[str]:
     ],
 )
 def test_answer_begins_with_the_typed_text_and_ends_with_its_line(
-    left: LocalFiller, prefix: str, written: str, answer: str
+    left: CausalFiller, prefix: str, written: str, answer: str
 ) -> None:
     task, _ = filled(left, request(prefix, "\n"), written)
     assert texts(task)[0] == answer
 
 
-def test_block_ends_before_a_line_that_is_indented_less(left: LocalFiller) -> None:
+def test_block_ends_before_a_line_that_is_indented_less(left: CausalFiller) -> None:
     asked = request("def area(width, height):\n    ", "\n\n\nclass Point:\n    x = 1\n", BODY)
     task, _ = filled(left, asked, "\n    x = width\n    return x * height\n\n\ndef other(width):\n    pass\n")
     assert texts(task)[0] == "x = width\n    return x * height"
 
 
-def test_answer_ends_where_the_right_side_continues(left: LocalFiller) -> None:
+def test_answer_ends_where_the_right_side_continues(left: CausalFiller) -> None:
     """The draft runs on to the line's end; the start after which the suffix follows scores higher."""
     task, _ = filled(left, request("x = area(", ", 2)\ny = 1\n"), "(width, 2)\ny = 1\n")
     assert texts(task)[0] == "width"
 
 
-def test_text_that_the_model_writes_against_the_typed_one_is_never_an_answer(left: LocalFiller) -> None:
+def test_text_that_the_model_writes_against_the_typed_one_is_never_an_answer(left: CausalFiller) -> None:
     task, _ = filled(left, request("    return hei", "\n"), " width * height\n")
     assert all(text.startswith("ght") or not text for text in texts(task))
 
 
-def test_typed_indentation_is_not_made_longer(left: LocalFiller) -> None:
+def test_typed_indentation_is_not_made_longer(left: CausalFiller) -> None:
     task, _ = filled(left, request("def area(width):\n    ", "\n"), "\n        return width\n")
     assert not any(text.startswith((" ", "\t")) for text in texts(task))
 
 
-def test_model_that_ends_an_answer_is_believed(fim: LocalFiller) -> None:
+def test_model_that_ends_an_answer_is_believed(fim: CausalFiller) -> None:
     task, _ = filled(fim, request("x = area(", ", 2)\n"), "(width")
     assert texts(task)[0] == "width"
 
 
 @pytest.mark.parametrize("suffix", ["\n\n\nx = 1\n", ", 2)\n"])
-def test_end_that_the_model_writes_counts_as_what_follows(fim: LocalFiller, suffix: str) -> None:
+def test_end_that_the_model_writes_counts_as_what_follows(fim: CausalFiller, suffix: str) -> None:
     task, _ = filled(fim, request("    return ", suffix), " width")
     (best,) = (one for one in task.proposals() if one.text == "width")
-    assert best.after_sum > math.log(0.9)
+    assert best.suffix_sum > math.log(0.9)
 
 
 @pytest.mark.parametrize("needed", [("total",), ("total", "count")])
-def test_block_goes_on_until_it_mentions_what_the_code_after_it_needs(fim: LocalFiller, needed: tuple[str, ...]) -> None:
+def test_block_goes_on_until_it_mentions_what_the_code_after_it_needs(fim: CausalFiller, needed: tuple[str, ...]) -> None:
     hole = Hole(Span(0, 0), "cursor", indent="    ", block=True, needed=needed)
     asked = request("def area(width):\n    ", "\n    return total + count\n", hole)
     task, _ = filled(fim, asked, "\n    x = 1")
@@ -282,7 +285,7 @@ def test_block_goes_on_until_it_mentions_what_the_code_after_it_needs(fim: Local
     assert not any(name in text for text in texts(plain) for name in needed)
 
 
-def test_line_may_begin_with_a_name_that_the_code_after_it_needs(fim: LocalFiller) -> None:
+def test_line_may_begin_with_a_name_that_the_code_after_it_needs(fim: CausalFiller) -> None:
     hole = Hole(Span(0, 0), "cursor", needed=("total", "count"))
     for before, start in (("    ", ""), ("", "    ")):
         asked = request(f"def area(width):\n    y = 2\n{before}", "\n    return total + count\n", hole)
@@ -293,7 +296,7 @@ def test_line_may_begin_with_a_name_that_the_code_after_it_needs(fim: LocalFille
         assert not any(text.startswith(f"{start}total") for text in texts(found))
 
 
-def test_answer_that_leaves_needed_names_unbound_ranks_as_less_likely(fim: LocalFiller) -> None:
+def test_answer_that_leaves_needed_names_unbound_ranks_as_less_likely(fim: CausalFiller) -> None:
     hole = Hole(Span(0, 0), "cursor", needed=("total",))
     asked = request("def area(width):\n    ", "\n    return total\n", hole)
     task, _ = filled(fim, asked, "\n    x = 1")
@@ -310,7 +313,7 @@ def test_hole_need_not_bind_what_an_earlier_one_has_bound() -> None:
     assert sequence.next_hole(both, ["total = 0"]).holes[0].needed == ("count",)
 
 
-def test_repeated_code_is_read_ahead_with_the_same_text(left: LocalFiller) -> None:
+def test_repeated_code_is_read_ahead_with_the_same_text(left: CausalFiller) -> None:
     line = "    return area(width, height) + area(height, width)\n"
     asked = request(f"def one():\n{line}\n\ndef two():\n    ret", "\n")
     written = " return area(width, height) + area(height, width)\n"
@@ -323,9 +326,12 @@ def test_repeated_code_is_read_ahead_with_the_same_text(left: LocalFiller) -> No
 # Scores.
 
 
-def test_score_is_that_of_the_text_as_the_tokenizer_encodes_it_with_what_follows(left: LocalFiller) -> None:
+def test_score_is_that_of_the_text_as_the_tokenizer_encodes_it_with_what_follows(left: CausalFiller) -> None:
     asked = request("x = area(", ", 2)\ny = 1\n")
-    task, loaded = LocalFiller(replace(left.loaded, profile=replace(left.loaded.profile, branches=2))).start(asked), left.loaded
+    task, loaded = (
+        CausalFiller(replace(left.loaded, profile=replace(left.loaded.profile, branches=2))).start(asked),
+        left.loaded,
+    )
     while task.step():
         pass
     sheet, vocabulary = left.layout.lay_out(asked), loaded.vocabulary
@@ -333,29 +339,29 @@ def test_score_is_that_of_the_text_as_the_tokenizer_encodes_it_with_what_follows
     for proposal in task.proposals():
         joint = vocabulary.encode(sheet.heal.decode() + proposal.text + vocabulary.decode(sheet.tail))
         with torch.inference_mode():
-            hidden, _ = loaded.passes.encode(torch.tensor([[*sheet.kv, *joint]]))
-            logps = loaded.passes.logits(hidden[0, len(sheet.kv) - 1 : -1]).log_softmax(-1)
+            hidden, _ = loaded.passes.encode(torch.tensor([[*sheet.ids, *joint]]))
+            logps = loaded.passes.logits(hidden[0, len(sheet.ids) - 1 : -1]).log_softmax(-1)
         expected = float(logps.gather(1, torch.tensor(joint)[:, None]).sum())
-        assert proposal.joint == pytest.approx(expected, abs=1e-3)
+        assert proposal.joint_logp == pytest.approx(expected, abs=1e-3)
 
 
-def read_on(filler: LocalFiller, asked: InfillRequest) -> InfillTask:
+def read_on(filler: CausalFiller, asked: InfillRequest) -> LocalTask:
     loaded = replace(filler.loaded, profile=replace(filler.loaded.profile, branches=4))
-    task = LocalFiller(loaded).start(asked)
+    task = CausalFiller(loaded).start(asked)
     while task.step():
         pass
     return task
 
 
 def test_likeliest_answers_are_read_from_left_to_right_with_what_follows(
-    fim: LocalFiller, monkeypatch: pytest.MonkeyPatch
+    fim: CausalFiller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In one pass over the rows after the left side alone, each equals a plain pass over the whole text."""
     monkeypatch.setattr(scoring, "NEAR", 50.0)  # random weights write answers of very different lengths
     asked = request(TEXT[:60], TEXT[60:])
     task, passes, vocabulary = read_on(fim, asked), fim.loaded.passes, fim.loaded.vocabulary
     sheet = fim.layout.lay_out(asked)
-    left_side = sheet.kv[: sheet.n_plain]
+    left_side = sheet.ids[: sheet.n_left]
     assert vocabulary.decode(left_side) + sheet.heal.decode() == asked.prefix
     follow = vocabulary.decode(sheet.follow)
     assert follow
@@ -371,7 +377,7 @@ def test_likeliest_answers_are_read_from_left_to_right_with_what_follows(
         ends = list(accumulate(len(vocabulary.pieces[token]) for token in ids))
         return scoring.FOLLOW_WEIGHT * float(sum(logp for end, logp in zip(ends, each, strict=True) if end > n_own))
 
-    plain = {one.text: one.joint - one.onward for one in task.proposals()}
+    plain = {one.text: one.joint_logp - one.suffix_margin for one in task.proposals()}
     best = max(plain.values())
     near = sorted((text for text in plain if plain[text] >= best - scoring.NEAR), key=lambda text: -plain[text])
     found = {text: read(text) for text in near[: scoring.MOST_NEAR]}
@@ -379,8 +385,8 @@ def test_likeliest_answers_are_read_from_left_to_right_with_what_follows(
     most, least = max(found.values()), min(found.values())
     assert least < most
     for one in task.proposals():
-        assert one.onward == pytest.approx(found.get(one.text, least) - most, abs=1e-3)
-    assert texts(task)[0] == max(task.proposals(), key=lambda one: one.joint).text
+        assert one.suffix_margin == pytest.approx(found.get(one.text, least) - most, abs=1e-3)
+    assert texts(task)[0] == max(task.proposals(), key=lambda one: one.joint_logp).text
 
 
 @pytest.mark.parametrize(("model", "suffix"), [("left", TEXT[60:]), ("fim", "")])
@@ -389,17 +395,17 @@ def test_nothing_is_read_on_if_the_score_has_what_follows_or_nothing_does(
 ) -> None:
     task = read_on(request.getfixturevalue(model), InfillRequest(TEXT[:60], suffix, (CURSOR,), language="python"))
     assert len(task.proposals()) > 1
-    assert all(one.onward == 0 for one in task.proposals())
+    assert all(one.suffix_margin == 0 for one in task.proposals())
 
 
-def test_nothing_is_read_on_without_time_for_it(fim: LocalFiller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_read_on_without_time_for_it(fim: CausalFiller, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pace.Budget, "may", lambda *_: False)
     task = read_on(fim, request(TEXT[:60], TEXT[60:]))
     assert len(task.proposals()) > 1
-    assert all(one.onward == 0 for one in task.proposals())
+    assert all(one.suffix_margin == 0 for one in task.proposals())
 
 
-def test_vocabulary_of_code_tokens_keeps_text_as_text(left: LocalFiller) -> None:
+def test_vocabulary_of_code_tokens_keeps_text_as_text(left: CausalFiller) -> None:
     vocabulary: Vocabulary = left.loaded.vocabulary
     ids = vocabulary.encode(f"x = '{FILE}'")
     assert vocabulary.id(FILE) not in ids
@@ -411,9 +417,9 @@ def test_vocabulary_of_code_tokens_keeps_text_as_text(left: LocalFiller) -> None
 LONG = TEXT * 12
 
 
-def window(filler: LocalFiller, asked: InfillRequest, left_ms: float) -> list[int]:
+def window(filler: CausalFiller, asked: InfillRequest, left_ms: float) -> list[int]:
     filler.cache.clear()
-    return [len(sheet.kv) for sheet in filler.resources.windows.sheets(asked, left_ms)]
+    return [len(sheet.ids) for sheet in filler.sheets(asked, left_ms)]
 
 
 @pytest.mark.parametrize("name", ["left", "fim"])
@@ -426,19 +432,19 @@ def test_first_answer_in_a_place_reads_a_short_window(name: str, request: pytest
     assert window(filler, InfillRequest("x = ", "\n", (CURSOR,)), 1500.0) < [short]
 
 
-def test_long_window_is_read_where_the_time_is_enough(fim: LocalFiller) -> None:
+def test_long_window_is_read_where_the_time_is_enough(fim: CausalFiller) -> None:
     asked = request(LONG + "x = ", "\n" + LONG)
-    fim.resources.pace.note("prefill", PREFILL_CHUNK, 0.01)
+    fim.pace.note("prefill", PREFILL_CHUNK, 0.01)
     assert len(window(fim, asked, 1500.0)) == 1
     for _ in range(50):
-        fim.resources.pace.note("prefill", PREFILL_CHUNK, 10_000.0)
+        fim.pace.note("prefill", PREFILL_CHUNK, 10_000.0)
     assert len(window(fim, asked, 1500.0)) == 2
 
 
-def test_long_window_is_read_behind_the_first_answer(fim: LocalFiller) -> None:
+def test_long_window_is_read_behind_the_first_answer(fim: CausalFiller) -> None:
     asked = request(LONG + "x = ", "\n" + LONG, budget=Budget(ms=1500))
     for _ in range(50):
-        fim.resources.pace.note("prefill", PREFILL_CHUNK, 10_000.0)
+        fim.pace.note("prefill", PREFILL_CHUNK, 10_000.0)
     short, long = window(fim, asked, 1500.0)
     task = fim.start(asked)
     task.finish_in(1500.0)
@@ -449,4 +455,4 @@ def test_long_window_is_read_behind_the_first_answer(fim: LocalFiller) -> None:
     task.close()
     while fim.foresee():
         pass
-    assert fim.resources.windows.sheets(asked, 1500.0)[0].kv == fim.layout.lay_out(asked).kv
+    assert fim.sheets(asked, 1500.0)[0].ids == fim.layout.lay_out(asked).ids

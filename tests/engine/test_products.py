@@ -8,11 +8,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from dg_lsp.engine.model import loading, products
-from dg_lsp.engine.model.packed import PackedPasses
-from dg_lsp.engine.model.products import Kind
+from dg_lsp.engine.backends import local
+from dg_lsp.engine.diffusion.gemma.packed import PackedPasses
+from dg_lsp.engine.model import matmul
+from dg_lsp.engine.model.matmul import Kind
 
-needs_onednn = pytest.mark.skipif(products.best_kind() == "plain", reason="this processor or this torch has no oneDNN products")
+needs_onednn = pytest.mark.skipif(matmul.best_kind() == "plain", reason="this processor or this torch has no oneDNN products")
 
 
 def matrices(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
@@ -27,7 +28,7 @@ def matrices(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
 def test_products_equal_torchs_own(kind: Kind, tolerance: float, n_tokens: int) -> None:
     gate, up, down, inputs = matrices((96, 64), (96, 64), (64, 96), (n_tokens, 64))
     inputs *= 8
-    plain, fast = ([products.matrix(weight, one) for weight in (gate, up, down)] for one in ("plain", kind))
+    plain, fast = ([matmul.matrix(weight, one) for weight in (gate, up, down)] for one in ("plain", kind))
     for expected, actual in [
         (plain[0].times(inputs), fast[0].times(inputs)),
         (plain[0].tanh(inputs), fast[0].tanh(inputs)),
@@ -43,7 +44,7 @@ def test_products_equal_torchs_own(kind: Kind, tolerance: float, n_tokens: int) 
 @torch.inference_mode()
 def test_attention_with_added_keys_equals_torchs_own(n_tokens: int, n_keys: int) -> None:
     queries, keys, values = matrices((n_tokens, 4, 16), (n_keys, 16), (n_keys, 16))
-    mixed = products.attention(queries * 8, keys * 8, values, 0.5)
+    mixed = matmul.attention(queries * 8, keys * 8, values, 0.5)
     expected = F.scaled_dot_product_attention(
         8 * queries.transpose(0, 1), (8 * keys).expand(4, -1, -1), values.expand(4, -1, -1), scale=0.5
     )
@@ -51,11 +52,11 @@ def test_attention_with_added_keys_equals_torchs_own(n_tokens: int, n_keys: int)
 
 
 @needs_onednn
-@pytest.mark.parametrize("n_tokens", [8, products.BLOCK, products.BLOCK + 8, 3 * products.BLOCK])
+@pytest.mark.parametrize("n_tokens", [8, matmul.BLOCK, matmul.BLOCK + 8, 3 * matmul.BLOCK])
 @torch.inference_mode()
 def test_causal_attention_in_blocks_equals_torchs_own(n_tokens: int) -> None:
     queries, keys, values = matrices((n_tokens, 4, 16), (n_tokens, 16), (n_tokens, 16))
-    mixed = products.causal_attention(queries * 8, keys * 8, values, 0.5)
+    mixed = matmul.causal_attention(queries * 8, keys * 8, values, 0.5)
     expected = F.scaled_dot_product_attention(
         8 * queries.transpose(0, 1), (8 * keys).expand(4, -1, -1), values.expand(4, -1, -1), is_causal=True, scale=0.5
     )
@@ -63,70 +64,70 @@ def test_causal_attention_in_blocks_equals_torchs_own(n_tokens: int) -> None:
 
 
 def test_few_shapes_occur_for_any_number_of_tokens() -> None:
-    sizes = {products.padded(n, "onednn") for n in range(1, 2049)}
+    sizes = {matmul.padded(n, "onednn") for n in range(1, 2049)}
     assert len(sizes) < 50
-    assert all(products.padded(n, "onednn") >= n for n in range(1, 2049))
-    assert all(products.padded(n, "plain") == n for n in range(1, 2049))
+    assert all(matmul.padded(n, "onednn") >= n for n in range(1, 2049))
+    assert all(matmul.padded(n, "plain") == n for n in range(1, 2049))
 
 
 def test_a_torch_without_the_operations_multiplies_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_arguments: object) -> None:
         raise AttributeError("'_OpNamespace' 'mkldnn' object has no attribute '_linear_pointwise'")
 
-    monkeypatch.setattr(products.OneDnnMatrix, "times", missing)
-    monkeypatch.setattr(products.OneDnnMatrix, "feed", missing)
-    products.best_kind.cache_clear()
+    monkeypatch.setattr(matmul.OneDnnMatrix, "times", missing)
+    monkeypatch.setattr(matmul.OneDnnMatrix, "feed", missing)
+    matmul.best_kind.cache_clear()
     try:
-        assert products.best_kind() == "plain"
+        assert matmul.best_kind() == "plain"
     finally:
-        products.best_kind.cache_clear()
+        matmul.best_kind.cache_clear()
 
 
 @needs_onednn
 def test_products_of_16_bits_are_used_only_where_the_processor_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
-        monkeypatch.setattr(products, "_computes", lambda *_arguments, **_settings: True)  # on any processor
+        monkeypatch.setattr(matmul, "_computes", lambda *_arguments, **_settings: True)  # on any processor
         for has_them, kind in [(True, "onednn-bf16"), (False, "onednn")]:
             monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda has_them=has_them: has_them)
-            products.best_kind.cache_clear()
-            assert products.best_kind() == kind
+            matmul.best_kind.cache_clear()
+            assert matmul.best_kind() == kind
     finally:
         monkeypatch.undo()
-        products.best_kind.cache_clear()
+        matmul.best_kind.cache_clear()
 
 
 @needs_onednn
 def test_products_of_16_bits_that_do_not_work_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
-        monkeypatch.setattr(products, "_computes", lambda dtype=torch.float32, **_settings: dtype == torch.float32)
-        products.best_kind.cache_clear()
-        assert products.best_kind() == "onednn"
+        monkeypatch.setattr(matmul, "_computes", lambda dtype=torch.float32, **_settings: dtype == torch.float32)
+        matmul.best_kind.cache_clear()
+        assert matmul.best_kind() == "onednn"
     finally:
         monkeypatch.undo()
-        products.best_kind.cache_clear()
+        matmul.best_kind.cache_clear()
 
 
 @needs_onednn
 def test_a_model_that_is_asked_for_in_32_bits_is_not_multiplied_in_16(trained_layout: Path) -> None:
-    loaded = loading.load_model(str(trained_layout), device="cpu", threads=1, dtype="float32")
+    loaded = local.load_model(str(trained_layout), device="cpu", threads=1, dtype="float32")
     assert isinstance(loaded.passes, PackedPasses)
     assert loaded.passes.kind == "onednn"
     assert loaded.why["dtype"] == "you selected it; products are computed in 32 bits by oneDNN"
-    unasked = loading.load_model(str(trained_layout), device="cpu", threads=1)
+    unasked = local.load_model(str(trained_layout), device="cpu", threads=1)
     assert isinstance(unasked.passes, PackedPasses)
-    assert unasked.passes.kind == products.best_kind()
+    assert unasked.passes.kind == matmul.best_kind()
 
 
 @pytest.mark.parametrize("n_rows", [1, 2])
 @pytest.mark.parametrize("n_tokens", [1, 7, 16, 40])
 @pytest.mark.parametrize("n_past", [0, 30])
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("n_scores", [1, 2000, products.SCORES])  # blocks of one token, of several, and one for all
+@pytest.mark.parametrize("n_scores", [1, 2000, matmul.SCORES])  # blocks of one token, of several, and one for all
 def test_attention_in_blocks_equals_torchs_own(
     n_rows: int, n_tokens: int, n_past: int, causal: bool, n_scores: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(products, "SCORES", n_scores)
+    monkeypatch.setattr(matmul, "SCORES", n_scores)
     generator, n_keys, groups = torch.Generator().manual_seed(n_tokens), n_past + n_tokens, 3
     queries = torch.randn(n_rows, n_tokens, 2 * groups, 32, generator=generator)
     keys, values = (torch.randn(n_rows, 2, n_keys, 32, generator=generator).bfloat16() for _ in range(2))
@@ -136,7 +137,7 @@ def test_attention_in_blocks_equals_torchs_own(
         visible = torch.ones(n_tokens, n_keys, dtype=torch.bool).tril(n_past)[None, None].expand(n_rows, 1, -1, -1)
     added = torch.zeros(visible.shape).masked_fill(~visible, -torch.inf).repeat_interleave(groups, 2)
     before = torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined]
-    blocks = products.attention_in_blocks(queries, keys, values, 0.2, None if causal else added, causal=causal)
+    blocks = matmul.attention_in_blocks(queries, keys, values, 0.2, None if causal else added, causal=causal)
     exact = F.scaled_dot_product_attention(
         queries.transpose(1, 2).double(),
         keys.double().repeat_interleave(groups, 1),

@@ -16,19 +16,21 @@ from tokenizers import Tokenizer, trainers
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from dg_lsp.core import calibration
-from dg_lsp.core.values import Budget, Hole, InfillRequest, Ranked, Span
-from dg_lsp.engine.decode import scoring
-from dg_lsp.engine.decode.filler import InfillTask, LocalFiller, load_local
-from dg_lsp.engine.decode.pace import Pace
-from dg_lsp.engine.decode.propose import canvas, masked
-from dg_lsp.engine.decode.propose.masked import Gap, MaskTokens, Unmasker
-from dg_lsp.engine.decode.rank import Proposal
-from dg_lsp.engine.model import profile
+from dg_lsp.core import calibration, placeholders, values
+from dg_lsp.core.values import Hole, InfillRequest, Ranked, Span
+from dg_lsp.engine.backends.local import load_model
+from dg_lsp.engine.common import profile_file
+from dg_lsp.engine.common.generation import Timing
+from dg_lsp.engine.common.loading import LoadError
+from dg_lsp.engine.common.local import LocalTask
+from dg_lsp.engine.common.pace import Budget, Pace, Usage
+from dg_lsp.engine.common.rank import Proposal
+from dg_lsp.engine.diffusion import canvas
+from dg_lsp.engine.diffusion.masked.filler import Generation, MaskedFiller
+from dg_lsp.engine.diffusion.masked.passes import MaskedLlama
+from dg_lsp.engine.diffusion.masked.profile import DREAMON, OPEN_DCODER, Unmasking, parse
+from dg_lsp.engine.diffusion.masked.unmasking import Gap, MaskTokens, Unmasker
 from dg_lsp.engine.model.fit.geometry import GeometryError, llama_sizes, of_config
-from dg_lsp.engine.model.llama import LlamaPasses
-from dg_lsp.engine.model.loading import LoadError
-from dg_lsp.engine.model.profile import DREAMON, OPEN_DCODER, Unmasking
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.engine.model.weights.byte_level import tokenizer_values
 from tests.engine import reference_published as reference
@@ -58,19 +60,19 @@ def in_both_directions(model: Any, ids: Sequence[int]) -> Tensor:
         return logits
 
 
-def passes_of(model: Any) -> LlamaPasses:
-    return LlamaPasses(llama_sizes(model.config.to_dict()), dict(model.state_dict()), "plain")
+def passes_of(model: Any) -> MaskedLlama:
+    return MaskedLlama(llama_sizes(model.config.to_dict()), dict(model.state_dict()), "plain")
 
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_whole_canvas_equals_the_library_in_both_directions(tied: bool) -> None:
     model = tiny(300, tied=tied)
-    ids = torch.randint(0, 300, (1, 37), generator=torch.Generator().manual_seed(5))
+    ids = torch.randint(0, 300, (37,), generator=torch.Generator().manual_seed(5))
     passes = passes_of(model)
-    found = passes.logits(passes.decode(ids, []))[0]
-    torch.testing.assert_close(found, in_both_directions(model, ids[0].tolist()), atol=2e-4, rtol=1e-4)
-    causal, _ = passes.encode(ids)
-    assert not torch.allclose(passes.logits(causal)[0, :-1], found[:-1], atol=1e-2)
+    found = passes.logits(passes.read(ids))
+    torch.testing.assert_close(found, in_both_directions(model, ids.tolist()), atol=2e-4, rtol=1e-4)
+    causal = model(ids[None]).logits[0]
+    assert not torch.allclose(causal[:-1], found[:-1], atol=1e-2)
 
 
 # The algorithms, without a tokenizer.
@@ -83,7 +85,7 @@ def written(
     passes = passes_of(model or tiny(24))
 
     def predict(ids: Sequence[int], places: Sequence[int]) -> Tensor:
-        hidden = passes.decode(torch.tensor([[*left, *ids, *right]]), [])[0]
+        hidden = passes.read(torch.tensor([*left, *ids, *right]))
         return passes.logits(hidden[[max(len(left) + place - 1, 0) for place in places]])
 
     settings = Unmasking("entropy" if order == "entropy" else "remasking", "", 0.7, 0.9, steps, most_tokens=12)
@@ -226,35 +228,35 @@ def _alphabet() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def dcoder(tmp_path_factory: pytest.TempPathFactory) -> LocalFiller:
+def dcoder(tmp_path_factory: pytest.TempPathFactory) -> MaskedFiller:
     folder = write(tmp_path_factory.mktemp("dcoder"), "qwen2", "<M>")
-    return load_local(str(folder), device="cpu", dtype="float32")
+    return MaskedFiller(load_model(str(folder), device="cpu", dtype="float32"))
 
 
 @pytest.fixture(scope="module")
-def dream(tmp_path_factory: pytest.TempPathFactory) -> LocalFiller:
+def dream(tmp_path_factory: pytest.TempPathFactory) -> MaskedFiller:
     folder = write(tmp_path_factory.mktemp("dream"), "Dream", *DREAM, in_parts=True)
-    return load_local(str(folder), device="cpu", dtype="float32")
+    return MaskedFiller(load_model(str(folder), device="cpu", dtype="float32"))
 
 
 def request(prefix: str, suffix: str, *holes: Hole, **more: Any) -> InfillRequest:
     return InfillRequest(prefix, suffix, holes or (CURSOR,), language="python", **more)
 
 
-def finished(filler: LocalFiller, asked: InfillRequest) -> InfillTask:
+def finished(filler: MaskedFiller, asked: InfillRequest) -> LocalTask:
     task = filler.start(asked)
     while task.step():
         pass
     return task
 
 
-def test_published_models_are_recognised(dcoder: LocalFiller, dream: LocalFiller) -> None:
+def test_published_models_are_recognised(dcoder: MaskedFiller, dream: MaskedFiller) -> None:
     assert dcoder.loaded.profile == OPEN_DCODER
     assert dream.loaded.profile == DREAMON
 
 
 def test_qwen2_model_without_a_mask_token_stays_a_causal_model(tmp_path: Path) -> None:
-    assert load_local(str(write(tmp_path, "qwen2", "<other>")), device="cpu").loaded.profile.layout == "left"
+    assert load_model(str(write(tmp_path, "qwen2", "<other>")), device="cpu").profile.layout == "left"
 
 
 @pytest.mark.parametrize(
@@ -270,7 +272,7 @@ def test_qwen2_model_without_a_mask_token_stays_a_causal_model(tmp_path: Path) -
 def test_models_of_the_kind_that_do_not_fill_holes_are_refused(tmp_path: Path, model_type: str, sentence: str) -> None:
     folder = write(tmp_path, model_type, "<|beginoftext|>", "<|mask|>")
     with pytest.raises(LoadError, match=r"a Dream model|a Fast-dLLM v2 model") as refusal:
-        load_local(str(folder), device="cpu")
+        MaskedFiller(load_model(str(folder), device="cpu"))
     assert str(refusal.value).endswith(sentence)
 
 
@@ -280,19 +282,20 @@ def test_memory_of_a_model_that_does_not_fill_holes_is_not_computed() -> None:
 
 
 def test_profile_of_masks_needs_a_model_and_a_token_for_them(tmp_path: Path, instruct_layout: Path) -> None:
-    settings = {"layout": "masked", "unmasking": asdict(OPEN_DCODER.unmasking) | {"mask": "<nope>"}}  # type: ignore[arg-type]
+    own = {"unmasking": asdict(OPEN_DCODER.unmasking) | {"mask": "<nope>"}}
+    settings = {"layout": "masked", "line_gaps": [4], "block_gaps": [8], **own}
     folder = write(tmp_path, "qwen2")
-    (folder / profile.FILE).write_text(json.dumps(settings))
+    (folder / profile_file.FILE).write_text(json.dumps(settings))
     with pytest.raises(ValueError, match="the checkpoint's tokenizer has no token <nope>"):
-        load_local(str(folder), device="cpu")
+        MaskedFiller(load_model(str(folder), device="cpu"))
     other = tmp_path / "other"
     shutil.copytree(instruct_layout, other)
-    (other / profile.FILE).write_text(json.dumps(settings))
-    with pytest.raises(LoadError, match="is one for a model that fills masks, which a diffusion_gemma is not"):
-        load_local(str(other), device="cpu")
+    (other / profile_file.FILE).write_text(json.dumps(settings))
+    with pytest.raises(LoadError, match="unknown layout 'masked'; known for this model: infill-trained, instruct"):
+        MaskedFiller(load_model(str(other), device="cpu"))
 
 
-def test_tokenizer_of_parts_encodes_as_the_whole_file(dream: LocalFiller, tmp_path: Path) -> None:
+def test_tokenizer_of_parts_encodes_as_the_whole_file(dream: MaskedFiller, tmp_path: Path) -> None:
     whole = Vocabulary.from_file(write(tmp_path, "Dream", *DREAM) / "tokenizer.json")
     for text in (TEXT, "naïve = 'été'  \n\t12345 <|mask|>", "x\r\n  y"):
         assert dream.loaded.vocabulary.encode(text) == whole.encode(text)
@@ -303,20 +306,28 @@ def test_damaged_parts_of_a_tokenizer_are_one_sentence(tmp_path: Path) -> None:
     folder = write(tmp_path, "Dream", *DREAM, in_parts=True)
     (folder / "vocab.json").write_text("{")
     with pytest.raises(LoadError, match="has no tokenizer that can be read"):
-        load_local(str(folder), device="cpu")
+        MaskedFiller(load_model(str(folder), device="cpu"))
 
 
-def test_everything_is_on_the_canvas(dream: LocalFiller) -> None:
+def generation_of(filler: MaskedFiller, asked: InfillRequest) -> Generation:
+    """Return the generation of a request before its first unit."""
+    return filler.generation(asked, Timing(filler.pace, Usage(), Budget(filler.pace)))
+
+
+def says_nothing(asked: InfillRequest, text: str) -> bool:
+    return placeholders.says_nothing(text) if asked.holes[0].kind == "body" else not text.strip()
+
+
+def test_everything_is_on_the_canvas(dream: MaskedFiller) -> None:
     sheet = dream.layout.lay_out(request("x = 1\ny = wid", "\nz = 2\n"))
     vocabulary = dream.loaded.vocabulary
-    assert not sheet.kv
     assert sheet.left[0] == vocabulary.id("<|beginoftext|>")
     assert vocabulary.decode(sheet.left) + sheet.heal.decode() == "x = 1\ny = wid"
-    assert sheet.tail == (*vocabulary.encode("\nz = 2\n"), vocabulary.id("<|endoftext|>"))
+    assert sheet.right == (*vocabulary.encode("\nz = 2\n"), vocabulary.id("<|endoftext|>"))
     cut = dream.layout.lay_out(request("x = ", "\nz = 2\n" * 400))  # the text goes on, so no token ends it
-    assert len(cut.tail) <= 192
-    assert vocabulary.decode(cut.tail).endswith("2\n\n")
-    assert vocabulary.id("<|endoftext|>") not in cut.tail
+    assert len(cut.right) <= 192
+    assert vocabulary.decode(cut.right).endswith("2\n\n")
+    assert vocabulary.id("<|endoftext|>") not in cut.right
 
 
 @pytest.mark.parametrize("which", ["dcoder", "dream"])
@@ -324,10 +335,10 @@ def test_everything_is_on_the_canvas(dream: LocalFiller) -> None:
 def test_fill_is_what_the_published_algorithm_writes(which: str, hole: Hole, model_pair: Any) -> None:
     filler, model = model_pair(which)
     loaded = filler.loaded
-    asked = request("def area(width):\n", "\n\nclass Point:\n", hole, seed=3, budget=Budget(candidates=1))
-    fill = filler.resources.fill(asked, filler.switches)
-    settings, left, right = loaded.profile.unmasking, list(fill.sheet.left), list(fill.tail)
-    tokens = masked.mask_tokens(fill, settings)
+    asked = request("def area(width):\n", "\n\nclass Point:\n", hole, seed=3, budget=values.Budget(candidates=1))
+    work = generation_of(filler, asked)
+    settings, left, right = loaded.profile.unmasking, list(work.sheet.left), list(work.sheet.right)
+    tokens = work.tokens()
 
     def logits(text: list[int]) -> Any:
         found = in_both_directions(model, text).clone()
@@ -335,29 +346,29 @@ def test_fill_is_what_the_published_algorithm_writes(which: str, hole: Hole, mod
         return found.tolist()
 
     texts = []
-    for number, length in enumerate(fill.gap_lengths()):
+    for number, length in enumerate(work.gap_lengths()):
         both: Any = {
             "length": length,
             "mask": tokens.mask,
             "temperature": settings.temperature,
             "top_p": settings.top_p,
-            "noise": torch.Generator().manual_seed(canvas.seed(fill, number)),
+            "noise": torch.Generator().manual_seed(canvas.seed(asked, number)),
         }
         if which == "dcoder":
             ids = reference.open_dcoder(logits, left, right, **both, steps=min(settings.steps, length))
         else:
             both |= {"expand": tokens.expand, "eos": tokens.delete, "most": settings.most_tokens, "steps": settings.steps}
             ids, _ = reference.dreamon(logits, left, right, **both)
-        texts.append(fill.of_canvas(loaded.vocabulary.decode(ids), 0))
+        texts.append(work._own_part(loaded.vocabulary.decode(ids)))
     task = finished(filler, asked)
-    assert [proposal.text for proposal in task.proposals()] == [text for text in texts if not fill.says_nothing(text)]
+    assert [proposal.text for proposal in task.proposals()] == [text for text in texts if not says_nothing(asked, text)]
 
 
 @pytest.fixture
-def model_pair(dcoder: LocalFiller, dream: LocalFiller) -> Any:
+def model_pair(dcoder: MaskedFiller, dream: MaskedFiller) -> Any:
     """Return a filler by its name, and the library's model with the same weights."""
 
-    def found(which: str) -> tuple[LocalFiller, Any]:
+    def found(which: str) -> tuple[MaskedFiller, Any]:
         filler = dcoder if which == "dcoder" else dream
         return filler, tiny(filler.loaded.passes.n_vocabulary, tied=which == "dcoder", seed=5)
 
@@ -365,15 +376,12 @@ def model_pair(dcoder: LocalFiller, dream: LocalFiller) -> Any:
 
 
 @pytest.mark.parametrize("which", ["dcoder", "dream"])
-def test_same_seed_gives_the_same_text_and_nothing_is_encoded(
-    which: str, model_pair: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_same_seed_gives_the_same_text_and_nothing_is_cached(which: str, model_pair: Any) -> None:
     filler, _ = model_pair(which)
-    monkeypatch.setattr(LlamaPasses, "encode", lambda *_args, **_more: pytest.fail("a model of masks has no prefix"))
-    asked = request("def area(width):\n    return wid", "\n\nclass Point:\n", seed=2, budget=Budget(candidates=3))
+    asked = request("def area(width):\n    return wid", "\n\nclass Point:\n", seed=2, budget=values.Budget(candidates=3))
     first, second = finished(filler, asked), finished(filler, asked)
     assert [each.texts for each in first.candidates()] == [each.texts for each in second.candidates()]
-    other = finished(filler, request(asked.prefix, asked.suffix, seed=5, budget=Budget(candidates=3)))
+    other = finished(filler, request(asked.prefix, asked.suffix, seed=5, budget=values.Budget(candidates=3)))
     assert {each.texts for each in other.candidates()} != {each.texts for each in first.candidates()}
     assert first.candidates()
     filler.expect(asked)
@@ -382,17 +390,17 @@ def test_same_seed_gives_the_same_text_and_nothing_is_encoded(
 
 
 def test_each_pass_is_a_unit_between_which_the_queue_may_interrupt(
-    dcoder: LocalFiller, monkeypatch: pytest.MonkeyPatch
+    dcoder: MaskedFiller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passes: list[int] = []
-    decode = LlamaPasses.decode
+    read = MaskedLlama.read
 
-    def counted(self: LlamaPasses, *args: Any, **more: Any) -> Tensor:
+    def counted(self: MaskedLlama, *args: Any, **more: Any) -> Tensor:
         passes.append(1)
-        return decode(self, *args, **more)
+        return read(self, *args, **more)
 
-    monkeypatch.setattr(LlamaPasses, "decode", counted)
-    task = dcoder.start(request("x = ", "\n", budget=Budget(candidates=1)))
+    monkeypatch.setattr(MaskedLlama, "read", counted)
+    task = dcoder.start(request("x = ", "\n", budget=values.Budget(candidates=1)))
     n_units, before = 0, 0
     while task.step():
         assert len(passes) - before <= 1
@@ -401,14 +409,13 @@ def test_each_pass_is_a_unit_between_which_the_queue_may_interrupt(
     assert task.candidates()[0].steps == len(passes)
 
 
-def test_typed_start_of_a_word_begins_the_answer(dream: LocalFiller) -> None:
-    pieces, settings, answers = dream.loaded.vocabulary.pieces, DREAMON.unmasking, list[str]()
-    assert settings is not None
+def test_typed_start_of_a_word_begins_the_answer(dream: MaskedFiller) -> None:
+    pieces, answers = dream.loaded.vocabulary.pieces, list[str]()
     for seed in range(4):
-        asked = request("def area(width):\n    return wid", "\n", seed=seed, budget=Budget(candidates=1))
-        fill = dream.resources.fill(asked, dream.switches)
-        assert fill.heal_text == " wid"
-        allowed = masked.mask_tokens(fill, settings).allowed(())
+        asked = request("def area(width):\n    return wid", "\n", seed=seed, budget=values.Budget(candidates=1))
+        work = generation_of(dream, asked)
+        assert work.sheet.heal == b" wid"
+        allowed = work.tokens().allowed(())
         assert allowed
         assert all(b" wid".startswith(pieces[token]) or pieces[token].startswith(b" wid") for token in allowed)
         answers += [proposal.text for proposal in finished(dream, asked).proposals()]
@@ -416,40 +423,40 @@ def test_typed_start_of_a_word_begins_the_answer(dream: LocalFiller) -> None:
     assert not any(answer.startswith(" wid") for answer in answers)
 
 
-def test_indentation_is_part_of_the_answer_s_tokens_but_not_of_its_text(dream: LocalFiller) -> None:
+def test_indentation_is_part_of_the_answer_s_tokens_but_not_of_its_text(dream: MaskedFiller) -> None:
     sheet = dream.layout.lay_out(request("def area(width):\n    ", "\n"))
     assert dream.loaded.vocabulary.decode(sheet.left) == "def area(width):\n"
     assert sheet.heal == b"    "
 
 
-def test_holes_are_filled_one_after_another(dream: LocalFiller) -> None:
-    asked = request("x = ", "\n", CURSOR, CURSOR, between=("\ny = ",), budget=Budget(candidates=1), seed=1)
+def test_holes_are_filled_one_after_another(dream: MaskedFiller) -> None:
+    asked = request("x = ", "\n", CURSOR, CURSOR, between=("\ny = ",), budget=values.Budget(candidates=1), seed=1)
     [candidate] = finished(dream, asked).candidates()
     assert len(candidate.texts) == 2
 
 
-def test_answers_rank_by_their_mean_log_probability(dcoder: LocalFiller) -> None:
-    task = finished(dcoder, request("def area(width):\n    return ", "\n\nclass Point:\n", seed=4, budget=Budget(candidates=4)))
-    means = {proposal.text: sum(proposal.tokens) / len(proposal.tokens) for proposal in reversed(task.proposals())}
+def test_answers_rank_by_their_mean_log_probability(dcoder: MaskedFiller) -> None:
+    task = finished(
+        dcoder, request("def area(width):\n    return ", "\n\nclass Point:\n", seed=4, budget=values.Budget(candidates=4))
+    )
+    means = {proposal.text: sum(proposal.logps) / len(proposal.logps) for proposal in reversed(task.proposals())}
     ranked = [candidate.texts[0] for candidate in task.candidates()]
     assert ranked == sorted(ranked, key=lambda text: -means[text])
     assert [candidate.confidence for candidate in task.candidates()] == [Ranked(index) for index in range(len(ranked))]
     assert len(ranked) > 1
 
 
-def test_longer_answer_may_rank_before_a_shorter_one(dcoder: LocalFiller) -> None:
-    fill = dcoder.resources.fill(request("x = ", "\n"), dcoder.switches)
-    items = [Proposal("short", "noise", tokens=(-1.0,)), Proposal("much longer", "noise", tokens=(-0.4,) * 5)]
-    assert [each.texts[0] for each in calibration.to_candidates(scoring.evidence(fill, items, 1), fill.calibration)] == [
-        "much longer",
-        "short",
-    ]
+def test_longer_answer_may_rank_before_a_shorter_one(dcoder: MaskedFiller) -> None:
+    items = [Proposal("short", "noise", logps=(-1.0,)), Proposal("much longer", "noise", logps=(-0.4,) * 5)]
+    work = generation_of(dcoder, request("x =", "\n"))
+    work.proposals = items
+    assert [each.texts[0] for each in calibration.to_candidates(work.evidence(), None)] == ["much longer", "short"]
 
 
-def test_deadline_ends_a_gap_with_all_its_masks_written(dcoder: LocalFiller, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = request("def area(width):\n    return ", "\n", seed=1, budget=Budget(candidates=1))
+def test_deadline_ends_a_gap_with_all_its_masks_written(dcoder: MaskedFiller, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = request("def area(width):\n    return ", "\n", seed=1, budget=values.Budget(candidates=1))
     monkeypatch.setattr(Pace, "expected_ms", lambda *_args: 1000.0)
-    task = LocalFiller(dcoder.loaded, clock=lambda: 0.0).start(asked)
+    task = MaskedFiller(dcoder.loaded, clock=lambda: 0.0).start(asked)
     task.finish_in(1500.0)
     while task.step():
         pass
@@ -462,15 +469,17 @@ def test_deadline_ends_a_gap_with_all_its_masks_written(dcoder: LocalFiller, mon
 
 
 def test_profile_of_masks_survives_its_file() -> None:
-    assert profile.parse(json.loads(profile.dump(DREAMON))) == DREAMON
+    assert parse(json.loads(profile_file.dump(DREAMON))) == DREAMON
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [{"layout": "masked"}, {"layout": "left", "line": ["masked"]}, {"unmasking": {"order": "entropy"}}],
+    ("settings", "says"),
+    [
+        ({"layout": "masked"}, "needs the setting 'block_gaps'"),
+        ({"layout": "left", "unmasking": {}}, "unknown layout 'left'; known for this model: masked"),
+        ({"branches": 3}, "unknown setting 'branches'"),
+    ],
 )
-def test_profile_that_mixes_masks_with_others_is_refused(settings: dict[str, Any]) -> None:
-    if "unmasking" in settings:
-        settings["unmasking"] |= {"mask": "<M>", "temperature": 1.0, "top_p": 0.9, "steps": 8}
-    with pytest.raises(ValueError, match="belong together"):
-        profile.parse(settings)
+def test_profile_that_mixes_masks_with_others_is_refused(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        parse(settings)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.engine.model import loading
+from dg_lsp.engine.backends import local
 from dg_lsp.wire.settings import EMBEDDED
 from tests.engine import real_geometry
 from tests.engine.hub import Hub, serving
@@ -57,7 +57,7 @@ def test_a_model_is_fetched_once_and_loads(hub: Hub, tmp_path: Path) -> None:
     assert not names & {"README.md", "pytorch_model.bin", "model.safetensors"}
     assert all(line.startswith(f"downloading {NAME}: ") for line in messages.splitlines())
     assert messages
-    assert loading.load_model(str(folder), device="cpu", threads=1).diffusion.kinds
+    assert local.load_model(str(folder), device="cpu", threads=1).passes.kinds
     bodies = [path for method, path, _ in hub.asked if method == "GET" and path.endswith(".safetensors")]
     assert len(bodies) == len(set(bodies)) > 2
     hub.asked.clear()

@@ -10,13 +10,13 @@ import pytest
 from dg_lsp.core import calibration, confidence
 from dg_lsp.core.calibration import Calibration
 from dg_lsp.core.values import Calibrated, Ranked
-from dg_lsp.engine.decode import rank
-from dg_lsp.engine.decode.rank import Proposal, evidence, features
+from dg_lsp.engine.common import rank
+from dg_lsp.engine.common.rank import Proposal, evidence, features
 
 
 def test_rows_that_agree_count_for_each_other() -> None:
-    copy = Proposal("x", "copy", tokens=(-1.0, -3.0), left=9, right=2)
-    causal, noise = Proposal("x", "causal", tokens=(-1.0, -3.0)), Proposal("y", "noise", entropy=0.5)
+    copy = Proposal("x", "copy", logps=(-1.0, -3.0), left=9, right=2)
+    causal, noise = Proposal("x", "causal", logps=(-1.0, -3.0)), Proposal("y", "noise", entropy=0.5)
     value_by_name = features(causal, [copy, causal, noise])
     assert value_by_name["agree"] == pytest.approx(0.693, abs=1e-3)
     assert (value_by_name["copied"], value_by_name["causal"], value_by_name["noise"]) == (1.0, 1.0, 0.0)
@@ -25,9 +25,9 @@ def test_rows_that_agree_count_for_each_other() -> None:
 
 
 def test_rows_are_compared_with_the_other_rows_of_their_hole() -> None:
-    first = Proposal("x", "copy", tokens=(-1.0,), left=9, right=30)
-    same = Proposal("x", "causal", tokens=(-1.0,))
-    second = Proposal("y", "copy", tokens=(-2.0,), after_sum=-1.0, left=4, right=2)
+    first = Proposal("x", "copy", logps=(-1.0,), left=9, right=30)
+    same = Proposal("x", "causal", logps=(-1.0,))
+    second = Proposal("y", "copy", logps=(-2.0,), suffix_sum=-1.0, left=4, right=2)
     rows = [first, same, second]
     values, less = features(first, rows), features(second, rows)
     assert (values["margin"], less["margin"]) == (2.0, -2.0)
@@ -40,8 +40,8 @@ def test_rows_are_compared_with_the_other_rows_of_their_hole() -> None:
 
 
 def test_rows_are_also_compared_by_the_model_alone() -> None:
-    first = Proposal("x", "copy", tokens=(-1.0, -1.0), own=(-4.0, -2.0), after_sum=-0.5)
-    second = Proposal("y", "causal", tokens=(-3.0,), own=(-2.5,), after_sum=-0.5)
+    first = Proposal("x", "copy", logps=(-1.0, -1.0), model_logps=(-4.0, -2.0), suffix_sum=-0.5)
+    second = Proposal("y", "causal", logps=(-3.0,), model_logps=(-2.5,), suffix_sum=-0.5)
     values = features(first, [first, second])
     assert (values["own joint"], values["own mean"], values["own least"], values["own gain"]) == (-6.5, -3.0, -4.0, 4.0)
     assert (values["margin"], values["own margin"]) == (1.0, -3.5)
@@ -51,7 +51,7 @@ def test_rows_are_also_compared_by_the_model_alone() -> None:
 
 
 def test_a_single_text_leads_by_the_most() -> None:
-    only = Proposal("x", "causal", tokens=(-1.0,))
+    only = Proposal("x", "causal", logps=(-1.0,))
     assert (features(only, [only])["margin"], features(only, [only])["share"]) == (rank.MOST_MARGIN, 0.0)
 
 
@@ -71,9 +71,9 @@ def test_lines_near_the_hole_count_as_repeated() -> None:
 
 
 ITEMS = [
-    Proposal("a", "copy", tokens=(-3.0,)),
-    Proposal("b", "causal", tokens=(-1.0,)),
-    Proposal("a", "noise", tokens=(-2.0,)),
+    Proposal("a", "copy", logps=(-3.0,)),
+    Proposal("b", "causal", logps=(-1.0,)),
+    Proposal("a", "noise", logps=(-2.0,)),
 ]
 
 
@@ -86,7 +86,7 @@ def test_each_text_appears_once_best_first() -> None:
 
 def test_long_answers_are_ranked_however_unlikely_they_are() -> None:
     """Of a block of sixty tokens, even the likeliest text has a log-probability far below that of a line."""
-    texts = [Proposal(text, "causal", tokens=(mean,) * 60) for text, mean in (("b", -1.2), ("a", -0.9), ("c", -1.5))]
+    texts = [Proposal(text, "causal", logps=(mean,) * 60) for text, mean in (("b", -1.2), ("a", -0.9), ("c", -1.5))]
     best = calibration.to_candidates(evidence(texts), None)
     assert [one.texts for one in best] == [("a",), ("b",), ("c",)]
     assert calibration.probability({"joint": -900.0}, Calibration(0.0, {"joint": 1.0})) == pytest.approx(0.0, abs=1e-9)
@@ -102,7 +102,7 @@ def test_answers_that_lack_words_of_the_instruction_rank_lower() -> None:
     halves = ["total // count", "f'{total / count}'", "total #count"]
     assert rank.unsaid("divide total by count", halves, "python") == [0, 0, 1]
     items = [
-        Proposal(text, "causal", tokens=(-n * 1.0,), unsaid=lacks)
+        Proposal(text, "causal", logps=(-n * 1.0,), unsaid=lacks)
         for n, (text, lacks) in enumerate(zip(texts, [2, 0, 1], strict=True))
     ]
     best = calibration.to_candidates(evidence(items), None)
@@ -115,8 +115,8 @@ def test_without_a_calibration_there_is_an_order_and_no_probability() -> None:
 
 
 def test_without_a_calibration_a_sum_ranks_answers_of_different_lengths() -> None:
-    repeating = Proposal("abab", "noise", tokens=(-1.0, -1.0, -0.1, -0.1), after_sum=-4.0)
-    short = Proposal("ab", "noise", tokens=(-1.0, -1.0), after_sum=-0.5)
+    repeating = Proposal("abab", "noise", logps=(-1.0, -1.0, -0.1, -0.1), suffix_sum=-4.0)
+    short = Proposal("ab", "noise", logps=(-1.0, -1.0), suffix_sum=-0.5)
     candidates = calibration.to_candidates(evidence([repeating, short]), None)
     assert [item.texts for item in candidates] == [("ab",), ("abab",)]
 

@@ -9,10 +9,10 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dg_lsp.engine.decode.canvas import readout
-from dg_lsp.engine.decode.canvas.readout import Constraints, Readout
+from dg_lsp.engine.diffusion.denoising import readout
+from dg_lsp.engine.diffusion.denoising.readout import Constraints, Readout
+from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.model.fit.needs import VOCABULARY_SLICE
-from dg_lsp.engine.model.passes import Passes
 
 
 def constraints(n_positions: int, n_vocabulary: int, seed: int, *, sampled: bool, starts: bool) -> Constraints:

@@ -1,6 +1,6 @@
-"""A causal model whose canvas adapter reads the right side: scores, the live draft, and the invariants of a canvas.
+"""A causal model whose suffix adapter reads the right side: scores, the live draft, and the invariants of the held tokens.
 
-The right side is on the canvas as held tokens. No random number is drawn, and answers grow by one token or several a step.
+The right side is encoded once, as held tokens. No random number is drawn, and answers grow by one token or several a step.
 """
 
 from __future__ import annotations
@@ -9,20 +9,23 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from dg_lsp.core.values import Candidate, Hole, InfillRequest, Span
-from dg_lsp.engine.decode import layout
-from dg_lsp.engine.decode.filler import InfillTask, LocalFiller
-from dg_lsp.engine.decode.layout import Sheet
-from dg_lsp.engine.decode.rank import Proposal
+from dg_lsp.engine.backends.local import load_model
+from dg_lsp.engine.causal import lora
+from dg_lsp.engine.causal.filler import CausalFiller
+from dg_lsp.engine.causal.generation import Generation
+from dg_lsp.engine.causal.layout import Sheet
+from dg_lsp.engine.common.loading import LoadError
+from dg_lsp.engine.common.local import LocalTask
+from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.model import tree as trees
-from dg_lsp.engine.model.loading import LoadError, load_model
 from dg_lsp.engine.model.tree import ROOT, Tree
-from dg_lsp.engine.model.weights import canvas_adapter
 from tests.engine.test_llama import adapter_for, checkpoint, copy_of, written_to
 
 PREFIX, SUFFIX = "def add(a, b):\n    ", "\n    return a + b\n"
@@ -44,7 +47,7 @@ def written_adapter(path: Path) -> None:
     """Write a random adapter into the folder of the tiny model."""
     model = checkpoint("biases")
     norms = {name: weight for name, weight in model.state_dict().items() if name.endswith("norm.weight")}
-    canvas_adapter.write(path / canvas_adapter.FILE, adapter_for(model), {"base_hash": canvas_adapter.base_hash(norms)})
+    lora.write(path / lora.FILE, adapter_for(model), {"base_hash": lora.base_hash(norms)})
 
 
 def written_profile(path: Path) -> None:
@@ -52,19 +55,19 @@ def written_profile(path: Path) -> None:
     (path / "dg_lsp.json").write_text(json.dumps({"layout": "left", "right_tokens": 4, "branches": 2}))
 
 
-def loaded_filler(path: Path) -> LocalFiller:
-    return LocalFiller(load_model(str(path), device="cpu", dtype="float32"))
+def loaded_filler(path: Path) -> CausalFiller:
+    return CausalFiller(load_model(str(path), device="cpu", dtype="float32"))
 
 
 @pytest.fixture(scope="module")
-def with_adapter(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> LocalFiller:
+def with_adapter(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> CausalFiller:
     path = copy_of(folder, tmp_path_factory.mktemp("adapted") / "with")
     written_profile(path)
     written_adapter(path)
     return loaded_filler(path)
 
 
-def finish(task: InfillTask) -> InfillTask:
+def finish(task: LocalTask) -> LocalTask:
     while task.step():
         pass
     return task
@@ -76,7 +79,7 @@ def finish(task: InfillTask) -> InfillTask:
 def test_a_profile_that_reads_the_right_side_needs_an_adapter(folder: Path, tmp_path: Path) -> None:
     path = copy_of(folder, tmp_path / "with")
     written_profile(path)
-    with pytest.raises(LoadError, match=r"needs a canvas adapter, but there is no .*canvas\.safetensors"):
+    with pytest.raises(LoadError, match=r"needs a suffix adapter, but there is no .*canvas\.safetensors"):
         load_model(str(path), device="cpu", dtype="float32")
     written_adapter(path)
     filler = loaded_filler(path)
@@ -87,49 +90,50 @@ def test_a_profile_that_reads_the_right_side_needs_an_adapter(folder: Path, tmp_
         ("def add(a, b):\n    return a", "\n\n", False),
     ):
         sheet, proposals = filled(filler, prefix, suffix)
-        assert (0 < len(sheet.right) <= 4) == reads
+        assert (0 < len(sheet.suffix) <= 4) == reads
         assert (sheet.end is not None) == reads
         assert proposals, (prefix, suffix)
-        assert all((proposal.between < 0) == reads for proposal in proposals)
+        assert all((proposal.adapted_logp < 0) == reads for proposal in proposals)
 
 
-def filled(filler: LocalFiller, prefix: str, suffix: str) -> tuple[Sheet, list[Proposal]]:
+def filled(filler: CausalFiller, prefix: str, suffix: str) -> tuple[Sheet, list[Proposal]]:
     asked = request(LINE, prefix, suffix)
     return filler.layout.lay_out(asked), list(finish(filler.start(asked)).proposals())
 
 
-def test_the_causal_model_scores_what_an_adapter_writes_as_any_other_text(with_adapter: LocalFiller) -> None:
+def test_the_causal_model_scores_what_an_adapter_writes_as_any_other_text(with_adapter: CausalFiller) -> None:
     """Beside its score, the adapter's own: that of the text and its end, between both sides."""
     sheet, proposals = filled(with_adapter, PREFIX, SUFFIX)
     loaded = with_adapter.loaded
-    plain = LocalFiller(replace(loaded, profile=replace(loaded.profile, right_tokens=0)))
+    plain = CausalFiller(replace(loaded, profile=replace(loaded.profile, right_tokens=0)))
     task = finish(plain.start(request(LINE)))
-    assert task._filling is not None
+    assert isinstance(task.generation, Generation)
     assert sheet.end is not None
     with torch.inference_mode():
         tree = new_tree(with_adapter, sheet)
         for proposal in proposals:
             coded = loaded.vocabulary.encode(sheet.heal.decode() + proposal.text)
             (own,) = tree.log_probabilities([[*coded, sheet.end]])
-            assert proposal.between == pytest.approx(sum(own), abs=1e-3)
-            (again,) = task._filling.scorer.score([Proposal(proposal.text, "causal")])
-            assert proposal.tokens == pytest.approx(again.tokens, abs=1e-4)
-            assert proposal.after_sum == pytest.approx(again.after_sum, abs=1e-4)
-            assert proposal.joint == pytest.approx(again.joint + sum(own), abs=1e-3)
+            assert proposal.adapted_logp == pytest.approx(sum(own), abs=1e-3)
+            (again,) = task.generation.scorer.score([Proposal(proposal.text, "causal")])
+            assert proposal.logps == pytest.approx(again.logps, abs=1e-4)
+            assert proposal.suffix_sum == pytest.approx(again.suffix_sum, abs=1e-4)
+            assert proposal.joint_logp == pytest.approx(again.joint_logp + sum(own), abs=1e-3)
 
 
-def new_tree(filler: LocalFiller, sheet: Sheet) -> Tree:
+def new_tree(filler: CausalFiller, sheet: Sheet) -> Tree:
     """Return a tree that reads the right side, after the prefix."""
-    ids = list(sheet.kv)
+    ids = list(sheet.ids)
     _, kv = filler.loaded.passes.encode(torch.tensor([ids]))
-    return Tree(filler.loaded.passes, kv, ids[-1], right=sheet.right)
+    adapted = filler.loaded.passes.adapted if sheet.suffix else None
+    return Tree(adapted or filler.loaded.passes, kv, ids[-1], right=sheet.suffix)
 
 
 # The live draft.
 
 
 @pytest.mark.parametrize("hole", [LINE, BLOCK])
-def test_the_live_draft_is_what_was_written_under_the_right_side_so_far(with_adapter: LocalFiller, hole: Hole) -> None:
+def test_the_live_draft_is_what_was_written_under_the_right_side_so_far(with_adapter: CausalFiller, hole: Hole) -> None:
     """Each view has at least one token more, and all are in the order in which a plain loop writes them."""
     task, views = with_adapter.start(request(hole)), list[str]()
     while task.step():
@@ -141,33 +145,33 @@ def test_the_live_draft_is_what_was_written_under_the_right_side_so_far(with_ada
     assert views[-1] == expected[-1], "the first draft, whole, until the answer replaces it"
     assert views[-1] in {proposal.text for proposal in task.proposals()}
     loaded = with_adapter.loaded
-    plain = LocalFiller(replace(loaded, profile=replace(loaded.profile, right_tokens=0)))
+    plain = CausalFiller(replace(loaded, profile=replace(loaded.profile, right_tokens=0)))
     assert set(written_plainly(plain, request(hole))) != set(expected)
 
 
-def written_plainly(filler: LocalFiller, asked: InfillRequest) -> Iterator[str]:
+def written_plainly(filler: CausalFiller, asked: InfillRequest) -> Iterator[str]:
     """Yield the text of the likeliest draft after each of its tokens, without anything kept from one token to the next."""
-    fill, passes = filler.resources.fill(asked, filler.switches), filler.loaded.passes
-    vocabulary, sheet, ids = filler.loaded.vocabulary, fill.sheet, list[int]()
-    banned = [token for token in fill.tokens.unwritable if token != sheet.end]
+    middle, passes = filler.middle(asked), filler.loaded.passes
+    vocabulary, sheet, ids = filler.loaded.vocabulary, middle.sheet, list[int]()
+    banned = [token for token in vocabulary.special if token != sheet.end]
     with torch.inference_mode():
-        while len(ids) < max(fill.gap_lengths()):
+        while len(ids) < middle.most_tokens:
             tree = new_tree(filler, sheet)
             node = tree.grow([(ROOT, ids)])[0][-1] if ids else ROOT
             logits = passes.logits(tree.hidden([node]))[0]
             logits[banned] = -torch.inf
-            if allowed := fill.next_tokens(ids):
+            if allowed := middle.next_tokens(ids):
                 others = torch.ones_like(logits, dtype=torch.bool)
                 others[list(allowed)] = False
                 logits[others] = -torch.inf
             token = int(logits.argmax())
-            if token == sheet.end or (not fill.is_block and "\n" in vocabulary.decode([token])):
+            if token == sheet.end or (not middle.hole.block and "\n" in vocabulary.decode([token])):
                 return
             ids.append(token)
-            yield fill.of_draft(layout.answer(vocabulary, ids, sheet.heal))
+            yield middle.own_part(middle.text_of(ids))
 
 
-def test_no_copy_flashes_between_the_draft_and_the_answer(with_adapter: LocalFiller) -> None:
+def test_no_copy_flashes_between_the_draft_and_the_answer(with_adapter: CausalFiller) -> None:
     text = "def add(a, b):\n    total = a + b\n    return total\n\n\n"
     asked = request(LINE, text + "def add(a, b):\n    ", "\n    return total\n")
     task, views = with_adapter.start(asked), list[str]()
@@ -177,50 +181,50 @@ def test_no_copy_flashes_between_the_draft_and_the_answer(with_adapter: LocalFil
     assert set(views) <= set(written_plainly(with_adapter, asked))
 
 
-# The invariants of a canvas.
+# The invariants of the held tokens.
 
 
 @pytest.mark.parametrize("hole", [LINE, BLOCK])
-def test_held_tokens_never_change(with_adapter: LocalFiller, hole: Hole, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_held_tokens_never_change(with_adapter: CausalFiller, hole: Hole, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are encoded once, before the answer, and no later pass writes them or their keys and values."""
     monkeypatch.setattr(trees, "ROOM", 1)  # so that the buffer is copied while it grows
-    passes, adapted_calls = with_adapter.loaded.passes, list[tuple[list[int], list[int]]]()
-    extend = passes.extend
+    adapted, adapted_calls = with_adapter.loaded.passes.adapted, list[tuple[list[int], list[int]]]()
+    assert adapted is not None
+    extend = adapted.extend
 
-    def noted(ids: Tensor, positions: Tensor, *rest: object, adapted: bool = False) -> Tensor:
-        if adapted:
-            adapted_calls.append((ids.tolist(), positions.tolist()))
-        return extend(ids, positions, *rest, adapted=adapted)  # type: ignore[arg-type]
+    def noted(ids: Tensor, positions: Tensor, *rest: Any) -> Tensor:
+        adapted_calls.append((ids.tolist(), positions.tolist()))
+        return extend(ids, positions, *rest)
 
-    monkeypatch.setattr(passes, "extend", noted)
+    monkeypatch.setattr(adapted, "extend", noted)
     asked = request(hole)
     sheet, task = with_adapter.layout.lay_out(asked), with_adapter.start(asked)
-    assert SUFFIX.startswith(with_adapter.loaded.vocabulary.decode(sheet.right))
+    assert SUFFIX.startswith(with_adapter.loaded.vocabulary.decode(sheet.suffix))
     first: list[Tensor] = []
     while task.step():
         if adapted_calls:
-            now = held_states(task, len(sheet.right))
+            now = held_states(task, len(sheet.suffix))
             first = first or now
             assert all(map(torch.equal, now, first))
     (ids, positions), *rest_of_calls = adapted_calls
     later = [own_ids for own_ids, _ in rest_of_calls]
-    n_right = len(sheet.right)
-    assert ids[:n_right] == list(sheet.right)
+    n_right = len(sheet.suffix)
+    assert ids[:n_right] == list(sheet.suffix)
     assert later
-    assert min(positions[:n_right]) == len(sheet.kv) + trees.RIGHT_GAP
-    assert all(own_ids[:n_right] != list(sheet.right) for own_ids in later)
+    assert min(positions[:n_right]) == len(sheet.ids) + trees.RIGHT_GAP
+    assert all(own_ids[:n_right] != list(sheet.suffix) for own_ids in later)
 
 
-def held_states(task: InfillTask, n_right: int) -> list[Tensor]:
+def held_states(task: LocalTask, n_right: int) -> list[Tensor]:
     """Return copies of the held tokens' keys and values."""
-    assert task._filling is not None
-    tree = task._filling.tree
+    assert isinstance(task.generation, Generation)
+    tree = task.generation.trees.drafts
     held = slice(tree._length, tree._length + n_right)
     return [side[:, :, held].clone() for pair in tree._kv for side in pair]
 
 
 @pytest.mark.parametrize("hole", [LINE, BLOCK])
-def test_the_same_request_gives_the_same_text_and_no_seed_matters(with_adapter: LocalFiller, hole: Hole) -> None:
+def test_the_same_request_gives_the_same_text_and_no_seed_matters(with_adapter: CausalFiller, hole: Hole) -> None:
     def answers(seed: int) -> tuple[Candidate, ...]:
         with_adapter.cache.clear()
         return finish(with_adapter.start(request(hole, seed=seed))).candidates()
@@ -229,9 +233,9 @@ def test_the_same_request_gives_the_same_text_and_no_seed_matters(with_adapter: 
 
 
 @pytest.mark.parametrize("hole", [LINE, BLOCK])
-def test_a_fill_can_end_after_any_step_and_leaves_nothing_behind(with_adapter: LocalFiller, hole: Hole) -> None:
-    short = replace(with_adapter.loaded.profile, line_gaps=(12,), block_gaps=(16,))  # it is filled once for each of its steps
-    with_adapter = LocalFiller(replace(with_adapter.loaded, profile=short))
+def test_a_fill_can_end_after_any_step_and_leaves_nothing_behind(with_adapter: CausalFiller, hole: Hole) -> None:
+    short = replace(with_adapter.loaded.profile, line_tokens=12, block_tokens=16)  # it is filled once for each of its steps
+    with_adapter = CausalFiller(replace(with_adapter.loaded, profile=short))
     n_steps, task = 0, with_adapter.start(request(hole))
     while task.step():
         n_steps += 1
@@ -249,7 +253,7 @@ def test_a_fill_can_end_after_any_step_and_leaves_nothing_behind(with_adapter: L
     assert finish(with_adapter.start(request(hole))).candidates() == expected
 
 
-def test_fills_that_take_turns_give_the_texts_that_each_gives_alone(with_adapter: LocalFiller) -> None:
+def test_fills_that_take_turns_give_the_texts_that_each_gives_alone(with_adapter: CausalFiller) -> None:
     asked = [request(LINE), request(BLOCK), request(LINE, prefix="x = 1\n", suffix="\nprint(x)\n")]
     alone = [finish(with_adapter.start(each)).candidates() for each in asked]
     tasks = running = [with_adapter.start(each) for each in asked]

@@ -10,13 +10,15 @@ import pytest
 import torch
 
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
-from dg_lsp.engine.decode.canvas.stack import PrefixRows, Stack
-from dg_lsp.engine.decode.filler import InfillTask, LocalFiller, load_local
-from dg_lsp.engine.decode.filling import MAX_ROWS
-from dg_lsp.engine.model import room
+from dg_lsp.engine.backends.local import load_model
+from dg_lsp.engine.common.local import LocalTask
+from dg_lsp.engine.diffusion.denoising.stack import PrefixRows, Stack
+from dg_lsp.engine.diffusion.filler import DiffusionFiller, waiting_steps
+from dg_lsp.engine.diffusion.gemma.passes import Passes
+from dg_lsp.engine.diffusion.generation import MAX_ROWS
+from dg_lsp.engine.model import memory
 from dg_lsp.engine.model.fit import machine
-from dg_lsp.engine.model.passes import Passes
-from dg_lsp.engine.model.room import Cost, rows_that_fit
+from dg_lsp.engine.model.memory import Cost, rows_that_fit
 
 MIB = 1024 * 1024
 
@@ -30,11 +32,11 @@ def test_rows_fit_by_their_bytes_and_at_least_one() -> None:
 
 
 def test_a_cache_keeps_a_few_prefixes_if_memory_allows() -> None:
-    assert room.cache_bytes(16 * 1024 * MIB, MIB, 256 * MIB) == 256 * MIB
-    assert room.cache_bytes(64 * 1024 * MIB, 1536 * MIB, 256 * MIB) == 6 * 1024 * MIB
-    assert room.cache_bytes(16 * 1024 * MIB, 1536 * MIB, 256 * MIB) == 2 * 1024 * MIB
-    assert room.cache_bytes(100 * MIB, 1536 * MIB, 256 * MIB) == 256 * MIB
-    assert room.cache_bytes(None, 1536 * MIB, 256 * MIB) == 256 * MIB
+    assert memory.cache_bytes(16 * 1024 * MIB, MIB, 256 * MIB) == 256 * MIB
+    assert memory.cache_bytes(64 * 1024 * MIB, 1536 * MIB, 256 * MIB) == 6 * 1024 * MIB
+    assert memory.cache_bytes(16 * 1024 * MIB, 1536 * MIB, 256 * MIB) == 2 * 1024 * MIB
+    assert memory.cache_bytes(100 * MIB, 1536 * MIB, 256 * MIB) == 256 * MIB
+    assert memory.cache_bytes(None, 1536 * MIB, 256 * MIB) == 256 * MIB
 
 
 def test_a_rows_bytes_are_those_of_its_prefix_and_canvas() -> None:
@@ -42,7 +44,7 @@ def test_a_rows_bytes_are_those_of_its_prefix_and_canvas() -> None:
 
 
 def test_a_prefix_tokens_bytes_equal_those_in_a_stack(with_experts: Any) -> None:
-    passes, cost = Passes(with_experts), room.cost(Passes(with_experts))
+    passes, cost = Passes(with_experts), memory.cost(Passes(with_experts))
     with torch.no_grad():
         kv = passes.encode(torch.arange(20)[None] + 10)[1]
     assert Stack([PrefixRows(kv, 3)], 8).bytes == 3 * (20 + 8) * cost.prefix_token
@@ -50,8 +52,8 @@ def test_a_prefix_tokens_bytes_equal_those_in_a_stack(with_experts: Any) -> None
 
 
 def test_canvases_of_about_one_width_share_a_bucket() -> None:
-    assert room.width_bucket(33) == room.width_bucket(64)
-    assert room.width_bucket(32) != room.width_bucket(33)
+    assert memory.width_bucket(33) == memory.width_bucket(64)
+    assert memory.width_bucket(32) != memory.width_bucket(33)
 
 
 def test_free_memory_is_the_systems_or_what_the_containers_limit_leaves(
@@ -61,27 +63,27 @@ def test_free_memory_is_the_systems_or_what_the_containers_limit_leaves(
     info.write_text("MemTotal:  200 kB\nMemAvailable:    100 kB\n")
     monkeypatch.setattr(machine, "MEMINFO", info)
     monkeypatch.setattr(machine, "CGROUP", tmp_path)
-    assert room.free_bytes("cpu") == 100 * 1024
+    assert memory.free_bytes("cpu") == 100 * 1024
     (tmp_path / "memory.current").write_text("60000\n")
     (tmp_path / "memory.max").write_text("max\n")
-    assert room.free_bytes("cpu") == 100 * 1024
+    assert memory.free_bytes("cpu") == 100 * 1024
     (tmp_path / "memory.max").write_text("70000\n")
-    assert room.free_bytes("cpu") == 10000
+    assert memory.free_bytes("cpu") == 10000
     (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 5000\n")
-    assert room.free_bytes("cpu") == 15000
+    assert memory.free_bytes("cpu") == 15000
     (tmp_path / "memory.max").write_text("1\n")
-    assert room.free_bytes("cpu") == 0
+    assert memory.free_bytes("cpu") == 0
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 def test_free_memory_of_a_gpu_counts_what_the_allocator_keeps() -> None:
-    before = room.free_bytes("cuda")
+    before = memory.free_bytes("cuda")
     assert before is not None
     tensor = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
-    during = room.free_bytes("cuda")
+    during = memory.free_bytes("cuda")
     del tensor
-    after = room.free_bytes("cuda")
+    after = memory.free_bytes("cuda")
     assert during is not None
     assert after is not None
     assert before - during >= 64 * MIB
@@ -89,11 +91,11 @@ def test_free_memory_of_a_gpu_counts_what_the_allocator_keeps() -> None:
 
 
 @pytest.fixture
-def model(trained_layout: Path) -> LocalFiller:
-    return LocalFiller(load_local(str(trained_layout), device="cpu").loaded, joins=True)
+def model(trained_layout: Path) -> DiffusionFiller:
+    return DiffusionFiller(DiffusionFiller(load_model(str(trained_layout), device="cpu")).loaded, joins=True)
 
 
-def finish(task: InfillTask) -> InfillTask:
+def finish(task: LocalTask) -> LocalTask:
     while task.step():
         pass
     return task
@@ -103,35 +105,36 @@ def a_request(seed: int = 0) -> InfillRequest:
     return InfillRequest("def add(a, b):\n    return a + b\nadd(1", ")\n", (Hole(Span(0, 0), "cursor"),), seed=seed)
 
 
-def short_of_memory(monkeypatch: pytest.MonkeyPatch, model: LocalFiller, n_rows: int) -> None:
+def short_of_memory(monkeypatch: pytest.MonkeyPatch, model: DiffusionFiller, n_rows: int) -> None:
     """Leave room for so many rows of the request above, and for all that the prefix cache may still take."""
     task = model.start(a_request())
-    while (canvas := task.asking()) is None:
+    while (canvas := waiting_steps(task)) is None:
         assert task.step()
-    row = model.resources.headroom.cost.row(canvas.length, canvas.width)
+    row = model.headroom.cost.row(canvas.length, canvas.width)
     monkeypatch.setattr(
-        room, "free_bytes", lambda _: model.cache.max_bytes - model.cache.bytes + int((n_rows + 0.5) * row / room.SHARE)
+        memory, "free_bytes", lambda _: model.cache.max_bytes - model.cache.bytes + int((n_rows + 0.5) * row / memory.SHARE)
     )
 
 
-def test_short_memory_limits_a_pass_and_changes_no_answer(monkeypatch: pytest.MonkeyPatch, model: LocalFiller) -> None:
+def test_short_memory_limits_a_pass_and_changes_no_answer(monkeypatch: pytest.MonkeyPatch, model: DiffusionFiller) -> None:
     expected = finish(model.start(a_request())).candidates()
     short_of_memory(monkeypatch, model, 1)
     canvas = finish(model.start(a_request()))
     assert [one.texts for one in canvas.candidates()] == [one.texts for one in expected]
-    assert model.resources.headroom.rows_at_once(10, 10) <= MAX_ROWS
+    assert model.shared.rows_at_once(10, 10) <= MAX_ROWS
 
 
 def test_rows_beyond_the_limit_take_several_passes(monkeypatch: pytest.MonkeyPatch, trained_layout: Path) -> None:
     infill_request = replace(a_request(), budget=Budget(candidates=8))
-    expected = finish(LocalFiller(load_local(str(trained_layout), device="cpu").loaded).start(infill_request)).candidates()
-    bounded = load_local(str(trained_layout), device="cpu", rows=2)
+    loaded = load_model(str(trained_layout), device="cpu")
+    expected = finish(DiffusionFiller(loaded).start(infill_request)).candidates()
+    bounded = DiffusionFiller(loaded, rows=2)
     row_counts: list[int] = []
     decode = bounded.loaded.passes.decode
 
-    def counted(canvas: torch.Tensor, *others: object, **options: object) -> torch.Tensor:
+    def counted(canvas: torch.Tensor, *others: Any, **options: Any) -> torch.Tensor:
         row_counts.append(len(canvas))
-        return decode(canvas, *others, **options)  # type: ignore[arg-type]
+        return decode(canvas, *others, **options)
 
     monkeypatch.setattr(bounded.loaded.passes, "decode", counted)
     candidates = finish(bounded.start(infill_request)).candidates()
@@ -139,12 +142,12 @@ def test_rows_beyond_the_limit_take_several_passes(monkeypatch: pytest.MonkeyPat
     assert [one.texts for one in candidates] == [one.texts for one in expected]
 
 
-def test_a_burst_takes_no_more_rows_than_fit(monkeypatch: pytest.MonkeyPatch, model: LocalFiller) -> None:
+def test_a_burst_takes_no_more_rows_than_fit(monkeypatch: pytest.MonkeyPatch, model: DiffusionFiller) -> None:
     tasks = [model.start(a_request(seed)) for seed in range(6)]
     for task in tasks:
-        while task.asking() is None:
+        while waiting_steps(task) is None:
             assert task.step()
-    asking = [canvas for task in tasks if (canvas := task.asking()) is not None]
+    asking = [canvas for task in tasks if (canvas := waiting_steps(task)) is not None]
     n_rows = asking[0].n_live
     short_of_memory(monkeypatch, model, 3 * n_rows)
     assert model.predict_together(tasks, MAX_ROWS) == (0, 1, 2)
@@ -154,9 +157,9 @@ def test_a_burst_takes_no_more_rows_than_fit(monkeypatch: pytest.MonkeyPatch, mo
     assert len(model.predict_together(tasks, MAX_ROWS)) >= 3
 
 
-def test_requests_wait_for_memory_before_they_start(monkeypatch: pytest.MonkeyPatch, model: LocalFiller) -> None:
+def test_requests_wait_for_memory_before_they_start(monkeypatch: pytest.MonkeyPatch, model: DiffusionFiller) -> None:
     assert model.has_room()
-    monkeypatch.setattr(room, "free_bytes", lambda _: 1024)
+    monkeypatch.setattr(memory, "free_bytes", lambda _: 1024)
     assert not model.has_room()
-    monkeypatch.setattr(room, "free_bytes", lambda _: None)
+    monkeypatch.setattr(memory, "free_bytes", lambda _: None)
     assert model.has_room()

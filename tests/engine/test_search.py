@@ -11,10 +11,13 @@ import torch
 from torch import Tensor
 
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
-from dg_lsp.engine.decode.fill import Switches
-from dg_lsp.engine.decode.filler import InfillTask, LocalFiller, load_local
-from dg_lsp.engine.decode.propose.canvas import LengthSearch
-from dg_lsp.engine.model.passes import KV, Passes
+from dg_lsp.engine.backends.local import load_model
+from dg_lsp.engine.common.laid_out import Switches
+from dg_lsp.engine.common.local import LocalTask
+from dg_lsp.engine.diffusion.filler import DiffusionFiller
+from dg_lsp.engine.diffusion.gemma.passes import Passes
+from dg_lsp.engine.diffusion.search import LengthSearch
+from dg_lsp.engine.model.prefix_cache import KV
 
 PREFIX, SUFFIX = "def f(a, b):\n    value = ", "\n    return value\n\n\ndef g():\n    return f(1, 2)\n"
 LINE, BLOCK = Hole(Span(0, 0), "marker"), Hole(Span(0, 0), "marker", block=True)
@@ -56,29 +59,29 @@ class Scripted(Passes):
 
 
 @pytest.fixture(scope="module")
-def instruct(instruct_layout: Path) -> LocalFiller:
-    return load_local(str(instruct_layout), device="cpu")
+def instruct(instruct_layout: Path) -> DiffusionFiller:
+    return DiffusionFiller(load_model(str(instruct_layout), device="cpu"))
 
 
 def scripted(
-    filler: LocalFiller, request: InfillRequest, answer: str, switches: Switches | None = None
-) -> tuple[LocalFiller, Scripted]:
+    filler: DiffusionFiller, request: InfillRequest, answer: str, switches: Switches | None = None
+) -> tuple[DiffusionFiller, Scripted]:
     """Return a filler whose model knows that an answer and what is held behind it follow."""
     loaded = filler.loaded
     sheet = filler.layout.lay_out(request)
     follows = [*loaded.vocabulary.encode(answer), *sheet.tail, *[1] * 300]
-    passes = Scripted(loaded.diffusion.model, follows, len(sheet.kv))
-    return LocalFiller(replace(loaded, passes=passes), switches or Switches()), passes
+    passes = Scripted(loaded.passes.model, follows, len(sheet.ids))
+    return DiffusionFiller(replace(loaded, passes=passes), switches or Switches()), passes
 
 
-def finish(task: InfillTask) -> InfillTask:
+def finish(task: LocalTask) -> LocalTask:
     while task.step():
         pass
     return task
 
 
 @pytest.mark.parametrize("hole", [LINE, BLOCK])
-def test_answers_of_every_length_are_possible(instruct: LocalFiller, hole: Hole) -> None:
+def test_answers_of_every_length_are_possible(instruct: DiffusionFiller, hole: Hole) -> None:
     letters = "qwertzuiopasdfghjklyxcvbnmQWERTZUIOPASDFGHJKL"
     for n_tokens in range(1, 41):
         answer = letters[:n_tokens]
@@ -91,7 +94,7 @@ def test_answers_of_every_length_are_possible(instruct: LocalFiller, hole: Hole)
         assert all(row.row == "noise" for row in task.proposals())
 
 
-def test_no_draft_is_written_token_by_token(instruct: LocalFiller) -> None:
+def test_no_draft_is_written_token_by_token(instruct: DiffusionFiller) -> None:
     request = InfillRequest(PREFIX, SUFFIX, (BLOCK,), language="python")
     filler, passes = scripted(instruct, request, "sorted(set(a) - set(b), key=len)")
     task = finish(filler.start(request))
@@ -101,7 +104,7 @@ def test_no_draft_is_written_token_by_token(instruct: LocalFiller) -> None:
     assert passes.n_decoded == task.candidates()[0].steps < 4
 
 
-def test_several_candidates_get_canvases_too(instruct: LocalFiller) -> None:
+def test_several_candidates_get_canvases_too(instruct: DiffusionFiller) -> None:
     request = InfillRequest(PREFIX, SUFFIX, (BLOCK,), language="python", budget=Budget(candidates=3))
     filler, _ = scripted(instruct, request, "a - b")
     kinds = [row.row for row in finish(filler.start(request)).proposals()]
@@ -119,27 +122,27 @@ def test_several_candidates_get_canvases_too(instruct: LocalFiller) -> None:
         (LINE, "a - b" + SUFFIX, "a - b"),
     ],
 )
-def test_no_search_result_continues_into_the_suffix(instruct: LocalFiller, hole: Hole, draft: str, answer: str) -> None:
+def test_no_search_result_continues_into_the_suffix(instruct: DiffusionFiller, hole: Hole, draft: str, answer: str) -> None:
     request = InfillRequest(PREFIX, SUFFIX, (hole,), language="python")
     sheet, encode = instruct.layout.lay_out(request), instruct.loaded.vocabulary.encode
-    passes = Scripted(instruct.loaded.diffusion.model, [*encode(draft), *encode("~" * 300)], len(sheet.kv))
-    seen = finish(LocalFiller(replace(instruct.loaded, passes=passes)).start(request)).proposals()
+    passes = Scripted(instruct.loaded.passes.model, [*encode(draft), *encode("~" * 300)], len(sheet.ids))
+    seen = finish(DiffusionFiller(replace(instruct.loaded, passes=passes)).start(request)).proposals()
     assert [row.text for row in seen if row.row == "causal"][:1] == [answer]
     assert not any("return value" in row.text for row in seen)
     n_tokens = len(encode(answer))
-    assert all(len(row.tokens) == n_tokens for row in seen if row.text == answer)  # scored as it was cut
+    assert all(len(row.logps) == n_tokens for row in seen if row.text == answer)  # scored as it was cut
 
 
-def test_an_answer_that_the_suffix_shortens_gets_a_canvas_of_its_own_length(instruct: LocalFiller) -> None:
+def test_an_answer_that_the_suffix_shortens_gets_a_canvas_of_its_own_length(instruct: DiffusionFiller) -> None:
     request = InfillRequest(PREFIX, SUFFIX, (BLOCK,), language="python")
     sheet, encode = instruct.layout.lay_out(request), instruct.loaded.vocabulary.encode
-    passes = Scripted(instruct.loaded.diffusion.model, [*encode("a - b\n" + SUFFIX), *encode("~" * 300)], len(sheet.kv))
-    filler = LocalFiller(replace(instruct.loaded, passes=passes), Switches(causal=False, copy=False))
+    passes = Scripted(instruct.loaded.passes.model, [*encode("a - b\n" + SUFFIX), *encode("~" * 300)], len(sheet.ids))
+    filler = DiffusionFiller(replace(instruct.loaded, passes=passes), Switches(causal=False, copy=False))
     seen = finish(filler.start(request)).proposals()
     assert len(encode("a - b")) in {len(encode(row.text)) for row in seen if row.row == "noise"}
 
 
-def test_a_search_ended_early_has_an_answer(instruct: LocalFiller) -> None:
+def test_a_search_ended_early_has_an_answer(instruct: DiffusionFiller) -> None:
     request = InfillRequest(PREFIX, SUFFIX, (LINE,), language="python", budget=Budget(steps=1))
     filler, _ = scripted(instruct, request, "a + b")
     task = filler.start(request)
@@ -150,7 +153,7 @@ def test_a_search_ended_early_has_an_answer(instruct: LocalFiller) -> None:
 
 
 def test_a_checkpoint_with_a_delete_token_needs_no_search(
-    trained_layout: Path, instruct: LocalFiller, monkeypatch: pytest.MonkeyPatch
+    trained_layout: Path, instruct: DiffusionFiller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searched: list[str] = []
     run = LengthSearch.run
@@ -161,7 +164,7 @@ def test_a_checkpoint_with_a_delete_token_needs_no_search(
 
     monkeypatch.setattr(LengthSearch, "run", watched)
     request = InfillRequest("a = ", "\nb\n", (LINE,), budget=Budget(steps=2))
-    finish(load_local(str(trained_layout), device="cpu").start(request))
+    finish(DiffusionFiller(load_model(str(trained_layout), device="cpu")).start(request))
     assert not searched
     finish(instruct.start(request))
     assert searched == ["search"]

@@ -12,12 +12,15 @@ import torch
 
 from dg_lsp.core import confidence
 from dg_lsp.core.values import Candidate, Hole, InfillRequest, Span
-from dg_lsp.engine.decode.canvas import steps
-from dg_lsp.engine.decode.canvas.denoise import DecoderInput, Denoiser, Row, TokenLimits
-from dg_lsp.engine.decode.canvas.stack import LocalDecoder, PrefixRows, Stack, joined
-from dg_lsp.engine.decode.filler import InfillTask, LocalFiller, load_local
-from dg_lsp.engine.model.passes import KV, Passes
-from dg_lsp.engine.model.profile import Sampling
+from dg_lsp.engine.backends.local import load_model
+from dg_lsp.engine.common.local import LocalTask
+from dg_lsp.engine.diffusion.denoising import steps
+from dg_lsp.engine.diffusion.denoising.denoise import DecoderInput, Denoiser, Row, TokenLimits
+from dg_lsp.engine.diffusion.denoising.stack import LocalDecoder, PrefixRows, Stack, joined
+from dg_lsp.engine.diffusion.filler import DiffusionFiller, waiting_steps
+from dg_lsp.engine.diffusion.gemma.passes import Passes
+from dg_lsp.engine.diffusion.profile import Sampling
+from dg_lsp.engine.model.prefix_cache import KV
 
 LINE = Hole(Span(0, 0), "cursor")
 BODY = Hole(Span(0, 0), "body", indent="    ", block=True)
@@ -142,13 +145,13 @@ REQUESTS = [
 ]
 
 
-def model(folder: Path, *, joins: bool) -> LocalFiller:
-    loaded = load_local(str(folder), device="cpu").loaded
+def model(folder: Path, *, joins: bool) -> DiffusionFiller:
+    loaded = DiffusionFiller(load_model(str(folder), device="cpu")).loaded
     # Several rows of noise and steps enough that requests meet, part and meet others.
     profile = replace(
         loaded.profile, line_noise_rows=2, block_noise_rows=2, sampling=replace(SAMPLING, line_steps=6, block_steps=9)
     )
-    return LocalFiller(replace(loaded, profile=profile), joins=joins)
+    return DiffusionFiller(replace(loaded, profile=profile), joins=joins)
 
 
 def alone(folder: Path) -> list[tuple[Candidate, ...]]:
@@ -177,7 +180,7 @@ def test_requests_in_shared_passes_get_the_same_answers(
     """Each begins two turns after the one before, so that they are at different steps; one may be cancelled midway."""
     folder = request.getfixturevalue(layout)
     expected, filler = alone(folder), model(folder, joins=True)
-    under_way: dict[int, InfillTask] = {}
+    under_way: dict[int, LocalTask] = {}
     answers: dict[int, tuple[Candidate, ...]] = {}
     waiting, n_shared, turn = list(enumerate(REQUESTS)), 0, 0
     while waiting or under_way:
@@ -205,12 +208,12 @@ def test_a_single_or_a_not_denoising_request_shares_no_pass(trained_layout: Path
     filler = model(trained_layout, joins=True)
     first, second = filler.start(REQUESTS[0]), filler.start(REQUESTS[1])
     assert filler.predict_together([first, second], 32) == ()
-    while first.asking() is None:
+    while waiting_steps(first) is None:
         assert first.step()
     assert filler.predict_together([first], 32) == ()
     assert filler.predict_together([second, first], 32) == ()
     assert filler.predict_together([first, second], 32) == ()
-    while second.asking() is None:
+    while waiting_steps(second) is None:
         assert second.step()
     assert filler.predict_together([first, second], 1) == ()
     assert filler.predict_together([first, second], 32) == (0, 1)
@@ -220,7 +223,7 @@ def test_canvases_of_different_widths_step_separately(trained_layout: Path) -> N
     filler = model(trained_layout, joins=True)
     tasks = [filler.start(REQUESTS[place]) for place in (1, 4, 0)]
     for task in tasks:
-        while task.asking() is None:
+        while waiting_steps(task) is None:
             assert task.step()
     assert filler.predict_together(tasks, 32) == (0, 2)
 
@@ -237,12 +240,12 @@ def test_a_stack_is_built_once_for_a_set_of_rows(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(steps, "Stack", noted)
     tasks = [filler.start(infill_request) for infill_request in REQUESTS[:3]]
     for task in tasks:
-        while task.asking() is None:
+        while waiting_steps(task) is None:
             assert task.step()
     before: list[int] = []
     n_reused = 0
     while True:
-        n_stacks, n_rows = len(stacks), [canvas.n_live if (canvas := task.asking()) else 0 for task in tasks]
+        n_stacks, n_rows = len(stacks), [canvas.n_live if (canvas := waiting_steps(task)) else 0 for task in tasks]
         if len(filler.predict_together(tasks, 32)) < len(tasks):
             break
         assert len(stacks) == n_stacks + (n_rows != before)
@@ -260,17 +263,17 @@ def test_a_shared_stack_is_dropped_when_one_of_its_canvases_ends_or_is_closed(tr
     filler = model(trained_layout, joins=True)
     tasks = [filler.start(infill_request) for infill_request in REQUESTS[:3]]
     for task in tasks:
-        while task.asking() is None:
+        while waiting_steps(task) is None:
             assert task.step()
     bystander = tasks.pop()
     assert filler.predict_together(tasks, 32) == (0, 1)
-    assert filler.resources.shared.bytes > 0
+    assert filler.shared.bytes > 0
     bystander.close()
-    assert filler.resources.shared.bytes > 0
+    assert filler.shared.bytes > 0
     tasks[0].close()
-    assert filler.resources.shared.bytes == 0
+    assert filler.shared.bytes == 0
     assert tasks[1].step()  # by the logits it was given
     assert filler.predict_together([tasks[1], bystander], 32) == (0, 1)
     while tasks[1].step():
         pass
-    assert filler.resources.shared.bytes == 0
+    assert filler.shared.bytes == 0

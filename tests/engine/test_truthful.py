@@ -7,24 +7,30 @@ import shutil
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
 
 from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
-from dg_lsp.engine.decode import filler as filler_module
-from dg_lsp.engine.decode import layout
-from dg_lsp.engine.decode.canvas.denoise import Denoiser, Reading
-from dg_lsp.engine.decode.fill import FillInput, Switches
-from dg_lsp.engine.decode.filler import InfillTask, LocalFiller, load_local
-from dg_lsp.engine.decode.layout import REPEATED_LINES
-from dg_lsp.engine.decode.propose import canvas, causal
-from dg_lsp.engine.decode.propose.causal import CausalDraft
-from dg_lsp.engine.decode.rank import Proposal
-from dg_lsp.engine.model import loading
-from dg_lsp.engine.model.family import KV
-from dg_lsp.engine.model.profile import LAYOUTS, PROPOSERS, TRAINED, Profile, dump, load_profile, parse
-from dg_lsp.engine.model.weights import chat_template
+from dg_lsp.engine.backends import local
+from dg_lsp.engine.backends.local import load_model
+from dg_lsp.engine.common import loading
+from dg_lsp.engine.common.laid_out import Switches
+from dg_lsp.engine.common.local import LocalTask
+from dg_lsp.engine.common.profile_file import dump
+from dg_lsp.engine.common.propose import drafts
+from dg_lsp.engine.common.propose.drafts import CausalDraft
+from dg_lsp.engine.common.rank import Proposal
+from dg_lsp.engine.diffusion import canvas, layout
+from dg_lsp.engine.diffusion import filler as filler_module
+from dg_lsp.engine.diffusion.canvas_request import CanvasRequest
+from dg_lsp.engine.diffusion.denoising.denoise import Denoiser, Reading
+from dg_lsp.engine.diffusion.filler import DiffusionFiller
+from dg_lsp.engine.diffusion.gemma import chat_template
+from dg_lsp.engine.diffusion.layout import REPEATED_LINES
+from dg_lsp.engine.diffusion.profile import PROPOSERS, TRAINED, LayoutName, Profile, load_profile, parse
+from dg_lsp.engine.model.prefix_cache import KV
 
 LINE = Hole(Span(0, 0), "cursor")
 BODY = Hole(Span(0, 0), "body", indent="    ", block=True)
@@ -52,17 +58,17 @@ def main() -> None:
 
 
 @pytest.fixture(scope="module")
-def instruct(instruct_layout: Path) -> LocalFiller:
-    filler = load_local(str(instruct_layout), device="cpu")
+def instruct(instruct_layout: Path) -> DiffusionFiller:
+    filler = DiffusionFiller(load_model(str(instruct_layout), device="cpu"))
     assert filler.loaded.profile == Profile()
     return filler
 
 
-def filled(filler: LocalFiller, request: InfillRequest) -> FillInput:
-    return filler.resources.fill(request, Switches())
+def filled(filler: DiffusionFiller, request: InfillRequest) -> CanvasRequest:
+    return filler.canvas(request)
 
 
-def finish(task: InfillTask) -> InfillTask:
+def finish(task: LocalTask) -> LocalTask:
     while task.step():
         pass
     return task
@@ -71,18 +77,18 @@ def finish(task: InfillTask) -> InfillTask:
 # Typing.
 
 
-def n_new(filler: LocalFiller, request: InfillRequest) -> int:
+def n_new(filler: DiffusionFiller, request: InfillRequest) -> int:
     """Return how many tokens a request's prefix has that the cache does not, and put them there."""
-    ids = filler.layout.lay_out(request).kv
+    ids = filler.layout.lay_out(request).ids
     n_known, kv = filler.cache.longest(ids)
     n_tokens = len(ids) - n_known
     with torch.inference_mode():
         while n_known < len(ids):
-            n_known, kv = filler.resources.prefixes.encode(ids, n_known, kv, 512)
+            n_known, kv = filler.prefixes.encode(ids, n_known, kv, 512)
     return n_tokens
 
 
-def test_a_keystroke_encodes_few_tokens_beyond_the_repeated_lines(instruct: LocalFiller) -> None:
+def test_a_keystroke_encodes_few_tokens_beyond_the_repeated_lines(instruct: DiffusionFiller) -> None:
     encode = instruct.loaded.vocabulary.encode
     head = "".join(f"value_{n} = {n}\n" for n in range(20))
     related = (Snippet("b.py", "def g(): ..."), Snippet("a.py", "def h(): ..."))
@@ -90,7 +96,7 @@ def test_a_keystroke_encodes_few_tokens_beyond_the_repeated_lines(instruct: Loca
     request = InfillRequest(head, suffix, (LINE,), language="python", path="m.py", related=related)
     instruct.cache.clear()
     n_new(instruct, request)
-    costs, n_all = list[int](), len(instruct.layout.lay_out(request).kv)
+    costs, n_all = list[int](), len(instruct.layout.lay_out(request).ids)
     for n in range(1, len(CODE) + 1):
         text = head + CODE[:n]
         new = n_new(instruct, replace(request, prefix=text, related=related[:: -1 if n % 2 else 1]))
@@ -109,14 +115,14 @@ def test_a_keystroke_encodes_few_tokens_beyond_the_repeated_lines(instruct: Loca
 # The end of a line.
 
 
-def reading(fill: FillInput, text: str, length: int) -> tuple[canvas.PlannedRow, Reading]:
+def reading(fill: CanvasRequest, text: str, length: int) -> tuple[canvas.PlannedRow, Reading]:
     """Return a row of noise whose gap reads as a text, with something behind it."""
-    plan = next(row for row in canvas.planned(fill, []) if sum(row.row.free) == length)
+    plan = next(row for row in canvas.planned(fill, [], fill.gap_lengths()) if sum(row.row.free) == length)
     ids = [*fill.vocabulary.encode(text), *plan.row.ids][: len(plan.row.ids)]
     return plan, Reading(tuple(range(len(ids))), tuple(ids), (0.5,) * len(ids), 0.1)
 
 
-def test_a_line_hole_may_write_a_line_end_and_its_answer_is_cut_there(instruct: LocalFiller) -> None:
+def test_a_line_hole_may_write_a_line_end_and_its_answer_is_cut_there(instruct: DiffusionFiller) -> None:
     fill = filled(instruct, InfillRequest("x = ", SUFFIX, (LINE,)))
     assert not set(fill.vocabulary.with_newline) & set(fill.banned_tokens())
     assert canvas.texts(fill, *reading(fill, " a\nb = 1\n", 10)) == ("a",)  # one space was typed already
@@ -125,10 +131,10 @@ def test_a_line_hole_may_write_a_line_end_and_its_answer_is_cut_there(instruct: 
     assert canvas.texts(in_call, *reading(in_call, "(a, 2, 3)b", 10)) == ("a, 2, 3)b",)
 
 
-def test_each_of_several_holes_is_truncated_at_its_line_with_its_confidences(instruct: LocalFiller) -> None:
+def test_each_of_several_holes_is_truncated_at_its_line_with_its_confidences(instruct: DiffusionFiller) -> None:
     request = InfillRequest("x = 1\n", SUFFIX, (LINE, LINE), between=("\nb = ",))
     fill = filled(instruct, request)
-    plan = canvas.planned(fill, [])[0]
+    plan = canvas.planned(fill, [], fill.gap_lengths())[0]
     n_gap = sum(gap == 0 for gap in plan.gaps)
     first, newline = fill.vocabulary.encode("ab\n")[:2], fill.vocabulary.encode("\n")[0]
     ids = list(plan.row.ids)
@@ -139,7 +145,7 @@ def test_each_of_several_holes_is_truncated_at_its_line_with_its_confidences(ins
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_no_candidate_of_a_line_holds_a_line_end(instruct: LocalFiller, seed: int) -> None:
+def test_no_candidate_of_a_line_holds_a_line_end(instruct: DiffusionFiller, seed: int) -> None:
     task = finish(instruct.start(InfillRequest("x = 1\ny = ", SUFFIX, (LINE,), seed=seed)))
     assert task.candidates()
     assert not any("\n" in candidate.texts[0] for candidate in task.candidates())
@@ -159,7 +165,7 @@ def test_no_candidate_of_a_line_holds_a_line_end(instruct: LocalFiller, seed: in
     ],
 )
 def test_no_draft_continues_into_the_suffix(
-    instruct: LocalFiller, monkeypatch: pytest.MonkeyPatch, hole: Hole, draft: str, answer: str
+    instruct: DiffusionFiller, monkeypatch: pytest.MonkeyPatch, hole: Hole, draft: str, answer: str
 ) -> None:
     """The causal draft is scripted.
 
@@ -173,19 +179,19 @@ def test_no_draft_continues_into_the_suffix(
         yield [CausalDraft(ids[:1])]
         return [CausalDraft(ids[:end], stop=ids[end] if end < len(ids) else None)]
 
-    monkeypatch.setattr(causal, "drafts", scripted)
-    filler = LocalFiller(instruct.loaded, Switches(gap=8))
+    monkeypatch.setattr(drafts, "drafts", scripted)
+    filler = DiffusionFiller(instruct.loaded, Switches(gap=8))
     request = InfillRequest("def f():\n    ", SUFFIX, (hole,), language="python")
     results = finish(filler.start(request)).proposals()
     assert next(row.text for row in results if row.row == "causal") == answer
     assert not any(row.text.endswith("pass\n") for row in results if row.row != "noise")
     n_tokens = len(instruct.loaded.vocabulary.encode(answer))
-    assert all(len(row.tokens) == n_tokens for row in results if row.text == answer)  # scored as it was cut
+    assert all(len(row.logps) == n_tokens for row in results if row.text == answer)  # scored as it was cut
 
 
 def test_a_draft_with_an_end_token_is_unchanged(trained_layout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    filler = load_local(str(trained_layout), device="cpu")
-    filler = LocalFiller(replace(filler.loaded, profile=replace(filler.loaded.profile, line_ends=True)))
+    filler = DiffusionFiller(load_model(str(trained_layout), device="cpu"))
+    filler = DiffusionFiller(replace(filler.loaded, profile=replace(filler.loaded.profile, line_ends=True)))
     vocabulary = filler.loaded.vocabulary
     draft = "x = 1\nclass Point:\n    pass"
     ids, eom = vocabulary.encode(draft), vocabulary.id("<eom>")
@@ -195,28 +201,28 @@ def test_a_draft_with_an_end_token_is_unchanged(trained_layout: Path, monkeypatc
         yield [CausalDraft(ids[:1])]
         return [CausalDraft(ids, stop=eom), CausalDraft(ids)]
 
-    monkeypatch.setattr(causal, "drafts", scripted)
+    monkeypatch.setattr(drafts, "drafts", scripted)
     results = finish(filler.start(InfillRequest("def f():\n    ", SUFFIX, (BODY,)))).proposals()
     assert [row.text for row in results if row.row == "causal"][:2] == [draft, "x = 1"]
 
 
-def test_draft_tokens_of_low_causal_probability_start_as_noise(instruct: LocalFiller) -> None:
+def test_draft_tokens_of_low_causal_probability_start_as_noise(instruct: DiffusionFiller) -> None:
     fill = filled(instruct, InfillRequest("x = 1\n", SUFFIX, (BODY,)))
-    result = Proposal("abc", "causal", tokens=(-0.01, -3.0, -0.2))
+    result = Proposal("abc", "causal", logps=(-0.01, -3.0, -0.2))
     [plan] = canvas.corrected(fill, [result], 5)
     n_tail = len(fill.tail)
     assert plan.row.draft
     assert plan.row.noisy == (False, True, False, *[False] * n_tail)
     assert plan.row.chances[:3] == pytest.approx((0.990, 0.050, 0.819), abs=1e-3)
     assert plan.row.ids[3:] == fill.tail
-    [unscored] = canvas.corrected(fill, [replace(result, tokens=())], 5)
+    [unscored] = canvas.corrected(fill, [replace(result, logps=())], 5)
     assert (unscored.row.chances, unscored.row.noisy) == ((), ())
 
 
 # Answers longer than a canvas.
 
 
-def scripted_canvases(fill: FillInput, texts: Sequence[list[int]], prefixes: list[int]) -> canvas.Settle:
+def scripted_canvases(fill: CanvasRequest, texts: Sequence[list[int]], prefixes: list[int]) -> canvas.Settle:
     """Return what settles each canvas to the next of some ids, and notes how long its prefix was."""
     texts_left = list(texts)
 
@@ -241,39 +247,37 @@ def run(work: Generator[None, None, str]) -> str:
 
 
 @pytest.mark.parametrize("ending", ["suffix", "fence", "turn"])
-def test_a_long_answer_continues_after_the_whole_lines_of_its_canvases(instruct: LocalFiller, ending: str) -> None:
+def test_a_long_answer_continues_after_the_whole_lines_of_its_canvases(instruct: DiffusionFiller, ending: str) -> None:
     narrow = replace(instruct.loaded, profile=replace(instruct.loaded.profile, canvas_tokens=48))
-    fill = LocalFiller(narrow).resources.fill(InfillRequest("def f():\n", SUFFIX, (BODY,)), Switches())
+    fill = DiffusionFiller(narrow).canvas(InfillRequest("def f():\n", SUFFIX, (BODY,)))
     encode, lines = fill.vocabulary.encode, "a = 1\n" * 6
     last = {"suffix": SUFFIX, "fence": "\n```\nmore", "turn": "<turn|>"}[ending]
     third = [*encode("c = 3"), *([fill.sheet.closing[0]] if ending == "turn" else encode(last))]
     texts = [encode(lines + "b = "), encode("b = 2\n" + "b" * 9), third]
     with torch.inference_mode():
-        kv = fill.passes.encode(torch.tensor([fill.sheet.kv]))[1]
+        kv = fill.loaded.passes.encode(torch.tensor([fill.sheet.ids]))[1]
     prefixes: list[int] = []
     text = run(canvas.written(fill, kv, 1, scripted_canvases(fill, texts, prefixes)))
     assert text == lines + "b = 2\nc = 3"
-    n_kv = len(fill.sheet.kv)
+    n_kv = len(fill.sheet.ids)
     assert prefixes == [n_kv, n_kv + len(encode(lines)), n_kv + len(encode(lines)) + len(encode("b = 2\n"))]
 
 
-def test_an_answer_takes_at_most_max_canvases(instruct: LocalFiller) -> None:
+def test_an_answer_takes_at_most_max_canvases(instruct: DiffusionFiller) -> None:
     profile = replace(instruct.loaded.profile, canvas_tokens=8, max_canvases=3)
-    fill = LocalFiller(replace(instruct.loaded, profile=profile)).resources.fill(
-        InfillRequest("def f():\n", SUFFIX, (BODY,)), Switches()
-    )
+    fill = DiffusionFiller(replace(instruct.loaded, profile=profile)).canvas(InfillRequest("def f():\n", SUFFIX, (BODY,)))
     with torch.inference_mode():
-        kv = fill.passes.encode(torch.tensor([fill.sheet.kv]))[1]
+        kv = fill.loaded.passes.encode(torch.tensor([fill.sheet.ids]))[1]
     prefixes: list[int] = []
     text = run(canvas.written(fill, kv, 1, scripted_canvases(fill, [fill.vocabulary.encode("a = 1\n")] * 3, prefixes)))
     assert text.startswith("a = 1\n" * 3)
     assert len(prefixes) == 3
 
 
-def test_a_block_that_the_suffix_does_not_follow_is_written_on_longer_canvases(instruct: LocalFiller) -> None:
+def test_a_block_that_the_suffix_does_not_follow_is_written_on_longer_canvases(instruct: DiffusionFiller) -> None:
     """A random model finds no suffix likely behind anything, and writes on to the last canvas."""
     profile = replace(instruct.loaded.profile, canvas_tokens=40, copy_rows=0, causal_rows=0)
-    filler = LocalFiller(replace(instruct.loaded, profile=profile))
+    filler = DiffusionFiller(replace(instruct.loaded, profile=profile))
     request = InfillRequest("def f():\n    ", "\n\nf()\n", (BODY,))
     *within, beyond = finish(filler.start(request)).proposals()
     encode = filler.loaded.vocabulary.encode
@@ -281,7 +285,7 @@ def test_a_block_that_the_suffix_does_not_follow_is_written_on_longer_canvases(i
     assert all(row.row == "noise" and len(encode(row.text)) <= 40 for row in within)
     assert beyond.row == "noise"
     assert len(encode(beyond.text)) > 40
-    short = LocalFiller(replace(instruct.loaded, profile=replace(profile, max_canvases=1)))
+    short = DiffusionFiller(replace(instruct.loaded, profile=replace(profile, max_canvases=1)))
     assert [row.text for row in finish(short.start(request)).proposals()] == [row.text for row in within]
 
 
@@ -321,7 +325,7 @@ def test_a_different_chat_template_is_logged_in_one_line_at_loading(
 ) -> None:
     folder = with_template(instruct_layout, tmp_path, template)
     with caplog.at_level(logging.WARNING, "dg_lsp.engine"):
-        loading.load_model(str(folder), device="cpu")
+        local.load_model(str(folder), device="cpu")
     [record] = caplog.records
     assert says in record.getMessage()
     assert str(folder) in record.getMessage()
@@ -336,9 +340,9 @@ def test_a_chat_template_in_the_tokenizers_settings_counts_as_well(instruct_layo
     assert "after '' it writes 'What is missing?'" in (chat_template.warning(folder) or "")
 
 
-def test_templates_are_compared_with_the_layouts_own_turns(instruct: LocalFiller) -> None:
+def test_templates_are_compared_with_the_layouts_own_turns(instruct: DiffusionFiller) -> None:
     vocabulary = instruct.loaded.vocabulary
-    kv = filled(instruct, InfillRequest("x = ", SUFFIX, (LINE,))).sheet.kv
+    kv = filled(instruct, InfillRequest("x = ", SUFFIX, (LINE,))).sheet.ids
     text = "".join(
         str(vocabulary.tokenizer.id_to_token(token)) if token in vocabulary.special else vocabulary.decode([token])
         for token in kv
@@ -350,7 +354,7 @@ def test_templates_are_compared_with_the_layouts_own_turns(instruct: LocalFiller
 
 def test_each_name_that_a_profile_may_have_is_implemented() -> None:
     assert filler_module.PROPOSERS.keys() == PROPOSERS
-    assert layout.LAYOUTS.keys() == set(LAYOUTS)
+    assert layout.LAYOUTS.keys() == set(get_args(LayoutName))
 
 
 def test_older_profiles_keep_their_measured_settings(trained_layout: Path) -> None:

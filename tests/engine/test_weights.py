@@ -17,11 +17,13 @@ from transformers import DiffusionGemmaForBlockDiffusion
 
 from dg_lsp.core.values import Hole, InfillRequest, Span
 from dg_lsp.core.wording import size
-from dg_lsp.engine.decode.filler import LocalFiller
-from dg_lsp.engine.model import fit, loading, room
+from dg_lsp.engine.backends import local
+from dg_lsp.engine.backends.local import filler_of
+from dg_lsp.engine.common import loading
+from dg_lsp.engine.common.loading import Loaded, LoadError
+from dg_lsp.engine.diffusion.gemma import quantised, reading
+from dg_lsp.engine.model import fit, memory
 from dg_lsp.engine.model.fit.choice import VLLM_NVFP4
-from dg_lsp.engine.model.loading import Loaded, LoadError
-from dg_lsp.engine.model.weights import quantised, reading
 from dg_lsp.engine.model.weights.progress import Meter, duration
 from tests.engine import real_geometry
 
@@ -46,8 +48,8 @@ def folder(one_file: Path, tmp_path: Path) -> Path:
     return shutil.copytree(one_file, tmp_path / "model")
 
 
-def load_weights(folder: Path, dtype: str = "") -> Loaded:
-    return loading.load_model(str(folder), device="cpu", threads=1, dtype=dtype)
+def load_weights(folder: Path, dtype: str = "") -> Loaded[Any, Any]:
+    return local.load_model(str(folder), device="cpu", threads=1, dtype=dtype)
 
 
 def refusal(folder: Path, dtype: str = "") -> str:
@@ -60,8 +62,8 @@ def refusal(folder: Path, dtype: str = "") -> str:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_loaded_weights_equal_the_librarys_without_the_vision_tower(whole: Path, dtype: str) -> None:
-    ours = load_weights(whole, dtype).diffusion.model
-    theirs: Any = DiffusionGemmaForBlockDiffusion.from_pretrained(whole, dtype=reading.wide_dtype(dtype))  # type: ignore[arg-type]
+    ours = load_weights(whole, dtype).passes.model
+    theirs: Any = DiffusionGemmaForBlockDiffusion.from_pretrained(whole, dtype=loading.wide_dtype(dtype))  # type: ignore[arg-type]
     expected = theirs.state_dict()
     state = ours.state_dict()
     assert {name for name in expected if name not in state} == {name for name in expected if "vision" in name}
@@ -74,7 +76,7 @@ def test_loaded_weights_equal_the_librarys_without_the_vision_tower(whole: Path,
 
 
 def test_both_passes_share_one_memory(whole: Path) -> None:
-    loaded = load_weights(whole, "bfloat16").diffusion.model
+    loaded = load_weights(whole, "bfloat16").passes.model
     encoder, decoder = loaded.model.encoder.language_model, loaded.model.decoder
     assert loaded.lm_head.weight is decoder.embed_tokens.weight is encoder.embed_tokens.weight
     for one, other in zip(encoder.layers, decoder.layers, strict=True):
@@ -97,7 +99,7 @@ def test_every_precision_fills_with_a_head_of_full_size(whole: Path, dtype: str)
 
 def check_fills(folder: Path, dtype: str) -> None:
     loaded = load_weights(folder, dtype)
-    task = LocalFiller(loaded).start(InfillRequest("def add(a, b):\n    return ", "\n", (Hole(Span(0, 0), "cursor"),)))
+    task = filler_of(loaded).start(InfillRequest("def add(a, b):\n    return ", "\n", (Hole(Span(0, 0), "cursor"),)))
     while task.step():
         pass
     assert task.candidates()
@@ -106,7 +108,7 @@ def check_fills(folder: Path, dtype: str) -> None:
 
 @pytest.mark.parametrize(("dtype", "max_error"), [("fp8", 0.04), pytest.param("int4", 0.12, marks=needs_bitsandbytes)])
 def test_narrow_weights_are_near_the_wide_ones(one_file: Path, dtype: str, max_error: float) -> None:
-    wide, narrow = load_weights(one_file, "bfloat16").diffusion.model, load_weights(one_file, dtype).diffusion.model
+    wide, narrow = load_weights(one_file, "bfloat16").passes.model, load_weights(one_file, dtype).passes.model
     n_compared = 0
     for name, module in narrow.model.decoder.named_modules():
         if isinstance(module, quantised.NarrowLinear):
@@ -128,24 +130,24 @@ def test_narrow_weights_are_near_the_wide_ones(one_file: Path, dtype: str, max_e
 def test_narrow_weights_take_the_memory_that_they_should(folder: Path, dtype: str, share: float) -> None:
     shape = fit.of_config(json.loads((folder / "config.json").read_text()))
     n_kept = 2 * (shape.n_embedding + shape.n_other)
-    wide = quantised.n_bytes(load_weights(folder, "bfloat16").diffusion.model) - n_kept
-    narrow = quantised.n_bytes(load_weights(folder, dtype).diffusion.model) - n_kept
+    wide = quantised.n_bytes(load_weights(folder, "bfloat16").passes.model) - n_kept
+    narrow = quantised.n_bytes(load_weights(folder, dtype).passes.model) - n_kept
     assert narrow / wide == pytest.approx(share, rel=0.06)  # rows of 64 weights: a scale of 4 bytes each is much
 
 
 @needs_bitsandbytes
 def test_rows_with_incomplete_blocks_stay_wide(tmp_path: Path) -> None:
     folder = real_geometry.save(tmp_path, real_geometry.build(vocab_size=420, intermediate_size=96))
-    layer = load_weights(folder, "int4").diffusion.model.model.decoder.layers[0]
+    layer = load_weights(folder, "int4").passes.model.model.decoder.layers[0]
     assert layer.mlp.down_proj.weight.dtype is torch.bfloat16
     assert isinstance(layer.mlp.up_proj, quantised.NarrowLinear)
 
 
 def test_published_8_bit_weights_are_read_unchanged(folder: Path) -> None:
-    ours = load_weights(folder, "fp8").diffusion.model
+    ours = load_weights(folder, "fp8").passes.model
     real_geometry.as_published_in_8_bits(folder)
     loaded = load_weights(folder)
-    theirs = loaded.diffusion.model
+    theirs = loaded.passes.model
     assert loaded.dtype == "fp8"
     assert "stored in 8 bits" in loaded.why["dtype"]
     ids, canvas = torch.arange(20)[None] + 300, torch.arange(64)[None] + 300
@@ -158,9 +160,9 @@ def test_published_8_bit_weights_are_read_unchanged(folder: Path) -> None:
 
 
 def test_8_bit_weights_are_widened_if_16_bits_are_requested(folder: Path) -> None:
-    narrow = load_weights(folder, "fp8").diffusion.model.model.decoder.layers[2].mlp.up_proj.narrow
+    narrow = load_weights(folder, "fp8").passes.model.model.decoder.layers[2].mlp.up_proj.narrow
     real_geometry.as_published_in_8_bits(folder)
-    wide = load_weights(folder, "bfloat16").diffusion.model.model.decoder.layers[2].mlp.up_proj.weight
+    wide = load_weights(folder, "bfloat16").passes.model.model.decoder.layers[2].mlp.up_proj.weight
     assert torch.equal(wide, narrow.dense(torch.bfloat16))
 
 
@@ -172,7 +174,7 @@ def test_scales_of_blocks_are_read(folder: Path) -> None:
     weights |= {name: narrow, name.replace(".weight", ".weight_scale_inv"): scales}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     real_geometry.configure(folder, quantization_config={"quant_method": "fp8", "weight_block_size": [32, 32]})
-    dense_weights = load_weights(folder).diffusion.model.model.decoder.layers[0].mlp.up_proj.narrow.dense(torch.float32)
+    dense_weights = load_weights(folder).passes.model.model.decoder.layers[0].mlp.up_proj.narrow.dense(torch.float32)
     torch.testing.assert_close(dense_weights, narrow.float() * scales.repeat_interleave(32, 0).repeat_interleave(32, 1))
 
 
@@ -228,7 +230,7 @@ def test_a_missing_shard_is_refused(whole: Path, tmp_path: Path) -> None:
 
 
 def test_too_little_memory_is_reported_before_reading(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "free_bytes", lambda _device: 5_000_000)
+    monkeypatch.setattr(memory, "free_bytes", lambda _device: 5_000_000)
     monkeypatch.setattr(reading, "fill", lambda *_: pytest.fail("weights were read"))
     shape = fit.of_config(json.loads((folder / "config.json").read_text()))
     needs = fit.needs(shape, "float32", fit.Use(7168, 256))
@@ -240,7 +242,7 @@ def test_too_little_memory_is_reported_before_reading(folder: Path, monkeypatch:
 
 def test_a_cpu_without_bf16_gets_32_bits_only_on_request(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
-    monkeypatch.setattr(room, "free_bytes", lambda _device: 400_000_000_000)
+    monkeypatch.setattr(memory, "free_bytes", lambda _device: 400_000_000_000)
     monkeypatch.setattr(reading, "fill", lambda *_: pytest.fail("weights were read"))
     real_geometry.configure(folder, text_config={**real_geometry.TEXT, **real_geometry.PUBLISHED})
     assert refusal(folder) == (
@@ -255,13 +257,13 @@ import resource, sys
 from pathlib import Path
 import torch, transformers
 from transformers import DiffusionGemmaForBlockDiffusion
-from dg_lsp.engine.model import loading
-from dg_lsp.engine.model.weights import quantised
+from dg_lsp.engine.common import loading
+from dg_lsp.engine.diffusion.gemma import quantised
 torch.set_num_threads(1)
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-loading.load_model(sys.argv[2], device="cpu", threads=1, dtype="bfloat16")  # what the first model of a process costs
+local.load_model(sys.argv[2], device="cpu", threads=1, dtype="bfloat16")  # what the first model of a process costs
 before = peak()
-loaded = loading.load_model(sys.argv[1], device="cpu", threads=1, dtype="bfloat16")
+loaded = local.load_model(sys.argv[1], device="cpu", threads=1, dtype="bfloat16")
 print(peak() - before - quantised.n_bytes(loaded.passes.model))
 """
 
@@ -283,7 +285,7 @@ def test_the_host_holds_one_shard_at_a_time(one_file: Path, tmp_path: Path) -> N
 
 def test_reading_reports_bytes(whole: Path) -> None:
     reports: list[tuple[str, float]] = []
-    loading.load_model(str(whole), device="cpu", threads=1, on_progress=lambda text, share: reports.append((text, share)))
+    local.load_model(str(whole), device="cpu", threads=1, on_progress=lambda text, share: reports.append((text, share)))
     reading_told = [text for text, _ in reports if text.startswith("reading the weights: ")]
     n_bytes = reading_told[-1].partition(" of ")[2].split(",")[0]
     assert reading_told[-1].startswith(f"reading the weights: {n_bytes} of {n_bytes}, ")

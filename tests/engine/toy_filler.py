@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dg_lsp.core.values import Calibrated, Candidate, InfillRequest
-from dg_lsp.engine.task import Concurrency, Filler, Task, UserError
+from dg_lsp.engine.common.task import Concurrency, Filler, Task, UserError
 
 PAUSE_S = 0.002
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dg_lsp.core.values import Calibrated, Candidate, InfillRequest
-from dg_lsp.engine import task as engine_task
-from dg_lsp.engine.task import Filler
+from dg_lsp.engine.common import task as engine_task
+from dg_lsp.engine.common.task import Filler
 from dg_lsp.evaluate.tasks import Task
 
 

@@ -17,14 +17,16 @@ from dg_lsp.core import polish
 from dg_lsp.core.calibration import Calibration
 from dg_lsp.core.confidence import Threshold, is_sure
 from dg_lsp.core.values import Calibrated, Ranked
-from dg_lsp.engine import backends, calibration_store
+from dg_lsp.engine import backends
 from dg_lsp.engine.backends import fim
 from dg_lsp.engine.backends.remote import RemoteFiller
 from dg_lsp.engine.backends.vllm import connect
-from dg_lsp.engine.calibration_store import ModelId
-from dg_lsp.engine.model.profile import Profile, dump, load_profile
+from dg_lsp.engine.common import calibration_store
+from dg_lsp.engine.common.calibration_store import ModelId
+from dg_lsp.engine.common.profile_file import dump
+from dg_lsp.engine.common.task import Filler
+from dg_lsp.engine.diffusion.profile import Profile, load_profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
-from dg_lsp.engine.task import Filler
 from dg_lsp.evaluate import calibrate, fit, tasks
 from dg_lsp.evaluate.calibrate import app
 from dg_lsp.evaluate.fit import Judged, Sample

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from dg_lsp.engine.model import loading
-from dg_lsp.engine.model.packed import PackedPasses
-from dg_lsp.engine.model.passes import Passes
+from dg_lsp.engine.backends import local
+from dg_lsp.engine.diffusion.gemma.packed import PackedPasses
+from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.evaluate import score, tasks
 from dg_lsp.evaluate.commands import Line, app, as_object, measure, table
 from dg_lsp.evaluate.commands import bench_app as bench
@@ -245,14 +245,14 @@ def test_bench_without_tasks_says_what_to_name() -> None:
     ("kind", "expected"), [("plain", "float32"), ("onednn", "float32"), ("onednn-bf16", "bfloat16"), ("", "float32")]
 )
 def test_bench_says_in_which_precision_products_are_computed(trained_layout: Path, kind: Any, expected: str) -> None:
-    loaded = loading.load_model(str(trained_layout), device="cpu", threads=1, dtype="float32")
-    passes = PackedPasses(loaded.diffusion.model, kind) if kind else Passes(loaded.diffusion.model)
+    loaded = local.load_model(str(trained_layout), device="cpu", threads=1, dtype="float32")
+    passes = PackedPasses(loaded.passes.model, kind) if kind else Passes(loaded.passes.model)
     stated = as_object([Line("dg-lsp", 1, 1.0, 1.0, 0.5, 0.5)], replace(loaded, passes=passes))
     assert (stated["dtype"], stated["products_dtype"]) == ("float32", expected)
 
 
 def test_bench_times_lines_and_blocks_with_a_known_prefix(trained_layout: Path) -> None:
-    loaded = loading.load_model(str(trained_layout), device="cpu", threads=1)
+    loaded = local.load_model(str(trained_layout), device="cpu", threads=1)
     line, block = drawn("x = ⟦1⟧\n"), drawn("def f():\n⟦    return 1\n⟧", kind="block")
     lines = measure(loaded, [line], [block])
     names = ["dg-lsp", "dg-lsp, prefix known", "dg-lsp, a block", "dg-lsp, a block, prefix known"]

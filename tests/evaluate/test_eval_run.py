@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.engine.decode.filler import LocalFiller
+from dg_lsp.engine.common.local import LocalFiller
 from dg_lsp.engine.model.fit import machine
 from dg_lsp.evaluate import run
 from dg_lsp.evaluate.run import BASELINES, FULL, Bench, Method, Setup

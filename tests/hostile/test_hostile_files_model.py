@@ -15,9 +15,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from dg_lsp.engine.model import loading
-from dg_lsp.engine.model.loading import LoadError
-from dg_lsp.engine.model.weights import checkpoint
+from dg_lsp.engine.backends import local
+from dg_lsp.engine.common.loading import LoadError
+from dg_lsp.engine.diffusion.gemma import inventory
 from tests.engine.conftest import trained_layout
 from tests.hostile.test_hostile_files_ignore import in_time
 
@@ -31,7 +31,7 @@ def folder(trained_layout: Path, tmp_path: Path) -> Path:
 
 def refusal(folder: Path) -> str:
     with pytest.raises(LoadError) as error:
-        loading.load_model(str(folder), device="cpu", threads=1)
+        local.load_model(str(folder), device="cpu", threads=1)
     message = str(error.value)
     assert "\n" not in message
     return message.replace(str(folder), "FOLDER")
@@ -52,7 +52,7 @@ def configure(folder: Path, **values: Any) -> None:
 
 
 def test_a_whole_folder_is_loaded(folder: Path) -> None:
-    assert loading.load_model(str(folder), device="cpu", threads=1).diffusion.kinds
+    assert local.load_model(str(folder), device="cpu", threads=1).passes.kinds
 
 
 def test_a_missing_weight_is_named(folder: Path) -> None:
@@ -141,7 +141,7 @@ def test_a_weight_file_that_leads_outside_is_refused(folder: Path) -> None:
 
 def test_a_pipe_beside_the_weights_is_not_waited_for(folder: Path) -> None:
     os.mkfifo(folder / "other.safetensors")
-    assert in_time(lambda: loading.load_model(str(folder), device="cpu", threads=1)).diffusion.kinds
+    assert in_time(lambda: local.load_model(str(folder), device="cpu", threads=1)).passes.kinds
 
 
 def test_pickles_alone_are_no_weights(folder: Path) -> None:
@@ -164,7 +164,7 @@ def test_several_files_and_the_hub_s_links_are_loaded(folder: Path) -> None:
         (snapshot / name).symlink_to(Path("../../blobs") / str(part))
         places |= dict.fromkeys(names, name)
     (snapshot / "model.safetensors.index.json").write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": places}))
-    assert loading.load_model(str(snapshot), device="cpu", threads=1).diffusion.kinds
+    assert local.load_model(str(snapshot), device="cpu", threads=1).passes.kinds
 
 
 def test_the_configuration_chooses_no_code(folder: Path) -> None:
@@ -181,11 +181,11 @@ def test_the_configuration_chooses_no_code(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     config["text_config"]["_attn_implementation"] = "somebody/kernel"
     (folder / "config.json").write_text(json.dumps(config))
-    loaded = loading.load_model(str(folder), device="cpu", threads=1)
-    assert loaded.diffusion.model.config._attn_implementation == "sdpa"
-    assert loaded.diffusion.model.config.text_config._attn_implementation == "sdpa"
+    loaded = local.load_model(str(folder), device="cpu", threads=1)
+    assert loaded.passes.model.config._attn_implementation == "sdpa"
+    assert loaded.passes.model.config.text_config._attn_implementation == "sdpa"
     # Nor does the library hear of it: what it makes of each such value is not ours to know.
-    assert "somebody" not in json.dumps(checkpoint.configuration(folder).to_dict())
+    assert "somebody" not in json.dumps(inventory.configuration(folder).to_dict())
 
 
 @pytest.mark.parametrize(

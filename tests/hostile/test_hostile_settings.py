@@ -337,7 +337,7 @@ def test_a_hub_id_never_loads_a_folder_of_that_name(clone: Clone) -> None:
     """The command line's model, in the engine's own process, started in the clone."""
     (clone.root / "owner" / "name").mkdir(parents=True)
     code = (
-        "from dg_lsp.engine.model.loading import LoadError, find\n"
+        "from dg_lsp.engine.common.loading import LoadError, find\n"
         "print(find('./owner/name'))\n"
         "try:\n    print(find('owner/name'))\n"
         "except LoadError as error:\n    print(error)\n"

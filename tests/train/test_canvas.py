@@ -16,14 +16,15 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from dg_lsp.core import values
-from dg_lsp.engine.decode.layout import Left
-from dg_lsp.engine.model import profile
+from dg_lsp.engine.backends.local import load_model
+from dg_lsp.engine.causal import lora
+from dg_lsp.engine.causal.layout import LeftToRight
+from dg_lsp.engine.causal.passes import CausalLlama
+from dg_lsp.engine.causal.profile import Profile
+from dg_lsp.engine.common.loading import LoadError
 from dg_lsp.engine.model.fit.geometry import llama_sizes
-from dg_lsp.engine.model.llama import LlamaPasses
-from dg_lsp.engine.model.loading import LoadError, load_model
 from dg_lsp.engine.model.tree import Tree
 from dg_lsp.engine.model.vocabulary import Vocabulary
-from dg_lsp.engine.model.weights import canvas_adapter
 from dg_lsp.evaluate.tasks import EvalError
 from dg_lsp.train.canvas import batches, holes, loop
 from dg_lsp.train.canvas.batches import Canvas
@@ -173,17 +174,15 @@ def training_passes(base: Path) -> TrainedPasses:
 
 def test_frozen_model_stays_as_it_is_bit_by_bit(base: Path, sources: Path) -> None:
     training, ids = training_of(base, sources), ids_of(1, 20)
-    bare = LlamaPasses(training.base.sizes, dict(checkpoint("tied").state_dict()), "plain")
+    bare = CausalLlama(training.base.sizes, dict(checkpoint("tied").state_dict()), "plain")
     first = training.passes.adapter()
     training.step(1.0)
     assert any(not torch.equal(first[name], tensor) for name, tensor in training.passes.adapter().items())
     (hidden, kv), (other, other_kv) = bare.encode(ids), training.passes.encode(ids)
     assert torch.equal(hidden, other)
-    canvas = ids_of(1, 6)
     batch = batches.laid_out(hand_made()[:2], 1, 20, 1)
     rows = training.passes.canvas(batch.ids, other_kv, batch.positions, batch.mask, adapted=False)
-    assert torch.equal(bare.decode(batch.ids, kv, positions=batch.positions, mask=batch.mask), rows)
-    assert torch.equal(bare.decode(canvas, kv), training.passes.decode(canvas, other_kv))
+    assert torch.equal(bare._pass(batch.ids, batch.positions, kv, batch.mask)[0], rows)
     assert torch.equal(bare.logits(hidden), training.passes.logits(other))
 
 
@@ -249,7 +248,7 @@ class Recording(Vocabulary):
 def test_holes_are_cut_where_the_product_cuts_them(base: Path) -> None:
     vocabulary = Recording.from_file(base / "tokenizer.json")
     assert isinstance(vocabulary, Recording)
-    layout, n_checked = Left(profile.pretrained(fills_in=False), vocabulary_of(base)), 0
+    layout, n_checked = LeftToRight(Profile("left"), vocabulary_of(base)), 0
     window = holes.cut(SOURCE, vocabulary, Random(1), 300, 30, 32)
     for hole in window.holes:
         prefix, answer = vocabulary.decode(window.ids[: hole.first]), vocabulary.decode(hole.answer)
@@ -258,7 +257,7 @@ def test_holes_are_cut_where_the_product_cuts_them(base: Path) -> None:
         assert texts
         for text in texts:
             sheet = layout.lay_out(values.InfillRequest(text, "", (values.Hole(values.Span(0, 0), "cursor"),)))
-            assert sheet.kv[-hole.first :] == window.ids[: hole.first]
+            assert sheet.ids[-hole.first :] == window.ids[: hole.first]
             assert answer.startswith(sheet.heal.decode()) or len(text) > len(prefix) + len(answer)
             n_checked += 1
     assert n_checked >= len(window.holes) > 10
@@ -288,9 +287,9 @@ def test_set_aside_excluded_and_held_out_files_are_never_trained_on(
 
 
 def test_exported_adapter_says_what_it_was_trained_on(base: Path, sources: Path, tmp_path: Path) -> None:
-    out = tmp_path / canvas_adapter.FILE
+    out = tmp_path / lora.FILE
     training = loop.train(str(base), [sources], tmp_path / "state.pt", replace(PLAN, steps=2), export=out)
-    facts = canvas_adapter.read(out, training.base.sizes, training.base.hash).facts
+    facts = lora.read(out, training.base.sizes, training.base.hash).facts
     assert (facts["tokens"], facts["rank"], facts["base"]) == (str(training.state.tokens), str(RANK), str(base))
     assert "files; sha256" in facts["sources"]
     assert out.stat().st_size < 2.2 * len(training.passes.flat) + 30_000
@@ -300,7 +299,7 @@ def test_rows_in_order_are_those_of_the_engine_s_tree(base: Path, sources: Path,
     folder = shutil.copytree(base, tmp_path / "model")
     training = training_of(base, sources)
     training.passes.load({name: tensor.half().float() for name, tensor in adapter_for(checkpoint("tied")).items()})
-    training.export(folder / canvas_adapter.FILE)
+    training.export(folder / lora.FILE)
     passes = load_model(str(folder), device="cpu", dtype="float32").passes
     ids = ids_of(1, 20)
     for canvas in hand_made()[:2]:
@@ -361,7 +360,7 @@ def test_mistakes_are_reported_in_one_sentence(base: Path, sources: Path, tmp_pa
         ({"--state": tmp_path / "narrow.pt"}, f"{tmp_path}/narrow.pt does not fit {base}: 0q_a has the shape [3, 5]"),
         ({"--state": tmp_path / "text.pt"}, f"{tmp_path}/text.pt is not a state of `dg-lsp train canvas`"),
         ({"--from": tmp_path / "no.pt"}, "no.pt: no such file or directory"),
-        ({"--from": tmp_path / "text.safetensors"}, "text.safetensors is not a canvas adapter that can be read"),
+        ({"--from": tmp_path / "text.safetensors"}, "text.safetensors is not an adapter that can be read"),
         ({"--base": tmp_path / "no"}, f"there is no model folder {tmp_path}/no"),
         ({"--base": "embedded"}, "embedded is a diffusion_gemma model; a canvas is trained for"),
     ):
@@ -374,10 +373,10 @@ def test_mistakes_are_reported_in_one_sentence(base: Path, sources: Path, tmp_pa
 
 def test_adapter_that_does_not_fit_is_refused(base: Path, sources: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(base, tmp_path / "model")
-    file = folder / canvas_adapter.FILE
+    file = folder / lora.FILE
     training = training_of(base, sources)
     training.export(file)
-    good, facts = load_file(file), canvas_adapter.read(file, training.base.sizes, training.base.hash).facts
+    good, facts = load_file(file), lora.read(file, training.base.sizes, training.base.hash).facts
     wide = good | {"1o_b": torch.zeros(49, RANK, dtype=torch.float16)}
     for tensors, stated, sentence in (
         (wide, facts, "1o_b in {} is F16 [49, 4], but its model needs [48, 4] in 16 or 32 bits"),
@@ -386,8 +385,8 @@ def test_adapter_that_does_not_fit_is_refused(base: Path, sources: Path, tmp_pat
         (good | {"0q_a": torch.zeros(0, 48)}, facts, "{} has no valid rank"),
         (good | {"1o_b": torch.full((48, RANK), torch.nan)}, facts, "1o_b in {} holds numbers that are not finite"),
         (good | {"1o_b": torch.zeros(48, RANK, dtype=torch.int8)}, facts, "1o_b in {} is I8 [48, 4]"),
-        (good, {**facts, "base_hash": "0"}, "the canvas adapter {} belongs to other weights"),
-        (good, {**facts, "format": "2"}, "{} is not a canvas adapter of format 1"),
+        (good, {**facts, "base_hash": "0"}, "the adapter {} belongs to other weights"),
+        (good, {**facts, "format": "2"}, "{} is not an adapter of format 1"),
     ):
         save_file(tensors, file, dict(stated))
         with pytest.raises(LoadError) as caught:
@@ -396,7 +395,7 @@ def test_adapter_that_does_not_fit_is_refused(base: Path, sources: Path, tmp_pat
     save_file(good | {"mask": torch.zeros(48), "dist": torch.zeros(9, 48)}, file, dict(facts))
     load_model(str(folder), device="cpu", dtype="float32")  # an older file, whose vectors are not read
     file.write_bytes(b"0" * 20)
-    with pytest.raises(LoadError, match="is not a canvas adapter that can be read"):
+    with pytest.raises(LoadError, match="is not an adapter that can be read"):
         load_model(str(folder), device="cpu", dtype="float32")
 
 

@@ -14,11 +14,12 @@ from tokenizers import AddedToken
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
+from dg_lsp.engine.backends.local import load_model
+from dg_lsp.engine.causal import lora
+from dg_lsp.engine.common.loading import LoadError
 from dg_lsp.engine.model.fit.geometry import PROJECTIONS
-from dg_lsp.engine.model.loading import LoadError, load_model
 from dg_lsp.engine.model.pull.convert import convert
 from dg_lsp.engine.model.vocabulary import FIM_TOKENS, Vocabulary
-from dg_lsp.engine.model.weights import canvas_adapter
 from dg_lsp.train.canvas import batches, loop
 from dg_lsp.train.canvas.batches import Middles
 from dg_lsp.train.canvas.holes import Sources
@@ -120,7 +121,7 @@ def test_the_command_trains_and_exports(base: Path, sources: Path, tmp_path: Pat
     assert adapter.exists()
 
     model = shutil.copytree(base, tmp_path / "model")
-    shutil.copy(adapter, model / canvas_adapter.FILE)
+    shutil.copy(adapter, model / lora.FILE)
     with pytest.raises(LoadError, match="is not an adapter for a canvas, but for the weights"):
         load_model(str(model), device="cpu")
 

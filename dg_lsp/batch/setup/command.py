@@ -29,8 +29,8 @@ from dg_lsp.batch.doctor import ENGINE_NEEDS, Trial
 from dg_lsp.batch.setup import offers
 from dg_lsp.batch.setup.offers import HERE, NAMES, Endpoint, Key, Machine, Offer, Server
 from dg_lsp.core.wording import size
-from dg_lsp.engine import calibration_store
 from dg_lsp.engine.backends.fim import DIALECTS
+from dg_lsp.engine.common import calibration_store
 from dg_lsp.engine.model.pull import PullError
 from dg_lsp.engine.model.pull.commands import pull_first
 from dg_lsp.infill.client import connect_options

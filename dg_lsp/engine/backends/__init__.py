@@ -9,8 +9,8 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from dg_lsp.engine.calibration_store import ModelId
-from dg_lsp.engine.task import OnProgress
+from dg_lsp.engine.common.calibration_store import ModelId
+from dg_lsp.engine.common.task import OnProgress
 from dg_lsp.wire import config, model_names, privacy
 from dg_lsp.wire.model_names import Remote, is_remote
 from dg_lsp.wire.privacy import LOCAL_ONLY
@@ -18,7 +18,7 @@ from dg_lsp.wire.settings import DEFAULTS
 
 if TYPE_CHECKING:
     from dg_lsp.engine.backends.remote import RemoteFiller
-    from dg_lsp.engine.task import Filler
+    from dg_lsp.engine.common.task import Filler
 
 __all__ = ["is_remote", "load_filler", "load_remote", "parse"]
 
@@ -83,6 +83,6 @@ def load_filler(
     if is_remote(name):
         return load_remote(name, on_progress=on_progress)
     from dg_lsp.engine.model import before_torch  # noqa: F401, I001 -- before torch
-    from dg_lsp.engine.decode.filler import load_local
+    from dg_lsp.engine.backends.local import load_local
 
     return load_local(name, device=device, threads=threads, revision=revision, dtype=dtype, rows=rows, on_progress=on_progress)

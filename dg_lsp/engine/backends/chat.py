@@ -18,7 +18,7 @@ from dg_lsp.engine.backends import fim
 from dg_lsp.engine.backends.fim import MAX_ANSWERS, SAMPLING_TEMPERATURE, RemoteAnswer, window
 from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerAddress, ServerClient
 from dg_lsp.engine.backends.remote import Backend, RemoteFiller, Reply, compared, to_probability
-from dg_lsp.engine.decode import question
+from dg_lsp.engine.common import question
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.messages import Fields, WireError
 from dg_lsp.wire.model_names import address_of

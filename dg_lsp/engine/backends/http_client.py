@@ -21,7 +21,7 @@ import httpx
 
 from dg_lsp import __version__
 from dg_lsp.core import secrets
-from dg_lsp.engine.task import UserError
+from dg_lsp.engine.common.task import UserError
 from dg_lsp.wire import network
 from dg_lsp.wire.config import KEY_VARIABLE, Config
 from dg_lsp.wire.messages import Fields, WireError, parse

@@ -21,10 +21,10 @@ from dg_lsp.core import calibration, secrets
 from dg_lsp.core.calibration import Calibration, Evidence
 from dg_lsp.core.values import Candidate, InfillRequest, Ranked
 from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, outcome_of
-from dg_lsp.engine.calibration_store import Calibrations
-from dg_lsp.engine.decode import sequence
-from dg_lsp.engine.decode.rank import NamesInText
-from dg_lsp.engine.task import Filler, Task
+from dg_lsp.engine.common import sequence
+from dg_lsp.engine.common.calibration_store import Calibrations
+from dg_lsp.engine.common.rank import NamesInText
+from dg_lsp.engine.common.task import Filler, Task
 from dg_lsp.wire.messages import Fields, WireError
 from dg_lsp.wire.privacy import Shown, shown
 

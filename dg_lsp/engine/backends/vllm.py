@@ -20,10 +20,10 @@ from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, server_at
 from dg_lsp.engine.backends.remote import RemoteFiller, Reply, compared, to_probability, token_features, trimmed
-from dg_lsp.engine.decode import layout, sequence
-from dg_lsp.engine.decode.layout import Sheet
-from dg_lsp.engine.model import profile
-from dg_lsp.engine.model.profile import Profile
+from dg_lsp.engine.common import layout as common_layout
+from dg_lsp.engine.diffusion import layout
+from dg_lsp.engine.diffusion.layout import Sheet
+from dg_lsp.engine.diffusion.profile import Profile, load_profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.messages import WireError
@@ -78,7 +78,7 @@ class Vllm:
 
     def takes_together(self, request: InfillRequest) -> bool:
         """Return whether the holes and the text between them fit on one canvas, each with room for an answer."""
-        return sequence.fits_one_canvas(request, self.profile, self.vocabulary, CLOSING_TOKENS)
+        return layout.fits_one_canvas(request, self.profile, self.vocabulary, CLOSING_TOKENS)
 
     def about(self) -> Mapping[str, object]:
         """Return facts about the server by name."""
@@ -116,7 +116,7 @@ class Vllm:
         width = len(canvas.ids)
         body = {
             "model": self.served.model,
-            "prompt": list(sheet.kv),
+            "prompt": list(sheet.ids),
             "max_tokens": width,
             "logprobs": 1,
             "return_token_ids": True,
@@ -192,12 +192,12 @@ def fitting_sheet(request: InfillRequest, served: Served, profile: Profile, voca
     n_free = served.max_tokens - served.canvas if served.max_tokens else MAX_WINDOW
     for attempt in (request, replace(request, related=())):
         sheet = layout.for_profile(profile, vocabulary).lay_out(attempt)
-        if len(sheet.kv) <= n_free:
+        if len(sheet.ids) <= n_free:
             return sheet
     while profile.prefix_tokens > LEAST_PREFIX_TOKENS:
         profile = replace(profile, prefix_tokens=profile.prefix_tokens // 2, suffix_tokens=profile.suffix_tokens // 2)
         sheet = layout.for_profile(profile, vocabulary).lay_out(replace(request, related=()))
-        if len(sheet.kv) <= n_free:
+        if len(sheet.ids) <= n_free:
             return sheet
     raise RemoteError(
         f"{served.host} serves windows of {served.max_tokens} tokens, too short for infilling; "
@@ -284,7 +284,7 @@ def evidence_of(
             if gap == index
         ]
         answer = list(answer_tokens(vocabulary, gap))
-        text = layout.answer(vocabulary, [token for token, _ in answer], b"")
+        text = common_layout.answer(vocabulary, [token for token, _ in answer], b"")
         text, chances = trimmed(text, tuple(chance for _, chance in answer), block=hole.block)
         texts.append(text)
         confidences.append(chances)
@@ -341,7 +341,7 @@ def probe(client: ServerClient, model: str, on_progress: Callable[[str, float], 
     on_progress("reading the tokenizer", 0.5)
     folder = tokenizer_folder(model or root or name)
     try:
-        vocabulary, loaded_profile = Vocabulary.from_file(folder / "tokenizer.json"), profile.load_profile(folder)
+        vocabulary, loaded_profile = Vocabulary.from_file(folder / "tokenizer.json"), load_profile(folder)
     # The tokenizers library raises no narrower class.
     except Exception as error:
         raise RemoteError(f"the tokenizer and profile in {folder} can't be read: {error}") from error

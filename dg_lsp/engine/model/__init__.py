@@ -1,5 +1,4 @@
-"""Load a checkpoint and run its passes.
+"""What both families' passes share: sizes, weights, products, attention, keys and values, and trees of tokens.
 
-In: a model's name, then token ids. Out: a `Loaded` model (`loading`), then hidden states, logits, and keys and values
-(`passes`).
+In: token ids. Out: hidden states, logits, and keys and values. Knows nothing of requests.
 """

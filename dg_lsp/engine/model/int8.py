@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dg_lsp.engine.model.products import X86
+from dg_lsp.engine.model.matmul import X86
 
 LARGEST = 127
 ZERO = 128  # the stored value of an input of zero

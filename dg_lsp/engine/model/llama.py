@@ -1,15 +1,11 @@
-"""Compute the passes of SmolLM2, Llama, Qwen2 and Qwen2.5-Coder checkpoints, for inference only.
+"""The layers of Llama, Qwen2 and Dream checkpoints, and one pass over them, for inference only.
 
-The causal pass equals that of transformers' `LlamaForCausalLM` and `Qwen2ForCausalLM`; a test checks it. A canvas pass sees
-the prefix's keys and values and its own positions in both directions. An optional low-rank adapter acts only on tokens that
-ask for it (`extend`), so the causal pass stays exactly that of the pretrained model. Position i predicts token i + 1.
-Published models of masks, such as Open-dCoder, attend in both directions to everything: their canvas is the whole text.
+As in `diffusion.gemma.packed`, the time of a pass over few tokens depends on the number of operations. So
+`weights.llama_layers` joins matrices, and heads are rotated as complex numbers. That needs the rows of queries and keys in
+pairs, so the cached keys have another order than the library's. Each kind of model says what a pass sees. Knows nothing of
+the tokens' meaning.
 
-As in `packed`, the time of a pass over few tokens depends on the number of operations. So `weights.llama_layers` joins
-matrices, and heads are rotated as complex numbers. That needs the rows of queries and keys in pairs, so the cached keys have
-another order than the library's. Knows nothing of the tokens' meaning.
-
-Shapes: R rows, T tokens of a row, N = R * T, L encoder positions, H hidden, D head dimension, V vocabulary.
+Shapes: R rows, T tokens of a row, N = R * T, L places of the keys, H hidden, D head dimension, V vocabulary.
 """
 
 from __future__ import annotations
@@ -19,34 +15,37 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from dg_lsp.engine.model import int8, products
-from dg_lsp.engine.model.family import KV
+from dg_lsp.engine.model import int8, matmul
+from dg_lsp.engine.model.attention import additive, attention_over
 from dg_lsp.engine.model.fit.geometry import LlamaSizes
 from dg_lsp.engine.model.int8 import Quantised
-from dg_lsp.engine.model.passes import additive, attention_over
+from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.weights.llama_files import Weight
-from dg_lsp.engine.model.weights.llama_layers import ALL, Embedding, Head, Inputs, layer_of, norm_of
+from dg_lsp.engine.model.weights.llama_layers import (
+    ALL,
+    Embedding,
+    Head,
+    Inputs,
+    Layer,
+    fused_of,
+    layer_of,
+    norm_of,
+    norms_of,
+)
 
 # The most queries times groups of one attention: from 768 on, torch's kernel takes blocks that do not fit the cache.
 FOLDED = 480
 FEW = 4  # tokens whose attention torch's kernel computes as fast as `attention_in_blocks`
 
 
-class LlamaPasses:
-    """The causal pass and the canvas pass of one loaded model.
+class Llama:
+    """The weights of one loaded model, and a pass over them.
 
-    `weights` has the library's names. `kind` is the kind of the products. The tensors of an `adapter` are those that
-    `canvas_adapter` describes. Besides the weights, its attributes are what follows from them and the sizes, because a pass
-    over few tokens has no time to derive it again.
+    `weights` has the library's names. `kind` is the kind of the products. Besides the weights, its attributes are what follows
+    from them and the sizes, because a pass over few tokens has no time to derive it again.
     """
 
-    def __init__(
-        self,
-        sizes: LlamaSizes,
-        weights: Mapping[str, Weight],
-        kind: products.Kind,
-        adapter: Mapping[str, Tensor] | None = None,
-    ) -> None:
+    def __init__(self, sizes: LlamaSizes, weights: Mapping[str, Weight], kind: matmul.Kind) -> None:
         self.sizes, self.kind, self.geometry = sizes, kind, sizes.geometry()
         self.n_vocabulary = sizes.vocabulary
         with torch.no_grad():
@@ -56,12 +55,17 @@ class LlamaPasses:
             self._device = (table.values if isinstance(table, Quantised) else table).device
             self._embed = Embedding(table)
             self._head = Head(table if sizes.tied else weights["lm_head.weight"], kind)
-            self.layers = [layer_of(sizes, weights, index, kind, adapter) for index in range(sizes.layers)]
+            self.layers = [self._layer(weights, index) for index in range(sizes.layers)]
             self._norm = norm_of(weights["model.norm.weight"], sizes)
             self._least = torch.tensor((sizes.eps * sizes.hidden) ** 0.5, device=self._device)
         self.kv_dtype = _kv_dtype(table)
-        self._in_blocks = self.kv_dtype is torch.bfloat16 and self._device.type == "cpu" and products.are_blocks_faster()
+        self._in_blocks = self.kv_dtype is torch.bfloat16 and self._device.type == "cpu" and matmul.are_blocks_faster()
         self._rotations = torch.empty(0)
+
+    def _layer(self, weights: Mapping[str, Weight], index: int) -> Layer:
+        """Return one layer; the weights are read one layer after another, so that memory holds few of them twice."""
+        fused = fused_of(self.sizes, weights, index, self.kind)
+        return layer_of(norms_of(self.sizes, weights, index), [one.linear(self.kind) for one in fused])
 
     @property
     def value_bytes(self) -> int:
@@ -69,60 +73,8 @@ class LlamaPasses:
         return self.kv_dtype.itemsize
 
     def n_bytes(self) -> int:
-        """Return the bytes of the weights, with those of the adapted matrices and without the norms."""
-        linears = [one for layer in self.layers for one in (layer.queries_keys_values, layer.out, layer.gate_up, layer.down)]
-        merged = sum(one.adapted.n_bytes() for one in linears if one.adapted is not None)
-        return self._embed.n_bytes() + self._head.n_bytes() + sum(one.matrix.n_bytes() for one in linears) + merged
-
-    def encode(self, ids: Tensor, past: KV | None = None) -> tuple[Tensor, KV]:
-        """Return the last hidden states [R, L, H] of new tokens [R, L], and the keys and values of past and new tokens."""
-        n_past, n_new = past[0][0].shape[2] if past else 0, ids.shape[1]
-        positions = torch.arange(n_past, n_past + n_new, device=ids.device)
-        mask = None
-        causal = n_new > 1 and (n_past == 0 or self._takes_blocks(n_new))
-        if n_new > 1 and not causal:
-            mask = torch.arange(n_past + n_new, device=ids.device)[None] <= positions[:, None]
-            mask = mask[None, None]
-        with torch.no_grad():
-            return self._pass(ids, positions[None], past, mask, causal=causal)
-
-    def extend(
-        self, ids: Tensor, positions: Tensor, kv: KV, mask: Tensor, key_positions: Tensor, *, adapted: bool = False
-    ) -> Tensor:
-        """Return the last hidden states [N, H] of new tokens [N], each at its own position [N].
-
-        The pass overwrites the last N places of `kv` with the new tokens' keys and values. Token n sees the places in
-        `mask` [N, L], whose positions are `key_positions` [L]. The adapter acts on the new tokens if `adapted`.
-        """
-        del key_positions  # every layer sees the whole prefix
-        with torch.no_grad():
-            return self._pass(ids[None], positions[None], kv, mask[None, None], with_room=True, adapted=adapted)[0][0]
-
-    def decode(
-        self,
-        canvas: Tensor,
-        kv: KV,
-        soft: Tensor | None = None,
-        *,
-        positions: Tensor | None = None,
-        mask: Tensor | None = None,
-        with_room: bool = False,
-    ) -> Tensor:
-        """Return the last hidden states [R, C, H] of a canvas [R, C] that attends to `kv` and, in both directions, to itself.
-
-        `kv` is empty if nothing is before the canvas. `mask` is a boolean [R, 1, C, L + C]; without it, everything is visible.
-        With `with_room`, the pass overwrites the last C positions of `kv` with the canvas's own keys and values.
-        """
-        del soft  # there is no self-conditioning
-        n_past = (kv[0][0].shape[2] if kv else 0) - (canvas.shape[1] if with_room else 0)
-        if positions is None:
-            positions = torch.arange(n_past, n_past + canvas.shape[1], device=canvas.device)[None]
-        with torch.no_grad():
-            return self._pass(canvas, positions, kv, mask, with_room=with_room)[0]
-
-    def soft(self, ids: Tensor, probabilities: Tensor) -> Tensor:
-        """Return zeros [R, C, H]: these models have no self-conditioning."""
-        return probabilities.new_zeros(*ids.shape[:-1], self.sizes.hidden)
+        """Return the bytes of the weights, without the norms."""
+        return self._embed.n_bytes() + self._head.n_bytes() + sum(layer.n_bytes() for layer in self.layers)
 
     def logits(self, hidden: Tensor, first: int = 0, last: int | None = None) -> Tensor:
         """Return the logits [..., V] in 32 bits, or only those of the tokens from `first` to `last`."""
@@ -140,7 +92,6 @@ class LlamaPasses:
         *,
         causal: bool = False,
         with_room: bool = False,
-        adapted: bool = False,
     ) -> tuple[Tensor, KV]:
         sizes, (rows, length) = self.sizes, ids.shape
         hidden = self._embed(ids.reshape(-1))
@@ -154,14 +105,14 @@ class LlamaPasses:
         for index, layer in enumerate(self.layers):
             # In 16 bits, because rounding these inputs costs more in nats than the rest, and their products are the smallest.
             normed = self._normed(hidden, layer.before_attention, ALL)
-            heads = layer.queries_keys_values.times(normed, adapted=adapted)
+            heads = layer.queries_keys_values.times(normed)
             queries, keys, values = self._split(heads, rotation, rows, length)
             before = past[index] if past else None
             keys, values = self._with_past(keys, values, before, with_room=with_room)
             mixed = self._attention(queries, keys, values, added, causal=causal)
-            hidden = layer.out.added(hidden, Inputs(mixed), adapted=adapted)
-            fed = layer.gate_up.feed(self._normed(hidden, layer.before_mlp), fine, adapted=adapted)
-            hidden = layer.down.added(hidden, fed, adapted=adapted)
+            hidden = layer.out.added(hidden, Inputs(mixed))
+            fed = layer.gate_up.feed(self._normed(hidden, layer.before_mlp), fine)
+            hidden = layer.down.added(hidden, fed)
             kv.append((keys, values))
         return self._normed(hidden, self._norm).rows.view(rows, length, -1), kv
 
@@ -173,7 +124,7 @@ class LlamaPasses:
         """Return the attention of queries [R, T, heads, D] over keys and values [R, kv heads, L, D]: [N, heads * D]."""
         (rows, length), scaling, groups = queries.shape[:2], self.sizes.head_dim**-0.5, self.sizes.groups
         if self._takes_blocks(length):
-            mixed = products.attention_in_blocks(queries, keys, values, scaling, mask, causal=causal)
+            mixed = matmul.attention_in_blocks(queries, keys, values, scaling, mask, causal=causal)
             return mixed.reshape(rows * length, -1)
         queries = queries.to(keys.dtype)
         most = FOLDED // groups

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dg_lsp.engine.model.family import KV, Family, crop
+from dg_lsp.engine.model.prefix_cache import KV, Encoder, crop
 
 ROOT = 0  # the node of the prefix's last token
 ROOM = 128  # the places for tokens in a new buffer
@@ -27,14 +27,13 @@ class Tree:
     `kv` are the prefix's keys and values, and `hidden` [H] is the root's last hidden state. Without it, the first pass
     encodes the root again.
 
-    With the tokens `right`, the first pass also encodes them, as canvas tokens `RIGHT_GAP` positions after the root, which see
-    the prefix before the root, and each other in both directions. Then the root and all nodes see them, and the canvas
-    adapter acts on all these tokens.
+    With the tokens `right`, the first pass also encodes them, `RIGHT_GAP` positions after the root. They see the prefix before
+    the root, and each other in both directions. Then the root and all nodes see them.
 
     The attributes describe one buffer: its places, their positions, and the nodes and paths in them.
     """
 
-    def __init__(self, passes: Family, kv: KV, last: int, hidden: Tensor | None = None, *, right: Sequence[int] = ()) -> None:
+    def __init__(self, passes: Encoder, kv: KV, last: int, hidden: Tensor | None = None, *, right: Sequence[int] = ()) -> None:
         self._passes, self._device = passes, kv[0][0].device
         hidden = None if right else hidden
         self._length = kv[0][0].shape[2] - (hidden is None)
@@ -115,7 +114,7 @@ class Tree:
         keys = torch.cat([torch.arange(length, device=self._device), self._positions])
         mask = torch.from_numpy(visible).to(self._device)
         kv = crop(self._kv, length + end)
-        new = self._passes.extend(ids, positions, kv, mask, keys, adapted=bool(self._right))[n_new_right:]
+        new = self._passes.extend(ids, positions, kv, mask, keys)[n_new_right:]
         self._hidden = torch.cat([self._hidden.to(new), new]) if len(self._hidden) else new
         self._n_places = end
 

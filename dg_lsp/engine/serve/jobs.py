@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Literal, NamedTuple
 
 from dg_lsp.core.values import Candidate, InfillRequest
-from dg_lsp.engine.task import Concurrency, Filler, OnProgress, Task, UserError
+from dg_lsp.engine.common.task import Concurrency, Filler, OnProgress, Task, UserError
 from dg_lsp.wire.messages import (
     Accepted,
     Ask,

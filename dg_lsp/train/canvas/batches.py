@@ -22,10 +22,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dg_lsp.engine.decode.layout import Fim
-from dg_lsp.engine.model.family import KV
-from dg_lsp.engine.model.llama import LlamaPasses
-from dg_lsp.engine.model.profile import Profile
+from dg_lsp.engine.causal.layout import FillInTheMiddle
+from dg_lsp.engine.causal.passes import CausalLlama
+from dg_lsp.engine.causal.profile import Profile
+from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.tree import RIGHT_GAP
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.evaluate import make
@@ -72,7 +72,7 @@ class Batch(NamedTuple):
         return passes.losses(hidden.flatten(0, 1)[self.rows], self.targets)
 
 
-def encoded(passes: LlamaPasses, windows: Sequence[Window]) -> tuple[Tensor, KV]:
+def encoded(passes: CausalLlama, windows: Sequence[Window]) -> tuple[Tensor, KV]:
     """Return the causal pass's hidden states [W, L, H] of windows, and their keys and values; shorter ones are padded."""
     length = max(len(window.ids) for window in windows)
     return passes.encode(torch.tensor([[*window.ids] + [0] * (length - len(window.ids)) for window in windows]))
@@ -140,7 +140,7 @@ class Middles:
 
     def __init__(self, sources: Sources, vocabulary: Vocabulary) -> None:
         self._sources, self._vocabulary = sources, vocabulary
-        self._layout = Fim(Profile("fim", prefix_tokens=PREFIX_TOKENS, suffix_tokens=SUFFIX_TOKENS), vocabulary)
+        self._layout = FillInTheMiddle(Profile("fim", prefix_tokens=PREFIX_TOKENS, suffix_tokens=SUFFIX_TOKENS), vocabulary)
 
     def drawn(self, random: Random, count: int, *, aside: bool = False) -> list[Batch]:
         """Return batches of `count` holes, with rows of similar lengths in each; raise EvalError if the files have too few."""
@@ -152,7 +152,7 @@ class Middles:
                 sheet = self._layout.lay_out(task.request())
                 assert sheet.end is not None
                 body = (*self._vocabulary.encode(sheet.heal.decode() + task.answer), sheet.end)
-                found += [(sheet.kv, body)] if len(body) <= MOST else []
+                found += [(sheet.ids, body)] if len(body) <= MOST else []
         if len(found) < count:
             raise EvalError("too few holes can be cut from these files; give more of them with --sources")
         found.sort(key=lambda one: len(one[0]) + len(one[1]))

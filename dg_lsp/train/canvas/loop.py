@@ -20,12 +20,14 @@ from dg_lsp.engine.model import before_torch  # noqa: F401 -- before torch
 import torch
 from torch import Tensor
 
-from dg_lsp.engine.decode.layout import START_TOKENS
-from dg_lsp.engine.model import fit, loading
-from dg_lsp.engine.model.family import KV
+from dg_lsp.engine.causal import lora
+from dg_lsp.engine.causal.layout import START_TOKENS
+from dg_lsp.engine.common import loading
+from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.fit.geometry import CAUSAL_TYPES, LlamaSizes, llama_sizes
+from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.vocabulary import Vocabulary
-from dg_lsp.engine.model.weights import canvas_adapter, checkpoint, llama_files
+from dg_lsp.engine.model.weights import checkpoint, llama_files
 from dg_lsp.engine.model.weights.llama_files import Weight
 from dg_lsp.engine.model.weights.progress import Meter
 from dg_lsp.evaluate.tasks import EvalError
@@ -202,7 +204,7 @@ class Training:
             "licence": f"that of the base model; licences of the sources: {licences}",
             "sources": self.sources.reference,
         }
-        canvas_adapter.write(path, self.passes.adapter(), facts)
+        lora.write(path, self.passes.adapter(), facts)
 
     def _set_aside(self) -> list[tuple[Batch, KV, list[int], list[float]]]:
         """Return batches of set-aside canvases, with the places of their losses and the causal losses; always the same ones."""
@@ -312,7 +314,7 @@ def read_base(name: str) -> Base:
         vocabulary = Vocabulary.from_file(folder / "tokenizer.json")
     except (checkpoint.CheckpointError, fit.GeometryError, ValueError) as error:
         raise EvalError(str(error)) from error
-    return Base(name, sizes, vocabulary, weights, canvas_adapter.base_hash(weights))
+    return Base(name, sizes, vocabulary, weights, lora.base_hash(weights))
 
 
 def read_state(path: Path, base: Base) -> dict[str, Any]:
@@ -333,9 +335,9 @@ def read_state(path: Path, base: Base) -> dict[str, Any]:
         raise EvalError(
             f"{path} is a state for another base model than {base.name}; give that one with --base, or another --state"
         )
-    adapter = {name: tensor for name, tensor in stored["adapter"].items() if name not in canvas_adapter.UNUSED}
+    adapter = {name: tensor for name, tensor in stored["adapter"].items() if name not in lora.UNUSED}
     rank = len(adapter.get("0q_a", ()))
-    described = canvas_adapter.shapes(base.sizes, rank)
+    described = lora.shapes(base.sizes, rank)
     for name, tensor in adapter.items():
         if described.get(name) != tuple(tensor.shape):
             raise EvalError(
@@ -358,7 +360,7 @@ def dtype_of(device: str) -> torch.dtype:
 
 def _exported(path: Path, base: Base) -> dict[str, Any]:
     """Return an exported adapter as a state without the optimizer's means; raise CheckpointError."""
-    adapter = canvas_adapter.read(path, base.sizes, base.hash)
+    adapter = lora.read(path, base.sizes, base.hash)
     tokens, lossy = (
         int(value) if (value := adapter.facts.get(name, "")).isdecimal() else 0 for name in ("tokens", "tokens_with_loss")
     )

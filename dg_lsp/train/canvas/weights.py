@@ -9,6 +9,7 @@ Shapes: N rows, I inputs, O outputs, P projections of a fused matrix, r rank, H 
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,16 +19,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dg_lsp.engine.model.family import KV
+from dg_lsp.engine.causal.passes import CausalLlama
 from dg_lsp.engine.model.fit.geometry import PROJECTIONS, LlamaSizes
-from dg_lsp.engine.model.llama import LlamaPasses
+from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.weights.llama_files import Weight
-from dg_lsp.engine.model.weights.llama_layers import FUSED, Inputs, Linear, WideMatrix, fused_order
+from dg_lsp.engine.model.weights.llama_layers import FUSED, Inputs, Linear, WideMatrix, fused_order, layer_of
 
 CHUNK = 256  # rows whose logits are in memory at once
 
 
-class TrainedPasses(LlamaPasses):
+class TrainedPasses(CausalLlama):
     """The passes of a frozen model with an adapter that can be trained. `weights` are in the type of the products.
 
     `flat` holds all weights of the adapter, `grad` their gradients. After a change of `flat`, call `merge`.
@@ -58,8 +59,10 @@ class TrainedPasses(LlamaPasses):
         self._merged: list[Merged] = []
         for index, layer in enumerate(self.layers):
             linears = (layer.queries_keys_values, layer.out, layer.gate_up, layer.down)
-            made = [replace(one, adapted=self._merged_of(index, place, one)) for place, one in enumerate(linears)]
-            self.layers[index] = replace(layer, queries_keys_values=made[0], out=made[1], gate_up=made[2], down=made[3])
+            made = [replace(one, matrix=self._merged_of(index, place, one)) for place, one in enumerate(linears)]
+            self._adapted_layers.append(layer_of((layer.before_attention, layer.before_mlp), made))
+        self.adapted = copy.copy(self)
+        self.adapted.layers = self._adapted_layers
         # Random A and B = 0, so that the adapter changes nothing at first.
         random = torch.Generator().manual_seed(seed)
         with torch.no_grad():
@@ -70,7 +73,8 @@ class TrainedPasses(LlamaPasses):
 
     def canvas(self, canvas: Tensor, kv: KV, positions: Tensor, mask: Tensor, *, adapted: bool = True) -> Tensor:
         """Return the last hidden states [R, C, H] of a canvas [R, C] with a gradient, as `decode` does without one."""
-        return self._pass(canvas, positions, kv, mask, adapted=adapted)[0]
+        passes = self.adapted if adapted and self.adapted is not None else self
+        return passes._pass(canvas, positions, kv, mask)[0]
 
     def losses(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sum of the losses of `targets` [N], given `hidden` [N, H]; and without a gradient, each loss [N]."""
@@ -85,12 +89,12 @@ class TrainedPasses(LlamaPasses):
 
     @torch.no_grad()
     def adapter(self) -> dict[str, Tensor]:
-        """Return copies of the adapter's tensors by the names of `canvas_adapter`."""
+        """Return copies of the adapter's tensors by the names of `lora`."""
         return {name: part.clone().contiguous() for name, part in self._named()}
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Set the adapter's weights from tensors by the names of `canvas_adapter`."""
+        """Set the adapter's weights from tensors by the names of `lora`."""
         own = dict(self._named())
         for name, tensor in tensors.items():
             own[name].copy_(tensor)

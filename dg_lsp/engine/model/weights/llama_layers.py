@@ -17,12 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dg_lsp.engine.model import int8, products
+from dg_lsp.engine.model import int8, matmul
 from dg_lsp.engine.model.fit.geometry import PROJECTIONS, LlamaSizes
 from dg_lsp.engine.model.fit.needs import VOCABULARY_SLICE
 from dg_lsp.engine.model.int8 import Int8Matrix, Quantised, QuantisedRows
-from dg_lsp.engine.model.products import OneDnnMatrix, with_rows
-from dg_lsp.engine.model.weights import canvas_adapter
+from dg_lsp.engine.model.matmul import OneDnnMatrix, with_rows
 from dg_lsp.engine.model.weights.llama_files import Weight
 
 BLOCK = 64  # rows of the feed-forward that are gated and quantised at once; the fastest of 16, 32, 64, 128 and 256
@@ -168,14 +167,14 @@ class OneDnn:
         """Return the products [N, O] of inputs [N, I], and None."""
         rows = inputs.rows
         # oneDNN generates code for each number of rows, which takes longer than a small product.
-        return self._matrix.times(with_rows(rows, products.padded(len(rows), "onednn")))[: len(rows)], None
+        return self._matrix.times(with_rows(rows, matmul.padded(len(rows), "onednn")))[: len(rows)], None
 
     def n_bytes(self) -> int:
         """Return the bytes of the weights."""
         return self._n_bytes
 
 
-def matrix(weight: Weight, kind: products.Kind) -> Matrix:
+def matrix(weight: Weight, kind: matmul.Kind) -> Matrix:
     """Return a weight matrix [O, I] in the form for this kind of product."""
     cased = _cased(weight, kind)
     if isinstance(cased, Quantised):
@@ -185,27 +184,22 @@ def matrix(weight: Weight, kind: products.Kind) -> Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """One matrix of a layer, with its bias. `adapted` is its sum with its part of an adapter, for adapted rows."""
+    """One matrix of a layer, with its bias."""
 
     matrix: Matrix
     bias: Tensor | None = None
-    adapted: Matrix | None = None
 
-    def times(self, inputs: Inputs, *, adapted: bool) -> Tensor:
+    def times(self, inputs: Inputs) -> Tensor:
         """Return the products [N, O] of inputs [N, I]."""
-        return self._matrix(adapted=adapted).times(inputs, self.bias)
+        return self.matrix.times(inputs, self.bias)
 
-    def added(self, hidden: Tensor, inputs: Inputs, *, adapted: bool) -> Tensor:
+    def added(self, hidden: Tensor, inputs: Inputs) -> Tensor:
         """Return the hidden states [N, O] plus the products of inputs [N, I]."""
-        more = hidden if self.bias is None else hidden + self.bias
-        return self._matrix(adapted=adapted).times(inputs, more)
+        return self.matrix.times(inputs, hidden if self.bias is None else hidden + self.bias)
 
-    def feed(self, inputs: Inputs, fine: slice | None, *, adapted: bool) -> Inputs:
+    def feed(self, inputs: Inputs, fine: slice | None) -> Inputs:
         """Return SiLU of the first half of the products, times the second half: [N, O / 2], with `fine` rows."""
-        if adapted or self.bias is not None:
-            result, factors = self.times(inputs, adapted=adapted), None
-        else:
-            result, factors = self.matrix.unscaled(inputs)
+        result, factors = self.matrix.unscaled(inputs) if self.bias is None else (self.times(inputs), None)
         if factors is None or result.shape[0] <= BLOCK:
             return _gated(result, factors, fine)
         blocks = []
@@ -213,9 +207,6 @@ class Linear:
             own = None if fine is None else slice(-start % fine.step, None, fine.step)
             blocks.append(_gated(result[start : start + BLOCK], factors[start : start + BLOCK], own))
         return JoinedInputs(blocks, fine)
-
-    def _matrix(self, *, adapted: bool) -> Matrix:
-        return self.adapted if adapted and self.adapted is not None else self.matrix
 
 
 def _gated(gate_up: Tensor, factors: Tensor | None, fine: slice | None) -> Inputs:
@@ -235,6 +226,10 @@ class Layer:
     before_mlp: Tensor
     gate_up: Linear  # [2 * F, H]
     down: Linear  # [H, F]
+
+    def n_bytes(self) -> int:
+        """Return the bytes of the matrices."""
+        return sum(one.matrix.n_bytes() for one in (self.queries_keys_values, self.out, self.gate_up, self.down))
 
 
 class Embedding:
@@ -258,7 +253,7 @@ class Embedding:
 class Head:
     """The output matrix [V, H], in slices, so that the logits of some tokens can be computed alone."""
 
-    def __init__(self, weight: Weight, kind: products.Kind) -> None:
+    def __init__(self, weight: Weight, kind: matmul.Kind) -> None:
         self.n_tokens = len(weight.values if isinstance(weight, Quantised) else weight)
         self._slices = [
             matrix(_rows(weight, start, start + VOCABULARY_SLICE), kind) for start in range(0, self.n_tokens, VOCABULARY_SLICE)
@@ -282,32 +277,52 @@ class Head:
         return sum(part.n_bytes() for part in self._slices)
 
 
-def layer_of(
-    sizes: LlamaSizes,
-    weights: Mapping[str, Weight],
-    index: int,
-    kind: products.Kind,
-    adapter: Mapping[str, Tensor] | None,
-) -> Layer:
-    """Return a layer, with its part of an adapter merged. `weights` has the library's names."""
-    start = f"model.layers.{index}."
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """One fused matrix [O, I] before it takes the form of its products: the letters of its projections and its bias.
 
-    def fused(letters: str) -> Linear:
+    `rows` is the order of the projections' rows in it.
+    """
+
+    letters: str
+    weight: Weight
+    bias: Tensor | None
+    rows: Tensor
+
+    def linear(self, kind: matmul.Kind, more: Tensor | None = None) -> Linear:
+        """Return the matrix in the form of its products, plus `more` [O, I] if given."""
+        weight = self.weight
+        if more is not None:
+            whole = _wide(weight) + more
+            weight = whole.to(weight.dtype) if isinstance(weight, Tensor) else whole
+        return Linear(matrix(weight, kind), self.bias)
+
+
+def fused_of(sizes: LlamaSizes, weights: Mapping[str, Weight], index: int, kind: matmul.Kind) -> tuple[Fused, ...]:
+    """Return a layer's fused matrices, in the order of `FUSED`. `weights` has the library's names."""
+    start, found = f"model.layers.{index}.", list[Fused]()
+    for letters in FUSED:
         parts = [_cased(weights[f"{start}{PROJECTIONS[letter]}.weight"], kind) for letter in letters]
         biases = [weights.get(f"{start}{PROJECTIONS[letter]}.bias") for letter in letters]
         rows, whole = fused_order(sizes, letters).to(_values(parts[0]).device), _concatenated(parts)
         bias = None if biases[0] is None else torch.cat([_wide(one) for one in biases if one is not None])[rows]
-        own = _rows(whole, 0, len(rows), rows) if "q" in letters else whole
-        adapted = None
-        if adapter:
-            merged = _wide(own) + canvas_adapter.low_rank(adapter, index, letters, rows)
-            adapted = matrix(merged.to(own.dtype) if isinstance(own, Tensor) else merged, kind)
-        return Linear(matrix(own, kind), bias, adapted)
+        found.append(Fused(letters, _rows(whole, 0, len(rows), rows) if "q" in letters else whole, bias, rows))
+    return tuple(found)
 
-    qkv, out, gate_up, down = (fused(letters) for letters in FUSED)
-    names = ("input_layernorm", "post_attention_layernorm")
-    before_attention, before_mlp = (norm_of(weights[f"{start}{name}.weight"], sizes) for name in names)
-    return Layer(before_attention, qkv, out, before_mlp, gate_up, down)
+
+def norms_of(sizes: LlamaSizes, weights: Mapping[str, Weight], index: int) -> tuple[Tensor, Tensor]:
+    """Return the weights of a layer's norms, before its attention and before its feed-forward."""
+    before_attention, before_mlp = (
+        norm_of(weights[f"model.layers.{index}.{name}.weight"], sizes)
+        for name in ("input_layernorm", "post_attention_layernorm")
+    )
+    return before_attention, before_mlp
+
+
+def layer_of(norms: tuple[Tensor, Tensor], linears: Sequence[Linear]) -> Layer:
+    """Return a layer of the matrices in the order of `FUSED`."""
+    qkv, out, gate_up, down = linears
+    return Layer(norms[0], qkv, out, norms[1], gate_up, down)
 
 
 def fused_order(sizes: LlamaSizes, letters: str) -> Tensor:
@@ -322,7 +337,7 @@ def fused_order(sizes: LlamaSizes, letters: str) -> Tensor:
     return torch.cat(parts)
 
 
-def _cased(weight: Weight, kind: products.Kind) -> Weight:
+def _cased(weight: Weight, kind: matmul.Kind) -> Weight:
     """Return a weight in the form in which several can be concatenated."""
     if kind == "int8":
         return weight if isinstance(weight, Quantised) else int8.quantised(weight.float())

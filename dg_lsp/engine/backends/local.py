@@ -1,0 +1,92 @@
+"""Load a model that runs in this process, whatever its family. The only module that knows all of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from dg_lsp.engine.common import loading
+from dg_lsp.engine.common.calibration_store import ModelId
+from dg_lsp.engine.common.laid_out import Switches
+from dg_lsp.engine.common.loading import EMBEDDED, Loaded
+from dg_lsp.engine.common.local import LocalFiller
+from dg_lsp.engine.common.task import OnProgress
+from dg_lsp.engine.model.fit.geometry import LLAMA_TYPES
+from dg_lsp.wire import model_names
+from dg_lsp.wire.settings import DEFAULTS
+
+
+def load_model(
+    name: str = EMBEDDED,
+    *,
+    device: str = "auto",
+    threads: int = 0,
+    revision: str = "",
+    dtype: str = "",
+    on_progress: OnProgress = lambda _text, _share: None,
+) -> Loaded[Any, Any]:
+    """Load and return the model `name`: "embedded", a folder, or a hub id with an optional `revision`.
+
+    `on_progress` receives the progress: a message and a fraction. Raises LoadError with a sentence.
+    """
+    from dg_lsp.engine.diffusion.masked import loading as masked
+
+    with loading.reported(name):
+        opened = loading.open_checkpoint(name, device=device, threads=threads, revision=revision, on_progress=on_progress)
+        if opened.model_type not in LLAMA_TYPES:
+            from dg_lsp.engine.diffusion import loading as diffusion
+
+            loaded: Loaded[Any, Any] = diffusion.load(opened, dtype, on_progress)
+        elif masked.is_masked(opened):
+            loaded = masked.load(opened, dtype, on_progress)
+        else:
+            from dg_lsp.engine.causal import loading as causal
+
+            loaded = causal.load(opened, dtype, on_progress)
+    on_progress("ready", 1.0)
+    return loaded
+
+
+def filler_of(
+    loaded: Loaded[Any, Any],
+    switches: Switches | None = None,
+    *,
+    rows: int = DEFAULTS.rows,
+    clock: Callable[[], float] = time.perf_counter,
+) -> LocalFiller:
+    """Return the filler of a loaded model; raise ValueError if its vocabulary lacks a token of its layout."""
+    from dg_lsp.engine.causal.profile import Profile as CausalProfile
+    from dg_lsp.engine.diffusion.masked.profile import Profile as MaskedProfile
+
+    if isinstance(loaded.profile, CausalProfile):
+        from dg_lsp.engine.causal.filler import CausalFiller
+
+        return CausalFiller(loaded, switches, clock=clock)
+    if isinstance(loaded.profile, MaskedProfile):
+        from dg_lsp.engine.diffusion.masked.filler import MaskedFiller
+
+        return MaskedFiller(loaded, switches, clock=clock)
+    from dg_lsp.engine.diffusion.filler import DiffusionFiller
+
+    return DiffusionFiller(loaded, switches, rows=rows, clock=clock)
+
+
+def load_local(
+    name: str = EMBEDDED,
+    *,
+    device: str = "auto",
+    threads: int = 0,
+    revision: str = "",
+    dtype: str = "",
+    rows: int = DEFAULTS.rows,
+    on_progress: OnProgress = lambda _text, _share: None,
+) -> LocalFiller:
+    """Load the local model `name` and return its filler; `load_model` documents the errors.
+
+    `engine.backends.load_filler` also loads models that run elsewhere.
+    """
+    loaded = load_model(name, device=device, threads=threads, revision=revision, dtype=dtype, on_progress=on_progress)
+    filler = filler_of(loaded, rows=rows)
+    filler.calibrations.watch(ModelId(str(model_names.folder_of(name) or name), loaded.fingerprint))
+    return filler

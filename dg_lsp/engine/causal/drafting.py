@@ -1,0 +1,174 @@
+"""Propose drafts: what the model writes from left to right, its branches, and their shorter cuts. Knows texts and drafts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+from dg_lsp.core import scope
+from dg_lsp.engine.causal.generation import Generation
+from dg_lsp.engine.causal.middle import Middle
+from dg_lsp.engine.causal.scoring import Scorer
+from dg_lsp.engine.common.generation import Live, Work
+from dg_lsp.engine.common.propose import drafts
+from dg_lsp.engine.common.propose.drafts import CausalDraft, Drafting, DraftSettings
+from dg_lsp.engine.common.rank import Proposal
+
+LONGEST_DRAFT = 128
+AHEAD_WEIGHT = 0.9  # of the file's repetitions, which only predict what to read ahead
+MOST_NEEDED = 3  # more drafts, to bind the names that the code after the hole needs
+MOST_CUTS = 3  # of one draft, besides its end
+LEAST_HEAD = math.log(0.02)  # where the suffix's first token is less likely, an answer hardly ever ends
+MOST_BEHIND = 3.0  # nats: a draft that is so much less likely than another of its hole is hardly ever right
+
+
+def copies_of(generation: Generation) -> Work:
+    """Propose the best copies that say something."""
+    middle = generation.middle
+    generation.propose_copies(middle.loaded.profile.copy_rows, middle.own_part, say_something=True)
+    yield from ()  # all of that is no unit of work for the queue to wait for
+
+
+def propose(generation: Generation) -> Work:
+    """Propose the drafts that are complete before the time runs out, and their branches.
+
+    At the end, another draft than the first may be the likeliest.
+    """
+    middle, timing = generation.middle, generation.timing
+    if not middle.switches.causal or timing.budget.left_ms(generation.score_ms()) <= 0:
+        return
+    written: list[CausalDraft] = []
+    are_proposals = False
+    generation.scorer.prepare([proposal.text for proposal in generation.proposals])
+    # The first draft stays visible until the answer replaces it.
+    generation.live = Live(
+        lambda: (middle.own_part(middle.text_of(written[0].ids)),) if written else (),
+        lambda: [] if are_proposals else _proposals(middle, [d for d in written if d.is_finished], generation.scorer),
+    )
+    is_late: bool | None = None
+    work, texts, start, n_more = _drafts(generation), list[str](), list[int](), MOST_NEEDED
+    while True:
+        began = timing.pace.clock()
+        try:
+            written = work.send(is_late)
+        except StopIteration as stop:
+            are_proposals = True
+            proposals = _proposals(middle, stop.value, generation.scorer)
+            generation.proposals += proposals
+            texts = [each.text for each in proposals] or texts
+            last, start = start, _needed_start(middle, texts) if not is_late and n_more else []
+            if not start or start == last:
+                return
+            work, is_late, n_more = _drafts(generation, start), None, n_more - 1
+            continue
+        timing.pace.note("token", 1, (timing.pace.clock() - began) * 1000)
+        is_late = timing.budget.left_ms(generation.score_ms()) <= 0
+        if not is_late:
+            yield
+
+
+def _needed_start(middle: Middle, texts: Sequence[str]) -> list[int]:
+    """Return the start of a draft that binds one more name which the code after it needs; empty if a text binds all of them.
+
+    A block goes on with the text that binds most of them.
+    """
+    if not middle.needed:
+        return []
+    missing = {text: scope.missing(middle.needed, text) for text in texts or ("",)}
+    best, is_block = min(missing, key=lambda text: len(missing[text])), middle.hole.block
+    if not missing[best] or (not is_block and len(missing[best]) < len(middle.needed)):
+        return []
+    request, text = middle.request, best if is_block else ""
+    start = text + scope.next_start(request.prefix, text, request.suffix, missing[best][0], request.language)
+    ids = middle.ids_of(start)
+    return ids if len(ids) > 1 else []
+
+
+def _drafts(generation: Generation, start: Sequence[int] = ()) -> Drafting:
+    """Return a draft that starts with the likeliest token, and its branches, as `drafts.drafts` does.
+
+    With `start`, there is one draft, which begins with it.
+    """
+    middle, sheet, loaded = generation.middle, generation.middle.sheet, generation.middle.loaded
+    profile, vocabulary, is_block = loaded.profile, loaded.vocabulary, generation.middle.hole.block
+    n_branches = 0 if start else profile.branches
+
+    def is_incomplete(ids: Sequence[int]) -> bool:
+        return bool(scope.missing(middle.needed, middle.text_of(ids)))
+
+    settings = DraftSettings(
+        rows=1,
+        most=min(LONGEST_DRAFT, middle.most_tokens),
+        allowed=middle.next_tokens,
+        banned=[token for token in middle.control if token not in middle.ends],
+        stops=middle.ends | middle.line_ends,
+        is_over=_end_of(middle),
+        is_incomplete=is_incomplete if middle.needed and is_block else None,
+        going_on=vocabulary.starting_with(b"\n"),
+        end=sheet.end,
+        head=sheet.tail[0] if sheet.tail and sheet.end is None and middle.switches.held_suffix else None,
+        ahead=middle.file_model(AHEAD_WEIGHT),
+        start=start,
+        branches=n_branches,
+        # Of blocks, the likeliest are the shortest.
+        most_behind=MOST_BEHIND if n_branches and not is_block else math.inf,
+    )
+    return drafts.drafts(loaded.passes, generation.trees.drafts, settings)
+
+
+def _proposals(middle: Middle, written: Sequence[CausalDraft], scorer: Scorer) -> list[Proposal]:
+    """Return the distinct texts of drafts. The scorer learns the log-probabilities that drafting computed."""
+    proposals: dict[str, Proposal] = {}
+    ends_line = middle.request.suffix[:1] in ("", "\n", "\r")
+    for draft in written:
+        has_ended, ids = draft.stop in middle.ends, draft.ids
+        # A token with a line end may contain text before it.
+        if draft.stop is not None and draft.stop in middle.line_ends and not has_ended:
+            ids = [*ids, draft.stop]
+        text = middle.text_of(ids)
+        if not has_ended or middle.sheet.end is None:
+            text = middle.own_part(text)
+        if middle.hole.block and ends_line:  # it stopped at a line of the block around it
+            text = text.rstrip()
+        scorer.learn(text, draft.ids, draft.logps, draft.end)
+        for each in (text, *_shorter(middle, draft, text)):
+            if not middle.says_nothing(each):
+                proposals.setdefault(each, Proposal(each, "causal"))
+    return list(proposals.values())
+
+
+def _end_of(middle: Middle) -> Callable[[Sequence[int]], bool]:
+    """Return the function that tells whether a draft's last token ends it, for a draft that writes typed text again.
+
+    Within a line it is a line end behind the typed text. A block ends before a line that is indented less than the hole.
+    """
+    n_typed, indent, bytes_of = len(middle.sheet.heal), middle.hole.indent, middle.vocabulary.bytes_of
+
+    def is_over(ids: Sequence[int]) -> bool:
+        if ids[-1] in middle.ends:
+            return True
+        raw = bytes_of(ids)
+        own = raw[max(n_typed, len(raw) - len(bytes_of(ids[-1:]))) :]
+        if not middle.hole.block:
+            return b"\n" in own or b"\r" in own
+        *lines, last = raw[n_typed:].decode("utf-8", "ignore").split("\n")
+        return bool(lines and own.strip() and last.strip() and not last.startswith(indent))
+
+    return is_over
+
+
+def _shorter(middle: Middle, draft: CausalDraft, text: str) -> Iterator[str]:
+    """Yield the starts of a draft after which the suffix may come, for a model without a token that ends an answer.
+
+    In a block, they end with a line. The likeliest come first, by the probability of the suffix's first token.
+    """
+    if not draft.heads:
+        return
+    lengths = [n for n in range(1, min(len(draft.heads), len(draft.ids) + 1)) if draft.heads[n] >= LEAST_HEAD]
+    n_yielded = 0
+    for n in sorted(lengths, key=lambda n: -draft.heads[n]):
+        start = middle.text_of(draft.ids[:n])
+        is_whole = not middle.hole.block or text.startswith(start + "\n")
+        if start.strip() and start != text and is_whole and n_yielded < MOST_CUTS:
+            n_yielded += 1
+            yield start

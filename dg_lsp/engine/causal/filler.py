@@ -1,0 +1,66 @@
+"""The causal models' interface to serving.
+
+Some ways propose texts for the middle, one pass scores them all, and one scale ranks them:
+
+    request -> Sheet, in a Middle -> Generation (the encoded sheet)
+    each proposer -> Proposal, ...
+    all Proposals -> a causal pass over their tree (scoring.py) -> ranked (rank.py, core.calibration) -> Candidate, ...
+
+A proposer is a generator. It adds to the generation's proposals, and yields after each uninterruptible unit of work.
+Several holes are filled in sequence. Knows the order of the stages. Knows nothing of how they work.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+from dg_lsp.core.values import InfillRequest
+from dg_lsp.engine.causal import drafting, layout
+from dg_lsp.engine.causal.generation import Generation
+from dg_lsp.engine.causal.layout import LeftToRight, Sheet
+from dg_lsp.engine.causal.middle import Middle
+from dg_lsp.engine.causal.passes import CausalLlama
+from dg_lsp.engine.causal.profile import Profile
+from dg_lsp.engine.causal.windows import Windows
+from dg_lsp.engine.common.generation import Timing
+from dg_lsp.engine.common.laid_out import Switches
+from dg_lsp.engine.common.loading import Loaded
+from dg_lsp.engine.common.local import LocalFiller
+
+PROPOSERS = (("draft", drafting.copies_of), ("draft", drafting.propose))
+"""Each proposer, in the order in which they run, with the stage that its time counts for."""
+
+
+class CausalFiller(LocalFiller):
+    """A loaded causal model that fills requests; raises ValueError if its vocabulary lacks a token of its layout."""
+
+    loaded: Loaded[CausalLlama, Profile]
+    layout: LeftToRight
+
+    def __init__(
+        self,
+        loaded: Loaded[CausalLlama, Profile],
+        switches: Switches | None = None,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        laid_out = layout.for_profile(loaded.profile, loaded.vocabulary)
+        super().__init__(loaded, laid_out, drafting.LONGEST_DRAFT, switches, clock)
+        self._windows = Windows(loaded.profile, loaded.vocabulary, self.cache, self.pace)
+
+    def sheets(self, request: InfillRequest, left_ms: float) -> tuple[Sheet, ...]:
+        """Return a request with one hole as sheets in the order to encode, for the time left."""
+        return self._windows.sheets(request, left_ms)
+
+    def middle(self, request: InfillRequest, left_ms: float = math.inf) -> Middle:
+        """Return the middle of a request with one hole, for the time left."""
+        sheet = self.sheets(request, left_ms)[0]
+        return Middle(request, sheet, self.loaded, self.switches, self.calibrations.current())
+
+    def generation(self, request: InfillRequest, timing: Timing) -> Generation:
+        """Return the answer of a request with one hole, before its first unit of work."""
+        generation = Generation(self.middle(request, timing.budget.left_ms()), timing, self.prefixes)
+        generation.proposers = PROPOSERS
+        return generation

@@ -1,0 +1,55 @@
+"""The middle that a request with one hole asks for: which tokens it may have, and where it ends.
+
+Knows sheets and token ids. Knows nothing of rows or tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from dg_lsp.core import repeats
+from dg_lsp.core.values import Hole
+from dg_lsp.engine.causal.layout import Sheet
+from dg_lsp.engine.causal.passes import CausalLlama
+from dg_lsp.engine.causal.profile import Profile
+from dg_lsp.engine.common.laid_out import LaidOut
+from dg_lsp.engine.common.layout import next_after_typed
+from dg_lsp.engine.common.loading import Loaded
+
+
+class Middle(LaidOut):
+    """A laid out request with one hole."""
+
+    sheet: Sheet
+    loaded: Loaded[CausalLlama, Profile]
+
+    @property
+    def hole(self) -> Hole:
+        """The request's only hole."""
+        return self.request.holes[0]
+
+    @cached_property
+    def ends(self) -> frozenset[int]:
+        """The tokens that end a draft."""
+        return frozenset({self.sheet.end}) if self.sheet.end is not None else self.vocabulary.special
+
+    @cached_property
+    def line_ends(self) -> frozenset[int]:
+        """The tokens that end a draft within a line."""
+        return frozenset() if self.hole.block else frozenset(self.vocabulary.with_newline)
+
+    @property
+    def most_tokens(self) -> int:
+        """The longest draft."""
+        profile = self.loaded.profile
+        return self.switches.gap or (profile.block_tokens if self.hole.block else profile.line_tokens)
+
+    def next_tokens(self, ids: Sequence[int]) -> Sequence[int]:
+        """Return the tokens that may follow, because of what is already typed; empty means any."""
+        return next_after_typed(self.vocabulary, self.sheet.heal, ids)
+
+    def own_part(self, text: str) -> str:
+        """Return the part of a draft that belongs to the hole: its line or lines, without a copy of the suffix."""
+        text = repeats.before_suffix(text, self.request.suffix)
+        return text if self.hole.block else repeats.rest_of_line(text, self.request.suffix)

@@ -1,0 +1,77 @@
+"""The causal passes of SmolLM2, Llama, Qwen2 and Qwen2.5-Coder checkpoints.
+
+They equal those of transformers' `LlamaForCausalLM` and `Qwen2ForCausalLM`; a test checks it. With an adapter there is a
+second set of layers, whose matrices include it, so the first ones stay exactly those of the pretrained model.
+
+Shapes: R rows, N tokens, L places of the keys, H hidden.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from dg_lsp.engine.causal import lora
+from dg_lsp.engine.model import matmul
+from dg_lsp.engine.model.fit.geometry import LlamaSizes
+from dg_lsp.engine.model.llama import Llama
+from dg_lsp.engine.model.prefix_cache import KV
+from dg_lsp.engine.model.weights.llama_files import Weight
+from dg_lsp.engine.model.weights.llama_layers import Layer, fused_of, layer_of, norms_of
+
+
+class CausalLlama(Llama):
+    """The passes of one loaded model. `adapted` is the same model with the adapter in its matrices; None without one."""
+
+    adapted: CausalLlama | None = None
+
+    def __init__(
+        self,
+        sizes: LlamaSizes,
+        weights: Mapping[str, Weight],
+        kind: matmul.Kind,
+        adapter: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        self._adapter, self._adapted_layers = adapter, list[Layer]()
+        super().__init__(sizes, weights, kind)
+        if adapter is not None:
+            adapted = copy.copy(self)
+            adapted.layers = self._adapted_layers
+            self.adapted = adapted
+
+    def _layer(self, weights: Mapping[str, Weight], index: int) -> Layer:
+        fused, norms = fused_of(self.sizes, weights, index, self.kind), norms_of(self.sizes, weights, index)
+        if (adapter := self._adapter) is not None:
+            more = [lora.low_rank(adapter, index, one.letters, one.rows) for one in fused]
+            linears = [one.linear(self.kind, added) for one, added in zip(fused, more, strict=True)]
+            self._adapted_layers.append(layer_of(norms, linears))
+        return layer_of(norms, [one.linear(self.kind) for one in fused])
+
+    def n_bytes(self) -> int:
+        """Return the bytes of the weights, with those of the adapted matrices and without the norms."""
+        return super().n_bytes() + sum(layer.n_bytes() for layer in self._adapted_layers)
+
+    def encode(self, ids: Tensor, past: KV | None = None) -> tuple[Tensor, KV]:
+        """Return the last hidden states [R, L, H] of new tokens [R, L], and the keys and values of past and new tokens."""
+        n_past, n_new = past[0][0].shape[2] if past else 0, ids.shape[1]
+        positions = torch.arange(n_past, n_past + n_new, device=ids.device)
+        mask = None
+        causal = n_new > 1 and (n_past == 0 or self._takes_blocks(n_new))
+        if n_new > 1 and not causal:
+            mask = torch.arange(n_past + n_new, device=ids.device)[None] <= positions[:, None]
+            mask = mask[None, None]
+        with torch.no_grad():
+            return self._pass(ids, positions[None], past, mask, causal=causal)
+
+    def extend(self, ids: Tensor, positions: Tensor, kv: KV, mask: Tensor, key_positions: Tensor) -> Tensor:
+        """Return the last hidden states [N, H] of new tokens [N], each at its own position [N].
+
+        The pass overwrites the last N places of `kv` with the new tokens' keys and values. Token n sees the places in
+        `mask` [N, L], whose positions are `key_positions` [L].
+        """
+        del key_positions  # every layer sees the whole prefix
+        with torch.no_grad():
+            return self._pass(ids[None], positions[None], kv, mask[None, None], with_room=True)[0][0]

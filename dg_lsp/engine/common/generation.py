@@ -1,0 +1,145 @@
+"""The answers of one hole or canvas while they are generated, which proposers add to.
+
+Knows proposals, their ranking and the time that is left. Knows nothing of how texts are proposed.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from typing import Any
+
+from dg_lsp.core import calibration
+from dg_lsp.core.calibration import Calibration, Evidence
+from dg_lsp.core.values import Candidate, Ranked
+from dg_lsp.engine.common import rank
+from dg_lsp.engine.common.laid_out import LaidOut
+from dg_lsp.engine.common.pace import Budget, Pace, Usage
+from dg_lsp.engine.common.propose import copies
+from dg_lsp.engine.common.rank import Proposal
+
+MIDDLING = -1.5  # nats: the assumed log-probability of an unscored token
+UNSCORED_ORDER = Calibration(0.0, {"mean": 1.0})  # by the sum, the shortest text would rank best
+TOKEN_CHARS = 4  # about; for estimates alone
+
+# Work on a task. Each item is the end of one uninterruptible unit.
+Work = Generator[None, None, None]
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What a proposer is writing: the current text of each hole, and the proposals that may still change.
+
+    `is_answer` says that the texts are the best answer if the task ended now.
+    """
+
+    texts: Callable[[], tuple[str, ...]]
+    proposals: Callable[[], Sequence[Proposal]] = tuple
+    is_answer: bool = False
+
+
+@dataclass(slots=True)
+class Timing:
+    """How long the units of a model take, what a task has used, and what it may still use."""
+
+    pace: Pace
+    usage: Usage
+    budget: Budget
+
+
+class Generation:
+    """The proposals for one request so far, in the order in which they came, with scores once they have some.
+
+    `proposers` add them, each with the stage that its time counts for.
+    """
+
+    proposers: Sequence[tuple[str, Callable[[Any], Work]]] = ()
+    n_steps = 0  # denoising steps so far, as candidates report them
+
+    def __init__(self, laid_out: LaidOut, timing: Timing) -> None:
+        self.laid_out, self.timing = laid_out, timing
+        self.proposals: list[Proposal] = []
+        self.live: Live | None = None
+
+    def begin(self) -> Work:
+        """Do what must precede the proposers."""
+        yield from ()
+
+    @abstractmethod
+    def score(self) -> Work:
+        """Score the proposals that have no score yet."""
+
+    def ranked(self) -> Generator[None, None, tuple[Candidate, ...]]:
+        """Score the proposals, and return them as candidates, best first."""
+        if not self.proposals:
+            return ()
+        yield from self.score()
+        return calibration.to_candidates(self.evidence(), self.laid_out.calibration)
+
+    def evidence(self, order: Calibration = rank.ORDER) -> list[Evidence]:
+        """Return the evidence for each proposal. Without a calibration, `order` ranks."""
+        vocabulary, typed = self.laid_out.vocabulary, self.laid_out.typed
+        items = rank.evidence(self.proposals, order)
+        for index, (item, proposal) in enumerate(zip(items, self.proposals, strict=True)):
+            # Each token's number of characters in the answer, without already typed characters; empty if unknown.
+            lengths: tuple[tuple[int, ...], ...] = ()
+            whole = vocabulary.lengths(vocabulary.encode(typed + proposal.text))
+            if len(whole) == len(proposal.logps) and sum(whole) == len(typed) + len(proposal.text):
+                ends = [max(end - len(typed), 0) for end in accumulate(whole)]
+                lengths = (tuple(end - start for start, end in pairwise((0, *ends))),)
+            chances = tuple(min(1.0, math.exp(logp)) for logp in proposal.logps)
+            candidate = replace(item.candidate, confidences=(chances,), steps=self.n_steps, lengths=lengths)
+            items[index] = replace(item, candidate=candidate)
+        return items
+
+    def score_ms(self, n_positions: int = 0) -> float:
+        """Return the expected milliseconds to score the proposals and `n_positions` more tokens; 0 if unknown."""
+        unscored = sum(len(proposal.text) // TOKEN_CHARS + 1 for proposal in self.proposals if not proposal.logps)
+        return self.timing.pace.expected_ms("score", unscored + n_positions) or 0.0
+
+    def propose_copies(self, most: int, own_part: Callable[[str], str], *, say_something: bool) -> None:
+        """Propose the `most` best copies, of which `own_part` returns the hole's part; with `say_something`, no blank ones."""
+        laid_out, hole = self.laid_out, self.laid_out.request.holes[0]
+        if len(laid_out.request.holes) > 1 or not laid_out.switches.copy or not most:
+            return
+        prefix, suffix, *related = laid_out.sources
+        for copy in copies.find(prefix, suffix, block=hole.block, indent=hole.indent, most=most, related=related):
+            text = own_part(copy.text)
+            if not say_something or not laid_out.says_nothing(text):
+                self.proposals.append(Proposal(text, "copy", left=copy.left, right=copy.right))
+
+    # Called between units.
+
+    def texts(self) -> tuple[str, ...]:
+        """Return each hole's current text: what is being written, even if it is empty so far, or else the first proposal."""
+        if self.live is not None and (texts := self.live.texts()):
+            return texts
+        return (self.proposals[0].text,) if self.proposals else ()
+
+    def best_so_far(self) -> tuple[Candidate, ...]:
+        """Return the unfinished candidates before the end: proposals, then what a canvas is writing."""
+        live = self.live
+        unscored = self._unscored([*self.proposals, *(live.proposals() if live else ())])
+        if live is not None and live.is_answer and any(texts := live.texts()):
+            return (*unscored, Candidate(texts, Ranked(len(unscored), doubted=True), finished=False))
+        return unscored
+
+    def _unscored(self, proposals: Sequence[Proposal]) -> tuple[Candidate, ...]:
+        """Return proposals as unfinished candidates, ranked with an assumed log-probability for each token.
+
+        Their confidence is not calibrated, because a calibration is fitted on scored candidates.
+        """
+        guessed = list[Proposal]()
+        for proposal in proposals:
+            logps = (MIDDLING,) * (len(proposal.text) // 4 + 1)
+            guessed.append(replace(proposal, logps=logps, model_logps=logps, position=self.laid_out.position))
+        weights, items = self.laid_out.calibration or UNSCORED_ORDER, rank.evidence(guessed, doubted=True)
+        items = [replace(item, order=calibration.linear(item.features, weights)) for item in items]
+        return tuple(replace(candidate, finished=False) for candidate in calibration.to_candidates(items, None))
+
+    def leave(self) -> None:
+        """Stop sharing passes with other tasks, and forget what was being written."""
+        self.live = None

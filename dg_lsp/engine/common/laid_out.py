@@ -1,0 +1,128 @@
+"""A request laid out as tokens for one model: what every stage of an answer reads, and none changes.
+
+Knows requests, token ids and text. Knows nothing of how an answer is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+from dg_lsp.core import calibration, placeholders
+from dg_lsp.core.calibration import Calibration
+from dg_lsp.core.values import InfillRequest
+from dg_lsp.engine.common.layout import answer
+from dg_lsp.engine.common.loading import Loaded
+from dg_lsp.engine.common.propose.file_model import FileModel
+
+FILE_CHARS = 12_000  # the characters on each side of the hole that are searched for repetitions
+
+
+@dataclass(frozen=True, slots=True)
+class Switches:
+    """The parts of a model's work that a benchmark can disable to measure their effect. A model without a part ignores it."""
+
+    held_suffix: bool = True
+    conditioning: bool = True
+    copy: bool = True
+    causal: bool = True
+    file: bool = True
+    noise: bool = True
+    delete: bool = True
+    scorer: bool = True
+    needed: bool = True
+    gap: int = 0  # a fixed gap length, such as an oracle's; 0: the profile's lengths
+
+
+class Sheet(Protocol):
+    """A request as tokens, in any layout: the `ids` to encode first, and the typed bytes that the answer begins with."""
+
+    @property
+    def ids(self) -> tuple[int, ...]: ...
+
+    @property
+    def heal(self) -> bytes: ...
+
+
+class Layout(Protocol):
+    """Lays out requests."""
+
+    def lay_out(self, request: InfillRequest) -> Sheet:
+        """Return the request as tokens."""
+
+
+class LaidOut:
+    """A request with its `sheet`, the model that answers it and the enabled parts. `weights` is the current calibration."""
+
+    sheet: Any
+    loaded: Loaded[Any, Any]
+
+    def __init__(
+        self, request: InfillRequest, sheet: Sheet, loaded: Loaded[Any, Any], switches: Switches, weights: Calibration | None
+    ) -> None:
+        self.request, self.sheet, self.loaded, self.switches = request, sheet, loaded, switches
+        self.calibration, self.position = weights, calibration.position(request)
+        self.vocabulary = loaded.vocabulary
+
+    @property
+    def is_block(self) -> bool:
+        """Whether a hole may take several lines."""
+        return any(hole.block for hole in self.request.holes)
+
+    @property
+    def is_body(self) -> bool:
+        """Whether the hole is a body, whose answer may not be another placeholder."""
+        return self.request.holes[0].kind in ("body", "marker")
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The names that the code after the only hole needs and only the answer can bind."""
+        return self.request.holes[0].needed if self.switches.needed else ()
+
+    @cached_property
+    def typed(self) -> str:
+        """The characters of the answer's first tokens that are already typed."""
+        return str(self.sheet.heal.decode("utf-8", "ignore"))
+
+    @cached_property
+    def control(self) -> tuple[int, ...]:
+        """The tokens without text: control tokens, and logits without a token."""
+        return (*self.vocabulary.special, *range(self.vocabulary.size, self.loaded.passes.n_vocabulary))
+
+    @cached_property
+    def sources(self) -> tuple[str, ...]:
+        """The texts to copy from: the prefix, the suffix, and the related texts.
+
+        For a body these have no placeholders: a file with many holes repeats its placeholders, so they would be what most
+        drafts of a body say, and all such drafts are useless.
+        """
+        request = self.request
+        sources = (request.prefix, request.suffix, *(snippet.text for snippet in request.related))
+        return tuple(map(placeholders.removed, sources)) if self.is_body else sources
+
+    def text_of(self, ids: Sequence[int]) -> str:
+        """Return the text of an answer's tokens, without the characters that were already typed."""
+        return answer(self.vocabulary, ids, self.sheet.heal)
+
+    def ids_of(self, text: str) -> list[int]:
+        """Return the ids of an answer, with those of the typed characters that it continues."""
+        return self.vocabulary.encode(self.typed + text)
+
+    def says_nothing(self, text: str) -> bool:
+        """Return whether a text is blank, or no body where a body is asked for."""
+        return placeholders.says_nothing(text) if self.is_body else not text.strip()
+
+    def file_model(self, weight: float, half_at: float = 4.0) -> FileModel | None:
+        """Return the model of the text around the hole, None without a weight; typed tokens are left out: the answer has them.
+
+        At the match length `half_at`, in tokens, it has half of the weight.
+        """
+        if len(self.request.holes) > 1 or not weight or not self.switches.file:
+            return None
+        encode, (prefix, suffix, *related) = self.vocabulary.encode, self.sources
+        before = encode(prefix[-FILE_CHARS:])
+        others = [encode(text) for text in reversed(related)]
+        known = before[: len(before) - len(self.sheet.heal_ids)]
+        return FileModel(known, encode(suffix[:FILE_CHARS]), related=others, full=weight, half_at=half_at)

@@ -1,0 +1,311 @@
+"""Find and check a checkpoint before its weights are read: its folder, sizes, tokenizer, device and precision.
+
+A model comes from this package, a local folder or a hub id, with safetensors only and without remote code. Each family reads
+its own weights and profile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from dg_lsp.engine.model import before_torch  # noqa: F401 -- before torch
+
+# isort: split
+import torch
+
+from dg_lsp.engine.common import profile_file
+from dg_lsp.engine.common.task import OnProgress, UserError
+from dg_lsp.engine.model import fit, int8, matmul, memory
+from dg_lsp.engine.model.fit import machine
+from dg_lsp.engine.model.fit.choice import CHOSEN, SMALL
+from dg_lsp.engine.model.fit.geometry import LlamaSizes, llama_sizes
+from dg_lsp.engine.model.fit.needs import QUANTISED, Precision
+from dg_lsp.engine.model.vocabulary import Vocabulary
+from dg_lsp.engine.model.weights import checkpoint, fetch, llama_files
+from dg_lsp.engine.model.weights.progress import Meter
+from dg_lsp.wire import files, laptop
+from dg_lsp.wire.model_names import folder_of
+from dg_lsp.wire.settings import DEVICES
+
+EMBEDDED = "embedded"
+FINGERPRINT_BYTES = 1 << 16
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+# The reasons for a precision that the user did not select.
+LLAMA_WHY: dict[str, str] = {
+    "int8": matmul.EXPLAINED["int8"],
+    "bfloat16": "this device has instructions for it",
+    "float32": "this processor has neither 8-bit nor bfloat16 instructions",
+}
+
+PassesT = TypeVar("PassesT")
+ProfileT = TypeVar("ProfileT")
+
+
+class LoadError(UserError):
+    """A model can't be loaded; the message is a sentence for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A model's folder, and where and how it will run. `values` are those of its `config.json`; `why` gives reasons."""
+
+    name: str
+    revision: str
+    folder: Path
+    values: Mapping[str, Any]
+    geometry: fit.Geometry
+    vocabulary: Vocabulary
+    device: str
+    threads: int
+    why: dict[str, str]
+
+    @property
+    def model_type(self) -> str:
+        """The model's type, as its configuration states it."""
+        return str(self.values["model_type"])
+
+    @property
+    def profile_folder(self) -> Path:
+        """The folder that has the model's profile: that of this package for a laptop model, so that it is never outdated."""
+        own = Path(str(resources.files("dg_lsp.models"))) / self.name
+        return own if laptop.by_name(self.name) is not None and (own / profile_file.FILE).exists() else self.folder
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded(Generic[PassesT, ProfileT]):
+    """A loaded model with its vocabulary and profile. `why` gives the reasons for `device`, `dtype` and `threads`.
+
+    `products_dtype` is the precision of the layers' products with the weights, which may be narrower than that of the weights.
+    `fingerprint` identifies the weights.
+    """
+
+    name: str
+    passes: PassesT
+    vocabulary: Vocabulary
+    profile: ProfileT
+    device: str
+    dtype: str
+    products_dtype: str = ""
+    revision: str = ""
+    threads: int = 0
+    why: Mapping[str, str] = field(default_factory=dict)
+    fingerprint: str = ""
+
+    @classmethod
+    def of(
+        cls, checkpoint: Checkpoint, passes: PassesT, profile: ProfileT, dtype: str, products_dtype: str
+    ) -> Loaded[PassesT, ProfileT]:
+        """Return the loaded model of a checkpoint."""
+        return cls(
+            checkpoint.name,
+            passes,
+            checkpoint.vocabulary,
+            profile,
+            checkpoint.device,
+            dtype,
+            products_dtype,
+            checkpoint.revision,
+            checkpoint.threads,
+            checkpoint.why,
+            _fingerprint(checkpoint.folder),
+        )
+
+
+def wide_dtype(precision: Precision) -> torch.dtype:
+    """Return the data type in which a model of this precision computes."""
+    return DTYPES.get(precision, torch.bfloat16)
+
+
+@contextlib.contextmanager
+def reported(name: str) -> Iterator[None]:
+    """Raise LoadError with a sentence for what may go wrong while a model is loaded."""
+    try:
+        yield
+    except (checkpoint.CheckpointError, profile_file.ProfileError, fit.GeometryError, fit.NoRoomError) as error:
+        raise LoadError(str(error)) from error
+    except OSError as error:
+        # Such as a folder without permission; the libraries' own errors are handled where they are called.
+        raise LoadError(f"{error.filename or name} can't be read: {(error.strerror or str(error)).lower()}") from error
+
+
+def open_checkpoint(name: str, *, device: str, threads: int, revision: str, on_progress: OnProgress) -> Checkpoint:
+    """Find the model `name` and return its checkpoint; `on_progress` receives the first half of the progress.
+
+    Raises LoadError, and the errors of `reported`.
+    """
+    why: dict[str, str] = {}
+    name = laptop.resolve(name)
+    device, why["device"] = _device(device)
+    on_progress("finding the checkpoint", 0.0)
+    folder = find(name, revision, on_progress=lambda text, share: on_progress(text, share / 2))
+    values = checkpoint.stated_values(folder)
+    shape = fit.of_config(values)
+    if threads or device == "cpu":
+        threads, why["threads"] = (threads, CHOSEN) if threads else _threads(shape)
+        torch.set_num_threads(threads)
+    on_progress("reading the tokenizer", 0.5)
+    return Checkpoint(name, revision, folder, values, shape, _vocabulary(folder), device, threads, why)
+
+
+def check_dtype(asked: str) -> None:
+    """Raise LoadError if a requested precision is unknown."""
+    if asked and asked not in fit.PRECISIONS:
+        raise LoadError(f"unknown dtype {asked!r}; choose {', '.join(fit.PRECISIONS[:-1])} or {fit.PRECISIONS[-1]}")
+
+
+def choose(opened: Checkpoint, use: fit.Use, *, asked: str = "", stored: str = "") -> fit.Choice:
+    """Return the precision for a model that is used like this; raises fit.NoRoomError if no memory has room for it."""
+    device = opened.device
+    facts = fit.Machine(
+        kind=device.partition(":")[0],
+        free=memory.free_bytes(device),
+        name=torch.cuda.get_device_name(device) if device.startswith("cuda") else "",
+        multiplies_bf16=torch.cpu._is_avx512_bf16_supported(),  # no public name for it yet
+        installed=machine.installed(),
+    )
+    return fit.choose(opened.name, opened.geometry, facts, asked=asked, stored=stored, use=use)
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaWeights:
+    """What the passes of such a model are made of, and its precision."""
+
+    sizes: LlamaSizes
+    weights: llama_files.Weights
+    kind: matmul.Kind
+    precision: Precision
+
+    @property
+    def products_dtype(self) -> str:
+        """The precision of the products."""
+        return "int8" if self.precision == "int8" else str(wide_dtype(self.precision)).removeprefix("torch.")
+
+
+def open_llama(opened: Checkpoint, use: fit.Use, dtype: str, on_progress: OnProgress) -> LlamaWeights:
+    """Return the weights of a folder, which is validated before anything is allocated. Raises LoadError and CheckpointError."""
+    folder, device, values, vocabulary = opened.folder, opened.device, opened.values, opened.vocabulary
+    choice = choose(opened, use, asked=_llama_dtype(dtype, device, opened.name))
+    precision, opened.why["dtype"] = choice.precision, choice.why if dtype else LLAMA_WHY[choice.precision]
+    sizes = llama_sizes(values)
+    if vocabulary.size > sizes.vocabulary:
+        raise LoadError(f"the tokenizer of {folder} has {vocabulary.size} tokens, more than the model's {sizes.vocabulary}")
+    stored = llama_files.check(folder, sizes, in_int8=llama_files.is_quantised(folder, values))
+    meter = Meter("reading the weights", sum(one.n_bytes for one in stored.values()), on_progress, low=0.5)
+    wide = None if precision == "int8" else wide_dtype(precision)
+    kind: matmul.Kind = "int8"
+    if wide is not None:
+        is_on_cpu = device == "cpu" and wide != torch.float16
+        kind = matmul.best_kind(in_16_bits=wide != torch.float32) if is_on_cpu else "plain"
+    return LlamaWeights(sizes, llama_files.Weights(stored, device, wide, meter), kind, precision)
+
+
+def _llama_dtype(asked: str, device: str, name: str) -> str:
+    """Return the precision: the user's choice, or the fastest of the device."""
+    check_dtype(asked)
+    if asked in QUANTISED:
+        raise LoadError(f"{name} can't be loaded at {asked}; choose int8, bfloat16 or float32")
+    if asked == "int8" and (device != "cpu" or not int8.is_supported()):
+        where = "this processor has no instructions for it" if device == "cpu" else f"{device} does not compute in int8"
+        raise LoadError(f"{name} can't be loaded at int8, because {where}; choose bfloat16 or float32")
+    if asked or device != "cpu":
+        return asked or "bfloat16"
+    if int8.is_supported():
+        return "int8"
+    return "bfloat16" if matmul.best_kind() == "onednn-bf16" else "float32"
+
+
+def _vocabulary(folder: Path) -> Vocabulary:
+    try:
+        if not (folder / "tokenizer.json").exists() and (folder / "merges.txt").exists():
+            return Vocabulary.from_qwen2_parts(folder)
+        return Vocabulary.from_file(folder / "tokenizer.json")
+    except PermissionError:
+        raise
+    except Exception as error:
+        raise LoadError(f"{folder} has no tokenizer that can be read: {error}") from error
+
+
+def find(name: str, revision: str = "", *, on_progress: OnProgress = lambda _text, _share: None) -> Path:
+    """Return the folder of a model; fetch a hub id, or use its cached files offline. Raises LoadError.
+
+    `on_progress` receives the progress.
+    """
+    if name == EMBEDDED:
+        folder = Path(str(resources.files("dg_lsp.models"))) / EMBEDDED
+        if not (folder / "config.json").exists():
+            raise LoadError("this installation has no embedded model; give one with --model FOLDER_OR_HUB_ID")
+        return folder
+    if (model := laptop.by_name(name)) is not None:
+        if not model.is_pulled:
+            reason = files.folder_problem(model.folder) if model.folder.exists() else "was not pulled yet"
+            raise LoadError(f"{name} {reason}; to get it: dg-lsp engine pull {name}")
+        return model.folder
+    try:
+        folder = Path(name).expanduser()
+    except RuntimeError as error:
+        raise LoadError(f"there is no model folder {name}: there is no user of that name") from error
+    # A folder in the working directory that has the name of a hub id must never shadow it.
+    if folder_of(name) is not None and folder.is_dir():
+        if not os.access(folder, os.R_OK | os.X_OK):
+            raise LoadError(f"{folder} can't be read: permission denied")
+        return folder
+    if name.startswith((".", "/", "~")) or name.count("/") != 1:
+        raise LoadError(
+            f"there is no model folder {name}; give a folder as a path (./NAME), a hub id (OWNER/NAME), or {EMBEDDED}"
+        )
+    try:
+        return fetch.snapshot(name, revision, on_progress)
+    except fetch.FetchError as error:
+        raise LoadError(str(error)) from error
+
+
+def _fingerprint(folder: Path) -> str:
+    """Return an id of the folder's weights: a hash of each file's name, size, start and end."""
+    digest = hashlib.sha256()
+    # Opening a pipe of that name would wait for a writer.
+    for path in sorted(path for path in folder.glob("*.safetensors") if path.is_file()):
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size} ".encode())
+        with path.open("rb") as opened:
+            digest.update(opened.read(FINGERPRINT_BYTES))
+            opened.seek(max(0, size - FINGERPRINT_BYTES))
+            digest.update(opened.read(FINGERPRINT_BYTES))
+    return digest.hexdigest()[:16]
+
+
+def _device(name: str) -> tuple[str, str]:
+    """Return the device, and the reason for it."""
+    if name != "auto":
+        kind = name.partition(":")[0]
+        if kind not in DEVICES:
+            raise LoadError(f"unknown device {name!r}; choose {', '.join(DEVICES[:-1])} or {DEVICES[-1]}")
+        if (kind == "cuda" and not torch.cuda.is_available()) or (kind == "mps" and not torch.backends.mps.is_available()):
+            raise LoadError(f"there is no {kind.upper()} device; use --device cpu, or auto")
+        return name, CHOSEN
+    if torch.cuda.is_available():
+        return "cuda", f"this machine has one: {torch.cuda.get_device_name()}"
+    if torch.backends.mps.is_available():
+        return "mps", "this Mac has one"
+    return "cpu", "torch finds neither a CUDA nor an MPS device"
+
+
+def _threads(shape: fit.Geometry) -> tuple[int, str]:
+    """Return the number of CPU threads for a model on this machine, and the reason.
+
+    It is half of the cores, because an editor and its other servers need the rest. With more threads, each pass waits for
+    the thread that has to share its core, and loses more than it gains. A small model gains nothing beyond two threads.
+    """
+    n_cores = os.cpu_count() or 2
+    half = max(1, n_cores // 2)
+    why = f"half of the {n_cores} cores, because an editor needs the rest"
+    if shape.n_weights < SMALL and half > 2:
+        return 2, f"{why}, and a small model gains nothing beyond 2"
+    return half, why

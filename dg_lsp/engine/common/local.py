@@ -1,0 +1,285 @@
+"""What all models in this process share: a request as a task of units, one hole after another, and a filler that starts it.
+
+Knows requests, candidates and the prefix cache. Knows nothing of how a model proposes texts or ranks them.
+"""
+
+from __future__ import annotations
+
+import codecs
+import math
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from dg_lsp.core.calibration import Evidence
+from dg_lsp.core.values import Candidate, InfillRequest
+from dg_lsp.engine.common import sequence
+from dg_lsp.engine.common.calibration_store import Calibrations
+from dg_lsp.engine.common.generation import Generation, Timing
+from dg_lsp.engine.common.laid_out import Layout, Sheet, Switches
+from dg_lsp.engine.common.loading import Loaded
+from dg_lsp.engine.common.pace import Budget, Pace, Usage
+from dg_lsp.engine.common.rank import Proposal
+from dg_lsp.engine.common.task import Concurrency, Filler, Task
+from dg_lsp.engine.model import memory
+from dg_lsp.engine.model.memory import Headroom
+from dg_lsp.engine.model.prefix_cache import KV, LEAST_BYTES, PrefixCache, PrefixEncoder
+
+AHEAD_CHUNK = 64  # tokens encoded in one step ahead of a request, for which a new request has to wait
+PREFILL_CHUNK = 128  # tokens encoded in one uninterruptible step; more at once take no less time for each
+OVER = object()  # what the work of a finished task returns
+
+
+class LocalTask(Task):
+    """One running request. Holes that the model does not fill together are filled in sequence.
+
+    Its attributes are the request, what was answered so far, and what the queue may ask about at any time.
+    """
+
+    def __init__(self, request: InfillRequest, filler: LocalFiller) -> None:
+        self.request, self._filler = request, filler
+        self.generation: Generation | None = None  # of the hole under way
+        self._answers: tuple[Candidate, ...] = ()
+        self._parts: list[tuple[Candidate, ...]] = []  # the answers of each filled hole, when holes are filled in sequence
+        self._due_at = math.inf
+        self._usage = Usage()
+        self.milliseconds = self._usage.milliseconds
+        self._work: Iterator[None] = self._run()
+
+    def step(self) -> bool:
+        """Do one unit of work; return whether more remains."""
+        self._usage.began = time.perf_counter()
+        try:
+            with torch.inference_mode():
+                return next(self._work, OVER) is not OVER
+        finally:
+            self._usage.switch(self._usage.stage)
+
+    def candidates(self) -> tuple[Candidate, ...]:
+        """Return the best answers so far, best first; they are unfinished before the task's end."""
+        if self._answers or self.generation is None:
+            return self._answers
+        return tuple(
+            replace(candidate, texts=self._padded(candidate.texts), confidences=(), lengths=())
+            for candidate in self.generation.best_so_far()
+        )
+
+    def drafts(self) -> tuple[str, ...]:
+        """Return the current text of each hole in the best canvas, or the final answer."""
+        if self._answers:
+            return self._answers[0].texts
+        return self._padded(self.generation.texts() if self.generation else ())
+
+    def _padded(self, texts: tuple[str, ...]) -> tuple[str, ...]:
+        """Return a text for each hole: the filled ones, then `texts`, then empty texts."""
+        n_holes = len(self.request.holes)
+        return (*(part[0].texts[0] for part in self._parts), *texts, *[""] * n_holes)[:n_holes]
+
+    def finish_in(self, milliseconds: float) -> None:
+        """Plan the work so that it ends within this time."""
+        self._due_at = self._filler.pace.clock() + milliseconds / 1000
+
+    def cache(self) -> dict[str, int]:
+        """Return the number of prefix `tokens` of this task, and how many were `reused` from the cache."""
+        return {"tokens": self._usage.prefix_tokens, "reused": self._usage.reused_tokens}
+
+    def proposals(self) -> tuple[Proposal, ...]:
+        """Return what was proposed for the last canvas, with the numbers that rank it."""
+        return tuple(self.generation.proposals) if self.generation else ()
+
+    def evidence(self) -> tuple[Evidence, ...]:
+        """Return the evidence for each proposal of a single hole."""
+        generation = self.generation if len(self.request.holes) == 1 else None
+        return tuple(generation.evidence()) if generation else ()
+
+    def close(self) -> None:
+        """Release what the task shares with others, and its own memory. No step may follow."""
+        self._work = iter(())  # it refers to this task
+        self._release()
+
+    def _release(self) -> None:
+        """Free what the generation holds at once, and not when Python next looks for references in a circle."""
+        if self.generation is not None:
+            self.generation.leave()
+
+    def _run(self) -> Iterator[None]:
+        request = self.request
+        if len(request.holes) == 1 or self._filler.fills_together(request):
+            self._answers = yield from self._fill(request, self._due_at)
+            return
+        while len(self._parts) < len(request.holes):
+            filled = [part[0].texts[0] for part in self._parts]
+            now, n_left = self._filler.pace.clock(), len(request.holes) - len(self._parts)
+            # The holes that are left share the time left.
+            answers = yield from self._fill(sequence.next_hole(request, filled), now + (self._due_at - now) / n_left)
+            if not answers:
+                return
+            self._parts.append(answers)
+            self._release()
+            self.generation = None
+        self._answers = sequence.wholes(self._parts)
+
+    def _fill(self, request: InfillRequest, due_at: float) -> Generator[None, None, tuple[Candidate, ...]]:
+        """Fill all holes of a request together, and return the ranked answers, best first."""
+        pace, usage = self._filler.pace, self._usage
+        usage.switch("prefill")
+        self.generation = generation = self._filler.generation(request, Timing(pace, usage, Budget(pace, due_at)))
+        yield from generation.begin()
+        for stage, propose in generation.proposers:
+            usage.switch(stage)
+            yield from propose(generation)
+        usage.switch("score")
+        answers = yield from generation.ranked()
+        if answers:
+            self._filler.ahead.expect(request, accepted=answers[0].texts[0])
+        return answers
+
+
+class LocalFiller(Filler):
+    """A loaded model that fills requests in this process. A request of full size has `canvas_tokens` to write.
+
+    `clock` returns the seconds for planning deadlines.
+    """
+
+    calibrations: Calibrations
+
+    def __init__(
+        self,
+        loaded: Loaded[Any, Any],
+        layout: Layout,
+        canvas_tokens: int,
+        switches: Switches | None,
+        clock: Callable[[], float],
+    ) -> None:
+        profile, cost = loaded.profile, memory.cost(loaded.passes)
+        n_read = profile.prefix_tokens + profile.suffix_tokens
+        cache = PrefixCache(memory.cache_bytes(memory.free_bytes(loaded.device), n_read * cost.prefix_token, LEAST_BYTES))
+        self.loaded, self.layout, self.switches = loaded, layout, switches or Switches()
+        self.calibrations, self.pace = Calibrations(profile.calibration), Pace(clock)
+        self.prefixes = PrefixEncoder(loaded.passes, loaded.device, cache)
+        self.headroom = Headroom(loaded.device, cache, cost, n_read, canvas_tokens)
+        self.ahead = ReadAhead(self.sheets, self.prefixes)
+
+    @property
+    def cache(self) -> PrefixCache:
+        """The encoded prefixes."""
+        return self.prefixes.cache
+
+    def start(self, request: InfillRequest) -> LocalTask:
+        """Return a new task for the request."""
+        return LocalTask(request, self)
+
+    def sheets(self, request: InfillRequest, left_ms: float) -> tuple[Sheet, ...]:
+        """Return a request as the sheets to encode, in order; the first is for an answer in the time left."""
+        return (self.layout.lay_out(request),)
+
+    @abstractmethod
+    def generation(self, request: InfillRequest, timing: Timing) -> Generation:
+        """Return the answers of a request, before its first unit of work."""
+
+    def fills_together(self, request: InfillRequest) -> bool:
+        """Return whether the model fills several holes of a request together, and not in sequence."""
+        return False
+
+    def expect(self, request: InfillRequest) -> None:
+        """Note the request that will probably come next; `foresee` encodes its prefix."""
+        self.ahead.expect(request)
+
+    def foresee(self) -> bool:
+        """Encode one chunk of the expected prefix; return whether more remains."""
+        return self.ahead.read()
+
+    def concurrency(self) -> Concurrency:
+        """Return "in turns": running several requests together saves no time."""
+        return "in turns"
+
+    def is_on_gpu(self) -> bool:
+        """Return whether the model's weights are on a GPU."""
+        return self.loaded.device != "cpu"
+
+    def has_room(self) -> bool:
+        """Return whether memory has room for another request of full size beside the running ones."""
+        return self.headroom.admits_request()
+
+    def about(self) -> dict[str, object]:
+        """Return the facts of the model: device, dtype, revision, threads, the reasons for them, and memory."""
+        loaded = self.loaded
+        return {
+            "device": loaded.device,
+            "dtype": loaded.dtype,
+            "revision": loaded.revision,
+            "threads": loaded.threads,
+            "why": dict(loaded.why),
+            "device_bytes": loaded.passes.n_bytes() + self.cache.bytes,
+            "device_free_bytes": memory.free_bytes(loaded.device),
+        }
+
+    def pieces(self, text: str) -> tuple[str, ...]:
+        """Return the texts of a text's tokens. A character split over several tokens belongs to the last of them."""
+        vocabulary = self.loaded.vocabulary
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        return tuple(decoder.decode(vocabulary.pieces[token]) for token in vocabulary.encode(text))
+
+    def trim(self) -> None:
+        """Drop the prefix cache."""
+        self.cache.clear()
+
+
+class ReadAhead:
+    """The expected request, and the progress of encoding its sheets in their order."""
+
+    def __init__(self, sheets: Callable[[InfillRequest, float], tuple[Sheet, ...]], prefixes: PrefixEncoder) -> None:
+        self._sheets, self._prefixes = sheets, prefixes
+        self._expected: InfillRequest | None = None
+        self._ids: list[tuple[int, ...]] = []
+        self._is_guess = False
+
+    def expect(self, request: InfillRequest, *, accepted: str | None = None) -> None:
+        """Expect this request next, instead of any other. If this one is expected, expect it with its answer `accepted`."""
+        if accepted is not None:
+            if self._expected is not request:
+                return
+            request = replace(request, prefix=request.prefix + accepted)
+        # With several holes, the later prefixes depend on the answers, so only the single-hole case is prepared.
+        self._expected = request if len(request.holes) == 1 else None
+        self._ids, self._is_guess = [], accepted is not None
+
+    def read(self) -> bool:
+        """Encode one chunk of the expected prefix; return whether more remains."""
+        if self._expected is None:
+            return False
+        try:
+            if not self._ids:
+                left_ms = self._expected.budget.ms or math.inf
+                self._ids = [sheet.ids for sheet in self._sheets(self._expected, left_ms)]
+            ids = self._ids[0]
+            n_encoded, kv = self._prefixes.cache.longest(ids, ahead=True)
+            if n_encoded < len(ids):
+                with torch.inference_mode():
+                    n_encoded, _ = self._prefixes.encode(ids, n_encoded, kv, AHEAD_CHUNK, is_guess=self._is_guess)
+        except BaseException:
+            self._expected = None  # a retry would fail again
+            raise
+        if n_encoded == len(ids):
+            del self._ids[0]
+        if not self._ids:
+            self._expected = None
+        return self._expected is not None
+
+
+def encoded(prefixes: PrefixEncoder, ids: tuple[int, ...], timing: Timing) -> Generator[None, None, KV]:
+    """Encode a prefix as far as the cache lacks it, chunk by chunk, and return its keys and values."""
+    n_encoded, kv = prefixes.cache.longest(ids)
+    timing.usage.prefix_tokens += len(ids)
+    timing.usage.reused_tokens += n_encoded
+    while n_encoded < len(ids):
+        n_chunk = min(PREFILL_CHUNK, len(ids) - n_encoded)
+        with timing.pace.measuring("prefill", n_chunk):
+            n_encoded, kv = prefixes.encode(ids, n_encoded, kv, n_chunk)
+        yield
+    assert kv is not None
+    return kv

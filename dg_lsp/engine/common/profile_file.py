@@ -1,0 +1,77 @@
+"""Read and write `dg_lsp.json`: the settings for one checkpoint, in its folder, whatever settings its family has.
+
+Knows the file's format. Knows no setting but the calibration, which every family has.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dg_lsp.engine.common import calibration_store
+from dg_lsp.wire import files
+
+FILE = "dg_lsp.json"
+MAX_BYTES = 1 << 20
+T = TypeVar("T")
+
+
+class ProfileError(ValueError):
+    """A profile can't be read or used; the message is a sentence for the user."""
+
+
+def load(folder: Path, parse: Callable[[dict[str, Any]], T], default: T) -> T:
+    """Return the profile that `parse` finds in a checkpoint's folder, or the default if it has none.
+
+    Raises ProfileError if the file exists but this version can't read it.
+    """
+    settings = settings_in(folder)
+    if settings is None:
+        return default
+    try:
+        return parse(settings)
+    except (ValueError, TypeError, LookupError) as error:
+        raise _unreadable(folder, error) from error
+
+
+def settings_in(folder: Path) -> dict[str, Any] | None:
+    """Return the settings in a folder's profile, None without one; raise ProfileError if it can't be read."""
+    path = folder / FILE
+    if not path.exists():
+        return None
+    try:
+        settings = json.loads(files.read_regular(path.resolve(), MAX_BYTES))
+    except (files.NotRegularError, files.TooLargeError) as error:
+        raise ProfileError(f"{path} {error}") from error
+    except OSError as error:
+        raise ProfileError(f"{path} can't be read: {(error.strerror or str(error)).lower()}") from error
+    except ValueError as error:
+        raise _unreadable(folder, error) from error
+    if not isinstance(settings, dict):
+        raise _unreadable(folder, "it is not an object")
+    return settings
+
+
+def _unreadable(folder: Path, why: object) -> ProfileError:
+    return ProfileError(f"{folder / FILE} is not a profile that this version can read: {why}")
+
+
+def values_of(profile: type[Any], settings: Mapping[str, Any], *, layouts: tuple[str, ...]) -> dict[str, Any]:
+    """Return the settings of a JSON object as values for a profile; raise ValueError or TypeError if one is unknown."""
+    if "layout" in settings and settings["layout"] not in layouts:
+        raise ValueError(f"unknown layout {settings['layout']!r}; known for this model: {', '.join(layouts)}")
+    if unknown := set(settings) - {item.name for item in fields(profile)}:
+        raise ValueError(f"unknown setting {sorted(unknown)[0]!r}")
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+    if settings.get("calibration") is not None:
+        values["calibration"] = calibration_store.parse(settings["calibration"])
+    return values
+
+
+def dump(profile: Any) -> str:
+    """Return a profile as the text of its file."""
+    calibration = None if profile.calibration is None else calibration_store.as_object(profile.calibration)
+    return json.dumps(asdict(replace(profile, calibration=None)) | {"calibration": calibration}, indent=2) + "\n"

@@ -1,0 +1,399 @@
+"""Draft a gap from left to right with the encoder, whose weights are also a causal fill-in-the-middle model.
+
+On a CPU, its passes over few tokens are far cheaper than canvas steps. Each pass also reads the next tokens that the file
+model predicts (prompt lookup, speculative decoding: arXiv 2211.17192), and in a branch those of its draft, which it often
+meets again. If the model agrees, one pass writes several tokens. Otherwise the predicted tokens are discarded, so that,
+apart from rounding, a draft is the same as without them.
+
+A greedy draft that is wrong is often wrong in one token. So branches take the likeliest other tokens at any place of a
+draft and continue greedily from there: a beam search whose beams share their passes. A branch starts as soon as its place
+is read, so drafts and branches together take about as many passes as the longest of them has tokens. Knows passes and token
+ids. Knows nothing of text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Generator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dg_lsp.engine.common.propose.file_model import NOTHING, FileModel
+from dg_lsp.engine.model.prefix_cache import Encoder
+from dg_lsp.engine.model.tree import ROOT, Tree
+
+MAX_AHEAD = 16  # the most predicted tokens per pass
+BRANCH_AHEAD = 6  # and in a branch; most branches meet their draft again, or never
+LEAST = 1e-12  # the least probability whose log is added up
+MOST_MORE, MOST_TIMES = 8, 1.5  # a branch is dropped if it becomes so many tokens and times longer than its finished draft
+LEAST_CHANCE = 0.2  # the least joint probability at which one more predicted token pays
+MOST_ENDS = 4
+STOP = -1  # stands for every token that ends a draft, because the text is the same
+
+# Returns the tokens that may follow a draft's tokens; empty means any.
+Allowed = Callable[[Sequence[int]], Sequence[int]]
+
+
+def anything(_ids: Sequence[int]) -> Sequence[int]:
+    """Allow any token."""
+    return ()
+
+
+@dataclass(slots=True)
+class CausalDraft:
+    """A continuation: its tokens, their log-probabilities under the model alone, and that of the end token after them.
+
+    `end` is None if no pass has read the last token. `stop` is the token that ended the draft, or None; it is not in `ids`.
+    `heads` are the log-probabilities of the suffix's first token in place of each token, and after the last one if it was read.
+    `file` is what was mixed into its tokens' probabilities, None for nothing. `joints` are the logs of the mixed
+    probabilities, that of `stop` included. All of this is kept, because no later pass reads these tokens again.
+    """
+
+    ids: list[int]
+    logps: list[float] = field(default_factory=list)
+    end: float | None = None
+    heads: list[float] = field(default_factory=list)
+    stop: int | None = None
+    nodes: list[int] = field(default_factory=lambda: [ROOT])  # of the prefix's last token, and of the tokens read
+    source: CausalDraft | None = None  # the draft of which it is a branch
+    file: FileModel | None = None
+    joints: list[float] = field(default_factory=list)
+    is_finished: bool = False
+    shorter: list[CausalDraft] = field(default_factory=list)  # where it would have ended, but had to go on
+
+    @property
+    def joint(self) -> float:
+        """The log of the mixed probability of all tokens."""
+        return sum(self.joints)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftSettings:
+    """How many drafts to write, and what they may contain. Drafts depend on these and on the encoded prefix alone.
+
+    There are at most `rows` greedy drafts of at most `most` tokens, each with another likely first token. Only the tokens that
+    `allowed` returns may follow, and `banned` tokens are never written. A draft ends before a token of `stops`, or if given,
+    before the token after which `is_over` says so. If it `is_incomplete` there, a shorter draft ends instead, and it goes on
+    with one of the tokens `going_on`, up to `MOST_ENDS` times. `end` is the token that ends an answer, if the model has one,
+    and `head` the suffix's first token. The probabilities of `file` are mixed into every token. `ahead` only predicts tokens
+    to read ahead, where `file` does not. With `alone`, one more draft follows, which the model writes without `file`. With
+    `start`, there is only one, which begins with these tokens, at least two.
+
+    After these follow the `branches` likeliest branches of each: another token at one place, then a greedy continuation. A
+    branch is as likely as its draft before the place times its other token. No branch starts as a draft or an earlier
+    branch does, whichever token ends it.
+
+    A draft is dropped as soon as its probability is more than `most_behind` nats lower than that of a finished one with the
+    same file; a branch, than that of its finished draft, or if it becomes much longer than that.
+    """
+
+    rows: int
+    most: int
+    banned: Sequence[int]
+    stops: Collection[int]
+    allowed: Allowed = anything
+    is_over: Callable[[Sequence[int]], bool] | None = None
+    is_incomplete: Callable[[Sequence[int]], bool] | None = None
+    going_on: Sequence[int] = ()
+    end: int | None = None
+    head: int | None = None
+    file: FileModel | None = None
+    ahead: FileModel | None = None
+    alone: bool = False
+    start: Sequence[int] = ()
+    branches: int = 0
+    most_behind: float = math.inf
+
+
+# Drafts after each pass, which is sent whether the time is over; the result are the finished ones.
+Drafting = Generator[list[CausalDraft], bool | None, list[CausalDraft]]
+
+
+def drafts(passes: Encoder, tree: Tree, settings: DraftSettings) -> Drafting:
+    """Return continuations of the root of `tree`: drafts, then their branches.
+
+    Yields the drafts so far, without branches, after each pass, which is one uninterruptible unit. If it is sent True, it
+    returns only what is finished.
+    """
+    logits, n_branches, most_behind = passes.logits(tree.hidden([ROOT])), settings.branches, settings.most_behind
+    banned, stop_ids = (
+        torch.tensor(sorted(ids), dtype=torch.long, device=logits.device) for ids in (settings.banned, settings.stops)
+    )
+    limits = _Limits(settings, banned, stop_ids)
+    beams = [_started(passes, tree, limits)] if settings.start else _first_beams(logits, limits)
+    while True:
+        finished = [beam.draft for beam in beams if beam.draft.is_finished]
+        beams = [
+            beam
+            for beam in beams
+            if not any(beam.draft.file is done.file and done.joint - beam.draft.joint > most_behind for done in finished)
+        ]
+        own, others = [beam.draft for beam in beams], list[CausalDraft]()
+        branching = beams if n_branches else []
+        # No two branches have the same start, nor that of a draft.
+        taken = {tuple(beam.draft.ids[:n]) for beam in branching for n in range(1, len(beam.draft.ids) + 1)}
+        taken |= {(*beam.draft.ids, STOP) for beam in branching if beam.draft.stop is not None}
+        for beam in branching:
+            likeliest, draft = beam.branches(n_branches, limits, taken), beam.draft
+            if draft.is_finished:
+                least, longest = draft.joint - most_behind, MOST_MORE + MOST_TIMES * len(draft.ids)
+                likeliest = [branch for branch in likeliest if branch.joint >= least and len(branch.ids) <= longest]
+            others += likeliest
+        live = [draft for draft in (*own, *others) if not draft.is_finished]
+        is_late = bool(live) and bool((yield own))
+        if is_late or not live:
+            # Better branches may still start from unfinished drafts.
+            known = own if is_late and len(finished) < len(own) else [*own, *others]
+            written = [*known, *(shorter for draft in known for shorter in draft.shorter)]
+            return [draft for draft in written if draft.is_finished]
+        _step(passes, tree, beams, live, limits)
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """The settings of the drafts, and two of them as tensors: the ids of `banned` tokens and of `stops`."""
+
+    settings: DraftSettings
+    banned: Tensor
+    stop_ids: Tensor
+
+    def is_over(self, ids: Sequence[int]) -> bool:
+        """Return whether the last token ends a draft, which does not contain it."""
+        return self.settings.is_over(ids) if self.settings.is_over else ids[-1] in self.settings.stops
+
+    def check(self, draft: CausalDraft) -> None:
+        """Finish the draft if its last token is a stop, or the last that it may have."""
+        if self.is_over(draft.ids):
+            draft.is_finished, draft.stop = True, draft.ids.pop()
+            draft.logps.pop()
+        elif len(draft.ids) >= self.settings.most:
+            draft.is_finished, draft.end = True, None  # it is the value after the token before the last
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What the model predicts after each of N tokens.
+
+    `logits` [N, V] are its own, `sums` [N] their logs of the sum of exponentials, and `chances` [N, V] the probabilities with
+    those of the file mixed in. `ends` are the log-probabilities of the end token, None without one. `heads` are those of the
+    suffix's first token; empty without one. `nodes` are the tree's.
+    """
+
+    logits: Tensor
+    sums: Tensor
+    chances: Tensor
+    ends: Sequence[float | None]
+    heads: list[float]
+    nodes: Sequence[int]
+
+    def logp(self, row: int, token: int) -> float:
+        """Return the log-probability of a token under the model alone."""
+        return float(self.logits[row, token] - self.sums[row])
+
+
+class _Option(NamedTuple):
+    """The start of a branch: its joint log-probability, its place in the draft, and the token there.
+
+    `logp` and `end` are as in `CausalDraft`.
+    """
+
+    joint: float
+    place: int
+    token: int
+    logp: float
+    end: float | None
+
+
+class _Beam:
+    """A draft, the branches that may start from it, and those that have started."""
+
+    def __init__(self, draft: CausalDraft, n_others: int) -> None:
+        """Begin with a draft of one token. It keeps the `n_others` likeliest tokens of each place."""
+        self.draft = draft
+        self._n_others = n_others
+        self._options: list[_Option] = []
+        self._started: dict[tuple[int, int], CausalDraft] = {}
+
+    def learn(self, reading: _Reading, row: int, place: int, limits: _Limits) -> None:
+        """Keep the likeliest tokens of each place from `place` to the draft's end, which the rows from `row` on predict."""
+        if not self._n_others:
+            return
+        rows = slice(row, row + len(self.draft.ids) - place)
+        chances = reading.chances[rows]
+        if len(limits.stop_ids):  # of the tokens that end a draft, only the likeliest counts, because the text is the same
+            values, likeliest = chances[:, limits.stop_ids].max(-1, keepdim=True)
+            chances = chances.index_fill(1, limits.stop_ids, 0.0).scatter_(1, limits.stop_ids[likeliest], values)
+        top = chances.topk(min(self._n_others, chances.shape[-1]), -1)
+        logps = reading.logits[rows].gather(-1, top.indices) - reading.sums[rows, None]
+        for index, others in enumerate(zip(top.indices.tolist(), top.values.tolist(), logps.tolist(), strict=True)):
+            before = sum(self.draft.joints[: place + index])
+            self._options += [
+                _Option(before + math.log(value), place + index, token, logp, reading.ends[row + index])
+                for token, value, logp in zip(*others, strict=True)
+                if value > 0
+            ]
+
+    def branches(self, count: int, limits: _Limits, taken: set[tuple[int, ...]]) -> list[CausalDraft]:
+        """Return the likeliest branches so far whose starts are not in `taken`, and add their starts to it.
+
+        A branch may have started before, when a better one had not yet stopped it.
+        """
+        likeliest, draft = list[CausalDraft](), self.draft
+        self._options.sort(reverse=True)
+        for joint, place, token, logp, end in self._options:
+            if len(likeliest) == count:
+                break
+            start = (*draft.ids[:place], STOP if token in limits.settings.stops else token)
+            if start in taken:
+                continue
+            taken.add(start)
+            if (place, token) not in self._started:
+                joints = draft.joints[:place]
+                branch = CausalDraft([*draft.ids[:place], token], [*draft.logps[:place], logp], end, draft.heads[: place + 1])
+                branch.nodes, branch.source, branch.file = draft.nodes[: place + 1], draft, draft.file
+                branch.joints = [*joints, joint - sum(joints)]
+                limits.check(branch)
+                self._started[place, token] = branch
+            likeliest.append(self._started[place, token])
+        return likeliest
+
+
+def _started(passes: Encoder, tree: Tree, limits: _Limits) -> _Beam:
+    """Return the draft that begins with the settings' start. Its last token is not read yet."""
+    start, file = list(limits.settings.start), limits.settings.file
+    nodes = [ROOT, *tree.grow([(ROOT, start[:-1])])[0]]
+    before = [start[:n] for n in range(len(start))]
+    reading = _reading(passes.logits(tree.hidden(nodes)), limits, before, [file] * len(start), nodes)
+    rows = range(len(start))
+    draft = CausalDraft(start, [reading.logp(row, start[row]) for row in rows], reading.ends[-1], nodes=nodes, file=file)
+    draft.heads = reading.heads
+    draft.joints = [math.log(max(float(reading.chances[row, start[row]]), LEAST)) for row in rows]
+    return _Beam(draft, 0)
+
+
+def _first_beams(logits: Tensor, limits: _Limits) -> list[_Beam]:
+    """Return the drafts of one token that follow the root, whose logits are [1, V]."""
+    settings, beams = limits.settings, list[_Beam]()
+    n_alone = int(settings.alone and settings.file is not None)
+    # At a place, as many tokens may start drafts, or branches of other drafts.
+    n_others = (settings.rows + n_alone) * (1 + settings.branches) if settings.branches else 0
+    for source, n_starts in ((settings.file, settings.rows), (None, n_alone)):
+        reading = _reading(logits, limits, [()], [source], [ROOT])
+        starts = reading.chances[0].topk(min(n_starts, logits.shape[-1]))
+        for token, value in zip(starts.indices.tolist(), starts.values.tolist(), strict=True):
+            if value > 0:
+                draft = CausalDraft([token], [reading.logp(0, token)], reading.ends[0], [*reading.heads], file=source)
+                draft.joints = [math.log(value)]
+                beams.append(_Beam(draft, n_others))
+                beams[-1].learn(reading, 0, 0, limits)
+                limits.check(draft)
+    return beams
+
+
+def _step(passes: Encoder, tree: Tree, beams: Sequence[_Beam], live: Sequence[CausalDraft], limits: _Limits) -> None:
+    """Write the next token of each live draft, and of the beams' drafts the next tokens that the file predicts."""
+    settings, beam_by_draft = limits.settings, {id(beam.draft): beam for beam in beams}
+    pairs = [(draft, _ahead(draft, settings)) for draft in live]
+    # What follows each draft's last token and its predicted tokens, one draft after another.
+    rows_so_far = [[*draft.ids, *more[:n]] for draft, more in pairs for n in range(len(more) + 1)]
+    files = [draft.file for draft, more in pairs for _ in range(len(more) + 1)]
+    grown = tree.grow((draft.nodes[-1], [draft.ids[-1], *more]) for draft, more in pairs)
+    nodes = [node for own_nodes in grown for node in own_nodes]
+    reading = _reading(passes.logits(tree.hidden(nodes)), limits, rows_so_far, files, nodes)
+    values, likeliest = reading.chances.max(-1)
+    logps = reading.logits.gather(-1, likeliest[:, None])[:, 0] - reading.sums
+    next_tokens = list(zip(likeliest.tolist(), logps.tolist(), values.clamp(min=LEAST).log().tolist(), strict=True))
+    first = 0
+    for draft, more in pairs:
+        place = len(draft.ids)
+        for index in range(len(more) + 1):
+            row = first + index
+            token, logp, joint = next_tokens[row]
+            heads, draft_nodes = [*draft.heads, *reading.heads[row : row + 1]], [*draft.nodes, reading.nodes[row]]
+            may_go_on = token in settings.stops and len(draft.shorter) < MOST_ENDS
+            if may_go_on and settings.is_incomplete and settings.is_incomplete(draft.ids):
+                ended = replace(draft, ids=[*draft.ids], logps=[*draft.logps], end=reading.ends[row], heads=heads, stop=token)
+                ended.nodes, ended.joints, ended.is_finished, ended.shorter = draft_nodes, [*draft.joints, joint], True, []
+                draft.shorter.append(ended)
+                reading.chances[row].index_fill_(0, limits.stop_ids, 0.0)  # no branch needs to end here too
+                going_on = settings.going_on
+                chance, at = reading.chances[row, _index(tuple(going_on)).to(values.device)].max(-1)
+                token, joint = going_on[int(at)], math.log(max(float(chance), LEAST))
+                logp = reading.logp(row, token)
+            draft.ids.append(token)
+            draft.logps.append(logp)
+            draft.joints.append(joint)
+            draft.end, draft.heads, draft.nodes = reading.ends[row], heads, draft_nodes
+            # The draft goes on as long as the predicted tokens are right.
+            if index == len(more) or more[index] != token or limits.is_over(draft.ids):
+                break
+        if beam := beam_by_draft.get(id(draft)):
+            beam.learn(reading, first, place, limits)
+        limits.check(draft)
+        first += len(more) + 1
+
+
+def _ahead(draft: CausalDraft, settings: DraftSettings) -> Sequence[int]:
+    """Return the predicted tokens to read after the draft's last token. A draft's final token need not be read.
+
+    Those of a branch are its draft's, after the place that its last token is from. A branch of one other token replaces the
+    draft's token there.
+    """
+    room = min(BRANCH_AHEAD if draft.source else MAX_AHEAD, settings.most - len(draft.ids) - 1)
+    if room < 1:
+        return []
+    if draft.source:
+        ids, source = draft.ids, draft.source.ids
+        if ids[:-1] == source[: len(ids) - 1]:
+            return source[len(ids) : len(ids) + room]
+        places = [place for place, token in enumerate(source) if token == ids[-1]]
+        start = min(places, key=lambda place: abs(place - len(ids) + 1)) + 1 if places else len(source)
+        return source[start : start + room]
+    file = draft.file or settings.ahead
+    if file is None:
+        return []
+    ahead = file.continuation(draft.ids, most=room, least_chance=LEAST_CHANCE, stops=settings.stops)
+    end = next((index for index, token in enumerate(ahead) if token < 0 or token in settings.stops), len(ahead))
+    return ahead[:end]
+
+
+def _reading(
+    logits: Tensor,
+    limits: _Limits,
+    rows_so_far: Sequence[Sequence[int]],
+    files: Sequence[FileModel | None],
+    nodes: Sequence[int],
+) -> _Reading:
+    """Return what the logits [N, V] predict, mixed with what each row's file model predicts after the row's tokens."""
+    sums, settings = logits.logsumexp(-1), limits.settings
+    ends = [None] * len(logits) if settings.end is None else (logits[:, settings.end] - sums).tolist()
+    heads = [] if settings.head is None else (logits[:, settings.head] - sums).tolist()
+    chances = logits.index_fill(1, limits.banned, -torch.inf).softmax(-1)
+    guesses = [NOTHING if file is None else file.guess(ids) for ids, file in zip(rows_so_far, files, strict=True)]
+    if any(guess.weight for guess in guesses):
+        chances *= torch.tensor([1 - guess.weight for guess in guesses], device=chances.device)[:, None]
+        entries = [
+            (row, token, guess.weight * share)
+            for row, guess in enumerate(guesses)
+            for token, share in guess.shares.items()
+            if token >= 0
+        ]
+        if entries:
+            at_row, at_token, weights = zip(*entries, strict=True)
+            index = (torch.tensor(at_row, device=chances.device), torch.tensor(at_token, device=chances.device))
+            chances.index_put_(index, torch.tensor(weights, device=chances.device), accumulate=True)
+            chances.index_fill_(1, limits.banned, 0.0)
+    for row, ids in enumerate(rows_so_far):
+        if allowed := settings.allowed(ids):
+            places = _index(tuple(allowed)).to(chances.device)
+            chances[row] = torch.zeros_like(chances[row]).index_copy_(0, places, chances[row, places])
+    return _Reading(logits, sums, chances, ends, heads, nodes)
+
+
+@lru_cache(maxsize=64)
+def _index(tokens: tuple[int, ...]) -> Tensor:
+    return torch.tensor(tokens)

@@ -1,0 +1,113 @@
+"""The interface between serving and a model: a filler starts tasks, and a task runs one step at a time.
+
+The worker and the app know only these two base classes. A model overrides the abstract methods, and those of its optional
+abilities. The defaults suit a model without them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Literal
+
+from dg_lsp.core.calibration import Evidence
+from dg_lsp.core.values import Candidate, InfillRequest
+from dg_lsp.engine.common.calibration_store import Calibrations
+
+# How a model runs several requests: "independent", because another process or machine does the work; "joined" in one
+# pass; or "in turns", because running them together saves no time.
+Concurrency = Literal["independent", "joined", "in turns"]
+OnProgress = Callable[[str, float], None]  # reports progress: a message and a fraction
+
+
+class UserError(Exception):
+    """A request can't be served or a model can't be loaded, for a reason that the user can fix.
+
+    The message is a sentence for the user without any of their code. The worker sends it, and logs no traceback of it.
+    """
+
+
+class Task(ABC):
+    """One running request."""
+
+    # Milliseconds spent in each stage: `prefill`, `draft`, `denoise`, `score`; empty if not measured.
+    milliseconds: Mapping[str, float] = MappingProxyType({})
+
+    @abstractmethod
+    def step(self) -> bool:
+        """Do one uninterruptible unit (a prefill, a denoising step, a scoring pass); return whether more remains.
+
+        Raises UserError.
+        """
+
+    @abstractmethod
+    def candidates(self) -> tuple[Candidate, ...]:
+        """Return the best answers so far, best first; empty before the first denoising step."""
+
+    @abstractmethod
+    def drafts(self) -> tuple[str, ...]:
+        """Return the current text of each hole in the best canvas."""
+
+    def cache(self) -> Mapping[str, int]:
+        """Return the number of prefix `tokens`, and how many were `reused` from the cache; empty if not measured."""
+        return {}
+
+    def finish_in(self, milliseconds: float) -> None:  # noqa: B027 -- optional: the queue ends a task at its deadline
+        """Plan the work so that it ends within this time. Call this before the first step."""
+
+    def evidence(self) -> tuple[Evidence, ...]:
+        """Return the evidence for each candidate of a single hole, after the end; empty if the task has none."""
+        return ()
+
+    def close(self) -> None:  # noqa: B027 -- optional: most tasks share nothing
+        """Release what the task shares with others, whether it has finished or not. No step follows."""
+
+
+class Filler(ABC):
+    """A loaded model that fills holes."""
+
+    calibrations: Calibrations | None = None
+    """The calibrations that turn evidence into confidence; None if the model reports its own confidence."""
+
+    @abstractmethod
+    def start(self, request: InfillRequest) -> Task:
+        """Return a new task for the request; raise ValueError with a sentence if it can't be served."""
+
+    def about(self) -> Mapping[str, object]:
+        """Return facts by name: `device`, `dtype`, `threads`, `why` they were chosen, `device_bytes`, `device_free_bytes`."""
+        return {}
+
+    def pieces(self, text: str) -> tuple[str, ...]:
+        """Return the texts of a text's tokens; empty if they are not known."""
+        return ()
+
+    def concurrency(self) -> Concurrency:
+        """Return how this model runs several requests. With "in turns", the queue finishes one after another."""
+        return "independent"
+
+    def predict_together(self, tasks: Sequence[Task], max_rows: int) -> Sequence[int]:
+        """Run one model pass for the next `step` of the first task and of others that fit in the same pass.
+
+        The pass has at most `max_rows` rows. Return the indexes of the tasks it served, including the first; their `step`
+        must follow. Return none if the first task's next step needs no such pass, or can't share one.
+        """
+        return ()
+
+    def is_on_gpu(self) -> bool:
+        """Return whether the model's weights are on a GPU, so that loading them again takes long."""
+        return False
+
+    def has_room(self) -> bool:
+        """Return whether memory has room for another request beside the running ones."""
+        return True
+
+    def expect(self, request: InfillRequest) -> None:  # noqa: B027 -- optional: not every model can prepare
+        """Note a request that will probably come next."""
+
+    def foresee(self) -> bool:
+        """Do one short unit of preparation for the expected request; return whether more remains."""
+        return False
+
+    def trim(self) -> None:  # noqa: B027 -- optional: most models have no caches
+        """Drop caches, and everything else that can be computed again."""

@@ -1,0 +1,340 @@
+"""Propose what canvases write: from noise, and from the texts so far.
+
+A row starts from noise or from a draft. An answer that is longer than one canvas takes several: fill a canvas, commit and
+encode its whole lines, and continue after them. DiffusionGemma writes any text this way (transformers 5.23,
+`generation_diffusion_gemma.py`). Two things differ: the answer ends at the suffix or at the end of the model's turn, and each
+committed part ends with a line end.
+
+Knows canvas requests, gap lengths, denoisers and their readings. Knows nothing of how texts are ranked.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from dg_lsp.core import repeats
+from dg_lsp.core.calibration import Evidence
+from dg_lsp.core.values import Candidate, InfillRequest, RowKind
+from dg_lsp.engine.common import layout
+from dg_lsp.engine.common.generation import Live, Work
+from dg_lsp.engine.common.pace import LEAST_STEPS
+from dg_lsp.engine.common.rank import Proposal
+from dg_lsp.engine.diffusion import scoring
+from dg_lsp.engine.diffusion.canvas_request import CanvasRequest
+from dg_lsp.engine.diffusion.denoising.denoise import Denoiser, Reading, Row, TokenLimits
+from dg_lsp.engine.diffusion.generation import MAX_ROWS, Generation
+from dg_lsp.engine.model.prefix_cache import KV
+from dg_lsp.engine.model.vocabulary import Vocabulary
+
+LARGEST_SEED = 2**63 - 1
+DRAFT_LENGTHS = (8, 16)  # gap lengths for drafts, besides the profile's
+DROPPING_STEP = 2  # without a delete token, unlikely gap lengths are dropped after this many steps
+N_LENGTHS = 2  # without a delete token, this many gap lengths are denoised to the end
+SURE = 0.5  # a token of a draft with a lower causal probability than this may be wrong
+
+# Steps a denoiser on a prefix's keys and values until all its rows are finished.
+Settle = Callable[[Denoiser, KV], Generator[None, None, None]]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRow:
+    """A row to denoise, its kind of start, and the gap of each of its positions (-1: held).
+
+    `left` and `right` are the numbers of characters in which a copied draft's place agrees with the hole's.
+    """
+
+    row: Row
+    kind: RowKind
+    gaps: tuple[int, ...]
+    left: int = 0
+    right: int = 0
+
+
+def propose(generation: Generation) -> Work:
+    """Propose the texts of canvases that start from noise, and of those that correct the texts so far."""
+    canvas = generation.canvas
+    lengths = canvas.gap_lengths() if generation.search is None else generation.search.lengths
+    if not lengths:  # a search found that no canvas could write a better answer
+        return
+    if generation.proposals and canvas.profile.refine_steps:  # a canvas keeps the tokens of a high causal probability
+        yield from generation.score()
+    rows = planned(canvas, generation.proposals, lengths)
+    if generation.timing.budget.is_limited:
+        left_ms = generation.timing.budget.left_ms(generation.score_ms(sum(len(planned_row.row.ids) for planned_row in rows)))
+        rows = affordable(canvas, rows, left_ms, generation.step_ms)
+    yield from _denoised(generation, rows)
+
+
+def repair(generation: Generation) -> Work:
+    """Propose the texts of canvases that correct the causal drafts since the last canvas, if they say something new.
+
+    The drafts of a search came before the canvas, which has corrected them.
+    """
+    if not generation.canvas.profile.refine_steps or generation.search is not None:
+        return
+    since = max((index + 1 for index, each in enumerate(generation.proposals) if each.entropy is not None), default=0)
+    known = {proposal.text for proposal in generation.proposals[:since]}
+    if generation.proposals:
+        yield from generation.score()
+    new = [each for each in generation.proposals[since:] if each.row == "causal" and each.text not in known]
+    yield from _denoised(generation, corrected(generation.canvas, new, len(known)))
+
+
+def several(generation: Generation) -> Work:
+    """Propose an answer of several canvases in sequence, if the suffix follows none of the proposals.
+
+    That is for a single block without a fixed gap length.
+    """
+    canvas, budget = generation.canvas, generation.timing.budget
+    is_whole_block = canvas.n_holes == 1 and canvas.is_block and not canvas.switches.gap
+    if not is_whole_block or not canvas.switches.noise or canvas.profile.max_canvases < 2:
+        return
+    yield from generation.score()
+    if not all(scoring.is_unclosed(canvas, proposal) for proposal in generation.proposals):
+        return
+    n_steps = budget.units(generation.step_ms(canvas.profile.canvas_tokens), generation.score_ms())
+    if budget.is_limited and (n_steps is None or n_steps < LEAST_STEPS):
+        return
+
+    def settle(denoiser: Denoiser, kv: KV) -> Work:
+        steps = generation.stepping(denoiser, kv)
+        while not generation.is_over(steps):
+            yield from steps.take_one()
+
+    text = yield from written(canvas, generation.kv, seed(canvas.request, MAX_ROWS), settle)
+    generation.step_alone()
+    if text.strip():
+        generation.proposals.append(Proposal(text, "noise"))
+
+
+def _denoised(generation: Generation, rows: Sequence[PlannedRow]) -> Work:
+    """Denoise rows, and propose their texts, or give their evidence if there are several holes."""
+    canvas = generation.canvas
+    if not rows:
+        return
+    limits = TokenLimits(canvas.vocabulary.regular, canvas.banned_tokens(), canvas.next_tokens(()), canvas.delete)
+    specs = [planned_row.row for planned_row in rows]
+    denoiser = Denoiser(specs, limits, canvas.profile.sampling, canvas.n_logits, canvas.loaded.device)
+    steps = generation.stepping(denoiser, generation.kv)
+    n_positions = sum(len(spec.ids) for spec in specs)
+    running = list(range(len(rows)))  # those that are not dropped
+    n_taken = 0
+
+    def best_texts() -> tuple[str, ...]:
+        readings = {index: denoiser.read(index) for index in running}
+        best = min(readings, key=lambda index: readings[index].entropy)
+        return texts(canvas, rows[best], readings[best])
+
+    while not generation.is_over(steps, n_positions):
+        yield from steps.take_one()
+        n_taken += 1
+        if n_taken == 1:
+            generation.live = Live(best_texts, is_answer=True)
+        if n_taken == DROPPING_STEP and canvas.sheet.delete is None and generation.search is None:
+            for index in unlikely(rows, [denoiser.read(index) for index in running]):
+                denoiser.drop(index)
+                running.remove(index)
+    denoiser.collect()
+    generation.n_steps += max(denoiser.canvas.steps)
+    steps.leave()
+    yield
+    if not denoiser.begun:  # no time was left, so it still contains its start
+        return
+    for index in running:
+        row, reading = rows[index], denoiser.read(index)
+        if canvas.n_holes > 1:
+            generation.joint.append(evidence(canvas, row, reading, denoiser.canvas.steps[index]))
+            continue
+        [text] = texts(canvas, row, reading)
+        generation.proposals.append(Proposal(text, row.kind, entropy=reading.entropy, left=row.left, right=row.right))
+
+
+def planned(canvas: CanvasRequest, drafts: Sequence[Proposal], lengths: Sequence[int]) -> list[PlannedRow]:
+    """Return the rows to denoise: noise of each gap length, then drafts if the checkpoint corrects them.
+
+    There is noise of each of the gap `lengths` unless the drafts suffice, and again with other noise as far as there is room.
+    """
+    n_corrected = len({draft.text for draft in drafts}) if canvas.profile.refine_steps else 0
+    n_wanted = canvas.profile.block_noise_rows if canvas.is_block else canvas.profile.line_noise_rows
+    n_rounds = max(n_wanted, canvas.request.budget.candidates - len(drafts))
+    if n_rounds < 1 or (not canvas.switches.noise and canvas.n_holes == 1):
+        return corrected(canvas, drafts, 0)
+    n_rounds = max(1, min(n_rounds, (MAX_ROWS - n_corrected) // len(lengths)))
+    rows = list[PlannedRow]()
+    for number, (round_number, length) in enumerate(itertools.product(range(n_rounds), lengths)):
+        ids, gaps = _canvas(canvas, [[]] * canvas.n_holes, length)
+        free = tuple(gap >= 0 for gap in gaps)
+        row = Row(ids, free, canvas.n_steps, seed(canvas.request, number), greedy=round_number == 0)
+        rows.append(PlannedRow(row, "noise", gaps))
+    return [*rows, *corrected(canvas, drafts, len(rows))]
+
+
+def affordable(
+    canvas: CanvasRequest, rows: Sequence[PlannedRow], left_ms: float, step_ms: Callable[[int], float | None]
+) -> list[PlannedRow]:
+    """Return as many of the rows as can settle in the time left, at least one.
+
+    `step_ms` returns the milliseconds of a step by its positions. Rows that only vary others are removed first, then drafts,
+    then the widest rows. If no step was measured, all rows stay.
+    """
+    planned_rows = list(rows)
+    while len(planned_rows) > 1:
+        # The expected milliseconds until the rows settle, with unlikely lengths dropped on the way.
+        width = max(len(planned_row.row.ids) for planned_row in planned_rows)
+        n_steps = min(LEAST_STEPS, max(planned_row.row.steps for planned_row in planned_rows))
+        n_before = min(DROPPING_STEP, n_steps) if canvas.sheet.delete is None else n_steps
+        n_kept = min(len(planned_rows), N_LENGTHS + sum(planned_row.kind != "noise" for planned_row in planned_rows))
+        before, behind = step_ms(len(planned_rows) * width), step_ms(n_kept * width)
+        if before is None or behind is None or n_before * before + (n_steps - n_before) * behind <= left_ms:
+            break
+        noise = [planned_row for planned_row in planned_rows if planned_row.kind == "noise"]
+        others = [row for row in noise if not row.row.greedy] or [row for row in planned_rows if row.kind != "noise"]
+        planned_rows.remove(others[-1] if others else max(noise, key=lambda row: len(row.row.ids)))
+    return planned_rows
+
+
+def corrected(canvas: CanvasRequest, drafts: Sequence[Proposal], first_number: int) -> list[PlannedRow]:
+    """Return a row that corrects each distinct draft, numbered from `first_number`; none if the checkpoint corrects no drafts.
+
+    It has room to make the draft longer if the checkpoint has a delete token. Tokens with a low causal probability start as
+    noise, and the probabilities condition the first step.
+    """
+    planned_rows = list[PlannedRow]()
+    if not canvas.profile.refine_steps:
+        return planned_rows
+    for draft in {draft.text: draft for draft in reversed(drafts)}.values():
+        draft_ids = canvas.vocabulary.encode(canvas.typed + draft.text)
+        length = next((gap for gap in sorted({*DRAFT_LENGTHS, *canvas.gap_lengths()}) if gap > len(draft_ids)), 0)
+        if canvas.sheet.delete is None:
+            length = len(draft_ids)
+        if not length or length > canvas.longest_gap:
+            continue
+        ids, gaps = _canvas(canvas, [draft_ids], length)
+        free = tuple(gap >= 0 for gap in gaps)
+        chances, noisy = tuple[float, ...](), tuple[bool, ...]()
+        if len(draft.logps) == len(draft_ids):  # a pass has scored the draft
+            own, rest = [min(1.0, math.exp(logp)) for logp in draft.logps], len(ids) - len(draft_ids)
+            chances = (*own, *[0.0] * rest)
+            noisy = (*(chance < SURE for chance in own), *[False] * rest)
+        own_seed = seed(canvas.request, first_number + len(planned_rows))
+        row = Row(ids, free, canvas.profile.refine_steps, own_seed, True, True, chances, noisy)
+        planned_rows.append(PlannedRow(row, draft.row, gaps, draft.left, draft.right))
+    return planned_rows
+
+
+def seed(request: InfillRequest, number: int) -> int:
+    """Return the seed of a request's row from the row's number."""
+    return (request.seed * 1000 + number) & LARGEST_SEED
+
+
+def _canvas(canvas: CanvasRequest, drafts: Sequence[Sequence[int]], length: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return a canvas's ids, with drafts padded by delete tokens, and the gap of each position (-1: held)."""
+    sheet = canvas.sheet
+    padding = sheet.delete if sheet.delete is not None else canvas.vocabulary.regular[0]
+    ids: list[int] = []
+    gaps: list[int] = []
+    for index, draft in enumerate(drafts):
+        ids += [*draft, *[padding] * length][:length]
+        gaps += [index] * length
+        if index < len(sheet.between):
+            ids += sheet.between[index]
+            gaps += [-1] * len(sheet.between[index])
+    tail = canvas.tail
+    return (*ids, *tail), (*gaps, *[-1] * len(tail))
+
+
+def texts(canvas: CanvasRequest, planned_row: PlannedRow, reading: Reading) -> tuple[str, ...]:
+    """Return each hole's text in a row's reading."""
+    return tuple(text for text, _ in _parts(canvas, planned_row, reading))
+
+
+def _parts(canvas: CanvasRequest, planned_row: PlannedRow, reading: Reading) -> Iterator[tuple[str, tuple[float, ...]]]:
+    """Yield the text of each hole, with the canvas's probability of each of its tokens."""
+    for gap in range(canvas.n_holes):
+        places = [index for index, place in enumerate(reading.places) if planned_row.gaps[place] == gap]
+        ids = [reading.ids[index] for index in places]
+        heal = canvas.sheet.heal if gap == 0 else b""
+        text = layout.answer(canvas.vocabulary, ids, heal)
+        part = canvas.of_canvas(text, gap)
+        if part != text:  # the text was truncated, so leave out the tokens after it
+            places = places[: n_tokens(canvas.vocabulary, ids, len(heal) + len(part.encode()))]
+        yield part, tuple(reading.chances[index] for index in places)
+
+
+def n_tokens(vocabulary: Vocabulary, ids: Sequence[int], n_bytes: int) -> int:
+    """Return the number of tokens that the first `n_bytes` bytes of the ids' text come from."""
+    ends = itertools.accumulate(len(vocabulary.pieces[token]) for token in ids)
+    return sum(1 for end in (0, *ends) if end < n_bytes)
+
+
+def evidence(canvas: CanvasRequest, planned_row: PlannedRow, reading: Reading, steps: int) -> Evidence:
+    """Return the evidence of a row with several holes; its `order` is only the mean probability of its tokens."""
+    parts = list(_parts(canvas, planned_row, reading))
+    chances = [chance for _, by_token in parts for chance in by_token]
+    candidate = Candidate(
+        tuple(text for text, _ in parts),
+        confidences=tuple(by_token for _, by_token in parts),
+        row=planned_row.kind,
+        steps=steps,
+    )
+    return Evidence(candidate, sum(chances) / max(len(chances), 1), {})
+
+
+def unlikely(rows: Sequence[PlannedRow], readings: Sequence[Reading]) -> list[int]:
+    """Return the indexes of the noise rows to drop: all except those of the two likeliest gap lengths.
+
+    A length is likely if its tokens' mean probability exceeds the average for that length (CAL, arXiv 2602.00476, with the
+    curve fitted there). This is for checkpoints without a delete token.
+    """
+    excesses: dict[int, list[float]] = {}
+    for planned_row, reading in zip(rows, readings, strict=True):
+        if planned_row.kind == "noise":
+            pairs = zip(reading.places, reading.chances, strict=True)
+            chances = [chance for place, chance in pairs if planned_row.gaps[place] >= 0]
+            mean = sum(chances) / max(len(chances), 1)
+            excesses.setdefault(len(chances), []).append(mean - expected_confidence(len(chances)))
+    means = {length: sum(values) / len(values) for length, values in excesses.items()}
+    likely_lengths = sorted(means, key=lambda length: -means[length])[:N_LENGTHS]
+    return [
+        index
+        for index, planned_row in enumerate(rows)
+        if planned_row.kind == "noise" and sum(gap >= 0 for gap in planned_row.gaps) not in likely_lengths
+    ]
+
+
+def expected_confidence(length: int) -> float:
+    """Return the first step's average confidence for a gap of this length (CAL, arXiv 2602.00476, fitted curve)."""
+    return math.exp(-1.77 * length) + 0.56 * math.exp(-0.06 * length) + 0.24
+
+
+def written(canvas: CanvasRequest, kv: KV, seed: int, settle: Settle) -> Generator[None, None, str]:
+    """Return the text that several canvases write in sequence, up to the suffix or the end of the model's turn."""
+    committed, first, width = list[int](), canvas.next_tokens(()), canvas.profile.canvas_tokens
+    banned = tuple(token for token in canvas.control if token not in canvas.sheet.closing)
+    for number in range(canvas.profile.max_canvases):  # without a held suffix
+        row = Row(
+            (canvas.vocabulary.regular[0],) * width, (True,) * width, canvas.n_steps, seed + number
+        )  # without a held suffix
+        limits = TokenLimits(canvas.vocabulary.regular, banned, first)
+        denoiser = Denoiser([row], limits, canvas.profile.sampling, canvas.n_logits, canvas.loaded.device)
+        yield from settle(denoiser, kv)
+        ids = denoiser.read(0).ids
+        end = next((index for index, token in enumerate(ids) if token in canvas.sheet.closing), None)
+        whole = layout.answer(canvas.vocabulary, [*committed, *ids[:end]], canvas.sheet.heal)
+        fence = re.search(r"^```", whole, re.MULTILINE)  # a code fence closes an answer
+        text = repeats.before_suffix(whole[: fence.start()].removesuffix("\n") if fence else whole, canvas.request.suffix)
+        if end is not None or len(text) < len(whole) or number == canvas.profile.max_canvases - 1:
+            return text
+        # Commit up to the last line end, or all if there is none.
+        ends = [index + 1 for index, token in enumerate(ids) if canvas.vocabulary.pieces[token].endswith(b"\n")]
+        part = ids[: ends[-1] if ends else len(ids)]
+        kv = canvas.loaded.passes.encode(torch.tensor([part], device=canvas.loaded.device), kv)[1]
+        committed, first = [*committed, *part], ()
+        yield
+    return ""

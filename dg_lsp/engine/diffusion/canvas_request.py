@@ -1,0 +1,104 @@
+"""The part of a request for one canvas: its text, its tokens, and the gaps that it leaves open.
+
+Every stage reads it, and none changes it. Knows requests, layouts and token ids. Knows nothing of rows or tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from dg_lsp.core import repeats
+from dg_lsp.engine.common.laid_out import LaidOut
+from dg_lsp.engine.common.loading import Loaded
+from dg_lsp.engine.diffusion.gemma.passes import Passes
+from dg_lsp.engine.diffusion.layout import Sheet
+from dg_lsp.engine.diffusion.profile import Profile
+
+
+class CanvasRequest(LaidOut):
+    """The laid out part of a request for one canvas."""
+
+    sheet: Sheet
+    loaded: Loaded[Passes, Profile]
+
+    @property
+    def profile(self) -> Profile:
+        """The model's settings."""
+        return self.loaded.profile
+
+    @property
+    def n_holes(self) -> int:
+        """The number of holes, each with a gap of its own."""
+        return len(self.request.holes)
+
+    @property
+    def n_logits(self) -> int:
+        """The number of the model's logits, which may exceed the number of the tokenizer's tokens."""
+        return self.loaded.passes.n_vocabulary
+
+    @property
+    def n_steps(self) -> int:
+        """The maximum number of a row's steps."""
+        sampling = self.profile.sampling
+        return self.request.budget.steps or (sampling.block_steps if self.is_block else sampling.line_steps)
+
+    @property
+    def tail(self) -> tuple[int, ...]:
+        """The held tokens after the last gap."""
+        return self.sheet.tail if self.switches.held_suffix else ()
+
+    @property
+    def delete(self) -> int | None:
+        """The token that shrinks a gap, or None if the checkpoint has none or it is disabled."""
+        return self.sheet.delete if self.switches.delete else None
+
+    @property
+    def longest_gap(self) -> int:
+        """The most positions of a gap."""
+        n_fixed = len(self.sheet.tail) + sum(map(len, self.sheet.between))
+        return (self.profile.canvas_tokens - n_fixed) // self.n_holes
+
+    @cached_property
+    def ends(self) -> frozenset[int]:
+        """The tokens that end a draft. A checkpoint without its own end token may write any special token."""
+        return frozenset({self.sheet.end}) if self.sheet.end is not None else self.vocabulary.special
+
+    @cached_property
+    def line_ends(self) -> frozenset[int]:
+        """The tokens that end a draft within a line."""
+        return frozenset() if self.is_block else frozenset(self.vocabulary.with_newline)
+
+    def next_tokens(self, ids: Sequence[int]) -> tuple[int, ...]:
+        """Return the tokens that may follow in the first gap: one that starts with what is typed; empty means any."""
+        return () if ids or not self.sheet.heal else self.vocabulary.starting_with(self.sheet.heal)
+
+    def banned_tokens(self) -> tuple[int, ...]:
+        """Return the tokens that a gap never contains: control tokens, and line ends unless the gap may write them."""
+        banned = tuple(token for token in self.control if token != self.delete)
+        return banned if self.is_block or self.profile.line_ends else banned + self.vocabulary.with_newline
+
+    def of_canvas(self, text: str, hole_idx: int) -> str:
+        """Return the part of a canvas's text for a hole: its line, or the text before the suffix if no suffix is held."""
+        hole, request = self.request.holes[hole_idx], self.request
+        if not self.profile.line_ends:
+            return text
+        if not hole.block:
+            return repeats.rest_of_line(text, (*request.between, request.suffix)[hole_idx])
+        is_open = hole_idx == self.n_holes - 1 and not self.tail
+        return repeats.before_suffix(text, request.suffix) if is_open else text
+
+    def of_draft(self, text: str) -> str:
+        """Return the part of a draft for the only hole: its line or lines, without a copy of the suffix."""
+        if not self.profile.line_ends:
+            return text
+        text = repeats.before_suffix(text, self.request.suffix)
+        return text if self.is_block else repeats.rest_of_line(text, self.request.suffix)
+
+    def gap_lengths(self) -> tuple[int, ...]:
+        """Return the gap lengths to try: the profile's lengths that fit the canvas."""
+        if self.switches.gap:
+            return (self.switches.gap,)
+        lengths = self.profile.block_gaps if self.is_block else self.profile.line_gaps
+        fitting = tuple(length for length in lengths if length <= self.longest_gap)
+        return fitting or (max(self.longest_gap, 1),)

@@ -1,0 +1,359 @@
+"""Take the denoising steps of a GPU in preallocated buffers whose shapes depend on nothing but a bucket.
+
+So a GPU can record a step once as a graph and replay it, and the CPU launches it once and not kernel by kernel. The rows share
+one prefix: its keys and values are stored once, padded on the left to the bucket's length, and all rows are one long canvas
+behind it, on which a row sees the prefix and itself. The step equals `Denoiser.step` up to rounding; a test checks this on the
+CPU.
+
+The step reads no value back from the device. The flags that say which rows have settled are copied to the host while the next
+step runs, so that the GPU never waits for the CPU. A row that settled takes one more step by then, in which it does not change.
+Knows passes, the denoiser's state, memory and graphs. Knows nothing of requests.
+
+Shapes: R rows, C canvas positions, F free positions, P prefix, V vocabulary, K tokens of the self-conditioning.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dg_lsp.engine.diffusion.denoising import readout
+from dg_lsp.engine.diffusion.denoising.denoise import STATE, CanvasState, Denoiser, Predicted, advanced
+from dg_lsp.engine.diffusion.denoising.stack import LocalDecoder
+from dg_lsp.engine.diffusion.gemma.passes import Passes
+from dg_lsp.engine.diffusion.profile import Sampling
+from dg_lsp.engine.model import memory
+from dg_lsp.engine.model.fit.needs import VOCABULARY_SLICE
+from dg_lsp.engine.model.memory import PREFIX_BUCKET, WIDTH_BUCKET, Cost
+from dg_lsp.engine.model.prefix_cache import KV
+
+log = logging.getLogger("dg_lsp.engine")
+
+WARM_UPS = 2  # direct calls before the recording: they load kernels and plan what a recording can't load
+MAX_BUCKETS = 8  # an editor's requests need two or three
+MAX_POSITIONS = 2048  # more canvas positions in a pass keep a GPU busy without a graph, and their mask would be large
+SLICE_COPIES = 4  # of a position's slice of the logits, in 32 bits: before and after widening, exponentials, and a mask
+MASK_BYTES = 32  # of one pair of a query and a key: a mask, widened for at most eight heads, as bits and as numbers
+
+Work = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """All that a recorded step can't change: its shapes, and the numbers that it computes with.
+
+    `free` is the maximum number of free positions of a row.
+    """
+
+    rows: int
+    width: int
+    free: int
+    prefix: int
+    conditioned: bool
+    samples: bool
+    n_conditioning: int
+    sampling: Sampling
+    delete: int | None
+
+    def n_bytes(self, cost: Cost) -> int:
+        """Return the bytes of a step in this bucket: its prefix, its canvases and what a pass over them needs, at most."""
+        positions, n_read = self.rows * self.width, min(self.rows * self.free, readout.POSITIONS)
+        logits = cost.logit_token if self.samples else min(cost.logit_token, SLICE_COPIES * 4 * VOCABULARY_SLICE)
+        mask = positions * (self.prefix + positions) * MASK_BYTES
+        return self.prefix * cost.prefix_token + positions * (cost.canvas_token - cost.logit_token) + n_read * logits + mask
+
+
+def bucket_of(denoiser: Denoiser, rows: Sequence[int], prefix: int, *, conditioned: bool) -> Bucket:
+    """Return the smallest bucket for some rows of a denoiser on a prefix of this many tokens."""
+    width = _up(denoiser.canvas.ids.shape[1], WIDTH_BUCKET)
+    # By the rows as planned, because a position that is held or deleted later must not change the bucket.
+    free = _up(max(sum(denoiser.rows[index].free) for index in rows), WIDTH_BUCKET)
+    return Bucket(
+        1 << (len(rows) - 1).bit_length(),
+        width,
+        min(width, free),
+        _up(prefix, PREFIX_BUCKET),
+        conditioned,
+        any(not denoiser.rows[index].greedy for index in rows),
+        denoiser.canvas.top_ids.shape[-1],
+        denoiser.sampling,
+        denoiser.limits.delete,
+    )
+
+
+class FixedStep:
+    """The buffers of one bucket, and the step that computes in them.
+
+    The caller loads a prefix and some rows, runs the step any number of times, and reads the rows back. Each buffer is an
+    attribute, because a recorded step reads and writes at the same addresses every time.
+    """
+
+    def __init__(self, passes: Passes, bucket: Bucket, like: KV, n_vocabulary: int) -> None:
+        """Allocate the buffers; `like` are keys and values of the model, whose sizes and type the prefix has."""
+        self._passes, self.bucket, self._n_vocabulary = passes, bucket, n_vocabulary
+        rows, width, k, device = bucket.rows, bucket.width, bucket.n_conditioning, like[0][0].device
+        n_places = bucket.prefix + rows * width
+
+        def room(side: Tensor) -> Tensor:  # zeros, because masked values must be finite
+            return side.new_zeros(1, side.shape[1], n_places, side.shape[3])
+
+        def canvas(dtype: torch.dtype) -> Tensor:
+            return torch.zeros(rows, width, dtype=dtype, device=device)
+
+        self._kv: KV = [(room(keys), room(values)) for keys, values in like]
+        self._state = CanvasState(
+            canvas(torch.long), canvas(torch.bool), canvas(torch.bool), canvas(torch.long), canvas(torch.float32),
+            canvas(torch.float32), canvas(torch.bool), torch.zeros(rows, width, k, dtype=torch.long, device=device),
+            torch.zeros(rows, width, k, device=device), torch.zeros(rows, dtype=torch.bool, device=device),
+        )  # fmt: skip
+        self._noise, self._draws = canvas(torch.long), canvas(torch.float32)
+        self._heat = torch.ones(rows, device=device)
+        self._greedy = torch.ones(rows, dtype=torch.bool, device=device)
+        self._length = torch.ones((), dtype=torch.long, device=device)  # of the prefix
+        self._forbidden = torch.zeros(n_vocabulary, dtype=torch.bool, device=device)
+        self._first = torch.zeros(n_vocabulary, dtype=torch.bool, device=device)
+        places = torch.arange(rows * width, device=device) // width
+        self._is_same_row = places[:, None] == places[None]  # [R * C, R * C]
+        self._from_end = torch.arange(bucket.prefix, 0, -1, device=device)  # [P] the distance to the end of the prefix
+        self._row_starts = torch.arange(rows, device=device)[:, None] * width
+
+    def load_prefix(self, kv: KV) -> None:
+        """Copy a prefix to the end of its room."""
+        length, prefix = kv[0][0].shape[2], self.bucket.prefix
+        for own, given in zip(self._kv, kv, strict=True):
+            for side, values in zip(own, given, strict=True):
+                side[:, :, prefix - length : prefix] = values
+        self._length.fill_(length)
+
+    def load_rows(self, denoiser: Denoiser, rows: Sequence[int], *, freezes: bool) -> None:
+        """Copy some rows of a denoiser, and what their next step takes from the host.
+
+        With `freezes`, a row that has settled does not change any more.
+        """
+        at, inputs = _to(torch.tensor(rows), denoiser.device), denoiser.inputs(rows)
+        n_rows, width = len(rows), denoiser.canvas.ids.shape[1]
+        state = denoiser.canvas.rows(at)
+        for buffer in (self._state.free, self._state.used):
+            buffer.zero_()  # other rows and positions do not exist
+        self._state.settled.fill_(True)
+        for name in STATE[:-1]:
+            getattr(self._state, name)[:n_rows, :width] = getattr(state, name)
+        self._state.settled[:n_rows] = state.settled if freezes else False
+        for buffer, values in ((self._heat, inputs.heat), (self._greedy, inputs.greedy)):
+            buffer[:n_rows] = _to(values, denoiser.device)
+        self._noise[:n_rows, :width] = _to(inputs.noise, denoiser.device)
+        if inputs.draws is not None:
+            self._draws[:n_rows, :width] = _to(inputs.draws, denoiser.device)
+        self._forbidden.copy_(denoiser.forbidden)
+        self._first.copy_(denoiser.first_forbidden)
+
+    def run(self) -> None:
+        """Take the step: replace the rows' state in the buffers by their next one."""
+        bucket, state = self.bucket, self._state
+        k = bucket.n_conditioning
+        order = (~state.free).to(torch.uint8).argsort(dim=1, stable=True)[:, : bucket.free]  # [R, F] the free ones first
+        hidden = self._decode().index_select(0, (order + self._row_starts).flatten())
+        starts = (state.free.cumsum(1) == 1) & state.free  # the first free position of each row
+        constraints = readout.Constraints(
+            self._heat[:, None].expand_as(order).flatten(),
+            self._forbidden,
+            self._first,
+            starts.gather(1, order).flatten(),
+            self._draws.gather(1, order).flatten() if bucket.samples else None,
+        )
+        found = readout.read_hidden(self._passes.logits, hidden, self._n_vocabulary, constraints, k)
+        wide = order[..., None].expand(-1, -1, k)
+        predicted = Predicted(
+            torch.zeros_like(state.top_ids).scatter(1, wide, found.top_ids.view(wide.shape)),
+            torch.zeros_like(state.top_chances).scatter(1, wide, found.top_chances.view(wide.shape)),
+            torch.zeros_like(state.entropy).scatter(1, order, found.entropies.view(order.shape)),
+            None if found.sampled is None else torch.zeros_like(state.ids).scatter(1, order, found.sampled.view(order.shape)),
+        )
+        after = advanced(state, predicted, self._noise, self._greedy, bucket.sampling, bucket.delete)
+        frozen = state.settled.clone()
+        for name in STATE:
+            old, new = getattr(state, name), getattr(after, name)
+            old.copy_(torch.where(frozen.view(-1, *[1] * (old.ndim - 1)), old, new))
+
+    def save_rows(self, denoiser: Denoiser, rows: Sequence[int]) -> Tensor:
+        """Copy the rows back to their denoiser; return which of them [N] have settled, on the device."""
+        at, n_rows, width = _to(torch.tensor(rows), denoiser.device), len(rows), denoiser.canvas.ids.shape[1]
+        for name in STATE[:-1]:
+            getattr(denoiser.canvas, name)[at] = getattr(self._state, name)[:n_rows, :width]
+        settled = self._state.settled[:n_rows].clone()
+        denoiser.canvas.settled[at] = settled
+        return settled
+
+    def _decode(self) -> Tensor:
+        """Return the last hidden states [R * C, H] of all rows, as one canvas behind the prefix."""
+        bucket, state = self.bucket, self._state
+        flat = (1, bucket.rows * bucket.width)
+        chances = state.top_chances if bucket.conditioned else torch.zeros_like(state.top_chances)
+        soft = self._passes.soft(state.top_ids.view(*flat, -1), chances.view(*flat, -1))
+        # Deleted positions do not count, so that the others get the positions they would have without them.
+        positions = self._length + (state.used.cumsum(1) - 1).clamp(min=0)
+        prefix_mask = (self._from_end <= self._length).expand(flat[1], -1)
+        own_mask = self._is_same_row & state.used.view(flat)
+        mask = torch.cat([prefix_mask, own_mask], 1)[None, None]
+        canvas = state.ids.view(flat)
+        return self._passes.decode(canvas, self._kv, soft, positions=positions.view(flat), mask=mask, with_room=True)[0]
+
+
+class Recorder:
+    """Records functions as graphs, which share one pool of memory because only one runs at a time."""
+
+    def __init__(self) -> None:
+        self.is_usable = True  # False after a function could not be recorded
+        self.n_recorded = 0
+        self._pool: Any = None
+
+    def record(self, work: Work) -> Work:
+        """Return a function that replays `work`; raise RuntimeError if it can't be recorded. It does not run `work`."""
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        # Other threads report the free memory meanwhile, which must not end the recording.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            work()
+        return graph.replay
+
+
+class StepGraph:
+    """One function that takes no argument and always uses the same memory, run directly at first and then as a graph.
+
+    If it can't be recorded, it is run directly for good: slower, with the same result.
+    """
+
+    def __init__(self, work: Work, recorder: Recorder | None) -> None:
+        """Without a recorder, the function is always run directly."""
+        self._work, self._recorder = work, recorder
+        self._replay: Work | None = None
+        self._n_runs = 0
+
+    def run(self) -> None:
+        """Run the function once, in one way or the other."""
+        recorder = self._recorder
+        if self._replay is None and recorder is not None and recorder.is_usable and self._n_runs >= WARM_UPS:
+            try:
+                self._replay = recorder.record(self._work)
+                recorder.n_recorded += 1
+            # Also if memory ran out, though it may be free later: PyTorch does not say in which state a recording that failed
+            # leaves the pool that all recordings share. The buffers were checked against the free memory, so this is rare.
+            except RuntimeError as error:  # also what CUDA raises
+                recorder.is_usable = False
+                reason = str(error).strip().split("\n")[0]
+                log.warning("denoising steps are not recorded as CUDA graphs, which makes them slower: %s", reason)
+        if self._replay is not None:
+            self._replay()
+        else:
+            self._work()
+            self._n_runs += 1
+
+
+@dataclass(slots=True)
+class _Entry:
+    """The buffers of a bucket, the graph of their step, their bytes, and the decoder whose prefix they hold."""
+
+    step: FixedStep
+    graph: StepGraph
+    n_bytes: int
+    decoder: weakref.ref[LocalDecoder] | None = None
+
+
+class FixedSteps:
+    """The buffers of the buckets in use, the least recently used of which are dropped first.
+
+    `free` returns the free bytes of the device, None if unknown. `lag` is the number of steps by which flags are read late.
+    """
+
+    def __init__(
+        self, passes: Passes, cost: Cost, free: Callable[[], int | None], *, recorder: Recorder | None = None, lag: int = 1
+    ) -> None:
+        self._passes, self._cost, self._free, self._recorder, self.lag = passes, cost, free, recorder, lag
+        self._entries: OrderedDict[Bucket, _Entry] = OrderedDict()
+        self._n_vocabulary: int = passes.n_vocabulary
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of all buffers and graphs, which `clear` gives back."""
+        return sum(entry.n_bytes for entry in self._entries.values())
+
+    def clear(self) -> None:
+        """Drop all buffers."""
+        self._entries.clear()
+
+    def step(self, denoiser: Denoiser, decoder: LocalDecoder, rows: Sequence[int], *, lag: int | None = None) -> bool:
+        """Take one step of these rows on the decoder's prefix; return False if there is no room, and nothing was done.
+
+        With a `lag` of 0, the flags are read at once, and rows that have settled are stepped like all others.
+        """
+        lag = self.lag if lag is None else lag
+        bucket = bucket_of(denoiser, rows, decoder.kv[0][0].shape[2], conditioned=decoder.conditioned)
+        entry = self._entry(bucket, decoder)
+        if entry is None:
+            return False
+        if entry.decoder is None or entry.decoder() is not decoder:
+            entry.step.load_prefix(decoder.kv)
+            entry.decoder = weakref.ref(decoder)
+        entry.step.load_rows(denoiser, rows, freezes=lag > 0)
+        entry.graph.run()
+        denoiser.note(rows, _flags(entry.step.save_rows(denoiser, rows)))
+        denoiser.collect(keep=lag)
+        if denoiser.done:
+            denoiser.collect()
+        return True
+
+    def _entry(self, bucket: Bucket, decoder: LocalDecoder) -> _Entry | None:
+        """Return the buffers of a bucket, allocated if there is room."""
+        if bucket in self._entries:
+            self._entries.move_to_end(bucket)
+            return self._entries[bucket]
+        if bucket.rows * bucket.width > MAX_POSITIONS:
+            return None
+        n_bytes, free = bucket.n_bytes(self._cost), self._free()
+        most = None if free is None else memory.fixed_bytes(free + self.bytes)
+        while self._entries and (len(self._entries) >= MAX_BUCKETS or (most is not None and self.bytes + n_bytes > most)):
+            self._entries.popitem(last=False)
+        if most is not None and n_bytes > most:
+            return None
+        try:
+            step = FixedStep(self._passes, bucket, decoder.kv, self._n_vocabulary)
+        except torch.OutOfMemoryError:  # the memory is in pieces that are too small
+            return None
+        self._entries[bucket] = entry = _Entry(step, StepGraph(step.run, self._recorder), n_bytes)
+        return entry
+
+
+def _flags(settled: Tensor) -> Callable[[], Sequence[bool]]:
+    """Return a function that waits for flags and returns them; the copy to the host starts at once."""
+    if settled.device.type != "cuda":
+        return settled.tolist
+    host = torch.empty(settled.shape, dtype=settled.dtype, pin_memory=True)
+    host.copy_(settled, non_blocking=True)
+    is_there = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    is_there.record()
+
+    def read() -> Sequence[bool]:
+        is_there.synchronize()
+        flags: list[bool] = host.tolist()
+        return flags
+
+    return read
+
+
+def _up(number: int, step: int) -> int:
+    return max(1, -(-number // step)) * step
+
+
+def _to(values: Tensor, device: str) -> Tensor:
+    """Return values of the host on the device. A copy to a GPU does not wait for the work that is queued there."""
+    if not device.startswith("cuda"):
+        return values.to(device)
+    return values.pin_memory().to(device, non_blocking=True)

@@ -1,0 +1,121 @@
+"""Propose drafts: copies from the file and from related texts, and what the encoder writes from left to right.
+
+Several holes get no drafts. Knows canvas requests, texts and drafts. Knows nothing of denoising.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from dg_lsp.engine.common.generation import Live, Work
+from dg_lsp.engine.common.propose import drafts
+from dg_lsp.engine.common.propose.drafts import CausalDraft, Drafting, DraftSettings
+from dg_lsp.engine.common.rank import Proposal
+from dg_lsp.engine.diffusion.canvas_request import CanvasRequest
+from dg_lsp.engine.diffusion.generation import Generation
+from dg_lsp.engine.diffusion.scoring import Scorer
+
+MAX_CAUSAL_TOKENS = 128
+AHEAD_WEIGHT = 0.9  # of the file's repetitions, where they only predict what to read ahead
+MOST_BEHIND = 3.0  # nats: a draft that is so much less likely than another of its hole is hardly ever right
+
+
+def copies_of(generation: Generation) -> Work:
+    """Propose the best copies for a single hole, also those that say nothing: the probabilities were fitted with them."""
+    canvas = generation.canvas
+    generation.propose_copies(canvas.profile.copy_rows, canvas.of_draft, say_something=False)
+    yield from ()  # all of that is no unit of work for the queue to wait for
+
+
+def propose(generation: Generation) -> Work:
+    """Propose the causal drafts that are complete before the time runs out, and their branches.
+
+    A search for the gap's length has written them already. At the end, another draft than the first may be the likeliest.
+    """
+    canvas, timing = generation.canvas, generation.timing
+    is_off = canvas.n_holes > 1 or not canvas.switches.causal or not canvas.profile.causal_rows
+    if is_off or generation.search is not None or not _pays(generation):
+        return
+    written: list[CausalDraft] = []
+    are_proposals = False
+    if generation.live is None:
+        # The first draft stays visible until the answer replaces it.
+        generation.live = Live(
+            lambda: (canvas.of_draft(canvas.text_of(written[0].ids)),) if written else (),
+            lambda: [] if are_proposals else _proposals(canvas, [d for d in written if d.is_finished], generation.scorer),
+        )
+    is_late: bool | None = None
+    work = _drafts(generation)
+    while True:
+        began = timing.pace.clock()
+        try:
+            written = work.send(is_late)
+        except StopIteration as stop:
+            are_proposals = True
+            generation.proposals += _proposals(canvas, stop.value, generation.scorer)
+            return
+        timing.pace.note("token", canvas.profile.causal_rows, (timing.pace.clock() - began) * 1000)
+        is_late = timing.budget.left_ms(generation.score_ms()) <= 0
+        if not is_late:
+            yield
+
+
+def _pays(generation: Generation) -> bool:
+    """Return whether a causal draft pays: it takes no longer than the time left, or than the canvas took.
+
+    Without a deadline it always pays, because answers must not depend on the clock.
+    """
+    canvas, budget = generation.canvas, generation.timing.budget
+    if not budget.is_limited:
+        return True
+    left_ms = budget.left_ms(generation.score_ms())
+    token_ms = generation.timing.pace.expected_ms("token", canvas.profile.causal_rows)
+    if token_ms is None or generation.steps is None:
+        return left_ms > 0
+    lengths = [len(canvas.vocabulary.encode(each.text)) for each in generation.proposals if each.row == "noise"]
+    draft_ms = token_ms * (1 + max(lengths, default=max(canvas.gap_lengths())))
+    canvas_ms = max(generation.steps.denoiser.canvas.steps) * (generation.step_ms(generation.steps.width) or 0.0)
+    return draft_ms <= min(left_ms, canvas_ms)
+
+
+def _drafts(generation: Generation) -> Drafting:
+    """Return the drafts, as `drafts.drafts` does.
+
+    Within a line there is one that starts with the likeliest token, because its branches start with other likely tokens too.
+    In blocks, branches found hardly any right answer more.
+    """
+    canvas, scorer, profile = generation.canvas, generation.scorer, generation.canvas.profile
+    n_branches = 0 if canvas.is_block else profile.branches
+    settings = DraftSettings(
+        rows=1 if n_branches else profile.causal_rows,
+        most=min(MAX_CAUSAL_TOKENS, max(canvas.gap_lengths())),
+        allowed=canvas.next_tokens,
+        banned=[token for token in canvas.control if token not in canvas.ends],
+        stops=canvas.ends | canvas.line_ends,
+        end=canvas.sheet.end,
+        head=canvas.tail[0] if canvas.tail and canvas.sheet.end is None else None,
+        file=scorer.file,
+        ahead=canvas.file_model(AHEAD_WEIGHT, profile.file_half_at) if scorer.file is None else None,
+        alone=profile.branches > 0,
+        branches=n_branches,
+        most_behind=MOST_BEHIND if n_branches else math.inf,
+    )
+    return drafts.drafts(canvas.loaded.passes, generation.tree, settings)
+
+
+def _proposals(canvas: CanvasRequest, written: Sequence[CausalDraft], scorer: Scorer) -> list[Proposal]:
+    """Return the distinct texts of drafts. The scorer learns the log-probabilities that drafting computed."""
+    proposals: dict[str, Proposal] = {}
+    for draft in written:
+        has_ended, ids = draft.stop in canvas.ends, draft.ids
+        # A token with a line end may contain text before it.
+        if draft.stop is not None and draft.stop in canvas.line_ends and not has_ended and canvas.profile.line_ends:
+            ids = [*ids, draft.stop]
+        text = canvas.text_of(ids)
+        if not has_ended or canvas.sheet.end is None:
+            text = canvas.of_draft(text)
+        if draft.end is not None:
+            scorer.learn(text, draft.ids, draft.logps, draft.end)
+        proposals.setdefault(text, Proposal(text, "causal"))
+    return list(proposals.values())

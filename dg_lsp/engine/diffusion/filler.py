@@ -1,0 +1,117 @@
+"""The diffusion models' interface to serving: tasks that step together on a GPU.
+
+A task runs one request, on one canvas or on one canvas per hole in sequence. On each canvas, some ways propose texts for the
+hole, one pass scores them all, and one scale ranks them:
+
+    request -> Sheet, in a CanvasRequest -> Generation (the encoded prefix)
+    each proposer that the profile lists for this kind of hole -> Proposal, ...
+    all Proposals -> a causal pass over their tree (scoring.py) -> ranked (rank.py, core.calibration) -> Candidate, ...
+
+A proposer is a generator. It adds to the generation's proposals, and yields after each uninterruptible unit of work.
+Knows the order of the stages. Knows nothing of how they work.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from dg_lsp.core.values import InfillRequest
+from dg_lsp.engine.common.generation import Timing, Work
+from dg_lsp.engine.common.laid_out import Switches
+from dg_lsp.engine.common.loading import Loaded
+from dg_lsp.engine.common.local import LocalFiller, LocalTask
+from dg_lsp.engine.common.task import Concurrency, Task
+from dg_lsp.engine.diffusion import canvas, drafting, layout, search
+from dg_lsp.engine.diffusion.canvas_request import CanvasRequest
+from dg_lsp.engine.diffusion.denoising.fixed_step import FixedSteps, Recorder
+from dg_lsp.engine.diffusion.denoising.steps import SharedPasses, Stepper, Steps
+from dg_lsp.engine.diffusion.gemma.passes import Passes
+from dg_lsp.engine.diffusion.generation import MAX_ROWS, Generation
+from dg_lsp.engine.diffusion.layout import Layout
+from dg_lsp.engine.diffusion.profile import Profile
+
+PROPOSERS: dict[str, tuple[str, Callable[[Generation], Work]]] = {
+    "copy": ("draft", drafting.copies_of),
+    "search": ("denoise", search.propose),
+    "causal": ("draft", drafting.propose),
+    "canvas": ("denoise", canvas.propose),
+    "repair": ("denoise", canvas.repair),
+    "several_canvases": ("denoise", canvas.several),
+}
+"""Each proposer by its name in a profile, with the stage that its time counts for."""
+
+
+class DiffusionFiller(LocalFiller):
+    """A loaded diffusion model that fills requests; raises ValueError if its vocabulary lacks a token of its layout.
+
+    `joins` says whether rows of several requests step in one pass. The default is to do so except on a CPU, where a row
+    takes the same time alone. `rows` is the maximum number of a request's rows in one pass; more rows take several passes.
+    """
+
+    loaded: Loaded[Passes, Profile]
+    layout: Layout
+
+    def __init__(
+        self,
+        loaded: Loaded[Passes, Profile],
+        switches: Switches | None = None,
+        *,
+        joins: bool | None = None,
+        rows: int = MAX_ROWS,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        laid_out = layout.for_profile(loaded.profile, loaded.vocabulary)
+        super().__init__(loaded, laid_out, loaded.profile.canvas_tokens, switches, clock)
+        self._joins = loaded.device != "cpu" if joins is None else joins
+        fixed = None
+        if loaded.device.startswith("cuda"):  # on other devices, launching a kernel costs little beside the kernel
+            fixed = FixedSteps(loaded.passes, self.headroom.cost, self.headroom.free, recorder=Recorder())
+        self.shared = SharedPasses(loaded.passes, self.headroom, self.pace, rows)
+        self.stepper = Stepper(self.pace, fixed)
+
+    def canvas(self, request: InfillRequest) -> CanvasRequest:
+        """Return the request of one canvas."""
+        return CanvasRequest(request, self.layout.lay_out(request), self.loaded, self.switches, self.calibrations.current())
+
+    def generation(self, request: InfillRequest, timing: Timing) -> Generation:
+        """Return the answers of one canvas, before its first unit of work."""
+        of_canvas = self.canvas(request)
+        generation = Generation(of_canvas, timing, self.prefixes, self.stepper, self.shared)
+        names = of_canvas.profile.block if of_canvas.is_block else of_canvas.profile.line
+        generation.proposers = [PROPOSERS[name] for name in names]
+        return generation
+
+    def fills_together(self, request: InfillRequest) -> bool:
+        """Return whether one canvas has room for the request's holes."""
+        return layout.fits_one_canvas(request, self.loaded.profile, self.loaded.vocabulary)
+
+    def concurrency(self) -> Concurrency:
+        """Return "joined" if rows of several requests step in one pass, otherwise "in turns"."""
+        return "joined" if self._joins else "in turns"
+
+    def predict_together(self, tasks: Sequence[Task], max_rows: int) -> Sequence[int]:
+        """Run one pass of at most `max_rows` rows for the next step of the first task and of others that fit in it.
+
+        Return the indexes of the tasks it served; none if the first task is alone, or if its next unit is not a denoising
+        step.
+        """
+        waiting = [waiting_steps(task) for task in tasks]
+        shared_indexes = self.shared.fitting(waiting, max_rows)
+        if len(shared_indexes) < 2:  # a task alone steps without this pass
+            return ()
+        self.shared.predict([steps for index in shared_indexes if (steps := waiting[index]) is not None])
+        return tuple(shared_indexes)
+
+    def trim(self) -> None:
+        """Drop the prefix cache and the buffers of steps."""
+        super().trim()
+        if self.stepper.fixed is not None:
+            self.stepper.fixed.clear()
+
+
+def waiting_steps(task: Task) -> Steps | None:
+    """Return the steps of a task's canvas if its next unit is one of them; otherwise None."""
+    generation = task.generation if isinstance(task, LocalTask) else None
+    steps = generation.steps if isinstance(generation, Generation) else None
+    return steps if steps is not None and steps.n_live else None

@@ -1,0 +1,224 @@
+"""Compute DiffusionGemma's encoder and decoder passes with the weights of a loaded model.
+
+`Passes` uses the weights of a `DiffusionGemmaForBlockDiffusion` in place and computes the same results as its encoder and
+decoder (transformers 5.23, `modeling_diffusion_gemma.py`). It can do what the library's own forward can't: keep full-length
+keys and values on every layer and crop them anywhere, take a sparse self-conditioning signal, compute the logits of a few
+positions only, and skip the vision tower and a disabled expert branch. A test checks that it equals the library. It is
+differentiable, so the trainer uses it too.
+
+Shapes: R rows, C canvas positions, L encoder positions, H hidden, D head dimension, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dg_lsp.engine.diffusion.gemma import quantised
+from dg_lsp.engine.model import fit
+from dg_lsp.engine.model.attention import attention_over, widened
+from dg_lsp.engine.model.prefix_cache import KV
+
+
+class Passes:
+    """The encoder pass and the decoder pass of one loaded model."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.config = model.config.text_config
+        self.encoder, self.decoder = model.model.encoder.language_model, model.model.decoder
+        self.kinds: list[str] = list(self.config.layer_types)
+        self.window: int = self.config.sliding_window
+        # The number of queries that share a key; the same in all layers of a kind.
+        self._groups = {
+            kind: layer.self_attn.num_key_value_groups for kind, layer in zip(self.kinds, self.decoder.layers, strict=True)
+        }
+        # A dense checkpoint disables its expert branch with a norm of zero weight. The library's class has no other way.
+        self.expert = [bool(layer.post_feedforward_layernorm_2.weight.any()) for layer in self.decoder.layers]
+
+    @property
+    def geometry(self) -> fit.Geometry:
+        """The model's sizes."""
+        return fit.of_config(self.model.config.to_dict())
+
+    @property
+    def n_vocabulary(self) -> int:
+        """The number of logits, which may exceed the number of the tokenizer's tokens."""
+        return int(self.model.lm_head.weight.shape[0])
+
+    @property
+    def value_bytes(self) -> int:
+        """The bytes of one number in the keys and values."""
+        return int(self.decoder.embed_tokens.weight.element_size())
+
+    def n_bytes(self) -> int:
+        """Return the bytes of the weights and buffers; shared ones count once."""
+        return quantised.n_bytes(self.model)
+
+    def compile(self) -> None:
+        """Compile the layers of both passes. The first call with each shape is slow then."""
+        # There are few shapes, and each occurs thousands of times, so code for a single shape is faster.
+        self._layers = torch.compile(self._layers, dynamic=False)  # type: ignore[method-assign]
+
+    def encode(self, ids: Tensor, past: KV | None = None) -> tuple[Tensor, KV]:
+        """Return the last hidden states [R, L, H] of new tokens [R, L], and the keys and values of past and new tokens."""
+        n_past, n_new = past[0][0].shape[2] if past else 0, ids.shape[1]
+        positions = torch.arange(n_past, n_past + n_new, device=ids.device)
+        masks: dict[str, Tensor | None] = {"full_attention": None, "sliding_attention": None}
+        if n_past or n_past + n_new > self.window:
+            keys = torch.arange(n_past + n_new, device=ids.device)
+            visible = keys[None] <= positions[:, None]
+            masks["full_attention"] = visible[None, None]
+            masks["sliding_attention"] = (visible & (keys[None] > positions[:, None] - self.window))[None, None]
+        hidden = self.encoder.embed_tokens(ids)
+        return self._layers(self.encoder, hidden, positions[None], past, masks)
+
+    def decode(
+        self,
+        canvas: Tensor,
+        kv: KV,
+        soft: Tensor | None = None,
+        *,
+        positions: Tensor | None = None,
+        mask: Tensor | None = None,
+        with_room: bool = False,
+    ) -> Tensor:
+        """Return the decoder's last hidden states [R, C, H] for a canvas [R, C] that attends to `kv` and itself.
+
+        `soft` [R, C, H] is the self-conditioning signal: embeddings weighted by the last step's probabilities. `mask` is a
+        boolean [R, 1, C, L + C]; without it, everything is visible. A sliding layer sees the last window - 1 encoder
+        positions, like the library's cache. With `with_room`, each pass overwrites the last C positions of `kv` with the
+        canvas's own keys and values.
+        """
+        n_past = kv[0][0].shape[2] - (canvas.shape[1] if with_room else 0)
+        if positions is None:
+            positions = torch.arange(n_past, n_past + canvas.shape[1], device=canvas.device)[None]
+        hidden, conditioning = self.decoder.embed_tokens(canvas), self.decoder.self_conditioning
+        if soft is not None:
+            hidden = hidden + self._condition(soft)
+        hidden = _norm(hidden, conditioning.post_norm)
+        near, near_mask = kv, mask
+        if (dropped := n_past - (self.window - 1)) > 0:
+            near = [(keys[:, :, dropped:], values[:, :, dropped:]) for keys, values in kv]
+            near_mask = None if mask is None else mask[..., dropped:]
+        kv_by_layer = [near[index] if kind == "sliding_attention" else kv[index] for index, kind in enumerate(self.kinds)]
+        masks = {"full_attention": mask, "sliding_attention": near_mask}
+        return self._layers(self.decoder, hidden, positions, kv_by_layer, masks, bidirectional=True, with_room=with_room)[0]
+
+    def logits(self, hidden: Tensor, first: int = 0, last: int | None = None) -> Tensor:
+        """Return the softcapped logits [..., V] in 32 bits, or only those of the tokens from `first` to `last`."""
+        cap: float = self.model.final_logit_softcapping
+        raw = F.linear(hidden, self.model.lm_head.weight[first:last]).float()
+        if raw.requires_grad:
+            return torch.tanh(raw / cap) * cap
+        return raw.div_(cap).tanh_().mul_(cap)  # the logits of a large vocabulary must be in memory only once
+
+    def soft(self, ids: Tensor, probabilities: Tensor) -> Tensor:
+        """Return the embeddings [R, C, H] of the tokens `ids` [R, C, K] weighted by their probabilities [R, C, K]."""
+        embed = self.decoder.embed_tokens
+        vectors = F.embedding(ids, embed.weight)
+        weighted = (vectors * probabilities[..., None].to(vectors.dtype)).sum(-2)
+        scale: Tensor = embed.embed_scale
+        return weighted * scale.to(vectors.dtype)
+
+    def extend(self, ids: Tensor, positions: Tensor, kv: KV, mask: Tensor, key_positions: Tensor) -> Tensor:
+        """Return the encoder's last hidden states [N, H] of new tokens [N], each at its own position [N].
+
+        The pass overwrites the last N places of `kv` with the new tokens' keys and values. Token n sees the places in
+        `mask` [N, L], whose positions are `key_positions` [L]. So one pass reads several continuations of a prefix, each of
+        which sees only the prefix and itself.
+        """
+        masks: dict[str, Tensor | None] = {"full_attention": mask[None, None]}
+        near = mask if len(key_positions) < self.window else mask & (key_positions[None] > positions[:, None] - self.window)
+        masks["sliding_attention"] = near[None, None]
+        hidden = self.encoder.embed_tokens(ids)[None]
+        return self._layers(self.encoder, hidden, positions[None], kv, masks, with_room=True)[0][0]
+
+    def _condition(self, soft: Tensor) -> Tensor:
+        conditioning = self.decoder.self_conditioning
+        return _mlp(conditioning, _norm(soft, conditioning.pre_norm))
+
+    def _layers(
+        self,
+        stack: Any,
+        hidden: Tensor,
+        positions: Tensor,
+        past: KV | None,
+        masks: dict[str, Tensor | None],
+        *,
+        bidirectional: bool = False,
+        with_room: bool = False,
+    ) -> tuple[Tensor, KV]:
+        rotary = {kind: stack.rotary_emb(hidden, positions, kind) for kind in set(self.kinds)}
+        masks = {kind: widened(masks[kind], groups) for kind, groups in self._groups.items()}
+        kv: KV = []
+        for index, layer in enumerate(stack.layers):
+            kind = self.kinds[index]
+            normed = _norm(hidden, layer.input_layernorm)
+            causal = not bidirectional and masks[kind] is None
+            attended, keys, values = _attend(
+                layer.self_attn, normed, rotary[kind], past[index] if past else None, masks[kind], causal, with_room=with_room
+            )
+            hidden = hidden + _norm(attended, layer.post_attention_layernorm)
+            fed = _norm(_mlp(layer.mlp, _norm(hidden, layer.pre_feedforward_layernorm)), layer.post_feedforward_layernorm_1)
+            if self.expert[index]:
+                fed = fed + experts(layer, hidden)
+            hidden = (hidden + _norm(fed, layer.post_feedforward_layernorm)) * layer.layer_scalar
+            kv.append((keys, values))
+        return _norm(hidden, stack.norm), kv
+
+
+def _attend(
+    attention: Any,
+    hidden: Tensor,
+    rotary: tuple[Tensor, Tensor],
+    past: tuple[Tensor, Tensor] | None,
+    mask: Tensor | None,
+    causal: bool,
+    *,
+    with_room: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    rows, length = hidden.shape[:2]
+    shape = (rows, length, -1, attention.head_dim)
+    queries = _rotate(_norm(attention.q_proj(hidden).view(shape), attention.q_norm), rotary)
+    raw = attention.k_proj(hidden).view(shape)
+    keys = _rotate(_norm(raw, attention.k_norm), rotary).transpose(1, 2)
+    values = raw if attention.v_proj is None else attention.v_proj(hidden).view(shape)
+    values = _norm(values, attention.v_norm).transpose(1, 2)
+    if past is not None and with_room:
+        past[0][:, :, -length:], past[1][:, :, -length:] = keys, values
+        keys, values = past
+    elif past is not None:
+        keys = torch.cat([past[0].expand(rows, -1, -1, -1), keys], dim=2)
+        values = torch.cat([past[1].expand(rows, -1, -1, -1), values], dim=2)
+    mixed = attention_over(queries, keys, values, mask, attention.scaling, causal=causal)
+    return attention.o_proj(mixed.reshape(rows, length, -1)), keys, values
+
+
+def _mlp(mlp: Any, hidden: Tensor) -> Tensor:
+    return mlp.down_proj(F.gelu(mlp.gate_proj(hidden), approximate="tanh") * mlp.up_proj(hidden))  # type: ignore[no-any-return]
+
+
+def experts(layer: Any, hidden: Tensor) -> Tensor:
+    """Return the output of a layer's experts for each token [R, T, H]."""
+    flat = hidden.reshape(-1, hidden.shape[-1])
+    _, weights, expert_ids = layer.router(flat)
+    mixed = layer.experts(_norm(flat, layer.pre_feedforward_layernorm_2), expert_ids, weights)
+    return _norm(mixed.reshape(hidden.shape), layer.post_feedforward_layernorm_2)
+
+
+def _norm(hidden: Tensor, norm: Any) -> Tensor:
+    wide = hidden.float() if hidden.dtype is torch.float32 or not torch.is_autocast_enabled("cpu") else hidden
+    scaled = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + norm.eps)
+    if norm.with_scale:
+        scaled = scaled * norm.weight.to(scaled.dtype)
+    return scaled.to(hidden.dtype)
+
+
+def _rotate(heads: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
+    cos, sin = rotary
+    first, second = heads.chunk(2, dim=-1)
+    return heads * cos.unsqueeze(2) + torch.cat((-second, first), dim=-1) * sin.unsqueeze(2)

@@ -1,0 +1,109 @@
+"""The answers of one canvas while they are generated: its encoded prefix, its steps, and what its proposers found out."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+
+from dg_lsp.core import calibration
+from dg_lsp.core.calibration import Evidence
+from dg_lsp.core.values import Candidate
+from dg_lsp.engine.common import generation
+from dg_lsp.engine.common.generation import Timing, Work
+from dg_lsp.engine.common.local import encoded
+from dg_lsp.engine.diffusion.canvas_request import CanvasRequest
+from dg_lsp.engine.diffusion.denoising.denoise import Denoiser
+from dg_lsp.engine.diffusion.denoising.stack import LocalDecoder
+from dg_lsp.engine.diffusion.denoising.steps import SharedPasses, Stepper, Steps
+from dg_lsp.engine.diffusion.scoring import Scorer
+from dg_lsp.engine.model.prefix_cache import KV, PrefixEncoder
+from dg_lsp.engine.model.tree import Tree
+
+MAX_ROWS = 32  # the most rows, and so candidates, of one request; one pass has fewer if memory is short
+
+
+@dataclass(frozen=True, slots=True)
+class FoundLengths:
+    """A gap's likely lengths in tokens, likeliest first. None is left if no canvas could write a better answer."""
+
+    lengths: tuple[int, ...]
+
+
+class Generation(generation.Generation):
+    """The answers of one canvas. For several holes, there is `joint` evidence for each row, and no proposal.
+
+    `begin` sets what needs the encoded prefix: its keys and values `kv`, the `tree` of drafts, and the `scorer` of texts.
+    `search` is what a search for the gap's length found, None if none has run. `steps` are those of the last canvas.
+    It holds all that proposers share.
+    """
+
+    kv: KV
+    tree: Tree
+    scorer: Scorer
+
+    def __init__(
+        self, canvas: CanvasRequest, timing: Timing, prefixes: PrefixEncoder, stepper: Stepper, shared: SharedPasses
+    ) -> None:
+        super().__init__(canvas, timing)
+        self.canvas, self._prefixes, self._stepper, self._shared = canvas, prefixes, stepper, shared
+        self.joint: list[Evidence] = []
+        self.search: FoundLengths | None = None
+        self.steps: Steps | None = None
+
+    def begin(self) -> Work:
+        """Encode the prefix as far as the cache lacks it."""
+        canvas, ids, prefixes = self.canvas, self.canvas.sheet.ids, self._prefixes
+        file = canvas.file_model(canvas.profile.file_weight, canvas.profile.file_half_at)  # mixed into the scores
+        self.kv = yield from encoded(prefixes, ids, self.timing)
+        self.tree = Tree(canvas.loaded.passes, self.kv, ids[-1], prefixes.cache.last_hidden(ids))
+        self.scorer = Scorer(canvas, self.tree, file, self.timing.pace)
+
+    def score(self) -> Work:
+        """Score the proposals that have no score yet."""
+        before = self.timing.usage.switch("score")
+        self.proposals = self.scorer.score(self.proposals)
+        yield
+        self.timing.usage.switch(before)
+
+    def step_ms(self, n_positions: int) -> float | None:
+        """Return the expected milliseconds of a denoising step; None if none was measured."""
+        return self.timing.pace.expected_ms("step", n_positions)
+
+    def stepping(self, denoiser: Denoiser, kv: KV, *, is_open: bool = False) -> Steps:
+        """Return the steps of a canvas on a prefix; from now on, they are those of this generation."""
+        self.step_alone()
+        decoder = LocalDecoder(self.canvas.loaded.passes, kv, conditioned=self.canvas.switches.conditioning)
+        on_shared = self.timing.usage.add_denoising
+        self.steps = Steps(denoiser, decoder, self._stepper, self._shared, is_open=is_open, on_shared=on_shared)
+        return self.steps
+
+    def is_over(self, steps: Steps, n_positions: int = 0) -> bool:
+        """Return whether a canvas is finished, or no time is left for a step beside scoring the results and `n_positions` more.
+
+        A canvas takes at least one step if there is no other result.
+        """
+        denoiser, budget = steps.denoiser, self.timing.budget
+        if budget.is_limited and not denoiser.done:
+            step_ms = self.step_ms(len(denoiser.running) * steps.width)
+            n_steps = budget.units(step_ms, self.score_ms(n_positions))
+            if n_steps is not None:
+                denoiser.bound(max(n_steps, 0 if denoiser.begun or self.proposals else 1))
+        return denoiser.done
+
+    def ranked(self) -> Generator[None, None, tuple[Candidate, ...]]:
+        """Score the proposals, and return them as candidates, best first. No pass scores several holes."""
+        if self.canvas.n_holes > 1:
+            return calibration.to_candidates(self.joint, None)
+        return (yield from super().ranked())
+
+    # Called between units.
+
+    def step_alone(self) -> None:
+        """Stop sharing passes with other tasks."""
+        if self.steps is not None:
+            self.steps.leave()
+
+    def leave(self) -> None:
+        """Stop sharing passes with other tasks, and forget what was being written."""
+        self.step_alone()
+        super().leave()

@@ -1,0 +1,161 @@
+"""Lay a request out as tokens: the encoder's input, and the fixed tokens of the canvas.
+
+*infill-trained*: the encoder reads `BOS <path> name <suf> S <pre> P`. The suffix comes first, so that typing only extends
+the cached tokens (SPM order, arXiv 2207.14255). If the vocabulary has tokens for the kinds of hole, the hole's kind comes
+before `<pre>`.
+
+*instruct*: the user's turn holds related files, the suffix and last the prefix. The model's turn starts with an empty
+thought channel, a code fence and the last lines before the hole. So the canvas continues the code, and typing appends to
+the encoded tokens. The turns are built from token ids, because a chat template would trim the text.
+
+A canvas is `gap | fixed | gap | … | held head of the suffix`. The first gap may start inside a token. Its first token must
+then start with the characters that are already typed (token healing, FIM-SE, arXiv 2405.17103). Knows nothing of tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from dg_lsp.core import context
+from dg_lsp.core.values import Hole, InfillRequest
+from dg_lsp.engine.common import question
+from dg_lsp.engine.common.layout import Prefix, recent, required_ids, suffix_ids, truncated, whole_lines
+from dg_lsp.engine.diffusion.profile import LayoutName, Profile
+from dg_lsp.engine.model.vocabulary import Vocabulary
+
+REPEATED_LINES = 8  # the model's turn repeats this many lines of the user's, and adds at most as many new ones
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """A request as tokens: the `ids` that the encoder reads, the fixed ids between gaps, and the held ids after the last gap.
+
+    `heal` are the prefix's last bytes, removed from the encoder's ids; the first gap's first token starts with them.
+    `heal_ids` are their ids. `delete` is the token that shrinks a gap, and `end` the token that ends a causal draft, if the
+    checkpoint has them. `closing` are the tokens that end the model's turn. `tail` holds whole lines of the suffix if the
+    profile says so. It ends with the tokens that end an answer only if the file ends there.
+    """
+
+    ids: tuple[int, ...]
+    between: tuple[tuple[int, ...], ...]
+    tail: tuple[int, ...]
+    heal: bytes = b""
+    heal_ids: tuple[int, ...] = ()
+    delete: int | None = None
+    end: int | None = None
+    closing: tuple[int, ...] = ()
+
+
+class Layout(Protocol):
+    """Lays out requests of up to `Profile.gaps_per_canvas` holes."""
+
+    def lay_out(self, request: InfillRequest) -> Sheet:
+        """Return the request as tokens."""
+
+
+def for_profile(profile: Profile, vocabulary: Vocabulary) -> Layout:
+    """Return the profile's layout; raise ValueError if the vocabulary lacks a token that it needs."""
+    return LAYOUTS[profile.layout](profile, vocabulary)
+
+
+def fits_one_canvas(request: InfillRequest, profile: Profile, vocabulary: Vocabulary, closing_tokens: int = 0) -> bool:
+    """Return whether one canvas has room for the text between the holes and a smallest gap for each hole."""
+    n_holes = len(request.holes)
+    gaps = profile.block_gaps if any(hole.block for hole in request.holes) else profile.line_gaps
+    fixed = sum(len(vocabulary.encode(text)) for text in request.between) + profile.held_tokens + closing_tokens
+    return n_holes <= profile.gaps_per_canvas and fixed + n_holes * min(gaps) <= profile.canvas_tokens
+
+
+class InfillTrained:
+    """The layout of the embedded model and of fine-tunes: suffix, kind of hole, prefix, and delete tokens.
+
+    It omits related snippets, because no such model was trained with any.
+    """
+
+    def __init__(self, profile: Profile, vocabulary: Vocabulary) -> None:
+        self.profile, self.vocabulary = profile, vocabulary
+        names = ("<bos>", "<eos>", "<path>", "<suf>", "<pre>", "<eom>", "<delete>")
+        self.bos, self.eos, self.path, self.suf, self.pre, self.eom, self.delete = required_ids(vocabulary, names)
+        # Older checkpoints have no tokens for the kinds of hole.
+        self.kinds = {kind: vocabulary.id(f"<{kind}>") for kind in ("span", "line", "lines", "block", "body")}
+
+    def lay_out(self, request: InfillRequest) -> Sheet:
+        """Return the request as tokens."""
+        encode, profile = self.vocabulary.encode, self.profile
+        n_read = profile.suffix_tokens + profile.held_tokens
+        suffix, is_end = suffix_ids(self.vocabulary, request.suffix, n_read)
+        if is_end and len(suffix) < n_read:
+            suffix.append(self.eos)
+        name = encode("/".join(request.path.split("/")[-2:]))[:12] if request.path else []
+        prefix = _healed(self.vocabulary, context.with_instruction(request), request.holes[0], profile.prefix_tokens)
+        hole, behind = request.holes[0], (*request.between, request.suffix)[0]
+        if hole.kind == "body":
+            name_of_kind = "body"
+        elif hole.block:
+            name_of_kind = "lines" if request.prefix.endswith("\n") or not request.prefix else "block"
+        else:  # the rest of a line, or a part of it
+            name_of_kind = "line" if not behind or behind[0] in "\r\n" else "span"
+        kind = self.kinds[name_of_kind]
+        head = [
+            *(self.bos, *([self.path, *name] if name else [])),
+            *(self.suf, *suffix[: profile.suffix_tokens]),
+            *([kind] if kind is not None else []),
+            self.pre,
+        ]
+        between = tuple(tuple(encode(text)) for text in request.between)
+        tail = suffix[: profile.held_tokens]
+        if profile.line_ends:
+            tail = whole_lines(self.vocabulary, suffix, profile.held_tokens, is_end=is_end)
+        return Sheet((*head, *prefix.ids), between, tuple(tail), prefix.heal, prefix.heal_ids, self.delete, self.eom)
+
+
+class Instruct:
+    """The layout of `google/diffusiongemma-26B-A4B-it`: a user's turn and the start of the model's turn."""
+
+    def __init__(self, profile: Profile, vocabulary: Vocabulary) -> None:
+        self.profile, self.vocabulary = profile, vocabulary
+        names = ("<bos>", "<eos>", "<|turn>", "<turn|>", "<|channel>", "<channel|>")
+        self.bos, self.eos, self.turn, self.end_turn, self.channel, self.end_channel = required_ids(vocabulary, names)
+
+    def lay_out(self, request: InfillRequest) -> Sheet:
+        """Return the request as tokens."""
+        encode, profile = self.vocabulary.encode, self.profile
+        fence = question.fence_name(request)
+        prefix = _healed(self.vocabulary, request.prefix, request.holes[0], profile.prefix_tokens)
+        suffix, is_end = suffix_ids(self.vocabulary, request.suffix, profile.suffix_tokens)
+        # The user's turn grows by several lines at once, so that most keystrokes change only the end of the model's turn.
+        lines = self.vocabulary.decode(prefix.ids).split("\n")
+        n_shown = (len(lines) - 1) // REPEATED_LINES * REPEATED_LINES
+        before = "".join(f"{line}\n" for line in lines[:n_shown])
+        related = question.related_files(request.related, fence, profile.related_tokens, lambda text: len(encode(text)))
+        asked = question.ask(request, before, self.vocabulary.decode(suffix), related, fence)
+        ids = [
+            # These are the turns of `gemma.chat_template.turns`.
+            *(self.bos, self.turn, *encode(f"user\n{asked}")),
+            *(self.end_turn, *encode("\n"), self.turn, *encode("model\n")),
+            *(self.channel, *encode("thought\n"), self.end_channel, *encode(f"```{fence}\n")),
+            *encode("\n".join(lines[max(0, n_shown - REPEATED_LINES) :])),
+        ]
+        tail = whole_lines(self.vocabulary, suffix, profile.held_tokens, is_end=is_end)
+        if is_end and len(tail) == len(suffix):  # the suffix ends here, so the model's turn ends too
+            closed = "```" if self.vocabulary.decode(tail).endswith("\n") else "\n```"
+            tail = [*tail, *encode(closed), self.end_turn, self.eos]
+        between = tuple(tuple(encode(text)) for text in request.between)
+        return Sheet(tuple(ids), between, tuple(tail), prefix.heal, prefix.heal_ids, closing=(self.end_turn, self.eos))
+
+
+LAYOUTS: dict[LayoutName, Callable[[Profile, Vocabulary], Layout]] = {"infill-trained": InfillTrained, "instruct": Instruct}
+
+
+def _healed(vocabulary: Vocabulary, prefix: str, hole: Hole, limit: int) -> Prefix:
+    """Return the prefix without its last token if more text may change it, which the canvas then rewrites."""
+    ids, pieces = vocabulary.encode(recent(prefix, limit)), vocabulary.pieces
+    heal: tuple[int, ...] = ()
+    if ids and hole.kind in ("cursor", "selection", "error"):
+        last, before = pieces[ids[-1]], pieces[ids[-2]] if len(ids) > 1 else b"\n"
+        # No token can span the end of the ids after a line end or an indent.
+        if not last.endswith(b"\n") and (last.strip() or not before.endswith(b"\n")):
+            heal, ids = (ids[-1],), ids[:-1]
+    return Prefix(truncated(vocabulary, ids, limit), vocabulary.bytes_of(heal), heal)

@@ -1,0 +1,136 @@
+"""Fill requests with a published model that fills masks: one gap for each candidate, ranked by its own log-probabilities."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from dg_lsp.core import repeats
+from dg_lsp.core.calibration import Calibration, Evidence
+from dg_lsp.core.values import InfillRequest
+from dg_lsp.engine.common import generation
+from dg_lsp.engine.common.generation import UNSCORED_ORDER, Timing, Work
+from dg_lsp.engine.common.laid_out import LaidOut, Switches
+from dg_lsp.engine.common.layout import next_after_typed
+from dg_lsp.engine.common.loading import Loaded
+from dg_lsp.engine.common.local import LocalFiller
+from dg_lsp.engine.common.rank import Describer, Proposal
+from dg_lsp.engine.diffusion.canvas import n_tokens, seed
+from dg_lsp.engine.diffusion.generation import MAX_ROWS
+from dg_lsp.engine.diffusion.masked.layout import Layout, Sheet
+from dg_lsp.engine.diffusion.masked.passes import MaskedLlama
+from dg_lsp.engine.diffusion.masked.profile import Profile
+from dg_lsp.engine.diffusion.masked.unmasking import Gap, MaskTokens, Unmasker
+
+
+class MaskedFiller(LocalFiller):
+    """A loaded model of masks that fills requests; raises ValueError if its vocabulary lacks a token of its profile.
+
+    Several holes are filled in sequence.
+    """
+
+    loaded: Loaded[MaskedLlama, Profile]
+    layout: Layout
+
+    def __init__(
+        self,
+        loaded: Loaded[MaskedLlama, Profile],
+        switches: Switches | None = None,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        laid_out = Layout(loaded.profile, loaded.vocabulary)
+        super().__init__(loaded, laid_out, loaded.profile.canvas_tokens, switches, clock)
+
+    def generation(self, request: InfillRequest, timing: Timing) -> Generation:
+        """Return the texts of a request's gap, before its first unit of work."""
+        sheet = self.layout.lay_out(request)
+        return Generation(LaidOut(request, sheet, self.loaded, self.switches, self.calibrations.current()), timing)
+
+
+class Generation(generation.Generation):
+    """The texts of one gap while they are written."""
+
+    def __init__(self, laid_out: LaidOut, timing: Timing) -> None:
+        super().__init__(laid_out, timing)
+        self.sheet: Sheet = laid_out.sheet
+        self.loaded: Loaded[MaskedLlama, Profile] = laid_out.loaded
+        self.request, self.switches = laid_out.request, laid_out.switches
+        self.proposers = (("denoise", Generation.propose),)
+
+    def score(self) -> Work:
+        """Add the features of the texts: nothing but the tokens that the model wrote has a log-probability."""
+        describer = Describer(self.request, needed=self.laid_out.needed, n_context=len(self.sheet.left))
+        self.proposals = describer.described(self.proposals)
+        yield
+
+    def evidence(self, order: Calibration = UNSCORED_ORDER) -> list[Evidence]:
+        """Return the evidence for each proposal. They rank by a mean: deleted tokens have no log-probability."""
+        return super().evidence(order)
+
+    def gap_lengths(self) -> tuple[int, ...]:
+        """Return the gap lengths to try: the profile's lengths that fit the canvas."""
+        if self.switches.gap:
+            return (self.switches.gap,)
+        profile, longest = self.loaded.profile, self.loaded.profile.canvas_tokens - len(self.sheet.right)
+        lengths = profile.block_gaps if self.request.holes[0].block else profile.line_gaps
+        return tuple(length for length in lengths if length <= longest) or (max(longest, 1),)
+
+    def tokens(self) -> MaskTokens:
+        """Return the ids that the gap may contain."""
+        vocabulary, settings, delete = self.loaded.vocabulary, self.loaded.profile.unmasking, self.sheet.delete
+        mask, expand = vocabulary.id(settings.mask), vocabulary.id(settings.expand)
+        assert mask is not None
+        delete = delete if self.switches.delete else None
+        banned = tuple({*self.laid_out.control, mask} - {expand, delete})
+        return MaskTokens(mask, expand, delete, banned, lambda ids: next_after_typed(vocabulary, self.sheet.heal, ids))
+
+    def propose(self) -> Work:
+        """Propose the text of one gap for each requested candidate, at least one for each length."""
+        left, right = self.sheet.left, self.sheet.right if self.switches.held_suffix else ()
+        passes, settings, lengths = self.loaded.passes, self.loaded.profile.unmasking, self.gap_lengths()
+        pace, budget, tokens = self.timing.pace, self.timing.budget, self.tokens()
+
+        def predict(ids: Sequence[int], places: Sequence[int]) -> Tensor:
+            text = [*left, *ids, *right]
+            with pace.measuring("step", len(text)):
+                hidden = passes.read(torch.tensor(text, device=self.loaded.device))
+                return passes.logits(hidden[[max(len(left) + place - 1, 0) for place in places]])
+
+        def is_last(n_positions: int) -> bool:
+            n_units = budget.units(pace.expected_ms("step", len(left) + n_positions + len(right)))
+            return n_units is not None and n_units < 2
+
+        for number in range(min(max(len(lengths), self.request.budget.candidates), MAX_ROWS)):
+            length = lengths[number % len(lengths)]
+            if self.proposals and is_last(length):
+                return
+            gap = Gap([tokens.mask] * length, [0.0] * length)
+            noise = torch.Generator().manual_seed(seed(self.request, number))
+            unmasker = Unmasker(predict, tokens, settings, noise, is_last)
+            for _ in unmasker.steps(gap, self.request.budget.steps or settings.steps):
+                self.n_steps += 1
+                yield
+            self._add(gap, tokens.mask)
+
+    def _add(self, gap: Gap, mask: int) -> None:
+        """Propose the text of a gap without its masks, unless it says nothing or not what is typed."""
+        vocabulary, heal = self.loaded.vocabulary, self.sheet.heal
+        written = [pair for pair in zip(gap.ids, gap.logps, strict=True) if pair[0] != mask]
+        ids = [token for token, _ in written]
+        text = self._own_part(self.laid_out.text_of(ids))
+        if not self.laid_out.says_nothing(text) and vocabulary.bytes_of(ids).startswith(heal):
+            n_own = n_tokens(vocabulary, ids, len(heal) + len(text.encode()))
+            logps = tuple(logp for _, logp in written[:n_own])
+            self.proposals.append(Proposal(text, "noise", logps, logps))
+
+    def _own_part(self, text: str) -> str:
+        """Return the part of a gap's text for the hole: its line, or the text before the suffix if no suffix is held."""
+        suffix = self.request.suffix
+        if not self.request.holes[0].block:
+            return repeats.rest_of_line(text, suffix)
+        is_open = not (self.sheet.right and self.switches.held_suffix)
+        return repeats.before_suffix(text, suffix) if is_open else text

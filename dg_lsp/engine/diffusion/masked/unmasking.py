@@ -1,0 +1,150 @@
+"""Write gaps as published models of masks do: Open-dCoder and DreamOn.
+
+Every pass reads the whole text in both directions. The gap starts as masks. In Open-dCoder's order (P2: `_mdm_sample` of
+github.com/pengzhangzhi/Open-dLLM), each step draws a token for every place of the gap, writes those of the masks, and masks
+again the places with the lowest probabilities; their number falls evenly to zero. In DreamOn's order (arXiv 2602.01326,
+`eval/generator.py` of github.com/DreamLM/DreamOn), each step draws a token for every mask, and writes the one of the mask
+with the lowest entropy: `expand` makes it two masks, and `delete` removes it with all masks after it.
+
+Both draw from the likeliest tokens at the profile's temperature that reach its `top_p`. Position i predicts token i + 1.
+dg-lsp adds only the tokens that may not be written, what is already typed and a gap must begin with, and an early end
+before a deadline.
+`tests/engine/reference_published.py` states both algorithms plainly; a test checks that they write the same tokens. Knows
+passes and token ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dg_lsp.engine.common.propose.drafts import Allowed, anything
+from dg_lsp.engine.diffusion.masked.profile import Unmasking
+
+LIKELIEST = 256  # tokens that are sorted first; they nearly always reach `top_p`
+LEAST = 1e-10  # added to a probability in an entropy, as in the published code
+
+# Returns the logits [M, V] of some places of a gap with these tokens.
+Predict = Callable[[Sequence[int], Sequence[int]], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class MaskTokens:
+    """The ids for a gap. `banned` ones are never written, and after the tokens before the first mask, only `allowed` ones."""
+
+    mask: int
+    expand: int | None = None
+    delete: int | None = None
+    banned: tuple[int, ...] = ()
+    allowed: Allowed = anything
+
+
+@dataclass(slots=True)
+class Gap:
+    """The tokens of a gap, and the log-probability of each when it was written, 0 for a mask."""
+
+    ids: list[int]
+    logps: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What was drawn for M places: tokens, their probabilities and entropies among the likeliest, and log-probabilities."""
+
+    ids: list[int]
+    chances: list[float]
+    entropies: list[float]
+    logps: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Unmasker:
+    """Writes gaps of masks. If `is_last` is true for a gap of this length, no time is left, and the pass writes all masks."""
+
+    predict: Predict
+    tokens: MaskTokens
+    settings: Unmasking
+    noise: torch.Generator
+    is_last: Callable[[int], bool] = lambda _n_positions: False
+
+    def steps(self, gap: Gap, most: int) -> Iterator[None]:
+        """Write a gap in at most `most` passes, and yield after each."""
+        return self._remasking(gap, most) if self.settings.order == "remasking" else self._by_entropy(gap, most)
+
+    def _remasking(self, gap: Gap, most: int) -> Iterator[None]:
+        """Write a gap in Open-dCoder's order, in as many steps as it has tokens at most."""
+        places, mask = range(len(gap.ids)), self.tokens.mask
+        n_steps = min(most, len(places))
+        for step in range(1, n_steps + 1):
+            n_masked = 0 if self.is_last(len(places)) else len(places) * (n_steps - step) // n_steps
+            drawn = self._draw(gap, places)
+            masked = set(sorted(places, key=lambda place: drawn.chances[place])[:n_masked])
+            for place in places:
+                if place in masked:
+                    gap.ids[place], gap.logps[place] = mask, 0.0
+                elif gap.ids[place] == mask:
+                    gap.ids[place], gap.logps[place] = drawn.ids[place], drawn.logps[place]
+            yield
+            if not n_masked:
+                return
+
+    def _by_entropy(self, gap: Gap, most: int) -> Iterator[None]:
+        """Write a gap in DreamOn's order."""
+        tokens, longest, n_expanded = self.tokens, self.settings.most_tokens, 0
+        for _ in range(most):
+            masks = [place for place, token in enumerate(gap.ids) if token == tokens.mask]
+            if not masks:
+                return
+            is_last = self.is_last(len(gap.ids))
+            drawn = self._draw(gap, masks, may_expand=not is_last and len(gap.ids) < longest and n_expanded < longest)
+            for index in range(len(masks)) if is_last else [drawn.entropies.index(min(drawn.entropies))]:
+                place, token = masks[index], drawn.ids[index]
+                if token == tokens.expand:
+                    gap.ids[place : place + 1], gap.logps[place : place + 1] = [tokens.mask] * 2, [0.0] * 2
+                    n_expanded += 1
+                elif token == tokens.delete:
+                    kept = [at for at, other in enumerate(gap.ids) if at < place or other != tokens.mask]
+                    gap.ids, gap.logps = [gap.ids[at] for at in kept], [gap.logps[at] for at in kept]
+                    break
+                else:
+                    gap.ids[place], gap.logps[place] = token, drawn.logps[index]
+            yield
+
+    def _draw(self, gap: Gap, places: Sequence[int], *, may_expand: bool = False) -> Drawn:
+        """Draw a token for each of M places; at the temperature 0, the likeliest."""
+        settings, logits = self.settings, self._limited(gap, places, may_expand=may_expand)
+        chances = (logits / (settings.temperature or 1.0)).softmax(-1)
+        top, ids = chances.topk(min(LIKELIEST, chances.shape[-1]), -1)
+        if bool((top.sum(-1) <= settings.top_p).any()):
+            top, ids = chances.sort(-1, descending=True)
+        before = torch.cat([torch.zeros_like(top[:, :1]), top.cumsum(-1)[:, :-1]], -1)
+        top = top.where(before <= settings.top_p, 0.0)
+        top = top / top.sum(-1, keepdim=True)
+        total = top.cumsum(-1)
+        draws = torch.rand(len(top), generator=self.noise).to(top) * (settings.temperature > 0)
+        picked = (total <= draws[:, None] * total[:, -1:]).sum(-1, keepdim=True).clamp(max=top.shape[-1] - 1)
+        drawn = ids.gather(-1, picked)
+        return Drawn(
+            drawn[:, 0].tolist(),
+            top.gather(-1, picked)[:, 0].tolist(),
+            (-(top * (top + LEAST).log()).sum(-1)).tolist(),
+            logits.log_softmax(-1).gather(-1, drawn)[:, 0].tolist(),
+        )
+
+    def _limited(self, gap: Gap, places: Sequence[int], *, may_expand: bool) -> Tensor:
+        """Return the logits [M, V] of places without the tokens that may not be written there."""
+        tokens, logits = self.tokens, self.predict(gap.ids, places)
+        expand = [] if tokens.expand is None else [tokens.expand]
+        banned = [*tokens.banned, *([] if may_expand else expand)]
+        logits = logits.index_fill(1, torch.tensor(banned, dtype=torch.long, device=logits.device), -torch.inf)
+        first = gap.ids.index(tokens.mask) if tokens.mask in gap.ids else -1
+        if first >= 0 and (allowed := tokens.allowed(gap.ids[:first])):
+            others = torch.full_like(logits[0], -torch.inf)
+            others[[*allowed, *expand]] = 0.0
+            # Where every token would be banned, an answer that does not fit what is typed is dropped instead.
+            if bool((limited := logits[list(places).index(first)] + others).isfinite().any()):
+                logits[list(places).index(first)] = limited
+        return logits
