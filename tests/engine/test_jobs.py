@@ -14,8 +14,8 @@ import pytest
 from dg_lsp.core import confidence
 from dg_lsp.core.values import Budget, Candidate, Hole, InfillRequest, Span
 from dg_lsp.engine.backends.remote import RemoteFiller
-from dg_lsp.engine.common.local import LocalFiller
 from dg_lsp.engine.common.task import Filler
+from dg_lsp.engine.diffusion.filler import DiffusionFiller
 from dg_lsp.engine.serve.jobs import (
     BusyError,
     Job,
@@ -711,7 +711,7 @@ def test_interactive_requests_are_expected_again_and_batch_ones_are_not() -> Non
 
 @pytest.mark.parametrize("name", ["concurrency", "predict_together", "has_room", "expect", "foresee", "trim"])
 def test_only_a_local_model_prepares_and_joins_requests(name: str) -> None:
-    assert getattr(LocalFiller, name) is not getattr(Filler, name)
+    assert getattr(DiffusionFiller, name) is not getattr(Filler, name)
     assert getattr(RemoteFiller, name) is getattr(Filler, name)
 
 
