@@ -20,10 +20,9 @@ from dg_lsp.core import calibration, placeholders, values
 from dg_lsp.core.values import Hole, InfillRequest, Ranked, Span
 from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.common import profile_file
-from dg_lsp.engine.common.generation import Timing
 from dg_lsp.engine.common.loading import LoadError
 from dg_lsp.engine.common.local import LocalTask
-from dg_lsp.engine.common.pace import Budget, Pace, Usage
+from dg_lsp.engine.common.pace import Budget, Pace, Timing, Usage
 from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.diffusion import canvas
 from dg_lsp.engine.diffusion.masked.filler import Generation, MaskedFiller

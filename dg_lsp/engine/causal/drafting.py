@@ -38,33 +38,27 @@ def propose(generation: Generation) -> Work:
     if not middle.switches.causal or timing.budget.left_ms(generation.score_ms()) <= 0:
         return
     written: list[CausalDraft] = []
-    are_proposals = False
     generation.scorer.prepare([proposal.text for proposal in generation.proposals])
     # The first draft stays visible until the answer replaces it.
     generation.live = Live(
         lambda: (middle.own_part(middle.text_of(written[0].ids)),) if written else (),
-        lambda: [] if are_proposals else _proposals(middle, [d for d in written if d.is_finished], generation.scorer),
+        lambda: _proposals(middle, [draft for draft in written if draft.is_finished], generation.scorer) if is_open else [],
     )
-    is_late: bool | None = None
-    work, texts, start, n_more = _drafts(generation), list[str](), list[int](), MOST_NEEDED
-    while True:
-        began = timing.pace.clock()
-        try:
-            written = work.send(is_late)
-        except StopIteration as stop:
-            are_proposals = True
-            proposals = _proposals(middle, stop.value, generation.scorer)
-            generation.proposals += proposals
-            texts = [each.text for each in proposals] or texts
-            last, start = start, _needed_start(middle, texts) if not is_late and n_more else []
-            if not start or start == last:
-                return
-            work, is_late, n_more = _drafts(generation, start), None, n_more - 1
-            continue
-        timing.pace.note("token", 1, (timing.pace.clock() - began) * 1000)
-        is_late = timing.budget.left_ms(generation.score_ms()) <= 0
-        if not is_late:
-            yield
+    is_open = True  # what is written is not in the proposals yet
+    texts, start = list[str](), list[int]()
+
+    def show(drafts_so_far: list[CausalDraft]) -> None:
+        nonlocal written
+        written = drafts_so_far
+
+    for n_more in range(MOST_NEEDED, -1, -1):
+        found, is_late = yield from drafts.finished(_drafts(generation, start), 1, timing, generation.score_ms, show)
+        is_open, proposals = False, _proposals(middle, found, generation.scorer)
+        generation.proposals += proposals
+        texts = [each.text for each in proposals] or texts
+        last, start = start, _needed_start(middle, texts) if not is_late and n_more else []
+        if not start or start == last:
+            return
 
 
 def _needed_start(middle: Middle, texts: Sequence[str]) -> list[int]:

@@ -24,10 +24,10 @@ from dg_lsp.engine.causal.middle import Middle
 from dg_lsp.engine.causal.passes import CausalLlama
 from dg_lsp.engine.causal.profile import Profile
 from dg_lsp.engine.causal.windows import Windows
-from dg_lsp.engine.common.generation import Timing
 from dg_lsp.engine.common.laid_out import Switches
 from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.common.local import LocalFiller
+from dg_lsp.engine.common.pace import Timing
 
 PROPOSERS = (("draft", drafting.copies_of), ("draft", drafting.propose))
 """Each proposer, in the order in which they run, with the stage that its time counts for."""

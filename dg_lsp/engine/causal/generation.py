@@ -10,8 +10,9 @@ from dg_lsp.engine.causal import scoring
 from dg_lsp.engine.causal.middle import Middle
 from dg_lsp.engine.causal.scoring import Scorer, Trees
 from dg_lsp.engine.common import generation
-from dg_lsp.engine.common.generation import Timing, Work
+from dg_lsp.engine.common.generation import Work
 from dg_lsp.engine.common.local import encoded
+from dg_lsp.engine.common.pace import Timing
 from dg_lsp.engine.model.prefix_cache import PrefixEncoder, crop
 from dg_lsp.engine.model.tree import Tree
 

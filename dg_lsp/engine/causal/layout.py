@@ -1,4 +1,4 @@
-"""Lay a request out as a prompt: the tokens that a causal model reads before it writes the middle.
+"""Lay a request out as a sheet: the tokens that a causal model reads before it writes the middle.
 
 *left*: other files, the path and the prefix. *fim*: also the suffix, between the checkpoint's own fill-in-the-middle tokens.
 Such a model has not seen prefixes that end inside a word. So the prefix is cut before its last pre-token, which the answer

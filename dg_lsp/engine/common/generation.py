@@ -17,7 +17,7 @@ from dg_lsp.core.calibration import Calibration, Evidence
 from dg_lsp.core.values import Candidate, Ranked
 from dg_lsp.engine.common import rank
 from dg_lsp.engine.common.laid_out import LaidOut
-from dg_lsp.engine.common.pace import Budget, Pace, Usage
+from dg_lsp.engine.common.pace import Timing
 from dg_lsp.engine.common.propose import copies
 from dg_lsp.engine.common.rank import Proposal
 
@@ -39,15 +39,6 @@ class Live:
     texts: Callable[[], tuple[str, ...]]
     proposals: Callable[[], Sequence[Proposal]] = tuple
     is_answer: bool = False
-
-
-@dataclass(slots=True)
-class Timing:
-    """How long the units of a model take, what a task has used, and what it may still use."""
-
-    pace: Pace
-    usage: Usage
-    budget: Budget
 
 
 class Generation:

@@ -19,10 +19,10 @@ from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.common import sequence
 from dg_lsp.engine.common.calibration_store import Calibrations
-from dg_lsp.engine.common.generation import Generation, Timing
+from dg_lsp.engine.common.generation import Generation
 from dg_lsp.engine.common.laid_out import Layout, Sheet, Switches
 from dg_lsp.engine.common.loading import Loaded
-from dg_lsp.engine.common.pace import Budget, Pace, Usage
+from dg_lsp.engine.common.pace import Budget, Pace, Timing, Usage
 from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.common.task import Concurrency, Filler, Task
 from dg_lsp.engine.model import memory

@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Literal
 
 Unit = Literal["step", "token", "score", "prefill"]
@@ -99,3 +100,12 @@ class Budget:
         if not self.is_limited or unit_ms is None:
             return None
         return max(0, int(self.left_ms(reserve_ms) // max(unit_ms, 1e-6)))
+
+
+@dataclass(slots=True)
+class Timing:
+    """How long the units of a model take, what a task has used, and what it may still use."""
+
+    pace: Pace
+    usage: Usage
+    budget: Budget

@@ -38,27 +38,22 @@ def propose(generation: Generation) -> Work:
     if is_off or generation.search is not None or not _pays(generation):
         return
     written: list[CausalDraft] = []
-    are_proposals = False
+    is_open = True  # what is written is not in the proposals yet
     if generation.live is None:
         # The first draft stays visible until the answer replaces it.
         generation.live = Live(
             lambda: (canvas.of_draft(canvas.text_of(written[0].ids)),) if written else (),
-            lambda: [] if are_proposals else _proposals(canvas, [d for d in written if d.is_finished], generation.scorer),
+            lambda: _proposals(canvas, [draft for draft in written if draft.is_finished], generation.scorer) if is_open else [],
         )
-    is_late: bool | None = None
+
+    def show(drafts_so_far: list[CausalDraft]) -> None:
+        nonlocal written
+        written = drafts_so_far
+
     work = _drafts(generation)
-    while True:
-        began = timing.pace.clock()
-        try:
-            written = work.send(is_late)
-        except StopIteration as stop:
-            are_proposals = True
-            generation.proposals += _proposals(canvas, stop.value, generation.scorer)
-            return
-        timing.pace.note("token", canvas.profile.causal_rows, (timing.pace.clock() - began) * 1000)
-        is_late = timing.budget.left_ms(generation.score_ms()) <= 0
-        if not is_late:
-            yield
+    found, _ = yield from drafts.finished(work, canvas.profile.causal_rows, timing, generation.score_ms, show)
+    is_open = False
+    generation.proposals += _proposals(canvas, found, generation.scorer)
 
 
 def _pays(generation: Generation) -> bool:

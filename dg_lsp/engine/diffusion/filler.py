@@ -17,10 +17,11 @@ import time
 from collections.abc import Callable, Sequence
 
 from dg_lsp.core.values import InfillRequest
-from dg_lsp.engine.common.generation import Timing, Work
+from dg_lsp.engine.common.generation import Work
 from dg_lsp.engine.common.laid_out import Switches
 from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.common.local import LocalFiller, LocalTask
+from dg_lsp.engine.common.pace import Timing
 from dg_lsp.engine.common.task import Concurrency, Task
 from dg_lsp.engine.diffusion import canvas, drafting, layout, search
 from dg_lsp.engine.diffusion.canvas_request import CanvasRequest
@@ -47,6 +48,7 @@ class DiffusionFiller(LocalFiller):
 
     `joins` says whether rows of several requests step in one pass. The default is to do so except on a CPU, where a row
     takes the same time alone. `rows` is the maximum number of a request's rows in one pass; more rows take several passes.
+    Beside the attributes of every local model, it has what requests share on canvases.
     """
 
     loaded: Loaded[Passes, Profile]

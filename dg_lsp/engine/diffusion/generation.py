@@ -9,8 +9,9 @@ from dg_lsp.core import calibration
 from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import Candidate
 from dg_lsp.engine.common import generation
-from dg_lsp.engine.common.generation import Timing, Work
+from dg_lsp.engine.common.generation import Work
 from dg_lsp.engine.common.local import encoded
+from dg_lsp.engine.common.pace import Timing
 from dg_lsp.engine.diffusion.canvas_request import CanvasRequest
 from dg_lsp.engine.diffusion.denoising.denoise import Denoiser
 from dg_lsp.engine.diffusion.denoising.stack import LocalDecoder

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from dg_lsp.engine.common.pace import Timing
 from dg_lsp.engine.common.propose.file_model import NOTHING, FileModel
 from dg_lsp.engine.model.prefix_cache import Encoder
 from dg_lsp.engine.model.tree import ROOT, Tree
@@ -151,6 +152,26 @@ def drafts(passes: Encoder, tree: Tree, settings: DraftSettings) -> Drafting:
             written = [*known, *(shorter for draft in known for shorter in draft.shorter)]
             return [draft for draft in written if draft.is_finished]
         _step(passes, tree, beams, live, limits)
+
+
+def finished(
+    work: Drafting, n_rows: int, timing: Timing, score_ms: Callable[[], float], show: Callable[[list[CausalDraft]], None]
+) -> Generator[None, None, tuple[list[CausalDraft], bool]]:
+    """Return the drafts that are finished before the time runs out, which scoring needs too, and whether it did.
+
+    `show` receives the drafts after each pass.
+    """
+    is_late: bool | None = None
+    while True:
+        began = timing.pace.clock()
+        try:
+            show(work.send(is_late))
+        except StopIteration as stop:
+            return stop.value, bool(is_late)
+        timing.pace.note("token", n_rows, (timing.pace.clock() - began) * 1000)
+        is_late = timing.budget.left_ms(score_ms()) <= 0
+        if not is_late:
+            yield
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,12 @@ from dg_lsp.core import repeats
 from dg_lsp.core.calibration import Calibration, Evidence
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.common import generation
-from dg_lsp.engine.common.generation import UNSCORED_ORDER, Timing, Work
+from dg_lsp.engine.common.generation import UNSCORED_ORDER, Work
 from dg_lsp.engine.common.laid_out import LaidOut, Switches
 from dg_lsp.engine.common.layout import next_after_typed
 from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.common.local import LocalFiller
+from dg_lsp.engine.common.pace import Timing
 from dg_lsp.engine.common.rank import Describer, Proposal
 from dg_lsp.engine.diffusion.canvas import n_tokens, seed
 from dg_lsp.engine.diffusion.generation import MAX_ROWS
