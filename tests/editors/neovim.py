@@ -97,6 +97,11 @@ class Neovim:
             self._process.kill()
             self._process.wait()
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether Neovim's process has ended."""
+        return self._process.poll() is not None
+
     def call(self, method: str, *arguments: object) -> Any:
         """Return the result of a function of Neovim's API; raise RuntimeError with its error."""
         request_id = next(self._ids)

@@ -4,12 +4,14 @@ local config = require("dg_lsp.config")
 
 ---@type vim.lsp.Config
 return {
-  cmd = config.current.cmd,
+  cmd = function(dispatchers, client_config)
+    return require("dg_lsp.watchdog").start(dispatchers, client_config)
+  end,
   filetypes = config.current.filetypes,
   root_markers = { ".git", "pyproject.toml", "package.json", "Cargo.toml", "go.mod" },
   root_dir = function(bufnr, on_dir)
     local server = require("dg_lsp.server")
-    if not server.is_second_unnamed(bufnr) then
+    if server.may_start(bufnr) then
       on_dir(vim.fs.root(bufnr, vim.lsp.config[server.NAME].root_markers))
     end
   end,

@@ -18,6 +18,8 @@ import { cancelFills } from "./runningFills";
 import { watchWalkthrough } from "./walkthrough";
 import { Watcher } from "./watcher";
 
+let running: Server | undefined;
+
 export async function activate(context: vscode.ExtensionContext): Promise<void> {
   const output = vscode.window.createOutputChannel("dg-lsp", { log: true });
   const snooze = new Snooze();
@@ -29,6 +31,7 @@ export async function activate(context: vscode.ExtensionContext): Promise<void> 
   const environment = vscode.Uri.joinPath(context.globalStorageUri, "environment").fsPath;
   const bundle = { folder: vscode.Uri.joinPath(context.extensionUri, "server").fsPath, environment };
   const server = new Server(bundle, output, status, drafts, watcher, preview, snooze);
+  running = server;
   context.subscriptions.push(output, status, drafts, doctor, watcher, preview, snooze, server, watchWalkthrough());
 
   const command = (name: string, run: () => unknown) => {
@@ -102,9 +105,9 @@ export async function activate(context: vscode.ExtensionContext): Promise<void> 
   );
 }
 
-/** Do nothing; VS Code disposes the subscriptions of `activate`. */
-export function deactivate(): void {
-  return;
+/** Wait for the end of the server, because a frozen one would outlive the window. */
+export async function deactivate(): Promise<void> {
+  await running?.stop();
 }
 
 /** Offer to update the private server to the version in this extension. */

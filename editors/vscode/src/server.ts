@@ -1,10 +1,15 @@
 /** The server's process and its client: finds the program, starts and restarts it, and reports its status. */
-import { spawn, type ChildProcess } from "node:child_process";
-import { once } from "node:events";
+import type { ChildProcess } from "node:child_process";
 import { existsSync } from "node:fs";
-import * as path from "node:path";
 import * as vscode from "vscode";
-import { CloseAction, State as ClientState, type ErrorHandler, type WorkspaceEdit } from "vscode-languageclient";
+import {
+  CloseAction,
+  ExecuteCommandRequest,
+  State as ClientState,
+  type CloseHandlerResult,
+  type ErrorHandler,
+  type WorkspaceEdit,
+} from "vscode-languageclient";
 import { LanguageClient, type LanguageClientOptions, type StaticFeature } from "vscode-languageclient/node";
 import { sentence } from "./describe";
 import type { Drafts } from "./drafts";
@@ -15,37 +20,53 @@ import type { Snooze } from "./snooze";
 import { IMPORT_LABEL, serverCommands, statusChanged, type FillAnswer, type Status, type FillParams } from "./protocol";
 import { selectedPython } from "./python";
 import { showBriefMessage, reportFill } from "./review";
+import { kill, launch } from "./serverProcess";
 import { commandLine, forServer } from "./settings";
 import type { StatusItem } from "./statusItem";
 import { withCancellation } from "./runningFills";
 import { complete } from "./walkthrough";
+import { Watchdog } from "./watchdog";
 import type { Watcher } from "./watcher";
 
 /** Documents that the user edits; not outputs, diffs or documents of other extensions. */
 export const SELECTOR = ["file", "untitled", "vscode-notebook-cell", "vscode-vfs"].map((scheme) => ({ scheme, language: "*" }));
 
+/** Without an answer for ten of these, the server is asked for its status; without one for ten more, it is ended. Tests shorten it. */
+const TICK_MS = Number(process.env.DG_LSP_WATCHDOG_TICK_MS) || 1000;
+/** How long a server may take to answer when it is stopped. The window waits for it when it closes. */
+const STOP_MS = 1000;
+/** A server that answered for this long was not frozen from its start. */
+const PROVEN_MS = 5 * 60 * 1000;
+const SHOW_LOG = "Show Log";
+const START_AGAIN = "Start Again";
+
 /** A client that shows errors without a traceback, and no errors after it was abandoned. */
 class Client extends LanguageClient {
   isAbandoned = false;
+  /** Whether the process was ended because it answered nothing. */
+  isFrozen = false;
+  /** The process, and what watches it; new ones after each restart. */
+  process: ChildProcess | undefined;
+  watchdog: Watchdog | undefined;
 
   override error(message: string, data?: unknown, shown: boolean | "force" = true): void {
     // The log gets everything.
     super.error(message, data, false);
     if (this.isAbandoned || shown === false) return;
-    const show = "Show Log";
     const text = data instanceof Error ? data.message : message;
-    void vscode.window.showErrorMessage(`dg-lsp: ${text}`, show).then((picked) => {
-      if (picked === show) this.outputChannel.show();
+    void vscode.window.showErrorMessage(`dg-lsp: ${text}`, SHOW_LOG).then((picked) => {
+      if (picked === SHOW_LOG) this.outputChannel.show();
     });
   }
 }
 
 export class Server implements vscode.Disposable {
   private client: Client | undefined;
-  private process: ChildProcess | undefined;
   private foundProgram: Program | undefined;
   /** Counts the starts; a start that another one has overtaken stops. */
   private startCount = 0;
+  /** How many servers in a row were frozen, since the last start by the user. */
+  private nFrozen = 0;
   private logged = new Set<string>();
 
   constructor(
@@ -97,6 +118,7 @@ export class Server implements vscode.Disposable {
   /** Find the program and start it; a failure is shown in the status bar. */
   async start(): Promise<void> {
     const startNumber = ++this.startCount;
+    this.nFrozen = 0;
     await this.stop();
     this.status.setSituation({ kind: "starting" });
     const program = await this.find().catch((error: unknown) => error as Error);
@@ -113,7 +135,7 @@ export class Server implements vscode.Disposable {
       return;
     }
     this.output.info(`starting ${[program.command, ...program.args].join(" ")}`);
-    const client: Client = new Client("dgLsp", "dg-lsp", () => this.launch(program), this.options(() => client));
+    const client: Client = new Client("dgLsp", "dg-lsp", () => this.launch(client, program), this.options(() => client));
     client.registerFeature(CAPABILITIES);
     client.onNotification(statusChanged, (status) => {
       this.log(status);
@@ -128,7 +150,8 @@ export class Server implements vscode.Disposable {
       if (newState === ClientState.Starting) this.status.setSituation({ kind: "starting" });
       if (newState === ClientState.Stopped || newState === ClientState.StartFailed) {
         this.drafts.clear();
-        this.status.setSituation({ kind: "broken", message: "The server has ended; the log has the reason." });
+        const message = client.isFrozen ? "The server stopped answering again and was ended; the log may show why." : "The server has ended; the log has the reason.";
+        this.status.setSituation({ kind: "broken", message });
       }
     });
     this.client = client;
@@ -158,28 +181,58 @@ export class Server implements vscode.Disposable {
     this.logged = new Set(sentences);
   }
 
-  private async stop(): Promise<void> {
-    const { client, process } = this;
-    this.client = this.process = undefined;
+  /** Stop the server, or end it if it does not answer in time. */
+  async stop(): Promise<void> {
+    const { client } = this;
+    this.client = undefined;
     this.drafts.clear();
-    if (client?.state === ClientState.Running) await client.dispose();
-    else if (client) {
-      // Do not wait for a server that has not answered yet, because it may never answer.
-      client.isAbandoned = true;
-      process?.kill();
-    }
+    if (!client) return;
+    client.watchdog?.dispose();
+    // A server that has not answered yet may never answer, and has nothing to save.
+    client.isAbandoned = client.state !== ClientState.Running;
+    const hasAnswered = !client.isAbandoned && (await client.dispose(STOP_MS).then(
+      () => true,
+      () => false,
+    ));
+    if (!hasAnswered && client.process) kill(client.process);
   }
 
-  private async launch({ command, args, source }: Program): Promise<ChildProcess> {
-    const child = spawn(command, args, { cwd: folder(), env: { ...process.env, PATH: absoluteEntries(process.env.PATH ?? "").join(path.delimiter) } });
-    try {
-      await once(child, "spawn");
-    } catch (error) {
-      const origin = source === "settings" ? ", which the setting dgLsp.client.command names," : "";
-      throw new Error(`${command}${origin} can't be run (${(error as NodeJS.ErrnoException).code ?? String(error)})`, { cause: error });
-    }
-    this.process = child;
+  private async launch(client: Client, program: Program): Promise<ChildProcess> {
+    const child = await launch(program, folder());
+    client.isFrozen = false;
+    client.process = child;
+    client.watchdog?.dispose();
+    const watchdog: Watchdog = new Watchdog({
+      tickMs: TICK_MS,
+      now: () => Date.now(),
+      ask: () => {
+        client.sendRequest(ExecuteCommandRequest.type, { command: serverCommands.status }).catch(() => undefined);
+      },
+      onFrozen: () => {
+        this.nFrozen = watchdog.answeredForMs > PROVEN_MS ? 1 : this.nFrozen + 1;
+        client.isFrozen = true;
+        kill(child);
+      },
+    });
+    client.watchdog = watchdog;
     return child;
+  }
+
+  /** Return what to do after a frozen server was ended, and tell the user: replace it, but not a second time in a row. */
+  private replace(client: Client): CloseHandlerResult {
+    if (this.nFrozen === 1) {
+      const message = "the server stopped answering and was restarted; the log may show why";
+      void vscode.window.showWarningMessage(`dg-lsp: ${message}`, SHOW_LOG).then((picked) => {
+        if (picked === SHOW_LOG) this.output.show();
+      });
+      return { action: CloseAction.Restart, message, handled: true };
+    }
+    const message = "the server stopped answering again and was ended; the log may show why";
+    void vscode.window.showErrorMessage(`dg-lsp: ${message}`, START_AGAIN, SHOW_LOG).then(async (picked) => {
+      if (picked === SHOW_LOG) this.output.show();
+      if (picked === START_AGAIN && client === this.client) await this.start();
+    });
+    return { action: CloseAction.DoNotRestart, message, handled: true };
   }
 
   private async find(): Promise<Program | undefined> {
@@ -220,10 +273,19 @@ export class Server implements vscode.Disposable {
       initializationFailedHandler: () => false,
       errorHandler: {
         error: (...args) => defaultHandler().error(...args),
-        // An abandoned client is not restarted.
-        closed: () => (client().isAbandoned ? { action: CloseAction.DoNotRestart, handled: true } : defaultHandler().closed()),
+        closed: () => {
+          // An abandoned client is not restarted.
+          if (client().isAbandoned) return { action: CloseAction.DoNotRestart, handled: true };
+          // What was typed and got no answer is requested again from the next server.
+          this.watcher.attach(client());
+          return client().isFrozen ? this.replace(client()) : defaultHandler().closed();
+        },
       },
       middleware: {
+        sendRequest: (type, param, token, next) => {
+          const answer = next(type, param, token);
+          return client().watchdog?.watch(answer) ?? answer;
+        },
         provideInlineCompletionItems: (document, position, context, token, next) => {
           const ownContext = this.watcher.contextOf(document, context);
           const isAutomatic = ownContext.triggerKind === vscode.InlineCompletionTriggerKind.Automatic;

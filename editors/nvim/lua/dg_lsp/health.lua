@@ -64,7 +64,9 @@ local function check_server()
     return
   end
   local clients = vim.lsp.get_clients({ name = server.NAME })
-  if #clients == 0 then
+  if #clients == 0 and server.why_ended then
+    health.error(server.why_ended)
+  elseif #clients == 0 then
     health.info("no server is running; it starts with the first buffer of a filetype in `filetypes`")
   end
   for _, client in ipairs(clients) do

@@ -23,7 +23,6 @@ function M.setup(opts)
   end
   local options = config.use(opts)
   vim.lsp.config(server.NAME, {
-    cmd = options.cmd,
     filetypes = options.filetypes,
     settings = { dgLsp = config.server_settings() },
   })

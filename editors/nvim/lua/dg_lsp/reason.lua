@@ -1,4 +1,5 @@
--- Show the reason for no suggestion at the end of the cursor's line. In Insert mode, "-- INSERT --" covers messages.
+-- Show a reason, such as that for no suggestion, at the end of the cursor's line. In Insert mode, "-- INSERT --" covers
+-- messages.
 
 local M = {}
 

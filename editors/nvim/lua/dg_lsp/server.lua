@@ -1,6 +1,7 @@
--- The running server: finds its client, sends it new settings, and restarts it after a crash.
+-- The running server: finds its client, sends it new settings, and restarts it after a crash or when it was frozen.
 
 local config = require("dg_lsp.config")
+local watchdog = require("dg_lsp.watchdog")
 
 local M = {}
 
@@ -10,6 +11,14 @@ local CRASH_WINDOW_MS = 5 * 60 * 1000
 ---Times of the crashes within the window.
 ---@type number[]
 local crashes = {}
+
+---How many servers in a row were frozen. One that answered for longer than the window interrupts the row.
+local n_frozen = 0
+
+---Why no server is started until :Dg restart; nil if one may be started.
+---@type string?
+M.why_ended = nil
+local SHORT_WHY_ENDED = "the server froze and was ended; :Dg restart starts it"
 
 ---Return the client of a buffer, by default the current one; nil without a client.
 ---@param bufnr? integer
@@ -76,6 +85,8 @@ function M.client_or_warn(bufnr)
   end
   if vim.fn.executable(config.current.cmd[1]) == 0 then
     M.notify(("%s can't be run; see :checkhealth dg-lsp"):format(config.current.cmd[1]), "WARN")
+  elseif M.why_ended then
+    M.notify(M.why_ended, "WARN", SHORT_WHY_ENDED)
   elseif not vim.lsp.is_enabled(M.NAME) then
     M.notify('not enabled; call require("dg_lsp").setup()', "WARN")
   elseif M.is_second_unnamed(bufnr or vim.api.nvim_get_current_buf()) then
@@ -88,15 +99,21 @@ function M.client_or_warn(bufnr)
   end
 end
 
+---Return whether a server may be started for a buffer of one of the filetypes.
+---@param bufnr integer
+---@return boolean
+function M.may_start(bufnr)
+  return vim.fn.executable(config.current.cmd[1]) == 1 and not M.why_ended and not M.is_second_unnamed(bufnr)
+end
+
 ---Return whether a server is expected to start for a buffer that has none yet.
 ---@param bufnr integer
 ---@return boolean
 local function is_expected(bufnr)
   return vim.lsp.is_enabled(M.NAME)
-    and vim.fn.executable(config.current.cmd[1]) == 1
+    and M.may_start(bufnr)
     and vim.list_contains(config.current.filetypes, vim.bo[bufnr].filetype)
     and vim.bo[bufnr].buftype == ""
-    and not M.is_second_unnamed(bufnr)
     and #crashes < math.max(1, config.current.restarts)
 end
 
@@ -144,6 +161,13 @@ end
 ---The last message, not truncated.
 M.last_message = ""
 
+---Return whether vim.notify is Neovim's own. A plugin that replaces it, from a file of its own, has room for long
+---messages.
+---@return boolean
+local function has_builtin_notify()
+  return type(vim.notify) == "function" and not debug.getinfo(vim.notify, "S").source:find("^@/")
+end
+
 ---Show a message. A message longer than a line of the screen is shown in full by :Dg status.
 ---@param sentence string
 ---@param level? "INFO"|"WARN"|"ERROR"
@@ -155,9 +179,30 @@ function M.notify(sentence, level, summary)
     short = one_line("dg-lsp: " .. summary)
   end
   M.last_message = text
-  -- A plugin that replaces vim.notify, from a file of its own, has room for long messages.
-  local is_builtin = type(vim.notify) == "function" and not debug.getinfo(vim.notify, "S").source:find("^@/")
-  vim.notify(is_builtin and short or text, vim.log.levels[level or "INFO"])
+  vim.notify(has_builtin_notify() and short or text, vim.log.levels[level or "INFO"])
+end
+
+---Show a message that the user must see. In Insert mode "-- INSERT --" covers messages, so show this one at the cursor
+---until the next key, and as a message when Insert mode ends.
+---@param sentence string
+---@param level "WARN"|"ERROR"
+---@param summary string
+local function announce(sentence, level, summary)
+  if not has_builtin_notify() or not vim.startswith(vim.api.nvim_get_mode().mode, "i") then
+    M.notify(sentence, level, summary)
+    return
+  end
+  M.last_message = "dg-lsp: " .. sentence
+  if vim.bo.buftype == "" then
+    require("dg_lsp.reason").show(vim.api.nvim_get_current_buf(), summary)
+  end
+  vim.api.nvim_create_autocmd("ModeChanged", {
+    pattern = "i*:n",
+    once = true,
+    callback = vim.schedule_wrap(function()
+      M.notify(sentence, level, summary)
+    end),
+  })
 end
 
 ---Handle `window/showMessage`.
@@ -180,8 +225,25 @@ function M.change_settings(change)
   end
 end
 
----Handle the end of the server's process: restart it for its buffers, unless it was stopped on purpose or crashed too
----often.
+---Restart a server that was ended because it was frozen. If the one that replaced such a server was frozen too, start
+---none.
+---@param process dg_lsp.Process
+local function replace(process)
+  n_frozen = process.answered_ms - process.started_ms > CRASH_WINDOW_MS and 1 or n_frozen + 1
+  if n_frozen > math.min(1, config.current.restarts) then
+    M.why_ended = ("the server stopped answering%s and was ended; :Dg restart starts it, :Dg log may show why"):format(
+      n_frozen > 1 and " again" or ""
+    )
+    announce(M.why_ended, "ERROR", SHORT_WHY_ENDED)
+  else
+    local short = "the server froze and was restarted; :Dg log may show why"
+    announce("the server stopped answering and was restarted; :Dg log may show why", "WARN", short)
+    vim.lsp.enable(M.NAME)
+  end
+end
+
+---Handle the end of the server's process: restart it for its buffers, unless it was stopped on purpose, or crashed or
+---was frozen too often.
 ---@param code integer
 ---@param signal integer
 ---@param client_id integer
@@ -190,6 +252,12 @@ function M.on_exit(code, signal, client_id)
     require("dg_lsp.status").forget(client_id)
     require("dg_lsp.draft").forget(client_id)
     if vim.v.exiting ~= vim.NIL or not vim.lsp.is_enabled(M.NAME) or (code == 0 and signal == 0) then
+      return
+    end
+    local client = vim.lsp.get_client_by_id(client_id)
+    local process = client and watchdog.process(client)
+    if process and process.is_frozen then
+      replace(process)
       return
     end
     local now = vim.uv.now()
@@ -212,7 +280,7 @@ end
 
 ---Restart the engine, and the server if it has ended.
 function M.restart()
-  crashes = {}
+  crashes, n_frozen, M.why_ended = {}, 0, nil
   local client = M.client()
   if client then
     client:exec_cmd({ title = "restart the engine", command = "dgLsp.restartEngine" })

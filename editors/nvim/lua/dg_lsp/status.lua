@@ -137,6 +137,8 @@ local function remedy(bufnr)
     return vim.fn.executable(options.cmd[1]) == 0
         and ("%s can't be run; see :checkhealth dg-lsp."):format(options.cmd[1])
       or 'Put require("dg_lsp").setup() into init.lua.'
+  elseif require("dg_lsp.server").why_ended then
+    return ("The reason: %s."):format(require("dg_lsp.server").why_ended)
   elseif filetype == "" then
     return "The buffer has no filetype; set one, as in :set filetype=python"
   elseif not vim.list_contains(options.filetypes, filetype) then
