@@ -118,6 +118,19 @@ def test_a_server_that_freezes_again_is_ended_until_the_user_starts_it(nvim: Neo
     assert told(nvim) == [RESTARTED, ENDED, ENDED]
 
 
+def test_a_server_that_answered_for_long_is_restarted_again(nvim: Neovim, freeze: Callable[[], Frozen]) -> None:
+    nvim.lua(SHORT_TICKS)
+    begin(nvim)
+    for keys, n_messages in (("<CR>self.", 1), ("x", 2)):
+        # As if it had started six minutes ago.
+        nvim.lua(f"local server = require('dg_lsp.watchdog').process({CLIENT}) server.started_ms = server.started_ms - 360000")
+        frozen = freeze()
+        ask(nvim, keys)
+        until(lambda: frozen.is_gone, "the end of the frozen server", tell=nvim.picture)  # noqa: B023
+        nvim.until_ghost()
+        assert told(nvim) == [RESTARTED] * n_messages
+
+
 def test_a_server_that_waits_for_its_engine_is_asked_and_not_ended(nvim: Neovim, environment: Mapping[str, str]) -> None:
     nvim.edit("shop.py", SHOP)
     client_id = nvim.lua(f"return {CLIENT}.id")

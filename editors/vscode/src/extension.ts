@@ -3,7 +3,7 @@ import * as vscode from "vscode";
 import type { LanguageClient } from "vscode-languageclient/node";
 import { Doctor } from "./doctor";
 import { Drafts } from "./drafts";
-import { fillFile, fillHere, regenerate, showError } from "./fill";
+import { fillFile, fillHere, isLost, regenerate, showError } from "./fill";
 import { install, isCurrent } from "./install";
 import { Preview } from "./preview";
 import { chooseModel } from "./models";
@@ -61,8 +61,14 @@ export async function activate(context: vscode.ExtensionContext): Promise<void> 
   command("dgLsp.doctor", () => doctor.run(server.program, folder()));
   command("dgLsp.restart", async () => {
     // If the server is running, restart the engine. Otherwise search for the server again.
-    if (status.status) await vscode.commands.executeCommand(serverCommands.restartEngine);
-    else await server.start();
+    if (!status.status) {
+      await server.start();
+      return;
+    }
+    await vscode.commands.executeCommand(serverCommands.restartEngine).then(undefined, (error: unknown) => {
+      // A server that ends meanwhile has a message of its own.
+      if (!isLost(error)) throw error;
+    });
   });
   command("dgLsp.install", async () => {
     const isInstalled = await install(bundle, output, (isReplaced) => server.prepareInstallation(isReplaced));

@@ -90,9 +90,12 @@ async function fill(client: LanguageClient, params: FillParams): Promise<void> {
 
 /** Show the user why a request failed, unless the user cancelled it. */
 export function showError(error: unknown): void {
-  const code = error instanceof ResponseError ? error.code : undefined;
-  if (code === LSPErrorCodes.RequestCancelled) return;
-  const reason =
-    code === ErrorCodes.PendingResponseRejected ? "the server ended before the fill was complete" : error instanceof Error ? error.message : String(error);
+  if (error instanceof ResponseError && error.code === LSPErrorCodes.RequestCancelled) return;
+  const reason = isLost(error) ? "the server ended before the fill was complete" : error instanceof Error ? error.message : String(error);
   void vscode.window.showWarningMessage(`dg-lsp: ${reason}`);
+}
+
+/** Return whether a request failed because the server ended before its answer. */
+export function isLost(error: unknown): boolean {
+  return error instanceof ResponseError && error.code === ErrorCodes.PendingResponseRejected;
 }

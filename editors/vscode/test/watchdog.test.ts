@@ -86,6 +86,18 @@ test("the time that the machine sleeps does not count, nor a clock that was set"
   assert.deepEqual(events, ["ask", "frozen"]);
 });
 
+test("a server that answers for long is told from one that freezes at its start", async (context) => {
+  let time = 0;
+  context.mock.method(performance, "now", () => time);
+  const { watchdog } = watched(context);
+  assert.equal(watchdog.answeredForMs, 0);
+  time = 400_000;
+  await watchdog.watch(Promise.resolve());
+  time = 900_000;
+  void watchdog.watch(never());
+  assert.equal(watchdog.answeredForMs, 400_000);
+});
+
 test("no request is watched after the end", (context) => {
   const { watchdog, events, pass } = watched(context);
   void watchdog.watch(never());

@@ -34,7 +34,7 @@ local M = {}
 ---@field filetypes string[] the filetypes with dg-lsp; the server itself refuses files that may hold secrets
 ---@field auto boolean suggest while typing; otherwise only on `<Plug>(dg-lsp-request)`
 ---@field draft boolean show drafts of fills
----@field restarts integer how often a crashed server is restarted within five minutes
+---@field restarts integer how often a crashed server is restarted within five minutes; a frozen one at most once
 ---@field settings dg_lsp.Settings the server's settings
 
 ---@type dg_lsp.Config
