@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from statistics import median_high
 from typing import Literal
 
-from dg_lsp.core import languages
+from dg_lsp.core import interpolation, languages
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Confidence, Import, Span
 from dg_lsp.wire.settings import Settings
@@ -113,15 +113,21 @@ def scope_at(syntax: Syntax | None, offset: int) -> Scope:
         is_line = syntax.text.startswith(syntax.language.line_comments, span.start)
         if span.start < offset and (offset < span.end or (is_line and offset == span.end)):
             return "comment"
-    for node in (*facts.all("string"), *facts.all("docstring")):
-        span = syntax.span(node)
-        if span.start < offset < span.end:
-            return "string"
-    # The parser reports an unterminated string or comment as an error, so scan from there.
-    broken = min((error.start for error in syntax.errors if offset - OPEN_CHARS < error.start < offset), default=None)
-    if broken is None:
+    is_string = interpolation.is_string(syntax, facts, offset)
+    if is_string is not None:
+        return "string" if is_string else "code"
+    # The parser reports an unterminated string or comment as an error, so scan from there. If the error began far above, only
+    # what began in this line is likely to be open.
+    far = offset - OPEN_CHARS
+    errors = [error.start for error in syntax.errors if error.start < offset and far < max(error.start, error.end)]
+    if not errors:
         return "code"
-    begin = syntax.lines.start(syntax.lines.at(broken))
+    is_string = interpolation.is_string_in_errors(syntax, max(far, min(errors)), offset)
+    if is_string is not None:
+        return "string" if is_string else "code"
+    begin = syntax.lines.start(syntax.lines.at(min((start for start in errors if start > far), default=offset)))
+    if interpolation.is_content(syntax, begin):
+        return "code"  # after a string that goes on at the line's start
     return languages.kind_at_end(syntax.text[begin:offset].replace("\r", "\n"), syntax.language.name) or "code"
 
 

@@ -244,7 +244,7 @@ class Settings:
         bool,
         About(
             "completion.in_strings",
-            "Suggest in strings while typing.",
+            "Suggest in strings while typing. An expression in an interpolated string counts as code.",
             "Turn it on when your strings hold code, such as SQL.",
         ),
     ] = False

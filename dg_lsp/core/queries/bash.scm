@@ -2,6 +2,9 @@
 (string) @string
 (raw_string) @string
 (heredoc_body) @string
+(command_substitution) @interpolation
+(expansion) @interpolation
+(arithmetic_expansion) @interpolation
 
 ; Bodies
 (function_definition name: (_) @name body: (compound_statement . "{" @opener "}" @closer .) @body) @function

@@ -2,6 +2,9 @@
 (string_literal) @string
 (verbatim_string_literal) @string
 (interpolated_string_expression) @string
+(raw_string_literal) @string
+(interpolation) @interpolation
+(interpolation_format_clause) @interpolation.format
 (attribute_list) @decoration
 
 ; Statements after which the next one does not run

@@ -1,6 +1,7 @@
 (comment) @comment
 (string) @string
 (template_string) @string
+(template_substitution) @interpolation
 (expression_statement . [(string) (template_string)] .) @string.alone
 (decorator) @decoration
 

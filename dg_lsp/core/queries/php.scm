@@ -2,6 +2,8 @@
 (string) @string
 (encapsed_string) @string
 (heredoc) @string
+(nowdoc) @string
+(shell_command_expression) @string
 (attribute_list) @decoration
 
 ; Statements after which the next one does not run

@@ -1,5 +1,8 @@
 (comment) @comment
 (string) @string
+(interpolation) @interpolation
+(format_expression) @interpolation
+(format_specifier) @interpolation.format
 (decorator) @decoration
 
 ; Statements after which the next one does not run

@@ -1,6 +1,10 @@
 (comment) @comment
 (string) @string
 (heredoc_body) @string
+(subshell) @string
+(string_array) @string
+(delimited_symbol) @string
+(interpolation) @interpolation
 
 ; Statements after which the next one does not run
 [(return) (break) (next)] @leaves
