@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import pytest
 from hypothesis import given
@@ -141,9 +142,91 @@ def test_a_cursor_elsewhere_is_a_hole_for_the_rest_of_the_line(language: str, te
     assert (hole.block, hole.lead, hole.trail) == (False, "", "")
 
 
+# The language, the text, and the text with an answer in a line of its own.
+ABOVE = [
+    ("python", "def f():\n$0    return 1\n", "def f():\n    ANSWER\n    return 1\n"),
+    ("python", "def f():\n  $0  return 1\n", "def f():\n    ANSWER\n    return 1\n"),
+    ("python", "def f():\n    $0return 1\n", "def f():\n    ANSWER\n    return 1\n"),
+    ("python", "if x:\n    a()\n$0else:\n    b()\n", "if x:\n    a()\n    ANSWER\nelse:\n    b()\n"),
+    ("python", "try:\n\ta()\n$0except (A, B):\n\tb()\n", "try:\n\ta()\n\tANSWER\nexcept (A, B):\n\tb()\n"),
+    ("python", "x = [\n    1,\n$0]\n", "x = [\n    1,\n    ANSWER\n]\n"),
+    ("python", "x = [\n$0]\n", "x = [\n    ANSWER\n]\n"),
+    ("python", "x = 1\n$0y = 2\n", "x = 1\nANSWER\ny = 2\n"),
+    ("python", "def f():\r\n$0    return 1\r\n", "def f():\r\n    ANSWER\n    return 1\r\n"),
+    ("javascript", "f(() => {\n  a();\n$0});\n", "f(() => {\n  a();\n  ANSWER\n});\n"),
+    ("javascript", "f(\n  a,\n$0  b,\n);\n", "f(\n  a,\n  ANSWER\n  b,\n);\n"),
+    (
+        "typescript",
+        "interface Item {\n  name: string;\n$0  price: number;\n}\n",
+        "interface Item {\n  name: string;\n  ANSWER\n  price: number;\n}\n",
+    ),
+    ("tsx", "const a = (\n  <ul>\n$0  </ul>\n);\n", "const a = (\n  <ul>\n    ANSWER\n  </ul>\n);\n"),
+    ("go", "func f() {\n\ta()\n$0\tb()\n}\n", "func f() {\n\ta()\n\tANSWER\n\tb()\n}\n"),
+    ("rust", "fn f() {\n    a();\n    $0}\n", "fn f() {\n    a();\n    ANSWER\n    }\n"),
+    ("java", "class A {\n    int a;\n$0    int b;\n}\n", "class A {\n    int a;\n    ANSWER\n    int b;\n}\n"),
+    ("c", "int f(void) {\n\ta();\n$0}\n", "int f(void) {\n\ta();\n\tANSWER\n}\n"),
+    ("cpp", "struct A {\n  int a;\n $0 int b;\n};\n", "struct A {\n  int a;\n  ANSWER\n  int b;\n};\n"),
+    ("csharp", "enum A\n{\n    B,\n$0    C,\n}\n", "enum A\n{\n    B,\n    ANSWER\n    C,\n}\n"),
+    (
+        "ruby",
+        "def total(items)\n  items.each do |item|\n    puts item\n$0  end\nend\n",
+        "def total(items)\n  items.each do |item|\n    puts item\n    ANSWER\n  end\nend\n",
+    ),
+    ("ruby", "begin\n  a\n$0rescue E\n  b\nend\n", "begin\n  a\n  ANSWER\nrescue E\n  b\nend\n"),
+    ("php", "<?php\nfunction f() {\n$0    g();\n}\n", "<?php\nfunction f() {\n    ANSWER\n    g();\n}\n"),
+    (
+        "bash",
+        'add() {\n  local price=$1\n$0  echo "$price"\n}\n',
+        'add() {\n  local price=$1\n  ANSWER\n  echo "$price"\n}\n',
+    ),
+    ("bash", "if a; then\n  b\n$0fi\n", "if a; then\n  b\n  ANSWER\nfi\n"),
+    ("lua", "for i = 1, 3 do\n  a()\n$0end\n", "for i = 1, 3 do\n  a()\n  ANSWER\nend\n"),
+    ("", "name: x\non:\n  push:\n$0    branches: [main]\n", "name: x\non:\n  push:\n    ANSWER\n    branches: [main]\n"),
+    ("", '{\n  "a": 1,\n$0  "b": 2\n}\n', '{\n  "a": 1,\n  ANSWER\n  "b": 2\n}\n'),
+    ("", "<ul>\n  <li>a</li>\n$0</ul>\n", "<ul>\n  <li>a</li>\n  ANSWER\n</ul>\n"),
+    ("", "{% if a %}\n  b\n$0{% endif %}\n", "{% if a %}\n  b\n  ANSWER\n{% endif %}\n"),
+    ("", "  end = 1\n$0  end = 2\n", "  end = 1\n  ANSWER\n  end = 2\n"),
+]
+
+
+@pytest.mark.parametrize(("language", "text", "expected"), ABOVE)
+def test_an_answer_before_the_code_of_a_line_gets_a_line_of_its_own(language: str, text: str, expected: str) -> None:
+    document, _ = marked.cursor(text, language)
+    hole = at(text, language)
+    assert not hole.block
+    assert marked.filled(document, hole, "ANSWER") == expected
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "expected"),
+    [
+        ("javascript", "function f() {\n$0}\n", "function f() {\n  ANSWER\n}\n"),
+        ("javascript", "function f() {\n    $0}\n", "function f() {\n    ANSWER\n}\n"),
+        ("go", "func f() {\n\tfor {\n$0\t}\n}\n", "func f() {\n\tfor {\n\t\tANSWER\n\t}\n}\n"),
+        ("ruby", "a.each do |b|\n$0end\n", "a.each do |b|\n  ANSWER\nend\n"),
+        ("python", "if a:\n$0else:\n    b()\n", "if a:\n    ANSWER\nelse:\n    b()\n"),
+        ("bash", "if a; then\n$0else\n  b\nfi\n", "if a; then\n  ANSWER\nelse\n  b\nfi\n"),
+        ("", "server {\n$0}\n", "server {\n    ANSWER\n}\n"),
+    ],
+)
+def test_an_empty_block_is_filled_though_the_cursor_is_before_its_end(language: str, text: str, expected: str) -> None:
+    document, _ = marked.cursor(text, language)
+    hole = at(text, language)
+    assert hole.block
+    assert marked.filled(document, hole, "ANSWER") == expected
+
+
+@pytest.mark.parametrize(
+    ("language", "text"), [("javascript", "const x = `\n  $0`;\n"), ("python", 'x = """\n$0""")\n'), ("", "x = '''\n$0'''\n")]
+)
+def test_the_end_of_a_string_of_several_lines_stays_behind_the_answer(language: str, text: str) -> None:
+    document, _ = marked.cursor(text, language)
+    assert marked.filled(document, at(text, language), "ANSWER") == text.replace("$0", "ANSWER")
+
+
 def test_every_language_has_block_and_line_cases() -> None:
     names = {language.name for language in languages.TABLE} | {""}
-    assert {case[0] for case in BLOCKS} == names == {case[0] for case in LINES}
+    assert {case[0] for case in BLOCKS} == names == {case[0] for case in LINES} == {case[0] for case in ABOVE}
 
 
 def test_a_line_keeps_its_indentation() -> None:
@@ -252,6 +335,11 @@ def test_any_text_can_be_searched_for_holes(text: str, language: str, offset: in
     ]
     assert all(hole.span.end <= len(text) for hole in every)
     assert len({hole.span for hole in in_order}) == len(in_order)
+    before, after = text[: every[0].span.start], text[every[0].span.end :]
+    code = re.split(r"[\r\n]", after)[0].strip()
+    if code.strip("\"'`") and not re.split(r"[\r\n]", before)[-1].strip():
+        lines = re.split(r"[\r\n]", marked.filled(document, every[0], "ANSWER"))
+        assert code in [line.strip() for line in lines], "an answer before a line's code is no part of the line"
     assert not any(first.span.end > second.span.start for first, second in itertools.pairwise(in_order))
 
 

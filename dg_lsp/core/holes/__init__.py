@@ -136,8 +136,10 @@ def at_cursor(document: Document, offset: int, syntax: Syntax | None) -> Hole:
     """Return the hole at the cursor: a block where an empty one starts, else the rest of the line. Its span is empty.
 
     Text right of the cursor stays, such as brackets that the editor closed. After `{` or `:`, the lead is the line end
-    and indentation that the body needs. Between `{` and `}` on one line, the trail is the line end and indentation that
-    `}` needs. An offset beyond the text counts as the text's end.
+    and indentation that the body needs. Between `{` and `}`, the trail is the line end and indentation that `}` needs.
+
+    Before the first code of a line, the answer is a line of its own above that line: the lead completes its indentation, and
+    the trail is the line end, and the white space before the cursor. An offset beyond the text counts as the text's end.
     """
     text = document.text
     offset = min(max(offset, 0), len(text))
@@ -146,24 +148,58 @@ def at_cursor(document: Document, offset: int, syntax: Syntax | None) -> Hole:
     # Text can't be inserted between \r and \n.
     offset = min(offset, index.end(line))
     before, after = text[index.start(line) : offset], text[offset : index.end(line)]
+    code, is_start = after.lstrip(), not before.strip()
+    closes = _CLOSES.match(code) is not None
+    is_between = closes if is_start else code[:1] == "}" and before.rstrip().endswith("{")
     opener_line = _opened_line(document, offset, syntax, index)
-    closer = after.strip()[:1] == "}" and before.rstrip().endswith("{")
-    if opener_line is not None and not closer:
+    if opener_line is not None and not is_between:
         # The lines below may belong to the block by their indentation.
         below = next((below for below in range(line + 1, len(index)) if not index.is_blank(below)), None)
         has_content = below is not None and len(index.indent(below)) > len(index.indent(opener_line))
-        opener_line = None if after.strip() or has_content else opener_line
+        opener_line = None if code or has_content else opener_line
     if opener_line is None:
-        return Hole(Span(offset, offset), "cursor", indent=index.indent(line) if before.strip() else before)
+        if not (is_start and code) or _ENDS_STRING.match(code):
+            return Hole(Span(offset, offset), "cursor", indent=before if is_start else index.indent(line))
+        indent = _indent_above(document, line, syntax, index) if closes else index.indent(line)
+        lead = indent[len(before) :] if indent.startswith(before) else ""
+        return Hole(Span(offset, offset), "cursor", indent=before + lead, lead=lead, trail=f"\n{before}")
     outer = index.indent(opener_line)
-    inner = outer + (indent_unit(syntax.parsed, syntax.language.indent) if syntax else indent_unit(text, "    "))
-    trail = "\n" + outer if closer else ""
-    if before.strip():
+    inner = outer + _unit(document, syntax)
+    # A closer that is indented too far moves to its place, unless that white space is right of the cursor.
+    trail = "\n" + (before if is_start and after != code else outer) if is_between else ""
+    if not is_start:
         return Hole(Span(offset, offset), "cursor", indent=inner, block=True, lead="\n" + inner, trail=trail)
     if len(before) > len(outer) and before.startswith(outer):
-        return Hole(Span(offset, offset), "cursor", indent=before, block=True)
+        return Hole(Span(offset, offset), "cursor", indent=before, block=True, trail=trail)
     lead = inner[len(before) :] if inner.startswith(before) else ""
-    return Hole(Span(offset, offset), "cursor", indent=before + lead, block=True, lead=lead)
+    return Hole(Span(offset, offset), "cursor", indent=before + lead, block=True, lead=lead, trail=trail)
+
+
+def _unit(document: Document, syntax: Syntax | None) -> str:
+    """Return one indentation level of the document."""
+    return indent_unit(syntax.parsed, syntax.language.indent) if syntax else indent_unit(document.text, "    ")
+
+
+def _indent_above(document: Document, line: int, syntax: Syntax | None, index: Lines) -> str:
+    """Return the indentation of the last line in what this line closes."""
+    own = index.indent(line)
+    above = next((above for above in range(line - 1, -1, -1) if not index.is_blank(above)), None)
+    if above is None:
+        return own
+    indent = index.indent(above) + (_unit(document, syntax) if _OPENS.search(index.content(above).strip()) else "")
+    return indent if indent.startswith(own) else own
+
+
+# What ends a block, or a part of one such as that of `if` before its `else`, in any language.
+_CLOSES = re.compile(
+    r"[)\]}]|</|\{%-?\s*(?:end|else)|\{\{/|end(?:case|class|def|for|foreach|function|if|macro|module|sub|try|while)\b"
+    r"|(?:end|fi|done|esac)\b(?!\s*[:=.(,\[])"
+    r"|(?:else|elif|elsif|elseif|except|finally|rescue|ensure|catch|until)\b(?!\s*[=.,\[])"
+)
+# The end of a line above the first item of a list, an object or an element.
+_OPENS = re.compile(r"[(\[{]$|^<\w(?:[^<>]*[^<>/])?>$")
+# The end of a string that began in a line above.
+_ENDS_STRING = re.compile(r"(?:`|\"(?:\"\")?|'(?:'')?)[\s;,.)\]}]*\Z")
 
 
 def _opened_line(document: Document, offset: int, syntax: Syntax | None, index: Lines) -> int | None:
