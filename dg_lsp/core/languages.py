@@ -14,7 +14,7 @@ import builtins
 import importlib
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -298,6 +298,32 @@ def n_open(before: str, text: str, language: str) -> int:
     for char in mask(before + text, language)[len(before) :]:
         depth = max(0, depth + (char in opening) - (char in closing))
     return depth
+
+
+def n_loose(text: str, language: str) -> int:
+    """Return how many brackets, tags and quotes of the text lack their partner."""
+    code, partners = mask(text, language), dict(zip(*reversed(row(language).brackets), strict=True))
+    # Tags count in strings too: an apostrophe in the text of a page opens none.
+    marks = [char for char in code if char in partners or char in partners.values()]
+    tags = [match[1] for match in _TAG.finditer(text)]
+    n_quotes = int(kind_at_end(text, language) == "string")
+    return n_quotes + _n_unmatched(marks, partners) + _n_unmatched(tags, {tag: tag[1:] for tag in tags if tag[0] == "/"})
+
+
+def _n_unmatched(marks: Iterable[str], partners: Mapping[str, str]) -> int:
+    """Return how many marks lack their partner; `partners` has the opening mark of each closing one."""
+    opened, n_closed = list[str](), 0
+    for mark in marks:
+        if mark not in partners:
+            opened.append(mark)
+        elif opened and opened[-1] == partners[mark]:
+            opened.pop()
+        else:
+            n_closed += 1
+    return len(opened) + n_closed
+
+
+_TAG = re.compile(r"<(/?[a-zA-Z][\w:.-]*)(?:[^<>]*[^<>/])?>")
 
 
 def opens_string(text: str, below: str, language: str) -> bool:

@@ -202,6 +202,52 @@ def test_a_repeated_closer_is_cut_without_a_grammar_too() -> None:
     check("f(⟦⟧)\n", "x)", "f(x)\n", "cut_repeated_rest", grammar=False)
 
 
+@pytest.mark.parametrize(
+    ("text", "answer", "expected"),
+    [
+        ("  print('⟦⟧');", "Hello world!');", "  print('Hello world!');"),
+        ("  print('⟦⟧');", "it\\'s');", "  print('it\\'s');"),
+        ("  print('⟦⟧');", "a'); print('b');", "  print('a'); print('b');"),
+        ("import '⟦⟧';", "package:shelf/shelf.dart' as shelf;", "import 'package:shelf/shelf.dart';"),
+        ("  <li>⟦⟧</li>", "Three</li>", "  <li>Three</li>"),
+        ("  <li>⟦⟧</li>", "Three<", "  <li>Three</li>"),
+        ("<p>It's ⟦⟧</p>", "here</p>", "<p>It's here</p>"),
+        ('<a href="⟦⟧">x</a>', '/home">', '<a href="/home">x</a>'),
+        ('<div id="⟦⟧">', 'app" class="wide">', '<div id="app" class="wide">'),
+        ('{"a": "⟦⟧"}', '{\\"b\\": 1}"}\\n', '{"a": "{\\"b\\": 1}"}'),
+        ('{"a": "⟦⟧"}', 'b": 1000', '{"a": "b"}'),
+        ('serde = "⟦⟧"', '1.0"', 'serde = "1.0"'),
+        ("val x = listOf(⟦⟧)", "1, 2)", "val x = listOf(1, 2)"),
+        ("  onlyIf {⟦⟧}", " isIDE }", "  onlyIf { isIDE }"),
+        ("    a, ⟦⟧)", "b)", "    a, b)"),
+        ("let x = ⟦⟧;", "1;", "let x = 1;"),
+        ("See [docs](⟦⟧).", "https://docs.example/) and", "See [docs](https://docs.example/)."),
+        ("{% if ⟦⟧ %}", "user %}", "{% if user %}"),
+    ],
+)
+def test_what_follows_is_not_repeated_in_a_file_without_a_grammar(text: str, answer: str, expected: str) -> None:
+    check(f"{text}\n", answer, f"{expected}\n", "cut_repeated_rest", grammar=False, language="")
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("val x = listOf(⟦⟧)", "f(1)"),
+        ("val x = f(⟦⟧)", "a) + g(b"),
+        ("<ul>⟦⟧</ul>", "<li>One</li>"),
+        ("<div>⟦⟧</div>", "<div>x</div>"),
+        ("<p>⟦⟧</p>", "a <br> b"),
+        ('{"a": "⟦⟧"}', 'b", "c": "d'),
+        ("print('⟦⟧')", "a' + 'b"),
+        ("say(⟦⟧)", '"it\'s"'),
+        ("(⟦⟧)", "it's"),
+        ("map { it.⟦⟧ }", "let { a -> a }"),
+    ],
+)
+def test_an_answer_with_pairs_of_its_own_is_whole_in_a_file_without_a_grammar(text: str, answer: str) -> None:
+    check(f"{text}\n", answer, text.replace("⟦⟧", answer) + "\n", grammar=False, language="")
+
+
 def test_the_end_of_a_name_is_not_written_twice() -> None:
     check("x = ⟦⟧value\n", "new_value", "x = new_value\n", "cut_repeated_rest")
     check("x = ⟦⟧name\n", "filename", "x = filename\n", "cut_repeated_rest")
@@ -538,7 +584,8 @@ def test_an_answer_ends_at_the_bracket_that_closes_its_block() -> None:
         "cut_at_closer",
         language="javascript",
     )
-    check("{ ⟦⟧ }\n", "a } b", "{ a  }\n", "cut_at_closer", grammar=False)
+    check("{ ⟦⟧\n}\n", "a } b", "{ a\n}\n", "cut_at_closer", grammar=False)
+    check("{ ⟦⟧ }\n", "a } b", "{ a  }\n", grammar=False)
 
 
 def test_a_bracket_that_the_file_lacks_is_kept() -> None:

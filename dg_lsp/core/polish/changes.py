@@ -45,6 +45,10 @@ class Around:
         """Return whether answer `one` leaves more syntax errors than answer `other`; None if there is no grammar."""
         return syntax.adds_errors(self.filled(one), self.filled(other)) if self.filled else None
 
+    def n_loose(self, answer: str) -> int:
+        """Return how many brackets, tags and quotes of the hole's line lack their partner, with this answer in it."""
+        return languages.n_loose(self.before.rpartition("\n")[2] + answer + self.rest, self.document.language)
+
 
 # Returns the text, changed or not, or None to drop the candidate.
 Filter = Callable[[str, Around], "str | None"]
@@ -144,7 +148,11 @@ def cut_repeated_rest(text: str, around: Around) -> str:
     """Cut the end of the answer where it repeats what follows the hole on its line."""
     rest = around.rest.rstrip()
     trimmed = text.rstrip()
-    if not rest.strip() or not trimmed.endswith(rest):
+    if not rest.strip():
+        return text
+    if around.filled is None:
+        return _with_partners(text, around)
+    if not trimmed.endswith(rest):
         return text
     cut = trimmed.removesuffix(rest)
     if around.is_worse(cut, text):
@@ -155,6 +163,29 @@ def cut_repeated_rest(text: str, around: Around) -> str:
     # rest is only the end of a word: after the cut, the answer and the rest read as the model wrote them.
     repeats = languages.first_closer(trimmed, around.document.language) is not None or says_something(rest)
     return cut if repeats else text
+
+
+def _with_partners(text: str, around: Around) -> str:
+    """Return the answer up to where it closes what the rest of the line closes; for a language without a grammar.
+
+    The brackets, tags and quotes of the line tell whether the rest repeats the answer's end.
+    """
+    rest, trimmed = around.rest.strip(), text.rstrip()
+    if trimmed.endswith(around.rest.rstrip()):
+        cut = trimmed.removesuffix(around.rest.rstrip())
+        # Without a bracket or a quote, such as `;`, nothing can be nested.
+        repeats = says_something(rest) or not re.search(r"[\w()\[\]{}\"'`]|</", rest)
+        if around.n_loose(cut) - repeats < around.n_loose(trimmed):
+            return cut
+    mark = "</" if rest.startswith("</") else rest[0]
+    if mark == "</" and (half := re.search(r"</?\w*\Z", trimmed)) and rest.startswith(half[0]):
+        trimmed = text = trimmed[: half.start()]
+    n_least = around.n_loose("")
+    if around.n_loose(trimmed) <= n_least:
+        return text
+    # An apostrophe ends no string.
+    cuts = (trimmed[: match.start()] for match in re.finditer(rf"(?!\b'\b){re.escape(mark)}", trimmed))
+    return next((cut for cut in reversed(list(cuts)) if around.n_loose(cut) <= n_least), text)
 
 
 def cut_repeated_lines(text: str, around: Around) -> str:
@@ -207,7 +238,9 @@ def cut_at_closer(text: str, around: Around) -> str:
     opens = is_line and text.rstrip().endswith("{") and not around.rest.strip() and languages.n_open("", head, language) > 0
     worse = around.is_worse(cut, f"{text}\n}}" if opens else text)
     if worse is None:
-        worse = not around.after.lstrip().startswith(text[closer])
+        # `) + f(` before a `)` closes a bracket, and opens another.
+        is_even = bool(around.rest.strip()) and around.n_loose(text) <= around.n_loose("")
+        worse = is_even or not around.after.lstrip().startswith(text[closer])
     return text if worse else cut
 
 
