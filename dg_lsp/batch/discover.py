@@ -15,7 +15,7 @@ from pathlib import Path
 
 from dg_lsp.core import languages, secrets
 from dg_lsp.core.values import Document
-from dg_lsp.infill import ignoring
+from dg_lsp.infill import editorconfig, ignoring
 from dg_lsp.wire import config
 from dg_lsp.wire.files import NotRegularError, TooLargeError, read_regular, read_start
 
@@ -87,7 +87,8 @@ def read(path: Path) -> Source | Skipped:
         line = text.count("\n", 0, conflict.start()) + 1
         return Skipped(name, f"contains the markers of a merge conflict (line {line}); resolve it first")
     language = languages.for_path(path.name, _first_line(text))
-    return Source(path, name, data, Document(path.as_uri(), language.name if language else "", text))
+    document = Document(path.as_uri(), language.name if language else "", text)
+    return Source(path, name, data, editorconfig.with_indent(document, path))
 
 
 def show(path: Path) -> str:

@@ -72,12 +72,16 @@ def n_common(left: Sequence[object], right: Sequence[object]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One version of one file. `language` is a name from `core.languages`, or "" if it is unknown."""
+    """One version of one file. `language` is a name from `core.languages`, or "" if it is unknown.
+
+    `indent` is one indentation level in its project, for a text that shows none; "" if it is unknown.
+    """
 
     uri: str
     language: str
     text: str
     version: int | None = None
+    indent: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from dg_lsp.core import holes, languages
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Budget, Document, Hole, Snippet, Span
-from dg_lsp.infill import client, workspace
+from dg_lsp.infill import client, editorconfig, workspace
 from dg_lsp.infill.fill import Fill, FillResult, Task, fill, fills_of
 from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.infill.port import Engine, EngineError, Guarded, keeps_file, patterns_of, refusal
@@ -115,6 +115,7 @@ class Session:
             session = replace(self, engine=Guarded(self.engine.inner, patterns))
         # Decode bytes, because reading text would change the line endings.
         document = _document(path.read_bytes().decode(), name, "")
+        document = await asyncio.to_thread(editorconfig.with_indent, document, path)
         file_context = await asyncio.to_thread(self.reader.read, path, document, is_fresh=True)
         return await session._filled(document, kinds, min_probability, file_context)
 

@@ -30,7 +30,8 @@ class FileContext:
 
     A model sees `path`, which is below the workspace. `own` is the absolute path without links, which is the file's key in an
     index, or "" if the text is no file. `files` is the index of the workspace, from which each hole gets its own text: then
-    `related_chars` limits the text of other files, otherwise the caller has limited it.
+    `related_chars` limits the text of other files, otherwise the caller has limited it. `indent` is one indentation level in
+    its project, for `Document.indent`.
     """
 
     path: str = ""
@@ -41,6 +42,7 @@ class FileContext:
     own: str = ""
     budget: Budget = field(default_factory=Budget)
     seed: int = 0
+    indent: str = ""
 
     def __post_init__(self) -> None:
         if self.window_chars < 1:

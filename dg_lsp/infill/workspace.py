@@ -65,7 +65,7 @@ def related(
         return ()
     files: dict[Path, None] = {}
     settings = _settings_of(here, ignore.root)
-    for place in (*_imported(ignore.root, here, document), *_siblings(here, document)):
+    for place in (*_imported(ignore.root, here, document), *siblings(here, document.language)):
         if place not in files and place != here and ignore.allows(place) and _settings_of(place, ignore.root) == settings:
             files[place] = None
         if len(files) >= MAX_FILES:
@@ -134,11 +134,13 @@ def _guesses(base: Path, name: str, endings: tuple[str, ...]) -> Iterator[Path]:
                 yield from (place / f"{index}{ending}" for index in ("__init__", "index", "mod", place.name))
 
 
-def _siblings(here: Path, document: Document) -> list[Path]:
-    """Return the files of the same language in the same folder, those with the most similar names first."""
+def siblings(here: Path, language: str) -> list[Path]:
+    """Return the files of the same language in the same folder, or without one those of the same ending.
+
+    Those with the most similar names come first.
+    """
     names = _entries(here.parent)
-    language = languages.get(document.language)
-    same = [name for name in names if _kind(name) == (language.name if language else here.suffix)]
+    same = [name for name in names if _kind(name) == (language or here.suffix)]
     return [here.parent / name for name in sorted(same, key=lambda name: (-_similar(name, here.name), name))]
 
 

@@ -27,7 +27,7 @@ from dg_lsp.core.positions import Lines
 from dg_lsp.core.repository import Repository
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Snippet, Span
-from dg_lsp.infill import ignoring, workspace
+from dg_lsp.infill import editorconfig, ignoring, workspace
 from dg_lsp.infill.ignoring import Ignore
 from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.infill.repository import RepositoryIndex
@@ -115,6 +115,7 @@ class Snapshots:
             name = f"{context.path} (cell)"
             near = tuple(Snippet(name, cell.text[max(len(cell.text) - n_chars, 0) :]) for cell in above if cell.text.strip())
             context = replace(context, related=(*near, *context.related))
+            document = replace(document, indent=context.indent)
         syntax: Callable[[], Syntax | None] = partial(_syntax_of, doc, document, offset)
         if selected is not None:
             span, text = selected
@@ -383,7 +384,8 @@ class Nearby:
                 return _Looked(reason, FileContext(uri.rpartition(":")[2].rpartition("/")[2][:100]))
             root = self._root(path)
             name = workspace.name_of(path.relative_to(root) if root else PurePath(path.name))
-            return _Looked(reason, FileContext(name, own=os.path.realpath(path)))
+            indent = editorconfig.indent_of(path) if not reason else ""
+            return _Looked(reason, FileContext(name, own=os.path.realpath(path), indent=indent))
         except (OSError, ValueError, RuntimeError) as error:
             return _Looked(f"can't be looked up ({type(error).__name__})", FileContext(""))
 

@@ -244,3 +244,11 @@ def test_a_folder_that_may_not_be_read_is_reported() -> None:
             lines = names(root, root=root)
         (root / "closed").chmod(0o755)
         assert lines == ["a.py", "closed: can't be read: permission denied"]
+
+
+def test_a_file_that_shows_no_indentation_has_that_of_its_project(root: Path) -> None:
+    tree(root, "new.py", text="x = 1\n")
+    tree(root, "old.py")
+    tree(root, ".editorconfig", text="root = true\n[*]\nindent_style = tab\n")
+    sources = [discover.read(root / name) for name in ("new.py", "old.py")]
+    assert [source.document.indent for source in sources if isinstance(source, Source)] == ["\t", ""]

@@ -224,6 +224,41 @@ def test_the_end_of_a_string_of_several_lines_stays_behind_the_answer(language: 
     assert marked.filled(document, at(text, language), "ANSWER") == text.replace("$0", "ANSWER")
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "indent"),
+    [
+        ("Makefile", "CC = gcc\n\nall:\n$0", "\t"),
+        ("src/rules.mk", "SRC = a.c \\\n  b.c\n\nclean:\n$0", "\t"),
+        ("GNUmakefile", ".PHONY: all\n$0", ""),
+        ("Makefile.am", "all:\n$0\nclean:\n\trm a\n", "\t"),
+        ("docs/a.md", "Why:\n$0", ""),
+        ("README", "Use it so:\n$0", ""),
+        ("notes.txt", "a {\n$0", ""),
+        ("a.rst", "So:\n$0", ""),
+        ("a.rst", "So::\n$0", "    "),
+        ("a.yaml", "on:\n$0", "  "),
+        ("a.css", "a {\n$0\n}\n", "  "),
+        ("a.kt", "fun f() {\n$0", "    "),
+        ("a.kt", "fun f() {\n\tg()\n}\nfun h() {\n$0", "\t"),
+    ],
+)
+def test_a_block_without_a_grammar_is_indented_as_usual_for_its_kind_of_file(name: str, text: str, indent: str) -> None:
+    document, spans, _ = marked.read(text, "", f"file:///code/{name}")
+    hole = holes.at_cursor(document, spans[0].start, None)
+    assert (hole.indent, hole.lead, hole.block) == (indent, indent, bool(indent))
+
+
+@pytest.mark.parametrize("language", ["python", "javascript", "go", ""])
+def test_a_text_without_indentation_takes_that_of_its_project(language: str) -> None:
+    text = "def f():" if language == "python" else "func f() {\n"
+    document = Document("file:///code", language, text, indent="   ")
+    assert holes.at_cursor(document, len(text), marked.parse(document)).indent == "   "
+    document = Document("file:///code", "python", "def f(): pass", indent="   ")
+    assert holes.at_placeholder(document, Span(9, 13), marked.parse(document)) == Hole(
+        Span(8, 13), "body", indent="   ", block=True, lead="\n   "
+    )
+
+
 def test_every_language_has_block_and_line_cases() -> None:
     names = {language.name for language in languages.TABLE} | {""}
     assert {case[0] for case in BLOCKS} == names == {case[0] for case in LINES} == {case[0] for case in ABOVE}

@@ -372,6 +372,50 @@ def test_a_file_without_indentation_takes_the_answer_s() -> None:
     check(text, answer, "if x:\n\ty()\n", block=True)
 
 
+@pytest.mark.parametrize(
+    ("text", "answer", "expected"),
+    [
+        ("all:\n⟦⟧", "    gcc a.c", "all:\n\tgcc a.c"),
+        ("all: a.o b.o\n⟦⟧", "    gcc a.o\n    strip a", "all: a.o b.o\n\tgcc a.o\n\tstrip a"),
+        ("all:\n\tgcc a.c\n⟦⟧", "  strip a", "all:\n\tgcc a.c\n\tstrip a"),
+        ("A = 1\n⟦⟧", "clean:\n  rm a\n\nB = 2", "A = 1\nclean:\n\trm a\n\nB = 2"),
+        ("%.o: %.c\n⟦⟧", "    gcc \\\n      $<", "%.o: %.c\n\tgcc \\\n      $<"),
+        ("⟦⟧", "ifdef A\n  B := 1\nendif", "ifdef A\n  B := 1\nendif"),
+        ("⟦⟧", ".PHONY: all\n  A = 1", ".PHONY: all\n  A = 1"),
+    ],
+)
+def test_a_recipe_of_a_makefile_gets_tabs(text: str, answer: str, expected: str) -> None:
+    document, holes = drawn(text, block=True)
+    result = polish.to_edits(Candidate((answer,)), holes, replace(document, uri="file:///code/Makefile"))
+    assert apply(document.text, result.edits) == expected
+
+
+@pytest.mark.parametrize(
+    ("level", "text", "answer", "expected"),
+    [
+        ("  ", "⟦⟧", "if a:\n    if b:\n        c()", "if a:\n  if b:\n    c()"),
+        ("\t", "⟦⟧", "if a:\n    if b:\n        c()", "if a:\n\tif b:\n\t\tc()"),
+        ("    ", "⟦⟧", "if a:\n  if b:\n    c()", "if a:\n    if b:\n        c()"),
+        ("  ", "⟦⟧", "if a:\n\tb()", "if a:\n  b()"),
+        ("", "⟦⟧", "if a:\n   b()", "if a:\n   b()"),
+        ("  ", "if d:\n    e()\n⟦⟧", "if a:\n   b()", "if d:\n    e()\nif a:\n   b()"),
+    ],
+)
+def test_an_answer_in_a_text_without_indentation_gets_that_of_its_project(
+    level: str, text: str, answer: str, expected: str
+) -> None:
+    document, holes = drawn(text, block=True, language="python")
+    document = replace(document, indent=level)
+    result = polish.to_edits(Candidate((answer,)), holes, document, syntax=syntax.of(document))
+    assert apply(document.text, result.edits) == expected
+
+
+def test_the_first_line_of_an_answer_is_indented_like_the_file_too() -> None:
+    check("func f() {\n\ta()\n⟦⟧\n}\n", "    b()", "func f() {\n\ta()\n\tb()\n}\n", "restore_indent", language="go")
+    check("def f():\n    a()\n⟦⟧\n", "\tb()", "def f():\n    a()\n    b()\n", "restore_indent")
+    check("/**\n * a\n⟦⟧\n */\nint f() {\n\tg();\n}\n", " * b", "/**\n * a\n * b\n */\nint f() {\n\tg();\n}\n", language="c")
+
+
 def test_text_in_a_string_is_never_reindented() -> None:
     text, answer = "def f():\n\t⟦⟧\n", 'x = """\n    four\n  two\n"""\n\treturn x'
     check_body(text, answer, text.replace("⟦⟧", answer), indent="\t")

@@ -626,3 +626,24 @@ def test_a_request_has_definitions_first_and_passages_last(tmp_path: Path) -> No
         assert related[-1].for_copying
 
     run(test)
+
+
+def test_a_new_file_is_indented_as_its_project_says(tmp_path: Path) -> None:
+    (tmp_path / ".editorconfig").write_text("root = true\n[*.js]\nindent_style = tab\n")
+    uri = (tmp_path / "new.js").as_uri()
+
+    async def test(session: Session) -> None:
+        session.documents.open(uri, "javascript", 1, "function f() {")
+        session.held.text = "g();\n\tif (a) {\n\t    h();\n\t}"
+        answer = await session.completer.complete(SuggestionRequest(uri, 14, automatic=False))
+        assert texts(answer)[0].startswith("\n\tg();\n\tif (a) {\n\t")
+
+    run(test)
+
+
+def test_an_answer_before_the_code_of_a_line_is_a_line_of_its_own() -> None:
+    async def test(session: Session) -> None:
+        session.held.text = "b = a"
+        assert texts(await session.ask("def f(a):\n$0    return b\n")) == ["    b = a\n"]
+
+    run(test)

@@ -12,10 +12,10 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from dg_lsp.core import positions
+from dg_lsp.core import indentation, positions
 from dg_lsp.core.holes.body import FILL, Body, at_placeholder, find_bodies, trimmed, words
 from dg_lsp.core.positions import Lines
-from dg_lsp.core.syntax import Syntax, ancestors, indent_unit
+from dg_lsp.core.syntax import Syntax, ancestors
 from dg_lsp.core.values import Document, Hole, Span, joined
 
 __all__ = ["KINDS", "at_cursor", "at_place", "at_placeholder", "errors", "in_document", "markers", "selection"]
@@ -177,7 +177,7 @@ def at_cursor(document: Document, offset: int, syntax: Syntax | None) -> Hole:
 
 def _unit(document: Document, syntax: Syntax | None) -> str:
     """Return one indentation level of the document."""
-    return indent_unit(syntax.parsed, syntax.language.indent) if syntax else indent_unit(document.text, "    ")
+    return indentation.unit(document, syntax.parsed if syntax else document.text)
 
 
 def _indent_above(document: Document, line: int, syntax: Syntax | None, index: Lines) -> str:
@@ -208,7 +208,8 @@ def _opened_line(document: Document, offset: int, syntax: Syntax | None, index: 
     if syntax is None:
         head = text[: index.start(index.at(offset))].rstrip()
         blank = not text[index.start(index.at(offset)) : offset].strip()
-        return index.at(len(head) - 1) if blank and head.endswith((":", "{")) else None
+        line = index.at(max(len(head) - 1, 0))
+        return line if blank and indentation.opens(document, index.content(line).rstrip()) else None
     for far in _LOOK_BACK:
         near = syntax.facts_near(Span(max(0, offset - far), offset))
         comments = [syntax.span(node) for node in near.all("comment")]

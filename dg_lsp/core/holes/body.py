@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from tree_sitter import Node
 
+from dg_lsp.core import indentation
 from dg_lsp.core.languages import Language
-from dg_lsp.core.syntax import PLACEHOLDERS, Facts, Owner, Syntax, ancestors, indent_unit
+from dg_lsp.core.syntax import PLACEHOLDERS, Facts, Owner, Syntax, ancestors
 from dg_lsp.core.values import Document, Hole, Span
 
 FILL = re.compile(r"FILL(?::\s*(.*))?", re.DOTALL)
@@ -224,7 +225,7 @@ def _comment(span: Span, comments: Comments) -> Part:
     return Part("deliberate" if says else "directive", span)
 
 
-def hole_of(owner: Owner, parts: Sequence[Part], syntax: Syntax) -> Hole:
+def hole_of(owner: Owner, parts: Sequence[Part], syntax: Syntax, document: Document) -> Hole:
     """Return the hole that replaces the body's placeholder, and keeps the docstrings and meaningful comments before it."""
     text, index = syntax.text, syntax.lines
     statement = next((number for number, part in enumerate(parts) if part.role in STATEMENTS), len(parts))
@@ -236,7 +237,7 @@ def hole_of(owner: Owner, parts: Sequence[Part], syntax: Syntax) -> Hole:
     outer = index.indent(index.at(syntax.span(owner.node).start))
     inner = next((own for part in parts if (own := index.indent_before(part.span.start)) is not None), None)
     if inner is None or (len(inner) <= len(outer) and inner != outer):
-        inner = outer + indent_unit(text, syntax.language.indent)
+        inner = outer + indentation.unit(document, text)
 
     start = replaced_parts[0].span.start if replaced_parts else parts[n_kept - 1].span.end if n_kept else owner.inside.start
     end = replaced_parts[-1].span.end if replaced_parts else start
@@ -279,7 +280,7 @@ def find_bodies(document: Document, syntax: Syntax | None, *, empty: bool) -> tu
     facts = syntax.facts
     comments = Comments(syntax)
     placeholders: list[Body] = []
-    for body in (_body(owner, syntax, comments, empty=empty) for owner in facts.owners):
+    for body in (_body(owner, syntax, comments, document, empty=empty) for owner in facts.owners):
         # An outer body comes before the bodies inside it. In broken code, even a placeholder may contain another body.
         if body and not any(body.hole.span.overlaps(other.hole.span) for other in _around(placeholders, body.hole.span)):
             insort(placeholders, body, key=lambda body: body.hole.span)
@@ -302,7 +303,7 @@ def at_placeholder(document: Document, span: Span, syntax: Syntax | None) -> Hol
         return None
     comments, facts = Comments(syntax), syntax.facts_near(span)
     holes = [
-        hole_of(owner, parts, syntax)
+        hole_of(owner, parts, syntax, document)
         for owner in facts.owners
         if (parts := parts_of(owner, syntax, comments)) is not None
         # A companion alone, such as `return 0`, is code.
@@ -332,7 +333,7 @@ def _around(placeholders: Sequence[Body], span: Span) -> Iterator[Body]:
         yield placeholders[at]
 
 
-def _body(owner: Owner, syntax: Syntax, comments: Comments, *, empty: bool) -> Body | None:
+def _body(owner: Owner, syntax: Syntax, comments: Comments, document: Document, *, empty: bool) -> Body | None:
     """Return the hole that fills the owner's body, or None if the body has real code or should stay empty."""
     facts, text = syntax.facts, syntax.text
     parts = parts_of(owner, syntax, comments)
@@ -364,7 +365,7 @@ def _body(owner: Owner, syntax: Syntax, comments: Comments, *, empty: bool) -> B
                 return None
     # Comments after the body's last node may belong to it.
     inside = Span(owner.inside.start, max([owner.inside.end, *(part.span.end for part in parts)]))
-    return Body(hole_of(owner, parts, syntax), inside, bare)
+    return Body(hole_of(owner, parts, syntax, document), inside, bare)
 
 
 def _meant_to_be_elsewhere(owner: Owner, facts: Facts, *, is_described: bool) -> bool:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from dg_lsp.core import languages, syntax, values
+from dg_lsp.core import indentation, languages, syntax, values
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Edit, Hole, Span, n_common
@@ -322,16 +322,23 @@ def restore_start(text: str, around: Around) -> str:
 
 def restore_indent(text: str, around: Around) -> str:
     """Indent new lines with tabs or spaces as the file does. White space in strings and alignment stays."""
-    unit = _unit(around)
-    lines = languages.split_lines(text, around.document.language)
-    if unit.startswith(" "):
-        indents = [line.indent.replace("\t", unit) for line in lines]
-    elif unit:
-        indents = _tabbed(lines, around.hole.indent)
-    else:
+    if indentation.is_makefile(around.document):
+        return indentation.with_recipes(text, around.before)
+    unit, is_new = _unit(around)
+    if not unit:
         return text
-    new = (indent if line.is_code else line.indent for line, indent in zip(lines[1:], indents[1:], strict=True))
-    return "\n".join(indent + line.text for indent, line in zip((lines[0].indent, *new), lines, strict=True))
+    lines = languages.split_lines(text, around.document.language)
+    # Where the hole starts a line, the white space before the answer is its own.
+    starts_line = not around.before.rpartition("\n")[2]
+    code = [number for number, line in enumerate(lines) if line.is_code and (number or starts_line)]
+    indents = [lines[number].indent for number in code]
+    if unit != "\t":
+        indents = [indent.replace("\t", unit) for indent in indents]
+    if unit == "\t" or is_new:
+        indents = _in_levels(indents, [lines[number].text for number in code], around.hole.indent, unit)
+    for number, indent in zip(code, indents, strict=True):
+        lines[number] = replace(lines[number], indent=indent)
+    return "\n".join(line.indent + line.text for line in lines)
 
 
 def trim_end(text: str, around: Around) -> str:
@@ -347,33 +354,43 @@ def trim_end(text: str, around: Around) -> str:
     return trimmed if around.rest.strip() else trimmed.rstrip()
 
 
-def _unit(around: Around) -> str:
-    """Return one indentation level as the text near the hole uses it, or "" if it has none or mixes tabs and spaces."""
+def _unit(around: Around) -> tuple[str, bool]:
+    """Return one indentation level as the text near the hole uses it, or "" if it mixes tabs and spaces.
+
+    Where the text shows none, it is that of the document's project, or "" if that is unknown. The second value says so.
+    """
     nearby = around.before + "\n" + around.after
     indents = re.findall(r"^(?: *\t|  )", f"{nearby}\n{around.hole.indent}", re.MULTILINE)
     n_tabs = sum("\t" in indent for indent in indents)
     if "\t" in around.hole.indent or (n_tabs and not around.hole.indent):
         # Spaces next to tabs are alignment. A few such lines do not make the file mixed.
-        return "\t" if (len(indents) - n_tabs) * 10 <= len(indents) else ""
-    if n_tabs or not indents:
-        return ""
-    unit = syntax.indent_unit(nearby, "    ")
-    return unit if unit.startswith(" ") else "    "
+        return "\t" if (len(indents) - n_tabs) * 10 <= len(indents) else "", False
+    if n_tabs:
+        return "", False
+    shown = syntax.indent_unit(nearby, "")
+    if not shown and (around.document.indent or not indents):
+        return around.document.indent, True
+    return shown if shown.startswith(" ") else "    ", False
 
 
-def _tabbed(lines: list[languages.Line], base: str) -> list[str]:
-    """Return the lines' indentation with tabs for spaces. If the answer uses tabs, its spaces are alignment and stay."""
-    inner = [line.indent.removeprefix(base) for line in lines]
-    own_indents = [indent for indent, line in zip(inner[1:], lines[1:], strict=True) if line.is_code and indent]
-    if any("\t" in indent for indent in own_indents):
-        return [line.indent for line in lines]
+def _in_levels(indents: list[str], texts: list[str], base: str, unit: str) -> list[str]:
+    """Return the indentation of lines with these texts in the file's levels, below that of the block.
+
+    If the file has tabs and the answer uses them, its spaces are alignment and stay.
+    """
+    inner = [indent.removeprefix(base) for indent in indents]
+    steps = [len(indent) for indent in inner if indent]
+    if unit == "\t" and any("\t" in indent for indent in inner):
+        return indents
     # If no line begins with the block's own tabs, the answer writes the block's level in spaces too.
-    levels = 0 if any(line.indent.startswith(base) for line in lines[1:] if line.is_code and line.text) else base.count("\t")
-    least = min(map(len, own_indents), default=4)
+    levels = (
+        0 if any(indent.startswith(base) for indent, text in zip(indents, texts, strict=True) if text) else base.count("\t")
+    )
+    least = min(steps, default=4)
     widths = (least // levels, least) if levels and least % levels == 0 else (least,)
-    fitting = (size for size in widths if size in (2, 3, 4, 8) and all(len(indent) % size == 0 for indent in own_indents))
-    width = next(fitting, 4)
+    fitting = (width for width in widths if width in (2, 3, 4, 8) and all(step % width == 0 for step in steps))
+    width = next(fitting, 4 if unit == "\t" else len(unit))
     return [
-        line.indent.removesuffix(indent) + "\t" * (len(indent) // width) + " " * (len(indent) % width)
-        for line, indent in zip(lines, inner, strict=True)
+        indent.removesuffix(own) + unit * (len(own) // width) + " " * (len(own) % width)
+        for indent, own in zip(indents, inner, strict=True)
     ]

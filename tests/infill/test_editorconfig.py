@@ -1,0 +1,120 @@
+"""The indentation level of a project: from real `.editorconfig` files, and from the files next to a new one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dg_lsp.core import holes, syntax
+from dg_lsp.core.values import Document
+from dg_lsp.infill import editorconfig
+from dg_lsp.infill.editorconfig import indent_of
+
+
+def make(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        place = root / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+    return root.resolve()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "fits"),
+    [
+        ("*", "a/b.py", True),
+        ("*.py", "a/b.py", True),
+        ("*.{js,ts}", "x/y.ts", True),
+        ("*.{js,ts}", "x/y.py", False),
+        ("{package.json,.travis.yml}", "package.json", True),
+        ("lib/**.js", "lib/a/b.js", True),
+        ("lib/**.js", "lib/b.js", True),
+        ("lib/**.js", "x/b.js", False),
+        ("lib/*.js", "lib/a/b.js", False),
+        ("Makefile", "a/Makefile", True),
+        ("/Makefile", "a/Makefile", False),
+        ("part{1..3}.c", "part2.c", True),
+        ("part{1..3}.c", "part4.c", False),
+        ("[abc].py", "a.py", True),
+        ("[!abc].py", "a.py", False),
+        ("{a,b{c,d}}.x", "bd.x", True),
+        ("a**z", "a/b/z", True),
+        ("a**z", "abz", True),
+        ("*.{md}", "a.{md}", True),
+        ("#a", "#a", True),
+        ("[", "a.py", False),
+    ],
+)
+def test_a_section_holds_for_the_files_that_its_pattern_matches(tmp_path: Path, pattern: str, path: str, fits: bool) -> None:
+    root = make(tmp_path, {".editorconfig": f"root = true\n[{pattern}]\nindent_style = space\nindent_size = 3\n"})
+    assert indent_of(root / path) == ("   " if fits else "")
+
+
+@pytest.mark.parametrize(
+    ("lines", "level"),
+    [
+        ("indent_style = tab", "\t"),
+        ("indent_style = tab\nindent_size = 2", "\t"),
+        ("indent_style = space\nindent_size = 2", "  "),
+        ("Indent_Style=SPACE\n  indent_size =  4  ", "    "),
+        ("indent_style = space\ntab_width = 8", "        "),
+        ("indent_style = space\nindent_size = tab\ntab_width = 2", "  "),
+        ("indent_size = 2", "  "),
+        ("indent_size = tab", "\t"),
+        ("indent_style = tab\n[*.py]\nindent_style = space\nindent_size = 4", "    "),
+        ("indent_style = tab\nindent_style = unset", ""),
+        ("# indent_style = tab\n; indent_style = tab", ""),
+        ("indent_style = space\nindent_size = 99999", ""),
+        ("indent_style = space\nindent_size = many", ""),
+        ("indent_style", ""),
+    ],
+)
+def test_the_style_and_the_size_make_a_level(tmp_path: Path, lines: str, level: str) -> None:
+    assert indent_of(make(tmp_path, {".editorconfig": f"root = true\n[*]\n{lines}\n"}) / "a.py") == level
+
+
+def test_the_nearest_file_counts_up_to_the_root(tmp_path: Path) -> None:
+    two, tab = "[*]\nindent_style = space\nindent_size = 2\n", "[*.go]\nindent_style = tab\n"
+    root = make(tmp_path, {".editorconfig": f"root = true\n{two}", "a/.editorconfig": tab, "b/.editorconfig": f"root=true\n{tab}"})
+    assert [indent_of(root / name) for name in ("a/x.go", "a/x.py", "b/x.py")] == ["\t", "  ", ""]
+
+
+def test_files_of_the_same_kind_in_the_folder_say_it_where_no_setting_does(tmp_path: Path) -> None:
+    two, four = "function f() {\n  g();\n}\n", "def f():\n    g()\n"
+    others = {"a.js": two, "b.js": two, "c.js": two.replace("  ", "\t"), "a.py": four, "deep/d.js": four}
+    root = make(tmp_path, {".editorconfig": "root = true\n", **others})
+    assert [indent_of(root / name) for name in ("new.js", "new.py", "new.rs", "deep/new.py")] == ["  ", "    ", "", ""]
+
+
+def test_ignored_files_and_secrets_say_nothing(tmp_path: Path) -> None:
+    two = "a:\n  b: 1\n"
+    root = make(tmp_path, {".editorconfig": "root = true\n", ".dgignore": "a.yaml\n", "a.yaml": two, "secrets.yaml": two})
+    assert indent_of(root / "new.yaml") == ""
+
+
+def test_a_file_that_can_not_be_read_says_nothing(tmp_path: Path) -> None:
+    root = make(tmp_path, {"x/y.py": ""})
+    os.mkfifo(root / "x" / ".editorconfig")
+    (root / ".editorconfig").write_bytes(b"\xff\0[*]\n" + b"x" * editorconfig.MAX_BYTES)
+    assert indent_of(root / "x" / "new.rs") == ""
+
+
+def test_no_pattern_takes_long(tmp_path: Path) -> None:
+    sections = ["{," * 30_000, "*a" * 30_000, "{a,b}" * 10_000, "{1..999999}", "[" * 30_000]
+    for section in sections:
+        root = make(tmp_path, {".editorconfig": f"root = true\n[{section}]\nindent_style = tab\n"})
+        indent_of(root / ("a" * 250))
+
+
+def test_only_a_text_that_shows_no_indentation_takes_the_project_s(tmp_path: Path) -> None:
+    root = make(tmp_path, {".editorconfig": "root = true\n[*]\nindent_style = tab\n"})
+    path = root / "a.py"
+
+    def hole_in(text: str) -> str:
+        document = editorconfig.with_indent(Document(path.as_uri(), "python", text), path)
+        return holes.at_cursor(document, len(text), syntax.of(document)).indent
+
+    assert hole_in("def f():") == "\t"
+    assert hole_in("def f():\n  return 1\n\n\ndef g():") == "  "
