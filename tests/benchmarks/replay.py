@@ -352,7 +352,7 @@ def _show(options: argparse.Namespace) -> int:
     return 0
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="do", required=True)
     ask = commands.add_parser("run", help="ask at the positions")
@@ -381,7 +381,7 @@ def main() -> int:
     show.add_argument("--seed", type=int, default=1)
     for each in (ask, show):
         each.add_argument("--mirror", type=Path, required=True, metavar="DIR", help="the folder of the git folders")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     try:
         match options.do:
             case "run":

@@ -1,0 +1,179 @@
+"""The replay of real commits: its positions, its scores, and what it makes of a server's answer."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.benchmarks import commits, replay, replay_table
+from tests.benchmarks.commits import Hole, Mirrors, Position
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_no_repository_is_in_both_sets_or_was_trained_on() -> None:
+    dev, end = (set(each) for each in commits.REPOSITORIES.values())
+    trained_on: set[str] = set()
+    for file in ROOT.glob("dg_lsp/models/*/sources.csv"):
+        with file.open(encoding="utf-8", newline="") as rows:
+            names = [row.get("repository") or row["source"] for row in csv.DictReader(rows)]
+        trained_on |= {name.rpartition("/")[2].replace("__", "/").lower() for name in names} | {name.lower() for name in names}
+    assert trained_on
+    assert not dev & end
+    assert not {name.lower() for name in dev | end} & trained_on
+
+
+@pytest.mark.parametrize("name", commits.REPOSITORIES)
+def test_each_set_has_its_positions_of_new_commits(name: str) -> None:
+    positions = commits.read(name)
+    assert len(positions) == commits.SIZE
+    assert {each.repository for each in positions} == set(commits.REPOSITORIES[name])
+    assert min(each.date for each in positions) >= commits.SINCE[1]
+    assert all(0 < each.line <= each.cursor < each.end for each in positions)
+    by_kind = Counter(each.kind for each in positions)
+    assert min(by_kind[kind] for kind in commits.KINDS) >= 0.28 * commits.SIZE
+
+
+def test_a_sample_keeps_the_shares_of_repositories_and_kinds() -> None:
+    positions = commits.read("dev")
+    for key in ("repository", "kind"):
+        whole, part = (Counter(getattr(each, key) for each in some) for some in (positions, commits.spread(positions, 120)))
+        for value, n in whole.items():
+            assert abs(part[value] - n * 120 / len(positions)) <= 3, value
+
+
+TEXT = "def f(a):\n    b = a + 1\n    return b\n"
+
+
+def position(cursor: int, end: int, text: str = TEXT) -> Position:
+    line = text.rfind("\n", 0, cursor) + 1
+    sha256 = commits.fingerprint(text)
+    return Position("dev-000", "o/n", "HEAD", "2026-01-01", "a/f.py", commits.REST_OF_LINE, False, 1, line, cursor, end, sha256)
+
+
+def test_the_file_is_opened_without_the_line_that_is_typed() -> None:
+    cursor = TEXT.index("a + 1")
+    hole = Hole(position(cursor, cursor + 5), TEXT)
+    assert hole.truth == "a + 1"
+    assert hole.opened == "def f(a):\n    return b\n"
+    assert hole.typed == "\n    b = "
+    at = hole.position.line - 1
+    assert hole.opened[:at] + hole.typed + hole.opened[at:] == hole.before + hole.after
+
+
+def mirrored(folder: Path) -> Mirrors:
+    """Return mirrors with one repository, which has the text in `a/f.py` and a link to it."""
+    repository = folder / "o+n" / "repo"
+    (repository / "a").mkdir(parents=True)
+    (repository / "a" / "f.py").write_text(TEXT)
+    (repository / "link").symlink_to("a/f.py")
+    git = ("git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@b")
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *arguments], check=True)
+    return Mirrors(folder)
+
+
+def test_a_mirror_gives_the_file_only_if_it_is_the_same(tmp_path: Path) -> None:
+    mirrors = mirrored(tmp_path)
+    assert mirrors.hole(position(14, 18)).text == TEXT
+    other = position(14, 18, TEXT.replace("1", "2"))
+    with pytest.raises(commits.MirrorError, match=r"another a/f\.py at HEAD"):
+        mirrors.hole(other)
+    with pytest.raises(commits.MirrorError, match="fetch a git folder of x/y there"):
+        mirrors.git("x/y", "log")
+    (tmp_path / "out").mkdir()
+    mirrors.checkout("o/n", "HEAD", tmp_path / "out")
+    assert (tmp_path / "out" / "link").read_text() == TEXT
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "saved", "in_vain"),
+    [
+        ("a = b(c)\nreturn a", "shown exact begun first_line indented", 17, 0),
+        ("a = b( c )\n  return a", "shown exact begun first_line", 17, 0),
+        ("a = b(c)", "shown begun first_line", 8, 0),
+        ("a = b(c)\nreturn b", "shown first_line", 0, 17),
+        ("x", "shown", 0, 1),
+        ("", "", 0, 0),
+    ],
+)
+def test_an_answer_is_scored_by_its_characters(text: str, flags: str, saved: int, in_vain: int) -> None:
+    scores = replay_table.scored([text] if text else [], "a = b(c)\nreturn a")
+    names = ("shown", "exact", "begun", "first_line", "indented")
+    assert [name for name in names if scores[name]] == flags.split()
+    assert (scores["saved"], scores["in_vain"], scores["n_truth"]) == (saved, in_vain, 17)
+
+
+def test_a_further_suggestion_counts_only_as_one_of_all() -> None:
+    scores = replay_table.scored(["x", "y"], "y")
+    assert not scores["exact"]
+    assert scores["any_exact"]
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        ({"insertText": "b"}, "b"),
+        ({"insertText": "b)", "range": {"start": [0, 2], "end": [0, 3]}}, "b"),
+        ({"insertText": "f(b)", "range": {"start": [0, 0], "end": [0, 3]}}, "b"),
+        ({"insertText": "g(b)", "range": {"start": [0, 0], "end": [0, 3]}}, "g(b)"),
+    ],
+)
+def test_an_item_with_a_range_is_read_as_text_at_the_cursor(item: dict[str, Any], expected: str) -> None:
+    if "range" in item:
+        item["range"] = {key: dict(zip(("line", "character"), at, strict=True)) for key, at in item["range"].items()}
+    assert replay._inserted(item, "f()\n", 2) == expected
+
+
+def result(folder: Path, file_name: str, exact: dict[str, bool]) -> Path:
+    rows = [
+        {"id": name, "commit": name, "kind": "whole-line", "language": "python", "is_test": False, "ms": 100.0, "reason": "",
+         "late_ms": None, **replay_table.scored(["a" if is_right else "b"], "a")}
+        for name, is_right in exact.items()
+    ]  # fmt: skip
+    file = folder / file_name
+    file.write_text("\n".join(map(json.dumps, [{"run": {"mode": "first"}}, *rows])))
+    return file
+
+
+def test_two_results_are_compared_over_the_positions_that_both_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = result(tmp_path, "old", {"a": False, "b": True, "c": True})
+    new = result(tmp_path, "new", {"a": True, "b": True, "d": False})
+    replay_table.compare(old, new)
+    printed = capsys.readouterr().out
+    assert "2 positions in both" in printed
+    assert f"exact only in {new}: a" in printed
+    assert "| all | 2 | +0.00 [+0.00, +0.00] | +0.50 [+0.00, +1.00]" in printed
+
+
+def test_a_run_goes_on_only_with_its_own_options(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert replay._done(out, {"mode": "first"}) == set()
+    with out.open("a") as rows:
+        rows.write(json.dumps({"id": "dev-001"}) + "\n")
+    assert replay._done(out, {"mode": "first"}) == {"dev-001"}
+    with pytest.raises(SystemExit, match="has another run"):
+        replay._done(out, {"mode": "typed"})
+
+
+@pytest.mark.parametrize("mode", ["typed", "request"])
+def test_the_real_server_is_asked_at_each_position(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mirrored(tmp_path)
+    cursor = TEXT.index("a + 1")
+    monkeypatch.setattr(commits, "read", lambda name: [position(cursor, cursor + 5)])
+    out = tmp_path / "out"
+    for _ in range(2):  # the second run has nothing left to ask
+        arguments = ["run", str(out), "--mirror", str(tmp_path), "--model", "embedded", "--mode", mode, "--deadline", "0"]
+        assert replay.main([*arguments, "--stated"]) == 0
+    header, rows = replay_table.read(out)
+    assert header["mode"] == mode
+    assert [row["id"] for row in rows] == ["dev-000"]
+    assert rows[0]["ms"] > 0
+    assert bool(rows[0]["reason"]) != rows[0]["shown"]
+    assert rows[0]["typed"] == (2 if mode == "typed" else 0)
