@@ -4,6 +4,7 @@
     python tests/benchmarks/replay.py table OUT…
     python tests/benchmarks/replay.py compare OLD NEW
     python tests/benchmarks/replay.py show OUT --mirror DIR [--number N] [--only wrong|right|silent]
+    python tests/benchmarks/replay.py recall --mirror DIR [--out OUT]
 
 A position is a line that a commit of 2026 added, which no model has read: within the line, the whole line, or two to six
 lines. DIR has the git folders of the repositories (`commits.py` names them), as `owner+name/repo`. The file is opened as it
@@ -43,6 +44,7 @@ from tests.benchmarks import commits, replay_table
 from tests.benchmarks.commits import Hole, MirrorError, Mirrors, Position
 from tests.e2e.editor import CODE, Editor, command
 from tests.e2e.rpc import RpcError
+from tests.processes import processor_ms
 
 MODES = "first", "typed", "request"
 # What VS Code waits for after a key before it asks.
@@ -166,9 +168,9 @@ class Session:
         await self._move(uri, hole, 0)
         ends, idle = time.monotonic() + PATIENCE_S, 0
         while idle < 4 and time.monotonic() < ends:
-            before = _processor_ms(self.client.process.pid)
+            before = processor_ms(self.client.process.pid)
             await asyncio.sleep(0.25)
-            idle = idle + 1 if _processor_ms(self.client.process.pid) - before < 20 else 0
+            idle = idle + 1 if processor_ms(self.client.process.pid) - before < 20 else 0
         self._close(uri)
 
     def row(self, hole: Hole) -> dict[str, Any]:
@@ -194,7 +196,7 @@ class Session:
         trigger = 1 if self.options.mode == "request" else 2
         before, n_refreshes = self._spent(), self._refreshes()
         texts, ms = await self._request(uri, text, cursor, trigger)
-        row |= {"ms": round(ms, 1), "cpu_ms": self._spent() - before, "load": os.getloadavg()[0]}
+        row |= {"ms": round(ms, 1), "cpu_ms": round(self._spent() - before), "load": os.getloadavg()[0]}
         status = await self._status()
         suppressed = status.get("suppressed") or {}
         row |= {"reason": suppressed.get("code", ""), "engine_ms": status.get("latencyMs")}
@@ -284,7 +286,7 @@ class Session:
 
     def _spent(self) -> float:
         pids = [self.client.process.pid, *_engines(self.folder)]
-        return sum(map(_processor_ms, pids))
+        return sum(map(processor_ms, pids))
 
 
 def _point(text: str, at: int) -> dict[str, int]:
@@ -322,15 +324,6 @@ def _stop_engines(folder: Path) -> None:
             os.kill(pid, STOPPED)
 
 
-def _processor_ms(pid: int) -> float:
-    """Return the processor time of a process, with its threads; 0 if it has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return 1000 * (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def _show(options: argparse.Namespace) -> int:
     """Print answers beside what the commits have."""
     header, rows = replay_table.read(options.out)
@@ -358,10 +351,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ask = commands.add_parser("run", help="ask at the positions")
     ask.add_argument("out", help="the result file")
     ask.add_argument("--mode", choices=MODES, default="first")
-    ask.add_argument("--set", choices=tuple(commits.REPOSITORIES), default="dev")
-    ask.add_argument("--model", default="qwen2.5-coder-0.5b")
     ask.add_argument("--deadline", type=int, help="milliseconds; 0 means none; by default that of users")
-    ask.add_argument("--sample", type=int, default=0, metavar="N", help="only N positions, spread evenly")
     ask.add_argument("--arrival", type=int, default=500, help="milliseconds from the cursor's arrival to the text")
     ask.add_argument("--late", type=int, default=2_000, help="milliseconds to wait for a refresh after an empty answer")
     ask.add_argument(
@@ -379,7 +369,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     show.add_argument("--number", type=int, default=20)
     show.add_argument("--only", choices=("all", "wrong", "right", "silent"), default="all")
     show.add_argument("--seed", type=int, default=1)
-    for each in (ask, show):
+    recall = commands.add_parser("recall", help="count where the names stand that a right answer needs and its file lacks")
+    recall.add_argument("--out", type=Path, help="a result file, for how many of its answers are right there")
+    recall.add_argument("--verbose", action="store_true", help="print the names of each position")
+    for each in (ask, recall):
+        each.add_argument("--set", choices=tuple(commits.REPOSITORIES), default="dev")
+        each.add_argument("--model", default="qwen2.5-coder-0.5b")
+        each.add_argument("--sample", type=int, default=0, metavar="N", help="only N positions, spread evenly")
+    for each in (ask, show, recall):
         each.add_argument("--mirror", type=Path, required=True, metavar="DIR", help="the folder of the git folders")
     options = parser.parse_args(arguments)
     try:
@@ -390,6 +387,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return replay_table.show(options.outs)
             case "compare":
                 return replay_table.compare(options.old, options.new)
+            case "recall":
+                from tests.benchmarks import replay_recall  # it imports the engine
+
+                return replay_recall.show(options)
             case _:
                 return _show(options)
     except MirrorError as error:

@@ -6,12 +6,13 @@ import csv
 import json
 import subprocess
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.benchmarks import commits, replay, replay_table
+from tests.benchmarks import commits, replay, replay_recall, replay_table
 from tests.benchmarks.commits import Hole, Mirrors, Position
 
 ROOT = Path(__file__).parents[2]
@@ -67,12 +68,13 @@ def test_the_file_is_opened_without_the_line_that_is_typed() -> None:
     assert hole.opened[:at] + hole.typed + hole.opened[at:] == hole.before + hole.after
 
 
-def mirrored(folder: Path) -> Mirrors:
-    """Return mirrors with one repository, which has the text in `a/f.py` and a link to it."""
+def mirrored(folder: Path, texts: Mapping[str, str]) -> Mirrors:
+    """Return mirrors with one repository, which has these files and a link to the first."""
     repository = folder / "o+n" / "repo"
-    (repository / "a").mkdir(parents=True)
-    (repository / "a" / "f.py").write_text(TEXT)
-    (repository / "link").symlink_to("a/f.py")
+    for path, text in texts.items():
+        (repository / path).parent.mkdir(parents=True, exist_ok=True)
+        (repository / path).write_text(text)
+    (repository / "link").symlink_to(next(iter(texts)))
     git = ("git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@b")
     for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
         subprocess.run([*git, *arguments], check=True)
@@ -80,7 +82,7 @@ def mirrored(folder: Path) -> Mirrors:
 
 
 def test_a_mirror_gives_the_file_only_if_it_is_the_same(tmp_path: Path) -> None:
-    mirrors = mirrored(tmp_path)
+    mirrors = mirrored(tmp_path, {"a/f.py": TEXT})
     assert mirrors.hole(position(14, 18)).text == TEXT
     other = position(14, 18, TEXT.replace("1", "2"))
     with pytest.raises(commits.MirrorError, match=r"another a/f\.py at HEAD"):
@@ -164,7 +166,7 @@ def test_a_run_goes_on_only_with_its_own_options(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["typed", "request"])
 def test_the_real_server_is_asked_at_each_position(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mirrored(tmp_path)
+    mirrored(tmp_path, {"a/f.py": TEXT})
     cursor = TEXT.index("a + 1")
     monkeypatch.setattr(commits, "read", lambda name: [position(cursor, cursor + 5)])
     out = tmp_path / "out"
@@ -177,3 +179,33 @@ def test_the_real_server_is_asked_at_each_position(mode: str, tmp_path: Path, mo
     assert rows[0]["ms"] > 0
     assert bool(rows[0]["reason"]) != rows[0]["shown"]
     assert rows[0]["typed"] == (2 if mode == "typed" else 0)
+
+
+CALLER = """\
+from helper import load
+
+
+def run(path: str) -> int:
+    data = load(path)
+    return data.n_rows + len(render(data, "pages"))
+"""
+
+
+def test_only_identifiers_that_the_file_has_nowhere_else_are_lacking() -> None:
+    start = CALLER.index("data.n_rows")
+    hole = Hole(position(start, CALLER.index("\n", start), CALLER), CALLER)
+    assert replay_recall.lacking_names(hole) == {"n_rows", "len", "render"}
+    typed = start + len("data.n_r")
+    assert "n_rows" in replay_recall.lacking_names(Hole(position(typed, hole.position.end, CALLER), CALLER))
+
+
+def test_recall_finds_a_name_in_the_imported_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    start = CALLER.index("data.n_rows")
+    place = position(start, start + len("data.n_rows"), CALLER)
+    mirrored(tmp_path, {"a/f.py": CALLER, "a/helper.py": "class Data:\n    n_rows = 3\n", "b/g.py": "n = 3\n"})
+    monkeypatch.setattr(commits, "read", lambda name: [place])
+    assert replay.main(["recall", "--mirror", str(tmp_path), "--model", "embedded"]) == 0
+    printed = capsys.readouterr().out
+    assert "1 positions; 1 need a name that the file lacks, 1 one that another file has" in printed
+    for source, n in (("imported files", 1), ("files of the same folder", 1), ("tested module", 0), ("index", 1)):
+        assert f"| {source} | {n}.00 | {n} of 1 |" in printed
