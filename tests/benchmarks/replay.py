@@ -115,18 +115,26 @@ async def _at_commit(
         holes = [mirrors.hole(position) for position in positions]
         for hole in holes:  # on the disk, no hole is filled yet
             (root / hole.position.path).write_text(hole.opened, encoding="utf-8", newline="")
+        ended = set[str]()
         while holes:
             async with _server(root, options, folder) as session:
-                await session.settle(holes[0])
+                is_settled = False
                 while holes:
-                    hole = holes.pop(0)
                     try:
-                        yield await session.ask(hole)
-                    except (TimeoutError, EOFError, asyncio.CancelledError) as error:
-                        if isinstance(error, asyncio.CancelledError) and (task := asyncio.current_task()) and task.cancelling():
-                            raise
-                        yield session.row(hole) | {"reason": "hangs", "ms": 1000 * PATIENCE_S}
+                        if not is_settled:
+                            await session.settle(holes[0])
+                            is_settled = True
+                        yield await session.ask(holes[0])
+                    except (TimeoutError, EOFError) as error:
+                        at = holes[0].position.id
+                        # Something else may have ended the server, so only a second end counts.
+                        if isinstance(error, EOFError) and at not in ended:
+                            ended.add(at)
+                            break
+                        reason = "ended" if isinstance(error, EOFError) else "hangs"
+                        yield session.row(holes.pop(0)) | {"reason": reason, "ms": 1000 * PATIENCE_S}
                         break
+                    del holes[0]
 
 
 @contextlib.asynccontextmanager

@@ -32,6 +32,7 @@ class Rpc:
         self.strays: list[dict[str, Any]] = []
         self._ids = itertools.count(1)
         self._heard = asyncio.Condition()
+        self._is_over = False
 
     async def __aenter__(self) -> Rpc:
         self.process = await asyncio.create_subprocess_exec(
@@ -76,18 +77,23 @@ class Rpc:
         future = self.pending[msg_id]
         # A test that ignores a response accepts any.
         future.add_done_callback(lambda future: future.cancelled() or future.exception())
-        self.send({"jsonrpc": "2.0", "id": msg_id, "method": method, "params": params})
+        if self._is_over:
+            future.set_exception(self._gone())
+        else:
+            self.send({"jsonrpc": "2.0", "id": msg_id, "method": method, "params": params})
         return msg_id, future
 
     async def request(self, method: str, params: object = None) -> Any:
         return await asyncio.wait_for(self.start(method, params)[1], PATIENCE_S)
 
     async def until(self, check: Callable[[], Any]) -> Any:
-        """Return the check's result as soon as it is true; the check runs after each message."""
+        """Return the check's result as soon as it is true; the check runs after each message. Raises EOFError at their end."""
 
         async def look() -> Any:
             async with self._heard:
-                await self._heard.wait_for(check)
+                await self._heard.wait_for(lambda: check() or self._is_over)
+            if not check():
+                raise self._gone()
             return check()
 
         return await asyncio.wait_for(look(), PATIENCE_S)
@@ -115,11 +121,15 @@ class Rpc:
             self._take(json.loads(await stdout.readexactly(length)))
             async with self._heard:
                 self._heard.notify_all()
+        self._is_over = True
         for future in self.pending.values():
             if not future.done():
-                future.set_exception(EOFError(f"the server is gone: {self.stderr.decode()[-2000:]}"))
+                future.set_exception(self._gone())
         async with self._heard:
             self._heard.notify_all()
+
+    def _gone(self) -> EOFError:
+        return EOFError(f"the server is gone: {self.stderr.decode()[-2000:]}")
 
     def _take(self, message: dict[str, Any]) -> None:
         assert message["jsonrpc"] == "2.0"
