@@ -4,7 +4,7 @@
     python tests/benchmarks/replay.py table OUT…
     python tests/benchmarks/replay.py compare OLD NEW
     python tests/benchmarks/replay.py show OUT --mirror DIR [--number N] [--only wrong|right|silent]
-    python tests/benchmarks/replay.py recall --mirror DIR [--out OUT]
+    python tests/benchmarks/replay.py recall NAMES --mirror DIR [--out OUT]
 
 A position is a line that a commit of 2026 added, which no model has read: within the line, the whole line, or two to six
 lines. DIR has the git folders of the repositories (`commits.py` names them), as `owner+name/repo`. The file is opened as it
@@ -378,8 +378,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     show.add_argument("--only", choices=("all", "wrong", "right", "silent"), default="all")
     show.add_argument("--seed", type=int, default=1)
     recall = commands.add_parser("recall", help="count where the names stand that a right answer needs and its file lacks")
+    recall.add_argument("names", help="the file of the names that were found; a later run takes them from it")
     recall.add_argument("--out", type=Path, help="a result file, for how many of its answers are right there")
-    recall.add_argument("--verbose", action="store_true", help="print the names of each position")
     for each in (ask, recall):
         each.add_argument("--set", choices=tuple(commits.REPOSITORIES), default="dev")
         each.add_argument("--model", default="qwen2.5-coder-0.5b")

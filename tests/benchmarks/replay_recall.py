@@ -9,6 +9,7 @@ has all of its names that are not new.
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import re
 import tempfile
@@ -48,25 +49,30 @@ Lay = Callable[[InfillRequest], str]
 
 
 def show(options: argparse.Namespace) -> int:
-    """Print how many positions each source covers, and with a result file how many of these were right."""
-    mirrors, lay = Mirrors(options.mirror), _layout(options.model)
+    """Print how many positions each source covers, and with a result file how many of these were right.
+
+    The names of each position go to a file, from which the next run takes them.
+    """
+    file = Path(options.names)
+    rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()] if file.exists() else []
+    by_id = {row["id"]: row for row in rows}
     exact = {row["id"]: row["exact"] for row in replay_table.read(options.out)[1]} if options.out else {}
     positions = commits.spread(commits.read(options.set), options.sample)
     if exact:
         positions = [each for each in positions if each.id in exact]
-    lacking, found = dict[str, set[str]](), dict[str, dict[str, set[str]]]()
-    for hole, names, sources in _looked_up(mirrors, positions, lay):
-        lacking[hole.position.id] = names
-        found[hole.position.id] = sources
-        if options.verbose:
-            print(
-                hole.position.id,
-                hole.position.kind,
-                {key: sorted(value) for key, value in sources.items() if value},
-                flush=True,
-            )
-    by_id = {each.id: each for each in positions}
-    _print(by_id, lacking, found, exact)
+    missing = [each for each in positions if each.id not in by_id]
+    with file.open("a", encoding="utf-8") as out:
+        for hole, names, sources in _looked_up(Mirrors(options.mirror), missing, options.model):
+            row = {
+                "id": hole.position.id,
+                "lacking": sorted(names),
+                "found": {key: sorted(own) for key, own in sources.items()},
+            }
+            print(json.dumps(row), file=out, flush=True)
+            by_id[row["id"]] = row
+    lacking = {each.id: set(by_id[each.id]["lacking"]) for each in positions}
+    found = {each.id: {key: set(own) for key, own in by_id[each.id]["found"].items()} for each in positions}
+    _print({each.id: each for each in positions}, lacking, found, exact)
     return 0
 
 
@@ -107,9 +113,10 @@ def _layout(model: str) -> Lay:
 
 
 def _looked_up(
-    mirrors: Mirrors, positions: Sequence[Position], lay: Lay
+    mirrors: Mirrors, positions: Sequence[Position], model: str
 ) -> Iterator[tuple[Hole, set[str], dict[str, set[str]]]]:
     """Yield each position with the names that its file lacks, and those of them that each source has."""
+    lay = _layout(model)
     by_commit = defaultdict[tuple[str, str], list[Position]](list)
     for position in positions:
         by_commit[position.repository, position.commit].append(position)

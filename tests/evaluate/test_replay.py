@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Mapping
@@ -204,8 +205,12 @@ def test_recall_finds_a_name_in_the_imported_file(tmp_path: Path, monkeypatch: p
     place = position(start, start + len("data.n_rows"), CALLER)
     mirrored(tmp_path, {"a/f.py": CALLER, "a/helper.py": "class Data:\n    n_rows = 3\n", "b/g.py": "n = 3\n"})
     monkeypatch.setattr(commits, "read", lambda name: [place])
-    assert replay.main(["recall", "--mirror", str(tmp_path), "--model", "embedded"]) == 0
+    arguments = ["recall", str(tmp_path / "names"), "--mirror", str(tmp_path), "--model", "embedded"]
+    assert replay.main(arguments) == 0
     printed = capsys.readouterr().out
+    shutil.rmtree(tmp_path / "o+n")  # the second run looks nothing up
+    assert replay.main(arguments) == 0
+    assert capsys.readouterr().out == printed
     assert "1 positions; 1 need a name that the file lacks, 1 one that another file has" in printed
     for source, n in (("imported files", 1), ("files of the same folder", 1), ("tested module", 0), ("index", 1)):
         assert f"| {source} | {n}.00 | {n} of 1 |" in printed
