@@ -122,7 +122,7 @@ async def _at_commit(
                 while holes:
                     try:
                         if not is_settled:
-                            await session.settle(holes[0])
+                            await session.settle(_another_file(root, holes), holes[0].position.language)
                             is_settled = True
                         yield await session.ask(holes[0])
                     except (TimeoutError, EOFError) as error:
@@ -135,6 +135,13 @@ async def _at_commit(
                         yield session.row(holes.pop(0)) | {"reason": reason, "ms": 1000 * PATIENCE_S}
                         break
                     del holes[0]
+
+
+def _another_file(root: Path, holes: Sequence[Hole]) -> Path:
+    """Return a file in the language of the holes, but with none of them: what is read ahead there helps none."""
+    own = {root / hole.position.path for hole in holes}
+    files = sorted(root.rglob(f"*{Path(holes[0].position.path).suffix}"))
+    return next((file for file in files if file not in own and file.is_file()), root / holes[0].position.path)
 
 
 @contextlib.asynccontextmanager
@@ -170,10 +177,11 @@ class Session:
                 raise SystemExit(f"the engine failed: {status['message']}")
             await asyncio.sleep(0.1)
 
-    async def settle(self, hole: Hole) -> None:
+    async def settle(self, file: Path, language: str) -> None:
         """Open a file, and wait until the server has been idle for a second: it has then read the workspace."""
-        uri = self._open(hole)
-        await self._move(uri, hole, 0)
+        uri, start = file.as_uri(), {"line": 0, "character": 0}
+        self.client.open(file.read_text("utf-8", errors="replace"), uri=uri, language=language)
+        await self._move(uri, start)
         ends, idle = time.monotonic() + PATIENCE_S, 0
         while idle < 4 and time.monotonic() < ends:
             before = processor_ms(self.client.process.pid)
@@ -192,7 +200,7 @@ class Session:
     async def ask(self, hole: Hole) -> dict[str, Any]:
         """Return the row of a position: open the file, move the cursor there, type, and ask."""
         uri, at = self._open(hole), hole.position.line - 1
-        await self._move(uri, hole, at)
+        await self._move(uri, _point(hole.opened, at))
         await asyncio.sleep(self.options.arrival / 1000)
         text = self._type(uri, hole.opened, at, hole.typed, version=2)
         await asyncio.sleep(EDITOR_S)
@@ -273,9 +281,8 @@ class Session:
         self.client.open(hole.opened, uri=uri, language=hole.position.language)
         return uri
 
-    async def _move(self, uri: str, hole: Hole, at: int) -> None:
+    async def _move(self, uri: str, point: Mapping[str, int]) -> None:
         """Move the cursor as VS Code reports it: with a request for the actions there."""
-        point = _point(hole.opened, at)
         place = {"start": point, "end": point}
         params = {"textDocument": {"uri": uri}, "range": place, "context": {"diagnostics": [], "triggerKind": 2}}
         await asyncio.wait_for(self.client.start("textDocument/codeAction", params)[1], PATIENCE_S)
