@@ -175,6 +175,6 @@ def test_a_file_is_private_by_the_patterns_of_its_own_workspace(tmp_path: Path, 
 
 def test_a_file_without_indentation_takes_that_of_its_project(engine: Filling, tmp_path: Path) -> None:
     (tmp_path / ".editorconfig").write_text("root = true\n[*.py]\nindent_size = 2\n")
-    (tmp_path / "a.py").write_text('def f(): ...\n')
+    (tmp_path / "a.py").write_text("def f(): ...\n")
     with infill.connect_sync() as session:
         assert session.fill_file(tmp_path / "a.py").text == "def f():\n  return 1\n"

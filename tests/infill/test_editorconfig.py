@@ -77,7 +77,9 @@ def test_the_style_and_the_size_make_a_level(tmp_path: Path, lines: str, level: 
 
 def test_the_nearest_file_counts_up_to_the_root(tmp_path: Path) -> None:
     two, tab = "[*]\nindent_style = space\nindent_size = 2\n", "[*.go]\nindent_style = tab\n"
-    root = make(tmp_path, {".editorconfig": f"root = true\n{two}", "a/.editorconfig": tab, "b/.editorconfig": f"root=true\n{tab}"})
+    root = make(
+        tmp_path, {".editorconfig": f"root = true\n{two}", "a/.editorconfig": tab, "b/.editorconfig": f"root=true\n{tab}"}
+    )
     assert [indent_of(root / name) for name in ("a/x.go", "a/x.py", "b/x.py")] == ["\t", "  ", ""]
 
 
