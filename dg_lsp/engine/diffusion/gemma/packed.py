@@ -1,7 +1,7 @@
 """Compute both passes of a small dense model on a CPU with few large operations on packed weights, for inference only.
 
 The time of a pass over a few tokens depends on the number of operations, not on their arithmetic. So the projections to
-queries, keys and values form one matrix, and norm weights are multiplied into the next matrix. `products` has the kernels.
+queries, keys and values form one matrix, and norm weights are multiplied into the next matrix. `model.matmul` has the kernels.
 Heads are rotated as complex numbers, which needs the rows of queries and keys in pairs. So the cached keys have another
 order than those of `Passes`. A test checks that both passes equal the plain ones.
 """
