@@ -8,8 +8,10 @@ Like git, it compares bytes: `?` and brackets mean one byte of a name's UTF-8. I
 compiling `[Ā-￿]` takes a millisecond, and a file has room for thousands. Bytes are kept as characters up to U+00FF.
 
 pathspec, the library for this, makes regular expressions that backtrack: a pattern of eight `*a` takes 14 seconds on a name
-of 40 letters, and here 20 microseconds. This module reads no files. It differs from git in one place: a pattern that cannot
-have a meaning is an error, where git silently ignores it.
+of 40 letters, and here 20 microseconds.
+
+This module reads no files. It differs from git in one place: a pattern that cannot have a meaning is an error, where
+git silently ignores it.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from dg_lsp.wire.discovery import (
     inspect_engine,
     request,
 )
-from dg_lsp.wire.messages import PROTOCOL_MAX, PROTOCOL_MIN, WireError
+from dg_lsp.wire.messages import WireError
 from dg_lsp.wire.settings import DEFAULTS, MAX_S
 from dg_lsp.wire.visible import visible_line, with_log
 
@@ -151,22 +151,17 @@ def run(
     port: Port = -1,
     running: Annotated[int, typer.Option(help="Maximum number of running requests of one priority.", min=1)] = 8,
     queued: Annotated[int, typer.Option(help="Maximum number of waiting requests.", min=1)] = 64,
-    protocol: Annotated[
-        str, typer.Option(hidden=True, help="Protocol versions, as MIN:MAX.")
-    ] = f"{PROTOCOL_MIN}:{PROTOCOL_MAX}",
     detached: Annotated[bool, typer.Option(hidden=True, help="Write standard output and error to the log file.")] = False,
 ) -> None:
     """Run an engine in the foreground until it is stopped or unused. DG_LSP_ENGINE_TOKEN sets its token."""
     from dg_lsp.engine.serve import daemon  # imported here, because the other commands need no server
     from dg_lsp.engine.serve.jobs import Limits
 
-    low, _, high = protocol.partition(":")
     options = daemon.Options(
         engine_id=engine_id,
         settings=settings,
         limits=Limits(running, queued, settings.rows),
         port=port,
-        protocol=(int(low), int(high)),
         detached=detached,
     )
     try:

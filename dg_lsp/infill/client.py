@@ -21,7 +21,7 @@ from dg_lsp.infill import link as links
 from dg_lsp.infill.life import Breaker, Failed, Life, Lost, Ready, Starting, State
 from dg_lsp.infill.link import SILENCE_S, EngineBusyError, Link, LinkLostError, OnDone, OnDraft, SilentError
 from dg_lsp.infill.port import EngineError
-from dg_lsp.wire import discovery, messages, model_names
+from dg_lsp.wire import discovery, model_names
 from dg_lsp.wire.config import NO_PASSWORD, Config
 from dg_lsp.wire.discovery import ENGINE_COMMAND, DiscoveryError, EngineFiles, EngineId, EngineSettings
 from dg_lsp.wire.messages import Ask
@@ -145,7 +145,7 @@ class ResidentEngine:
         """Let the engine read the text of a probable request when it has nothing else to do; start and wait for no engine."""
         if self._link is None or self._link.lost or not isinstance(self.state, Ready):
             return
-        ask = Ask(request, client=self._client, prepares=True, protocol=self._link.protocol)
+        ask = Ask(request, client=self._client, prepares=True)
         try:
             await self._link.infill(ask)
         except (EngineError, LinkLostError) as error:
@@ -177,7 +177,7 @@ class ResidentEngine:
             for is_last in (False, True):
                 link = await self._linked()
                 try:
-                    candidates = await self._send(link, replace(ask, protocol=link.protocol), on_draft, on_done)
+                    candidates = await self._send(link, ask, on_draft, on_done)
                 except LinkLostError as error:
                     link.lost = True
                     if link is self._link:  # only the first of several reports counts
@@ -315,14 +315,12 @@ class ResidentEngine:
     async def _reach(self, files: EngineFiles) -> Link | None:
         """Return a link to the engine of these files; None when it does not respond.
 
-        An engine of another build is replaced unless it is in use. Raises EngineError when it is in use and speaks another
-        protocol.
+        An engine of another build is replaced unless it is in use.
         """
         state = discovery.read_state(files)
         if state is None:
             return None
-        speaks_ours = messages.common_protocol(state.protocol_min, state.protocol_max) is not None
-        if speaks_ours and state.version == self._life.own_version:
+        if state.version == self._life.own_version:
             return await links.reach(state, self._on_link, first_word_s=_first_word_s(files))
         try:
             discovery.check_owner(state.address)
@@ -332,15 +330,10 @@ class ResidentEngine:
         if not discovery.is_held(files.lock):
             return None
         # Ask an engine of another build to end; it does so when no client uses it.
-        if (self.options.command or not speaks_ours) and await links.ask_to_end(state):
+        if self.options.command and await links.ask_to_end(state):
             await _until(lambda: discovery.read_state(files) != state, END_PATIENCE_S)
             return None
-        if speaks_ours:
-            return await links.reach(state, self._on_link, first_word_s=_first_word_s(files))
-        raise EngineError(
-            f"the running engine (dg-lsp {state.version}) is in use and speaks another protocol than this dg-lsp; "
-            "close the programs that use it, or stop it with: dg-lsp engine stop --now"
-        )
+        return await links.reach(state, self._on_link, first_word_s=_first_word_s(files))
 
     async def _start(self, files: EngineFiles) -> Link | None:
         """Return a link to a new engine; None when the new process ended."""

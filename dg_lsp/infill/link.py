@@ -87,9 +87,6 @@ class Link:
     def __init__(self, state: State, http: httpx.AsyncClient, on_change: Callable[[Link], None], first_word_s: float) -> None:
         """Open the lease; use `reach` to create a link. `on_change` is called when the status changes or the link ends."""
         self.state = state
-        common = messages.common_protocol(state.protocol_min, state.protocol_max)
-        self.protocol = messages.PROTOCOL_MAX if common is None else common
-        """The version that both sides support."""
         self._on_change = on_change
         self.status = Status("unloaded")
         self.said_bye = False

@@ -24,11 +24,15 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
 
 from dg_lsp import __version__
 from dg_lsp.wire import model_names
 from dg_lsp.wire.files import replace
-from dg_lsp.wire.messages import PROTOCOL_MAJOR, PROTOCOL_MAX, PROTOCOL_MIN, Fields, WireError, parse
+from dg_lsp.wire.messages import PROTOCOL, Fields, WireError, parse
 from dg_lsp.wire.settings import DEFAULTS, EMBEDDED
 from dg_lsp.wire.visible import visible_line
 
@@ -61,8 +65,8 @@ class EngineId:
 
     @property
     def name(self) -> str:
-        """Return a short name, the same for equal engines of one protocol major."""
-        parts = [PROTOCOL_MAJOR, self.resolved_model, self.revision, self.dtype, self.device, self.filler]
+        """Return a short name, the same for equal engines of one protocol."""
+        parts = [PROTOCOL, self.resolved_model, self.revision, self.dtype, self.device, self.filler]
         return f"engine-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]}"
 
 
@@ -225,12 +229,10 @@ class State:
     `version` is its build (`current_build`).
     """
 
-    pid: int
+    pid: Annotated[int, Meta(ge=1, lt=2**31)]
     address: str
     token: str = field(repr=False)
     version: str
-    protocol_min: int = PROTOCOL_MIN
-    protocol_max: int = PROTOCOL_MAX
     engine_id: EngineId = field(default_factory=EngineId)
 
     @property
@@ -257,24 +259,11 @@ def read_state(files: EngineFiles) -> State | None:
         with open(files.state, "rb", opener=lambda path, flags: os.open(path, flags | _SAFELY)) as file:
             if not os.path.samestat(status, os.fstat(file.fileno())):
                 return None  # replaced just now
-            fields = parse(file.read(MAX_STATE_BYTES))
-        engine_id = fields.inner("which")
-        protocol = fields.inner("protocol")
-        address, token = fields.text("address"), fields.text("token")
-        # An address or token that no engine writes would cause other errors later.
-        if not _ADDRESS.fullmatch(address) or not is_token(token):
-            return None
-        return State(
-            pid=fields.integer("pid", low=1, high=2**31 - 1),
-            address=address,
-            token=token,
-            version=fields.text("version"),
-            protocol_min=protocol.integer("min"),
-            protocol_max=protocol.integer("max"),
-            engine_id=EngineId(**{name: engine_id.text(name) for name in asdict(EngineId())}),
-        )
-    except (OSError, WireError):
+            state = msgspec.json.decode(file.read(MAX_STATE_BYTES), type=State)
+    except (OSError, msgspec.DecodeError):
         return None
+    # An address or token that no engine writes would cause other errors later.
+    return state if _ADDRESS.fullmatch(state.address) and is_token(state.token) else None
 
 
 def write_state(files: EngineFiles, state: State) -> None:
@@ -282,16 +271,8 @@ def write_state(files: EngineFiles, state: State) -> None:
 
     Raises DiscoveryError if it can't be written.
     """
-    data = {
-        "pid": state.pid,
-        "address": state.address,
-        "token": state.token,
-        "version": state.version,
-        "protocol": {"min": state.protocol_min, "max": state.protocol_max},
-        "which": asdict(state.engine_id),
-    }
     try:
-        replace(files.state, json.dumps(data).encode())
+        replace(files.state, msgspec.json.encode(state))
     except OSError as error:
         raise unusable(files.state, error) from error
 

@@ -31,12 +31,8 @@ from dg_lsp.core.values import (
     Texts,
 )
 
-PROTOCOL_MAJOR = 1
-"""Engines of different majors can run at the same time, because the number is part of their name."""
-PROTOCOL_MIN = 3
-"""The oldest protocol that this code supports."""
-PROTOCOL_MAX = 3
-"""The newest protocol; two processes use the highest that both support. Since 3, a span is an object."""
+PROTOCOL = 3
+"""The version of these messages. It is part of an engine's name, so a client never meets an engine of another version."""
 
 MAX_BODY_BYTES = 2 * 1024 * 1024
 MAX_TOKENS = 65536
@@ -44,9 +40,7 @@ MAX_TOKENS = 65536
 Priority = Literal["interactive", "batch"]
 Reason = Literal["finished", "deadline", "superseded", "cancelled"]
 EngineState = Literal["loading", "ready", "unloaded", "failed"]
-ErrorCode = Literal[
-    "bad_request", "busy", "engine_failed", "not_loaded", "out_of_memory", "protocol", "stopping", "unauthorized"
-]
+ErrorCode = Literal["bad_request", "busy", "engine_failed", "not_loaded", "out_of_memory", "stopping", "unauthorized"]
 _CHOICES: dict[str, Any] = {"kind": HoleKind, "priority": Priority, "reason": Reason, "row": RowKind, "state": EngineState}
 
 Finite = Annotated[float, Meta(ge=-1e300, le=1e300)]
@@ -203,7 +197,6 @@ class Ask:
     priority: Priority = "interactive"
     drafts: bool = False
     prepares: bool = False
-    protocol: Count = PROTOCOL_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,12 +398,6 @@ def to_sse(event: Event) -> bytes:
     """Return an event as a server-sent event, in ASCII, so that no text in it can break a line."""
     name, data = encode_event(event)
     return f"event: {name}\ndata: {json.dumps(data, allow_nan=False)}\n\n".encode()
-
-
-def common_protocol(other_min: int, other_max: int) -> int | None:
-    """Return the highest protocol that both sides support, or None."""
-    highest = min(PROTOCOL_MAX, other_max)
-    return highest if highest >= max(PROTOCOL_MIN, other_min) else None
 
 
 def as_json(data: Mapping[str, object]) -> bytes:

@@ -75,11 +75,6 @@ class Running:
         assert isinstance(info, dict)
         return info
 
-    def count(self, name: str) -> float:
-        """A value of /metrics."""
-        lines = self.http.get("/metrics").text.splitlines()
-        return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"dg_lsp_{name} "))
-
 
 @contextlib.contextmanager
 def running(*options: str, model: str = "toy", filler: str = FILLER, wait_for: str = "ready") -> Iterator[Running]:

@@ -64,25 +64,25 @@ def test_a_deadline_returns_unfinished_candidates(engine: Running) -> None:
 ENDLESS: dict[str, object] = {"steps": 10_000_000, "pause_s": 0.002}
 
 
-def cancelled(engine: Running) -> float:
-    return engine.count('requests_total{outcome="cancelled"}')
+def is_idle(engine: Running) -> bool:
+    """Return whether no request runs; an endless one ends only when it is cancelled."""
+    return engine.info()["running"] == 0
 
 
 def test_closing_the_response_cancels_the_job(engine: Running, tmp_path: Path) -> None:
-    journal, before = tmp_path / "journal", cancelled(engine)
+    journal = tmp_path / "journal"
     script = {**ENDLESS, "journal": str(journal), "name": "x"}
     with engine.http.stream("POST", "/v1/infill", json=body(script)) as response:
         stream = events(response.iter_lines())
         assert isinstance(next(stream), Accepted)
         wait_until(journal.exists)
-    wait_until(lambda: cancelled(engine) == before + 1)
+    wait_until(lambda: is_idle(engine))
     n_steps = len(journal.read_text())
     assert last(post(engine.http, body())).reason == "finished"
     assert len(journal.read_text()) == n_steps
 
 
 def test_a_client_that_disconnects_cancels_its_unstreamed_request(engine: Running) -> None:
-    before = cancelled(engine)
     content = json.dumps({"prompt": json.dumps(ENDLESS)}).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {engine.state.token}\r\n"
     head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
@@ -90,7 +90,7 @@ def test_a_client_that_disconnects_cancels_its_unstreamed_request(engine: Runnin
         client.connect(engine.state.address)
         client.sendall(head.encode() + content)
         wait_until(lambda: engine.info()["running"] == 1)
-    wait_until(lambda: cancelled(engine) == before + 1)
+    wait_until(lambda: is_idle(engine))
 
 
 def test_a_newer_request_of_the_same_document_replaces_the_older(engine: Running, tmp_path: Path) -> None:
@@ -193,12 +193,6 @@ def test_a_head_request_takes_no_lease(engine: Running) -> None:
     assert engine.info()["leases"] == 0
 
 
-def test_another_protocol_is_refused(engine: Running) -> None:
-    assert error(engine.http.post("/v1/infill", json=body(protocol=99))) == (400, "this engine speaks protocols 3 to 3, not 99")
-    of_protocol_2 = {"request": {"prefix": "", "suffix": "", "holes": [{"span": [0, 0], "kind": "cursor"}]}, "protocol": 2}
-    assert error(engine.http.post("/v1/infill", json=of_protocol_2)) == (400, "this engine speaks protocols 3 to 3, not 2")
-
-
 @pytest.mark.slow
 def test_two_thousand_malformed_requests_do_no_harm(engine: Running) -> None:
     rng = random.Random(7)
@@ -233,7 +227,7 @@ def test_info_and_models_describe_the_running_engine(engine: Running) -> None:
         "device": "toy",
         "dtype": "int8",
         "leases": 0,
-        "protocol": {"min": 3, "max": 3},
+        "protocol": 3,
     }
     assert info["memory"]["rss_bytes"] > 0  # type: ignore[index]
     assert [model["id"] for model in engine.http.get("/v1/models").json()["data"]] == ["toy"]

@@ -277,7 +277,7 @@ def test_shutdown_now_stops_during_work(folder: Path) -> None:
 
 def test_state_is_read_whole_or_not_at_all(folder: Path) -> None:
     files = EngineFiles(folder, "engine-x")
-    state = State(1, "/x.sock", "secret", "0.1", 1, 2, EngineId("m", "r", "bf16", "cpu", "f"))
+    state = State(1, "/x.sock", "secret", "0.1", EngineId("m", "r", "bf16", "cpu", "f"))
     discovery.write_state(files, state)
     assert discovery.read_state(files) == state
     assert "secret" not in repr(state)

@@ -211,7 +211,6 @@ def body(**changed: object) -> dict[str, object]:
         (body(budget=[]), "request.budget is malformed: expected `object`, got `array`"),
         (body(seed=2**63), f"request.seed is malformed: expected `int` <= {2**63 - 1}"),
         (body(seed=-(2**63) - 1), f"request.seed is malformed: expected `int` >= {-(2**63)}"),
-        ({**body(), "protocol": -1}, "protocol is malformed: expected `int` >= 0"),
         ({**body(), "priority": "urgent"}, "priority must be one of interactive, batch"),
         ({**body(), "priority": "x - at `$.request"}, "priority must be one of interactive, batch"),
         ({**body(), "drafts": 1}, "drafts is malformed: expected `bool`, got `int`"),
@@ -278,7 +277,7 @@ def test_nan_is_refused(name: str, data: dict[str, object], field: str) -> None:
 def test_the_documented_body_is_valid() -> None:
     page = (Path(__file__).parents[2] / "docs" / "engine-http.md").read_text(encoding="utf-8")
     ask = messages.decode_ask(parse(page.split("```json")[1].split("```")[0]))
-    assert (ask.request.budget, ask.protocol) == (Budget(2000, candidates=3), messages.PROTOCOL_MAX)
+    assert ask.request.budget == Budget(2000, candidates=3)
 
 
 JSON: st.SearchStrategy[Any] = st.recursive(
@@ -305,8 +304,3 @@ def test_a_candidate_of_an_older_engine_has_no_lengths() -> None:
     found = messages.decode_event("candidate", parse('{"texts": ["x"], "probability": 0.5}'))
     assert isinstance(found, Found)
     assert found.candidate.lengths == ()
-
-
-@pytest.mark.parametrize(("low", "high", "common"), [(3, 3, 3), (1, 3, 3), (1, 9, 3), (2, 2, None), (4, 5, None)])
-def test_both_sides_use_the_highest_common_protocol(low: int, high: int, common: int | None) -> None:
-    assert messages.common_protocol(low, high) == common

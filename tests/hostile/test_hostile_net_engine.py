@@ -22,7 +22,6 @@ from starlette.routing import Route
 
 from dg_lsp.engine.serve import app as routes
 from dg_lsp.engine.serve import daemon
-from dg_lsp.engine.serve.app import Budget, Budgets
 from dg_lsp.wire import discovery
 from tests.engine.engine_kit import ROOT, body, engine_id, home, post, running, wait_until
 from tests.patience import PATIENCE_S
@@ -46,34 +45,20 @@ def few_files(n: int) -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_half_open_connections_lock_nobody_out_and_fill_no_log(folder: Path) -> None:
+def test_half_open_connections_reach_no_client_of_the_socket_and_fill_no_log(folder: Path) -> None:
     with contextlib.ExitStack() as stack:
         with few_files(256):
             engine = stack.enter_context(running("--port=0"))
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(2048, resource.getrlimit(resource.RLIMIT_NOFILE)[1]),) * 2)
-        url = str(engine.info()["url"])
-        host, _, port = url.removeprefix("http://").partition(":")
+        host, _, port = str(engine.info()["url"]).removeprefix("http://").partition(":")
         for _ in range(400):
             caller = stack.enter_context(socket.create_connection((host, int(port))))
-            caller.sendall(b"POST /v1/infill HTTP/1.1\r\nHost: localhost\r\n")
-        # The front ends' socket has its own budget; the port closes idle connections for clients that send requests.
+            with contextlib.suppress(ConnectionError):
+                caller.sendall(b"POST /v1/infill HTTP/1.1\r\nHost: localhost\r\n")
         assert post(engine.http, body())
-        with socket.create_connection((host, int(port))) as other:
-            head = f"GET /health HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {engine.state.token}\r\n\r\n"
-            other.sendall(head.encode())
-            assert other.recv(15) == b"HTTP/1.1 200 OK"
         n_open = len(list(Path(f"/proc/{engine.process.pid}/fd").iterdir()))
         assert n_open < 128
         assert engine.files.log.stat().st_size < 64 << 10
-
-
-def test_the_socket_s_own_clients_do_not_lock_each_other_out(folder: Path) -> None:
-    with few_files(256), contextlib.ExitStack() as stack:
-        engine = stack.enter_context(running())
-        for _ in range(150):
-            caller = stack.enter_context(socket.socket(socket.AF_UNIX))
-            caller.connect(engine.state.address)
-        assert post(engine.http, body())
 
 
 async def answer(request: Request) -> Response:
@@ -82,10 +67,10 @@ async def answer(request: Request) -> Response:
 
 
 @contextlib.contextmanager
-def serving(budgets: Budgets, *others: socket.socket) -> Iterator[int]:
-    """The port of a server within these budgets, which listens on the other sockets too."""
+def serving(*others: socket.socket) -> Iterator[int]:
+    """The port of a server with our connections, which listens on the other sockets too."""
     app = Starlette(routes=[Route("/", answer, methods=["GET", "POST"])])
-    config = uvicorn.Config(app, port=0, http=routes.within(budgets), log_config=None, lifespan="off", ws="none")
+    config = uvicorn.Config(app, port=0, http=routes.Connection, log_config=None, lifespan="off", ws="none")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([socket.create_server(("127.0.0.1", 0)), *others],))
     thread.start()
@@ -97,37 +82,29 @@ def serving(budgets: Budgets, *others: socket.socket) -> Iterator[int]:
         thread.join(PATIENCE_S)
 
 
-def test_busy_connections_of_the_port_take_no_room_from_the_socket(tmp_path: Path) -> None:
-    budgets = Budgets(Budget(1), Budget(1))
-    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as front_end:
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+ANSWERED = b"HTTP/1.1 200 OK"
+
+
+def test_connections_of_the_port_take_no_room_from_the_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "MAX_PORT_CONNECTIONS", 1)
+    with socket.socket(socket.AF_UNIX) as listener, contextlib.ExitStack() as stack:
         listener.bind(str(tmp_path / "s"))
-        with serving(budgets, listener) as port, socket.create_connection(("127.0.0.1", port)) as caller:
-            caller.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nx")
-            wait_until(lambda: any(member.is_busy for member in budgets.port.members))
+        port = stack.enter_context(serving(listener))
+        first = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        first.sendall(GET)
+        assert first.recv(len(ANSWERED)) == ANSWERED
+        assert is_closed(stack.enter_context(socket.create_connection(("127.0.0.1", port))))
+        for _ in range(3):
+            front_end = stack.enter_context(socket.socket(socket.AF_UNIX))
             front_end.connect(str(tmp_path / "s"))
             front_end.sendall(GET)
-            assert front_end.recv(15) == b"HTTP/1.1 200 OK"
-            assert [len(budget.members) for budget in (budgets.unix, budgets.port)] == [1, 1]
-
-
-def test_a_request_has_ten_seconds_for_its_headers_and_thirty_for_its_body() -> None:
-    budgets = Budgets(Budget(9), Budget(9))
-
-    def rest_s() -> float | None:
-        """Return how many seconds the only connection has left when its timer is set, None without a timer."""
-        for member in list(budgets.port.members):
-            if timer := member._timer:
-                return timer.when() - member.loop.time()
-        return None
-
-    with serving(budgets) as port, socket.create_connection(("127.0.0.1", port)) as caller:
-        assert 0 < wait_until(rest_s) <= 10
-        caller.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nx")
-        wait_until(lambda: any(member._phase == "body" for member in budgets.port.members))
-        assert 0 < wait_until(rest_s) <= 30
-
-
-GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+            assert front_end.recv(len(ANSWERED)) == ANSWERED
+        first.close()
+        wait_until(lambda: not routes.Connection.of_port)
+        with socket.create_connection(("127.0.0.1", port)) as other:
+            other.sendall(GET)
+            assert other.recv(len(ANSWERED)) == ANSWERED
 
 
 def is_closed(caller: socket.socket) -> bool:
@@ -139,27 +116,17 @@ def is_closed(caller: socket.socket) -> bool:
     return True
 
 
-@pytest.mark.parametrize(
-    "request_bytes",
-    [
-        b"",
-        b"GET / HT",
-        b"GET / HTTP/1.1\r\nHost: x\r\n",
-        GET + GET[:9],
-        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nx",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("request_bytes", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: x\r\n", GET, GET + GET[:9]])
 def test_a_request_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, request_bytes: bytes) -> None:
     monkeypatch.setattr(routes, "HEAD_S", 0.05)
-    monkeypatch.setattr(routes, "BODY_S", 0.05)
-    with serving(Budgets(Budget(9), Budget(9))) as port, socket.create_connection(("127.0.0.1", port)) as caller:
+    with serving() as port, socket.create_connection(("127.0.0.1", port)) as caller:
         caller.sendall(request_bytes)
         assert is_closed(caller)
 
 
 def test_a_byte_now_and_then_wins_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routes, "HEAD_S", 0.3)
-    with serving(Budgets(Budget(9), Budget(9))) as port, socket.create_connection(("127.0.0.1", port)) as caller:
+    with serving() as port, socket.create_connection(("127.0.0.1", port)) as caller:
         caller.settimeout(0.02)
         with contextlib.suppress(ConnectionError):
             for _ in range(1_500):
@@ -170,53 +137,21 @@ def test_a_byte_now_and_then_wins_no_time(monkeypatch: pytest.MonkeyPatch) -> No
             pytest.fail("it was listened to all the while")
 
 
-def test_between_requests_a_client_may_take_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    budgets = Budgets(Budget(9), Budget(1))
-    with serving(budgets) as port, socket.create_connection(("127.0.0.1", port)) as caller:
-        for _ in range(2):
-            caller.sendall(GET)
-            reply = b""
-            while not reply.endswith(b"fine"):
-                reply += caller.recv(4096)
-            assert reply.startswith(b"HTTP/1.1 200 OK")
-            wait_until(lambda: all(member._timer is None for member in budgets.port.members))
-        # It makes room for the next one all the same.
-        with socket.create_connection(("127.0.0.1", port)) as other:
-            other.sendall(GET)
-            assert other.recv(15) == b"HTTP/1.1 200 OK"
-        assert is_closed(caller)
-
-
-def test_a_busy_connection_makes_no_room() -> None:
-    class Member:
-        def __init__(self, *, is_busy: bool, is_new: bool = False) -> None:
-            self.is_busy, self.is_new, self.dropped = is_busy, is_new, ""
-
-        def drop(self, why: str) -> None:
-            self.dropped = why
-
-    busy, idle, new = Member(is_busy=True), Member(is_busy=False), Member(is_busy=True)
-    budget = Budget(2)
-    assert budget.admit(busy)  # type: ignore[arg-type]
-    assert budget.admit(idle)  # type: ignore[arg-type]
-    assert budget.admit(new)  # type: ignore[arg-type]
-    assert idle.dropped
-    assert not budget.admit(Member(is_busy=False))  # type: ignore[arg-type]
-    assert not busy.dropped
-    idle.dropped = ""
-    # Who has asked before stays rather than who never did.
-    budget = Budget(2, {idle: None, (silent := Member(is_busy=False, is_new=True)): None})  # type: ignore[dict-item]
-    assert budget.admit(new)  # type: ignore[arg-type]
-    assert silent.dropped
-    assert not idle.dropped
-
-
-def test_budgets_leave_most_of_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    for n in (64, 256, 1024, 1 << 20, resource.RLIM_INFINITY):
-        monkeypatch.setattr(resource, "getrlimit", lambda _, n=n: (n, n))
-        budgets = Budgets.for_process()
-        limit = 1024 if n == resource.RLIM_INFINITY else n
-        assert 0 < budgets.port.limit + budgets.unix.limit <= limit // 2
+def test_the_time_ends_when_a_request_has_begun_and_the_socket_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "HEAD_S", 0.05)
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as front_end:
+        listener.bind(str(tmp_path / "s"))
+        with serving(listener) as port, socket.create_connection(("127.0.0.1", port)) as caller:
+            front_end.connect(str(tmp_path / "s"))
+            caller.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nx")
+            with socket.create_connection(("127.0.0.1", port)) as idle:
+                assert is_closed(idle)  # the time of the others has passed too
+            caller.sendall(b"12345678")
+            assert caller.recv(len(ANSWERED)) == ANSWERED
+            front_end.sendall(GET)
+            assert front_end.recv(len(ANSWERED)) == ANSWERED
 
 
 # --- The log ----------------------------------------------------------------------------------------------------------

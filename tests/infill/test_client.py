@@ -524,36 +524,8 @@ def test_a_busy_engine_fails_interactive_requests_and_delays_batch_work(folder: 
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("protocol", [2, 4])
-def test_an_engine_of_another_protocol_is_left_alone_while_others_use_it(folder: Path, protocol: int) -> None:
-    async def scenario() -> None:
-        async with unconnected(options()) as engine:
-            with pytest.raises(EngineError, match="is in use and speaks another protocol than this dg-lsp"):
-                await engine.ready()
-
-    with running(f"--protocol={protocol}:{protocol}") as old:
-        with old.http.stream("GET", "/v1/lease") as lease:
-            lines = lease.iter_lines()
-            next(lines)
-            asyncio.run(scenario())
-            assert old.process.poll() is None
-        # The client has asked it to end after its last user.
-        assert old.process.wait(PATIENCE_S) == 0
-
-
-@pytest.mark.parametrize("protocol", [2, 4])
-def test_an_idle_engine_of_another_protocol_is_replaced(folder: Path, protocol: int) -> None:
-    async def scenario(pid: int) -> None:
-        async with connect(options()) as engine:
-            assert await info(engine, "pid") != pid
-
-    with running(f"--protocol={protocol}:{protocol}") as old:
-        asyncio.run(scenario(old.process.pid))
-        assert old.process.wait(PATIENCE_S) == 0
-
-
 @pytest.mark.parametrize("has_socket", [False, True])
-def test_leftovers_of_another_protocol_do_not_block_a_start(folder: Path, has_socket: bool) -> None:
+def test_leftovers_of_another_build_do_not_block_a_start(folder: Path, has_socket: bool) -> None:
     async def scenario() -> None:
         async with connect(options()) as engine:
             assert await text(engine, text="x") == "x"
@@ -565,7 +537,7 @@ def test_leftovers_of_another_protocol_do_not_block_a_start(folder: Path, has_so
         if has_socket:
             with socket.socket(socket.AF_UNIX) as leftover_socket:
                 leftover_socket.bind(address)
-        discovery.write_state(files, discovery.State(other.pid, address, "secret", "0", 0, 0, options().engine_id))
+        discovery.write_state(files, discovery.State(other.pid, address, "secret", "0", options().engine_id))
         asyncio.run(scenario())
     assert len(pids()) == 1
 

@@ -1,4 +1,4 @@
-"""The engine's HTTP routes: dg-lsp's own protocol, three protocols of other clients, and health and metrics.
+"""The engine's HTTP routes: dg-lsp's own protocol, three protocols of other clients, and the engine's state.
 
 A handler converts, awaits and converts back. Closing a response cancels its work within one step.
 A request goes from its route to the queue, to the worker, to the model; its events come back through an inbox.
@@ -11,19 +11,16 @@ import hmac
 import itertools
 import logging
 import socket
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
-from typing import Literal, cast
+from typing import ClassVar, Literal, cast
 
-import h11
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -35,7 +32,6 @@ from dg_lsp.engine.serve.jobs import BusyError, Job, UnavailableError
 from dg_lsp.engine.serve.service import LAST, Inbox, Service
 from dg_lsp.wire.messages import (
     MAX_BODY_BYTES,
-    PROTOCOL_MAX,
     Accepted,
     Ask,
     Done,
@@ -60,7 +56,7 @@ Shape = Callable[[dict[str, object], Literal["message", "delta"]], dict[str, obj
 
 PING_EVERY_S = 5.0
 PING = b": still here\n\n"
-STATUS_OF: dict[ErrorCode, int] = {"bad_request": 400, "busy": 429, "protocol": 400, "out_of_memory": 507, "engine_failed": 500}
+STATUS_OF: dict[ErrorCode, int] = {"bad_request": 400, "busy": 429, "out_of_memory": 507, "engine_failed": 500}
 
 
 def build(service: Service, token: str, lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]]) -> ASGIApp:
@@ -77,7 +73,6 @@ def build(service: Service, token: str, lifespan: Callable[[Starlette], Abstract
             Route("/v1/lease", routes.lease),
             Route("/v1/shutdown", routes.shutdown, methods=["POST"]),
             Route("/health", routes.health),
-            Route("/metrics", routes.metrics),
         ],
         exception_handlers=dict.fromkeys(
             (RefusalError, WireError, BusyError, UnavailableError, HTTPException, Exception), _on_error
@@ -98,12 +93,7 @@ class Routes:
 
     async def infill(self, request: Request) -> Response:
         """Stream `accepted`, `draft` if requested, `candidate`, then `done` or `error`."""
-        body = await read_body(request)
-        low, high = self._service.protocol
-        # Checked first, because the fields of another protocol may have other types.
-        if not low <= (protocol := body.integer("protocol", PROTOCOL_MAX)) <= high:
-            raise RefusalError(400, "protocol", f"this engine speaks protocols {low} to {high}, not {protocol}")
-        ask = decode_ask(body)
+        ask = decode_ask(await read_body(request))
         if ask.prepares:
             self._queue.expect(ask.request)
             inbox = Inbox(self._service.changed)
@@ -156,10 +146,6 @@ class Routes:
             return JSONResponse({"status": "ok", "state": status.state})
         body = {"status": status.state, "state": status.state, "message": status.message, "fraction": status.fraction}
         return JSONResponse(body, 503)
-
-    async def metrics(self, request: Request) -> Response:
-        """Return the metrics in Prometheus' text format."""
-        return PlainTextResponse(self._service.metrics(), media_type="text/plain; version=0.0.4")
 
     async def lease(self, request: Request) -> Response:
         """Stream the model's state. The open response counts as one user of the engine."""
@@ -400,142 +386,56 @@ async def read_body(request: Request) -> Fields:
     return parse(bytes(body))
 
 
-# --- The number of connections, and the time in which each must send its request
-#
-# Front ends use the Unix socket and other clients use the port. Each kind has its own budget, so neither can lock out the
-# other. An idle connection is closed when a new one needs its place.
+# --- Connections of the port. Every user of this machine can open them, and only the token tells them apart. Front ends use
+# the Unix socket, whose folder is private, so that the port's limits never concern them.
 
 
-# Generous: a client sends its headers at once, and a body of 2 MB in less than a second.
-HEAD_S = 10.0
-BODY_S = 30.0
-# The server accepts at most this many connections at a time. Each exceeds the budget only briefly.
+# The time from the start of a connection, or from the last response, to the end of the next request's headers.
+HEAD_S = 30.0
+# The server accepts at most this many connections at a time.
 BACKLOG = 32
 MAX_PORT_CONNECTIONS = 64
-MAX_SOCKET_CONNECTIONS = 256
-
-
-@dataclass(slots=True)
-class Budget:
-    """The limit for one kind of connection, and its open connections, longest idle first."""
-
-    limit: int
-    members: dict[Connection, None] = field(default_factory=dict)
-
-    def admit(self, new: Connection) -> bool:
-        """Add a connection and return True; close an idle one if the budget is full. Return False if all are busy."""
-        if len(self.members) >= self.limit:
-            idle = [member for member in self.members if not member.is_busy]
-            if not idle:
-                return False
-            # Close a connection that has never sent a request first: a client that sent one will probably send another.
-            idle = [member for member in idle if member.is_new] or idle
-            del self.members[idle[0]]
-            idle[0].drop("too many connections")
-        self.members[new] = None
-        return True
-
-
-@dataclass(slots=True)
-class Budgets:
-    """One budget for the Unix socket and one for the port."""
-
-    unix: Budget
-    port: Budget
-
-    @classmethod
-    def for_process(cls) -> Budgets:
-        """Return budgets that leave most of this process's file descriptors for other uses."""
-        try:
-            import resource
-
-            soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-            n_files = 1024 if soft == resource.RLIM_INFINITY else max(soft, 32)
-        except ImportError:
-            n_files = 512
-        return cls(Budget(min(MAX_SOCKET_CONNECTIONS, n_files // 4)), Budget(min(MAX_PORT_CONNECTIONS, n_files // 8)))
 
 
 class Connection(H11Protocol):
-    """A connection that counts in a budget and closes when its request does not arrive in time."""
+    """A connection that is closed, if it is one of the port, when there are too many or its next request does not arrive."""
 
-    budgets: Budgets
-
-    _budget: Budget | None = None
+    of_port: ClassVar[set[Connection]] = set()
     _timer: asyncio.TimerHandle | None = None
-    _phase = ""
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a request has arrived and its response is incomplete."""
-        return self.cycle is not None and not self.cycle.response_complete
-
-    @property
-    def is_new(self) -> bool:
-        """Whether no request has arrived yet."""
-        return self.cycle is None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the connection, or close it at once if the budget is full."""
+        """Start the connection, or close it at once."""
         super().connection_made(transport)
-        raw_socket = transport.get_extra_info("socket")
-        is_unix = sys.platform != "win32" and raw_socket is not None and raw_socket.family == socket.AF_UNIX
-        budget = self.budgets.unix if is_unix else self.budgets.port
-        if not budget.admit(self):
-            log.warning("refused a connection: all %d connections are busy", budget.limit)
+        if transport.get_extra_info("socket").family == socket.AF_UNIX:
+            return
+        if len(self.of_port) >= MAX_PORT_CONNECTIONS:
+            log.warning("refused a connection: the port has %d", MAX_PORT_CONNECTIONS)
             transport.abort()
             return
-        self._budget = budget
+        self.of_port.add(self)
         self._watch()
 
     def data_received(self, data: bytes) -> None:
-        """Read data, and restart the timeout."""
+        """Read data, and stop the timeout where a request has begun."""
         super().data_received(data)
         self._watch()
 
     def on_response_complete(self) -> None:
-        """Mark the connection as idle, and wait for the next request."""
+        """Wait for the next request."""
         super().on_response_complete()
-        if self._budget is not None and self in self._budget.members:  # it was just busy, so it goes to the end of the order
-            del self._budget.members[self]
-            self._budget.members[self] = None
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Remove the connection from its budget, and stop its timeout."""
-        if self._budget is not None:
-            self._budget.members.pop(self, None)
-        self._stop_watch()
+        """Stop the timeout."""
+        self.of_port.discard(self)
+        self._watch()
         super().connection_lost(exc)
 
-    def drop(self, why: str) -> None:
-        """Close the connection without a response, and log the reason."""
-        log.info("closed a connection: %s", why)
-        self.transport.abort()
-
     def _watch(self) -> None:
-        """Start a timeout for the part of the request that the client must send now, or stop the timeout if it is none."""
-        phase, state = "", self.conn.their_state
-        if not self.transport.is_closing():
-            # A client may pause between two requests, but neither within a request nor before its first one.
-            is_begun = self.is_new or bool(self.conn.trailing_data[0])
-            phase = "body" if state is h11.SEND_BODY else "headers" if state is h11.IDLE and is_begun else ""
-        if phase == self._phase:
-            return
-        self._stop_watch()
-        self._phase = phase
-        if phase:
-            patience_s = HEAD_S if phase == "headers" else BODY_S
-            why = f"its {phase} did not arrive within {patience_s:g} s"
-            self._timer = self.loop.call_later(patience_s, self.drop, why)
-
-    def _stop_watch(self) -> None:
-        self._phase = ""
-        if self._timer is not None:
+        """Start the timeout if a request is awaited and it does not run; stop it otherwise."""
+        is_awaited = self in self.of_port and (self.cycle is None or self.cycle.response_complete)
+        if is_awaited and self._timer is None:
+            self._timer = self.loop.call_later(HEAD_S, self.transport.abort)
+        elif not is_awaited and self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-def within(budgets: Budgets) -> type[Connection]:
-    """Return a subclass of Connection with these budgets, because uvicorn creates the connections itself."""
-    return type("Connection", (Connection,), {"budgets": budgets})

@@ -36,7 +36,7 @@ from dg_lsp.engine.serve.service import BUILD, Service
 from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import DiscoveryError, EngineFiles, EngineId, EngineSettings, State
 from dg_lsp.wire.extras import install_command
-from dg_lsp.wire.messages import PROTOCOL_MAX, PROTOCOL_MIN, EngineState
+from dg_lsp.wire.messages import EngineState
 from dg_lsp.wire.visible import LogFormatter
 
 log = logging.getLogger("dg_lsp.engine")
@@ -61,7 +61,6 @@ class Options:
     settings: EngineSettings = field(default_factory=EngineSettings)
     limits: Limits = field(default_factory=Limits)
     port: int = -1
-    protocol: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX)
     detached: bool = False
 
 
@@ -126,7 +125,7 @@ def _run(files: EngineFiles, options: Options) -> None:
             raise DaemonError(f"{TOKEN_VARIABLE} must consist of ASCII letters, digits and punctuation, without spaces")
         if len(token) < MIN_TOKEN_CHARS:
             raise DaemonError(f"{TOKEN_VARIABLE} must have at least {MIN_TOKEN_CHARS} characters; create one with {MAKE_TOKEN}")
-        discovery.write_state(files, State(os.getpid(), address, token, BUILD, *options.protocol, options.engine_id))
+        discovery.write_state(files, State(os.getpid(), address, token, BUILD, options.engine_id))
         log.info("process %d serves %s", os.getpid(), options.engine_id.model)
         _serve(options, token, listeners, on_shutdown=lambda: _remove(files, address))
     finally:
@@ -179,7 +178,7 @@ class EngineServer(uvicorn.Server):
 def _serve(options: Options, token: str, listeners: list[socket.socket], on_shutdown: Callable[[], None]) -> None:
     url = next((f"http://127.0.0.1:{one.getsockname()[1]}" for one in listeners if one.family == socket.AF_INET), "")
     load = loader(options.engine_id, options.settings)
-    service = Service(load, options.limits, options.engine_id, options.settings, options.protocol, url=url)
+    service = Service(load, options.limits, options.engine_id, options.settings, url=url)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -192,7 +191,7 @@ def _serve(options: Options, token: str, listeners: list[socket.socket], on_shut
 
     config = uvicorn.Config(
         routes.build(service, token, lifespan),
-        http=routes.within(routes.Budgets.for_process()),
+        http=routes.Connection,
         backlog=routes.BACKLOG,
         loop="asyncio",
         ws="none",

@@ -1,4 +1,4 @@
-"""One engine as its clients see it: its queue and worker, its leases, facts and metrics.
+"""One engine as its clients see it: its queue and worker, its leases and facts.
 
 Runs on the event loop; the worker's thread reaches it only through the loop.
 """
@@ -14,7 +14,7 @@ from dg_lsp.engine.model.fit import machine
 from dg_lsp.engine.serve.jobs import Limits, Load, Queue, Worker
 from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import EngineId, EngineSettings
-from dg_lsp.wire.messages import PROTOCOL_MAX, PROTOCOL_MIN, Bye, Done, Event, Problem, Status
+from dg_lsp.wire.messages import PROTOCOL, Bye, Done, Event, Problem, Status
 
 BUILD = discovery.current_build()
 """The build of this process, read before its files can be replaced."""
@@ -66,14 +66,13 @@ class Service:
         limits: Limits,
         engine_id: EngineId,
         settings: EngineSettings,
-        protocol: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX),
         *,
         url: str = "",
     ) -> None:
         """Create the queue and the worker; `start` starts them."""
         self.queue = Queue(limits)
         self.worker = Worker(self.queue, load, self._on_status)
-        self.engine_id, self.settings, self.protocol, self.url = engine_id, settings, protocol, url
+        self.engine_id, self.settings, self.url = engine_id, settings, url
         self.started = self.last_lease = time.monotonic()
         self.stop_when_idle = False
         self.stopping = asyncio.Event()
@@ -124,7 +123,7 @@ class Service:
         return {
             "name": "dg-lsp",
             "version": BUILD,
-            "protocol": {"min": self.protocol[0], "max": self.protocol[1]},
+            "protocol": PROTOCOL,
             "pid": os.getpid(),
             "url": self.url,
             "state": status.state,
@@ -148,32 +147,6 @@ class Service:
             "unload_after_s": self.settings.unload_after_s,
             "exit_after_s": self.settings.exit_after_s,
         }
-
-    def metrics(self) -> str:
-        """Return the metrics in Prometheus' text format."""
-        counts = self.queue.counts
-        running, waiting = self.queue.sizes()
-        lines: list[str] = []
-
-        def add(name: str, kind: str, about: str, *samples: tuple[str, float]) -> None:
-            lines.extend([f"# HELP dg_lsp_{name} {about}", f"# TYPE dg_lsp_{name} {kind}"])
-            lines.extend(f"dg_lsp_{name}{labels} {float(value)}" for labels, value in samples)
-
-        ends = ("finished", "deadline", "superseded", "cancelled")
-        outcomes = [(f'{{outcome="{end}"}}', counts[f"done_{end}"]) for end in ends]
-        outcomes += [('{outcome="failed"}', counts["failed"]), ('{outcome="refused"}', counts["refused"])]
-        add("requests_total", "counter", "Requests, by how they ended.", *outcomes)
-        stages = ("queue", "prefill", "draft", "denoise", "score")
-        stage_seconds = [(f'{{stage="{stage}"}}', counts[f"{stage}_ms"] / 1000) for stage in stages]
-        add("stage_seconds_total", "counter", "Time that requests spent, by stage.", *stage_seconds)
-        add("steps_total", "counter", "Uninterruptible steps completed.", ("", counts["steps"]))
-        add("prefix_tokens_total", "counter", "Prefix tokens requested.", ("", counts["cache_tokens"]))
-        add("prefix_tokens_reused_total", "counter", "Prefix tokens found in the cache.", ("", counts["cache_reused"]))
-        add("jobs", "gauge", "Requests now.", ('{state="running"}', running), ('{state="waiting"}', waiting))
-        add("leases", "gauge", "Users now.", ("", self.n_leases))
-        add("loaded", "gauge", "Whether the model is loaded.", ("", self.queue.status.state == "ready"))
-        add("resident_memory_bytes", "gauge", "Memory of the process.", ("", machine.resident_bytes()))
-        return "\n".join(lines) + "\n"
 
     def _on_status(self, status: Status) -> None:
         """Send a new status to all users; called by the worker's thread."""
