@@ -49,6 +49,12 @@ def test_an_infill_streams_accepted_then_candidates_then_done(engine: Running) -
     assert (last_event.reason, last_event.steps, last_event.cache.reused) == ("finished", 2, 1)
 
 
+def test_an_ask_that_prepares_is_expected_and_gets_no_candidate(engine: Running, tmp_path: Path) -> None:
+    stream = post(engine.http, body({"expected": str(tmp_path / "seen")}, prepares=True))
+    assert [type(event) for event in stream] == [Accepted, Done]
+    wait_until((tmp_path / "seen").exists)
+
+
 def test_drafts_are_streamed_only_on_request(engine: Running) -> None:
     stream = post(engine.http, body({"steps": 2}, drafts=True))
     assert Draft(("draft 1",), 1) in stream

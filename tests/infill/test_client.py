@@ -174,6 +174,23 @@ def test_all_of_a_request_and_its_candidates_pass(folder: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_a_running_engine_prepares_and_none_is_started_for_it(folder: Path) -> None:
+    async def scenario() -> None:
+        seen = folder / "seen"
+        async with unconnected(options()) as engine:
+            await engine.prepare(request({"expected": str(seen)}))
+            assert pids() == set()
+            await engine.ready()
+            await engine.prepare(request({"expected": str(seen)}))
+
+            async def is_seen() -> bool:
+                return seen.exists()
+
+            await until(is_seen)
+
+    asyncio.run(scenario())
+
+
 def test_drafts_arrive_before_the_answer(folder: Path) -> None:
     async def scenario() -> None:
         drafts: list[tuple[tuple[str, ...], int]] = []
