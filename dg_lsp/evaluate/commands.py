@@ -247,7 +247,7 @@ def as_object(lines: Sequence[Line], loaded: Loaded[Any, Any]) -> dict[str, obje
         "processor": processor(),
         "device": loaded.device,
         "dtype": loaded.dtype,
-        "products_dtype": loaded.products_dtype,
+        "products_dtype": loaded.passes.products_dtype,
         "threads": loaded.threads,
         "ways": [asdict(line) for line in lines],
     }

@@ -250,7 +250,7 @@ def test_folder_in_32_bits_equals_the_library(folder: Path) -> None:
         expected = Qwen2ForCausalLM.from_pretrained(folder)(ids).logits
     passes = loaded.passes
     torch.testing.assert_close(passes.logits(passes.encode(ids)[0]), expected, atol=2e-4, rtol=1e-4)
-    assert (loaded.dtype, loaded.products_dtype, passes.n_vocabulary) == ("float32", "float32", 300)
+    assert (loaded.dtype, loaded.passes.products_dtype, passes.n_vocabulary) == ("float32", "float32", 300)
 
 
 def test_folder_on_the_hub_s_bfloat16_is_read(folder: Path, tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def test_both_formats_give_the_same_8_bit_model(folder: Path, tmp_path: Path) ->
     ids = ids_of(1, 30)
     hidden, other = (loaded.passes.encode(ids)[0] for loaded in (first, second))
     assert torch.equal(first.passes.logits(hidden), second.passes.logits(other))
-    assert first.dtype == second.dtype == first.products_dtype == "int8"
+    assert first.dtype == second.dtype == first.passes.products_dtype == "int8"
     assert first.passes.n_bytes() == second.passes.n_bytes() > 0
     wide = load_model(str(folder), device="cpu", dtype="float32").passes
     expected = wide.logits(wide.encode(ids)[0]).softmax(-1)

@@ -304,7 +304,8 @@ def test_rows_in_order_are_those_of_the_engine_s_tree(base: Path, sources: Path,
     ids = ids_of(1, 20)
     for canvas in hand_made()[:2]:
         prefix = torch.cat([ids[:, : canvas.hole.first - 1], torch.tensor([[canvas.hole.before]])], 1)
-        tree = Tree(passes, passes.encode(prefix)[1], canvas.hole.before, right=canvas.held)
+        own = passes.adapted if canvas.held else passes
+        tree = Tree(own, passes.encode(prefix)[1], canvas.hole.before, right=canvas.held)
         batch = batches.laid_out([canvas], 1, 20, 1)
         losses = batch.losses(training.passes, training.passes.encode(ids)[1], adapted=bool(canvas.held))[1]
         torch.testing.assert_close(torch.tensor(tree.log_probabilities([canvas.body])[0]), -losses, atol=1e-3, rtol=0)

@@ -28,4 +28,4 @@ def load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[Caus
     elif profile.right_tokens:
         raise LoadError(f"the profile of {opened.name} needs a suffix adapter, but there is no {adapter_file}")
     passes = CausalLlama(found.sizes, found.weights, found.kind, tensors)
-    return Loaded.of(opened, passes, profile, found.precision, found.products_dtype)
+    return Loaded.of(opened, passes, profile, found.precision)

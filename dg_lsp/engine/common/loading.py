@@ -83,7 +83,6 @@ class Checkpoint:
 class Loaded(Generic[PassesT, ProfileT]):
     """A loaded model with its vocabulary and profile. `why` gives the reasons for `device`, `dtype` and `threads`.
 
-    `products_dtype` is the precision of the layers' products with the weights, which may be narrower than that of the weights.
     `fingerprint` identifies the weights.
     """
 
@@ -93,16 +92,13 @@ class Loaded(Generic[PassesT, ProfileT]):
     profile: ProfileT
     device: str
     dtype: str
-    products_dtype: str = ""
     revision: str = ""
     threads: int = 0
     why: Mapping[str, str] = field(default_factory=dict)
     fingerprint: str = ""
 
     @classmethod
-    def of(
-        cls, checkpoint: Checkpoint, passes: PassesT, profile: ProfileT, dtype: str, products_dtype: str
-    ) -> Loaded[PassesT, ProfileT]:
+    def of(cls, checkpoint: Checkpoint, passes: PassesT, profile: ProfileT, dtype: str) -> Loaded[PassesT, ProfileT]:
         """Return the loaded model of a checkpoint."""
         return cls(
             checkpoint.name,
@@ -111,7 +107,6 @@ class Loaded(Generic[PassesT, ProfileT]):
             profile,
             checkpoint.device,
             dtype,
-            products_dtype,
             checkpoint.revision,
             checkpoint.threads,
             checkpoint.why,
@@ -182,11 +177,6 @@ class LlamaWeights:
     weights: llama_files.Weights
     kind: matmul.Kind
     precision: Precision
-
-    @property
-    def products_dtype(self) -> str:
-        """The precision of the products."""
-        return "int8" if self.precision == "int8" else str(wide_dtype(self.precision)).removeprefix("torch.")
 
 
 def open_llama(opened: Checkpoint, use: fit.Use, dtype: str, on_progress: OnProgress) -> LlamaWeights:

@@ -39,12 +39,10 @@ def load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[Pass
     if model is None:
         model = _with_weights(folder, device, precision, on_progress)
     if not packed.suits(model):
-        products_dtype = str(loading.wide_dtype(precision)).removeprefix("torch.")
-        return Loaded.of(opened, Passes(model), profile, precision, products_dtype)
+        return Loaded.of(opened, Passes(model), profile, precision)
     kind = matmul.best_kind(in_16_bits=dtype != "float32")
     opened.why["dtype"] += f"; {matmul.EXPLAINED[kind]}"
-    products_dtype = "bfloat16" if kind == "onednn-bf16" else "float32"
-    return Loaded.of(opened, packed.PackedPasses(model, kind), profile, precision, products_dtype)
+    return Loaded.of(opened, packed.PackedPasses(model, kind), profile, precision)
 
 
 def _with_weights(folder: Path, device: str, precision: Precision, on_progress: OnProgress) -> Any:

@@ -72,6 +72,11 @@ class Llama:
         """The bytes of one number in the keys and values."""
         return self.kv_dtype.itemsize
 
+    @property
+    def products_dtype(self) -> str:
+        """The precision of the products with the weights, which may be narrower than that of the weights."""
+        return "int8" if self.kind == "int8" else str(self.kv_dtype).removeprefix("torch.")
+
     def n_bytes(self) -> int:
         """Return the bytes of the weights, without the norms."""
         return self._embed.n_bytes() + self._head.n_bytes() + sum(layer.n_bytes() for layer in self.layers)

@@ -80,6 +80,11 @@ class PackedPasses(Passes):
             }
         self._rotations: dict[str, Tensor] = {}
 
+    @property
+    def products_dtype(self) -> str:
+        """The precision of the products with the weights, which may be narrower than that of the weights."""
+        return "bfloat16" if self.kind == "onednn-bf16" else "float32"
+
     def logits(self, hidden: Tensor, first: int = 0, last: int | None = None) -> Tensor:
         """Return the softcapped logits [..., V] in 32 bits, or only those of the tokens from `first` to `last`."""
         if first or last is not None:

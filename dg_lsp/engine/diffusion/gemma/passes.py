@@ -54,6 +54,11 @@ class Passes:
         """The bytes of one number in the keys and values."""
         return int(self.decoder.embed_tokens.weight.element_size())
 
+    @property
+    def products_dtype(self) -> str:
+        """The precision of the products with the weights, which may be narrower than that of the weights."""
+        return str(self.decoder.embed_tokens.weight.dtype).removeprefix("torch.")
+
     def n_bytes(self) -> int:
         """Return the bytes of the weights and buffers; shared ones count once."""
         return quantised.n_bytes(self.model)

@@ -22,4 +22,4 @@ def load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[Mask
     use = fit.Use(profile.prefix_tokens + profile.suffix_tokens, profile.canvas_tokens)
     found = loading.open_llama(opened, use, dtype, on_progress)
     passes = MaskedLlama(found.sizes, found.weights, found.kind)
-    return Loaded.of(opened, passes, profile, found.precision, found.products_dtype)
+    return Loaded.of(opened, passes, profile, found.precision)
