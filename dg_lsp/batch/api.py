@@ -29,6 +29,7 @@ from dg_lsp.batch.plan import DEFAULT_KINDS, PLACE_FORM, After, FilePlan, Locati
 from dg_lsp.batch.report import ReportRow
 from dg_lsp.batch.rounds import ContextOf, HoleResult, Rounds, RunOptions, View
 from dg_lsp.batch.scratch import ScratchError
+from dg_lsp.core import holes
 from dg_lsp.core.values import Hole
 from dg_lsp.infill import client
 from dg_lsp.infill.fill import edits as edits_of
@@ -282,6 +283,8 @@ def plans(spec: JobSpec) -> tuple[list[FilePlan], list[Skipped], dict[str, int]]
             skipped.append(source)
         elif (file_plan := plan.for_kinds(source, spec.kinds)).groups:
             file_plans.append(file_plan)
+        elif "markers" in spec.kinds and (reason := holes.unread(source.document)):
+            skipped.append(Skipped(source.name, reason))
     chosen, left_out = plan.choose(file_plans, spec.selection)
     return chosen, skipped, left_out
 

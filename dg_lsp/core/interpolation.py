@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 
 from tree_sitter import Node
 
+from dg_lsp.core import languages
 from dg_lsp.core.syntax import Facts, Syntax
+from dg_lsp.core.values import Document
 
 # By language, the tokens that begin an expression in a string.
 _OPENERS = {
@@ -64,13 +67,21 @@ def is_content(syntax: Syntax, offset: int) -> bool:
 def _is_overlong(syntax: Syntax, start: int, at: int) -> bool:
     """Return whether a string's quote is of the kind that ends at the end of a line, which the parser forgets after errors."""
     source, quote = syntax.offsets.source, syntax.offsets.source[max(start, 0) : start + 1]
-    is_short = quote in (b"'", b'"') and quote.decode() not in syntax.language.multiline_quotes
+    is_short = quote in (b"'", b'"') and not _spans_lines(quote.decode(), syntax.language.name)
     return (
         is_short
         and source[start : start + 3] != 3 * quote
         and source[start - 2 : start + 1] != 3 * quote
         and b"\n" in source[start:at]
     )
+
+
+@cache
+def _spans_lines(quote: str, language: str) -> bool:
+    """Return whether a string that begins with the quote may have several lines."""
+    lexer = languages.lexer(Document("", language, ""))
+    delimiters = lexer.delimiters if lexer else ()
+    return any(each.kind == "string" and each.multiline and re.fullmatch(each.open, quote) for each in delimiters)
 
 
 def _holds(node: Node, at: int) -> bool:

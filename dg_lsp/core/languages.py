@@ -5,7 +5,7 @@ change elsewhere. The captures that a query file may use are described in `synta
 a check by its own compiler or notebooks, is in the module that uses it.
 
 A grammar is imported when it is first needed. The end of this module finds strings, comments and brackets in code without a
-syntax tree.
+syntax tree, by the delimiters in `lexing.toml`, where a language has the same name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from typing import Literal
 
 import tree_sitter
 
+from dg_lsp.core import lexing
 from dg_lsp.core.imports import Style
+from dg_lsp.core.lexing import Lexer
+from dg_lsp.core.values import Document
 
 # A brace that opens a block. After `=`, `(`, `,`, `:` or `return`, a brace opens a value instead.
 BRACE_OPENS = r"^(?!.*\breturn\s*\{$)(?:.*[^\s=(,:\[?&|])?\s*\{$"
@@ -47,10 +50,8 @@ class Language:
     files are imported. `importing` is the style of its imports, if names can be imported for an answer. `marks` is tried on
     each line; it matches text that is rare outside this language and similar ones.
 
-    The rest describes how code is read without a tree. A string is what `strings` matches, or text between `quotes`;
-    only the quotes in `multiline_quotes` may span lines. `heredoc` matches the beginning of a here document, up to its
-    word. `brackets` are the opening and the closing ones. `outdents` matches lines that are indented less than their
-    block. `tag` begins the code in a file that holds other text before it.
+    The rest describes how code is read without a tree. `brackets` are the opening and the closing ones. `outdents` matches
+    lines that are indented less than their block. `tag` begins the code in a file that holds other text before it.
     """
 
     name: str
@@ -70,10 +71,6 @@ class Language:
     imports: Find = lambda _text: ()
     imports_folders: bool = False
     importing: Style = ""
-    strings: tuple[str, ...] = ()
-    quotes: str = "\"'`"
-    multiline_quotes: str = "`"
-    heredoc: str = ""
     brackets: tuple[str, str] = ("([{", ")]}")
     outdents: str = ""
     tag: str = ""
@@ -197,9 +194,19 @@ def for_path(name: str, first_line: str = "") -> Language | None:
     _, dot, ending = base.rpartition(".")
     if language is None and dot:
         language = _BY_EXTENSION.get(f".{ending}") or _BY_EXTENSION.get(f".{ending.lower()}")
-    if language is None and (shebang := _SHEBANG.match(first_line)):
-        language = _BY_SHEBANG.get(shebang.group(1))
-    return language
+    return language or _BY_SHEBANG.get(_interpreter(first_line))
+
+
+def _interpreter(first_line: str) -> str:
+    shebang = _SHEBANG.match(first_line)
+    return shebang[1] if shebang else ""
+
+
+def lexer(document: Document) -> Lexer | None:
+    """Return the lexer for the document, or None if its language is unknown."""
+    language_id = document.language or document.language_id
+    first_line = document.text.partition("\n")[0]
+    return lexing.for_file(document.uri.partition("#")[0], document.text, language_id, _interpreter(first_line))
 
 
 @cache
@@ -235,6 +242,8 @@ def query(language: Language) -> tree_sitter.Query:
 
 # --- Strings, comments and brackets, without a syntax tree
 
+QUOTES = ('"', "'", "`")
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -253,17 +262,17 @@ class Line:
 
 def mask(text: str, language: str) -> str:
     r"""Return the text with each character of a string or comment replaced by `\0`, so that offsets stay the same."""
-    return _pattern(language).sub(lambda match: "\0" * len(match[0]), text)
+    pieces, at = [], 0
+    for token in lexing.tokens(text, lexing.named(language)):
+        pieces += [text[at : token.span.start], "\0" * (token.span.end - token.span.start)]
+        at = token.span.end
+    return "".join([*pieces, text[at:]])
 
 
 def kind_at_end(text: str, language: str) -> Literal["comment", "string"] | None:
     """Return "comment" or "string" if one is open at the end of the text, or None for code."""
-    end = next((match for match in _pattern(language).finditer(text + ".") if match.end() == len(text) + 1), None)
-    if end is None:
-        return None
-    comments = row(language)
-    marks = (*comments.line_comments, *(comments.block_comment or ())[:1])
-    return "comment" if end[0].startswith(marks) else "string"
+    kind = lexing.kind_at(text, len(text), lexing.named(language))
+    return kind if kind in ("comment", "string") else None
 
 
 def split_lines(text: str, language: str) -> list[Line]:
@@ -332,36 +341,13 @@ def opens_string(text: str, below: str, language: str) -> bool:
     A line that begins with a quote may begin a docstring. That counts as open only if the lines `below` do not close
     it.
     """
-    quotes = row(language).quotes
     if _is_literal(f"{text}\n.", language):
-        first_char = text.rpartition("\n")[2].lstrip()[:1] in tuple(quotes)
+        first_char = text.rpartition("\n")[2].lstrip()[:1] in QUOTES
         return not first_char or _is_literal(f"{text}{below}\n.", language)
     # The line end closes a comment. If a quote also closes what is open, it is a string without its closing quote.
-    return _is_literal(f"{text}.", language) and any(not _is_literal(f"{text}{quote}.", language) for quote in quotes)
+    return _is_literal(f"{text}.", language) and any(not _is_literal(f"{text}{quote}.", language) for quote in QUOTES)
 
 
 def _is_literal(text: str, language: str) -> bool:
     """Return whether the text's last character is part of a string or a comment."""
     return mask(text, language)[-1] == "\0"
-
-
-@cache
-def _pattern(name: str) -> re.Pattern[str]:
-    """Return a pattern that matches a string or a comment of the language.
-
-    An unclosed block comment or multi-line string matches to the end of the text.
-    """
-    language = row(name)
-    parts = list(language.strings)
-    if language.block_comment is not None:
-        begin, end = map(re.escape, language.block_comment)
-        parts.append(rf"{begin}.*?(?:{end}|\Z)")
-    # Excludes `$#`, `${#x}` and `#[attribute]`, which are not comments.
-    parts += [rf"(?<![$\w{{]){re.escape(mark)}(?!\[)[^\n]*" for mark in language.line_comments]
-    if language.heredoc:
-        word = r"[ \t]*(?P<q>[\"']?)(?P<w>[A-Z_]\w*)(?P=q)[^\n]*\n"
-        parts.append(rf"{language.heredoc}{word}(?:.*?\n)??[ \t]*(?P=w)(?!\w)")
-    for quote in language.quotes:
-        within = "" if quote in language.multiline_quotes else r"\n"
-        parts.append(rf"{quote}(?:\\.|[^\\{quote}{within}])*(?:{quote}|(?=\n)|\Z)")
-    return re.compile("|".join(parts), re.DOTALL)

@@ -75,6 +75,7 @@ class Document:
     """One version of one file. `language` is a name from `core.languages`, or "" if it is unknown.
 
     `indent` is one indentation level in its project, for a text that shows none; "" if it is unknown.
+    `language_id` is the editor's name of the language.
     """
 
     uri: str
@@ -82,6 +83,7 @@ class Document:
     text: str
     version: int | None = None
     indent: str = ""
+    language_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,7 @@ class Completer:
             return self._show(request, now, fit.offers)
         if request.automatic:
             # This parses the text, so it runs only when no cached answer fits.
-            scope = decisions.scope_at(now.doc.near(request.offset), request.offset)
+            scope = decisions.scope_at(now.doc.document, now.doc.near(request.offset), request.offset)
             facts = replace(facts, scope=scope, is_unparsed=now.doc.is_unparsed)
             if (reason := next(decisions.reasons(facts, settings), None)) is not None:
                 return self._nothing(reason)

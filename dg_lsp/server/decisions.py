@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from statistics import median_high
 from typing import Literal
 
-from dg_lsp.core import interpolation, languages
+from dg_lsp.core import interpolation, languages, lexing
 from dg_lsp.core.syntax import Syntax
-from dg_lsp.core.values import Confidence, Import, Span
+from dg_lsp.core.values import Confidence, Document, Import, Span
 from dg_lsp.wire.settings import Settings
 
 Scope = Literal["code", "comment", "string"]
@@ -103,10 +103,12 @@ def paused(settings: Settings) -> Reason | None:
     return next(reasons(SuggestionFacts(automatic=True), replace(settings, disabled_languages=frozenset())), None)
 
 
-def scope_at(syntax: Syntax | None, offset: int) -> Scope:
+def scope_at(document: Document, syntax: Syntax | None, offset: int) -> Scope:
     """Return whether the offset lies in a comment or in a string; the end of a line comment is still in it."""
     if syntax is None:
-        return "code"
+        lexer = languages.lexer(document)
+        kind = lexing.kind_at(document.text, offset, lexer) if lexer else "code"
+        return "code" if kind == "verbatim" else kind
     facts = syntax.facts_near(Span(max(offset - 1, 0), offset))
     for node in facts.all("comment"):
         span = syntax.span(node)
@@ -116,6 +118,9 @@ def scope_at(syntax: Syntax | None, offset: int) -> Scope:
     is_string = interpolation.is_string(syntax, facts, offset)
     if is_string is not None:
         return "string" if is_string else "code"
+    for span in (syntax.span(node) for node in facts.all("unparsed")):
+        if span.start < offset <= span.end:
+            return languages.kind_at_end(syntax.text[span.start : offset], syntax.language.name) or "code"
     # The parser reports an unterminated string or comment as an error, so scan from there. If the error began far above, only
     # what began in this line is likely to be open.
     far = offset - OPEN_CHARS

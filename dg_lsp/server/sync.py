@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import tree_sitter
 from lsprotocol import types as lsp
@@ -41,7 +42,7 @@ class OpenDocument:
         self.index = positions.lines(text)
         # By the editor's language id, else by the file's name and first line.
         language = languages.by_id(language_id) or languages.for_path(uri.split("#")[0], self.index.content(0))
-        self.document = Document(uri, language.name if language else "", text, version)
+        self.document = Document(uri, language.name if language else "", text, version, language_id=language_id)
         self._syntax: Syntax | None = None
         self._near: Syntax | None = None
         # The last parsed tree of the whole text, updated with the position of each edit since; None when it is outdated.
@@ -62,8 +63,7 @@ class OpenDocument:
             else:
                 self.index, self.lost = positions.lines(change.text), False
             self._reshape(old, span, change.text)
-        before = self.document
-        self.document = Document(before.uri, before.language, self.index.text, version)
+        self.document = replace(self.document, text=self.index.text, version=version)
 
     def syntax(self) -> Syntax | None:
         """Return the document's syntax, parsed on first use; None when its language has no grammar or it is unparsed."""

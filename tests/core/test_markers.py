@@ -89,14 +89,28 @@ def test_markers_in_other_comment_styles() -> None:
     found("const a = <div>{<hole>/* FILL */</hole>}</div>;\n", "tsx")
 
 
-def test_without_a_grammar_the_text_is_searched() -> None:
+def test_markers_in_every_form_of_a_comment() -> None:
+    found("/// <hole>/*! FILL */</hole>\n".removeprefix("/// ") + "<hole>//! FILL: a</hole>\n<hole>/// FILL</hole>\n", "rust")
+    found("<hole>--[==[ FILL: a ]==]</hole>\nx = 1 <hole>--- FILL</hole>\n", "lua")
+    found("<hole>/** FILL: a */</hole>\n<hole>/**\n * FILL: b\n */</hole>\n", "java")
+
+
+def test_markers_behind_a_macro() -> None:
+    found('#define A 1 <hole>// FILL: a</hole>\n#define B "// FILL" <hole>/* FILL */</hole>\n', "c")
+    found("#define A 1 <hole>// FILL: a</hole>\n", "cpp")
+    found("#define A <hole>// FILL: a</hole>\n", "csharp")
+
+
+def test_in_an_unknown_language_a_marker_is_a_comment_that_begins_its_line() -> None:
+    # Elsewhere, what is a comment in one language is text in another.
     lines = found(
-        "<hole># FILL</hole>\r\n  <hole>// FILL: a</hole>\r<hole>-- FILL</hole>\n"
-        "x <hole>/* FILL: b */</hole> y <hole><!-- FILL: c --></hole>\n# FILLER\n/* FILL\n",
+        "<hole># FILL</hole>\r\n  <hole>// FILL: a</hole>\r<hole>-- FILL</hole>\n<hole>/* FILL: b */</hole> x\n"
+        "<hole><!-- FILL --></hole>\n"
+        'x = "# FILL"; y // FILL\n```\n# FILL\n```\n"""\n# FILL\n"""\n# FILLER\n/* FILL\n',
         "",
     )
-    assert [hole.instruction for hole in lines] == ["", "a", "", "b", "c"]
-    assert [hole.block for hole in lines] == [True, True, True, False, False]
+    assert [hole.instruction for hole in lines] == ["", "a", "", "b", ""]
+    assert [hole.block for hole in lines] == [True, True, True, False, True]
 
 
 def test_broken_code_has_markers() -> None:

@@ -74,7 +74,7 @@ def test_when_not_to_suggest(facts: SuggestionFacts, settings: Settings, code: s
 def test_scopes(text: str, scope: str) -> None:
     offset = text.index("$0")
     document = Document("file:///a.py", "python", text.replace("$0", ""))
-    assert decisions.scope_at(syntaxes.of(document), offset) == scope
+    assert decisions.scope_at(document, syntaxes.of(document), offset) == scope
 
 
 @pytest.mark.parametrize(
@@ -93,11 +93,11 @@ def test_scopes(text: str, scope: str) -> None:
 )
 def test_an_unterminated_comment_or_string_has_its_scope(language: str, text: str, scope: str) -> None:
     document = Document("file:///a", language, text.replace("$0", ""))
-    assert decisions.scope_at(syntaxes.of(document), text.index("$0")) == scope
+    assert decisions.scope_at(document, syntaxes.of(document), text.index("$0")) == scope
 
 
 def test_a_text_without_grammar_is_all_code() -> None:
-    assert decisions.scope_at(None, 3) == "code"
+    assert decisions.scope_at(Document("file:///a", "", "# a # b"), None, 3) == "code"
 
 
 # How long to wait

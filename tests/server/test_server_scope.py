@@ -146,7 +146,8 @@ PLACES += [("string", name, text) for name, texts in STRINGS.items() for text in
 
 def scope(language: str, marked: str) -> str:
     offset, text = marked.index("¦"), marked.replace("¦", "")
-    return decisions.scope_at(syntaxes.of(Document("file:///a", language, text)), offset)
+    document = Document("file:///a", language, text)
+    return decisions.scope_at(document, syntaxes.of(document), offset)
 
 
 @pytest.mark.parametrize("after", ["", "\n", "\n\n# More, that's all\n"])

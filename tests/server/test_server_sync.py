@@ -88,7 +88,7 @@ def replayed_session(n_by_encoding: Counter[str], seed: int, text: str, encoding
         assert document.index.text == text
         n_by_encoding[encoding] += 1
     assert naive.same_lines(document.index, positions.lines(text))
-    assert document.document == Document("file:///a.py", "python", text, N_EDITS)
+    assert document.document == Document("file:///a.py", "python", text, N_EDITS, language_id="python")
 
 
 @pytest.mark.slow

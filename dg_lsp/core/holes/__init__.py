@@ -10,15 +10,16 @@ A document without a known language has holes too: at the cursor, in selections 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 
-from dg_lsp.core import indentation, positions
-from dg_lsp.core.holes.body import FILL, Body, at_placeholder, find_bodies, trimmed, words
+from dg_lsp.core import indentation, languages, lexing, positions
+from dg_lsp.core.holes.body import FILL, Body, at_placeholder, find_bodies, trimmed
 from dg_lsp.core.positions import Lines
 from dg_lsp.core.syntax import Syntax, ancestors
 from dg_lsp.core.values import Document, Hole, Span, joined
 
-__all__ = ["KINDS", "at_cursor", "at_place", "at_placeholder", "errors", "in_document", "markers", "selection"]
+__all__ = ["KINDS", "at_cursor", "at_place", "at_placeholder", "errors", "in_document", "markers", "selection", "unread"]
 
 KINDS = frozenset({"bodies", "markers", "empty"})
 
@@ -242,38 +243,53 @@ def _opened_line(document: Document, offset: int, syntax: Syntax | None, index: 
 
 # --- FILL comments
 
+# The longest line that a person writes. A comment in a longer one is in what a program wrote.
+_MOST_LINE_CHARS = 2_000
+
 
 def markers(document: Document, syntax: Syntax | None) -> tuple[Hole, ...]:
-    """Return a hole for each comment `FILL` or `FILL: instruction`; its span is the comment."""
-    if syntax:
-        index = syntax.lines
-        spans = map(syntax.span, syntax.facts.all("comment"))
-        comments = [(span, words(syntax.text[span.start : span.end], syntax.language)) for span in spans]
-    else:
-        index = positions.lines(document.text)
-        # `$` matches only before \n. So both kinds of line end become \n here, with the same length, and offsets stay valid.
-        matches = _PLAIN_FILL.finditer(_PLAIN_LINE_ENDS.sub(lambda match: "\n" * len(match.group()), document.text))
-        comments = [(Span(*match.span()), next(group for group in match.groups() if group).strip()) for match in matches]
-    holes = []
-    for span, inner in comments:
-        if match := FILL.fullmatch(inner):
-            indent = index.indent_before(span.start)
-            hole = Hole(
-                span,
-                "marker",
-                indent=indent if indent is not None else index.indent(index.at(span.start)),
-                block=indent is not None and not index.text[span.end : index.end(index.at(span.end))].strip(),
-                instruction=" ".join(re.sub(r"(?m)^[ \t]*\*(?!/)", "", match.group(1) or "").split()),
-            )
-            holes.append(hole)
+    """Return a hole for each comment `FILL` or `FILL: instruction`; its span is the comment.
+
+    There is none in a string, in an example in a text, or in a file of data.
+    """
+    text, holes = document.text, list[Hole]()
+    if "FILL" not in text:
+        return ()
+    index = syntax.lines if syntax else positions.lines(text)
+    for token in sorted(_comments(document, syntax), key=lambda token: token.span):
+        match = FILL.fullmatch(text[token.inner.start : token.inner.end].strip().lstrip("*!").strip())
+        if match is None or token.ends == "text":
+            continue
+        span, line = token.span, index.at(token.span.start)
+        indent = index.indent_before(span.start)
+        if syntax is None and index.end(line) - index.start(line) > _MOST_LINE_CHARS:
+            continue
+        hole = Hole(
+            span,
+            "marker",
+            indent=indent if indent is not None else index.indent(line),
+            block=indent is not None and not text[span.end : index.end(index.at(span.end))].strip(),
+            instruction=" ".join(re.sub(r"(?m)^[ \t]*\*(?!/)", "", match.group(1) or "").split()),
+        )
+        holes.append(hole)
     return tuple(holes)
 
 
-# Used where no grammar distinguishes comments from strings.
-_PLAIN_FILL = re.compile(
-    r"(?:#|//|--)[ \t]*(?P<line>FILL(?::[^\r\n]*)?)[ \t]*$"
-    r"|/\*[ \t]*(?P<block>FILL(?::(?:(?!\*/)[^\r\n])*)?)[ \t]*\*/"
-    r"|<!--[ \t]*(?P<markup>FILL(?::(?:(?!-->)[^\r\n])*)?)[ \t]*-->",
-    re.MULTILINE,
-)
-_PLAIN_LINE_ENDS = re.compile(r"\r\n?")
+def unread(document: Document) -> str:
+    """Return why FILL comments of a document are left alone, as the end of a sentence that begins with "it", or ""."""
+    lexer = languages.lexer(document)
+    if lexer is None or not lexer.is_data or not re.search(r"\bFILL\b", document.text):
+        return ""
+    return "holds data or plain text, where FILL is no comment; use --at to fill at a place"
+
+
+def _comments(document: Document, syntax: Syntax | None) -> Iterator[lexing.Token]:
+    """Yield the comments, of those in a syntax tree only what may be a marker."""
+    if syntax is None:
+        own = languages.lexer(document) or lexing.named("unknown")
+        yield from () if own.is_data else lexing.comments(document.text, own)
+        return
+    lexer = lexing.named(syntax.language.name)
+    for span in (syntax.span(node) for capture in ("comment", "unparsed") for node in syntax.facts.all(capture)):
+        if syntax.text.find("FILL", span.start, span.end) >= 0:
+            yield from lexing.comments(syntax.text, lexer, span.start, span.end)

@@ -222,7 +222,7 @@ def closes(whole: Whole) -> bool:
         old = with_newlines(text[edit.span.start : edit.span.end]) + line
         new = with_newlines(edit.text) + line
         # Checked first, because most answers have no such mark and scanning takes time.
-        if any(mark in edit.text for mark in (*row.quotes, *(row.block_comment or ()))) and (
+        if any(mark in edit.text for mark in (*languages.QUOTES, *(row.block_comment or ()))) and (
             languages.opens_string(before + new, end + below, language)
             and not languages.opens_string(before + old, end + below, language)
         ):

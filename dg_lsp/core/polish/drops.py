@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 import textwrap
+from dataclasses import replace
 from functools import lru_cache
 
 from tree_sitter import Node
@@ -18,7 +19,6 @@ from dg_lsp.core.holes.body import says_todo
 from dg_lsp.core.languages import GrammarError, Language
 from dg_lsp.core.polish.changes import Around, answer_span, filled_lines, says_something
 from dg_lsp.core.syntax import PLACEHOLDERS, Facts, ancestors
-from dg_lsp.core.values import Document
 
 TIMES = 3  # how often the same lines in a row make a loop: pairs occur in real code
 MAX_LOOP = 8  # lines; a model that loops repeats fewer
@@ -136,7 +136,8 @@ def drop_comments(text: str, around: Around) -> str | None:
     old = "" if around.hole.kind == "marker" else around.old
     # The text around it on its line may begin and end the comment.
     head, tail = around.before.rpartition("\n")[2], around.after.partition("\n")[0]
-    n_old, n_new = (len(holes.markers(Document("", "", head + part + tail), None)) for part in (old, text))
+    parts = (replace(around.document, text=head + part + tail) for part in (old, text))
+    n_old, n_new = (len(holes.markers(part, None)) for part in parts)
     if n_new > n_old:
         return None
     takes_code = around.hole.kind in ("body", "marker") or (around.hole.kind == "cursor" and around.hole.block)

@@ -1,4 +1,5 @@
 (comment) @comment
+(preproc_arg) @unparsed
 (string_literal) @string
 
 ; Statements after which the next one does not run

@@ -1,4 +1,5 @@
 (comment) @comment
+(preproc_define (preproc_arg) @unparsed)
 (string_literal) @string
 (verbatim_string_literal) @string
 (interpolated_string_expression) @string

@@ -1,0 +1,278 @@
+r"""Find the comments and strings of a text without a syntax tree, by the delimiters of its language (`lexing.toml`).
+
+This takes time linear in the text's length, whatever the text is, so that no text can block an editor. The lexers of
+highlighting libraries do not: many need seconds for 5,000 characters of the wrong kind, and nothing can interrupt a regular
+expression.
+
+A delimiter of the table has these fields. `open`, `close`, `escape` and `code` are regular expressions.
+
+    kind       "comment"; "string", the default; "verbatim": text of another language, such as a code block in a README; or
+               "code": what only looks like a delimiter, such as `\%` in TeX
+    open       matches where the literal begins; its group `mark` is the delimiter, if the match begins earlier
+    close      matches where it ends; `{word}` is what the group `word` of `open` matched. Without it, it ends with its line
+    escape     matches what does not end it
+    code       begins code within a string, up to the bracket that closes the last character of this match
+    embeds     the language of the text between `open` and `close`
+    whole      `open` matches all of the literal
+    multiline  a string may have several lines; anything else with a `close` may
+    nested     the literal may contain others like it
+    indented   the literal goes on while lines are indented more than it is
+
+An expression that fails after a long match would make the time quadratic. The table has none.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, cached_property, lru_cache
+from importlib import resources
+from itertools import takewhile
+from typing import Literal, NamedTuple
+
+from dg_lsp.core.values import Span
+
+Kind = Literal["comment", "string", "verbatim", "code"]
+End = Literal["delimiter", "line", "text"]
+
+_FLAGS = re.MULTILINE | re.DOTALL
+_LONE_RETURN = re.compile("\r(?!\n)")
+_CLOSERS = {"(": ")", "[": "]", "{": "}"}
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A comment, a string or verbatim text. A string with code in it is several tokens, one for each part around the code.
+
+    `inner` is the text between the delimiters. `ends` says what ended it. If no delimiter did, it continues with what is typed
+    at its end.
+    """
+
+    kind: Kind
+    span: Span
+    inner: Span
+    ends: End
+
+
+@dataclass(frozen=True, slots=True)
+class Delimiter:
+    """How a literal begins and ends; see above."""
+
+    open: str
+    kind: Kind = "string"
+    close: str = ""
+    escape: str = ""
+    code: str = ""
+    embeds: str = ""
+    whole: bool = False
+    multiline: bool = False
+    nested: bool = False
+    indented: bool = False
+
+    @property
+    def ends_with_line(self) -> bool:
+        """Whether the literal ends with its line at the latest."""
+        return not self.close or (self.kind == "string" and not self.multiline)
+
+
+@dataclass(frozen=True, eq=False)
+class Lexer:
+    """The delimiters of a language. Of several that match at an offset, the first counts.
+
+    `sign` is a regular expression for text of this language, where other languages have files of the same name. `is_data`:
+    files of this kind hold data, or a program writes them.
+    """
+
+    delimiters: tuple[Delimiter, ...]
+    sign: str = ""
+    is_data: bool = False
+
+    @cached_property
+    def code(self) -> re.Pattern[str]:
+        """A pattern for what matters in code: where a literal begins, as the group `_3` for the fourth delimiter."""
+        return re.compile(self._opens or "(?!)", _FLAGS)
+
+    @cached_property
+    def code_in_string(self) -> dict[str, re.Pattern[str]]:
+        """By a bracket, a pattern for what matters in code within a string: also the line's end, and brackets of this kind."""
+        return {
+            left: re.compile(rf"{self._opens}|(?P<line>\n)|(?P<left>\{left})|(?P<right>\{right})", _FLAGS)
+            for left, right in _CLOSERS.items()
+        }
+
+    @cached_property
+    def _opens(self) -> str:
+        # The same group may be in several delimiters, but only once in an expression.
+        opens = (re.sub(r"\(\?P([<=])(\w+)", rf"(?P\1\2_{n}", each.open) for n, each in enumerate(self.delimiters))
+        return "|".join(f"(?P<_{n}>{each})" for n, each in enumerate(opens))
+
+    def begun(self, match: re.Match[str]) -> tuple[int, Delimiter, re.Pattern[str]]:
+        """Return where the literal that a pattern matched starts, its delimiter, and a pattern for what matters in it."""
+        number = (match.lastgroup or "")[1:]
+        delimiter = self.delimiters[int(number)]
+        start = match.start(f"mark_{number}" if "(?P<mark>" in delimiter.open else 0)
+        return start, delimiter, _inside(delimiter, match[f"word_{number}"] if "{word}" in delimiter.close else "")
+
+
+@lru_cache(maxsize=256)
+def _inside(delimiter: Delimiter, word: str) -> re.Pattern[str]:
+    """Return a pattern for what matters in a literal."""
+    parts = {
+        "escape": delimiter.escape,
+        "nested": delimiter.open if delimiter.nested else "",
+        "close": delimiter.close.replace("{word}", re.escape(word)),
+        "code": delimiter.code,
+        "line": r"\r?\n" if delimiter.ends_with_line else "",
+    }
+    return re.compile("|".join(f"(?P<{name}>{part})" for name, part in parts.items() if part), _FLAGS)
+
+
+@lru_cache(maxsize=64)
+def _indented(column: int) -> re.Pattern[str]:
+    """Return a pattern for the following lines that begin right of a column, and blank ones between them."""
+    return re.compile(rf"(?:(?:\n[ \t\r]*+(?=\n))*+\n[ \t]{{{column + 1},}}\S[^\n]*)*")
+
+
+@dataclass(slots=True)
+class _Frame:
+    """Code in a string: the string's delimiter and pattern, the bracket that began the code, and how many more are open."""
+
+    delimiter: Delimiter
+    inside: re.Pattern[str]
+    bracket: str
+    n_open: int = 0
+
+
+def tokens(text: str, lexer: Lexer, at: int = 0, end: int | None = None) -> Iterator[Token]:
+    """Yield the literals between two offsets in order, except "code". The text is code at the first offset."""
+    text = _LONE_RETURN.sub("\n", text) if "\r" in text else text
+    end = len(text) if end is None else end
+    frames: list[_Frame] = []
+    while match := (lexer.code_in_string[frames[-1].bracket] if frames else lexer.code).search(text, at, end):
+        at, what = match.end(), match.lastgroup
+        if what == "line":
+            while frames and frames[-1].delimiter.ends_with_line:
+                frames.pop()
+            continue
+        if what == "left" or (what == "right" and frames[-1].n_open):
+            frames[-1].n_open += 1 if what == "left" else -1
+            continue
+        if what == "right":
+            frame = frames.pop()
+            start, delimiter, inside = match.start(), frame.delimiter, frame.inside
+        else:
+            start, delimiter, inside = lexer.begun(match)
+        stop = _stop(text, delimiter, inside, start, at, end)
+        if delimiter.embeds:
+            yield from tokens(text, named(delimiter.embeds), at, stop.inner)
+        elif delimiter.kind != "code":
+            yield Token(delimiter.kind, Span(start, stop.at), Span(at, stop.inner), stop.ends)
+        if stop.bracket:
+            frames.append(_Frame(delimiter, inside, stop.bracket))
+        at = stop.at
+
+
+class _Stop(NamedTuple):
+    """Where the text within a literal ends, where the literal ends, by what, and the bracket of code that begins there."""
+
+    inner: int
+    at: int
+    ends: End
+    bracket: str = ""
+
+
+def _stop(text: str, delimiter: Delimiter, inside: re.Pattern[str], start: int, at: int, end: int) -> _Stop:
+    """Return where a literal ends that starts at `start`, and whose first delimiter ends at `at`."""
+    if delimiter.whole:
+        return _Stop(at, at, "delimiter")
+    if delimiter.indented:
+        column, line_end = start - text.rfind("\n", 0, start) - 1, text.find("\n", at, end)
+        lines = _indented(column).match(text, line_end, end) if line_end >= 0 else None
+        at = lines.end() if lines else end
+        at -= text.endswith("\r", start, at)
+        return _Stop(at, at, "line")
+    depth = 1
+    while found := inside.search(text, at, end):
+        at = found.end()
+        match found.lastgroup:
+            case "line":
+                return _Stop(found.start(), found.start(), "line")
+            case "code":
+                return _Stop(found.start(), at, "delimiter", found[0][-1])
+            case "nested":
+                depth += 1
+            case "close":
+                depth -= 1
+                if not depth:
+                    return _Stop(found.start(), at, "delimiter")
+    return _Stop(end, end, "line" if delimiter.ends_with_line else "text")
+
+
+# --- The table
+
+# How many characters are searched for the signs of a language.
+_SIGN_CHARS = 20_000
+
+
+@cache
+def _table() -> tuple[dict[str, Lexer], dict[str, tuple[Lexer, ...]]]:
+    """Return the lexers by the names of languages and interpreters, and by whole names of files and their endings."""
+    table = tomllib.loads((resources.files("dg_lsp.core") / "lexing.toml").read_text(encoding="utf-8"))
+    delimiters = {name: Delimiter(**row) for name, row in table["delimiters"].items()}
+    by_name: dict[str, Lexer] = {}
+    by_file: dict[str, tuple[Lexer, ...]] = {}
+    for name, row in table["languages"].items():
+        lexer = Lexer(tuple(delimiters[each] for each in row["literals"]), row.get("sign", ""), row.get("is_data", False))
+        by_name |= dict.fromkeys([name, *f"{row.get('ids', '')} {row.get('interpreters', '')}".split()], lexer)
+        by_file |= {key: (*by_file.get(key, ()), lexer) for key in row.get("files", "").split()}
+    return by_name, by_file
+
+
+def named(language: str) -> Lexer:
+    """Return the lexer of a language, or one that knows only quotes."""
+    by_name, _ = _table()
+    return by_name.get(language) or by_name[""]
+
+
+def for_file(name: str, text: str = "", language_id: str = "", interpreter: str = "") -> Lexer | None:
+    """Return the lexer of a file by its editor's name of the language, else its name, else its interpreter, or None.
+
+    `name` may be a whole path. If several languages have files of that name, the signs in the text decide.
+    """
+    by_name, by_file = _table()
+    if language_id and (by_id := by_name.get(language_id.lower())):
+        return by_id
+    base = re.split(r"[/\\]", name)[-1]
+    endings = (base[at:] for at, char in enumerate(base) if char == ".")
+    # As in `Dockerfile.dev` and `.env.local`.
+    stem = base[: base.find(".", 1)] if "." in base[1:] else ""
+    keys = (key for part in (base, *endings, stem) if part for key in (part, part.lower()))
+    likely = next((by_file[key] for key in keys if key in by_file), ())
+    if len(likely) > 1:
+        head = text[:_SIGN_CHARS].replace("\r", "\n")
+        signed = [lexer for lexer in likely if lexer.sign and re.search(lexer.sign, head, re.MULTILINE)]
+        likely = (*signed, *(lexer for lexer in likely if not lexer.sign), *likely)
+    return likely[0] if likely else by_name.get(interpreter.lower()) if interpreter else None
+
+
+# --- Comments and the cursor
+
+# How far back a cursor's literal may begin: reading a whole long file at each suggestion would be slow.
+_NEAR_CHARS = 100_000
+
+
+def comments(text: str, lexer: Lexer, at: int = 0, end: int | None = None) -> Iterator[Token]:
+    """Yield the comments between two offsets in order; see `tokens`."""
+    return (token for token in tokens(text, lexer, at, end) if token.kind == "comment")
+
+
+def kind_at(text: str, offset: int, lexer: Lexer) -> Kind:
+    """Return what text at an offset belongs to: a comment or string that is open there, verbatim text, or code."""
+    far = max(0, offset - _NEAR_CHARS)
+    begin = text.rfind("\n", 0, far) + 1 if far else 0
+    before = takewhile(lambda token: token.span.start < offset, tokens(text, lexer, begin))
+    last = max(before, key=lambda token: token.span, default=None)
+    is_open = last and (offset < last.span.end or (offset == last.span.end and last.ends != "delimiter"))
+    return last.kind if last and is_open else "code"

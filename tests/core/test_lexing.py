@@ -1,0 +1,190 @@
+"""Comments and strings of languages without a grammar: FILL comments, the cursor's place, and texts that must not take long."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dg_lsp.core import holes, languages, lexing
+from dg_lsp.core.values import Document, Hole
+from dg_lsp.server import decisions
+from tests import marked
+
+# Sections of a file's name and its text, with the holes marked. A FILL without a mark is in a string, an example or the like.
+FIXTURE = (Path(__file__).parents[2] / "fixtures/comments.txt").read_text("utf-8")
+MARKERS = re.findall(r"(?ms)^==== (\S+) ====\n(.*?)(?=^====|\Z)", FIXTURE)
+
+
+@pytest.mark.parametrize(("name", "text"), MARKERS, ids=lambda value: str(value)[:24])
+def test_a_marker_is_a_whole_comment_outside_of_strings_and_examples(name: str, text: str) -> None:
+    for line_end in ("\n", "\r\n", "\r"):
+        _, expected = marked.holes(text.replace("\n", line_end), "")
+        document = Document(f"file:///a/{name}", "", marked.holes(text.replace("\n", line_end), "")[0].text)
+        found = holes.markers(document, None)
+        assert marked.draw(document, found) == marked.draw(document, [Hole(span, "marker") for span in expected])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("a.json", "a.jsonl", "a.geojson", "a.ipynb", "a.csv", "a.tsv", "a.txt", "a.log", "a.diff", "a.patch", "a.min.css"),
+        *("package-lock.json", "yarn.lock", "Cargo.lock", "pnpm-lock.yaml", "go.sum", "a.lock.hcl", "a.js.map", "a.snap"),
+    ],
+)
+def test_data_has_no_markers_and_a_reason(name: str) -> None:
+    text = "# FILL\n// FILL\n/* FILL */\n-- FILL\n; FILL\n<!-- FILL: a -->\n"
+    document = Document(f"file:///a/{name}", "", text)
+    assert holes.markers(document, None) == ()
+    assert holes.unread(document).startswith("holds data")
+    assert holes.unread(replace(document, text="x = FILLER\n")) == ""
+
+
+def test_a_file_s_language_is_that_of_its_editor_then_of_its_name_then_of_its_first_line() -> None:
+    def language(uri: str, text: str = "", language_id: str = "") -> lexing.Lexer | None:
+        return languages.lexer(Document(uri, "", text, language_id=language_id))
+
+    assert language("untitled:Untitled-1", language_id="kotlin") is lexing.named("kotlin")
+    assert language("file:///a/b.txt", language_id="SQL") is lexing.named("sql")
+    assert language("file:///a/b.kt", language_id="plaintext") is lexing.named("kotlin")
+    assert language("file:///a/b.kt#cell") is lexing.named("kotlin")
+    assert language("file:///a/B.KT") is lexing.named("kotlin")
+    assert language("file:///a/b", "#!/usr/bin/env fish\n") is lexing.named("fish")
+    assert language("file:///a/b", "#!/usr/bin/perl -w\n") is lexing.named("perl")
+    assert language("file:///a/b.py", language_id="python") is lexing.named("python")
+
+
+@pytest.mark.parametrize("language", languages.TABLE, ids=lambda language: language.name)
+def test_each_language_with_a_grammar_has_its_comments_in_the_table_too(language: languages.Language) -> None:
+    blocks = [language.block_comment] if language.block_comment else []
+    for opening, closing in (*((mark, "") for mark in language.line_comments), *blocks):
+        text = f"{opening} a\n{closing}"
+        (token,) = lexing.tokens(text, lexing.named(language.name))
+        assert (token.kind, text[token.inner.start : token.inner.end].strip()) == ("comment", "a")
+
+
+# Cursors: in a comment, in a string, and where code is, as far as a text that is typed can say.
+CURSORS = [
+    ("a.kt", "val a = 1 // b$0\n", "comment"),
+    ("a.kt", "val a = 1 $0// b\n", "code"),
+    ("a.kt", "val a = 1 /* b */$0\n", "code"),
+    ("a.kt", "val a = 1 /* b\n * c $0\nfun d() {}\n", "comment"),
+    ("a.kt", 'val a = "b $0\nval c = 1\n', "string"),
+    ("a.kt", 'val a = "b ${c$0}"\n', "code"),
+    ("a.kt", 'val a = "b ${c} $0"\n', "string"),
+    ("a.kt", 'val a = """\nb // $0\n"""\n', "string"),
+    ("a.kt", 'val a = "//"\nval b = $0\n', "code"),
+    ("a.swift", 'let a = "b \\($0)"\n', "code"),
+    ("a.swift", 'let a = "b \\(c) $0"\n', "string"),
+    ("a.dart", "final a = 'it\\'s $0';\n", "string"),
+    ("a.dart", "final a = '${b$0}';\n", "code"),
+    ("a.scala", "val a = 'b' + $0\n", "code"),
+    ("a.groovy", "/** a\n $0 */\n", "comment"),
+    ("a.hs", "a' = b' -- c $0\n", "comment"),
+    ("a.hs", "a' = b' + $0\n", "code"),
+    ("a.hs", "a --> $0\n", "code"),
+    ("a.ml", "let a = (* b $0 *)\n", "comment"),
+    ("a.ml", "let f (x : 'a) = $0\n", "code"),
+    ("a.ex", 'a = "b #{$0}"\n', "code"),
+    ("a.ex", "a = 1 # b $0\n", "comment"),
+    ("a.erl", "f() -> % a$0\n", "comment"),
+    ("a.clj", '(a "b $0")\n', "string"),
+    ("a.clj", "(a) ; b $0\n", "comment"),
+    ("a.lisp", "#| a $0 |#\n", "comment"),
+    ("a.vim", '" a $0\n', "comment"),
+    ("a.vim", 'let a = "b$0"\n', "string"),
+    ("a.tex", "a \\% $0\n", "code"),
+    ("a.tex", "a % b $0\n", "comment"),
+    ("a.f90", "x = 1 ! a $0\n", "comment"),
+    ("a.sql", "SELECT 1 -- a $0\n", "comment"),
+    ("a.sql", "SELECT 'it''s $0'\n", "string"),
+    ("a.sql", "SELECT 'it''s' $0\n", "code"),
+    ("a.r", "a <- 1 # b$0\n", "comment"),
+    ("a.jl", "a = b' + $0\n", "code"),
+    ("a.jl", "#= a $0 =#\n", "comment"),
+    ("a.pl", "my $n = $#a; $0\n", "code"),
+    ("a.pl", "# a $0\n", "comment"),
+    ("a.ps1", "<# a\n $0 #>\n", "comment"),
+    ("a.ps1", '$a = "b $($0)"\n', "code"),
+    ("a.bat", "rem a $0\n", "comment"),
+    ("a.bat", "remove $0\n", "code"),
+    ("CMakeLists.txt", "set(a) # b $0\n", "comment"),
+    ("Dockerfile", "RUN a # b $0\n", "code"),
+    ("Dockerfile", "# a $0\n", "comment"),
+    ("Makefile", "a: b # c $0\n", "comment"),
+    ("a.yaml", "a: it's $0\n", "code"),
+    ("a.yaml", "a: b # c $0\n", "comment"),
+    ("a.yaml", "run: |\n  a # b $0\n", "code"),
+    ("a.yaml", 'a: "b $0"\n', "string"),
+    ("a.toml", "a = 1 # b $0\n", "comment"),
+    ("a.ini", "; a $0\n", "comment"),
+    ("a.html", "<!-- a $0 -->\n", "comment"),
+    ("a.html", "<p>it's $0</p>\n", "code"),
+    ("a.html", "<script>\n// a $0\n</script>\n", "comment"),
+    ("a.vue", "<script>\nconst a = 'b'; $0\n</script>\n", "code"),
+    ("a.svelte", "<style>\n/* a $0 */\n</style>\n", "comment"),
+    ("a.css", "a { /* b $0 */ }\n", "comment"),
+    ("a.scss", "a: url(http://b); $0\n", "code"),
+    ("a.scss", "// a $0\n", "comment"),
+    ("a.md", "```c\n// a $0\n```\n", "code"),
+    ("a.md", "<!-- a $0 -->\n", "comment"),
+    ("a.md", "# a $0\n", "code"),
+    ("a.j2", "{# a $0 #}\n", "comment"),
+    ("a.hbs", "{{!-- a $0 --}}\n", "comment"),
+    ("a.zig", "// a $0\n", "comment"),
+    ("a.nim", "#[ a $0 ]#\n", "comment"),
+    ("a.pas", "{ a $0 }\n", "comment"),
+    ("a.pas", "s := 'it''s $0';\n", "string"),
+    ("a.adb", "a -- b $0\n", "comment"),
+    ("a.asm", "mov ax, 1 ; a $0\n", "comment"),
+    ("a.tf", 'a = "${$0}"\n', "code"),
+    ("a.tf", "a = 1 # b $0\n", "comment"),
+    ("a.graphql", '"""\na $0\n"""\n', "string"),
+    ("a.proto", "int32 a = 1; // b $0\n", "comment"),
+    ("a.unknown", "// a $0\n", "code"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "scope"), CURSORS, ids=lambda value: str(value)[:24])
+def test_the_cursor_s_place_in_a_language_without_a_grammar(name: str, text: str, scope: str) -> None:
+    for line_end in ("\n", "\r\n", "\r"):
+        offset = text.replace("\n", line_end).index("$0")
+        document = Document(f"file:///a/{name}", "", text.replace("\n", line_end).replace("$0", ""))
+        assert decisions.scope_at(document, None, offset) == scope
+
+
+LEXERS = list(dict.fromkeys(lexing._table()[0].values()))
+PIECES = [
+    "/*", "*/", "//", "(*", "*)", "{-", "-}", "<!--", "-->", "{#", "#}", "{{!--", "--}}", "#|", "|#", "--[[", "]]", "#=",
+    "=#", "#[", "<#", "#>", "/+", "/-", "-/", '"', "'", '"""', "'''", "`", "```\n", "~~~", "\\", "${", "#{", "\\(", "$(", "}",
+    ")", "{", "(", '@"\n', '#"', 'r"(', "<<A\n", "<<~'B'\n", "A\n", "=begin\n", "=end\n", "=cut\n", "%{\n", "%}\n", "~s(",
+    "{|", "|}", "[[", "$/", "///", "0'", "<script>", "</script", "<script ", "<style>", "---\n", "key: |\n", "- |\n", "  a\n",
+    "    a\n", "\n\n", "::\n", ".. a::\n", ".. a\n", "-#", "#", ";", "%", "!", "--", '"a', "='", '\\"', "\\verb|",
+    "\\begin{minted}", "{%raw%}", '{{"', "url(", "a://", "#+begin_a\n", "rem ", " ", "- ",
+]  # fmt: skip
+
+
+@given(pieces=st.lists(st.sampled_from((*PIECES, "a", "\n", "\r\n", "\r")), max_size=20), lexer=st.sampled_from(LEXERS))
+def test_tokens_are_in_order_and_hold_what_is_between_their_delimiters(pieces: list[str], lexer: lexing.Lexer) -> None:
+    text, at = "".join(pieces), 0
+    for token in lexing.tokens(text, lexer):
+        assert at <= token.span.start < token.span.end <= len(text)
+        assert token.span.holds(token.inner)
+        at = token.span.end
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "lexer",
+    [pytest.param(lexer, marks=() if number % 12 == 0 else pytest.mark.slow) for number, lexer in enumerate(LEXERS)],
+)
+def test_no_text_takes_more_than_linear_time(lexer: lexing.Lexer) -> None:
+    """In quadratic time, one of these texts takes longer than the limit of this test; all of them take about a second."""
+    for piece in (*PIECES, *(f"{left}{right}" for left, right in pairwise(PIECES))):
+        if lexer.code.search(piece) or len(piece) == 1:
+            list(lexing.tokens(piece * (20_000 // len(piece)), lexer))
