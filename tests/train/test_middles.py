@@ -122,7 +122,7 @@ def test_the_command_trains_and_exports(base: Path, sources: Path, tmp_path: Pat
 
     model = shutil.copytree(base, tmp_path / "model")
     shutil.copy(adapter, model / lora.FILE)
-    with pytest.raises(LoadError, match="is not an adapter for a canvas, but for the weights"):
+    with pytest.raises(LoadError, match="is not an adapter that reads the suffix, but one for the weights"):
         load_model(str(model), device="cpu")
 
 
