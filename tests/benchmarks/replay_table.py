@@ -12,6 +12,7 @@ import random
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from dg_lsp.evaluate.score import percentile, trimmed
 
 Row = Mapping[str, Any]
 N_DRAWS = 1_000
+STATED = 0, 0.1, 0.2, 0.3, 0.5, 0.8, 1.01
 
 
 def scored(texts: Sequence[str], truth: str) -> dict[str, Any]:
@@ -126,19 +128,22 @@ def show(paths: Sequence[Path]) -> int:
 
 
 def _remarks(rows: Sequence[Row]) -> None:
-    reasons = Counter(row["reason"] or "none" for row in rows if not row["shown"])
-    if shown := [row for row in rows if row["shown"]]:
-        at_once = [row["ms"] for row in shown if row["late_ms"] is None]
-        late = [row["late_ms"] for row in shown if row["late_ms"] is not None]
-        print(
-            f"\nshown at once: {len(at_once)}, ms p50 {percentile(at_once, 50):.0f}, p95 {percentile(at_once, 95):.0f}",
-            end="; ",
-        )
-        print(f"late, after a refresh: {len(late)}, ms p50 {percentile(late, 50):.0f}")
-        print("exact with other white space:", sum(row["exact"] and not row["indented"] for row in shown))
-        several = [row for row in shown if row["kind"] == "several-lines"]
-        print("answers for several lines by their lines:", dict(sorted(Counter(row["n_lines"] for row in several).items())))
-    print("not shown because:", ", ".join(f"{reason} {n}" for reason, n in reasons.most_common()) or "-")
+    shown = [row for row in rows if row["shown"]]
+    at_once = [row["ms"] for row in shown if row["late_ms"] is None]
+    late = [row["late_ms"] for row in shown if row["late_ms"] is not None]
+    print(f"\nshown at once: {len(at_once)}, ms p50 {percentile(at_once, 50):.0f}, p95 {percentile(at_once, 95):.0f}", end="; ")
+    print(f"late, after a refresh: {len(late)}, ms p50 {percentile(late, 50):.0f}")
+    print("exact with other white space:", sum(row["exact"] and not row["indented"] for row in shown))
+    several = Counter(row["n_lines"] for row in shown if row["kind"] == "several-lines")
+    print("answers for several lines by their lines:", dict(sorted(several.items())))
+    for kind in sorted({row["kind"] for row in rows}):
+        reasons = Counter(row["reason"] or "no answer" for row in rows if row["kind"] == kind and not row["shown"])
+        print(f"{kind} not shown:", ", ".join(f"{reason} {n}" for reason, n in reasons.most_common()) or "none")
+    cells = []
+    for low, high in pairwise(STATED):
+        own = [row for row in rows if row.get("probability") is not None and low <= row["probability"] < high]
+        cells.append(f"{low:g} to {min(high, 1):g}: {sum(row['exact'] for row in own)} of {len(own)}")
+    print("exact by the stated probability:", "; ".join(cells))
     print(f"load p50 {percentile([row['load'] for row in rows if 'load' in row], 50):.1f}")
 
 
