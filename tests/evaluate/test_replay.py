@@ -136,7 +136,7 @@ def test_an_item_with_a_range_is_read_as_text_at_the_cursor(item: dict[str, Any]
 
 def result(folder: Path, file_name: str, exact: dict[str, bool]) -> Path:
     rows = [
-        {"id": name, "commit": name, "kind": "whole-line", "language": "python", "is_test": False, "ms": 100.0, "reason": "",
+        {"id": name, "commit": name, "kind": "whole-line", "language": "python", "is_test": False, "ms": 100.0, "reason": "", "probability": 0.4,
          "late_ms": None, **replay_table.scored(["a" if is_right else "b"], "a")}
         for name, is_right in exact.items()
     ]  # fmt: skip
@@ -153,6 +153,15 @@ def test_two_results_are_compared_over_the_positions_that_both_have(tmp_path: Pa
     assert "2 positions in both" in printed
     assert f"exact only in {new}: a" in printed
     assert "| all | 2 | +0.00 [+0.00, +0.00] | +0.50 [+0.00, +1.00]" in printed
+
+
+def test_a_table_has_the_shares_of_each_group(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    replay_table.show([result(tmp_path, "out", {"a": False, "b": True, "c": True})])
+    lines = capsys.readouterr().out.splitlines()
+    for name in ("whole-line", "python", "not tests"):
+        assert any(line.startswith(f"| {name} | 3 | 1.00 | 0.67 | 0.67 |") for line in lines), name
+    assert any(line.startswith("| all | 3 | **1.00** [1.00, 1.00] | **0.67** [0.00, 1.00]") for line in lines)
+    assert any("0.3 to 0.5: 2 of 3" in line for line in lines)
 
 
 def test_a_run_goes_on_only_with_its_own_options(tmp_path: Path) -> None:
