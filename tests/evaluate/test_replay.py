@@ -136,8 +136,8 @@ def test_an_item_with_a_range_is_read_as_text_at_the_cursor(item: dict[str, Any]
 
 def result(folder: Path, file_name: str, exact: dict[str, bool]) -> Path:
     rows = [
-        {"id": name, "commit": name, "kind": "whole-line", "language": "python", "is_test": False, "ms": 100.0, "reason": "", "probability": 0.4,
-         "late_ms": None, **replay_table.scored(["a" if is_right else "b"], "a")}
+        {"id": name, "commit": name, "kind": "whole-line", "language": "python", "is_test": False, "ms": 100.0, "reason": "",
+         "probability": 0.4, "late_ms": None, **replay_table.scored(["a" if is_right else "b"], "a")}
         for name, is_right in exact.items()
     ]  # fmt: skip
     file = folder / file_name
