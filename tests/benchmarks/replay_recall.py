@@ -22,9 +22,7 @@ from tree_sitter import Node
 from dg_lsp.core import context, holes, languages, syntax
 from dg_lsp.core.repository import Repository
 from dg_lsp.core.values import Document, InfillRequest
-from dg_lsp.engine.causal.layout import for_profile
-from dg_lsp.engine.causal.profile import load_profile
-from dg_lsp.engine.common import loading
+from dg_lsp.engine.backends import local
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.infill.repository import ContextReader
@@ -107,10 +105,8 @@ def _print(
 
 def _layout(model: str) -> Lay:
     """Return a function that returns the text that the model reads of a request."""
-    opened = loading.open_checkpoint(model, device="cpu", threads=1, revision="", on_progress=lambda _text, _share: None)
-    vocabulary = opened.vocabulary
-    profile = load_profile(opened.profile_folder, fills_in=vocabulary.fim_tokens is not None)
-    layout = for_profile(profile, vocabulary)
+    filler = local.filler_of(local.load_model(model, device="cpu"))
+    layout, vocabulary = filler.layout, filler.loaded.vocabulary
     return lambda request: vocabulary.decode(layout.lay_out(request).ids)
 
 
