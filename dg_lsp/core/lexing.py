@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from importlib import resources
 from itertools import takewhile
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from dg_lsp.core.values import Span
 
@@ -76,6 +76,25 @@ class Delimiter:
         """Whether the literal ends with its line at the latest."""
         return not self.close or (self.kind == "string" and not self.multiline)
 
+    @property
+    def is_regular(self) -> bool:
+        """Whether a regular expression can match all of the literal."""
+        return not (self.nested or self.code or self.embeds or self.indented)
+
+    @property
+    def expression(self) -> str:
+        """A regular expression for the literal, with its text as the group `inner`; for its beginning if it is not regular."""
+        if self.whole or not self.is_regular:
+            return self.open
+        if not self.close:
+            return rf"{self.open}(?P<inner>[^\r\n]*)"
+        close, char = self.close.replace("{word}", "(?P=word)"), r"[^\r\n]" if self.ends_with_line else "."
+        if self.escape:
+            # A set of characters is matched faster.
+            other = rf"[^{close}{char[2:-1]}]" if len(close) == 1 else f"(?!{close}){char}"
+            return rf"{self.open}(?P<inner>(?:{self.escape}|{other})*)(?:{close})?"
+        return rf"{self.open}(?P<inner>{char}*?)(?:{close}|(?!{char}))"
+
 
 @dataclass(frozen=True, eq=False)
 class Lexer:
@@ -91,38 +110,31 @@ class Lexer:
 
     @cached_property
     def code(self) -> re.Pattern[str]:
-        """A pattern for what matters in code: where a literal begins, as the group `_3` for the fourth delimiter."""
-        return re.compile(self._opens or "(?!)", _FLAGS)
+        """A pattern for what matters in code: literals, that of the fourth delimiter as the group `_3`."""
+        return re.compile(self._literals or "(?!)", _FLAGS)
 
     @cached_property
     def code_in_string(self) -> dict[str, re.Pattern[str]]:
         """By a bracket, a pattern for what matters in code within a string: also the line's end, and brackets of this kind."""
         return {
-            left: re.compile(rf"{self._opens}|(?P<line>\n)|(?P<left>\{left})|(?P<right>\{right})", _FLAGS)
+            left: re.compile(rf"{self._literals}|(?P<line>\n)|(?P<left>\{left})|(?P<right>\{right})", _FLAGS)
             for left, right in _CLOSERS.items()
         }
 
     @cached_property
-    def _opens(self) -> str:
+    def _literals(self) -> str:
         # The same group may be in several delimiters, but only once in an expression.
-        opens = (re.sub(r"\(\?P([<=])(\w+)", rf"(?P\1\2_{n}", each.open) for n, each in enumerate(self.delimiters))
-        return "|".join(f"(?P<_{n}>{each})" for n, each in enumerate(opens))
-
-    def begun(self, match: re.Match[str]) -> tuple[int, Delimiter, re.Pattern[str]]:
-        """Return where the literal that a pattern matched starts, its delimiter, and a pattern for what matters in it."""
-        number = (match.lastgroup or "")[1:]
-        delimiter = self.delimiters[int(number)]
-        start = match.start(f"mark_{number}" if "(?P<mark>" in delimiter.open else 0)
-        return start, delimiter, _inside(delimiter, match[f"word_{number}"] if "{word}" in delimiter.close else "")
+        expressions = (re.sub(r"\(\?P([<=])(\w+)", rf"(?P\1\2_{n}", each.expression) for n, each in enumerate(self.delimiters))
+        return "|".join(f"(?P<_{n}>{each})" for n, each in enumerate(expressions))
 
 
-@lru_cache(maxsize=256)
-def _inside(delimiter: Delimiter, word: str) -> re.Pattern[str]:
-    """Return a pattern for what matters in a literal."""
+@cache
+def _inside(delimiter: Delimiter) -> re.Pattern[str]:
+    """Return a pattern for what matters in a literal that is not regular."""
     parts = {
         "escape": delimiter.escape,
         "nested": delimiter.open if delimiter.nested else "",
-        "close": delimiter.close.replace("{word}", re.escape(word)),
+        "close": delimiter.close,
         "code": delimiter.code,
         "line": r"\r?\n" if delimiter.ends_with_line else "",
     }
@@ -137,10 +149,9 @@ def _indented(column: int) -> re.Pattern[str]:
 
 @dataclass(slots=True)
 class _Frame:
-    """Code in a string: the string's delimiter and pattern, the bracket that began the code, and how many more are open."""
+    """Code in a string: the string's delimiter, the bracket that began the code, and how many more of these are open."""
 
     delimiter: Delimiter
-    inside: re.Pattern[str]
     bracket: str
     n_open: int = 0
 
@@ -151,7 +162,7 @@ def tokens(text: str, lexer: Lexer, at: int = 0, end: int | None = None) -> Iter
     end = len(text) if end is None else end
     frames: list[_Frame] = []
     while match := (lexer.code_in_string[frames[-1].bracket] if frames else lexer.code).search(text, at, end):
-        at, what = match.end(), match.lastgroup
+        at, what = match.end(), match.lastgroup or ""
         if what == "line":
             while frames and frames[-1].delimiter.ends_with_line:
                 frames.pop()
@@ -160,54 +171,43 @@ def tokens(text: str, lexer: Lexer, at: int = 0, end: int | None = None) -> Iter
             frames[-1].n_open += 1 if what == "left" else -1
             continue
         if what == "right":
-            frame = frames.pop()
-            start, delimiter, inside = match.start(), frame.delimiter, frame.inside
+            delimiter, start = frames.pop().delimiter, match.start()
         else:
-            start, delimiter, inside = lexer.begun(match)
-        stop = _stop(text, delimiter, inside, start, at, end)
+            delimiter = lexer.delimiters[int(what[1:])]
+            start = match.start(f"mark{what}" if "(?P<mark>" in delimiter.open else 0)
+        if delimiter.is_regular:
+            inner = match.span(0 if delimiter.whole else f"inner{what}")
+            ends: End = "delimiter" if delimiter.whole or inner[1] < at else "line" if delimiter.ends_with_line else "text"
+            token, bracket = Token(delimiter.kind, Span(start, at), Span(*inner), ends), ""
+        else:
+            token, bracket = _read(text, delimiter, start, at, end)
         if delimiter.embeds:
-            yield from tokens(text, named(delimiter.embeds), at, stop.inner)
-        elif delimiter.kind != "code":
-            yield Token(delimiter.kind, Span(start, stop.at), Span(at, stop.inner), stop.ends)
-        if stop.bracket:
-            frames.append(_Frame(delimiter, inside, stop.bracket))
-        at = stop.at
+            yield from tokens(text, named(delimiter.embeds), token.inner.start, token.inner.end)
+        elif token.kind != "code":
+            yield token
+        if bracket:
+            frames.append(_Frame(delimiter, bracket))
+        at = token.span.end
 
 
-class _Stop(NamedTuple):
-    """Where the text within a literal ends, where the literal ends, by what, and the bracket of code that begins there."""
-
-    inner: int
-    at: int
-    ends: End
-    bracket: str = ""
-
-
-def _stop(text: str, delimiter: Delimiter, inside: re.Pattern[str], start: int, at: int, end: int) -> _Stop:
-    """Return where a literal ends that starts at `start`, and whose first delimiter ends at `at`."""
-    if delimiter.whole:
-        return _Stop(at, at, "delimiter")
+def _read(text: str, delimiter: Delimiter, start: int, at: int, end: int) -> tuple[Token, str]:
+    """Return the literal that starts at `start`, its delimiter ending at `at`; and the bracket of code where it ends, or ""."""
+    inner, depth = at, 1
     if delimiter.indented:
         column, line_end = start - text.rfind("\n", 0, start) - 1, text.find("\n", at, end)
         lines = _indented(column).match(text, line_end, end) if line_end >= 0 else None
         at = lines.end() if lines else end
         at -= text.endswith("\r", start, at)
-        return _Stop(at, at, "line")
-    depth = 1
-    while found := inside.search(text, at, end):
-        at = found.end()
-        match found.lastgroup:
-            case "line":
-                return _Stop(found.start(), found.start(), "line")
-            case "code":
-                return _Stop(found.start(), at, "delimiter", found[0][-1])
-            case "nested":
-                depth += 1
-            case "close":
-                depth -= 1
-                if not depth:
-                    return _Stop(found.start(), at, "delimiter")
-    return _Stop(end, end, "line" if delimiter.ends_with_line else "text")
+        return Token(delimiter.kind, Span(start, at), Span(inner, at), "line"), ""
+    while found := _inside(delimiter).search(text, at, end):
+        at, what = found.end(), found.lastgroup
+        depth += {"nested": 1, "close": -1}.get(what or "", 0)
+        if what in ("line", "code") or not depth:
+            stop = found.start() if what == "line" else at
+            ends: End = "line" if what == "line" else "delimiter"
+            token = Token(delimiter.kind, Span(start, stop), Span(inner, found.start()), ends)
+            return token, found[0][-1] if what == "code" else ""
+    return Token(delimiter.kind, Span(start, end), Span(inner, end), "line" if delimiter.ends_with_line else "text"), ""
 
 
 # --- The table

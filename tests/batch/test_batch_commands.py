@@ -269,6 +269,13 @@ def test_a_file_of_unknown_language_is_filled_at_its_markers(project: Path) -> N
     assert "+two\n" in run("notes.xyz", engine=Filling("two")).stdout
 
 
+def test_a_fill_in_data_is_left_alone_with_a_reason(project: Path) -> None:
+    (project / "data.jsonl").write_text('{"a": "// FILL: b"}\n# FILL\n')
+    result = run("data.jsonl", engine=Filling("two"))
+    assert result.stdout == ""
+    assert "skipped data.jsonl: it holds data or plain text, where FILL is no comment" in result.stderr
+
+
 def test_without_holes_no_engine_starts(project: Path) -> None:
     (project / "a.py").write_text("x = 1\n")
 

@@ -89,6 +89,12 @@ def test_scopes(text: str, scope: str) -> None:
         ("c", "/* why $0\nint x;\n", "comment"),
         ("c", "/* why\r\n * not $0\r\nint x;\r\n", "comment"),
         ("rust", "fn f<'a>(x: &'a str) -> $0\n", "code"),
+        ("c", "#define A 1 // why $0\n", "comment"),
+        ("c", "#define A 1 // why$0\nint x;\n", "comment"),
+        ("c", "#define A 1 + $0\n", "code"),
+        ("c", '#define A "b $0"\n', "string"),
+        ("cpp", "#define A 1 // why $0\n", "comment"),
+        ("csharp", "#define A // why $0\n", "comment"),
     ],
 )
 def test_an_unterminated_comment_or_string_has_its_scope(language: str, text: str, scope: str) -> None:
