@@ -22,7 +22,7 @@ def main() -> None:
         if sys.argv[1:] in PLAIN:
             _serve()
         else:
-            from dg_lsp import cli
+            from dg_lsp.cli import main as cli
 
             cli.main()
     except KeyboardInterrupt:
@@ -64,7 +64,7 @@ def _serve() -> None:
     try:
         start.serve()
     except Exception as error:
-        from dg_lsp import cli
+        from dg_lsp.cli import main as cli
 
         cli.fail(error)
 

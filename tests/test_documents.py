@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import typer
 
-from dg_lsp import cli
+from dg_lsp.cli import main as cli
 from dg_lsp.wire import config, laptop
 from tests.editors import machine
 from tests.patience import PATIENCE_S

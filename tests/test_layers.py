@@ -24,7 +24,7 @@ FRONT_ENDS = (
     "dg_lsp.infill",
     "dg_lsp.batch",
     "dg_lsp.server",
-    "dg_lsp.evaluate.commands",
+    "dg_lsp.cli.evaluate",
 )
 
 BLOCKED = """
@@ -65,7 +65,7 @@ def test_layers_hold() -> None:
 
 def test_front_ends_import_without_torch() -> None:
     names = modules(*FRONT_ENDS)
-    assert {"dg_lsp.cli", "dg_lsp.batch.commands", "dg_lsp.infill.pipeline"} <= set(names)
+    assert {"dg_lsp.cli", "dg_lsp.cli.infill", "dg_lsp.infill.pipeline"} <= set(names)
     code = BLOCKED.format(heavy=HEAVY, names=names)
     process = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_S

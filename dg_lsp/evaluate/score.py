@@ -24,13 +24,10 @@ import io
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dg_lsp.core import languages, syntax
 from dg_lsp.core.values import Document, n_common
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 RESAMPLES = 1000
 
@@ -279,31 +276,6 @@ def as_object(rows: Sequence[ResultRow], facts: Mapping[str, Any], seed: int = 0
     return {**facts} | {"method": chief} | top | {"methods": report}
 
 
-def table(rows: Sequence[ResultRow], seed: int = 0) -> Table:
-    """Return a table of each kind's figures, method by method, and of all kinds together."""
-    methods, tested = by_method(rows), any(row.passed is not None for row in rows)
-    from rich.table import Table
-
-    view = Table(box=None, pad_edge=False, header_style="bold")
-    view.add_column("kind")
-    view.add_column("method")
-    names = ["n", *(["pass@1"] if tested else []), "exact match", "edit similarity", "parse rate", "ms p50", "p95", "steps"]
-    for name in names:
-        view.add_column(name, justify="right", no_wrap=True)
-    kinds = sorted({row.kind for row in rows})
-    groups = [(kind or "other", [kind]) for kind in kinds] + ([(ALL, kinds)] if len(kinds) > 1 else [])
-    for title, members in groups:
-        for name, own in methods.items():
-            if part := [row for row in own if row.kind in members]:
-                facts = summary(part, seed)
-                measures = [*([facts.pass_at_1] if tested else []), facts.exact_match, facts.edit_similarity, facts.parse_rate]
-                times = f"{facts.ms_p50:.0f}", f"{facts.ms_p95:.0f}", f"{facts.steps_p50:g}"
-                view.add_row(title, name, str(facts.n), *map(_interval, measures), *times)
-                title = ""
-        view.add_section()
-    return view
-
-
 def remarks(rows: Sequence[ResultRow], seed: int = 0) -> list[str]:
     """Return the facts that the table omits: which kinds of row won, the full engine's lead over the others, keystrokes."""
     methods = by_method(rows)
@@ -313,7 +285,7 @@ def remarks(rows: Sequence[ResultRow], seed: int = 0) -> list[str]:
         sentences.append("chosen answers by starting point: " + ", ".join(parts))
         for other, theirs in methods.items():
             if other != FULL and (gained := gain(own, theirs, seed)):
-                sentences.append(f"exact match of full minus {other}, task by task: {_interval(gained, signed=True)}")
+                sentences.append(f"exact match of full minus {other}, task by task: {interval(gained, signed=True)}")
     if own := methods.get(FULL) or next(iter(methods.values()), []):
         trades = summary(own, seed).keystrokes
         parts = [f"{each.saved:.1%} for {each.in_vain:.1%} read in vain from {each.threshold:g}" for each in trades]
@@ -369,7 +341,7 @@ def _by_kind(
 ) -> list[str]:
     """Return the cells of one measure: its mean for each kind, and if there are several kinds, the overall interval."""
     means = [measure([row for row in rows if row.kind == kind], value, seed) for kind in kinds]
-    return [f"{mean.value:.3f}" if mean else "" for mean in means] + ([_interval(overall)] if len(kinds) > 1 else [])
+    return [f"{mean.value:.3f}" if mean else "" for mean in means] + ([interval(overall)] if len(kinds) > 1 else [])
 
 
 def _sources(rows: Sequence[ResultRow]) -> dict[str, dict[str, int]]:
@@ -379,7 +351,7 @@ def _sources(rows: Sequence[ResultRow]) -> dict[str, dict[str, int]]:
     return {name: {"chosen": len(own), "exact": sum(row.exact for row in own)} for name, own in of.items()}
 
 
-def _interval(measure: Measure | None, *, signed: bool = False) -> str:
+def interval(measure: Measure | None, *, signed: bool = False) -> str:
     if measure is None:
         return "-"
     sign = "+" if signed else ""

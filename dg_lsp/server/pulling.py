@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PULL_COMMAND = (sys.executable, "-m", "dg_lsp.engine.commands", "pull")
+PULL_COMMAND = (sys.executable, "-m", "dg_lsp.cli.engine", "pull")
 
 DOWNLOAD, LATER, NEVER = "Download", "Not now", "Never"
 LATER_DAYS = 7

@@ -36,7 +36,7 @@ from dg_lsp.wire.messages import PROTOCOL, Fields, WireError, parse
 from dg_lsp.wire.settings import DEFAULTS, EMBEDDED
 from dg_lsp.wire.visible import visible_line
 
-ENGINE_COMMAND = (sys.executable, "-m", "dg_lsp.engine.commands", "run")
+ENGINE_COMMAND = (sys.executable, "-m", "dg_lsp.cli.engine", "run")
 """Starts an engine in this environment."""
 
 RUNTIME_DIR_VARIABLE = "DG_LSP_RUNTIME_DIR"
@@ -436,7 +436,7 @@ def request(state: State, method: str, path: str, body: dict[str, object] | None
 # its own.
 
 PACKAGE = Path(__file__).resolve().parents[1]
-PARTS = ("core", "engine", "models", "wire")
+PARTS = ("cli", "core", "engine", "models", "wire")
 SUFFIXES = (".json", ".py", ".safetensors", ".scm")
 EDGE_BYTES = 1 << 16  # of a larger file only the size, the start and the end are hashed
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from dg_lsp import cli
 from dg_lsp.batch import api
-from dg_lsp.batch import explain as drawing
 from dg_lsp.batch import plan as planning
 from dg_lsp.batch.rounds import RunOptions, request_for
+from dg_lsp.cli import explain as drawing
+from dg_lsp.cli import main as cli
 from dg_lsp.core import confidence
 from dg_lsp.core.values import Calibrated, Ranked
 from dg_lsp.wire import messages

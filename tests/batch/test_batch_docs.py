@@ -8,8 +8,8 @@ from pathlib import Path
 
 from typer.main import get_command
 
-from dg_lsp import cli
 from dg_lsp.batch.report import ReportRow
+from dg_lsp.cli import main as cli
 from tests.batch.test_batch_commands import STUB, project, report
 
 __all__ = ["project"]

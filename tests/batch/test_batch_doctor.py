@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from dg_lsp import cli
-from dg_lsp.batch import doctor
-from dg_lsp.batch.doctor import FillTime
+from dg_lsp.cli import doctor
+from dg_lsp.cli import main as cli
+from dg_lsp.cli.doctor import FillTime
 from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import EngineId, State
 from dg_lsp.wire.extras import install_command
@@ -224,7 +224,7 @@ def test_an_engine_with_a_malformed_answer_is_not_joined(engines: Path) -> None:
 def test_a_folder_that_is_gone_is_reported(tmp_path: Path) -> None:
     folder = tmp_path / "gone"
     folder.mkdir()
-    code = "import os, sys; os.rmdir(os.getcwd()); sys.argv = ['dg-lsp', 'doctor']; from dg_lsp import cli; cli.main()"
+    code = "import os, sys; os.rmdir(os.getcwd()); sys.argv = ['dg-lsp', 'doctor']; from dg_lsp.cli import main; main.main()"
     completed = subprocess.run(
         [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False, timeout=PATIENCE_S
     )

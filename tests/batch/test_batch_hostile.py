@@ -21,7 +21,7 @@ __all__ = ["project"]
 # Fills by name. The process is killed at request number N of a run; 0: never.
 KILLED = """
 import os, signal, sys
-from dg_lsp import cli
+from dg_lsp.cli import main as cli
 from tests.batch.engines import Filling, connecting
 
 n = int(sys.argv.pop(1))

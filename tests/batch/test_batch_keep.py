@@ -8,10 +8,11 @@ from typing import get_type_hints
 
 import pytest
 
-from dg_lsp.batch import commands, keep, write
+from dg_lsp.batch import keep, write
 from dg_lsp.batch.keep import AcceptanceRule, FileResult
 from dg_lsp.batch.plan import FilePlan
 from dg_lsp.batch.rounds import HoleResult
+from dg_lsp.cli import infill as commands
 from dg_lsp.core.values import Calibrated, Edit, Ranked, Span
 from dg_lsp.infill.fill import Fill
 from tests.batch.engines import planned

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp import cli
-from dg_lsp.wire import progress
+from dg_lsp.cli import main as cli
+from dg_lsp.cli import progress
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +25,7 @@ STUB = 'def f():\n    """Do."""\n    raise NotImplementedError\n'
 SCRIPTED = """
 import asyncio, sys
 from pathlib import Path
-from dg_lsp import cli
+from dg_lsp.cli import main as cli
 from dg_lsp.__main__ import main
 from tests.batch.engines import Filling, connecting
 
@@ -232,8 +232,8 @@ COMPLETION = {"_DG_LSP_COMPLETE": "complete_bash", "COMP_WORDS": "dg-lsp engine 
 @pytest.mark.parametrize(
     ("module", "arguments", "variables"),
     [
-        ("dg_lsp.batch.commands", ("infill", "."), {}),
-        ("dg_lsp.engine.commands", (), COMPLETION),
+        ("dg_lsp.cli.infill", ("infill", "."), {}),
+        ("dg_lsp.cli.engine", (), COMPLETION),
         ("dg_lsp.server.start", ("serve",), {}),
         # torch imports numpy, and would turn Ctrl-C into a warning.
         ("numpy", ("bench", "fixtures/eval/heldout.jsonl.gz"), {}),
@@ -429,7 +429,7 @@ def test_an_internal_error_is_one_sentence_and_a_log(tmp_path: Path) -> None:
 def test_help_and_version_import_nothing_slow() -> None:
     code = """
 import sys
-from dg_lsp import cli
+from dg_lsp.cli import main as cli
 sys.argv = ["dg-lsp", *{args!r}]
 try:
     cli.main()
@@ -446,7 +446,7 @@ print("heavy:", sorted(heavy & set(sys.modules)))
 def test_a_subcommand_whose_module_is_missing_is_reported(command: str) -> None:
     code = f"""
 import sys
-from dg_lsp import cli
+from dg_lsp.cli import main as cli
 module = cli.LATER["{command}"][1].partition(":")[0]
 class Block:
     def find_spec(self, name, path=None, target=None):

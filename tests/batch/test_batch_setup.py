@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from dg_lsp.batch.setup import command, offers
-from dg_lsp.batch.setup.command import SetupError
-from dg_lsp.batch.setup.offers import GIB, Endpoint, Gpu, Key, Machine, Model, Offer, Server
+from dg_lsp.cli.setup import command, offers
+from dg_lsp.cli.setup.command import SetupError
+from dg_lsp.cli.setup.offers import GIB, Endpoint, Gpu, Key, Machine, Model, Offer, Server
 from dg_lsp.core.calibration import Calibration
 from dg_lsp.engine.common import calibration_store
 from dg_lsp.engine.common.calibration_store import ModelId
@@ -457,8 +457,8 @@ def test_a_link_and_the_mode_of_the_file_stay(tmp_path: Path) -> None:
 # The command, without looking at the ports where this machine may run servers of its own.
 SETUP = """
 import sys
-from dg_lsp import cli
-from dg_lsp.batch.setup import offers
+from dg_lsp.cli import main as cli
+from dg_lsp.cli.setup import offers
 offers.ENDPOINTS = ()
 sys.argv = ["dg-lsp", "setup", *sys.argv[1:]]
 cli.main()
@@ -466,7 +466,9 @@ cli.main()
 
 
 def run(tmp_path: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    base_environment = {name: os.environ[name] for name in ("PATH", "TMPDIR", laptop.NO_PULL_VARIABLE) if name in os.environ}
+    base_environment = {
+        name: os.environ[name] for name in ("PATH", "PYTHONPATH", "TMPDIR", laptop.NO_PULL_VARIABLE) if name in os.environ
+    }
     return subprocess.run(
         [sys.executable, "-c", SETUP, *arguments],
         env={**base_environment, "HOME": str(tmp_path), "DG_LSP_CONFIG": str(tmp_path / "config.toml"), **environ},
@@ -482,7 +484,7 @@ def run(tmp_path: Path, *arguments: str, **environ: str) -> subprocess.Completed
 # As if torch were not installed, until the installer has run.
 WITHOUT_TORCH = """
 import os
-from dg_lsp.batch.setup import command
+from dg_lsp.cli.setup import command
 from dg_lsp.wire import extras
 missing = ["torch"]
 command.absent_packages = lambda: missing

@@ -32,7 +32,7 @@ from xml.etree import ElementTree as ET
 
 from typer.testing import CliRunner
 
-from dg_lsp import cli
+from dg_lsp.cli import main as cli
 from dg_lsp.core.values import InfillRequest
 from tests.batch.engines import Filling, connecting
 

@@ -27,6 +27,7 @@ from dg_lsp.engine.model import before_torch  # noqa: F401 -- before torch
 # isort: split
 import torch
 
+from dg_lsp.cli.evaluate import processor
 from dg_lsp.engine.diffusion.denoising.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.denoising.fixed_step import WARM_UPS, FixedSteps, Recorder
 from dg_lsp.engine.diffusion.denoising.stack import LocalDecoder
@@ -35,7 +36,6 @@ from dg_lsp.engine.diffusion.profile import Sampling
 from dg_lsp.engine.model import memory
 from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.tree import ROOT, Tree
-from dg_lsp.evaluate.commands import processor
 from tests.benchmarks import arguments
 
 FULL_LAYERS = 30

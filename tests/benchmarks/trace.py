@@ -174,7 +174,7 @@ async def completion(tracer: Tracer, folder: Path) -> Counter[tuple[str, str]]:
 
 def infill(tracer: Tracer, folder: Path) -> Counter[tuple[str, str]]:
     """Return the calls of `dg-lsp infill` with one hole."""
-    from dg_lsp import cli
+    from dg_lsp.cli import main as cli
 
     file = folder / "area.py"
     file.write_text(STUB)

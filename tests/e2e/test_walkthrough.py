@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.batch import doctor
+from dg_lsp.cli import doctor
 from dg_lsp.infill import client
 from dg_lsp.wire import config
 from tests.e2e.editor import CODE, Editor, command, environment

@@ -38,7 +38,7 @@ def file_name(name: str) -> str:
 
 def environment(home: Path) -> dict[str, str]:
     """Return an environment in which all files of dg-lsp and of the editors are below this folder."""
-    inherited = {name: os.environ[name] for name in ("PATH", "TMPDIR") if name in os.environ}
+    inherited = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "TMPDIR") if name in os.environ}
     variables = {
         **inherited,
         "HOME": str(home),

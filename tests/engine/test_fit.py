@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from dg_lsp.batch import doctor
-from dg_lsp.batch.setup import offers
+from dg_lsp.cli import doctor
+from dg_lsp.cli.setup import offers
 from dg_lsp.core.wording import size
 from dg_lsp.engine.backends import local
 from dg_lsp.engine.diffusion.denoising.stack import PrefixRows, Stack

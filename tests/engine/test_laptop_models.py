@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from typer.testing import CliRunner
 
-from dg_lsp.engine import commands
+from dg_lsp.cli import engine as commands
 from dg_lsp.engine.common.loading import LoadError, find
 from dg_lsp.engine.model.fit.geometry import PROJECTIONS
 from dg_lsp.engine.model.pull import PullError, convert, pulling

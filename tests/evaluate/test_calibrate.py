@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from dg_lsp.cli.calibrate import app
 from dg_lsp.core import polish
 from dg_lsp.core.calibration import Calibration
 from dg_lsp.core.confidence import Threshold, is_sure
@@ -28,7 +29,6 @@ from dg_lsp.engine.common.task import Filler
 from dg_lsp.engine.diffusion.profile import Profile, load_profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.evaluate import calibrate, fit, tasks
-from dg_lsp.evaluate.calibrate import app
 from dg_lsp.evaluate.fit import Judged, Sample
 from dg_lsp.evaluate.tasks import EvalError, Task
 from dg_lsp.wire.config import Config

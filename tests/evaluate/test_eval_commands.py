@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from dg_lsp.cli.evaluate import Line, app, as_object, measure, table
+from dg_lsp.cli.evaluate import bench_app as bench
 from dg_lsp.engine.backends import local
 from dg_lsp.engine.diffusion.gemma.packed import PackedPasses
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.evaluate import score, tasks
-from dg_lsp.evaluate.commands import Line, app, as_object, measure, table
-from dg_lsp.evaluate.commands import bench_app as bench
 from dg_lsp.evaluate.execute import protection
 from dg_lsp.evaluate.score import ResultRow
 from tests.evaluate.scripted import PROGRAMS, drawn

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from lsprotocol import types as lsp
 
-from dg_lsp import cli
 from dg_lsp.batch.journal import Journal, JournalError
+from dg_lsp.cli import main as cli
 from dg_lsp.core.values import Calibrated, Document, Edit, Hole, Span
 from dg_lsp.engine.backends.remote import to_probability
 from dg_lsp.infill.fill import Fill

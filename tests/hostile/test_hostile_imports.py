@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dg_lsp import cli
+from dg_lsp.cli import main as cli
 from tests.batch.engines import Filling, connecting
 
 HOLE = "def f(x):\n    ...\n"

@@ -21,7 +21,7 @@ STUB = 'def f():\n    """Do."""\n    ...\n'
 KILLED = """
 import json, os, resource, signal, sys
 from pathlib import Path
-from dg_lsp import cli
+from dg_lsp.cli import main as cli
 from dg_lsp.batch import check, api, journal, keep, plan, report, scratch, write
 from tests.batch.engines import Filling, connecting
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dg_lsp import cli, infill
+from dg_lsp import infill
 from dg_lsp.batch import api as batch_api
+from dg_lsp.cli import main as cli
 from dg_lsp.core.values import Document, InfillRequest, Snippet
 from dg_lsp.infill.repository import ContextReader, RepositoryIndex
 from tests.batch.engines import Filling, connecting

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dg_lsp.server import commands, stats
+from dg_lsp.cli import server as commands
+from dg_lsp.server import stats
 from dg_lsp.server.stats import LATENCIES_MS, Counts, Statistics
 
 DAY = datetime.date(2026, 3, 14)

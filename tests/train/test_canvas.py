@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from typer.testing import CliRunner
 
+from dg_lsp.cli.train import app
 from dg_lsp.core import values
 from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.causal import lora
@@ -31,7 +32,6 @@ from dg_lsp.train.canvas.batches import Canvas
 from dg_lsp.train.canvas.holes import Hole, Sources
 from dg_lsp.train.canvas.loop import Training, TrainingPlan
 from dg_lsp.train.canvas.weights import TrainedPasses
-from dg_lsp.train.commands import app
 from dg_lsp.wire import files
 from tests import checkpoints
 from tests.engine.test_llama import RANK, adapter_for, checkpoint, ids_of

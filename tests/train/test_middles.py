@@ -14,6 +14,7 @@ from tokenizers import AddedToken
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
+from dg_lsp.cli.train import app
 from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.causal import lora
 from dg_lsp.engine.common.loading import LoadError
@@ -24,7 +25,6 @@ from dg_lsp.train.canvas import batches, loop
 from dg_lsp.train.canvas.batches import Middles
 from dg_lsp.train.canvas.holes import Sources
 from dg_lsp.train.canvas.loop import Training, TrainingPlan
-from dg_lsp.train.commands import app
 from tests import checkpoints
 from tests.engine import laptop_kit
 from tests.engine.test_llama import RANK, checkpoint

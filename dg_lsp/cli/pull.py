@@ -12,10 +12,11 @@ from typing import Annotated
 
 import typer
 
+from dg_lsp.cli import completions, progress
+from dg_lsp.cli.command_group import fail
 from dg_lsp.core.wording import size
 from dg_lsp.engine.model.pull import PullError
-from dg_lsp.wire import completions, config, laptop, model_names, progress
-from dg_lsp.wire.command_group import fail
+from dg_lsp.wire import config, laptop, model_names
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.laptop import LaptopModel
 from dg_lsp.wire.settings import AUTO, EMBEDDED

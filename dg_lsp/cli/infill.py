@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import signal
 import sys
 import time
@@ -19,16 +18,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dg_lsp.wire import completions
-from dg_lsp.wire.command_group import print_message
+from dg_lsp.cli import completions
+from dg_lsp.cli.command_group import print_message
+from dg_lsp.cli.terminal import print_bytes
 from dg_lsp.wire.settings import DEFAULTS
-from dg_lsp.wire.visible import visible
 
 if TYPE_CHECKING:
     from dg_lsp.batch.api import Connect, JobSpec, Result
     from dg_lsp.batch.plan import Location
-
-_COLOURS = {"@": "cyan", "+": "green", "-": "red"}
 
 
 # Long, because each option is one parameter with its help, and one field of the job. Typer reads the annotations at run time;
@@ -291,48 +288,6 @@ def _read_places(name: str) -> list[Location]:
     return plan.parse_places(text, f"--places {name}")
 
 
-def print_bytes(text: str, *, is_diff: bool = False) -> None:
-    """Print text from files as bytes, so that line ends and names stay unchanged.
-
-    On a terminal, a diff is in colour, and control characters are made visible: a file could hide lines of a diff with them.
-    """
-    if sys.stdout is not None and sys.stdout.isatty():
-        text = "\r\n".join(map(visible, text.split("\r\n")))
-    if is_diff and is_colourful():
-        lines = text.splitlines(keepends=True)
-        styles = ({"bold": True} if line.startswith(("--- ", "+++ ")) else {"fg": _COLOURS.get(line[:1])} for line in lines)
-        text = "".join(typer.style(line, **style) for line, style in zip(lines, styles, strict=True))
-    print_painted(text)
-
-
-def print_painted(text: str) -> None:
-    """Print text as bytes; the caller has made control characters visible, and may have added colours."""
-    typer.echo(text.encode("utf-8", "surrogateescape"), nl=False)
-
-
-def is_colourful() -> bool:
-    return sys.stdout is not None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
-
-
-def can_ask() -> bool:
-    """Return whether a user can answer questions: standard input is a terminal."""
-    return sys.stdin is not None and sys.stdin.isatty()
-
-
-def ask(question: str, *, end: str, default: str | None = None) -> str:
-    """Return the user's answer; `end` if standard input ends, as after Ctrl-D. Raises KeyboardInterrupt on Ctrl-C."""
-    suffix = f" [{default}]: " if default else ": "
-    typer.echo(question + suffix, nl=False, err=True)
-    try:
-        answer = input()
-    except EOFError:
-        typer.echo("", err=True)
-        return end
-    except UnicodeDecodeError:
-        return ""
-    return answer or default or ""
-
-
 def _list(spec: JobSpec, outputs: _Outputs) -> int:
     """Print the holes that a run would fill, and what it would skip; return the exit code."""
     from dg_lsp.batch import api, report
@@ -350,7 +305,7 @@ def _list(spec: JobSpec, outputs: _Outputs) -> int:
 
 async def _infill(spec: JobSpec, resume: Path | None, connect: Connect | None, outputs: _Outputs) -> int:
     from dg_lsp.batch import api, report
-    from dg_lsp.wire import progress
+    from dg_lsp.cli import progress
 
     front = api.Front(print_message, lambda n_holes: progress.counts("filling", n_holes, elsewhere=print_message))
     started = time.perf_counter()

@@ -20,10 +20,11 @@ from typing import Annotated, Any, NoReturn, TypeVar
 import httpx
 import typer
 
+from dg_lsp.cli import completions, progress
+from dg_lsp.cli import pull as pull_commands
+from dg_lsp.cli.command_group import command_group, fail
 from dg_lsp.core.wording import counted, size
-from dg_lsp.engine.model.pull import commands as pull_commands
-from dg_lsp.wire import completions, config, discovery, laptop, model_names, progress
-from dg_lsp.wire.command_group import command_group, fail
+from dg_lsp.wire import config, discovery, laptop, model_names
 from dg_lsp.wire.discovery import (
     ENGINE_COMMAND,
     DiscoveryError,

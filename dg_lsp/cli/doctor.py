@@ -23,6 +23,8 @@ import typer
 
 from dg_lsp import __version__
 from dg_lsp.batch import report
+from dg_lsp.cli import completions
+from dg_lsp.cli.command_group import command_group
 from dg_lsp.core import confidence, holes, languages, syntax
 from dg_lsp.core.values import Budget, Document, Hole, InfillRequest, Span
 from dg_lsp.core.wording import counted, size
@@ -33,8 +35,7 @@ from dg_lsp.infill import client, pipeline
 from dg_lsp.infill.client import ConnectOptions, ResidentEngine, connect_options
 from dg_lsp.infill.pipeline import FileContext, InfillAnswer
 from dg_lsp.infill.port import EngineError
-from dg_lsp.wire import completions, config, discovery, laptop, model_names
-from dg_lsp.wire.command_group import command_group
+from dg_lsp.wire import config, discovery, laptop, model_names
 from dg_lsp.wire.discovery import DiscoveryError, inspect_engine
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.laptop import LaptopModel

@@ -16,9 +16,11 @@ from typing import Annotated
 import typer
 
 from dg_lsp.batch import plan
-from dg_lsp.batch.commands import is_colourful, print_bytes, print_painted
 from dg_lsp.batch.plan import FilePlan, where
 from dg_lsp.batch.rounds import RunOptions, request_for
+from dg_lsp.cli import completions
+from dg_lsp.cli.command_group import command_group, print_message, reports
+from dg_lsp.cli.terminal import is_colourful, print_bytes, print_painted
 from dg_lsp.core import confidence, importing
 from dg_lsp.core.importing import Sources
 from dg_lsp.core.values import Candidate, InfillRequest
@@ -26,8 +28,7 @@ from dg_lsp.core.wording import counted
 from dg_lsp.infill import pipeline, port
 from dg_lsp.infill.life import Loading, State
 from dg_lsp.infill.port import EngineError
-from dg_lsp.wire import completions, config, messages, model_names
-from dg_lsp.wire.command_group import command_group, print_message, reports
+from dg_lsp.wire import config, messages, model_names
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.messages import Ask, Done
 from dg_lsp.wire.visible import one_line, visible

@@ -23,20 +23,20 @@ from urllib.parse import urlsplit
 
 import typer
 
-from dg_lsp.batch import doctor
-from dg_lsp.batch.commands import ask, can_ask
-from dg_lsp.batch.doctor import ENGINE_NEEDS, Trial
-from dg_lsp.batch.setup import offers
-from dg_lsp.batch.setup.offers import HERE, NAMES, Endpoint, Key, Machine, Offer, Server
+from dg_lsp.cli import completions, doctor, progress
+from dg_lsp.cli.command_group import command_group, print_message, reports
+from dg_lsp.cli.doctor import ENGINE_NEEDS, Trial
+from dg_lsp.cli.pull import pull_first
+from dg_lsp.cli.setup import offers
+from dg_lsp.cli.setup.offers import HERE, NAMES, Endpoint, Key, Machine, Offer, Server
+from dg_lsp.cli.terminal import ask, can_ask
 from dg_lsp.core.wording import size
 from dg_lsp.engine.backends.fim import DIALECTS
 from dg_lsp.engine.common import calibration_store
 from dg_lsp.engine.model.pull import PullError
-from dg_lsp.engine.model.pull.commands import pull_first
 from dg_lsp.infill.client import connect_options
 from dg_lsp.infill.port import EngineError
-from dg_lsp.wire import completions, config, extras, files, laptop, model_names, progress, schema
-from dg_lsp.wire.command_group import command_group, print_message, reports
+from dg_lsp.wire import config, extras, files, laptop, model_names, schema
 from dg_lsp.wire.config import MAX_BYTES
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.settings import AUTO, EMBEDDED

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dg_lsp.cli import completions, progress
+from dg_lsp.cli.command_group import command_group, print_message, reports
 from dg_lsp.evaluate import make, run, score, tasks
 from dg_lsp.evaluate.execute import NEEDS_BUBBLEWRAP, protection
 from dg_lsp.evaluate.run import FULL, Setup
 from dg_lsp.evaluate.score import ResultRow
 from dg_lsp.evaluate.tasks import EvalError, Task
-from dg_lsp.wire import completions, progress
-from dg_lsp.wire.command_group import command_group, print_message, reports
 
 if TYPE_CHECKING:
     from dg_lsp.engine.common.loading import Loaded
@@ -181,9 +181,34 @@ def _show(rows: Sequence[ResultRow], setup: Setup, file: Path, *, as_json: bool,
         typer.echo(score.markdown(rows, setup.seed), nl=False)
     else:
         console = Console(width=None if sys.stdout.isatty() else WIDTH)
-        console.print(score.table(rows, setup.seed))
+        console.print(results_table(rows, setup.seed))
         for line in score.remarks(rows, setup.seed):
             console.print(line, highlight=False)
+
+
+def results_table(rows: Sequence[ResultRow], seed: int = 0) -> Any:
+    """Return a table of each kind's figures, method by method, and of all kinds together."""
+    from rich.table import Table
+
+    methods, tested = score.by_method(rows), any(row.passed is not None for row in rows)
+    view = Table(box=None, pad_edge=False, header_style="bold")
+    view.add_column("kind")
+    view.add_column("method")
+    names = ["n", *(["pass@1"] if tested else []), "exact match", "edit similarity", "parse rate", "ms p50", "p95", "steps"]
+    for name in names:
+        view.add_column(name, justify="right", no_wrap=True)
+    kinds = sorted({row.kind for row in rows})
+    groups = [(kind or "other", [kind]) for kind in kinds] + ([(score.ALL, kinds)] if len(kinds) > 1 else [])
+    for title, members in groups:
+        for name, own in methods.items():
+            if part := [row for row in own if row.kind in members]:
+                facts = score.summary(part, seed)
+                measures = [*([facts.pass_at_1] if tested else []), facts.exact_match, facts.edit_similarity, facts.parse_rate]
+                times = f"{facts.ms_p50:.0f}", f"{facts.ms_p95:.0f}", f"{facts.steps_p50:g}"
+                view.add_row(title, name, str(facts.n), *map(score.interval, measures), *times)
+                title = ""
+        view.add_section()
+    return view
 
 
 # --- The command `dg-lsp bench`: lines and blocks, with nothing cached and with a known prefix. Both ways take turns on each

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dg_lsp import is_interrupt
+from dg_lsp.cli import completions
+from dg_lsp.cli.command_group import command_group
 from dg_lsp.evaluate.tasks import EvalError
-from dg_lsp.wire import completions, model_names
-from dg_lsp.wire.command_group import command_group
+from dg_lsp.wire import model_names
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.visible import visible_message
 

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
+from dg_lsp.cli import completions
+from dg_lsp.cli.command_group import command_group
 from dg_lsp.server import start, stats
-from dg_lsp.wire import completions
-from dg_lsp.wire.command_group import command_group
 
 app, stats_app = command_group(), command_group()
 

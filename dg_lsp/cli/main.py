@@ -18,22 +18,22 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from dg_lsp import INTERRUPTED, __version__, is_interrupt
-from dg_lsp.batch import commands
-from dg_lsp.wire.command_group import command_group, print_message
+from dg_lsp.cli import infill as commands
+from dg_lsp.cli.command_group import command_group, print_message
 from dg_lsp.wire.extras import install_command
 
 # Subcommands with heavy modules: the help text, the module (and its group, if that is not `app`), and the extra that it needs.
 LATER = {
-    "explain": ("Show a request, and how the engine fills it step by step.", "dg_lsp.batch.explain", ""),
-    "doctor": ("Show what is installed, how fast it fills, and how to fix what is missing.", "dg_lsp.batch.doctor", ""),
-    "setup": ("Choose a model: what fits this machine, what it costs, how good it is.", "dg_lsp.batch.setup.command", ""),
-    "serve": ("Run the language server, on standard input and output.", "dg_lsp.server.commands", ""),
-    "engine": ("Run, start, stop or inspect the resident engine.", "dg_lsp.engine.commands", "engine"),
-    "eval": ("Measure how good the fills of a model are.", "dg_lsp.evaluate.commands", "engine"),
-    "bench": ("Measure how fast the fills of a model are.", "dg_lsp.evaluate.commands:bench_app", "engine"),
-    "calibrate": ("Measure how likely a model's answers are right, on your own code.", "dg_lsp.evaluate.calibrate", "engine"),
-    "stats": ("Show how many suggestions were shown and accepted.", "dg_lsp.server.commands:stats_app", ""),
-    "train": ("Train a canvas for a causal model.", "dg_lsp.train.commands", "engine"),
+    "explain": ("Show a request, and how the engine fills it step by step.", "dg_lsp.cli.explain", ""),
+    "doctor": ("Show what is installed, how fast it fills, and how to fix what is missing.", "dg_lsp.cli.doctor", ""),
+    "setup": ("Choose a model: what fits this machine, what it costs, how good it is.", "dg_lsp.cli.setup.command", ""),
+    "serve": ("Run the language server, on standard input and output.", "dg_lsp.cli.server", ""),
+    "engine": ("Run, start, stop or inspect the resident engine.", "dg_lsp.cli.engine", "engine"),
+    "eval": ("Measure how good the fills of a model are.", "dg_lsp.cli.evaluate", "engine"),
+    "bench": ("Measure how fast the fills of a model are.", "dg_lsp.cli.evaluate:bench_app", "engine"),
+    "calibrate": ("Measure how likely a model's answers are right, on your own code.", "dg_lsp.cli.calibrate", "engine"),
+    "stats": ("Show how many suggestions were shown and accepted.", "dg_lsp.cli.server:stats_app", ""),
+    "train": ("Train a canvas for a causal model.", "dg_lsp.cli.train", "engine"),
 }
 
 

@@ -1,0 +1,180 @@
+"""`dg-lsp calibrate`: parse the command line, run the calibration, print and store its result."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dg_lsp import __version__
+from dg_lsp.cli import completions, progress
+from dg_lsp.cli.command_group import command_group, print_message, reports
+from dg_lsp.engine import backends
+from dg_lsp.engine.common import calibration_store, profile_file
+from dg_lsp.engine.common.task import Filler, UserError
+from dg_lsp.evaluate import make
+from dg_lsp.evaluate import tasks as tasks_files
+from dg_lsp.evaluate.tasks import EvalError, Task
+from dg_lsp.wire import config, files, model_names
+from dg_lsp.wire.privacy import stays_local
+
+if TYPE_CHECKING:
+    from dg_lsp.evaluate.calibrate import Fitted
+
+app = command_group()
+
+
+@app.command()
+@reports(EvalError, doing="calibrating this model")
+def calibrate(
+    model: Annotated[
+        str,
+        typer.Option(
+            metavar="ID", help="The model, as in engine.model. Default: the configured one.", autocompletion=completions.model
+        ),
+    ] = "",
+    repo: Annotated[
+        Path, typer.Option(metavar="PATH", help="Where to cut holes: a folder with your code, or a corpus .jsonl.")
+    ] = Path(),
+    tasks: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Use these tasks instead of cutting holes; see `dg-lsp eval --make`.")
+    ] = None,
+    holes: Annotated[int, typer.Option(min=20, max=100_000, help="How many holes to fill.")] = 400,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed cuts the same holes.")] = 0,
+    device: Annotated[
+        str, typer.Option(help="Where a local model runs: auto, cpu, cuda, mps.", autocompletion=completions.device)
+    ] = "auto",
+    into: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Write the result into this checkpoint's profile instead, for a release."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all figures as one JSON object.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only measure the calibration in use; fit and write nothing.")] = False,
+    forget: Annotated[bool, typer.Option("--forget", help="Only remove the model's calibration.")] = False,
+) -> None:
+    """Fill holes cut from your code with a model, and learn how likely its answers are right.
+
+    Afterwards the model's suggestions state that probability, and thresholds apply to it. The code around each hole is
+    sent to a remote model. Exits with 0, or with 2 on an error.
+    """
+    from dg_lsp.evaluate.calibrate import fitted, samples  # needs numpy
+
+    name, filler = _filler(model, device, into)
+    if forget:
+        known = filler.calibrations.model if filler.calibrations is not None else None
+        try:
+            is_removed = known is not None and calibration_store.forget(known)
+        except OSError as error:
+            raise EvalError(f"{error.filename} can't be removed: {(error.strerror or '').lower()}") from error
+        print_message(f"the calibration of {name} is removed" if is_removed else f"you have no calibration of {name}")
+        return
+    cut_tasks = _tasks(name, repo, tasks, holes, seed)
+    if filler.calibrations is None:
+        raise EvalError(f"{name} states its own confidence and can't be calibrated")
+    used = filler.calibrations.current() if check else None
+    if check and used is None:
+        raise EvalError(f"{name} has no calibration to check; leave --check out to fit one")
+    try:
+        with progress.counts("filling", len(cut_tasks), elsewhere=print_message) as (_, done):
+            answers = samples(filler, cut_tasks, seed, done)
+    except UserError as error:
+        raise EvalError(str(error)) from error
+    with progress.counts("fitting", 1, elsewhere=print_message):
+        result = fitted(answers, seed, used)
+    facts = {"model": name, "seed": seed, "dg_lsp": __version__}
+    stored = None if check else _stored(filler, result, into, facts)
+    _show(name, result, stored, as_json=as_json)
+
+
+def _filler(model: str, device: str, into: Path | None) -> tuple[str, Filler]:
+    """Return the model's name and its filler, loaded as the engine does. Raises EvalError."""
+    configured, problems = config.read()
+    for problem in problems:
+        print_message(problem)
+    name = configured.model(model or (str(into) if into else ""))
+    if into is not None and model_names.is_remote(name):
+        raise EvalError(f"--into needs a checkpoint's folder, and {name} is a remote model; leave --into out")
+    if into is not None and not (into / "config.json").is_file():
+        raise EvalError(f"{into} is not a checkpoint: it has no config.json")
+    # The engine process has another working directory and stores a calibration under the folder's full path, so use that here.
+    name = str(model_names.folder_of(name) or name)
+    try:
+        return name, backends.load_filler(name, device=device)
+    except UserError as error:
+        raise EvalError(str(error)) from error
+
+
+def _tasks(name: str, repo: Path, file: Path | None, holes: int, seed: int) -> list[Task]:
+    """Return the holes to fill, in mixed order, without files that a remote model must not see."""
+    from dg_lsp.evaluate.calibrate import with_small_files
+
+    cut = tasks_files.spread(tasks_files.read(file), holes) if file else make.tasks(repo, holes, seed)
+    if model_names.is_remote(name) and file is None:
+        root = config.workspace_of(repo.resolve())
+        patterns = config.read(root)[0].settings.local_only
+
+        def names(path: str) -> tuple[str, ...]:
+            if not repo.is_dir():
+                return (path,)
+            # Both count: the path below the folder's workspace, and that below a repository inside it.
+            return *config.private_names(repo.resolve() / path, root), *config.private_names(repo.resolve() / path)
+
+        cut = [task for task in cut if not any(stays_local(name, patterns) for name in names(task.path))]
+        print_message(f"the code around {len(cut)} holes is sent to {name}")
+    if not cut:
+        raise EvalError(f"nothing can be cut from {file or repo}; give a folder with more code as --repo")
+    random.Random(seed).shuffle(cut)
+    return cut if file else with_small_files(cut, seed)
+
+
+def _stored(filler: Filler, result: Fitted, into: Path | None, facts: dict[str, object]) -> Path:
+    """Write the calibration to the file that the engine reads, and return that file. Raises EvalError."""
+    assert filler.calibrations is not None
+    try:
+        if into is not None:
+            from dg_lsp.engine.common.local import LocalFiller  # needs torch, which a remote model does not
+
+            assert isinstance(filler, LocalFiller)  # a folder's model runs here
+            target, used = into / profile_file.FILE, filler.loaded.profile
+            files.write_output(target, profile_file.dump(replace(used, calibration=result.calibration)).encode())
+            return target
+        assert filler.calibrations.model is not None
+        figures = {"reliability": asdict(result.reliability), "holes": result.n_holes, "answered": result.n_answered}
+        return calibration_store.write(filler.calibrations.model, result.calibration, {**facts, **figures})
+    except OSError as error:
+        raise EvalError(f"the calibration can't be written to {error.filename}: {(error.strerror or '').lower()}") from error
+
+
+def _show(name: str, result: Fitted, stored: Path | None, *, as_json: bool) -> None:
+    figures = result.reliability
+    if as_json:
+        report = {
+            "model": name,
+            "holes": result.n_holes,
+            "answered": result.n_answered,
+            "file": str(stored) if stored else None,
+        }
+        typer.echo(json.dumps({**report, **asdict(figures)}, indent=2))
+        return
+    typer.echo(
+        f"{name}: {result.n_answered} of {result.n_holes} holes answered, {figures.base_rate:.1%} of the best answers right"
+    )
+    typer.echo("With 95 % intervals:" if stored is None else "On files that the fit had not seen, with 95 % intervals:")
+    for title, measure in (
+        ("expected calibration error", figures.calibration_error),
+        ("Brier score", figures.brier),
+        ("Brier skill over the base rate", figures.brier_skill),
+        ("area under the ROC curve", figures.auc),
+    ):
+        typer.echo(f"  {title:32} {measure.value:6.3f}  ({measure.low:.3f} to {measure.high:.3f})")
+    typer.echo("  stated   right   answers")
+    for each in figures.bins:
+        typer.echo(f"  {each.stated:6.3f}  {each.right:6.3f}   {each.n}")
+    if figures.brier_skill.low <= 0:
+        typer.echo("This model's signals hardly predict which answers are right; more --holes may help.")
+    if stored is not None:
+        typer.echo(f"Stored in {stored}")
