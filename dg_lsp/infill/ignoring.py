@@ -30,7 +30,7 @@ WALK_BUDGET_S = 60.0
 IGNORE_FILES = (".dgignore", ".gitignore")
 _OWN_FILES = (".dgignore", ".dg-lsp.toml")
 
-_NOWHERE = "leads nowhere"
+NOWHERE = "leads nowhere"
 _ALL_TOO_SLOW = "is below ignore files that together take too long to read"
 _SKIPPED_FOLDERS = {
     **dict.fromkeys((".git", ".hg", ".jj", ".svn"), "belongs to version control"),
@@ -57,7 +57,7 @@ def is_secret_outside(name: str) -> bool:
     return bool(parts) and (is_secret(PurePath(*hidden, parts[-1])) or secrets.in_place(parts))
 
 
-def _places(path: str | Path) -> tuple[Path, Path] | None:
+def places(path: str | Path) -> tuple[Path, Path] | None:
     """Return the path of a file and that of its target, which differ for a symbolic link; None for a broken path."""
     # The last part is not resolved, so that a link is judged by its own name as well as by its target.
     place = Path(path).absolute()
@@ -117,10 +117,10 @@ class Ignore:
         Its own folder counts as its workspace, so the rules of a surrounding repository apply. A link's target may be
         outside that folder, and is judged in the same way.
         """
-        places = _places(path)
-        if places is None:
-            return _NOWHERE
-        reasons = (cls.for_root(place.parent).renewed()._reason(place) for place in dict.fromkeys(places))
+        names = places(path)
+        if names is None:
+            return NOWHERE
+        reasons = (cls.for_root(place.parent).renewed().reason_of_name(place) for place in dict.fromkeys(names))
         return next(filter(None, reasons), "")
 
     def allows(self, path: str | Path) -> bool:
@@ -132,10 +132,10 @@ class Ignore:
 
         The reason is the end of a sentence that begins with "it".
         """
-        places = _places(path)
-        if places is None:
-            return _NOWHERE
-        return next(filter(None, map(self._reason, dict.fromkeys(places))), "")
+        names = places(path)
+        if names is None:
+            return NOWHERE
+        return next(filter(None, map(self.reason_of_name, dict.fromkeys(names))), "")
 
     def problems(self) -> tuple[tuple[Path, str], ...]:
         """Return each ignore file read so far that can't be used, with the end of a sentence about it.
@@ -148,20 +148,41 @@ class Ignore:
             problems.append((self.root, "has ignore files that together take too long to read, so the rest of it is left out"))
         return tuple(problems)
 
-    def _reason(self, path: Path) -> str:
+    def reason_of_name(self, path: Path) -> str:
+        """Return what `reason` returns, only for this name of a file; `path` has no link before its last part."""
         try:
             path.relative_to(self.root)
         except ValueError:
             return f"is outside {self.root.name or self.root}"
         if is_secret(path.relative_to(self.root)):
             return "may hold secrets"
+        return self._in_time(lambda end_s: self._excluded_by(path.relative_to(self._top).parts, end_s))
+
+    def reason_of_link(self, name: PurePath) -> str:
+        """Return why a `.dgignore` excludes a name below the root, links in it included; "" when none does.
+
+        Git does not look behind a link, so its rules say nothing of what a link leads to. But a `.dgignore` names what the user
+        wants to keep from models.
+        """
+        parts = (self.root / name).relative_to(self._top).parts
+        own = IGNORE_FILES[:1]
+
+        def excluded(end_s: float) -> str:
+            ends = range(1, len(parts) + 1)
+            reasons = (self._ignored_by(parts[:end], end_s, own, is_folder=end < len(parts)) for end in ends)
+            return next(filter(None, reasons), "")
+
+        return self._in_time(excluded)
+
+    def _in_time(self, judge: Callable[[float], str]) -> str:
+        """Return the reason that `judge` finds with the CPU time that is left, whose end it is called with."""
         if self._left_s <= 0:
             return _ALL_TOO_SLOW
         earned_s = min(PATH_S, self._to_earn_s)
         self._left_s, self._to_earn_s = self._left_s + earned_s, self._to_earn_s - earned_s
         start = time.thread_time()
         try:
-            return self._excluded_by(path.relative_to(self._top).parts, start + self._left_s)
+            return judge(start + self._left_s)
         except _AllTooSlowError:
             return _ALL_TOO_SLOW
         finally:
@@ -185,9 +206,11 @@ class Ignore:
                 return reason
         return ""
 
-    def _ignored_by(self, parts: tuple[str, ...], end_s: float, *, is_folder: bool) -> str:
+    def _ignored_by(
+        self, parts: tuple[str, ...], end_s: float, names: tuple[str, ...] = IGNORE_FILES, *, is_folder: bool
+    ) -> str:
         """Return why the ignore files exclude this path, or ""; the nearest file with a matching rule decides."""
-        for name in IGNORE_FILES:
+        for name in names:
             verdict: bool | None = None
             is_git = name == ".gitignore"
             depths = range(self._n_above_git if is_git else 0, len(parts))

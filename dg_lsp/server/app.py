@@ -100,9 +100,7 @@ class DgLanguageServer(LanguageServer):
         self.model = ""
         """The name of the model that runs: the configured one, and for `auto` what that means now."""
         self.reporter = Reporter(laptop.resolve(self.settings.model), self._send_status)
-        self.resident = Resident(
-            opener, self._engine_changed, clock, lambda uri: self.configuration.at(uri).local_only, self._on_message
-        )
+        self.resident = Resident(opener, self._engine_changed, clock, self.configuration.local_only, self._on_message)
         self.bars: dict[str | int, Callable[[], None]] = {}
         """What the button of each progress bar calls, by the bar's token."""
         self.tasks: set[asyncio.Task[Any]] = set()

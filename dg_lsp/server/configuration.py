@@ -8,6 +8,7 @@ values. `wire.settings` declares the settings.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -92,35 +93,51 @@ class Configuration:
         """Return the settings of a document."""
         return self._at(self._folder(uri)).settings
 
+    def local_only(self, uri: str) -> tuple[str, ...]:
+        """Return the patterns of the files that no remote model may see, as they count for a document.
+
+        Those of the folder that the file is really in count too, if a link leads there.
+        """
+        folders = {self._folder(uri), *(self._around(place) for path in self._paths(uri) for place in (path, _real(path)))}
+        return tuple(dict.fromkeys(pattern for folder in folders for pattern in self._at(folder).settings.local_only))
+
     def withheld(self, uri: str) -> str:
         """Return why a document may not be sent to the session's model; "" if it may.
 
         The reason is the end of a sentence that begins with "it".
         """
-        patterns = self.at(uri).local_only
-        if not patterns or not is_remote(self.session.model):
+        if not is_remote(self.session.model) or not (patterns := self.local_only(uri)):
             return ""
         return LOCAL_ONLY if any(stays_local(name, patterns) for name in self._names(uri)) else ""
 
     def _names(self, uri: str) -> list[str]:
-        """Return the document's path relative to its folder, and that of the file that a symbolic link points to."""
-        path, folder = convert.to_path(uri), self._folder(uri)
-        if path is None or folder is None:
-            return [(path.as_posix() if path else uri).rpartition(":")[2].rpartition("/")[2]]
+        """Return the document's paths relative to their folders, and those of the files that links lead to."""
+        names = [name for path in self._paths(uri) for place in (path, _real(path)) for name in self._names_of(place)]
+        # The last part alone names a document without a file.
+        return names if convert.to_path(uri) else [*names, uri.rpartition(":")[2].rpartition("/")[2]]
+
+    def _names_of(self, path: Path) -> tuple[str, ...]:
+        folder = self._around(path)
         if folder not in self._roots:
-            return [*config.private_names(path), *config.private_names(path.resolve())]
-        pairs = ((path, folder), (path.resolve(), folder.resolve()))
-        below = [config.private_names(own, root) for own, root in pairs if own.is_relative_to(root)]
-        return [name for names in below for name in names] or [path.name]
+            return config.private_names(path)
+        return config.private_names(path, folder if path.is_relative_to(folder) else _real(folder))
+
+    def _paths(self, uri: str) -> tuple[Path, ...]:
+        return convert.to_paths(uri, self._roots)
 
     def _folder(self, uri: str) -> Path | None:
         """Return the folder whose configuration applies: the innermost workspace folder, else the file's own workspace."""
         if uri not in self._folders:
-            path = convert.to_path(uri)
-            around = [root for root in self._roots if path is not None and path.is_relative_to(root)]
-            own = config.workspace_of(path) if path is not None and not around else None
-            self._folders[uri] = max(around, key=lambda root: len(root.parts), default=own)
+            self._folders[uri] = next((self._around(path) for path in self._paths(uri)), None)
         return self._folders[uri]
+
+    def _around(self, path: Path) -> Path:
+        """Return the innermost workspace folder around a path, or around what it leads to, else the path's own workspace."""
+        for tops in ({root: root for root in self._roots}, {root: _real(root) for root in self._roots}):
+            around = [root for root, top in tops.items() if path.is_relative_to(top)]
+            if around:
+                return max(around, key=lambda root: len(tops[root].parts))
+        return config.workspace_of(path)
 
     def _at(self, folder: Path | None) -> FolderSettings:
         if folder not in self._by_folder:
@@ -137,6 +154,10 @@ class Configuration:
                 problems = (*problems, *more)
             self._by_folder[folder] = FolderSettings(result, problems)
         return self._by_folder[folder]
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))
 
 
 def read(data: object, base: Settings, *, defaults_count: bool = True) -> tuple[Settings, tuple[str, ...]]:

@@ -5,9 +5,11 @@ No other module of the server converts positions, and no conversion makes a deci
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from lsprotocol import types as lsp
 
@@ -56,6 +58,64 @@ def to_path(uri: str) -> Path | None:
         return path if path.is_absolute() and "\0" not in str(path) else None
     except ValueError:
         return None
+
+
+# The beginning of a URI; one letter would be a drive.
+_SCHEME = re.compile(r"[A-Za-z][\w+.-]+:")
+# A repository, its submodule, and a file at a revision, which is a hash or stands before a colon.
+_AT_REVISION = re.compile(
+    r"(.*?)/\.git/(?:modules/(.+?)(?=//)|worktrees/[^/]+(?=//))?/*(?:[0-9a-f]+/|:?[^:]*:/*)(.+)", re.DOTALL
+)
+_INSIDE = re.compile(r"!/|::")  # what is behind it lies in an archive
+
+
+def to_paths(uri: str, folders: Iterable[Path]) -> tuple[Path, ...]:
+    """Return the full paths that a document belongs to, by all that its URI names; a relative one may be in each folder.
+
+    A document of another scheme may show a file at another time, and have its path in the URI's path or query, or after the
+    path of the repository: `git:/code/a.py?{"path": "/code/a.py", …}`, `fugitive:///code/.git//0/a.py`.
+    """
+    if (path := to_path(uri)) is not None:
+        return (path,)
+    names = (_at_revision(_INSIDE.split(text)[0]) for text in _named(uri))
+    paths = [Path(name) for name in names if "\0" not in name]
+    return tuple(dict.fromkeys(folder / path for path in paths for folder in ((path,) if path.is_absolute() else folders)))
+
+
+def _named(uri: str) -> Iterator[str]:
+    """Yield the paths in a URI and in the URIs that it holds."""
+    try:
+        parts = urlsplit(uri)
+    except ValueError:
+        return
+    path, *others = (unquote(part, errors="surrogateescape") for part in (parts.path, parts.query, parts.fragment))
+    for value in (path, *(value for text in others for value in _values(text))):
+        if _SCHEME.match(value):
+            yield from _named(value)
+        elif value.startswith("/") or (value is path and "/" in value):
+            yield value
+
+
+def _values(text: str) -> Iterator[str]:
+    """Yield the texts in a query: those of its JSON, or its parameters."""
+    try:
+        todo = [json.loads(text)]
+    except (ValueError, RecursionError):
+        yield from (value for _, value in parse_qsl(text, errors="surrogateescape"))
+        yield text
+        return
+    while todo:
+        value = todo.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, dict | list):
+            todo += value.values() if isinstance(value, dict) else value
+
+
+def _at_revision(path: str) -> str:
+    """Return the path of the file that a path in a `.git` folder means at a revision; any other path as it is."""
+    match = _AT_REVISION.fullmatch(path)
+    return "/".join(filter(None, match.groups())) if match else path
 
 
 def to_item(

@@ -248,10 +248,11 @@ LOOK_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """Why a document may not be sent ("" if it may), and which file it is."""
+    """Why a document may not be sent ("" if it may), which file it is, and in which folder of the workspace it really is."""
 
     reason: str
     file: FileContext
+    root: Path | None = None
 
 
 class Nearby:
@@ -314,8 +315,9 @@ class Nearby:
     async def look(self, uri: str) -> str:
         """Return what `refused` returns, after looking it up in a thread; results are cached for some seconds.
 
-        A file outside all workspace folders is judged by its name, its hidden parent folders and the ignore files above it.
-        A document that is no local file is judged by the names in its URI.
+        A file is judged by the rules of the folder that it is really in, whatever link it was opened by. One outside all
+        workspace folders is judged by its name, its hidden parent folders and the ignore files above it. A document that is no
+        local file is judged by the paths and the names in its URI.
         """
         while (task := self._looked.renew(uri, lambda: asyncio.to_thread(self._look_up, uri))) is not None:
             if not (await asyncio.wait([task], timeout=LOOK_S))[0]:
@@ -337,9 +339,8 @@ class Nearby:
 
         It is empty until the first update, for a document outside all folders, and if `limit_chars` is 0.
         """
-        path = convert.to_path(document.uri) if limit_chars > 0 else None
-        root = self._root(path) if path else None
-        if root is None:
+        root = self._looked.get(document.uri).root if limit_chars > 0 else None
+        if root not in self._roots:
             return repository.EMPTY
         index = self._indexes.get(root)
         if index is None:
@@ -359,9 +360,8 @@ class Nearby:
         await asyncio.gather(self._looked.close(), self._related.close(), self._updated.close())
 
     async def _read(self, document: Document, limit_chars: int) -> tuple[Snippet, ...]:
-        path = convert.to_path(document.uri)
-        root = self._root(path) if path else None
-        if path is None or root is None:
+        path, root = convert.to_path(document.uri), self._looked.get(document.uri).root
+        if path is None or root not in self._roots:
             return ()
         ignore = self._roots[root].renewed()
         return tuple(await asyncio.to_thread(workspace.related, root, path, document, limit_chars, ignore=ignore))
@@ -371,32 +371,49 @@ class Nearby:
         while not is_complete and self._indexes.get(root) is index:
             is_complete = await asyncio.to_thread(index.update)
 
-    def _root(self, path: Path) -> Path | None:
-        around = [root for root in self._roots if path.is_relative_to(root)]
-        return max(around, key=lambda root: len(root.parts), default=None)
+    def _root(self, path: Path, *, is_real: bool = False) -> Path | None:
+        """Return the innermost workspace folder around a path, as it is written or as the disk has it."""
+        tops = {root: ignore.root if is_real else root for root, ignore in self._roots.items()}
+        around = [root for root, top in tops.items() if path.is_relative_to(top)]
+        return max(around, key=lambda root: len(tops[root].parts), default=None)
 
     def _look_up(self, uri: str) -> _Looked:
         """Return why a document may not be sent, and which file it is; its name is relative to its workspace folder."""
         path = convert.to_path(uri)
         try:
-            reason = self._reason(uri, path)
+            # A URI with a query or a fragment holds several names.
+            names = re.split(r"[?#]", uri) if path is None else []
+            is_secret = any(ignoring.is_secret_outside(unquote(name)) for name in names)
+            reasons = ("may hold secrets",) if is_secret else map(self._reason, convert.to_paths(uri, tuple(self._roots)))
+            reason = next(filter(None, reasons), "")
             if path is None:
                 return _Looked(reason, FileContext(uri.rpartition(":")[2].rpartition("/")[2][:100]))
-            root = self._root(path)
-            name = workspace.name_of(path.relative_to(root) if root else PurePath(path.name))
+            place, _ = ignoring.places(path) or (path, path)
+            root = self._root(place, is_real=True)
+            name = workspace.name_of(place.relative_to(self._roots[root].root) if root else PurePath(path.name))
             indent = editorconfig.indent_of(path) if not reason else ""
-            return _Looked(reason, FileContext(name, own=os.path.realpath(path), indent=indent))
+            return _Looked(reason, FileContext(name, own=os.path.realpath(path), indent=indent), root)
         except (OSError, ValueError, RuntimeError) as error:
             return _Looked(f"can't be looked up ({type(error).__name__})", FileContext(""))
 
-    def _reason(self, uri: str, path: Path | None) -> str:
-        root = self._root(path) if path is not None else None
-        if path is not None and any(path.is_relative_to(folder) for folder in self._unreadable):
+    def _reason(self, path: Path) -> str:
+        """Return why the text of a file may not be sent, by each of its names; "" if it may."""
+        if any(path.is_relative_to(folder) for folder in self._unreadable):
             return "lies in a workspace folder that can't be read"
-        if path is not None and root is not None:
-            return self._roots[root].renewed().reason(path)
-        # Check a symbolic link's own name and its target, and every part of a URI with a query or fragment.
-        names = (unquote(part) for part in re.split(r"[?#]", uri)) if path is None else (str(path), str(path.resolve()))
-        if any(map(ignoring.is_secret_outside, names)):
-            return "may hold secrets"
-        return "" if path is None else Ignore.reason_alone(path)
+        root = self._root(path)
+        if root is not None and (reason := self._roots[root].renewed().reason_of_link(path.relative_to(root))):
+            return reason
+        # A symbolic link is judged by its own name and by its target.
+        places = ignoring.places(path)
+        if places is None:
+            return ignoring.NOWHERE
+        for place in dict.fromkeys(places):
+            inner = self._root(place, is_real=True)
+            if inner is not None:
+                reason = self._roots[inner].renewed().reason_of_name(place)
+            else:
+                names = (str(path), str(place))
+                reason = "may hold secrets" if any(map(ignoring.is_secret_outside, names)) else Ignore.reason_alone(place)
+            if reason:
+                return reason
+        return ""

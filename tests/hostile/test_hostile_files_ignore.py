@@ -276,7 +276,7 @@ def test_a_file_is_refused_before_it_has_been_looked_up(tmp_path: Path) -> None:
 
 def test_a_look_that_never_ends_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
-    monkeypatch.setattr(Ignore, "reason", lambda _self, _path: release.wait(60) and "")
+    monkeypatch.setattr(Ignore, "reason_of_name", lambda _self, _path: release.wait(60) and "")
     monkeypatch.setattr("dg_lsp.server.snapshot.LOOK_S", 0.01)
     nearby = Nearby(lambda: 0.0)
     nearby.set_roots([tmp_path.as_uri()])

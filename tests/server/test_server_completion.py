@@ -615,6 +615,7 @@ def test_a_request_has_definitions_first_and_passages_last(tmp_path: Path) -> No
         uri, text = (tmp_path / "here.py").as_uri(), "y = rounded(2)\nwith open(path, encoding="
         session.documents.open(uri, "python", 1, text)
         document = session.documents.get(uri).document  # type: ignore[union-attr]
+        await session.nearby.look(uri)
         await session.nearby.read(document, session.settings)
         while not session.nearby.files(document, 1_000).files:
             await asyncio.sleep(0.01)

@@ -191,6 +191,56 @@ def test_local_only_files_are_withheld_from_remote_models(folders: Folders) -> N
     assert configuration.withheld(folders.uri("a/x.py")) == ""
 
 
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "git:{}/a/secret/x.py?%7B%22path%22%3A%22{}/a/secret/x.py%22%7D",
+        "untitled:{}/a/secret/x.py",
+        "untitled:secret/x.py",
+        "fugitive://{}/a/.git//0/secret/x.py",
+        "svn:/y.py?fsPath={}/a/secret/x.py",
+        "jar:file://{}/a/secret/x.jar!/y.py",
+    ],
+)
+def test_a_document_of_any_scheme_is_withheld_as_its_file_is(folders: Folders, uri: str) -> None:
+    folders.user(f"engine.model = '{REMOTE}'\n")
+    configuration = folders.configuration
+    configuration.set_roots([folders.folder("a", "privacy.local_only = ['secret/']\ncompletion.candidates = 3\n")])
+    uri = uri.replace("{}", str(folders.place))
+    assert configuration.withheld(uri)
+    assert "secret/" in configuration.local_only(uri)
+    assert configuration.at(uri).candidates == 3 or uri.startswith("svn:")
+    assert not configuration.withheld(uri.replace("secret/", "src/"))
+
+
+def test_the_patterns_of_a_linked_folder_count_by_all_names(folders: Folders) -> None:
+    folders.user(f"engine.model = '{REMOTE}'\n")
+    configuration = folders.configuration
+    app, shared = folders.folder("app", "privacy.local_only = ['own/']\n"), folders.folder("shared", "")
+    (folders.place / "app" / "packages").symlink_to(folders.place / "shared")
+    (folders.place / "shared" / config.WORKSPACE_FILE).write_text("privacy.local_only = ['vault/']\n")
+    for roots in ([app], [app, shared], [shared, app]):
+        configuration.set_roots(roots)
+        for name in ("shared", "app/packages"):
+            assert configuration.withheld(folders.uri(f"{name}/vault/x.py"))
+            assert "vault/" in configuration.local_only(folders.uri(f"{name}/vault/x.py"))
+            assert not configuration.withheld(folders.uri(f"{name}/x.py"))
+    assert configuration.withheld(folders.uri("app/packages/own/x.py"))
+
+
+def test_a_folder_that_is_opened_by_a_link_has_its_settings_by_all_names(folders: Folders) -> None:
+    folders.user(f"engine.model = '{REMOTE}'\n")
+    folders.folder("real", "privacy.local_only = ['secret/']\n")
+    (folders.place / "link").symlink_to("real")
+    configuration = folders.configuration
+    configuration.set_roots([(folders.place / "link").as_uri()])
+    configuration.set_editor_settings({}, {(folders.place / "link").as_uri(): {"completion": {"candidates": 3}}})
+    for name in ("link", "real"):
+        assert configuration.withheld(folders.uri(f"{name}/secret/x.py"))
+        assert not configuration.withheld(folders.uri(f"{name}/x.py"))
+        assert configuration.at(folders.uri(f"{name}/x.py")).candidates == 3
+
+
 def test_an_invalid_configuration_withholds_every_file(folders: Folders) -> None:
     configuration = folders.configuration
     folders.user(f"engine.model = '{REMOTE}'\n")

@@ -81,6 +81,145 @@ def test_a_folder_that_can_not_be_read_is_left_out_and_the_others_stay(tmp_path:
     assert asyncio.run(nearby.look((bad / "a.py").as_uri())) == "lies in a workspace folder that can't be read"
 
 
+@pytest.fixture
+def linked(tmp_path: Path) -> Path:
+    """A workspace folder `app` with links out of it, into it and within it, and folders beside it."""
+    for name in ("app/.git", "app/packages", "app/src", "app/private", "app/node_modules", "app/kept", "shared/inner"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "app" / ".gitignore").write_text("/private/\nnode_modules/\n/packages/named\n")
+    (tmp_path / "app" / ".dgignore").write_text("/kept/\n/packages/kept/\n")
+    (tmp_path / "shared" / ".gitignore").write_text("ours*.py\n")
+    (tmp_path / "shared" / ".dgignore").write_text("/inner/\n")
+    for name in ("packages/shared", "packages/named", "packages/kept", "node_modules/shared"):
+        (tmp_path / "app" / name).symlink_to(tmp_path / "shared")
+    (tmp_path / "app" / "open").symlink_to("private")
+    (tmp_path / "app" / "again").symlink_to("src")
+    (tmp_path / "by-link").symlink_to("app")
+    (tmp_path / "into").symlink_to("app/private")
+    return tmp_path
+
+
+def reasons(folder: Path, *names: str, roots: tuple[str, ...] = ("app",)) -> list[str]:
+    async def look() -> list[str]:
+        nearby = Nearby(lambda: 0.0)
+        nearby.set_roots([(folder / root).as_uri() for root in roots])
+        return [await nearby.look((folder / name).as_uri()) for name in names]
+
+    return asyncio.run(look())
+
+
+BY_GIT, BY_US = "is ignored by .gitignore", "is ignored by .dgignore"
+
+
+@pytest.mark.parametrize("roots", [("app",), ("by-link",), ("app", "shared"), ("shared", "app"), ()])
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [
+        (("shared/a.py", "app/packages/shared/a.py", "app/node_modules/shared/a.py", "app/packages/named/a.py"), ""),
+        (("shared/ours1.py", "app/packages/shared/ours1.py", "app/node_modules/shared/ours1.py"), BY_GIT),
+        (("shared/inner/a.py", "app/packages/shared/inner/a.py", "app/packages/named/inner/a.py"), BY_US),
+        (("app/private/a.py", "app/open/a.py", "into/a.py", "by-link/private/a.py", "by-link/open/a.py"), BY_GIT),
+        (("app/src/a.py", "app/again/a.py", "by-link/src/a.py", "by-link/again/a.py"), ""),
+        (("shared/.env", "app/packages/shared/.env"), "may hold secrets"),
+    ],
+)
+def test_a_file_has_the_same_rules_by_all_its_names(
+    linked: Path, roots: tuple[str, ...], names: tuple[str, ...], reason: str
+) -> None:
+    assert reasons(linked, *names, roots=roots) == [reason] * len(names)
+
+
+def test_a_rule_of_ours_for_a_link_counts_by_the_links_name(linked: Path) -> None:
+    assert reasons(linked, "app/packages/kept/a.py", "app/packages/kept/deep/a.py") == [BY_US, BY_US]
+
+
+def test_a_linked_file_has_the_rules_of_its_target_and_of_its_own_name(linked: Path) -> None:
+    (linked / "app" / "private.py").symlink_to(linked / "app" / "private" / "a.py")
+    (linked / "app" / "far.py").symlink_to(linked / "shared" / "a.py")
+    (linked / "app" / "ours.py").symlink_to(linked / "shared" / "ours1.py")
+    (linked / "app" / "kept" / "a.py").symlink_to(linked / "shared" / "a.py")
+    (linked / "app" / "loop.py").symlink_to("loop.py")
+    (linked / "app" / "keys.py").symlink_to(linked / ".ssh" / "id_rsa")
+    names = ("private.py", "far.py", "ours.py", "kept/a.py", "loop.py", "keys.py")
+    found = reasons(linked, *(f"app/{name}" for name in names))
+    assert found[:4] == [BY_GIT, "", BY_GIT, BY_US]
+    assert found[4:] in (["leads nowhere", "may hold secrets"], ["", "may hold secrets"])
+
+
+def test_a_linked_folder_outside_gets_no_text_of_the_workspace(linked: Path) -> None:
+    (linked / "app" / "src" / "a.py").write_text("secret_of_the_app = 1\n")
+    (linked / "shared" / "b.py").write_text("b = 1\n")
+    document = Document((linked / "app" / "packages" / "shared" / "a.py").as_uri(), "python", "import src.a\n")
+
+    async def test() -> None:
+        nearby = Nearby(lambda: 0.0)
+        nearby.set_roots([(linked / "app").as_uri()])
+        assert await nearby.look(document.uri) == ""
+        context = await nearby.read(document, Settings(related_chars=8_000))
+        assert (context.path, context.related, context.files.files) == ("a.py", (), {})
+        await nearby.close()
+
+    asyncio.run(test())
+
+
+# URIs of other schemes, in which {} is the path of the workspace folder.
+SCHEMES = [
+    "file://{}/NAME",
+    "untitled:{}/NAME",
+    "untitled://{}/NAME",
+    "untitled:NAME",
+    "git:{}/NAME?%7B%22path%22%3A%22{}%2FNAME%22%2C%22ref%22%3A%22~%22%7D",
+    'git:/x?{"path":"{}/NAME","ref":""}',
+    "fugitive://{}/.git//0/NAME",
+    "fugitive://{}/.git//3f786850e387550fdab836ed7e6dc881de23001b/NAME",
+    "fugitive://{}/.git/worktrees/other//0/NAME",
+    "gitsigns://{}/.git//:0:NAME",
+    "gitsigns://{}/.git//origin/main:NAME",
+    "diffview://{}/.git/:0:/NAME",
+    "diffview://{}/.git/3f786850e38/NAME",
+    "gitlens://7b2272656622/{}/NAME?%7B%22ref%22%3A%22abc%22%7D",
+    "review:{}/NAME?%7B%22path%22%3A%22NAME%22%2C%22rootPath%22%3A%22{}%22%7D",
+    "svn:/elsewhere/x.py?action=show&fsPath={}%2FNAME",
+    "vscode-local-history:/1?%7B%22associatedResource%22%3A%22file%3A%2F%2F{}%2FNAME%22%7D",
+    "conflict:/x.py#{}/NAME",
+    "jar:file:{}/NAME!/inner.py",
+    "zipfile://{}/NAME::inner.py",
+    "vscode-notebook-cell:{}/NAME#W0",
+]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_document_of_any_scheme_has_the_rules_of_its_file(linked: Path, scheme: str) -> None:
+    async def look(name: str) -> str:
+        nearby = Nearby(lambda: 0.0)
+        nearby.set_roots([(linked / "app").as_uri()])
+        return await nearby.look(scheme.replace("{}", str(linked / "app")).replace("NAME", name))
+
+    assert asyncio.run(look("private/x.py")) == BY_GIT
+    assert asyncio.run(look("kept/deep%20folder/x.py")) == BY_US
+    assert asyncio.run(look("src/x.py")) == ""
+
+
+def test_a_document_in_a_submodule_has_the_rules_of_the_submodule(linked: Path) -> None:
+    (linked / "app" / "lib" / "inner").mkdir(parents=True)
+    (linked / "app" / "lib" / "inner" / ".gitignore").write_text("own.py\n")
+    uri = f"fugitive://{linked}/app/.git/modules/lib/inner//0/own.py"
+    nearby = Nearby(lambda: 0.0)
+    nearby.set_roots([(linked / "app").as_uri()])
+    assert asyncio.run(nearby.look(uri)) == BY_GIT
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["untitled:Untitled-1", "", "output:extension-output-a.b-#1-Name", "vscode-userdata:/snippets/python.json", "http://[/x"],
+)
+def test_a_document_without_a_file_needs_no_rule_that_allows_it(linked: Path, uri: str) -> None:
+    (linked / "app" / ".gitignore").write_text("/*\n!/src/\n")
+    nearby = Nearby(lambda: 0.0)
+    nearby.set_roots([(linked / "app").as_uri()])
+    assert asyncio.run(nearby.look(uri)) == ""
+
+
 async def until_indexed(nearby: Nearby, document: Document, paths: set[str]) -> None:
     while {file.path for file in nearby.files(document, 1_000).files.values()} != paths:
         await asyncio.sleep(0.01)
@@ -96,6 +235,7 @@ def test_the_files_of_a_folder_are_indexed_in_the_background_and_again_later(tmp
         nonlocal now
         nearby = Nearby(lambda: now)
         nearby.set_roots([tmp_path.as_uri()])
+        await nearby.look(document.uri)
         assert not nearby.files(document, 0).files
         assert not nearby.files(document, 1_000).files
         await until_indexed(nearby, document, {"a.py", "b.py"})
@@ -103,6 +243,7 @@ def test_the_files_of_a_folder_are_indexed_in_the_background_and_again_later(tmp
         now += 100
         await until_indexed(nearby, document, {"a.py"})
         outside = Document("file:///elsewhere/a.py", "python", "")
+        await nearby.look(outside.uri)
         assert not nearby.files(outside, 1_000).files
         nearby.set_roots([])
         assert not nearby.files(document, 1_000).files
@@ -119,6 +260,7 @@ def test_a_folder_that_is_added_again_is_indexed_at_once(tmp_path: Path) -> None
         nearby = Nearby(lambda: 0.0)
         for _ in range(2):
             nearby.set_roots([tmp_path.as_uri()])
+            await nearby.look(document.uri)
             await until_indexed(nearby, document, {"a.py"})
             nearby.set_roots([])
         await nearby.close()
