@@ -29,6 +29,11 @@ from dg_lsp.core.values import Document
 
 # A brace that opens a block. After `=`, `(`, `,`, `:` or `return`, a brace opens a value instead.
 BRACE_OPENS = r"^(?!.*\breturn\s*\{$)(?:.*[^\s=(,:\[?&|])?\s*\{$"
+# The ends of lines above code that is indented more, where brackets enclose it.
+BRACE_OPENERS = (
+    *(" {", "() {", "(x) {", "if (x) {", ", () => {", " => {", "({", " = {", ", {", ": {"),
+    *("(", ", (", " = (", "[", "([", " = [", ", ["),
+)
 
 Find = Callable[[str], Iterable[str]]
 
@@ -43,8 +48,8 @@ class Language:
 
     `grammar` is a module and its function that returns the grammar. `queries` names the query files, whose texts are
     joined. `opens` matches a line that opens a block; it is used where the tree is broken and the line's brackets are
-    balanced. `indent` is one indentation level for a file that shows none. In a file whose name ends with one of
-    `stub_suffixes`, bodies are meant to be empty.
+    balanced. `openers` are the ends of lines above code that is indented more. `indent` is one indentation level for a file
+    that shows none. In a file whose name ends with one of `stub_suffixes`, bodies are meant to be empty.
 
     `imports` returns the names that a text imports. With `imports_folders`, such a name is a folder, and all of its
     files are imported. `importing` is the style of its imports, if names can be imported for an answer. `marks` is tried on
@@ -63,6 +68,7 @@ class Language:
     marks: str
     block_comment: tuple[str, str] | None = None
     opens: str = BRACE_OPENS
+    openers: tuple[str, ...] = BRACE_OPENERS
     indent: str = "    "
     by_indentation: bool = False
     filenames: tuple[str, ...] = ()
@@ -307,6 +313,32 @@ def n_open(before: str, text: str, language: str) -> int:
     for char in mask(before + text, language)[len(before) :]:
         depth = max(0, depth + (char in opening) - (char in closing))
     return depth
+
+
+def closers(text: str, language: str) -> tuple[str, str]:
+    """Return the quote and the brackets that close what the text leaves open."""
+    opening, closing = row(language).brackets
+    is_string = kind_at_end(text, language) == "string"
+    quote = next((quote for quote in QUOTES if is_string and kind_at_end(text + quote, language) is None), "")
+    opened = list[str]()
+    for char in mask(text, language):
+        if char in opening:
+            opened.append(closing[opening.index(char)])
+        elif char in closing and opened:
+            opened.pop()
+    return quote, "".join(reversed(opened))
+
+
+def missing_opener(text: str, at: int, language: str) -> str:
+    """Return the opening bracket that the code after the offset lacks; "" if there are enough of that kind in the text."""
+    opening, closing = row(language).brackets
+    code, depth = mask(text, language), 0
+    for char in code[at:]:
+        depth += (char in opening) - (char in closing)
+        if depth < 0:
+            opener = opening[closing.index(char)]
+            return opener if code.count(opener) < code.count(char) else ""
+    return ""
 
 
 def n_loose(text: str, language: str) -> int:

@@ -277,7 +277,8 @@ def test_ctrl_c_ends_training_while_torch_is_imported(tmp_path: Path) -> None:
 
 WRAPPED = """
 import sys
-from dg_lsp import __main__, cli
+from dg_lsp import __main__
+from dg_lsp.cli import main as cli
 def app(**options):
     try:
         raise KeyboardInterrupt

@@ -784,6 +784,62 @@ def test_an_answer_that_adds_a_syntax_error_is_dropped() -> None:
     check_dropped("int f() { ⟦⟧ }\n", "return (;", "adds a syntax error", language="c")
 
 
+OPENED = [
+    ("typescript", "await app.request(⟦⟧\n  method: 'POST',\n});\n", "'/users',", "{"),
+    ("typescript", "const a = f(b, ⟦⟧\n  c: 1,\n});\n", "c);", "{"),
+    ("javascript", "it('works⟦⟧\n  f();\n});\n", "', f);", "', () => {"),
+    ("javascript", "function f(a) {\n  if (a⟦⟧\n    return 1;\n  }\n}\n", " > 1)", " > 1) {"),
+    ("tsx", "const a = [⟦⟧\n  b: 1,\n}];\n", "b,", "{"),
+    ("go", "func f(xs []int) {\n\tfor _, x := range ⟦⟧\n\t\tg(x)\n\t}\n}\n", "xs", "xs {"),
+    ("go", "func f(xs []int) {\n\t⟦⟧\n\t\tg(x)\n\t}\n}\n", "x := xs[0]", "for _, x := range xs {"),
+    ("rust", "fn f(x: u8) {\n    match ⟦⟧\n        1 => g(),\n        _ => h(),\n    }\n}\n", "x", "x {"),
+    ("java", "class A {\n    void f⟦⟧\n        g();\n    }\n}\n", "();", "() {"),
+    ("c", "int f(int a) {\n    while (⟦⟧\n        a--;\n    }\n    return a;\n}\n", "a)", "a > 0) {"),
+    ("cpp", "void f() {\n  std::vector<int> a = ⟦⟧\n    1,\n    2,\n  };\n}\n", "b;", "{"),
+    ("csharp", "class A {\n    void F(int a) {\n        if (⟦⟧\n            G();\n        }\n    }\n}\n", "a)", "a > 0) {"),
+    ("php", "<?php\n$a = f(⟦⟧\n    'b' => 1,\n]);\n", "$b,", "["),
+    ("python", "def f(a):\n    if ⟦⟧\n        return 1\n", "a > 1", "a > 1:"),
+    ("python", "a = f(b, ⟦⟧\n    'c': 1,\n})\n", "c)", "{"),
+    ("ruby", "a = f(⟦⟧\n  b: 1\n})\n", "b,", "{"),
+    ("lua", "if a ⟦⟧\n  b()\nend\n", "== 1", "then"),
+    ("bash", "if a; then\n  for b in c⟦⟧\n    d\n  done\nfi\n", " d", "; do"),
+]
+
+
+@pytest.mark.parametrize(("language", "text", "wrong", "right"), OPENED)
+def test_an_answer_that_leaves_the_lines_below_it_broken_is_dropped(language: str, text: str, wrong: str, right: str) -> None:
+    assert polished(text, wrong, language=language)[0].dropped
+    check(text, right, text.replace("⟦⟧", right), language=language)
+
+
+def test_an_answer_need_not_repair_what_was_broken_before() -> None:
+    text = "const a = ;\nf(⟦⟧\n    b,\n);\n"
+    check(text, "c,", text.replace("⟦⟧", "c,"), language="javascript")
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "answer"),
+    [
+        ("javascript", "function f(a, b) {\n  if (a⟦⟧\n    g();\n  }\n}\n", ", b) {"),
+        ("c", "int f(int a) {\n  if (a) {\n    g();\n  ⟦⟧\n    h();\n  }\n}\n", "} else {"),
+        ("java", "class A {\n  void f() {\n    try {\n      g();\n    ⟦⟧\n      h();\n    }\n  }\n}\n", "} catch (E e) {"),
+    ],
+)
+def test_an_answer_may_close_a_bracket_and_open_a_block(language: str, text: str, answer: str) -> None:
+    check(text, answer, text.replace("⟦⟧", answer), language=language)
+
+
+def test_a_head_is_compiled_with_the_body_below_it() -> None:
+    for text, answer in (
+        ("class⟦⟧\n    x = 1\n", " A:"),
+        ("if⟦⟧\n    x = 1\n", " y:"),
+        ("class A:\n    def f(self):\n        g()\n\n    ⟦⟧\n        return 'A'\n", "def __repr__(self) -> str:"),
+        ("x = 1\n\n\n⟦⟧\n    return x\n", "def f():"),
+        ("x = 1\nd⟦⟧\n    'a': 1,\n}\n", " = {"),
+    ):
+        check(text, answer, text.replace("⟦⟧", answer))
+
+
 def test_errors_elsewhere_do_not_drop_an_answer() -> None:
     check("def broken(:\n    pass\n\nx = ⟦⟧\n", "1", "def broken(:\n    pass\n\nx = 1\n")
 

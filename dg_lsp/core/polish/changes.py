@@ -233,15 +233,23 @@ def cut_at_closer(text: str, around: Around) -> str:
     if closer is None or languages.first_closer(around.old, language) is not None:
         return text
     cut = text[:closer]
-    # Someone who types `for (` closes the block that the answer opens (`polish.with_block_closed`).
+    if _ALTERNATIVE.match(text) and not around.hole.block and around.is_worse(text, cut) is False:
+        return text
+    # Someone who types `for (` closes the block that the answer opens (`checks.with_block_closed`).
     head, is_line = around.before.rpartition("\n")[2], around.hole.kind == "cursor" and not around.hole.block
     opens = is_line and text.rstrip().endswith("{") and not around.rest.strip() and languages.n_open("", head, language) > 0
-    worse = around.is_worse(cut, f"{text}\n}}" if opens else text)
+    worse = around.is_worse(cut, text)
+    if opens and not worse:
+        worse = around.is_worse(cut, f"{text}\n}}")
     if worse is None:
         # `) + f(` before a `)` closes a bracket, and opens another.
         is_even = bool(around.rest.strip()) and around.n_loose(text) <= around.n_loose("")
         worse = is_even or not around.after.lstrip().startswith(text[closer])
     return text if worse else cut
+
+
+# A line that closes a block and opens the next.
+_ALTERNATIVE = re.compile(r"\}\s*(?:else|elseif|catch|finally)\b")
 
 
 def cut_next_line(text: str, around: Around) -> str:

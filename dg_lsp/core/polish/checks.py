@@ -1,0 +1,297 @@
+"""Check the whole document with an answer: does it parse and compile, is all closed, and are names bound?
+
+`with_block_closed` repairs an answer that fails because the user is still typing.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import itertools
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from dg_lsp.core import languages, scope, syntax, values
+from dg_lsp.core.context import with_newlines
+from dg_lsp.core.polish.changes import edit_of, nearest_line_end
+from dg_lsp.core.syntax import Syntax
+from dg_lsp.core.values import Document, Edit, Hole, Span
+
+# In the grammars' names of nodes.
+_BLOCK = re.compile("block|body|compound_statement|declaration_list|variant_list|accessor_list|switch|select_|interface_type")
+NAME_CHARS = 200  # more than any name and the spaces after it
+_NAME_BEFORE = re.compile(r"\b([^\W\d]\w*) *\Z")
+
+# How many characters on each side are scanned for strings, where the tree can't tell.
+READ_CHARS = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A candidate after all filters: its edits, the document, and its syntax before and after the edits.
+
+    `is_file` is true if the document is a whole file, so that a name that nothing in it binds may count as unbound.
+    """
+
+    edits: tuple[Edit, ...]
+    holes: tuple[Hole, ...]
+    document: Document
+    before: Syntax
+    after: Syntax
+    is_file: bool = False
+
+    def answers(self) -> Iterator[tuple[Span, str]]:
+        """Yield for each edit the span of its text in the edited document, without white space, and the text it replaced."""
+        shift = 0
+        for edit in self.edits:
+            text = edit.text.strip()
+            start = edit.span.start + shift + len(edit.text) - len(edit.text.lstrip())
+            yield Span(start, start + len(text)), self.document.text[edit.span.start : edit.span.end]
+            shift += len(edit.text) - (edit.span.end - edit.span.start)
+
+
+# Returns whether to keep the candidate.
+Check = Callable[[Whole], bool]
+
+# Plain answers that fit most holes. The errors that they leave are the document's own.
+PLAIN = ("", "x", "pass")
+
+
+def plain_edits(whole: Whole, edits: Sequence[Edit], plain: str) -> list[Edit]:
+    """Return the edits with a plain answer in place of their own."""
+    text, words = whole.document.text, languages.words(whole.before.language)
+    plains = []
+    for hole in (whole.holes[whole.edits.index(edit)] for edit in edits):
+        word = _NAME_BEFORE.search(text[max(0, hole.span.start - NAME_CHARS) : hole.span.start])
+        # Right after a keyword, `x` would make it a name.
+        space = " " if word is not None and word[1] in words and plain[:1].isalpha() else ""
+        plains.append(edit_of(space + plain, hole, nearest_line_end(text, hole.span)))
+    return plains
+
+
+def parses(whole: Whole) -> bool:
+    """Return whether the edits leave no more syntax errors than the document has, as it is or with plain answers."""
+    if syntax.adds_errors(whole.after, whole.before):
+        return False
+    return not whole.after.errors or all(len(whole.after.errors) <= _n_errors_with(whole, plain) for plain in PLAIN)
+
+
+def opens(whole: Whole) -> bool:
+    """Return whether an answer at the end of the cursor's line opens what the next line of code needs.
+
+    If that line is indented more, and the document would parse with plain text that opens a block or a list, such as `x) {`,
+    then it must parse with the answer. `parses` misses an answer that opens nothing, because the error was there before.
+    """
+    hole, edit, lines = whole.holes[0], whole.edits[0], whole.before.lines
+    if not whole.after.errors or len(whole.edits) > 1 or hole.kind != "cursor" or hole.block or hole.trail:
+        return True
+    line = lines.at(edit.span.end)
+    head, rest = (
+        lines.text[start:end] for start, end in ((lines.start(line), edit.span.start), (edit.span.end, lines.end(line)))
+    )
+    below = next((number for number in range(line + 1, len(lines)) if not lines.is_blank(number)), None)
+    if rest.strip() or below is None or not _is_deeper(lines.indent(below), hole.indent):
+        return True
+    language = whole.before.language
+    bracket = languages.missing_opener(lines.text, edit.span.end, language.name)
+    openers = [
+        opener for opener in language.openers if opener[-1:] == bracket or opener[-1:] not in tuple(language.brackets[0])
+    ]
+    quote, brackets = languages.closers(head, language.name)
+    starts = dict.fromkeys(("", "x", quote, quote + brackets, f"x{quote}{brackets}"))
+    return all(_n_errors_with(whole, start + opener) for opener in openers for start in starts)
+
+
+def _is_deeper(indent: str, other: str) -> bool:
+    return len(indent.expandtabs(4)) > len(other.expandtabs(4))
+
+
+def _n_errors_with(whole: Whole, plain: str) -> int:
+    """Return the number of syntax errors with a plain answer in place of each edit."""
+    numbers, key = _plain_errors(whole.before), (whole.holes, plain)
+    if key not in numbers:
+        text = values.apply(whole.document.text, tuple(plain_edits(whole, whole.edits, plain)))
+        numbers[key] = len(syntax.parse(text, whole.before.language, whole.before).errors)
+    return numbers[key]
+
+
+@functools.lru_cache(maxsize=1)
+def _plain_errors(_before: Syntax) -> dict[tuple[tuple[Hole, ...], str], int]:
+    """Return the numbers of errors that are known, by holes and plain answer. The candidates of one request share them."""
+    return {}
+
+
+def closes(whole: Whole) -> bool:
+    """Return whether an answer in broken code leaves no new string or bracket open.
+
+    `parses` misses such an error where code can't be parsed anyway: the parser counts the whole broken stretch as one
+    error, and reads everything after an open quote as a string.
+    """
+    if not whole.after.errors:
+        return True
+    text, language = whole.document.text, whole.document.language
+    row = languages.row(language)
+    is_better = len(whole.after.errors) < len(whole.before.errors)
+    for edit in whole.edits:
+        before = with_newlines(text[max(0, edit.span.start - READ_CHARS) : edit.span.start])
+        line, end, below = with_newlines(text[edit.span.end : edit.span.end + READ_CHARS]).partition("\n")
+        old = with_newlines(text[edit.span.start : edit.span.end]) + line
+        new = with_newlines(edit.text) + line
+        # Checked first, because most answers have no such mark and scanning takes time.
+        if any(mark in edit.text for mark in (*languages.QUOTES, *(row.block_comment or ()))) and (
+            languages.opens_string(before + new, end + below, language)
+            and not languages.opens_string(before + old, end + below, language)
+        ):
+            return False
+        # If there are fewer errors than before, an opened bracket may be one that the code below closes.
+        if (
+            not is_better
+            and any(mark in edit.text for mark in row.brackets[0])
+            and languages.n_open(before, new, language) > languages.n_open(before, old, language)
+        ):
+            return False
+    return True
+
+
+def with_block_closed(whole: Whole) -> Whole | None:
+    """Return the whole with a closing brace after an answer that opens a block at the end of the cursor's line.
+
+    Someone who types `if `, so that this line is broken, closes the block later. None if this does not apply.
+    """
+    hole, edit = whole.holes[0], whole.edits[0]
+    text, language = whole.document.text, whole.before.language
+    answer = edit.text.rstrip()
+    line = Span(text.rfind("\n", 0, edit.span.start) + 1, text.find("\n", edit.span.end) % (len(text) + 1))
+    # A parser often misses what a line lacks only in the next line of code.
+    below = len(text) - len(text[line.end :].lstrip())
+    last = text.find("\n", below) % (len(text) + 1)
+    is_broken = any(error.start <= last and line.start <= error.end for error in whole.before.errors)
+    is_at_end = answer.endswith("{") and not text[edit.span.end : line.end].strip()
+    if len(whole.edits) > 1 or hole.kind != "cursor" or hole.block or not (is_at_end and is_broken):
+        return None
+    edits = (replace(edit, text=f"{answer}\n}}"),)
+    after = syntax.parse(values.apply(text, edits), language, whole.before)
+    brace = edit.span.start + len(answer) - 1
+    parent = after.node_at(Span(brace, brace + 1)).parent
+    return replace(whole, edits=edits, after=after) if parent is not None and _BLOCK.search(parent.type) else None
+
+
+def unbound_names(whole: Whole) -> frozenset[str]:
+    """Return the names that the answers use and that nothing in the file binds; empty unless the document is a whole file.
+
+    A name just before an answer counts as used by it: the answer takes what may be the beginning of a name for all of it.
+    """
+    if not whole.is_file:
+        return frozenset()
+    answers = []
+    for span, old in whole.answers():
+        name = _NAME_BEFORE.search(whole.after.text[max(0, span.start - NAME_CHARS) : span.start]) if not old else None
+        is_name = name is not None and name[1] not in languages.words(whole.after.language)
+        answers.append((Span(span.start - len(name[0]), span.end) if name is not None and is_name else span, old))
+    return scope.unbound_names(whole.after, answers, whole.document.uri)
+
+
+# --- Python's own compiler
+
+# The start of a broken function is searched for within this many characters before the hole.
+_FUNCTION_CHARS = 12_000
+# Plain answers that continue most beginnings in Python, such as `if`, `from`, `for x` and `def`.
+_PLAIN_BEGINNINGS = (*PLAIN, "x:", "x():", "x import x", "in x:")
+
+
+def compiles(whole: Whole) -> bool:
+    """Return whether Python accepts the code with the edits, as far as the code around them allows. True for other languages.
+
+    tree-sitter's grammar accepts code that Python rejects, such as `return` outside a function, or a positional argument
+    after a keyword argument. So the edited statements are compiled. If Python rejects them, the edits fail if one of these
+    shows that the code around them is not the reason:
+
+    1. Python accepts the statements without the edits, or with a plain answer in their place.
+    2. The code up to the end of the answer's line can't be the beginning of a program, but can be with a plain answer.
+    """
+    if whole.document.language != "python":
+        return True
+    for region, edits in _by_statement(whole):
+        # The parser skipped this text because it is far from the holes. Compiling it takes long.
+        gaps = [Edit(span, "") for span in whole.before.gaps(region)]
+        if not _compiles(_inside(whole.document.text, region, [*edits, *gaps])):
+            others = ([], *(plain_edits(whole, edits, plain) for plain in PLAIN))
+            if any(_compiles(_inside(whole.document.text, region, [*other, *gaps])) for other in others):
+                return False
+            if _can_not_begin_a_program(whole, region, edits):
+                return False
+    return True
+
+
+def _by_statement(whole: Whole) -> list[tuple[Span, list[Edit]]]:
+    """Return the spans of the module's statements that contain edits, each with its edits.
+
+    Compiling only these statements takes the same time for every length of the file.
+    """
+    tree, lines = whole.before, whole.before.lines
+    regions: list[tuple[Span, list[Edit]]] = []
+    for edit in whole.edits:
+        # Whole lines, from the module's statement that contains or precedes the hole to the hole's end.
+        start, end = tree.offsets.to_byte(edit.span.start), tree.offsets.to_byte(edit.span.end)
+        nodes = [node for node in tree.tree.root_node.children if node.type != "comment" and node.start_byte <= end]
+        first = max((node.start_byte for node in nodes if node.start_byte <= start), default=start)
+        last = max((node.end_byte for node in nodes), default=end)
+        last_line = lines.at(tree.offsets.to_end(max(last, end)))
+        # The body of a head that is missing is no part of a statement yet.
+        below = range(last_line + 1, len(lines))
+        body = itertools.takewhile(lambda line: lines.is_blank(line) or lines.indent(line), below)
+        last_line = max([last_line, *(line for line in body if not lines.is_blank(line))])
+        # A hole between \r and \n ends after its line's content.
+        region = Span(lines.start(lines.at(tree.offsets.to_point(first))), max(lines.end(last_line), edit.span.end))
+        if regions and region.start <= regions[-1][0].end:
+            other, edits = regions.pop()
+            regions.append((Span(min(other.start, region.start), max(other.end, region.end)), [*edits, edit]))
+        else:
+            regions.append((region, [edit]))
+    return regions
+
+
+def _inside(text: str, region: Span, edits: list[Edit]) -> str:
+    shifted_edits = (replace(edit, span=Span(edit.span.start - region.start, edit.span.end - region.start)) for edit in edits)
+    return values.apply(text[region.start : region.end], tuple(shifted_edits))
+
+
+def _can_not_begin_a_program(whole: Whole, region: Span, edits: list[Edit]) -> bool:
+    """Return whether the code can be the beginning of a program with a plain answer, but not with the edits.
+
+    The code is compiled from the enclosing function or class to the end of the last edit's line.
+    """
+    text = whole.document.text
+    nearest = max(0, edits[0].span.start - _FUNCTION_CHARS)
+    definitions = list(_DEFINITION.finditer(text, nearest, edits[0].span.start))
+    start = definitions[-1].start() if definitions else region.start
+    if start < nearest:
+        return False
+    end = whole.before.lines.end(whole.before.lines.at(edits[-1].span.end))
+    head = Span(start, max(end, edits[-1].span.end))
+    others = ([], *(plain_edits(whole, edits, plain) for plain in _PLAIN_BEGINNINGS))
+    sources = (_inside(text, head, each) for each in (edits, *others))
+    # Compiled one by one: first the one with the edits, and the others only if that can't be the beginning.
+    beginnings = (_compiles(f"if 1:\n{one}" if one[:1].isspace() else one, unfinished=True) for one in sources)
+    return not next(beginnings) and any(beginnings)
+
+
+def _compiles(source: str, *, unfinished: bool = False) -> bool:
+    """Return whether Python compiles the source or, if `unfinished`, accepts it as the beginning of a program."""
+    flags = ast.PyCF_ONLY_AST | _ALLOW_UNFINISHED if unfinished else 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            compile(source, "hole", "exec", flags, dont_inherit=True)
+        except SyntaxError as error:
+            return unfinished and "incomplete input" in str(error.msg)
+        # Python raises no SyntaxError for deep nesting and lone surrogates, but does not compile them either.
+        except (ValueError, OverflowError, RecursionError, MemoryError):
+            return False
+    return True
+
+
+_DEFINITION = re.compile(r"^[ \t]*(?:async[ \t]+def|def|class)[ \t]", re.MULTILINE)
+_ALLOW_UNFINISHED = 0x4000  # the compiler's PyCF_ALLOW_INCOMPLETE_INPUT, which `ast` does not export
