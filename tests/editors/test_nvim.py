@@ -75,6 +75,42 @@ def test_a_suggestion_is_one_step_to_undo(nvim: Neovim) -> None:
     until(lambda: nvim.text() == before, "what was typed", tell=nvim.text)
 
 
+def test_a_dot_repeats_what_was_typed_and_accepted(nvim: Neovim) -> None:
+    nvim.edit("shop.py", SHOP)
+    nvim.put(*INSIDE)
+    nvim.type("<CR>self.")
+    nvim.until_ghost()
+    before = nvim.text()
+    nvim.type("<C-l>")
+    until(lambda: nvim.text() != before, "the accepted text")
+    added = inserted(SHOP, nvim.text())
+    nvim.type("<Esc>")
+    nvim.until("vim.api.nvim_get_mode().mode == 'n'", "normal mode")
+    once = nvim.text()
+    nvim.type(".")
+    until(lambda: nvim.text() != once, "the repeated text", tell=nvim.picture)
+    assert len(nvim.text()) == len(once) + len(added)
+    nvim.type("u")
+    until(lambda: nvim.text() == once, "the text without its repetition", tell=nvim.text)
+
+
+def test_a_dot_repeats_accepted_words(nvim: Neovim) -> None:
+    nvim.edit("shop.py", SHOP)
+    nvim.put(*INSIDE)
+    nvim.type("<CR>self.")
+    nvim.until_ghost()
+    before = nvim.text()
+    nvim.type("<C-j>")
+    until(lambda: nvim.text() != before, "the accepted word", tell=nvim.picture)
+    nvim.type("é<Esc>")
+    nvim.until("vim.api.nvim_get_mode().mode == 'n'", "normal mode")
+    once = nvim.text()
+    line = nvim.lua("return vim.api.nvim_get_current_line()")
+    nvim.type(".")
+    until(lambda: nvim.text() != once, "the repeated text", tell=nvim.picture)
+    assert nvim.lua("return vim.api.nvim_get_current_line()").strip().endswith(line.strip())
+
+
 def test_single_words_and_lines_can_be_accepted(nvim: Neovim) -> None:
     path = nvim.edit("shop.py", SHOP)
     nvim.put(*INSIDE)
@@ -450,6 +486,38 @@ def test_a_nameless_buffer_keeps_the_server_when_it_is_written_to_a_file(nvim: N
     nvim.command("write filled.py")
     nvim.command("DgFill!")
     until(lambda: "..." not in nvim.text(), "the filled bodies", tell=nvim.picture)
+
+
+@pytest.mark.parametrize("command", ["file other.py", "saveas other.py", "write shop.py | file other.py"])
+@pytest.mark.parametrize("is_nameless", [True, False])
+def test_a_buffer_keeps_its_suggestions_under_a_new_name(nvim: Neovim, command: str, is_nameless: bool) -> None:
+    if is_nameless:
+        begin_nameless(nvim, SHOP)
+    else:
+        nvim.edit("first.py", SHOP)
+    nvim.command(command.replace("write", "write!"))
+    for name in ("other.py", "third.py"):
+        nvim.put(*INSIDE)
+        nvim.type("<CR>self.")
+        nvim.until_ghost()
+        before = nvim.text()
+        nvim.type("<C-l>")
+        until(lambda before=before: nvim.text() != before, "the accepted text")
+        opened = "return vim.tbl_map(vim.uri_from_bufnr, vim.tbl_keys(vim.lsp.get_clients()[1].attached_buffers))"
+        assert [uri.rpartition("/")[2] for uri in nvim.lua(opened)] == [name]
+        nvim.type("<Esc>")
+        nvim.until("vim.api.nvim_get_mode().mode == 'n'", "normal mode")
+        nvim.command("file third.py")
+
+
+def test_a_buffer_without_a_type_gets_suggestions_when_it_is_named(nvim: Neovim) -> None:
+    nvim.command("enew")
+    nvim.lua("vim.api.nvim_buf_set_lines(0, 0, -1, true, ...)", SHOP.removesuffix("\n").split("\n"))
+    nvim.command("file shop.py")
+    assert nvim.lua("return vim.bo.filetype") == "python"
+    nvim.put(*INSIDE)
+    nvim.type("<CR>self.")
+    nvim.until_ghost()
 
 
 @pytest.mark.parametrize("name", ["", "item.py"])

@@ -42,7 +42,7 @@ return {
     require("dg_lsp.fill")
     require("dg_lsp.ghost").attach(client, bufnr)
     require("dg_lsp.place").attach(client, bufnr)
-    require("dg_lsp.server").reattach_when_named(client, bufnr)
+    require("dg_lsp.server").follow_name(client, bufnr)
   end,
   on_exit = function(code, signal, client_id)
     require("dg_lsp.server").on_exit(code, signal, client_id)

@@ -75,10 +75,9 @@ local function insert(item, text, end_col)
   -- Setting this option, even to its own value, starts a new undo step.
   vim.bo.undolevels = vim.bo.undolevels
   local row, column = unpack(vim.api.nvim_win_get_cursor(0))
-  local lines = vim.split(text, "\n", { plain = true })
-  vim.api.nvim_buf_set_text(0, row - 1, column, row - 1, end_col, lines)
-  local last = lines[#lines]
-  vim.api.nvim_win_set_cursor(0, { row + #lines - 1, (#lines == 1 and column or 0) + #last })
+  vim.api.nvim_buf_set_text(0, row - 1, column, row - 1, end_col, {})
+  -- Neovim repeats pasted text with `.`, unlike text of `nvim_buf_set_text`.
+  vim.api.nvim_paste(text, false, -1)
   return item
 end
 

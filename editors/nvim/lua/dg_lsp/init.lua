@@ -30,6 +30,7 @@ function M.setup(opts)
     server.notify(("%s can't be run; see :checkhealth dg-lsp"):format(options.cmd[1]), "WARN")
     return
   end
+  server.detect_types()
   vim.lsp.enable(server.NAME)
 end
 

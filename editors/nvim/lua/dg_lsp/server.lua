@@ -50,19 +50,17 @@ function M.is_second_unnamed(bufnr)
     end)
 end
 
----Attach a buffer without a name again when it is written to a file. Neovim wipes out the unnamed buffer then, and with
----it the buffer's autocommands, so the server would not learn the new URI.
+---Attach a buffer again when it gets another name, by `:file` or by the first `:write`. Neovim does not tell a server
+---of a new name before the next `:write`. It wipes out a buffer without a name when it writes it, and with it the
+---buffer's autocommands.
 ---@param client vim.lsp.Client
 ---@param bufnr integer
-function M.reattach_when_named(client, bufnr)
-  if vim.api.nvim_buf_get_name(bufnr) ~= "" then
-    return
-  end
+function M.follow_name(client, bufnr)
   local uri = vim.uri_from_bufnr(bufnr)
-  vim.api.nvim_create_autocmd("BufWritePost", {
+  vim.api.nvim_create_autocmd({ "BufFilePost", "BufWritePost" }, {
     group = vim.api.nvim_create_augroup("dg-lsp-name-" .. bufnr, {}),
     callback = function(event)
-      if event.buf ~= bufnr or vim.api.nvim_buf_get_name(bufnr) == "" then
+      if event.buf ~= bufnr or vim.uri_from_bufnr(bufnr) == uri then
         return false
       end
       if client.attached_buffers[bufnr] then
@@ -71,6 +69,21 @@ function M.reattach_when_named(client, bufnr)
         vim.lsp.buf_attach_client(bufnr, client.id)
       end
       return true
+    end,
+  })
+end
+
+---Detect the type of a buffer that `:file` has named, if it has none. Neovim itself waits for the first `:write`.
+function M.detect_types()
+  vim.api.nvim_create_autocmd("BufFilePost", {
+    group = vim.api.nvim_create_augroup("dg-lsp-type", {}),
+    callback = function(event)
+      local options = vim.bo[event.buf]
+      if options.filetype == "" and options.buftype == "" and vim.g.did_load_filetypes then
+        vim.api.nvim_buf_call(event.buf, function()
+          vim.cmd("filetype detect")
+        end)
+      end
     end,
   })
 end
