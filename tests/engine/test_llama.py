@@ -17,7 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.causal.passes import CausalLlama
 from dg_lsp.engine.common import loading
-from dg_lsp.engine.common.loading import LoadError
+from dg_lsp.engine.common.loading import LoadError, set_up
 from dg_lsp.engine.model import tree as trees
 from dg_lsp.engine.model.fit.geometry import PROJECTIONS, GeometryError, llama_sizes
 from dg_lsp.engine.model.int8 import Quantised, is_supported, quantised
@@ -387,3 +387,14 @@ def test_quantised_weights_of_a_matrix_are_within_half_a_step() -> None:
     narrow = quantised(weight)
     assert isinstance(narrow, Quantised)
     assert bool(((narrow.dense() - weight).abs() <= narrow.scales * 0.501).all())
+
+
+@pytest.mark.parametrize(("device", "is_enabled"), [("cpu", True), ("mps", True), ("cuda", False), ("cuda:1", False)])
+def test_attention_of_cudnn_is_not_used_on_cuda(device: str, is_enabled: bool) -> None:
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        torch.backends.cuda.enable_cudnn_sdp(True)
+        set_up(device)
+        assert torch.backends.cuda.cudnn_sdp_enabled() == is_enabled
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
