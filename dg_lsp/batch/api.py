@@ -19,15 +19,16 @@ from importlib import util
 from pathlib import Path
 from typing import Any
 
-from dg_lsp.batch import discover, keep, plan, report
+from dg_lsp.batch import cluster, discover, keep, plan, report
 from dg_lsp.batch import write as writing
-from dg_lsp.batch.check import Check, Copies, open_copies
+from dg_lsp.batch.check import Check, CheckLimits, Copies, open_copies
 from dg_lsp.batch.discover import Skipped, Source
 from dg_lsp.batch.journal import Journal, JournalError
-from dg_lsp.batch.keep import AcceptanceRule, FileResult
-from dg_lsp.batch.plan import DEFAULT_KINDS, PLACE_FORM, After, FilePlan, Location, PlanError, Selection
+from dg_lsp.batch.keep import FileResult
+from dg_lsp.batch.options import Options
+from dg_lsp.batch.plan import PLACE_FORM, After, FilePlan, Location, PlanError
 from dg_lsp.batch.report import ReportRow
-from dg_lsp.batch.rounds import ContextOf, HoleResult, Rounds, RunOptions, View
+from dg_lsp.batch.rounds import ContextOf, HoleResult, Rounds, View
 from dg_lsp.batch.scratch import ScratchError
 from dg_lsp.core import holes
 from dg_lsp.core.values import Hole
@@ -52,22 +53,12 @@ Connect = Callable[[str, Callable[[str], None]], "AbstractAsyncContextManager[En
 
 
 @dataclass(frozen=True, slots=True)
-class JobSpec:
-    """What to fill, with which model, and what to do with the fills: an attribute for each option. `commit` needs `write`."""
+class Job:
+    """Options with the configured values, the places that they name, and the folder in which the names of a diff begin."""
 
-    paths: tuple[Path, ...] = ()
-    places: tuple[Location, ...] = ()
-    kinds: frozenset[str] = frozenset(DEFAULT_KINDS)
-    model: str = "embedded"
-    options: RunOptions = field(default_factory=RunOptions)
-    write: bool = False
-    check: Check | None = None
-    n_jobs: int = 1
-    acceptance: AcceptanceRule = field(default_factory=AcceptanceRule)
-    selection: Selection = field(default_factory=Selection)
-    commit: str = ""
-    n_in_flight: int = 0  # concurrent requests; 0: a default that suits the model
-    root: Path = Path()  # where the names in a diff begin
+    options: Options
+    locations: tuple[Location, ...] = ()
+    root: Path = Path()
 
 
 Progress = tuple[Callable[[str], None], Callable[[int], None]]
@@ -100,125 +91,78 @@ class Result:
     is_committed: bool = True
 
 
-def spec_of(
-    paths: Sequence[Path] = (),
-    *,
-    places: Sequence[Location] | None = None,
-    model: str = "",
-    kinds: Sequence[str] = DEFAULT_KINDS,
-    check: str | Check = "",
-    n_jobs: int = 1,
-    candidates: int | None = None,
-    deadline_ms: int | None = None,
-    retries: int = 2,
-    allow_shrink: bool = False,
-    seed: int = 0,
-    min_confidence: float | None = None,
-    take_all: bool = False,
-    write: bool = False,
-    commit_unit: str = "",
-    selection: Selection | None = None,
-    n_in_flight: int = 0,
-) -> JobSpec:
-    """Return the job that these options describe; they are those of `dg-lsp infill`.
-
-    `model`, `candidates` and `deadline_ms` are by default those of the configuration. `places` may be empty, but without it
-    there must be a path. Raises PlanError for an invalid option, and ConfigError for a model that can't exist.
-    """
-    if not paths and places is None:
+def resolved(options: Options) -> Job:
+    """Return the job of these options and the configuration; raise PlanError or ConfigError for an invalid option."""
+    if not (options.paths or options.at or options.places):
         raise PlanError("name files or folders to fill, or a place with --at or --places")
-    if commit_unit not in ("", *writing.UNITS):
-        raise PlanError(f"--commit takes file or hole, not {commit_unit!r}")
-    root = common_root([*paths, *(Path(place.file) for place in places or ())])
+    if options.commit not in ("", *writing.UNITS):
+        raise PlanError(f"--commit takes file or hole, not {options.commit!r}")
+    plan.parse_kinds(options.holes)
+    locations = tuple(map(plan.parse_place, options.at)) + (plan.read_places(options.places) if options.places else ())
+    root = common_root([*options.paths, *(Path(place.file) for place in locations)])
     configured = config.load_config(config.workspace_of(root))
-    settings, model = configured.settings, configured.model(model)
+    settings, model = configured.settings, configured.model(options.model)
     config.check_model(model)
-    return JobSpec(
-        paths=tuple(paths),
-        places=tuple(places or ()),
-        kinds=frozenset(kinds),
-        model=model,
-        options=RunOptions(
-            settings.batch_candidates if candidates is None else candidates,
-            seed,
-            settings.batch_deadline if deadline_ms is None else deadline_ms,
-            retries,
-            allow_shrink,
-        ),
-        write=write or bool(commit_unit),
-        commit=commit_unit,
-        check=Check(check) if isinstance(check, str) and check else check or None,
-        n_jobs=n_jobs,
-        acceptance=AcceptanceRule(min_confidence, take_all),
-        selection=selection or Selection(),
-        n_in_flight=n_in_flight,
-        root=root,
-    )
+    candidates = settings.batch_candidates if options.candidates is None else options.candidates
+    deadline = settings.batch_deadline if options.deadline is None else options.deadline
+    return Job(replace(options, model=model, candidates=candidates, deadline=deadline), locations, root)
 
 
-async def run(
-    paths: Sequence[Path],
-    *,
-    journal: Path | None = None,
-    connect: Connect | None = None,
-    front: Front | None = None,
-    **options: Any,
-) -> Result:
-    """Fill files and folders and return the result; `options` are those of `spec_of`.
+async def run(options: Options, *, connect: Connect | None = None, front: Front | None = None) -> Result:
+    """Fill files and folders and return the result. `connect` replaces the user's engine, and Ray's.
 
-    `journal` stores answers and resumes a run. `connect` replaces the user's engine. Without the option `write`, no file is
-    changed. Raises one of `ERRORS`.
+    Without the options `write` and `commit`, no file is changed. Raises one of `ERRORS`.
     """
-    return await run_job(spec_of(paths, **options), journal=journal, connect=connect, front=front)
+    return await run_job(resolved(options), connect=connect, front=front)
 
 
-def run_sync(paths: Sequence[Path], **options: Any) -> Result:
+def run_sync(options: Options, **more: Any) -> Result:
     """Call `run` from a program without an event loop."""
-    return asyncio.run(run(paths, **options))
+    return asyncio.run(run(options, **more))
 
 
-async def run_job(
-    spec: JobSpec, *, journal: Path | None = None, connect: Connect | None = None, front: Front | None = None
-) -> Result:
+async def run_job(job: Job, *, connect: Connect | None = None, front: Front | None = None) -> Result:
     """Fill a job's holes, write or commit the fills if it says so, and return the result. Raises one of `ERRORS`."""
     started = time.perf_counter()
     front = front or Front()
-    file_plans, skipped, left_out = plans(spec)
-    file_plans, private, connect = guarded(
-        spec.model, file_plans, connect or functools.partial(resident, on_message=front.on_message, spec=spec)
-    )
+    options = job.options
+    if connect is None:
+        by_ray = options.ray and cluster.connecting(options.ray, options.ray_workers)
+        connect = by_ray or functools.partial(resident, on_message=front.on_message, root=job.root)
+    file_plans, skipped, left_out = plans(job)
+    file_plans, private, connect = guarded(options.model, file_plans, connect)
     skipped += private
     notes = {each.source.name: text for each in file_plans if (text := report.note(each))}
     for line in report.before(skipped, notes, left_out):
         front.on_message(line)
     filled: Sequence[FileResult] = []
-    with Journal(journal, (spec.model, spec.options)) as answers:
+    with Journal(options.resume, options.of_answers) as answers:
         if file_plans:
             with front.progress(sum(len(each.holes) for each in file_plans)) as (on_progress, done):
                 filled = await fill(
-                    spec, file_plans, answers, connect, on_progress=on_progress, done=done, on_message=front.on_message
+                    options, file_plans, answers, connect, on_progress=on_progress, done=done, on_message=front.on_message
                 )
-    if spec.commit:
+    if options.commit:
         warnings = (writing.detached_head_warning(result) for result in filled if result.fills)
         for warning in filter(None, dict.fromkeys(warnings)):
             front.on_message(warning)
     applied = [
-        writing.apply_fills(result, spec.commit, front.on_message) if spec.write else (result, True) for result in filled
+        writing.apply_fills(result, options.commit, front.on_message) if options.writes else (result, True) for result in filled
     ]
     rows = tuple(row for result, _ in applied for row in report.rows(result))
     ms = round((time.perf_counter() - started) * 1000)
-    facts = {"ms": ms, "model": spec.model, "seed": spec.options.seed, "written": spec.write}
+    facts = {"ms": ms, "model": options.model, "seed": options.seed, "written": options.writes}
     patch = ""
     for result, _ in applied:
         source = result.plan.source
-        name = os.path.relpath(source.path, spec.root).replace(os.sep, "/")
+        name = os.path.relpath(source.path, job.root).replace(os.sep, "/")
         patch += report.unified(name, source.document.text, result.edits)
     about = report.build(rows, skipped, notes, **facts)
-    return Result(rows, tuple(skipped), patch, about, spec.root, all(is_committed for _, is_committed in applied))
+    return Result(rows, tuple(skipped), patch, about, job.root, all(is_committed for _, is_committed in applied))
 
 
 def resident(
-    model: str, on_progress: Callable[[str], None], *, on_message: Callable[[str], None], spec: JobSpec
+    model: str, on_progress: Callable[[str], None], *, on_message: Callable[[str], None], root: Path
 ) -> AbstractAsyncContextManager[Engine]:
     """Return the user's resident engine with this model, started if needed.
 
@@ -234,7 +178,7 @@ def resident(
             case Loading(_, message):
                 on_progress(message)
 
-    configured = config.load_config(config.workspace_of(spec.root))
+    configured = config.load_config(config.workspace_of(root))
     options = client.connect_options(configured, model=model, interactive=False)
     return client.connect(options, on_state=on_state, on_message=on_message)
 
@@ -258,12 +202,13 @@ async def _connected(
         yield Guarded(engine, patterns)
 
 
-def plans(spec: JobSpec) -> tuple[list[FilePlan], list[Skipped], dict[str, int]]:
+def plans(job: Job) -> tuple[list[FilePlan], list[Skipped], dict[str, int]]:
     """Return the files with the chosen holes, the files that can't be used, and how many holes each option left out.
 
     Named places come first, then the paths in order. Raises PlanError if a path does not exist or can't be looked up.
     """
-    for path in spec.paths:
+    options = job.options
+    for path in options.paths:
         try:
             os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -271,21 +216,21 @@ def plans(spec: JobSpec) -> tuple[list[FilePlan], list[Skipped], dict[str, int]]
         except OSError as error:
             raise PlanError(f"{path} can't be read: {(error.strerror or str(error)).lower()}") from None
     by_file: dict[Path, list[Location]] = {}
-    for place in spec.places:
+    for place in job.locations:
         by_file.setdefault(source_at(place).path, []).append(place)
     file_plans = [plan.for_places(source_at(places[0]), places) for places in by_file.values()]
     skipped: list[Skipped] = []
-    for file in discover.files(spec.paths):
+    for file in discover.files(options.paths):
         if file in by_file:
             continue
         source = file if isinstance(file, Skipped) else discover.read(file)
         if isinstance(source, Skipped):
             skipped.append(source)
-        elif (file_plan := plan.for_kinds(source, spec.kinds)).groups:
+        elif (file_plan := plan.for_kinds(source, plan.parse_kinds(options.holes))).groups:
             file_plans.append(file_plan)
-        elif "markers" in spec.kinds and (reason := holes.unread(source.document)):
+        elif "markers" in options.kinds and (reason := holes.unread(source.document)):
             skipped.append(Skipped(source.name, reason))
-    chosen, left_out = plan.choose(file_plans, spec.selection)
+    chosen, left_out = plan.choose(file_plans, options)
     return chosen, skipped, left_out
 
 
@@ -305,7 +250,7 @@ def source_at(place: Location) -> Source:
 
 
 async def fill(
-    spec: JobSpec,
+    options: Options,
     file_plans: Sequence[FilePlan],
     answers: Journal,
     connect: Connect,
@@ -315,7 +260,9 @@ async def fill(
     on_message: Callable[[str], None] = lambda _line: None,
 ) -> list[FileResult]:
     """Fill the holes and return the result of each file, in order. Writes nothing."""
-    with open_copies(spec.check, spec.n_jobs, on_message) if spec.check else contextlib.nullcontext() as copies:
+    limits = CheckLimits(options.check_timeout, options.check_memory)
+    check = Check(options.check, limits) if options.check else None
+    with open_copies(check, options.jobs, on_message) if check else contextlib.nullcontext() as copies:
         n_left = sum(len(each.holes) for each in file_plans)
 
         def count(n: int) -> None:
@@ -325,11 +272,10 @@ async def fill(
             if copies and not n_left:
                 on_progress("checking")
 
-        async with connect(spec.model, on_progress) as engine:
-            n_in_flight = spec.n_in_flight or (N_IN_FLIGHT_REMOTE if model_names.is_remote(spec.model) else N_IN_FLIGHT)
-            results = await Run(
-                engine, file_plans, spec.options, answers, contexts(), spec.acceptance, copies, count, n_in_flight
-            ).results()
+        async with connect(options.model, on_progress) as engine:
+            n_local = cluster.N_IN_FLIGHT if options.ray else N_IN_FLIGHT
+            n_in_flight = N_IN_FLIGHT_REMOTE if model_names.is_remote(options.model) and not options.ray else n_local
+            results = await Run(engine, file_plans, options, answers, contexts(), copies, count, n_in_flight).results()
             return await keep.passing(results, copies) if copies else results
 
 
@@ -363,16 +309,15 @@ N_IN_FLIGHT = 2
 class Run:
     """A run: a task for each request, and one for each file, which ends after its last request.
 
-    `rule` and `copies` decide which fills are accepted. `done` is called with the number of holes just answered. The
+    `options` and `copies` decide which fills are accepted. `done` is called with the number of holes just answered. The
     private attributes are what its tasks share.
     """
 
     engine: Engine
     plans: Sequence[FilePlan]
-    options: RunOptions
+    options: Options
     journal: Journal
     context_of: ContextOf
-    rule: AcceptanceRule = field(default_factory=AcceptanceRule)
     copies: Copies | None = None
     done: Callable[[int], None] = lambda _n: None
     n_in_flight: int = N_IN_FLIGHT
@@ -410,7 +355,7 @@ class Run:
         await asyncio.wait(self._requests[idx])
         by_hole = {hole: result for task in self._requests[idx] for hole, result in task.result().items()}
         beside = await self._texts(self._before[idx])
-        return replace(await keep.keep(self.plans[idx], by_hole, self.rule, self.copies, beside), answers=by_hole)
+        return replace(await keep.keep(self.plans[idx], by_hole, self.options, self.copies, beside), answers=by_hole)
 
     async def _texts(self, files: Sequence[int]) -> dict[Path, str]:
         """Wait for files to finish, and return the new texts of those that changed."""
@@ -438,7 +383,7 @@ class Run:
         await asyncio.wait([self._requests[idx][group] for group in earlier])
         results = {hole: result for group in earlier for hole, result in self._requests[idx][group].result().items()}
         best = {hole: result.fills[:1] for hole, result in results.items() if result.fills}
-        sure = {hole: fills for hole, fills in best.items() if not self.rule.reason(hole, fills[0])}
+        sure = {hole: fills for hole, fills in best.items() if not keep.rejection(self.options, hole, fills[0])}
         before = self.plans[idx].source.document
         try:
             settled = keep.settle(self.plans[idx], sure)

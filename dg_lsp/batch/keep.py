@@ -14,6 +14,7 @@ from pathlib import Path
 
 from dg_lsp.batch import check
 from dg_lsp.batch.check import Copies, Prober, root_of
+from dg_lsp.batch.options import Options
 from dg_lsp.batch.plan import FilePlan
 from dg_lsp.batch.rounds import HoleResult
 from dg_lsp.batch.scratch import Copy, ScratchError
@@ -32,23 +33,16 @@ BREAKS = "the file does not parse with this fill and its other fills"
 UNWRITABLE = "the fill contains characters that a source file can't contain"
 
 
-@dataclass(frozen=True, slots=True)
-class AcceptanceRule:
-    """Accepts fills with at least this probability (None: the default of the hole's kind), or all fills."""
-
-    min_confidence: float | None = None
-    takes_all: bool = False
-
-    def reason(self, hole: Hole, fill: Fill) -> str:
-        """Return why the fill is rejected; "" if it is accepted."""
-        has_lines = hole.kind == "marker" and "\n" in fill.text.strip()
-        default = LINES_AT_MARKER if has_lines else DEFAULT_MIN_CONFIDENCE[hole.kind]
-        least = default if self.min_confidence is None else self.min_confidence
-        if self.takes_all or confidence.is_sure(fill.confidence, Threshold(least)):
-            return ""
-        if confidence.probability(fill.confidence) is None:
-            return "the model has no calibrated probabilities; run dg-lsp calibrate, or use --check"
-        return f"its probability is {confidence.words(fill.confidence)}, below --min-confidence {least:g}"
+def rejection(options: Options, hole: Hole, fill: Fill) -> str:
+    """Return why a fill that no check proves is rejected; "" if it is accepted."""
+    has_lines = hole.kind == "marker" and "\n" in fill.text.strip()
+    default = LINES_AT_MARKER if has_lines else DEFAULT_MIN_CONFIDENCE[hole.kind]
+    least = default if options.min_confidence is None else options.min_confidence
+    if options.take_all or confidence.is_sure(fill.confidence, Threshold(least)):
+        return ""
+    if confidence.probability(fill.confidence) is None:
+        return "the model has no calibrated probabilities; run dg-lsp calibrate, or use --check"
+    return f"its probability is {confidence.words(fill.confidence)}, below --min-confidence {least:g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +86,7 @@ class FileResult:
 async def keep(
     plan: FilePlan,
     by_hole: Mapping[Hole, HoleResult],
-    rule: AcceptanceRule | None = None,
+    options: Options | None = None,
     copies: Copies | None = None,
     beside: Mapping[Path, str] | None = None,
 ) -> FileResult:
@@ -100,7 +94,7 @@ async def keep(
 
     `beside` are new texts of other files that the check sees in place of the current ones.
     """
-    rule = rule or AcceptanceRule()
+    options = options or Options()
     reasons = {hole: answer.reason for hole, answer in by_hole.items() if not answer.fills}
     fills = {hole: answer.fills for hole, answer in by_hole.items() if answer.fills}
     try:
@@ -111,7 +105,7 @@ async def keep(
         )
     if copies is None or not fills:
         outcomes = {hole: Outcome(choices) for hole, choices in fills.items()}
-        return _decided(plan, outcomes, rule, reasons, fills)
+        return _decided(plan, outcomes, options, reasons, fills)
     all_fills = dict(fills)
 
     async def retry_and_record(hole: Hole, round_number: int, failure: str) -> Sequence[Fill]:
@@ -130,12 +124,12 @@ async def keep(
                     usable[hole] = fitting
             verifier = Verifier(usable, Prober(plan, copy, copies.check), retry_and_record)
             outcomes = dict(await verifier.outcomes())
-            result = _decided(plan, outcomes, rule, reasons, all_fills)
+            result = _decided(plan, outcomes, options, reasons, all_fills)
             if any(hole not in result.proofs for hole in result.fills):
                 problem = await verifier.problem_of(result.edits)
                 if problem:
                     rejected = {hole: Outcome((), reason=problem) for hole in result.fills if hole not in result.proofs}
-                    result = _decided(plan, outcomes | rejected, rule, reasons, all_fills)
+                    result = _decided(plan, outcomes | rejected, options, reasons, all_fills)
     except (ScratchError, OSError) as error:
         # If the check can't run, no fill is accepted.
         return FileResult(plan, {}, reasons | dict.fromkeys(fills, f"it can't be checked: {error}"), candidates=all_fills)
@@ -145,7 +139,7 @@ async def keep(
 def _decided(
     plan: FilePlan,
     outcomes: Mapping[Hole, Outcome],
-    rule: AcceptanceRule,
+    options: Options,
     reasons: Mapping[Hole, str],
     candidates: Mapping[Hole, tuple[Fill, ...]],
 ) -> FileResult:
@@ -157,11 +151,11 @@ def _decided(
             failed[hole] = BREAKS if any(_is_writable(fill.edit.text) for fill in choices) else UNWRITABLE
     sure, unsure = {}, {}
     for hole, outcome in outcomes.items():
-        choices = tuple(fill for fill in outcome.choices if outcome.proof or not rule.reason(hole, fill))
+        choices = tuple(fill for fill in outcome.choices if outcome.proof or not rejection(options, hole, fill))
         if choices:
             sure[hole] = choices
         elif outcome.choices:
-            why = rule.reason(hole, outcome.choices[0])
+            why = rejection(options, hole, outcome.choices[0])
             unsure[hole] = f"{outcome.reason}, and {why}" if outcome.reason else why
     n_attempts = max(map(len, sure.values()), default=0)
     attempts = [settle(plan, sure, place, proven=frozenset(proofs)) for place in range(n_attempts)]

@@ -18,6 +18,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from pathlib import Path
 from tree_sitter import Node
 
 from dg_lsp.batch.discover import Source
+from dg_lsp.batch.options import Options
 from dg_lsp.core import context, gitignore, holes, languages, positions, syntax
 from dg_lsp.core.values import Document, Hole, Span
 from dg_lsp.core.wording import counted
@@ -33,7 +35,6 @@ from dg_lsp.wire import config
 
 KINDS = ("bodies", "markers", "empty")
 N_TREES = 32  # cached syntax trees: of the files in progress, and of their filled versions
-DEFAULT_KINDS = ("bodies", "markers")
 
 _PLACE = re.compile(
     r"(?P<file>.+?):(?P<line>\d{1,999}):(?P<column>\d{1,999})(?:-(?P<end_line>\d{1,999}):(?P<end_column>\d{1,999}))?", re.DOTALL
@@ -127,6 +128,19 @@ def parse_places(text: str, name: str) -> list[Location]:
     return places
 
 
+def read_places(name: str) -> tuple[Location, ...]:
+    """Return the places in a file, or in standard input for `-`; raise PlanError if it can't be read or a line is invalid."""
+    try:
+        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise PlanError(f"--places {name} is not UTF-8") from error
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
+        raise PlanError(f"--places {name} can't be read: {reason.lower()}") from error
+    return tuple(parse_places(text, f"--places {name}"))
+
+
 def _match(line: str) -> Location:
     """Return the place of a match of ast-grep, whose lines and columns count from 0; raise PlanError if it is none."""
     try:
@@ -195,56 +209,44 @@ def _offset(lines: positions.Lines, place: Location, position: tuple[int, int]) 
 # --- Select some of the holes
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Which holes to fill; an empty or 0 field excludes none."""
-
-    languages: tuple[str, ...] = ()
-    include: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-    changed_since: str = ""
-    symbols: tuple[str, ...] = ()
-    max_holes: int = 0
-
-
-def choose(plans: Sequence[FilePlan], selection: Selection) -> tuple[list[FilePlan], dict[str, int]]:
+def choose(plans: Sequence[FilePlan], options: Options) -> tuple[list[FilePlan], dict[str, int]]:
     """Return the plans with only the chosen holes, and how many holes each option left out.
 
     Raises PlanError for an unknown language or revision, or an invalid pattern.
     """
     names = [language.name for language in languages.TABLE]
-    for name in selection.languages:
+    for name in options.lang:
         if name not in names:
             near = difflib.get_close_matches(name, names, 1)
             hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(names)}"
             raise PlanError(f"--lang {name} is not a language that dg-lsp supports; {hint}")
     left_out = Counter[str]()
     try:
-        gitignore.covers((*selection.include, *selection.exclude), "any")
+        gitignore.covers((*options.include, *options.exclude), "any")
     except gitignore.PatternError as error:
         raise PlanError(f"a pattern of --include or --exclude can't be read: {error}") from error
-    changed = _changed(plans, selection.changed_since) if selection.changed_since else None
+    changed = _changed(plans, options.changed_since) if options.changed_since else None
     chosen: list[FilePlan] = []
-    n_left, n_over = selection.max_holes, 0
+    n_left, n_over = options.max_holes, 0
     for plan in plans:
         path, name = plan.source.path, plan.source.name.lstrip("/")
         option = ""
-        if selection.languages and plan.source.document.language not in selection.languages:
+        if options.lang and plan.source.document.language not in options.lang:
             option = "--lang"
-        elif selection.include and not gitignore.covers(selection.include, name):
+        elif options.include and not gitignore.covers(options.include, name):
             option = "--include"
-        elif gitignore.covers(selection.exclude, name):
+        elif gitignore.covers(options.exclude, name):
             option = "--exclude"
         elif changed is not None and path not in changed:
             option = "--changed-since"
         if option:
             left_out[option] += len(plan.holes)
             continue
-        if selection.symbols:
-            smaller = _only(plan, [hole for hole in plan.holes if set(symbols_of(plan, hole)) & set(selection.symbols)])
+        if options.symbol:
+            smaller = _only(plan, [hole for hole in plan.holes if set(symbols_of(plan, hole)) & set(options.symbol)])
             left_out["--symbol"] += len(plan.holes) - len(smaller.holes)
             plan = smaller
-        if selection.max_holes:
+        if options.max_holes:
             smaller = _only(plan, plan.holes[:n_left])
             n_over += len(plan.holes) - len(smaller.holes)
             n_left -= len(smaller.holes)

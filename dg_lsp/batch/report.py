@@ -14,8 +14,9 @@ from typing import Any, Literal
 
 from dg_lsp.batch.discover import Skipped
 from dg_lsp.batch.keep import FileResult
+from dg_lsp.batch.options import Options
 from dg_lsp.batch.plan import FilePlan, line_column, symbols_of
-from dg_lsp.batch.rounds import ContextOf, RunOptions, request_for
+from dg_lsp.batch.rounds import ContextOf, request_for
 from dg_lsp.core import confidence, importing, polish, positions
 from dg_lsp.core.values import Edit, apply, n_common
 from dg_lsp.core.wording import counted
@@ -185,7 +186,7 @@ class Cost:
         return f"{counted(self.requests, 'request')}, about {tokens}"
 
 
-def cost(plans: Sequence[FilePlan], options: RunOptions, context_of: ContextOf) -> Cost:
+def cost(plans: Sequence[FilePlan], options: Options, context_of: ContextOf) -> Cost:
     """Return the cost of the first round: each request is read once, and each candidate is written once."""
     n_requests = n_chars = n_written = 0
     for plan in plans:

@@ -7,11 +7,12 @@ import functools
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dg_lsp.batch import plan as planning
 from dg_lsp.batch.journal import Journal
+from dg_lsp.batch.options import Options
 from dg_lsp.batch.plan import FilePlan
 from dg_lsp.batch.verify import Retry
 from dg_lsp.core.values import Budget, Edit, Hole, InfillRequest, Span
@@ -23,21 +24,6 @@ from dg_lsp.infill.port import Engine, EngineError
 # Addresses and times differ between runs. In an instruction they would change the answer each time.
 _VOLATILE = re.compile(r"0x[0-9a-fA-F]+|\b\d+\.\d+ ?m?s(ec\w*)?\b")
 SEED_STEP = 1_000_003  # between the seeds of two rounds, so that a retry does not equal the first round of the next seed
-
-
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """The options of each request: the number of candidates, the run's seed, and milliseconds for one hole (0: no limit).
-
-    `allow_shrink` lets an answer shorten working code. `n_retries` is the number of further rounds for a hole without an
-    acceptable fill; it is not part of `repr`, because answers do not depend on it.
-    """
-
-    n_candidates: int = 4
-    seed: int = 0
-    deadline_ms: int = 0
-    n_retries: int = field(default=0, repr=False)
-    allow_shrink: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +43,7 @@ ContextOf = Callable[[FilePlan, Mapping[Path, str]], FileContext]
 RequestOf = Callable[[tuple[Hole, ...]], InfillRequest]
 
 
-def request_for(plan: FilePlan, context: FileContext, group: Sequence[Hole], options: RunOptions) -> InfillRequest:
+def request_for(plan: FilePlan, context: FileContext, group: Sequence[Hole], options: Options) -> InfillRequest:
     """Return the request for a group of holes; raise ValueError as `pipeline.infill` does."""
     document = plan.source.document
     budget = Budget(ms=options.deadline_ms * len(group), candidates=options.n_candidates)
@@ -92,7 +78,7 @@ class Rounds:
     engine: Engine
     view: View
     context: FileContext
-    options: RunOptions
+    options: Options
     journal: Journal
 
     async def first(self, group: tuple[Hole, ...]) -> dict[Hole, HoleResult]:
@@ -106,7 +92,7 @@ class Rounds:
 
     async def further(self, hole: Hole, number: int, failure: str) -> tuple[Fill, ...]:
         """Return the fills of round `number` (from 1), requested with the last failure; () after the last round."""
-        if number > self.options.n_retries:
+        if number > self.options.retries:
             return ()
         moved = self.view.moved(hole)
         with_failure = _with_failure(moved, failure)
@@ -134,7 +120,7 @@ class Rounds:
 
         await in_turn(group, functools.partial(self._ask, request_of=request_of), accepts)
         for hole in group:
-            for number in range(1, self.options.n_retries + 1):
+            for number in range(1, self.options.retries + 1):
                 if by_hole[hole].fills or not by_hole[hole].is_answered:
                     break
                 again = await self._round(hole, number, "")
@@ -173,7 +159,7 @@ class Rounds:
             for idx, hole in enumerate(group)
         }
 
-    def _requests(self, options: RunOptions) -> RequestOf:
+    def _requests(self, options: Options) -> RequestOf:
         """Return a function that builds each request once, because a journal needs the request before the engine does."""
         return functools.cache(lambda group: request_for(self.view.plan, self.context, group, options))
 

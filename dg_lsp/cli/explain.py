@@ -16,8 +16,9 @@ from typing import Annotated
 import typer
 
 from dg_lsp.batch import plan
+from dg_lsp.batch.options import Options
 from dg_lsp.batch.plan import FilePlan, where
-from dg_lsp.batch.rounds import RunOptions, request_for
+from dg_lsp.batch.rounds import request_for
 from dg_lsp.cli import completions
 from dg_lsp.cli.command_group import command_group, print_message, reports
 from dg_lsp.cli.terminal import is_colourful, print_bytes, print_painted
@@ -57,7 +58,9 @@ def explain(
     file_plan = plan.for_places(api.source_at(location), [location])
     configuration = config.load_config(config.workspace_of(file_plan.source.path))
     model = configuration.model(model)
-    options = RunOptions(configuration.settings.batch_candidates, seed, configuration.settings.batch_deadline)
+    options = Options(
+        candidates=configuration.settings.batch_candidates, seed=seed, deadline=configuration.settings.batch_deadline
+    )
     context = api.contexts()(file_plan, {})
     request, sources = request_for(file_plan, context, file_plan.groups[0], options), context.sources
     if model_names.is_remote(model):

@@ -18,7 +18,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from dg_lsp import INTERRUPTED, __version__, is_interrupt
-from dg_lsp.cli import infill as commands
+from dg_lsp.cli import infill
 from dg_lsp.cli.command_group import command_group, print_message
 from dg_lsp.wire.extras import install_command
 
@@ -163,7 +163,7 @@ def _options(
     pass
 
 
-app.command("infill")(commands.infill)
+app.command("infill")(infill.command)
 
 
 def _crash_message(error: Exception) -> str:

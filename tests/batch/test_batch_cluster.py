@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.batch import api, cluster
+from dg_lsp.batch.options import Options
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.infill.port import EngineError
 from tests.batch.engines import connecting
@@ -63,7 +64,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def patch(folder: Path, n_workers: int = 0) -> str:
     """Return the patch of a run on this number of workers, or in this process."""
     connect = cluster.connecting("local", n_workers, load) if n_workers else connecting(Here(folder))
-    return api.run_sync([Path()], model=str(folder), connect=connect, n_in_flight=cluster.N_IN_FLIGHT).patch
+    return api.run_sync(Options((Path(),), model=str(folder), ray="local"), connect=connect).patch
 
 
 def test_two_workers_give_the_same_patch(project: Path, folder: Path) -> None:
@@ -104,7 +105,7 @@ def test_a_failed_request_does_not_affect_others(project: Path, folder: Path) ->
     for name in ("refused", "broken"):
         (project / f"{name}.py").write_text(STUB.format(n=99))
     connect = cluster.connecting("local", 2, load)
-    result = api.run_sync([Path()], model=str(folder), connect=connect, n_in_flight=cluster.N_IN_FLIGHT)
+    result = api.run_sync(Options((Path(),), model=str(folder), ray="local"), connect=connect)
     reasons = {row.path: row.reason for row in result.rows if row.status != "filled"}
     assert reasons == {
         "broken.py": "the engine failed on this request (RuntimeError)",
@@ -115,4 +116,4 @@ def test_a_failed_request_does_not_affect_others(project: Path, folder: Path) ->
 
 def test_a_cluster_that_is_not_there_is_reported(project: Path) -> None:
     with pytest.raises(EngineError, match=r"^there is no Ray cluster at 127\.0\.0\.1:1: "):
-        api.run_sync([Path()], model="embedded", connect=cluster.connecting("127.0.0.1:1"))
+        api.run_sync(Options((Path(),), model="embedded"), connect=cluster.connecting("127.0.0.1:1"))

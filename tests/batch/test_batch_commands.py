@@ -15,7 +15,8 @@ from typer.testing import CliRunner, Result
 
 from dg_lsp.batch import api
 from dg_lsp.batch import plan as planning
-from dg_lsp.batch.rounds import RunOptions, request_for
+from dg_lsp.batch.options import Options
+from dg_lsp.batch.rounds import request_for
 from dg_lsp.cli import explain as drawing
 from dg_lsp.cli import main as cli
 from dg_lsp.core import confidence
@@ -392,7 +393,7 @@ def test_changed_text_on_the_canvas_has_another_colour(project: Path) -> None:
     (project / "a.py").write_text("x = [\n]\n")
     place = planning.parse_place("a.py:1:6")
     planned = planning.for_places(api.source_at(place), [place])
-    request = request_for(planned, api.contexts()(planned, {}), planned.groups[0], RunOptions())
+    request = request_for(planned, api.contexts()(planned, {}), planned.groups[0], Options())
 
     def paint(text: str, what: str) -> str:
         return f"<{what}>{text}</>" if text else ""

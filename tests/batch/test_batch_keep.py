@@ -9,10 +9,10 @@ from typing import get_type_hints
 import pytest
 
 from dg_lsp.batch import keep, write
-from dg_lsp.batch.keep import AcceptanceRule, FileResult
+from dg_lsp.batch.keep import FileResult
+from dg_lsp.batch.options import Options
 from dg_lsp.batch.plan import FilePlan
 from dg_lsp.batch.rounds import HoleResult
-from dg_lsp.cli import infill as commands
 from dg_lsp.core.values import Calibrated, Edit, Ranked, Span
 from dg_lsp.infill.fill import Fill
 from tests.batch.engines import planned
@@ -30,9 +30,7 @@ def answers_for(plan: FilePlan, *texts: str | tuple[str, ...], scores: tuple[flo
     return answers  # type: ignore[return-value]  # keys are holes
 
 
-def accepted(
-    plan: FilePlan, *texts: str | tuple[str, ...], to_write: bool = False, rule: AcceptanceRule | None = None
-) -> FileResult:
+def accepted(plan: FilePlan, *texts: str | tuple[str, ...], to_write: bool = False, rule: Options | None = None) -> FileResult:
     result = asyncio.run(keep.keep(plan, answers_for(plan, *texts), rule))  # type: ignore[arg-type]
     return write.apply_fills(result, "", print)[0] if to_write else result
 
@@ -147,7 +145,7 @@ def test_one_line_at_a_marker_needs_less_than_several(tmp_path: Path, text: str,
 
 
 def test_the_help_states_the_defaults() -> None:
-    (option,) = get_type_hints(commands.infill, include_extras=True)["min_confidence"].__metadata__
+    (option,) = get_type_hints(Options, include_extras=True)["min_confidence"].__metadata__
     least = keep.DEFAULT_MIN_CONFIDENCE
     assert f"{least['body']} for bodies, {least['cursor']} for a place or a selection" in option.help
     assert least["cursor"] == least["selection"] == least["marker"]
@@ -163,7 +161,7 @@ def test_the_first_candidate_that_is_sure_is_taken(tmp_path: Path) -> None:
         ),
         second: HoleResult((Fill(Edit(second.span, "return 2"), Ranked(0), 1),)),
     }
-    result = asyncio.run(keep.keep(plan, answers, AcceptanceRule(min_confidence=0.5)))
+    result = asyncio.run(keep.keep(plan, answers, Options(min_confidence=0.5)))
     assert texts(result) == ["return 1"]
     assert result.unsure[second].startswith("the model has no calibrated probabilities")
 
@@ -171,5 +169,5 @@ def test_the_first_candidate_that_is_sure_is_taken(tmp_path: Path) -> None:
 def test_all_takes_every_fill_that_parses(tmp_path: Path) -> None:
     plan = planned(tmp_path / "a.py", TWO)
     answers = answers_for(plan, "return 1", "return (", scores=(0.01, 0.01))
-    result = asyncio.run(keep.keep(plan, answers, AcceptanceRule(takes_all=True)))  # type: ignore[arg-type]
+    result = asyncio.run(keep.keep(plan, answers, Options(take_all=True)))  # type: ignore[arg-type]
     assert (texts(result), list(result.reasons.values())) == (["return 1"], [keep.BREAKS])

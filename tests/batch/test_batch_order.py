@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.batch import plan as planning
-from dg_lsp.batch.api import JobSpec, fill
-from dg_lsp.batch.check import Check
+from dg_lsp.batch.api import fill
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.keep import FileResult
+from dg_lsp.batch.options import Options
 from dg_lsp.batch.plan import After, FilePlan
-from dg_lsp.batch.rounds import RunOptions
 from dg_lsp.core.values import InfillRequest
 from tests.batch.engines import Filling, connecting, planned
 from tests.batch.test_batch_verify import PYTEST
@@ -51,12 +50,12 @@ class ScriptedRun:
 def run(
     scripted: ScriptedRun, *plans: FilePlan, journal: Path | None = None, check: str = "", n_retries: int = 0
 ) -> list[FileResult]:
-    spec = JobSpec(check=Check(check) if check else None, options=RunOptions(n_retries=n_retries))
+    options = Options(check=check, retries=n_retries, model="embedded")
 
     async def results() -> list[FileResult]:
         with Journal(journal) as answers:
             connect = connecting(scripted.engine)
-            return await fill(spec, plans, answers, connect, on_progress=lambda _text: None, done=lambda _n: None)
+            return await fill(options, plans, answers, connect, on_progress=lambda _text: None, done=lambda _n: None)
 
     return asyncio.run(results())
 

@@ -12,8 +12,9 @@ from dg_lsp.batch import api, rounds
 from dg_lsp.batch import plan as planning
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.keep import FileResult
+from dg_lsp.batch.options import Options
 from dg_lsp.batch.plan import FilePlan
-from dg_lsp.batch.rounds import Rounds, RunOptions, View
+from dg_lsp.batch.rounds import Rounds, View
 from dg_lsp.core.values import Calibrated, Candidate, Hole, InfillRequest, Snippet
 from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.infill.port import Engine, EngineError
@@ -30,13 +31,13 @@ def alone(plan: FilePlan) -> FileContext:
 def filled(
     engine: Engine,
     *plans: FilePlan,
-    options: RunOptions | None = None,
+    options: Options | None = None,
     journal: Journal | None = None,
     counts: list[int] | None = None,
 ) -> list[FileResult]:
     on_count = counts.append if counts is not None else lambda n: None
     answers = journal or Journal(None)
-    run = api.Run(engine, plans, options or RunOptions(), answers, lambda plan, _texts: alone(plan), done=on_count)
+    run = api.Run(engine, plans, options or Options(retries=0), answers, lambda plan, _texts: alone(plan), done=on_count)
     return asyncio.run(run.results())
 
 
@@ -155,7 +156,7 @@ def test_a_useless_answer_has_a_reason(tmp_path: Path) -> None:
 
 def test_options_reach_the_engine(tmp_path: Path) -> None:
     engine = Filling("return 1", "return 2")
-    options = RunOptions(n_candidates=2, seed=7, deadline_ms=100)
+    options = Options(candidates=2, seed=7, deadline=100, retries=0)
     [result] = filled(engine, planned(tmp_path / "a.py", STUB * 2), options=options)
     [request] = engine.requests
     assert (request.budget.ms, request.budget.candidates, request.path) == (200, 2, "a.py")
@@ -165,9 +166,9 @@ def test_options_reach_the_engine(tmp_path: Path) -> None:
 def test_the_same_seed_sends_the_same_requests(tmp_path: Path) -> None:
     plans = [planned(tmp_path / "a.py", STUB + FAR + STUB), planned(tmp_path / "b.py", STUB)]
     first, second, other = Filling("return 1"), Filling("return 1"), Filling("return 1")
-    filled(first, *plans, options=RunOptions(seed=1))
-    filled(second, *plans, options=RunOptions(seed=1))
-    filled(other, *plans, options=RunOptions(seed=2))
+    filled(first, *plans, options=Options(seed=1, retries=0))
+    filled(second, *plans, options=Options(seed=1, retries=0))
+    filled(other, *plans, options=Options(seed=2, retries=0))
     assert first.requests == second.requests
     assert {request.seed for request in first.requests}.isdisjoint(request.seed for request in other.requests)
 
@@ -184,7 +185,7 @@ def test_stored_answers_are_not_requested_again(tmp_path: Path) -> None:
 
 def test_a_request_that_cant_be_built_is_the_hole_s_reason_with_and_without_a_journal(tmp_path: Path) -> None:
     plan, engine = planned(tmp_path / "a.py", STUB * 2), Filling("return 1")
-    options = RunOptions(n_candidates=0, n_retries=1)
+    options = Options(candidates=0, retries=1)
     with Journal(tmp_path / "j") as journal:
         for one in (journal, None):
             [reasons] = answers(filled(engine, plan, options=options, journal=one))
@@ -197,7 +198,7 @@ def test_each_request_is_built_once_with_a_journal(tmp_path: Path, monkeypatch: 
     sizes: list[int] = []
     real = rounds.request_for
 
-    def counted(plan: FilePlan, context: FileContext, group: Sequence[Hole], options: RunOptions) -> InfillRequest:
+    def counted(plan: FilePlan, context: FileContext, group: Sequence[Hole], options: Options) -> InfillRequest:
         sizes.append(len(group))
         return real(plan, context, group, options)
 
@@ -222,7 +223,7 @@ def test_answers_stored_with_other_related_text_are_requested_again(tmp_path: Pa
 
         with Journal(tmp_path / "j") as journal:
             look = FileContext("a.py", related)
-            asyncio.run(api.Run(engine, [plan], RunOptions(), journal, lambda *_: look).results())
+            asyncio.run(api.Run(engine, [plan], Options(retries=0), journal, lambda *_: look).results())
         return len(engine.requests)
 
     near = Snippet("near.py", "x = 1\n")
@@ -244,7 +245,7 @@ def test_related_text_is_read_before_the_first_request(tmp_path: Path) -> None:
             order.append(f"asked with {request.related[-1].path}")
             return ()
 
-    asyncio.run(api.Run(Noting(), plans, RunOptions(), Journal(None), look).results())
+    asyncio.run(api.Run(Noting(), plans, Options(retries=0), Journal(None), look).results())
     assert order == ["a.py", "b.py", "asked with near.py", "asked with near.py"]
 
 
@@ -267,7 +268,7 @@ def test_a_run_that_is_cancelled_cancels_its_requests(tmp_path: Path) -> None:
         engine = Endless()
         plans = [planned(tmp_path / f"{name}.py", STUB) for name in "abc"]
 
-        every = api.Run(engine, plans, RunOptions(), Journal(None), lambda plan, _texts: alone(plan))
+        every = api.Run(engine, plans, Options(retries=0), Journal(None), lambda plan, _texts: alone(plan))
         task = asyncio.ensure_future(every.results())
         await engine.asked.wait()
         await asyncio.sleep(0)
@@ -283,9 +284,9 @@ def test_a_run_that_is_cancelled_cancels_its_requests(tmp_path: Path) -> None:
 def test_a_hole_without_a_usable_answer_gets_further_rounds_with_other_seeds(tmp_path: Path) -> None:
     engine = Filling(lambda request: ("return 1" if len(engine.requests) == 3 else "  ",))
     plan = planned(tmp_path / "a.py", STUB)
-    assert answers(filled(engine, plan, options=RunOptions(n_retries=5))) == [["return 1"]]
+    assert answers(filled(engine, plan, options=Options(retries=5))) == [["return 1"]]
     assert len({request.seed for request in engine.requests}) == 3
-    assert len(answers(filled(Filling(" "), plan, options=RunOptions(n_retries=1)))) == 1
+    assert len(answers(filled(Filling(" "), plan, options=Options(retries=1)))) == 1
 
 
 def test_an_engine_that_fails_is_not_asked_again(tmp_path: Path) -> None:
@@ -299,9 +300,7 @@ def test_an_engine_that_fails_is_not_asked_again(tmp_path: Path) -> None:
             raise EngineError("the engine is busy")
 
     engine = Failing()
-    assert answers(filled(engine, planned(tmp_path / "a.py", STUB), options=RunOptions(n_retries=3))) == [
-        ["the engine is busy"]
-    ]
+    assert answers(filled(engine, planned(tmp_path / "a.py", STUB), options=Options(retries=3))) == [["the engine is busy"]]
     assert engine.n == 1
 
 
@@ -310,7 +309,7 @@ def test_a_further_round_contains_the_failure_and_is_stored(tmp_path: Path) -> N
     [hole] = plan.holes
 
     async def again(number: int, failure: str) -> list[str]:
-        options = RunOptions(n_retries=1)
+        options = Options(retries=1)
         with Journal(tmp_path / "journal") as journal:
             fills = await Rounds(engine, View(plan), alone(plan), options, journal).further(hole, number, failure)
         return [fill.edit.text for fill in fills]
@@ -336,7 +335,7 @@ def test_a_hole_gets_no_passage_of_its_own_file(tmp_path: Path, name: str) -> No
     place = planning.parse_place(f"{path}:8:5")
     plan = planning.for_places(api.source_at(place), [place])
     context = api.contexts()(plan, {})
-    request = rounds.request_for(plan, context, plan.groups[0], RunOptions())
+    request = rounds.request_for(plan, context, plan.groups[0], Options(retries=0))
     passages = [snippet.text for snippet in request.related if snippet.for_copying]
     assert [text for text in passages if "third" in text]
     assert not [text for text in passages if "total" in text]

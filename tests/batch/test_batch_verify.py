@@ -14,7 +14,8 @@ import pytest
 
 from dg_lsp.batch import check, keep, verify
 from dg_lsp.batch.check import Check, CheckLimits
-from dg_lsp.batch.keep import AcceptanceRule, FileResult
+from dg_lsp.batch.keep import FileResult
+from dg_lsp.batch.options import Options
 from dg_lsp.batch.plan import FilePlan
 from dg_lsp.batch.rounds import HoleResult
 from dg_lsp.batch.verify import Retry
@@ -44,7 +45,7 @@ def checked(
     root: Path,
     command: str,
     *files: tuple[FilePlan, Sequence[Sequence[str]]],
-    rule: AcceptanceRule | None = None,
+    rule: Options | None = None,
     limits: CheckLimits | None = None,
     further: Retry | None = None,
     n_jobs: int = 1,
@@ -125,9 +126,7 @@ def test_a_check_that_passes_while_the_hole_raises_proves_nothing(tmp_path: Path
     [result] = checked(tmp_path, command, (plan, [["return 1"]]))
     [(text, reason)] = outcome(result)
     assert (text, reason.startswith(verify.NO_PROOF)) == ("", True)
-    assert outcome(checked(tmp_path, command, (plan, [["return 1"]]), rule=AcceptanceRule(takes_all=True))[0]) == [
-        ("return 1", "")
-    ]
+    assert outcome(checked(tmp_path, command, (plan, [["return 1"]]), rule=Options(take_all=True))[0]) == [("return 1", "")]
 
 
 def test_a_check_that_fails_without_running_into_the_hole_proves_nothing(tmp_path: Path) -> None:
@@ -216,7 +215,7 @@ def test_a_fill_without_proof_must_not_break_a_test(tmp_path: Path) -> None:
         "import a, inspect\ndef test_f():\n    assert a.f() == 1\n"
         "def test_g():\n    assert 'spoils' not in inspect.getsource(a.g)\n"
     )
-    [result] = checked(tmp_path, PYTEST, (plan, [["return 1"], ["return 'spoils'"]]), rule=AcceptanceRule(takes_all=True))
+    [result] = checked(tmp_path, PYTEST, (plan, [["return 1"], ["return 'spoils'"]]), rule=Options(take_all=True))
     assert outcome(result)[0] == ("return 1", "the check: 1 test")
     assert "test_g fails: " in outcome(result)[1][1]
 

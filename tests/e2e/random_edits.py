@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from dg_lsp.batch import api, write
-from dg_lsp.batch.api import Connect, JobSpec
+from dg_lsp.batch.api import Connect, Job
 from dg_lsp.batch.journal import Journal
-from dg_lsp.batch.keep import AcceptanceRule
+from dg_lsp.batch.options import Options
 from dg_lsp.batch.plan import Location
-from dg_lsp.batch.rounds import RunOptions
 from dg_lsp.core import languages, positions, syntax
 from dg_lsp.core.positions import Encoding
 from dg_lsp.core.values import Document, Edit, Span, apply
@@ -261,17 +260,13 @@ async def in_the_shell(n: int, draw: random.Random, folder: Path, connect: Conne
         at = span(draw, text)
         is_place = draw.random() < 0.6
         places = (Location(str(path), _from_1(text, at.start), _from_1(text, at.end)),) if is_place else ()
-        spec = JobSpec(
-            (path,) if not is_place else (),
-            places,
-            options=RunOptions(3, draw.randrange(1 << 30)),
-            acceptance=AcceptanceRule(None, True),
-        )
-        plans, _, _ = await asyncio.to_thread(api.plans, spec)
+        paths = (path,) if not is_place else ()
+        options = Options(paths, candidates=3, seed=draw.randrange(1 << 30), retries=0, take_all=True)
+        plans, _, _ = await asyncio.to_thread(api.plans, Job(options, places))
         if not plans:
             continue
-        with Journal(None, ("", spec.options)) as answers:
-            results = await api.fill(spec, plans, answers, connect, on_progress=lambda _text: None, done=lambda _n: None)
+        with Journal(None) as answers:
+            results = await api.fill(options, plans, answers, connect, on_progress=lambda _text: None, done=lambda _n: None)
         for result in results:
             file_result, _ = write.apply_fills(result, "", print)
             edits = tuple(file_result.edits)

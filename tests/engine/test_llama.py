@@ -391,10 +391,10 @@ def test_quantised_weights_of_a_matrix_are_within_half_a_step() -> None:
 
 @pytest.mark.parametrize(("device", "is_enabled"), [("cpu", True), ("mps", True), ("cuda", False), ("cuda:1", False)])
 def test_attention_of_cudnn_is_not_used_on_cuda(device: str, is_enabled: bool) -> None:
-    before = torch.backends.cuda.cudnn_sdp_enabled()
+    before = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
     try:
         torch.backends.cuda.enable_cudnn_sdp(True)
         set_up(device)
-        assert torch.backends.cuda.cudnn_sdp_enabled() == is_enabled
+        assert torch.backends.cuda.cudnn_sdp_enabled() == is_enabled  # type: ignore[no-untyped-call]
     finally:
         torch.backends.cuda.enable_cudnn_sdp(before)

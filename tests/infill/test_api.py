@@ -14,6 +14,7 @@ import pytest
 
 from dg_lsp import infill
 from dg_lsp.batch import api as batch_api
+from dg_lsp.batch.options import Options
 from dg_lsp.core import values
 from dg_lsp.core.values import Import, InfillRequest
 from dg_lsp.infill import FillResult, Session, client
@@ -129,22 +130,22 @@ def test_invalid_arguments_and_engine_errors_are_raised() -> None:
         with pytest.raises(ValueError, match="unknown kind of hole: bdies"):
             session.fill_text(TWO, path="a.py", kinds=["bdies"])
     with pytest.raises(batch_api.ERRORS, match="there is no gone"):
-        batch_api.run_sync([Path("gone")], connect=connecting(Filling("pass")))
+        batch_api.run_sync(Options(paths=(Path("gone"),)), connect=connecting(Filling("pass")))
 
 
 def test_a_batch_has_a_patch_and_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.py").write_text(TWO)
     (tmp_path / "b.py").write_bytes(b"\0")
-    run = functools.partial(batch_api.run_sync, [Path()], connect=connecting(Filling("return 1")))
-    result = run()
+    run = functools.partial(batch_api.run_sync, connect=connecting(Filling("return 1")))
+    result = run(Options((Path(),)))
     assert result.patch.count("+    return 1") == 2
     assert [row.status for row in result.rows] == ["filled", "filled"]
     assert [skip.name for skip in result.skipped] == ["b.py"]
     assert result.report["summary"]["filled"] == 2
     assert (tmp_path / "a.py").read_text() == TWO
-    assert run(min_confidence=0.95).report["summary"]["unsure"] == 2
-    run(write=True)
+    assert run(Options((Path(),), min_confidence=0.95)).report["summary"]["unsure"] == 2
+    run(Options((Path(),), write=True))
     assert (tmp_path / "a.py").read_text() == TWO.replace("...", "return 1")
 
 

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from dg_lsp import infill
 from dg_lsp.batch import api as batch_api
+from dg_lsp.batch.options import Options
 from dg_lsp.cli import main as cli
 from dg_lsp.core.values import Document, InfillRequest, Snippet
 from dg_lsp.infill.repository import ContextReader, RepositoryIndex
@@ -47,7 +48,7 @@ def sent_by_command() -> InfillRequest:
 
 def sent_by_batch_api() -> InfillRequest:
     engine = Filling("return 1")
-    batch_api.run_sync([Path("src/a.py")], connect=connecting(engine))
+    batch_api.run_sync(Options(paths=(Path("src/a.py"),)), connect=connecting(engine))
     [request] = engine.requests
     return request
 
