@@ -220,15 +220,16 @@ def plans(job: Job) -> tuple[list[FilePlan], list[Skipped], dict[str, int]]:
         by_file.setdefault(source_at(place).path, []).append(place)
     file_plans = [plan.for_places(source_at(places[0]), places) for places in by_file.values()]
     skipped: list[Skipped] = []
+    kinds = plan.parse_kinds(options.holes)
     for file in discover.files(options.paths):
         if file in by_file:
             continue
         source = file if isinstance(file, Skipped) else discover.read(file)
         if isinstance(source, Skipped):
             skipped.append(source)
-        elif (file_plan := plan.for_kinds(source, plan.parse_kinds(options.holes))).groups:
+        elif (file_plan := plan.for_kinds(source, kinds)).groups:
             file_plans.append(file_plan)
-        elif "markers" in options.kinds and (reason := holes.unread(source.document)):
+        elif "markers" in kinds and (reason := holes.unread(source.document)):
             skipped.append(Skipped(source.name, reason))
     chosen, left_out = plan.choose(file_plans, options)
     return chosen, skipped, left_out

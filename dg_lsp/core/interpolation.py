@@ -16,17 +16,6 @@ from dg_lsp.core import languages
 from dg_lsp.core.syntax import Facts, Syntax
 from dg_lsp.core.values import Document
 
-# By language, the tokens that begin an expression in a string.
-_OPENERS = {
-    "python": ("{",),
-    "javascript": ("${",),
-    "typescript": ("${",),
-    "tsx": ("${",),
-    "ruby": ("#{",),
-    "bash": ("$(", "${", "$(("),
-    "csharp": ("interpolation_brace",),
-    "php": ("{",),
-}
 _QUOTES = frozenset({'"', "'", "`", '"""', "string_start", "interpolation_quote", "heredoc_start"})
 _ENDS = _QUOTES | {"string_end", "heredoc_end"}
 _CONTENT = re.compile(r"content|fragment")
@@ -96,7 +85,7 @@ def _after_tokens(syntax: Syntax, start: int, at: int, string: Node | None = Non
 
     `string` begins at `start` and goes on at the offset.
     """
-    openers = _OPENERS.get(syntax.language.name, ())
+    openers = syntax.language.interpolation
     # What is open, from the outside in: strings, and closing brackets of code in them.
     stack = [_STRING] if string else []
     for token in _tokens(string or syntax.tree.root_node, start, at) if openers else ():

@@ -48,7 +48,8 @@ class Language:
 
     `grammar` is a module and its function that returns the grammar. `queries` names the query files, whose texts are
     joined. `opens` matches a line that opens a block; it is used where the tree is broken and the line's brackets are
-    balanced. `openers` are the ends of lines above code that is indented more. `indent` is one indentation level for a file
+    balanced. `openers` are the ends of lines above code that is indented more, and `interpolation`
+    the grammar's tokens that begin an expression in a string. `indent` is one indentation level for a file
     that shows none. In a file whose name ends with one of `stub_suffixes`, bodies are meant to be empty.
 
     `imports` returns the names that a text imports. With `imports_folders`, such a name is a folder, and all of its
@@ -69,6 +70,7 @@ class Language:
     block_comment: tuple[str, str] | None = None
     opens: str = BRACE_OPENS
     openers: tuple[str, ...] = BRACE_OPENERS
+    interpolation: tuple[str, ...] = ()
     indent: str = "    "
     by_indentation: bool = False
     filenames: tuple[str, ...] = ()

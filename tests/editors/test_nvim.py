@@ -9,6 +9,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -488,6 +489,10 @@ def test_a_nameless_buffer_keeps_the_server_when_it_is_written_to_a_file(nvim: N
     until(lambda: "..." not in nvim.text(), "the filled bodies", tell=nvim.picture)
 
 
+def is_changed(nvim: Neovim, before: str) -> bool:
+    return nvim.text() != before
+
+
 @pytest.mark.parametrize("command", ["file other.py", "saveas other.py", "write shop.py | file other.py"])
 @pytest.mark.parametrize("is_nameless", [True, False])
 def test_a_buffer_keeps_its_suggestions_under_a_new_name(nvim: Neovim, command: str, is_nameless: bool) -> None:
@@ -502,7 +507,7 @@ def test_a_buffer_keeps_its_suggestions_under_a_new_name(nvim: Neovim, command: 
         nvim.until_ghost()
         before = nvim.text()
         nvim.type("<C-l>")
-        until(lambda before=before: nvim.text() != before, "the accepted text")
+        until(partial(is_changed, nvim, before), "the accepted text")
         opened = "return vim.tbl_map(vim.uri_from_bufnr, vim.tbl_keys(vim.lsp.get_clients()[1].attached_buffers))"
         assert [uri.rpartition("/")[2] for uri in nvim.lua(opened)] == [name]
         nvim.type("<Esc>")
