@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import socket
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from dg_lsp.engine.model.pull import PullError, convert, pulling
-from dg_lsp.engine.model.pull.convert import GgufError, GgufFile
 from dg_lsp.wire import laptop
 from dg_lsp.wire.laptop import LaptopModel
 from tests.engine import laptop_kit
@@ -197,108 +195,3 @@ def test_a_store_that_others_can_change_is_not_used(server: Index, model: Laptop
     laptop.store().chmod(0o777)
     with pytest.raises(PullError, match="can be changed by other users"):
         pulling.pull(model)
-
-
-def text(value: str) -> bytes:
-    return struct.pack("<Q", len(value)) + value.encode()
-
-
-def header(n_tensors: int = 0, n_fields: int = 0, version: int = 3) -> bytes:
-    return b"GGUF" + struct.pack("<IQQ", version, n_tensors, n_fields)
-
-
-def tensor(*sizes: int, kind: int = 0, offset: int = 0, name: str = "t") -> bytes:
-    return text(name) + struct.pack(f"<I{len(sizes)}Q", len(sizes), *sizes) + struct.pack("<IQ", kind, offset)
-
-
-HUGE = (1 << 64) - 1
-HOSTILE: list[tuple[bytes, str]] = [
-    (b"", "is too short"),
-    (b"PK\x03\x04" + bytes(100), "is not a GGUF file"),
-    (header(version=99) + bytes(100), "is GGUF version 99"),
-    (header(n_tensors=HUGE), f"states {HUGE} tensors"),
-    (header(n_fields=HUGE), f"states {HUGE} fields"),
-    (header(n_fields=1) + struct.pack("<Q", HUGE), f"states {HUGE} bytes of a text"),
-    (header(n_fields=1) + struct.pack("<Q", 1000) + b"short", "ends inside its header"),
-    (header(n_fields=1) + text("a") + struct.pack("<I", 77), "unknown type (77)"),
-    (header(n_fields=1) + text("a") + struct.pack("<IIQ", 9, 0, HUGE), f"states {HUGE} items of a list"),
-    (header(n_fields=1) + text("a") + struct.pack("<IIQ", 9, 12, 1 << 20), "ends inside its header"),
-    (header(n_fields=1) + text("a") + struct.pack("<IIQIQ", 9, 9, 1, 9, 1), "unknown type (9)"),
-    (header(n_fields=1) + text("general.alignment") + struct.pack("<II", 4, 0), "states the alignment 0"),
-    (header(n_tensors=1) + tensor(*[1] * 9), "states 9 dimensions of t"),
-    (header(n_tensors=1) + tensor(32, 1 << 62), "states an impossible shape for its tensor t"),
-    (header(n_tensors=1) + tensor(0), "states an impossible shape"),
-    (header(n_tensors=1) + tensor(33, kind=8), "states an impossible shape"),
-    (header(n_tensors=1) + tensor(32, kind=12345), "in an unknown format (12345)"),
-    (header(n_tensors=1) + tensor(40), "ends before its tensor t does"),
-    (header(n_tensors=1) + tensor(8, offset=HUGE), "ends before its tensor t does"),
-    (header(n_tensors=2) + tensor(16) + tensor(16, offset=32, name="u") + bytes(500), "have tensors that overlap"),
-    (header(n_tensors=2) + tensor(16) + tensor(16, offset=64) + bytes(500), "has the tensor t twice"),
-]
-
-
-@pytest.mark.parametrize(("content", "expected"), HOSTILE, ids=[expected for _, expected in HOSTILE])
-def test_a_hostile_gguf_file_is_one_sentence(content: bytes, expected: str, tmp_path: Path) -> None:
-    path = tmp_path / "hostile.gguf"
-    path.write_bytes(content)
-    with pytest.raises(GgufError) as caught, GgufFile(path):
-        pass
-    assert expected.replace("have tensors", "has tensors") in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_gguf_file_cut_anywhere_is_one_sentence(tmp_path: Path, data: bytes) -> None:
-    path, folder = tmp_path / "cut.gguf", tmp_path / "converted"
-    folder.mkdir()
-    for size in [*range(0, 12_000, 97), len(data) - 1]:
-        path.write_bytes(data[:size])
-        with pytest.raises(GgufError):
-            convert.convert(path, folder)
-
-
-def changed(data: bytes, old: bytes, new: bytes) -> bytes:
-    assert old in data
-    assert len(old) == len(new)
-    return data.replace(old, new, 1)
-
-
-LIES: list[tuple[str, Callable[[bytes], bytes], str]] = [
-    ("layers", lambda data: changed(data, *number("llama.block_count", 2, 3)), "has no tensor blk.2.attn_norm.weight"),
-    ("too many layers", lambda data: changed(data, *number("llama.block_count", 2, 1)), "can't be converted: blk.1"),
-    ("heads", lambda data: changed(data, *number("llama.attention.head_count", 4, 3)), "states 3 heads in 2 groups"),
-    ("no heads", lambda data: changed(data, *number("llama.attention.head_count", 4, 0)), "states 0 for llama.attention"),
-    ("width", lambda data: changed(data, *number("llama.embedding_length", 256, 512)), "of the shape"),
-    ("family", lambda data: changed(data, text("llama"), text("mamba")), "holds a model of the family 'mamba'"),
-    ("tokenizer", lambda data: changed(data, text("smollm"), text("strang")), "has a tokenizer that is not known (strang)"),
-    ("merge", lambda data: changed(data, text("th e"), text("th q")), "has a merge of tokens that are not in its vocabulary"),
-    ("token twice", lambda data: changed(data, text("def"), text("the")), "has a vocabulary with a token that occurs twice"),
-]
-
-
-def number(name: str, old: int, new: int) -> tuple[bytes, bytes]:
-    key = text(name) + struct.pack("<I", 4)
-    return key + struct.pack("<I", old), key + struct.pack("<I", new)
-
-
-@pytest.mark.parametrize(("change", "expected"), [(each[1], each[2]) for each in LIES], ids=[each[0] for each in LIES])
-def test_a_gguf_file_that_contradicts_itself_is_one_sentence(
-    change: Callable[[bytes], bytes], expected: str, tmp_path: Path, data: bytes
-) -> None:
-    path, folder = tmp_path / "lie.gguf", tmp_path / "converted"
-    folder.mkdir()
-    path.write_bytes(change(data))
-    with pytest.raises(GgufError) as caught:
-        convert.convert(path, folder)
-    assert expected in str(caught.value)
-    assert not (folder / "config.json").exists()
-
-
-def test_values_that_are_not_finite_are_refused(tmp_path: Path, data: bytes) -> None:
-    path, folder = tmp_path / "nan.gguf", tmp_path / "converted"
-    folder.mkdir()
-    path.write_bytes(data)
-    with GgufFile(path) as file:
-        start = file.tensors["output_norm.weight"].start
-    path.write_bytes(data[:start] + struct.pack("<f", float("nan")) + data[start + 4 :])
-    with pytest.raises(GgufError, match=r"holds values in output_norm\.weight that are not finite"):
-        convert.convert(path, folder)
