@@ -17,7 +17,7 @@ import pytest
 from tests.editors import machine
 from tests.editors.machine import program
 from tests.editors.neovim import LOOK, PLUGIN, Neovim
-from tests.editors.texts import BODIES, FILES, INSIDE, LONG_BODY, SHOP, inserted, paced
+from tests.editors.texts import BODIES, FILES, INSIDE, LONG_BODY, LONG_TESTS, SHOP, inserted, paced
 from tests.editors.waiting import until
 
 # Show every suggestion, whatever its probability and latency, because these tests are about editors.
@@ -713,3 +713,16 @@ def test_a_snooze_pauses_and_ends(nvim: Neovim) -> None:
     assert "snoozed" not in nvim.lua("return table.concat(require('dg_lsp.status').sentences(), ' ')")
     nvim.type("x<BS>")
     nvim.until_ghost()
+
+
+@pytest.mark.parametrize("name", ["long.ts", "long.tsx", "long.js"])
+def test_an_open_bracket_in_a_long_file_gets_a_suggestion_or_a_reason(nvim: Neovim, name: str) -> None:
+    nvim.edit(name, LONG_TESTS)
+    nvim.put(39, 0)
+    nvim.type("const a = [<CR>")
+    nvim.type("{ b: (`${")
+    until(lambda: nvim.ghost() or nvim.status().get("suppressed"), "a suggestion or a reason", tell=nvim.picture)
+    nvim.type("<Esc>")
+    nvim.until("vim.api.nvim_get_mode().mode == 'n'", "normal mode")
+    nvim.type(":qa!<CR>")
+    until(lambda: nvim.has_ended, "the end of Neovim")

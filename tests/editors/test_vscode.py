@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.editors import machine, tap
-from tests.editors.texts import BODIES, BODY, FILES, INSIDE, LONG_BODY, SHOP, inserted, paced
+from tests.editors.texts import BODIES, BODY, FILES, INSIDE, LONG_BODY, LONG_TESTS, SHOP, inserted, paced
 from tests.editors.waiting import until
 from tests.editors.workbench import VSIX, Workbench, workbench
 
@@ -606,3 +606,13 @@ def test_two_editors_share_one_engine(code: Workbench, environment: Mapping[str,
 def test_no_unexpected_message_was_shown(code: Workbench) -> None:
     """This is the last test: no earlier test has left a notification of an error."""
     assert [each for each in code.messages() if "setting" in each or "rror" in each] == []
+
+
+@pytest.mark.parametrize("name", ["long.ts", "long.tsx", "long.js"])
+def test_an_open_bracket_in_a_long_file_gets_a_suggestion_or_a_reason(code: Workbench, name: str) -> None:
+    code.open(name, LONG_TESTS)
+    code.put(39, 0)
+    code.type("const a = [")
+    code.until_ghost_or_reason()
+    code.type("{ b: (`${")
+    code.until_ghost_or_reason()
