@@ -41,7 +41,52 @@ UNLIMITED_PATIENCE_S = 3600.0
 """The deadline of a request that has none of its own."""
 
 
+TICK_S = 0.5
+"""How often a limit on silence looks whether the event loop runs."""
+
 log = logging.getLogger(__name__)
+
+
+class Silence:
+    """A limit on how long the engine may be silent, which counts only time in which this process listens.
+
+    When the event loop was blocked, or the process suspended, what the engine sent has not been read yet. A plain timeout
+    would end before it is read, and a healthy engine would be killed.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        """Start with this limit, in seconds."""
+        self._left_s = limit_s
+        self._timeout = asyncio.timeout(None)
+
+    def reset(self, limit_s: float) -> None:
+        """Start again, because the engine sent something."""
+        self._left_s = limit_s
+
+    async def __aenter__(self) -> Silence:
+        """Begin to count."""
+        await self._timeout.__aenter__()
+        self._count()
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        """Stop counting; raise TimeoutError if the limit has passed."""
+        self._next.cancel()
+        await self._timeout.__aexit__(*error)
+
+    def _count(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time() + TICK_S
+        self._next = loop.call_at(due, self._tick, due)
+
+    def _tick(self, due: float) -> None:
+        # A late tick says that nobody listened, so it does not count, and there is a whole tick to read what has come.
+        now = asyncio.get_running_loop().time()
+        self._left_s -= TICK_S if now - due < TICK_S else 0.0
+        if self._left_s > 0:
+            self._count()
+        else:
+            self._timeout.reschedule(now)
 
 
 class LinkLostError(Exception):
@@ -212,13 +257,13 @@ class Link:
     async def _hold_lease(self, first_word_s: float) -> None:
         now = asyncio.get_running_loop().time
         try:
-            async with asyncio.timeout(first_word_s) as silence:
-                async with self._http.stream("GET", "/v1/lease", params={"warm": "1"}) as response:
-                    if response.status_code != httpx.codes.OK:
-                        return
-                    async for event in _events(response, lambda: silence.reschedule(now() + self._silence_s())):
-                        self._take(event)
-                        silence.reschedule(now() + self._silence_s())
+            lease = self._http.stream("GET", "/v1/lease", params={"warm": "1"})
+            async with Silence(first_word_s) as silence, lease as response:
+                if response.status_code != httpx.codes.OK:
+                    return
+                async for event in _events(response, lambda: silence.reset(self._silence_s())):
+                    self._take(event)
+                    silence.reset(self._silence_s())
         except TimeoutError:
             self.is_silent = True
         except (httpx.HTTPError, OSError, WireError):
@@ -285,13 +330,16 @@ async def reach(state: State, on_change: Callable[[Link], None], *, first_word_s
 
 
 def kill(state: State) -> bool:
-    """Kill an engine that does not respond; return whether it was killed.
+    """Kill an engine that does not respond, and say so in its log; return whether it was killed.
 
     The process id in the state file may belong to another process by now. So kill only the process that the kernel reports
     as the listener on the engine's socket.
     """
     if not state.address.startswith("/") or _listener(state.address) != state.pid:
         return False
+    with contextlib.suppress(discovery.DiscoveryError):
+        files = discovery.engine_files(state.engine_id)
+        discovery.write_log(files, f"process {state.pid} does not respond and is killed by process {os.getpid()}")
     try:
         os.kill(state.pid, signal.SIGKILL)
     except OSError:
@@ -318,10 +366,12 @@ async def ask_to_end(state: State) -> bool:
     """Ask an engine to end when no client uses it; return whether it is idle already. Raises SilentError."""
     async with _client(state) as http:
         try:
-            info = parse((await http.get("/v1/info", timeout=SILENCE_S)).content)
-            is_idle = not (info.integer("leases", 0) or info.integer("running", 0) or info.integer("waiting", 0))
-            (await http.post("/v1/shutdown", json={"when": "idle"}, timeout=SILENCE_S)).raise_for_status()
-        except httpx.TimeoutException as error:
+            async with Silence(SILENCE_S) as silence:
+                info = parse((await http.get("/v1/info", timeout=None)).content)
+                silence.reset(SILENCE_S)
+                is_idle = not (info.integer("leases", 0) or info.integer("running", 0) or info.integer("waiting", 0))
+                (await http.post("/v1/shutdown", json={"when": "idle"}, timeout=None)).raise_for_status()
+        except TimeoutError as error:
             raise SilentError(state) from error
         except (httpx.HTTPError, WireError):
             return False

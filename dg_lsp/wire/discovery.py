@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import re
+import signal
 import stat
 import subprocess
 import sys
@@ -349,8 +350,26 @@ def start_engine(
     finally:
         os.close(handle)
     # Without this wait, an engine that ends before its starter would stay in the process table as a zombie.
-    threading.Thread(target=process.wait, name="dg-lsp-reaper", daemon=True).start()
+    threading.Thread(target=_reap, args=(process, files), name="dg-lsp-reaper", daemon=True).start()
     return process
+
+
+def _reap(process: subprocess.Popen[bytes], files: EngineFiles) -> None:
+    """Wait for an engine's end. If a signal ended it, it had no time to say so."""
+    if (code := process.wait()) < 0:
+        hint = "; if nobody killed it, memory ran out" if -code == signal.SIGKILL else ""
+        write_log(files, f"process {process.pid} was ended by signal {-code} ({signal.strsignal(-code)}){hint}")
+
+
+def write_log(files: EngineFiles, sentence: str) -> None:
+    """Add to an engine's log what happens to the engine from outside."""
+    with contextlib.suppress(OSError):
+        handle = os.open(files.log, os.O_WRONLY | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0))
+        try:
+            line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {visible_line(sentence)}\n"
+            os.write(handle, line.encode("utf-8", "backslashreplace"))
+        finally:
+            os.close(handle)
 
 
 def last_words(files: EngineFiles, n_lines: int = 5) -> tuple[str, ...]:

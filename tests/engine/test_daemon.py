@@ -92,7 +92,7 @@ def test_nothing_holds_the_model_when_its_memory_is_given_back(monkeypatch: pyte
         service = Service(load, Limits(), EngineId(), EngineSettings(unload_after_s=0.01))
         service.start()
         lease = service.take_lease(warm=False)
-        watching = asyncio.ensure_future(daemon._watch(service, uvicorn.Server(uvicorn.Config(lambda: None))))
+        watching = asyncio.ensure_future(daemon._watch(service, daemon.EngineServer(uvicorn.Config(lambda: None))))
         async with asyncio.timeout(PATIENCE_S):
             while not held:
                 await lease.take(1.0)

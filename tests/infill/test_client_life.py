@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -96,6 +97,70 @@ def test_a_client_that_comes_to_a_stopped_engine_starts_another(folder: Path) ->
 
     with running() as stopped_engine:
         asyncio.run(asyncio.wait_for(scenario(stopped_engine), PATIENCE_S))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_a_client_whose_event_loop_was_blocked_keeps_its_engine(folder: Path, is_asked: bool) -> None:
+    async def scenario() -> None:
+        notes: list[str] = []
+        async with connect(options(), on_message=notes.append) as engine:
+            before = await pid_of(engine)
+            # Also while an answer is awaited.
+            stop = gate(folder)
+            filling = asyncio.ensure_future(answer(engine, gate=str(stop.path), text="x")) if is_asked else None
+            while is_asked and not (await engine.info())["running"]:
+                await asyncio.sleep(0.01)
+            time.sleep(links.SILENCE_S + links.PING_EVERY_S)
+            stop.let(3)
+            if filling is not None:
+                assert await filling == "x"
+            assert await answer(engine, text="y") == "y"
+            assert (await pid_of(engine), notes) == (before, [])
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+
+
+@pytest.mark.slow
+def test_a_client_that_was_blocked_while_it_met_an_older_engine_does_not_kill_it(folder: Path) -> None:
+    async def scenario(older: Running) -> None:
+        asking = asyncio.ensure_future(links.ask_to_end(older.state))
+        await asyncio.sleep(0)  # it has been sent, or is about to be
+        time.sleep(links.SILENCE_S + links.PING_EVERY_S)
+        assert await asking is True
+
+    with running() as older:
+        asyncio.run(asyncio.wait_for(scenario(older), PATIENCE_S))
+
+
+def test_only_time_in_which_the_event_loop_runs_counts_as_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "TICK_S", 0.05)
+
+    async def heard_after_a_block() -> bool:
+        heard = asyncio.Event()
+        async with links.Silence(0.2):
+            asyncio.get_running_loop().call_later(0.01, heard.set)
+            time.sleep(0.5)
+            for _ in range(3):  # as many steps as a message takes through the layers of a connection
+                await asyncio.sleep(0)
+            await heard.wait()
+        return True
+
+    async def silent() -> None:
+        async with links.Silence(0.2):
+            await asyncio.Event().wait()
+
+    async def reset() -> bool:
+        async with links.Silence(0.2) as silence:
+            for _ in range(8):
+                await asyncio.sleep(0.1)
+                silence.reset(0.2)
+        return True
+
+    assert asyncio.run(heard_after_a_block())
+    with pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(silent(), PATIENCE_S))
+    assert asyncio.run(reset())
 
 
 def test_a_process_that_only_has_the_number_of_a_stopped_engine_is_not_killed(folder: Path) -> None:

@@ -23,7 +23,7 @@ import traceback
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Literal
 
 import uvicorn
@@ -125,9 +125,18 @@ def _run(files: EngineFiles, options: Options) -> None:
             raise DaemonError(f"{TOKEN_VARIABLE} must consist of ASCII letters, digits and punctuation, without spaces")
         if len(token) < MIN_TOKEN_CHARS:
             raise DaemonError(f"{TOKEN_VARIABLE} must have at least {MIN_TOKEN_CHARS} characters; create one with {MAKE_TOKEN}")
+        # A process that ends by itself removes its state. Writing our own says what is wrong with a state that can't be read.
+        with contextlib.suppress(DiscoveryError):
+            if (before := discovery.read_state(files)) is not None:
+                log.warning("process %d ended without a word: it was killed, perhaps because memory ran out", before.pid)
         discovery.write_state(files, State(os.getpid(), address, token, BUILD, options.engine_id))
         log.info("process %d serves %s", os.getpid(), options.engine_id.model)
         _serve(options, token, listeners, on_shutdown=lambda: _remove(files, address))
+    except DaemonError:
+        raise
+    except Exception:
+        log.exception("the engine fails")
+        raise
     finally:
         _remove(files, address)
         for listener in listeners:
@@ -166,11 +175,17 @@ class EngineServer(uvicorn.Server):
 
     service: Service
     on_shutdown: Callable[[], None]
+    why = "the engine is stopping"
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop because of a signal, which the log names."""
+        self.why = f"the engine received {signal.Signals(sig).name}"
+        super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End all streams and the model's thread, then shut down uvicorn."""
         self.on_shutdown()
-        self.service.stop("the engine is stopping")
+        self.service.stop(self.why)
         await asyncio.to_thread(self.service.worker.close)
         await super().shutdown(sockets)
 
@@ -209,10 +224,13 @@ def _serve(options: Options, token: str, listeners: list[socket.socket], on_shut
     # uvicorn raises the signal again after its shutdown. Ignore it, because our files still have to be removed.
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: None)
+    # Under nohup it stays ignored. Otherwise it would end the process without a word.
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, server.handle_exit)
     server.run(sockets=listeners)
 
 
-async def _watch(service: Service, server: uvicorn.Server) -> None:
+async def _watch(service: Service, server: EngineServer) -> None:
     while not service.stopping.is_set():
         queue = service.queue
         facts = EngineFacts(
@@ -226,6 +244,8 @@ async def _watch(service: Service, server: uvicorn.Server) -> None:
         )
         action, wait_s = next_action(facts, service.settings, time.monotonic())
         if action == "exit":
+            unused = "nobody uses the engine" if facts.state != "failed" else "the model could not be loaded"
+            server.why = f"{unused}, and it was asked to end then" if facts.stop_when_idle else unused
             break
         if action == "unload":
             queue.order("unload")
@@ -380,3 +400,6 @@ def write_to(files: EngineFiles, *, detached: bool) -> None:
     logging.basicConfig(level=logging.INFO, handlers=handlers)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its information repeats our own lines
     faulthandler.enable()
+    # These end the process, and write first where it was.
+    for number in (signal.SIGQUIT, signal.SIGXCPU, signal.SIGUSR1, signal.SIGUSR2):
+        faulthandler.register(number, chain=True)

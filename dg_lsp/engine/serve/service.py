@@ -6,6 +6,7 @@ Runs on the event loop; the worker's thread reaches it only through the loop.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -15,6 +16,8 @@ from dg_lsp.engine.serve.jobs import Limits, Load, Queue, Worker
 from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import EngineId, EngineSettings
 from dg_lsp.wire.messages import PROTOCOL, Bye, Done, Event, Problem, Status
+
+log = logging.getLogger("dg_lsp.engine")
 
 BUILD = discovery.current_build()
 """The build of this process, read before its files can be replaced."""
@@ -108,6 +111,7 @@ class Service:
     def stop(self, message: str) -> None:
         """Stop as soon as possible: send each user `bye` with this message, and answer all jobs."""
         if not self.stopping.is_set():
+            log.info("%s", message)
             self.stopping.set()
             for inbox in self._leases:
                 inbox.put(Bye(message))
