@@ -241,7 +241,10 @@ def test_the_servers_text_is_the_editors(tmp_path: Path, encoding: Encoding) -> 
             client.change(version, content_change)
         await client.suggestions(0, 0, trigger=1)
         (request,) = [entry for entry in client.asked if entry["what"] == "asked"]
-        assert request["prefix"] + request["suffix"] == re.sub("\r\n|\r", "\n", text)
+        lines = re.sub("\r\n|\r", "\n", text)
+        # Before code, the answer gets a line of its own.
+        own = "\n" if lines.partition("\n")[0].strip() else ""
+        assert request["prefix"] + request["suffix"] == own + lines
 
     capabilities = {"general": {"positionEncodings": [encoding]}, "textDocument": {"inlineCompletion": {}}}
     run(tmp_path, capabilities, test, options={"completion": {"debounce": 0, "speculate": False}})

@@ -257,7 +257,7 @@ import resource, sys
 from pathlib import Path
 import torch, transformers
 from transformers import DiffusionGemmaForBlockDiffusion
-from dg_lsp.engine.common import loading
+from dg_lsp.engine.backends import local
 from dg_lsp.engine.diffusion.gemma import quantised
 torch.set_num_threads(1)
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
