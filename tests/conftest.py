@@ -19,7 +19,7 @@ settings.register_profile("any machine", deadline=None, suppress_health_check=(H
 settings.load_profile("any machine")
 
 READERS_OWN = dict(os.environ)
-"""The environment of whoever runs the tests, which only a test that installs something needs."""
+"""The environment in which the tests were started, which only a test that installs something needs."""
 
 # Programs and their libraries, the tools that run the tests, and what tests are told by hand. The rest would be an accident:
 # proxies and certificates, HF_*, PIP_*, XDG_*, keys, colours, git's settings.
@@ -59,6 +59,6 @@ def pytest_configure_node(node: Any) -> None:
 
 @pytest.fixture(scope="session")
 def readers_own(request: pytest.FixtureRequest) -> Mapping[str, str]:
-    """Return the environment of whoever runs the tests, for a test that installs something."""
+    """Return the environment in which the tests were started, for a test that installs something."""
     given: Mapping[str, Any] = getattr(request.config, "workerinput", {"readers_own": READERS_OWN})
     return dict(given["readers_own"])

@@ -1,4 +1,4 @@
-"""No test takes the environment of whoever runs the tests for its own."""
+"""No test takes the environment in which the tests were started for its own."""
 
 from __future__ import annotations
 

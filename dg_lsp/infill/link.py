@@ -80,7 +80,7 @@ class Silence:
         self._next = loop.call_at(due, self._tick, due)
 
     def _tick(self, due: float) -> None:
-        # A late tick says that nobody listened, so it does not count, and there is a whole tick to read what has come.
+        # After a late tick, nothing was read meanwhile, so it does not count, and there is a whole tick to read what has come.
         now = asyncio.get_running_loop().time()
         self._left_s -= TICK_S if now - due < TICK_S else 0.0
         if self._left_s > 0:

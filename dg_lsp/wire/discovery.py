@@ -357,7 +357,7 @@ def start_engine(
 def _reap(process: subprocess.Popen[bytes], files: EngineFiles) -> None:
     """Wait for an engine's end. If a signal ended it, it had no time to say so."""
     if (code := process.wait()) < 0:
-        hint = "; if nobody killed it, memory ran out" if -code == signal.SIGKILL else ""
+        hint = "; perhaps memory ran out" if -code == signal.SIGKILL else ""
         write_log(files, f"process {process.pid} was ended by signal {-code} ({signal.strsignal(-code)}){hint}")
 
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from dg_lsp.wire import discovery
@@ -30,8 +31,20 @@ def start(*, exit_after_s: float = 60.0, model: str = "toy") -> tuple[subprocess
     files = discovery.engine_files(engine_id(model))
     settings = EngineSettings(exit_after_s=exit_after_s)
     process = discovery.start_engine(ENGINE_COMMAND, files, engine_id(model), settings)
-    wait_until(lambda: told_by(process, files))
+    wait_until(lambda: answers(process, files))
     return process, files
+
+
+def answers(process: subprocess.Popen[bytes], files: discovery.EngineFiles) -> bool:
+    """Return whether the engine answers requests: then it also handles signals, which it does after it has told its address."""
+    state = told_by(process, files)
+    if state is None:
+        return False
+    try:
+        discovery.request(state, "GET", "/health")
+    except (httpx.HTTPStatusError, OSError, httpx.TransportError) as error:
+        return isinstance(error, httpx.HTTPStatusError)
+    return True
 
 
 def log_of(files: discovery.EngineFiles) -> str:
@@ -72,7 +85,7 @@ def test_the_next_engine_says_that_the_one_before_ended_without_a_word() -> None
 def test_an_unused_engine_says_so() -> None:
     process, files = start(exit_after_s=0.1)
     wait_until(lambda: process.poll() is not None)
-    assert "nobody uses the engine" in log_of(files)
+    assert "the engine is not in use" in log_of(files)
 
 
 @pytest.mark.parametrize("when", ["now", "idle"])
@@ -82,7 +95,9 @@ def test_an_engine_that_is_asked_to_end_says_so(when: str) -> None:
     assert state is not None
     discovery.request(state, "POST", "/v1/shutdown", {"when": when})
     wait_until(lambda: process.poll() is not None)
-    sentence = "the engine received a shutdown request" if when == "now" else "nobody uses the engine, and it was asked to end"
+    sentence = (
+        "the engine received a shutdown request" if when == "now" else "the engine is not in use, and it was asked to end"
+    )
     assert sentence in log_of(files)
 
 

@@ -154,7 +154,7 @@ def open_checkpoint(name: str, *, device: str, threads: int, revision: str, on_p
 def set_up(device: str) -> None:
     """Choose the implementations that torch uses on a device, for the whole process."""
     if device.startswith("cuda"):
-        # cuDNN plans its attention anew for each shape, and nearly every pass has another one: fills of a laptop model took
+        # cuDNN plans its attention again for each shape, and nearly every pass has another one: fills of a laptop model took
         # 743 ms with it and 236 ms without it on an H100.
         torch.backends.cuda.enable_cudnn_sdp(False)
 

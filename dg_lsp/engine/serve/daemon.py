@@ -244,7 +244,7 @@ async def _watch(service: Service, server: EngineServer) -> None:
         )
         action, wait_s = next_action(facts, service.settings, time.monotonic())
         if action == "exit":
-            unused = "nobody uses the engine" if facts.state != "failed" else "the model could not be loaded"
+            unused = "the engine is not in use" if facts.state != "failed" else "the model could not be loaded"
             server.why = f"{unused}, and it was asked to end then" if facts.stop_when_idle else unused
             break
         if action == "unload":
