@@ -115,7 +115,35 @@ def run(options: Options) -> None:
         raise DaemonError(str(error)) from error
 
 
+class _Stop:
+    """Handles the signals that stop the process, also before its server exists: clients see the process earlier.
+
+    uvicorn raises a signal again after its shutdown. It is handled again then, because our files still have to be removed.
+    """
+
+    def __init__(self) -> None:
+        """Handle the signals from now on."""
+        self._server: EngineServer | None = None
+        self._number = 0
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # Under nohup, SIGHUP stays ignored.
+            if signal.getsignal(number) is not signal.SIG_IGN or number != signal.SIGHUP:
+                signal.signal(number, self._handle)
+
+    def lead_to(self, server: EngineServer) -> None:
+        """Stop this server with the signals, and with one that came before."""
+        self._server = server
+        if self._number:
+            server.handle_exit(self._number, None)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self._number = number
+        if self._server is not None:
+            self._server.handle_exit(number, frame)
+
+
 def _run(files: EngineFiles, options: Options) -> None:
+    stop = _Stop()
     address = ""
     listeners: list[socket.socket] = []
     try:
@@ -131,7 +159,7 @@ def _run(files: EngineFiles, options: Options) -> None:
                 log.warning("process %d ended without a word: it was killed, perhaps because memory ran out", before.pid)
         discovery.write_state(files, State(os.getpid(), address, token, BUILD, options.engine_id))
         log.info("process %d serves %s", os.getpid(), options.engine_id.model)
-        _serve(options, token, listeners, on_shutdown=lambda: _remove(files, address))
+        _serve(options, token, listeners, stop, on_shutdown=lambda: _remove(files, address))
     except DaemonError:
         raise
     except Exception:
@@ -182,6 +210,12 @@ class EngineServer(uvicorn.Server):
         self.why = f"the engine received {signal.Signals(sig).name}"
         super().handle_exit(sig, frame)
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and shut down again if a signal came before: uvicorn would leave without that."""
+        await super().startup(sockets)
+        if self.should_exit and self.started:
+            await self.shutdown(sockets)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End all streams and the model's thread, then shut down uvicorn."""
         self.on_shutdown()
@@ -190,7 +224,7 @@ class EngineServer(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def _serve(options: Options, token: str, listeners: list[socket.socket], on_shutdown: Callable[[], None]) -> None:
+def _serve(options: Options, token: str, listeners: list[socket.socket], stop: _Stop, on_shutdown: Callable[[], None]) -> None:
     url = next((f"http://127.0.0.1:{one.getsockname()[1]}" for one in listeners if one.family == socket.AF_INET), "")
     load = loader(options.engine_id, options.settings)
     service = Service(load, options.limits, options.engine_id, options.settings, url=url)
@@ -221,12 +255,7 @@ def _serve(options: Options, token: str, listeners: list[socket.socket], on_shut
     )
     server = EngineServer(config)
     server.service, server.on_shutdown = service, on_shutdown
-    # uvicorn raises the signal again after its shutdown. Ignore it, because our files still have to be removed.
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, lambda *_: None)
-    # Under nohup it stays ignored. Otherwise it would end the process without a word.
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, server.handle_exit)
+    stop.lead_to(server)
     server.run(sockets=listeners)
 
 
