@@ -432,7 +432,7 @@ LISTED: tuple[tuple[fit.Precision, str], ...] = (("bfloat16", "16 bits"), ("fp8"
 def check_fit(model: str, device: str, dtype: str = "") -> tuple[str, str, dict[str, object]]:
     """Return a sentence on what a model needs and whether it fits, the advice if it does not, and the sizes in bytes."""
     if (known := laptop.by_name(model)) is not None:
-        return _laptop(known)
+        return _laptop(known, device)
     try:
         values = _config_values(model)
         geometry = fit.of_config(values)
@@ -462,7 +462,10 @@ def check_fit(model: str, device: str, dtype: str = "") -> tuple[str, str, dict[
     return f"{sentence}: it runs in {choice.precision} ({choice.why})", "", {**facts, "dtype": choice.precision}
 
 
-def _laptop(model: LaptopModel) -> tuple[str, str, dict[str, object]]:
+def _laptop(model: LaptopModel, device: str) -> tuple[str, str, dict[str, object]]:
+    host = machine.of_device(device)
+    if host.kind != "cpu":
+        return _on_card(model, host)
     precision = machine.laptop_precision()
     needed = model.memory_bytes + (WIDTHS[precision or "int8"] - 1) * model.n_weights
     sentence = f"{model.name} needs {size(needed)} of memory, {KEPT[precision]}"
@@ -477,6 +480,18 @@ def _laptop(model: LaptopModel) -> tuple[str, str, dict[str, object]]:
     if free is not None and free < needed:
         advice = "Close other programs, or choose a smaller model."
         return f"{sentence}; {size(free)} free", advice, {**facts, "free_bytes": free}
+    return sentence, "", facts
+
+
+def _on_card(model: LaptopModel, host: fit.Machine) -> tuple[str, str, dict[str, object]]:
+    free = "unknown" if host.free is None else size(host.free)
+    sentence = f"{model.name} needs {size(model.card_bytes)} in 16 bits; {free} free on {host.label}"
+    needed: dict[str, object] = {"bfloat16": {"total": model.card_bytes}}
+    facts: dict[str, object] = {"device": host.kind, "bytes": needed, "dtype": "bfloat16", "free_bytes": host.free}
+    if not model.is_pulled:
+        return f"{sentence}, and is not pulled", f"Get it with: dg-lsp engine pull {model.name}", facts
+    if host.free is not None and host.free < model.card_bytes:
+        return sentence, "Free the GPU, choose a smaller model, or set engine.device = cpu.", facts
     return sentence, "", facts
 
 

@@ -15,6 +15,7 @@ import typer
 from dg_lsp.cli import completions, progress
 from dg_lsp.cli.command_group import fail
 from dg_lsp.core.wording import size
+from dg_lsp.engine.model.fit import machine
 from dg_lsp.engine.model.pull import PullError
 from dg_lsp.wire import config, laptop, model_names
 from dg_lsp.wire.extras import install_command
@@ -48,7 +49,11 @@ def pull(
     source = context.get_parameter_source("model")
     if source is not None and source.name == "DEFAULT_MAP" and laptop.by_name(model) is None and not _is_on_hub(model):
         model = AUTO
-    laptop_models = laptop.MODELS if model in ("", AUTO) else tuple(each for each in laptop.MODELS if each.name == model)
+    if model in ("", AUTO):
+        laptop_models = laptop.suitable(machine.usable_card())
+        laptop_models += tuple(each for each in laptop.MODELS if each.is_pulled and each not in laptop_models)
+    else:
+        laptop_models = tuple(each for each in laptop.MODELS if each.name == model)
     if not laptop_models and file is not None:
         _fail(f"--from is for a laptop model ({_names()})")
     try:

@@ -109,6 +109,8 @@ class DgLanguageServer(LanguageServer):
         self._problems: tuple[str, ...] = ()
         self._is_ready = False
         self._pulls = 0
+        self.card_bytes = 0
+        """The memory of the largest GPU for a laptop model, known after the first seconds; 0 for none."""
         self.is_pulling = False
         """Whether a laptop model is being downloaded."""
         self.protocol.experimental = {"dgLsp": {"version": methods.VERSION}}
@@ -265,13 +267,22 @@ class DgLanguageServer(LanguageServer):
             if self.resident.condition.state != "off":
                 self.restart_engine()
 
+    async def look_for_card(self) -> None:
+        """Find the GPU that a laptop model may use, so that the offered model suits it."""
+        from dg_lsp.engine.model.fit import machine
+
+        # In a thread, because the driver's program may take long.
+        self.card_bytes = await asyncio.to_thread(machine.usable_card)
+        if self.card_bytes:
+            self._use_model()
+
     def _connect(self) -> None:
         self._use_model()
         self.resident.start(replace(self.settings, model=self.model))
 
     def _use_model(self) -> None:
         self.model = laptop.resolve(self.settings.model)
-        better = laptop.offered(self.settings.model)
+        better = laptop.offered(self.settings.model, self.card_bytes)
         offer = ModelOffer(better.name, size(better.n_bytes), better.gives) if better else None
         self.reporter.update(model=self.model, offer=offer)
 

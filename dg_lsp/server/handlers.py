@@ -41,6 +41,7 @@ def add(server: DgLanguageServer) -> None:
             # Imported here, because the editor waits for the answer to `initialize`.
             from dg_lsp.server import pulling
 
+            await server.look_for_card()
             await pulling.offer(server)
 
     @server.feature(lsp.INITIALIZED)

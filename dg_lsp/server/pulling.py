@@ -43,7 +43,7 @@ MAX_BYTES = 1 << 16
 
 async def offer(server: DgLanguageServer) -> None:
     """Offer the best laptop model for this machine, unless the user has chosen before; pull it if the user agrees."""
-    model = laptop.offered(server.settings.model)
+    model = laptop.offered(server.settings.model, server.card_bytes)
     if model is None:
         return
     choice = await asyncio.to_thread(read_choice)
@@ -62,8 +62,9 @@ async def offer(server: DgLanguageServer) -> None:
             server.reporter.update(offer=replace(current, is_new=True))
         return
     question = (
-        f"dg-lsp: download the model {model.name} ({size(model.n_bytes)}, once)? It gives {model.gives}. It runs on "
-        "this machine only. Until it is there, the small model that came with dg-lsp makes the suggestions."
+        f"dg-lsp: download the model {model.name} ({size(model.n_bytes)}, once)? It gives {model.gives}. It comes from "
+        f"{model.places}, and only the file's known SHA-256 is trusted. It runs on this machine only. Until it is there, the "
+        "small model that came with dg-lsp makes the suggestions."
     )
     answer = await server.ask(lsp.MessageType.Info, question, DOWNLOAD, LATER, NEVER)
     if answer == NEVER:
@@ -80,7 +81,7 @@ async def execute(server: DgLanguageServer, choice: object) -> None:
         raise JsonRpcInvalidParams(f"unknown choice {choice!r}; use one of download, never")
     elif server.is_pulling:
         server.show_message("a model is being downloaded already")
-    elif (model := laptop.offered(server.settings.model)) is None:
+    elif (model := laptop.offered(server.settings.model, server.card_bytes)) is None:
         server.show_message(f"no better model than {server.model} is offered here; to choose one: dg-lsp setup")
     else:
         server.is_pulling = True  # before the task begins, because the command may be sent twice

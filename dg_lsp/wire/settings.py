@@ -87,9 +87,9 @@ class Settings:
         Text,
         About(
             "engine.model",
-            "The model: `auto` (the best laptop model that you pulled, else the embedded one), `qwen2.5-coder-0.5b`, "
-            "`smollm2-135m`, `embedded`, a folder (`./NAME`, `~/NAME`, `/NAME`), a hub id (`OWNER/NAME`), "
-            "`vllm:URL[#MODEL]`, `chat:URL[#MODEL]` or `fim:DIALECT[:URL][#MODEL]`.",
+            "The model: `auto` (the best laptop model that you pulled, else the embedded one), `qwen2.5-coder-0.5b` "
+            "(for a GPU also `-1.5b`, `-7b` and `-14b`), `smollm2-135m`, `embedded`, a folder (`./NAME`, `~/NAME`, `/NAME`), a "
+            "hub id (`OWNER/NAME`), `vllm:URL[#MODEL]`, `chat:URL[#MODEL]` or `fim:DIALECT[:URL][#MODEL]`.",
             "Change it when you have a GPU or a model server, or to keep to one model.",
             per_machine=True,
         ),

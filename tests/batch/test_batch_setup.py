@@ -277,9 +277,48 @@ def test_laptop_models_are_offered_where_they_fit_and_the_best_is_recommended(
     assert models(LAPTOP, (), (), {}, laptop_models=known)[:3] == expected
     offer = next(each for each in offers.offers(LAPTOP, (), (), {}, laptop_models=known) if not each.is_ready)
     assert offer.commands == (f"dg-lsp setup --yes {offer.model}",)
-    assert offer.cost.endswith("of memory, on the processor, and 0.2 GB to download once")
+    assert "of memory, on the processor, and 0.2 GB to download once, from " in offer.cost
     running = Server(Endpoint("ollama", "http://127.0.0.1:11434"), (Model("coder:7b", True, 4 * GIB),))
     assert models(LAPTOP, (running,), (), {}, laptop_models=known)[0] == ("fim:ollama#coder:7b", True, True)
+
+
+CARD_24 = (Gpu("RTX 4090", 24 * GIB),)
+MACHINES = {
+    "old laptop": (Machine(2, 4 * GIB), "smollm2-135m"),
+    "laptop": (Machine(8, 16 * GIB), "qwen2.5-coder-0.5b"),
+    "laptop with a GPU of 8 GB": (Machine(8, 16 * GIB, (Gpu("RTX 4060", 8 * GIB),)), "qwen2.5-coder-1.5b"),
+    "workstation with a GPU of 24 GB": (Machine(16, 64 * GIB, CARD_24), "qwen2.5-coder-7b"),
+    "Mac with 48 GB": (
+        Machine(12, 48 * GIB, (Gpu("Apple GPU", 32 * GIB, is_nvidia=False),), is_shared=True),
+        "qwen2.5-coder-7b",
+    ),
+    "server with an H100": (Machine(32, 256 * GIB, (Gpu("H100", 80 * GIB),)), "qwen2.5-coder-14b"),
+    "laptop with an AMD GPU": (Machine(8, 16 * GIB, (Gpu("AMD GPU", 16 * GIB, is_nvidia=False),)), "qwen2.5-coder-0.5b"),
+}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_the_laptop_model_that_is_recommended_suits_the_machine(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(laptop.STORE_VARIABLE, str(tmp_path))
+    machine, expected = MACHINES[name]
+    offer = next(each for each in offers.offers(machine, (), (), {}, laptop_models=laptop.MODELS) if each.is_recommended)
+    assert offer.model == expected
+    assert "only its known SHA-256 is trusted" in offer.cost
+
+
+def test_a_better_model_for_the_gpu_is_recommended_where_a_small_one_is_pulled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(laptop.STORE_VARIABLE, str(tmp_path))
+    small = next(model for model in laptop.MODELS if model.name == "qwen2.5-coder-0.5b")
+    small.folder.mkdir(mode=0o700)
+    (small.folder / laptop.CONFIG).touch()
+    machine = Machine(16, 64 * GIB, CARD_24)
+    offered = models(machine, (), (), {}, laptop_models=laptop.MODELS)
+    assert ("qwen2.5-coder-0.5b", True, False) in offered
+    assert ("qwen2.5-coder-7b", False, True) in offered
 
 
 def test_the_embedded_model_is_chosen_as_auto_so_that_a_better_one_is_used_later(tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -20,6 +23,7 @@ from tokenizers import Tokenizer
 from typer.testing import CliRunner
 
 from dg_lsp.cli import engine as commands
+from dg_lsp.engine.common import loading
 from dg_lsp.engine.common.loading import LoadError, find
 from dg_lsp.engine.model.fit.geometry import PROJECTIONS
 from dg_lsp.engine.model.pull import PullError, convert, pulling
@@ -418,9 +422,94 @@ def test_a_model_of_an_earlier_version_is_pulled_again_for_its_adapter(
     assert not index.asked
 
 
-def test_the_catalogue_names_each_model_once() -> None:
-    assert [model.name for model in laptop.MODELS] == ["qwen2.5-coder-0.5b", "smollm2-135m"]
+def test_the_catalogue_has_a_licence_a_hash_and_a_place_for_each_model() -> None:
+    names = [model.name for model in laptop.MODELS]
+    assert names == [*(f"qwen2.5-coder-{size}" for size in ("14b", "7b", "1.5b", "0.5b")), "smollm2-135m"]
     for model in laptop.MODELS:
         assert len(model.sha256) == 64
-        assert model.parts
+        assert model.hub or model.parts
         assert model.licence == "Apache-2.0"
+        assert model.places
+        assert (model.profile_folder / "dg_lsp.json").exists()
+        # In 16 bits, with one request.
+        assert model.card_bytes > 2 * model.n_weights
+
+
+LARGER = [model for model in laptop.MODELS if model.needs_card]
+
+
+@pytest.fixture(params=LARGER, ids=lambda model: model.name)
+def larger(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LaptopModel:
+    """A model of the catalogue that only the hub has, under its real name, with the size and hash of a tiny file."""
+    data = laptop_kit.write_gguf(tmp_path / "tiny.gguf", "qwen2", Kind.Q4_K, head="other").read_bytes()
+    model: LaptopModel = request.param
+    tiny = replace(model, n_bytes=len(data), n_weights=len(data), sha256=hashlib.sha256(data).hexdigest())
+    monkeypatch.setattr(laptop, "MODELS", (tiny,))
+    for name, value in laptop_kit.environment("", tmp_path / "home").items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv(laptop.NO_PULL_VARIABLE, raising=False)
+    return tiny
+
+
+@pytest.fixture
+def larger_hub(larger: LaptopModel, tmp_path: Path) -> Iterator[hub.Hub]:
+    assert larger.hub is not None
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub" / larger.hub.file).write_bytes((tmp_path / "tiny.gguf").read_bytes())
+    with hub.serving(larger.hub.repository, tmp_path / "hub") as server:
+        yield server
+
+
+def pull_larger(model: LaptopModel, url: str, *, code: int) -> str:
+    """Return what a pull in a process of its own says."""
+    command = [sys.executable, "-m", "tests.engine.laptop_kit", laptop_kit.as_text(model), model.name]
+    environ = {**os.environ, "HF_ENDPOINT": url, "HF_HUB_DISABLE_XET": "1"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr.splitlines()[-1] if code else done.stdout
+
+
+@pytest.mark.e2e
+def test_a_larger_model_comes_from_the_hub_and_has_the_profile_of_the_small_one(
+    larger: LaptopModel, larger_hub: hub.Hub
+) -> None:
+    assert f"{larger.name} is in {larger.folder}" in pull_larger(larger, larger_hub.url, code=0)
+    assert larger.hub is not None
+    assert ("GET", f"/{larger.hub.repository}/resolve/{larger.hub.revision}/{larger.hub.file}", "") in larger_hub.asked
+    opened = loading.open_checkpoint(larger.name, device="cpu", threads=1, revision="", on_progress=lambda _text, _share: None)
+    assert opened.profile_folder.name == "qwen2.5-coder-0.5b"
+    assert "lm_head.weight" in load_file(larger.folder / "model.safetensors")
+
+
+@pytest.mark.e2e
+def test_a_wrong_file_of_a_larger_model_is_removed_and_reported(larger: LaptopModel, larger_hub: hub.Hub) -> None:
+    [file] = larger_hub.folder.iterdir()
+    file.write_bytes(file.read_bytes()[:-1] + b"\x55")
+    said = pull_larger(larger, larger_hub.url, code=2)
+    assert f"{larger.name} can't be pulled: what the hub has is not the file that dg-lsp knows" in said
+    assert not list(laptop.store().rglob("*.gguf"))
+
+
+@pytest.mark.e2e
+def test_a_larger_model_whose_connection_breaks_can_be_pulled_again(larger: LaptopModel, larger_hub: hub.Hub) -> None:
+    larger_hub.break_after = larger.n_bytes // 2
+    assert f"{larger.name} can't be pulled: the hub does not give the file" in pull_larger(larger, larger_hub.url, code=2)
+    larger_hub.break_after = None
+    pull_larger(larger, larger_hub.url, code=0)
+    assert larger.is_pulled
+
+
+@pytest.mark.e2e
+def test_without_a_network_a_larger_model_is_one_sentence(larger: LaptopModel) -> None:
+    said = pull_larger(larger, "http://127.0.0.1:9", code=2)
+    assert f"{larger.name} can't be pulled: the hub can't be reached within 5 seconds; to go on where it was, run it" in said
+
+
+def test_a_disk_without_room_for_a_larger_model_is_one_sentence(
+    larger: LaptopModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage._replace(free=pulling.SPARE_BYTES))
+    with pytest.raises(PullError, match=rf"{larger.name} can't be pulled: it needs 2 MB .*; free some space"):
+        pulling.pull(larger)

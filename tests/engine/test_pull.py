@@ -95,6 +95,7 @@ def test_a_missing_hub_model_is_reported(hub: Hub, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["embedded", "./folder", "vllm:http://localhost:8000", "word"])
 def test_only_hub_ids_can_be_fetched(hub: Hub, tmp_path: Path, name: str) -> None:
     messages = pull(hub, tmp_path / "home", name, code=2)[1]
-    known = "a laptop model (qwen2.5-coder-0.5b, smollm2-135m) or a hub id (OWNER/NAME)"
+    names = "qwen2.5-coder-14b, qwen2.5-coder-7b, qwen2.5-coder-1.5b, qwen2.5-coder-0.5b, smollm2-135m"
+    known = f"a laptop model ({names}) or a hub id (OWNER/NAME)"
     assert messages == f"dg-lsp engine: {name} can't be fetched; give {known}\n"
     assert not hub.asked

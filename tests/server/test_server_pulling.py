@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from dg_lsp.engine.model.fit import machine
 from dg_lsp.server import pulling
 from dg_lsp.wire import laptop
 
@@ -19,12 +20,36 @@ GIB = 1 << 30
 
 
 @pytest.mark.parametrize(
-    ("memory", "name"),
-    [(16 * GIB, "qwen2.5-coder-0.5b"), (6 * GIB, "qwen2.5-coder-0.5b"), (4 * GIB, "smollm2-135m"), (2 * GIB, ""), (0, "")],
+    ("memory", "card", "name"),
+    [
+        (64 * GIB, 0, "qwen2.5-coder-0.5b"),
+        (6 * GIB, 0, "qwen2.5-coder-0.5b"),
+        (4 * GIB, 0, "smollm2-135m"),
+        (2 * GIB, 0, ""),
+        (0, 0, ""),
+        (8 * GIB, 6 * GIB, "qwen2.5-coder-1.5b"),
+        (32 * GIB, 24 * GIB, "qwen2.5-coder-7b"),
+        (64 * GIB, 80 * GIB, "qwen2.5-coder-14b"),
+    ],
 )
-def test_the_offered_model_fits_the_memory(memory: int, name: str) -> None:
-    model = next((each for each in laptop.MODELS if each.fits(memory)), None)
+def test_the_offered_model_suits_the_processor_or_the_gpu(
+    memory: int, card: int, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(laptop, "machine_memory", lambda: memory)
+    monkeypatch.delenv(laptop.NO_PULL_VARIABLE, raising=False)
+    model = laptop.offered("auto", card)
     assert (model.name if model else "") == name
+
+
+def test_a_cpu_build_of_torch_uses_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'NVIDIA RTX 4090, 24564, 24000'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(machine.metadata, "version", lambda _name: "2.13.0+cpu")
+    assert machine.usable_card() == 0
+    monkeypatch.setattr(machine.metadata, "version", lambda _name: "2.13.0")
+    assert machine.usable_card() == 24564 << 20
 
 
 def test_a_choice_that_can_not_be_read_is_no_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,11 +82,12 @@ def test_a_download_that_is_asked_for_twice_begins_once(monkeypatch: pytest.Monk
         begun.append(model.name)
 
     monkeypatch.setattr(pulling, "_accept", accepted)
-    monkeypatch.setattr(laptop, "offered", lambda _model: laptop.MODELS[0])
+    monkeypatch.setattr(laptop, "offered", lambda _model, _card: laptop.MODELS[0])
     tasks: list[asyncio.Task[None]] = []
     server = SimpleNamespace(
         is_pulling=False,
         model="embedded",
+        card_bytes=0,
         settings=SimpleNamespace(model="auto"),
         show_message=messages.append,
         spawn=lambda work: tasks.append(asyncio.ensure_future(work)),

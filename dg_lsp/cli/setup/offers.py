@@ -59,6 +59,11 @@ class Machine:
         """The GPU with the most memory, which limits one model."""
         return max(self.gpus, key=lambda gpu: gpu.memory, default=None)
 
+    @property
+    def card(self) -> int:
+        """The memory in bytes of the largest GPU that a laptop model can use, NVIDIA's or Apple's; 0 for none."""
+        return max((gpu.memory for gpu in self.gpus if gpu.is_nvidia or self.is_shared), default=0)
+
 
 def detect(drm: Path = Path("/sys/class/drm")) -> Machine:
     """Return the description of this machine."""
@@ -306,8 +311,8 @@ def offers(
     `laptop_models` are those that are pulled or may be, best first.
     `quality_by_model` has the results of `dg-lsp calibrate`. `programs` has `ollama` and `llama-server` if they are installed.
     """
-    fitting = [model for model in laptop_models if model.fits(machine.memory)]
-    pulled, others = (list(_laptop(fitting, is_pulled=is_pulled)) for is_pulled in (True, False))
+    fitting = [model for model in laptop_models if model.fits(machine.memory, machine.card)]
+    pulled, others = (list(_laptop(fitting, machine.card, is_pulled=is_pulled)) for is_pulled in (True, False))
     embedded = Offer(EMBEDDED, "the small model that comes with dg-lsp", HERE, "about 500 MB of memory, on the processor")
     ready = [*_running(servers), *pulled, embedded, *_remote(keys)]
     every = [*ready, *others, *_after_commands(machine, servers, programs)]
@@ -316,7 +321,11 @@ def offers(
     local = [offer for offer in ready if offer.is_ready and offer.where == HERE and not offer.model.startswith("chat:")]
     diffusing = [offer for offer in local if offer.model.startswith("vllm:")]
     best = next(iter((*diffusing, *(offer for offer in local if offer.model != EMBEDDED), *local)))
-    best = others[0] if others and best.model == EMBEDDED else best
+    # A GPU with room for a larger model than the pulled one is worth the download.
+    missing = next((model for model in fitting if not model.is_pulled), None)
+    is_small = best.model in [model.name for model in fitting if not model.needs_card]
+    if others and (best.model == EMBEDDED or (is_small and missing is not None and missing.needs_card)):
+        best = others[0]
     measure = "quality on your code not measured; to measure it: dg-lsp calibrate --model"
     # Where nothing better is there, `auto` means the embedded model now, and a model that is pulled later.
     is_auto = not any(model.is_pulled for model in laptop_models)
@@ -350,11 +359,13 @@ def _name(endpoint: Endpoint, model: str) -> str:
     return f"fim:{endpoint.kind}{url}" if endpoint.kind == "llama" else f"fim:{endpoint.kind}{url}#{model}"
 
 
-def _laptop(models: Sequence[LaptopModel], *, is_pulled: bool) -> Iterator[Offer]:
+def _laptop(models: Sequence[LaptopModel], card: int, *, is_pulled: bool) -> Iterator[Offer]:
     for model in models:
         if model.is_pulled == is_pulled:
-            cost = f"{size(model.memory_bytes)} of memory, on the processor"
-            download = "" if is_pulled else f", and {size(model.n_bytes)} to download once"
+            where = f"{size(model.card_bytes)} of the GPU's" if card else f"{size(model.memory_bytes)} of"
+            cost = f"{where} memory{'' if card else ', on the processor'}"
+            source = f"{model.places}; only its known SHA-256 is trusted"
+            download = "" if is_pulled else f", and {size(model.n_bytes)} to download once, from {source}"
             commands = () if is_pulled else (f"dg-lsp setup --yes {model.name}",)
             yield Offer(model.name, f"{model.name}: {model.gives}", HERE, cost + download, "", is_pulled, commands=commands)
 

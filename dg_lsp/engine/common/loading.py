@@ -75,8 +75,8 @@ class Checkpoint:
     @property
     def profile_folder(self) -> Path:
         """The folder that has the model's profile: that of this package for a laptop model, so that it is never outdated."""
-        own = Path(str(resources.files("dg_lsp.models"))) / self.name
-        return own if laptop.by_name(self.name) is not None and (own / profile_file.FILE).exists() else self.folder
+        model = laptop.by_name(self.name)
+        return model.profile_folder if model and (model.profile_folder / profile_file.FILE).exists() else self.folder
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,13 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
-from importlib import util
+from importlib import metadata, util
 from pathlib import Path
 from typing import Literal
 
 from dg_lsp.engine.model.fit.choice import Machine
 from dg_lsp.engine.model.fit.needs import Precision
+from dg_lsp.wire import laptop
 
 CPUINFO, MEMINFO, CGROUP = Path("/proc/cpuinfo"), Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 INT8_FEATURES = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
@@ -93,6 +94,21 @@ def nvidia() -> tuple[Card, ...]:
         for name, total, free in (card for card in cards if len(card) == 3)
         if total.strip().isdecimal() and free.strip().isdecimal()
     )
+
+
+def usable_card() -> int:
+    """Return the bytes of memory of the largest GPU that a laptop model can use here; 0 for none.
+
+    A CPU build of torch uses no NVIDIA GPU. On an Apple machine, the GPU uses about two thirds of the memory.
+    """
+    if sys.platform == "darwin" and platform.machine() == "arm64":
+        return laptop.machine_memory() * 2 // 3
+    try:
+        if metadata.version("torch").endswith("+cpu"):
+            return 0
+    except metadata.PackageNotFoundError:
+        pass  # setup installs the build that this machine needs
+    return max((card.total for card in nvidia()), default=0)
 
 
 def resident_bytes() -> int:

