@@ -30,7 +30,7 @@ from dg_lsp.server import decisions
 from dg_lsp.server.decisions import Cache, Offer, Place, Reason, Rejections, Rhythm, SuggestionFacts
 from dg_lsp.server.flights import EngineAnswer, Flights
 from dg_lsp.server.resident import Resident
-from dg_lsp.server.snapshot import Outlines, Snapshot, Snapshots
+from dg_lsp.server.snapshot import Outlines, Snapshot, Snapshots, syntax_near
 from dg_lsp.server.stats import LATENCIES_MS, Statistics
 from dg_lsp.wire.settings import Settings
 
@@ -137,7 +137,8 @@ class Completer:
             return self._show(request, now, fit.offers)
         if request.automatic:
             # This parses the text, so it runs only when no cached answer fits.
-            scope = decisions.scope_at(now.doc.document, now.doc.near(request.offset), request.offset)
+            near = syntax_near(now.doc, now.doc.index, now.doc.document, request.offset)
+            scope = decisions.scope_at(now.doc.document, near, request.offset)
             facts = replace(facts, scope=scope, is_unparsed=now.doc.is_unparsed)
             if (reason := next(decisions.reasons(facts, settings), None)) is not None:
                 return self._nothing(reason)

@@ -28,7 +28,7 @@ from dg_lsp.server import convert, decisions, methods
 from dg_lsp.server.app import DgLanguageServer, Report
 from dg_lsp.server.methods import KINDS, BadParamsError, DraftParams, FillParams, What
 from dg_lsp.server.protocol import CONTENT_MODIFIED
-from dg_lsp.server.snapshot import Snapshot
+from dg_lsp.server.snapshot import Snapshot, syntax_near
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ async def menu(server: DgLanguageServer, params: lsp.CodeActionParams) -> list[l
     if automatic and span.start == span.end:
         server.completer.arrived(params.text_document.uri, span.start)
     # Only a menu opened by the user is worth parsing all of a long file.
-    syntax = now.doc.near(span.start) if automatic else now.doc.syntax()
+    syntax = syntax_near(now.doc, now.index, now.document, span.start) if automatic else now.doc.syntax()
     entries = offered(now.document, syntax, span, only)
     if syntax is not None and syntax.parts:
         entries = tuple(action for action in entries if action.what != "all")

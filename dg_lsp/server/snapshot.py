@@ -20,7 +20,7 @@ from pathlib import Path, PurePath
 from typing import Generic, TypeVar
 from urllib.parse import unquote
 
-from dg_lsp.core import repository
+from dg_lsp.core import local, repository
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.importing import Sources
 from dg_lsp.core.positions import Lines
@@ -38,6 +38,9 @@ from dg_lsp.wire.settings import Settings
 
 log = logging.getLogger(__name__)
 
+MAX_LINE_CHARS = 20_000
+"""Near a line that is longer, a document counts as one without a grammar. Only whole lines can be parsed, and an answer is
+checked with a dozen parses of them."""
 MAX_CELLS = 4
 """A cell's request has the text of so many cells above it."""
 
@@ -78,7 +81,9 @@ class Snapshot:
         return self.context.sources if self.is_file else None
 
     def with_text(self, syntax: Syntax | None, text: str) -> Syntax | None:
-        """Return the syntax of the document with this text at the cursor."""
+        """Return the syntax of the document with this text at the cursor; None without a syntax."""
+        if syntax is None:
+            return None
         at = self.offset
         return syntaxes.of(replace(self.document, text=self.document.text[:at] + text + self.document.text[at:]), syntax)
 
@@ -86,7 +91,7 @@ class Snapshot:
         """Return the snapshot after this text was accepted at the cursor."""
         before, at = self.document.text, self.offset
         document = replace(self.document, text=before[:at] + text + before[at:])
-        return replace(self, document=document, offset=at + len(text), syntax=lambda: syntaxes.of(document, self.syntax()))
+        return replace(self, document=document, offset=at + len(text), syntax=lambda: self.with_text(self.syntax(), text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,18 +121,22 @@ class Snapshots:
             near = tuple(Snippet(name, cell.text[max(len(cell.text) - n_chars, 0) :]) for cell in above if cell.text.strip())
             context = replace(context, related=(*near, *context.related))
             document = replace(document, indent=context.indent)
-        syntax: Callable[[], Syntax | None] = partial(_syntax_of, doc, document, offset)
+        syntax: Callable[[], Syntax | None] = partial(syntax_near, doc, index, document, offset)
         if selected is not None:
             span, text = selected
-            before = partial(_syntax_of, doc, document, span.start)
+            before = partial(syntax_near, doc, index, document, span.start)
             whole = replace(document, text=document.text[: span.start] + text + document.text[span.end :])
             document, offset = whole, span.start + len(text)
             syntax = lambda: syntaxes.of(whole, before())  # noqa: E731
         return Snapshot(doc, index, document, offset, syntax, settings, context, refused, is_file=cells is None)
 
 
-def _syntax_of(doc: OpenDocument, document: Document, offset: int) -> Syntax | None:
-    """Return the syntax of this text near an offset, even after the document has changed."""
+def syntax_near(doc: OpenDocument, index: Lines, document: Document, offset: int) -> Syntax | None:
+    """Return the syntax of this text near an offset, even after the document has changed; None near a very long line."""
+    before, after = local.NEEDED_CHARS
+    lines = range(index.at(max(offset - before, 0)), index.at(min(offset + after, len(index.text))) + 1)
+    if any(index.end(line) - index.start(line) > MAX_LINE_CHARS for line in lines):
+        return None
     latest = doc.near(offset)
     if latest is not None and latest.text is not document.text:
         latest = syntaxes.of(document, latest)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.values import Calibrated, Candidate, Confidence, InfillRequest, Ranked, Span
 from dg_lsp.infill.port import EngineError
 from dg_lsp.server.completion import Completer, Reply, SuggestionRequest
@@ -82,8 +84,8 @@ class Session:
         self.nearby = Nearby(lambda: self.now)
         self.statistics = Statistics(None)
         self.resident = Resident(self._open, lambda: None, lambda: self.now)
-        snapshots = Snapshots(self.documents, self.nearby, lambda _uri: self.settings)
-        self.completer = Completer(snapshots, self.resident, self.statistics, lambda: self.now, self._note)
+        self.snapshots = Snapshots(self.documents, self.nearby, lambda _uri: self.settings)
+        self.completer = Completer(self.snapshots, self.resident, self.statistics, lambda: self.now, self._note)
 
     def _open(self, settings: Settings, on_state: OnState, on_message: OnMessage) -> Held:
         return self.held
@@ -646,5 +648,46 @@ def test_an_answer_before_the_code_of_a_line_is_a_line_of_its_own() -> None:
     async def test(session: Session) -> None:
         session.held.text = "b = a"
         assert texts(await session.ask("def f(a):\n$0    return b\n")) == ["    b = a\n"]
+
+    run(test)
+
+
+LONG = {
+    "string": ("python", "x = '" + "ab c" * 60_000),
+    "list": ("python", "x = [" + "f(a), " * 40_000),
+    "minified": ("javascript", "function f(a,b){return a+b};" * 9_000),
+    "array": ("javascript", "const a=[" + "1," * 100_000),
+    "heredoc": ("bash", "x=$(" + "a b " * 60_000),
+    "neighbour": ("python", "x = [" + "f(a), " * 40_000 + "]\ny = f("),
+}
+
+
+@pytest.mark.parametrize("kind", LONG)
+@pytest.mark.parametrize("automatic", [True, False])
+def test_nothing_is_parsed_near_a_very_long_line(kind: str, automatic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    language, text = LONG[kind]
+    parsed: list[int] = []
+    monkeypatch.setattr(syntaxes, "parse", lambda text, *_rest, **_more: parsed.append(len(text)))
+
+    async def test(session: Session) -> None:
+        uri = f"untitled:{kind}"
+        session.settings = replace(session.settings, in_strings=True)
+        session.documents.open(uri, language, 1, text)
+        session.held.text = "z"
+        reply = await session.completer.complete(SuggestionRequest(uri, len(text), automatic=automatic))
+        assert reply.offers[0].text.startswith("z")
+        assert parsed == []
+
+    run(test)
+
+
+@pytest.mark.parametrize("line", ["x = [" + "f(a), " * 3_000, "x = ["])
+def test_lines_of_usual_lengths_are_parsed(line: str) -> None:
+    async def test(session: Session) -> None:
+        text = f"{'y = 1' * 6_000}\n" + "z = 1\n" * 4_000 + line  # the long line is far above
+        session.documents.open("untitled:x", "python", 1, text)
+        now = await session.snapshots.take("untitled:x", len(text))
+        assert now is not None
+        assert now.syntax() is not None
 
     run(test)
