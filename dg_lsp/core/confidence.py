@@ -58,9 +58,9 @@ def joint(parts: Iterable[Confidence]) -> Confidence:
 
 
 def words(confidence: Confidence) -> str:
-    """Return the confidence for a title or a message: `4 %`, or `not calibrated`."""
+    """Return the confidence for a title or a message: `4 %`, `doubted`, or `not calibrated`."""
     match confidence:
         case Calibrated(probability):
             return f"{100 * probability:.0f} %" if probability >= 0.01 or probability == 0 else "under 1 %"
-        case Ranked():
-            return "not calibrated"
+        case Ranked(_, doubted):
+            return "doubted" if doubted else "not calibrated"

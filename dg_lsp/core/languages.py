@@ -50,7 +50,10 @@ class Language:
     joined. `opens` matches a line that opens a block; it is used where the tree is broken and the line's brackets are
     balanced. `openers` are the ends of lines above code that is indented more, and `interpolation`
     the grammar's tokens that begin an expression in a string. `indent` is one indentation level for a file
-    that shows none. In a file whose name ends with one of `stub_suffixes`, bodies are meant to be empty.
+    that shows none. In a file whose name ends with one of `stub_suffixes`, bodies are meant to be empty. With
+    `bare_methods`, a method's name alone calls it; with `has_overloads`, functions with the same name differ in their
+    parameters; with `has_getters`, reading a member may call it, and no field has its name; with `assignment_declares`, an
+    assignment makes a local variable.
 
     `imports` returns the names that a text imports. With `imports_folders`, such a name is a folder, and all of its
     files are imported. `importing` is the style of its imports, if names can be imported for an answer. `marks` is tried on
@@ -73,6 +76,10 @@ class Language:
     interpolation: tuple[str, ...] = ()
     indent: str = "    "
     by_indentation: bool = False
+    bare_methods: bool = False
+    has_overloads: bool = False
+    has_getters: bool = False
+    assignment_declares: bool = False
     filenames: tuple[str, ...] = ()
     shebangs: tuple[str, ...] = ()
     stub_suffixes: tuple[str, ...] = ()

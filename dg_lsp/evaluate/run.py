@@ -206,15 +206,19 @@ def fill(filler: Filler, task: Task, method: Method, seed: int = 0) -> MethodAns
 
 
 def settled(task: Task, method: Method, candidates: Sequence[Candidate]) -> tuple[str, Candidate | None]:
-    """Return the text of the first candidate that survives polishing, and that candidate; else the best one, unpolished."""
+    """Return the text of the best candidate that survives polishing, and that candidate; else the best one, unpolished."""
     document = task.document
     if not method.suffix:
         document = replace(document, text=task.prompt)
     tree = syntax.of(document)
+    unlikely: list[tuple[str, Candidate]] = []
     for candidate in candidates:
         polished = polish.to_edits(candidate, (task.hole,), document, syntax=tree)
-        if polished.edits:
+        if polished.edits and not polished.unlikely:
             return polished.edits[0].text, candidate
+        unlikely += [(edit.text, candidate) for edit in polished.edits]
+    if unlikely:
+        return unlikely[0]
     return (candidates[0].texts[0], candidates[0]) if candidates else ("", None)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from dg_lsp.core import context, polish, repository, scope
 from dg_lsp.core.importing import Sources
 from dg_lsp.core.repository import Repository
-from dg_lsp.core.values import Budget, Candidate, Document, Edit, Hole, Import, InfillRequest, Snippet
+from dg_lsp.core.values import Budget, Candidate, Document, Edit, Hole, Import, InfillRequest, Ranked, Snippet
 from dg_lsp.infill.port import Engine
 from dg_lsp.wire.settings import DEFAULTS
 
@@ -160,6 +160,7 @@ def to_answer(
     """Return the candidates that can be shown, best first and at most as many as requested, and why others were dropped.
 
     A candidate with a name that the file does not bind comes after the others, in languages where this is no certain error.
+    One that can hardly be meant comes after those, and is doubted: no front end shows it unless the user asks for it.
     With `sources`, the names that it does not bind are imported if that is possible. With `allow_shrink`, candidates that
     replace working code by less code come last.
 
@@ -169,9 +170,8 @@ def to_answer(
     to_edits = functools.partial(
         polish.to_edits, holes=request.holes, document=document, syntax=syntax, is_file=is_file, sources=sources
     )
-    suggestions: dict[tuple[Edit, ...], Suggestion] = {}
-    doubtful: dict[tuple[Edit, ...], Suggestion] = {}
-    shrunk: dict[tuple[Edit, ...], Suggestion] = {}
+    # By what speaks against them: nothing, an unbound name, hardly meant, replaces working code by less.
+    ranks: tuple[dict[tuple[Edit, ...], Suggestion], ...] = ({}, {}, {}, {})
     dropped: list[str] = []
     fired: list[str] = []
     for candidate in candidates:
@@ -183,10 +183,12 @@ def to_answer(
         if polished.dropped:
             dropped.append(polished.dropped)
         else:
-            rank = shrunk if polished.shrinks else doubtful if polished.unbound else suggestions
+            if polished.unlikely:
+                candidate = replace(candidate, confidence=Ranked(len(candidates), doubted=True), alone=())
+            rank = ranks[3 if polished.shrinks else 2 if polished.unlikely else 1 if polished.unbound else 0]
             suggestion = Suggestion(polished.edits, candidate, polished.fired, polished.shrinks, polished.imports)
             rank.setdefault(polished.edits, suggestion)
-    usable = [*suggestions.values(), *doubtful.values(), *shrunk.values()]
+    usable = [suggestion for rank in ranks for suggestion in rank.values()]
     if candidates and candidates[0].alone:
         best = [suggestion for suggestion in usable if suggestion.candidate is candidates[0]]
         usable = best and best + [suggestion for suggestion in usable if suggestion not in best]

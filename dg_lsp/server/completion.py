@@ -521,6 +521,6 @@ def offer(item: Suggestion, hole: Hole, now: Snapshot, syntax: Syntax | None, of
         # Polish the cut text too: the parser accepts `x = self.` when another line follows.
         alone = replace(item.candidate, texts=(cut[len(hole.lead) :],))
         polished = polish.to_edits(alone, (hole,), now.document, syntax=syntax, is_file=now.is_file, sources=now.sources)
-        if polished.edits:
+        if polished.edits and not polished.unlikely:
             return Offer(polished.edits[0].text, item.candidate.confidence, offer_id, polished.imports, is_cut_short)
     return Offer(text, item.candidate.confidence, offer_id, item.imports, is_cut_short)

@@ -73,7 +73,13 @@ def test_a_joint_probability_needs_a_probability_for_every_part() -> None:
 
 @pytest.mark.parametrize(
     ("stated", "text"),
-    [(Calibrated(0.04), "4 %"), (Calibrated(0.9), "90 %"), (Calibrated(0.004), "under 1 %"), (Ranked(), "not calibrated")],
+    [
+        (Calibrated(0.04), "4 %"),
+        (Calibrated(0.9), "90 %"),
+        (Calibrated(0.004), "under 1 %"),
+        (Ranked(), "not calibrated"),
+        (Ranked(0, doubted=True), "doubted"),
+    ],
 )
 def test_words_describe_a_confidence(stated: Confidence, text: str) -> None:
     assert confidence.words(stated) == text

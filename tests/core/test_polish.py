@@ -565,19 +565,6 @@ def test_selected_code_that_ended_what_follows_it_may_do_so_again() -> None:
 @pytest.mark.parametrize(
     ("language", "code", "answer"),
     [
-        ("python", "def f(x):\n    ⟦⟧\n", "return f(x - 1)"),
-        ("python", 'class A:\n    @property\n    def f(self):\n        """Words."""\n        ⟦⟧\n', "return self.f"),
-        ("typescript", "class A {\n  f(x: T) {\n    ⟦⟧\n  }\n}\n", "return this.f(x);"),
-        ("go", "func f(x int) int {\n\t⟦⟧\n}\n", "return f(x)"),
-    ],
-)
-def test_a_function_that_only_calls_itself_is_dropped(language: str, code: str, answer: str) -> None:
-    check_dropped(code, answer, polish.REASONS["drop_endless"], language=language)
-
-
-@pytest.mark.parametrize(
-    ("language", "code", "answer"),
-    [
         ("typescript", "const a = labels.filter((label) => ⟦⟧);\n", "label !== label"),
         ("typescript", "const a = labels.filter(⟦⟧);\n", "label => label !== label"),
         ("typescript", "const a = labels.filter(label => label === ⟦⟧);\n", "label"),
@@ -603,20 +590,6 @@ def test_a_closure_that_compares_its_own_variable_with_itself_is_dropped(languag
     ],
 )
 def test_other_comparisons_stay(language: str, code: str, answer: str) -> None:
-    check(code, answer, code.replace("⟦⟧", answer), language=language)
-
-
-@pytest.mark.parametrize(
-    ("language", "code", "answer"),
-    [
-        ("python", "def f(x):\n    ⟦⟧\n", "return f(x - 1) if x else 1"),
-        ("python", "def f(x):\n    if not x:\n        return 1\n    ⟦⟧\n", "return f(x - 1)"),
-        ("python", "class A:\n    def f(self, x):\n        ⟦⟧\n\n\ndef f(x):\n    return x\n", "return f(x)"),
-        ("python", "class A(B):\n    def f(self):\n        ⟦⟧\n", "return super().f()"),
-        ("java", "class A {\n  int f(int x) {\n    ⟦⟧\n  }\n}\n", "return f(x, 0);"),
-    ],
-)
-def test_a_function_that_may_end_is_kept(language: str, code: str, answer: str) -> None:
     check(code, answer, code.replace("⟦⟧", answer), language=language)
 
 

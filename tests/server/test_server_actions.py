@@ -123,7 +123,7 @@ def test_a_body_is_filled() -> None:
         (Calibrated(0.9), ""),
         (Calibrated(0.04), "best guess, 4 %"),
         (Ranked(0), ""),
-        (Ranked(0, doubted=True), "best guess, not calibrated"),
+        (Ranked(0, doubted=True), "best guess, doubted"),
     ],
 )
 def test_an_uncertain_fill_has_a_caution(confidence: Confidence, caution: str) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from dg_lsp.core import importing, scope, syntax, values
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.importing import Sources
-from dg_lsp.core.polish import changes, checks, drops
+from dg_lsp.core.polish import changes, checks, drops, unlikely
 from dg_lsp.core.polish.changes import Filter, around_hole, edit_of
 from dg_lsp.core.polish.checks import Check, Whole
 from dg_lsp.core.syntax import ParseLimitError, Syntax
@@ -35,14 +35,16 @@ class Polished:
     sentence that begins with "it". `fired` names the filters that changed or dropped a text, once for each text.
 
     `imports` are what the file must import for the edits to work. `unbound` holds names that nothing in the file binds,
-    in a language where another file may bind them; such a candidate ranks below all others. `shrinks` is true if working
-    code would be replaced by less, which is dropped unless allowed.
+    in a language where another file may bind them; such a candidate ranks below all others. `unlikely` says why the
+    candidate can hardly be meant, as the end of such a sentence; it ranks below those too, and is shown only on request.
+    `shrinks` is true if working code would be replaced by less, which is dropped unless allowed.
     """
 
     edits: tuple[Edit, ...] = ()
     fired: tuple[str, ...] = ()
     dropped: str = ""
     unbound: tuple[str, ...] = ()
+    unlikely: str = ""
     shrinks: bool = False
     imports: tuple[Import, ...] = ()
 
@@ -89,7 +91,7 @@ def _polished(
     edits: list[Edit] = []
     unbound: tuple[str, ...] = ()
     imports: tuple[Import, ...] = ()
-    is_shrunk = False
+    is_shrunk, why_unlikely = False, ""
     filled, tree = document, syntax
     # From the last hole to the first, so that the spans of the remaining holes stay valid while the text changes.
     for hole, raw in reversed(list(zip(holes, candidate.texts, strict=True))):
@@ -114,11 +116,13 @@ def _polished(
             if closed is None or _failed(closed):
                 return Polished(fired=(*fired, failed), dropped=REASONS[failed])
             whole = closed
+        why_unlikely = unlikely.reason(whole)
         if unbound := tuple(sorted(checks.unbound_names(whole))):
             imports = _imports(whole, unbound, sources) if sources else ()
             if not imports and scope.is_certain(document.language):
                 return Polished(fired=(*fired, UNBOUND), dropped=REASONS[UNBOUND])
-    return Polished(tuple(edits), tuple(fired), unbound=() if imports else unbound, shrinks=is_shrunk, imports=imports)
+    unbound = () if imports else unbound
+    return Polished(tuple(edits), tuple(fired), "", unbound, why_unlikely, is_shrunk, imports)
 
 
 def _failed(whole: Whole) -> str:
@@ -170,7 +174,6 @@ FILTERS: tuple[Filter, ...] = (
     drops.drop_comments,
     drops.drop_description,
     drops.drop_definitions,
-    drops.drop_endless,
     drops.drop_self_comparison,
 )
 CHECKS: tuple[Check, ...] = (checks.parses, checks.closes, checks.opens, checks.compiles)
@@ -189,7 +192,6 @@ REASONS = {
     "drop_comments": "is only a comment, or contains a new hole",
     "drop_description": "is only a description, without code",
     "drop_definitions": "only defines what nothing uses",
-    "drop_endless": "only calls its own function again",
     "drop_self_comparison": "compares its own variable with itself",
     "parses": "adds a syntax error",
     "closes": "leaves a string or a bracket open",

@@ -187,30 +187,6 @@ def drop_definitions(text: str, around: Around) -> str | None:
     return text if "".join(rest).strip(" \t\r\n;") else None
 
 
-def drop_endless(text: str, around: Around) -> str | None:
-    """Drop an answer that is a function's whole body, and only calls that function again.
-
-    Where a language has overloads, such a call may mean another function.
-    """
-    if around.filled is None or around.document.language in _WITH_OVERLOADS:
-        return text
-    again = _CALL.fullmatch(text.strip())
-    if again is None:
-        return text
-    filled, answer = around.filled(text), answer_span(text, around)
-    facts = filled.facts_near(answer)
-    holders = [owner for owner in facts.owners if owner.inside.holds(answer)]
-    function = max(holders, key=lambda owner: owner.inside.start, default=None)
-    if function is None or function.kind != "function" or function.name != again["name"]:
-        return text
-    # In a method, a name without its object is that of another function.
-    if bool(again["object"]) != any(owner.kind == "class" for owner in holders):
-        return text
-    words = {node.id for node in (*facts.all("docstring"), *facts.all("comment"))}
-    rest = [node for node in function.items if node.id not in words and not answer.holds(filled.span(node))]
-    return text if rest else None
-
-
 def drop_self_comparison(text: str, around: Around) -> str | None:
     """Drop an answer whose closure or comprehension compares its variable with itself: `filter((label) => label !== label)`.
 
@@ -234,8 +210,6 @@ _SELF_COMPARISONS = tuple(
     )
 )
 _ENDS = ")]},;"
-_WITH_OVERLOADS = frozenset({"java", "csharp", "cpp"})
-_CALL = re.compile(r"(?:return\s+)?(?:await\s+)?(?P<object>(?:self|this|cls)\.|\$this->)?(?P<name>\w+)(?:\([^\n]*\))?;?")
 # The words of an instruction that asks for text, not code.
 _ASKS_WORDS = re.compile(r"\b(?:doc|comment|descri)", re.IGNORECASE)
 # Source files have no control characters but tab, newline and form feed. U+FFFD replaces bytes that are not valid UTF-8.

@@ -1,0 +1,187 @@
+"""Answers that are valid and can hardly be meant, as drawings: ⟦⟧ is the hole."""
+
+from __future__ import annotations
+
+import pytest
+
+from dg_lsp.core import polish, syntax
+from dg_lsp.core.values import Calibrated, Candidate
+from tests.fakes import drawn
+
+RECURSION = "only calls its own function again"
+OVERWRITES = "overwrites a value that nothing has read"
+
+
+def check(language: str, text: str, answer: str, expected: str) -> None:
+    head = text[: text.index("⟦")].rpartition("\n")[2]
+    document, holes = drawn(text, language=language, block=True, indent=head if not head.strip() else "")
+    result = polish.to_edits(Candidate((answer,), Calibrated(0.9)), holes, document, syntax=syntax.of(document))
+    assert result.dropped == ""
+    assert result.unlikely == expected
+
+
+PHP = "<?php\nclass A {\n  static function error($a) {\n    ⟦⟧\n  }\n}\n"
+RUST = "impl A {\n    fn error(&self) -> R {\n        ⟦⟧\n    }\n}\n"
+JAVA = "class A {\n  int f(int x) {\n    ⟦⟧\n  }\n}\n"
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "answer"),
+    [
+        ("python", "def f(x):\n    ⟦⟧\n", "return f(x - 1)"),
+        ("python", "def f(x):\n    return ⟦⟧\n", "1 + f(x)"),
+        ("python", "def f(x):\n    ⟦⟧\n", "return [*f(x), f(x)[0] or x]"),
+        ("python", "async def f(x):\n    # Words.\n    ⟦⟧\n", "return await f(x)"),
+        ("python", 'class A:\n    @property\n    def f(self):\n        """Words."""\n        ⟦⟧\n', "return self.f"),
+        ("python", "class A:\n    def f(self):\n        return self.⟦⟧\n", "f()"),
+        ("python", "class A:\n    @classmethod\n    def f(cls):\n        ⟦⟧\n", "return list(cls.f())"),
+        ("python", "class A:\n    def f(self):\n        ⟦⟧\n", "return A.f(self)"),
+        ("javascript", "const f = (x) => {\n  ⟦⟧\n};\n", "return f(x) || x;"),
+        ("javascript", "A.prototype.f = function () {\n  ⟦⟧\n};\n", "return this.f();"),
+        ("typescript", "class A {\n  f(x: T) {\n    ⟦⟧\n  }\n}\n", "return this.f(x);"),
+        ("tsx", "function F() {\n  ⟦⟧\n}\n", "return F();"),
+        ("go", "func f(x int) int {\n\t⟦⟧\n}\n", "return f(x)"),
+        ("go", "func (s *T) f() error {\n\t⟦⟧\n}\n", "return s.f()"),
+        ("rust", RUST, "Self::error(self)"),
+        ("rust", RUST, "return Self::error();"),
+        ("rust", RUST, "Ok(self.error()?)"),
+        ("rust", "impl B for A {\n    fn error(&self) -> R {\n        ⟦⟧\n    }\n}\n", "self.error()"),
+        ("java", JAVA, "return this.f(x);"),
+        ("java", JAVA, "return f(x);"),
+        ("csharp", JAVA, "return f(x);"),
+        ("cpp", "int A::f(const int& x) {\n  ⟦⟧\n}\n", "return this->f(x);"),
+        ("c", "static int *f(int x) {\n  ⟦⟧\n}\n", "return f(x);"),
+        ("php", PHP, "return self::error($a);"),
+        ("php", PHP, "return $this->error($a);"),
+        ("ruby", "def f(x)\n  ⟦⟧\nend\n", "f(x)"),
+        ("ruby", "class A\n  def f\n    ⟦⟧\n  end\nend\n", "f"),
+        ("lua", "function M:f(x)\n  ⟦⟧\nend\n", "return self:f(x)"),
+        ("lua", "function M.f(x)\n  ⟦⟧\nend\n", "return M.f(x)"),
+        ("bash", "f() {\n  ⟦⟧\n}\n", 'f "$@"'),
+    ],
+)
+def test_a_function_that_only_calls_itself_is_unlikely(language: str, text: str, answer: str) -> None:
+    check(language, text, answer, RECURSION)
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "answer"),
+    [
+        ("python", "def f(x):\n    ⟦⟧\n", "return f(x - 1) if x else 1"),
+        ("python", "def f(x):\n    ⟦⟧\n", "return x and f(x - 1)"),
+        ("python", "def f(x):\n    ⟦⟧\n", "if x:\n        f(x - 1)"),
+        ("python", "def f(x):\n    ⟦⟧\n", "return [f(y) for y in x]"),
+        ("python", "def f(x):\n    ⟦⟧\n", "for y in x:\n        f(y)"),
+        ("python", "def f(x):\n    ⟦⟧\n", "return lambda: f(x)"),
+        ("python", "def f(x):\n    if not x:\n        return 1\n    ⟦⟧\n", "return f(x - 1)"),
+        ("python", "def f(x, f):\n    ⟦⟧\n", "return f(x)"),
+        ("python", "class A:\n    def f(self, x):\n        ⟦⟧\n\n\ndef f(x):\n    return x\n", "return f(x)"),
+        ("python", "class A(B):\n    def f(self):\n        ⟦⟧\n", "return super().f()"),
+        ("python", "class A(B):\n    def f(self):\n        ⟦⟧\n", "return self.other.f()"),
+        ("python", "def f(x):\n    ⟦⟧\n", "timer.start(f)"),
+        ("javascript", "function f(x) {\n  ⟦⟧\n}\n", "return x ? f(x - 1) : 1;"),
+        ("javascript", "function tick() {\n  ⟦⟧\n}\n", "requestAnimationFrame(tick);"),
+        ("javascript", "const a = {\n  f(x) {\n    ⟦⟧\n  },\n};\n", "return f(x);"),
+        ("typescript", "class A {\n  f(x: T[]) {\n    ⟦⟧\n  }\n}\n", "return x.map((y) => this.f(y));"),
+        ("go", "func (s *T) f() error {\n\t⟦⟧\n}\n", "return f(s)"),
+        ("go", "func (s *T) f() error {\n\t⟦⟧\n}\n", "return s.inner.f()"),
+        ("rust", RUST, "match self.x {\n    0 => 1,\n    _ => self.error(),\n}"),
+        ("rust", "impl From<&str> for A {\n    fn from(x: &str) -> A {\n        ⟦⟧\n    }\n}\n", "Self::from(x.to_string())"),
+        ("rust", RUST.replace("A {", "B for A {") + "impl A { fn error(&self) -> R { R } }\n", "self.error()"),
+        ("java", JAVA, "return f(x, 0);"),
+        ("java", JAVA, "return f((long) x);"),
+        ("cpp", "void log(int x) {\n  ⟦⟧\n}\n", "log(std::to_string(x));"),
+        ("php", PHP, "return parent::error($a);"),
+        ("ruby", "def f(x)\n  ⟦⟧\nend\n", "f(x - 1) if x"),
+        ("ruby", "def f(x)\n  ⟦⟧\nend\n", "x.each { |y| f(y) }"),
+        ("ruby", "def f(f)\n  ⟦⟧\nend\n", "f"),
+        ("lua", "function M.f(x)\n  ⟦⟧\nend\n", "return f(x)"),
+        ("lua", "M = {\n  f = function(x)\n    ⟦⟧\n  end,\n}\n", "return f(x)"),
+        ("rust", RUST, "self.error"),  # a field
+        ("java", JAVA, "return f;"),
+        ("csharp", "class A : I {\n  int I.f(int x) {\n    ⟦⟧\n  }\n}\n", "return f(x);"),
+        ("bash", "f() {\n  ⟦⟧\n}\n", 'command f "$@"'),
+        ("bash", "f() {\n  ⟦⟧\n}\n", 'g "$1" || f "$@"'),
+    ],
+)
+def test_a_function_that_may_end_is_not_unlikely(language: str, text: str, answer: str) -> None:
+    check(language, text, answer, "")
+
+
+COLLECTED = (
+    "def f(files):\n    names = []\n    for file in files:\n        names.append(file.name)\n        file.save()\n    ⟦⟧\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "answer"),
+    [
+        ("python", COLLECTED, "names = []"),
+        ("python", COLLECTED, "names = list()\nreturn names"),
+        ("python", "def f(xs):\n    n = sum(xs)\n    ⟦⟧\n    return n\n", "n = 0"),
+        ("python", "def f(xs):\n    n: int = 0\n    for x in xs:\n        n += x\n    ⟦⟧\n", "n = 0"),
+        ("python", "def f(xs):\n    n = {}\n    for x in xs:\n        if x:\n            n[x] = x.y\n    ⟦⟧\n", "n = {}"),
+        ("python", "x = f()\n⟦⟧\n", "x = None"),
+        ("javascript", "function f(xs) {\n  let a = [];\n  for (const x of xs) {\n    a.push(x);\n  }\n  ⟦⟧\n}\n", "a = [];"),
+        ("typescript", "function f(xs: T[]) {\n  let a: T[] = g(xs);\n  ⟦⟧\n}\n", "a = [];"),
+        ("go", "func f(xs []int) {\n\tvar a []int\n\tb := 0\n\tfor range xs {\n\t\tb++\n\t}\n\t⟦⟧\n}\n", "b = 0"),
+        ("go", "func f(xs []int) {\n\ta := []int{}\n\ta = append(a, 1)\n\t⟦⟧\n}\n", "a = []int{}"),
+        ("rust", "fn f(x: T) {\n    let mut a = Vec::new();\n    a.push(x);\n    ⟦⟧\n}\n", "a = Vec::new();"),
+        ("rust", "fn f(x: T) {\n    let a = g(x);\n    ⟦⟧\n}\n", "let a: Vec<T> = vec![];"),
+        ("java", "class A {\n  void f(T x) {\n    List<T> a = g(x);\n    ⟦⟧\n  }\n}\n", "a = new ArrayList<>();"),
+        ("csharp", "class A {\n  void f(T x) {\n    var a = g(x);\n    ⟦⟧\n  }\n}\n", "a = null;"),
+        ("c", "int f(int x) {\n  int a = g(x);\n  ⟦⟧\n  return a;\n}\n", "a = 0;"),
+        ("cpp", "int f(T x) {\n  std::vector<T> a = {};\n  a.push_back(x);\n  ⟦⟧\n}\n", "a = {};"),
+        ("php", "<?php\nfunction f($xs) {\n  $a = [];\n  foreach ($xs as $x) {\n    $a[] = $x;\n  }\n  ⟦⟧\n}\n", "$a = [];"),
+        ("ruby", "def f(xs)\n  a = []\n  xs.each do |x|\n    a << x\n  end\n  ⟦⟧\nend\n", "a = []"),
+        ("lua", "function f(x)\n  local a = {}\n  table.insert(a, x)\n  ⟦⟧\nend\n", "a = {}"),
+    ],
+)
+def test_a_value_that_is_overwritten_unread_is_unlikely(language: str, text: str, answer: str) -> None:
+    check(language, text, answer, OVERWRITES)
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "answer"),
+    [
+        ("python", COLLECTED.replace("    ⟦⟧", "    g(names)\n    ⟦⟧"), "names = []"),
+        ("python", COLLECTED, "return names"),
+        ("python", COLLECTED, "names = names or []"),
+        ("python", COLLECTED, "names = sorted(files)"),
+        ("python", COLLECTED, "other = []"),
+        ("python", COLLECTED.replace("def f(files):\n", "def f(files):\n    global names\n"), "names = []"),
+        ("python", COLLECTED.replace("    ⟦⟧", "    for name in names:\n        g(name)\n    ⟦⟧"), "names = []"),
+        ("python", "def f(xs):\n    n = 0\n    for x in xs:\n        n += x\n        print(n)\n    ⟦⟧\n", "n = 0"),
+        ("python", "def f(xs):\n    n = None\n    for x in xs:\n        ⟦⟧\n        n.g(x)\n", "n = 0"),
+        ("python", "def f(xs):\n    n = g(xs)\n    if xs:\n        ⟦⟧\n    return n\n", "n = 0"),
+        ("python", "def f(xs, n):\n    ⟦⟧\n", "n = []"),
+        ("python", "def f(xs, n):\n    n.append(xs)\n    ⟦⟧\n", "n = []"),
+        ("python", "def f(xs, n):\n    n = xs\n    n.append(1)\n    ⟦⟧\n", "n = []"),
+        ("python", "def f(self):\n    self.names = g()\n    ⟦⟧\n", "self.names = []"),
+        ("python", "def f(xs):\n    n = g(xs)\n\n    def h():\n        return n\n\n    h()\n    n = 2\n    ⟦⟧\n", "n = 0"),
+        ("python", "def f(xs):\n    try:\n        n = g(xs)\n        ⟦⟧\n    except E:\n        h(n)\n", "n = 0"),
+        ("python", "x = f()\n\n\ndef g():\n    return x\n\n\ng()\nx = f()\n⟦⟧\n", "x = 0"),
+        ("python", "def f(x):\n    n = g(x)\n    h(f'{n}')\n    ⟦⟧\n", "n = 0"),
+        ("python", "def f(x):\n    n = g(x)\n    ⟦⟧\n", "m = n = 0"),
+        ("javascript", "function f(xs) {\n  let a = [];\n  g(() => a);\n  a.push(1);\n  ⟦⟧\n}\n", "a = [];"),
+        ("javascript", "function f(xs) {\n  let a = 1;\n  if (xs) ⟦⟧\n}\n", "a = 0;"),
+        ("go", "func f(p *int) {\n\ta := 1\n\tp = &a\n\ta = 2\n\t⟦⟧\n}\n", "a = 0"),
+        ("rust", "fn f(x: T) {\n    let mut a = g(x);\n    let b = &mut a;\n    a = h(b);\n    ⟦⟧\n}\n", "a = 0;"),
+        (
+            "java",
+            "class A {\n  void f(T x) {\n    List<T> a = x.all();\n    a.add(x);\n    ⟦⟧\n  }\n}\n",
+            "a = new ArrayList<>();",
+        ),
+        ("c", "int f(int x) {\n  int a = g(x);\n  for (int i = 0; i < a; i++)\n    g(i);\n  ⟦⟧\n}\n", "a = 0;"),
+        ("cpp", "int f(T x) {\n  int& a = x.y;\n  a = 3;\n  ⟦⟧\n}\n", "a = 0;"),
+        ("php", "<?php\nfunction f($x) {\n  $a = 1;\n  $b = compact('a');\n  ⟦⟧\n}\n", "$a = 0;"),
+        ("ruby", "def f(x)\n  a = g(x)\n  a = 1\nrescue E\n  h(a)\nelse\n  a = 1\n  ⟦⟧\nend\n", "a = 0"),
+        ("ruby", "a = 1\nbefore do\n  a += 1\nend\n⟦⟧\nget a\n", "a = 0"),
+        ("lua", "function f(x)\n  local a = g(x)\n  print(#a)\n  ⟦⟧\nend\n", "a = {}"),
+        ("bash", "a=$(g)\n⟦⟧\n", "a=1"),
+        ("c", "static int a;\nvoid f(int x) {\n  a = 1;\n  g(x);\n  ⟦⟧\n}\n", "a = 0;"),
+        ("javascript", "let a = 1;\nfunction f(x) {\n  a = g;\n  x();\n  ⟦⟧\n}\n", "a = null;"),
+    ],
+)
+def test_a_value_that_may_be_read_is_not_unlikely(language: str, text: str, answer: str) -> None:
+    check(language, text, answer, "")
