@@ -136,3 +136,35 @@ def test_the_paths_of_extra_files_help_to_guess_the_language() -> None:
     fields = {"input_prefix": "def total(prices):\n    return ", "input_extra": [{"filename": "shop.py", "text": "x = 1"}]}
     assert compat.from_llama(Fields(fields)).ask.request.language == "python"
     assert compat.from_llama(Fields({**fields, "input_extra": []})).ask.request.language == ""
+
+
+INDENTED = {
+    "python": ("def total(items):\n", "    return sum(items)\n", "check(items)", "    check(items)\n"),
+    "ruby": ("def total(items)\n  n = 0\n  items.each do |item|\n", "    puts item\n  end\nend\n", "n += 1", "    n += 1\n"),
+    "typescript": ("interface Item {\n  name: string;\n", "  price: number;\n}\n", "size: number;", "  size: number;\n"),
+    "bash": ("add() {\n  local price=$1\n", '  echo "$price"\n}\n', "price=2", "  price=2\n"),
+    "crlf": ("def total(items):\r\n", "    return sum(items)\r\n", "check(items)", "    check(items)\r\n"),
+    "none": ("on:\n  push:\n", "    branches: [main]\n", "tags: [v1]", "    tags: [v1]\n"),
+}
+
+
+@pytest.mark.parametrize("kind", ["openai", "llama"])
+@pytest.mark.parametrize("name", INDENTED)
+def test_before_the_code_of_a_line_an_answer_is_a_line_of_its_own(name: str, kind: str) -> None:
+    before, after, written, expected = INDENTED[name]
+    completion = asked(kind, before, after)
+    assert completion.ask.request.suffix.startswith("\n")
+    assert text_of(completion, written) == expected
+
+
+@pytest.mark.parametrize("more", [{"stop": ["\n"]}, {"max_tokens": 2}])
+def test_a_truncated_answer_never_joins_the_line_after_it(more: dict[str, object]) -> None:
+    before, after, written, _ = INDENTED["python"]
+    completion = compat.from_openai(Fields({"prompt": before, "suffix": after, **more}))
+    assert text_of(completion, written) == ""
+
+
+def test_an_answer_that_can_hardly_be_meant_is_not_sent() -> None:
+    completion = asked("openai", "def total(prices):\n    for price in prices:\n        pass\n\n\ndef f(x):\n    ", "\n")
+    assert text_of(completion, "return f(x)") == ""
+    assert text_of(completion, "return x") == "return x"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dg_lsp.core import fim, guess, languages, local, polish, syntax
+from dg_lsp.core import fim, guess, holes, languages, local, polish, syntax
 from dg_lsp.core.fim import Parts
 from dg_lsp.core.languages import GrammarError
 from dg_lsp.core.syntax import Syntax
@@ -133,7 +133,8 @@ def from_llama(fields: Fields, choice: int = CHOICE) -> CompletionRequest:
 def cut(candidate: Candidate, completion: CompletionRequest) -> Cut:
     """Return a candidate's text, truncated at the first stop and at the maximum number of tokens.
 
-    Truncation by tokens is proportional in characters, because a candidate does not carry its tokens' texts.
+    Truncation by tokens is proportional in characters, because a candidate does not carry its tokens' texts. A truncated
+    line before the code of another line is empty, because without its line end it would join that line.
     """
     text = "".join(candidate.texts)
     n_tokens = sum(map(len, candidate.confidences)) or math.ceil(len(text) / 4)
@@ -145,6 +146,7 @@ def cut(candidate: Candidate, completion: CompletionRequest) -> Cut:
     if stops:
         short, why = short[:end], "stop"
     if len(short) < len(text):
+        short = "" if completion.ask.request.holes[0].trail else short
         n_tokens = math.ceil(n_tokens * len(short) / len(text))
     return Cut(short, why, n_tokens, stop)
 
@@ -240,14 +242,19 @@ def _request(
     related: tuple[Snippet, ...] = (),
     path: str = "",
 ) -> InfillRequest:
-    line = prefix.rpartition("\n")[2]
-    indent = line[: len(line) - len(line.lstrip(" \t"))]
-    # With code right of the cursor, or a line end as a stop, the client wants one line only.
-    block = not suffix.partition("\n")[0].strip() and "\n" not in stops
-    hole = Hole(Span(len(prefix), len(prefix)), "cursor", indent=indent, block=block)
     # None of these APIs has a field for the language.
     by_path = languages.for_path(path) if path else None
     language = by_path.name if by_path else guess.language(prefix, suffix, [snippet.path for snippet in related])
+    line, code = prefix.rpartition("\n")[2], suffix.partition("\n")[0].strip()
+    if code and not line.strip():
+        # As for our own clients, what is written before the first code of a line is a line of its own.
+        document = Document("", language, prefix + suffix)
+        hole = holes.at_cursor(document, len(prefix), _syntax(document, len(prefix)))
+    else:
+        indent = line[: len(line) - len(line.lstrip(" \t"))]
+        # With code right of the cursor, or a line end as a stop, the client wants one line only.
+        hole = Hole(Span(len(prefix), len(prefix)), "cursor", indent=indent, block=not code and "\n" not in stops)
+    prefix, suffix = prefix + hole.lead, hole.trail + suffix
     return InfillRequest(prefix, suffix, (hole,), language=language, path=path, related=related, budget=budget, seed=seed)
 
 
@@ -258,12 +265,16 @@ def _stops(fields: Fields) -> tuple[str, ...]:
 
 
 def _cuts(completion: CompletionRequest, outcome: Outcome) -> list[tuple[Candidate, Cut]]:
-    request = completion.ask.request
-    document = Document("", request.language, request.prefix + request.suffix)
-    tree = _syntax(document, len(request.prefix)) if outcome.candidates else None
-    # Other clients do not polish, so the engine does it for them: candidates that our own front ends would reject are left out.
-    edits = ((each, polish.to_edits(each, request.holes, document, syntax=tree).edits) for each in outcome.candidates)
-    polished = (_with_text(candidate, "".join(edit.text for edit in own)) for candidate, own in edits if own)
+    request, hole = completion.ask.request, completion.ask.request.holes[0]
+    # The request's texts have the fixed text around the answer; the document is what the client sent.
+    text = request.prefix.removesuffix(hole.lead) + request.suffix.removeprefix(hole.trail)
+    document = Document("", request.language, text)
+    tree = _syntax(document, hole.span.start) if outcome.candidates else None
+    # Other clients do not polish, so the engine does it for them: candidates that our own front ends would not show
+    # unprompted are left out.
+    each_polished = ((each, polish.to_edits(each, request.holes, document, syntax=tree)) for each in outcome.candidates)
+    texts = ((each, "".join(edit.text for edit in own.edits)) for each, own in each_polished if own.edits and not own.unlikely)
+    polished = itertools.starmap(_with_text, texts)
     candidates = tuple(itertools.islice(polished, completion.n))
     # These clients read the first choice without checking that there is one.
     return [
