@@ -21,6 +21,7 @@ _ENDS = _QUOTES | {"string_end", "heredoc_end"}
 _CONTENT = re.compile(r"content|fragment")
 _CLOSER = {"{": "}", "(": ")"}
 _STRING = '"'
+_VARIABLE = re.compile(r"(?<!\\)\$\w+\Z")
 
 
 def is_string(syntax: Syntax, facts: Facts, offset: int) -> bool | None:
@@ -29,7 +30,8 @@ def is_string(syntax: Syntax, facts: Facts, offset: int) -> bool | None:
     `facts` are those near the offset.
     """
     at = syntax.offsets.to_byte(offset)
-    strings = [node for name in ("string", "docstring") for node in facts.all(name) if node.start_byte < at < node.end_byte]
+    literals = (node for name in ("string", "docstring") for node in facts.all(name))
+    strings = [node for node in literals if node.start_byte < at < node.end_byte + _is_open(node)]
     strings = [node for node in strings if not _is_overlong(syntax, node.start_byte, at)]
     strings += [node for node in facts.all("interpolation.format") if node.start_byte < at <= node.end_byte]
     expressions = [node for node in facts.all("interpolation") if _holds(node, at)]
@@ -43,6 +45,10 @@ def is_string_in_errors(syntax: Syntax, start: int, offset: int) -> bool | None:
     """Return the same where the parser found errors, as far as the tokens from `start` on say it."""
     if is_content(syntax, offset):
         return True
+    if "$" in syntax.language.interpolation and _VARIABLE.search(
+        syntax.text, syntax.lines.start(syntax.lines.at(offset)), offset
+    ):
+        return False
     return _after_tokens(syntax, syntax.offsets.to_byte(start), syntax.offsets.to_byte(offset))
 
 
@@ -51,6 +57,10 @@ def is_content(syntax: Syntax, offset: int) -> bool:
     at = syntax.offsets.to_byte(offset)
     token = syntax.tree.root_node.descendant_for_byte_range(max(at - 1, 0), at)
     return token is not None and bool(_CONTENT.search(token.type)) and not _is_overlong(syntax, token.start_byte - 1, at)
+
+
+def _is_open(string: Node) -> bool:
+    return bool(string.children) and string.children[-1].is_missing
 
 
 def _is_overlong(syntax: Syntax, start: int, at: int) -> bool:

@@ -48,10 +48,11 @@ class Language:
 
     `grammar` is a module and its function that returns the grammar. `queries` names the query files, whose texts are
     joined. `opens` matches a line that opens a block; it is used where the tree is broken and the line's brackets are
-    balanced. `openers` are the ends of lines above code that is indented more, and `interpolation`
-    the grammar's tokens that begin an expression in a string. `indent` is one indentation level for a file
-    that shows none. In a file whose name ends with one of `stub_suffixes`, bodies are meant to be empty. With
-    `bare_methods`, a method's name alone calls it; with `has_overloads`, functions with the same name differ in their
+    balanced. `openers` are the ends of lines above code that is indented more. `interpolation` are the grammar's tokens
+    that begin an expression in a string, and `$` if a variable's name may follow it there. `indent` is one indentation
+    level for a file that shows none. In a file whose name ends with one of `stub_suffixes`, bodies are meant to be empty.
+
+    With `bare_methods`, a method's name alone calls it; with `has_overloads`, functions with the same name differ in their
     parameters; with `has_getters`, reading a member may call it, and no field has its name; with `assignment_declares`, an
     assignment makes a local variable.
 

@@ -66,6 +66,9 @@ CODE = {
         'puts "a #{b.map { |x| x.¦"',
     ],
     "bash": [
+        'echo "a $na¦ b"',
+        'echo "a $na¦',
+        "cat <<EOF\na $na¦\nEOF",
         'echo "a $(l¦s) b"',
         'echo "a $(¦) b"',
         'echo "a ${x¦} b"',
@@ -96,6 +99,9 @@ CODE = {
         'var s = $"a {b?.¦";\nint y = 1;',
     ],
     "php": [
+        '<?php\n$s = "a $na¦ c";',
+        '<?php\n$s = "a $x->na¦ c";',
+        '<?php\n$s = "a $na¦\n$b = 1;',
         '<?php\n$s = "a {$x->¦} c";',
         '<?php\n$s = "a {$x->b¦} c";',
         '<?php\n$s = "a {$x->¦";',
@@ -125,7 +131,15 @@ STRINGS = {
     "typescript": ["const s = 'a ${b¦}';", "const s: string = `a ${b} c¦\n`;", "const s = `a \\${b¦}`;"],
     "tsx": ["const s = <a b={`x¦ ${y}`}/>;", 'const s = <a b="${y¦}"/>;'],
     "ruby": ["puts 'Total: #{a¦}'", 'puts "Total¦: #{a}"', "x = <<~'EOS'\n  a #{b¦}\nEOS", "x = %w[a b¦]", "x = `ls¦ #{d}`"],
-    "bash": ["echo 'a $(l¦s) b'", 'echo "a¦ $(ls) b"', "cat <<'EOF'\na $(l¦s) b\nEOF", 'echo "a $(echo "b¦")"'],
+    "bash": [
+        "echo 'a $na¦ b'",
+        'echo "a $na b¦',
+        'echo "a $na b¦"',
+        "echo 'a $(l¦s) b'",
+        'echo "a¦ $(ls) b"',
+        "cat <<'EOF'\na $(l¦s) b\nEOF",
+        'echo "a $(echo "b¦")"',
+    ],
     "csharp": [
         'var s = "a {b¦}";',
         'var s = $"a {{b¦}}";',
@@ -134,6 +148,8 @@ STRINGS = {
         'var s = $"a¦ {b}";',
     ],
     "php": [
+        "<?php\n$s = 'a $na¦ c';",
+        '<?php\n$s = "a $na c¦";',
         "<?php\n$s = 'a {$x->¦} c';",
         '<?php\n$s = "a¦ {$x} c";',
         "<?php\n$s = <<<'X'\n a {$x¦} c\nX;",

@@ -4,6 +4,7 @@
 (heredoc_body) @string
 (command_substitution) @interpolation
 (expansion) @interpolation
+(simple_expansion) @interpolation
 (arithmetic_expansion) @interpolation
 
 ; Bodies
