@@ -17,7 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Snippet, Span
 from dg_lsp.engine.backends.local import load_model
-from dg_lsp.engine.causal import scoring
+from dg_lsp.engine.causal import layout, scoring
 from dg_lsp.engine.causal.filler import CausalFiller
 from dg_lsp.engine.causal.layout import for_profile
 from dg_lsp.engine.causal.profile import Profile
@@ -90,6 +90,13 @@ def test_layout_follows_from_the_vocabulary(left: CausalFiller, fim: CausalFille
 
 def test_model_without_fim_tokens_reads_the_left_side(left: CausalFiller) -> None:
     assert drawn(left, request("x = 1\ny = ", "\nz = 2\n")) == "<|endoftext|>x = 1\ny =⟪ ⟫⟦⟧\nz = 2\n"
+
+
+@pytest.mark.parametrize("start", layout.START_TOKENS)
+def test_a_model_reads_its_start_token_where_there_is_no_text(start: str) -> None:
+    vocabulary = Vocabulary(Tokenizer(models.WordLevel({"?": 0, start: 1}, unk_token="?")))
+    sheet = layout.LeftToRight(Profile("left"), vocabulary).lay_out(request("", ""))
+    assert sheet.ids == (1,)
 
 
 def test_model_with_fim_tokens_reads_both_sides_in_their_order(fim: CausalFiller) -> None:

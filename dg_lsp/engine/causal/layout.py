@@ -17,7 +17,7 @@ from dg_lsp.engine.common.layout import STRETCH, before_last_word, suffix_ids, w
 from dg_lsp.engine.model.vocabulary import Vocabulary
 
 FILE_TOKENS = ("<|file_sep|>", "<file_sep>")  # what pretrained models have between files
-START_TOKENS = ("<|endoftext|>", "<s>", "<bos>")  # and before a text
+START_TOKENS = ("<|endoftext|>", "<s>", "<bos>", "<|begin_of_text|>")  # and before a text
 READS_SUFFIX: tuple[calibration.HolePosition, ...] = ("line", "block")  # where the suffix adapter adds right answers
 
 
