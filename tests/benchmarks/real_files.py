@@ -35,7 +35,8 @@ def main(folder: str, n_files: int, model: str) -> int:
         for path in paths:
             text, n_of_file = without_bodies(path)
             if n_of_file and len(n_errors) < n_files:
-                copy = Path(name) / f"{len(n_errors):03}_{path.name}"
+                copy = Path(name) / f"{len(n_errors):03}" / path.name  # a name may tell the language
+                copy.parent.mkdir()
                 copy.write_text(text, encoding="utf-8", newline="")
                 n_removed, n_errors[copy] = n_removed + n_of_file, errors(copy)
         began = time.monotonic()
