@@ -256,7 +256,7 @@ def query(language: Language) -> tree_sitter.Query:
     return compiled
 
 
-# --- Strings, comments and brackets, without a syntax tree
+# --- Strings, comments and brackets, without a syntax tree. A language is given by its name or by its lexer
 
 QUOTES = ('"', "'", "`")
 
@@ -276,19 +276,27 @@ class Line:
     nested: bool
 
 
-def mask(text: str, language: str) -> str:
+def mask(text: str, language: str | Lexer) -> str:
     r"""Return the text with each character of a string or comment replaced by `\0`, so that offsets stay the same."""
     pieces, at = [], 0
-    for token in lexing.tokens(text, lexing.named(language)):
+    for token in lexing.tokens(text, _lexer(language)):
         pieces += [text[at : token.span.start], "\0" * (token.span.end - token.span.start)]
         at = token.span.end
     return "".join([*pieces, text[at:]])
 
 
-def kind_at_end(text: str, language: str) -> Literal["comment", "string"] | None:
+def kind_at_end(text: str, language: str | Lexer) -> Literal["comment", "string"] | None:
     """Return "comment" or "string" if one is open at the end of the text, or None for code."""
-    kind = lexing.kind_at(text, len(text), lexing.named(language))
+    kind = lexing.kind_at(text, len(text), _lexer(language))
     return kind if kind in ("comment", "string") else None
+
+
+def _lexer(language: str | Lexer) -> Lexer:
+    return lexing.named(language) if isinstance(language, str) else language
+
+
+def _brackets(language: str | Lexer) -> tuple[str, str]:
+    return row(language if isinstance(language, str) else "").brackets
 
 
 def split_lines(text: str, language: str) -> list[Line]:
@@ -305,9 +313,9 @@ def split_lines(text: str, language: str) -> list[Line]:
     return lines
 
 
-def first_closer(text: str, language: str) -> int | None:
+def first_closer(text: str, language: str | Lexer) -> int | None:
     """Return the offset of the first closing bracket that the text did not open, or None."""
-    opening, closing = row(language).brackets
+    opening, closing = _brackets(language)
     depth = 0
     for idx, char in enumerate(mask(text, language)):
         depth += (char in opening) - (char in closing)
@@ -318,16 +326,16 @@ def first_closer(text: str, language: str) -> int | None:
 
 def n_open(before: str, text: str, language: str) -> int:
     """Return how many brackets the text leaves open; `before` is the preceding text, needed to tell strings from code."""
-    opening, closing = row(language).brackets
+    opening, closing = _brackets(language)
     depth = 0
     for char in mask(before + text, language)[len(before) :]:
         depth = max(0, depth + (char in opening) - (char in closing))
     return depth
 
 
-def closers(text: str, language: str) -> tuple[str, str]:
+def closers(text: str, language: str | Lexer) -> tuple[str, str]:
     """Return the quote and the brackets that close what the text leaves open."""
-    opening, closing = row(language).brackets
+    opening, closing = _brackets(language)
     is_string = kind_at_end(text, language) == "string"
     quote = next((quote for quote in QUOTES if is_string and kind_at_end(text + quote, language) is None), "")
     opened = list[str]()
@@ -341,7 +349,7 @@ def closers(text: str, language: str) -> tuple[str, str]:
 
 def missing_opener(text: str, at: int, language: str) -> str:
     """Return the opening bracket that the code after the offset lacks; "" if there are enough of that kind in the text."""
-    opening, closing = row(language).brackets
+    opening, closing = _brackets(language)
     code, depth = mask(text, language), 0
     for char in code[at:]:
         depth += (char in opening) - (char in closing)
@@ -351,9 +359,9 @@ def missing_opener(text: str, at: int, language: str) -> str:
     return ""
 
 
-def n_loose(text: str, language: str) -> int:
+def n_loose(text: str, language: str | Lexer) -> int:
     """Return how many brackets, tags and quotes of the text lack their partner."""
-    code, partners = mask(text, language), dict(zip(*reversed(row(language).brackets), strict=True))
+    code, partners = mask(text, language), dict(zip(*reversed(_brackets(language)), strict=True))
     # Tags count in strings too: an apostrophe in the text of a page opens none.
     marks = [char for char in code if char in partners or char in partners.values()]
     tags = [match[1] for match in _TAG.finditer(text)]

@@ -230,6 +230,27 @@ def test_what_follows_is_not_repeated_in_a_file_without_a_grammar(text: str, ans
 
 
 @pytest.mark.parametrize(
+    ("name", "text", "answer", "expected"),
+    [
+        ("a.el", "(setq x '(a b ⟦⟧))", "c))", "c"),  # a quote that opens no string
+        ("a.clj", "(defn f [x] (+ x (⟦⟧)))", "f (inc x", "f (inc x)"),
+        ("a.jl", 'println("x: $(⟦⟧)")', "x)", "x"),
+        ("a.jl", 'println("x: $(⟦⟧)")', 'f(x))")', "f(x)"),
+        ("a.hs", "f' x = (g' (⟦⟧))", "x + 1))", "x + 1"),
+        ("a.tex", "It's \\emph{⟦⟧}", "a}", "a"),
+        ("a.yml", 'a: "⟦⟧"', 'b"', "b"),
+        ("a.sql", "VALUES ('it''s', (⟦⟧));", "1));", "1"),
+    ],
+)
+def test_what_follows_is_not_repeated_by_the_rules_of_the_file_s_language(
+    name: str, text: str, answer: str, expected: str
+) -> None:
+    document, holes = drawn(f"{text}\n")
+    result = polish.to_edits(Candidate((answer,)), holes, replace(document, uri=f"file:///{name}"))
+    assert [edit.text for edit in result.edits] == [expected]
+
+
+@pytest.mark.parametrize(
     ("text", "answer"),
     [
         ("val x = listOf(⟦⟧)", "f(1)"),

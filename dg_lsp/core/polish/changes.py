@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from dg_lsp.core import indentation, languages, syntax, values
 from dg_lsp.core.context import with_newlines
+from dg_lsp.core.lexing import Lexer
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Edit, Hole, Span, n_common
 
@@ -40,6 +41,8 @@ class Around:
     line_end: str
     allow_shrink: bool
     filled: Callable[[str], Syntax] | None
+    lexed: str | Lexer
+    """What reads the hole's line without a grammar: the name of its language, or a lexer."""
 
     def is_worse(self, one: str, other: str) -> bool | None:
         """Return whether answer `one` leaves more syntax errors than answer `other`; None if there is no grammar."""
@@ -47,7 +50,7 @@ class Around:
 
     def n_loose(self, answer: str) -> int:
         """Return how many brackets, tags and quotes of the hole's line lack their partner, with this answer in it."""
-        return languages.n_loose(self.before.rpartition("\n")[2] + answer + self.rest, self.document.language)
+        return languages.n_loose(self.before.rpartition("\n")[2] + answer + self.rest, self.lexed)
 
 
 # Returns the text, changed or not, or None to drop the candidate.
@@ -67,18 +70,33 @@ def around_hole(document: Document, hole: Hole, tree: Syntax | None, *, allow_sh
         assert tree is not None
         return syntax.parse(values.apply(text, (edit_of(answer, hole, line_end),)), tree.language, tree)
 
+    rest = after.partition("\n")[0]
     return Around(
         document,
         hole,
         before,
         after,
         old=text[span.start : span.end],
-        rest=after.partition("\n")[0],
+        rest=rest,
         starts_line=not before.rpartition("\n")[2].strip(),
         line_end=line_end,
         allow_shrink=allow_shrink,
         filled=filled if tree is not None else None,
+        lexed=_lexed(document, before.rpartition("\n")[2] + rest),
     )
+
+
+def _lexed(document: Document, line: str) -> str | Lexer:
+    """Return what reads this line, without its answer.
+
+    Of a language without a grammar it is its lexer, or one that knows only quotes if that finds more partners. A lexer may know
+    no open quote: in YAML, one is text.
+    """
+    lexer = languages.lexer(document)
+    if document.language or lexer is None or lexer.is_data:
+        return document.language
+    knows_quotes = languages.kind_at_end('"', lexer) == "string"
+    return lexer if languages.n_loose(line, lexer) < languages.n_loose(line, "") + knows_quotes else ""
 
 
 def answer_span(text: str, around: Around) -> Span:
@@ -181,11 +199,15 @@ def _with_partners(text: str, around: Around) -> str:
     if mark == "</" and (half := re.search(r"</?\w*\Z", trimmed)) and rest.startswith(half[0]):
         trimmed = text = trimmed[: half.start()]
     n_least = around.n_loose("")
+    # In a string, a bracket needs no partner: `"$(x)"` in Julia.
+    if trimmed.endswith((")", "]", "}")) and trimmed[-1] == mark and around.n_loose(trimmed[:-1]) <= n_least:
+        return trimmed[:-1]
     if around.n_loose(trimmed) <= n_least:
         return text
     # An apostrophe ends no string.
     cuts = (trimmed[: match.start()] for match in re.finditer(rf"(?!\b'\b){re.escape(mark)}", trimmed))
-    return next((cut for cut in reversed(list(cuts)) if around.n_loose(cut) <= n_least), text)
+    closed = trimmed + languages.closers(trimmed, around.lexed)[1]  # what the answer opened
+    return next((cut for cut in (*reversed(list(cuts)), closed) if around.n_loose(cut) <= n_least), text)
 
 
 def cut_repeated_lines(text: str, around: Around) -> str:
@@ -229,8 +251,8 @@ def cut_at_dedent(text: str, around: Around) -> str:
 def cut_at_closer(text: str, around: Around) -> str:
     """Cut at a bracket that closes an outer construct, if the document already closes that construct."""
     language = around.document.language
-    closer = languages.first_closer(text, language)
-    if closer is None or languages.first_closer(around.old, language) is not None:
+    closer = languages.first_closer(text, around.lexed)
+    if closer is None or languages.first_closer(around.old, around.lexed) is not None:
         return text
     cut = text[:closer]
     if _ALTERNATIVE.match(text) and not around.hole.block and around.is_worse(text, cut) is False:
