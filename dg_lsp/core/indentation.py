@@ -40,7 +40,8 @@ def with_recipes(text: str, above: str) -> str:
     last = next((line for line in reversed(lines[:first]) if line.strip()), "")
     for number, line in enumerate(lines[first:], first):
         # White space before the continuation of a line is not that of a recipe.
-        if line.startswith(" ") and _RECIPE_ABOVE.match(last) and not last.endswith("\\"):
+        is_recipe = line.startswith(" ") or not _NO_RECIPE.match(line)
+        if is_recipe and _RECIPE_ABOVE.match(last) and not last.endswith("\\"):
             lines[number] = "\t" + line.lstrip(" ")
         last = lines[number] if line.strip() else last
     return "\n".join(lines)[len(above) :]
@@ -50,6 +51,11 @@ _MAKEFILE = re.compile(r"(?:^|/)(?:GNU|BSD)?[Mm]akefile(?:\.\w+)?$|\.(?:mk|mak|m
 _SPECIAL_TARGET = re.compile(r"\.[A-Z_]+\s*:")
 # The line above a line of a recipe: another one, or a rule.
 _RECIPE_ABOVE = re.compile(r"\t|(?!\.[A-Z_]+\s*:)[^\s#=:][^#=:]*::?(?!=)[^=]*$")
+# A line that may begin at the start of a line: a rule, a variable, a directive, a call, a comment; or it is indented or blank.
+_NO_RECIPE = re.compile(
+    r"\s|$|[#.$]|[^#=:]+[:=]|(?:-|s)?include\b|define\b|endef\b|ifn?(?:def|eq)\b|else\b|endif\b|(?:un)?export\b|override\b"
+    r"|private\b|undefine\b|vpath\b|load\b"
+)
 _PROSE = re.compile(
     r"\.(?:adoc|asciidoc|log|markdown|md|mdx|org|rst|tex|textile|txt)$"
     r"|/(?:AUTHORS|CHANGELOG|CHANGES|COMMIT_EDITMSG|COPYING|LICEN[CS]E|MERGE_MSG|NEWS|NOTICE|README|TODO)$"
