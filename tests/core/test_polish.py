@@ -440,6 +440,11 @@ def test_the_first_line_of_an_answer_is_indented_like_the_file_too() -> None:
     check("/**\n * a\n⟦⟧\n */\nint f() {\n\tg();\n}\n", " * b", "/**\n * a\n * b\n */\nint f() {\n\tg();\n}\n", language="c")
 
 
+def test_an_answer_below_broken_code_is_not_compared_with_an_error() -> None:
+    code = 'x = """W\n"""\ndef f(\n    """W."""\n    return⟦⟧\ndef g(x: A) -> bool:\n    """W."""\ndef h(x: A) -> bool:'
+    check(code, " isinstance(x, str)", code.replace("⟦⟧", " isinstance(x, str)"))
+
+
 def test_text_in_a_string_is_never_reindented() -> None:
     text, answer = "def f():\n\t⟦⟧\n", 'x = """\n    four\n  two\n"""\n\treturn x'
     check_body(text, answer, text.replace("⟦⟧", answer), indent="\t")

@@ -65,9 +65,10 @@ def plain_edits(whole: Whole, edits: Sequence[Edit], plain: str) -> list[Edit]:
     plains = []
     for hole in (whole.holes[whole.edits.index(edit)] for edit in edits):
         word = _NAME_BEFORE.search(text[max(0, hole.span.start - NAME_CHARS) : hole.span.start])
-        # Right after a keyword, `x` would make it a name.
-        space = " " if word is not None and word[1] in words and plain[:1].isalpha() else ""
-        plains.append(edit_of(space + plain, hole, nearest_line_end(text, hole.span)))
+        is_behind_keyword = word is not None and word[1] in words and plain[:1].isalpha()
+        # Right after a keyword, `x` would make it a name, and `pass` would be an error that changes what the parser reads.
+        own = f" {'x' if plain == 'pass' else plain}" if is_behind_keyword else plain
+        plains.append(edit_of(own, hole, nearest_line_end(text, hole.span)))
     return plains
 
 
