@@ -33,7 +33,7 @@ def reason(whole: Whole) -> str:
 _ITSELF = ("self", "Self", "this", "$this", "cls", "static")
 # The parts of these nodes run whenever the nodes run. Of a short-circuit operator, only the first part does.
 _STRAIGHT = re.compile(
-    r"return|statement\Z|await|parenthes|try_expression|call|invocation|argument|command|member|attribute|selector|field"
+    r"return|yield|statement\Z|await|parenthes|try_expression|call|invocation|argument|command|member|attribute|selector|field"
     r"|binary|boolean|unary|not_op|comparison|expression_list|array|tuple|cast|subscript|creation|new_expression|assignment|splat|\Alist\Z"
 )
 _CONDITIONAL = re.compile(
@@ -136,7 +136,7 @@ _CONSTANT = re.compile(
 )
 # Values that nothing else holds, so that nothing else sees what is added to them.
 _NEW = re.compile(r"[\[{]|new\b")
-_ADDS = r"(?:append|add|push|insert|extend|update|put|set|unshift|emplace)\w*"
+_ADDS = r"(?i:append|add|push|insert|extend|update|put|set|unshift|emplace)\w*"
 _FUNCTION = re.compile(
     r"lambda|closure|arrow_function|func_literal|constructor_declaration|accessor|anonymous|\A(?:singleton_)?method\Z"
     r"|(?:function|method)_(?:definition|declaration|item|expression|statement)"
