@@ -14,6 +14,7 @@ Python, and the TypeScript family in files that import that way. Pure.
 from __future__ import annotations
 
 import keyword
+import posixpath
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -202,6 +203,72 @@ def _like_others(each: Import, text: str, own: str, sources: Sources) -> Import:
     while package != target[: len(package)]:
         package, level = package[:-1], level + 1
     return Import("." * level + ".".join(target[len(package) :]), each.name, each.alias, is_local=True)
+
+
+# --- Imports of what the repository lacks
+
+_SCRIPT_ENDINGS = (".ts", ".tsx", ".mts", ".cts", ".d.ts", ".js", ".jsx", ".mjs", ".cjs")
+_SCRIPT_ENDING = re.compile(r"\.(?:d\.ts|[cm]?[jt]sx?)$")
+# A module with one of these may have any name.
+_ANY_NAME = re.compile(r"\b__getattr__\b|\bimport\s*\*|\bexport\s*\*")
+
+
+def invented(before: str, after: str, language: str, sources: Sources) -> str:
+    """Return the first import that `after` adds to `before` and that the repository lacks, as a path; "" if there is none.
+
+    Only modules of the repository are judged: relative ones, and in Python those of a package that it has. A module that the
+    file imports already may be one that the index lacks, such as a generated one. An index that is not whole judges nothing.
+    """
+    style, own = languages.row(language).importing, sources.own
+    if not style or own.rpartition("/")[0] not in sources.files.folders or not sources.files.is_whole:
+        return ""
+    old = set(imported(before, style))
+    known = {each.module for each in old}
+    for each in imported(after, style):
+        if each in old:
+            continue
+        bases = _python_bases(each.module, sources) if style == "python" else _script_bases(each.module, own)
+        modules = [base for base in bases if _files(base, style, sources) or base in sources.files.folders]
+        if bases and not modules and each.module not in known:
+            return each.module
+        if modules and each.name not in ("", "*") and not any(_has(base, each.name, style, sources) for base in modules):
+            return f"{each.module}.{each.name}"
+    return ""
+
+
+def _python_bases(module: str, sources: Sources) -> list[str]:
+    """Return the absolute paths, without an ending, that a module of the repository may have; empty if it is no such module."""
+    keys, parts = sources.files.files, [part for part in module.split(".") if part]
+    if level := len(module) - len(module.lstrip(".")):
+        return ["/".join([sources.own.rsplit("/", level)[0], *parts])]
+    # Other distributions can add modules only to a package without `__init__.py`.
+    tops = [path.removesuffix("/__init__.py") for path in sources.files.importers.get(parts[0], ())]
+    tops = [top for top in tops if top.endswith(f"/{parts[0]}") and f"{top.rpartition('/')[0]}/__init__.py" not in keys]
+    return ["/".join([top, *parts[1:]]) for top in tops]
+
+
+def _script_bases(module: str, own: str) -> list[str]:
+    """Return the absolute path of a relative module without its ending; empty for another module, or for no code."""
+    base = _SCRIPT_ENDING.sub("", posixpath.normpath(posixpath.join(posixpath.dirname(own), module)))
+    return [base] if module.startswith(".") and "." not in base.rpartition("/")[2] else []
+
+
+def _files(base: str, style: Style, sources: Sources) -> list[IndexedFile]:
+    """Return the files of the module at this path."""
+    ends = (
+        (".py", ".pyi", "/__init__.py")
+        if style == "python"
+        else (*_SCRIPT_ENDINGS, *(f"/index{end}" for end in _SCRIPT_ENDINGS))
+    )
+    return [file for end in ends if (file := sources.files.files.get(base + end)) is not None]
+
+
+def _has(base: str, name: str, style: Style, sources: Sources) -> bool:
+    """Return whether a module may have this name. Any use of the name there counts, because patterns miss definitions."""
+    word = re.compile(rf"(?<![\w$]){re.escape(name)}(?![\w$])")
+    if any(word.search(file.text) or _ANY_NAME.search(file.text) for file in _files(base, style, sources)):
+        return True
+    return style == "python" and (bool(_files(f"{base}/{name}", style, sources)) or f"{base}/{name}" in sources.files.folders)
 
 
 # --- The ways in which other files import a name

@@ -93,16 +93,20 @@ def index(path: str, language: str, text: str) -> IndexedFile:
 # The class has no slots, so that the table of names can be computed on first use.
 @dataclass(frozen=True)
 class Repository:
-    """The indexed files of one workspace at one time. A file's key is its absolute path without links."""
+    """The indexed files of one workspace at one time. A file's key is its absolute path without links.
+
+    `is_whole` says that they are all source files that may be read, so that what is missing does not exist.
+    """
 
     files: Mapping[str, IndexedFile] = field(default_factory=dict)
+    is_whole: bool = False
 
     def changed(self, files: Mapping[str, IndexedFile]) -> Repository:
         """Return the repository with these files in place of those with the same keys; unknown keys are ignored."""
         new = {key: file for key, file in files.items() if key in self.files}
         if not new:
             return self
-        changed = Repository({**self.files, **new})
+        changed = Repository({**self.files, **new}, self.is_whole)
         # Only the changed names are sorted again: `by_name` of a large repository takes longer than a request.
         old = [self.files[key] for key in new]
         old_ids, names = set(map(id, old)), {symbol.name for file in (*old, *new.values()) for symbol in file.symbols}
@@ -136,6 +140,17 @@ class Repository:
             for name in {module, *(each.bound for each in file.imports), *(each.name for each in file.offers)}:
                 table.setdefault(name, []).append(key)
         return table
+
+    @cached_property
+    def folders(self) -> frozenset[str]:
+        """The folders that have an indexed file at any depth."""
+        folders = set[str]()
+        for key in self.files:
+            folder = key.rpartition("/")[0]
+            while folder and folder not in folders:
+                folders.add(folder)
+                folder = folder.rpartition("/")[0]
+        return frozenset(folders)
 
     def is_own(self, file: IndexedFile, request: InfillRequest, own: str) -> bool:
         """Return whether `file` is the file of the request. `own` is that file's key, or "" if it is unknown.

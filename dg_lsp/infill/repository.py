@@ -15,7 +15,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,7 +88,8 @@ class RepositoryIndex:
         A file that may no longer be read, or that this update did not reach, leaves the index. Raises no error for files
         and folders that can't be read.
         """
-        found = dict(_readable(self._ignore.renewed(), self._limit(self._walk_s)))
+        found = dict[Path, tuple[Stamp, str]]()
+        is_whole = _find(found, self._ignore.renewed(), self._limit(self._walk_s))
         is_over = self._limit(self._read_s)
         entries, n_bytes, is_complete = dict[Path, _Entry](), 0, True
         for path, (stamp, language) in found.items():
@@ -102,14 +103,16 @@ class RepositoryIndex:
                 time.sleep(0)
             n_bytes += entry.file.n_bytes if entry.file else 0
             if n_bytes > MAX_INDEX_BYTES:
+                is_whole = False
                 break
             entries[path] = entry
         if self._is_stopped:
             return True
         is_same = entries.keys() == self._entries.keys() and all(entries[path] is self._entries[path] for path in entries)
         self._entries = entries
-        if not is_same:
-            indexed = Repository({str(path): entry.file for path, entry in entries.items() if entry.file})
+        is_whole = is_whole and is_complete
+        if not is_same or is_whole != self.repository.is_whole:
+            indexed = Repository({str(path): entry.file for path, entry in entries.items() if entry.file}, is_whole)
             # The tables of names are made here, in the thread, and not at the first request.
             _ = indexed.by_name, indexed.importers
             self.repository = indexed
@@ -121,13 +124,13 @@ class RepositoryIndex:
         return lambda: self._is_stopped or time.thread_time() >= end
 
 
-def _readable(ignore: Ignore, is_over: Callable[[], bool]) -> Iterator[tuple[Path, tuple[Stamp, str]]]:
-    """Yield each source file that may be read, with its stamp and language: those of outer folders first, in name order.
+def _find(found: dict[Path, tuple[Stamp, str]], ignore: Ignore, is_over: Callable[[], bool]) -> bool:
+    """Add each source file that may be read, with its stamp and language: those of outer folders first, in name order.
 
-    Links are not followed. Stops at the limits, and when `is_over()` is true.
+    Links are not followed. Stops at the limits, and when `is_over()` is true. Returns whether these are all files.
     """
     folders = deque([ignore.root])
-    n_folders = n_files = 0
+    n_folders = 0
     while folders and n_folders < MAX_FOLDERS:
         folder = folders.popleft()
         n_folders += 1
@@ -137,7 +140,7 @@ def _readable(ignore: Ignore, is_over: Callable[[], bool]) -> Iterator[tuple[Pat
             continue
         for entry in entries:
             if is_over():
-                return
+                return False
             path = folder / entry.name
             try:
                 if entry.is_dir(follow_symlinks=False):
@@ -152,10 +155,10 @@ def _readable(ignore: Ignore, is_over: Callable[[], bool]) -> Iterator[tuple[Pat
                 continue
             if info.st_size > MAX_FILE_BYTES or secrets.in_place(path.parts) or not ignore.allows(path):
                 continue
-            yield path, ((info.st_mtime_ns, info.st_size, info.st_ino), language.name)
-            n_files += 1
-            if n_files >= MAX_FILES:
-                return
+            found[path] = (info.st_mtime_ns, info.st_size, info.st_ino), language.name
+            if len(found) >= MAX_FILES:
+                return False
+    return not folders
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:

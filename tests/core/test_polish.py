@@ -15,7 +15,7 @@ from dg_lsp.core.polish import Polished
 from dg_lsp.core.values import Calibrated, Candidate, Document, Edit, Hole, HoleKind, Span, apply
 from tests.fakes import drawn
 
-ALL = frozenset(keep.__name__ for keep in (*polish.FILTERS, *polish.CHECKS)) | {polish.UNBOUND}
+ALL = frozenset(keep.__name__ for keep in (*polish.FILTERS, *polish.CHECKS)) | {polish.UNBOUND, polish.INVENTED}
 
 
 def polished(text: str, *answers: str, grammar: bool = True, **how: Any) -> tuple[Polished, str]:

@@ -183,3 +183,17 @@ def test_files_with_another_workspaces_settings_are_not_indexed(tmp_path: Path) 
         {".dg-lsp.toml": "", "a.py": "x = 1\n", "b/.dg-lsp.toml": "", "b/keep.py": "y = 2\n", "b/c/keep.py": "z = 3\n"},
     )
     assert indexed(tmp_path) == {"a.py"}
+
+
+def test_an_index_is_whole_if_it_has_all_files_that_may_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path, {"a.py": "a = 1\n", "b/c.py": "c = 1\n"})
+    index = RepositoryIndex(Ignore.for_root(tmp_path))
+    index.update()
+    assert index.repository.is_whole
+    monkeypatch.setattr(repository, "MAX_FILES", 1)
+    index.update()
+    assert not index.repository.is_whole
+    monkeypatch.setattr(repository, "MAX_FILES", 9)
+    monkeypatch.setattr(repository, "MAX_INDEX_BYTES", 1)
+    index.update()
+    assert not index.repository.is_whole

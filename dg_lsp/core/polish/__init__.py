@@ -121,6 +121,8 @@ def _polished(
             imports = _imports(whole, unbound, sources) if sources else ()
             if not imports and scope.is_certain(document.language):
                 return Polished(fired=(*fired, UNBOUND), dropped=REASONS[UNBOUND])
+        if sources and importing.invented(document.text, whole.after.text, document.language, sources):
+            return Polished(fired=(*fired, INVENTED), dropped=REASONS[INVENTED])
     unbound = () if imports else unbound
     return Polished(tuple(edits), tuple(fired), "", unbound, why_unlikely, is_shrunk, imports)
 
@@ -177,7 +179,7 @@ FILTERS: tuple[Filter, ...] = (
     drops.drop_self_comparison,
 )
 CHECKS: tuple[Check, ...] = (checks.parses, checks.closes, checks.opens, checks.compiles)
-UNBOUND = "binds"
+UNBOUND, INVENTED = "binds", "imports"
 REASONS = {
     "drop_unreadable": "has characters that are not text",
     "cut_unreachable": "ends the code that follows it",
@@ -198,4 +200,5 @@ REASONS = {
     "opens": "does not open what the code after it needs",
     "compiles": "does not compile",
     UNBOUND: "uses a name that nothing binds",
+    INVENTED: "imports what the repository does not have",
 }
