@@ -26,11 +26,7 @@ GROUP_HOLES = 4
 # File extensions of languages that import a folder, and with it all of its files.
 FOLDER_ENDINGS = tuple(ending for one in languages.TABLE if one.imports_folders for ending in one.extensions)
 
-# The limit for one related file, so that a long file leaves room for the others.
-EXCERPT_CHARS = 2_000
-
 _LINE_END = re.compile("\r\n|\r")
-_WORD = re.compile(r"[^\W\d]\w{2,}")
 
 
 def build(
@@ -144,59 +140,6 @@ def outline(syntax: Syntax, around: Span, path: str = "") -> Snippet | None:
     """Return the file's signatures outside the span, or None if there are none."""
     lines = [with_newlines(text) for span, text in syntax.outline if span.end <= around.start or span.start >= around.end]
     return Snippet(path, "\n".join(lines)) if lines else None
-
-
-def rank_related(document: Document, candidates: Sequence[Snippet], limit_chars: int) -> tuple[Snippet, ...]:
-    """Return the most useful candidates, best first, at most `limit_chars` long in total.
-
-    Files that the document imports come first. Within each class, files that share more identifiers with the document
-    come first. A long text is cut to the lines that share the most. A file that is not imported and shares no
-    identifier is left out.
-    """
-    names = imports(document.text, document.language)
-    words = frozenset(_WORD.findall(document.text))
-    scored = []
-    for idx, candidate in enumerate(candidates):
-        imported, others = is_imported(candidate.path, names), set(_WORD.findall(candidate.text))
-        # The fraction of its identifiers that the document has too.
-        shared = len(words & others) / len(others) if others else 0.0
-        if imported or shared:
-            scored.append((not imported, -shared, idx, candidate))
-    excerpts, n_left = [], limit_chars
-    for *_, candidate in sorted(scored, key=lambda row: row[:3]):
-        if n_left <= 0:
-            break
-        part = excerpt(candidate, words, min(n_left, EXCERPT_CHARS))
-        if part.text.strip():
-            excerpts.append(part)
-            n_left -= len(part.text)
-    return tuple(excerpts)
-
-
-def excerpt(snippet: Snippet, words: frozenset[str], max_chars: int) -> Snippet:
-    """Return the consecutive whole lines, at most `max_chars` in total, that share the most identifiers with `words`."""
-    text = with_newlines(snippet.text.removeprefix("\ufeff"))
-    if len(text) <= max_chars:
-        return Snippet(snippet.path, text)
-    lines = re.findall(r"[^\n]*\n|[^\n]+", text)
-    line_words = [words.intersection(_WORD.findall(line)) for line in lines]
-    counts: dict[str, int] = {}
-    best, best_score = (0, 0), (0, 0)
-    begin = size = 0
-    for end, line in enumerate(lines):
-        size += len(line)
-        for word in line_words[end]:
-            counts[word] = counts.get(word, 0) + 1
-        while size > max_chars:
-            size -= len(lines[begin])
-            for word in line_words[begin]:
-                counts[word] -= 1
-                if not counts[word]:
-                    del counts[word]
-            begin += 1
-        if counts and (len(counts), size) > best_score:
-            best, best_score = (begin, end + 1), (len(counts), size)
-    return Snippet(snippet.path, "".join(lines[slice(*best)]))
 
 
 def with_instruction(request: InfillRequest) -> str:

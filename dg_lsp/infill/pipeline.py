@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from dg_lsp.core import context, polish, repository, scope
+from dg_lsp.core import context, paragraphs, polish, repository, scope
 from dg_lsp.core.importing import Sources
 from dg_lsp.core.repository import Repository
 from dg_lsp.core.values import Budget, Candidate, Document, Edit, Hole, Import, InfillRequest, Ranked, Snippet
@@ -23,15 +23,18 @@ if TYPE_CHECKING:
 # A dropped candidate is replaced by the next one, so the engine also returns the worse ones that it has.
 SPARES = 8
 
+NEAR_CHARS = 4_000  # on each side of a hole, for choosing what is shown of other files
+
 
 @dataclass(frozen=True, slots=True)
 class FileContext:
     """What a request for a file contains besides its text: which file it is, text from others, limits, budget and seed.
 
     A model sees `path`, which is below the workspace. `own` is the absolute path without links, which is the file's key in an
-    index, or "" if the text is no file. `files` is the index of the workspace, from which each hole gets its own text: then
-    `related_chars` limits the text of other files, otherwise the caller has limited it. `indent` is one indentation level in
-    its project, for `Document.indent`.
+    index, or "" if the text is no file. `related` is shown as it is. `nearby` are whole files, of which each request shows the
+    paragraphs that resemble its place, at most `related_chars` of them. `place` is the offset where the cursor came to its
+    place, if that is above the hole: what was written since changes nothing in what is shown. `files` is the index of the
+    workspace, which has passages to copy from. `indent` is one indentation level in its project, for `Document.indent`.
     """
 
     path: str = ""
@@ -43,6 +46,8 @@ class FileContext:
     budget: Budget = field(default_factory=Budget)
     seed: int = 0
     indent: str = ""
+    nearby: tuple[Snippet, ...] = ()
+    place: int | None = None
 
     def __post_init__(self) -> None:
         if self.window_chars < 1:
@@ -129,22 +134,33 @@ def to_request(
     syntax: Syntax | None = None,
 ) -> InfillRequest:
     """Return the request to the engine for these holes; raise ValueError as `infill` does."""
-    files = file_context.files
     if syntax is not None and scope.is_whole_file(document):
         holes = [replace(hole, needed=scope.needed_names(syntax, hole.span)) for hole in holes]
     request = context.build(
         document,
         holes,
         syntax=syntax,
-        related=() if files.files else file_context.related,
+        related=(*file_context.related, *_paragraphs(document, holes, file_context)),
         path=file_context.path,
         window_chars=file_context.window_chars,
         budget=replace(file_context.budget, spares=SPARES),
         seed=file_context.seed,
     )
-    if not files.files:
+    # Copies are drafted only for one hole.
+    if not file_context.related_chars or len(holes) > 1:
         return request
-    return repository.with_repository(request, file_context.related, files, file_context.related_chars, file_context.own)
+    copied = repository.passages(request, file_context.files, own=file_context.own)
+    return replace(request, related=(*request.related, *copied))
+
+
+def _paragraphs(document: Document, holes: Sequence[Hole], file_context: FileContext) -> tuple[Snippet, ...]:
+    """Return the paragraphs of nearby files that resemble the lines around the holes, without the lines of the holes."""
+    if not file_context.nearby or not holes:
+        return ()
+    text, at, end = document.text, holes[0].span.start, holes[-1].span.end
+    start = text.rfind("\n", 0, at if file_context.place is None else min(at, file_context.place)) + 1
+    above, below = text[max(start - 1 - NEAR_CHARS, 0) : max(start - 1, 0)], text[end : end + NEAR_CHARS].partition("\n")[2]
+    return paragraphs.choose(above, below, file_context.nearby, file_context.related_chars)
 
 
 def to_answer(

@@ -113,8 +113,8 @@ class RepositoryIndex:
         is_whole = is_whole and is_complete
         if not is_same or is_whole != self.repository.is_whole:
             indexed = Repository({str(path): entry.file for path, entry in entries.items() if entry.file}, is_whole)
-            # The tables of names are made here, in the thread, and not at the first request.
-            _ = indexed.by_name, indexed.importers
+            # The tables are made here, in the thread, and not at the first request.
+            _ = indexed.importers, indexed.folders
             self.repository = indexed
         return is_complete
 
@@ -258,10 +258,8 @@ class _Workspace:
             key = os.path.realpath(other)
             return masked[key] if key in masked else self._text(other)
 
-        related = workspace.related(
-            self._root, path, document, settings.related_chars, ignore=self._run_ignore, text_of=text_of
-        )
+        nearby = workspace.related(self._root, path, document, ignore=self._run_ignore, text_of=text_of)
         files = self._index.repository
         new_files = {key: self._indexed(key, text) for key, text in masked.items() if key in files.files}
         own, files = os.path.realpath(path), files.changed(new_files)
-        return FileContext(name, related, files, settings.window_chars, settings.related_chars, own)
+        return FileContext(name, (), files, settings.window_chars, settings.related_chars, own, nearby=nearby)

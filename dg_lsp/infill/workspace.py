@@ -1,7 +1,7 @@
 """Read files of a workspace that are related to a document, as context.
 
-Which files may be read is decided by `ignoring`, and which related text is worth sending by `core.context`. This module does
-not know models.
+Which files may be read is decided by `ignoring`, and what of them is worth sending by `core.paragraphs`. This module does not
+know models.
 """
 
 from __future__ import annotations
@@ -42,20 +42,17 @@ def related(
     root: str | Path,
     path: str | Path,
     document: Document,
-    limit_chars: int,
     *,
     ignore: Ignore | None = None,
     text_of: Callable[[Path], str] | None = None,
 ) -> tuple[Snippet, ...]:
-    """Return text from files below `root` that are related to the file at `path`, best first, at most `limit_chars` in all.
+    """Return the files below `root` that are related to the file at `path`, at most `MAX_FILES`, with their paths for a prompt.
 
     Related files are those that it imports, then files of the same language in its folder. Ignored files, files that may
     hold secrets, files with another workspace's settings, and files that are not UTF-8 text are left out; a workspace that
     can't be read yields nothing. Text that looks like a secret is masked. `ignore` is renewed for this request, or shared by
     the requests of one run. `text_of` replaces `masked_text`, for a caller that caches texts or is about to change files.
     """
-    if limit_chars <= 0:
-        return ()
     try:
         ignore = ignore or Ignore.for_root(root).renewed()
         here = Path(path).resolve()
@@ -71,8 +68,7 @@ def related(
         if len(files) >= MAX_FILES:
             break
     read = ((place, (text_of or masked_text)(place)) for place in files)
-    snippets = [Snippet(name_of(place.relative_to(ignore.root)), text) for place, text in read if text]
-    return context.rank_related(document, snippets, limit_chars)
+    return tuple(Snippet(name_of(place.relative_to(ignore.root)), text) for place, text in read if text)
 
 
 def masked_text(path: Path) -> str:

@@ -119,7 +119,8 @@ class Snapshots:
             above = cells[-MAX_CELLS:] if cells and n_chars else ()
             name = f"{context.path} (cell)"
             near = tuple(Snippet(name, cell.text[max(len(cell.text) - n_chars, 0) :]) for cell in above if cell.text.strip())
-            context = replace(context, related=(*near, *context.related))
+            place = index.start(self.nearby.first_line(uri, index.at(offset))) if offset else None
+            context = replace(context, related=near, place=place)
             document = replace(document, indent=context.indent)
         syntax: Callable[[], Syntax | None] = partial(syntax_near, doc, index, document, offset)
         if selected is not None:
@@ -253,6 +254,8 @@ FRESH_S = 10.0
 INDEX_SHARE = 30
 # A slow disk must not block a request. A document whose look-up takes longer gets no suggestion.
 LOOK_S = 5.0
+SAME_PLACE = 8
+"""A cursor that is at most so many lines below where it came to a place is still there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +282,7 @@ class Nearby:
         not_looked = _Looked("has not been looked up yet", FileContext(""))
         self._looked = Background[str, _Looked](clock, not_looked, fresh_s=FRESH_S)
         self._related = Background[str, tuple[Snippet, ...]](clock, (), fresh_s=FRESH_S)
+        self._first_lines: dict[str, int] = {}
         self._updated = Background[Path, None](clock, None, fresh_s=FRESH_S, share=INDEX_SHARE)
 
     def set_roots(self, uris: Iterable[str]) -> None:
@@ -312,10 +316,10 @@ class Nearby:
         """
         uri, limit_chars = document.uri, settings.related_chars
         if limit_chars > 0:
-            self._related.renew(uri, lambda: self._read(document, limit_chars))
+            self._related.renew(uri, lambda: self._read(document))
         return replace(
             self._looked.get(uri).file,
-            related=self._related.get(uri) if limit_chars > 0 else (),
+            nearby=self._related.get(uri) if limit_chars > 0 else (),
             files=self.files(document, limit_chars),
             window_chars=settings.window_chars,
             related_chars=limit_chars,
@@ -338,8 +342,7 @@ class Nearby:
 
     async def read(self, document: Document, settings: Settings) -> FileContext:
         """Return what `context` returns, after related text was read; for actions that take seconds anyway."""
-        limit_chars = settings.related_chars
-        if limit_chars and (reading := self._related.renew(document.uri, lambda: self._read(document, limit_chars))):
+        if settings.related_chars and (reading := self._related.renew(document.uri, lambda: self._read(document))):
             await asyncio.wait([reading])
         return self.context(document, settings)
 
@@ -357,8 +360,19 @@ class Nearby:
         self._updated.renew(root, lambda: self._update(root, index))
         return index.repository
 
+    def first_line(self, uri: str, line: int) -> int:
+        """Return the line where the cursor came to its place, if it is at most `SAME_PLACE` lines further down now.
+
+        Someone who writes lines gets there. What is shown of other files must stay the same meanwhile, because the model reads
+        it first: another text there would make everything that is encoded useless.
+        """
+        first = self._first_lines.get(uri, line)
+        self._first_lines[uri] = first if first <= line <= first + SAME_PLACE else line
+        return self._first_lines[uri]
+
     def forget(self, uri: str) -> None:
         """Forget what was read for a document."""
+        self._first_lines.pop(uri, None)
         self._related.forget(uri)
         self._looked.forget(uri)
 
@@ -368,12 +382,12 @@ class Nearby:
             index.stop()
         await asyncio.gather(self._looked.close(), self._related.close(), self._updated.close())
 
-    async def _read(self, document: Document, limit_chars: int) -> tuple[Snippet, ...]:
+    async def _read(self, document: Document) -> tuple[Snippet, ...]:
         path, root = convert.to_path(document.uri), self._looked.get(document.uri).root
         if path is None or root not in self._roots:
             return ()
         ignore = self._roots[root].renewed()
-        return tuple(await asyncio.to_thread(workspace.related, root, path, document, limit_chars, ignore=ignore))
+        return tuple(await asyncio.to_thread(workspace.related, root, path, document, ignore=ignore))
 
     async def _update(self, root: Path, index: RepositoryIndex) -> None:
         is_complete = False

@@ -37,7 +37,6 @@ SOURCES = (
     "tested module",
     "files of the same folder",
     "any of these three",
-    "index, definitions",
     "index",
     "repository, same language",
 )
@@ -198,7 +197,6 @@ def _files(hole: Hole, file_context: FileContext, document: Document) -> dict[st
         "tested module": tested if hole.position.is_test else [],
         "files of the same folder": beside,
         "any of these three": [*imported, *(tested if hole.position.is_test else []), *beside],
-        "index, definitions": [symbol.name for file in others for symbol in file.symbols],
         "index": [file.text for file in others],
     }
 

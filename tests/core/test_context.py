@@ -176,59 +176,6 @@ def test_a_file_that_fits_needs_no_outline() -> None:
     assert context.build(document, holes, syntax=syntax.of(document)).related == ()
 
 
-# --- Related text -----------------------------------------------------------------------------------------------------
-
-
-def ranked(text: str, *candidates: tuple[str, str], limit_chars: int = 10_000, language: str = "python") -> list[str]:
-    snippets = [Snippet(path, body) for path, body in candidates]
-    return [snippet.path for snippet in context.rank_related(Document("", language, text), snippets, limit_chars)]
-
-
-def test_imported_files_come_first_then_those_that_share_names() -> None:
-    assert ranked(
-        "import helpers\nqueue = deque_of(items)\n",
-        ("far.py", "nothing = common\n"),
-        ("near.py", "queue = items\nother = 1\n"),
-        ("nearer.py", "queue = items\n"),
-        ("pkg/helpers.py", "unrelated = 1\n"),
-    ) == ["pkg/helpers.py", "nearer.py", "near.py"]
-
-
-def test_the_total_related_text_is_bounded() -> None:
-    snippets = context.rank_related(
-        Document("", "python", "value\n"), [Snippet(f"{idx}.py", "value\n" * 10) for idx in range(5)], limit_chars=100
-    )
-    assert [len(snippet.text) for snippet in snippets] == [60, 36]
-
-
-def test_an_imported_file_that_shares_nothing_gives_its_start_only_if_it_fits() -> None:
-    assert ranked("import a", ("a.py", "b = 1\n")) == ["a.py"]
-    assert ranked("import a", ("a.py", "b = 1\n" * 1_000)) == []
-
-
-def test_related_text_without_a_line_that_fits_is_left_out() -> None:
-    assert ranked("value", ("a.py", "value = 1234567890\n"), limit_chars=5) == []
-
-
-def test_an_excerpt_is_the_part_that_shares_the_most() -> None:
-    text = "".join(f"filler_{idx} = {idx}\n" for idx in range(50)) + "wanted(alpha, beta)\n" + "other = 1\n" * 50
-    part = context.excerpt(Snippet("a.py", text), frozenset({"wanted", "alpha", "beta"}), 60)
-    assert "wanted(alpha, beta)\n" in part.text
-    assert len(part.text) <= 60
-
-
-def test_an_excerpt_counts_each_name_once() -> None:
-    text = "alpha = alpha\n" * 3 + "alpha, beta = 1\n" + "x\n"
-    assert context.excerpt(Snippet("a", text), frozenset({"alpha", "beta"}), 17).text == "alpha, beta = 1\n"
-
-
-@given(text=st.text("ab \n\x0c\r", max_size=80), max_chars=st.integers(0, 40))
-def test_an_excerpt_is_a_bounded_part(text: str, max_chars: int) -> None:
-    part = context.excerpt(Snippet("a", text), frozenset({"aaa", "bbb", "aab"}), max_chars)
-    assert len(part.text) <= max_chars
-    assert part.text in context.with_newlines(text)
-
-
 # --- Imports ----------------------------------------------------------------------------------------------------------
 
 IMPORTS = [

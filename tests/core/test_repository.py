@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dg_lsp.core import context, languages, repository, syntax
-from dg_lsp.core.repository import Repository, symbols
+from dg_lsp.core import repository
+from dg_lsp.core.repository import Repository
 from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
 
 
@@ -86,77 +83,11 @@ def test_few_tokens_before_the_hole_find_nothing() -> None:
         assert repository.passages(request(text), repo(b_py=OPENED)) == ()
 
 
-def test_definitions_of_the_names_near_the_hole() -> None:
-    files = repo(
-        shop_py="class Cart:\n    def __init__(self, owner):\n        self.owner = owner\n\n"
-        "    def total(self):\n        return 1\n",
-        money_py="def rounded(value, digits=2):\n    return round(value, digits)\n\ndef unused():\n    pass\n",
-    )
-    found = repository.definitions(request("def bill(owner):\n    cart = Cart(owner)\n    return rounded($0)\n"), files, 1_000)
-    assert {snippet.path: snippet.text for snippet in found} == {
-        "shop.py": "class Cart:\n    def __init__(self, owner):\n    def total(self):\n",
-        "money.py": "def rounded(value, digits=2):\n",
-    }
-    assert not any(snippet.for_copying for snippet in found)
-
-
-def test_a_definition_in_an_imported_file_comes_before_others_of_the_name() -> None:
-    files = repo(**{f"f{n}_py": f"def parse(text, n{n}):\n    pass\n" for n in range(5)})
-    assert repository.definitions(request("x = parse($0)\n"), files, 1_000) == ()
-    found = repository.definitions(request("from f3 import parse\n\nx = parse($0)\n"), files, 1_000)
-    assert texts(found) == ["def parse(text, n3):\n"]
-
-
-def test_the_word_that_is_typed_is_not_looked_up() -> None:
-    assert repository.definitions(request("x = rounded$0\n"), repo(a_py="def rounded(value):\n    pass\n"), 1_000) == ()
-
-
-def test_definitions_come_first_and_the_shown_text_keeps_to_its_limit() -> None:
-    files = repo(a_py=f"def rounded(value):\n    pass\n\n{OPENED}")
-    related = [Snippet("b.py", "line\n" * 100), Snippet("c.py", "other\n" * 100)]
-    result = repository.with_repository(request("y = rounded(2)\nopen(path, encoding=$0"), related, files, 400)
-    shown = [snippet for snippet in result.related if not snippet.for_copying]
-    assert [snippet.path for snippet in shown] == ["a.py", "b.py"]
-    assert result.related[: len(shown)] == tuple(shown)
-    assert 300 < sum(len(snippet.text) for snippet in shown) <= 400
-    assert [snippet.path for snippet in result.related[len(shown) :]] == ["a.py"]
-
-
-def test_no_text_is_added_without_room_for_it() -> None:
-    plain = request("open(path, encoding=$0")
-    assert repository.with_repository(plain, [Snippet("b.py", "x\n")], repo(b_py=OPENED), 0) == plain
-
-
 def test_a_changed_text_replaces_the_indexed_one() -> None:
     texts = {"b.py": "def other():\n    pass\n", "new.py": OPENED}
     files = repo(b_py=OPENED).changed({path: repository.index(path, "python", text) for path, text in texts.items()})
     assert list(files.files) == ["b.py"]
     assert repository.passages(request("open(path, encoding=$0"), files) == ()
-    assert set(files.by_name) == {"other"}
-
-
-def test_the_names_of_a_changed_repository_are_those_of_a_new_one() -> None:
-    texts = {f"{name}_py": f"def shared():\n    pass\n\n\ndef only_{name}():\n    pass\n" for name in "abc"}
-    new = "def only_c():\n    pass\n\n\nclass Other:\n    def shared(self):\n        pass\n"
-    before = repo(**texts)
-    changed = before.changed({"b.py": repository.index("b.py", "python", new)})
-    again = changed.changed({"a.py": repository.index("a.py", "python", "x = 1\n")})
-    assert changed.by_name == repo(**{**texts, "b_py": new}).by_name
-    assert again.by_name == repo(**{**texts, "b_py": new, "a_py": "x = 1\n"}).by_name
-    assert before.by_name == repo(**texts).by_name
-
-
-def test_every_language_lists_its_definitions() -> None:
-    cases = {
-        "typescript": ("interface Point { x: number }\nfunction area(p: Point): number { return 1 }\n", {"Point", "area"}),
-        "go": ("package a\n\ntype Point struct {\n\tX int\n}\n\nfunc Area(p Point) int {\n\treturn 1\n}\n", {"Point", "Area"}),
-        "rust": ("struct Point { x: i32 }\nfn area(p: Point) -> i32 { 1 }\n", {"Point", "area"}),
-        "python": ("class A:\n    def b(self):\n        pass\n", {"A", "b"}),
-    }
-    for name, (text, expected) in cases.items():
-        language = languages.get(name)
-        assert language is not None
-        assert {symbol.name for symbol in symbols(syntax.parse(text, language))} == expected, name
 
 
 WORDS = st.sampled_from(["a", "bb", "(", ")", "=", "\n", "\n    ", " ", "x1", "é", ".", "return "])
@@ -177,37 +108,3 @@ def test_each_place_in_an_indexed_text_finds_itself_from_outside(text: str, at: 
     is_between = text[:at].rstrip(" \t").endswith("\n") and text[at:].lstrip(" \t").startswith("\n")
     if most and n_tokens > repository.GRAM + 1 and is_long and text[at:].strip() and not is_between:
         assert found
-
-
-def test_a_member_is_shown_only_for_an_attribute() -> None:
-    files = repo(a_py="class Cart:\n    def total(self):\n        pass\n")
-    assert repository.definitions(request("total = 1\nprint($0)\n"), files, 1_000) == ()
-    assert texts(repository.definitions(request("x = cart.total($0)\n"), files, 1_000)) == ["    def total(self):\n"]
-
-
-def test_a_definition_in_the_related_text_is_not_repeated() -> None:
-    files = repo(a_py="def rounded(value):\n    pass\n", b_py="def counted(value):\n    pass\n")
-    related = [Snippet("a.py", "import x\n\ndef rounded(value):\n    pass\n")]
-    result = repository.with_repository(request("y = rounded(counted(2), $0)\n"), related, files, 1_000)
-    assert [snippet.path for snippet in result.related if not snippet.for_copying] == ["b.py", "a.py"]
-
-
-def test_a_name_of_many_definitions_costs_no_more_than_a_rare_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    files = repo(**{f"f{n}_py": "def load():\n    pass\n" for n in range(repository.MAX_NAMESAKES + 1)})
-    compared = list[str]()
-    is_imported = context.is_imported
-
-    def noted(path: str, names: Iterable[str]) -> bool:
-        compared.append(path)
-        return is_imported(path, names)
-
-    monkeypatch.setattr(context, "is_imported", noted)
-    assert repository.definitions(request("from f1 import load\nload($0"), files, 1_000) == ()
-    assert not compared
-    fewer = Repository(dict(list(files.files.items())[1:]))
-    assert texts(repository.definitions(request("from f1 import load\nload($0"), fewer, 1_000)) == ["def load():\n"]
-
-
-def test_special_methods_are_not_looked_up() -> None:
-    files = repo(a_py="class Cart:\n    def __len__(self):\n        return 1\n")
-    assert repository.definitions(request("x = cart.__len__($0)\n"), files, 1_000) == ()

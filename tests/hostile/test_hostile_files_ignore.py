@@ -52,7 +52,7 @@ def check_closed(root: Path, reason: str, name: str = ".gitignore") -> None:
     for path in ("a.py", "deep/b.py"):
         assert in_time(partial(Ignore.for_root(root).reason, root / path)) == f"is below a {name} that {reason}"
     document = Document("", "python", "value = items\n")
-    assert in_time(lambda: workspace.related(root, root / "c.py", document, 1_000)) == ()
+    assert in_time(lambda: workspace.related(root, root / "c.py", document)) == ()
 
 
 def test_a_link_to_an_endless_device_closes_its_folder(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_many_ignore_files_share_the_time_of_a_request_and_of_a_walk(tmp_path: P
     before = next(clock)
     assert ignore.renewed().reason(paths[49]) == reason
     assert next(clock) - before < ignoring.REQUEST_BUDGET_S + 2 * ignoring.MATCH_BUDGET_S
-    assert workspace.related(tmp_path, paths[49], document, 1_000) == ()
+    assert workspace.related(tmp_path, paths[49], document) == ()
     # The next request has its own time.
     assert ignore.renewed().reason(paths[0]) == ""
     before = next(clock)

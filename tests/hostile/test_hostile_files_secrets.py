@@ -246,17 +246,16 @@ def test_no_ignored_file_and_no_file_of_secrets_is_read_as_context(tmp_path: Pat
     (tmp_path / "credentials").mkdir()
     (tmp_path / "credentials" / "store.py").write_text("value = items\n")
     text = "".join(f"import {name}\n" for name in (*names, "credentials.store")) + "value = items\n"
-    snippets = workspace.related(tmp_path, tmp_path / "a.py", Document("", "python", text), 10_000)
+    snippets = workspace.related(tmp_path, tmp_path / "a.py", Document("", "python", text))
     assert [snippet.path for snippet in snippets] == ["helper.py"]
 
 
-def test_related_text_is_masked_before_it_is_cut(tmp_path: Path) -> None:
+def test_related_text_is_masked(tmp_path: Path) -> None:
     (tmp_path / "keys.py").write_text(f"value = items\nKEY = '''{PEM}'''\nTOKEN = '{TOKENS[0]}'\n" + "value = items\n" * 200)
     document = Document("", "python", "import keys\nvalue = items\n")
-    for limit in (200, 10_000):
-        [snippet] = workspace.related(tmp_path, tmp_path / "a.py", document, limit)
-        assert "value = items" in snippet.text
-        assert not any(line in snippet.text for line in (*BODY.split("\n"), TOKENS[0]))
+    [snippet] = workspace.related(tmp_path, tmp_path / "a.py", document)
+    assert "value = items" in snippet.text
+    assert not any(line in snippet.text for line in (*BODY.split("\n"), TOKENS[0]))
 
 
 def test_no_remote_model_sees_a_secret_and_the_hole_is_still_filled() -> None:

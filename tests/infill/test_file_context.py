@@ -25,7 +25,10 @@ TEXT = (
     'def price(item):\n    """Return the price by `rate_of`."""\n    ...\n'
 )
 RATES = "def rate_of(item, day):\n    table = {1: 2}\n    return table[item] * day\n"
-FAR = "def copied(items, day):\n    total = sum(items)\n    return total\n\n\ndef price(item):\n    return 1\n"
+FAR = (
+    "def copied(items, day):\n    total = sum(items)\n    return total\n\n\n"
+    'def price(item):\n    """Return the price by `rate_of`."""\n    return 1\n'
+)
 
 
 @pytest.fixture
@@ -130,8 +133,8 @@ def test_a_new_text_counts_in_a_workspace_reached_through_a_link(project: Path, 
     path, rates = places[read] / "src/a.py", places[changed] / "src/rates.py"
     document = Document(path.as_uri(), "python", TEXT)
     context = ContextReader().read(path, document, {rates: RATES.replace("day", "hour")})
-    assert ["hour" in near.text for near in context.related if near.path == "src/rates.py"] == [True]
-    assert [symbol.text for _, symbol in context.files.by_name["rate_of"]] == ["def rate_of(item, hour):"]
+    assert ["hour" in near.text for near in context.nearby if near.path == "src/rates.py"] == [True]
+    assert ["hour" in file.text for file in context.files.files.values() if file.path == "src/rates.py"] == [True]
 
 
 def test_a_new_text_of_a_file_is_masked_and_replaces_the_old_one_everywhere(project: Path) -> None:
@@ -139,10 +142,11 @@ def test_a_new_text_of_a_file_is_masked_and_replaces_the_old_one_everywhere(proj
     key = "AKIA" + "QWERTYUIOPASDFGH"
     new = {project / "src/rates.py": f'def rate_of(item, hour):\n    KEY = "{key}"\n'}
     changed = reader.read(project / "src/a.py", document, new)
-    assert "hour" in changed.related[0].text
-    assert [symbol.text for _, symbol in changed.files.by_name["rate_of"]] == ["def rate_of(item, hour):"]
-    assert key not in repr(changed.related) + changed.files.files[str(project / "src/rates.py")].text
-    assert "day" in reader.read(project / "src/a.py", document).related[0].text
+    assert "hour" in changed.nearby[0].text
+    indexed = changed.files.files[str(project / "src/rates.py")].text
+    assert "hour" in indexed
+    assert key not in repr(changed.nearby) + indexed
+    assert "day" in reader.read(project / "src/a.py", document).nearby[0].text
 
 
 def test_a_workspace_that_is_being_read_does_not_delay_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

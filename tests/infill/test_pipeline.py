@@ -134,6 +134,22 @@ def test_the_engine_is_asked_as_the_settings_say() -> None:
     assert request.related == (snippet,)
 
 
+def test_a_request_shows_the_paragraphs_that_resemble_the_lines_around_its_place() -> None:
+    uses = [f"{name} = 1\n{name}(2)\n{name}(3)\n{name}(4)\n" for name in ("alpha", "gamma")]
+    nearby = (Snippet("a.py", uses[0]), Snippet("b.py", uses[1]), Snippet("c.py", "other = 1\n"))
+    text = "alpha()\n" + "\n" * 4 + "gamma()\n⟦⟧\n"
+
+    def shown(**more: int) -> list[str]:
+        engine = ScriptedEngine("1")
+        infilled(engine, text, FileContext(nearby=nearby, **more))
+        return [snippet.path for snippet in engine.requests[0].related]
+
+    assert shown() == ["b.py", "a.py"]
+    # What was written after the cursor came to its place changes nothing.
+    assert shown(place=len("alpha()\n\n")) == ["a.py"]
+    assert shown(related_chars=0) == []
+
+
 def test_without_a_hole_no_request_is_sent() -> None:
     engine = ScriptedEngine("1")
     assert infilled(engine, "x = 1\n") == (InfillAnswer(), [])

@@ -157,7 +157,7 @@ def test_exactly_the_allowed_sources_are_indexed_also_after_a_change(
             assert names(index) == expected
 
 
-def test_a_remote_model_gets_no_passages_and_no_private_definitions() -> None:
+def test_a_remote_model_gets_no_passages_and_no_private_text() -> None:
     hole = Hole(Span(0, 0), "cursor")
     related = (Snippet("a.py", "def a(): ..."), Snippet("private/b.py", "def b(): ..."), Snippet("c.py", "c", for_copying=True))
     request = InfillRequest("x = ", "\n", (hole,), path="here.py", related=related)

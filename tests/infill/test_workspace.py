@@ -203,7 +203,7 @@ def test_a_link_is_judged_by_its_name_and_its_target(tmp_path: Path) -> None:
 
 def test_an_invalid_path_may_not_be_read(tmp_path: Path) -> None:
     check_reason(tmp_path, "a/\0/b", "leads nowhere")
-    assert workspace.related(tmp_path, "a\0b", Document("", "python", "value"), 100) == ()
+    assert workspace.related(tmp_path, "a\0b", Document("", "python", "value")) == ()
 
 
 def test_verdicts_equal_those_of_git(tmp_path: Path) -> None:
@@ -234,9 +234,9 @@ def test_verdicts_equal_those_of_git(tmp_path: Path) -> None:
 # --- Related files ----------------------------------------------------------------------------------------------------
 
 
-def related(root: Path, path: str, limit_chars: int = 10_000, language: str = "python") -> list[str]:
+def related(root: Path, path: str, language: str = "python") -> list[str]:
     text = (root / path).read_text()
-    snippets = workspace.related(root, root / path, Document("", language, text), limit_chars)
+    snippets = workspace.related(root, root / path, Document("", language, text))
     return [snippet.path for snippet in snippets]
 
 
@@ -302,9 +302,9 @@ def test_imports_are_found_in_each_language(tmp_path: Path, language: str, path:
 def test_related_text_is_bounded(tmp_path: Path) -> None:
     make(tmp_path, {"a.py": "value = items\n", **{f"b{idx}.py": "value = items\n" * 9_000 for idx in range(40)}})
     document = Document("", "python", "value = items\n")
-    snippets = workspace.related(tmp_path, tmp_path / "a.py", document, 5_000)
-    assert sum(len(snippet.text) for snippet in snippets) <= 5_000
-    assert workspace.related(tmp_path, tmp_path / "a.py", document, 0) == ()
+    snippets = workspace.related(tmp_path, tmp_path / "a.py", document)
+    assert len(snippets) == workspace.MAX_FILES
+    assert max(len(snippet.text) for snippet in snippets) <= workspace.MAX_FILE_BYTES
 
 
 def test_siblings_with_similar_names_come_first(tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ def test_siblings_with_similar_names_come_first(tmp_path: Path) -> None:
         tmp_path,
         {"queue.py": "", **{f"a{idx}.py": "value\n" for idx in range(workspace.MAX_FILES)}, "test_queue.py": "value\n"},
     )
-    snippets = workspace.related(tmp_path, tmp_path / "queue.py", Document("", "python", "value"), 10_000)
+    snippets = workspace.related(tmp_path, tmp_path / "queue.py", Document("", "python", "value"))
     assert "test_queue.py" in {snippet.path for snippet in snippets}
 
 
@@ -324,15 +324,15 @@ def test_a_file_without_a_language_has_siblings_of_its_ending(tmp_path: Path) ->
 def test_a_file_outside_the_root_has_no_related_text(tmp_path: Path) -> None:
     make(tmp_path, {"in/a.py": "value\n", "b.py": "value\n"})
     document = Document("", "python", "import \0x\nvalue\n")
-    assert workspace.related(tmp_path / "in", tmp_path / "b.py", document, 1_000) == ()
-    assert workspace.related(tmp_path / "in", tmp_path / "in/none/b.py", document, 1_000) == ()
-    assert workspace.related(tmp_path / "none", tmp_path / "none/b.py", document, 1_000) == ()
+    assert workspace.related(tmp_path / "in", tmp_path / "b.py", document) == ()
+    assert workspace.related(tmp_path / "in", tmp_path / "in/none/b.py", document) == ()
+    assert workspace.related(tmp_path / "none", tmp_path / "none/b.py", document) == ()
 
 
 def test_a_file_with_another_workspaces_settings_is_not_related(tmp_path: Path) -> None:
     names = {".dg-lsp.toml": "", "main.py": "", "b/.dg-lsp.toml": "", "b/keep.py": "secret = 1\n", "b/own.py": "other = 1\n"}
     root = make(tmp_path, names)
     text = "import b.keep\nfrom b import keep\nsecret = keep.secret\n"
-    assert workspace.related(root, root / "main.py", Document("", "python", text), 1_000) == ()
-    near = workspace.related(root, root / "b" / "own.py", Document("", "python", "import keep\nsecret\n"), 1_000)
+    assert workspace.related(root, root / "main.py", Document("", "python", text)) == ()
+    near = workspace.related(root, root / "b" / "own.py", Document("", "python", "import keep\nsecret\n"))
     assert [snippet.path for snippet in near] == ["b/keep.py"]

@@ -601,20 +601,20 @@ def test_files_that_may_hold_secrets_are_never_sent(tmp_path: Path) -> None:
             assert len(answer.offers) == n
         assert len(session.held.asked) == 1
         assert session.noted[:3] == ["ignored"] * 3
-        snippets = (await session.nearby.read(session.documents.get(uri).document, session.settings)).related  # type: ignore[union-attr]
+        snippets = (await session.nearby.read(session.documents.get(uri).document, session.settings)).nearby  # type: ignore[union-attr]
         assert [snippet.path for snippet in snippets] == ["helper.py"]
         assert session.nearby.context(session.documents.get(uri).document, session.settings).path == "open.py"  # type: ignore[union-attr]
 
     run(test)
 
 
-def test_a_request_has_definitions_first_and_passages_last(tmp_path: Path) -> None:
+def test_a_request_has_paragraphs_first_and_passages_last(tmp_path: Path) -> None:
     async def test(session: Session) -> None:
         (tmp_path / "lib").mkdir()
-        (tmp_path / "lib" / "a.py").write_text("def rounded(value):\n    pass\n")
+        (tmp_path / "lib" / "a.py").write_text("def rounded(value):\n    return value\n\nother = rounded\n")
         (tmp_path / "z.py").write_text("with open(path, encoding='utf-8') as file:\n    text = file.read()\n")
         session.nearby.set_roots([tmp_path.as_uri()])
-        uri, text = (tmp_path / "here.py").as_uri(), "y = rounded(2)\nwith open(path, encoding="
+        uri, text = (tmp_path / "here.py").as_uri(), "from lib.a import other\ny = rounded(2)\nwith open(path, encoding="
         session.documents.open(uri, "python", 1, text)
         document = session.documents.get(uri).document  # type: ignore[union-attr]
         await session.nearby.look(uri)
@@ -624,7 +624,7 @@ def test_a_request_has_definitions_first_and_passages_last(tmp_path: Path) -> No
         session.held.text = "'utf-8'"
         await session.completer.complete(SuggestionRequest(uri, len(text), automatic=False))
         related = session.held.asked[-1][1].related
-        assert (related[0].path, related[0].text) == ("lib/a.py", "def rounded(value):\n")
+        assert (related[0].path, related[0].text) == ("lib/a.py", "def rounded(value):\n    return value\n\nother = rounded\n")
         assert [(snippet.path, snippet.for_copying) for snippet in related if snippet.for_copying] == [("z.py", True)]
         assert related[-1].for_copying
 

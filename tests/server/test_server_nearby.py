@@ -11,7 +11,7 @@ import pytest
 from dg_lsp.core import holes, syntax
 from dg_lsp.core.values import Document
 from dg_lsp.infill import pipeline
-from dg_lsp.server.snapshot import Nearby
+from dg_lsp.server.snapshot import SAME_PLACE, Nearby
 from dg_lsp.wire.settings import Settings
 
 
@@ -156,7 +156,7 @@ def test_a_linked_folder_outside_gets_no_text_of_the_workspace(linked: Path) -> 
         nearby.set_roots([(linked / "app").as_uri()])
         assert await nearby.look(document.uri) == ""
         context = await nearby.read(document, Settings(related_chars=8_000))
-        assert (context.path, context.related, context.files.files) == ("a.py", (), {})
+        assert (context.path, context.nearby, context.files.files) == ("a.py", (), {})
         await nearby.close()
 
     asyncio.run(test())
@@ -289,7 +289,9 @@ def test_a_hole_gets_no_text_of_its_own_file_on_the_disk(tmp_path: Path, file: s
     top = "def total(price, quantity, customer):\n    check(price, quantity, customer)\n"
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / file).write_text(f"{top}{ANSWER}\n\ndef discount_of(customer):\n    return customer.share\n")
-    (tmp_path / "second.py").write_text("def check(price, quantity, customer):\n    assert price and quantity and customer\n")
+    (tmp_path / file).with_name("second.py").write_text(
+        "def check(price, quantity, customer):\n    assert price and quantity and customer\n"
+    )
     (tmp_path / "link").symlink_to("real")
     (tmp_path / "other.py").symlink_to("a.py")
     document = Document((tmp_path / opened).as_uri(), "python", f"{top}    \n")
@@ -309,3 +311,12 @@ def test_a_hole_gets_no_text_of_its_own_file_on_the_disk(tmp_path: Path, file: s
         await nearby.close()
 
     asyncio.run(test())
+
+
+def test_a_cursor_that_moves_down_by_few_lines_stays_in_its_place() -> None:
+    nearby = Nearby(lambda: 0.0)
+    places = [nearby.first_line("a", line) for line in (10, 11, 10 + SAME_PLACE, 11 + SAME_PLACE, 12 + SAME_PLACE, 5)]
+    assert places == [10, 10, 10, 11 + SAME_PLACE, 11 + SAME_PLACE, 5]
+    assert nearby.first_line("b", 6) == 6
+    nearby.forget("a")
+    assert nearby.first_line("a", 7) == 7
