@@ -93,8 +93,9 @@ class Hole:
     `lead` and `trail` are fixed text that the edit writes around the answer. The model sees them as given: for
     `function f() {}` the span is empty, lead is "\n  " and trail is "\n".
 
-    `indent` is the white space before each line of the answer. A hole that is not a `block` ends with its line. `needed` are
-    the names that the code after the hole uses and that only the answer can bind (`core.scope.needed_names`).
+    `indent` is the white space before each line of the answer. A hole that is not a `block` ends with its line, unless the
+    answer may go on in `several` lines: it is in an empty line, and a model that knows where an answer ends decides. `needed`
+    are the names that the code after the hole uses and that only the answer can bind (`core.scope.needed_names`).
     """
 
     span: Span
@@ -105,6 +106,7 @@ class Hole:
     lead: str = ""
     trail: str = ""
     needed: Texts = ()
+    several: bool = False
 
 
 @dataclass(frozen=True, slots=True)

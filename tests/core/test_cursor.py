@@ -142,6 +142,31 @@ def test_a_cursor_elsewhere_is_a_hole_for_the_rest_of_the_line(language: str, te
     assert (hole.block, hole.lead, hole.trail) == (False, "", "")
 
 
+SEVERAL = [
+    ("python", "x = 1\n$0\ny = 2\n"),
+    ("python", "def f():\n    a()\n    $0\n\n\ndef g():\n    b()\n"),
+    ("python", "def f():\n    a()\n    $0"),
+    ("go", "func f() {\n\ta()\n\t$0\n}\n"),
+    ("typescript", "const a = {\n  b: 1,\n  $0\n}\n"),
+]
+ONE_LINE = [
+    ("python", "def f():\n    a()\n    x = $0\n"),
+    ("python", "$0\n    return 1\n"),
+    ("go", "func f() {\n\t$0\n\t\tb()\n\t}\n}\n"),
+    ("python", 'x = """\n$0\n"""\n'),
+    ("", "a\n$0\nb\n"),
+]
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "several"), [(*one, True) for one in SEVERAL] + [(*one, False) for one in ONE_LINE]
+)
+def test_an_answer_in_an_empty_line_of_code_may_have_several_lines(language: str, text: str, several: bool) -> None:
+    hole = at(text, language)
+    assert not hole.block
+    assert hole.several == several
+
+
 # The language, the text, and the text with an answer in a line of its own.
 ABOVE = [
     ("python", "def f():\n$0    return 1\n", "def f():\n    ANSWER\n    return 1\n"),

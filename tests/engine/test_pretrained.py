@@ -251,6 +251,33 @@ def test_block_ends_before_a_line_that_is_indented_less(left: CausalFiller) -> N
     assert texts(task)[0] == "x = width\n    return x * height"
 
 
+SEVERAL = Hole(Span(0, 0), "cursor", indent="    ", several=True)
+
+
+@pytest.mark.parametrize("written", ["\n    x = width", "\n    x = width\n    y = height"])
+def test_answer_in_an_empty_line_has_as_many_lines_as_the_model_writes(fim: CausalFiller, written: str) -> None:
+    task, _ = filled(fim, request("def area(width, height):\n    ", "\n\n", SEVERAL), written)
+    assert texts(task)[0] == written.lstrip()
+
+
+def test_answer_has_one_line_if_the_model_does_not_end_it(left: CausalFiller) -> None:
+    task, _ = filled(left, request("def area(width, height):\n    ", "\n\n", SEVERAL), "\n    x = width\n    y = height\n")
+    assert texts(task)[0] == "x = width"
+
+
+def test_lines_that_are_written_count_when_the_time_is_over(fim: CausalFiller) -> None:
+    asked = request("def area(width, height):\n    ", "\n\n", SEVERAL)
+    passes = Scripted(fim, asked, "\n    x = width\n    y = height\n    z = 1")
+    profile = replace(fim.loaded.profile, branches=0, copy_rows=0)
+    loaded: Any = replace(fim.loaded, passes=passes, profile=profile)  # type: ignore[arg-type]
+    now = 0.0
+    task = CausalFiller(loaded, clock=lambda: now).start(asked)
+    task.finish_in(1_000)
+    while task.step():
+        now = 2.0 * (task.drafts()[0].count("\n") == 1)
+    assert texts(task) == ["x = width"]
+
+
 def test_answer_ends_where_the_right_side_continues(left: CausalFiller) -> None:
     """The draft runs on to the line's end; the start after which the suffix follows scores higher."""
     task, _ = filled(left, request("x = area(", ", 2)\ny = 1\n"), "(width, 2)\ny = 1\n")

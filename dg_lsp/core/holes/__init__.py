@@ -160,7 +160,8 @@ def at_cursor(document: Document, offset: int, syntax: Syntax | None) -> Hole:
         opener_line = None if code or has_content else opener_line
     if opener_line is None:
         if not (is_start and code) or _ENDS_STRING.match(code):
-            return Hole(Span(offset, offset), "cursor", indent=before if is_start else index.indent(line))
+            several = is_start and not code and _takes_several(offset, before, syntax, index)
+            return Hole(Span(offset, offset), "cursor", indent=before if is_start else index.indent(line), several=several)
         indent = _indent_above(document, line, syntax, index) if closes else index.indent(line)
         lead = indent[len(before) :] if indent.startswith(before) else ""
         return Hole(Span(offset, offset), "cursor", indent=before + lead, lead=lead, trail=f"\n{before}")
@@ -174,6 +175,18 @@ def at_cursor(document: Document, offset: int, syntax: Syntax | None) -> Hole:
         return Hole(Span(offset, offset), "cursor", indent=before, block=True, trail=trail)
     lead = inner[len(before) :] if inner.startswith(before) else ""
     return Hole(Span(offset, offset), "cursor", indent=before + lead, block=True, lead=lead, trail=trail)
+
+
+def _takes_several(offset: int, indent: str, syntax: Syntax | None, index: Lines) -> bool:
+    """Return whether an answer in an empty line may have several lines.
+
+    It may in code, unless the line below is indented more: then the answer is the line that opens it.
+    """
+    if syntax is None or re.search("comment|string|template", syntax.node_at(Span(offset, offset)).type):
+        return False
+    line = index.at(offset)
+    below = next((below for below in range(line + 1, len(index)) if not index.is_blank(below)), None)
+    return below is None or len(index.indent(below).expandtabs(4)) <= len(indent.expandtabs(4))
 
 
 def _unit(document: Document, syntax: Syntax | None) -> str:

@@ -158,8 +158,8 @@ def cut_at_fence(text: str, around: Around) -> str:
 
 
 def cut_at_line_end(text: str, around: Around) -> str:
-    """Cut the answer at its first line end, unless the hole is a block."""
-    return text if around.hole.block else text.partition("\n")[0]
+    """Cut the answer at its first line end, unless the hole takes several lines."""
+    return text if around.hole.block or around.hole.several else text.partition("\n")[0]
 
 
 def cut_repeated_rest(text: str, around: Around) -> str:
@@ -229,7 +229,7 @@ def cut_repeated_lines(text: str, around: Around) -> str:
 
 def cut_at_dedent(text: str, around: Around) -> str:
     """Cut at the first line that is indented less than the block, if the cut adds no syntax error."""
-    if not around.hole.block or around.hole.kind in ("selection", "error"):
+    if not (around.hole.block or around.hole.several) or around.hole.kind in ("selection", "error"):
         return text
     depth = len(around.hole.indent.expandtabs(4))
     lines = [

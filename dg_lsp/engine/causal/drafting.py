@@ -53,12 +53,21 @@ def propose(generation: Generation) -> Work:
 
     for n_more in range(MOST_NEEDED, -1, -1):
         found, is_late = yield from drafts.finished(_drafts(generation, start), 1, timing, generation.score_ms, show)
+        if is_late and middle.takes_lines:
+            found += [lines for draft in written if not draft.is_finished and (lines := _whole_lines(middle, draft))]
         is_open, proposals = False, _proposals(middle, found, generation.scorer)
         generation.proposals += proposals
         texts = [each.text for each in proposals] or texts
         last, start = start, _needed_start(middle, texts) if not is_late and n_more else []
         if not start or start == last:
             return
+
+
+def _whole_lines(middle: Middle, draft: CausalDraft) -> CausalDraft | None:
+    """Return the lines of a draft that it has written to their end; None without any."""
+    has_end = [b"\n" in middle.vocabulary.pieces[token] for token in draft.ids]
+    end = next((n for n in reversed(range(1, len(draft.ids))) if has_end[n] and middle.text_of(draft.ids[:n]).strip()), None)
+    return CausalDraft(draft.ids[:end], draft.logps[:end], is_finished=True) if end is not None else None
 
 
 def _needed_start(middle: Middle, texts: Sequence[str]) -> list[int]:
@@ -122,7 +131,7 @@ def _proposals(middle: Middle, written: Sequence[CausalDraft], scorer: Scorer) -
         text = middle.text_of(ids)
         if not has_ended or middle.sheet.end is None:
             text = middle.own_part(text)
-        if middle.hole.block and ends_line:  # it stopped at a line of the block around it
+        if middle.takes_lines and ends_line:  # it stopped at a line of the block around it
             text = text.rstrip()
         scorer.learn(text, draft.ids, draft.logps, draft.end)
         for each in (text, *_shorter(middle, draft, text)):
@@ -134,7 +143,7 @@ def _proposals(middle: Middle, written: Sequence[CausalDraft], scorer: Scorer) -
 def _end_of(middle: Middle) -> Callable[[Sequence[int]], bool]:
     """Return the function that tells whether a draft's last token ends it, for a draft that writes typed text again.
 
-    Within a line it is a line end behind the typed text. A block ends before a line that is indented less than the hole.
+    Within a line it is a line end behind the typed text. Several lines end before one that is indented less than the hole.
     """
     n_typed, indent, bytes_of = len(middle.sheet.heal), middle.hole.indent, middle.vocabulary.bytes_of
 
@@ -143,7 +152,7 @@ def _end_of(middle: Middle) -> Callable[[Sequence[int]], bool]:
             return True
         raw = bytes_of(ids)
         own = raw[max(n_typed, len(raw) - len(bytes_of(ids[-1:]))) :]
-        if not middle.hole.block:
+        if not middle.takes_lines:
             return b"\n" in own or b"\r" in own
         *lines, last = raw[n_typed:].decode("utf-8", "ignore").split("\n")
         return bool(lines and own.strip() and last.strip() and not last.startswith(indent))

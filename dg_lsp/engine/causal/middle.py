@@ -29,6 +29,14 @@ class Middle(LaidOut):
         """The request's only hole."""
         return self.request.holes[0]
 
+    @property
+    def takes_lines(self) -> bool:
+        """Whether a draft may have several lines.
+
+        In an empty line it may if the model itself ends an answer there: in the layout that it was trained with.
+        """
+        return self.hole.block or (self.hole.several and self.loaded.profile.layout == "fim")
+
     @cached_property
     def ends(self) -> frozenset[int]:
         """The tokens that end a draft."""
@@ -37,13 +45,13 @@ class Middle(LaidOut):
     @cached_property
     def line_ends(self) -> frozenset[int]:
         """The tokens that end a draft within a line."""
-        return frozenset() if self.hole.block else frozenset(self.vocabulary.with_newline)
+        return frozenset() if self.takes_lines else frozenset(self.vocabulary.with_newline)
 
     @property
     def most_tokens(self) -> int:
         """The longest draft."""
         profile = self.loaded.profile
-        return self.switches.gap or (profile.block_tokens if self.hole.block else profile.line_tokens)
+        return self.switches.gap or (profile.block_tokens if self.takes_lines else profile.line_tokens)
 
     def next_tokens(self, ids: Sequence[int]) -> Sequence[int]:
         """Return the tokens that may follow, because of what is already typed; empty means any."""
@@ -52,4 +60,4 @@ class Middle(LaidOut):
     def own_part(self, text: str) -> str:
         """Return the part of a draft that belongs to the hole: its line or lines, without a copy of the suffix."""
         text = repeats.before_suffix(text, self.request.suffix)
-        return text if self.hole.block else repeats.rest_of_line(text, self.request.suffix)
+        return text if self.takes_lines else repeats.rest_of_line(text, self.request.suffix)
