@@ -19,7 +19,7 @@ from dg_lsp.core.values import Snippet
 LEAST_LINES, MOST_LINES = 4, 16
 """A blank line ends a paragraph of at least so many lines; a longer one is divided."""
 LINES_ABOVE, LINES_BELOW = 24, 8
-HALF_LINES = 8  # a name counts half at this distance from the place
+HALF_LINES = 4  # a name counts half at this distance from the place
 BELOW_SHARE = 0.7  # what a name below the place counts, compared with one above
 N_FILES = 256  # files whose paragraphs are cached
 
