@@ -25,7 +25,8 @@ from dg_lsp.evaluate.score import Measure, percentile
 from dg_lsp.evaluate.tasks import EvalError, Task
 
 N_AT_ONCE = 4  # concurrent requests to a server
-N_CANDIDATES = (1, 4)  # for alternate holes: an editor asks for one while the user types, a batch for several
+# For alternate holes. Not one: then a sure draft is answered before there is evidence for it.
+N_CANDIDATES = (2, 4)
 SMALL_FILE_LINES = (2, 20)  # on each side of a hole
 LEAST_OF_EACH = 8  # the least number of right and of wrong answers for a fit
 

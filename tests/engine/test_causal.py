@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Generator
 from typing import Any
@@ -164,6 +165,62 @@ def test_scores_of_a_tree_are_those_of_separate_rows(passes: Passes) -> None:
         logits = passes.logits(passes.encode(torch.tensor([[*PREFIX, *row]]))[0][0])[len(PREFIX) - 1 :]
         expected = [float(logits[place].log_softmax(-1)[token]) for place, token in enumerate(row)]
         assert logps == pytest.approx(expected, abs=1e-4)
+
+
+@torch.no_grad()
+def test_what_drafting_computed_is_not_computed_again(passes: Passes, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree, file = after_prefix(passes), FileModel(PREFIX, AFTER, full=0.98, half_at=0.1)
+    limits: dict[str, Any] = {"rows": 1, "most": 10, "banned": BANNED, "stops": STOPS, "end": END, "branches": 2}
+    settings = DraftSettings(**limits, allowed=starting((32,)), file=file)
+    drafts_and_branches, _ = counted(drafts.drafts(passes, tree, settings))
+    rows = [[*draft.ids, END] for draft in drafts_and_branches if draft.end is not None]
+    assert rows
+    monkeypatch.setattr(type(passes), "logits", lambda *_: pytest.fail("the tokens of a draft are known"))
+    monkeypatch.setattr(type(passes), "extend", lambda *_: pytest.fail("the tokens of a draft are encoded"))
+    for row, logps in zip(rows, tree.log_probabilities(rows), strict=True):
+        check_bound(tree, row, sum(logps), is_exact=True)
+
+
+def check_bound(tree: Tree, row: list[int], logp: float, *, is_exact: bool) -> None:
+    assert tree.bound(row).logp == pytest.approx(logp, abs=1e-4)
+    assert tree.bound(row).is_exact == is_exact
+
+
+@torch.no_grad()
+def test_bound_is_what_the_known_tokens_leave(passes: Passes) -> None:
+    tree = after_prefix(passes)
+    check_bound(tree, [30, 31], 0.0, is_exact=False)
+    first, second = tree.log_probabilities([[30], [31, 40]])
+    check_bound(tree, [30], first[0], is_exact=True)
+    check_bound(tree, [30, 9], first[0], is_exact=False)
+    check_bound(tree, [31, 9], second[0] + math.log1p(-math.exp(second[1])), is_exact=False)
+    left = 1 - math.exp(first[0]) - math.exp(second[0])
+    check_bound(tree, [9, 9], math.log(left), is_exact=False)
+    for row in ([30, 9], [31, 9], [9, 9]):
+        assert tree.bound(row).logp >= sum(after_prefix(passes).log_probabilities([row])[0]) - 1e-4
+
+
+@torch.no_grad()
+def test_a_draft_that_is_enough_has_no_branches(passes: Passes) -> None:
+    limits: dict[str, Any] = {"rows": 1, "most": 10, "banned": BANNED, "stops": STOPS, "end": END, "branches": 3}
+    limits |= {"allowed": starting((32,)), "file": FileModel(PREFIX, AFTER, full=0.98, half_at=0.1)}
+    all_drafts, n_passes = counted(written(passes, **limits))
+    assert len(all_drafts) > 1
+    [draft], n_fewer = counted(written(passes, is_enough=lambda draft: draft.is_finished, **limits))
+    assert draft.ids == all_drafts[0].ids
+    assert n_fewer < n_passes
+    assert len(counted(written(passes, is_enough=lambda _: False, **limits))[0]) == len(all_drafts)
+
+
+@torch.no_grad()
+def test_a_tree_learns_how_likely_other_texts_are_where_drafts_begin_like_them(passes: Passes) -> None:
+    tree = after_prefix(passes)
+    settings: dict[str, Any] = {"rows": 1, "most": 6, "banned": BANNED, "stops": STOPS, "end": END}
+    [draft], _ = counted(drafts.drafts(passes, after_prefix(passes), DraftSettings(**settings)))
+    other = [*draft.ids[:2], next(token for token in range(40, 60) if token != draft.ids[2]), 30]
+    counted(drafts.drafts(passes, tree, DraftSettings(**settings, others=[other])))
+    logps = after_prefix(passes).log_probabilities([other])[0]
+    check_bound(tree, other, sum(logps[:3]), is_exact=False)
 
 
 def test_a_file_continuation_ends_when_it_is_unlikely() -> None:

@@ -15,7 +15,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from dg_lsp.core.values import Budget, Hole, InfillRequest, Snippet, Span
+from dg_lsp.core.calibration import Calibration
+from dg_lsp.core.values import Budget, Calibrated, Hole, InfillRequest, Snippet, Span
 from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.causal import layout, scoring
 from dg_lsp.engine.causal.filler import CausalFiller
@@ -185,7 +186,7 @@ class Scripted:
         self._real, vocabulary = filler.loaded.passes, filler.loaded.vocabulary
         self._first = len(filler.layout.lay_out(lay_out).ids)
         self._script = vocabulary.encode(text) + [vocabulary.id("<|endoftext|>") or 0] * 200
-        self.n_passes = 0
+        self.n_passes, self.others = 0, dict[int, int]()  # a token at a place of the text that is nearly as likely
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
@@ -206,6 +207,8 @@ class Scripted:
             at = int(value) + 1 - self._first
             if at >= 0:
                 logits.view(-1, logits.shape[-1])[place, self._script[at]] = 12.0
+                if at in self.others:
+                    logits.view(-1, logits.shape[-1])[place, self.others[at]] = 11.5
         return logits[..., first:last]
 
     def _places(self, positions: Tensor) -> Tensor:
@@ -355,6 +358,91 @@ def test_repeated_code_is_read_ahead_with_the_same_text(left: CausalFiller) -> N
     ahead, ahead_passes = filled(left, asked, written)
     assert texts(ahead) == texts(plain)
     assert ahead_passes.n_passes < plain_passes.n_passes / 2
+
+
+# Sure answers.
+
+OF_DRAFTS = Calibration(1.0, {"chance": 2.0})
+
+
+def started(
+    filler: CausalFiller, asked: InfillRequest, text: str, switches: Switches | None = None, *, at: int = 1, **more: Any
+) -> LocalTask:
+    """A task of a model with probabilities of first drafts, which writes `text`, or "height" as its token `at`."""
+    settings: dict[str, Any] = {"branches": 3, "draft_calibration": OF_DRAFTS, "sure": -0.6} | more
+    profile = replace(filler.loaded.profile, **settings)
+    passes = Scripted(filler, sequence.next_hole(asked, []), text)
+    passes.others[at] = filler.loaded.vocabulary.encode("(height")[1]
+    loaded: Any = replace(filler.loaded, passes=passes, profile=profile)  # type: ignore[arg-type]
+    return CausalFiller(loaded, switches).start(asked)
+
+
+def ended(task: LocalTask) -> LocalTask:
+    while task.step():
+        pass
+    return task
+
+
+def probability(task: LocalTask) -> float:
+    best = task.candidates()[0]
+    assert isinstance(best.confidence, Calibrated)
+    assert best.lengths  # a client cuts an answer where it gets uncertain
+    return best.confidence.probability
+
+
+SURE = request("x = area(", ", 2)\n")
+
+
+def test_sure_draft_is_the_answer_without_branches_and_scores(fim: CausalFiller) -> None:
+    task, whole = ended(started(fim, SURE, "(width")), ended(started(fim, SURE, "(width", Switches(sure=False)))
+    assert texts(task) == ["width"]
+    assert texts(whole)[0] == "width"
+    assert len(texts(whole)) > 1
+    assert task.candidates()[0].finished
+    # The draft's log-probability is -0.48. This is the logistic function of 1 + 2 * 0.62.
+    assert probability(task) == pytest.approx(0.90, abs=0.01)
+    passes, whole_passes = (each.generation.middle.loaded.passes for each in (task, whole))  # type: ignore[union-attr]
+    assert passes.n_passes < whole_passes.n_passes
+
+
+@pytest.mark.parametrize(
+    ("asked", "more"),
+    [
+        (replace(SURE, budget=Budget(candidates=3)), {}),  # several are asked for
+        (SURE, {"sure": 0.0}),  # it is not that likely
+        (SURE, {"draft_calibration": None}),  # how often such a draft is right was never measured
+        (replace(SURE, holes=(replace(CURSOR, needed=("total",)),)), {}),  # it lacks a name
+    ],
+)
+def test_other_drafts_have_branches(fim: CausalFiller, asked: InfillRequest, more: dict[str, Any]) -> None:
+    assert len(texts(ended(started(fim, asked, "(width", **more)))) > 1
+
+
+def test_first_draft_is_the_answer_at_the_deadline_with_a_probability(fim: CausalFiller) -> None:
+    task = started(fim, SURE, "(width", at=2, sure=0.0)
+    while not any(candidate.texts == ("width",) for candidate in task.candidates()):
+        assert task.step()
+    assert not task.candidates()[0].finished
+    assert texts(task)[0] == "width"
+    assert probability(task) == pytest.approx(0.90, abs=0.01)
+    assert task.step()  # it has branches
+
+
+def test_scored_answers_are_those_at_the_deadline(fim: CausalFiller) -> None:
+    task = started(fim, SURE, "(width", sure=0.0, calibration=Calibration(-2.0, reorders=False))
+    while not (task.proposals() and all(proposal.logps for proposal in task.proposals())):
+        assert task.step()
+    assert texts(task)[0] == "width"
+    assert probability(task) == pytest.approx(0.12, abs=0.01)
+
+
+def test_drafts_of_several_holes_have_no_probability_at_the_deadline(fim: CausalFiller) -> None:
+    both = InfillRequest("x = area(", ", 2)\n", (CURSOR, CURSOR), (", 1)\ny = area(",), language="python")
+    task = started(fim, both, "(width", at=2, sure=0.0)
+    while not any(candidate.texts[0] == "width" for candidate in task.candidates()):
+        assert task.step()
+    assert task.candidates()[0].texts == ("width", "")
+    assert not any(isinstance(candidate.confidence, Calibrated) for candidate in task.candidates())
 
 
 # Scores.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,20 +47,16 @@ def test_the_model_s_own_scores_do_not_depend_on_the_file_s_repetitions(filler: 
 def test_scores_from_drafting_equal_those_of_a_pass_over_the_text(
     filler: DiffusionFiller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    learned: list[str] = []
-    learn = Scorer.learn
+    drafted, read = results(filler, 0.9), Scorer._read
 
-    def noted(scorer: Scorer, text: str, *rest: object) -> None:
-        learn(scorer, text, *rest)  # type: ignore[arg-type]
-        if text in scorer._scores:
-            learned.append(text)
+    def forget(scorer: Scorer, texts: Sequence[str]) -> None:
+        scorer._tree._logps.clear()
+        read(scorer, texts)
 
-    monkeypatch.setattr(Scorer, "learn", noted)
-    drafted = results(filler, 0.9)
-    assert learned  # without the file's repetitions, a random model's drafts hardly ever end
-    monkeypatch.setattr(Scorer, "learn", lambda *_arguments: None)
+    monkeypatch.setattr(Scorer, "_read", forget)
     scored = results(filler, 0.9)
-    for text in learned:
+    assert drafted
+    for text in drafted:
         assert drafted[text].model_logps == pytest.approx(scored[text].model_logps, abs=1e-4)
         assert drafted[text].logps == pytest.approx(scored[text].logps, abs=1e-4)
         assert drafted[text].suffix_sum == pytest.approx(scored[text].suffix_sum, abs=1e-4)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from dg_lsp.core import scope
 from dg_lsp.engine.causal.generation import Generation
 from dg_lsp.engine.causal.middle import Middle
-from dg_lsp.engine.causal.scoring import Scorer
 from dg_lsp.engine.common.generation import Live, Work
 from dg_lsp.engine.common.propose import drafts
 from dg_lsp.engine.common.propose.drafts import CausalDraft, Drafting, DraftSettings
@@ -42,7 +42,7 @@ def propose(generation: Generation) -> Work:
     # The first draft stays visible until the answer replaces it.
     generation.live = Live(
         lambda: (middle.own_part(middle.text_of(written[0].ids)),) if written else (),
-        lambda: _proposals(middle, [draft for draft in written if draft.is_finished], generation.scorer) if is_open else [],
+        lambda: _proposals(middle, [draft for draft in written if draft.is_finished]) if is_open else [],
     )
     is_open = True  # what is written is not in the proposals yet
     texts, start = list[str](), list[int]()
@@ -55,7 +55,7 @@ def propose(generation: Generation) -> Work:
         found, is_late = yield from drafts.finished(_drafts(generation, start), 1, timing, generation.score_ms, show)
         if is_late and middle.takes_lines:
             found += [lines for draft in written if not draft.is_finished and (lines := _whole_lines(middle, draft))]
-        is_open, proposals = False, _proposals(middle, found, generation.scorer)
+        is_open, proposals = False, _proposals(middle, found)
         generation.proposals += proposals
         texts = [each.text for each in proposals] or texts
         last, start = start, _needed_start(middle, texts) if not is_late and n_more else []
@@ -99,6 +99,11 @@ def _drafts(generation: Generation, start: Sequence[int] = ()) -> Drafting:
     def is_incomplete(ids: Sequence[int]) -> bool:
         return bool(scope.missing(middle.needed, middle.text_of(ids)))
 
+    def is_enough(draft: CausalDraft) -> bool:
+        generation.first = generation.first or _with_logps(middle, draft)
+        generation.is_sure = generation.first is not None and draft.stop is not None and middle.suffices(draft.joint)
+        return generation.is_sure
+
     settings = DraftSettings(
         rows=1,
         most=min(LONGEST_DRAFT, middle.most_tokens),
@@ -107,20 +112,22 @@ def _drafts(generation: Generation, start: Sequence[int] = ()) -> Drafting:
         stops=middle.ends | middle.line_ends,
         is_over=_end_of(middle),
         is_incomplete=is_incomplete if middle.needed and is_block else None,
+        is_enough=None if start else is_enough,
+        others=[[*ids, *after] for each in generation.proposals for ids, after in generation.scorer.readings(each.text)],
         going_on=vocabulary.starting_with(b"\n"),
         end=sheet.end,
         head=sheet.tail[0] if sheet.tail and sheet.end is None and middle.switches.held_suffix else None,
         ahead=middle.file_model(AHEAD_WEIGHT),
         start=start,
         branches=n_branches,
-        # Of blocks, the likeliest are the shortest.
-        most_behind=MOST_BEHIND if n_branches and not is_block else math.inf,
+        # Of blocks, the likeliest are the shortest, so a choice of several has the others too.
+        most_behind=MOST_BEHIND if n_branches and (not is_block or middle.wants_likeliest) else math.inf,
     )
     return drafts.drafts(loaded.passes, generation.trees.drafts, settings)
 
 
-def _proposals(middle: Middle, written: Sequence[CausalDraft], scorer: Scorer) -> list[Proposal]:
-    """Return the distinct texts of drafts. The scorer learns the log-probabilities that drafting computed."""
+def _proposals(middle: Middle, written: Sequence[CausalDraft]) -> list[Proposal]:
+    """Return the distinct texts of drafts."""
     proposals: dict[str, Proposal] = {}
     ends_line = middle.request.suffix[:1] in ("", "\n", "\r")
     for draft in written:
@@ -133,11 +140,17 @@ def _proposals(middle: Middle, written: Sequence[CausalDraft], scorer: Scorer) -
             text = middle.own_part(text)
         if middle.takes_lines and ends_line:  # it stopped at a line of the block around it
             text = text.rstrip()
-        scorer.learn(text, draft.ids, draft.logps, draft.end)
         for each in (text, *_shorter(middle, draft, text)):
             if not middle.says_nothing(each):
                 proposals.setdefault(each, Proposal(each, "causal"))
     return list(proposals.values())
+
+
+def _with_logps(middle: Middle, draft: CausalDraft) -> Proposal | None:
+    """Return a finished draft with the log-probabilities that drafting computed; None if it says nothing."""
+    proposal = next(iter(_proposals(middle, [draft])), None)
+    logps, after = tuple(draft.logps), draft.joint - sum(draft.logps)
+    return proposal and replace(proposal, logps=logps, model_logps=logps, suffix_mean=after, suffix_sum=after)
 
 
 def _end_of(middle: Middle) -> Callable[[Sequence[int]], bool]:

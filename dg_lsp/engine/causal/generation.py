@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import replace
 
 from dg_lsp.core import calibration
 from dg_lsp.core.values import Candidate
@@ -13,6 +14,7 @@ from dg_lsp.engine.common import generation
 from dg_lsp.engine.common.generation import Work
 from dg_lsp.engine.common.local import encoded
 from dg_lsp.engine.common.pace import Timing
+from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.model.prefix_cache import PrefixEncoder, crop
 from dg_lsp.engine.model.tree import Tree
 
@@ -22,6 +24,11 @@ class Generation(generation.Generation):
 
     trees: Trees
     scorer: Scorer
+    first: Proposal | None = None
+    """The first draft once it is finished, with the log-probabilities that drafting computed."""
+    is_sure = False
+    """Whether the first draft is the answer, because nothing that may still come is likely to be better."""
+    _is_scored = False
 
     def __init__(self, middle: Middle, timing: Timing, prefixes: PrefixEncoder) -> None:
         super().__init__(middle, timing)
@@ -42,7 +49,7 @@ class Generation(generation.Generation):
 
     def score(self) -> Work:
         """Score the proposals that have no score yet."""
-        self.proposals = self.scorer.score(self.proposals)
+        self.proposals, self._is_scored = self.scorer.score(self.proposals), True
         yield
 
     def ranked(self) -> Generator[None, None, tuple[Candidate, ...]]:
@@ -51,10 +58,29 @@ class Generation(generation.Generation):
         If there is time, what follows the likeliest is read too. No unit ends there, so that a task that is overdue by then
         still has its scores.
         """
-        if not self.proposals:
-            return ()
+        if self.is_sure or not self.proposals:
+            return self._early()
         yield from self.score()
         n_positions = scoring.MOST_NEAR * len(self.middle.sheet.follow)
         if self.timing.budget.may(self.timing.pace.expected_ms("score", n_positions) or 0.0):
             self.proposals = self.scorer.read_on(self.proposals)
         return calibration.to_candidates(self.evidence(), self.middle.calibration)
+
+    def best_so_far(self) -> tuple[Candidate, ...]:
+        """Return the candidates before the end: with their scores if there are any, otherwise the first draft first."""
+        if self._is_scored:
+            candidates = calibration.to_candidates(self.evidence(), self.middle.calibration)
+        else:
+            candidates = self._early()
+            known = [candidate.texts for candidate in candidates]
+            candidates += tuple(candidate for candidate in super().best_so_far() if candidate.texts not in known)
+        return tuple(replace(candidate, finished=False) for candidate in candidates)
+
+    def _early(self) -> tuple[Candidate, ...]:
+        """Return the first draft with the probability that its own tokens give it; nothing if that was never measured."""
+        first, weights = self.first, self.middle.loaded.profile.draft_calibration
+        if first is None or weights is None:
+            return ()
+        copies = [replace(each, logps=first.logps) for each in self.proposals if (each.text, each.row) == (first.text, "copy")]
+        (evidence, *_) = self.evidence_of(self.scorer.describer.described([first, *copies]))
+        return calibration.to_candidates([evidence], weights)

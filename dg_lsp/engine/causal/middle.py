@@ -53,6 +53,18 @@ class Middle(LaidOut):
         profile = self.loaded.profile
         return self.switches.gap or (profile.block_tokens if self.takes_lines else profile.line_tokens)
 
+    @property
+    def wants_likeliest(self) -> bool:
+        """Whether one answer is asked for, and nothing but log-probabilities decides which."""
+        reorders = self.calibration is not None and self.calibration.reorders
+        return self.request.budget.candidates == 1 and not (self.needed or self.hole.instruction or reorders)
+
+    def suffices(self, logp: float) -> bool:
+        """Return whether the first draft is the answer if it has this log-probability."""
+        profile = self.loaded.profile
+        is_measured = profile.draft_calibration is not None and self.switches.sure
+        return is_measured and self.wants_likeliest and logp >= profile.sure
+
     def next_tokens(self, ids: Sequence[int]) -> Sequence[int]:
         """Return the tokens that may follow, because of what is already typed; empty means any."""
         return next_after_typed(self.vocabulary, self.sheet.heal, ids)

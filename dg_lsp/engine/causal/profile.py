@@ -31,6 +31,8 @@ class Profile:
     copy_rows: int = 3
     branches: int = 3  # of a draft: others that differ from it first in one token
     calibration: Calibration | None = None  # None: its confidence was never measured
+    draft_calibration: Calibration | None = None  # of the first draft by its own tokens, before anything else is known
+    sure: float = 0.0  # the log-probability from which the first draft is the answer, if there is such a calibration
 
 
 def load_profile(folder: Path, *, fills_in: bool) -> Profile:

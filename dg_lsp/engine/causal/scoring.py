@@ -78,20 +78,33 @@ class Scorer(scoring.Scorer):
         most, least = max(found.values()), min(found.values())
         return [replace(proposal, suffix_margin=found.get(proposal.text, least) - most) for proposal in proposals]
 
-    def learn(self, text: str, ids: Sequence[int], logps: Sequence[float], end: float | None) -> None:
-        """Store the adapted model's log-probabilities from drafting, if the text's tokens are the drafted ones.
-
-        The model itself scores each text with what follows it.
-        """
-        if self._trees.adapted is None or end is None or text in self._adapted:
-            return
-        if self._middle.ids_of(text) == list(ids):
-            self._adapted[text] = sum(logps) + end
-
     def prepare(self, texts: Sequence[str]) -> None:
         """Let the pass that reads the right side read these texts too, if there is such a pass."""
         if self._trees.adapted is not None:
             self._trees.adapted.grow((ROOT, self._middle.ids_of(text)) for text in texts)
+
+    def _read(self, texts: Sequence[str]) -> None:
+        """Learn the log-probabilities of texts and of what follows them, as far as they matter.
+
+        A reading that can't be the likeliest of its text is left out. If only the likeliest answer is wanted, so is a text
+        that is behind it in any case: it counts as if it were as likely as it may be.
+        """
+        readings = [(text, *reading) for text in texts for reading in self.readings(text)]
+        bounds = [self._tree.bound([*ids, *after]) for _, ids, after in readings]
+        least = dict.fromkeys(texts, -math.inf)
+        for (text, _, _), bound in zip(readings, bounds, strict=True):
+            least[text] = max(least[text], bound.logp if bound.is_exact else -math.inf)
+        if self._middle.wants_likeliest and self._trees.adapted is None:
+            behind = max(least.values(), default=0.0) - NEAR
+            least = {text: max(logp, behind) for text, logp in least.items()}
+        chosen = list[tuple[str, list[int], list[int]]]()
+        for reading, bound in sorted(zip(readings, bounds, strict=True), key=lambda pair: pair[1].logp):
+            text, ids, _ = reading
+            if bound.is_exact or bound.logp > least[text]:
+                chosen.append(reading)
+            self._keep(text, ids, [bound.logp / max(len(ids), 1)] * len(ids), [])
+        if chosen:
+            self._likeliest(chosen)
 
     def readings(self, text: str) -> list[Reading]:
         """Return the ways to read a text, each as its ids and those of what follows it: the end token, or the held suffix.

@@ -72,9 +72,13 @@ class Generation:
 
     def evidence(self, order: Calibration = rank.ORDER) -> list[Evidence]:
         """Return the evidence for each proposal. Without a calibration, `order` ranks."""
+        return self.evidence_of(self.proposals, order)
+
+    def evidence_of(self, proposals: Sequence[Proposal], order: Calibration = rank.ORDER) -> list[Evidence]:
+        """Return the evidence for each of the proposals of one hole."""
         vocabulary, typed = self.laid_out.vocabulary, self.laid_out.typed
-        items = rank.evidence(self.proposals, order)
-        for index, (item, proposal) in enumerate(zip(items, self.proposals, strict=True)):
+        items = rank.evidence(proposals, order)
+        for index, (item, proposal) in enumerate(zip(items, proposals, strict=True)):
             # Each token's number of characters in the answer, without already typed characters; empty if unknown.
             lengths: tuple[tuple[int, ...], ...] = ()
             whole = vocabulary.lengths(vocabulary.encode(typed + proposal.text))

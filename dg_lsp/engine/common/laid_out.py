@@ -33,6 +33,7 @@ class Switches:
     delete: bool = True
     scorer: bool = True
     needed: bool = True
+    sure: bool = True
     gap: int = 0  # a fixed gap length, such as an oracle's; 0: the profile's lengths
 
 

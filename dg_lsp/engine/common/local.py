@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from dg_lsp.core.calibration import Evidence
-from dg_lsp.core.values import Candidate, InfillRequest
+from dg_lsp.core.values import Candidate, InfillRequest, Ranked
 from dg_lsp.engine.common import sequence
 from dg_lsp.engine.common.calibration_store import Calibrations
 from dg_lsp.engine.common.generation import Generation
@@ -63,9 +63,12 @@ class LocalTask(Task):
         """Return the best answers so far, best first; they are unfinished before the task's end."""
         if self._answers or self.generation is None:
             return self._answers
+        candidates = self.generation.best_so_far()
+        if len(self.request.holes) == 1:
+            return candidates
         return tuple(
-            replace(candidate, texts=self._padded(candidate.texts), confidences=(), lengths=())
-            for candidate in self.generation.best_so_far()
+            replace(each, texts=self._padded(each.texts), confidence=Ranked(rank, doubted=True), confidences=(), lengths=())
+            for rank, each in enumerate(candidates)
         )
 
     def drafts(self) -> tuple[str, ...]:

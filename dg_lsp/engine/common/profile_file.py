@@ -16,6 +16,7 @@ from dg_lsp.wire import files
 
 FILE = "dg_lsp.json"
 MAX_BYTES = 1 << 20
+CALIBRATIONS = ("calibration", "draft_calibration")  # settings that are one, in the families that have them
 T = TypeVar("T")
 
 
@@ -66,12 +67,11 @@ def values_of(profile: type[Any], settings: Mapping[str, Any], *, layouts: tuple
     if unknown := set(settings) - {item.name for item in fields(profile)}:
         raise ValueError(f"unknown setting {sorted(unknown)[0]!r}")
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
-    if settings.get("calibration") is not None:
-        values["calibration"] = calibration_store.parse(settings["calibration"])
-    return values
+    return values | {name: calibration_store.parse(settings[name]) for name in CALIBRATIONS if settings.get(name) is not None}
 
 
 def dump(profile: Any) -> str:
     """Return a profile as the text of its file."""
-    calibration = None if profile.calibration is None else calibration_store.as_object(profile.calibration)
-    return json.dumps(asdict(replace(profile, calibration=None)) | {"calibration": calibration}, indent=2) + "\n"
+    fitted = {name: value for name in CALIBRATIONS if (value := getattr(profile, name, None)) is not None}
+    objects = {name: calibration_store.as_object(value) for name, value in fitted.items()}
+    return json.dumps(asdict(replace(profile, **dict.fromkeys(fitted))) | objects, indent=2) + "\n"

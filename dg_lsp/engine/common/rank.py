@@ -106,6 +106,7 @@ def features(item: Proposal, others: Sequence[Proposal]) -> dict[str, float]:
         "least": min(item.logps, default=0.0),
         "after": item.suffix_mean,
         "joint": item.joint_logp,
+        "chance": math.exp(min(item.joint_logp, 0.0)),
         "between": item.adapted_logp,
         "between mean": item.adapted_logp / (n_tokens + 1),
         "length": math.log1p(len(item.logps)),

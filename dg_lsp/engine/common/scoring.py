@@ -33,7 +33,7 @@ class Scorer:
     def __init__(self, laid_out: LaidOut, tree: Tree, pace: Pace) -> None:
         self._laid_out, self._tree, self._pace = laid_out, tree, pace
         self._scores: dict[str, Scores] = {}
-        self._describer = Describer(laid_out.request, needed=laid_out.needed, n_context=len(laid_out.sheet.ids))
+        self.describer = Describer(laid_out.request, needed=laid_out.needed, n_context=len(laid_out.sheet.ids))
 
     @abstractmethod
     def readings(self, text: str) -> list[Reading]:
@@ -46,7 +46,7 @@ class Scorer:
     def score(self, proposals: Sequence[Proposal]) -> list[Proposal]:
         """Return the proposals with the log-probabilities of their tokens and of the text after them, and their features."""
         if not self._laid_out.switches.scorer:
-            return self._describer.described(proposals)
+            return self.describer.described(proposals)
         self._read([text for text in dict.fromkeys(each.text for each in proposals) if text not in self._scores])
         scored = []
         for proposal in proposals:
@@ -55,15 +55,18 @@ class Scorer:
             mean = total / max(len(scores.after), 1)
             logps, model_logps = scores.logps, scores.model_logps
             scored.append(replace(proposal, logps=logps, model_logps=model_logps, suffix_mean=mean, suffix_sum=total))
-        return self._describer.described(scored)
+        return self.describer.described(scored)
 
     def _read(self, texts: Sequence[str]) -> None:
-        """Learn the log-probabilities of texts and of what follows them, by the likeliest way to read each."""
-        if not texts:
-            return
-        readings = [(text, *reading) for text in texts for reading in self.readings(text)]
-        with self._pace.measuring("score", sum(len(ids) + len(after) for _, ids, after in readings)):
-            rows = self._tree.log_probabilities([[*ids, *after] for _, ids, after in readings])
+        """Learn the log-probabilities of texts and of what follows them."""
+        self._likeliest([(text, *reading) for text in texts for reading in self.readings(text)])
+
+    def _likeliest(self, readings: Sequence[tuple[str, list[int], list[int]]]) -> None:
+        """Learn the log-probabilities of texts and of what follows them, by the likeliest of the ways to read each."""
+        began, n_nodes = self._pace.clock(), self._tree.n_nodes
+        rows = self._tree.log_probabilities([[*ids, *after] for _, ids, after in readings])
+        if (n_read := self._tree.n_nodes - n_nodes) > 0:
+            self._pace.note("score", n_read, 1000 * (self._pace.clock() - began))
         best: dict[str, tuple[list[int], list[float]]] = {}
         for (text, ids, _), row in zip(readings, rows, strict=True):
             if text not in best or sum(row) > sum(best[text][1]):

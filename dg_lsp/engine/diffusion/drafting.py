@@ -14,7 +14,6 @@ from dg_lsp.engine.common.propose.drafts import CausalDraft, Drafting, DraftSett
 from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.diffusion.canvas_request import CanvasRequest
 from dg_lsp.engine.diffusion.generation import Generation
-from dg_lsp.engine.diffusion.scoring import Scorer
 
 MAX_CAUSAL_TOKENS = 128
 AHEAD_WEIGHT = 0.9  # of the file's repetitions, where they only predict what to read ahead
@@ -43,7 +42,7 @@ def propose(generation: Generation) -> Work:
         # The first draft stays visible until the answer replaces it.
         generation.live = Live(
             lambda: (canvas.of_draft(canvas.text_of(written[0].ids)),) if written else (),
-            lambda: _proposals(canvas, [draft for draft in written if draft.is_finished], generation.scorer) if is_open else [],
+            lambda: _proposals(canvas, [draft for draft in written if draft.is_finished]) if is_open else [],
         )
 
     def show(drafts_so_far: list[CausalDraft]) -> None:
@@ -53,7 +52,7 @@ def propose(generation: Generation) -> Work:
     work = _drafts(generation)
     found, _ = yield from drafts.finished(work, canvas.profile.causal_rows, timing, generation.score_ms, show)
     is_open = False
-    generation.proposals += _proposals(canvas, found, generation.scorer)
+    generation.proposals += _proposals(canvas, found)
 
 
 def _pays(generation: Generation) -> bool:
@@ -99,8 +98,8 @@ def _drafts(generation: Generation) -> Drafting:
     return drafts.drafts(canvas.loaded.passes, generation.tree, settings)
 
 
-def _proposals(canvas: CanvasRequest, written: Sequence[CausalDraft], scorer: Scorer) -> list[Proposal]:
-    """Return the distinct texts of drafts. The scorer learns the log-probabilities that drafting computed."""
+def _proposals(canvas: CanvasRequest, written: Sequence[CausalDraft]) -> list[Proposal]:
+    """Return the distinct texts of drafts."""
     proposals: dict[str, Proposal] = {}
     for draft in written:
         has_ended, ids = draft.stop in canvas.ends, draft.ids
@@ -110,7 +109,5 @@ def _proposals(canvas: CanvasRequest, written: Sequence[CausalDraft], scorer: Sc
         text = canvas.text_of(ids)
         if not has_ended or canvas.sheet.end is None:
             text = canvas.of_draft(text)
-        if draft.end is not None:
-            scorer.learn(text, draft.ids, draft.logps, draft.end)
         proposals.setdefault(text, Proposal(text, "causal"))
     return list(proposals.values())

@@ -33,11 +33,6 @@ class Scorer(scoring.Scorer):
         """Return the log-probabilities of a text's tokens with the file's repetitions mixed in."""
         return logps if self.file is None else tuple(mixed(self.file, ids, logps))
 
-    def learn(self, text: str, ids: Sequence[int], logps: Sequence[float], end: float) -> None:
-        """Store the log-probabilities from drafting, if the text's tokens are the drafted ones."""
-        if text not in self._scores and self._laid_out.ids_of(text) == list(ids):
-            self._keep(text, ids, logps, (end,))
-
 
 def mixed(file: FileModel, ids: Sequence[int], logps: Sequence[float]) -> list[float]:
     """Return the log-probabilities of `ids` under the mixture of the model and the file model."""

@@ -1,13 +1,16 @@
 """Encode several continuations of one prefix together, as a tree of tokens in one buffer of keys and values.
 
 The prefix is stored once for all continuations, and tokens that they share are encoded once. All stages of a fill use one
-tree, so a text that was drafted is not encoded again when it is scored. A rejected token stays in the buffer, but no token
-of another path attends to it. Knows passes and token ids. Knows nothing of text.
+tree, so the log-probabilities of a text that was drafted are known when it is scored. A rejected token stays in the buffer,
+but no token of another path attends to it. Knows passes and token ids. Knows nothing of text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +21,15 @@ from dg_lsp.engine.model.prefix_cache import KV, Encoder, crop
 ROOT = 0  # the node of the prefix's last token
 ROOM = 128  # the places for tokens in a new buffer
 RIGHT_GAP = 32  # positions between the root and the right side; a gap may be longer than that
+LEAST = 1e-12  # the least probability whose log is added up
 SCORED = 64  # positions whose whole logits are in memory at once, when tokens are scored
+
+
+class Bound(NamedTuple):
+    """The most that a log-probability can be, and whether it is that."""
+
+    logp: float
+    is_exact: bool
 
 
 class Tree:
@@ -42,7 +53,13 @@ class Tree:
         # For each node, the places in the buffer of its path's tokens. A root whose hidden state is known needs none.
         self._paths: list[tuple[int, ...]] = [()]
         self._child: dict[tuple[int, int], int] = {}
+        self._logps: dict[int, dict[int, float]] = defaultdict(dict)  # of tokens after nodes, as far as they were computed
         self._hidden = torch.empty(0) if hidden is None else hidden[None]
+
+    @property
+    def n_nodes(self) -> int:
+        """The number of nodes, the root included."""
+        return len(self._paths)
 
     def grow(self, rows: Iterable[tuple[int, Sequence[int]]]) -> list[list[int]]:
         """Encode the tokens that the tree lacks, in one pass; return the nodes of each row's tokens.
@@ -65,24 +82,46 @@ class Tree:
             self.grow([])
         return self._hidden[torch.tensor(nodes, dtype=torch.long, device=self._device)]
 
+    def learn(self, node: int, logps: Mapping[int, float]) -> None:
+        """Store the log-probabilities of tokens after a node, which a pass computed."""
+        self._logps[node].update(logps)
+
+    def bound(self, row: Sequence[int]) -> Bound:
+        """Return the log-probability of a row after the root as far as it is known.
+
+        The first unknown token has at most the probability that the known ones leave.
+        """
+        node, total = ROOT, 0.0
+        for place, token in enumerate(row):
+            known = self._logps[node]
+            if token not in known:
+                return Bound(total + math.log(max(1.0 - sum(map(math.exp, known.values())), LEAST)), is_exact=False)
+            total += known[token]
+            if (child := self._child.get((node, token))) is None:
+                return Bound(total, is_exact=place == len(row) - 1)
+            node = child
+        return Bound(total, is_exact=True)
+
     def log_probabilities(self, rows: Sequence[Sequence[int]], first: Sequence[int] = ()) -> list[list[float]]:
         """Return the log-probability of each token of rows that follow the root, or of each from the row's `first` one on.
 
-        A row's last token need not be encoded.
+        A row's last token need not be encoded, and nothing is computed that is known.
         """
         before = [[ROOT, *nodes] for nodes in self.grow((ROOT, row[:-1]) for row in rows)]
         places = [
             list(zip(path, row, strict=False))[start:]  # an empty row has none
             for path, row, start in zip(before, rows, first or [0] * len(rows), strict=True)
         ]
-        distinct = list(dict.fromkeys(place for row in places for place in row))
-        targets = torch.tensor([token for _, token in distinct], dtype=torch.long, device=self._device)
-        hidden, logps = self.hidden([node for node, _ in distinct]), list[float]()
-        for at in range(0, len(targets), SCORED):
-            logits = self._passes.logits(hidden[at : at + SCORED])
-            logps += (logits.gather(-1, targets[at : at + SCORED, None])[:, 0] - logits.logsumexp(-1)).tolist()
-        logp_by_place = dict(zip(distinct, logps, strict=True))
-        return [[logp_by_place[place] for place in row] for row in places]
+        distinct = dict.fromkeys(place for row in places for place in row)
+        unknown = [(node, token) for node, token in distinct if token not in self._logps[node]]
+        for at in range(0, len(unknown), SCORED):
+            nodes, tokens = zip(*unknown[at : at + SCORED], strict=True)
+            logits = self._passes.logits(self.hidden(nodes))
+            targets = torch.tensor(tokens, dtype=torch.long, device=self._device)
+            logps = (logits.gather(-1, targets[:, None])[:, 0] - logits.logsumexp(-1)).tolist()
+            for node, token, logp in zip(nodes, tokens, logps, strict=True):
+                self.learn(node, {token: logp})
+        return [[self._logps[node][token] for node, token in row] for row in places]
 
     def _walk(self, node: int, row: Sequence[int], tokens: list[int]) -> list[int]:
         """Return the nodes of a row's tokens after a node, with new ones for those that the tree lacks, in `tokens` too."""

@@ -25,11 +25,10 @@ from torch import Tensor
 from dg_lsp.engine.common.pace import Timing
 from dg_lsp.engine.common.propose.file_model import NOTHING, FileModel
 from dg_lsp.engine.model.prefix_cache import Encoder
-from dg_lsp.engine.model.tree import ROOT, Tree
+from dg_lsp.engine.model.tree import LEAST, ROOT, Tree
 
 MAX_AHEAD = 16  # the most predicted tokens per pass
 BRANCH_AHEAD = 6  # and in a branch; most branches meet their draft again, or never
-LEAST = 1e-12  # the least probability whose log is added up
 MOST_MORE, MOST_TIMES = 8, 1.5  # a branch is dropped if it becomes so many tokens and times longer than its finished draft
 LEAST_CHANCE = 0.2  # the least joint probability at which one more predicted token pays
 MOST_ENDS = 4
@@ -88,8 +87,10 @@ class DraftSettings:
     branch is as likely as its draft before the place times its other token. No branch starts as a draft or an earlier
     branch does, whichever token ends it.
 
-    A draft is dropped as soon as its probability is more than `most_behind` nats lower than that of a finished one with the
-    same file; a branch, than that of its finished draft, or if it becomes much longer than that.
+    If a finished draft `is_enough`, it is the only one. A draft is dropped as soon as its probability is more than
+    `most_behind` nats lower than that of a finished one with the same file; a branch, than that of its finished draft, or if
+    it becomes much longer than that. The tree learns the log-probabilities of `others`, texts that are no drafts, as far as
+    the drafts begin like them.
     """
 
     rows: int
@@ -99,7 +100,9 @@ class DraftSettings:
     allowed: Allowed = anything
     is_over: Callable[[Sequence[int]], bool] | None = None
     is_incomplete: Callable[[Sequence[int]], bool] | None = None
+    is_enough: Callable[[CausalDraft], bool] | None = None
     going_on: Sequence[int] = ()
+    others: Sequence[Sequence[int]] = ()
     end: int | None = None
     head: int | None = None
     file: FileModel | None = None
@@ -125,9 +128,11 @@ def drafts(passes: Encoder, tree: Tree, settings: DraftSettings) -> Drafting:
         torch.tensor(sorted(ids), dtype=torch.long, device=logits.device) for ids in (settings.banned, settings.stops)
     )
     limits = _Limits(settings, banned, stop_ids)
-    beams = [_started(passes, tree, limits)] if settings.start else _first_beams(logits, limits)
+    beams = [_started(passes, tree, limits)] if settings.start else _first_beams(logits, limits, tree)
     while True:
         finished = [beam.draft for beam in beams if beam.draft.is_finished]
+        if settings.is_enough and (enough := next(filter(settings.is_enough, finished), None)):
+            return [enough]
         beams = [
             beam
             for beam in beams
@@ -201,7 +206,7 @@ class _Reading:
 
     `logits` [N, V] are its own, `sums` [N] their logs of the sum of exponentials, and `chances` [N, V] the probabilities with
     those of the file mixed in. `ends` are the log-probabilities of the end token, None without one. `heads` are those of the
-    suffix's first token; empty without one. `nodes` are the tree's.
+    suffix's first token; empty without one. `nodes` are those of the `tree`, which learns what is looked at.
     """
 
     logits: Tensor
@@ -210,10 +215,13 @@ class _Reading:
     ends: Sequence[float | None]
     heads: list[float]
     nodes: Sequence[int]
+    tree: Tree
 
     def logp(self, row: int, token: int) -> float:
         """Return the log-probability of a token under the model alone."""
-        return float(self.logits[row, token] - self.sums[row])
+        logp = float(self.logits[row, token] - self.sums[row])
+        self.tree.learn(self.nodes[row], {token: logp})
+        return logp
 
 
 class _Option(NamedTuple):
@@ -251,7 +259,8 @@ class _Beam:
         top = chances.topk(min(self._n_others, chances.shape[-1]), -1)
         logps = reading.logits[rows].gather(-1, top.indices) - reading.sums[rows, None]
         for index, others in enumerate(zip(top.indices.tolist(), top.values.tolist(), logps.tolist(), strict=True)):
-            before = sum(self.draft.joints[: place + index])
+            before, (tokens, _, own_logps) = sum(self.draft.joints[: place + index]), others
+            reading.tree.learn(reading.nodes[row + index], dict(zip(tokens, own_logps, strict=True)))
             self._options += [
                 _Option(before + math.log(value), place + index, token, logp, reading.ends[row + index])
                 for token, value, logp in zip(*others, strict=True)
@@ -288,7 +297,7 @@ def _started(passes: Encoder, tree: Tree, limits: _Limits) -> _Beam:
     start, file = list(limits.settings.start), limits.settings.file
     nodes = [ROOT, *tree.grow([(ROOT, start[:-1])])[0]]
     before = [start[:n] for n in range(len(start))]
-    reading = _reading(passes.logits(tree.hidden(nodes)), limits, before, [file] * len(start), nodes)
+    reading = _reading(passes.logits(tree.hidden(nodes)), limits, before, [file] * len(start), nodes, tree)
     rows = range(len(start))
     draft = CausalDraft(start, [reading.logp(row, start[row]) for row in rows], reading.ends[-1], nodes=nodes, file=file)
     draft.heads = reading.heads
@@ -296,14 +305,14 @@ def _started(passes: Encoder, tree: Tree, limits: _Limits) -> _Beam:
     return _Beam(draft, 0)
 
 
-def _first_beams(logits: Tensor, limits: _Limits) -> list[_Beam]:
+def _first_beams(logits: Tensor, limits: _Limits, tree: Tree) -> list[_Beam]:
     """Return the drafts of one token that follow the root, whose logits are [1, V]."""
     settings, beams = limits.settings, list[_Beam]()
     n_alone = int(settings.alone and settings.file is not None)
     # At a place, as many tokens may start drafts, or branches of other drafts.
     n_others = (settings.rows + n_alone) * (1 + settings.branches) if settings.branches else 0
     for source, n_starts in ((settings.file, settings.rows), (None, n_alone)):
-        reading = _reading(logits, limits, [()], [source], [ROOT])
+        reading = _reading(logits, limits, [()], [source], [ROOT], tree)
         starts = reading.chances[0].topk(min(n_starts, logits.shape[-1]))
         for token, value in zip(starts.indices.tolist(), starts.values.tolist(), strict=True):
             if value > 0:
@@ -324,7 +333,7 @@ def _step(passes: Encoder, tree: Tree, beams: Sequence[_Beam], live: Sequence[Ca
     files = [draft.file for draft, more in pairs for _ in range(len(more) + 1)]
     grown = tree.grow((draft.nodes[-1], [draft.ids[-1], *more]) for draft, more in pairs)
     nodes = [node for own_nodes in grown for node in own_nodes]
-    reading = _reading(passes.logits(tree.hidden(nodes)), limits, rows_so_far, files, nodes)
+    reading = _reading(passes.logits(tree.hidden(nodes)), limits, rows_so_far, files, nodes, tree)
     values, likeliest = reading.chances.max(-1)
     logps = reading.logits.gather(-1, likeliest[:, None])[:, 0] - reading.sums
     next_tokens = list(zip(likeliest.tolist(), logps.tolist(), values.clamp(min=LEAST).log().tolist(), strict=True))
@@ -334,6 +343,7 @@ def _step(passes: Encoder, tree: Tree, beams: Sequence[_Beam], live: Sequence[Ca
         for index in range(len(more) + 1):
             row = first + index
             token, logp, joint = next_tokens[row]
+            tree.learn(nodes[row], {token: logp})
             heads, draft_nodes = [*draft.heads, *reading.heads[row : row + 1]], [*draft.nodes, reading.nodes[row]]
             may_go_on = token in settings.stops and len(draft.shorter) < MOST_ENDS
             if may_go_on and settings.is_incomplete and settings.is_incomplete(draft.ids):
@@ -388,11 +398,17 @@ def _reading(
     rows_so_far: Sequence[Sequence[int]],
     files: Sequence[FileModel | None],
     nodes: Sequence[int],
+    tree: Tree,
 ) -> _Reading:
     """Return what the logits [N, V] predict, mixed with what each row's file model predicts after the row's tokens."""
     sums, settings = logits.logsumexp(-1), limits.settings
     ends = [None] * len(logits) if settings.end is None else (logits[:, settings.end] - sums).tolist()
     heads = [] if settings.head is None else (logits[:, settings.head] - sums).tolist()
+    follows = {token for token in (settings.end, settings.head) if token is not None}
+    for row, ids in enumerate(rows_so_far):
+        n, own = len(ids), list(ids)
+        tokens = [*follows.union(text[n] for text in settings.others if len(text) > n and list(text[:n]) == own)]
+        tree.learn(nodes[row], dict(zip(tokens, (logits[row, tokens] - sums[row]).tolist(), strict=True)))
     chances = logits.index_fill(1, limits.banned, -torch.inf).softmax(-1)
     guesses = [NOTHING if file is None else file.guess(ids) for ids, file in zip(rows_so_far, files, strict=True)]
     if any(guess.weight for guess in guesses):
@@ -412,7 +428,7 @@ def _reading(
         if allowed := settings.allowed(ids):
             places = _index(tuple(allowed)).to(chances.device)
             chances[row] = torch.zeros_like(chances[row]).index_copy_(0, places, chances[row, places])
-    return _Reading(logits, sums, chances, ends, heads, nodes)
+    return _Reading(logits, sums, chances, ends, heads, nodes, tree)
 
 
 @lru_cache(maxsize=64)
