@@ -16,6 +16,7 @@ from dg_lsp.engine.common.rank import Proposal
 
 LONGEST_DRAFT = 128
 AHEAD_WEIGHT = 0.9  # of the file's repetitions, which only predict what to read ahead
+AHEAD_CHANCE = 0.02  # the least at which they do: up to 16 rows take hardly longer than one, whose pass reads all weights
 MOST_NEEDED = 3  # more drafts, to bind the names that the code after the hole needs
 MOST_CUTS = 3  # of one draft, besides its end
 LEAST_HEAD = math.log(0.02)  # where the suffix's first token is less likely, an answer hardly ever ends
@@ -118,6 +119,7 @@ def _drafts(generation: Generation, start: Sequence[int] = ()) -> Drafting:
         end=sheet.end,
         head=sheet.tail[0] if sheet.tail and sheet.end is None and middle.switches.held_suffix else None,
         ahead=middle.file_model(AHEAD_WEIGHT),
+        least_chance=AHEAD_CHANCE,
         start=start,
         branches=n_branches,
         # Of blocks, the likeliest are the shortest, so a choice of several has the others too.

@@ -80,8 +80,8 @@ class DraftSettings:
     before the token after which `is_over` says so. If it `is_incomplete` there, a shorter draft ends instead, and it goes on
     with one of the tokens `going_on`, up to `MOST_ENDS` times. `end` is the token that ends an answer, if the model has one,
     and `head` the suffix's first token. The probabilities of `file` are mixed into every token. `ahead` only predicts tokens
-    to read ahead, where `file` does not. With `alone`, one more draft follows, which the model writes without `file`. With
-    `start`, there is only one, which begins with these tokens, at least two.
+    to read ahead, where `file` does not, as long as they are right with `least_chance`. With `alone`, one more draft follows,
+    which the model writes without `file`. With `start`, there is only one, which begins with these tokens, at least two.
 
     After these follow the `branches` likeliest branches of each: another token at one place, then a greedy continuation. A
     branch is as likely as its draft before the place times its other token. No branch starts as a draft or an earlier
@@ -107,6 +107,7 @@ class DraftSettings:
     head: int | None = None
     file: FileModel | None = None
     ahead: FileModel | None = None
+    least_chance: float = LEAST_CHANCE
     alone: bool = False
     start: Sequence[int] = ()
     branches: int = 0
@@ -387,7 +388,7 @@ def _ahead(draft: CausalDraft, settings: DraftSettings) -> Sequence[int]:
     file = draft.file or settings.ahead
     if file is None:
         return []
-    ahead = file.continuation(draft.ids, most=room, least_chance=LEAST_CHANCE, stops=settings.stops)
+    ahead = file.continuation(draft.ids, most=room, least_chance=settings.least_chance, stops=settings.stops)
     end = next((index for index, token in enumerate(ahead) if token < 0 or token in settings.stops), len(ahead))
     return ahead[:end]
 
