@@ -206,10 +206,10 @@ def test_a_draft_that_is_enough_has_no_branches(passes: Passes) -> None:
     limits |= {"allowed": starting((32,)), "file": FileModel(PREFIX, AFTER, full=0.98, half_at=0.1)}
     all_drafts, n_passes = counted(written(passes, **limits))
     assert len(all_drafts) > 1
-    [draft], n_fewer = counted(written(passes, is_enough=lambda draft: draft.is_finished, **limits))
+    [draft], n_fewer = counted(written(passes, is_enough=lambda draft, _margin: draft.is_finished, **limits))
     assert draft.ids == all_drafts[0].ids
     assert n_fewer < n_passes
-    assert len(counted(written(passes, is_enough=lambda _: False, **limits))[0]) == len(all_drafts)
+    assert len(counted(written(passes, is_enough=lambda _draft, _margin: False, **limits))[0]) == len(all_drafts)
 
 
 @torch.no_grad()

@@ -369,7 +369,7 @@ def started(
     filler: CausalFiller, asked: InfillRequest, text: str, switches: Switches | None = None, *, at: int = 1, **more: Any
 ) -> LocalTask:
     """A task of a model with probabilities of first drafts, which writes `text`, or "height" as its token `at`."""
-    settings: dict[str, Any] = {"branches": 3, "draft_calibration": OF_DRAFTS, "sure": -0.6} | more
+    settings: dict[str, Any] = {"branches": 3, "draft_calibration": OF_DRAFTS} | more
     profile = replace(filler.loaded.profile, **settings)
     passes = Scripted(filler, sequence.next_hole(asked, []), text)
     passes.others[at] = filler.loaded.vocabulary.encode("(height")[1]
@@ -398,6 +398,7 @@ def test_sure_draft_is_the_answer_without_branches_and_scores(fim: CausalFiller)
     assert texts(task) == ["width"]
     assert texts(whole)[0] == "width"
     assert len(texts(whole)) > 1
+    assert texts(ended(started(fim, SURE, "(width", sure_logp=0.0, sure_margin=0.4))) == ["width"]
     assert task.candidates()[0].finished
     # The draft's log-probability is -0.48. This is the logistic function of 1 + 2 * 0.62.
     assert probability(task) == pytest.approx(0.90, abs=0.01)
@@ -409,7 +410,7 @@ def test_sure_draft_is_the_answer_without_branches_and_scores(fim: CausalFiller)
     ("asked", "more"),
     [
         (replace(SURE, budget=Budget(candidates=3)), {}),  # several are asked for
-        (SURE, {"sure": 0.0}),  # it is not that likely
+        (SURE, {"sure_logp": 0.0}),  # it is not that likely
         (SURE, {"draft_calibration": None}),  # how often such a draft is right was never measured
         (replace(SURE, holes=(replace(CURSOR, needed=("total",)),)), {}),  # it lacks a name
     ],
@@ -419,7 +420,7 @@ def test_other_drafts_have_branches(fim: CausalFiller, asked: InfillRequest, mor
 
 
 def test_first_draft_is_the_answer_at_the_deadline_with_a_probability(fim: CausalFiller) -> None:
-    task = started(fim, SURE, "(width", at=2, sure=0.0)
+    task = started(fim, SURE, "(width", at=2, sure_logp=0.0)
     while not any(candidate.texts == ("width",) for candidate in task.candidates()):
         assert task.step()
     assert not task.candidates()[0].finished
@@ -429,7 +430,7 @@ def test_first_draft_is_the_answer_at_the_deadline_with_a_probability(fim: Causa
 
 
 def test_scored_answers_are_those_at_the_deadline(fim: CausalFiller) -> None:
-    task = started(fim, SURE, "(width", sure=0.0, calibration=Calibration(-2.0, reorders=False))
+    task = started(fim, SURE, "(width", sure_logp=0.0, calibration=Calibration(-2.0, reorders=False))
     while not (task.proposals() and all(proposal.logps for proposal in task.proposals())):
         assert task.step()
     assert texts(task)[0] == "width"
@@ -438,7 +439,7 @@ def test_scored_answers_are_those_at_the_deadline(fim: CausalFiller) -> None:
 
 def test_drafts_of_several_holes_have_no_probability_at_the_deadline(fim: CausalFiller) -> None:
     both = InfillRequest("x = area(", ", 2)\n", (CURSOR, CURSOR), (", 1)\ny = area(",), language="python")
-    task = started(fim, both, "(width", at=2, sure=0.0)
+    task = started(fim, both, "(width", at=2, sure_logp=0.0)
     while not any(candidate.texts[0] == "width" for candidate in task.candidates()):
         assert task.step()
     assert task.candidates()[0].texts == ("width", "")

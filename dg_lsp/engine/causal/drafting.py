@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from dg_lsp.core import scope
-from dg_lsp.engine.causal.generation import Generation
+from dg_lsp.engine.causal.generation import FirstDraft, Generation
 from dg_lsp.engine.causal.middle import Middle
 from dg_lsp.engine.common.generation import Live, Work
 from dg_lsp.engine.common.propose import drafts
@@ -100,9 +100,8 @@ def _drafts(generation: Generation, start: Sequence[int] = ()) -> Drafting:
     def is_incomplete(ids: Sequence[int]) -> bool:
         return bool(scope.missing(middle.needed, middle.text_of(ids)))
 
-    def is_enough(draft: CausalDraft) -> bool:
-        generation.first = generation.first or _with_logps(middle, draft)
-        generation.is_sure = generation.first is not None and draft.stop is not None and middle.suffices(draft.joint)
+    def is_enough(draft: CausalDraft, margin: float) -> bool:
+        generation.first = generation.first or _first(middle, draft, margin)
         return generation.is_sure
 
     settings = DraftSettings(
@@ -148,11 +147,14 @@ def _proposals(middle: Middle, written: Sequence[CausalDraft]) -> list[Proposal]
     return list(proposals.values())
 
 
-def _with_logps(middle: Middle, draft: CausalDraft) -> Proposal | None:
-    """Return a finished draft with the log-probabilities that drafting computed; None if it says nothing."""
+def _first(middle: Middle, draft: CausalDraft, margin: float) -> FirstDraft | None:
+    """Return the finished first draft by the log-probabilities that drafting computed; None if it says nothing."""
     proposal = next(iter(_proposals(middle, [draft])), None)
+    if proposal is None:
+        return None
     logps, after = tuple(draft.logps), draft.joint - sum(draft.logps)
-    return proposal and replace(proposal, logps=logps, model_logps=logps, suffix_mean=after, suffix_sum=after)
+    proposal = replace(proposal, logps=logps, model_logps=logps, suffix_mean=after, suffix_sum=after)
+    return FirstDraft(proposal, margin, draft.stop is not None and middle.is_sure(draft.joint, margin))
 
 
 def _end_of(middle: Middle) -> Callable[[Sequence[int]], bool]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from dg_lsp.core import calibration
 from dg_lsp.core.values import Candidate
@@ -18,16 +18,28 @@ from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.model.prefix_cache import PrefixEncoder, crop
 from dg_lsp.engine.model.tree import Tree
 
+MOST_MARGIN = 5.0  # nats
+
+
+@dataclass(frozen=True, slots=True)
+class FirstDraft:
+    """The first draft with the log-probabilities that drafting computed.
+
+    It is `margin` nats likelier than the start of any branch, and it `is_sure` if nothing is likely to be better.
+    """
+
+    proposal: Proposal
+    margin: float
+    is_sure: bool
+
 
 class Generation(generation.Generation):
     """The answer of one hole. `begin` sets what needs the encoded sheet: the `trees` of drafts, and the `scorer` of texts."""
 
     trees: Trees
     scorer: Scorer
-    first: Proposal | None = None
-    """The first draft once it is finished, with the log-probabilities that drafting computed."""
-    is_sure = False
-    """Whether the first draft is the answer, because nothing that may still come is likely to be better."""
+    first: FirstDraft | None = None
+    """The first draft once it is finished."""
     _is_scored = False
 
     def __init__(self, middle: Middle, timing: Timing, prefixes: PrefixEncoder) -> None:
@@ -46,6 +58,13 @@ class Generation(generation.Generation):
             left = Tree(passes, crop(kv, sheet.n_left), sheet.ids[sheet.n_left - 1])
         self.trees = Trees(plain, adapted, left)
         self.scorer = Scorer(self.middle, self.trees, self.timing.pace)
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the first draft is the answer: one is asked for, and nothing that may still come is likely to be better."""
+        middle, first = self.middle, self.first
+        is_measured = middle.loaded.profile.draft_calibration is not None and middle.switches.sure
+        return first is not None and first.is_sure and is_measured and middle.wants_likeliest
 
     def score(self) -> Work:
         """Score the proposals that have no score yet."""
@@ -81,6 +100,9 @@ class Generation(generation.Generation):
         first, weights = self.first, self.middle.loaded.profile.draft_calibration
         if first is None or weights is None:
             return ()
-        copies = [replace(each, logps=first.logps) for each in self.proposals if (each.text, each.row) == (first.text, "copy")]
-        (evidence, *_) = self.evidence_of(self.scorer.describer.described([first, *copies]))
-        return calibration.to_candidates([evidence], weights)
+        own = first.proposal
+        copies = [replace(each, logps=own.logps) for each in self.proposals if (each.text, each.row) == (own.text, "copy")]
+        (evidence, *_) = self.evidence_of(self.scorer.describer.described([own, *copies]))
+        margin = max(-MOST_MARGIN, min(MOST_MARGIN, first.margin))
+        features = {**evidence.features, "margin": margin, "sure": float(first.is_sure)}
+        return calibration.to_candidates([replace(evidence, features=features)], weights)

@@ -32,7 +32,9 @@ class Profile:
     branches: int = 3  # of a draft: others that differ from it first in one token
     calibration: Calibration | None = None  # None: its confidence was never measured
     draft_calibration: Calibration | None = None  # of the first draft by its own tokens, before anything else is known
-    sure: float = 0.0  # the log-probability from which the first draft is the answer, if there is such a calibration
+    # The first draft is sure from this log-probability on, or if it is so many nats likelier than the start of any branch.
+    sure_logp: float = -0.6
+    sure_margin: float = 1.0
 
 
 def load_profile(folder: Path, *, fills_in: bool) -> Profile:

@@ -87,7 +87,8 @@ class DraftSettings:
     branch is as likely as its draft before the place times its other token. No branch starts as a draft or an earlier
     branch does, whichever token ends it.
 
-    If a finished draft `is_enough`, it is the only one. A draft is dropped as soon as its probability is more than
+    If a finished draft `is_enough`, it is the only one; the number says by how many nats it is likelier than the start of any
+    branch. A draft is dropped as soon as its probability is more than
     `most_behind` nats lower than that of a finished one with the same file; a branch, than that of its finished draft, or if
     it becomes much longer than that. The tree learns the log-probabilities of `others`, texts that are no drafts, as far as
     the drafts begin like them.
@@ -100,7 +101,7 @@ class DraftSettings:
     allowed: Allowed = anything
     is_over: Callable[[Sequence[int]], bool] | None = None
     is_incomplete: Callable[[Sequence[int]], bool] | None = None
-    is_enough: Callable[[CausalDraft], bool] | None = None
+    is_enough: Callable[[CausalDraft, float], bool] | None = None
     going_on: Sequence[int] = ()
     others: Sequence[Sequence[int]] = ()
     end: int | None = None
@@ -132,8 +133,9 @@ def drafts(passes: Encoder, tree: Tree, settings: DraftSettings) -> Drafting:
     beams = [_started(passes, tree, limits)] if settings.start else _first_beams(logits, limits, tree)
     while True:
         finished = [beam.draft for beam in beams if beam.draft.is_finished]
-        if settings.is_enough and (enough := next(filter(settings.is_enough, finished), None)):
-            return [enough]
+        for beam in beams:
+            if settings.is_enough and beam.draft.is_finished and settings.is_enough(beam.draft, beam.margin()):
+                return [beam.draft]
         beams = [
             beam
             for beam in beams
@@ -267,6 +269,13 @@ class _Beam:
                 for token, value, logp in zip(*others, strict=True)
                 if value > 0
             ]
+
+    def margin(self) -> float:
+        """Return by how many nats the finished draft is likelier than the likeliest start of a branch; 0 if none is known."""
+        draft = self.draft
+        own = [*draft.ids, draft.stop]
+        others = (option.joint for option in self._options if own[option.place] != option.token)
+        return draft.joint - max(others, default=draft.joint)
 
     def branches(self, count: int, limits: _Limits, taken: set[tuple[int, ...]]) -> list[CausalDraft]:
         """Return the likeliest branches so far whose starts are not in `taken`, and add their starts to it.
