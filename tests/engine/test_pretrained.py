@@ -18,7 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from dg_lsp.core.calibration import Calibration
 from dg_lsp.core.values import Budget, Calibrated, Hole, InfillRequest, Snippet, Span
 from dg_lsp.engine.backends.local import load_model
-from dg_lsp.engine.causal import layout, scoring
+from dg_lsp.engine.causal import drafting, layout, scoring
 from dg_lsp.engine.causal.filler import CausalFiller
 from dg_lsp.engine.causal.layout import for_profile
 from dg_lsp.engine.causal.profile import Profile
@@ -26,7 +26,10 @@ from dg_lsp.engine.causal.windows import SHORT_PREFIX, SHORT_SUFFIX
 from dg_lsp.engine.common import pace, sequence
 from dg_lsp.engine.common.laid_out import Switches
 from dg_lsp.engine.common.local import PREFILL_CHUNK, LocalTask
+from dg_lsp.engine.common.propose import drafts
+from dg_lsp.engine.common.propose.drafts import Drafting, DraftSettings
 from dg_lsp.engine.model.prefix_cache import KV
+from dg_lsp.engine.model.tree import Tree
 from dg_lsp.engine.model.vocabulary import Vocabulary
 
 TEXT = 'def area(width, height):\n    """Return the area."""\n    return width * height\n\n\nclass Point:\n    x = 1\n' * 4
@@ -186,7 +189,8 @@ class Scripted:
         self._real, vocabulary = filler.loaded.passes, filler.loaded.vocabulary
         self._first = len(filler.layout.lay_out(lay_out).ids)
         self._script = vocabulary.encode(text) + [vocabulary.id("<|endoftext|>") or 0] * 200
-        self.n_passes, self.others = 0, dict[int, int]()  # a token at a place of the text that is nearly as likely
+        self.n_passes, self.n_rows = 0, 0
+        self.others = dict[int, int]()  # a token at a place of the text that is nearly as likely
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
@@ -197,7 +201,7 @@ class Scripted:
         return self._places(torch.arange(n_past, n_past + ids.shape[1])).expand(len(ids), -1, -1), kv
 
     def extend(self, ids: Tensor, positions: Tensor, kv: KV, mask: Tensor, key_positions: Tensor, **options: Any) -> Tensor:
-        self.n_passes += 1
+        self.n_passes, self.n_rows = self.n_passes + 1, self.n_rows + len(ids)
         self._real.extend(ids, positions, kv, mask, key_positions, **options)
         return self._places(positions)
 
@@ -446,7 +450,37 @@ def test_drafts_of_several_holes_have_no_probability_at_the_deadline(fim: Causal
     assert not any(isinstance(candidate.confidence, Calibrated) for candidate in task.candidates())
 
 
+@pytest.mark.parametrize(("n_candidates", "behind"), [(1, drafting.MOST_BEHIND), (2, math.inf)])
+def test_one_block_is_looked_for_only_among_likely_ones(
+    fim: CausalFiller, monkeypatch: pytest.MonkeyPatch, n_candidates: int, behind: float
+) -> None:
+    wanted, plain = [], drafts.drafts
+
+    def noted(passes: Any, tree: Tree, settings: DraftSettings) -> Drafting:
+        wanted.append(settings.most_behind)
+        return plain(passes, tree, settings)
+
+    monkeypatch.setattr(drafts, "drafts", noted)
+    asked = request("def area(width, height):\n    ", "\n", BODY, budget=Budget(candidates=n_candidates))
+    ended(started(fim, asked, "\n    return width"))
+    assert wanted == [behind]
+
+
 # Scores.
+
+
+def test_unlikely_copies_are_not_read_if_one_answer_is_wanted(fim: CausalFiller) -> None:
+    asked = request("x = area(width, 1)\ny = area(", ", 2)\n")
+    switches = Switches(sure=False, file=False)  # the file's repetitions would read the copy ahead
+    one, several = (ended(started(fim, replace(asked, budget=Budget(candidates=n)), "(height", switches)) for n in (1, 3))
+    assert texts(one)[0] == texts(several)[0] == "height"
+    assert {proposal.text for proposal in one.proposals()} == {proposal.text for proposal in several.proposals()}
+    assert any(proposal.row == "copy" for proposal in one.proposals())
+    passes, more_passes = (each.generation.middle.loaded.passes for each in (one, several))  # type: ignore[union-attr]
+    assert passes.n_rows < more_passes.n_rows
+    exact = {proposal.text: proposal.joint_logp for proposal in several.proposals()}
+    for proposal in one.proposals():  # what was not read counts as at most as likely as it may be
+        assert proposal.joint_logp >= exact[proposal.text] - 1e-3
 
 
 def test_score_is_that_of_the_text_as_the_tokenizer_encodes_it_with_what_follows(left: CausalFiller) -> None:
