@@ -102,7 +102,7 @@ def _drafts(generation: Generation, start: Sequence[int] = ()) -> Drafting:
 
     def is_enough(draft: CausalDraft, margin: float) -> bool:
         generation.first = generation.first or _first(middle, draft, margin)
-        return generation.is_sure
+        return generation.is_answered
 
     settings = DraftSettings(
         rows=1,
@@ -154,7 +154,9 @@ def _first(middle: Middle, draft: CausalDraft, margin: float) -> FirstDraft | No
         return None
     logps, after = tuple(draft.logps), draft.joint - sum(draft.logps)
     proposal = replace(proposal, logps=logps, model_logps=logps, suffix_mean=after, suffix_sum=after)
-    return FirstDraft(proposal, margin, draft.stop is not None and middle.is_sure(draft.joint, margin))
+    profile = middle.loaded.profile
+    is_likely = draft.joint >= profile.sure_logp or margin >= profile.sure_margin
+    return FirstDraft(proposal, margin, is_sure=is_likely and draft.stop is not None)
 
 
 def _end_of(middle: Middle) -> Callable[[Sequence[int]], bool]:

@@ -60,7 +60,7 @@ class Generation(generation.Generation):
         self.scorer = Scorer(self.middle, self.trees, self.timing.pace)
 
     @property
-    def is_sure(self) -> bool:
+    def is_answered(self) -> bool:
         """Whether the first draft is the answer: one is asked for, and nothing that may still come is likely to be better."""
         middle, first = self.middle, self.first
         is_measured = middle.loaded.profile.draft_calibration is not None and middle.switches.sure
@@ -77,7 +77,7 @@ class Generation(generation.Generation):
         If there is time, what follows the likeliest is read too. No unit ends there, so that a task that is overdue by then
         still has its scores.
         """
-        if self.is_sure or not self.proposals:
+        if self.is_answered or not self.proposals:
             return self._early()
         yield from self.score()
         n_positions = scoring.MOST_NEAR * len(self.middle.sheet.follow)

@@ -59,11 +59,6 @@ class Middle(LaidOut):
         reorders = self.calibration is not None and self.calibration.reorders
         return self.request.budget.candidates == 1 and not (self.needed or self.hole.instruction or reorders)
 
-    def is_sure(self, logp: float, margin: float) -> bool:
-        """Return whether nothing is likely to be better than a first draft with this log-probability and margin, in nats."""
-        profile = self.loaded.profile
-        return logp >= profile.sure_logp or margin >= profile.sure_margin
-
     def next_tokens(self, ids: Sequence[int]) -> Sequence[int]:
         """Return the tokens that may follow, because of what is already typed; empty means any."""
         return next_after_typed(self.vocabulary, self.sheet.heal, ids)
