@@ -59,6 +59,10 @@ def test_every_module_says_what_it_knows() -> None:
     assert silent == []
 
 
+def test_no_file_has_a_conflict_of_a_merge() -> None:
+    assert [name for name, text in texts() if re.search(r"^(<<<<<<< |>>>>>>> )", text, re.MULTILINE)] == []
+
+
 def test_no_file_names_a_registry() -> None:
     assert [(name, host) for name, text in texts() for host in HOSTS if host in text] == []
 
