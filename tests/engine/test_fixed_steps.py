@@ -19,7 +19,7 @@ from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
 from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.common.pace import Pace
 from dg_lsp.engine.diffusion.denoising.denoise import Denoiser, Row, TokenLimits
-from dg_lsp.engine.diffusion.denoising.fixed_step import MAX_BUCKETS, WARM_UPS, FixedSteps, Recorder, StepGraph, Work, bucket_of
+from dg_lsp.engine.diffusion.denoising.fixed_step import MAX_BUCKETS, FixedSteps, bucket_of
 from dg_lsp.engine.diffusion.denoising.stack import LocalDecoder
 from dg_lsp.engine.diffusion.denoising.steps import Stepper
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
@@ -29,6 +29,7 @@ from dg_lsp.engine.model import fit, memory
 from dg_lsp.engine.model.fit.needs import canvas_token_bytes, logit_bytes
 from dg_lsp.engine.model.memory import Cost
 from dg_lsp.engine.model.prefix_cache import KV
+from dg_lsp.engine.model.recording import WARM_UPS, Recorder, StepGraph, Work
 from tests.pages import gpus as page
 
 SAMPLING = Sampling(entropy_bound=30.0, stop_entropy=9.0, delete_entropy=3.5, conditioning_tokens=8)

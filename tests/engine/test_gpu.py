@@ -12,12 +12,13 @@ import torch
 
 from dg_lsp.engine.diffusion.denoising import readout
 from dg_lsp.engine.diffusion.denoising.denoise import Denoiser, Row, TokenLimits
-from dg_lsp.engine.diffusion.denoising.fixed_step import WARM_UPS, FixedSteps, Recorder, StepGraph
+from dg_lsp.engine.diffusion.denoising.fixed_step import FixedSteps
 from dg_lsp.engine.diffusion.denoising.stack import LocalDecoder
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.profile import Sampling
 from dg_lsp.engine.model import memory
 from dg_lsp.engine.model.prefix_cache import KV
+from dg_lsp.engine.model.recording import WARM_UPS, Recorder, StepGraph
 from dg_lsp.engine.model.tree import ROOT, Tree
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU")]

@@ -25,12 +25,13 @@ from dg_lsp.engine.common.pace import Timing
 from dg_lsp.engine.common.task import Concurrency, Task
 from dg_lsp.engine.diffusion import canvas, drafting, layout, search
 from dg_lsp.engine.diffusion.canvas_request import CanvasRequest
-from dg_lsp.engine.diffusion.denoising.fixed_step import FixedSteps, Recorder
+from dg_lsp.engine.diffusion.denoising.fixed_step import FixedSteps
 from dg_lsp.engine.diffusion.denoising.steps import SharedPasses, Stepper, Steps
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.generation import MAX_ROWS, Generation
 from dg_lsp.engine.diffusion.layout import Layout
 from dg_lsp.engine.diffusion.profile import Profile
+from dg_lsp.engine.model.recording import Recorder
 
 PROPOSERS: dict[str, tuple[str, Callable[[Generation], Work]]] = {
     "copy": ("draft", drafting.copies_of),

@@ -14,12 +14,10 @@ Shapes: R rows, C canvas positions, F free positions, P prefix, V vocabulary, K 
 
 from __future__ import annotations
 
-import logging
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,16 +31,12 @@ from dg_lsp.engine.model import memory
 from dg_lsp.engine.model.fit.needs import VOCABULARY_SLICE
 from dg_lsp.engine.model.memory import PREFIX_BUCKET, WIDTH_BUCKET, Cost
 from dg_lsp.engine.model.prefix_cache import KV
+from dg_lsp.engine.model.recording import Recorder, StepGraph, to_device
 
-log = logging.getLogger("dg_lsp.engine")
-
-WARM_UPS = 2  # direct calls before the recording: they load kernels and plan what a recording can't load
 MAX_BUCKETS = 8  # an editor's requests need two or three
 MAX_POSITIONS = 2048  # more canvas positions in a pass keep a GPU busy without a graph, and their mask would be large
 SLICE_COPIES = 4  # of a position's slice of the logits, in 32 bits: before and after widening, exponentials, and a mask
 MASK_BYTES = 32  # of one pair of a query and a key: a mask, widened for at most eight heads, as bits and as numbers
-
-Work = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +131,7 @@ class FixedStep:
 
         With `freezes`, a row that has settled does not change any more.
         """
-        at, inputs = _to(torch.tensor(rows), denoiser.device), denoiser.inputs(rows)
+        at, inputs = to_device(torch.tensor(rows), denoiser.device), denoiser.inputs(rows)
         n_rows, width = len(rows), denoiser.canvas.ids.shape[1]
         state = denoiser.canvas.rows(at)
         for buffer in (self._state.free, self._state.used):
@@ -147,10 +141,10 @@ class FixedStep:
             getattr(self._state, name)[:n_rows, :width] = getattr(state, name)
         self._state.settled[:n_rows] = state.settled if freezes else False
         for buffer, values in ((self._heat, inputs.heat), (self._greedy, inputs.greedy)):
-            buffer[:n_rows] = _to(values, denoiser.device)
-        self._noise[:n_rows, :width] = _to(inputs.noise, denoiser.device)
+            buffer[:n_rows] = to_device(values, denoiser.device)
+        self._noise[:n_rows, :width] = to_device(inputs.noise, denoiser.device)
         if inputs.draws is not None:
-            self._draws[:n_rows, :width] = _to(inputs.draws, denoiser.device)
+            self._draws[:n_rows, :width] = to_device(inputs.draws, denoiser.device)
         self._forbidden.copy_(denoiser.forbidden)
         self._first.copy_(denoiser.first_forbidden)
 
@@ -184,7 +178,7 @@ class FixedStep:
 
     def save_rows(self, denoiser: Denoiser, rows: Sequence[int]) -> Tensor:
         """Copy the rows back to their denoiser; return which of them [N] have settled, on the device."""
-        at, n_rows, width = _to(torch.tensor(rows), denoiser.device), len(rows), denoiser.canvas.ids.shape[1]
+        at, n_rows, width = to_device(torch.tensor(rows), denoiser.device), len(rows), denoiser.canvas.ids.shape[1]
         for name in STATE[:-1]:
             getattr(denoiser.canvas, name)[at] = getattr(self._state, name)[:n_rows, :width]
         settled = self._state.settled[:n_rows].clone()
@@ -204,57 +198,6 @@ class FixedStep:
         mask = torch.cat([prefix_mask, own_mask], 1)[None, None]
         canvas = state.ids.view(flat)
         return self._passes.decode(canvas, self._kv, soft, positions=positions.view(flat), mask=mask, with_room=True)[0]
-
-
-class Recorder:
-    """Records functions as graphs, which share one pool of memory because only one runs at a time."""
-
-    def __init__(self) -> None:
-        self.is_usable = True  # False after a function could not be recorded
-        self.n_recorded = 0
-        self._pool: Any = None
-
-    def record(self, work: Work) -> Work:
-        """Return a function that replays `work`; raise RuntimeError if it can't be recorded. It does not run `work`."""
-        if self._pool is None:
-            self._pool = torch.cuda.graph_pool_handle()
-        graph = torch.cuda.CUDAGraph()
-        # Other threads report the free memory meanwhile, which must not end the recording.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            work()
-        return graph.replay
-
-
-class StepGraph:
-    """One function that takes no argument and always uses the same memory, run directly at first and then as a graph.
-
-    If it can't be recorded, it is run directly for good: slower, with the same result.
-    """
-
-    def __init__(self, work: Work, recorder: Recorder | None) -> None:
-        """Without a recorder, the function is always run directly."""
-        self._work, self._recorder = work, recorder
-        self._replay: Work | None = None
-        self._n_runs = 0
-
-    def run(self) -> None:
-        """Run the function once, in one way or the other."""
-        recorder = self._recorder
-        if self._replay is None and recorder is not None and recorder.is_usable and self._n_runs >= WARM_UPS:
-            try:
-                self._replay = recorder.record(self._work)
-                recorder.n_recorded += 1
-            # Also if memory ran out, though it may be free later: PyTorch does not say in which state a recording that failed
-            # leaves the pool that all recordings share. The buffers were checked against the free memory, so this is rare.
-            except RuntimeError as error:  # also what CUDA raises
-                recorder.is_usable = False
-                reason = str(error).strip().split("\n")[0]
-                log.warning("denoising steps are not recorded as CUDA graphs, which makes them slower: %s", reason)
-        if self._replay is not None:
-            self._replay()
-        else:
-            self._work()
-            self._n_runs += 1
 
 
 @dataclass(slots=True)
@@ -351,9 +294,3 @@ def _flags(settled: Tensor) -> Callable[[], Sequence[bool]]:
 def _up(number: int, step: int) -> int:
     return max(1, -(-number // step)) * step
 
-
-def _to(values: Tensor, device: str) -> Tensor:
-    """Return values of the host on the device. A copy to a GPU does not wait for the work that is queued there."""
-    if not device.startswith("cuda"):
-        return values.to(device)
-    return values.pin_memory().to(device, non_blocking=True)

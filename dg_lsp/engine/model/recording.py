@@ -1,0 +1,82 @@
+"""Record functions that always use the same memory as CUDA graphs, so that the CPU launches them once, not kernel by kernel.
+
+A function that can't be recorded is run directly for good: slower, with the same result. Knows nothing of models.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+log = logging.getLogger("dg_lsp.engine")
+
+WARM_UPS = 2  # direct calls before the recording: they load kernels and plan what a recording can't load
+
+Work = Callable[[], None]
+
+
+class Recorder:
+    """Records functions as graphs, which share one pool of memory because only one runs at a time.
+
+    `what` names the functions in the log, in the plural.
+    """
+
+    def __init__(self, what: str = "denoising steps") -> None:
+        self.what = what
+        self.is_usable = True  # False after a function could not be recorded
+        self.n_recorded = 0
+        self.reason = ""  # why it is not usable
+        self._pool: Any = None
+
+    def record(self, work: Work) -> Work:
+        """Return a function that replays `work`; raise RuntimeError if it can't be recorded. It does not run `work`."""
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        # Other threads report the free memory meanwhile, which must not end the recording.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            work()
+        return graph.replay
+
+    def give_up(self, error: RuntimeError) -> None:
+        """Record nothing more, and log why."""
+        self.is_usable, self.reason = False, str(error).strip().split("\n")[0]
+        log.warning("%s are not recorded as CUDA graphs, which makes them slower: %s", self.what, self.reason)
+
+
+class StepGraph:
+    """One function that takes no argument and always uses the same memory, run directly at first and then as a graph."""
+
+    def __init__(self, work: Work, recorder: Recorder | None) -> None:
+        """Without a recorder, the function is always run directly."""
+        self._work, self._recorder = work, recorder
+        self._replay: Work | None = None
+        self._n_runs = 0
+
+    def run(self) -> None:
+        """Run the function once, in one way or the other."""
+        recorder = self._recorder
+        if self._replay is None and recorder is not None and recorder.is_usable and self._n_runs >= WARM_UPS:
+            try:
+                self._replay = recorder.record(self._work)
+                recorder.n_recorded += 1
+            # Also if memory ran out, though it may be free later: PyTorch does not say in which state a recording that failed
+            # leaves the pool that all recordings share. The buffers were checked against the free memory, so this is rare.
+            except RuntimeError as error:  # also what CUDA raises
+                recorder.give_up(error)
+        if self._replay is not None:
+            self._replay()
+        else:
+            self._work()
+            self._n_runs += 1
+
+
+def to_device(values: Tensor, device: torch.device | str) -> Tensor:
+    """Return values of the host on the device. A copy to a GPU does not wait for the work that is queued there."""
+    if not str(device).startswith("cuda"):
+        return values.to(device)
+    return values.pin_memory().to(device, non_blocking=True)
