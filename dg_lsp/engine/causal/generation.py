@@ -50,12 +50,12 @@ class Generation(generation.Generation):
         """Encode the sheet as far as the cache lacks it."""
         sheet, passes = self.middle.sheet, self.middle.loaded.passes
         kv = yield from encoded(self._prefixes, sheet.ids, self.timing)
-        plain = Tree(passes, kv, sheet.ids[-1], self._prefixes.cache.last_hidden(sheet.ids))
+        plain = Tree(passes, kv, sheet.ids[-1], self._prefixes.cache.last_hidden(sheet.ids), buffers=passes.buffers)
         adapted = left = None
         if sheet.suffix and passes.adapted is not None:
-            adapted = Tree(passes.adapted, kv, sheet.ids[-1], right=sheet.suffix)
+            adapted = Tree(passes.adapted, kv, sheet.ids[-1], right=sheet.suffix, buffers=passes.adapted.buffers)
         if sheet.follow and sheet.n_left:
-            left = Tree(passes, crop(kv, sheet.n_left), sheet.ids[sheet.n_left - 1])
+            left = Tree(passes, crop(kv, sheet.n_left), sheet.ids[sheet.n_left - 1], buffers=passes.buffers)
         self.trees = Trees(plain, adapted, left)
         self.scorer = Scorer(self.middle, self.trees, self.timing.pace)
 

@@ -9,24 +9,35 @@ Shapes: R rows, N tokens, L places of the keys, H hidden.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 from dg_lsp.engine.causal import lora
-from dg_lsp.engine.model import matmul
+from dg_lsp.engine.model import matmul, memory
 from dg_lsp.engine.model.fit.geometry import LlamaSizes
+from dg_lsp.engine.model.gpu import operations
+from dg_lsp.engine.model.gpu.buffers import Buffers
+from dg_lsp.engine.model.gpu.operations import Operations
+from dg_lsp.engine.model.gpu.passes import GpuPasses
 from dg_lsp.engine.model.llama import Llama
 from dg_lsp.engine.model.prefix_cache import KV
+from dg_lsp.engine.model.recording import Recorder
 from dg_lsp.engine.model.weights.llama_files import Weight
 from dg_lsp.engine.model.weights.llama_layers import Layer, fused_of, layer_of, norms_of
 
 
 class CausalLlama(Llama):
-    """The passes of one loaded model. `adapted` is the same model with the adapter in its matrices; None without one."""
+    """The passes of one loaded model. `adapted` is the same model with the adapter in its matrices; None without one.
+
+    `buffers` has room for trees on a GPU; None elsewhere.
+    """
 
     adapted: CausalLlama | None = None
+    buffers: Buffers | None = None
+    _gpu: GpuPasses | None = None
 
     def __init__(
         self,
@@ -41,6 +52,17 @@ class CausalLlama(Llama):
             adapted = copy.copy(self)
             adapted.layers = self._adapted_layers
             self.adapted = adapted
+        if self._device.type == "cuda":
+            free = functools.partial(memory.free_bytes, str(self._device))
+            self.use_buffers(operations.best(str(self._device)), free, Recorder("passes"))
+
+    def use_buffers(self, chosen: Operations, free: Callable[[], int | None], recorder: Recorder | None) -> None:
+        """Let one row's passes be those of a GPU, with trees in buffers. `free` returns the device's free bytes if known."""
+        for one in (self, self.adapted):
+            if one is not None and one._head.whole is not None:
+                parts = one._embed, one.layers, one._norm, one._head.whole, one.kv_dtype
+                one._gpu = GpuPasses(self.sizes, *parts, chosen)
+                one.buffers = Buffers(one._gpu, free, recorder)
 
     def _layer(self, weights: Mapping[str, Weight], index: int) -> Layer:
         fused, norms = fused_of(self.sizes, weights, index, self.kind), norms_of(self.sizes, weights, index)
@@ -56,6 +78,9 @@ class CausalLlama(Llama):
 
     def encode(self, ids: Tensor, past: KV | None = None) -> tuple[Tensor, KV]:
         """Return the last hidden states [R, L, H] of new tokens [R, L], and the keys and values of past and new tokens."""
+        if self._gpu is not None and len(ids) == 1:
+            with torch.no_grad():
+                return self._gpu.encode(ids, past)
         n_past, n_new = past[0][0].shape[2] if past else 0, ids.shape[1]
         positions = torch.arange(n_past, n_past + n_new, device=ids.device)
         mask = None
@@ -65,6 +90,15 @@ class CausalLlama(Llama):
             mask = mask[None, None]
         with torch.no_grad():
             return self._pass(ids, positions[None], past, mask, causal=causal)
+
+    def logits(self, hidden: Tensor, first: int = 0, last: int | None = None) -> Tensor:
+        """Return the logits [..., V] in 32 bits, or only those of the tokens from `first` to `last`."""
+        if self._gpu is None:
+            return super().logits(hidden, first, last)
+        with torch.no_grad():
+            flat = hidden.reshape(-1, hidden.shape[-1])
+            found = self._gpu.logits(flat, first, self.n_vocabulary if last is None else min(last, self.n_vocabulary))
+            return found.view(*hidden.shape[:-1], -1)
 
     def extend(self, ids: Tensor, positions: Tensor, kv: KV, mask: Tensor, key_positions: Tensor) -> Tensor:
         """Return the last hidden states [N, H] of new tokens [N], each at its own position [N].

@@ -50,7 +50,7 @@ class Llama:
         self.n_vocabulary = sizes.vocabulary
         with torch.no_grad():
             table = weights["model.embed_tokens.weight"]
-            if kind == "int8" and isinstance(table, Tensor):
+            if kind in matmul.NARROW and isinstance(table, Tensor):
                 table = int8.quantised(table.float())
             self._device = (table.values if isinstance(table, Quantised) else table).device
             self._embed = Embedding(table)
@@ -58,7 +58,7 @@ class Llama:
             self.layers = [self._layer(weights, index) for index in range(sizes.layers)]
             self._norm = norm_of(weights["model.norm.weight"], sizes)
             self._least = torch.tensor((sizes.eps * sizes.hidden) ** 0.5, device=self._device)
-        self.kv_dtype = _kv_dtype(table)
+        self.kv_dtype = torch.bfloat16 if kind == "int8-weights" else _kv_dtype(table)
         self._in_blocks = self.kv_dtype is torch.bfloat16 and self._device.type == "cpu" and matmul.are_blocks_faster()
         self._rotations = torch.empty(0)
 

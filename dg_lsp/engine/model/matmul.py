@@ -22,13 +22,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Kind = Literal["plain", "onednn", "onednn-bf16", "int8"]
+Kind = Literal["plain", "onednn", "onednn-bf16", "int8", "int8-weights"]
+NARROW: tuple[Kind, ...] = ("int8", "int8-weights")  # whose weights are stored in 8 bits
 
 EXPLAINED: dict[Kind, str] = {
     "plain": "products are computed in 32 bits",
     "onednn": "products are computed in 32 bits by oneDNN",
     "onednn-bf16": "products are computed in 16 bits by oneDNN, because this processor has instructions for it",
     "int8": "products are computed in 8 bits by oneDNN, because this processor has instructions for it",
+    "int8-weights": "weights have 8 bits, and are widened to 16 when they are multiplied",
 }
 
 X86 = ("x86_64", "amd64")
@@ -110,7 +112,7 @@ def best_kind(*, in_16_bits: bool = True) -> Kind:
 
 def padded(n_tokens: int, kind: Kind) -> int:
     """Return the number of rows to compute for a number of tokens, so that oneDNN generates code for few shapes."""
-    if kind in ("plain", "int8"):
+    if kind in ("plain", *NARROW):
         return n_tokens
     step = 8 if n_tokens <= 64 else 16 if n_tokens <= 128 else 32 if n_tokens <= 256 else 64
     return -(-n_tokens // step) * step

@@ -80,3 +80,9 @@ def to_device(values: Tensor, device: torch.device | str) -> Tensor:
     if not str(device).startswith("cuda"):
         return values.to(device)
     return values.pin_memory().to(device, non_blocking=True)
+
+
+def copy_to_device(buffer: Tensor, values: Tensor) -> None:
+    """Copy values of the host into a buffer on a device, without waiting for the work that is queued there."""
+    is_cuda = buffer.device.type == "cuda"
+    buffer.copy_(values.pin_memory() if is_cuda else values, non_blocking=is_cuda)

@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dg_lsp.engine.model.prefix_cache import KV, Encoder, crop
@@ -32,11 +33,34 @@ class Bound(NamedTuple):
     is_exact: bool
 
 
+class Room(Protocol):
+    """The keys and values of one tree, with places for more."""
+
+    kv: KV
+
+    @property
+    def capacity(self) -> int:
+        """The number of places."""
+
+    def extend(self, first: int, ids: Sequence[int], positions: Sequence[int], visible: NDArray[np.bool_]) -> Tensor:
+        """Return the last hidden states [N, H] of new tokens, whose keys and values go to the places from `first` on.
+
+        Token n stands at its own position and sees the places in `visible` [N, L].
+        """
+
+
+class Rooms(Protocol):
+    """Room for trees that is kept, because passes over it were recorded."""
+
+    def take(self, kv: KV, n_places: int) -> Room:
+        """Return room for at least `n_places`, which begins with a copy of these keys and values of one row."""
+
+
 class Tree:
     """The tokens after one prefix, whose last token `last` is the root. A node is a token after the path to it.
 
     `kv` are the prefix's keys and values, and `hidden` [H] is the root's last hidden state. Without it, the first pass
-    encodes the root again.
+    encodes the root again. The tree's own keys and values are in a room of `buffers`, if given.
 
     With the tokens `right`, the first pass also encodes them, `RIGHT_GAP` positions after the root. They see the prefix before
     the root, and each other in both directions. Then the root and all nodes see them.
@@ -44,12 +68,22 @@ class Tree:
     The attributes describe one buffer: its places, their positions, and the nodes and paths in them.
     """
 
-    def __init__(self, passes: Encoder, kv: KV, last: int, hidden: Tensor | None = None, *, right: Sequence[int] = ()) -> None:
-        self._passes, self._device = passes, kv[0][0].device
+    def __init__(
+        self,
+        passes: Encoder,
+        kv: KV,
+        last: int,
+        hidden: Tensor | None = None,
+        *,
+        right: Sequence[int] = (),
+        buffers: Rooms | None = None,
+    ) -> None:
+        self._passes, self._device, self._buffers = passes, kv[0][0].device, buffers
+        self._room: Room | None = None
         hidden = None if right else hidden
         self._length = kv[0][0].shape[2] - (hidden is None)
         self._kv, self._last, self._right = kv, last, tuple(right)
-        self._n_places, self._positions = 0, torch.empty(0, dtype=torch.long, device=self._device)
+        self._n_places, self._positions = 0, list[int]()
         # For each node, the places in the buffer of its path's tokens. A root whose hidden state is known needs none.
         self._paths: list[tuple[int, ...]] = [()]
         self._child: dict[tuple[int, int], int] = {}
@@ -140,31 +174,43 @@ class Tree:
         """Encode the last tokens at the ends of `paths`, after those of the right side if no pass has encoded these."""
         length, first, n_right = self._length, self._n_places, len(self._right)
         end, n_new_right = first + len(tokens), len(tokens) - len(paths)
-        if not first or length + end > self._kv[0][0].shape[2]:
-            self._kv = _with_room(crop(self._kv, length + first), end - first + ROOM)
+        if self._room is None or length + end > self._room.capacity:
+            kv = crop(self._kv if self._room is None else self._room.kv, length + first)
+            places = length + end + ROOM
+            if self._buffers is None:
+                self._room = _OwnRoom(self._passes, kv, places, [*range(length), *self._positions])
+            else:
+                self._room = self._buffers.take(kv, places)
+            self._kv = []  # the room holds a copy
         visible = np.zeros((len(tokens), length + end), dtype=bool)
         visible[:, : length + n_right] = True
         for index, path in enumerate(paths, n_new_right):
             visible[index, [length + place for place in path]] = True
-        places = [RIGHT_GAP + 1 + place for place in range(n_new_right)] + [len(path) - 1 for path in paths]
-        positions = torch.tensor(places, device=self._device) + length
-        ids = torch.tensor(tokens, device=self._device)
-        self._positions = torch.cat([self._positions, positions])
-        keys = torch.cat([torch.arange(length, device=self._device), self._positions])
-        mask = torch.from_numpy(visible).to(self._device)
-        kv = crop(self._kv, length + end)
-        new = self._passes.extend(ids, positions, kv, mask, keys)[n_new_right:]
+        offsets = [RIGHT_GAP + 1 + place for place in range(n_new_right)] + [len(path) - 1 for path in paths]
+        positions = [length + offset for offset in offsets]
+        new = self._room.extend(length + first, tokens, positions, visible)[n_new_right:]
+        self._positions += positions
         self._hidden = torch.cat([self._hidden.to(new), new]) if len(self._hidden) else new
         self._n_places = end
 
 
-def _with_room(kv: KV, room: int) -> KV:
-    """Return a copy of one row's keys and values with `room` more places at the end."""
-    grown: KV = []
-    for pair in kv:
-        _, heads, length, size = pair[0].shape
-        sides = [side.new_zeros(1, heads, length + room, size) for side in pair]
-        for side, values in zip(sides, pair, strict=True):
-            side[:, :, :length] = values
-        grown.append((sides[0], sides[1]))
-    return grown
+class _OwnRoom:
+    """A copy of one row's keys and values with places for more, whose tokens stand at `positions`."""
+
+    def __init__(self, passes: Encoder, kv: KV, n_places: int, positions: Sequence[int]) -> None:
+        self._passes, self.capacity, self.kv = passes, n_places, list[tuple[Tensor, Tensor]]()
+        for pair in kv:
+            _, heads, length, size = pair[0].shape
+            sides = [side.new_zeros(1, heads, n_places, size) for side in pair]
+            for side, values in zip(sides, pair, strict=True):
+                side[:, :, :length] = values
+            self.kv.append((sides[0], sides[1]))
+        self._device = kv[0][0].device
+        self._positions = torch.tensor(positions, dtype=torch.long, device=self._device)
+
+    def extend(self, first: int, ids: Sequence[int], positions: Sequence[int], visible: NDArray[np.bool_]) -> Tensor:
+        """Return the last hidden states [N, H] of new tokens in the places from `first` on."""
+        own = torch.tensor(positions, device=self._device)
+        self._positions = torch.cat([self._positions, own])
+        mask, kv = torch.from_numpy(visible).to(self._device), crop(self.kv, first + len(ids))
+        return self._passes.extend(torch.tensor(ids, device=self._device), own, kv, mask, self._positions)

@@ -293,4 +293,3 @@ def _flags(settled: Tensor) -> Callable[[], Sequence[bool]]:
 
 def _up(number: int, step: int) -> int:
     return max(1, -(-number // step)) * step
-

@@ -124,6 +124,25 @@ class WideMatrix:
         return self.weight.numel() * self.weight.element_size()
 
 
+class NarrowMatrix:
+    """A matrix in 8 bits whose inputs have 16, on any device. `gpu.passes` multiplies by it without widening it as a whole."""
+
+    def __init__(self, narrow: Quantised) -> None:
+        self.narrow = narrow
+
+    def times(self, inputs: Inputs, more: Tensor | None = None) -> Tensor:
+        """Return the products [N, O] of inputs [N, I] in 32 bits, plus `more` [O] or [N, O]."""
+        return WideMatrix(self.narrow.dense().bfloat16()).times(inputs, more)
+
+    def unscaled(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        """Return the products [N, O] of inputs [N, I], and None."""
+        return self.times(inputs), None
+
+    def n_bytes(self) -> int:
+        """Return the bytes of the weights and their scales."""
+        return self.narrow.values.nbytes + self.narrow.scales.nbytes
+
+
 class ByRow:
     """A matrix in 8 bits, with scales by row for its inputs."""
 
@@ -178,7 +197,7 @@ def matrix(weight: Weight, kind: matmul.Kind) -> Matrix:
     """Return a weight matrix [O, I] in the form for this kind of product."""
     cased = _cased(weight, kind)
     if isinstance(cased, Quantised):
-        return ByRow(cased)
+        return NarrowMatrix(cased) if kind == "int8-weights" else ByRow(cased)
     return WideMatrix(cased) if kind == "plain" else OneDnn(cased, torch.bfloat16 if kind == "onednn-bf16" else torch.float32)
 
 
@@ -258,6 +277,8 @@ class Head:
         self._slices = [
             matrix(_rows(weight, start, start + VOCABULARY_SLICE), kind) for start in range(0, self.n_tokens, VOCABULARY_SLICE)
         ]
+        # What passes on a GPU multiply by; the slices are views of it. Other kinds have copies in their own layouts.
+        self.whole = weight if kind in ("plain", "int8-weights") else None
 
     def logits(self, hidden: Tensor, first: int, last: int) -> Tensor:
         """Return the logits [N, last - first] of the tokens from `first` to `last`, in 32 bits."""
@@ -344,7 +365,7 @@ def fused_order(sizes: LlamaSizes, letters: str) -> Tensor:
 
 def _cased(weight: Weight, kind: matmul.Kind) -> Weight:
     """Return a weight in the form in which several can be concatenated."""
-    if kind == "int8":
+    if kind in matmul.NARROW:
         return weight if isinstance(weight, Quantised) else int8.quantised(weight.float())
     return weight.dense() if isinstance(weight, Quantised) else weight
 

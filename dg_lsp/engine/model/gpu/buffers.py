@@ -1,0 +1,176 @@
+"""Keys and values of trees in buffers whose shapes depend on nothing but a bucket, and the recorded passes over them.
+
+A bucket is a number of places, in steps of 256. Each of its buffers has a graph for 1, 4, 16 and 64 new tokens, which is
+recorded when it is first used. Fewer tokens are padded: the added ones write to the last place, which no other token sees. So
+a pass is three copies to the device, one launch, and a copy of the hidden states.
+
+Knows passes, memory and graphs. Knows nothing of trees.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dg_lsp.engine.model import memory
+from dg_lsp.engine.model.gpu.passes import GpuPasses, Inputs, as_pairs, copy_into
+from dg_lsp.engine.model.prefix_cache import KV
+from dg_lsp.engine.model.recording import WARM_UPS, Recorder, StepGraph, copy_to_device
+
+STEP = 256  # places
+ROWS = (1, 4, 16, 64)  # new tokens of one recorded pass
+MAX_BUFFERS = 6  # a request has at most three trees, and their prefixes two or three lengths
+MORE_POSITIONS = 256  # than places: a tree's tokens may stand behind a gap
+
+
+class _Graph:
+    """A pass over a fixed number of new tokens of one buffer, and what it reads and writes."""
+
+    def __init__(self, passes: GpuPasses, kv: Tensor, table: Tensor, n_rows: int, recorder: Recorder | None) -> None:
+        self._shape = n_rows, kv.shape[1]
+        # One buffer for all inputs, so that there is one copy to the device.
+        self._given = torch.zeros(_n_given(*self._shape), dtype=torch.uint8, device=passes.device)
+        self.hidden = torch.zeros(n_rows, passes.sizes.hidden, device=passes.device)
+        first, visible = self._given[: _FIRST * _width(n_rows)], self._given[_FIRST * _width(n_rows) :]
+        numbers = first.view(torch.long).view(3, -1)[:, :n_rows]
+        ids, positions, places = numbers.unbind()
+        inputs = Inputs(ids, positions, places, visible.view(torch.bool).view(n_rows, -1))
+
+        def work() -> None:
+            self.hidden.copy_(passes.run(inputs, kv, table))
+
+        self._graph = StepGraph(work, recorder)
+
+    def run(self, at: int, ids: Sequence[int], positions: Sequence[int], visible: NDArray[np.bool_]) -> None:
+        """Compute the hidden states of at most N new tokens at the places from `at` on, which see `visible` places."""
+        (n_rows, n_places), n_own = self._shape, len(ids)
+        given = np.zeros(_n_given(*self._shape), dtype=np.uint8)
+        numbers = given[: _FIRST * _width(n_rows)].view(np.int64).reshape(3, -1)
+        numbers[2] = n_places - 1
+        numbers[:, :n_own] = ids, positions, range(at, at + n_own)
+        seen = given[_FIRST * _width(n_rows) :].reshape(n_rows, n_places)
+        seen[:n_own, : visible.shape[1]] = visible
+        seen[n_own:, -1] = True  # attention over nothing is not a number
+        copy_to_device(self._given, torch.from_numpy(given))
+        self._graph.run()
+
+
+_FIRST = 3 * 8  # the bytes of a token's id, position and place
+
+
+def _width(n_rows: int) -> int:
+    """Return the numbers in a line of inputs: the kernels read lines that begin at multiples of 16 bytes faster."""
+    return max(2, n_rows)
+
+
+def _n_given(n_rows: int, n_places: int) -> int:
+    return _FIRST * _width(n_rows) + n_rows * n_places
+
+
+class _Buffer:
+    """The keys and values of one tree at a time, and the graphs that use them."""
+
+    def __init__(self, passes: GpuPasses, n_places: int, recorder: Recorder | None) -> None:
+        self._passes, self._recorder, self.n_places = passes, recorder, n_places
+        # Zeros, because values that no token sees must be finite.
+        self.kv = torch.zeros(passes.kv_shape(n_places), dtype=passes.dtype, device=passes.device)
+        self._table = passes.table(n_places + MORE_POSITIONS)
+        self._graphs: dict[int, _Graph] = {}
+        self.owner: weakref.ref[Places] | None = None
+
+    def is_free(self) -> bool:
+        """Return whether no tree uses this buffer."""
+        return self.owner is None or self.owner() is None
+
+    def graph(self, n_rows: int) -> _Graph:
+        """Return the pass over so many new tokens."""
+        if n_rows not in self._graphs:
+            with torch.inference_mode(mode=False):  # a tensor of this mode could not be changed outside of it
+                self._graphs[n_rows] = _Graph(self._passes, self.kv, self._table, n_rows, self._recorder)
+        return self._graphs[n_rows]
+
+
+class Places:
+    """The keys and values of one tree: a buffer as long as the tree needs it. The last place is that of added tokens."""
+
+    def __init__(self, buffer: _Buffer) -> None:
+        self._buffer = buffer
+        buffer.owner = weakref.ref(self)
+        self.kv = as_pairs(buffer.kv)
+
+    @property
+    def capacity(self) -> int:
+        """The number of places for tokens."""
+        return self._buffer.n_places - 1
+
+    def extend(self, first: int, ids: Sequence[int], positions: Sequence[int], visible: NDArray[np.bool_]) -> Tensor:
+        """Return the last hidden states [N, H] of new tokens, as `tree.Room` describes it."""
+        parts = []
+        for start in range(0, len(ids), ROWS[-1]):
+            own = slice(start, min(start + ROWS[-1], len(ids)))
+            n_own = own.stop - start
+            graph = self._buffer.graph(next(rows for rows in ROWS if rows >= n_own))
+            graph.run(first + start, ids[own], positions[own], visible[own])
+            parts.append(graph.hidden[:n_own].clone())  # the next pass overwrites them
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+class Buffers:
+    """The buffers of one model. Those of other buckets that no tree uses are dropped first, least recently used ones before.
+
+    `free` returns the free bytes of the device, None if unknown. The buffers take at most a quarter of it.
+    """
+
+    def __init__(self, passes: GpuPasses, free: Callable[[], int | None], recorder: Recorder | None = None) -> None:
+        self._passes, self._free, self._recorder = passes, free, recorder
+        self._buffers: list[_Buffer] = []  # the least recently used first
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of all kept keys and values. Graphs need little more, and share what they compute in."""
+        return sum(buffer.kv.nbytes for buffer in self._buffers)
+
+    def take(self, kv: KV, n_places: int) -> Places:
+        """Return room for at least `n_places`, which begins with these keys and values of one row.
+
+        If there is no memory for another buffer, or too many are in use, it is one that is not recorded or kept.
+        """
+        with torch.inference_mode(mode=False), torch.no_grad():  # as for graphs
+            buffer = self._buffer(-(-(n_places + 1) // STEP) * STEP)
+            places = Places(buffer)
+            copy_into(buffer.kv, kv)
+        return places
+
+    def record(self, n_places: int) -> None:
+        """Record the passes over one buffer for this many places, so that no request waits for it."""
+        with torch.inference_mode():
+            places = self.take(as_pairs(torch.empty(self._passes.kv_shape(0))), n_places)
+            for n_rows in ROWS * (WARM_UPS + 1):
+                places.extend(0, [0] * n_rows, range(n_rows), np.ones((n_rows, n_rows), dtype=np.bool_))
+
+    def clear(self) -> None:
+        """Drop the buffers that no tree uses."""
+        self._buffers = [buffer for buffer in self._buffers if not buffer.is_free()]
+
+    def _buffer(self, n_places: int) -> _Buffer:
+        """Return a free buffer, a new one if there is memory for it, or one that is not kept."""
+        for buffer in self._buffers:
+            if buffer.n_places == n_places and buffer.is_free():
+                self._buffers.remove(buffer)
+                self._buffers.append(buffer)
+                return buffer
+        n_bytes, free = math.prod(self._passes.kv_shape(n_places)) * self._passes.dtype.itemsize, self._free()
+        most = None if free is None else memory.fixed_bytes(free + self.bytes)
+        while len(self._buffers) >= MAX_BUFFERS or (most is not None and self.bytes + n_bytes > most):
+            unused = next((buffer for buffer in self._buffers if buffer.is_free()), None)
+            if unused is None:
+                return _Buffer(self._passes, n_places, None)
+            self._buffers.remove(unused)
+        self._buffers.append(_Buffer(self._passes, n_places, self._recorder))
+        return self._buffers[-1]

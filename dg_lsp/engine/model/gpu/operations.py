@@ -1,0 +1,236 @@
+"""What a layer does between its products, by torch's own operations or by Triton's kernels. Both compute the same.
+
+None of them reads a value back, so that they can be recorded in a graph.
+
+Shapes: N rows, H hidden, D head dimension, L places, F feed-forward, I inputs, O outputs.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dg_lsp.engine.model.attention import additive, attention_over
+from dg_lsp.engine.model.int8 import Quantised, quantised
+
+log = logging.getLogger("dg_lsp.engine")
+
+MOST_SPLIT_ROWS = 64  # more rows keep a GPU busy without splitting the places, which costs memory for each part
+PARTS = 16  # of the places, at most; a power of two
+KEYS = 64  # places that one block of the attention reads at once
+BUSY = 264  # blocks of a product that keep a large card busy: two for each of its 132 processors
+IN, OUT = 128, 32  # the block of a narrow matrix that is multiplied at once
+MOST_NARROW_ROWS = 128  # with more rows, widening a matrix once costs less than widening it for each block of rows
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """The numbers of heads of the queries, and of the keys, and their dimension."""
+
+    queries: int
+    kv: int
+    size: int
+
+    @property
+    def groups(self) -> int:
+        """The number of queries that share a key."""
+        return self.queries // self.kv
+
+
+class Operations(Protocol):
+    """What a layer does between its products. Numbers have 16 bits, and hidden states 32, unless the weights are wide."""
+
+    def norm(self, hidden: Tensor, more: Tensor | None, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+        """Add `more` [N, H] to the hidden states [N, H] in place; return their RMS norm times a weight, in `dtype`."""
+
+    def place(self, heads: Tensor, positions: Tensor, places: Tensor, table: Tensor, kv: Tensor, shape: Heads) -> Tensor:
+        """Rotate rows of queries, keys and values [N, (heads + 2 kv heads) * D] at their positions [N].
+
+        Return the queries [N, heads, D], and write keys and values to their places [N] in `kv` [L, 2, kv heads, D]. `table`
+        [P, D / 2] has the complex rotations of all positions.
+        """
+
+    def attend(self, queries: Tensor, kv: Tensor, visible: Tensor, shape: Heads) -> Tensor:
+        """Return the attention [N, heads * D] of queries [N, heads, D] over the places that are `visible` [N, L]."""
+
+    def gated(self, gate_up: Tensor) -> Tensor:
+        """Return SiLU of the first half of rows [N, 2 * F], times the second half."""
+
+    def narrow_product(self, inputs: Tensor, weight: Quantised, bias: Tensor | None) -> Tensor:
+        """Return the products [N, O] of inputs [N, I], which keep their type, and a weight in 8 bits."""
+
+
+class Plain:
+    """torch's own operations, on any device."""
+
+    def norm(self, hidden: Tensor, more: Tensor | None, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+        """Add `more` to the hidden states in place; return their norm."""
+        if more is not None:
+            hidden.add_(more)
+        return F.rms_norm(hidden, hidden.shape[-1:], weight, eps).to(dtype)
+
+    def place(self, heads: Tensor, positions: Tensor, places: Tensor, table: Tensor, kv: Tensor, shape: Heads) -> Tensor:
+        """Return the rotated queries, and write the keys and values."""
+        n_queries, n_rotated = shape.queries * shape.size, (shape.queries + shape.kv) * shape.size
+        pairs = torch.view_as_complex(heads[:, :n_rotated].float().view(len(heads), -1, shape.size // 2, 2))
+        turned = torch.view_as_real(pairs * table[positions][:, None]).flatten(1).to(kv.dtype)
+        new = torch.cat([turned[:, n_queries:], heads[:, n_rotated:].to(kv.dtype)], 1)
+        kv.index_copy_(0, places, new.view(len(heads), *kv.shape[1:]))
+        return turned[:, :n_queries].view(len(heads), shape.queries, shape.size)
+
+    def attend(self, queries: Tensor, kv: Tensor, visible: Tensor, shape: Heads) -> Tensor:
+        """Return the attention over the visible places."""
+        keys, values = (side.transpose(0, 1)[None] for side in kv.unbind(1))
+        mask = additive(visible[None, None], shape.groups, queries.dtype)
+        mixed = attention_over(queries[None], keys, values, mask, shape.size**-0.5, causal=False)
+        return mixed.reshape(len(queries), -1)
+
+    def gated(self, gate_up: Tensor) -> Tensor:
+        """Return the gated rows."""
+        gate, up = gate_up.chunk(2, dim=1)
+        return F.silu(gate) * up
+
+    def narrow_product(self, inputs: Tensor, weight: Quantised, bias: Tensor | None) -> Tensor:
+        """Return the products with the widened weight."""
+        wide = weight.values.to(inputs.dtype)
+        products = F.linear(inputs, wide).float() * weight.scales.reshape(-1)
+        return (products if bias is None else products + bias).to(inputs.dtype)
+
+
+class Fused(Plain):
+    """Triton's kernels. `kernels` is their module, which is imported only where triton is installed."""
+
+    def __init__(self, kernels: Any) -> None:
+        self._kernels = kernels
+
+    def norm(self, hidden: Tensor, more: Tensor | None, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+        """Add `more` to the hidden states in place; return their norm."""
+        n_rows, size = hidden.shape
+        out = torch.empty(n_rows, size, dtype=dtype, device=hidden.device)
+        given = hidden if more is None else more
+        warps = 8 if size > 2048 else 4
+        self._kernels.norm[(n_rows,)](
+            hidden, given, weight, out, eps, N=size, HAS_MORE=more is not None, BLOCK=_power(size), num_warps=warps
+        )
+        return out
+
+    def place(self, heads: Tensor, positions: Tensor, places: Tensor, table: Tensor, kv: Tensor, shape: Heads) -> Tensor:
+        """Return the rotated queries, and write the keys and values."""
+        queries, half = kv.new_empty(len(heads), shape.queries, shape.size), shape.size // 2
+        self._kernels.place[(len(heads), shape.queries + 2 * shape.kv)](
+            heads, positions, places, torch.view_as_real(table), queries, kv,
+            N_QUERIES=shape.queries, N_KV=shape.kv, HALF=half, BLOCK=_power(half), num_warps=1,
+        )  # fmt: skip
+        return queries
+
+    def attend(self, queries: Tensor, kv: Tensor, visible: Tensor, shape: Heads) -> Tensor:
+        """Return the attention over the visible places, whose parts are read side by side."""
+        n_rows, n_places = visible.shape
+        if n_rows > MOST_SPLIT_ROWS:
+            return super().attend(queries, kv, visible, shape)
+        split = KEYS * max(1, -(-n_places // (KEYS * PARTS)))
+        n_parts, n_queries = -(-n_places // split), n_rows * shape.queries
+        sums = torch.empty(n_parts, n_queries, shape.size, device=kv.device)
+        most, weights = torch.empty(2, n_parts, n_queries, device=kv.device).unbind()
+        width, rows = _power(shape.size, 16), min(64, _power(n_rows * shape.groups, 16))
+        self._kernels.attend[(shape.kv, n_parts, -(-n_rows * shape.groups // rows))](
+            queries, kv, visible.view(torch.uint8), sums, most, weights, shape.size**-0.5, n_rows, n_places,
+            GROUPS=shape.groups, N_KV=shape.kv, SIZE=shape.size, SPLIT=split, ROWS=rows, KEYS=KEYS, WIDTH=width,
+            num_stages=2,  # with three, 128 numbers a head do not fit the shared memory of a card for games
+        )  # fmt: skip
+        out = queries.new_empty(n_rows, shape.queries * shape.size)
+        self._kernels.join[(n_queries,)](
+            sums, most, weights, out, n_queries, n_parts, SIZE=shape.size, PARTS=PARTS, WIDTH=width, num_warps=1
+        )
+        return out
+
+    def gated(self, gate_up: Tensor) -> Tensor:
+        """Return the gated rows."""
+        n_rows, size = gate_up.shape[0], gate_up.shape[1] // 2
+        out = gate_up.new_empty(n_rows, size)
+        self._kernels.gated[(-(-out.numel() // 1024),)](gate_up, out, out.numel(), N=size, BLOCK=1024)
+        return out
+
+    def narrow_product(self, inputs: Tensor, weight: Quantised, bias: Tensor | None) -> Tensor:
+        """Return the products; the weight is widened in registers, so a pass over few rows reads half of the bytes."""
+        (n_rows, n_in), n_out, device = inputs.shape, len(weight.values), inputs.device
+        if n_rows > MOST_NARROW_ROWS:
+            return super().narrow_product(inputs, weight, bias)
+        out, scales = inputs.new_empty(n_rows, n_out), weight.scales.reshape(-1)
+        n_blocks = -(-n_out // OUT)
+        n_parts = max(1, min(8, BUSY // n_blocks, n_in // (2 * IN)))
+        split = -(-n_in // (n_parts * IN)) * IN
+        n_parts = -(-n_in // split)
+        target = out if n_parts == 1 else torch.empty(n_parts, n_rows, n_out, device=device)
+        rows, given = min(64, _power(n_rows, 16)), scales if bias is None else bias
+        self._kernels.narrow_product[(n_blocks, n_parts, -(-n_rows // rows))](
+            inputs, weight.values, scales, given, target, n_rows, N_IN=n_in, N_OUT=n_out, SPLIT=split,
+            HAS_BIAS=bias is not None, IS_WHOLE=n_parts == 1, ROWS=rows, OUT=OUT, IN=IN, num_stages=4,
+        )  # fmt: skip
+        if n_parts > 1:
+            self._kernels.sum_parts[(n_rows, -(-n_out // 512))](
+                target, scales, given, out, n_rows, N_OUT=n_out, N_PARTS=n_parts, HAS_BIAS=bias is not None, OUT=512
+            )
+        return out
+
+
+PLAIN = Plain()
+
+
+@functools.cache
+def best(device: str) -> Operations:
+    """Return the kernels of Triton for a GPU that has them, and which compute what torch computes; else torch's operations.
+
+    Triton compiles them at their first use, for which it needs a C compiler. One sentence in the log says what is missing.
+    """
+    if not device.startswith("cuda"):
+        return PLAIN
+    try:
+        from dg_lsp.engine.model.gpu import kernels
+
+        fused = Fused(kernels)
+        if (name := wrong_operation(fused, device)) is None:
+            return fused
+        reason = f"{name} gives other numbers here"
+    except Exception as error:  # whatever Triton, its compiler or the driver raises
+        reason = f"{type(error).__name__}: {str(error).strip().splitlines()[-1] if str(error).strip() else 'no reason given'}"
+    log.warning("passes on the GPU are slower without Triton's kernels, which can't be used: %s", reason)
+    return PLAIN
+
+
+def wrong_operation(fused: Operations, device: str, dtype: torch.dtype = torch.bfloat16) -> str | None:
+    """Return the name of the first operation that computes something else than `Plain`, or None."""
+    noise = torch.Generator().manual_seed(0)
+
+    def some(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=noise).to(device, dtype)
+
+    shape, found = Heads(6, 2, 32), dict[str, list[Tensor]]()
+    hidden, more, heads, wide = some(3, 96).float(), some(3, 96), some(3, 10 * 32), some(48, 320)
+    positions, places = torch.tensor([7, 8, 8], device=device), torch.tensor([60, 61, 62], device=device)
+    angles = torch.arange(16.0)[:, None] * torch.linspace(0.1, 1.0, 16)
+    table, kv = torch.complex(angles.cos(), angles.sin()).to(device), some(100, 2, 2, 32)
+    visible, narrow = torch.rand(3, 100, generator=noise).to(device) < 0.7, quantised(wide.float())
+    for one in (PLAIN, fused):
+        stored, states = kv.clone(), hidden.clone()
+        results = {"norm": one.norm(states, more, hidden[0], 1e-6, dtype), "hidden states": states}
+        results["queries"] = one.place(heads, positions, places, table, stored, shape)
+        results["keys and values"] = stored
+        results["attention"] = one.attend(results["queries"], stored, visible, shape)
+        results["gate"] = one.gated(heads)
+        results["products in 8 bits"] = one.narrow_product(heads, narrow, None)
+        for name, values in results.items():
+            found.setdefault(name, []).append(values.float())
+    names = (name for name, (ours, theirs) in found.items() if not torch.allclose(ours, theirs, atol=0.03, rtol=0.03))
+    return next(names, None)
+
+
+def _power(number: int, least: int = 1) -> int:
+    """Return the next power of two, at least `least`."""
+    return max(least, 1 << max(0, number - 1).bit_length())

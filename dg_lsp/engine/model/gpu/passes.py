@@ -1,0 +1,169 @@
+"""One pass over the layers of a Llama or Qwen2 model on a GPU, with few launches and no value that is read back.
+
+`llama` has the passes of a processor; both compute the same to the rounding of their products. Here hidden states have 32 bits,
+and the products and the keys and values the type of the weights, or 16 bits for weights in 8.
+
+Shapes: N rows, L places, H hidden, D head dimension, P positions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dg_lsp.engine.model.fit.geometry import LlamaSizes
+from dg_lsp.engine.model.gpu.operations import Heads, Operations
+from dg_lsp.engine.model.int8 import Quantised
+from dg_lsp.engine.model.prefix_cache import KV
+from dg_lsp.engine.model.weights.llama_files import Weight
+from dg_lsp.engine.model.weights.llama_layers import Embedding, Layer, Linear, NarrowMatrix, WideMatrix
+
+LEAST_POSITIONS = 4096  # that a table of rotations has
+
+Product = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a pass reads besides the weights, on the device, for N tokens.
+
+    `positions` [N] turn their heads, `places` [N] are where their keys and values go, and `visible` [N, L] what they see.
+    Without it, they are a whole text, and each token sees itself and those before it.
+    """
+
+    ids: Tensor
+    positions: Tensor
+    places: Tensor
+    visible: Tensor | None = None
+
+
+class GpuPasses:
+    """The layers of one loaded model, and a pass over them."""
+
+    def __init__(
+        self,
+        sizes: LlamaSizes,
+        embedding: Embedding,
+        layers: Sequence[Layer],
+        last_norm: Tensor,
+        head: Weight,
+        dtype: torch.dtype,
+        operations: Operations,
+    ) -> None:
+        """Raise TypeError if a matrix is in a layout of its own, as those of a processor are."""
+        self.sizes, self.dtype, self.device, self.operations = sizes, dtype, last_norm.device, operations
+        self._shape, self._embedding = Heads(sizes.heads, sizes.kv_heads, sizes.head_dim), embedding
+        self._head = head
+        root = math.sqrt(sizes.hidden)  # the layers' norms are for hidden states divided by their length
+        self._layers = [
+            (
+                layer.before_attention / root,
+                self._product(layer.queries_keys_values),
+                self._product(layer.out),
+                layer.before_mlp / root,
+                self._product(layer.gate_up),
+                self._product(layer.down),
+            )
+            for layer in layers
+        ]
+        self._last_norm = last_norm / root
+        self._table = torch.empty(0)
+
+    def _product(self, linear: Linear) -> Product:
+        """Return the function that multiplies inputs [N, I] by a matrix and adds its bias: [N, O], in the inputs' type."""
+        matrix, operations = linear.matrix, self.operations
+        bias = None if linear.bias is None else linear.bias.to(self.dtype)
+        if isinstance(matrix, NarrowMatrix):
+            narrow = matrix.narrow
+            return lambda inputs: operations.narrow_product(inputs, narrow, bias)
+        if isinstance(matrix, WideMatrix):
+            weight = matrix.weight
+            return lambda inputs: F.linear(inputs, weight, bias)
+        raise TypeError(f"{type(matrix).__name__} is a layout for processors")
+
+    def logits(self, hidden: Tensor, first: int, last: int) -> Tensor:
+        """Return the logits [N, last - first] of hidden states [N, H], in 32 bits."""
+        inputs = hidden.to(self.dtype)
+        if isinstance(self._head, Quantised):
+            part = Quantised(self._head.values[first:last], self._head.scales[first:last])
+            return self.operations.narrow_product(inputs, part, None).float()
+        return F.linear(inputs, self._head[first:last]).float()
+
+    def kv_shape(self, n_places: int) -> tuple[int, ...]:
+        """Return the shape of the keys and values of so many places."""
+        return self.sizes.layers, n_places, 2, self.sizes.kv_heads, self.sizes.head_dim
+
+    def table(self, n_positions: int) -> Tensor:
+        """Return the complex rotations [P, D / 2] of at least so many positions. A graph keeps the table it read."""
+        if len(self._table) < n_positions:
+            size = self.sizes.head_dim
+            frequencies = 1.0 / self.sizes.theta ** (torch.arange(0, size, 2, dtype=torch.float) / size)
+            angles = torch.arange(max(LEAST_POSITIONS, 2 * n_positions), dtype=torch.float)[:, None] * frequencies
+            self._table = torch.complex(angles.cos(), angles.sin()).to(self.device)
+        return self._table
+
+    def run(self, inputs: Inputs, kv: Tensor, table: Tensor) -> Tensor:
+        """Write the tokens' keys and values to their places in `kv` [layers, L, 2, kv heads, D].
+
+        Return their last hidden states [N, H] in 32 bits.
+        """
+        operations, shape, eps, dtype = self.operations, self._shape, self.sizes.eps, self.dtype
+        hidden = self._embedding(inputs.ids)
+        more: Tensor | None = None
+        for index, (before_attention, queries_keys_values, out, before_mlp, gate_up, down) in enumerate(self._layers):
+            normed = operations.norm(hidden, more, before_attention, eps, dtype)
+            heads = queries_keys_values(normed)
+            queries = operations.place(heads, inputs.positions, inputs.places, table, kv[index], shape)
+            if inputs.visible is None:
+                mixed = _causal(queries, kv[index], shape)
+            else:
+                mixed = operations.attend(queries, kv[index], inputs.visible, shape)
+            normed = operations.norm(hidden, out(mixed), before_mlp, eps, dtype)
+            more = down(operations.gated(gate_up(normed)))
+        return operations.norm(hidden, more, self._last_norm, eps, torch.float32)
+
+    def encode(self, ids: Tensor, past: KV | None) -> tuple[Tensor, KV]:
+        """Return the last hidden states [1, N, H] of the tokens [1, N] of one row, and the keys and values of all tokens.
+
+        Without a past, the attention is the one for a whole text, which reads no mask.
+        """
+        n_past, n_new = past[0][0].shape[2] if past else 0, ids.shape[1]
+        kv = torch.empty(self.kv_shape(n_past + n_new), dtype=self.dtype, device=self.device)
+        places = torch.arange(n_past, n_past + n_new, device=self.device)
+        if past:
+            copy_into(kv, past)
+        visible = None
+        if past:
+            visible = torch.arange(n_past + n_new, device=self.device)[None] <= places[:, None]
+        hidden = self.run(Inputs(ids[0], places, places, visible), kv, self.table(n_past + n_new))
+        return hidden[None], as_pairs(kv)
+
+
+def as_pairs(kv: Tensor) -> KV:
+    """Return keys and values [layers, L, 2, kv heads, D] as a pair of views for each layer."""
+    pairs: KV = []
+    for layer in kv.transpose(1, 3):  # [kv heads, 2, L, D]
+        keys, values = layer.unbind(1)
+        pairs.append((keys[None], values[None]))
+    return pairs
+
+
+def copy_into(kv: Tensor, given: KV) -> None:
+    """Copy the keys and values of one row to the first places of `kv` [layers, L, 2, kv heads, D]."""
+    for own, pair in zip(as_pairs(kv[:, : given[0][0].shape[2]]), given, strict=True):
+        for side, values in zip(own, pair, strict=True):
+            side.copy_(values)
+
+
+def _causal(queries: Tensor, kv: Tensor, shape: Heads) -> Tensor:
+    """Return the attention [N, heads * D] of a whole text, whose keys and values are in the first places."""
+    keys, values = (side.transpose(0, 1)[None] for side in kv[: len(queries)].unbind(1))
+    mixed = F.scaled_dot_product_attention(
+        queries.transpose(0, 1)[None], keys, values, is_causal=True, scale=shape.size**-0.5, enable_gqa=shape.groups > 1
+    )
+    return mixed[0].transpose(0, 1).reshape(len(queries), -1)

@@ -1,0 +1,233 @@
+"""Passes as a GPU runs them, on a processor: in buffers, padded to a few numbers of rows, and with the recorder replaced.
+
+`test_gpu` compares the recorded graphs and Triton's kernels on a card.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from dg_lsp.engine.causal.passes import CausalLlama
+from dg_lsp.engine.model.fit.geometry import llama_sizes
+from dg_lsp.engine.model.gpu.buffers import MAX_BUFFERS, ROWS, STEP, Buffers
+from dg_lsp.engine.model.gpu.operations import PLAIN
+from dg_lsp.engine.model.prefix_cache import KV, crop
+from dg_lsp.engine.model.recording import Recorder
+from dg_lsp.engine.model.tree import ROOT, Tree
+from tests.engine.test_fixed_steps import FailingRecorder, WorkingRecorder
+from tests.engine.test_llama import KINDS, adapter_for, checkpoint, ids_of, passes_of
+
+
+def in_buffers(model: Any, recorder: Recorder | None = None, adapter: dict[str, Tensor] | None = None) -> CausalLlama:
+    """Return passes of a processor that run as on a GPU."""
+    passes = passes_of(model, adapter)
+    passes.use_buffers(PLAIN, lambda: None, recorder)
+    return passes
+
+
+def check_close(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, atol=2e-4, rtol=1e-3)
+
+
+def tree_of(passes: CausalLlama, kv: KV, last: int, **options: Any) -> Tree:
+    return Tree(passes, kv, last, buffers=passes.buffers, **options)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_encoded_prefix_is_that_of_a_processor(kind: str) -> None:
+    model, ids = checkpoint(kind), ids_of(1, 23)
+    plain, passes = passes_of(model), in_buffers(model)
+    expected, kv = plain.encode(ids)
+    whole, own = passes.encode(ids)
+    check_close(whole, expected)
+    check_close(passes.logits(whole), plain.logits(expected))
+    check_close(passes.logits(whole, 10, 200), plain.logits(expected, 10, 200))
+    parts, past = list[Tensor](), None
+    for start, end in ((0, 9), (9, 10), (10, 23)):
+        hidden, past = passes.encode(ids[:, start:end], past)
+        parts.append(hidden)
+    check_close(torch.cat(parts, 1), expected)
+    assert past is not None
+    for one in (own, past):
+        for pair, other in zip(one, kv, strict=True):
+            for side, values in zip(pair, other, strict=True):
+                check_close(side, values)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("recorder", [None, WorkingRecorder(), FailingRecorder("passes")], ids=["none", "working", "failing"])
+def test_a_tree_in_buffers_equals_separate_rows(recorder: Recorder | None, caplog: pytest.LogCaptureFixture) -> None:
+    model, ids = checkpoint("biases"), ids_of(1, 12)
+    plain, passes = passes_of(model), in_buffers(model, recorder)
+    with caplog.at_level(logging.WARNING):
+        for root in (None, plain.encode(ids)[0][0, -1]):
+            tree = tree_of(passes, passes.encode(ids)[1], int(ids[0, -1]), hidden=root)
+            [[first, second], [same, _, third]] = tree.grow([(ROOT, [7, 8]), (ROOT, [7, 9, 10])])
+            assert first == same
+            [[fourth]] = tree.grow([(second, [11])])
+            [[*_, fifth]] = tree.grow([(third, [20, 21, 22, 23, 24])])
+            paths = (((7, 8), second), ((7, 9, 10), third), ((7, 8, 11), fourth), ((7, 9, 10, 20, 21, 22, 23, 24), fifth))
+            for path, node in paths:
+                row = torch.cat([ids, torch.tensor([path])], 1)
+                check_close(tree.hidden([node])[0], plain.encode(row)[0][0, -1])
+            for token in range(30, 36):  # one more token a pass, so that the graph for one is recorded
+                [[fifth]] = tree.grow([(fifth, [token])])
+            row = torch.cat([ids, torch.tensor([[7, 9, 10, 20, 21, 22, 23, 24, *range(30, 36)]])], 1)
+            check_close(tree.hidden([fifth])[0], plain.encode(row)[0][0, -1])
+    lines = [record.getMessage() for record in caplog.records]
+    if isinstance(recorder, WorkingRecorder):
+        assert recorder.n_recorded > 0
+        assert lines == []
+    elif recorder is not None:
+        assert not recorder.is_usable
+        [line] = lines
+        assert line.startswith("passes are not recorded as CUDA graphs, which makes them slower: CUDA error: ")
+
+
+@torch.no_grad()
+def test_a_tree_of_more_than_64_new_tokens_is_read_in_parts() -> None:
+    model, ids = checkpoint("tied"), ids_of(1, 9)
+    plain, passes = passes_of(model), in_buffers(model)
+    rows = [[token % 300 for token in range(start, start + 50)] for start in (1, 60, 170)]
+    expected = Tree(plain, plain.encode(ids)[1], int(ids[0, -1])).log_probabilities(rows)
+    found = tree_of(passes, passes.encode(ids)[1], int(ids[0, -1])).log_probabilities(rows)
+    for one, other in zip(found, expected, strict=True):
+        assert one == pytest.approx(other, abs=2e-3)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("length", [STEP - 4, STEP - 1, STEP, STEP + 1])
+def test_a_tree_goes_on_in_a_longer_bucket(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dg_lsp.engine.model.tree.ROOM", 0)
+    model, ids = checkpoint("tied"), ids_of(1, length)
+    plain, passes = passes_of(model), in_buffers(model, WorkingRecorder())
+    tree, node, written = tree_of(passes, passes.encode(ids)[1], int(ids[0, -1])), ROOT, list[int]()
+    for token in range(3, 12):
+        [[node]] = tree.grow([(node, [token])])
+        written.append(token)
+    expected = plain.encode(torch.cat([ids, torch.tensor([written])], 1))[0][0, -1]
+    check_close(tree.hidden([node])[0], expected)
+
+
+@torch.no_grad()
+def test_trees_at_the_same_time_have_buffers_of_their_own_and_later_ones_take_them_over() -> None:
+    model, ids = checkpoint("tied"), ids_of(1, 30)
+    plain, passes = passes_of(model), in_buffers(model, WorkingRecorder())
+    kv, buffers = passes.encode(ids)[1], passes.buffers
+    assert buffers is not None
+    for _ in range(3):
+        lengths = (30, 12, 20)
+        trees = [tree_of(passes, crop(kv, length), int(ids[0, length - 1])) for length in lengths]
+        nodes = [ROOT] * 3
+        for token in range(40, 44):
+            for index, tree in enumerate(trees):
+                [[nodes[index]]] = tree.grow([(nodes[index], [token + index])])
+        for index, (tree, length) in enumerate(zip(trees, lengths, strict=True)):
+            row = torch.cat([ids[:, :length], torch.arange(40 + index, 44 + index)[None]], 1)
+            check_close(tree.hidden([nodes[index]])[0], plain.encode(row)[0][0, -1])
+        assert buffers.bytes == 3 * kv[0][0].element_size() * 2 * kv[0][0].shape[1] * kv[0][0].shape[3] * len(kv) * STEP
+        del trees, tree
+        gc.collect()
+
+
+@torch.no_grad()
+def test_the_right_side_and_the_adapter_are_read_in_buffers() -> None:
+    model = checkpoint("biases")
+    adapter, ids = adapter_for(model), ids_of(1, 20)
+    rows = [[7, 8, 9], [7, 10], [11]]
+    found = []
+    for passes in (passes_of(model, adapter), in_buffers(model, WorkingRecorder(), adapter)):
+        assert passes.adapted is not None
+        kv = passes.encode(ids)[1]
+        tree = Tree(passes.adapted, kv, int(ids[0, -1]), right=[50, 51, 52], buffers=passes.adapted.buffers)
+        found.append(tree.log_probabilities(rows))
+    for one, other in zip(*found, strict=True):
+        assert one == pytest.approx(other, abs=2e-3)
+
+
+def test_buffers_are_bounded_in_number_and_bytes_and_dropped_when_no_tree_uses_them() -> None:
+    passes = in_buffers(checkpoint("tied"))
+    empty, buffers = crop(passes.encode(ids_of(1, 3))[1], 0), passes.buffers
+    assert buffers is not None
+    held = [buffers.take(empty, 10) for _ in range(MAX_BUFFERS + 2)]
+    one = buffers.bytes // MAX_BUFFERS
+    assert buffers.bytes == MAX_BUFFERS * one  # two are in use without being kept
+    buffers.clear()
+    assert buffers.bytes == MAX_BUFFERS * one
+    del held[:]
+    buffers.clear()
+    assert buffers.bytes == 0
+    assert passes._gpu is not None
+    short = Buffers(passes._gpu, lambda: 9 * one)
+    for n_places in (10, STEP + 10, 10):  # a quarter of 9 is room for two, and one of the second takes it all
+        room = short.take(empty, n_places)
+        assert room.capacity >= n_places
+        del room
+        assert short.bytes <= (9 * one + short.bytes) // 4
+
+
+@torch.no_grad()
+def test_passes_are_recorded_before_the_first_request() -> None:
+    recorder = WorkingRecorder()
+    passes = in_buffers(checkpoint("tied"), recorder)
+    assert passes.buffers is not None
+    passes.buffers.record(100)
+    assert recorder.n_recorded == len(ROWS)
+    ids = ids_of(1, 30)
+    tree = tree_of(passes, passes.encode(ids)[1], int(ids[0, -1]))
+    tree.grow([(ROOT, [1, 2])])
+    assert recorder.n_recorded == len(ROWS)
+
+
+@torch.no_grad()
+def test_weights_in_8_bits_on_a_card_give_nearly_the_same_logits() -> None:
+    model, ids = checkpoint("biases"), ids_of(1, 23)
+    sizes, weights = llama_sizes(model.config.to_dict()), dict(model.state_dict())
+    narrow = CausalLlama(sizes, weights, "int8-weights")
+    wide = passes_of(model)
+    expected = wide.logits(wide.encode(ids)[0]).log_softmax(-1)
+    outside = narrow.logits(narrow.encode(ids)[0]).log_softmax(-1)
+    narrow.use_buffers(PLAIN, lambda: None, None)
+    inside = narrow.logits(narrow.encode(ids)[0]).log_softmax(-1)
+    assert inside.dtype == torch.float32
+    spread = float(expected.std())
+    for found in (inside, outside):
+        assert float((found - expected).abs().mean()) < 0.1 * spread
+    assert narrow.n_bytes() < 0.3 * wide.n_bytes()
+
+
+INTERPRETED = """
+import torch
+from dg_lsp.engine.model.gpu import kernels
+from dg_lsp.engine.model.gpu.operations import Fused, wrong_operation
+# The interpreter multiplies the bits of bfloat16.
+print([wrong_operation(Fused(kernels), "cpu", dtype) for dtype in (torch.float32, torch.float16)])
+"""
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+def test_triton_kernels_compute_what_torch_does() -> None:
+    """By its interpreter, which must be chosen before anything imports triton."""
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, "-c", INTERPRETED], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "[None, None]\n", done.stderr
+
+
+def test_a_wrong_kernel_is_named() -> None:
+    from dg_lsp.engine.model.gpu.operations import Plain, wrong_operation
+
+    class Wrong(Plain):
+        def gated(self, gate_up: Tensor) -> Tensor:
+            return super().gated(gate_up) * 1.2
+
+    assert wrong_operation(Wrong(), "cpu") == "gate"
