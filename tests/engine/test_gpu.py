@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from dg_lsp.engine.causal.passes import CausalLlama
 from dg_lsp.engine.diffusion.denoising import readout
 from dg_lsp.engine.diffusion.denoising.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.denoising.fixed_step import FixedSteps
@@ -17,9 +18,12 @@ from dg_lsp.engine.diffusion.denoising.stack import LocalDecoder
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.profile import Sampling
 from dg_lsp.engine.model import memory
-from dg_lsp.engine.model.prefix_cache import KV
+from dg_lsp.engine.model.fit.geometry import llama_sizes
+from dg_lsp.engine.model.gpu import operations
+from dg_lsp.engine.model.prefix_cache import KV, crop
 from dg_lsp.engine.model.recording import WARM_UPS, Recorder, StepGraph
 from dg_lsp.engine.model.tree import ROOT, Tree
+from tests.engine.test_llama import checkpoint
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU")]
 
@@ -136,6 +140,87 @@ def test_a_step_that_waits_for_the_device_is_not_recorded_and_still_right(both: 
         graph.run()
     assert not recorder.is_usable
     assert total.item() == WARM_UPS + 3
+
+
+def causal(dtype: torch.dtype, device: str) -> CausalLlama:
+    """Return the passes of one random model in a type on a device; its weights are the same in each."""
+    model = checkpoint("biases")
+    weights = {
+        name: tensor.to(torch.bfloat16).to(device, torch.float32 if tensor.ndim == 1 else dtype)
+        for name, tensor in model.state_dict().items()
+    }
+    weights["model.norm.weight"] *= 20  # so that the logits differ by more than rounding
+    return CausalLlama(llama_sizes(model.config.to_dict()), weights, "plain")
+
+
+def scores(passes: CausalLlama, length: int) -> list[list[float]]:
+    """Return the log-probabilities of rows that grow a tree behind a prefix, one token at a time and many at once."""
+    device = str(passes._device)
+    ids = torch.randint(0, 300, (1, length), generator=torch.Generator().manual_seed(length))
+    kv = passes.encode(ids.to(device))[1]
+    found = []
+    for cut in (length, length - 3):  # the second as after a prefix that was cropped
+        tree = Tree(passes, crop(kv, cut), int(ids[0, cut - 1]), buffers=passes.buffers)
+        rows = [[token % 300 for token in range(start, start + 40)] for start in (1, 1, 60, 170)]
+        rows[1] = [*rows[0][:20], *rows[2][:30]]
+        node = ROOT
+        for token in rows[0][:6]:
+            [[node]] = tree.grow([(node, [token])])
+        found += tree.log_probabilities(rows[:1]) + tree.log_probabilities(rows)
+    return found
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("length", [20, 240, 256, 600])
+def test_recorded_causal_passes_score_as_a_processor_does(length: int) -> None:
+    """In 32 bits, behind prefixes at the borders of buckets, with more new tokens than a recorded pass has."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    expected, passes = scores(causal(torch.float32, "cpu"), length), causal(torch.float32, "cuda")
+    recorder = Recorder("passes")
+    passes.use_buffers(operations.PLAIN, lambda: None, recorder)
+    for _ in range(4):  # the passes of the first rounds are not recorded yet
+        for one, other in zip(scores(passes, length), expected, strict=True):
+            assert one == pytest.approx(other, abs=5e-3)
+    assert recorder.is_usable, recorder.reason
+    assert recorder.n_recorded >= 2
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("length", [20, 600])
+@pytest.mark.parametrize("chosen", ["torch", "triton"])
+def test_recorded_causal_passes_in_16_bits_score_nearly_so(length: int, chosen: str) -> None:
+    expected, passes = scores(causal(torch.float32, "cpu"), length), causal(torch.bfloat16, "cuda")
+    best = operations.PLAIN if chosen == "torch" else operations.best("cuda")
+    assert isinstance(best, operations.Fused) == (chosen == "triton"), "the log says why triton can't be used"
+    recorder = Recorder("passes")
+    passes.use_buffers(best, lambda: None, recorder)
+    rounds = [scores(passes, length) for _ in range(4)]
+    assert recorder.is_usable, recorder.reason
+    for found in rounds:
+        for one, other in zip(found, expected, strict=True):
+            gaps = [abs(ours - theirs) for ours, theirs in zip(one, other, strict=True)]
+            assert sum(gaps) / len(gaps) < 0.05
+        for one, direct in zip(found, rounds[0], strict=True):
+            assert one == pytest.approx(direct, abs=0.1)  # a recorded pass computes what a direct one does
+
+
+def test_triton_kernels_on_a_gpu_compute_what_torch_does() -> None:
+    from dg_lsp.engine.model.gpu import kernels
+
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        assert operations.wrong_operation(operations.Fused(kernels), "cuda", dtype) is None
+
+
+@torch.no_grad()
+def test_weights_in_8_bits_on_a_gpu_score_as_on_a_processor() -> None:
+    model, ids = checkpoint("biases"), torch.arange(23)[None] + 10
+    sizes, found = llama_sizes(model.config.to_dict()), list[torch.Tensor]()
+    for device in ("cpu", "cuda"):
+        weights = {name: tensor.to(device) for name, tensor in model.state_dict().items()}
+        passes = CausalLlama(sizes, weights, "int8-weights")
+        passes.use_buffers(operations.best(device), lambda: None, None)
+        found.append(passes.logits(passes.encode(ids.to(device))[0]).log_softmax(-1).cpu())
+    assert float((found[0] - found[1]).abs().mean()) < 0.05 * float(found[0].std())
 
 
 @torch.no_grad()

@@ -181,7 +181,7 @@ def test_passes_are_recorded_before_the_first_request() -> None:
     recorder = WorkingRecorder()
     passes = in_buffers(checkpoint("tied"), recorder)
     assert passes.buffers is not None
-    passes.buffers.record(100)
+    passes.buffers.record([100])
     assert recorder.n_recorded == len(ROWS)
     ids = ids_of(1, 30)
     tree = tree_of(passes, passes.encode(ids)[1], int(ids[0, -1]))

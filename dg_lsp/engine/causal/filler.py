@@ -28,6 +28,7 @@ from dg_lsp.engine.common.laid_out import Switches
 from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.common.local import LocalFiller
 from dg_lsp.engine.common.pace import Timing
+from dg_lsp.engine.model.tree import ROOM
 
 PROPOSERS = (("draft", drafting.copies_of), ("draft", drafting.propose))
 """Each proposer, in the order in which they run, with the stage that its time counts for."""
@@ -48,7 +49,23 @@ class CausalFiller(LocalFiller):
     ) -> None:
         laid_out = layout.for_profile(loaded.profile, loaded.vocabulary)
         super().__init__(loaded, laid_out, drafting.LONGEST_DRAFT, switches, clock)
+        self._record(loaded.passes, loaded.profile)
         self._windows = Windows(loaded.profile, loaded.vocabulary, self.cache, self.pace)
+
+    def _record(self, passes: CausalLlama, profile: Profile) -> None:
+        """Record the passes behind the longest prefix, which most requests have, before the first of them."""
+        n_places = profile.prefix_tokens + profile.suffix_tokens + ROOM
+        n_trees = 2 if profile.layout == "fim" else 1  # one reads on after the left side alone
+        for one, n_rooms in ((passes, n_trees), (passes.adapted, 1)):
+            if one is not None and one.buffers is not None:
+                one.buffers.record([n_places] * n_rooms)
+
+    def trim(self) -> None:
+        """Drop the prefix cache, and the buffers that no request uses."""
+        super().trim()
+        for one in (self.loaded.passes, self.loaded.passes.adapted):
+            if one is not None and one.buffers is not None:
+                one.buffers.clear()
 
     def sheets(self, request: InfillRequest, left_ms: float) -> tuple[Sheet, ...]:
         """Return a request with one hole as sheets in the order to encode, for the time left."""

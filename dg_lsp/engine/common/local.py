@@ -263,7 +263,9 @@ class ReadAhead:
             n_encoded, kv = self._prefixes.cache.longest(ids, ahead=True)
             if n_encoded < len(ids):
                 with torch.inference_mode():
-                    n_encoded, _ = self._prefixes.encode(ids, n_encoded, kv, AHEAD_CHUNK, is_guess=self._is_guess)
+                    n_encoded, _ = self._prefixes.encode(
+                        ids, n_encoded, kv, self._prefixes.at_once(AHEAD_CHUNK), is_guess=self._is_guess
+                    )
         except BaseException:
             self._expected = None  # a retry would fail again
             raise
@@ -280,7 +282,7 @@ def encoded(prefixes: PrefixEncoder, ids: tuple[int, ...], timing: Timing) -> Ge
     timing.usage.prefix_tokens += len(ids)
     timing.usage.reused_tokens += n_encoded
     while n_encoded < len(ids):
-        n_chunk = min(PREFILL_CHUNK, len(ids) - n_encoded)
+        n_chunk = min(prefixes.at_once(PREFILL_CHUNK), len(ids) - n_encoded)
         with timing.pace.measuring("prefill", n_chunk):
             n_encoded, kv = prefixes.encode(ids, n_encoded, kv, n_chunk)
         yield

@@ -178,7 +178,7 @@ class Tree:
             kv = crop(self._kv if self._room is None else self._room.kv, length + first)
             places = length + end + ROOM
             if self._buffers is None:
-                self._room = _OwnRoom(self._passes, kv, places, [*range(length), *self._positions])
+                self._room = OwnRoom(self._passes, kv, places, [*range(length), *self._positions])
             else:
                 self._room = self._buffers.take(kv, places)
             self._kv = []  # the room holds a copy
@@ -194,7 +194,7 @@ class Tree:
         self._n_places = end
 
 
-class _OwnRoom:
+class OwnRoom:
     """A copy of one row's keys and values with places for more, whose tokens stand at `positions`."""
 
     def __init__(self, passes: Encoder, kv: KV, n_places: int, positions: Sequence[int]) -> None:

@@ -147,12 +147,20 @@ class Buffers:
             copy_into(buffer.kv, kv)
         return places
 
-    def record(self, n_places: int) -> None:
-        """Record the passes over one buffer for this many places, so that no request waits for it."""
-        with torch.inference_mode():
-            places = self.take(as_pairs(torch.empty(self._passes.kv_shape(0))), n_places)
-            for n_rows in ROWS * (WARM_UPS + 1):
-                places.extend(0, [0] * n_rows, range(n_rows), np.ones((n_rows, n_rows), dtype=np.bool_))
+    def record(self, rooms: Sequence[int]) -> None:
+        """Record the passes over a buffer for each of these numbers of places, so that no request waits for it.
+
+        If that fails, requests run without recorded passes.
+        """
+        try:
+            with torch.inference_mode():
+                taken = [self.take(as_pairs(torch.empty(self._passes.kv_shape(0))), n_places) for n_places in rooms]
+                for places in taken:
+                    for n_rows in ROWS * (WARM_UPS + 1):
+                        places.extend(0, [0] * n_rows, range(n_rows), np.ones((n_rows, n_rows), dtype=np.bool_))
+        except RuntimeError as error:  # also what CUDA raises, such as a lack of memory
+            if self._recorder is not None:
+                self._recorder.give_up(error)
 
     def clear(self) -> None:
         """Drop the buffers that no tree uses."""

@@ -1,0 +1,341 @@
+"""Milliseconds of a causal model's passes on a GPU beside what memory allows: python tests/benchmarks/gpu_causal.py
+
+Random weights in published sizes. For each: a pass of 1 to 64 new tokens behind 768, with its logits and the likeliest tokens
+read back, as a processor's pass runs it, in buffers, and recorded; the recorded part alone; the prefix; a draft. Then the
+products of the 7B sizes in 16 and in 8 bits, by every kernel that may multiply them. The floor is the time to read the weights
+of the layers and the head once, at the rate at which the card copies. `--small` has a tiny model, for a test on a processor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from dg_lsp.engine.model import before_torch  # noqa: F401 -- before torch
+
+# isort: split
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dg_lsp.engine.causal.passes import CausalLlama
+from dg_lsp.engine.common.loading import set_up
+from dg_lsp.engine.common.propose import drafts
+from dg_lsp.engine.common.propose.drafts import DraftSettings
+from dg_lsp.engine.model import memory
+from dg_lsp.engine.model.fit.geometry import LlamaSizes
+from dg_lsp.engine.model.gpu import operations
+from dg_lsp.engine.model.gpu.buffers import ROWS, Buffers
+from dg_lsp.engine.model.int8 import Quantised, quantised
+from dg_lsp.engine.model.prefix_cache import KV
+from dg_lsp.engine.model.recording import WARM_UPS, Recorder, StepGraph
+from dg_lsp.engine.model.tree import ROOM, ROOT, OwnRoom, Tree
+
+BIASES = ("q_proj", "k_proj", "v_proj")
+SIZES = {
+    "0.5b": LlamaSizes(151_936, 896, 4864, 24, 14, 2, 64, 1e-6, 1e6, True, BIASES),
+    "7b": LlamaSizes(152_064, 3584, 18_944, 28, 28, 4, 128, 1e-6, 1e6, False, BIASES),
+}
+SMALL = LlamaSizes(300, 64, 96, 2, 4, 2, 16, 1e-6, 1e6, True, BIASES)
+PREFIX, DRAFT, BRANCHES = 768, 16, 4
+REPEATS = 9
+COPY_BYTES = 1 << 30
+PRODUCT_LAYERS = 3  # their weights do not fit a card's cache
+
+Way = Callable[[Tensor], Tensor]
+
+
+class RandomWeights(Mapping[str, Tensor]):
+    """Random weights, each made when it is read, so that memory holds none of them twice."""
+
+    def __init__(self, sizes: LlamaSizes, device: str) -> None:
+        self._shapes, self._device = sizes.shapes(), device
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._shapes:
+            raise KeyError(name)
+        shape = self._shapes[name]
+        if len(shape) == 1:
+            return torch.ones(shape, device=self._device)
+        return torch.randn(shape, device=self._device, dtype=torch.bfloat16).mul_(shape[1] ** -0.5)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._shapes)
+
+    def __len__(self) -> int:
+        return len(self._shapes)
+
+
+class Bench:
+    """A device, and how functions are timed on it."""
+
+    def __init__(self, device: str, n_repeats: int, n_copied: int) -> None:
+        self.device, self.is_cuda, self._n_repeats = device, device.startswith("cuda"), n_repeats
+        source = torch.zeros(n_copied, dtype=torch.uint8, device=device)
+        target = torch.empty_like(source)
+        self.bytes_per_ms = 2 * n_copied / self.ms(lambda: target.copy_(source))
+
+    def ms(self, work: Callable[[], object]) -> float:
+        """Return the median milliseconds of a function, after it ran twice."""
+        times = []
+        for number in range(self._n_repeats + 2):
+            self.wait()
+            began = time.perf_counter()
+            work()
+            self.wait()
+            if number > 1:
+                times.append(1000 * (time.perf_counter() - began))
+        return statistics.median(times)
+
+    def wait(self) -> None:
+        """Wait for the device."""
+        if self.is_cuda:
+            torch.cuda.synchronize()
+
+    def recorded(self, work: Callable[[], object]) -> tuple[Callable[[], None], Recorder]:
+        """Return a function as a graph, and the recorder that says if it could not be recorded."""
+        recorder = Recorder("products")
+
+        def run() -> None:
+            work()
+
+        graph = StepGraph(run, recorder if self.is_cuda else None)
+        for _ in range(WARM_UPS + 1):
+            graph.run()
+        return graph.run, recorder
+
+    def used_mib(self) -> float:
+        """Return the MiB that are in use on the device, by graphs too."""
+        if not self.is_cuda:
+            return 0.0
+        free, total = torch.cuda.mem_get_info()
+        return (total - free) / (1 << 20)
+
+
+def passes(bench: Bench, name: str, sizes: LlamaSizes, kind: Any, prefix: int) -> None:
+    """Print the passes of one model, beside the time to read its layers and its head once."""
+    began = time.perf_counter()
+    model = CausalLlama(sizes, RandomWeights(sizes, bench.device), kind)
+    recorder = Recorder("passes")
+    chosen = operations.best(bench.device)
+    bench.wait()
+    built_s = time.perf_counter() - began
+    free = lambda: memory.free_bytes(bench.device) if bench.is_cuda else None  # noqa: E731
+    outside = processor = None
+    if kind == "plain":
+        outside = CausalLlama.__new__(CausalLlama)
+        outside.__dict__ |= model.__dict__
+        outside.use_buffers(chosen, free, None)
+        processor = CausalLlama.__new__(CausalLlama)
+        processor.__dict__ |= model.__dict__ | {"_gpu": None, "buffers": None}
+    model.use_buffers(chosen, free, recorder if bench.is_cuda else None)
+    assert isinstance(model.buffers, Buffers)
+    n_read = sum(layer.n_bytes() for layer in model.layers) + model._head.n_bytes()
+    floor = n_read / bench.bytes_per_ms
+    print(
+        f"\n{name}: a pass reads {n_read / 1e9:.2f} GB, floor {floor:.2f} ms; {type(chosen).__name__}, built in {built_s:.1f} s"
+    )
+    ids = torch.randint(10, sizes.vocabulary - 1, (1, prefix), device=bench.device)
+    used = bench.used_mib()
+    began = time.perf_counter()
+    model.buffers.record([prefix + ROOM])
+    bench.wait()
+    state = f"{recorder.n_recorded} graphs" if recorder.is_usable else f"NOT RECORDED: {recorder.reason}"
+    print(f"recording: {time.perf_counter() - began:.1f} s, {bench.used_mib() - used:.0f} MiB, {state}")
+    with torch.inference_mode():
+        hidden, kv = model.encode(ids)
+        n_flops = 2 * (n_read / (2 if kind == "plain" else 1) - model.n_vocabulary * sizes.hidden) * prefix
+        print(f"prefix of {prefix}: {bench.ms(lambda: model.encode(ids)):.2f} ms ({n_flops / 1e12:.1f} TFLOP)", flush=True)
+        print("| new tokens | as on a processor | in buffers | recorded | times the floor | recorded part alone |")
+        print("| ---: | ---: | ---: | ---: | ---: | ---: |")
+        for n_rows in ROWS:
+            columns = []
+            for one in (processor, outside, model):
+                if one is None:
+                    columns.append("")
+                    continue
+                columns.append(f"{bench.ms(reading(one, kv, n_rows)):.2f}")
+            alone = bench.ms(model.buffers.take(kv, prefix + ROOM)._buffer.graph(n_rows)._graph.run)
+            times = float(columns[-1]) / floor
+            print(f"| {n_rows} | {' | '.join(columns)} | {times:.2f} | {alone:.2f} |", flush=True)
+        print(f"a new tree and its first pass: {bench.ms(lambda: first_pass(model, kv, hidden)):.2f} ms")
+        n_passes = [0]
+        draft_ms = bench.ms(lambda: n_passes.append(drafted(model, kv, hidden)))
+        each = draft_ms / max(1, n_passes[-1])
+        print(
+            f"a draft of {DRAFT} tokens with {BRANCHES} branches: {draft_ms:.1f} ms, {n_passes[-1]} passes of {each:.2f}",
+            flush=True,
+        )
+
+
+def reading(model: CausalLlama, kv: KV, n_rows: int) -> Callable[[], object]:
+    """Return a function that reads `n_rows` tokens after a prefix, and returns the likeliest next ones."""
+    length = kv[0][0].shape[2]
+    n_places = length + ROOM
+    own = model.buffers.take(kv, n_places) if model.buffers else OwnRoom(model, kv, n_places, range(length))
+    visible = np.tril(np.ones((n_rows, length + n_rows), dtype=np.bool_), length)
+
+    def read() -> list[int]:
+        hidden = own.extend(length, [11] * n_rows, range(length, length + n_rows), visible)
+        tokens: list[int] = model.logits(hidden).argmax(-1).tolist()
+        return tokens
+
+    return read
+
+
+def first_pass(model: CausalLlama, kv: Any, hidden: Tensor) -> None:
+    """Read one token in a new tree."""
+    tree = Tree(model, kv, 10, hidden[0, -1], buffers=model.buffers)
+    model.logits(tree.hidden(tree.grow([(ROOT, [11])])[0])).argmax(-1).tolist()
+
+
+def drafted(model: CausalLlama, kv: Any, hidden: Tensor) -> int:
+    """Write a draft and its branches; return the number of passes."""
+    tree = Tree(model, kv, 10, hidden[0, -1], buffers=model.buffers)
+    settings = DraftSettings(rows=1, most=DRAFT, banned=(0,), stops=(1,), end=1, branches=BRANCHES)
+    return sum(1 for _ in drafts.drafts(model, tree, settings))
+
+
+def products(bench: Bench, sizes: LlamaSizes) -> None:
+    """Print the products of one layer in each way, for each number of rows, beside the time to read its weights once."""
+    shapes = [
+        ((sizes.heads + 2 * sizes.kv_heads) * sizes.head_dim, sizes.hidden), (sizes.hidden, sizes.heads * sizes.head_dim),
+        (2 * sizes.feed_forward, sizes.hidden), (sizes.hidden, sizes.feed_forward),
+    ]  # fmt: skip
+    layers = [
+        [torch.randn(shape, device=bench.device, dtype=torch.bfloat16) * shape[1] ** -0.5 for shape in shapes]
+        for _ in range(PRODUCT_LAYERS)
+    ]
+    n_weights = sum(outputs * inputs for outputs, inputs in shapes)
+    floors = {bits: 1000 * n_weights * bits / 8 / bench.bytes_per_ms for bits in (16, 8)}
+    print(f"\nproducts of a layer, microseconds (floor: 16 bits {floors[16]:.0f}, 8 bits {floors[8]:.0f}):")
+    print(f"| kernel | {' | '.join(str(n_rows) for n_rows in ROWS)} | error |")
+    print(f"| --- |{' ---: |' * (len(ROWS) + 1)}")
+    for name, prepare in WAYS.items():
+        columns, error = list[str](), ""
+        try:
+            ways = [[prepare(weight, bench.device) for weight in layer] for layer in layers]
+            for n_rows in ROWS:
+                given = [torch.randn(n_rows, shape[1], device=bench.device, dtype=torch.bfloat16) for shape in shapes]
+                exact = F.linear(given[3].float(), layers[0][3].float())
+                error = f"{float((ways[0][3](given[3]).float() - exact).norm() / exact.norm()):.4f}"
+                run, recorder = bench.recorded(functools.partial(all_products, ways, given))
+                mark = "" if recorder.is_usable else "*"
+                columns.append(f"{1000 * bench.ms(run) / PRODUCT_LAYERS:.0f}{mark}")
+        except Exception as problem:  # a kernel that this card or this torch lacks, which is the answer
+            columns.append(f"{type(problem).__name__}: {str(problem).strip().splitlines()[0][:120]}")
+        print(f"| {name} | {' | '.join(columns)} | {error} |", flush=True)
+
+
+def all_products(ways: Sequence[Sequence[Way]], given: Sequence[Tensor]) -> None:
+    """Multiply the inputs of each matrix of a layer by it, for some layers."""
+    for layer in ways:
+        for way, rows in zip(layer, given, strict=True):
+            way(rows)
+
+
+def wide(weight: Tensor, _device: str) -> Way:
+    """Multiply in 16 bits."""
+    return lambda rows: F.linear(rows, weight)
+
+
+def narrow(weight: Tensor) -> Quantised:
+    """Return a weight in 8-bit integers with a scale by row."""
+    return quantised(weight.float())
+
+
+def fused(weight: Tensor, device: str) -> Way:
+    """Multiply by integers in 8 bits, widened in registers by our own kernel."""
+    held, chosen = narrow(weight), operations.best(device)
+    if isinstance(chosen, operations.Fused) or not device.startswith("cuda"):
+        return lambda rows: chosen.narrow_product(rows, held, None)
+    raise RuntimeError("triton can't be used")
+
+
+def widened(weight: Tensor, _device: str) -> Way:
+    """Multiply by integers in 8 bits, widened to a matrix of 16 bits in memory."""
+    held = narrow(weight)
+    return lambda rows: operations.PLAIN.narrow_product(rows, held, None)
+
+
+def packed(weight: Tensor, _device: str) -> Way:
+    """Multiply by integers in 8 bits, by torch's kernel for 16-bit inputs."""
+    held = narrow(weight)
+    scales = held.scales.reshape(-1).bfloat16()
+    return lambda rows: torch._weight_int8pack_mm(rows, held.values, scales)
+
+
+def integers(weight: Tensor, _device: str) -> Way:
+    """Multiply by integers in 8 bits, with inputs in 8 bits by row. torch's kernel needs more than 16 rows."""
+    held = narrow(weight)
+    scales, values = held.scales.reshape(1, -1), held.values.t()
+
+    def way(rows: Tensor) -> Tensor:
+        factors = rows.abs().amax(-1, keepdim=True).float().clamp(min=1e-9) / 127
+        given = F.pad((rows / factors).round().to(torch.int8), (0, 0, 0, max(0, 32 - len(rows))))
+        return (torch._int_mm(given, values)[: len(rows)] * factors * scales).bfloat16()
+
+    return way
+
+
+def floats(weight: Tensor, _device: str) -> Way:
+    """Multiply by floats in 8 bits, with inputs in 8 bits by row."""
+    scales = (weight.abs().amax(-1, keepdim=True).float() / 448).clamp(min=1e-9)
+    values, by_output = (weight / scales).to(torch.float8_e4m3fn).t(), scales.t().contiguous()
+
+    def way(rows: Tensor) -> Tensor:
+        factors = rows.abs().amax(-1, keepdim=True).float().clamp(min=1e-9) / 448
+        given = (rows / factors).to(torch.float8_e4m3fn)
+        return torch._scaled_mm(given, values, scale_a=factors, scale_b=by_output, out_dtype=torch.bfloat16)
+
+    return way
+
+
+WAYS: dict[str, Callable[[Tensor, str], Way]] = {
+    "16 bits, F.linear": wide,
+    "int8, inputs in 16 bits, our kernel": fused,
+    "int8, inputs in 16 bits, torch._weight_int8pack_mm": packed,
+    "int8, inputs in int8, torch._int_mm": integers,
+    "fp8, inputs in fp8, torch._scaled_mm": floats,
+    "int8, widened in memory, F.linear": widened,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--sizes", default="0.5b,7b", help="some of: " + ", ".join(SIZES))
+    parser.add_argument("--small", action="store_true")
+    chosen = parser.parse_args()
+    device: str = chosen.device
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        print("torch finds no GPU; nothing was run")
+        return 1
+    set_up(device)
+    torch.set_num_threads(1)
+    began = time.perf_counter()
+    sizes = {"small": SMALL} if chosen.small else {name: SIZES[name] for name in chosen.sizes.split(",")}
+    bench = Bench(device, 2 if chosen.small else REPEATS, 1 << 16 if chosen.small else COPY_BYTES)
+    card = torch.cuda.get_device_name(device) if bench.is_cuda else "a processor"
+    print(f"{card}, torch {torch.__version__}; it copies {bench.bytes_per_ms / 1e9:.2f} TB/s")
+    for name, own in sizes.items():
+        passes(bench, name, own, "plain", 40 if chosen.small else PREFIX)
+    *_, (name, largest) = sizes.items()
+    passes(bench, f"{name} in 8 bits", largest, "int8-weights", 40 if chosen.small else PREFIX)
+    with torch.inference_mode():
+        products(bench, largest)
+    print(f"took {time.perf_counter() - began:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
