@@ -310,12 +310,12 @@ WAYS: dict[str, Callable[[Tensor, str], Way]] = {
 }
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--sizes", default="0.5b,7b", help="some of: " + ", ".join(SIZES))
     parser.add_argument("--small", action="store_true")
-    chosen = parser.parse_args()
+    chosen = parser.parse_args(arguments)
     device: str = chosen.device
     if device.startswith("cuda") and not torch.cuda.is_available():
         print("torch finds no GPU; nothing was run")

@@ -10,13 +10,19 @@ import logging
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
+from dg_lsp.core.values import Hole, InfillRequest, Span
+from dg_lsp.engine.backends.local import load_model
+from dg_lsp.engine.causal.filler import CausalFiller
 from dg_lsp.engine.causal.passes import CausalLlama
 from dg_lsp.engine.model.fit.geometry import llama_sizes
 from dg_lsp.engine.model.gpu.buffers import MAX_BUFFERS, ROWS, STEP, Buffers
@@ -24,8 +30,11 @@ from dg_lsp.engine.model.gpu.operations import PLAIN
 from dg_lsp.engine.model.prefix_cache import KV, crop
 from dg_lsp.engine.model.recording import Recorder
 from dg_lsp.engine.model.tree import ROOT, Tree
+from tests.benchmarks import gpu_causal
 from tests.engine.test_fixed_steps import FailingRecorder, WorkingRecorder
 from tests.engine.test_llama import KINDS, adapter_for, checkpoint, ids_of, passes_of
+from tests.engine.test_pretrained import FIM
+from tests.engine.test_pretrained import checkpoint as written_model
 
 
 def in_buffers(model: Any, recorder: Recorder | None = None, adapter: dict[str, Tensor] | None = None) -> CausalLlama:
@@ -204,6 +213,56 @@ def test_weights_in_8_bits_on_a_card_give_nearly_the_same_logits() -> None:
     for found in (inside, outside):
         assert float((found - expected).abs().mean()) < 0.1 * spread
     assert narrow.n_bytes() < 0.3 * wide.n_bytes()
+
+
+REQUESTS = [
+    InfillRequest("def add(a, b):\n    ret", "\n\nadd(1, 2)\n", (Hole(Span(0, 0), "cursor"),)),
+    InfillRequest("class P:\n    def f(self):\n", "\n\nP().f()\n", (Hole(Span(0, 0), "body", indent="    ", block=True),)),
+]
+
+
+@pytest.mark.parametrize("fim_tokens", [(), FIM], ids=["left", "fim"])
+def test_a_fill_in_buffers_has_the_candidates_of_a_processor(fim_tokens: tuple[str, ...], tmp_path: Path) -> None:
+    loaded = load_model(str(written_model(tmp_path, *fim_tokens)), device="cpu", dtype="float32")
+    sizes, weights = loaded.passes.sizes, load_file(tmp_path / "model.safetensors")
+    plain, in_rooms, found = CausalLlama(sizes, weights, "plain"), CausalLlama(sizes, weights, "plain"), list[Any]()
+    recorder, scores = WorkingRecorder(), list[dict[str, float]]()
+    in_rooms.use_buffers(PLAIN, lambda: None, recorder)
+    for passes in (plain, in_rooms):
+        filler = CausalFiller(replace(loaded, passes=passes))
+        n_recorded = recorder.n_recorded
+        for request in REQUESTS:
+            task = filler.start(request)
+            while task.step():
+                pass
+            task.close()
+            found.append([(each.texts, each.row) for each in task.candidates()])
+            scores.append({each.text: each.joint_logp for each in task.proposals()})
+            del task
+        if passes is in_rooms:
+            assert n_recorded == len(ROWS) * (2 if fim_tokens else 1)  # before the first request
+            assert in_rooms.buffers is not None
+            assert in_rooms.buffers.bytes > 0
+            filler.trim()  # no request uses a buffer any more, without a garbage collection
+            assert in_rooms.buffers.bytes == 0
+    assert found[: len(REQUESTS)] == found[len(REQUESTS) :]
+    assert all(found)
+    for ours, theirs in zip(scores[: len(REQUESTS)], scores[len(REQUESTS) :], strict=True):
+        assert theirs == pytest.approx(ours, abs=1e-3)
+
+
+def test_the_benchmark_prints_every_pass_and_product(capsys: pytest.CaptureFixture[str]) -> None:
+    threads = torch.get_num_threads()
+    try:
+        assert gpu_causal.main(["--device", "cpu", "--small"]) == 0
+    finally:
+        torch.set_num_threads(threads)
+    printed = capsys.readouterr().out
+    for n_rows in ROWS:
+        assert printed.count(f"\n| {n_rows} | ") == 2  # in 16 and in 8 bits
+    for name in gpu_causal.WAYS:
+        assert f"| {name} | " in printed
+    assert "prefix of 40: " in printed
 
 
 INTERPRETED = """

@@ -14,8 +14,9 @@ import pytest
 from dg_lsp.core import confidence
 from dg_lsp.core.values import Budget, Candidate, Hole, InfillRequest, Span
 from dg_lsp.engine.backends.remote import RemoteFiller
-from dg_lsp.engine.common.task import Filler
+from dg_lsp.engine.common.task import Filler, OnProgress
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
+from dg_lsp.engine.model.fit import machine
 from dg_lsp.engine.serve.jobs import (
     BusyError,
     Job,
@@ -31,6 +32,7 @@ from dg_lsp.engine.serve.jobs import (
 from dg_lsp.wire.messages import Accepted, Ask, Done, Draft, Event, Found, Priority, Problem, Status
 from tests.engine import toy_filler
 from tests.engine.engine_kit import gate, request, wait_until
+from tests.engine.toy_filler import ToyFiller
 from tests.patience import PATIENCE_S
 
 
@@ -389,6 +391,43 @@ def test_one_bad_request_does_not_end_the_engine(script: dict[str, object], code
         assert (problem.code, problem.message.partition(";")[0]) == (code, sentence)
         assert "secret" not in problem.message
         assert submit(engine, {})[1].reason() == "finished"
+
+
+@pytest.fixture
+def forgotten() -> Iterator[None]:
+    """Forget afterwards that this process lost a GPU."""
+    yield
+    machine.lose_gpu("")
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_a_lost_gpu_ends_the_requests_and_the_next_one_runs_on_the_processor(tmp_path: Path) -> None:
+    devices = []
+
+    def load(_on_progress: OnProgress) -> ToyFiller:
+        devices.append("cpu" if machine.lost_gpu() else "cuda")
+        return ToyFiller(devices[-1])
+
+    with running_engine(load) as engine:
+        stop = gate(tmp_path)
+        other = submit(engine, {"steps": 9, "gate": str(stop.path)})[1]
+        failing = submit(engine, {"raise": "AcceleratorError", "at": 1})[1]
+        stop.let(9)
+        problem = failing.last()
+        assert problem == Problem("engine_failed", "the GPU failed on this request; the model is loaded again on the processor")
+        assert isinstance(other.last(), Problem | Done)
+        assert submit(engine, {})[1].reason() == "finished"
+    assert devices == ["cuda", "cpu"]
+    assert machine.lost_gpu() == "CUDA error: unspecified launch failure"
+
+
+def test_a_gpu_without_memory_is_not_lost() -> None:
+    with running_engine(lambda _: ToyFiller("cuda")) as engine:
+        problem = submit(engine, {"raise": "a GPU without memory"})[1].last()
+        assert isinstance(problem, Problem)
+        assert problem.code == "out_of_memory"
+        assert submit(engine, {})[1].reason() == "finished"
+    assert machine.lost_gpu() == ""
 
 
 def test_caches_are_dropped_when_memory_runs_out() -> None:

@@ -40,9 +40,15 @@ class OutOfMemoryError(RuntimeError):
     """Named as torch names its own."""
 
 
+class AcceleratorError(RuntimeError):
+    """Named as torch names its own."""
+
+
 ERRORS: dict[str, Callable[[], Exception]] = {
     "RuntimeError": lambda: RuntimeError("secret code in a message"),
     "OutOfMemoryError": OutOfMemoryError,
+    "AcceleratorError": lambda: AcceleratorError("CUDA error: unspecified launch failure\nCompile with TORCH_USE_CUDA_DSA"),
+    "a GPU without memory": lambda: AcceleratorError("CUDA error: out of memory\nCompile with TORCH_USE_CUDA_DSA"),
     "MemoryError": MemoryError,
     "UserError": lambda: UserError("the server requires an API key"),
 }
@@ -59,6 +65,9 @@ class ToyFiller(Filler):
         self.to_foresee = self.foreseen = 0
         self.expected: list[InfillRequest] = []
         self.units = threading.Semaphore(0)  # each unit of foreseeing takes one
+
+    def is_on_gpu(self) -> bool:
+        return self.device == "cuda"
 
     def start(self, request: InfillRequest) -> "ToyTask":
         script = json.loads(request.prefix) if request.prefix.startswith("{") else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -9,12 +10,14 @@ from typing import Any
 from dg_lsp.engine.common import loading
 from dg_lsp.engine.common.calibration_store import ModelId
 from dg_lsp.engine.common.laid_out import Switches
-from dg_lsp.engine.common.loading import EMBEDDED, Loaded
+from dg_lsp.engine.common.loading import EMBEDDED, Checkpoint, Loaded
 from dg_lsp.engine.common.local import LocalFiller
 from dg_lsp.engine.common.task import OnProgress
 from dg_lsp.engine.model.fit.geometry import LLAMA_TYPES
 from dg_lsp.wire import model_names
 from dg_lsp.wire.settings import DEFAULTS
+
+log = logging.getLogger("dg_lsp.engine")
 
 
 def load_model(
@@ -30,22 +33,36 @@ def load_model(
 
     `on_progress` receives the progress: a message and a fraction. Raises LoadError with a sentence.
     """
-    from dg_lsp.engine.diffusion.masked import loading as masked
-
     with loading.reported(name):
-        opened = loading.open_checkpoint(name, device=device, threads=threads, revision=revision, on_progress=on_progress)
-        if opened.model_type not in LLAMA_TYPES:
-            from dg_lsp.engine.diffusion import loading as diffusion
-
-            loaded: Loaded[Any, Any] = diffusion.load(opened, dtype, on_progress)
-        elif masked.is_masked(opened):
-            loaded = masked.load(opened, dtype, on_progress)
-        else:
-            from dg_lsp.engine.causal import loading as causal
-
-            loaded = causal.load(opened, dtype, on_progress)
+        options: dict[str, Any] = {"threads": threads, "revision": revision, "on_progress": on_progress}
+        opened = loading.open_checkpoint(name, device=device, **options)
+        try:
+            loaded = _load(opened, dtype, on_progress)
+        except loading.NO_ROOM as error:
+            # A model of this family answers on a processor too, if the user did not choose the GPU.
+            if device != "auto" or opened.device == "cpu" or opened.model_type not in LLAMA_TYPES:
+                raise
+            reason = str(error).strip().split("\n")[0]
+            log.warning("%s is loaded on the processor, because the GPU has no room for it: %s", name, reason)
+            opened = loading.open_checkpoint(name, device="cpu", **options)
+            opened.why["device"] = f"the GPU has no room for it: {reason}"
+            loaded = _load(opened, dtype, on_progress)
     on_progress("ready", 1.0)
     return loaded
+
+
+def _load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[Any, Any]:
+    from dg_lsp.engine.diffusion.masked import loading as masked
+
+    if opened.model_type not in LLAMA_TYPES:
+        from dg_lsp.engine.diffusion import loading as diffusion
+
+        return diffusion.load(opened, dtype, on_progress)
+    if masked.is_masked(opened):
+        return masked.load(opened, dtype, on_progress)
+    from dg_lsp.engine.causal import loading as causal
+
+    return causal.load(opened, dtype, on_progress)
 
 
 def filler_of(

@@ -45,6 +45,9 @@ LLAMA_WHY: dict[str, str] = {
     "float32": "this processor has neither 8-bit nor bfloat16 instructions",
 }
 
+# What a GPU that is too small, busy or broken raises while a model is loaded.
+NO_ROOM = (fit.NoRoomError, torch.OutOfMemoryError, torch.AcceleratorError)
+
 PassesT = TypeVar("PassesT")
 ProfileT = TypeVar("ProfileT")
 
@@ -192,14 +195,15 @@ def open_llama(opened: Checkpoint, use: fit.Use, dtype: str, on_progress: OnProg
     """Return the weights of a folder, which is validated before anything is allocated. Raises LoadError and CheckpointError."""
     folder, device, values, vocabulary = opened.folder, opened.device, opened.values, opened.vocabulary
     choice = choose(opened, use, asked=_llama_dtype(dtype, device, opened.name))
-    precision, opened.why["dtype"] = choice.precision, choice.why if dtype else LLAMA_WHY[choice.precision]
+    is_narrow = choice.precision == "int8" and device != "cpu"
+    precision, opened.why["dtype"] = choice.precision, choice.why if dtype or is_narrow else LLAMA_WHY[choice.precision]
     sizes = llama_sizes(values)
     if vocabulary.size > sizes.vocabulary:
         raise LoadError(f"the tokenizer of {folder} has {vocabulary.size} tokens, more than the model's {sizes.vocabulary}")
     stored = llama_files.check(folder, sizes, in_int8=llama_files.is_quantised(folder, values))
     meter = Meter("reading the weights", sum(one.n_bytes for one in stored.values()), on_progress, low=0.5)
     wide = None if precision == "int8" else wide_dtype(precision)
-    kind: matmul.Kind = "int8"
+    kind: matmul.Kind = "int8-weights" if is_narrow else "int8"
     if wide is not None:
         is_on_cpu = device == "cpu" and wide != torch.float16
         kind = matmul.best_kind(in_16_bits=wide != torch.float32) if is_on_cpu else "plain"
@@ -211,11 +215,14 @@ def _llama_dtype(asked: str, device: str, name: str) -> str:
     check_dtype(asked)
     if asked in QUANTISED:
         raise LoadError(f"{name} can't be loaded at {asked}; choose int8, bfloat16 or float32")
-    if asked == "int8" and (device != "cpu" or not int8.is_supported()):
+    is_cuda = device.startswith("cuda")
+    if asked == "int8" and not is_cuda and (device != "cpu" or not int8.is_supported()):
         where = "this processor has no instructions for it" if device == "cpu" else f"{device} does not compute in int8"
         raise LoadError(f"{name} can't be loaded at int8, because {where}; choose bfloat16 or float32")
-    if asked or device != "cpu":
-        return asked or "bfloat16"
+    if asked or is_cuda:
+        return asked  # without a choice, the widest that fits
+    if device != "cpu":
+        return "bfloat16"
     if int8.is_supported():
         return "int8"
     return "bfloat16" if matmul.best_kind() == "onednn-bf16" else "float32"
@@ -282,6 +289,10 @@ def _fingerprint(folder: Path) -> str:
 
 def _device(name: str) -> tuple[str, str]:
     """Return the device, and the reason for it."""
+    if reason := machine.lost_gpu():
+        if name not in ("auto", "cpu"):
+            raise LoadError(f"{name} failed before, and this process can't use it any more ({reason}); restart the engine")
+        return "cpu", f"the GPU failed before: {reason}"
     if name != "auto":
         kind = name.partition(":")[0]
         if kind not in DEVICES:

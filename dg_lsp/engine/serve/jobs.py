@@ -23,6 +23,7 @@ from typing import Literal, NamedTuple
 
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.common.task import Concurrency, Filler, OnProgress, Task, UserError
+from dg_lsp.engine.model.fit import machine
 from dg_lsp.wire.messages import (
     Accepted,
     Ask,
@@ -449,6 +450,8 @@ class Worker:
                 self._queue.foresee_more()
         except Exception as error:  # no client waits for this, so only the log gets the error
             log.warning("could not prepare for the next request", exc_info=error)
+            if self._has_lost_gpu(error):
+                return
             if is_out_of_memory(error):
                 give_back_memory()
 
@@ -518,6 +521,8 @@ class Worker:
     def _fail_with(self, job: Job, error: Exception) -> None:
         self._has_finished = True
         log.error("a request failed", exc_info=error)
+        if self._has_lost_gpu(error):
+            return
         if isinstance(error, UserError):
             self._queue.fail(job, "engine_failed", str(error))
         elif is_out_of_memory(error):
@@ -529,6 +534,16 @@ class Worker:
         else:
             message = f"the engine failed on this request ({type(error).__name__}); its log says where"
             self._queue.fail(job, "engine_failed", message)
+
+    def _has_lost_gpu(self, error: Exception) -> bool:
+        """Return whether the error means that the GPU is lost; if so, fail all jobs, and load the model on the processor."""
+        if self.filler is None or not self.filler.is_on_gpu() or not is_gpu_lost(error):
+            return False
+        machine.lose_gpu(str(error).strip().split("\n")[0])
+        self._queue.fail_all("engine_failed", "the GPU failed on this request; the model is loaded again on the processor")
+        self.filler = None
+        self._queue.order("load")
+        return True
 
     def _get_model(self) -> None:
         self._set_status(Status("loading"))
@@ -558,7 +573,14 @@ class Worker:
 
 def is_out_of_memory(error: Exception) -> bool:
     """Return whether the error means out of memory. torch has an error class for this on a GPU, but none on a CPU."""
-    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
+    says_so = any(words in str(error) for words in ("can't allocate memory", "CUDA error: out of memory"))
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or says_so
+
+
+def is_gpu_lost(error: Exception) -> bool:
+    """Return whether the error came from the GPU or its driver, and no later call in this process can succeed."""
+    is_from_gpu = type(error).__name__ == "AcceleratorError" or (isinstance(error, RuntimeError) and "CUDA error" in str(error))
+    return is_from_gpu and not is_out_of_memory(error)
 
 
 def return_freed_memory() -> None:

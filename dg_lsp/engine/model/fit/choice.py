@@ -101,6 +101,11 @@ def _precisions(geometry: Geometry, machine: Machine, stored_precision: str) -> 
     """Return the precisions to try, best first, each with its reason."""
     if stored_precision == "fp8":
         return (("fp8", "the checkpoint is stored in 8 bits"),)
+    if geometry.is_llama and not machine.is_cpu:
+        return (
+            ("bfloat16", "it is the fastest on a GPU, and the weights are published in it"),
+            ("int8", "the model does not fit at 16 bits"),
+        )
     if not machine.is_cpu:
         return (
             ("bfloat16", "it is the fastest on a GPU, and the weights are published in it"),

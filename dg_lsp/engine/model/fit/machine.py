@@ -24,6 +24,19 @@ ASK_S = 10.0
 QUERY = ("--query-gpu=name,memory.total,memory.free", "--format=csv,noheader,nounits")
 
 
+_lost: list[str] = []  # why this process can't use its GPU any more
+
+
+def lose_gpu(reason: str) -> None:
+    """Note that the GPU failed. No later call in this process can use it: what failed stays in the driver's context."""
+    _lost[:] = [reason]
+
+
+def lost_gpu() -> str:
+    """Return why this process can't use its GPU any more, or "" if it can."""
+    return _lost[0] if _lost else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Card:
     """An NVIDIA GPU: its name, and its memory and the free part of it in bytes."""

@@ -86,11 +86,11 @@ class Weights(Mapping[str, Weight]):
         self._meter.add(self._stored[name].n_bytes)
         if name + SCALE in self._stored:
             narrow = Quantised(tensor, _finite(name, self._read(name + SCALE))[:, None])
-            return narrow if dtype is None else narrow.dense().to(device, dtype)
+            return _moved(narrow, device) if dtype is None else narrow.dense().to(device, dtype)
         wide = _finite(name, tensor)
         if tensor.ndim == 1:
             return wide.to(device, torch.float32)
-        return quantised(wide.float()) if dtype is None else wide.to(device, dtype)
+        return _moved(quantised(wide.float()), device) if dtype is None else wide.to(device, dtype)
 
     def _read(self, name: str) -> Tensor:
         """Return a copy of a stored tensor: a mapping of a file that another program shortens would end this process."""
@@ -106,6 +106,10 @@ class Weights(Mapping[str, Weight]):
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"{one.file} can't be read ({error}); download it again") from error
         return tensor.clone()
+
+
+def _moved(narrow: Quantised, device: str) -> Quantised:
+    return Quantised(narrow.values.to(device), narrow.scales.to(device))
 
 
 def _finite(name: str, tensor: Tensor) -> Tensor:
