@@ -180,7 +180,7 @@ def test_recorded_causal_passes_score_as_a_processor_does(length: int) -> None:
     passes.use_buffers(operations.PLAIN, lambda: None, recorder)
     for _ in range(4):  # the passes of the first rounds are not recorded yet
         for one, other in zip(scores(passes, length), expected, strict=True):
-            assert one == pytest.approx(other, abs=5e-3)
+            assert one == pytest.approx(other, abs=2e-2)
     assert recorder.is_usable, recorder.reason
     assert recorder.n_recorded >= 2
 
