@@ -116,7 +116,9 @@ class PackedPasses(Passes):
         *,
         bidirectional: bool = False,
         with_room: bool = False,
+        places: Tensor | None = None,
     ) -> tuple[Tensor, KV]:
+        assert places is None  # only the buffers of a GPU have them
         rows, length, size = hidden.shape
         n_tokens = rows * length
         hidden = with_rows(hidden.reshape(n_tokens, size), matmul.padded(n_tokens, self.kind))

@@ -11,23 +11,31 @@ Shapes: R rows, C canvas positions, L encoder positions, H hidden, D head dimens
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dg_lsp.engine.diffusion.gemma import quantised
+from dg_lsp.engine.diffusion.gemma import fused, quantised
 from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.attention import attention_over, widened
 from dg_lsp.engine.model.prefix_cache import KV
 
 
+class Extender(Protocol):
+    """Another way to compute `Passes.extend`."""
+
+    def extend(self, ids: Tensor, positions: Tensor, kv: KV, mask: Tensor, key_positions: Tensor) -> Tensor | None:
+        """Do what `Passes.extend` does, or return None without doing anything."""
+
+
 class Passes:
-    """The encoder pass and the decoder pass of one loaded model."""
+    """The encoder pass and the decoder pass of one loaded model. `extensions` computes `extend`, if it is set."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
+        self.extensions: Extender | None = None
         self.config = model.config.text_config
         self.encoder, self.decoder = model.model.encoder.language_model, model.model.decoder
         self.kinds: list[str] = list(self.config.layer_types)
@@ -136,11 +144,21 @@ class Passes:
         `mask` [N, L], whose positions are `key_positions` [L]. So one pass reads several continuations of a prefix, each of
         which sees only the prefix and itself.
         """
+        if self.extensions is not None:
+            hidden = self.extensions.extend(ids, positions, kv, mask, key_positions)
+            if hidden is not None:
+                return hidden
+        return self.extend_at(ids, positions, kv, mask, key_positions)
+
+    def extend_at(
+        self, ids: Tensor, positions: Tensor, kv: KV, mask: Tensor, key_positions: Tensor, places: Tensor | None = None
+    ) -> Tensor:
+        """Do what `extend` does, with the keys and values at the given places [N] of `kv` instead of its last ones."""
         masks: dict[str, Tensor | None] = {"full_attention": mask[None, None]}
         near = mask if len(key_positions) < self.window else mask & (key_positions[None] > positions[:, None] - self.window)
         masks["sliding_attention"] = near[None, None]
         hidden = self.encoder.embed_tokens(ids)[None]
-        return self._layers(self.encoder, hidden, positions[None], kv, masks, with_room=True)[0][0]
+        return self._layers(self.encoder, hidden, positions[None], kv, masks, with_room=True, places=places)[0][0]
 
     def _condition(self, soft: Tensor) -> Tensor:
         conditioning = self.decoder.self_conditioning
@@ -156,6 +174,7 @@ class Passes:
         *,
         bidirectional: bool = False,
         with_room: bool = False,
+        places: Tensor | None = None,
     ) -> tuple[Tensor, KV]:
         rotary = {kind: stack.rotary_emb(hidden, positions, kind) for kind in set(self.kinds)}
         masks = {kind: widened(masks[kind], groups) for kind, groups in self._groups.items()}
@@ -164,8 +183,9 @@ class Passes:
             kind = self.kinds[index]
             normed = _norm(hidden, layer.input_layernorm)
             causal = not bidirectional and masks[kind] is None
+            before = past[index] if past else None
             attended, keys, values = _attend(
-                layer.self_attn, normed, rotary[kind], past[index] if past else None, masks[kind], causal, with_room=with_room
+                layer.self_attn, normed, rotary[kind], before, masks[kind], causal, with_room=with_room, places=places
             )
             hidden = hidden + _norm(attended, layer.post_attention_layernorm)
             fed = _norm(_mlp(layer.mlp, _norm(hidden, layer.pre_feedforward_layernorm)), layer.post_feedforward_layernorm_1)
@@ -185,6 +205,7 @@ def _attend(
     causal: bool,
     *,
     with_room: bool,
+    places: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     rows, length = hidden.shape[:2]
     shape = (rows, length, -1, attention.head_dim)
@@ -193,7 +214,9 @@ def _attend(
     keys = _rotate(_norm(raw, attention.k_norm), rotary).transpose(1, 2)
     values = raw if attention.v_proj is None else attention.v_proj(hidden).view(shape)
     values = _norm(values, attention.v_norm).transpose(1, 2)
-    if past is not None and with_room:
+    if past is not None and places is not None:
+        keys, values = past[0].index_copy_(2, places, keys), past[1].index_copy_(2, places, values)
+    elif past is not None and with_room:
         past[0][:, :, -length:], past[1][:, :, -length:] = keys, values
         keys, values = past
     elif past is not None:
@@ -210,12 +233,29 @@ def _mlp(mlp: Any, hidden: Tensor) -> Tensor:
 def experts(layer: Any, hidden: Tensor) -> Tensor:
     """Return the output of a layer's experts for each token [R, T, H]."""
     flat = hidden.reshape(-1, hidden.shape[-1])
-    _, weights, expert_ids = layer.router(flat)
-    mixed = layer.experts(_norm(flat, layer.pre_feedforward_layernorm_2), expert_ids, weights)
+    expert_ids, weights = _routing(layer.router, flat)
+    normed, bank = _norm(flat, layer.pre_feedforward_layernorm_2), layer.experts
+    mixed = None
+    if not isinstance(bank, quantised.NarrowExperts):
+        mixed = fused.experts(normed, expert_ids, weights, fused.Bank(bank.gate_up_proj), fused.Bank(bank.down_proj))
+    if mixed is None:
+        mixed = bank(normed, expert_ids, weights)
     return _norm(mixed.reshape(hidden.shape), layer.post_feedforward_layernorm_2)
 
 
+def _routing(router: Any, flat: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the experts [T, K] of each token [T, H], and their weights [T, K] in 32 bits.
+
+    The library normalises the probabilities of all experts first. The weights are the same, in fewer operations.
+    """
+    scores = router.proj(_norm(flat, router.norm) * router.scale * router.scalar_root_size)
+    best, expert_ids = scores.float().topk(router.config.top_k_experts, dim=-1)
+    return expert_ids, best.softmax(-1) * router.per_expert_scale[expert_ids]
+
+
 def _norm(hidden: Tensor, norm: Any) -> Tensor:
+    if hidden.is_cuda:  # one kernel instead of nine
+        return F.rms_norm(hidden, hidden.shape[-1:], norm.weight if norm.with_scale else None, norm.eps)
     wide = hidden.float() if hidden.dtype is torch.float32 or not torch.is_autocast_enabled("cpu") else hidden
     scaled = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + norm.eps)
     if norm.with_scale:
