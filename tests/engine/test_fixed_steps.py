@@ -23,6 +23,8 @@ from dg_lsp.engine.diffusion.denoising.fixed_step import MAX_BUCKETS, FixedSteps
 from dg_lsp.engine.diffusion.denoising.stack import LocalDecoder
 from dg_lsp.engine.diffusion.denoising.steps import Stepper
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
+from dg_lsp.engine.diffusion.gemma import packed
+from dg_lsp.engine.diffusion.gemma.extensions import Extensions
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.profile import Sampling
 from dg_lsp.engine.model import fit, memory
@@ -30,6 +32,7 @@ from dg_lsp.engine.model.fit.needs import canvas_token_bytes, logit_bytes
 from dg_lsp.engine.model.memory import Cost
 from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.recording import WARM_UPS, Recorder, StepGraph, Work
+from dg_lsp.engine.serve.jobs import is_out_of_memory
 from tests.pages import gpus as page
 
 SAMPLING = Sampling(entropy_bound=30.0, stop_entropy=9.0, delete_entropy=3.5, conditioning_tokens=8)
@@ -234,6 +237,39 @@ def test_a_fill_in_fixed_buffers_has_the_same_candidates(layout: str, request: p
         assert not (is_fixed and fixed.bytes)
     assert found[: len(REQUESTS)] == found[len(REQUESTS) :]
     assert all(found)
+
+
+@pytest.mark.parametrize("where", ["decode", "extend_at"])
+def test_memory_that_runs_out_ends_the_request_and_not_the_model(
+    trained_layout: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a step, and in a draft or a score. The worker ends the request and calls `trim`."""
+    monkeypatch.setattr(packed, "suits", lambda _: False)
+    filler = DiffusionFiller(load_model(str(trained_layout), device="cpu"))
+    passes = filler.loaded.passes
+    filler.stepper = Stepper(filler.pace, steps(passes, recorder=WorkingRecorder()))
+    passes.extensions = filler.extensions = Extensions(passes, filler.headroom.cost, lambda: None, recorder=WorkingRecorder())
+
+    def texts() -> list[tuple[str, ...]]:
+        task = filler.start(replace(REQUESTS[1], budget=Budget(candidates=4)))
+        while task.step():
+            pass
+        return [candidate.texts for candidate in task.candidates()]
+
+    expected, whole = texts(), getattr(passes, where)
+    assert filler.extensions.bytes
+
+    def runs_out(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    monkeypatch.setattr(passes, where, runs_out)
+    with pytest.raises(torch.OutOfMemoryError) as error:
+        texts()
+    assert is_out_of_memory(error.value)
+    filler.trim()
+    assert not filler.extensions.bytes
+    monkeypatch.setattr(passes, where, whole)
+    assert texts() == expected
 
 
 def test_a_step_that_was_only_queued_is_not_measured(trained_layout: Path) -> None:

@@ -27,6 +27,7 @@ from dg_lsp.engine.diffusion import canvas, drafting, layout, search
 from dg_lsp.engine.diffusion.canvas_request import CanvasRequest
 from dg_lsp.engine.diffusion.denoising.fixed_step import FixedSteps
 from dg_lsp.engine.diffusion.denoising.steps import SharedPasses, Stepper, Steps
+from dg_lsp.engine.diffusion.gemma.extensions import Extensions
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.generation import MAX_ROWS, Generation
 from dg_lsp.engine.diffusion.layout import Layout
@@ -67,9 +68,12 @@ class DiffusionFiller(LocalFiller):
         laid_out = layout.for_profile(loaded.profile, loaded.vocabulary)
         super().__init__(loaded, laid_out, loaded.profile.canvas_tokens, switches, clock)
         self._joins = loaded.device != "cpu" if joins is None else joins
-        fixed = None
+        fixed, self.extensions = None, None
         if loaded.device.startswith("cuda"):  # on other devices, launching a kernel costs little beside the kernel
-            fixed = FixedSteps(loaded.passes, self.headroom.cost, self.headroom.free, recorder=Recorder())
+            passes, cost, free = loaded.passes, self.headroom.cost, self.headroom.free
+            fixed = FixedSteps(passes, cost, free, recorder=Recorder())
+            self.extensions = Extensions(passes, cost, free, recorder=Recorder("drafts and scores"))
+        loaded.passes.extensions = self.extensions
         self.shared = SharedPasses(loaded.passes, self.headroom, self.pace, rows)
         self.stepper = Stepper(self.pace, fixed)
 
@@ -107,8 +111,10 @@ class DiffusionFiller(LocalFiller):
         return tuple(shared_indexes)
 
     def trim(self) -> None:
-        """Drop the prefix cache and the buffers of steps."""
+        """Drop the prefix cache and the buffers of steps, drafts and scores."""
         super().trim()
+        if self.extensions is not None:
+            self.extensions.clear()
         if self.stepper.fixed is not None:
             self.stepper.fixed.clear()
 

@@ -1,0 +1,116 @@
+"""Drafts and scores in fixed buffers equal those outside. `test_gpu` compares the recorded graphs."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from dg_lsp.engine.diffusion.gemma.extensions import MAX_ROOMS, ROWS, Extensions
+from dg_lsp.engine.diffusion.gemma.passes import Passes
+from dg_lsp.engine.model import memory
+from dg_lsp.engine.model.recording import Recorder, Work
+from dg_lsp.engine.model.tree import ROOM, ROOT, Tree
+
+
+class WorkingRecorder(Recorder):
+    """A recorder whose graphs are the functions themselves."""
+
+    def record(self, work: Work) -> Work:
+        return work
+
+
+class FailingRecorder(Recorder):
+    """A recorder that fails as CUDA does."""
+
+    def record(self, work: Work) -> Work:
+        raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+
+
+@pytest.fixture
+def both(with_experts: Any) -> tuple[Passes, Passes]:
+    """Passes without and with fixed buffers, of one model."""
+    plain, fixed = Passes(with_experts), Passes(with_experts)
+    fixed.extensions = Extensions(fixed, memory.cost(fixed), lambda: None, recorder=WorkingRecorder())
+    return plain, fixed
+
+
+def a_tree(passes: Passes, length: int, *, knows_root: bool = True) -> Tree:
+    ids = torch.randint(10, 110, (1, length), generator=torch.Generator().manual_seed(length))
+    hidden, kv = passes.encode(ids)
+    return Tree(passes, kv, int(ids[0, -1]), hidden[0, -1] if knows_root else None)
+
+
+def grown(tree: Tree, seed: int, n_tokens: int) -> list[Tensor]:
+    """Return hidden states of several passes over a tree, with shared starts and branches."""
+    noise = torch.Generator().manual_seed(seed)
+    tokens: list[int] = torch.randint(10, 110, (n_tokens,), generator=noise).tolist()
+    [nodes, _] = tree.grow([(ROOT, tokens), (ROOT, [tokens[0], 11])])
+    [more] = tree.grow([(nodes[-1], [12, 13])])
+    [one] = tree.grow([(more[0], [14])])
+    return [tree.hidden([*nodes, *more, *one]), torch.tensor(tree.log_probabilities([[30, 31, 32], [30, 33, 34]]))]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("length", [3, 20, 510])  # shorter than the window of 8, longer, and up to the next bucket
+@pytest.mark.parametrize("knows_root", [True, False])
+def test_trees_in_fixed_buffers_read_the_same(both: tuple[Passes, Passes], length: int, knows_root: bool) -> None:
+    plain, fixed = (a_tree(passes, length, knows_root=knows_root) for passes in both)
+    for n_tokens in (1, 5, 40, 2):
+        for ours, theirs in zip(grown(fixed, n_tokens, n_tokens), grown(plain, n_tokens, n_tokens), strict=True):
+            torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+    extensions = both[1].extensions
+    assert isinstance(extensions, Extensions)
+    assert extensions.bytes
+    extensions.clear()
+    assert not extensions.bytes
+
+
+@torch.no_grad()
+def test_trees_take_turns_in_one_room_and_outgrow_their_own(both: tuple[Passes, Passes]) -> None:
+    trees = [[a_tree(passes, length) for length in (20, 30)] for passes in both]
+    for seed in range(2 + ROOM // 16):
+        for plain, fixed in zip(*trees, strict=True):
+            for ours, theirs in zip(grown(fixed, seed, 16), grown(plain, seed, 16), strict=True):
+                torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_a_pass_of_many_tokens_is_not_recorded(both: tuple[Passes, Passes]) -> None:
+    plain, fixed = (a_tree(passes, 20) for passes in both)
+    tokens = [10 + index % 90 for index in range(ROWS[-1] + 1)]
+    hidden = [tree.hidden(tree.grow([(ROOT, tokens)])[0]) for tree in (plain, fixed)]
+    assert torch.equal(*hidden)
+    assert not both[1].extensions.bytes  # type: ignore[union-attr]
+    for ours, theirs in zip(grown(fixed, 1, 5), grown(plain, 1, 5), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_rooms_are_bounded_in_number_and_bytes(with_experts: Any) -> None:
+    passes, free = Passes(with_experts), [1 << 30]
+    extensions = passes.extensions = Extensions(passes, memory.cost(passes), lambda: free[0])
+    for length in (20, 600, 1100, 1700):
+        a_tree(passes, length).grow([(ROOT, [11])])
+    assert len(extensions._rooms) == MAX_ROOMS
+    extensions.clear()
+    free[0] = 1000
+    a_tree(passes, 20).grow([(ROOT, [11])])
+    assert not extensions.bytes
+
+
+@torch.no_grad()
+def test_what_can_t_be_recorded_is_computed_directly(with_experts: Any, caplog: pytest.LogCaptureFixture) -> None:
+    plain, fixed = Passes(with_experts), Passes(with_experts)
+    recorder = FailingRecorder("drafts and scores")
+    fixed.extensions = Extensions(fixed, memory.cost(fixed), lambda: None, recorder=recorder)
+    trees = [a_tree(passes, 20) for passes in (plain, fixed)]
+    with caplog.at_level(logging.WARNING):
+        for seed in range(4):
+            theirs, ours = (grown(tree, seed, 1) for tree in trees)
+            torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+    [line] = [record.getMessage() for record in caplog.records]
+    assert line.startswith("drafts and scores are not recorded as CUDA graphs, which makes them slower: CUDA error: ")
