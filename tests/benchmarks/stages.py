@@ -1,7 +1,8 @@
-"""Time each stage of the 26B model on a device: python tests/benchmarks/stages.py [SIZE] [DEVICE] [THREADS]
+"""Time each stage of the 26B model on a device: python tests/benchmarks/stages.py [SIZE] [DEVICE] [THREADS] [PRECISION]
 
-SIZE is `full`, `tiny` or a number of layers. DEVICE is cpu, cuda or auto; 0 threads are torch's default. Prints JSON, with the
-least time that the device allows for each stage, and how many times faster a step and a fill are than in transformers.
+SIZE is `full`, `tiny` or a number of layers. DEVICE is cpu, cuda or auto; 0 threads are torch's default. PRECISION is `wide`,
+or `fp8` for matrices in 8 bits. Each stage is a line on stderr when it ends. Prints JSON, with the least time that the device
+allows for each stage, and how many times faster a step and a fill are than in transformers, which is timed with wide weights.
 
 The model has the real configuration and random weights, created on the device, so nothing is downloaded. Random routing
 uses as many experts as possible. The floor of a stage is the longer of two times: reading its weights, keys and values, and
@@ -17,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,9 @@ from dg_lsp.cli.evaluate import processor
 from dg_lsp.engine.diffusion.denoising.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.denoising.fixed_step import FixedSteps
 from dg_lsp.engine.diffusion.denoising.stack import LocalDecoder
-from dg_lsp.engine.diffusion.gemma.passes import Passes, experts
+from dg_lsp.engine.diffusion.gemma import reading, skeleton
+from dg_lsp.engine.diffusion.gemma.extensions import Extensions
+from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.profile import Sampling
 from dg_lsp.engine.model import memory
 from dg_lsp.engine.model.prefix_cache import KV
@@ -43,9 +47,9 @@ FULL_LAYERS = 30
 KIND_CYCLE = 6  # every sixth layer attends to the whole prefix
 PREFIX, CANVAS, LIBRARY_CANVAS = 2000, 64, 256
 STEPS, LIBRARY_STEPS = 12, 48
-EXPERT_KERNELS = ("grouped_mm", "batched_mm", "eager")  # the library's; it chooses the first where torch has it
 BRIEF = 8  # the number of library steps to time, because all steps take the same time
 COPY_BYTES = 1 << 30
+WIDE = "wide"  # the precision of 32 bits on a CPU, and of 16 on a GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +114,13 @@ class SizeError(Exception):
     """A model of this size cannot be timed; the message says why."""
 
 
-def measure_size(size: str, device: str, threads: int) -> tuple[Measured, str]:
+def measure_size(size: str, device: str, threads: int, precision: str = WIDE) -> tuple[Measured, str]:
     """Return the times of the model that a size names, and the device it ran on; raise SizeError.
 
     A size is `full`, `tiny` or a number of layers. The device `auto` is a GPU if there is one. `threads` limits a CPU.
     """
+    if precision not in (WIDE, "fp8"):
+        raise SizeError(f"unknown precision {precision!r}; give {WIDE} or fp8")
     if size not in ("full", "tiny") and not (size.isdecimal() and 1 <= int(size) <= FULL_LAYERS):
         raise SizeError(f"unknown size {size!r}; give full, tiny, or a number of layers up to {FULL_LAYERS}")
     place = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
@@ -123,31 +129,39 @@ def measure_size(size: str, device: str, threads: int) -> tuple[Measured, str]:
     is_tiny = size == "tiny"
     layers = 2 if is_tiny else FULL_LAYERS if size == "full" else int(size)
     try:
-        return measure(TINY if is_tiny else Widths(), layers, place, prefix=64 if is_tiny else PREFIX), place
+        widths, prefix = TINY if is_tiny else Widths(), 64 if is_tiny else PREFIX
+        return measure(widths, layers, place, precision, prefix=prefix), place
     except RuntimeError as error:  # for example too little memory
         reason = str(error).strip().split("\n")[0]
         raise SizeError(f"{layers} layers do not run on {place} ({reason}); give fewer") from error
 
 
-def measure(widths: Widths, layers: int, device: str, *, prefix: int = PREFIX, repeats: int = 5) -> Measured:
+def measure(
+    widths: Widths, layers: int, device: str, precision: str = WIDE, *, prefix: int = PREFIX, repeats: int = 5
+) -> Measured:
     """Return the measurements of a model with `layers` layers on a device. Raises RuntimeError if memory is too small."""
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
-    model = build(widths, layers, device, dtype)
-    clock = _Clock(device, repeats)
-    bandwidth, flops = _rates(device, dtype, widths)
-    floor = _Floor(widths, layers, model.lm_head.weight.element_size(), bandwidth, flops)
+    model = build(widths, layers, device, dtype, precision)
+    clock = Clock(device, repeats)
+    bandwidth, flops = rates(device, dtype, widths)
+    size = model.lm_head.weight.element_size()
+    floor = _Floor(widths, layers, size if precision == WIDE else 1, size, bandwidth, flops)
     with torch.inference_mode():
         stages, step, fill = _ours(Passes(model), clock, floor, device, prefix)
-        library = [_library(model, clock, device, prefix, steps) for steps in (1, BRIEF + 1)]
+        steps = (1, BRIEF + 1) if precision == WIDE else ()  # in 8 bits, the library has no kernels
+        library = [_library(model, clock, device, prefix, n_steps) for n_steps in steps] or [0.0, 0.0]
     library_step = (library[1] - library[0]) / BRIEF
     return Measured(
         tuple(stages), step, library_step, fill, library[0] + (LIBRARY_STEPS - 1) * library_step, bandwidth / 1e9, flops / 1e12
     )
 
 
-def build(widths: Widths, layers: int, device: str, dtype: torch.dtype) -> Any:
-    """Return a model of the library's class with random weights, created on the device."""
-    from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion
+def build(widths: Widths, layers: int, device: str, dtype: torch.dtype, precision: str = WIDE) -> Any:
+    """Return a model of the library's class with random weights, created on the device, its matrices in `precision`.
+
+    Encoder and decoder are tied before their weights are made. The library's class makes both, and then drops one.
+    """
+    from transformers import DiffusionGemmaConfig
     from transformers import DiffusionGemmaTextConfig as TextConfig
     from transformers import Gemma4VisionConfig as VisionConfig
 
@@ -168,21 +182,20 @@ def build(widths: Widths, layers: int, device: str, dtype: torch.dtype) -> Any:
     config = DiffusionGemmaConfig(
         text_config=text, vision_config=vision, canvas_length=LIBRARY_CANVAS, boi_token_id=3, eoi_token_id=4, image_token_id=5
     )
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with torch.device(device):
-            model: Any = DiffusionGemmaForBlockDiffusion(config)
-    finally:
-        torch.set_default_dtype(before)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
-                parameter.normal_(0, 0.02)
+    model = skeleton.build(config, dtype)
+    templates, names = model.state_dict(keep_vars=True), dict[str, list[str]]()
+    for name, first in skeleton.aliases(model).items():
+        names.setdefault(first, []).append(name)
+    for first, own in names.items():
+        template = templates[first]
+        value = torch.empty(template.shape, dtype=template.dtype, device=device)
+        value = value.normal_(0, 0.02) if value.ndim > 1 else value.fill_(1)
+        reading.place(model, own, value, "fp8" if precision == "fp8" else "bfloat16", dtype, tuple(value.shape))
+    skeleton.fill_buffers(model, device)
     return model.eval().requires_grad_(False)
 
 
-class _Clock:
+class Clock:
     """Measures the median time of work on a device."""
 
     def __init__(self, device: str, repeats: int) -> None:
@@ -209,16 +222,10 @@ class _Clock:
 class _Floor:
     widths: Widths
     layers: int
-    size: int  # bytes of a weight
+    matrix_size: int  # bytes of a number in the layers' matrices
+    size: int  # and elsewhere
     bandwidth: float
     flops: float
-
-    def experts_ms(self, tokens: int) -> float:
-        """Return the floor in milliseconds of one layer's experts for some tokens."""
-        widths, one_expert = self.widths, 3 * self.widths.hidden * self.widths.expert
-        touched = widths.experts * (1 - (1 - widths.chosen / widths.experts) ** tokens)
-        multiplied = 2 * tokens * widths.chosen * one_expert
-        return max(touched * one_expert * self.size / self.bandwidth, multiplied / self.flops) * 1000
 
     def ms(self, tokens: int, rows: int, prefix: int, *, predicted: int) -> float:
         """Return the floor in milliseconds of a pass over `rows` rows of `tokens` tokens, with `predicted` tokens' logits."""
@@ -236,7 +243,7 @@ class _Floor:
             (self.layers - n_full) * near * widths.kv_heads * widths.head
             + n_full * prefix * widths.full_kv_heads * widths.full_head
         )
-        n_bytes = (dense + self.layers * touched * one_expert + head + keys) * self.size
+        n_bytes = (dense + self.layers * touched * one_expert) * self.matrix_size + (head + keys) * self.size
         scores = (
             4
             * total
@@ -251,30 +258,66 @@ class _Floor:
         return max(n_bytes / self.bandwidth, multiplied / self.flops) * 1000
 
 
-def _ours(passes: Passes, clock: _Clock, floor: _Floor, device: str, prefix: int) -> tuple[list[Stage], float, float]:
+class _Stages:
+    """The stages so far. Each is printed when it ends, so that a later failure loses none."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.done: list[Stage] = []
+
+    def add(self, name: str, work: Callable[[], object], floor_ms: float) -> float:
+        """Time a stage; return its milliseconds."""
+        stage = Stage(name, self._clock.ms(work), floor_ms)
+        self.done.append(stage)
+        sys.stderr.write(f"{name:44} {stage.ms:9.2f} ms  floor {floor_ms:8.2f}  x{stage.times_floor:.2f}\n")
+        sys.stderr.flush()
+        return stage.ms
+
+
+def _ours(passes: Passes, clock: Clock, floor: _Floor, device: str, prefix: int) -> tuple[list[Stage], float, float]:
     """Return our stages, the milliseconds of one step, and those of a whole fill on an encoded prefix."""
-    n_tokens = passes.config.vocab_size
+    n_tokens, stages = passes.config.vocab_size, _Stages(clock)
     ids = torch.randint(10, n_tokens, (1, prefix), device=device)
     kv = passes.encode(ids)[1]
-    stages = [
-        Stage(f"prefix of {prefix} tokens", clock.ms(lambda: passes.encode(ids)), floor.ms(prefix, 1, 0, predicted=0)),
-        Stage("one drafted token", clock.ms(lambda: _drafted(passes, kv)), floor.ms(1, 1, prefix, predicted=1)),
-        Stage(
-            f"scores of {CANVAS} tokens", clock.ms(lambda: _scored(passes, kv)), floor.ms(CANVAS, 1, prefix, predicted=CANVAS)
-        ),
-    ]
-    ways = _ways(passes, device)
-    for rows, width in ((1, CANVAS), (4, CANVAS), (1, LIBRARY_CANVAS)):
+    ways, steps = _ways(passes, device), dict[tuple[int, str], float]()
+    for rows, width in ((1, CANVAS), (1, LIBRARY_CANVAS), (4, CANVAS)):
         least = floor.ms(width, rows, prefix, predicted=rows * width)
         for way, fixed in ways.items():
-            ms = clock.ms(_stepping(passes, kv, device, [width] * rows, fixed))
-            stages.append(Stage(f"step of {rows} x {width}{way}", ms, least))
+            ms = stages.add(f"step of {rows} x {width}{way}", _stepping(passes, kv, device, [width] * rows, fixed), least)
+            steps[rows * width, way] = ms
     used = list(ways)[-1] if device.startswith("cuda") else ""  # the way in which the engine steps on this device
-    step = next(stage.ms for stage in stages if stage.name == f"step of 1 x {LIBRARY_CANVAS}{used}")
-    fills = {way: clock.ms(lambda fixed=fixed: _filled(passes, kv, device, fixed)) for way, fixed in ways.items()}  # type: ignore[misc]
+    stages.add(f"prefix of {prefix} tokens", lambda: passes.encode(ids), floor.ms(prefix, 1, 0, predicted=0))
+    _continue(passes, kv, stages, floor, prefix, "")
+    if device.startswith("cuda"):
+        free = partial(memory.free_bytes, device)
+        passes.extensions = Extensions(passes, memory.cost(passes), free, recorder=Recorder("drafts and scores"))
+        _continue(passes, kv, stages, floor, prefix, ", recorded")
+        passes.extensions = None
     least = STEPS * floor.ms(CANVAS, 1, prefix, predicted=CANVAS)
-    stages += [Stage(f"fill of {STEPS} steps of 1 x {CANVAS}{way}", ms, least) for way, ms in fills.items()]
-    return [*stages, *_experts(passes, clock, floor, device)], step, fills[used]
+    fills = dict[str, float]()
+    for way, fixed in ways.items():
+        fill = partial(_filled, passes, kv, device, fixed)
+        fills[way] = stages.add(f"fill of {STEPS} steps of 1 x {CANVAS}{way}", fill, least)
+    return stages.done, steps[LIBRARY_CANVAS, used], fills[used]
+
+
+def _continue(passes: Passes, kv: KV, stages: _Stages, floor: _Floor, prefix: int, way: str) -> None:
+    """Time a drafted token and a text to score, each a new branch of one tree."""
+    tree = Tree(passes, kv, 10, torch.zeros(passes.config.hidden_size, device=kv[0][0].device))
+    token = iter(range(10, passes.config.vocab_size))
+
+    def drafted() -> torch.Tensor:
+        return passes.logits(tree.hidden(tree.grow([(ROOT, [next(token)])])[0])).argmax(-1)
+
+    def scored() -> list[list[float]]:
+        return tree.log_probabilities([[next(token), *[10] * CANVAS]])
+
+    for _ in range(WARM_UPS):
+        drafted()
+    stages.add(f"one drafted token{way}", drafted, floor.ms(1, 1, prefix, predicted=1))
+    for _ in range(WARM_UPS):
+        scored()
+    stages.add(f"scores of {CANVAS} tokens{way}", scored, floor.ms(CANVAS, 1, prefix, predicted=CANVAS))
 
 
 def _ways(passes: Passes, device: str) -> dict[str, FixedSteps | None]:
@@ -292,38 +335,6 @@ def _ways(passes: Passes, device: str) -> dict[str, FixedSteps | None]:
         ways[", recorded"] = fixed(Recorder(), 0)
         ways[", recorded, late flags"] = fixed(Recorder(), 1)
     return ways
-
-
-def _experts(passes: Passes, clock: _Clock, floor: _Floor, device: str) -> list[Stage]:
-    """Return the time of one layer's experts with each of the library's kernels that runs on the device."""
-    model, layer = passes.model, passes.decoder.layers[0]
-    hidden = torch.randn(1, CANVAS, floor.widths.hidden, device=device, dtype=model.lm_head.weight.dtype)
-    before, stages = model.config._experts_implementation, []
-    try:
-        for kernel in EXPERT_KERNELS:
-            try:
-                model.set_experts_implementation(kernel)
-                ms = clock.ms(lambda: experts(layer, hidden))
-            except (RuntimeError, ValueError, ImportError):  # this torch or this device does not have it
-                continue
-            stages.append(Stage(f"experts of a layer, {CANVAS} tokens, {kernel}", ms, floor.experts_ms(CANVAS)))
-    finally:
-        model.set_experts_implementation(before)
-    return stages
-
-
-def _tree_of(passes: Passes, kv: KV, n_tokens: int) -> torch.Tensor:
-    """Return the hidden states of a path of new tokens."""
-    tree = Tree(passes, kv, 10, torch.zeros(passes.config.hidden_size, device=kv[0][0].device))
-    return tree.hidden(tree.grow([(ROOT, [10] * n_tokens)])[0])
-
-
-def _drafted(passes: Passes, kv: KV) -> torch.Tensor:
-    return passes.logits(_tree_of(passes, kv, 1)).argmax(-1)
-
-
-def _scored(passes: Passes, kv: KV) -> torch.Tensor:
-    return passes.logits(_tree_of(passes, kv, CANVAS)).logsumexp(-1)
 
 
 def _denoiser(passes: Passes, device: str, widths: Sequence[int], steps: int) -> Denoiser:
@@ -359,7 +370,7 @@ def _filled(passes: Passes, kv: KV, device: str, fixed: FixedSteps | None) -> No
     denoiser.read(0)
 
 
-def _library(model: Any, clock: _Clock, device: str, prefix: int, steps: int) -> float:
+def _library(model: Any, clock: Clock, device: str, prefix: int, steps: int) -> float:
     """Return the milliseconds of the library's `generate` for one canvas with `steps` steps."""
     ids = torch.randint(10, model.config.text_config.vocab_size, (1, prefix), device=device)
     return clock.ms(
@@ -374,9 +385,9 @@ def _library(model: Any, clock: _Clock, device: str, prefix: int, steps: int) ->
     )
 
 
-def _rates(device: str, dtype: torch.dtype, widths: Widths) -> tuple[float, float]:
+def rates(device: str, dtype: torch.dtype, widths: Widths) -> tuple[float, float]:
     """Return the bytes per second of a copy (read and written), and the operations per second of a matrix product."""
-    clock = _Clock(device, 5)
+    clock = Clock(device, 5)
     n_bytes = COPY_BYTES if device != "cpu" else COPY_BYTES // 16
     source = torch.zeros(n_bytes, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
@@ -386,13 +397,14 @@ def _rates(device: str, dtype: torch.dtype, widths: Widths) -> tuple[float, floa
     return copied, 2 * side**3 / clock.ms(lambda: square @ square) * 1000
 
 
-def as_object(measured: Measured, size: str, device: str) -> dict[str, object]:
+def as_object(measured: Measured, size: str, device: str, precision: str) -> dict[str, object]:
     """Return the measurements as an object for JSON."""
     figures = {name: value for name, value in asdict(measured).items() if name != "stages"}
     return {
         "processor": processor(),
         "device": device,
         "size": size,
+        "precision": precision,
         "speedup_equal_steps": round(measured.speedup_equal_steps, 2),
         "speedup_default": round(measured.speedup_default, 2),
         **figures,
@@ -400,15 +412,15 @@ def as_object(measured: Measured, size: str, device: str) -> dict[str, object]:
     }
 
 
-def main(size: str, device: str, threads: int) -> int:
+def main(size: str, device: str, threads: int, precision: str = WIDE) -> int:
     try:
-        measured, place = measure_size(size, device, threads)
+        measured, place = measure_size(size, device, threads, precision)
     except SizeError as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    print(json.dumps(as_object(measured, size, place), indent=2))
+    print(json.dumps(as_object(measured, size, place, precision), indent=2))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(*arguments.parsed(__doc__, size="full", device="auto", threads=0)))
+    sys.exit(main(*arguments.parsed(__doc__, size="full", device="auto", threads=0, precision=WIDE)))

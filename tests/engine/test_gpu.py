@@ -15,7 +15,10 @@ from dg_lsp.engine.diffusion.denoising import readout
 from dg_lsp.engine.diffusion.denoising.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.denoising.fixed_step import FixedSteps
 from dg_lsp.engine.diffusion.denoising.stack import LocalDecoder
+from dg_lsp.engine.diffusion.gemma import fused
+from dg_lsp.engine.diffusion.gemma.extensions import Extensions
 from dg_lsp.engine.diffusion.gemma.passes import Passes
+from dg_lsp.engine.diffusion.gemma.quantised import Fp8Weight
 from dg_lsp.engine.diffusion.profile import Sampling
 from dg_lsp.engine.model import memory
 from dg_lsp.engine.model.fit.geometry import llama_sizes
@@ -23,6 +26,7 @@ from dg_lsp.engine.model.gpu import operations
 from dg_lsp.engine.model.prefix_cache import KV, crop
 from dg_lsp.engine.model.recording import WARM_UPS, Recorder, StepGraph
 from dg_lsp.engine.model.tree import ROOT, Tree
+from tests.benchmarks import stages
 from tests.engine.test_llama import checkpoint
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU")]
@@ -124,6 +128,49 @@ def test_recorded_steps_equal_those_that_are_not_recorded(with_experts: Any, lag
 
 def stepping(steps: FixedSteps, decoder: LocalDecoder) -> Callable[[Denoiser], object]:
     return lambda denoiser: steps.step(denoiser, decoder, denoiser.running)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_recorded_drafts_and_scores_equal_those_that_are_not_recorded(with_experts: Any, dtype: torch.dtype) -> None:
+    model = copy.deepcopy(with_experts).to("cuda", dtype)
+    plain, recorded, recorder = Passes(model), Passes(model), Recorder("drafts and scores")
+    recorded.extensions = Extensions(recorded, memory.cost(recorded), lambda: memory.free_bytes("cuda"), recorder=recorder)
+    most = 1e-3 if dtype is torch.float32 else 0.1
+    for length in (9, 600):
+        ids = torch.randint(10, 110, (1, length), generator=torch.Generator().manual_seed(length)).to("cuda")
+        trees = []
+        for passes in (plain, recorded):
+            hidden, kv = passes.encode(ids)
+            trees.append(Tree(passes, kv, int(ids[0, -1]), hidden[0, -1]))
+        for seed in range(8):
+            tokens = torch.randint(10, 110, (1 + 5 * (seed % 3),), generator=torch.Generator().manual_seed(seed)).tolist()
+            ours, theirs = (tree.hidden(tree.grow([(ROOT, tokens)])[0]) for tree in reversed(trees))
+            torch.testing.assert_close(ours, theirs, atol=most, rtol=most)
+            scores = [torch.tensor(tree.log_probabilities([[*tokens, 11], [12, 13]])[0]) for tree in trees]
+            torch.testing.assert_close(*scores, atol=most, rtol=most)
+    assert recorder.is_usable
+    assert recorder.n_recorded >= 2
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("tokens", [1, 7, 64, 300])
+@pytest.mark.parametrize("in_8_bits", [False, True])
+def test_fused_experts_of_real_size_equal_the_library(tokens: int, in_8_bits: bool) -> None:
+    widths = stages.Widths(experts=16)
+    model = stages.build(replace(widths, vocabulary=512), 1, "cuda", torch.bfloat16)
+    bank = model.model.decoder.layers[0].experts
+    hidden = torch.randn(tokens, widths.hidden, device="cuda", dtype=torch.bfloat16)
+    weights, ids = torch.rand(tokens, 16, device="cuda").topk(8)
+    banks = [fused.Bank(bank.gate_up_proj), fused.Bank(bank.down_proj)]
+    if in_8_bits:
+        narrow = [Fp8Weight.of(each.values) for each in banks]
+        banks = [each.bank for each in narrow]
+        bank.gate_up_proj.data, bank.down_proj.data = (each.dense(torch.bfloat16) for each in narrow)
+    found = fused.experts(hidden, ids, weights, *banks)
+    assert found is not None
+    expected = bank(hidden, ids, weights)
+    torch.testing.assert_close(found, expected, atol=float(expected.abs().max()) / 50, rtol=0.05)
 
 
 @torch.no_grad()

@@ -46,7 +46,7 @@ def fill(model: Any, inventory: Inventory, device: str, precision: Precision, dt
                         gathered[target] = _Gathered(inventory.pieces[target], shapes[target], device, dtype)
                     if gathered[target].add(piece, opened.get_tensor(piece.stored.name)):
                         weight = gathered.pop(target).weight()
-                        _place(model, names[target], weight, precision, dtype, shapes[target])
+                        place(model, names[target], weight, precision, dtype, shapes[target])
                         del weight
                     meter.add(piece.stored.n_bytes)
         except (OSError, SafetensorError) as error:
@@ -117,7 +117,7 @@ def _per_row(scale: Tensor, shape: tuple[int, ...]) -> Tensor:
     return scale.repeat_interleave(-(-rows // scale.shape[0]), 0)[:rows]
 
 
-def _place(
+def place(
     model: Any, names: list[str], weight: Tensor | Fp8Weight, precision: Precision, dtype: torch.dtype, shape: tuple[int, ...]
 ) -> None:
     """Set a weight under all its names in the model, quantised if the precision and the weight allow it."""
