@@ -1,76 +1,205 @@
-"""All that wants a GPU in one command that can be interrupted: python tests/benchmarks/on_gpu.py [FOLDER]
+"""Test and measure dg-lsp on a GPU in ten minutes: python tests/benchmarks/on_gpu.py [--parts tests,causal] [--model FOLDER]
 
-Correctness (the tests marked `gpu`), the stages and ratios of the full size with random weights, and fills of the embedded
-model, each within its share of 11 minutes. `bench.json` has each step outside of fixed buffers, in
-them, recorded as a CUDA graph, and with flags that are read late, and each kernel for the experts. `fills.log` says if steps
-could not be recorded. What has ended well is not done again: its output stands in FOLDER (build/on-gpu). A part that fails or
-runs out of time does not keep the others from running. Needs no network and no checkpoint. Ends with 1 if a part failed.
+The parts, in their order: `tests` for correctness; `causal`, passes of laptop models; `experts`, the kernels of one layer;
+`full`, `full8`: all stages of the 26B model with random weights, in 16 and in 8 bits; `fills`, the product with the model of
+--model or the embedded one. Each has its own time limit, and its table is printed when it ends, so that a later failure loses
+nothing. Needs no network. Ends with 1 if a part failed.
+
+`--small --device cpu` runs the same parts on tiny models.
+
+With `--pack DIR` it runs nothing: it makes a folder to carry to a machine that has a GPU, Python 3.12, torch and triton, but no
+network. `sh DIR/run.sh` there installs the packages that DIR holds and runs the parts. `--model` is then a folder of weights,
+which is cut into DIR/model-*/; `sh DIR/join.sh PIECES FOLDER` joins what was carried into one folder PIECES.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import json
+import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
-import torch
-
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tests.benchmarks import pack  # noqa: E402
+
 HELD_OUT = "fixtures/eval/heldout.jsonl.gz"
+SHOWN = ("exact_match", "first_line_match", "parse_rate", "edit_similarity", "ms_p50", "ms_p95")
+MOST_LINES = 120
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Part:
-    """One part: the file that its output goes to, its command, and the minutes that it may take."""
+    """One part: its command, and the seconds that it may take."""
 
     name: str
     command: tuple[str, ...]
-    minutes: float
+    seconds: int
 
 
-def parts() -> list[Part]:
+def parts(device: str, model: str, *, is_small: bool) -> list[Part]:
     """Return the parts in their order."""
-    dg_lsp = (sys.executable, "-m", "dg_lsp")
+    python = (sys.executable, "-u")
+    size = "tiny" if is_small else "full"
+    folder = ROOT / "tests" / "engine"
+    tests = [str(path.relative_to(ROOT)) for path in (*sorted(folder.glob("test_gpu*.py")), folder / "test_fused.py")]
+    # Without the settings of pyproject.toml, which ask for plugins that only the project's own environment has.
+    pytest = (
+        "-m",
+        "pytest",
+        "-c",
+        os.devnull,
+        "--rootdir",
+        str(ROOT),
+        "-p",
+        "no:cacheprovider",
+        "-q",
+        "-W",
+        "ignore",
+        "--durations",
+        "5",
+    )
+    causal = ("--device", device, *(["--small"] if is_small else []))
+    limit = "3" if is_small else "60"
+    fills = (
+        "-m",
+        "dg_lsp",
+        "eval",
+        HELD_OUT,
+        "--device",
+        device,
+        "--limit",
+        limit,
+        "--json",
+        *(["--model", model] if model else []),
+    )
     return [
-        Part("tests.txt", (sys.executable, "-m", "pytest", "-m", "gpu", "tests/engine", "-q"), 3),
-        Part("bench.json", (sys.executable, "tests/benchmarks/stages.py", "full", "cuda"), 6),
-        Part("fills.json", (*dg_lsp, "eval", HELD_OUT, "--device", "cuda", "--limit", "40", "--json"), 2),
+        Part("tests", (*python, *pytest, *tests), 120),
+        Part("causal", (*python, "tests/benchmarks/gpu_causal.py", *causal), 60),
+        Part("experts", (*python, "tests/benchmarks/gpu_experts.py", device, size), 90),
+        Part("full", (*python, "tests/benchmarks/stages.py", size, device, "0", "wide"), 130),
+        Part("full8", (*python, "tests/benchmarks/stages.py", size, device, "0", "fp8"), 100),
+        Part("fills", (*python, *fills), 80),
     ]
 
 
-def main(folder: Path) -> int:
-    if not torch.cuda.is_available():  # the tests would be skipped, and count as ended well
+def run(part: Part, folder: Path, seconds: float) -> bool:
+    """Run a part for at most some seconds, print what it printed, and return whether it ended well."""
+    out, err = folder / f"{part.name}.out", folder / f"{part.name}.err"
+    print(f"\n== {part.name}: {' '.join(part.command[1:])}", flush=True)
+    began, why = time.monotonic(), ""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        "HF_HUB_OFFLINE": "1",
+    }
+    with out.open("w") as opened, err.open("w") as errors:
+        process = subprocess.Popen(
+            part.command,
+            cwd=ROOT,
+            stdout=opened,
+            stderr=errors,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            env=environment,
+        )
+        try:
+            if process.wait(seconds):
+                why = f"ended with {process.returncode}"
+        except subprocess.TimeoutExpired:
+            why = f"was stopped after {seconds:.0f} s"
+        with contextlib.suppress(ProcessLookupError):  # also what the part started
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    print("\n".join(_table(part.name, out, err)))
+    if why:
+        print("\n".join(_last(err, 25)))
+    print(f"== {part.name}: {why or 'done'} ({time.monotonic() - began:.0f} s)", flush=True)
+    return not why
+
+
+def _table(name: str, out: Path, err: Path) -> list[str]:
+    """Return the lines of a part's output to print."""
+    if name.startswith("full"):  # its lines are on stderr, and stdout has all of it as JSON
+        figures = [line for line in _last(out, MOST_LINES) if ":" in line and not line.startswith("      ")]
+        return [*_last(err, MOST_LINES), *figures]
+    if name == "fills":
+        with contextlib.suppress(ValueError, KeyError):
+            return [f"{method}: {_figures(figures)}" for method, figures in json.loads(out.read_text())["methods"].items()]
+    return _last(out, MOST_LINES)
+
+
+def _figures(figures: dict[str, object]) -> str:
+    """Return the figures of an evaluation in one line."""
+    shown = {name: figures[name] for name in SHOWN if name in figures}
+    return ", ".join(f"{name} {value['value'] if isinstance(value, dict) else value}" for name, value in shown.items())
+
+
+def _last(path: Path, most: int) -> list[str]:
+    return path.read_text(errors="replace").splitlines()[-most:]
+
+
+def _machine(device: str) -> str:
+    """Return the date, the device and the versions that the figures belong to."""
+    import torch
+
+    name = device
+    if device.startswith("cuda"):
+        facts = torch.cuda.get_device_properties(0)
+        name = f"{facts.name}, {facts.total_memory / 2**30:.0f} GiB, compute capability {facts.major}.{facts.minor}"
+    versions = [f"torch {torch.__version__}"]
+    for package in ("triton", "transformers"):
+        found = subprocess.run(
+            [sys.executable, "-c", f"import importlib.metadata as m; print(m.version({package!r}))"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        versions.append(f"{package} {found.stdout.strip() or 'missing'}")
+    return f"{date.today()}: {name}; {', '.join(versions)}; Python {sys.version.split()[0]}"  # noqa: DTZ011 -- the reader's day
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", default="", help="names of parts, separated by commas; all by default")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--small", action="store_true", help="tiny models")
+    parser.add_argument("--model", default="", help="a folder or a name, as `dg-lsp eval --model` takes it")
+    parser.add_argument("--minutes", type=float, default=9.5, help="the time for all parts")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "on-gpu", help="the folder for what the parts print")
+    parser.add_argument("--pack", type=Path, metavar="DIR", help="make a folder to carry, and run nothing")
+    parser.add_argument("--python", default="3.12", help="the version of Python on the machine with the GPU")
+    given = parser.parse_args(arguments)
+    if given.pack is not None:
+        return pack.pack(given.pack, given.python, Path(given.model) if given.model else None)
+    known = parts(given.device, given.model, is_small=given.small)
+    names = given.parts.split(",") if given.parts else [part.name for part in known]
+    if unknown := set(names) - {part.name for part in known}:
+        parser.error(f"unknown part {min(unknown)}; choose from {', '.join(part.name for part in known)}")
+    import torch
+
+    if given.device.startswith("cuda") and not torch.cuda.is_available():  # the tests would be skipped, and count as ended well
         print("torch finds no GPU; nothing was run")
         return 1
-    folder.mkdir(parents=True, exist_ok=True)
-    failed = [part.name for part in parts() if not has_ended_well(part, folder)]
-    if (folder / "bench.json").exists():
-        print((folder / "bench.json").read_text())
-    print(f"failed: {', '.join(failed) or 'nothing'}")
+    print(_machine(given.device), flush=True)
+    given.out.mkdir(parents=True, exist_ok=True)
+    end, failed = time.monotonic() + given.minutes * 60, []
+    for part in known:
+        left = end - time.monotonic()
+        if part.name in names and (left < 5 or not run(part, given.out, min(part.seconds, left))):
+            failed.append(part.name)
+    print(f"\nfailed: {', '.join(failed) or 'nothing'}")
     return bool(failed)
 
 
-def has_ended_well(part: Part, folder: Path) -> bool:
-    """Run a part unless it ended well before; return whether it did."""
-    output = folder / part.name
-    if output.exists():
-        print(f"{part.name}: done before")
-        return True
-    unfinished, log = output.with_suffix(".unfinished"), output.with_suffix(".log")
-    print(f"{part.name}: {' '.join(part.command)}", flush=True)
-    with unfinished.open("w") as opened, log.open("w") as errors:
-        try:
-            done = subprocess.run(part.command, cwd=ROOT, stdout=opened, stderr=errors, timeout=part.minutes * 60, check=False)
-        except subprocess.TimeoutExpired:
-            print(f"{part.name}: not done within {part.minutes:g} minutes; see {unfinished} and {log}")
-            return False
-    if done.returncode:
-        print(f"{part.name}: ended with {done.returncode}; see {unfinished} and {log}")
-        return False
-    unfinished.rename(output)
-    return True
-
-
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build" / "on-gpu"))
+    sys.exit(main())
