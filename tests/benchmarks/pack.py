@@ -19,7 +19,7 @@ PIECE = 60 << 20
 PRESENT = frozenset(
     {
         "torch", "triton", "numpy", "pip", "setuptools", "filelock", "fsspec", "jinja2", "markupsafe", "mpmath", "networkx",
-        "sympy", "typing-extensions", "hf-xet",
+        "sympy", "hf-xet",
     }
 )  # fmt: skip
 TESTS = ("pytest", "pytest-timeout", "hypothesis", "packaging", "openai")
