@@ -147,7 +147,7 @@ def passes(bench: Bench, name: str, sizes: LlamaSizes, kind: Any, prefix: int) -
     ids = torch.randint(10, sizes.vocabulary - 1, (1, prefix), device=bench.device)
     used = bench.used_mib()
     began = time.perf_counter()
-    model.buffers.record([prefix + ROOM])
+    model.buffers.record(prefix + 2 * ROOM, 1)
     bench.wait()
     state = f"{recorder.n_recorded} graphs" if recorder.is_usable else f"NOT RECORDED: {recorder.reason}"
     print(f"recording: {time.perf_counter() - began:.1f} s, {bench.used_mib() - used:.0f} MiB, {state}")

@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -28,7 +29,7 @@ from dg_lsp.engine.model.fit.geometry import llama_sizes
 from dg_lsp.engine.model.gpu.buffers import MAX_BUFFERS, ROWS, STEP, Buffers
 from dg_lsp.engine.model.gpu.operations import PLAIN
 from dg_lsp.engine.model.prefix_cache import KV, crop
-from dg_lsp.engine.model.recording import Recorder
+from dg_lsp.engine.model.recording import WARM_UPS, Recorder, StepGraph, WarmUps, Work
 from dg_lsp.engine.model.tree import ROOT, Tree
 from tests.benchmarks import gpu_causal
 from tests.engine.test_fixed_steps import FailingRecorder, WorkingRecorder
@@ -190,7 +191,7 @@ def test_passes_are_recorded_before_the_first_request() -> None:
     recorder = WorkingRecorder()
     passes = in_buffers(checkpoint("tied"), recorder)
     assert passes.buffers is not None
-    passes.buffers.record([100])
+    passes.buffers.record(100, 1)
     assert recorder.n_recorded == len(ROWS)
     ids = ids_of(1, 30)
     tree = tree_of(passes, passes.encode(ids)[1], int(ids[0, -1]))
@@ -249,6 +250,50 @@ def test_a_fill_in_buffers_has_the_candidates_of_a_processor(fim_tokens: tuple[s
     assert all(found)
     for ours, theirs in zip(scores[: len(REQUESTS)], scores[len(REQUESTS) :], strict=True):
         assert theirs == pytest.approx(ours, abs=1e-3)
+
+
+@pytest.mark.parametrize("fim_tokens", [(), FIM], ids=["left", "fim"])
+def test_after_the_start_fills_of_any_length_replay_recorded_passes_only(
+    fim_tokens: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = load_model(str(written_model(tmp_path, *fim_tokens)), device="cpu", dtype="float32")
+    n_direct, replays = 0, dict[Work, Work]()
+
+    class Replaying(Recorder):
+        def record(self, work: Work) -> Work:
+            return replays[work]
+
+    def counted(work: Work, recorder: Recorder | None, warm_ups: WarmUps) -> StepGraph:
+        def directly() -> None:
+            nonlocal n_direct
+            n_direct += 1
+            work()
+
+        replays[directly] = work
+        return StepGraph(directly, recorder, warm_ups)
+
+    monkeypatch.setattr("dg_lsp.engine.model.gpu.buffers.StepGraph", counted)
+    passes, recorder = CausalLlama(loaded.passes.sizes, load_file(tmp_path / "model.safetensors"), "plain"), Replaying()
+    passes.use_buffers(PLAIN, lambda: None, recorder)
+    filler = CausalFiller(replace(loaded, passes=passes))
+    assert n_direct == len(ROWS) * WARM_UPS  # the second room of a model that reads on needs no more of them
+    n_rooms = 2 if fim_tokens else 1
+    for n_lines in (1, 25, 70, 300):
+        request = replace(REQUESTS[0], prefix="value = other(1)\n" * n_lines + REQUESTS[0].prefix)
+        task = filler.start(request)
+        while task.step():
+            pass
+        task.close()
+        assert task.candidates()
+        del task
+        assert n_direct == len(ROWS) * WARM_UPS
+        assert recorder.n_recorded == len(ROWS) * n_rooms
+    filler.trim()
+    room = passes.buffers.take(passes.encode(ids_of(1, 20))[1], 100) if passes.buffers else None
+    assert room is not None
+    room.extend(20, [1, 2], [20, 21], np.ones((2, 22), dtype=np.bool_))
+    assert n_direct == len(ROWS) * WARM_UPS  # a new room is recorded at its first use
+    assert recorder.n_recorded == len(ROWS) * n_rooms + 1
 
 
 def test_the_benchmark_prints_every_pass_and_product(capsys: pytest.CaptureFixture[str]) -> None:

@@ -53,12 +53,13 @@ class CausalFiller(LocalFiller):
         self._windows = Windows(loaded.profile, loaded.vocabulary, self.cache, self.pace)
 
     def _record(self, passes: CausalLlama, profile: Profile) -> None:
-        """Record the passes behind the longest prefix, which most requests have, before the first of them."""
-        n_places = profile.prefix_tokens + profile.suffix_tokens + ROOM
+        """Record the passes behind the longest prefix, and so behind shorter ones, before the first request."""
+        # Twice the room: a tree's first pass may read as many tokens as a room has, and has places for more behind them.
+        n_places = profile.prefix_tokens + profile.suffix_tokens + 2 * ROOM
         n_trees = 2 if profile.layout == "fim" else 1  # one reads on after the left side alone
         for one, n_rooms in ((passes, n_trees), (passes.adapted, 1)):
             if one is not None and one.buffers is not None:
-                one.buffers.record([n_places] * n_rooms)
+                one.buffers.record(n_places, n_rooms)
 
     def trim(self) -> None:
         """Drop the prefix cache, and the buffers that no request uses."""

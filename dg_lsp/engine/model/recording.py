@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -48,19 +49,25 @@ class Recorder:
         log.warning("%s are not recorded as CUDA graphs, which makes them slower: %s", self.what, self.reason)
 
 
+@dataclass(slots=True)
+class WarmUps:
+    """How many direct calls are left before a recording. Functions that launch the same kernels share one."""
+
+    left: int = WARM_UPS
+
+
 class StepGraph:
     """One function that takes no argument and always uses the same memory, run directly at first and then as a graph."""
 
-    def __init__(self, work: Work, recorder: Recorder | None) -> None:
-        """Without a recorder, the function is always run directly."""
-        self._work, self._recorder = work, recorder
+    def __init__(self, work: Work, recorder: Recorder | None, warm_ups: WarmUps | None = None) -> None:
+        """Without a recorder, the function is always run directly. Without `warm_ups`, it has its own."""
+        self._work, self._recorder, self._warm_ups = work, recorder, warm_ups or WarmUps()
         self._replay: Work | None = None
-        self._n_runs = 0
 
     def run(self) -> None:
         """Run the function once, in one way or the other."""
         recorder = self._recorder
-        if self._replay is None and recorder is not None and recorder.is_usable and self._n_runs >= WARM_UPS:
+        if self._replay is None and recorder is not None and recorder.is_usable and self._warm_ups.left <= 0:
             try:
                 self._replay = recorder.record(self._work)
                 recorder.n_recorded += 1
@@ -72,7 +79,7 @@ class StepGraph:
             self._replay()
         else:
             self._work()
-            self._n_runs += 1
+            self._warm_ups.left -= 1
 
 
 def to_device(values: Tensor, device: torch.device | str) -> Tensor:

@@ -1,8 +1,9 @@
 """Keys and values of trees in buffers whose shapes depend on nothing but a bucket, and the recorded passes over them.
 
-A bucket is a number of places, in steps of 256. Each of its buffers has a graph for 1, 4, 16 and 64 new tokens, which is
-recorded when it is first used. Fewer tokens are padded: the added ones write to the last place, which no other token sees. So
-a pass is three copies to the device, one launch, and a copy of the hidden states.
+A bucket is a number of places: the usual one, which `record` sets and all shorter trees share, or a longer one in steps of 256.
+Each of its buffers has a graph for 1, 4, 16 and 64 new tokens. The first buffer of a bucket runs each twice directly; later
+ones are recorded at their first use. Fewer tokens are padded: the added ones write to the last place, which no other token
+sees. So a pass is one copy to the device, one launch, and a copy of the hidden states.
 
 Knows passes, memory and graphs. Knows nothing of trees.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -21,7 +23,7 @@ from torch import Tensor
 from dg_lsp.engine.model import memory
 from dg_lsp.engine.model.gpu.passes import GpuPasses, Inputs, as_pairs, copy_into
 from dg_lsp.engine.model.prefix_cache import KV
-from dg_lsp.engine.model.recording import WARM_UPS, Recorder, StepGraph, copy_to_device
+from dg_lsp.engine.model.recording import WARM_UPS, Recorder, StepGraph, WarmUps, copy_to_device
 
 STEP = 256  # places
 ROWS = (1, 4, 16, 64)  # new tokens of one recorded pass
@@ -32,7 +34,9 @@ MORE_POSITIONS = 256  # than places: a tree's tokens may stand behind a gap
 class _Graph:
     """A pass over a fixed number of new tokens of one buffer, and what it reads and writes."""
 
-    def __init__(self, passes: GpuPasses, kv: Tensor, table: Tensor, n_rows: int, recorder: Recorder | None) -> None:
+    def __init__(
+        self, passes: GpuPasses, kv: Tensor, table: Tensor, n_rows: int, recorder: Recorder | None, warm_ups: WarmUps
+    ) -> None:
         self._shape = n_rows, kv.shape[1]
         # One buffer for all inputs, so that there is one copy to the device.
         self._given = torch.zeros(_n_given(*self._shape), dtype=torch.uint8, device=passes.device)
@@ -45,7 +49,7 @@ class _Graph:
         def work() -> None:
             self.hidden.copy_(passes.run(inputs, kv, table))
 
-        self._graph = StepGraph(work, recorder)
+        self._graph = StepGraph(work, recorder, warm_ups)
 
     def run(self, at: int, ids: Sequence[int], positions: Sequence[int], visible: NDArray[np.bool_]) -> None:
         """Compute the hidden states of at most N new tokens at the places from `at` on, which see `visible` places."""
@@ -73,11 +77,15 @@ def _n_given(n_rows: int, n_places: int) -> int:
     return _FIRST * _width(n_rows) + n_rows * n_places
 
 
+_WarmUps = defaultdict[tuple[int, int], WarmUps]
+"""By the numbers of new tokens and of places, on which the choice of kernels depends."""
+
+
 class _Buffer:
     """The keys and values of one tree at a time, and the graphs that use them."""
 
-    def __init__(self, passes: GpuPasses, n_places: int, recorder: Recorder | None) -> None:
-        self._passes, self._recorder, self.n_places = passes, recorder, n_places
+    def __init__(self, passes: GpuPasses, n_places: int, recorder: Recorder | None, warm_ups: _WarmUps) -> None:
+        self._passes, self._recorder, self._warm_ups, self.n_places = passes, recorder, warm_ups, n_places
         # Zeros, because values that no token sees must be finite.
         self.kv = torch.zeros(passes.kv_shape(n_places), dtype=passes.dtype, device=passes.device)
         self._table = passes.table(n_places + MORE_POSITIONS)
@@ -92,7 +100,8 @@ class _Buffer:
         """Return the pass over so many new tokens."""
         if n_rows not in self._graphs:
             with torch.inference_mode(mode=False):  # a tensor of this mode could not be changed outside of it
-                self._graphs[n_rows] = _Graph(self._passes, self.kv, self._table, n_rows, self._recorder)
+                warm_ups = self._warm_ups[n_rows, self.n_places]
+                self._graphs[n_rows] = _Graph(self._passes, self.kv, self._table, n_rows, self._recorder, warm_ups)
         return self._graphs[n_rows]
 
 
@@ -121,6 +130,11 @@ class Places:
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
+def _bucket(n_places: int) -> int:
+    """Return the places of a buffer for so many, with one for added tokens."""
+    return -(-(n_places + 1) // STEP) * STEP
+
+
 class Buffers:
     """The buffers of one model. Those of other buckets that no tree uses are dropped first, least recently used ones before.
 
@@ -130,6 +144,8 @@ class Buffers:
     def __init__(self, passes: GpuPasses, free: Callable[[], int | None], recorder: Recorder | None = None) -> None:
         self._passes, self._free, self._recorder = passes, free, recorder
         self._buffers: list[_Buffer] = []  # the least recently used first
+        self._warm_ups: _WarmUps = defaultdict(WarmUps)
+        self._usual = 0  # the places of the buffers that `record` made
 
     @property
     def bytes(self) -> int:
@@ -142,19 +158,21 @@ class Buffers:
         If there is no memory for another buffer, or too many are in use, it is one that is not recorded or kept.
         """
         with torch.inference_mode(mode=False), torch.no_grad():  # as for graphs
-            buffer = self._buffer(-(-(n_places + 1) // STEP) * STEP)
+            # Attention over places that no token sees takes microseconds, and a buffer of another length has to be recorded.
+            buffer = self._buffer(max(_bucket(n_places), self._usual))
             places = Places(buffer)
             copy_into(buffer.kv, kv)
         return places
 
-    def record(self, rooms: Sequence[int]) -> None:
-        """Record the passes over a buffer for each of these numbers of places, so that no request waits for it.
+    def record(self, n_places: int, n_rooms: int) -> None:
+        """Record the passes over so many buffers for trees of at most `n_places`, so that no request waits for it.
 
         If that fails, requests run without recorded passes.
         """
+        self._usual = _bucket(n_places)
         try:
             with torch.inference_mode():
-                taken = [self.take(as_pairs(torch.empty(self._passes.kv_shape(0))), n_places) for n_places in rooms]
+                taken = [self.take(as_pairs(torch.empty(self._passes.kv_shape(0))), n_places) for _ in range(n_rooms)]
                 for places in taken:
                     for n_rows in ROWS * (WARM_UPS + 1):
                         places.extend(0, [0] * n_rows, range(n_rows), np.ones((n_rows, n_rows), dtype=np.bool_))
@@ -178,7 +196,7 @@ class Buffers:
         while len(self._buffers) >= MAX_BUFFERS or (most is not None and self.bytes + n_bytes > most):
             unused = next((buffer for buffer in self._buffers if buffer.is_free()), None)
             if unused is None:
-                return _Buffer(self._passes, n_places, None)
+                return _Buffer(self._passes, n_places, None, self._warm_ups)
             self._buffers.remove(unused)
-        self._buffers.append(_Buffer(self._passes, n_places, self._recorder))
+        self._buffers.append(_Buffer(self._passes, n_places, self._recorder, self._warm_ups))
         return self._buffers[-1]
