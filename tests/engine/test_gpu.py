@@ -133,6 +133,7 @@ def stepping(steps: FixedSteps, decoder: LocalDecoder) -> Callable[[Denoiser], o
 @torch.no_grad()
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_recorded_drafts_and_scores_equal_those_that_are_not_recorded(with_experts: Any, dtype: torch.dtype) -> None:
+    """In 32 bits, torch multiplies expert by expert and reads their bounds on the host, so that the passes run directly."""
     model = copy.deepcopy(with_experts).to("cuda", dtype)
     plain, recorded, recorder = Passes(model), Passes(model), Recorder("drafts and scores")
     recorded.extensions = Extensions(recorded, memory.cost(recorded), lambda: memory.free_bytes("cuda"), recorder=recorder)
@@ -149,8 +150,11 @@ def test_recorded_drafts_and_scores_equal_those_that_are_not_recorded(with_exper
             torch.testing.assert_close(ours, theirs, atol=most, rtol=most)
             scores = [torch.tensor(tree.log_probabilities([[*tokens, 11], [12, 13]])[0]) for tree in trees]
             torch.testing.assert_close(*scores, atol=most, rtol=most)
-    assert recorder.is_usable
-    assert recorder.n_recorded >= 2
+    if dtype is torch.bfloat16:
+        assert recorder.is_usable, recorder.reason
+        assert recorder.n_recorded >= 2
+    else:
+        assert recorder.is_usable or "graph capture" in recorder.reason
 
 
 @torch.no_grad()

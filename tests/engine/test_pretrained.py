@@ -25,6 +25,7 @@ from dg_lsp.engine.causal.profile import Profile
 from dg_lsp.engine.causal.windows import SHORT_PREFIX, SHORT_SUFFIX
 from dg_lsp.engine.common import pace, sequence
 from dg_lsp.engine.common.laid_out import Switches
+from dg_lsp.engine.common.layout import next_after_typed
 from dg_lsp.engine.common.local import PREFILL_CHUNK, LocalTask
 from dg_lsp.engine.common.propose import drafts
 from dg_lsp.engine.common.propose.drafts import Drafting, DraftSettings
@@ -163,6 +164,24 @@ def test_cut_prefix_is_encoded_as_in_the_whole_text(left: CausalFiller, end: str
 def test_no_fim_profile_without_its_tokens(left: CausalFiller) -> None:
     with pytest.raises(ValueError, match="lacks a fill-in-the-middle token"):
         for_profile(Profile("fim"), left.loaded.vocabulary)
+
+
+def test_the_next_token_agrees_with_what_is_typed_and_adds_no_blank_to_it(left: CausalFiller) -> None:
+    vocabulary = left.loaded.vocabulary
+    for typed in (b" wid", b"\n    ", b"\n  ", b"  ", b"\t", b" ", b"r"):
+        for _ in range(2):  # computed, and then cached
+            assert next_after_typed(vocabulary, typed, ()) == tuple(
+                token
+                for token, piece in enumerate(vocabulary.pieces)
+                if piece
+                and (typed.startswith(piece) or piece.startswith(typed))
+                and not (typed[-1:] in b" \t" and piece != typed and piece.startswith(typed) and piece.isspace())
+            )
+        whole = vocabulary.encode(typed.decode())
+        written = len(vocabulary.bytes_of(whole[:1]))
+        if written < len(typed):
+            assert next_after_typed(vocabulary, typed, whole[:1]) == next_after_typed(vocabulary, typed[written:], ())
+    assert vocabulary.after_typed.cache_info().hits >= 7
 
 
 def test_tokens_that_agree_with_typed_text_are_found_by_their_bytes(left: CausalFiller) -> None:

@@ -48,13 +48,7 @@ def next_after_typed(vocabulary: Vocabulary, heal: bytes, ids: Sequence[int]) ->
     if ids and n_written == len(heal) and heal[-1:] in (b" ", b"\t"):
         return vocabulary.without_blank_start
     rest = heal[n_written:]
-    if not rest:
-        return ()
-    agreeing = vocabulary.agreeing_with(rest)
-    if rest[-1:] not in (b" ", b"\t"):
-        return agreeing
-    pieces = vocabulary.pieces
-    return tuple(token for token in agreeing if len(pieces[token]) <= len(rest) or pieces[token][len(rest) :].strip())
+    return vocabulary.after_typed(rest) if rest else ()
 
 
 def answer(vocabulary: Vocabulary, ids: Sequence[int], heal: bytes) -> str:

@@ -47,6 +47,7 @@ class Vocabulary:
         self.special = frozenset(special) | {i for i, token in enumerate(tokens) if token is None}
         # One fill encodes the same side of a file several times, and a keystroke changes only one side. An array takes a
         # ninth of a list's memory.
+        self.after_typed = lru_cache(maxsize=64)(self._after_typed)  # each step of a draft asks, and most texts are indentations
         self._encode_long = lru_cache(maxsize=32)(lambda text: array("i", self._encode(text)))
 
     @classmethod
@@ -142,6 +143,13 @@ class Vocabulary:
         places = [(bisect_left(pieces, head[:n]), head[:n]) for n in range(1, len(head))]
         parts = [ids[place] for place, part in places if place < len(pieces) and pieces[place] == part]
         return tuple(sorted({*parts, *self.starting_with(head)}))
+
+    def _after_typed(self, typed: bytes) -> tuple[int, ...]:
+        """Return the ids of `agreeing_with(typed)` that add no white space to white space at the end of `typed`."""
+        agreeing, pieces, n_typed = self.agreeing_with(typed), self.pieces, len(typed)
+        if typed[-1:] not in (b" ", b"\t"):
+            return agreeing
+        return tuple(token for token in agreeing if len(pieces[token]) <= n_typed or pieces[token][n_typed:].strip())
 
     def safe_end(self, text: str) -> int:
         """Return the offset where the last pre-token of a text starts, which is the only one that more text can change.
