@@ -109,6 +109,18 @@ def test_a_function_that_may_end_is_not_unlikely(language: str, text: str, answe
     check(language, text, answer, "")
 
 
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("int f(const char *x, ...) {\n  ⟦⟧\n}\n", "return f(x, 1);"),
+        ("int f(int) {\n  ⟦⟧\n}\n", "return f();"),
+        ("int f(int x) {\n  ⟦⟧\n}\n", f"return {'1 + ' * 3_000}1;"),
+    ],
+)
+def test_odd_parameters_and_deep_answers_do_not_fail(text: str, answer: str) -> None:
+    check("cpp", text, answer, "")
+
+
 COLLECTED = (
     "def f(files):\n    names = []\n    for file in files:\n        names.append(file.name)\n        file.save()\n    ⟦⟧\n"
 )

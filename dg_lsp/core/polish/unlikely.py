@@ -86,14 +86,15 @@ def _names(tree: Syntax, function: Owner, around: Owner | None) -> set[str]:
     return {f"{item}.{name}" for item in objects} | {whole_name} - {name} | (bare if tree.language.bare_methods else set())
 
 
-def _straight(node: Node) -> Iterator[Node]:
-    """Yield the node and those in it that run whenever it runs."""
-    yield node
-    if not _STRAIGHT.search(node.type) or _CONDITIONAL.search(node.type):
-        return
-    is_short_circuit = any(child.type in _SHORT_CIRCUIT for child in node.children)
-    for part in node.named_children[: 1 if is_short_circuit else None]:
-        yield from _straight(part)
+def _straight(statement: Node) -> Iterator[Node]:
+    """Yield the statement and the nodes in it that run whenever it runs."""
+    todo = [statement]
+    while todo:
+        node = todo.pop()
+        yield node
+        if _STRAIGHT.search(node.type) and not _CONDITIONAL.search(node.type):
+            is_short_circuit = any(child.type in _SHORT_CIRCUIT for child in node.children)
+            todo += node.named_children[: 1 if is_short_circuit else None]
 
 
 def _callee(tree: Syntax, node: Node) -> str:
@@ -115,7 +116,7 @@ def _is_same(tree: Syntax, function: Owner, call: Node) -> bool:
     arguments = call.child_by_field_name("arguments")
     if parameters is None or arguments is None:
         return False
-    names = [re.findall(r"\w+", _text(tree, node).partition("=")[0])[-1] for node in parameters.named_children]
+    names = [("", *re.findall(r"\w+", _text(tree, node).partition("=")[0]))[-1] for node in parameters.named_children]
     return names == [_text(tree, node) for node in arguments.named_children]
 
 
