@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
@@ -46,9 +47,9 @@ def test_a_cpu_build_of_torch_uses_no_gpu(tmp_path: Path, monkeypatch: pytest.Mo
     program.write_text("#!/bin/sh\necho 'NVIDIA RTX 4090, 24564, 24000'\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(machine.metadata, "version", lambda _name: "2.13.0+cpu")
+    monkeypatch.setattr(metadata, "version", lambda _name: "2.13.0+cpu")
     assert machine.usable_card() == 0
-    monkeypatch.setattr(machine.metadata, "version", lambda _name: "2.13.0")
+    monkeypatch.setattr(metadata, "version", lambda _name: "2.13.0")
     assert machine.usable_card() == 24564 << 20
 
 

@@ -47,7 +47,8 @@ class Vocabulary:
         self.special = frozenset(special) | {i for i, token in enumerate(tokens) if token is None}
         # One fill encodes the same side of a file several times, and a keystroke changes only one side. An array takes a
         # ninth of a list's memory.
-        self.after_typed = lru_cache(maxsize=64)(self._after_typed)  # each step of a draft asks, and most texts are indentations
+        # Each step of a draft asks, and most texts are indentations.
+        self.after_typed = lru_cache(maxsize=64)(self._after_typed)
         self._encode_long = lru_cache(maxsize=32)(lambda text: array("i", self._encode(text)))
 
     @classmethod
