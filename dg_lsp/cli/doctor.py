@@ -485,12 +485,19 @@ def _laptop(model: LaptopModel, device: str) -> tuple[str, str, dict[str, object
 
 def _on_card(model: LaptopModel, host: fit.Machine) -> tuple[str, str, dict[str, object]]:
     free = "unknown" if host.free is None else size(host.free)
-    sentence = f"{model.name} needs {size(model.card_bytes)} in 16 bits; {free} free on {host.label}"
-    needed: dict[str, object] = {"bfloat16": {"total": model.card_bytes}}
-    facts: dict[str, object] = {"device": host.kind, "bytes": needed, "dtype": "bfloat16", "free_bytes": host.free}
+    precision, needed = "bfloat16", model.card_bytes
+    sizes: dict[str, object] = {precision: {"total": needed}}
+    sentence = f"{model.name} needs {size(needed)} in 16 bits"
+    if host.kind == "cuda":  # the others do not compute in 8 bits
+        sizes["int8"] = {"total": model.narrow_card_bytes}
+        sentence += f" or {size(model.narrow_card_bytes)} in 8"
+        if host.free is not None and host.free < needed:
+            precision, needed = "int8", model.narrow_card_bytes
+    sentence += f"; {free} free on {host.label}"
+    facts: dict[str, object] = {"device": host.kind, "bytes": sizes, "dtype": precision, "free_bytes": host.free}
     if not model.is_pulled:
         return f"{sentence}, and is not pulled", f"Get it with: dg-lsp engine pull {model.name}", facts
-    if host.free is not None and host.free < model.card_bytes:
+    if host.free is not None and host.free < needed:
         return sentence, "Free the GPU, choose a smaller model, or set engine.device = cpu.", facts
     return sentence, "", facts
 

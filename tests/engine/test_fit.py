@@ -167,6 +167,29 @@ def test_the_doctor_states_the_precision_of_a_laptop_model(
     assert list(facts["bytes"].values()) == [{"total": needed}]  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(
+    ("kind", "free", "dtype", "is_enough"),
+    [
+        ("cuda", 20 * GB, "bfloat16", True),
+        ("cuda", 11 * GB, "int8", True),
+        ("cuda", 6 * GB, "int8", False),
+        ("mps", 11 * GB, "bfloat16", False),
+    ],
+)
+def test_the_doctor_states_both_precisions_of_a_laptop_model_on_a_card(
+    kind: str, free: int, dtype: str, is_enough: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(laptop.STORE_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(machine, "of_device", lambda _device: Machine(kind, free, "a card"))
+    (tmp_path / "qwen2.5-coder-7b").mkdir(mode=0o700)
+    (tmp_path / "qwen2.5-coder-7b" / laptop.CONFIG).touch()
+    said, advice, facts = doctor.check_fit("qwen2.5-coder-7b", kind)
+    both = " or 9.0 GB in 8" if kind == "cuda" else ""
+    assert said == f"qwen2.5-coder-7b needs 16.5 GB in 16 bits{both}; {size(free)} free on a card"
+    assert facts["dtype"] == dtype
+    assert bool(advice) != is_enough
+
+
 def test_the_doctor_gets_a_cards_memory_from_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\necho 'NVIDIA H200, 143771, 143000'\n")

@@ -16,6 +16,7 @@ from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.fit import machine
 from dg_lsp.engine.model.fit.choice import Machine
 from dg_lsp.engine.model.fit.geometry import LlamaSizes
+from dg_lsp.wire import laptop
 from tests.benchmarks.gpu_causal import SIZES
 from tests.engine.test_llama import written_to
 
@@ -39,6 +40,15 @@ def test_a_card_gets_16_bits_or_else_8(name: str, free: int, expected: str) -> N
     assert choice.precision == expected
     if expected == "int8":
         assert choice.why.startswith("at 16 bits it needs 15.")
+
+
+@pytest.mark.parametrize("name", [name for name in SIZES if laptop.by_name(f"qwen2.5-coder-{name}")])
+def test_the_catalogue_states_what_the_choice_asks_for(name: str) -> None:
+    model = laptop.by_name(f"qwen2.5-coder-{name}")
+    assert model is not None
+    for stated, precision in ((model.card_bytes, "bfloat16"), (model.narrow_card_bytes, "int8")):
+        needed = fit.needs(SIZES[name].geometry(), precision, USE).total  # type: ignore[arg-type]
+        assert 0.5 * GB < stated - needed < 2 * GB  # the rest is what CUDA takes
 
 
 def test_a_card_for_games_of_8_gb_has_no_room_for_7b() -> None:

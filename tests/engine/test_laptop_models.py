@@ -431,8 +431,9 @@ def test_the_catalogue_has_a_licence_a_hash_and_a_place_for_each_model() -> None
         assert model.licence == "Apache-2.0"
         assert model.places
         assert (model.profile_folder / "dg_lsp.json").exists()
-        # In 16 bits, with one request.
+        # With one request.
         assert model.card_bytes > 2 * model.n_weights
+        assert model.n_weights < model.narrow_card_bytes < model.card_bytes
 
 
 LARGER = [model for model in laptop.MODELS if model.needs_card]

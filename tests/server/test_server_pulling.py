@@ -28,8 +28,11 @@ GIB = 1 << 30
         (4 * GIB, 0, "smollm2-135m"),
         (2 * GIB, 0, ""),
         (0, 0, ""),
-        (8 * GIB, 6 * GIB, "qwen2.5-coder-1.5b"),
-        (32 * GIB, 24 * GIB, "qwen2.5-coder-7b"),
+        (8 * GIB, 4 * GIB, "qwen2.5-coder-1.5b"),
+        (8 * GIB, 8 * GIB, "qwen2.5-coder-1.5b"),
+        (32 * GIB, 12 * GIB, "qwen2.5-coder-7b"),
+        (32 * GIB, 16 * GIB, "qwen2.5-coder-7b"),
+        (32 * GIB, 24 * GIB, "qwen2.5-coder-14b"),
         (64 * GIB, 80 * GIB, "qwen2.5-coder-14b"),
     ],
 )
@@ -40,6 +43,16 @@ def test_the_offered_model_suits_the_processor_or_the_gpu(
     monkeypatch.delenv(laptop.NO_PULL_VARIABLE, raising=False)
     model = laptop.offered("auto", card)
     assert (model.name if model else "") == name
+
+
+def test_a_gpu_needs_the_bytes_of_8_bits_where_16_do_not_fit_and_it_computes_in_8() -> None:
+    model = laptop.by_name("qwen2.5-coder-7b")
+    assert model is not None
+    assert model.bytes_on(24 * GIB) == model.card_bytes
+    assert model.bytes_on(12 * GIB) == model.narrow_card_bytes
+    assert model.fits(0, 12 * GIB)
+    assert model.bytes_on(12 * GIB, may_narrow=False) == model.card_bytes
+    assert not model.fits(0, 12 * GIB, may_narrow=False)
 
 
 def test_a_cpu_build_of_torch_uses_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

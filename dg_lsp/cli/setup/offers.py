@@ -311,8 +311,11 @@ def offers(
     `laptop_models` are those that are pulled or may be, best first.
     `quality_by_model` has the results of `dg-lsp calibrate`. `programs` has `ollama` and `llama-server` if they are installed.
     """
-    fitting = [model for model in laptop_models if model.fits(machine.memory, machine.card)]
-    pulled, others = (list(_laptop(fitting, machine.card, is_pulled=is_pulled)) for is_pulled in (True, False))
+    card, may_narrow = machine.card, not machine.is_shared
+    fitting = [model for model in laptop_models if model.fits(machine.memory, card, may_narrow=may_narrow)]
+    pulled, others = (
+        list(_laptop(fitting, card, may_narrow=may_narrow, is_pulled=is_pulled)) for is_pulled in (True, False)
+    )
     embedded = Offer(EMBEDDED, "the small model that comes with dg-lsp", HERE, "about 500 MB of memory, on the processor")
     ready = [*_running(servers), *pulled, embedded, *_remote(keys)]
     every = [*ready, *others, *_after_commands(machine, servers, programs)]
@@ -359,10 +362,10 @@ def _name(endpoint: Endpoint, model: str) -> str:
     return f"fim:{endpoint.kind}{url}" if endpoint.kind == "llama" else f"fim:{endpoint.kind}{url}#{model}"
 
 
-def _laptop(models: Sequence[LaptopModel], card: int, *, is_pulled: bool) -> Iterator[Offer]:
+def _laptop(models: Sequence[LaptopModel], card: int, *, may_narrow: bool, is_pulled: bool) -> Iterator[Offer]:
     for model in models:
         if model.is_pulled == is_pulled:
-            where = f"{size(model.card_bytes)} of the GPU's" if card else f"{size(model.memory_bytes)} of"
+            where = f"{size(model.bytes_on(card, may_narrow=may_narrow))} of the GPU's" if card else f"{size(model.memory_bytes)} of"
             cost = f"{where} memory{'' if card else ', on the processor'}"
             source = f"{model.places}; only its known SHA-256 is trusted"
             download = "" if is_pulled else f", and {size(model.n_bytes)} to download once, from {source}"
