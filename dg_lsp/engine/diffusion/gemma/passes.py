@@ -176,7 +176,7 @@ class Passes:
         with_room: bool = False,
         places: Tensor | None = None,
     ) -> tuple[Tensor, KV]:
-        rotary = {kind: stack.rotary_emb(hidden, positions, kind) for kind in set(self.kinds)}
+        rotary = {kind: _signed(*stack.rotary_emb(hidden, positions, kind)) for kind in set(self.kinds)}
         masks = {kind: widened(masks[kind], groups) for kind, groups in self._groups.items()}
         kv: KV = []
         for index, layer in enumerate(stack.layers):
@@ -263,7 +263,12 @@ def _norm(hidden: Tensor, norm: Any) -> Tensor:
     return scaled.to(hidden.dtype)
 
 
+def _signed(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Return cosines and sines [R, L, 1, D], with the sign of the rotation in the first half of the sines."""
+    first, second = sin.chunk(2, dim=-1)
+    return cos.unsqueeze(2), torch.cat((-first, second), dim=-1).unsqueeze(2)
+
+
 def _rotate(heads: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
     cos, sin = rotary
-    first, second = heads.chunk(2, dim=-1)
-    return heads * cos.unsqueeze(2) + torch.cat((-second, first), dim=-1) * sin.unsqueeze(2)
+    return heads * cos + heads.roll(heads.shape[-1] // 2, -1) * sin
