@@ -15,6 +15,7 @@ from dg_lsp.engine.diffusion.gemma.fused import Bank, Tiles
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.gemma.quantised import Fp8Weight, Int4Weight, NarrowExperts, NarrowLinear
 
+MAX_SHARED = 99 * 1024  # the bytes of shared memory that a block has on a consumer card
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -82,6 +83,14 @@ def test_the_grid_has_room_for_every_routing() -> None:
         for counts in ([n_pairs], [1] * n_pairs, [17] * (n_pairs // 17) + [n_pairs % 17]):
             n_tiles = sum(-(-count // 16) for count in counts)
             assert n_tiles <= fused._grid(n_pairs, 512, 64, Tiles(16, 64, 64))[0]
+
+
+@pytest.mark.parametrize("is_narrow", [False, True])
+def test_the_tiles_of_every_routing_fit_a_consumer_card(is_narrow: bool) -> None:
+    for n_pairs in (8, 8 * 64, 8 * 256, 8 * 600, 8 * 5000):
+        for n_matrices, tiles in zip((2, 1), fused.tiles_for(n_pairs, 128, is_narrow=is_narrow), strict=True):
+            weights = n_matrices * tiles.columns * (1 if is_narrow else 2)
+            assert tiles.stages * tiles.depth * (2 * tiles.rows + weights) <= MAX_SHARED
 
 
 @pytest.mark.parametrize("rows", [1, 20, 40])
