@@ -54,9 +54,9 @@ class LaptopModel:
     """A model that can be pulled: its GGUF file, by size and hash, and the places that may have it.
 
     `memory_bytes` is what an engine needs on a processor, which has the model's `n_weights` in 8 bits; `card_bytes` on a GPU,
-    in 16 bits, and `narrow_card_bytes` in 8. `needs_card`: a processor takes longer for a pass than a user waits. `profile_of` names the model whose
-    profile and calibration this one has, "" for its own. Only the hash of the whole file counts, so a place needs no trust.
-    `parts` in their order make up the file.
+    in 16 bits, and `narrow_card_bytes` in 8. `needs_card`: a processor takes longer for a pass than a user waits.
+    `profile_of` names the model whose profile and calibration this one has, "" for its own. Only the hash of the whole file
+    counts, so a place needs no trust. `parts` in their order make up the file.
     """
 
     name: str
@@ -83,7 +83,7 @@ class LaptopModel:
         return not self.needs_card and self.memory_bytes <= memory // 4
 
     def bytes_on(self, card: int, *, may_narrow: bool = GPU_MAY_NARROW) -> int:
-        """Return what the model needs on a GPU with `card` bytes: in 16 bits if nine tenths of them are enough, or else in 8."""
+        """Return the bytes of the model on a GPU with `card` bytes: in 16 bits if nine tenths have room, else in 8."""
         is_wide = self.card_bytes <= card - card // 10 or not may_narrow
         return self.card_bytes if is_wide else self.narrow_card_bytes
 

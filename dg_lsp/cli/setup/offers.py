@@ -313,9 +313,7 @@ def offers(
     """
     card, may_narrow = machine.card, not machine.is_shared
     fitting = [model for model in laptop_models if model.fits(machine.memory, card, may_narrow=may_narrow)]
-    pulled, others = (
-        list(_laptop(fitting, card, may_narrow=may_narrow, is_pulled=is_pulled)) for is_pulled in (True, False)
-    )
+    pulled, others = (list(_laptop(fitting, card, may_narrow=may_narrow, is_pulled=is_pulled)) for is_pulled in (True, False))
     embedded = Offer(EMBEDDED, "the small model that comes with dg-lsp", HERE, "about 500 MB of memory, on the processor")
     ready = [*_running(servers), *pulled, embedded, *_remote(keys)]
     every = [*ready, *others, *_after_commands(machine, servers, programs)]
@@ -365,7 +363,11 @@ def _name(endpoint: Endpoint, model: str) -> str:
 def _laptop(models: Sequence[LaptopModel], card: int, *, may_narrow: bool, is_pulled: bool) -> Iterator[Offer]:
     for model in models:
         if model.is_pulled == is_pulled:
-            where = f"{size(model.bytes_on(card, may_narrow=may_narrow))} of the GPU's" if card else f"{size(model.memory_bytes)} of"
+            where = (
+                f"{size(model.bytes_on(card, may_narrow=may_narrow))} of the GPU's"
+                if card
+                else f"{size(model.memory_bytes)} of"
+            )
             cost = f"{where} memory{'' if card else ', on the processor'}"
             source = f"{model.places}; only its known SHA-256 is trusted"
             download = "" if is_pulled else f", and {size(model.n_bytes)} to download once, from {source}"
