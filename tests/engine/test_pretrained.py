@@ -29,6 +29,7 @@ from dg_lsp.engine.common.layout import next_after_typed
 from dg_lsp.engine.common.local import PREFILL_CHUNK, LocalTask
 from dg_lsp.engine.common.propose import drafts
 from dg_lsp.engine.common.propose.drafts import Drafting, DraftSettings
+from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.tree import Tree
 from dg_lsp.engine.model.vocabulary import Vocabulary
@@ -284,6 +285,21 @@ SEVERAL = Hole(Span(0, 0), "cursor", indent="    ", several=True)
 def test_answer_in_an_empty_line_has_as_many_lines_as_the_model_writes(fim: CausalFiller, written: str) -> None:
     task, _ = filled(fim, request("def area(width, height):\n    ", "\n\n", SEVERAL), written)
     assert texts(task)[0] == written.lstrip()
+
+
+def test_copies_in_an_empty_line_have_several_lines(fim: CausalFiller, left: CausalFiller) -> None:
+    block = "def area(width, height):\n    x = width\n    return x * height\n\n\n"
+    asked = request(f"{block}def area(width, height):\n    ", "\n\n", SEVERAL)
+    copies = [[one.text for one in _copies(filler, asked)] for filler in (fim, left)]
+    assert "x = width\n    return x * height" in copies[0]
+    assert "x = width" in copies[1]
+
+
+def _copies(filler: CausalFiller, asked: InfillRequest) -> Sequence[Proposal]:
+    task = filler.start(asked)
+    while task.step():
+        pass
+    return [proposal for proposal in task.proposals() if proposal.row == "copy"]
 
 
 def test_answer_has_one_line_if_the_model_does_not_end_it(left: CausalFiller) -> None:

@@ -26,7 +26,8 @@ MOST_BEHIND = 3.0  # nats: a draft that is so much less likely than another of i
 def copies_of(generation: Generation) -> Work:
     """Propose the best copies that say something."""
     middle = generation.middle
-    generation.propose_copies(middle.loaded.profile.copy_rows, middle.own_part, say_something=True)
+    n_copies, takes_lines = middle.loaded.profile.copy_rows, middle.takes_lines
+    generation.propose_copies(n_copies, middle.own_part, say_something=True, takes_lines=takes_lines)
     yield from ()  # all of that is no unit of work for the queue to wait for
 
 
