@@ -10,6 +10,7 @@ from itertools import accumulate
 from dg_lsp.core import calibration
 from dg_lsp.engine.causal.middle import Middle
 from dg_lsp.engine.common import rank, scoring
+from dg_lsp.engine.common.generation import MIDDLING
 from dg_lsp.engine.common.pace import Pace
 from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.common.scoring import Reading
@@ -87,7 +88,7 @@ class Scorer(scoring.Scorer):
         """Learn the log-probabilities of texts and of what follows them, as far as they matter.
 
         A reading that can't be the likeliest of its text is left out. If only the likeliest answer is wanted, so is a text
-        that is behind it in any case: it counts as if it were as likely as it may be.
+        that is behind it in any case: it counts as if its unknown tokens were middling.
         """
         readings = [(text, *reading) for text in texts for reading in self.readings(text)]
         bounds = [self._tree.bound([*ids, *after]) for _, ids, after in readings]
@@ -102,7 +103,8 @@ class Scorer(scoring.Scorer):
             text, ids, _ = reading
             if bound.is_exact or bound.logp > least[text]:
                 chosen.append(reading)
-            self._keep(text, ids, [bound.logp / max(len(ids), 1)] * len(ids), [])
+            guess = bound.logp + MIDDLING * bound.n_unknown
+            self._keep(text, ids, [guess / max(len(ids), 1)] * len(ids), [])
         if chosen:
             self._likeliest(chosen)
 

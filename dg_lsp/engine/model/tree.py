@@ -27,10 +27,15 @@ SCORED = 64  # positions whose whole logits are in memory at once, when tokens a
 
 
 class Bound(NamedTuple):
-    """The most that a log-probability can be, and whether it is that."""
+    """The most that the log-probability of a row can be, and how many of its tokens are unknown."""
 
     logp: float
-    is_exact: bool
+    n_unknown: int
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether that is the log-probability."""
+        return not self.n_unknown
 
 
 class Room(Protocol):
@@ -129,12 +134,13 @@ class Tree:
         for place, token in enumerate(row):
             known = self._logps[node]
             if token not in known:
-                return Bound(total + math.log(max(1.0 - sum(map(math.exp, known.values())), LEAST)), is_exact=False)
+                rest = max(1.0 - sum(map(math.exp, known.values())), LEAST)
+                return Bound(total + math.log(rest), len(row) - place)
             total += known[token]
             if (child := self._child.get((node, token))) is None:
-                return Bound(total, is_exact=place == len(row) - 1)
+                return Bound(total, len(row) - place - 1)
             node = child
-        return Bound(total, is_exact=True)
+        return Bound(total, 0)
 
     def log_probabilities(self, rows: Sequence[Sequence[int]], first: Sequence[int] = ()) -> list[list[float]]:
         """Return the log-probability of each token of rows that follow the root, or of each from the row's `first` one on.
