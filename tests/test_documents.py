@@ -144,6 +144,7 @@ python -m mlx_vlm.server --model NAME
 python -m sglang.launch_server --model-path OWNER/NAME
 python -m sglang.launch_server --model-path google/diffusiongemma-26B-A4B-it --dllm-algorithm Gemma4Renoise --max-running-requests 8
 python tests/benchmarks/on_gpu.py
+python tests/benchmarks/on_gpu.py --model FOLDER
 python3 -m venv ~/.dg-lsp && ~/.dg-lsp/bin/pip install ./dg_lsp-0.1.0-py3-none-any.whl && ~/.dg-lsp/bin/dg-lsp setup
 ray job logs
 ray job submit --address http://HEAD:8265 --working-dir . --runtime-env-json '{"pip": ["/shared/dg_lsp-0.1.0-py3-none-any.whl[engine,ray]"]}' -- dg-lsp infill src --ray auto --resume /shared/infill.journal --patch /shared/infill.diff --json
