@@ -79,8 +79,8 @@ def test_every_library_that_is_imported_is_asked_for() -> None:
     stated = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     requirements = [*stated["dependencies"], *(name for extra in stated["optional-dependencies"].values() for name in extra)]
     names = {re.split(r"[^A-Za-z0-9_.-]", line, maxsplit=1)[0].lower().replace("-", "_") for line in requirements}
-    # Installed with transformers, uvicorn and lsprotocol, which use them in their interfaces.
-    indirect_dependencies = {"huggingface_hub", "h11", "cattrs"}
+    # Installed with transformers, uvicorn and lsprotocol, which use them in their interfaces, and with torch for CUDA.
+    indirect_dependencies = {"huggingface_hub", "h11", "cattrs", "triton"}
     path_by_module: dict[str, str] = {}
     for path in sorted((ROOT / "dg_lsp").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):

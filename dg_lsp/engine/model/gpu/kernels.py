@@ -15,7 +15,7 @@ NOTHING_SEEN = tl.constexpr(-1.0e30)  # finite, so that the difference of two of
 
 
 @triton.jit
-def norm(hidden, more, weight, out, eps, N: tl.constexpr, HAS_MORE: tl.constexpr, BLOCK: tl.constexpr):  # noqa: N803
+def norm(hidden, more, weight, out, eps, N: tl.constexpr, HAS_MORE: tl.constexpr, BLOCK: tl.constexpr):
     """Add `more` to a row of `hidden` in place, and write the row's RMS norm times `weight`."""
     row, columns = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     is_there = columns < N
@@ -31,7 +31,7 @@ def norm(hidden, more, weight, out, eps, N: tl.constexpr, HAS_MORE: tl.constexpr
 @triton.jit
 def place(
     heads, positions, places, table, queries, kv,
-    N_QUERIES: tl.constexpr, N_KV: tl.constexpr, HALF: tl.constexpr, BLOCK: tl.constexpr,  # noqa: N803
+    N_QUERIES: tl.constexpr, N_KV: tl.constexpr, HALF: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Rotate one head of a row of queries, keys or values (which turn by nothing); write it to the queries or its place."""
     row, head, pair = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, BLOCK)
@@ -56,8 +56,8 @@ def place(
 @triton.jit(do_not_specialize=["n_rows", "n_places"])
 def attend(
     queries, kv, visible, sums, most, weights, scaling, n_rows, n_places,
-    GROUPS: tl.constexpr, N_KV: tl.constexpr, SIZE: tl.constexpr, SPLIT: tl.constexpr,  # noqa: N803
-    ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,  # noqa: N803
+    GROUPS: tl.constexpr, N_KV: tl.constexpr, SIZE: tl.constexpr, SPLIT: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Attend with a block of queries that share a key over one part of the places.
 
@@ -95,7 +95,7 @@ def attend(
 
 
 @triton.jit(do_not_specialize=["n_queries", "n_parts"])
-def join(sums, most, weights, out, n_queries, n_parts, SIZE: tl.constexpr, PARTS: tl.constexpr, WIDTH: tl.constexpr):  # noqa: N803
+def join(sums, most, weights, out, n_queries, n_parts, SIZE: tl.constexpr, PARTS: tl.constexpr, WIDTH: tl.constexpr):
     """Join what one query found in all parts of the places."""
     query, part, column = tl.program_id(0), tl.arange(0, PARTS), tl.arange(0, WIDTH)
     is_part, is_column = part < n_parts, column < SIZE
@@ -110,7 +110,7 @@ def join(sums, most, weights, out, n_queries, n_parts, SIZE: tl.constexpr, PARTS
 
 
 @triton.jit(do_not_specialize=["n"])
-def gated(gate_up, out, n, N: tl.constexpr, BLOCK: tl.constexpr):  # noqa: N803
+def gated(gate_up, out, n, N: tl.constexpr, BLOCK: tl.constexpr):
     """Write SiLU of the first half of a row, times the second half."""
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     is_there = place < n
@@ -123,8 +123,8 @@ def gated(gate_up, out, n, N: tl.constexpr, BLOCK: tl.constexpr):  # noqa: N803
 @triton.jit(do_not_specialize=["n_rows"])
 def narrow_product(
     inputs, values, scales, bias, out, n_rows,
-    N_IN: tl.constexpr, N_OUT: tl.constexpr, SPLIT: tl.constexpr, HAS_BIAS: tl.constexpr, IS_WHOLE: tl.constexpr,  # noqa: N803
-    ROWS: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr,  # noqa: N803
+    N_IN: tl.constexpr, N_OUT: tl.constexpr, SPLIT: tl.constexpr, HAS_BIAS: tl.constexpr, IS_WHOLE: tl.constexpr,
+    ROWS: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr,
 ):  # fmt: skip
     """Multiply a block of rows by some rows of a matrix in 8 bits, which are widened in registers.
 
@@ -152,7 +152,7 @@ def narrow_product(
 @triton.jit(do_not_specialize=["n_rows"])
 def sum_parts(
     parts, scales, bias, out, n_rows,
-    N_OUT: tl.constexpr, N_PARTS: tl.constexpr, HAS_BIAS: tl.constexpr, OUT: tl.constexpr,  # noqa: N803
+    N_OUT: tl.constexpr, N_PARTS: tl.constexpr, HAS_BIAS: tl.constexpr, OUT: tl.constexpr,
 ):  # fmt: skip
     """Add the parts of a row's products, and apply the scales and the bias."""
     row, column = tl.program_id(0).to(tl.int64), tl.program_id(1) * OUT + tl.arange(0, OUT)
