@@ -538,14 +538,6 @@ def test_a_thousand_cancelled_jobs_leave_nothing_behind(tmp_path: Path) -> None:
         wait_until(lambda: engine.sizes() == (0, 0))
 
 
-def test_time_and_steps_are_counted() -> None:
-    with running_engine() as engine:
-        for script in ({"steps": 4}, {"steps": 2}, {"raise": "MemoryError"}):
-            submit(engine, dict(script))[1].all()
-        assert (engine.counts["requests"], engine.counts["done_finished"], engine.counts["failed"]) == (3, 2, 1)
-        assert engine.counts["steps"] == 6
-
-
 def test_budget_bounds_the_candidates() -> None:
     with running_engine() as engine:
         heard = Heard()

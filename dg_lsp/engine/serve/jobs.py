@@ -16,9 +16,8 @@ import logging
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from dg_lsp.core.values import Candidate, InfillRequest
@@ -182,8 +181,6 @@ class Queue:
         self.limits, self.clock = limits or Limits(), clock
         self.status = Status("unloaded")
         """The model's state, as the worker reported it last."""
-        self.counts: Counter[str] = Counter()
-        """How requests ended, and the milliseconds they took, by name."""
         self._changed = threading.Condition()
         self._jobs: list[Job] = []
         self._numbers, self._turns = itertools.count(), itertools.count()
@@ -222,10 +219,8 @@ class Queue:
             older = superseded(self._jobs, ask)
             for job in older:
                 job.end = job.end or "superseded"
-            self.counts["superseded"] += len(older)
             # A superseded job does not count as waiting, although the worker has not removed it yet.
             if is_crowded([job for job in self._jobs if job.end is None], ask, self.limits):
-                self.counts["refused"] += 1
                 waiting = sum(job.started_at is None for job in self._jobs)
                 raise BusyError(f"the engine is busy: {waiting} requests are already waiting")
             job = Job(ask, emit, next(self._numbers), now, due=now + ms / 1000 if ms else None)
@@ -233,7 +228,6 @@ class Queue:
             self._jobs.append(job)
             if job.ask.priority == "interactive":
                 self._expected = None  # this request is newer than the expected one
-            self.counts["requests"] += 1
             self._changed.notify_all()
         if older:
             self.sweep()
@@ -338,17 +332,11 @@ class Queue:
         milliseconds = (job.task.milliseconds if job.task else {}) or {"denoise": job.spent_ms}
         queue_ms = 1000 * ((now if job.started_at is None else job.started_at) - job.arrived_at)
         timings = Timings(queue_ms, **{f"{stage}_ms": milliseconds.get(stage, 0.0) for stage in STAGES})
-        self.counts[f"done_{reason}"] += 1
-        self.counts["cache_tokens"] += cache_use.tokens
-        self.counts["cache_reused"] += cache_use.reused
-        for name, ms in asdict(timings).items():
-            self.counts[name] += round(ms)
         _end(job, Done(reason, job.steps, timings, cache_use))
 
     def fail(self, job: Job, code: ErrorCode, message: str) -> None:
         """Remove a job and emit the problem; do nothing if the job was already removed."""
         if self._remove(job):
-            self.counts["failed"] += 1
             _end(job, Problem(code, message))
 
     def fail_all(self, code: ErrorCode, message: str) -> None:
@@ -495,7 +483,6 @@ class Worker:
             has_more = job.task.step()
             job.spent_ms += 1000 * (self._clock() - before)
             job.steps += 1
-            self._queue.counts["steps"] += 1
             if not has_more:
                 return self._finish(job, "finished")
             if job.ask.drafts and self._clock() - job.drafted_at >= DRAFT_EVERY_S and job.end is None:

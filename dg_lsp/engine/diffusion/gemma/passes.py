@@ -71,11 +71,6 @@ class Passes:
         """Return the bytes of the weights and buffers; shared ones count once."""
         return quantised.n_bytes(self.model)
 
-    def compile(self) -> None:
-        """Compile the layers of both passes. The first call with each shape is slow then."""
-        # There are few shapes, and each occurs thousands of times, so code for a single shape is faster.
-        self._layers = torch.compile(self._layers, dynamic=False)  # type: ignore[method-assign]
-
     def encode(self, ids: Tensor, past: KV | None = None) -> tuple[Tensor, KV]:
         """Return the last hidden states [R, L, H] of new tokens [R, L], and the keys and values of past and new tokens."""
         n_past, n_new = past[0][0].shape[2] if past else 0, ids.shape[1]
