@@ -306,7 +306,7 @@ def test_explain_shows_what_a_run_sends(project: Path) -> None:
     (project / ".git").mkdir()
     (project / "near.py").write_text("def near(value): ...\n")
     (project / "sub").mkdir()
-    (project / "sub" / "a b.py").write_text("from near import near\n" + "# so far\n" * 300 + "value = \n# end\n")
+    (project / "sub" / "a b.py").write_text("from near import near\n" + "# so far\n" * 299 + "near(12)\nvalue = \n# end\n")
     engine = Filling("1")
     run("--at", "sub/a b.py:302:9", "--seed", "5", engine=engine)
     [request] = engine.requests
@@ -317,7 +317,7 @@ def test_explain_shows_what_a_run_sends(project: Path) -> None:
     assert f"--- sent as sub/a b.py, {len(request.prefix)} characters before and {len(request.suffix)} after\n" in whole
     assert f"\n{request.prefix}⟦cursor⟧{request.suffix}" in whole
     part = explain("sub/a b.py:302:9", "--no-fill", "--chars", "17").stdout
-    assert ", of which those next to the hole are shown (17 and 7)\n# so far\nvalue = ⟦cursor⟧\n# end\n" in part
+    assert ", of which those next to the hole are shown (17 and 7)\nnear(12)\nvalue = ⟦cursor⟧\n# end\n" in part
     explained = json.loads(explain("sub/a b.py:302:9", "--no-fill", "--seed", "5", "--json").stdout)
     assert explained["request"] == json.loads(messages.as_json(messages.encode_ask(messages.Ask(request))))["request"]
     assert explained.keys() == {"place", "replaces", "request"}

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from dg_lsp.wire import laptop
 from tests.patience import PATIENCE_S
 
 
@@ -123,17 +124,20 @@ def offered(line: str, home: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["dg-lsp"], env=asking, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
 
 
+LOCAL_MODELS = " ".join(("auto", *(model.name for model in laptop.MODELS), "embedded"))
+
+
 @pytest.mark.parametrize(
     ("option", "values"),
     [
         ("infill --holes", "bodies markers empty"),
         ("infill --holes bodies,", "bodies,markers bodies,empty"),
         ("infill --commit", "file hole"),
-        ("infill --model", "auto qwen2.5-coder-0.5b smollm2-135m embedded"),
+        ("infill --model", LOCAL_MODELS),
         ("infill --ray", "local auto"),
-        ("explain --model", "auto qwen2.5-coder-0.5b smollm2-135m embedded"),
-        ("doctor --model", "auto qwen2.5-coder-0.5b smollm2-135m embedded"),
-        ("setup --yes", "auto qwen2.5-coder-0.5b smollm2-135m embedded"),
+        ("explain --model", LOCAL_MODELS),
+        ("doctor --model", LOCAL_MODELS),
+        ("setup --yes", LOCAL_MODELS),
         ("serve --log", "debug info warning error"),
         ("engine start --dtype", "auto float32 bfloat16 float16 int8 fp8 int4"),
         ("engine start --device", "auto cpu cuda mps"),

@@ -196,7 +196,7 @@ def test_a_further_round_sees_what_the_first_one_saw(project: Path) -> None:
     ("name", "old", "new", "n_asked"),
     [
         pytest.param("far/copied.py", "total", "amount", 1, id="a passage to copy from"),
-        pytest.param("far/defined.py", "price, day", "price, hour", 1, id="a definition"),
+        pytest.param("near.py", "price, day", "price, hour", 1, id="a file in its folder"),
         pytest.param("far/unused.py", "one", "two", 0, id="a file that no request contains"),
     ],
 )
@@ -205,7 +205,7 @@ def test_a_resumed_run_asks_again_where_its_requests_changed(
 ) -> None:
     (project / "far").mkdir()
     (project / "far/copied.py").write_text("    items = prices(day)\n    total = 1\n    return total\n")
-    (project / "far/defined.py").write_text("def rate_of(price, day):\n    pass\n")
+    (project / "near.py").write_text("def rate_of(price, day):\n    pass\n")
     (project / "far/unused.py").write_text("one = 1\n")
     text = "def total_of(day):\n    x = rate_of(1, day)\n    items = prices(day)\n    # FILL\n    return total\n"
     plans = [planned(project / "a.py", text)]

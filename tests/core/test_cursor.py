@@ -397,7 +397,8 @@ def test_any_text_can_be_searched_for_holes(text: str, language: str, offset: in
     assert len({hole.span for hole in in_order}) == len(in_order)
     before, after = text[: every[0].span.start], text[every[0].span.end :]
     code = re.split(r"[\r\n]", after)[0].strip()
-    if code.strip("\"'`") and not re.split(r"[\r\n]", before)[-1].strip():
+    # Quotes and closers alone may end a string that began above.
+    if code.strip("\"'` \t)]};,") and not re.split(r"[\r\n]", before)[-1].strip():
         lines = re.split(r"[\r\n]", marked.filled(document, every[0], "ANSWER"))
         assert code in [line.strip() for line in lines], "an answer before a line's code is no part of the line"
     assert not any(first.span.end > second.span.start for first, second in itertools.pairwise(in_order))
