@@ -64,6 +64,12 @@ def choose(above: str, below: str, files: Sequence[Snippet], limit_chars: int) -
     return tuple(chosen.values())
 
 
+def prepare(files: Sequence[Snippet]) -> None:
+    """Divide the files, which takes up to 40 ms for 24 of them, so that `choose` need not."""
+    for file in files:
+        _paragraphs(file.text)
+
+
 def _nearness(above: str, below: str) -> dict[str, float]:
     """Return the names in the lines around a place, and how near each is: from 1 towards 0."""
     sides = ((above.split("\n")[: -LINES_ABOVE - 1 : -1], 1.0), (below.split("\n")[:LINES_BELOW], BELOW_SHARE))

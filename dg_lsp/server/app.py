@@ -269,6 +269,8 @@ class DgLanguageServer(LanguageServer):
 
     async def look_for_card(self) -> None:
         """Find the GPU that a laptop model may use, so that the offered model suits it."""
+        if not laptop.may_offer(self.settings.model):
+            return
         from dg_lsp.engine.model.fit import machine
 
         # In a thread, because the driver's program may take long.

@@ -20,7 +20,7 @@ from pathlib import Path, PurePath
 from typing import Generic, TypeVar
 from urllib.parse import unquote
 
-from dg_lsp.core import local, repository
+from dg_lsp.core import local, paragraphs, repository
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.importing import Sources
 from dg_lsp.core.positions import Lines
@@ -387,7 +387,13 @@ class Nearby:
         if path is None or root not in self._roots:
             return ()
         ignore = self._roots[root].renewed()
-        return tuple(await asyncio.to_thread(workspace.related, root, path, document, ignore=ignore))
+
+        def read() -> tuple[Snippet, ...]:
+            files = workspace.related(root, path, document, ignore=ignore)
+            paragraphs.prepare(files)  # here, because a request chooses among them on the event loop
+            return files
+
+        return await asyncio.to_thread(read)
 
     async def _update(self, root: Path, index: RepositoryIndex) -> None:
         is_complete = False

@@ -260,11 +260,14 @@ def suitable(card: int) -> tuple[LaptopModel, ...]:
     return tuple(each for each in MODELS if each.fits(memory, card))
 
 
+def may_offer(model: str) -> bool:
+    """Return whether a laptop model may be offered: `model` is auto, which means the embedded one."""
+    return model == AUTO and may_pull() and resolve(AUTO) == EMBEDDED
+
+
 def offered(model: str, card: int) -> LaptopModel | None:
-    """Return the best laptop model for this machine; None if `model` is not auto, or means more than the embedded one."""
-    if model != AUTO or resolve(AUTO) != EMBEDDED or not may_pull():
-        return None
-    return next(iter(suitable(card)), None)
+    """Return the best laptop model for this machine; None if none may be offered or suits it."""
+    return next(iter(suitable(card)), None) if may_offer(model) else None
 
 
 def store() -> Path:

@@ -321,6 +321,18 @@ def test_a_better_model_for_the_gpu_is_recommended_where_a_small_one_is_pulled(
     assert ("qwen2.5-coder-14b", False, True) in offered
 
 
+def test_a_pulled_model_that_needs_a_gpu_is_listed_without_one_and_not_recommended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(laptop.STORE_VARIABLE, str(tmp_path))
+    large = next(model for model in laptop.MODELS if model.needs_card)
+    large.folder.mkdir(mode=0o700)
+    (large.folder / laptop.CONFIG).touch()
+    offered = models(LAPTOP, (), (), {}, laptop_models=laptop.MODELS)
+    assert (large.name, True, False) in offered
+    assert ("qwen2.5-coder-0.5b", False, True) in offered
+
+
 def test_the_embedded_model_is_chosen_as_auto_so_that_a_better_one_is_used_later(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('[engine]\nmodel = "embedded"\n')
     report = json.loads(run(tmp_path, "--json").stdout)

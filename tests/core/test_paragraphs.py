@@ -52,3 +52,11 @@ def test_the_text_has_a_limit_and_the_last_paragraph_is_cut_at_a_line_end() -> N
 def test_the_same_paragraph_of_several_files_is_shown_once_with_plain_line_ends() -> None:
     text = "alpha = 1\nalpha(2)\nalpha(3)\nalpha(4)\n"
     assert chosen("alpha", text, "\ufeff" + text.replace("\n", "\r\n"), OTHER, CART) == [text]
+
+
+def test_files_that_were_prepared_are_not_divided_again() -> None:
+    files = [Snippet("a.py", CART + "# prepared\n"), Snippet("b.py", OTHER + "# prepared\n")]
+    paragraphs.prepare(files)
+    before = paragraphs._paragraphs.cache_info().misses
+    assert paragraphs.choose("cart.add(price)", "", files, 1_000)
+    assert paragraphs._paragraphs.cache_info().misses == before

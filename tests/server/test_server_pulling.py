@@ -6,16 +6,14 @@ import asyncio
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 
 from dg_lsp.engine.model.fit import machine
 from dg_lsp.server import pulling
+from dg_lsp.server.app import DgLanguageServer
 from dg_lsp.wire import laptop
-
-if TYPE_CHECKING:
-    from dg_lsp.server.app import DgLanguageServer
 
 GIB = 1 << 30
 
@@ -129,3 +127,21 @@ def test_a_name_means_another_model_only_for_auto(tmp_path: Path, monkeypatch: p
     assert laptop.resolve("owner/name") == "owner/name"
     laptop.MODELS[0].folder.symlink_to(small.folder)
     assert laptop.resolve("auto") == small.name
+
+
+def test_the_gpu_is_looked_for_only_if_a_model_may_be_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = list[str]()
+
+    def usable_card() -> int:
+        looked.append("nvidia-smi")
+        return 0
+
+    monkeypatch.setattr(machine, "usable_card", usable_card)
+    monkeypatch.delenv(laptop.NO_PULL_VARIABLE, raising=False)
+    monkeypatch.setenv(laptop.STORE_VARIABLE, str(tmp_path))
+    server = SimpleNamespace(settings=SimpleNamespace(model="embedded"), card_bytes=0)
+    asyncio.run(DgLanguageServer.look_for_card(cast("DgLanguageServer", server)))
+    assert looked == []
+    server.settings.model = "auto"
+    asyncio.run(DgLanguageServer.look_for_card(cast("DgLanguageServer", server)))
+    assert looked == ["nvidia-smi"]

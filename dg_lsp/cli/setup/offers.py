@@ -313,13 +313,17 @@ def offers(
     """
     card, may_narrow = machine.card, not machine.is_shared
     fitting = [model for model in laptop_models if model.fits(machine.memory, card, may_narrow=may_narrow)]
-    pulled, others = (list(_laptop(fitting, card, may_narrow=may_narrow, is_pulled=is_pulled)) for is_pulled in (True, False))
+    # What was pulled is listed on any machine, after what suits this one.
+    listed = [*fitting, *(model for model in laptop_models if model.is_pulled and model not in fitting)]
+    pulled, others = (list(_laptop(listed, card, may_narrow=may_narrow, is_pulled=is_pulled)) for is_pulled in (True, False))
     embedded = Offer(EMBEDDED, "the small model that comes with dg-lsp", HERE, "about 500 MB of memory, on the processor")
     ready = [*_running(servers), *pulled, embedded, *_remote(keys)]
     every = [*ready, *others, *_after_commands(machine, servers, programs)]
     # To recommend: a model that runs on this machine, at no further cost. A chat model is never recommended, because it writes
     # more than the hole needs and is slow while typing.
-    local = [offer for offer in ready if offer.is_ready and offer.where == HERE and not offer.model.startswith("chat:")]
+    unfit = [model.name for model in listed if model not in fitting]
+    here = [offer for offer in ready if offer.is_ready and offer.where == HERE and offer.model not in unfit]
+    local = [offer for offer in here if not offer.model.startswith("chat:")]
     diffusing = [offer for offer in local if offer.model.startswith("vllm:")]
     best = next(iter((*diffusing, *(offer for offer in local if offer.model != EMBEDDED), *local)))
     # A GPU with room for a larger model than the pulled one is worth the download.

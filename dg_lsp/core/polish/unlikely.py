@@ -88,13 +88,13 @@ def _names(tree: Syntax, function: Owner, around: Owner | None) -> set[str]:
 
 def _straight(statement: Node) -> Iterator[Node]:
     """Yield the statement and the nodes in it that run whenever it runs."""
-    todo = [statement]
-    while todo:
-        node = todo.pop()
+    pending = [statement]
+    while pending:
+        node = pending.pop()
         yield node
         if _STRAIGHT.search(node.type) and not _CONDITIONAL.search(node.type):
             is_short_circuit = any(child.type in _SHORT_CIRCUIT for child in node.children)
-            todo += node.named_children[: 1 if is_short_circuit else None]
+            pending += node.named_children[: 1 if is_short_circuit else None]
 
 
 def _callee(tree: Syntax, node: Node) -> str:
