@@ -6,29 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from dg_lsp.wire.settings import DEFAULTS
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """What the command line shows for a field. `name` is the option's name if it is not that of the field.
-
-    `default` is shown instead of the field's default; "" shows none.
-    """
-
-    help: str
-    metavar: str | None = None
-    name: str = ""
-    low: float | None = None
-    high: float | None = None
-    default: str | None = None
+from dg_lsp.wire.settings import DEFAULTS, Option
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """What to fill, with which model, and what to do with the fills. None means the configured value."""
 
-    paths: Annotated[tuple[Path, ...], Option("Files and folders to fill.", "PATH")] = ()
+    paths: Annotated[tuple[Path, ...], Option("Files and folders to fill.", "PATH", is_argument=True)] = ()
     holes: Annotated[str, Option("The kinds of holes to fill: bodies, markers, empty; separated by commas.", "KINDS")] = (
         "bodies,markers"
     )

@@ -13,6 +13,7 @@ import typer
 from dg_lsp import __version__
 from dg_lsp.cli import completions, progress
 from dg_lsp.cli.command_group import command_group, print_message, reports
+from dg_lsp.cli.from_options import setting_option
 from dg_lsp.engine import backends
 from dg_lsp.engine.common import calibration_store, profile_file
 from dg_lsp.engine.common.task import Filler, UserError
@@ -31,12 +32,7 @@ app = command_group()
 @app.command()
 @reports(EvalError, doing="calibrating this model")
 def calibrate(
-    model: Annotated[
-        str,
-        typer.Option(
-            metavar="ID", help="The model, as in engine.model. Default: the configured one.", autocompletion=completions.model
-        ),
-    ] = "",
+    model: Annotated[str, completions.model_option("The model, as in engine.model. Default: the configured one.")] = "",
     repo: Annotated[
         Path, typer.Option(metavar="PATH", help="Where to cut holes: a folder with your code, or a corpus .jsonl.")
     ] = Path(),
@@ -45,9 +41,7 @@ def calibrate(
     ] = None,
     holes: Annotated[int, typer.Option(min=20, max=100_000, help="How many holes to fill.")] = 400,
     seed: Annotated[int, typer.Option(min=0, help="The same seed cuts the same holes.")] = 0,
-    device: Annotated[
-        str, typer.Option(help="Where a local model runs: auto, cpu, cuda, mps.", autocompletion=completions.device)
-    ] = "auto",
+    device: Annotated[str, setting_option("device")] = "auto",
     into: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Write the result into this checkpoint's profile instead, for a release."),

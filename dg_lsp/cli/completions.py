@@ -65,4 +65,15 @@ def model_option(text: str) -> Any:
 
 
 device = one_of(lambda: DEVICES)
-precision = one_of(lambda: get_args(Precision))
+BY_NAME = {
+    "model": model,
+    "device": device,
+    "dtype": one_of(lambda: get_args(Precision)),
+    "base": model,
+    "lang": language,
+    "holes": several_of(of("dg_lsp.batch.plan", "KINDS")),
+    "commit": one_of(of("dg_lsp.batch.write", "UNITS")),
+    "fail_on": one_of(of("dg_lsp.batch.report", "FAIL_ON")),
+    "ray": one_of(lambda: ("local", "auto")),
+}
+"""What is offered for the options that `from_options` makes, by their names."""

@@ -6,25 +6,25 @@ Front ends start and use the resident engine without these commands.
 from __future__ import annotations
 
 import contextlib
-import functools
-import inspect
 import json
 import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import httpx
 import typer
 
-from dg_lsp.cli import completions, progress
+from dg_lsp.cli import progress
 from dg_lsp.cli import pull as pull_commands
 from dg_lsp.cli.command_group import command_group, fail
+from dg_lsp.cli.from_options import with_options
 from dg_lsp.core.wording import counted, size
-from dg_lsp.wire import config, discovery, laptop, model_names
+from dg_lsp.wire import config, discovery, laptop, model_names, schema
 from dg_lsp.wire.discovery import (
     ENGINE_COMMAND,
     DiscoveryError,
@@ -37,7 +37,6 @@ from dg_lsp.wire.discovery import (
     request,
 )
 from dg_lsp.wire.messages import WireError
-from dg_lsp.wire.settings import DEFAULTS, MAX_S
 from dg_lsp.wire.visible import visible_line, with_log
 
 
@@ -64,67 +63,14 @@ _fail = partial(fail, who="dg-lsp engine")
 Port = Annotated[int, typer.Option(help="Also listen on this port of 127.0.0.1; 0: any, -1: none.", min=-1, max=65535)]
 
 
-def engine_of(
-    model: Annotated[
-        str,
-        typer.Option(help="Model: auto, embedded, a laptop model, a folder, or a hub id.", autocompletion=completions.model),
-    ] = DEFAULTS.model,
-    revision: Annotated[str, typer.Option(help="Revision of a hub model.")] = "",
-    dtype: Annotated[
-        str,
-        typer.Option(
-            help="Precision: auto, float32, bfloat16, float16, int8, fp8 or int4.", autocompletion=completions.precision
-        ),
-    ] = DEFAULTS.dtype,
-    device: Annotated[
-        str, typer.Option(help="Device: auto, cpu, cuda or mps.", autocompletion=completions.device)
-    ] = DEFAULTS.device,
-    filler: Annotated[str, typer.Option(hidden=True, help="Another loader, as module:function.")] = "",
-) -> EngineId:
+def _resolved(engine_id: EngineId) -> EngineId:
     """Return the engine that a command's options select."""
-    if model_names.has_password(model):
+    if model_names.has_password(engine_id.model):
         _fail(f"--model {config.NO_PASSWORD}")
-    return EngineId(laptop.resolve(model), revision, dtype, device, filler)
+    return replace(engine_id, model=laptop.resolve(engine_id.model))
 
 
-def how_to_run(
-    threads: Annotated[
-        int, typer.Option(help="CPU threads; 0: half of the cores, at most two for a small model.", min=0)
-    ] = DEFAULTS.threads,
-    unload_after: Annotated[
-        float, typer.Option(help="Seconds without requests before the model is unloaded; 0: never.", min=0, max=MAX_S)
-    ] = DEFAULTS.unload_after,
-    exit_after: Annotated[
-        float, typer.Option(help="Seconds without users before the process exits; 0: never.", min=0, max=MAX_S)
-    ] = DEFAULTS.exit_after,
-    rows: Annotated[
-        int, typer.Option(help="Maximum number of rows in one forward pass; fewer if memory is short.", min=1)
-    ] = DEFAULTS.rows,
-) -> EngineSettings:
-    """Return the run settings in a command's options."""
-    return EngineSettings(threads, unload_after, exit_after, rows)
-
-
-_SHARED: Mapping[str, Callable[..., object]] = {"engine_id": engine_of, "settings": how_to_run}
-
-
-def with_shared_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with the options of `engine_of` for `engine_id`, and those of `how_to_run` for `settings`."""
-    own = inspect.signature(command, eval_str=True).parameters
-    makers = {name: maker for name, maker in _SHARED.items() if name in own}
-    options = {name: inspect.signature(maker, eval_str=True).parameters for name, maker in makers.items()}
-    shared = [option for name in own if name in options for option in options[name].values()]
-    all_options = [*shared, *(parameter for name, parameter in own.items() if name not in options)]
-
-    @functools.wraps(command)
-    def run_with(**values: object) -> None:
-        shared_values = {name: maker(**{key: values.pop(key) for key in options[name]}) for name, maker in makers.items()}
-        command(**shared_values, **values)
-
-    # Typer reads the options from here.
-    run_with.__signature__ = inspect.Signature(all_options)  # type: ignore[attr-defined]
-    run_with.__annotations__ = {option.name: option.annotation for option in all_options}
-    return run_with
+with_shared_options = partial(with_options, made={EngineId: _resolved})
 
 
 @app.callback()
@@ -134,8 +80,9 @@ def configure(context: typer.Context) -> None:
     for problem in problems:
         typer.echo(visible_line(f"dg-lsp engine: {problem}"), err=True)
     option_defaults = {
-        name: getattr(configured.settings, name)
-        for name in ("model", "dtype", "device", "threads", "unload_after", "exit_after", "rows")
+        setting.field: getattr(configured.settings, setting.field)
+        for setting in schema.ALL
+        if setting.key.startswith("engine.")
     }
     # A command ignores the defaults for which it has no option.
     context.default_map = dict.fromkeys(

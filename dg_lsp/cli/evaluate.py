@@ -17,6 +17,7 @@ import typer
 
 from dg_lsp.cli import completions, progress
 from dg_lsp.cli.command_group import command_group, print_message, reports
+from dg_lsp.cli.from_options import setting_option
 from dg_lsp.evaluate import make, run, score, tasks
 from dg_lsp.evaluate.execute import NEEDS_BUBBLEWRAP, protection
 from dg_lsp.evaluate.run import FULL, Setup
@@ -68,14 +69,8 @@ def evaluate(
         int,
         typer.Option(min=0, help="Threads of each process; 0: the engine's default, or the cores divided among the workers."),
     ] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.", autocompletion=completions.device)] = "auto",
-    dtype: Annotated[
-        str,
-        typer.Option(
-            help="Precision: auto, float32, bfloat16, float16, int8, fp8 or int4. float32 is the same on every CPU.",
-            autocompletion=completions.precision,
-        ),
-    ] = "auto",
+    device: Annotated[str, setting_option("device")] = "auto",
+    dtype: Annotated[str, setting_option("dtype", " float32 is the same on every CPU.")] = "auto",
     language: Annotated[
         str, typer.Option(help="The language of tasks without one.", autocompletion=completions.language)
     ] = "python",

@@ -1,59 +1,100 @@
-"""Make a command's options of the fields of a dataclass, each of which is `Annotated` with an `Option`."""
+"""Give a command an option for each field of those of its parameters that are dataclasses.
+
+A field is `Annotated` with an `Option`, or it has the name of a setting, whose declaration has the help text, the limits and
+the default. A unit at the end of a field's name is not part of the option's.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
+import msgspec
 import typer
 
-from dg_lsp.batch.options import Option
-from dg_lsp.cli.completions import Complete
+from dg_lsp.cli import completions
+from dg_lsp.wire import schema
+from dg_lsp.wire.settings import DEFAULTS, Option
+
+_SETTINGS = {setting.field: setting for setting in schema.ALL}
 
 
-def command_of(
-    run: Callable[[typer.Context, Any], None], kind: type[Any], completions: Mapping[str, Complete], argument: str
+def with_options(
+    command: Callable[..., None], made: Mapping[type[Any], Callable[[Any], object]] | None = None
 ) -> Callable[..., None]:
-    """Return a command that calls `run` with a `kind` of the options' values. The field `argument` has no option name."""
-    hints = get_type_hints(kind, include_extras=True)
-    parameters = [inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)]
-    lists = []
-    for field in fields(kind):
-        hint, option = get_args(hints[field.name])
-        default: object = field.default
-        if get_origin(hint) is tuple:  # typer gives a list, and None without a value
-            lists.append(field.name)
-            hint, default = Union[list[get_args(hint)[0]], None], None  # type: ignore[misc]  # noqa: UP007 -- made here
-        shown = typer.Argument if field.name == argument else typer.Option
-        info = shown(*_names(field.name, hint, option), **_about(option, completions.get(field.name)))
-        parameters.append(
-            inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hint, info])
-        )
+    """Return the command with an option for each field of its dataclasses.
 
-    @functools.wraps(run)
-    def command(context: typer.Context, **values: Any) -> None:
-        run(context, kind(**{**values, **{name: tuple(values[name] or ()) for name in lists}}))
+    `made` has functions that turn a dataclass of these kinds into the command's argument.
+    """
+    own = inspect.signature(command, eval_str=True).parameters
+    groups: dict[str, Any] = {name: each.annotation for name, each in own.items() if is_dataclass(each.annotation)}
+    parameters = [each for name, one in own.items() for each in (_options_of(groups[name]) if name in groups else [one])]
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        for name, kind in groups.items():
+            given = {field.name: values.pop(_name(field.name)) for field in fields(kind)}
+            # typer gives a list for a tuple, and None for an empty one
+            one = kind(**{name: tuple(given[name] or ()) if _is_tuple(hint) else given[name] for name, hint in _hints(kind)})
+            finish = (made or {}).get(kind)
+            values[name] = finish(one) if finish else one
+        command(**values)
 
     # Typer reads the options from here.
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return command
+    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run
 
 
-def _names(name: str, hint: object, option: Option) -> tuple[str, ...]:
-    """Return the option's name if typer would choose another, such as `--write/--no-write`."""
-    return (option.name or f"--{name.replace('_', '-')}",) if hint is bool else ()
+def setting_option(name: str, more: str = "") -> Any:
+    """Return the option for a declared setting; `more` is added to its help text."""
+    option = _of_setting(name)
+    return _info(typer.Option, name, Option(f"{option.help}{more}", low=option.low, high=option.high), ())
 
 
-def _about(option: Option, complete: Complete | None) -> dict[str, Any]:
-    limits = {"min": option.low, "max": option.high}
-    return {
-        "metavar": option.metavar,
-        "help": option.help,
-        "autocompletion": complete,
-        **{name: limit for name, limit in limits.items() if limit is not None},
-        **({} if option.default is None else {"show_default": option.default}),
-    }
+def _options_of(kind: type[Any]) -> Iterator[inspect.Parameter]:
+    hints = dict(_hints(kind))
+    for field in fields(kind):
+        name, hint = _name(field.name), hints[field.name]
+        default = inspect.Parameter.empty if field.default is MISSING else field.default
+        if get_origin(hint) is Annotated:
+            hint, option = get_args(hint)
+        else:
+            option, default = _of_setting(name), getattr(DEFAULTS, name)
+        names = (option.name or f"--{name.replace('_', '-')}",) if hint is bool or option.name else ()
+        if _is_tuple(hint):
+            hint = list[get_args(hint)[0]]  # type: ignore[misc]  # made here
+            if default is not inspect.Parameter.empty:
+                hint, default = Union[hint, None], None  # noqa: UP007 -- made here
+        shown = typer.Argument if option.is_argument else typer.Option
+        info = _info(shown, name, option, names)
+        yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hint, info])
+
+
+def _of_setting(name: str) -> Option:
+    setting = _SETTINGS[name]
+    kind = msgspec.inspect.type_info(setting.kind)
+    return Option(setting.about.text.replace("`", ""), low=getattr(kind, "ge", None), high=getattr(kind, "le", None))
+
+
+def _info(shown: Callable[..., Any], name: str, option: Option, names: tuple[str, ...]) -> Any:
+    about = {"metavar": option.metavar, "help": option.help, "autocompletion": completions.BY_NAME.get(name)}
+    limits = {name: limit for name, limit in (("min", option.low), ("max", option.high)) if limit is not None}
+    default = {} if option.default is None else {"show_default": option.default}
+    return shown(*names, **about, **limits, **default, hidden=option.is_hidden)
+
+
+def _hints(kind: type[Any]) -> list[tuple[str, Any]]:
+    return list(get_type_hints(kind, include_extras=True).items())
+
+
+def _is_tuple(hint: Any) -> bool:
+    return get_origin(get_args(hint)[0] if get_origin(hint) is Annotated else hint) is tuple
+
+
+def _name(field: str) -> str:
+    return field.removesuffix("_s")

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING
 import typer
 
 from dg_lsp.batch.options import Options
-from dg_lsp.cli import completions
 from dg_lsp.cli.command_group import print_message
-from dg_lsp.cli.from_options import command_of
+from dg_lsp.cli.from_options import with_options
 from dg_lsp.cli.terminal import print_bytes
 
 if TYPE_CHECKING:
     from dg_lsp.batch.api import Connect, Job
 
 
+@with_options
 def infill(context: typer.Context, options: Options) -> None:
     """Fill the holes in files and folders.
 
@@ -48,17 +48,6 @@ def infill(context: typer.Context, options: Options) -> None:
         print_message(str(error))
         raise typer.Exit(TRY_AGAIN if isinstance(error, EngineError) else WRONG_USE) from error
     raise typer.Exit(code)
-
-
-COMPLETIONS = {
-    "holes": completions.several_of(completions.of("dg_lsp.batch.plan", "KINDS")),
-    "lang": completions.language,
-    "commit": completions.one_of(completions.of("dg_lsp.batch.write", "UNITS")),
-    "fail_on": completions.one_of(completions.of("dg_lsp.batch.report", "FAIL_ON")),
-    "model": completions.model,
-    "ray": completions.one_of(lambda: ("local", "auto")),
-}
-command = command_of(infill, Options, COMPLETIONS, argument="paths")
 
 
 def _check_outputs(options: Options) -> None:

@@ -163,7 +163,7 @@ def _options(
     pass
 
 
-app.command("infill")(infill.command)
+app.command("infill")(infill.infill)
 
 
 def _crash_message(error: Exception) -> str:

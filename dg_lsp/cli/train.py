@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from dg_lsp import is_interrupt
-from dg_lsp.cli import completions
 from dg_lsp.cli.command_group import command_group
+from dg_lsp.cli.from_options import with_options
 from dg_lsp.evaluate.tasks import EvalError
 from dg_lsp.wire import model_names
 from dg_lsp.wire.extras import install_command
+from dg_lsp.wire.settings import Option
 from dg_lsp.wire.visible import visible_message
-
-if TYPE_CHECKING:
-    from dg_lsp.train.canvas.loop import TrainingPlan
 
 
 class Plain(typer.core.TyperGroup):
@@ -37,84 +36,56 @@ class Plain(typer.core.TyperGroup):
 app = command_group(cls=Plain, summary="Train an adapter for a causal model.")
 
 
-Base = Annotated[str, typer.Option(help="The frozen causal model: a folder, or a hub id.", autocompletion=completions.model)]
-Folders = Annotated[list[Path], typer.Option(help="A folder of source files; give the option again for more.")]
-State = Annotated[Path, typer.Option(help="The file of the run's state. The run continues from it, if it exists.")]
-Minutes = Annotated[float, typer.Option(help="How many minutes to train.", min=0)]
-Cool = Annotated[bool, typer.Option("--cool", help="Let the rate fall to zero, for a milestone.")]
-Threads = Annotated[int, typer.Option(help="Threads on a CPU.", min=1)]
+@dataclass(frozen=True, slots=True)
+class TrainOptions:
+    """What both kinds of training need."""
+
+    base: Annotated[str, Option("The frozen causal model: a folder, or a hub id.")]
+    sources: Annotated[tuple[Path, ...], Option("A folder of source files; give the option again for more.")]
+    state: Annotated[Path, Option("The file of the run's state. The run continues from it, if it exists.")]
+    minutes: Annotated[float, Option("How many minutes to train.", low=0)] = 60.0
+    cool: Annotated[bool, Option("Let the rate fall to zero, for a milestone.", name="--cool")] = False
+    threads: Annotated[int, Option("Threads on a CPU.", low=1)] = 1
+    seed: Annotated[int, Option("It chooses the batches.", low=0)] = 1
+    exclude: Annotated[Path | None, Option("A file of paths below the sources, one a line, that are never read.")] = None
+    start: Annotated[Path | None, Option("A state or an exported adapter to start a new run from.", name="--from")] = None
+    export: Annotated[Path | None, Option("Write the adapter to this safetensors file at the end.")] = None
+
+    def run(self, **plan: Any) -> None:
+        """Train by a plan with these further values."""
+        from dg_lsp.train.canvas import loop
+
+        whole = loop.TrainingPlan(minutes=self.minutes, cool=self.cool, threads=self.threads, seed=self.seed, **plan)
+        folder = str(model_names.folder_of(self.base) or self.base)
+        more = {"excluded": self.exclude, "start": self.start, "export": self.export}
+        loop.train(folder, self.sources, self.state, whole, **more, on_message=typer.echo)
+
+
 Rate = Annotated[float, typer.Option(help="The learning rate.", min=0)]
 Rank = Annotated[int, typer.Option(help="The adapter's rank, for a new run.", min=1, max=512)]
-Seed = Annotated[int, typer.Option(help="It chooses the batches.", min=0)]
-Exclude = Annotated[Path | None, typer.Option(help="A file of paths below the sources, one a line, that are never read.")]
-Start = Annotated[Path | None, typer.Option("--from", help="A state or an exported adapter to start a new run from.")]
-ExportTo = Annotated[Path | None, typer.Option("--export", help="Write the adapter to this safetensors file at the end.")]
 
 
 @app.command()
-def canvas(
-    base: Base,
-    sources: Folders,
-    state: State,
-    minutes: Minutes = 60.0,
-    cool: Cool = False,
-    threads: Threads = 1,
-    rate: Rate = 1.5e-3,
-    rank: Rank = 32,
-    seed: Seed = 1,
-    exclude: Exclude = None,
-    start: Start = None,
-    export_to: ExportTo = None,
-) -> None:
+@with_options
+def canvas(options: TrainOptions, rate: Rate = 1.5e-3, rank: Rank = 32) -> None:
     """Train a canvas for a causal model that stays as it is. You can interrupt it at any time; it continues from its state."""
-    from dg_lsp.train.canvas import loop
-
-    plan = loop.TrainingPlan(minutes=minutes, rate=rate, cool=cool, rank=rank, threads=threads, seed=seed)
-    _run(base, sources, state, plan, exclude, start, export_to)
+    options.run(rate=rate, rank=rank)
 
 
 @app.command()
+@with_options
 def fim(
-    base: Base,
-    sources: Folders,
-    state: State,
-    minutes: Minutes = 60.0,
-    cool: Cool = False,
-    threads: Threads = 1,
+    options: TrainOptions,
     rate: Rate = 6e-4,
     rank: Rank = 8,
     holes: Annotated[int, typer.Option(help="The holes of a step.", min=1)] = 16,
-    seed: Seed = 1,
-    exclude: Exclude = None,
-    start: Start = None,
-    export_to: ExportTo = None,
 ) -> None:
     """Train an adapter for a model that fills in the middle: where answers begin and end, as dg-lsp asks for them.
 
     It becomes a part of the weights when `dg-lsp engine pull` converts a model, so it takes no time when the model runs. Only
     the adapter that comes with dg-lsp is added; so this is for who makes a release.
     """
-    from dg_lsp.train.canvas import loop
-
-    plan = loop.TrainingPlan(
-        minutes=minutes, rate=rate, cool=cool, rank=rank, threads=threads, seed=seed, middles=holes, measured=160
-    )
-    _run(base, sources, state, plan, exclude, start, export_to)
-
-
-def _run(
-    base: str,
-    sources: list[Path],
-    state: Path,
-    plan: TrainingPlan,
-    exclude: Path | None,
-    start: Path | None,
-    export: Path | None,
-) -> None:
-    from dg_lsp.train.canvas import loop
-
-    folder = str(model_names.folder_of(base) or base)
-    loop.train(folder, sources, state, plan, excluded=exclude, start=start, export=export, on_message=typer.echo)
+    options.run(rate=rate, rank=rank, middles=holes, measured=160)
 
 
 def sentence(error: Exception) -> str:

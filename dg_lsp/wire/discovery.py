@@ -34,7 +34,7 @@ from dg_lsp import __version__
 from dg_lsp.wire import model_names
 from dg_lsp.wire.files import replace
 from dg_lsp.wire.messages import PROTOCOL, Fields, WireError, parse
-from dg_lsp.wire.settings import DEFAULTS, EMBEDDED
+from dg_lsp.wire.settings import DEFAULTS, EMBEDDED, Option
 from dg_lsp.wire.visible import visible_line
 
 ENGINE_COMMAND = (sys.executable, "-m", "dg_lsp.cli.engine", "run")
@@ -54,10 +54,10 @@ class EngineId:
     """Identifies an engine. `filler` names another loader than the default, as `module:function`."""
 
     model: str = EMBEDDED
-    revision: str = ""
+    revision: Annotated[str, Option("Revision of a hub model.")] = ""
     dtype: str = DEFAULTS.dtype
     device: str = DEFAULTS.device
-    filler: str = ""
+    filler: Annotated[str, Option("Another loader, as module:function.", is_hidden=True)] = ""
 
     @property
     def resolved_model(self) -> str:

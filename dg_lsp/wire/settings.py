@@ -66,6 +66,23 @@ class About:
     is_users_own: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What the command line shows for a field of a dataclass. `name` is the option's name if it is not that of the field.
+
+    `default` is shown instead of the field's default; "" shows none.
+    """
+
+    help: str
+    metavar: str | None = None
+    name: str = ""
+    low: float | None = None
+    high: float | None = None
+    default: str | None = None
+    is_argument: bool = False
+    is_hidden: bool = False
+
+
 Text = Annotated[str, Meta(pattern=r"\S")]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Seconds = Annotated[int, Meta(ge=0, le=MAX_S)]
