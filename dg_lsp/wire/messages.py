@@ -56,15 +56,15 @@ class WireError(ValueError):
 
 
 _REQUIRED = object()
-_KINDS = {
-    dict: "an object",
-    list: "a list",
-    str: "a string",
-    bool: "true or false",
-    type(None): "null",
-    int: "a number",
-    float: "a number",
-}
+_WORDS = {"str": "a string", "int": "a whole number", "float": "a number", "bool": "true or false", "null": "null"}
+_WORDS |= {"object": "an object", "array": "a list"}
+# msgspec's sentences about a wrong value, and ours. Each completes a sentence that begins with the value's place.
+_SENTENCES = (
+    (re.compile(r"Expected `array` of length <= (\d+)"), "must have at most {} entries"),
+    (re.compile(r"Expected `\w+` >= (\S+)"), "must be at least {}"),
+    (re.compile(r"Expected `\w+` <= (\S+)"), "must be at most {}"),
+    (re.compile(r"Expected `(\w+)`, got `(\w+)`"), "must be {}, but is {}"),
+)
 
 
 def parse(data: bytes | str) -> Fields:
@@ -78,14 +78,12 @@ def parse(data: bytes | str) -> Fields:
 
 def of(value: object, what: str) -> Fields:
     """Return the fields of a value; raise WireError, naming `what`, if it is not an object."""
-    if not isinstance(value, dict):
-        raise WireError(f"{what} must be an object, but is {_kind(value)}")
-    return Fields(value, "" if what == "the message" else what)
+    return Fields(_converted(value, dict[str, Any], what), "" if what == "the message" else what)
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """One JSON object, and its path in the message."""
+    """One JSON object, and its path in the message. Its methods return a field, and raise WireError if it is malformed."""
 
     values: Mapping[str, object]
     where: str = ""
@@ -96,36 +94,23 @@ class Fields:
 
     def text(self, name: str, default: object = _REQUIRED) -> str:
         """Return a field that is a string."""
-        value = self._get(name, default)
-        if not isinstance(value, str):
-            raise self._wrong(name, "a string", value)
+        value: str = self._read(name, str, default)
         return value
 
     def flag(self, name: str, default: object = _REQUIRED) -> bool:
         """Return a field that is true or false."""
-        value = self._get(name, default)
-        if not isinstance(value, bool):
-            raise self._wrong(name, "true or false", value)
+        value: bool = self._read(name, bool, default)
         return value
 
     def integer(self, name: str, default: object = _REQUIRED, *, low: int = 0, high: int = 2**53) -> int:
         """Return a field that is a whole number from `low` to `high`; a float without a fraction counts as one."""
-        value = self._get(name, default)
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise self._wrong(name, "a whole number", value)
-        if not low <= value <= high:
-            raise WireError(f"{self._path(name)} must be between {low} and {high}")
+        value: int = self._read(name, Annotated[int, Meta(ge=low, le=high)], default)
         return value
 
     def number(self, name: str, default: object = _REQUIRED) -> float:
         """Return a field that is a finite number."""
-        value = self._get(name, default)
-        # Python reads integers of any size, and one beyond the range of floats can't be converted.
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > 1e300 or math.isnan(value):
-            raise self._wrong(name, "a number", value)
-        return float(value)
+        value: float = self._read(name, Finite, default)
+        return value
 
     def choice(self, name: str, choices: tuple[str, ...], default: object = _REQUIRED) -> str:
         """Return a field that is one of the allowed strings."""
@@ -136,47 +121,49 @@ class Fields:
 
     def items(self, name: str, default: object = _REQUIRED, *, high: int = 1024) -> tuple[object, ...]:
         """Return a field that is a list of at most `high` values."""
-        value = self._get(name, default)
-        if not isinstance(value, (list, tuple)):
-            raise self._wrong(name, "a list", value)
-        if len(value) > high:
-            raise WireError(f"{self._path(name)} has {len(value)} entries, more than the {high} allowed")
-        return tuple(value)
+        return tuple(self._read(name, Annotated[list[Any], Meta(max_length=high)], default))
 
     def texts(self, name: str, default: object = _REQUIRED, *, high: int = 1024) -> tuple[str, ...]:
         """Return a field that is a list of strings."""
-        values = self.items(name, default, high=high)
-        for value in values:
-            if not isinstance(value, str):
-                raise self._wrong(name, "a list of strings", value, has=True)
-        return tuple(str(value) for value in values)
+        return tuple(self._read(name, Annotated[list[str], Meta(max_length=high)], default))
 
     def inner(self, name: str) -> Fields:
         """Return the fields of a field that is an object; an absent object counts as empty."""
-        return of(self._get(name, {}), self._path(name))
+        return of(self._read(name, Any, {}), self._path(name))
 
     def objects(self, name: str, default: object = _REQUIRED, *, high: int = 1024) -> tuple[Fields, ...]:
         """Return a field that is a list of objects."""
         return tuple(of(value, f"{self._path(name)}[{idx}]") for idx, value in enumerate(self.items(name, default, high=high)))
 
-    def _get(self, name: str, default: object) -> object:
+    def _read(self, name: str, kind: Any, default: object) -> Any:
         value = self.values.get(name)
-        if value is None:
-            if default is _REQUIRED:
-                raise WireError(f"{self._path(name)} is missing")
-            return default
-        return value
+        if value is None and default is _REQUIRED:
+            raise WireError(f"{self._path(name)} is missing")
+        return _converted(default if value is None else value, kind, self._path(name))
 
     def _path(self, name: str) -> str:
         return f"{self.where}.{name}" if self.where else name
 
-    def _wrong(self, name: str, expected: str, value: object, *, has: bool = False) -> WireError:
-        verb = "contains" if has else "is"
-        return WireError(f"{self._path(name)} must be {expected}, but {verb} {_kind(value)}")
 
-
-def _kind(value: object) -> str:
-    return _KINDS.get(type(value), "something else")
+def _converted(value: object, kind: type[T], what: str = "the message") -> T:
+    """Return a value as this type; raise WireError, which names the field, if it is malformed."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        sentence, *places = str(error).rsplit(" - at `$", 1)
+        place = places[0].rstrip("`") if places else ""
+        where = (place if what == "the message" else f"{what}{place}").removeprefix(".") or what
+        if sentence.startswith("Invalid enum value"):
+            choices = get_args(_CHOICES[place.rpartition(".")[2]])
+            raise WireError(f"{where} must be one of {', '.join(choices)}") from error
+        if missing := re.fullmatch(r"Object missing required field `(\w+)`", sentence):
+            raise WireError(f"{f'{where}.' if place else ''}{missing[1]} is missing") from error
+        for pattern, words in _SENTENCES:
+            if match := pattern.fullmatch(sentence):
+                first, *given = (_WORDS.get(one, one) for one in match.groups())
+                stated = words.format(first, *(one.replace("whole ", "") for one in given))
+                raise WireError(f"{where} {stated}") from error
+        raise WireError(f"{where} is malformed: {sentence}") from error
 
 
 # --- The messages
@@ -285,7 +272,7 @@ def encode_ask(ask: Ask) -> dict[str, Any]:
 
 def decode_ask(fields: Fields) -> Ask:
     """Return the ask in a body; raise WireError if it is malformed."""
-    return _converted(fields, Ask)
+    return _converted(fields.values, Ask)
 
 
 _EVENTS: dict[str, type[Accepted | Draft | Done | Status | Bye]] = {
@@ -312,13 +299,13 @@ def encode_event(event: Event) -> tuple[str, dict[str, Any]]:
 def decode_event(name: str, fields: Fields) -> Event | None:
     """Return the event, or None for a name that only a newer engine knows; raise WireError if the data is malformed."""
     if name == "candidate":
-        sent = _converted(fields, _SentCandidate)
+        sent = _converted(fields.values, _SentCandidate)
         alone = tuple(each.read() for each in sent.alone)
         rest = (sent.confidences, sent.row, sent.steps, sent.finished, sent.lengths)
         return Found(Candidate(sent.texts, sent.read(), *rest, alone if len(alone) == len(sent.texts) else ()))
     if name == "error":
         return decode_problem(fields)
-    return _converted(fields, _EVENTS[name]) if name in _EVENTS else None
+    return _converted(fields.values, _EVENTS[name]) if name in _EVENTS else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -366,20 +353,6 @@ def _finite(data: Any) -> Any:
         case list() | tuple():
             return [_finite(value) for value in data]
     return data
-
-
-def _converted(fields: Fields, kind: type[T]) -> T:
-    """Return a message of this type; raise WireError, which names the field, if it is malformed."""
-    try:
-        return msgspec.convert(dict(fields.values), kind)
-    except msgspec.ValidationError as error:
-        sentence, *places = str(error).rsplit(" - at `$.", 1)
-        place = places[0].rstrip("`") if places else "the message"
-        if sentence.startswith("Invalid enum value"):
-            choices = get_args(_CHOICES[place.rpartition(".")[2]])
-            raise WireError(f"{place} must be one of {', '.join(choices)}") from error
-        sentence = re.sub(r"`array` of length <= (\d+)", r"at most \1 entries", sentence)
-        raise WireError(f"{place} is malformed: {sentence[:1].lower()}{sentence[1:]}") from error
 
 
 def encode_problem(problem: Problem) -> dict[str, object]:
