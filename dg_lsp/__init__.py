@@ -1,4 +1,4 @@
-"""Fill holes in code with a text-diffusion model, using the text on both sides."""
+"""Fill holes in code with a language model on your machine, using the text on both sides."""
 
 __version__ = "0.1.0"
 

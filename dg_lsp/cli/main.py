@@ -26,7 +26,7 @@ from dg_lsp.wire.extras import install_command
 LATER = {
     "explain": ("Show a request, and how the engine fills it step by step.", "dg_lsp.cli.explain", ""),
     "doctor": ("Show what is installed, how fast it fills, and how to fix what is missing.", "dg_lsp.cli.doctor", ""),
-    "setup": ("Choose a model: what fits this machine, what it costs, how good it is.", "dg_lsp.cli.setup.command", ""),
+    "setup": ("Choose a model: what fits this machine, what it costs, how good it is.", "dg_lsp.cli.setup", ""),
     "serve": ("Run the language server, on standard input and output.", "dg_lsp.cli.server", ""),
     "engine": ("Run, start, stop or inspect the resident engine.", "dg_lsp.cli.engine", "engine"),
     "eval": ("Measure how good the fills of a model are.", "dg_lsp.cli.evaluate", "engine"),
@@ -75,7 +75,7 @@ def _loaded(name: str) -> Any:
 app = command_group(
     name="dg-lsp",
     cls=Lazy,
-    summary="Fill holes in code with a text-diffusion model, using the text on both sides.",
+    summary="Fill holes in code with a language model on your machine, using the text on both sides.",
     completes=True,
 )
 

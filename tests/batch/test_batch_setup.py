@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from dg_lsp.cli.setup import command, offers
-from dg_lsp.cli.setup.command import SetupError
-from dg_lsp.cli.setup.offers import GIB, Endpoint, Gpu, Key, Machine, Model, Offer, Server
+from dg_lsp.cli import offers, setup
+from dg_lsp.cli.offers import GIB, Endpoint, Gpu, Key, Machine, Model, Offer, Server
+from dg_lsp.cli.setup import SetupError
 from dg_lsp.core.calibration import Calibration
 from dg_lsp.engine.common import calibration_store
 from dg_lsp.engine.common.calibration_store import ModelId
@@ -105,24 +105,6 @@ def look(kind: Any, answers: Mapping[str, Any], fakes: list[Fake]) -> tuple[Serv
     return tuple(each for each in asyncio.run(offers.look([Endpoint(kind, fakes[-1].url)])) if isinstance(each, Server))
 
 
-def test_ollama_says_which_of_its_models_fill_in_the_middle(fakes: list[Fake]) -> None:
-    [server] = look("ollama", ollama(), fakes)
-    assert server.models == (Model("coder:7b", True, 4_683_087_332), Model("chat:8b", False, 1))
-
-
-def test_llama_cpp_has_one_model(fakes: list[Fake]) -> None:
-    [server] = look("llama", LLAMA, fakes)
-    assert server.models == (Model("qwen-1.5b.gguf"),)
-
-
-def test_of_vllm_only_what_denoises_can_be_used(fakes: list[Fake]) -> None:
-    [server] = look("vllm", VLLM, fakes)
-    assert [(model.name, model.fills) for model in server.models] == [
-        ("google/diffusiongemma-26B-A4B-it", True),
-        ("meta/chat", False),
-    ]
-
-
 @pytest.mark.parametrize("kind", offers.KINDS)
 @pytest.mark.parametrize(
     "answers",
@@ -155,9 +137,21 @@ LM_STUDIO = {
 }
 
 
-def test_a_chat_server_lists_its_models_except_embedding_models(fakes: list[Fake]) -> None:
-    [server] = look("chat", LM_STUDIO, fakes)
-    assert server.models == (Model("qwen2.5-coder-7b-instruct"),)
+@pytest.mark.parametrize(
+    ("kind", "answers", "found"),
+    [
+        ("ollama", ollama(), [("coder:7b", True, 4_683_087_332), ("chat:8b", False, 1)]),
+        ("llama", LLAMA, [("qwen-1.5b.gguf", True, 0)]),
+        # Of vLLM's, only what denoises can be used; of a chat server's, no embedding model.
+        ("vllm", VLLM, [("google/diffusiongemma-26B-A4B-it", True, 0), ("meta/chat", False, 0)]),
+        ("chat", LM_STUDIO, [("qwen2.5-coder-7b-instruct", True, 0)]),
+    ],
+)
+def test_a_server_says_which_of_its_models_fill(
+    kind: str, answers: Mapping[str, Any], found: list[tuple[str, bool, int]], fakes: list[Fake]
+) -> None:
+    [server] = look(kind, answers, fakes)
+    assert server.models == tuple(Model(*each) for each in found)
 
 
 def test_a_chat_model_is_offered_and_never_recommended() -> None:
@@ -461,7 +455,7 @@ threads = 2
 
 
 def test_only_the_model_changes_in_the_file() -> None:
-    assert command.with_model(FILE, "fim:ollama#a", "config.toml") == FILE.replace('"old"', '"fim:ollama#a"')
+    assert setup.with_model(FILE, "fim:ollama#a", "config.toml") == FILE.replace('"old"', '"fim:ollama#a"')
 
 
 @pytest.mark.parametrize(
@@ -479,7 +473,7 @@ def test_only_the_model_changes_in_the_file() -> None:
     ],
 )
 def test_the_model_is_written_into_every_kind_of_file(text: str) -> None:
-    new = command.with_model(text, 'a"b\\c', "config.toml")
+    new = setup.with_model(text, 'a"b\\c', "config.toml")
     report = tomllib.loads(new.removeprefix("\ufeff"))
     assert report["engine"]["model"] == 'a"b\\c'
     assert new.startswith("\ufeff") == text.startswith("\ufeff")
@@ -490,7 +484,7 @@ def test_the_model_is_written_into_every_kind_of_file(text: str) -> None:
 @pytest.mark.parametrize("text", ["engine = 3\n", "[engine\n", '"engine.model" = "x"\n', '[Engine]\nmodel = "x"\n'])
 def test_a_file_that_sets_the_model_in_an_unusual_way_is_not_changed(text: str) -> None:
     with pytest.raises(SetupError, match=r"config\.toml .* by hand"):
-        command.with_model(text, "embedded", "config.toml")
+        setup.with_model(text, "embedded", "config.toml")
 
 
 def test_a_link_and_the_mode_of_the_file_stay(tmp_path: Path) -> None:
@@ -499,7 +493,7 @@ def test_a_link_and_the_mode_of_the_file_stay(tmp_path: Path) -> None:
     real.chmod(0o640)
     link.parent.mkdir()
     link.symlink_to(real)
-    command.write_model(link, "embedded")
+    setup.write_model(link, "embedded")
     assert link.is_symlink()
     assert 'model = "embedded"' in real.read_text()
     assert stat.S_IMODE(real.stat().st_mode) == 0o640
@@ -509,7 +503,7 @@ def test_a_link_and_the_mode_of_the_file_stay(tmp_path: Path) -> None:
 SETUP = """
 import sys
 from dg_lsp.cli import main as cli
-from dg_lsp.cli.setup import offers
+from dg_lsp.cli import offers
 offers.ENDPOINTS = ()
 sys.argv = ["dg-lsp", "setup", *sys.argv[1:]]
 cli.main()
@@ -535,15 +529,15 @@ def run(tmp_path: Path, *arguments: str, **environ: str) -> subprocess.Completed
 # As if torch were not installed, until the installer has run.
 WITHOUT_TORCH = """
 import os
-from dg_lsp.cli.setup import command
+from dg_lsp.cli import checks, setup
 from dg_lsp.wire import extras
 missing = ["torch"]
-command.absent_packages = lambda: missing
-install = command.install_packages
-def and_then(show):
-    install(show)
+checks.absent = lambda names: missing
+install = setup.install_packages
+def and_then(names, show):
+    install(names, show)
     missing.clear()
-command.install_packages = and_then
+setup.install_packages = and_then
 extras.has_useless_cuda = lambda: True
 if "NEEDS" in os.environ:
     extras.requirements = lambda extra: os.environ["NEEDS"].split()

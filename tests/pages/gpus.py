@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dg_lsp.cli.setup.offers import CONTEXT_BYTES, DIFFUSION, PUBLISHED
+from dg_lsp.cli.offers import CONTEXT_BYTES, DIFFUSION, PUBLISHED
 from dg_lsp.core.wording import size
 from dg_lsp.engine.model.fit.choice import Machine, NoRoomError, choose
 from dg_lsp.engine.model.fit.needs import Precision, Use, needs

@@ -1,4 +1,4 @@
-"""`dg-lsp setup`: let the user choose a model, write it into the user's configuration, and test it with a sample fill.
+"""`dg-lsp setup`: let the user choose a model, mend what it lacks, write it into the configuration, and try it on a sample.
 
 Editors use the same command with `--json` for their own pickers.
 """
@@ -16,19 +16,18 @@ import sys
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from importlib import util
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import typer
 
-from dg_lsp.cli import completions, doctor, progress
+from dg_lsp.cli import checks, completions, offers, progress, sample
+from dg_lsp.cli.checks import Finding
 from dg_lsp.cli.command_group import command_group, print_message, reports
-from dg_lsp.cli.doctor import ENGINE_NEEDS, Trial
+from dg_lsp.cli.offers import HERE, NAMES, Endpoint, Key, Machine, Offer, Server
 from dg_lsp.cli.pull import pull_first
-from dg_lsp.cli.setup import offers
-from dg_lsp.cli.setup.offers import HERE, NAMES, Endpoint, Key, Machine, Offer, Server
+from dg_lsp.cli.sample import Trial
 from dg_lsp.cli.terminal import ask, can_ask
 from dg_lsp.core.wording import size
 from dg_lsp.engine.backends.fim import DIALECTS
@@ -99,18 +98,19 @@ def setup(
         name: f"{right:.0%} of {n} answers on your code were right" for name, (right, n) in calibration_store.shares().items()
     }
     choices = offers.offers(this_machine, running, _keys(), measured, programs, candidates)
-    if measure or (measure is None and can_ask() and not as_json and not chosen and not absent_packages()):
+    if measure or (measure is None and can_ask() and not as_json and not chosen and not checks.engine_packages().advice):
         choices = _with_speeds(choices)
     if not as_json and not chosen:
         _show(this_machine, running, choices)
         chosen = _ask_choice(choices)
     if chosen:
         prepare(path, chosen)  # a file that can't be written is reported before the test, which may take long
-        _install_if_missing(chosen, may_ask=not yes)
-        laptop_model = laptop.by_name(chosen)
-        if laptop_model is not None and not laptop_model.is_pulled:
-            with contextlib.nullcontext(lambda _text, _share: None) if as_json else progress.shares() as show:
-                pull_first((laptop_model,), show)
+        for finding in checks.before_use(chosen):
+            if finding.remedy == "install":
+                _install(chosen, finding, may_ask=not yes)
+            elif finding.remedy == "pull":
+                with contextlib.nullcontext(lambda _text, _share: None) if as_json else progress.shares() as show:
+                    pull_first(tuple(model for model in laptop.MODELS if model.name == chosen), show)
     trial_result = _try_model(chosen, quiet=as_json) if chosen and trial else None
     is_written = bool(chosen) and not (trial_result and trial_result.problem)
     if is_written:
@@ -171,29 +171,26 @@ def _with_speeds(choices: Sequence[Offer]) -> tuple[Offer, ...]:
             try:
                 # An engine that is not chosen ends soon.
                 ending_soon = replace(options, settings=replace(options.settings, exit_after_s=MEASURED_LINGER_S))
-                line_ms, block_ms = asyncio.run(doctor.measure(ending_soon))
+                line_ms, block_ms = asyncio.run(sample.measure(ending_soon))
                 measured[number] = replace(offer, speed=f"{line_ms:.0f} ms for a line, {block_ms:.0f} ms for a block")
             except EngineError as error:
                 measured[number] = replace(offer, speed=f"not usable now: {error}")
     return tuple(measured)
 
 
-def _install_if_missing(chosen: str, *, may_ask: bool) -> None:
-    """Install the packages that a model on this machine needs; raise SetupError if they stay missing."""
-    if model_names.is_remote(chosen) or not (absent := absent_packages()):
-        return
+def _install(chosen: str, finding: Finding, *, may_ask: bool) -> None:
+    """Install the packages that a model lacks; raise SetupError if they stay missing."""
     needed_size = _CUDA_SIZE if sys.platform == "linux" else ""
     if extras.has_useless_cuda():
         needed_size = f"{_CPU_SIZE}, in torch's CPU build because no NVIDIA GPU was found"
-    print_message(
-        f"{laptop.resolve(chosen)} needs {', '.join(absent)}. Not installed yet{f': {needed_size}' if needed_size else ''}"
-    )
+    names = ", ".join(finding.facts["absent"])
+    print_message(f"{laptop.resolve(chosen)} needs {names}. Not installed yet{f': {needed_size}' if needed_size else ''}")
     refused = not laptop.may_pull() or (
         may_ask and ask("Install it now? y or n", end="n", default="y").lower() not in ("y", "yes")
     )
     if refused:
         raise SetupError(f"nothing was changed; to install it yourself: {install_command('engine')}")
-    install_packages(lambda line: typer.echo(visible_line(line), err=True))
+    install_packages(finding.facts["absent"], lambda line: typer.echo(visible_line(line), err=True))
 
 
 def _show(machine: Machine, running: Sequence[Server], choices: Sequence[Offer]) -> None:
@@ -253,7 +250,7 @@ def _try_model(model: str, *, quiet: bool) -> Trial:
     if not quiet:
         typer.echo(visible_line(f"Testing {laptop.resolve(model)}; the first load of a model takes a while."))
     try:
-        return asyncio.run(doctor.trial(connect_options(config.read(None)[0], model=model)))
+        return asyncio.run(sample.trial(connect_options(config.read(None)[0], model=model)))
     except EngineError as error:
         return Trial(problem=str(error))
 
@@ -288,16 +285,11 @@ _CPU_SIZE = "about 250 MB to download and 1.2 GB on the disk"
 _CUDA_SIZE = "about 5 GB on the disk"
 
 
-def absent_packages() -> list[str]:
-    """Return the engine's packages that this environment lacks."""
-    return [name for name in ENGINE_NEEDS if util.find_spec(name) is None]
-
-
-def install_packages(show: Callable[[str], object]) -> None:
-    """Install the engine's packages, and `show` each line of the installer; raise SetupError if that fails."""
+def install_packages(names: Sequence[str], show: Callable[[str], object]) -> None:
+    """Install the engine's packages, of which `names` are missing; `show` each line. Raises SetupError if that fails."""
     needed = extras.requirements("engine")
     if not needed:
-        raise SetupError(f"{', '.join(absent_packages())} is not installed; {_by_hand()}")
+        raise SetupError(f"{', '.join(names)} is not installed; {_by_hand()}")
     for command in extras.install_commands(*needed):
         lines = []
         try:
