@@ -138,10 +138,7 @@ async def run_job(job: Job, *, connect: Connect | None = None, front: Front | No
     filled: Sequence[FileResult] = []
     with Journal(options.resume, options.of_answers) as answers:
         if file_plans:
-            with front.progress(sum(len(each.holes) for each in file_plans)) as (on_progress, done):
-                filled = await fill(
-                    options, file_plans, answers, connect, on_progress=on_progress, done=done, on_message=front.on_message
-                )
+            filled = await fill(options, file_plans, answers, connect, front)
     if options.commit:
         warnings = (writing.detached_head_warning(result) for result in filled if result.fills)
         for warning in filter(None, dict.fromkeys(warnings)):
@@ -251,20 +248,16 @@ def source_at(place: Location) -> Source:
 
 
 async def fill(
-    options: Options,
-    file_plans: Sequence[FilePlan],
-    answers: Journal,
-    connect: Connect,
-    *,
-    on_progress: Callable[[str], None],
-    done: Callable[[int], None],
-    on_message: Callable[[str], None] = lambda _line: None,
+    options: Options, file_plans: Sequence[FilePlan], answers: Journal, connect: Connect, front: Front
 ) -> list[FileResult]:
     """Fill the holes and return the result of each file, in order. Writes nothing."""
     limits = CheckLimits(options.check_timeout, options.check_memory)
     check = Check(options.check, limits) if options.check else None
-    with open_copies(check, options.jobs, on_message) if check else contextlib.nullcontext() as copies:
-        n_left = sum(len(each.holes) for each in file_plans)
+    n_left = sum(len(each.holes) for each in file_plans)
+    with (
+        front.progress(n_left) as (on_progress, done),
+        open_copies(check, options.jobs, front.on_message) if check else contextlib.nullcontext() as copies,
+    ):
 
         def count(n: int) -> None:
             nonlocal n_left

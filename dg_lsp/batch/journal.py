@@ -12,21 +12,47 @@ import json
 import os
 import stat
 from collections.abc import Sequence
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+
+import msgspec
 
 from dg_lsp import __version__
 from dg_lsp.core import importing
-from dg_lsp.core.values import Calibrated, Confidence, Document, Edit, Hole, Import, InfillRequest, Ranked, Span
+from dg_lsp.core.values import Document, Edit, Hole, Import, InfillRequest, Span
 from dg_lsp.infill.fill import Fill
+from dg_lsp.wire.messages import Stated, stated
 
 _BEGINS = b'{"key": "'
 
 
 class JournalError(Exception):
     """The journal can't be used; the message is a sentence for the user."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row(Stated):
+    """A fill as it is stored."""
+
+    edit: tuple[int, int, str]
+    steps: int
+    imports: tuple[Import, ...]
+
+    def fill(self) -> Fill:
+        """Return the fill; raise ValueError if an import is not made of names, as another program may have written it."""
+        if not all(map(importing.is_valid, self.imports)):
+            raise ValueError("not an import")
+        start, end, text = self.edit
+        return Fill(Edit(Span(start, end), text), self.read(), self.steps, imports=self.imports)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A line of the file."""
+
+    key: str
+    fills: tuple[_Row, ...]
 
 
 class Journal:
@@ -85,16 +111,17 @@ class Journal:
         if self._handle is None or not fills:
             return
         rows = [
-            {
-                "edit": [*astuple(fill.edit.span), fill.edit.text],
-                "steps": fill.steps,
-                **_confidence_row(fill.confidence),
-                "imports": [astuple(each) for each in fill.imports],
-            }
+            _Row(
+                edit=(*astuple(fill.edit.span), fill.edit.text),
+                steps=fill.steps,
+                imports=fill.imports,
+                **stated(fill.confidence),
+            )
             for fill in fills
         ]
+        entry = msgspec.to_builtins(_Entry(self._key(document, hole, requests), tuple(rows)))
         # One write, so that lines stay whole when two runs share a journal.
-        line = (json.dumps({"key": self._key(document, hole, requests), "fills": rows}) + "\n").encode()
+        line = f"{json.dumps(entry)}\n".encode()
         try:
             n_written = os.write(self._handle, line)
         except OSError as error:
@@ -104,14 +131,9 @@ class Journal:
 
     def _learn(self, line: bytes) -> None:
         try:
-            entry: dict[str, Any] = json.loads(line)
-            fills = tuple(
-                Fill(Edit(Span(start, end), str(text)), _confidence_of(fill), int(fill["steps"]), imports=_imports_of(fill))
-                for fill in entry["fills"]
-                for start, end, text in [fill["edit"]]
-            )
-            self._fills_by_key[str(entry["key"])] = fills
-        except (ValueError, TypeError, LookupError, OverflowError, RecursionError):
+            entry = msgspec.convert(json.loads(line), _Entry)
+            self._fills_by_key[entry.key] = tuple(row.fill() for row in entry.fills)
+        except (ValueError, RecursionError):
             return  # a truncated or foreign line: its hole is filled again
 
     def _key(self, document: Document, hole: Hole, requests: Sequence[InfillRequest]) -> str:
@@ -122,27 +144,3 @@ class Journal:
 
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _confidence_row(confidence: Confidence) -> dict[str, object]:
-    match confidence:
-        case Calibrated(probability):
-            return {"probability": probability}
-        case Ranked(position, doubted):
-            return {"probability": None, "rank": position, "doubted": doubted}
-
-
-def _confidence_of(row: dict[str, Any]) -> Confidence:
-    if row["probability"] is None:
-        return Ranked(int(row["rank"]), bool(row["doubted"]))
-    return Calibrated(float(row["probability"]))
-
-
-def _imports_of(row: dict[str, Any]) -> tuple[Import, ...]:
-    """Return a fill's imports; raise ValueError if one is not made of names, as another program may have written it."""
-    imports = tuple(
-        Import(str(module), str(name), str(alias), bool(is_local)) for module, name, alias, is_local in row["imports"]
-    )
-    if not all(importing.is_valid(each) for each in imports):
-        raise ValueError("not an import")
-    return imports

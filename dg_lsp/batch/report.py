@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from difflib import SequenceMatcher
+from difflib import unified_diff
 from typing import Any, Literal
 
 from dg_lsp.batch.discover import Skipped
@@ -18,7 +18,7 @@ from dg_lsp.batch.options import Options
 from dg_lsp.batch.plan import FilePlan, line_column, symbols_of
 from dg_lsp.batch.rounds import ContextOf, request_for
 from dg_lsp.core import confidence, importing, polish, positions
-from dg_lsp.core.values import Edit, apply, n_common
+from dg_lsp.core.values import Edit, apply
 from dg_lsp.core.wording import counted
 from dg_lsp.infill.fill import Fill
 from dg_lsp.wire.visible import one_line
@@ -247,43 +247,15 @@ def _by_frequency(counter: Counter[str]) -> str:
 # form feeds are part of a line here.
 
 
-N_CONTEXT = 3
-
-
 def unified(name: str, text: str, edits: Sequence[Edit]) -> str:
     """Return the diff of one file; "" if the edits change nothing. `name` is its path from the folder where it will be applied.
 
     There is no `diff --git` line. With it, git reads names as relative to the top of the repository; without it, as relative
     to the current folder, like patch.
     """
-    old, new = _lines(text), _lines(apply(text, tuple(edits)))
-    # Only the lines from the first change to the last are compared, with those that are shown around them.
-    first = max(0, n_common(old, new) - N_CONTEXT)
-    n_after = max(0, n_common(old[:first:-1], new[:first:-1]) - N_CONTEXT)
-    old, new = old[first : len(old) - n_after], new[first : len(new) - n_after]
-    parts = []
-    for group in SequenceMatcher(None, old, new).get_grouped_opcodes(N_CONTEXT):
-        (_, old_start, _, new_start, _), (_, _, old_end, _, new_end) = group[0], group[-1]
-        parts.append(f"@@ -{_range(first + old_start, first + old_end)} +{_range(first + new_start, first + new_end)} @@\n")
-        for kind, start, end, new_start, new_end in group:
-            if kind == "equal":
-                parts += _marked(" ", old[start:end])
-            else:
-                parts += [*_marked("-", old[start:end]), *_marked("+", new[new_start:new_end])]
-    return "".join([f"--- {_quoted('a/' + name)}\n+++ {_quoted('b/' + name)}\n", *parts]) if parts else ""
-
-
-def _lines(text: str) -> list[str]:
-    """Return the lines with their line ends."""
-    return re.findall(r"[^\n]*\n|[^\n]+", text)
-
-
-def _marked(mark: str, lines: Sequence[str]) -> list[str]:
-    return [mark + (line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n") for line in lines]
-
-
-def _range(start: int, end: int) -> str:
-    return f"{start + 1 if end > start else start},{end - start}"
+    old, new = (re.findall(r"[^\n]*\n|[^\n]+", each) for each in (text, apply(text, tuple(edits))))
+    lines = unified_diff(old, new, _quoted(f"a/{name}"), _quoted(f"b/{name}"))
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
 def _quoted(name: str) -> str:

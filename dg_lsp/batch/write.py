@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import stat
+import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -36,13 +36,9 @@ def replace(path: Path, data: bytes, *, expected: bytes) -> None:
     def finish(new: Path) -> None:
         with contextlib.suppress(PermissionError):  # another user's file in a shared folder
             os.chown(new, before.st_uid, before.st_gid)
-        # The extended attributes, as far as the system permits it.
-        with contextlib.suppress(OSError):
-            for name in os.listxattr(path) if hasattr(os, "listxattr") else ():
-                with contextlib.suppress(OSError):  # only the system can set some of them
-                    os.setxattr(new, name, os.getxattr(path, name))
-        # After chown, which clears the set-user-id bits.
-        new.chmod(stat.S_IMODE(before.st_mode))
+        # The extended attributes and the mode, after chown, which clears the set-user-id bits.
+        shutil.copystat(path, new)
+        os.utime(new)  # the file has changed
 
     try:
         if files.read_regular(path, len(expected)) != expected:

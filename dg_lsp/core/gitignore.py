@@ -7,8 +7,9 @@ has a fixed length.
 Like git, it compares bytes: `?` and brackets mean one byte of a name's UTF-8. It also keeps brackets cheap, because
 compiling `[Ā-￿]` takes a millisecond, and a file has room for thousands. Bytes are kept as characters up to U+00FF.
 
-pathspec, the library for this, makes regular expressions that backtrack: a pattern of eight `*a` takes 14 seconds on a name
-of 40 letters, and here 20 microseconds.
+pathspec, the library for this, makes regular expressions that backtrack: with version 1.1.1, a pattern of eight `*a` takes 1.6
+seconds on a name of 40 letters, and here 0.3 milliseconds. With RE2 it does not backtrack, but it refuses `[[:alpha:]]`, and
+`[!a]` matches a slash.
 
 This module reads no files. It differs from git in one place: a pattern that cannot have a meaning is an error, where
 git silently ignores it.

@@ -13,10 +13,10 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dg_lsp.core import languages, scope, syntax
 from dg_lsp.core.values import Budget, Document, Hole, InfillRequest, Span
+from dg_lsp.wire import messages
 
 NEEDED = ("task_id", "prompt", "suffix", "canonical_solution")
 OPTIONAL = ("test", "entry_point", "kind", "language", "path")
@@ -111,25 +111,16 @@ def read(path: Path, language: str = "python") -> list[Task]:
 
 
 def parse(line: str, language: str = "python") -> Task:
-    """Return the task in a line; raise ValueError with a message that completes a sentence about the line."""
-    try:
-        record: Any = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"is not JSON ({error})") from error
-    if not isinstance(record, dict):
-        raise ValueError("is not a JSON object")  # noqa: TRY004  # the fault is in the file, not in a type of the program
-    values = {name: record[name] for name in (*NEEDED, *OPTIONAL) if record.get(name) is not None}
-    if missing := [name for name in NEEDED if name not in values]:
-        raise ValueError(f"has no {missing[0]}")
-    if wrong := [name for name, value in values.items() if not isinstance(value, str)]:
-        raise ValueError(f"has a {wrong[0]} that is not text")
+    """Return the task in a line; raise ValueError with a sentence about it."""
+    fields = messages.parse(line, "the task")
+    values = {name: fields.text(name) for name in (*NEEDED, *OPTIONAL) if name in NEEDED or fields.has(name)}
     if wrong := [name for name, value in values.items() if _HALF_PAIR.search(value)]:
-        raise ValueError(f"has a {wrong[0]} with half of a surrogate pair")
+        raise ValueError(f"{wrong[0]} has half of a surrogate pair")
     if not values["task_id"]:
-        raise ValueError("has an empty task_id")
+        raise ValueError("task_id is empty")
     language_name = values.setdefault("language", language)
     if language_name and languages.get(language_name) is None:
-        raise ValueError(f"has the unknown language {language_name!r}")
+        raise ValueError(f"language is {language_name!r}, which is unknown")
     match = _NAMED.fullmatch(values["task_id"])
     values.setdefault("kind", (match["kind"] or "") if match else "")
     answer = values.pop("canonical_solution")

@@ -67,13 +67,13 @@ _SENTENCES = (
 )
 
 
-def parse(data: bytes | str) -> Fields:
-    """Return the fields of a JSON object; raise WireError if the data is not one."""
+def parse(data: bytes | str, what: str = "the message") -> Fields:
+    """Return the fields of a JSON object; raise WireError, naming `what`, if the data is not one."""
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise WireError("the message is not valid JSON") from error
-    return of(value, "the message")
+        raise WireError(f"{what} is not valid JSON") from error
+    return Fields(_converted(value, dict[str, Any], what))
 
 
 def of(value: object, what: str) -> Fields:
@@ -289,8 +289,8 @@ def encode_event(event: Event) -> tuple[str, dict[str, Any]]:
     """Return an event's name and its data."""
     match event:
         case Found(candidate):
-            alone = [_stated(each) for each in candidate.alone]
-            return "candidate", _finite({**asdict(candidate), **_stated(candidate.confidence), "alone": alone})
+            alone = [stated(each) for each in candidate.alone]
+            return "candidate", _finite({**asdict(candidate), **stated(candidate.confidence), "alone": alone})
         case Problem():
             return "error", encode_problem(event)
     return _NAMES[type(event)], _finite(asdict(event))
@@ -309,14 +309,15 @@ def decode_event(name: str, fields: Fields) -> Event | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Stated:
-    """A confidence as it is sent, with either a probability or a rank."""
+class Stated:
+    """A confidence as it is sent and stored, with either a probability or a rank."""
 
     probability: Annotated[float, Meta(ge=0, le=1)] | None = None
     rank: Count | None = None
     doubted: bool = False
 
     def read(self) -> Confidence:
+        """Return the confidence; raise WireError if it has neither."""
         if self.probability is not None:
             return Calibrated(self.probability)
         if self.rank is None:
@@ -325,22 +326,23 @@ class _Stated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _SentCandidate(_Stated):
+class _SentCandidate(Stated):
     texts: Texts
     confidences: Rows[Finite] = ()
     row: RowKind = "noise"
     steps: Count = 0
     finished: bool = True
     lengths: Rows[Count] = ()
-    alone: Annotated[tuple[_Stated, ...], Meta(max_length=MAX_ENTRIES)] = ()
+    alone: Annotated[tuple[Stated, ...], Meta(max_length=MAX_ENTRIES)] = ()
 
 
-def _stated(confidence: Confidence) -> dict[str, Any]:
+def stated(confidence: Confidence) -> dict[str, Any]:
+    """Return the fields of `Stated` for a confidence."""
     match confidence:
         case Calibrated(probability):
-            return asdict(_Stated(probability=probability))
+            return asdict(Stated(probability=probability))
         case Ranked(position, doubted):
-            return asdict(_Stated(rank=position, doubted=doubted))
+            return asdict(Stated(rank=position, doubted=doubted))
 
 
 def _finite(data: Any) -> Any:

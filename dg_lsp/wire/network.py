@@ -56,13 +56,9 @@ def route_to(url: httpx.URL) -> Route:
     return Route(tls() if needs_tls else NO_TLS, proxy, variable)
 
 
-def tls(file: str = "", name: str = "") -> ssl.SSLContext:
-    """Return what checks the certificates of servers; raise NetworkError if a variable that says how can't be used.
-
-    `file`, which `name` names, has the accepted certificates. Without it, those of the environment count, as in httpx.
-    """
-    if not file:
-        file, name = os.environ.get(CERTIFICATES, ""), CERTIFICATES
+def tls() -> ssl.SSLContext:
+    """Return what checks the certificates of servers, as httpx does; raise NetworkError if a variable can't be used."""
+    file, name = os.environ.get(CERTIFICATES, ""), CERTIFICATES
     folders = os.environ.get(CERTIFICATE_FOLDERS, "")
     if not file and folders and not any(Path(folder).is_dir() for folder in folders.split(os.pathsep)):
         raise NetworkError(f"{CERTIFICATE_FOLDERS} names {folders}, which is not a folder of certificates; correct or unset it")
@@ -82,27 +78,6 @@ def certificate_advice() -> str:
     name = next((name for name in (CERTIFICATES, CERTIFICATE_FOLDERS) if os.environ.get(name)), "")
     authority = "the certificate of its authority"
     return f"is {authority} in {name}?" if name else f"set {CERTIFICATES} to a file with {authority}"
-
-
-class ByEnvironment(httpx.BaseTransport):
-    """Sends each request by the environment's proxy, or directly to a host that needs none."""
-
-    def __init__(self, verify: ssl.SSLContext | bool) -> None:
-        """Read the proxies' variables; raise NetworkError if one can't be used."""
-        self._direct = httpx.HTTPTransport(verify=verify)
-        proxies = {scheme: _proxy(scheme)[1] for scheme in PORTS}
-        self._by_proxy = {scheme: httpx.HTTPTransport(verify, proxy=proxy) for scheme, proxy in proxies.items() if proxy}
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Return the response."""
-        is_direct = request.url.host in LOOPBACK or _is_exempt(request.url)
-        transport = self._direct if is_direct else self._by_proxy.get(request.url.scheme, self._direct)
-        return transport.handle_request(request)
-
-    def close(self) -> None:
-        """Close all connections."""
-        for transport in (self._direct, *self._by_proxy.values()):
-            transport.close()
 
 
 def proxy_at(url: str, variable: str) -> httpx.Proxy:

@@ -102,7 +102,7 @@ def test_any_text_survives(text: str, old: str, new: str) -> None:
 
 def test_an_empty_file_can_be_written_to() -> None:
     diff_text = report.unified("a", "", [Edit(Span(0, 0), "x\n")])
-    assert diff_text == "--- a/a\n+++ b/a\n@@ -0,0 +1,1 @@\n+x\n"
+    assert diff_text == "--- a/a\n+++ b/a\n@@ -0,0 +1 @@\n+x\n"
 
 
 def test_far_edits_get_hunks_of_their_own_and_near_ones_share() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.batch import plan as planning
-from dg_lsp.batch.api import fill
+from dg_lsp.batch.api import Front, fill
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.keep import FileResult
 from dg_lsp.batch.options import Options
@@ -54,8 +54,7 @@ def run(
 
     async def results() -> list[FileResult]:
         with Journal(journal) as answers:
-            connect = connecting(scripted.engine)
-            return await fill(options, plans, answers, connect, on_progress=lambda _text: None, done=lambda _n: None)
+            return await fill(options, plans, answers, connecting(scripted.engine), Front())
 
     return asyncio.run(results())
 

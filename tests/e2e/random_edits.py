@@ -266,7 +266,7 @@ async def in_the_shell(n: int, draw: random.Random, folder: Path, connect: Conne
         if not plans:
             continue
         with Journal(None) as answers:
-            results = await api.fill(options, plans, answers, connect, on_progress=lambda _text: None, done=lambda _n: None)
+            results = await api.fill(options, plans, answers, connect, api.Front())
         for result in results:
             file_result, _ = write.apply_fills(result, "", print)
             edits = tuple(file_result.edits)

@@ -55,15 +55,15 @@ def test_lines_of_humaneval_infilling_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("{", "line 2: is not JSON"),
-        ("[1]", "line 2: is not a JSON object"),
-        (json.dumps({"task_id": "b", "prompt": "", "suffix": ""}), "line 2: has no canonical_solution"),
-        (json.dumps(LINE | {"task_id": "b", "suffix": 3}), "line 2: has a suffix that is not text"),
-        (json.dumps(LINE | {"task_id": ""}), "line 2: has an empty task_id"),
-        (json.dumps(LINE | {"task_id": "b", "language": "klingon"}), "line 2: has the unknown language 'klingon'"),
+        ("{", "line 2: the task is not valid JSON"),
+        ("[1]", "line 2: the task must be an object, but is a list"),
+        (json.dumps({"task_id": "b", "prompt": "", "suffix": ""}), "line 2: canonical_solution is missing"),
+        (json.dumps(LINE | {"task_id": "b", "suffix": 3}), "line 2: suffix must be a string, but is a number"),
+        (json.dumps(LINE | {"task_id": ""}), "line 2: task_id is empty"),
+        (json.dumps(LINE | {"task_id": "b", "language": "klingon"}), "line 2: language is 'klingon', which is unknown"),
         (json.dumps(LINE), "line 2: task_id 'a' appears twice"),
-        ("[" * 100_000, "line 2: is not JSON"),
-        (json.dumps(LINE | {"task_id": "b", "prompt": "\ud800"}), "line 2: has a prompt with half of a surrogate pair"),
+        ("[" * 100_000, "line 2: the task is not valid JSON"),
+        (json.dumps(LINE | {"task_id": "b", "prompt": "\ud800"}), "line 2: prompt has half of a surrogate pair"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: str, sentence: str) -> None:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import ssl
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
 import pytest
 
 from dg_lsp.wire import network
-from dg_lsp.wire.network import ByEnvironment, NetworkError, route_to, tls
+from dg_lsp.wire.network import NetworkError, route_to, tls
 
 NAMES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 FAR = httpx.URL("https://models.example")
@@ -139,36 +135,3 @@ def test_the_proxy_is_that_of_the_urls_scheme(
         monkeypatch.setenv(name, value)
     route = route_to(FAR)
     assert (str(route.proxy and route.proxy.url), route.variable) == ("http://one:1", variable)
-
-
-@contextlib.contextmanager
-def proxy() -> Iterator[tuple[str, list[str]]]:
-    """Yield the URL of a proxy that answers every request itself, and what it was asked for."""
-    asked: list[str] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(self.path)
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            """Log nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}", asked
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-def test_each_request_of_a_client_takes_its_own_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    with proxy() as (url, by_proxy), proxy() as (direct, directly):
-        monkeypatch.setenv("HTTP_PROXY", url)
-        with httpx.Client(transport=ByEnvironment(network.NO_TLS)) as client:
-            client.get("http://models.example/a")
-            client.get(f"{direct}/b")
-    assert (by_proxy, directly) == (["http://models.example/a"], ["/b"])
