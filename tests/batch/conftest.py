@@ -13,6 +13,23 @@ from tests.engine.engine_kit import home
 __all__ = ["trained_layout"]
 
 
+STUB = 'def f():\n    """Do."""\n    raise NotImplementedError\n'
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, in which commands run."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path.resolve()
+
+
+@pytest.fixture
+def stubbed(project: Path) -> Path:
+    """The project, with a hole in `a.py`."""
+    (project / "a.py").write_text(STUB)
+    return project
+
+
 @pytest.fixture
 def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder of this test's engines, which are stopped at its end."""

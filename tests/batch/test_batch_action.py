@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from tests.batch.conftest import STUB
 from tests.engine.backends_kit import Recorder, serving
 
 yaml: Any = pytest.importorskip("yaml", reason="PyYAML is not installed")
 ROOT = Path(__file__).parents[2]
-STUB = 'def f():\n    """Do."""\n    raise NotImplementedError\n'
 GH = """#!/bin/bash
 printf '%s\\n' "$*" >> "$GH_LOG"
 for each in "$@"; do case $each in body=@*) cp "${each#body=@}" "$GH_LOG.body";; --jq) jq=1;; esac; done

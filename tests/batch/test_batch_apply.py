@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.batch.test_batch_commands import STUB, project, run
-
-__all__ = ["project"]
+from tests.batch.conftest import STUB
+from tests.batch.test_batch_commands import run
 
 TWO = STUB + "\n\n" + STUB.replace("f()", "g()")
 
@@ -74,10 +73,9 @@ def test_a_detached_head_is_reported(repository: Path) -> None:
     assert result.stderr.startswith(f"dg-lsp: filling\ndg-lsp: HEAD is detached in {repository}: ")
 
 
-def test_a_commit_outside_a_repository_is_refused(project: Path) -> None:
-    (project / "a.py").write_text(STUB)
+def test_a_commit_outside_a_repository_is_refused(stubbed: Path) -> None:
     result = run("a.py", "--commit", "file")
-    assert (result.exit_code, (project / "a.py").read_text()) == (1, STUB)
+    assert (result.exit_code, (stubbed / "a.py").read_text()) == (1, STUB)
     assert result.stderr.startswith("dg-lsp: filling\ndg-lsp: a.py:3:5: not filled: the file is not in a git repository\n")
     assert run("a.py", "--commit", "line").exit_code == 2
 

@@ -16,13 +16,12 @@ import pytest
 
 from dg_lsp.batch import plan
 from dg_lsp.batch.plan import Location, PlanError
+from tests.batch.conftest import STUB
 from tests.batch.engines import Filling
-from tests.batch.test_batch_commands import FILLED, STUB, project, report, run
+from tests.batch.test_batch_commands import FILLED, report, run
 from tests.engine.backends_kit import Recorder, serving
 from tests.fakes import FailingEngine
 from tests.patience import PATIENCE_S
-
-__all__ = ["project"]
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "docs" / "infill-report.schema.json").read_text())
@@ -36,10 +35,9 @@ def validate() -> Callable[[dict[str, Any]], None]:
     return validated
 
 
-def test_the_report_is_as_its_schema_says(project: Path, validate: Callable[[dict[str, Any]], None]) -> None:
-    (project / "a.py").write_text(STUB)
-    (project / "bad.py").write_text(STUB + "x = (\n")
-    (project / "bin.py").write_bytes(b"\0")
+def test_the_report_is_as_its_schema_says(stubbed: Path, validate: Callable[[dict[str, Any]], None]) -> None:
+    (stubbed / "bad.py").write_text(STUB + "x = (\n")
+    (stubbed / "bin.py").write_bytes(b"\0")
     filled = report(".")
     unsure = report(".", *UNSURE)
     failed = report(".", engine=FailingEngine("the engine is busy"))
@@ -59,9 +57,8 @@ def test_the_report_is_as_its_schema_says(project: Path, validate: Callable[[dic
             validate(wrong)
 
 
-def test_the_exit_code_says_what_a_job_can_do(project: Path) -> None:
-    (project / "a.py").write_text(STUB)
-    (project / "empty.py").write_text("x = 1\n")
+def test_the_exit_code_says_what_a_job_can_do(stubbed: Path) -> None:
+    (stubbed / "empty.py").write_text("x = 1\n")
     assert run("empty.py").exit_code == 0
     assert run("a.py").exit_code == 0
     assert run("a.py", *UNSURE).exit_code == 1
@@ -75,9 +72,8 @@ def test_the_exit_code_says_what_a_job_can_do(project: Path) -> None:
 @pytest.mark.parametrize(
     ("fail_on", "codes"), [("open", (0, 1, 1)), ("failed", (0, 0, 1)), ("any", (1, 1, 1)), ("never", (0, 0, 0))]
 )
-def test_fail_on_chooses_which_holes_fail_a_job(project: Path, fail_on: str, codes: tuple[int, ...]) -> None:
-    (project / "a.py").write_text(STUB)
-    (project / "none.py").write_text("x = 1\n")
+def test_fail_on_chooses_which_holes_fail_a_job(stubbed: Path, fail_on: str, codes: tuple[int, ...]) -> None:
+    (stubbed / "none.py").write_text("x = 1\n")
     option = ("--fail-on", fail_on)
     assert tuple(run("a.py", *option, *more).exit_code for more in ((), UNSURE, ("--check", "false"))) == codes
     assert run("none.py", *option).exit_code == 0
@@ -147,16 +143,15 @@ def test_a_missing_package_is_wrong_setup_and_no_reason_to_try_again(tmp_path: P
     assert list(engines.iterdir()) == []
 
 
-def test_a_patch_is_written_beside_the_report(project: Path) -> None:
-    (project / "a.py").write_text(STUB)
+def test_a_patch_is_written_beside_the_report(stubbed: Path) -> None:
     assert report("a.py", "--patch", "a.diff")["summary"]["filled"] == 1
     result = run("a.py", "--patch", "b.diff")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert (project / "b.diff").read_text() == (project / "a.diff").read_text()
+    assert (stubbed / "b.diff").read_text() == (stubbed / "a.diff").read_text()
     subprocess.run(["git", "apply", "a.diff"], check=True)
-    assert (project / "a.py").read_text() == FILLED
+    assert (stubbed / "a.py").read_text() == FILLED
     result = run("a.py", "--patch", "gone/a.diff")
-    assert (result.exit_code, result.stderr) == (2, f"dg-lsp: --patch gone/a.diff: there is no folder {project / 'gone'}\n")
+    assert (result.exit_code, result.stderr) == (2, f"dg-lsp: --patch gone/a.diff: there is no folder {stubbed / 'gone'}\n")
     name = f"{'x' * 300}.diff"  # that it can't be written is known only at the end
     result = run("a.py", "--patch", name)
     assert (result.exit_code, f"the patch can't be written to {name}: file name too long" in result.stderr) == (2, True)

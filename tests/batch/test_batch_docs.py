@@ -10,9 +10,7 @@ from typer.main import get_command
 
 from dg_lsp.batch.report import ReportRow
 from dg_lsp.cli import main as cli
-from tests.batch.test_batch_commands import STUB, project, report
-
-__all__ = ["project"]
+from tests.batch.test_batch_commands import report
 
 TEXT = (Path(__file__).parents[2] / "docs" / "infill.md").read_text()
 
@@ -23,8 +21,7 @@ def test_every_field_of_a_hole_is_documented() -> None:
     assert names == [field.name for field in dataclasses.fields(ReportRow)]
 
 
-def test_every_field_of_the_summary_is_documented(project: Path) -> None:
-    (project / "a.py").write_text(STUB)
+def test_every_field_of_the_summary_is_documented(stubbed: Path) -> None:
     sentence = re.search(r"^`summary` has (.*)$", TEXT, re.MULTILINE)
     assert sentence
     assert set(re.findall(r"`(\w+)`", sentence[1])) == report("a.py")["summary"].keys()

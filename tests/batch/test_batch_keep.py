@@ -13,7 +13,8 @@ from dg_lsp.batch.keep import FileResult
 from dg_lsp.batch.options import Options
 from dg_lsp.batch.plan import FilePlan
 from dg_lsp.batch.rounds import HoleResult
-from dg_lsp.core.values import Calibrated, Edit, Ranked, Span
+from dg_lsp.core import polish
+from dg_lsp.core.values import Calibrated, Candidate, Edit, Ranked, Span
 from dg_lsp.infill.fill import Fill
 from tests.batch.engines import planned
 
@@ -39,13 +40,6 @@ def texts(result: FileResult) -> list[str]:
     return [fill.edit.text for fill in result.fills.values()]
 
 
-def test_fills_that_parse_are_accepted_and_the_file_is_unchanged(tmp_path: Path) -> None:
-    plan = planned(tmp_path / "a.py", TWO)
-    result = accepted(plan, "return 1", "return 2")
-    assert (texts(result), result.reasons) == (["return 1", "return 2"], {})
-    assert plan.source.path.read_text() == TWO
-
-
 def test_the_least_sure_fill_is_dropped_if_the_file_would_not_parse(tmp_path: Path) -> None:
     plan = planned(tmp_path / "a.py", TWO)
     answers = answers_for(plan, "return (", "return 2", scores=(0.8, 0.9))
@@ -69,17 +63,6 @@ def test_text_that_no_file_can_contain_is_dropped(tmp_path: Path) -> None:
 
 def test_the_next_candidate_is_used_if_the_first_does_not_parse(tmp_path: Path) -> None:
     assert texts(accepted(planned(tmp_path / "a.py", TWO), ("return (", "return 1"), "return 2")) == ["return 1", "return 2"]
-
-
-def test_a_hole_without_an_answer_has_its_reason(tmp_path: Path) -> None:
-    plan = planned(tmp_path / "a.py", TWO)
-    first, second = plan.holes
-    answers = {
-        first: HoleResult(reason="the engine is gone"),
-        second: HoleResult((Fill(Edit(second.span, "return 2"), Calibrated(0.9), 1),)),
-    }
-    result = asyncio.run(keep.keep(plan, answers))
-    assert result.reasons == {first: "the engine is gone"}
 
 
 def test_writing_keeps_line_ends_mark_and_mode(tmp_path: Path) -> None:
@@ -171,3 +154,12 @@ def test_all_takes_every_fill_that_parses(tmp_path: Path) -> None:
     answers = answers_for(plan, "return 1", "return (", scores=(0.01, 0.01))
     result = asyncio.run(keep.keep(plan, answers, Options(take_all=True)))  # type: ignore[arg-type]
     assert (texts(result), list(result.reasons.values())) == (["return 1"], [keep.BREAKS])
+
+
+def test_a_fill_that_passes_polishing_is_accepted_in_a_file_that_never_parses(tmp_path: Path) -> None:
+    # The list of parameters never ends.
+    plan = planned(tmp_path / "a.cpp", 'void h( {\n  throw std::logic_error("not implemented");\n}\n')
+    candidate = Candidate(("return [1, 2];",), Calibrated(0.5))
+    (edit,) = polish.to_edits(candidate, plan.holes, plan.source.document, syntax=plan.syntax).edits
+    settled = keep.settle(plan, {plan.holes[0]: (Fill(edit, Calibrated(0.5), 1),)})
+    assert (list(settled.survivors), settled.dropped) == (list(plan.holes), {})

@@ -16,10 +16,10 @@ import pytest
 
 from dg_lsp.cli import main as cli
 from dg_lsp.cli import progress
+from tests.batch.conftest import STUB
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
-STUB = 'def f():\n    """Do."""\n    raise NotImplementedError\n'
 
 # The real command with an engine that answers at once, or never.
 SCRIPTED = """
@@ -148,13 +148,6 @@ def test_progress_in_lines_is_reported_at_intervals() -> None:
     assert len(lines) == 3
     progress.in_lines("fitting", 1, lines.append)(1)
     assert lines[3:] == ["fitting"]
-
-
-def test_exit_codes(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("x = 1\n")
-    assert finish(start("fills", ".", cwd=tmp_path))[0] == 0
-    assert finish(start("fills", "gone", cwd=tmp_path))[0] == 2
-    assert finish(start("fills", "--nonsense", cwd=tmp_path))[0] == 2
 
 
 def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
@@ -464,18 +457,6 @@ except SystemExit as end:
     output, code_line = python(code).rsplit("\n", 1)
     assert code_line == "2"
     assert f"this installation has no `{command}`" in output
-
-
-def test_the_package_runs_as_a_module() -> None:
-    process = subprocess.run(
-        [sys.executable, "-m", "dg_lsp", "--version"],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=PATIENCE_S,
-    )
-    assert process.stdout.startswith("dg-lsp ")
 
 
 @pytest.mark.parametrize("command", list(cli.LATER))

@@ -99,37 +99,36 @@ def test_holes_that_fail_together_are_asked_one_by_one(tmp_path: Path) -> None:
     assert len({request.seed for request in engine.requests}) == 3
 
 
-def test_each_hole_of_a_request_has_its_own_probability(tmp_path: Path) -> None:
-    class InSequence:
-        async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
-            own = (Calibrated(0.9), Calibrated(0.2))
-            return (Candidate(("return 1", "return 2"), Calibrated(0.18), alone=own),)
+class InSequence:
+    """Answers two holes of a request, filled one after the other, with candidates; a hole alone with those in `single`."""
 
-    [result] = filled(InSequence(), planned(tmp_path / "a.py", STUB * 2))
+    def __init__(self, pairs: tuple[Candidate, ...], single: tuple[Candidate, ...] = ()) -> None:
+        self.by_size = {2: pairs, 1: single}
+
+    async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
+        return self.by_size[len(request.holes)]
+
+
+def in_pairs(*texts: tuple[str, str]) -> tuple[Candidate, ...]:
+    return tuple(Candidate(each, Calibrated(0.25), alone=(Calibrated(0.5),) * 2) for each in texts)
+
+
+def test_each_hole_of_a_request_has_its_own_probability(tmp_path: Path) -> None:
+    own = (Calibrated(0.9), Calibrated(0.2))
+    engine = InSequence((Candidate(("return 1", "return 2"), Calibrated(0.18), alone=own),))
+    [result] = filled(engine, planned(tmp_path / "a.py", STUB * 2))
     assert [answer.fills[0].probability for answer in result.answers.values()] == [0.9, 0.2]
 
 
 def test_the_best_text_of_a_hole_is_kept_if_that_of_another_is_dropped(tmp_path: Path) -> None:
-    class InSequence:
-        async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
-            own = (Calibrated(0.5),) * len(request.holes)
-            if len(request.holes) == 1:
-                return (Candidate(("return 1",), own[0]),)
-            # The answers for both holes are dropped with the first one's blank text.
-            texts = (("return 1", ""), ("return 8", "return 9"))
-            return tuple(Candidate(each, Calibrated(0.25), alone=own) for each in texts)
-
-    assert answers(filled(InSequence(), planned(tmp_path / "a.py", STUB * 2))) == [["return 1", "return 1"]]
+    # The answers for both holes are dropped with the first one's blank text.
+    engine = InSequence(in_pairs(("return 1", ""), ("return 8", "return 9")), (Candidate(("return 1",), Calibrated(0.5)),))
+    assert answers(filled(engine, planned(tmp_path / "a.py", STUB * 2))) == [["return 1", "return 1"]]
 
 
 def test_holes_that_are_filled_together_have_alternatives(tmp_path: Path) -> None:
-    class InSequence:
-        async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
-            own = (Calibrated(0.5), Calibrated(0.5))
-            texts = (("return 1", "return 2"), ("return 3", "return 2"))
-            return tuple(Candidate(each, Calibrated(0.25), alone=own) for each in texts)
-
-    [result] = filled(InSequence(), planned(tmp_path / "a.py", STUB * 2))
+    engine = InSequence(in_pairs(("return 1", "return 2"), ("return 3", "return 2")))
+    [result] = filled(engine, planned(tmp_path / "a.py", STUB * 2))
     texts = [[fill.text for fill in answer.fills] for answer in result.answers.values()]
     assert texts == [["return 1", "return 3"], ["return 2"]]
 
@@ -173,16 +172,6 @@ def test_the_same_seed_sends_the_same_requests(tmp_path: Path) -> None:
     assert {request.seed for request in first.requests}.isdisjoint(request.seed for request in other.requests)
 
 
-def test_stored_answers_are_not_requested_again(tmp_path: Path) -> None:
-    plans = [planned(tmp_path / "a.py", STUB * 2), planned(tmp_path / "b.py", STUB)]
-    with Journal(tmp_path / "j") as journal:
-        filled(Filling("return 1"), plans[0], journal=journal)
-    engine = Filling("return 2")
-    with Journal(tmp_path / "j") as journal:
-        assert answers(filled(engine, *plans, journal=journal)) == [["return 1", "return 1"], ["return 2"]]
-    assert len(engine.requests) == 1
-
-
 def test_a_request_that_cant_be_built_is_the_hole_s_reason_with_and_without_a_journal(tmp_path: Path) -> None:
     plan, engine = planned(tmp_path / "a.py", STUB * 2), Filling("return 1")
     options = Options(candidates=0, retries=1)
@@ -213,21 +202,6 @@ def test_each_request_is_built_once_with_a_journal(tmp_path: Path, monkeypatch: 
     sizes.clear()
     filled(Filling("return 1"), planned(tmp_path / "a.py", STUB * 3))
     assert sizes == [3]
-
-
-def test_answers_stored_with_other_related_text_are_requested_again(tmp_path: Path) -> None:
-    plan = planned(tmp_path / "a.py", STUB)
-
-    def asked(*related: Snippet) -> int:
-        engine = Filling("return 1")
-
-        with Journal(tmp_path / "j") as journal:
-            look = FileContext("a.py", related)
-            asyncio.run(api.Run(engine, [plan], Options(retries=0), journal, lambda *_: look).results())
-        return len(engine.requests)
-
-    near = Snippet("near.py", "x = 1\n")
-    assert [asked(near), asked(near), asked(), asked()] == [1, 0, 1, 0]
 
 
 def test_related_text_is_read_before_the_first_request(tmp_path: Path) -> None:

@@ -88,12 +88,6 @@ def test_tests_that_can_not_run_are_the_reason(tmp_path: Path, tests: str, reaso
     assert re.match(reason, outcome(result)[0][1])
 
 
-def test_a_check_proves_the_candidate_with_which_it_passes(tmp_path: Path) -> None:
-    plan = planned(tmp_path / "a.py", ONE)
-    [result] = checked(tmp_path, f"{PYTHON} -c 'import a; assert a.f() == 2'", (plan, [["return 1", "return 2"]]))
-    assert outcome(result) == [("return 2", "the check")]
-
-
 def test_a_fill_that_loops_is_stopped_by_what_earlier_checks_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "LEAST_S", 3.0)
     monkeypatch.setattr(check, "TIMES", 0.0)

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.engine.common.local import LocalFiller
-from dg_lsp.engine.model.fit import machine
 from dg_lsp.evaluate import run
 from dg_lsp.evaluate.run import BASELINES, FULL, Bench, Method, Setup
 from dg_lsp.evaluate.tasks import EvalError, Task
@@ -138,15 +137,3 @@ def test_rows_are_in_task_order_with_any_number_of_workers(trained_layout: Path,
 def test_a_missing_model_is_named(workers: int) -> None:
     with pytest.raises(EvalError, match="there is no model folder"):
         run.run(TASKS, Setup((FULL,), "no such model"), workers=workers)
-
-
-def test_no_more_workers_than_cores() -> None:
-    assert run.n_workers(10_000) == machine.n_cores()
-    assert run.n_workers(1) == 1
-
-
-def test_answers_to_tasks_with_a_test_are_executed() -> None:
-    own = [*PROGRAMS, LINE]
-    rows = run.run(own, Setup(BASELINES["answer"]))
-    executed_rows = run.executed(rows, own, workers=2, unprotected=True)
-    assert [row.passed for row in executed_rows] == [True, True, True, None]

@@ -8,15 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
-from dg_lsp.infill import client, port
+from dg_lsp.infill import client
 from dg_lsp.infill.client import ConnectOptions
-from dg_lsp.infill.port import EngineError, Guarded, keeps_file
+from dg_lsp.infill.port import keeps_file
 from dg_lsp.wire import config
 from dg_lsp.wire.config import Config, ConfigError
 from dg_lsp.wire.privacy import stays_local
 from dg_lsp.wire.settings import Settings
-from tests.fakes import ScriptedEngine
 
 
 def read(tmp_path: Path, user: str = "", workspace: str | None = None, **environ: str) -> tuple[Config, tuple[str, ...]]:
@@ -58,6 +56,9 @@ def test_a_file_sets_what_it_names(tmp_path: Path) -> None:
         candidates = 2
         [privacy]
         local_only = ["vault/", "*.pem"]
+        [completion]
+        inComments = true
+        threshold = 0.5
         """,
     )
     assert problems == ()
@@ -69,17 +70,7 @@ def test_a_file_sets_what_it_names(tmp_path: Path) -> None:
     assert (configured.settings.unload_after, configured.settings.exit_after) == (60, 0)
     assert (configured.settings.batch_deadline, configured.settings.batch_candidates) == (2000, 2)
     assert configured.settings.local_only == ("vault/", "*.pem")
-
-
-def test_the_workspace_overrides_the_user_and_the_environment_overrides_both(tmp_path: Path) -> None:
-    user, workspace = "[engine]\nthreads = 1\ndevice = 'cpu'\n[batch]\ncandidates = 1", "[engine]\nthreads = 2\ndevice = 'mps'"
-    configured, problems = read(tmp_path, user, workspace, DG_LSP_THREADS="3")
-    assert (configured.settings.threads, configured.settings.device, configured.settings.batch_candidates, problems) == (
-        3,
-        "mps",
-        1,
-        (),
-    )
+    assert (configured.settings.in_comments, configured.settings.threshold) == (True, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -254,17 +245,6 @@ def test_an_unclear_path_stays_local_if_there_is_a_pattern(path: str) -> None:
     assert not stays_local(path, ())
 
 
-def test_the_settings_of_editors_stand_in_the_file_too(tmp_path: Path) -> None:
-    configured, problems = read(
-        tmp_path,
-        "enable = true\n[engine]\nmodel = 'fim:mercury'\nunload_after = 5\n[completion]\ninComments = true\nthreshold = 0.5",
-        DG_LSP_THREADS="2",
-    )
-    assert problems == ()
-    assert (configured.settings.model, configured.settings.unload_after, configured.settings.threads) == ("fim:mercury", 5, 2)
-    assert (configured.settings.in_comments, configured.settings.threshold) == (True, 0.5)
-
-
 def test_a_model_folder_becomes_an_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "model").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -308,33 +288,6 @@ def test_a_workspace_is_the_nearest_repository_or_configured_folder(tmp_path: Pa
     assert config.workspace_of(file) == tmp_path / "a"
     (tmp_path / "a" / "b" / ".dg-lsp.toml").touch()
     assert config.workspace_of(file) == tmp_path / "a" / "b"
-
-
-def test_files_are_judged_by_their_path_below_their_workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "none.toml").touch()
-    monkeypatch.setenv("DG_LSP_CONFIG", str(tmp_path / "none.toml"))
-    (tmp_path / "vault").mkdir()
-    (tmp_path / ".dg-lsp.toml").write_text("[privacy]\nlocal_only = ['/vault/']")
-    private_file, other = tmp_path / "vault" / "a.py", tmp_path / "a.py"
-    patterns = port.patterns_of([private_file, other])
-    assert (keeps_file(private_file, patterns), keeps_file(other, patterns)) == (True, False)
-
-
-async def _fill(engine: Guarded, path: str, *related: str) -> None:
-    snippets = tuple(Snippet(name, "x = 1\n") for name in related)
-    await engine.fill(InfillRequest("a", "b", (Hole(Span(0, 0), "cursor"),), path=path, related=snippets))
-
-
-def test_a_guarded_engine_receives_no_local_only_file() -> None:
-    import asyncio
-
-    inner = ScriptedEngine("1")
-    engine = Guarded(inner, ("vault/",))
-    asyncio.run(_fill(engine, "a.py", "b.py", "vault/c.py"))
-    assert [snippet.path for snippet in inner.requests[0].related] == ["b.py"]
-    with pytest.raises(EngineError, match=r"^vault/a\.py is for local models only \(privacy\.local_only\)"):
-        asyncio.run(_fill(engine, "vault/a.py"))
-    assert len(inner.requests) == 1
 
 
 def test_reading_the_configuration_imports_no_heavy_module() -> None:

@@ -46,25 +46,6 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folders:
     return Folders(tmp_path, monkeypatch)
 
 
-def test_each_source_overrides_the_one_before(folders: Folders) -> None:
-    folders.user("[completion]\nthreshold = 0.5\ncandidates = 5\ndeadline = 700\nspeculate = false\n")
-    configuration = folders.configuration
-    configuration.options = {"completion": {"deadline": 900}}
-    configuration.set_roots([folders.folder("a", "completion.candidates = 7\n")])
-    settings_of_file = configuration.at(folders.uri("a/x.py"))
-    assert (settings_of_file.threshold, settings_of_file.candidates, settings_of_file.deadline, settings_of_file.speculate) == (
-        0.5,
-        7,
-        900,
-        False,
-    )
-    configuration.set_editor_settings({"completion": {"candidates": 2}})
-    assert configuration.at(folders.uri("a/x.py")).candidates == 2
-    configuration.set_editor_settings(None)
-    assert configuration.session.candidates == 7
-    assert configuration.problems == ()
-
-
 def test_defaults_sent_by_an_editor_are_ignored(folders: Folders) -> None:
     folders.user("completion.candidates = 5\nengine.model = 'embedded'\n")
     configuration = folders.configuration
@@ -87,6 +68,8 @@ def test_a_later_default_overrides_the_initialization_options(folders: Folders) 
     configuration.set_editor_settings({"completion.trigger": "auto", "completion": {"candidates": Settings().candidates}})
     # Of what stands in a file, a default still takes nothing back.
     assert (configuration.session.trigger, configuration.session.candidates, configuration.session.deadline) == ("auto", 5, 900)
+    configuration.set_editor_settings(None)
+    assert (configuration.session.trigger, configuration.session.candidates) == ("manual", 2)
 
 
 def test_each_folder_has_its_own_settings(folders: Folders) -> None:

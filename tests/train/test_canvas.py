@@ -35,26 +35,11 @@ from dg_lsp.train.canvas.weights import TrainedPasses
 from dg_lsp.wire import files
 from tests import checkpoints
 from tests.engine.test_llama import RANK, adapter_for, checkpoint, ids_of
+from tests.train.conftest import SOURCE
 
-SOURCE = "".join(
-    f"class Thing{n}:\n    def __init__(self, value):\n        self.value = value\n\n"
-    f"    def get_{n}(self):\n        return self.value + {n}\n\n\n"
-    for n in range(12)
-)
+pytestmark = pytest.mark.usefixtures("in_32_bits")
 PLAN = TrainingPlan(minutes=60, steps=4, rank=RANK, batches=2, most=12, measured=8, shapes=((2, 96, 3), (1, 128, 4)))
 END, RIGHT = 0, (20, 21, 22)
-
-
-@pytest.fixture(scope="module")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("sources")
-    for n in range(150):
-        (folder / f"thing_{n}.py").write_text(SOURCE.replace("value", f"value_{n}"))
-    for name in ("python/pallets__click", "requests"):  # held out, and never read
-        (folder / name).mkdir(parents=True)
-        (folder / name / "held.py").write_text(SOURCE)
-    assert 0 < sum(holes.is_aside(path.name) for path in folder.iterdir()) < 20
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -63,11 +48,6 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     checkpoints.tokenizer([SOURCE], vocabulary=290).save(str(folder / "tokenizer.json"))
     checkpoint("tied").save_pretrained(folder)
     return folder
-
-
-@pytest.fixture(autouse=True)
-def _in_32_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "dtype_of", lambda _device: torch.float32)
 
 
 def vocabulary_of(base: Path) -> Vocabulary:

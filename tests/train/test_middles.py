@@ -28,17 +28,10 @@ from dg_lsp.train.canvas.loop import Training, TrainingPlan
 from tests import checkpoints
 from tests.engine import laptop_kit
 from tests.engine.test_llama import RANK, checkpoint
-from tests.train.test_canvas import SOURCE
+from tests.train.conftest import SOURCE
 
+pytestmark = pytest.mark.usefixtures("in_32_bits")
 PLAN = TrainingPlan(minutes=60, steps=3, rank=RANK, measured=8, middles=8)
-
-
-@pytest.fixture(scope="module")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("sources")
-    for n in range(150):
-        (folder / f"thing_{n}.py").write_text(SOURCE.replace("value", f"value_{n}"))
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +42,6 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer.save(str(folder / "tokenizer.json"))
     checkpoint("tied").save_pretrained(folder)
     return folder
-
-
-@pytest.fixture(autouse=True)
-def _in_32_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "dtype_of", lambda _device: torch.float32)
 
 
 def training_of(base: Path, sources: Path) -> Training:
@@ -78,7 +66,7 @@ def test_a_row_is_a_request_with_its_answer_and_end(base: Path, sources: Path) -
             prefix = vocabulary.decode(tokens[tokens.index(before) + 1 : tokens.index(after)])
             suffix = vocabulary.decode(tokens[tokens.index(after) + 1 : first - 1])
             line = (prefix + vocabulary.decode(body[:-1]) + suffix).split("\n", 1)[1]  # the first one may be cut
-            assert any(line in path.read_text() for path in sources.iterdir())
+            assert any(line in path.read_text() for path in sources.glob("*.py"))
 
 
 def test_losses_equal_those_of_the_library(base: Path, sources: Path) -> None:

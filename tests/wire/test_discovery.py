@@ -47,13 +47,6 @@ def test_a_lock_that_cannot_be_created_raises_an_error_for_the_user(tmp_path: Pa
         discovery.hold(tmp_path)
 
 
-def test_a_log_that_cannot_be_written_raises_an_error_for_the_user(tmp_path: Path) -> None:
-    files = EngineFiles(tmp_path, "engine-x")
-    files.log.mkdir()
-    with pytest.raises(DiscoveryError, match=r"engine-x\.log can't be used: Is a directory; set "):
-        discovery.start_engine(("engine",), files, EngineId(), EngineSettings())
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [
