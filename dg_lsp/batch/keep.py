@@ -24,9 +24,9 @@ from dg_lsp.core.confidence import Threshold
 from dg_lsp.core.values import Edit, Hole
 from dg_lsp.infill.fill import Fill, edits, text_with
 
-# The user has named the places of markers, cursors and selections, and of Qwen2.5-Coder's one-line answers with at least 0.5,
-# four of five are right there, of the embedded model's seven of ten (docs/measurements.md). Longer ones are too seldom so sure
-# to be measured.
+# Lower at markers, cursors and selections, because the user has named these places. Of the one-line answers there with a
+# probability of at least 0.5, four of five are right with Qwen2.5-Coder, and seven of ten with the embedded model
+# (docs/measurements.md). Answers of several lines reach 0.5 too seldom to be measured, so they need LINES_AT_MARKER.
 DEFAULT_MIN_CONFIDENCE: Mapping[str, float] = {"body": 0.8, "marker": 0.5, "error": 0.8, "cursor": 0.5, "selection": 0.5}
 LINES_AT_MARKER = 0.8
 BREAKS = "the file does not parse with this fill and its other fills"

@@ -1,4 +1,4 @@
-;;; dg-lsp.el --- Fill holes in code with a text-diffusion model  -*- lexical-binding: t; -*-
+;;; dg-lsp.el --- Fill holes in code with a language model  -*- lexical-binding: t; -*-
 
 ;; Author: The dg-lsp developers
 ;; Version: 0.1.0
@@ -30,7 +30,7 @@
 (require 'subr-x)
 
 (defgroup dg-lsp nil
-  "Fill holes in code with a text-diffusion model."
+  "Fill holes in code with a language model."
   :group 'lsp-mode
   :prefix "dg-lsp-")
 
