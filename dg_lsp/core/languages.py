@@ -180,6 +180,9 @@ _BY_EXTENSION = {extension: language for language in TABLE for extension in lang
 _BY_FILENAME = {name: language for language in TABLE for name in language.filenames}
 _BY_SHEBANG = {name: language for language in TABLE for name in language.shebangs}
 
+# Templates that end like a file of a language that they are not.
+_TEMPLATES = (".blade.php",)
+
 # Finds python in `#!/usr/bin/env -S python3.12 -u`: the program, or env's first argument that is not an option or assignment.
 _SHEBANG = re.compile(r"^\ufeff?#!\s*(?:\S*/)?(?:env\s+(?:-\S+\s+|\w+=\S*\s+)*(?:\S*/)?)?([\w+-]*[a-z])", re.ASCII)
 
@@ -208,7 +211,7 @@ def for_path(name: str, first_line: str = "") -> Language | None:
     base = re.split(r"[/\\]", name)[-1]
     language = _BY_FILENAME.get(base)
     _, dot, ending = base.rpartition(".")
-    if language is None and dot:
+    if language is None and dot and not base.endswith(_TEMPLATES):
         language = _BY_EXTENSION.get(f".{ending}") or _BY_EXTENSION.get(f".{ending.lower()}")
     return language or _BY_SHEBANG.get(_interpreter(first_line))
 
@@ -279,7 +282,7 @@ class Line:
 def mask(text: str, language: str | Lexer) -> str:
     r"""Return the text with each character of a string or comment replaced by `\0`, so that offsets stay the same."""
     pieces, at = [], 0
-    for token in lexing.tokens(text, _lexer(language)):
+    for token in (token for token in lexing.tokens(text, _lexer(language)) if token.kind != "code"):
         pieces += [text[at : token.span.start], "\0" * (token.span.end - token.span.start)]
         at = token.span.end
     return "".join([*pieces, text[at:]])

@@ -15,10 +15,13 @@ A delimiter of the table has these fields. `open`, `close`, `escape` and `code` 
     embeds     the language of the text between `open` and `close`
     whole      `open` matches all of the literal
     multiline  a string may have several lines; anything else with a `close` may
-    nested     the literal may contain others like it
+    nested     matches what begins another literal within, which ends like this one
     indented   the literal goes on while lines are indented more than it is
 
 An expression that fails after a long match would make the time quadratic. The table has none.
+
+A language may have strings that the table lacks, and a comment in one is none. So a FILL comment counts only where no quote
+suggests such a string (`sure_comments`): a comment that is not filled costs little, a changed string may go unnoticed.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from importlib import resources
 from itertools import takewhile
 from typing import Literal
 
-from dg_lsp.core.values import Span
+from dg_lsp.core.values import Span, joined
 
 Kind = Literal["comment", "string", "verbatim", "code"]
 End = Literal["delimiter", "line", "text"]
@@ -68,7 +71,7 @@ class Delimiter:
     embeds: str = ""
     whole: bool = False
     multiline: bool = False
-    nested: bool = False
+    nested: str = ""
     indented: bool = False
 
     @property
@@ -101,12 +104,15 @@ class Lexer:
     """The delimiters of a language. Of several that match at an offset, the first counts.
 
     `sign` is a regular expression for text of this language, where other languages have files of the same name. `is_data`:
-    files of this kind hold data, or a program writes them.
+    files of this kind hold data, or a program writes them. `quotes` are the characters that may begin a string, where no
+    delimiter has them; in `prose`, such a string ends with its line.
     """
 
     delimiters: tuple[Delimiter, ...]
     sign: str = ""
     is_data: bool = False
+    quotes: str = "\"'`"
+    prose: bool = False
 
     @cached_property
     def code(self) -> re.Pattern[str]:
@@ -133,7 +139,7 @@ def _inside(delimiter: Delimiter) -> re.Pattern[str]:
     """Return a pattern for what matters in a literal that is not regular."""
     parts = {
         "escape": delimiter.escape,
-        "nested": delimiter.open if delimiter.nested else "",
+        "nested": delimiter.nested,
         "close": delimiter.close,
         "code": delimiter.code,
         "line": r"\r?\n" if delimiter.ends_with_line else "",
@@ -157,7 +163,7 @@ class _Frame:
 
 
 def tokens(text: str, lexer: Lexer, at: int = 0, end: int | None = None) -> Iterator[Token]:
-    """Yield the literals between two offsets in order, except "code". The text is code at the first offset."""
+    """Yield the literals between two offsets in order. The text is code at the first offset."""
     text = _LONE_RETURN.sub("\n", text) if "\r" in text else text
     end = len(text) if end is None else end
     frames: list[_Frame] = []
@@ -183,7 +189,7 @@ def tokens(text: str, lexer: Lexer, at: int = 0, end: int | None = None) -> Iter
             token, bracket = _read(text, delimiter, start, at, end)
         if delimiter.embeds:
             yield from tokens(text, named(delimiter.embeds), token.inner.start, token.inner.end)
-        elif token.kind != "code":
+        else:
             yield token
         if bracket:
             frames.append(_Frame(delimiter, bracket))
@@ -224,7 +230,8 @@ def _table() -> tuple[dict[str, Lexer], dict[str, tuple[Lexer, ...]]]:
     by_name: dict[str, Lexer] = {}
     by_file: dict[str, tuple[Lexer, ...]] = {}
     for name, row in table["languages"].items():
-        lexer = Lexer(tuple(delimiters[each] for each in row["literals"]), row.get("sign", ""), row.get("is_data", False))
+        fields = {name: row[name] for name in ("sign", "is_data", "quotes", "prose") if name in row}
+        lexer = Lexer(tuple(delimiters[each] for each in row["literals"]), **fields)
         by_name |= dict.fromkeys([name, *f"{row.get('ids', '')} {row.get('interpreters', '')}".split()], lexer)
         by_file |= {key: (*by_file.get(key, ()), lexer) for key in row.get("files", "").split()}
     return by_name, by_file
@@ -266,6 +273,55 @@ _NEAR_CHARS = 100_000
 def comments(text: str, lexer: Lexer, at: int = 0, end: int | None = None) -> Iterator[Token]:
     """Yield the comments between two offsets in order; see `tokens`."""
     return (token for token in tokens(text, lexer, at, end) if token.kind == "comment")
+
+
+# A quote that is no apostrophe; the beginning of a here document; and a line that may end one.
+_QUOTE = re.compile(r"""\n|["`]|(?<!\w)'|'(?!\w)""")
+_HERE = re.compile(r"""(?:<<<?[-~]?|@\(|:to)(?:[/("'`]|[ \t]*+[/("'`]|(?:[ \t]*+(?:trim[ \t]+)?(?=[A-Z])))?([^\W\d]\w*)""")
+_HERE_ENDS = re.compile(r"^[ \t|-]*([^\W\d]\w*)[ \t\r;)]*$", re.MULTILINE)
+
+
+def sure_comments(text: str, lexer: Lexer) -> Iterator[Token]:
+    """Yield the comments that no string contains, as far as the text tells of strings that the table lacks.
+
+    A comment is left out behind an odd number of quotes of a kind, in a here document, in a line that the one above continues,
+    and if it ends with a quote or a bracket that it did not open.
+    """
+    text = _LONE_RETURN.sub("\n", text) if "\r" in text else text
+    ends = {match[1]: match.start() for match in _HERE_ENDS.finditer(text)}
+    heredocs = [Span(match.end(), end) for match in _HERE.finditer(text) if (end := ends.get(match[1], 0)) > match.end()]
+    heredocs = list(reversed(joined(heredocs)))
+    in_text, in_line, at = set[str](), set[str](), 0
+    for token in tokens(text, lexer):
+        for quote in _QUOTE.findall(text, at, token.span.start):
+            if quote == "\n":
+                in_line.clear()
+            elif quote in lexer.quotes:
+                in_text ^= {quote}
+                in_line ^= {quote}
+        at, is_line = token.span.end, token.ends == "line"
+        while heredocs and heredocs[-1].end < at:
+            heredocs.pop()
+        if token.kind == "comment":
+            is_open = in_line or (in_text and not lexer.prose) or (heredocs and heredocs[-1].start < at)
+            goes_on = is_line and text.endswith(("\\", "\\\r"), 0, max(0, text.rfind("\n", 0, token.span.start)))
+            if not (is_open or goes_on or (is_line and _is_loose(text[token.inner.start : token.inner.end]))):
+                yield token
+        if "\n" in text[token.span.start : at]:
+            in_line.clear()
+        quote = text[token.inner.start - 1 : token.inner.start]
+        if token.kind == "string" and is_line and quote in lexer.quotes:
+            in_text ^= {quote}
+
+
+def _is_loose(text: str) -> bool:
+    """Return whether a comment's text closes a bracket or a quote that it did not open, or ends like a pattern."""
+    quotes = [quote for quote in _QUOTE.findall(text) if quote != "\n"]
+    return (
+        text.rstrip().endswith(("|", "/", "/#", "$"))
+        or len(quotes) % 2 == 1
+        or any(text.count(right) > text.count(left) for left, right in _CLOSERS.items())
+    )
 
 
 def kind_at(text: str, offset: int, lexer: Lexer) -> Kind:

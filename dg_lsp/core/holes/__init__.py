@@ -263,7 +263,8 @@ _MOST_LINE_CHARS = 2_000
 def markers(document: Document, syntax: Syntax | None) -> tuple[Hole, ...]:
     """Return a hole for each comment `FILL` or `FILL: instruction`; its span is the comment.
 
-    There is none in a string, in an example in a text, or in a file of data.
+    There is none in a string, in an example in a text, or in a file of data. Without a syntax tree, what may be in a string
+    counts as in one.
     """
     text, holes = document.text, list[Hole]()
     if "FILL" not in text:
@@ -291,16 +292,21 @@ def markers(document: Document, syntax: Syntax | None) -> tuple[Hole, ...]:
 def unread(document: Document) -> str:
     """Return why FILL comments of a document are left alone, as the end of a sentence that begins with "it", or ""."""
     lexer = languages.lexer(document)
-    if lexer is None or not lexer.is_data or not re.search(r"\bFILL\b", document.text):
+    if lexer is None or document.language or not re.search(r"\bFILL\b", document.text):
         return ""
-    return "holds data or plain text, where FILL is no comment; use --at to fill at a place"
+    if lexer.is_data:
+        return "holds data or plain text, where FILL is no comment; use --at to fill at a place"
+    spans = [token.inner for token in lexing.comments(document.text, lexer)]
+    if any(FILL.fullmatch(document.text[span.start : span.end].strip()) for span in spans):
+        return "has FILL comments that may be part of a string; use --at to fill at a place"
+    return ""
 
 
 def _comments(document: Document, syntax: Syntax | None) -> Iterator[lexing.Token]:
     """Yield the comments, of those in a syntax tree only what may be a marker."""
     if syntax is None:
         own = languages.lexer(document) or lexing.named("unknown")
-        yield from () if own.is_data else lexing.comments(document.text, own)
+        yield from () if own.is_data else lexing.sure_comments(document.text, own)
         return
     lexer = lexing.named(syntax.language.name)
     for span in (syntax.span(node) for capture in ("comment", "unparsed") for node in syntax.facts.all(capture)):
