@@ -225,10 +225,12 @@ class Syntax:
         spans, todo = list[Span](), [self.tree.root_node]
         while todo:
             node = todo.pop()
-            if node.is_missing or node.is_error:
+            children = node.children if node.has_error and not node.is_error else []
+            # What is missing may be hidden: then the node that lacks it is the smallest with an error.
+            if any(child.has_error for child in children):
+                todo += reversed(children)
+            elif node.has_error:
                 spans.append(self.span(node))
-            if node.has_error and not node.is_error:
-                todo += reversed(node.children)
         return tuple(spans)
 
     def facts_near(self, span: Span) -> Facts:

@@ -95,7 +95,7 @@ def _lexed(document: Document, line: str) -> str | Lexer:
     lexer = languages.lexer(document)
     if document.language or lexer is None or lexer.is_data:
         return document.language
-    knows_quotes = languages.kind_at_end('"', lexer) == "string"
+    knows_quotes = languages.kind_at_end('x "', lexer) == "string"
     return lexer if languages.n_loose(line, lexer) < languages.n_loose(line, "") + knows_quotes else ""
 
 

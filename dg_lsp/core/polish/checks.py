@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from dg_lsp.core import languages, scope, syntax, values
 from dg_lsp.core.context import with_newlines
+from dg_lsp.core.polish import faults
 from dg_lsp.core.polish.changes import edit_of, nearest_line_end
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Edit, Hole, Span
@@ -77,6 +78,17 @@ def parses(whole: Whole) -> bool:
     if syntax.adds_errors(whole.after, whole.before):
         return False
     return not whole.after.errors or all(len(whole.after.errors) <= _n_errors_with(whole, plain) for plain in PLAIN)
+
+
+def sound(whole: Whole) -> bool:
+    """Return whether the edits add nothing near them that the grammar accepts and a compiler does not (see `faults`)."""
+    if whole.before.errors:
+        return True
+    for edit, (span, _) in zip(whole.edits, whole.answers(), strict=True):
+        n_after = faults.count(whole.after, span, is_file=whole.is_file)
+        if n_after and n_after > faults.count(whole.before, edit.span, is_file=whole.is_file):
+            return False
+    return True
 
 
 def opens(whole: Whole) -> bool:
