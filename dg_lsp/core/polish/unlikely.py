@@ -35,54 +35,122 @@ _ITSELF = ("self", "Self", "this", "$this", "cls", "static")
 _STRAIGHT = re.compile(
     r"return|yield|statement\Z|await|parenthes|try_expression|call|invocation|argument|command|member|attribute|selector|field"
     r"|binary|boolean|unary|not_op|comparison|expression_list|array|tuple|cast|subscript|creation|new_expression|assignment|splat|\Alist\Z"
+    r"|declarat|\Aobject\Z|dictionary|pair|hash|spread|template_s|interpolat|\Astring\Z|jsx_(?:element|self|opening|expr|fragment)|raise|throw"
 )
 _CONDITIONAL = re.compile(
-    r"(?:\A|_)(?:if|while|for|foreach|switch|try(?!_expression)|do|unless|until|match|case|select|repeat)_|conditional"
+    r"(?:\A|_)(?:if|while|for|foreach|switch|try(?!_expression)|do|unless|until|match|case|select|repeat|with)_|conditional|ternary"
+    r"|comprehension|generator_expression"
 )
-_SHORT_CIRCUIT = frozenset({"&&", "||", "??", "and", "or"})
+# What of them runs in any case.
+_FIRST = ("condition", "right", "value", "subject", "initializer")
+_SHORT_CIRCUIT = frozenset({"&&", "||", "??", "and", "or", "||=", "&&=", "??="})
+# Functions whose body may be an expression, and what may hold a function as its value.
+_HAS_EXPRESSION = re.compile(r"\A(?:arrow_function|lambda|arrow_expression_clause|method|singleton_method)\Z")
+_HOLDS = re.compile(r"declarator|assignment|\Apair\Z|\Afield\Z|field_definition")
+
+
+@dataclass(frozen=True, slots=True)
+class _Function:
+    """A function with its name, the offset where its body begins, its statements, and the function or class around it."""
+
+    node: Node
+    name: str
+    start: int
+    statements: tuple[Node, ...]
+    around: Owner | None
 
 
 def _only_calls_itself(tree: Syntax, answer: Span) -> bool:
-    """Return whether the answer has the only statement of a function, which calls that function without a condition."""
-    facts = tree.facts_near(answer)
-    holders = [owner for owner in facts.owners if owner.inside.holds(answer) and owner.kind != "closure"]
-    if not holders or holders[-1].kind != "function":
+    """Return whether the answer is in the first statement of a function, which calls that function without a condition."""
+    function = _function_around(tree, answer)
+    if function is None or not function.statements or not _overlap(tree.span(function.statements[0]), answer):
         return False
-    function = holders[-1]
-    statements = [node for node in function.items if "comment" not in node.type and not facts.has("docstring", node)]
-    if len(statements) != 1 or not _overlap(tree.span(statements[0]), answer):
-        return False
-    names = _names(tree, function, holders[-2] if len(holders) > 1 else None)
-    value = statements[0]
+    statement, names = function.statements[0], _names(tree, function)
+    value = statement
     while re.search(r"return|statement|await|expression_list", value.type) and value.named_child_count == 1:
         value = value.named_children[0]
-    if tree.language.has_getters and value.child_by_field_name("arguments") is None and _plain(_text(tree, value)) in names:
+    is_property = function.node.type in ("property_declaration", "accessor_declaration")
+    is_read = (tree.language.has_getters or is_property) and value.child_by_field_name("arguments") is None
+    if is_read and len(function.statements) == 1 and _plain(_text(tree, value)) in names:
         return True
-    return any(_callee(tree, node) in names and _is_same(tree, function, node) for node in _straight(statements[0]))
+    return any(_callee(tree, node) in names and _is_same(tree, function.node, node) for node in _straight(statement))
 
 
-def _names(tree: Syntax, function: Owner, around: Owner | None) -> set[str]:
-    """Return what the function's own body can call it; `around` is the function or class that it is in."""
+def _function_around(tree: Syntax, answer: Span) -> _Function | None:
+    """Return the innermost function around the answer, with a body of statements or an expression."""
+    facts = tree.facts_near(answer)
+    owners = [owner for owner in facts.owners if owner.inside.holds(answer)]
+    for node in ancestors(tree.node_at(answer)):
+        if owners and node == owners[-1].node:
+            break
+        body = node.named_children[-1] if node.named_children and _HAS_EXPRESSION.match(node.type) else None
+        if body is not None and not _BLOCK.search(body.type) and tree.span(body).holds(answer):
+            named = node.parent if node.type == "arrow_expression_clause" and node.parent is not None else node
+            around = next((owner for owner in reversed(owners) if owner.kind != "closure"), None)
+            return _Function(named, _own_name(tree, named), tree.span(body).start, (body,), around)
+    holders = [owner for owner in owners if owner.kind != "closure" or _holder(owner.node)]
+    accessor = next((node for node in ancestors(tree.node_at(answer)) if node.type == "accessor_declaration"), None)
+    if not holders or (holders[-1].kind == "class" and accessor is None):
+        return None
+    function, around = holders[-1], holders[-2] if len(holders) > 1 else None
+    if accessor is not None and (body := accessor.child_by_field_name("body")) is not None:
+        around = function if function.kind == "class" else around
+        return _Function(accessor, _own_name(tree, accessor), tree.span(body).start, tuple(body.named_children), around)
+    statements = tuple(node for node in function.items if "comment" not in node.type and not facts.has("docstring", node))
+    name = function.name if function.name else _own_name(tree, function.node)
+    return _Function(function.node, name, function.inside.start, statements, around)
+
+
+def _own_name(tree: Syntax, node: Node) -> str:
+    """Return the name of a function or property, or of what it is assigned to."""
+    if node.type == "accessor_declaration":
+        first = node.children[0].text if node.children else b""
+        owner = node.parent.parent if node.parent is not None and first == b"get" else None
+        return _own_name(tree, owner) if owner is not None else ""
+    if (name := node.child_by_field_name("name")) is not None:
+        return _text(tree, name)
+    holder = _holder(node)
+    fields = ("name", "left", "key", "property", "pattern")
+    target = next((child for field in fields if holder and (child := holder.child_by_field_name(field))), None)
+    return _text(tree, target) if target is not None else ""
+
+
+def _holder(node: Node) -> Node | None:
+    """Return what has the function as its value: an assignment, or a member of an object or a class."""
+    return node.parent if node.parent is not None and _HOLDS.search(node.parent.type) else None
+
+
+def _names(tree: Syntax, function: _Function) -> set[str]:
+    """Return what the function's own body can call it."""
+    node, around = function.node, function.around
     whole_name = _plain(re.split(r"[(\s]", function.name.lstrip("*& "))[0])
     name = whole_name.rpartition(".")[2]
-    signature = tree.text[tree.span(function.node).start : function.inside.start]
-    is_hidden = len(re.findall(rf"(?<!\w){re.escape(name)}(?!\w)", signature)) > 1  # by a parameter
-    bare = set() if is_hidden else {name}
-    receiver = function.node.child_by_field_name("receiver")
+    signature = tree.text[tree.span(node).start : function.start]
+    # By a parameter. A function that is assigned has no name of its own in its signature.
+    is_named = node.child_by_field_name("name") is not None or whole_name != name or _holder(node) is None
+    is_hidden = len(re.findall(rf"(?<!\w){re.escape(name)}(?!\w)", signature)) > is_named
+    bare = set() if is_hidden or not name else {name}
+    receiver = node.child_by_field_name("receiver")
     if receiver is not None:  # a method of Go
         return {f"{variable}.{name}" for variable in re.findall(r"\w+", _text(tree, receiver))[:1]}
-    outer = next((node for node in ancestors(function.node) if node.type in ("impl_item", "trait_item")), None)
-    is_member = function.node.type == "field" or "method" in function.node.type or whole_name != name
-    is_method = is_member or (around is not None and around.kind == "class")
+    holder = node if node.type in ("field", "method_definition") else _holder(node)
+    if holder is not None and holder.parent is not None and re.search("object|table_constructor", holder.parent.type):
+        outer_name = _own_name(tree, holder.parent)
+        own = {f"{outer_name}.{name}"} if outer_name else set()
+        return own if node.type == "arrow_function" else own | {f"{item}.{name}" for item in ("this", "self")}
+    outer = next((node for node in ancestors(node) if node.type in ("impl_item", "trait_item")), None)
+    is_member = "method" in node.type or re.search("field|property|accessor", f"{node.type} {holder.type if holder else ''}")
+    is_method = bool(is_member) or whole_name != name or (around is not None and around.kind == "class")
     if not is_method and (outer is None or around is not None):
         return bare
-    if any(child.type == "explicit_interface_specifier" for child in function.node.children):
+    if any(child.type == "explicit_interface_specifier" for child in node.children):
         return set()  # C# has another method of that name for it
     # The call may mean another implementation of a trait, or a method of the type itself.
     trait = outer.child_by_field_name("trait") if outer is not None else None
     if trait is not None and (trait.type == "generic_type" or len(re.findall(rf"\bfn\s+{name}\b", tree.text)) > 1):
         return set()
-    objects = (*_ITSELF, around.name) if around is not None else _ITSELF
+    own_type = outer.child_by_field_name("type") if outer is not None else None
+    objects = [*_ITSELF, *([around.name] if around is not None else []), *([_text(tree, own_type)] if own_type else [])]
     return {f"{item}.{name}" for item in objects} | {whole_name} - {name} | (bare if tree.language.bare_methods else set())
 
 
@@ -95,21 +163,30 @@ def _straight(statement: Node) -> Iterator[Node]:
         if _STRAIGHT.search(node.type) and not _CONDITIONAL.search(node.type):
             is_short_circuit = any(child.type in _SHORT_CIRCUIT for child in node.children)
             pending += node.named_children[: 1 if is_short_circuit else None]
+        elif _CONDITIONAL.search(node.type):
+            parts = node.named_children if "comprehension" in node.type or "generator" in node.type else [node]
+            first = next((part for part in parts if part.type == "for_in_clause"), parts[0])
+            pending += [child for field in _FIRST if (child := first.child_by_field_name(field)) is not None]
 
 
 def _callee(tree: Syntax, node: Node) -> str:
-    """Return what a call calls; "" if the node is no call."""
+    """Return what a call or an element of JSX calls; "" if the node is neither."""
+    if node.type in ("jsx_self_closing_element", "jsx_opening_element"):
+        name = node.child_by_field_name("name")
+        return _text(tree, name) if name is not None else ""
     if (arguments := node.child_by_field_name("arguments")) is not None:
-        return _plain(tree.text[tree.span(node).start : tree.span(arguments).start])
+        called = _plain(tree.text[tree.span(node).start : tree.span(arguments).start]).lstrip(".")
+        # In C#, another number of type parameters makes another method.
+        return called if tree.language.name == "csharp" else re.sub(r"<[^<>]*>\Z", "", called)
     name = node.child_by_field_name("name") if node.type == "command" else None
     return _text(tree, name) if name is not None else ""
 
 
-def _is_same(tree: Syntax, function: Owner, call: Node) -> bool:
+def _is_same(tree: Syntax, function: Node, call: Node) -> bool:
     """Return whether the call means this function; where a language has overloads, only the same arguments say so."""
     if not tree.language.has_overloads:
         return True
-    holder: Node | None = function.node
+    holder: Node | None = function
     while holder is not None and holder.child_by_field_name("parameters") is None:
         holder = holder.child_by_field_name("declarator")
     parameters = holder.child_by_field_name("parameters") if holder is not None else None
@@ -128,7 +205,8 @@ def _plain(name: str) -> str:
 # --- A value that is overwritten before it was read
 
 MAX_PLACES = 100  # a name that is in more places is not judged
-_ASSIGNS = re.compile(r"(?<![\w.>@])\$?([^\W\d]\w*)(?:[ \t]*:[^=\n]*)?[ \t]*:?=(?![=>~])")
+_ASSIGNS = re.compile(r"(?<![=!<>~+*/%|&^?-])=(?![=>~])")
+_NAME = re.compile(r"(?:[\w$@]+(?:\.|->))?@{0,2}[^\W\d]\w*")
 _ASSIGN_TOKENS = frozenset(f"{sign}=" for sign in ("", ":", *"+-*/%|&^.", "//", "**", "<<", ">>", "||", "&&", "??", ".."))
 _CONSTANT = re.compile(
     r"""[-+]?\d[\w.]*|(?i:true|false|none|null|nil|nullptr|undefined)|(["'`])(?:(?!\1)[^$#{\\])*\1|"""
@@ -137,11 +215,13 @@ _CONSTANT = re.compile(
 )
 # Values that nothing else holds, so that nothing else sees what is added to them.
 _NEW = re.compile(r"[\[{]|new\b")
-_ADDS = r"(?i:append|add|push|insert|extend|update|put|set|unshift|emplace)\w*"
+_ADDS = r"(?i:append|add|push|insert|extend|update|put|set|unshift|emplace|sort|reverse)\w*"
 _FUNCTION = re.compile(
     r"lambda|closure|arrow_function|func_literal|constructor_declaration|accessor|anonymous|\A(?:singleton_)?method\Z"
     r"|(?:function|method)_(?:definition|declaration|item|expression|statement)"
 )
+_LOOPS_OVER = re.compile(rb"\.(?:forEach|map|flatMap|filter|reduce|some|every|each)\Z")
+_BARE_CALL = re.compile(r"(?<![\w.>:@$])(?!(?:if|for|foreach|while|switch|lock|using|return)\b)[A-Za-z_]\w*\(")
 _ITERATES = re.compile(rb"each|map|times|upto|downto|step|loop")
 _DECLARATION = re.compile(r"expression_statement|declaration(?:_statement)?\Z|assignment_statement")
 _BLOCK = re.compile(
@@ -153,33 +233,40 @@ _TRY = re.compile(r"\A(?:try|begin|rescue|ensure)")
 
 @dataclass(frozen=True, slots=True)
 class _Assignment:
-    """A statement that assigns one value to one target; with `is_plain`, it replaces the old value, where `+=` does not."""
+    """A statement that assigns values to names; with `is_plain`, they replace the old values, where `+=` does not.
+
+    `values` has the value of each name. If one value is unpacked, it is that of each. `sign` is the offset of the `=`.
+    """
 
     statement: Node
-    target: str
-    value: str
+    values: dict[str, str]
     is_plain: bool
+    sign: int
 
 
 def _overwrites(tree: Syntax, answer: Span) -> bool:
-    """Return whether the answer gives a local name an empty or constant value, and nothing reads what the name had before."""
+    """Return whether the answer gives a local name or a member an empty or constant value, and nothing reads the old one.
+
+    Anything may read a member, so of these only collections count that are emptied again.
+    """
     if tree.language.name == "bash":
         return False  # any command may read the variables of a shell
     for match in _ASSIGNS.finditer(tree.text, answer.start, answer.end):
-        name, new = match[1], _assignment(tree, Span(*match.span(1)))
-        if (
-            new is not None
-            and new.is_plain
-            and new.target == name
-            and _CONSTANT.fullmatch(new.value)
-            and not _is_shared(tree, new.statement, name)
-            and _is_unread(tree, new.statement, name)
-        ):
-            return True
+        new = _assignment(tree, Span(*match.span()))
+        if new is None or not new.is_plain:
+            continue
+        for name, value in new.values.items():
+            if not _NAME.fullmatch(name) or not _CONSTANT.fullmatch(value):
+                continue
+            is_member = not name.isidentifier() or _is_field(tree, new.statement, name)
+            if is_member and not (value.endswith(("]", ")", "}")) or value == "nil"):
+                continue
+            if not _is_shared(tree, new.statement, name, is_member) and _is_unread(tree, new.statement, name, is_member):
+                return True
     return False
 
 
-def _is_unread(tree: Syntax, statement: Node, name: str) -> bool:
+def _is_unread(tree: Syntax, statement: Node, name: str, is_member: bool) -> bool:
     """Return whether the statements before this one in its block only write to the name, back to an assignment."""
     is_collected, before = False, statement.prev_named_sibling
     while before is not None:
@@ -187,39 +274,66 @@ def _is_unread(tree: Syntax, statement: Node, name: str) -> bool:
         if not all(_only_writes(tree, place, name) for place in places):
             return False
         old = _assignment(tree, places[0]) if places else None
-        if old is not None and old.is_plain and old.target == name and old.statement == before:
-            return not is_collected or bool(_CONSTANT.fullmatch(old.value) or _NEW.match(old.value))
+        if old is not None and old.is_plain and name in old.values and old.statement == before:
+            value = old.values[name]
+            return not (is_collected or is_member) or bool(_CONSTANT.fullmatch(value) or _NEW.match(value))
+        if is_member and _may_read(tree, before, name):
+            return False
+        if places and old is None and before.type.endswith("declaration"):
+            return is_collected  # declared without a value
         is_collected = is_collected or bool(places)
         before = before.prev_named_sibling
     return False
 
 
+def _may_read(tree: Syntax, statement: Node, name: str) -> bool:
+    """Return whether a statement passes on the object of a member, or calls a method of it."""
+    text, (root, _, _) = _text(tree, statement), name.replace("->", ".").rpartition(".")
+    root = root or "self|this"
+    uses = re.finditer(
+        rf"(?<![\w.@])(?:{root if root == 'self|this' else re.escape(root)})(?!\w)((?:\.|->)\w+\b(?!\s*\())?", text
+    )
+    return any(use[1] is None for use in uses) or (root == "self|this" and _BARE_CALL.search(text) is not None)
+
+
 def _only_writes(tree: Syntax, place: Span, name: str) -> bool:
     """Return whether the name is there only to be written: `x += 1`, `x[key] = 1`, `x.append(1)`, or `x = append(x, 1)`."""
-    written = _assignment(tree, place)
+    written, path = _assignment(tree, place), re.escape(name)
     if written is not None:
-        return re.fullmatch(rf"{name}(?:\[.*)?", written.target, re.DOTALL) is not None
+        is_target = len(written.values) == 1 or place.start < written.sign
+        return is_target and any(re.fullmatch(rf"{path}(?:\[.*)?", target, re.DOTALL) for target in written.values)
+    if before := tree.node_at(place).parent:
+        while before.parent is not None and not _BLOCK.search(before.parent.type):
+            before = before.parent
+        if before.type.endswith("declaration") and "=" not in _text(tree, before):
+            return True
     around = list(takewhile(lambda node: not _BLOCK.search(node.type), ancestors(tree.node_at(place))))
     if not around or len(list(_places(tree, around[-1], name))) != 1:
         return False
-    adds = rf"\$?{name}(?:\+\+|--|\s*<<.*|(?:\.|->|:){_ADDS}[!(\s].*)|(?:table\.insert|array_push)\(\$?{name},.*"
+    adds = rf"\$?{path}(?:\+\+|--|\s*<<.*|(?:\.|->|:){_ADDS}(?:[!(\s].*|\Z))|(?:table\.insert|array_push)\(\$?{path},.*"
     return re.fullmatch(adds, _text(tree, around[-1]).rstrip(";"), re.DOTALL) is not None
 
 
-def _is_shared(tree: Syntax, statement: Node, name: str) -> bool:
+def _is_field(tree: Syntax, statement: Node, name: str) -> bool:
+    """Return whether a name without an object is a field, in a language where methods see their fields so."""
+    scope = next(filter(_is_function, ancestors(statement)), tree.tree.root_node)
+    return tree.language.bare_methods and not any(_is_declared(tree, place) for place in _places(tree, scope, name))
+
+
+def _is_shared(tree: Syntax, statement: Node, name: str, is_member: bool) -> bool:
     """Return whether other code than the statements of its block may see the name's value, or the name is not local."""
     scope = next(filter(_is_function, ancestors(statement)), tree.tree.root_node)
     places = list(islice(_places(tree, scope, name), MAX_PLACES + 1))
     if len(places) > MAX_PLACES:
         return True
-    if not tree.language.assignment_declares and not any(_is_declared(tree, place) for place in places):
+    if not (is_member or tree.language.assignment_declares) and not any(_is_declared(tree, place) for place in places):
         return True  # a variable from outside
     around = list(takewhile(lambda node: node != scope, ancestors(statement)))
     # The handlers of an exception may see any of the values.
     if any(_TRY.match(child.type) for node in around for child in (node, *node.children)):
         return True
-    keywords = "ref|out|nonlocal|global|static|volatile"
-    if re.search(rf"&\s*(?:mut\s+)?\$?{name}\b|\b(?:{keywords})\b[^\n;]*?\b{name}\b", _text(tree, scope)):
+    path, keywords = re.escape(name), "ref|out|nonlocal|global|static|volatile"
+    if re.search(rf"&\s*(?:mut\s+)?\$?{path}(?!\w)|\b(?:{keywords})\b[^\n;]*?(?<!\w){path}(?!\w)", _text(tree, scope)):
         return True
     functions = (next(filter(_is_function, ancestors(tree.node_at(place))), scope) for place in places)
     return any(function != scope for function in functions)
@@ -236,7 +350,10 @@ def _is_function(node: Node) -> bool:
     if call is not None and call.type == "call":  # a block of Ruby
         method = call.child_by_field_name("method")
         return method is None or not _ITERATES.match(method.text or b"")
-    return bool(_FUNCTION.search(node.type))
+    outer = node.parent.parent if node.parent is not None and node.parent.type == "arguments" else None
+    called = outer.child_by_field_name("function") if outer is not None else None
+    is_loop = called is not None and _LOOPS_OVER.search(called.text or b"") is not None
+    return not is_loop and bool(_FUNCTION.search(node.type))
 
 
 def _assignment(tree: Syntax, place: Span) -> _Assignment | None:
@@ -252,8 +369,24 @@ def _assignment(tree: Syntax, place: Span) -> _Assignment | None:
             return None
         fields = (node.child_by_field_name(field) for field in ("left", "pattern", "name", "declarator"))
         target = next((field for field in fields if field is not None), node.children[0])
-        return _Assignment(statement, _text(tree, target).lstrip("$"), _text(tree, value), sign.type in ("=", ":="))
+        names, given = _parts(_text(tree, target)), _text(tree, value)
+        values = _parts(given) if len(names) > 1 and len(_parts(given)) == len(names) else [given] * len(names)
+        is_plain = sign.type in ("=", ":=")
+        return _Assignment(statement, dict(zip(names, values, strict=True)), is_plain, tree.span(sign).start)
     return None
+
+
+def _parts(text: str) -> list[str]:
+    """Return the names or values of a list, without its brackets; the whole text if it is one."""
+    inner = re.fullmatch(r"[(\[{]([^()\[\]{}]*)[)\]}]", text.strip())
+    parts, depth, begin = list[str](), 0, 0
+    inside = inner[1] if inner and ("," in inner[1] or text[:1] == "{") else text
+    for at, char in enumerate(f"{inside},"):
+        depth += (char in "([{") - (char in ")]}")
+        if char == "," and depth <= 0:
+            parts.append(re.sub(r"\A(?:mut|ref|\w+:)\s+|\A\$", "", inside[begin:at].strip()))
+            begin = at + 1
+    return parts
 
 
 def _places(tree: Syntax, node: Node, name: str) -> Iterator[Span]:
