@@ -240,6 +240,57 @@ def test_what_follows_is_not_repeated_in_a_file_without_a_grammar(text: str, ans
         ("a.tex", "It's \\emph{⟦⟧}", "a}", "a"),
         ("a.yml", 'a: "⟦⟧"', 'b"', "b"),
         ("a.sql", "VALUES ('it''s', (⟦⟧));", "1));", "1"),
+        ("a.erb", "<p><%= ⟦⟧ %></p>", "@user.name %></p>", "@user.name"),
+        ("a.erb", "<%= link_to ⟦⟧ %>", '"a", b_path %>', '"a", b_path'),
+        ("a.erb", "<% if ⟦⟧ %>", "user %>", "user"),
+        ("a.erb", '<a href="<%= ⟦⟧ %>">x</a>', 'root_path %>">x</a>', "root_path"),
+        ("a.erb", "<%= f(⟦⟧) %>", "a, b) %>", "a, b"),
+        ("a.erb", "<%= f(⟦⟧) %>", "g(a)) %>\n", "g(a)"),
+        ("a.erb", "<li><%= ⟦⟧ %></li>", "item.name %>", "item.name"),
+        ("a.tex", "\\section{⟦⟧}", "Intro}", "Intro"),
+        ("a.tex", "\\cite{⟦⟧}, and", "a}, and", "a"),
+        ("a.tex", "$x = ⟦⟧$", "y + z$", "y + z"),
+        ("a.tex", "$x = ⟦⟧$.", "\\frac{a}{b}$", "\\frac{a}{b}"),
+        ("a.tex", "\\[ x = ⟦⟧ \\]", "y^2 \\]", "y^2"),
+        ("a.tex", "a & ⟦⟧ \\\\", "b \\\\", "b"),
+        ("a.tex", "\\begin{⟦⟧}", "itemize}", "itemize"),
+        ("a.tex", "\\textbf{⟦⟧} text", "bold} text here", "bold"),
+        ("a.tex", "``⟦⟧''", "quoted''", "quoted"),
+        ("a.vue", '<p :class="⟦⟧">x</p>', '{ a: b }">', "{ a: b }"),
+        ("a.vue", '<p @click="⟦⟧">x</p>', 'go()">', "go()"),
+        ("a.vue", '<p @click="f(⟦⟧)">x</p>', 'a)">x</p>', "a"),
+        ("a.vue", '<p v-if="⟦⟧" />', 'ok" />', "ok"),
+        ("a.vue", "<p>{{ ⟦⟧ }}</p>", "name }}</p>", "name"),
+        ("a.vue", '<p v-for="⟦⟧" :key="x">', 'x in xs" :key="x.id">', "x in xs"),
+        ("a.vue", "<p :a=\"{ b: '⟦⟧' }\">", "c' }\">", "c"),
+        ("a.json5", "a: '⟦⟧',", "b',", "b"),
+        ("a.json5", "a: [1, ⟦⟧],", "2],", "2"),
+        ("a.json5", "a: {b: ⟦⟧},", "1},", "1"),
+        ("a.json5", '"a": "⟦⟧",', 'b",\n  "c": 1', "b"),
+        ("a.json5", "{a: ⟦⟧}", "1}", "1"),
+        ("a.css", "a { color: ⟦⟧; }", "red; }", "red"),
+        ("a.css", "a { color: ⟦⟧; }", "red;", "red"),
+        ("a.css", "  color: ⟦⟧;", "var(--a);", "var(--a)"),
+        ("a.css", ".a { ⟦⟧ }", "color: red; }", "color: red;"),
+        ("a.css", "a:not(⟦⟧) {", ".b) {", ".b"),
+        ("a.css", ".⟦⟧ {", "card {", "card"),
+        ("a.css", "@media (max-width: ⟦⟧) {", "600px) {", "600px"),
+        ("a.css", "  background: url('⟦⟧');", "a.png');", "a.png"),
+        ("a.css", "  font: ⟦⟧ !important;", "12px a !important;", "12px a"),
+        ("a.css", '  content: "⟦⟧";', '\\201C";', "\\201C"),
+        ("a.j2", "{{ ⟦⟧ }}", "user.name }}", "user.name"),
+        ("a.j2", "{% for a in ⟦⟧ %}", "items %}", "items"),
+        ("a.j2", "{{ a|⟦⟧ }}", "upper }}", "upper"),
+        ("a.yaml", "a: [⟦⟧]", "b]", "b"),
+        ("a.yaml", "a: {b: ⟦⟧}", "c}", "c"),
+        ("a.yaml", "a: '⟦⟧'", "b'", "b"),
+        ("a.yaml", "a: ${{ ⟦⟧ }}", "b.c }}", "b.c"),
+        ("a.md", "[a](⟦⟧)", "b)", "b"),
+        ("a.md", "**⟦⟧**", "bold**", "bold"),
+        ("a.md", "`⟦⟧`", "code`", "code"),
+        ("a.md", "| a | ⟦⟧ |", "b |", "b"),
+        ("Dockerfile", 'CMD ["⟦⟧"]', 'a", "b"]', 'a", "b'),
+        ("a.ini", "[⟦⟧]", "a]", "a"),
     ],
 )
 def test_what_follows_is_not_repeated_by_the_rules_of_the_file_s_language(
@@ -248,6 +299,31 @@ def test_what_follows_is_not_repeated_by_the_rules_of_the_file_s_language(
     document, holes = drawn(f"{text}\n")
     result = polish.to_edits(Candidate((answer,)), holes, replace(document, uri=f"file:///{name}"))
     assert [edit.text for edit in result.edits] == [expected]
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "answer"),
+    [
+        ("", "a:\n  - ⟦⟧\n  - b\n", "b"),
+        ("", "a:\n  b: ⟦⟧\n  b: c\n", "c"),
+        ("", "a:\n  ⟦⟧: 2\n  b: 2\n", "b"),
+        ("", "- a\n⟦⟧\n- b\n", "- b"),
+        ("", "[\n⟦⟧\nb,\n]\n", "b,"),
+        ("javascript", "const a = [\n⟦⟧\n'y',\n];\n", "'y',"),
+        ("javascript", "const a = {\n  ⟦⟧,\n  y,\n};\n", "y"),
+        ("javascript", "const a = [\n  f(⟦⟧),\n  f(1),\n];\n", "1"),
+    ],
+)
+def test_an_item_that_is_the_next_is_dropped(language: str, text: str, answer: str) -> None:
+    check_dropped(text, answer, "repeats the lines next to it", language=language, grammar=bool(language))
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [("a:\n  - 1\n  - ⟦⟧\n  - 1\n", "1"), ("- 1\n- 1\n⟦⟧\n- 1\n", "- 1"), ("[\n0,\n⟦⟧\n0,\n]\n", "0,")],
+)
+def test_items_may_repeat_where_those_above_do(text: str, answer: str) -> None:
+    check(text, answer, text.replace("⟦⟧", answer), language="", grammar=False)
 
 
 @pytest.mark.parametrize(

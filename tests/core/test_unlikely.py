@@ -244,7 +244,7 @@ COLLECTED = (
         ("lua", "function f(x)\n  local a = {}\n  table.insert(a, x)\n  ⟦⟧\nend\n", "a = {}"),
         (
             "python",
-            "class A:\n    def f(self, xs):\n        self.a = []\n        for x in xs:\n            self.a.append(x)\n        ⟦⟧\n",
+            "class A:\n    def f(self, xs):\n        self.a = []\n        for x in xs: self.a.append(x)\n        ⟦⟧\n",
             "self.a = []",
         ),
         (
@@ -287,26 +287,26 @@ COLLECTED = (
         ("go", "func f(xs []int) {\n\tvar a []int\n\tfor _, x := range xs {\n\t\ta = append(a, x)\n\t}\n\t⟦⟧\n}\n", "a = nil"),
         (
             "rust",
-            "fn f(&mut self, xs: &[T]) {\n    self.a = Vec::new();\n    for x in xs {\n        self.a.push(x);\n    }\n    ⟦⟧\n}\n",
+            "fn f(&mut self, xs: X) {\n    self.a = Vec::new();\n    self.a.push(x);\n    ⟦⟧\n}\n",
             "self.a = Vec::new();",
         ),
         ("rust", "fn f(xs: &[T]) {\n    let (mut a, b) = g(xs);\n    ⟦⟧\n}\n", "a = 0;"),
         (
             "java",
-            "class A {\n  void f(T[] xs) {\n    this.a = new ArrayList<>();\n    for (T x : xs) {\n      this.a.add(x);\n    }\n    ⟦⟧\n  }\n}\n",
+            "class A {\n  void f(T[] xs) {\n    this.a = new ArrayList<>();\n    this.a.add(xs);\n    ⟦⟧\n  }\n}\n",
             "this.a = new ArrayList<>();",
         ),
         ("csharp", "class A {\n  void F(T[] xs) {\n    var (a, b) = G(xs);\n    ⟦⟧\n  }\n}\n", "a = null;"),
         (
             "csharp",
-            "class A {\n  void F(T[] xs) {\n    _a = new List<T>();\n    foreach (var x in xs) {\n      _a.Add(x);\n    }\n    ⟦⟧\n  }\n}\n",
+            "class A {\n  void F(T[] xs) {\n    _a = new List<T>();\n    _a.Add(xs);\n    ⟦⟧\n  }\n}\n",
             "_a = new List<T>();",
         ),
         ("cpp", "void f(T x) {\n  this->a = {};\n  this->a.push_back(x);\n  ⟦⟧\n}\n", "this->a = {};"),
         ("cpp", "void f(T x) {\n  auto [a, b] = g(x);\n  ⟦⟧\n}\n", "a = 0;"),
         (
             "php",
-            "<?php\nclass A {\n  function f($xs) {\n    $this->a = [];\n    foreach ($xs as $x) {\n      $this->a[] = $x;\n    }\n    ⟦⟧\n  }\n}\n",
+            "<?php\nclass A {\n  function f($xs) {\n    $this->a = [];\n    $this->a[] = $xs;\n    ⟦⟧\n  }\n}\n",
             "$this->a = [];",
         ),
         ("php", "<?php\nfunction f($xs) {\n  [$a, $b] = g($xs);\n  ⟦⟧\n}\n", "$a = null;"),

@@ -188,7 +188,12 @@ def _with_partners(text: str, around: Around) -> str:
 
     The brackets, tags and quotes of the line tell whether the rest repeats the answer's end.
     """
-    rest, trimmed = around.rest.strip(), text.rstrip()
+    rest, trimmed, head = around.rest.strip(), text.rstrip(), around.before.rpartition("\n")[2]
+    # In TeX, the second `$` ends what the first one began.
+    end = _ENDS_PART.match(rest)
+    if end and trimmed.endswith(end[0]) and (end[0] != "$" or head.count("$") % 2):
+        cut = trimmed.removesuffix(end[0])
+        return cut.rstrip() if around.rest[0].isspace() else cut
     if trimmed.endswith(around.rest.rstrip()):
         cut = trimmed.removesuffix(around.rest.rstrip())
         # Without a bracket or a quote, such as `;`, nothing can be nested.
@@ -205,9 +210,16 @@ def _with_partners(text: str, around: Around) -> str:
     if around.n_loose(trimmed) <= n_least:
         return text
     # An apostrophe ends no string.
-    cuts = (trimmed[: match.start()] for match in re.finditer(rf"(?!\b'\b){re.escape(mark)}", trimmed))
+    ends = [match.start() for match in re.finditer(rf"(?!\b'\b){re.escape(mark)}", trimmed)]
+    # What goes on like the rest repeats it, whatever comes then.
+    again = [end for end in ends if says_something(rest[: n_common(trimmed[end:], rest)])]
+    cuts = [trimmed[:end] for end in (*again, *reversed(ends))]
     closed = trimmed + languages.closers(trimmed, around.lexed)[1]  # what the answer opened
-    return next((cut for cut in (*reversed(list(cuts)), closed) if around.n_loose(cut) <= n_least), text)
+    return next((cut for cut in (*cuts, closed) if around.n_loose(cut) <= n_least), text)
+
+
+# What ends a statement, a tag of a template or a formula.
+_ENDS_PART = re.compile(r"[-~]?%\}|-?%>|\?>|-->|''|;|\$")
 
 
 def cut_repeated_lines(text: str, around: Around) -> str:

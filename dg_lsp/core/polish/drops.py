@@ -58,18 +58,19 @@ def drop_repetition(text: str, around: Around) -> str | None:
     An answer within a line is dropped if it makes that line the same as the next, ignoring brackets and commas at their
     ends.
     """
-    if not around.starts_line and not around.hole.block:
+    if (not around.starts_line or around.rest.strip()) and not around.hole.block:
         line = (around.before.rpartition("\n")[2] + text + around.rest).strip()
-        following = next(iter(filled_lines(around.after.partition("\n")[2])), "").strip()
-        same = line.rstrip(_ENDS) == following.rstrip(_ENDS)
-        return None if same and says_something(line) else text
+        above, below = _next_lines(around.before.rpartition("\n")[0], around.after.partition("\n")[2])
+        same = line.rstrip(_ENDS) == below.rstrip(_ENDS) and above != below
+        return None if same and (says_something(line) or _ITEM.search(below)) else text
     if not around.starts_line or around.rest.strip():
         return text
     if not says_something(text):
         # `end` and `}` often repeat where they close blocks. In a language that closes blocks by indentation, a short
-        # line does not.
-        following = next(iter(filled_lines(around.after)), "").strip()
-        repeats = languages.row(around.document.language).by_indentation and text.strip() == following
+        # line does not, nor does an item, unless those above do.
+        above, below = _next_lines(around.before, around.after)
+        is_item = _ITEM.search(below) is not None and above != below
+        repeats = (languages.row(around.document.language).by_indentation or is_item) and text.strip() == below
         return None if repeats and re.search(r"\w", text) else text
     lines = [line.strip() for line in filled_lines(text)]
     before = [line.strip() for line in filled_lines(around.before)]
@@ -79,6 +80,16 @@ def drop_repetition(text: str, around: Around) -> str | None:
         if again and lines[:size] in (before[-size:], after[:size]):
             return None
     return text
+
+
+def _next_lines(before: str, after: str) -> tuple[str, str]:
+    """Return the last line of the text before that is not blank, and the first of the text after."""
+    above, below = filled_lines(before)[-1:], filled_lines(after)[:1]
+    return "".join(above).strip(), "".join(below).strip()
+
+
+# An item of a list or an object.
+_ITEM = re.compile(r"\A- |,\Z|\A[\w\"'-]+\s*:")
 
 
 def drop_loop(text: str, around: Around) -> str | None:
