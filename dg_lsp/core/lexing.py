@@ -105,7 +105,8 @@ class Lexer:
 
     `sign` is a regular expression for text of this language, where other languages have files of the same name. `is_data`:
     files of this kind hold data, or a program writes them. `quotes` are the characters that may begin a string, where no
-    delimiter has them; in `prose`, such a string ends with its line.
+    delimiter has them; in `prose`, such a string ends with its line. In strings that begin with one of `variables`, `$`
+    begins the name of a variable.
     """
 
     delimiters: tuple[Delimiter, ...]
@@ -113,6 +114,7 @@ class Lexer:
     is_data: bool = False
     quotes: str = "\"'`"
     prose: bool = False
+    variables: str = ""
 
     @cached_property
     def code(self) -> re.Pattern[str]:
@@ -134,9 +136,9 @@ class Lexer:
         return "|".join(f"(?P<_{n}>{each})" for n, each in enumerate(expressions))
 
 
-@cache
-def _inside(delimiter: Delimiter) -> re.Pattern[str]:
-    """Return a pattern for what matters in a literal that is not regular."""
+@lru_cache(maxsize=1024)
+def _inside(delimiter: Delimiter, word: str) -> re.Pattern[str]:
+    """Return a pattern for what matters in a literal that is not regular; `word` is the group of `open`."""
     parts = {
         "escape": delimiter.escape,
         "nested": delimiter.nested,
@@ -144,7 +146,8 @@ def _inside(delimiter: Delimiter) -> re.Pattern[str]:
         "code": delimiter.code,
         "line": r"\r?\n" if delimiter.ends_with_line else "",
     }
-    return re.compile("|".join(f"(?P<{name}>{part})" for name, part in parts.items() if part), _FLAGS)
+    pattern = "|".join(f"(?P<{name}>{part})" for name, part in parts.items() if part)
+    return re.compile(pattern.replace("{word}", re.escape(word)), _FLAGS)
 
 
 @lru_cache(maxsize=64)
@@ -155,9 +158,10 @@ def _indented(column: int) -> re.Pattern[str]:
 
 @dataclass(slots=True)
 class _Frame:
-    """Code in a string: the string's delimiter, the bracket that began the code, and how many more of these are open."""
+    """Code in a string: its delimiter and its `word`, the bracket that began the code, and how many more of these are open."""
 
     delimiter: Delimiter
+    word: str
     bracket: str
     n_open: int = 0
 
@@ -177,26 +181,28 @@ def tokens(text: str, lexer: Lexer, at: int = 0, end: int | None = None) -> Iter
             frames[-1].n_open += 1 if what == "left" else -1
             continue
         if what == "right":
-            delimiter, start = frames.pop().delimiter, match.start()
+            frame = frames.pop()
+            delimiter, word, start = frame.delimiter, frame.word, match.start()
         else:
             delimiter = lexer.delimiters[int(what[1:])]
             start = match.start(f"mark{what}" if "(?P<mark>" in delimiter.open else 0)
+            word = (match[f"word{what}"] or "") if "(?P<word>" in delimiter.open else ""
         if delimiter.is_regular:
             inner = match.span(0 if delimiter.whole else f"inner{what}")
             ends: End = "delimiter" if delimiter.whole or inner[1] < at else "line" if delimiter.ends_with_line else "text"
             token, bracket = Token(delimiter.kind, Span(start, at), Span(*inner), ends), ""
         else:
-            token, bracket = _read(text, delimiter, start, at, end)
+            token, bracket = _read(text, delimiter, word, start, at, end)
         if delimiter.embeds:
             yield from tokens(text, named(delimiter.embeds), token.inner.start, token.inner.end)
         else:
             yield token
         if bracket:
-            frames.append(_Frame(delimiter, bracket))
+            frames.append(_Frame(delimiter, word, bracket))
         at = token.span.end
 
 
-def _read(text: str, delimiter: Delimiter, start: int, at: int, end: int) -> tuple[Token, str]:
+def _read(text: str, delimiter: Delimiter, word: str, start: int, at: int, end: int) -> tuple[Token, str]:
     """Return the literal that starts at `start`, its delimiter ending at `at`; and the bracket of code where it ends, or ""."""
     inner, depth = at, 1
     if delimiter.indented:
@@ -205,7 +211,7 @@ def _read(text: str, delimiter: Delimiter, start: int, at: int, end: int) -> tup
         at = lines.end() if lines else end
         at -= text.endswith("\r", start, at)
         return Token(delimiter.kind, Span(start, at), Span(inner, at), "line"), ""
-    while found := _inside(delimiter).search(text, at, end):
+    while found := _inside(delimiter, word).search(text, at, end):
         at, what = found.end(), found.lastgroup
         depth += {"nested": 1, "close": -1}.get(what or "", 0)
         if what in ("line", "code") or not depth:
@@ -230,7 +236,7 @@ def _table() -> tuple[dict[str, Lexer], dict[str, tuple[Lexer, ...]]]:
     by_name: dict[str, Lexer] = {}
     by_file: dict[str, tuple[Lexer, ...]] = {}
     for name, row in table["languages"].items():
-        fields = {name: row[name] for name in ("sign", "is_data", "quotes", "prose") if name in row}
+        fields = {name: row[name] for name in ("sign", "is_data", "quotes", "prose", "variables") if name in row}
         lexer = Lexer(tuple(delimiters[each] for each in row["literals"]), **fields)
         by_name |= dict.fromkeys([name, *f"{row.get('ids', '')} {row.get('interpreters', '')}".split()], lexer)
         by_file |= {key: (*by_file.get(key, ()), lexer) for key in row.get("files", "").split()}
@@ -331,4 +337,12 @@ def kind_at(text: str, offset: int, lexer: Lexer) -> Kind:
     before = takewhile(lambda token: token.span.start < offset, tokens(text, lexer, begin))
     last = max(before, key=lambda token: token.span, default=None)
     is_open = last and (offset < last.span.end or (offset == last.span.end and last.ends != "delimiter"))
-    return last.kind if last and is_open else "code"
+    if not (last and is_open):
+        return "code"
+    # The token of a string's part behind code begins with the bracket that closes the code.
+    quote = text[last.inner.start - 1 : last.inner.start]
+    is_name = last.kind == "string" and quote and quote in f"{lexer.variables}}})" and lexer.variables
+    return "code" if is_name and _VARIABLE.search(text, last.span.start, offset) else last.kind
+
+
+_VARIABLE = re.compile(r"(?<!\\)\$[^\W\d]\w*\Z")
