@@ -106,7 +106,11 @@ class Configuration:
 
         The reason is the end of a sentence that begins with "it".
         """
-        if not is_remote(self.session.model) or not (patterns := self.local_only(uri)):
+        if not is_remote(self.session.model):
+            return ""
+        if convert.is_elsewhere(uri, self._roots):
+            return "belongs to a repository on a server, whose ignore rules are not here; only a local model may see it"
+        if not (patterns := self.local_only(uri)):
             return ""
         return LOCAL_ONLY if any(stays_local(name, patterns) for name in self._names(uri)) else ""
 

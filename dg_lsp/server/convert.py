@@ -6,9 +6,10 @@ No other module of the server converts positions, and no conversion makes a deci
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from lsprotocol import types as lsp
@@ -77,39 +78,77 @@ def to_paths(uri: str, folders: Iterable[Path]) -> tuple[Path, ...]:
     """
     if (path := to_path(uri)) is not None:
         return (path,)
+    folders = tuple(folders)
     names = (_at_revision(_INSIDE.split(text)[0]) for text in _named(uri))
     paths = [Path(name) for name in names if "\0" not in name]
-    return tuple(dict.fromkeys(folder / path for path in paths for folder in ((path,) if path.is_absolute() else folders)))
+    full = [folder / path for path in paths for folder in ((path,) if path.is_absolute() else folders)]
+    return tuple(dict.fromkeys((*full, *_in_copies(uri, folders))))
+
+
+def is_elsewhere(uri: str, folders: Iterable[Path]) -> bool:
+    """Return whether a document is of a repository on a server, and no workspace folder is a copy of that repository."""
+    return _REPOSITORY.match(uri) is not None and not any(_in_copies(uri, tuple(folders)))
+
+
+# Files of a repository on a server: `vscode-vfs://github/owner/name/a.py`, `octo://owner/name/pull/1/file/RIGHT/a.py`.
+_REPOSITORY = re.compile(r"(?:vscode-vfs|octo|github|gitlab|azurerepos|githubpr)://", re.IGNORECASE)
+
+
+def _in_copies(uri: str, folders: tuple[Path, ...]) -> Iterator[Path]:
+    """Yield the paths of a file of such a repository in the folders that are copies of it, by their names or their files."""
+    if _REPOSITORY.match(uri) is None:
+        return
+    parts = urlsplit(uri)
+    names = PurePosixPath(unquote(f"{parts.netloc}/{parts.path}", errors="surrogateescape").replace("\0", "")).parts
+    for folder in folders:
+        for number in range(1, len(names)):
+            place = folder.joinpath(*names[number:][names[number] == "pull" and 4 :])
+            if folder.name == names[number - 1] or os.path.lexists(place):
+                yield place
 
 
 def _named(uri: str) -> Iterator[str]:
-    """Yield the paths in a URI and in the URIs that it holds."""
+    """Yield the paths in a URI and in the URIs that it holds; a relative one also below each root that the URI names."""
     try:
         parts = urlsplit(uri)
     except ValueError:
         return
     path, *others = (unquote(part, errors="surrogateescape") for part in (parts.path, parts.query, parts.fragment))
-    for value in (path, *(value for text in others for value in _values(text))):
+    # GitLens encodes what belongs to a revision as the host.
+    host = re.sub(r"\A[\w.-]+(?:\+|%2B)", "", parts.netloc, flags=re.IGNORECASE)
+    if re.fullmatch(r"(?:[0-9a-f]{2}){4,}", host):
+        others.append(bytes.fromhex(host).decode("utf-8", "replace"))
+    values = [("", path), *(value for text in others for value in _values(text))]
+    roots = [value.rstrip("/") for key, value in values if _ROOT.search(key) and value.startswith("/")]
+    for key, value in values:
         if _SCHEME.match(value):
             yield from _named(value)
-        elif value.startswith("/") or (value is path and "/" in value):
+        elif value.startswith("/") or (value is path and "/" in value) or _PATH.search(key):
             yield value
+            yield from (f"{root}/{value.lstrip('/')}" for root in roots if not value.startswith(root))
 
 
-def _values(text: str) -> Iterator[str]:
-    """Yield the texts in a query: those of its JSON, or its parameters."""
+# The names of values in a query.
+_ROOT = re.compile(r"(?i:root|repo|workspace|folder)")
+_PATH = re.compile(r"(?i:path|file|uri|resource)")
+
+
+def _values(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the texts in a query with their names: those of its JSON, or its parameters."""
     try:
-        todo = [json.loads(text)]
+        todo = [("", json.loads(text))]
     except (ValueError, RecursionError):
-        yield from (value for _, value in parse_qsl(text, errors="surrogateescape"))
-        yield text
+        yield from parse_qsl(text, errors="surrogateescape")
+        yield "", text
         return
     while todo:
-        value = todo.pop()
+        key, value = todo.pop()
         if isinstance(value, str):
-            yield value
-        elif isinstance(value, dict | list):
-            todo += value.values() if isinstance(value, dict) else value
+            yield key, value
+        elif isinstance(value, dict):
+            todo += value.items()
+        elif isinstance(value, list):
+            todo += ((key, item) for item in value)
 
 
 def _at_revision(path: str) -> str:

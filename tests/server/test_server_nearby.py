@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from pathlib import Path
 
@@ -170,6 +171,10 @@ SCHEMES = [
     "untitled:NAME",
     "git:{}/NAME?%7B%22path%22%3A%22{}%2FNAME%22%2C%22ref%22%3A%22~%22%7D",
     'git:/x?{"path":"{}/NAME","ref":""}',
+    'git:/x?{"path":"NAME","ref":"origin/main"}',
+    "vscode-vfs://github/me/app/NAME",
+    "vscode-vfs://github%2B7b2276223a312c22/me/app/NAME",
+    "octo://me/app/pull/12/file/RIGHT/NAME",
     "fugitive://{}/.git//0/NAME",
     "fugitive://{}/.git//3f786850e387550fdab836ed7e6dc881de23001b/NAME",
     "fugitive://{}/.git/worktrees/other//0/NAME",
@@ -198,6 +203,16 @@ def test_a_document_of_any_scheme_has_the_rules_of_its_file(linked: Path, scheme
     assert asyncio.run(look("private/x.py")) == BY_GIT
     assert asyncio.run(look("kept/deep%20folder/x.py")) == BY_US
     assert asyncio.run(look("src/x.py")) == ""
+
+
+@pytest.mark.parametrize("path", ["private/x.py", "{}/private/x.py"])
+def test_a_revision_shown_by_gitlens_has_the_rules_of_its_file(linked: Path, path: str) -> None:
+    data = json.dumps({"ref": "origin/main", "repoPath": str(linked / "app")}).encode().hex()
+    nearby = Nearby(lambda: 0.0)
+    nearby.set_roots([(linked / "app").as_uri()])
+    name = path.format(linked / "app").lstrip("/")
+    assert asyncio.run(nearby.look(f"gitlens://{data}/{name}")) == BY_GIT
+    assert asyncio.run(nearby.look(f"gitlens://{data}/src/x.py")) == ""
 
 
 def test_a_document_in_a_submodule_has_the_rules_of_the_submodule(linked: Path) -> None:
