@@ -108,7 +108,7 @@ async def trial(options: ConnectOptions) -> Trial:
     if not answer.suggestions:
         return Trial(confidence=answer.reason, ms=ms)
     best = answer.suggestions[0]
-    return Trial(report.unified("shapes.py", SAMPLE, best.edits), confidence.words(best.candidate.confidence), ms)
+    return Trial(report.unified("shapes.py", SAMPLE, best.edits), confidence.words(best.confidence), ms)
 
 
 async def _timed(engine: ResidentEngine, request: InfillRequest) -> FillTime:

@@ -28,12 +28,16 @@ FOLDER_ENDINGS = tuple(ending for one in languages.TABLE if one.imports_folders 
 
 _LINE_END = re.compile("\r\n|\r")
 
+Signatures = tuple[tuple[Span, str], ...]
+"""The signature and span of each definition of a file, in order."""
+
 
 def build(
     document: Document,
     holes: Sequence[Hole],
     *,
     syntax: Syntax | None = None,
+    signatures: Signatures | None = None,
     related: Sequence[Snippet] = (),
     path: str = "",
     window_chars: int = 24_000,
@@ -43,8 +47,8 @@ def build(
     r"""Return the request for the holes of one document, with at most `window_chars` of text on each side of them.
 
     Line ends become `\n`, and a byte order mark is removed; `polish` restores the file's own line ends. FILL comments in the
-    lines before and after are left out, but for one just before the hole. With `syntax`, the file's signatures outside the
-    window become the first related text.
+    lines before and after are left out, but for one just before the hole. The file's `signatures` outside the window become
+    the first related text; by default they are those of `syntax`.
 
     Raises ValueError when there is no hole, or when holes overlap, are out of order or lie outside the text.
     """
@@ -70,7 +74,9 @@ def build(
     prefix, *between, suffix = (
         lead + with_newlines(part) + trail for lead, part, trail in zip(leads, texts, trails, strict=True)
     )
-    signatures = outline(syntax, window, path) if syntax is not None else None
+    if signatures is None:
+        signatures = syntax.outline if syntax is not None else ()
+    shown = outline(signatures, window, path)
     return InfillRequest(
         prefix=prefix,
         suffix=suffix,
@@ -78,7 +84,7 @@ def build(
         between=tuple(between),
         language=document.language,
         path=path,
-        related=(*((signatures,) if signatures else ()), *related),
+        related=(*((shown,) if shown else ()), *related),
         budget=budget or Budget(),
         seed=seed,
     )
@@ -136,9 +142,9 @@ def group(
     return tuple(tuple(part) for part in groups)
 
 
-def outline(syntax: Syntax, around: Span, path: str = "") -> Snippet | None:
-    """Return the file's signatures outside the span, or None if there are none."""
-    lines = [with_newlines(text) for span, text in syntax.outline if span.end <= around.start or span.start >= around.end]
+def outline(signatures: Signatures, around: Span, path: str = "") -> Snippet | None:
+    """Return the signatures outside the span, or None if there are none."""
+    lines = [with_newlines(text) for span, text in signatures if span.end <= around.start or span.start >= around.end]
     return Snippet(path, "\n".join(lines)) if lines else None
 
 

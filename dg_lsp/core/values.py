@@ -216,11 +216,6 @@ class Candidate:
     lengths: tuple[tuple[int, ...], ...] = ()
     alone: tuple[Confidence, ...] = ()
 
-    @property
-    def of_holes(self) -> tuple[Confidence, ...]:
-        """The confidence in each text: its own if that is known, else that in all of them."""
-        return self.alone or (self.confidence,) * len(self.texts)
-
 
 @dataclass(frozen=True, slots=True)
 class Edit:

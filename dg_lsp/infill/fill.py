@@ -135,9 +135,8 @@ def fills_of(suggestion: Suggestion) -> tuple[Fill, ...]:
 
     Each has all imports of the suggestion, because it is not known which hole needs which name.
     """
-    candidate, shrinks, imports = suggestion.candidate, suggestion.shrinks, suggestion.imports
-    pairs = zip(suggestion.edits, candidate.of_holes, strict=True)
-    return tuple(Fill(edit, sure, candidate.steps, shrinks, imports) for edit, sure in pairs)
+    pairs = zip(suggestion.edits, suggestion.of_holes, strict=True)
+    return tuple(Fill(edit, sure, suggestion.steps, suggestion.shrinks, suggestion.imports) for edit, sure in pairs)
 
 
 def edits(document: Document, fills: Iterable[Fill]) -> list[Edit]:
@@ -215,7 +214,7 @@ class _Text:
         """Accept the first suggestion that is probable enough and fits into the text; return whether there is one."""
         reason = answer.reason
         # If the holes were filled one after the other, only the first suggestion has the best text of each.
-        is_sequence = any(suggestion.candidate.alone for suggestion in answer.suggestions)
+        is_sequence = any(suggestion.alone for suggestion in answer.suggestions)
         for suggestion in answer.suggestions[:1] if is_sequence else answer.suggestions:
             fills = fills_of(suggestion)
             probability = min(fill.probability or 0.0 for fill in fills)

@@ -11,9 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from dg_lsp.core import context, paragraphs, polish, repository, scope
+from dg_lsp.core.context import Signatures
 from dg_lsp.core.importing import Sources
+from dg_lsp.core.polish import Polished
 from dg_lsp.core.repository import Repository
-from dg_lsp.core.values import Budget, Candidate, Document, Edit, Hole, Import, InfillRequest, Ranked, Snippet
+from dg_lsp.core.values import BEST, Budget, Candidate, Confidence, Document, Edit, Hole, Import, InfillRequest, Ranked, Snippet
+from dg_lsp.infill import unsure
 from dg_lsp.infill.port import Engine
 from dg_lsp.wire.settings import DEFAULTS
 
@@ -35,6 +38,7 @@ class FileContext:
     paragraphs that resemble its place, at most `related_chars` of them. `place` is the offset where the cursor came to its
     place, if that is above the hole: what was written since changes nothing in what is shown. `files` is the index of the
     workspace, which has passages to copy from. `indent` is one indentation level in its project, for `Document.indent`.
+    `signatures` are those of the file, if they are known; otherwise its syntax has them.
     """
 
     path: str = ""
@@ -48,6 +52,7 @@ class FileContext:
     indent: str = ""
     nearby: tuple[Snippet, ...] = ()
     place: int | None = None
+    signatures: Signatures | None = None
 
     def __post_init__(self) -> None:
         if self.window_chars < 1:
@@ -61,17 +66,36 @@ class FileContext:
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A candidate that passed all filters: its edits, one for each hole in order, and the filters that changed it.
+    """A candidate that passed all filters: its edits, one for each hole in order, and the confidence that all are right.
 
-    The file needs the `imports` too, which `core.importing` writes. With `shrinks` it replaces working code by less code,
-    so the user must confirm it.
+    `alone` has the confidence in each edit, if the holes were filled one after the other. The file needs the `imports` too,
+    which `core.importing` writes. With `shrinks` it replaces working code by less code, so the user must confirm it.
+    `finished` is False if the deadline ended the engine's work on it, after so many denoising `steps`. An editor reports by
+    `id` what becomes of it.
     """
 
     edits: tuple[Edit, ...]
-    candidate: Candidate
-    fired: tuple[str, ...] = ()
-    shrinks: bool = False
+    confidence: Confidence = BEST
     imports: tuple[Import, ...] = ()
+    shrinks: bool = False
+    finished: bool = True
+    alone: tuple[Confidence, ...] = ()
+    steps: int = 0
+    id: int = 0
+
+    @property
+    def text(self) -> str:
+        """The new text of the first hole."""
+        return self.edits[0].text
+
+    @property
+    def of_holes(self) -> tuple[Confidence, ...]:
+        """The confidence in each edit: its own if that is known, else that in all of them."""
+        return self.alone or (self.confidence,) * len(self.edits)
+
+    def with_text(self, text: str) -> Suggestion:
+        """Return the suggestion for one hole with another text."""
+        return replace(self, edits=(replace(self.edits[0], text=text),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,19 +135,27 @@ async def infill(
     syntax: Syntax | None = None,
     is_file: bool = False,
     allow_shrink: bool = False,
+    token_threshold: float = 0.0,
 ) -> InfillAnswer:
     """Return the suggestions for the holes of one request, best first; an empty answer when there is no hole.
 
-    Candidates with the same edits are merged. `is_file` is False for a notebook cell (see `polish.to_edits`). With
-    `allow_shrink`, candidates that replace working code by less code come last; otherwise they are dropped. Raises
-    EngineError when the engine can't answer, and ValueError when holes overlap, are out of order or lie outside the text.
+    Candidates with the same edits are merged. `is_file` is False for a notebook cell (see `polish.to_edits`). The rest is as
+    in `to_answer`. Raises EngineError when the engine can't answer, and ValueError when holes overlap, are out of order or lie
+    outside the text.
     """
     if not holes:
         return InfillAnswer()
     request = to_request(document, holes, file_context, syntax=syntax)
-    candidates = await engine.fill(request)
-    sources = file_context.sources
-    return to_answer(request, candidates, document, syntax=syntax, is_file=is_file, allow_shrink=allow_shrink, sources=sources)
+    return to_answer(
+        request,
+        await engine.fill(request),
+        document,
+        syntax=syntax,
+        is_file=is_file,
+        allow_shrink=allow_shrink,
+        sources=file_context.sources,
+        token_threshold=token_threshold,
+    )
 
 
 def to_request(
@@ -140,6 +172,7 @@ def to_request(
         document,
         holes,
         syntax=syntax,
+        signatures=file_context.signatures,
         related=(*file_context.related, *_paragraphs(document, holes, file_context)),
         path=file_context.path,
         window_chars=file_context.window_chars,
@@ -172,13 +205,15 @@ def to_answer(
     is_file: bool = False,
     allow_shrink: bool = False,
     sources: Sources | None = None,
+    token_threshold: float = 0.0,
 ) -> InfillAnswer:
     """Return the candidates that can be shown, best first and at most as many as requested, and why others were dropped.
 
     A candidate with a name that the file does not bind comes after the others, in languages where this is no certain error.
     One that can hardly be meant comes after those, and is doubted: no front end shows it unless the user asks for it.
     With `sources`, the names that it does not bind are imported if that is possible. With `allow_shrink`, candidates that
-    replace working code by less code come last.
+    replace working code by less code come last; otherwise they are dropped. The suggestions for a single hole are cut before
+    the first token whose probability is below `token_threshold`.
 
     If holes were filled one after the other, the first candidate has the best text of each, so it stays the first. If it is
     dropped, there is no answer, because the holes may still get their best texts one by one.
@@ -187,7 +222,7 @@ def to_answer(
         polish.to_edits, holes=request.holes, document=document, syntax=syntax, is_file=is_file, sources=sources
     )
     # By what speaks against them: nothing, an unbound name, hardly meant, replaces working code by less.
-    ranks: tuple[dict[tuple[Edit, ...], Suggestion], ...] = ({}, {}, {}, {})
+    ranks: tuple[dict[tuple[Edit, ...], tuple[Candidate, Polished]], ...] = ({}, {}, {}, {})
     dropped: list[str] = []
     fired: list[str] = []
     for candidate in candidates:
@@ -202,11 +237,24 @@ def to_answer(
             if polished.unlikely:
                 candidate = replace(candidate, confidence=Ranked(len(candidates), doubted=True), alone=())
             rank = ranks[3 if polished.shrinks else 2 if polished.unlikely else 1 if polished.unbound else 0]
-            suggestion = Suggestion(polished.edits, candidate, polished.fired, polished.shrinks, polished.imports)
-            rank.setdefault(polished.edits, suggestion)
-    usable = [suggestion for rank in ranks for suggestion in rank.values()]
+            rank.setdefault(polished.edits, (candidate, polished))
+    usable = [pair for rank in ranks for pair in rank.values()]
     if candidates and candidates[0].alone:
-        best = [suggestion for suggestion in usable if suggestion.candidate is candidates[0]]
-        usable = best and best + [suggestion for suggestion in usable if suggestion not in best]
+        best = [pair for pair in usable if pair[0] is candidates[0]]
+        usable = best and best + [pair for pair in usable if pair[0] is not candidates[0]]
+    suggestions: dict[tuple[Edit, ...], Suggestion] = {}
+    for candidate, polished in usable[: request.budget.candidates]:
+        if len(request.holes) == 1 and token_threshold:
+            polished = unsure.cut(candidate, polished, request.holes[0].lead, token_threshold, to_edits)
+        suggestion = Suggestion(
+            polished.edits,
+            candidate.confidence,
+            polished.imports,
+            polished.shrinks,
+            candidate.finished,
+            candidate.alone,
+            candidate.steps,
+        )
+        suggestions.setdefault(polished.edits, suggestion)
     is_cut_short = bool(candidates) and not any(candidate.finished for candidate in candidates)
-    return InfillAnswer(tuple(usable[: request.budget.candidates]), tuple(dropped), tuple(fired), is_cut_short)
+    return InfillAnswer(tuple(suggestions.values()), tuple(dropped), tuple(fired), is_cut_short)

@@ -15,22 +15,20 @@ import bisect
 import contextlib
 import itertools
 import logging
-import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from dg_lsp.core import confidence, holes, polish, positions
-from dg_lsp.core import syntax as syntaxes
+from dg_lsp.core import confidence, holes, positions
 from dg_lsp.core.syntax import Syntax
-from dg_lsp.core.values import Budget, Calibrated, Candidate, Hole, Import, Ranked, Span
+from dg_lsp.core.values import Budget, Calibrated, Hole, Import, Ranked, Span
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import FileContext, Suggestion
 from dg_lsp.server import decisions
-from dg_lsp.server.decisions import Cache, Offer, Place, Reason, Rejections, Rhythm, SuggestionFacts
+from dg_lsp.server.decisions import Cache, Place, Reason, Rejections, Rhythm, SuggestionFacts
 from dg_lsp.server.flights import EngineAnswer, Flights
 from dg_lsp.server.resident import Resident
-from dg_lsp.server.snapshot import Outlines, Snapshot, Snapshots, syntax_near
+from dg_lsp.server.snapshot import Outlines, Snapshot, Snapshots
 from dg_lsp.server.stats import LATENCIES_MS, Statistics
 from dg_lsp.wire.settings import Settings
 
@@ -63,11 +61,11 @@ class SuggestionRequest:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The offers to show: text to insert at an offset, or to put in place of `replaced`."""
+    """The suggestions to show: text to insert at an offset, or to put in place of `replaced`."""
 
     index: positions.Lines
     at: int = 0
-    offers: tuple[Offer, ...] = ()
+    suggestions: tuple[Suggestion, ...] = ()
     replaced: Span | None = None
     language: str = ""
 
@@ -116,30 +114,30 @@ class Completer:
             return self._nothing(Reason("unknown", "the document is not open"))
         if replaced.is_set():
             return self._nothing(SUPERSEDED)
-        if not now.is_current:
+        if not self._snapshots.is_current(now):
             return self._nothing(MOVED)
         settings, index, line = now.settings, now.index, now.index.at(request.offset)
         facts = SuggestionFacts(
             automatic=request.automatic,
             before=index.text[index.start(line) : request.offset],
             after=index.text[request.offset : index.end(line)],
-            language_id=now.doc.language_id,
+            language_id=now.base.language_id,
             n_chars=len(index.text),
             refused=now.refused,
             engine=self._resident.trouble() if request.automatic else "",
-            lost=now.doc.lost,
+            lost=now.lost,
         )
         if (reason := next(decisions.reasons(facts, settings), None)) is not None:
             return self._nothing(reason)
         fit = self._cache.find(now.place, self._clock(), partial(_is_sure, request, now))
         if fit is not None and (request.automatic or fit.n_candidates >= settings.candidates):
             self._statistics.counts.numbers["typed through" if fit.typed else "cached"] += 1
-            return self._show(request, now, fit.offers)
+            return self._show(request, now, fit.suggestions)
         if request.automatic:
             # This parses the text, so it runs only when no cached answer fits.
-            near = syntax_near(now.doc, now.doc.index, now.doc.document, request.offset)
-            scope = decisions.scope_at(now.doc.document, near, request.offset)
-            facts = replace(facts, scope=scope, is_unparsed=now.doc.is_unparsed)
+            scope = decisions.scope_at(now.base, self._snapshots.near(now, request.offset), request.offset)
+            doc = self._snapshots.documents.get(request.uri)
+            facts = replace(facts, scope=scope, is_unparsed=doc is not None and doc.is_unparsed)
             if (reason := next(decisions.reasons(facts, settings), None)) is not None:
                 return self._nothing(reason)
         if request.automatic and self._flights.joinable(now.place, self.rhythm.latency_ms) is None:
@@ -151,17 +149,17 @@ class Completer:
                     await asyncio.wait_for(replaced.wait(), wait_ms / 1000)
             if replaced.is_set():
                 return self._nothing(SUPERSEDED)
-            if not now.is_current:
+            if not self._snapshots.is_current(now):
                 return self._nothing(MOVED)
-        offers, reason = await self._ask(request, now, replaced)
+        suggestions, reason = await self._ask(request, now, replaced)
         if reason is not None:
             return self._nothing(reason)
-        return self._show(request, now, offers)
+        return self._show(request, now, suggestions)
 
     async def _ask(
         self, request: SuggestionRequest, now: Snapshot, replaced: asyncio.Event
-    ) -> tuple[tuple[Offer, ...], Reason | None]:
-        """Return the engine's offers, or the reason for none; join a running request where its answer may fit."""
+    ) -> tuple[tuple[Suggestion, ...], Reason | None]:
+        """Return the engine's suggestions, or the reason for none; join a running request where its answer may fit."""
         n_candidates = 1 if request.automatic else now.settings.candidates
         flight = self._flights.joinable(now.place, self.rhythm.latency_ms)
         if flight is not None and flight.n_candidates >= n_candidates:
@@ -169,11 +167,11 @@ class Completer:
             if answer is None:
                 return (), SUPERSEDED
             fit = decisions.advance(flight.place, now.place, answer[0], flight.n_candidates) if answer[0] else None
-            is_usable = fit is not None and any(_is_sure(request, now, offer) for offer in fit.offers)
+            is_usable = fit is not None and any(_is_sure(request, now, suggestion) for suggestion in fit.suggestions)
             if is_usable or flight.place == now.place:
                 self._statistics.counts.numbers["joined"] += 1
-                offers = fit.offers if fit is not None else ()
-                return offers, None if offers else answer[1] or NO_ANSWER
+                suggestions = fit.suggestions if fit is not None else ()
+                return suggestions, None if suggestions else answer[1] or NO_ANSWER
         flight = self._flights.start(now.place, n_candidates, self._fill(now, n_candidates))
         answer = await flight.wait(replaced, raises=not request.automatic)
         if answer is None:
@@ -181,68 +179,78 @@ class Completer:
         return answer[0], None if answer[0] else answer[1] or NO_ANSWER
 
     async def _fill(self, now: Snapshot, n_candidates: int, lane: str = "") -> EngineAnswer:
-        """Return the engine's offers for the snapshot, or why there are none; cache them."""
+        """Return the engine's suggestions for the snapshot, or why there are none; cache them."""
         settings = now.settings
         engine = await self._resident.engine(now.document.uri, lane)
-        syntax, hole, context, quick = self._asked(now, n_candidates)
+        syntax, hole, context = self._asked(now, n_candidates)
         started = self._clock()
         self._statistics.counts.numbers["asked"] += 1
-        answer = await pipeline.infill(engine, now.document, (hole,), context, syntax=quick, is_file=now.is_file)
+        answer = await pipeline.infill(
+            engine,
+            now.document,
+            (hole,),
+            context,
+            syntax=syntax,
+            is_file=now.is_file,
+            token_threshold=settings.token_threshold,
+        )
         if answer.fired:
             log.debug("polished by %s", ", ".join(answer.fired))
         latency_ms = 1000 * (self._clock() - started)
         self.rhythm = self.rhythm.answered(latency_ms)
         self._statistics.counts.latencies[bisect.bisect_left(LATENCIES_MS, latency_ms)] += 1
-        offers = tuple(offer(item, hole, now, syntax, next(self._ids)) for item in answer.suggestions)
+        suggestions = tuple(replace(suggestion, id=next(self._ids)) for suggestion in answer.suggestions)
         # Without candidates, only the clock says whether the deadline ended the work.
         is_over = bool(settings.deadline) and latency_ms >= settings.deadline
         is_late = answer.is_cut_short or (is_over and not answer.n_candidates)
         # Do not cache an answer that the deadline cut short.
-        if not is_late and all(item.candidate.finished for item in answer.suggestions):
-            self._cache.keep(now.place, offers, n_candidates, self._clock())
-        if answer.suggestions:
-            return offers, None
-        return offers, out_of_time(settings) if is_late and settings.deadline else Reason("noAnswer", answer.reason)
+        if not is_late and all(suggestion.finished for suggestion in suggestions):
+            self._cache.keep(now.place, suggestions, n_candidates, self._clock())
+        if suggestions:
+            return suggestions, None
+        return suggestions, out_of_time(settings) if is_late and settings.deadline else Reason("noAnswer", answer.reason)
 
-    def _asked(self, now: Snapshot, n_candidates: int) -> tuple[Syntax | None, Hole, FileContext, Syntax | None]:
-        """Return what a request is made of: the syntax, the hole, its context, and the syntax with the cached outline."""
-        uri, settings, syntax = now.document.uri, now.settings, now.syntax()
-        hole = holes.at_cursor(now.document, now.offset, syntax)
-        context = replace(now.context, budget=Budget(ms=settings.deadline, candidates=n_candidates))
-        return syntax, hole, context, self._outlines.quick(uri, syntax, settings.window_chars, now.doc.syntax)
+    def _asked(self, now: Snapshot, n_candidates: int) -> tuple[Syntax | None, Hole, FileContext]:
+        """Return what a request is made of: the syntax, the hole and its context."""
+        document, settings, syntax = now.document, now.settings, self._snapshots.syntax(now)
+        latest = partial(self._snapshots.latest, document.uri)
+        signatures = self._outlines.signatures(document, settings.window_chars, latest) if syntax is not None else ()
+        budget = Budget(ms=settings.deadline, candidates=n_candidates)
+        hole = holes.at_cursor(document, now.offset, syntax)
+        return syntax, hole, replace(now.context, budget=budget, signatures=signatures)
 
     async def _prepare(self, uri: str, offset: int) -> None:
         """Let the engine read the text around the cursor, if a suggestion could be asked for there."""
         await asyncio.sleep(ARRIVAL_S)
         now = await self._snapshots.take(uri, offset)
-        if now is None or not now.is_current or uri in self._flights.direct:
+        if now is None or not self._snapshots.is_current(now) or uri in self._flights.direct:
             return
-        facts = SuggestionFacts(True, n_chars=len(now.index.text), refused=now.refused, lost=now.doc.lost)
-        facts = replace(facts, language_id=now.doc.language_id, engine=self._resident.trouble())
+        facts = SuggestionFacts(True, n_chars=len(now.index.text), refused=now.refused, lost=now.lost)
+        facts = replace(facts, language_id=now.base.language_id, engine=self._resident.trouble())
         if next(decisions.reasons(facts, now.settings), None) is None and self._cache.find(now.place, self._clock()) is None:
-            _, hole, context, quick = self._asked(now, 1)
-            await self._resident.prepare(pipeline.to_request(now.document, (hole,), context, syntax=quick))
+            syntax, hole, context = self._asked(now, 1)
+            await self._resident.prepare(pipeline.to_request(now.document, (hole,), context, syntax=syntax))
 
     # Reply
 
-    def _show(self, request: SuggestionRequest, now: Snapshot, offers: tuple[Offer, ...]) -> Reply:
-        offers_to_show, reason = visible(
-            offers, now.place, self.usage.rejections, now.settings, self._clock(), automatic=request.automatic
+    def _show(self, request: SuggestionRequest, now: Snapshot, suggestions: tuple[Suggestion, ...]) -> Reply:
+        to_show, reason = visible(
+            suggestions, now.place, self.usage.rejections, now.settings, self._clock(), automatic=request.automatic
         )
         if reason is not None:
             return self._nothing(reason)
-        doc, language = now.doc, now.document.language
-        is_current = now.is_current
+        doc, language = self._snapshots.documents.get(request.uri), now.document.language
+        is_current = self._snapshots.is_current(now)
         if request.selected is not None and is_current:
             span, selected_text = request.selected
-            whole_offers = tuple(replace(offer, text=selected_text + offer.text) for offer in offers_to_show)
-            answer = Reply(now.index, span.start, whole_offers, span, language)
+            wholes = tuple(suggestion.with_text(selected_text + suggestion.text) for suggestion in to_show)
+            answer = Reply(now.index, span.start, wholes, span, language)
         elif is_current:
-            answer = Reply(now.index, request.offset, offers_to_show, language=language)
+            answer = Reply(now.index, request.offset, to_show, language=language)
         elif (
-            doc.is_open
+            doc is not None
             and request.selected is None
-            and (moved := decisions.realigned(now.index.text, request.offset, offers_to_show, doc.index.text))
+            and (moved := decisions.realigned(now.index.text, request.offset, to_show, doc.index.text))
         ):
             answer = Reply(doc.index, *moved, language=language)
         else:
@@ -250,7 +258,7 @@ class Completer:
         self.usage.sent(request.uri, answer)
         self._on_outcome(None)
         if request.automatic and request.selected is None and is_current:
-            self._look_ahead(now, answer.offers[0])
+            self._look_ahead(now, answer.suggestions[0])
         return answer
 
     def _nothing(self, reason: Reason) -> Reply:
@@ -258,12 +266,12 @@ class Completer:
         self._on_outcome(reason)
         return Reply(positions.lines(""))
 
-    def _look_ahead(self, now: Snapshot, offer: Offer) -> None:
+    def _look_ahead(self, now: Snapshot, suggestion: Suggestion) -> None:
         """Ask the engine now for the text after the suggestion, in case the user accepts it."""
         is_slow = not self.rhythm.latencies_ms or self.rhythm.latency_ms > AHEAD_LATENCY_MS
         if not now.settings.speculate or is_slow or now.place.uri in self._flights.direct or self._resident.trouble():
             return
-        after = now.accepting(offer.text)
+        after = now.accepting(suggestion.text)
         follows = after.document.text[after.offset : after.offset + 1]
         if self._cache.find(after.place, self._clock()) is None and not (follows.isalnum() or follows == "_"):
             self._flights.start(after.place, 1, self._fill(after, 1, "ahead"), is_ahead=True)
@@ -326,15 +334,15 @@ class Completer:
         await self._outlines.close()
 
 
-def _is_sure(request: SuggestionRequest, now: Snapshot, offer: Offer) -> bool:
-    """Return whether the request may get the offer: without being asked for, only one that reaches the threshold."""
-    return not request.automatic or confidence.is_sure(offer.confidence, now.settings.suggestion_threshold)
+def _is_sure(request: SuggestionRequest, now: Snapshot, suggestion: Suggestion) -> bool:
+    """Return whether the request may get the suggestion: without being asked for, only one that reaches the threshold."""
+    return not request.automatic or confidence.is_sure(suggestion.confidence, now.settings.suggestion_threshold)
 
 
 # --- What happens to the suggestions of one session
 
 # An editor may report about a suggestion long after it was sent. Older ones than the last 200 are forgotten.
-MAX_OFFERS = 200
+MAX_SUGGESTIONS = 200
 
 
 class Usage:
@@ -344,8 +352,8 @@ class Usage:
         """Start with no suggestion; count into `statistics`."""
         self._statistics, self._clock = statistics, clock
         self.rejections = Rejections()
-        self._visible: dict[str, tuple[str, int, Offer]] = {}
-        self._offers: dict[int, Offer] = {}
+        self._visible: dict[str, tuple[str, int, Suggestion]] = {}
+        self._suggestions: dict[int, Suggestion] = {}
         self._imports: dict[int, tuple[Import, ...]] = {}
         self._displayed: set[int] = set()
 
@@ -355,54 +363,54 @@ class Usage:
         `changed` tells whether the tracked one was accepted or rejected.
         """
         self._statistics.counts.numbers["shown"] += 1
-        for offer in reply.offers:
-            self._offers.pop(offer.id, None)
-            self._offers[offer.id] = offer
-            if offer.imports:
-                self._imports[offer.id] = offer.imports
-        for entries in (self._offers, self._imports):
-            while len(entries) > MAX_OFFERS:
+        for suggestion in reply.suggestions:
+            self._suggestions.pop(suggestion.id, None)
+            self._suggestions[suggestion.id] = suggestion
+            if suggestion.imports:
+                self._imports[suggestion.id] = suggestion.imports
+        for entries in (self._suggestions, self._imports):
+            while len(entries) > MAX_SUGGESTIONS:
                 del entries[next(iter(entries))]
-        self._displayed &= self._offers.keys()
+        self._displayed &= self._suggestions.keys()
         if reply.replaced is None:
-            self._visible[uri] = (reply.index.text, reply.at, reply.offers[0])
+            self._visible[uri] = (reply.index.text, reply.at, reply.suggestions[0])
 
     def changed(self, uri: str, now: str) -> None:
-        """Compare a document's new text with the tracked offer, and count the outcome."""
+        """Compare a document's new text with the tracked suggestion, and count the outcome."""
         entry = self._visible.get(uri)
         if entry is None:
             return
-        text, at, offer = entry
-        outcome = decisions.outcome(text, at, offer.text, now)
+        text, at, suggestion = entry
+        outcome = decisions.outcome(text, at, suggestion.text, now)
         if outcome == "typing":
             return
         del self._visible[uri]
         if outcome == "taken":
-            self.accepted(offer.id)
+            self.accepted(suggestion.id)
         elif outcome == "rejected":
             self._statistics.counts.numbers["rejected"] += 1
-            self.rejections = self.rejections.add(decisions.place(uri, text, at), offer.text, self._clock())
+            self.rejections = self.rejections.add(decisions.place(uri, text, at), suggestion.text, self._clock())
 
-    def displayed(self, offer_id: int) -> None:
+    def displayed(self, suggestion_id: int) -> None:
         """Count a suggestion that the editor reports as displayed, once; only VS Code reports this."""
-        if offer_id in self._offers and offer_id not in self._displayed:
-            self._displayed.add(offer_id)
+        if suggestion_id in self._suggestions and suggestion_id not in self._displayed:
+            self._displayed.add(suggestion_id)
             self._statistics.counts.numbers["on screen"] += 1
 
-    def accepted(self, offer_id: int) -> None:
+    def accepted(self, suggestion_id: int) -> None:
         """Count an accepted suggestion, once."""
-        offer = self._offers.pop(offer_id, None)
-        if offer is not None:
+        suggestion = self._suggestions.pop(suggestion_id, None)
+        if suggestion is not None:
             self._statistics.counts.numbers["accepted"] += 1
-            self._statistics.counts.numbers["characters accepted"] += len(offer.text)
+            self._statistics.counts.numbers["characters accepted"] += len(suggestion.text)
 
-    def imports(self, offer_id: int) -> tuple[Import, ...]:
+    def imports(self, suggestion_id: int) -> tuple[Import, ...]:
         """Return what the file must import for a suggestion, once: its acceptance may be seen before it is reported."""
-        return self._imports.pop(offer_id, ())
+        return self._imports.pop(suggestion_id, ())
 
-    def accepted_in_part(self, offer_id: int, n_units: int) -> None:
+    def accepted_in_part(self, suggestion_id: int, n_units: int) -> None:
         """Count a partially accepted suggestion."""
-        if offer_id in self._offers and n_units > 0:
+        if suggestion_id in self._suggestions and n_units > 0:
             self._statistics.counts.numbers["accepted in part"] += 1
 
     def forget(self, uri: str) -> None:
@@ -411,31 +419,34 @@ class Usage:
         self.rejections = self.rejections.without(uri)
 
 
-# --- Whether to show an answer, and where to cut it. Pure
-
-
-# Each cut costs one parse.
-MAX_CUTS = 6
-_WORD = re.compile(r"\w")
+# --- Whether to show an answer. Pure
 
 
 def visible(
-    offers: tuple[Offer, ...], place: Place, rejections: Rejections, settings: Settings, now: float, *, automatic: bool
-) -> tuple[tuple[Offer, ...], Reason | None]:
-    """Return the offers to show, best first, or the reason for none.
+    suggestions: tuple[Suggestion, ...],
+    place: Place,
+    rejections: Rejections,
+    settings: Settings,
+    now: float,
+    *,
+    automatic: bool,
+) -> tuple[tuple[Suggestion, ...], Reason | None]:
+    """Return the suggestions to show, best first, or the reason for none.
 
-    An unprompted request gets at most one offer, which must reach the threshold and not be recently rejected. An explicit
-    request gets up to `settings.candidates` offers.
+    An unprompted request gets at most one suggestion, which must reach the threshold and not be recently rejected. An explicit
+    request gets up to `settings.candidates` suggestions.
     """
-    if not offers:
+    if not suggestions:
         return (), NO_ANSWER
     if not automatic:
-        return offers[: settings.candidates], None
-    sure_offers = [offer for offer in offers if confidence.is_sure(offer.confidence, settings.suggestion_threshold)]
-    if not sure_offers:
-        if all(offer.is_cut_short for offer in offers):
+        return suggestions[: settings.candidates], None
+    sure = [
+        suggestion for suggestion in suggestions if confidence.is_sure(suggestion.confidence, settings.suggestion_threshold)
+    ]
+    if not sure:
+        if not any(suggestion.finished for suggestion in suggestions):
             return (), out_of_time(settings)
-        match max((offer.confidence for offer in offers), key=confidence.order):
+        match max((suggestion.confidence for suggestion in suggestions), key=confidence.order):
             case Calibrated(probability):
                 why = f"is right with a probability of {probability:.2f}, below {settings.threshold:.2f}"
             case Ranked(_, True):
@@ -443,84 +454,13 @@ def visible(
             case Ranked():
                 why = "comes from a model that is not calibrated; `dg-lsp calibrate` measures how often it is right"
         return (), Reason("unsure", f"the best answer {why}")
-    new_offers = [offer for offer in sure_offers if not rejections.holds(place, offer.text, now)]
-    if not new_offers:
+    new = [suggestion for suggestion in sure if not rejections.holds(place, suggestion.text, now)]
+    if not new:
         return (), Reason("rejected", "the same suggestion was rejected a moment ago")
-    return (new_offers[0],), None
+    return (new[0],), None
 
 
 def out_of_time(settings: Settings) -> Reason:
     """Return the reason for no suggestion where the deadline ended the engine's work."""
     limit = f"the time ({settings.deadline / 1000:g} s) ran out"
     return Reason("deadline", f"{limit}; raise `completion.deadline`, or choose a faster model")
-
-
-@dataclass(frozen=True, slots=True)
-class Doubt:
-    """The offset of a text's first uncertain token, and whether it is exact or estimated."""
-
-    at: int
-    is_exact: bool
-
-
-def doubt(candidate: Candidate, text: str, lead: str, threshold: float) -> Doubt | None:
-    r"""Return where the first token below the confidence threshold starts in the text; None when there is none.
-
-    The text is the candidate after polishing, with the hole's `lead` before it. Tokens are assumed to be equally long when
-    the engine does not send token lengths, or when polishing changed more than the end.
-    """
-    confidences = candidate.confidences[0] if candidate.confidences else ()
-    first = next((idx for idx, chance in enumerate(confidences) if chance < threshold), None)
-    if first is None or not text:
-        return None
-    lengths = candidate.lengths[0] if candidate.lengths else ()
-    if len(lengths) == len(confidences):
-        sure_text = lead + candidate.texts[0][: sum(lengths[:first])]
-        if sure_text.startswith(text):
-            return None
-        if text.startswith(sure_text):
-            return Doubt(len(sure_text), is_exact=True)
-    return Doubt(int(first / len(confidences) * len(text)), is_exact=False)
-
-
-def cuts(text: str, doubt: Doubt | None, ends: Iterable[int] = ()) -> Iterator[str]:
-    r"""Yield cuts of the text before its first uncertain token, longest first: at ends of syntax tokens, then of lines.
-
-    `ends` are the end offsets of the syntax tokens. They are used only on the uncertain token's own line, and only when its
-    offset is exact. Otherwise the cuts end before that line. A cut within the line must contain a word.
-    """
-    if doubt is None:
-        return
-    end = text.rfind("\n", 0, doubt.at + 1)
-    line_ends = [at for at in ends if max(end, 0) < at <= doubt.at] if doubt.is_exact else []
-    for at in sorted(line_ends, reverse=True)[:MAX_CUTS]:
-        if _WORD.search(text, max(end, 0), at):
-            yield text[:at]
-    while end > 0:
-        head = text[:end].rstrip("\r\n")
-        if not head.strip():
-            return
-        yield head
-        end = text.rfind("\n", 0, end)
-
-
-def offer(item: Suggestion, hole: Hole, now: Snapshot, syntax: Syntax | None, offer_id: int) -> Offer:
-    """Return the suggestion's text up to its first uncertain token, or all of it where no shorter text is valid alone."""
-    text, is_cut_short = item.edits[0].text, not item.candidate.finished
-    unsure = doubt(item.candidate, text, hole.lead, now.settings.token_threshold)
-    whole = now.with_text(syntax, text) if unsure is not None else None
-    ends: tuple[int, ...] = ()
-    # In code that does not parse, a cut's own syntax errors could not be told apart.
-    if whole is not None and not whole.errors:
-        ends = tuple(end - now.offset for end in whole.token_ends(Span(now.offset, now.offset + len(text))))
-    for cut in cuts(text, unsure, ends):
-        shorter = now.with_text(syntax, cut)
-        # A cut may leave half a construct, such as an open bracket, which the whole text closes.
-        if whole is not None and shorter is not None and syntaxes.adds_errors(shorter, whole):
-            continue
-        # Polish the cut text too: the parser accepts `x = self.` when another line follows.
-        alone = replace(item.candidate, texts=(cut[len(hole.lead) :],))
-        polished = polish.to_edits(alone, (hole,), now.document, syntax=syntax, is_file=now.is_file, sources=now.sources)
-        if polished.edits and not polished.unlikely:
-            return Offer(polished.edits[0].text, item.candidate.confidence, offer_id, polished.imports, is_cut_short)
-    return Offer(text, item.candidate.confidence, offer_id, item.imports, is_cut_short)

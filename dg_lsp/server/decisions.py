@@ -15,12 +15,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from statistics import median_high
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from dg_lsp.core import interpolation, languages, lexing
 from dg_lsp.core.syntax import Syntax
-from dg_lsp.core.values import Confidence, Document, Import, Span
+from dg_lsp.core.values import Document, Span
 from dg_lsp.wire.settings import Settings
+
+if TYPE_CHECKING:
+    from dg_lsp.infill.pipeline import Suggestion  # imported for the first request
 
 Scope = Literal["code", "comment", "string"]
 MAX_FILE_CHARS = 1_000_000
@@ -208,24 +211,10 @@ def place(uri: str, text: str, offset: int) -> Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """Text that may be shown at the cursor, the model's confidence in it, and what the file must import for it.
-
-    `is_cut_short`: the deadline ended the engine's work on it.
-    """
-
-    text: str
-    confidence: Confidence
-    id: int = 0
-    imports: tuple[Import, ...] = ()
-    is_cut_short: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Fit:
-    """The rest of earlier offers at the current place; `typed` counts the characters the user has typed since."""
+    """The rest of earlier suggestions at the current place; `typed` counts the characters the user has typed since."""
 
-    offers: tuple[Offer, ...]
+    suggestions: tuple[Suggestion, ...]
     typed: int = 0
     n_candidates: int = 1
 
@@ -258,9 +247,9 @@ def closed(then: Place, now: Place) -> str | None:
 
 
 def rest(text: str, typed: str, added: str) -> str | None:
-    """Return the rest of an offer after some of it was typed; None when it no longer fits.
+    """Return the rest of a suggestion after some of it was typed; None when it no longer fits.
 
-    `added` are closers that the editor inserted. The offer must end with them, and they are removed from the rest.
+    `added` are closers that the editor inserted. The suggestion must end with them, and they are removed from the rest.
     """
     if not text.startswith(typed):
         return None
@@ -275,7 +264,7 @@ def rest(text: str, typed: str, added: str) -> str | None:
 @dataclass(frozen=True, slots=True)
 class _Entry:
     place: Place
-    offers: tuple[Offer, ...]
+    suggestions: tuple[Suggestion, ...]
     n_candidates: int
     at: float
 
@@ -290,32 +279,32 @@ class Cache:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def keep(self, place: Place, offers: tuple[Offer, ...], n_candidates: int, now: float) -> None:
-        """Store the answer for a place, also an empty one; `n_candidates` is how many offers were requested."""
-        self._entries[place] = _Entry(place, offers, n_candidates, now)
+    def keep(self, place: Place, suggestions: tuple[Suggestion, ...], n_candidates: int, now: float) -> None:
+        """Store the answer for a place, also an empty one; `n_candidates` is how many suggestions were requested."""
+        self._entries[place] = _Entry(place, suggestions, n_candidates, now)
         self._entries.move_to_end(place)
         while len(self._entries) > MAX_ENTRIES:
             self._entries.popitem(last=False)
 
-    def find(self, place: Place, now: float, is_sure: Callable[[Offer], bool] = lambda _: True) -> Fit | None:
+    def find(self, place: Place, now: float, is_sure: Callable[[Suggestion], bool] = lambda _: True) -> Fit | None:
         """Return the answer for this place, or for one from which the user has typed on; None when nothing fits.
 
-        Typed text makes the rest of an answer likelier than it was. So one from another place fits only if an offer of it
-        `is_sure` already, and then goes before an answer for this place without such an offer.
+        Typed text makes the rest of an answer likelier than it was. So one from another place fits only if a suggestion of it
+        `is_sure` already, and then goes before an answer for this place without such a suggestion.
         """
         exact = self._entries.get(place)
-        own = Fit(exact.offers, 0, exact.n_candidates) if exact is not None and now - exact.at <= FRESH_S else None
+        own = Fit(exact.suggestions, 0, exact.n_candidates) if exact is not None and now - exact.at <= FRESH_S else None
         if own is not None:
             self._entries.move_to_end(place)
-            if not own.offers or any(map(is_sure, own.offers)):
+            if not own.suggestions or any(map(is_sure, own.suggestions)):
                 return own
         best: Fit | None = None
         for entry in reversed(self._entries.values()):
-            if now - entry.at > FRESH_S or not entry.offers or entry is exact:
+            if now - entry.at > FRESH_S or not entry.suggestions or entry is exact:
                 continue
-            fit = advance(entry.place, place, entry.offers, entry.n_candidates)
+            fit = advance(entry.place, place, entry.suggestions, entry.n_candidates)
             # Prefer the answer with the least typed text: it was made with the most of the current context.
-            if fit is not None and any(map(is_sure, fit.offers)) and (best is None or fit.typed < best.typed):
+            if fit is not None and any(map(is_sure, fit.suggestions)) and (best is None or fit.typed < best.typed):
                 best = fit
         return best or own
 
@@ -325,14 +314,14 @@ class Cache:
             del self._entries[place]
 
 
-def advance(then: Place, now: Place, offers: tuple[Offer, ...], n_candidates: int) -> Fit | None:
-    """Return the rest of an earlier place's offers at a later place; None when none fits or nothing is left."""
+def advance(then: Place, now: Place, suggestions: tuple[Suggestion, ...], n_candidates: int) -> Fit | None:
+    """Return the rest of an earlier place's suggestions at a later place; None when none fits or nothing is left."""
     typed = advanced(then, now)
     added = closed(then, now)
     if typed is None or added is None:
         return None
-    left = ((offer, rest(offer.text, typed, added)) for offer in offers)
-    fitting = tuple(replace(offer, text=text) for offer, text in left if text and text.strip())
+    left = ((suggestion, rest(suggestion.text, typed, added)) for suggestion in suggestions)
+    fitting = tuple(suggestion.with_text(text) for suggestion, text in left if text and text.strip())
     return Fit(fitting, len(typed), n_candidates) if fitting else None
 
 
@@ -379,32 +368,32 @@ def joins(then: Place, now: Place, *, age_ms: float, latency_ms: float) -> bool:
 Outcome = Literal["typing", "taken", "rejected", "elsewhere"]
 
 
-def outcome(text: str, at: int, offer: str, now: str) -> Outcome:
-    """Return what a change of the text means for an offer at an offset of the old text.
+def outcome(text: str, at: int, suggestion: str, now: str) -> Outcome:
+    """Return what a change of the text means for a suggestion at an offset of the old text.
 
-    `typing`: the offer still fits. `taken`: the whole offer was inserted. `rejected`: its line changed otherwise.
+    `typing`: the suggestion still fits. `taken`: the whole suggestion was inserted. `rejected`: its line changed otherwise.
     `elsewhere`: the change was on another line.
     """
     n_new = len(now) - len(text)
     if n_new >= 0 and now.startswith(text[:at]) and now.endswith(text[at:]):
         new = now[at : at + n_new]
-        if new == offer:
+        if new == suggestion:
             return "taken"
-        return "typing" if any(rest(offer, *parts) is not None for parts in _typings(new)) else "rejected"
+        return "typing" if any(rest(suggestion, *parts) is not None for parts in _typings(new)) else "rejected"
     line = max(text.rfind("\n", 0, at), text.rfind("\r", 0, at)) + 1
     head = now[: max(len(now) - (len(text) - at), 0)]
     same_line = head.startswith(text[:line]) and not {"\n", "\r"} & set(head[line:])
     return "rejected" if same_line and now.endswith(text[at:]) else "elsewhere"
 
 
-def realigned(text: str, at: int, offers: tuple[Offer, ...], now: str) -> tuple[int, tuple[Offer, ...]] | None:
-    """Return the offset in a later text and the rest of the offers; None when no offer fits there."""
+def realigned(text: str, at: int, suggestions: tuple[Suggestion, ...], now: str) -> tuple[int, tuple[Suggestion, ...]] | None:
+    """Return the offset in a later text and the rest of the suggestions; None when no suggestion fits there."""
     n_new = len(now) - len(text)
     if n_new < 0 or not (now.startswith(text[:at]) and now.endswith(text[at:])):
         return None
     for typed, added in _typings(now[at : at + n_new]):
-        left = ((offer, rest(offer.text, typed, added)) for offer in offers)
-        fitting = tuple(replace(offer, text=part) for offer, part in left if part)
+        left = ((suggestion, rest(suggestion.text, typed, added)) for suggestion in suggestions)
+        fitting = tuple(suggestion.with_text(part) for suggestion, part in left if part)
         if fitting:
             return at + len(typed), fitting
     return None

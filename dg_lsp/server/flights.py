@@ -11,17 +11,18 @@ import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 
+from dg_lsp.infill.pipeline import Suggestion
 from dg_lsp.infill.port import EngineError
 from dg_lsp.server import decisions
-from dg_lsp.server.decisions import Offer, Place, Reason
+from dg_lsp.server.decisions import Place, Reason
 
 log = logging.getLogger(__name__)
 
 # A flight without waiting requests runs on for this long, so that the next keystroke's request can join it.
 GRACE_S = 0.15
 
-# The offers, and the reason when there are none.
-EngineAnswer = tuple[tuple[Offer, ...], Reason | None]
+# The suggestions, and the reason when there are none.
+EngineAnswer = tuple[tuple[Suggestion, ...], Reason | None]
 
 
 @dataclass(eq=False, slots=True)
@@ -37,7 +38,7 @@ class Flight:
     async def wait(self, replaced: asyncio.Event, *, raises: bool) -> EngineAnswer | None:
         """Return the answer; None when `replaced` is set first, or the request was cancelled.
 
-        When the engine fails, raises EngineError with `raises`; without it, the error is the reason for no offers.
+        When the engine fails, raises EngineError with `raises`; without it, the error is the reason for no suggestions.
         """
         self.n_waiting += 1
         replacing = asyncio.ensure_future(replaced.wait())

@@ -213,16 +213,16 @@ async def _inline_completion(server: DgLanguageServer, params: lsp.InlineComplet
     automatic = context.trigger_kind == lsp.InlineCompletionTriggerKind.Automatic
     reply = await _answer(server, params, automatic=automatic, selected=context.selected_completion_info)
     items, language = [], reply.language
-    for offer in reply.offers:
-        lines = [importing.statement(each, language) for each in offer.imports]
+    for suggestion in reply.suggestions:
+        lines = [importing.statement(each, language) for each in suggestion.imports]
         # The protocol's inline completions have no additional edits, so the command of an accepted one adds the imports.
-        arguments = [offer.id, params.text_document.uri, lines] if lines else [offer.id]
+        arguments = [suggestion.id, params.text_document.uri, lines] if lines else [suggestion.id]
         command = lsp.Command("Accepted", methods.ACCEPTED, arguments=arguments)
         # A span is replaced for the item selected in the editor's own list, such as the word that it completes.
         to_line_end = server.client.to_line_end and reply.replaced is None
         replaced = reply.replaced or Span(reply.at, reply.at)
         items.append(
-            convert.to_item(reply.index, replaced, offer.text, to_line_end=to_line_end, encoding=encoding, command=command)
+            convert.to_item(reply.index, replaced, suggestion.text, to_line_end=to_line_end, encoding=encoding, command=command)
         )
     return lsp.InlineCompletionList(items)
 
@@ -238,11 +238,11 @@ async def _completion(server: DgLanguageServer, params: lsp.CompletionParams) ->
         convert.to_completion_item(
             reply.index,
             reply.at,
-            offer.text,
+            suggestion.text,
             encoding=encoding,
-            added=importing.edit(reply.index.text, reply.language, offer.imports) if offer.imports else None,
+            added=importing.edit(reply.index.text, reply.language, suggestion.imports) if suggestion.imports else None,
         )
-        for offer in reply.offers
+        for suggestion in reply.suggestions
     ]
     return lsp.CompletionList(is_incomplete=True, items=items)
 

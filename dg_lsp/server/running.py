@@ -28,7 +28,7 @@ from dg_lsp.server import convert, decisions, methods
 from dg_lsp.server.app import DgLanguageServer, Report
 from dg_lsp.server.methods import KINDS, BadParamsError, DraftParams, FillParams, What
 from dg_lsp.server.protocol import CONTENT_MODIFIED
-from dg_lsp.server.snapshot import Snapshot, syntax_near
+from dg_lsp.server.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,8 @@ async def menu(server: DgLanguageServer, params: lsp.CodeActionParams) -> list[l
     """Return the code actions for a range: as commands for a client that does not support code action literals."""
     now = await server.snapshots.take(params.text_document.uri)
     automatic = params.context.trigger_kind == lsp.CodeActionTriggerKind.Automatic
-    if now is None or not now.is_current or now.doc.lost or not now.settings.enable or now.refused:
+    snapshots = server.snapshots
+    if now is None or not snapshots.is_current(now) or now.lost or not now.settings.enable or now.refused:
         return []
     # Parsing a longer file would block every other request: for 18 s in a file of 9 MB.
     if len(now.index.text) > decisions.MAX_FILE_CHARS:
@@ -63,7 +64,7 @@ async def menu(server: DgLanguageServer, params: lsp.CodeActionParams) -> list[l
     if automatic and span.start == span.end:
         server.completer.arrived(params.text_document.uri, span.start)
     # Only a menu opened by the user is worth parsing all of a long file.
-    syntax = syntax_near(now.doc, now.index, now.document, span.start) if automatic else now.doc.syntax()
+    syntax = snapshots.near(now, span.start) if automatic else snapshots.whole(now)
     entries = offered(now.document, syntax, span, only)
     if syntax is not None and syntax.parts:
         entries = tuple(action for action in entries if action.what != "all")
@@ -183,7 +184,8 @@ async def edit(server: DgLanguageServer, params: FillParams) -> ActionResult | N
     now = await server.snapshots.take(params.uri)
     if now is None:
         raise JsonRpcException("the document is not open", CONTENT_MODIFIED)
-    if not now.is_current or now.doc.lost or (params.version is not None and params.version != now.document.version):
+    is_version = params.version is None or params.version == now.document.version
+    if not server.snapshots.is_current(now) or now.lost or not is_version:
         raise JsonRpcException("the document has changed since the action was offered", CONTENT_MODIFIED)
     index, document, encoding = now.index, now.document, server.documents.encoding
     if now.refused:
@@ -193,7 +195,7 @@ async def edit(server: DgLanguageServer, params: FillParams) -> ActionResult | N
     result = await _fill_holes(server, params, now)
     if result is None:
         return None
-    if not now.is_current:
+    if not server.snapshots.is_current(now):
         raise JsonRpcException("the document changed while it was filled", CONTENT_MODIFIED)
     if not result.edits:
         server.show_message(f"nothing was filled: {'; '.join(result.reasons)}")
@@ -201,7 +203,7 @@ async def edit(server: DgLanguageServer, params: FillParams) -> ActionResult | N
     if result.shrinks and not server.client.previews and not await _confirm(server, index.text, result):
         server.show_message("nothing was replaced")
         return None
-    if not now.is_current:
+    if not server.snapshots.is_current(now):
         raise JsonRpcException("the document changed while it was filled", CONTENT_MODIFIED)
     server.statistics.counts.numbers["actions filled"] += 1
     threshold = now.settings.suggestion_threshold
@@ -284,7 +286,7 @@ async def _fill_holes(server: DgLanguageServer, params: FillParams, now: Snapsho
 
 async def _run(server: DgLanguageServer, params: FillParams, now: Snapshot, report: Report) -> FillResult:
     """Return the fills of an action; raise EngineError."""
-    document, syntax, index = now.document, now.doc.syntax(), now.index
+    document, syntax, index = now.document, server.snapshots.whole(now), now.index
     encoding, settings = server.documents.encoding, now.settings
     span = convert.to_span(index, params.range, encoding)
     hole_sets = attempts(params.what, document, syntax, span, params.instruction)

@@ -15,14 +15,13 @@ import os
 import re
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
 from pathlib import Path, PurePath
 from typing import Generic, TypeVar
 from urllib.parse import unquote
 
 from dg_lsp.core import local, paragraphs, repository
 from dg_lsp.core import syntax as syntaxes
-from dg_lsp.core.importing import Sources
+from dg_lsp.core.context import Signatures
 from dg_lsp.core.positions import Lines
 from dg_lsp.core.repository import Repository
 from dg_lsp.core.syntax import Syntax
@@ -33,7 +32,7 @@ from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.infill.repository import RepositoryIndex
 from dg_lsp.server import convert, decisions
 from dg_lsp.server.decisions import Place
-from dg_lsp.server.sync import Documents, OpenDocument
+from dg_lsp.server.sync import Documents
 from dg_lsp.wire.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -45,58 +44,42 @@ MAX_CELLS = 4
 """A cell's request has the text of so many cells above it."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One moment of a document and its workspace.
+    """One moment of a document and its workspace, which never changes.
 
-    `doc` is the open document itself, which may change. `index` is its text, `document` that text with the selected
-    completion item inserted, and `offset` the cursor in it. `syntax` returns the syntax near the cursor. `context` has the
-    text from other files, and the index of the workspace as it was. `refused` says why the text may not be sent to a model,
-    as the end of a sentence that begins with "it"; "" if it may. `is_file` is False for a notebook's cell.
+    `base` is the editor's document, and `index` the lines of its text. `document` is the same with the selected completion
+    item inserted, or an accepted suggestion, and `offset` the cursor in it; both texts are the same up to `anchor`.
+    `context` has the text from other files, and the index of the workspace as it was. `refused` says why the text may not be
+    sent to a model, as the end of a sentence that begins with "it"; "" if it may. With `lost`, it may differ from the
+    editor's. `is_file` is False for a notebook's cell.
     """
 
-    doc: OpenDocument
+    base: Document
     index: Lines
     document: Document
     offset: int
-    syntax: Callable[[], Syntax | None]
+    anchor: int
     settings: Settings
     context: FileContext
     refused: str
+    lost: bool
     is_file: bool
 
     @property
-    def is_current(self) -> bool:
-        """Whether the editor still has this text. Texts are compared by identity, because they are long."""
-        return self.doc.is_open and self.doc.index.text is self.index.text
-
-    @cached_property
     def place(self) -> Place:
         """The cursor's place."""
         return decisions.place(self.document.uri, self.document.text, self.offset)
 
-    @property
-    def sources(self) -> Sources | None:
-        """What the document may import from; None if it is not a whole file."""
-        return self.context.sources if self.is_file else None
-
-    def with_text(self, syntax: Syntax | None, text: str) -> Syntax | None:
-        """Return the syntax of the document with this text at the cursor; None without a syntax."""
-        if syntax is None:
-            return None
-        at = self.offset
-        return syntaxes.of(replace(self.document, text=self.document.text[:at] + text + self.document.text[at:]), syntax)
-
     def accepting(self, text: str) -> Snapshot:
         """Return the snapshot after this text was accepted at the cursor."""
         before, at = self.document.text, self.offset
-        document = replace(self.document, text=before[:at] + text + before[at:])
-        return replace(self, document=document, offset=at + len(text), syntax=lambda: self.with_text(self.syntax(), text))
+        return replace(self, document=replace(self.document, text=before[:at] + text + before[at:]), offset=at + len(text))
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshots:
-    """Takes snapshots of the open documents."""
+    """Takes snapshots of the open documents, and parses their texts, for which it uses what is parsed of the documents."""
 
     documents: Documents
     nearby: Nearby
@@ -113,7 +96,7 @@ class Snapshots:
         index, document = doc.index, doc.document
         refused = await self.nearby.look(uri)
         settings = self.settings(uri)
-        context, n_chars, cells = FileContext(""), settings.related_chars, self.documents.cells_before(uri)
+        context, n_chars, cells, anchor = FileContext(""), settings.related_chars, self.documents.cells_before(uri), offset
         if not refused:  # the folders of a refused document are not read for it
             context = self.nearby.context(document, settings)
             above = cells[-MAX_CELLS:] if cells and n_chars else ()
@@ -122,26 +105,47 @@ class Snapshots:
             place = index.start(self.nearby.first_line(uri, index.at(offset))) if offset else None
             context = replace(context, related=near, place=place)
             document = replace(document, indent=context.indent)
-        syntax: Callable[[], Syntax | None] = partial(syntax_near, doc, index, document, offset)
+        base = document
         if selected is not None:
             span, text = selected
-            before = partial(syntax_near, doc, index, document, span.start)
-            whole = replace(document, text=document.text[: span.start] + text + document.text[span.end :])
-            document, offset = whole, span.start + len(text)
-            syntax = lambda: syntaxes.of(whole, before())  # noqa: E731
-        return Snapshot(doc, index, document, offset, syntax, settings, context, refused, is_file=cells is None)
+            document = replace(base, text=base.text[: span.start] + text + base.text[span.end :])
+            anchor, offset = span.start, span.start + len(text)
+        is_file = cells is None
+        return Snapshot(base, index, document, offset, anchor, settings, context, refused, doc.lost, is_file)
+
+    def is_current(self, now: Snapshot) -> bool:
+        """Return whether the editor still has this text. Texts are compared by identity, because they are long."""
+        doc = self.documents.get(now.base.uri)
+        return doc is not None and doc.index.text is now.index.text
+
+    def syntax(self, now: Snapshot) -> Syntax | None:
+        """Return the syntax of a snapshot's document near its cursor; None without a grammar, and near a very long line."""
+        near = self.near(now, now.anchor)
+        return near if near is None or near.text is now.document.text else syntaxes.of(now.document, near)
+
+    def near(self, now: Snapshot, offset: int) -> Syntax | None:
+        """Return the syntax of the editor's text near an offset, even after the document has changed, as `syntax` does."""
+        before, after = local.NEEDED_CHARS
+        index = now.index
+        lines = range(index.at(max(offset - before, 0)), index.at(min(offset + after, len(index.text))) + 1)
+        if any(index.end(line) - index.start(line) > MAX_LINE_CHARS for line in lines):
+            return None
+        doc = self.documents.get(now.base.uri)
+        return _as_it_was(now, doc.near(offset) if doc is not None else None)
+
+    def whole(self, now: Snapshot) -> Syntax | None:
+        """Return the syntax of all of the editor's text; None without a grammar."""
+        return _as_it_was(now, self.latest(now.base.uri))
+
+    def latest(self, uri: str) -> Syntax | None:
+        """Return the syntax of a document as it is now; None without a grammar, or if it is not open."""
+        doc = self.documents.get(uri)
+        return doc.syntax() if doc is not None else None
 
 
-def syntax_near(doc: OpenDocument, index: Lines, document: Document, offset: int) -> Syntax | None:
-    """Return the syntax of this text near an offset, even after the document has changed; None near a very long line."""
-    before, after = local.NEEDED_CHARS
-    lines = range(index.at(max(offset - before, 0)), index.at(min(offset + after, len(index.text))) + 1)
-    if any(index.end(line) - index.start(line) > MAX_LINE_CHARS for line in lines):
-        return None
-    latest = doc.near(offset)
-    if latest is not None and latest.text is not document.text:
-        latest = syntaxes.of(document, latest)
-    return latest
+def _as_it_was(now: Snapshot, latest: Syntax | None) -> Syntax | None:
+    """Return the syntax of the snapshot's text, from that of the document, which may have changed since."""
+    return latest if latest is None or latest.text is now.base.text else syntaxes.of(now.base, latest)
 
 
 # --- Values that are read in the background
@@ -210,8 +214,6 @@ OUTLINE_FRESH_S = 30.0
 # Wait this long before collecting, so that the request that needs the outline is sent first.
 PAUSE_S = 0.05
 
-Signatures = tuple[tuple[Span, str], ...]
-
 
 class Outlines(Background[str, Signatures]):
     """The cached outlines of long documents, by URI."""
@@ -220,31 +222,22 @@ class Outlines(Background[str, Signatures]):
         """Start empty; `clock` returns the time in seconds."""
         super().__init__(clock, (), fresh_s=OUTLINE_FRESH_S)
 
-    def quick(
-        self, uri: str, syntax: Syntax | None, window_chars: int, whole: Callable[[], Syntax | None] | None = None
-    ) -> Syntax | None:
-        """Return the syntax with its cached outline; start collecting it again when it is old.
+    def signatures(self, document: Document, window_chars: int, whole: Callable[[], Syntax | None]) -> Signatures:
+        """Return the cached outline of a document, which may be slightly older; start collecting it again when it is old.
 
-        `whole` returns the syntax of the whole text, when `syntax` covers only a part. A text that fits into the window
-        gets an empty outline, because no signature lies outside.
+        `whole` returns the syntax of its whole text. A text that fits into the window has none, because no signature lies
+        outside.
         """
-        if syntax is None:
-            return None
-        signatures: Signatures = ()
-        if len(syntax.text) > window_chars:
+        if len(document.text) <= window_chars:
+            return ()
 
-            async def collect() -> Signatures:
-                await asyncio.sleep(PAUSE_S)
-                latest = whole() if whole else syntax
-                return await asyncio.to_thread(lambda: latest.outline) if latest is not None else ()
+        async def collect() -> Signatures:
+            await asyncio.sleep(PAUSE_S)
+            latest = whole()
+            return await asyncio.to_thread(lambda: latest.outline) if latest is not None else ()
 
-            self.renew(uri, collect)
-            signatures = self.get(uri)
-        # The outline may be that of a slightly older text. Copy the other cached properties too, so that they are not computed
-        # again. The class is frozen, so write to __dict__.
-        quick = replace(syntax)
-        quick.__dict__.update({**syntax.__dict__, "outline": signatures})
-        return quick
+        self.renew(document.uri, collect)
+        return self.get(document.uri)
 
 
 # --- The folders of the workspace

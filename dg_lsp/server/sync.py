@@ -35,8 +35,7 @@ class OpenDocument:
     def __init__(self, uri: str, language_id: str, version: int, text: str) -> None:
         """Open the document with its whole text."""
         self.language_id = language_id
-        self.is_open = True
-        """The editor has not closed it, nor opened another of its URI."""
+
         self.lost = False
         """A change could not be parsed, so our text differs from the editor's until the editor sends the whole text."""
         self.index = positions.lines(text)
@@ -167,8 +166,7 @@ class Documents:
 
     def close(self, uri: str) -> None:
         """Close a document, if it is open."""
-        if (doc := self._open.pop(uri, None)) is not None:
-            doc.is_open = False
+        self._open.pop(uri, None)
 
     def lose(self, uri: str) -> None:
         """Mark the document: a change of it could not be parsed."""

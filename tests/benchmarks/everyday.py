@@ -54,7 +54,7 @@ def written(folder: str) -> Iterator[tuple[str, float | None]]:
         answer = pipeline.to_answer(request, work.candidates(), document, syntax=tree, is_file=True)
         if answer.suggestions:
             best = answer.suggestions[0]
-            yield best.edits[0].text, confidence.probability(best.candidate.confidence)
+            yield best.edits[0].text, confidence.probability(best.confidence)
         else:
             yield "", None
 

@@ -295,7 +295,7 @@ def test_distant_holes_are_filled_in_sequence(trained_filler: DiffusionFiller) -
         assert confidence.probability(candidate.confidence) == pytest.approx(alone[0] * alone[1])
     # Each hole's texts are in the order of their own probability.
     columns = zip(*(candidate.alone for candidate in candidates), strict=True)
-    assert candidates[0].of_holes == tuple(max(column, key=confidence.order) for column in columns)
+    assert candidates[0].alone == tuple(max(column, key=confidence.order) for column in columns)
 
 
 def test_the_text_of_a_control_token_stays_text(trained_filler: DiffusionFiller) -> None:

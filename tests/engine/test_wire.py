@@ -147,12 +147,11 @@ def test_the_confidences_of_texts_that_were_written_one_after_the_other_are_kept
     candidate = Candidate(("x", "y"), Calibrated(0.1), alone=(Calibrated(0.5), Ranked(1, doubted=True)))
     name, data = messages.encode_event(Found(candidate))
     assert messages.decode_event(name, parse(json.dumps(data))) == Found(candidate)
-    assert candidate.of_holes == candidate.alone
     # An older engine states one confidence for all, and another engine might state too few.
     for n_stated in (0, 1):
         found = messages.decode_event(name, parse(json.dumps({**data, "alone": data["alone"][:n_stated]})))
         assert isinstance(found, Found)
-        assert found.candidate.of_holes == (Calibrated(0.1),) * 2
+        assert found.candidate.alone == ()
 
 
 @pytest.mark.parametrize("stated", [{"probability": 1.5}, {"probability": "1"}, {"rank": -1}, {"rank": None}, {}])

@@ -139,7 +139,7 @@ def run(test: Callable[[Session], Awaitable[None]], settings: Settings | None = 
 
 
 def texts(answer: Reply) -> list[str]:
-    return [offer.text for offer in answer.offers]
+    return [suggestion.text for suggestion in answer.suggestions]
 
 
 def test_unprompted_requests_get_one_offer_and_explicit_ones_several() -> None:
@@ -370,7 +370,7 @@ def test_an_accepted_suggestion_is_counted_once() -> None:
         session.held.text = "f(a)"
         answer = await session.ask("x = $0\n")
         session.opened("x = f(a)$0\n")
-        session.completer.usage.accepted(answer.offers[0].id)
+        session.completer.usage.accepted(answer.suggestions[0].id)
         session.completer.usage.accepted(10_000)
         assert session.statistics.counts.numbers["accepted"] == 1
         assert session.statistics.counts.numbers["characters accepted"] == 4
@@ -382,7 +382,7 @@ def test_an_accepted_part_is_counted() -> None:
     async def test(session: Session) -> None:
         session.held.text = "f(a)"
         answer = await session.ask("x = $0\n")
-        session.completer.usage.accepted_in_part(answer.offers[0].id, 1)
+        session.completer.usage.accepted_in_part(answer.suggestions[0].id, 1)
         assert session.statistics.counts.numbers["accepted in part"] == 1
 
     run(test)
@@ -490,7 +490,7 @@ def test_an_answer_that_the_deadline_cut_short_is_not_shown_and_the_reason_is_th
         session.held.text, session.held.confidence, session.held.finished = answer, confidence, False
         for _ in range(2):
             reply = await session.ask("x = $0\n")
-            assert (reply.offers, session.noted[-1]) == ((), "deadline")
+            assert (reply.suggestions, session.noted[-1]) == ((), "deadline")
         assert session.said[-1] == "the time (1.5 s) ran out; raise `completion.deadline`, or choose a faster model"
         assert len(session.held.asked) == 2, "the answer was cached"
         session.held.finished = True
@@ -581,7 +581,7 @@ def test_an_unbound_name_is_shown_in_a_cell_of_a_notebook_and_not_in_a_file() ->
             session.documents.open(uri, "python", 1, "x = ")
             session.documents.open_notebook("file:///notebook", ["file:///notebook/cell.py"])
             answer = await session.completer.complete(SuggestionRequest(uri, 4, automatic=False))
-            assert len(answer.offers) == n
+            assert len(answer.suggestions) == n
         assert session.noted[0] == "noAnswer"
 
     run(test)
@@ -598,7 +598,7 @@ def test_files_that_may_hold_secrets_are_never_sent(tmp_path: Path) -> None:
             uri = (tmp_path / name).as_uri()
             session.documents.open(uri, "python", 1, "import helper\nx = ")
             answer = await session.completer.complete(SuggestionRequest(uri, 18, automatic=False))
-            assert len(answer.offers) == n
+            assert len(answer.suggestions) == n
         assert len(session.held.asked) == 1
         assert session.noted[:3] == ["ignored"] * 3
         snippets = (await session.nearby.read(session.documents.get(uri).document, session.settings)).nearby  # type: ignore[union-attr]
@@ -696,7 +696,7 @@ def test_nothing_is_parsed_near_a_very_long_line(kind: str, automatic: bool, mon
         session.documents.open(uri, language, 1, text)
         session.held.text = "z"
         reply = await session.completer.complete(SuggestionRequest(uri, len(text), automatic=automatic))
-        assert reply.offers[0].text.startswith("z")
+        assert reply.suggestions[0].text.startswith("z")
         assert parsed == []
 
     run(test)
@@ -709,6 +709,6 @@ def test_lines_of_usual_lengths_are_parsed(line: str) -> None:
         session.documents.open("untitled:x", "python", 1, text)
         now = await session.snapshots.take("untitled:x", len(text))
         assert now is not None
-        assert now.syntax() is not None
+        assert session.snapshots.syntax(now) is not None
 
     run(test)

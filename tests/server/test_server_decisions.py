@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import pytest
@@ -10,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dg_lsp.core import syntax as syntaxes
-from dg_lsp.core.values import Calibrated, Candidate, Document, Ranked
+from dg_lsp.core.values import Calibrated, Confidence, Document, Edit, Ranked, Span
+from dg_lsp.infill.pipeline import Suggestion
 from dg_lsp.server import completion, configuration, decisions
-from dg_lsp.server.decisions import Cache, Offer, Place, Rejections, Rhythm, SuggestionFacts
+from dg_lsp.server.decisions import Cache, Place, Rejections, Rhythm, SuggestionFacts
 from dg_lsp.wire.settings import Settings
 
 # When to ask
@@ -180,12 +180,16 @@ def test_a_wait_is_never_negative_nor_long(at: list[float], latencies: list[floa
 # What to reuse
 
 
+def offer(text: str, confidence: Confidence) -> Suggestion:
+    return Suggestion((Edit(Span(0, 0), text),), confidence)
+
+
 def at_cursor(text: str, uri: str = "a") -> Place:
     return decisions.place(uri, text.replace("$0", ""), text.index("$0"))
 
 
 @pytest.mark.parametrize(
-    ("then", "offer", "now", "rest"),
+    ("then", "text", "now", "rest"),
     [
         ("def f():\n    $0\n", "return a + b", "def f():\n    $0\n", "return a + b"),
         ("def f():\n    $0\n", "return a + b", "def f():\n    ret$0\n", "urn a + b"),
@@ -201,30 +205,30 @@ def at_cursor(text: str, uri: str = "a") -> Place:
         ("$0\nx", "import os", "$0\nx", "import os"),
     ],
 )
-def test_typed_through(then: str, offer: str, now: str, rest: str | None) -> None:
+def test_typed_through(then: str, text: str, now: str, rest: str | None) -> None:
     cache = Cache()
-    cache.keep(at_cursor(then), (Offer(offer, Calibrated(0.9)),), 1, 0.0)
+    cache.keep(at_cursor(then), (offer(text, Calibrated(0.9)),), 1, 0.0)
     fit = cache.find(at_cursor(now), 1.0)
-    assert (fit.offers[0].text if fit else None) == rest
+    assert (fit.suggestions[0].text if fit else None) == rest
 
 
-@pytest.mark.parametrize("offer", ["", "  \n"])
-def test_an_empty_rest_is_no_offer(offer: str) -> None:
+@pytest.mark.parametrize("rest", ["", "  \n"])
+def test_an_empty_rest_is_no_offer(rest: str) -> None:
     cache = Cache()
-    cache.keep(at_cursor("x$0"), (Offer("y" + offer, Calibrated(0.9)),), 1, 0.0)
+    cache.keep(at_cursor("x$0"), (offer("y" + rest, Calibrated(0.9)),), 1, 0.0)
     assert cache.find(at_cursor("xy$0"), 0.0) is None
 
 
 def test_edits_far_away_and_other_line_numbers_keep_an_answer() -> None:
     body = "value = compute()\n" * 200
     cache = Cache()
-    cache.keep(at_cursor(f"{body}x = $0\n{body}"), (Offer("1", Calibrated(0.9)),), 1, 0.0)
+    cache.keep(at_cursor(f"{body}x = $0\n{body}"), (offer("1", Calibrated(0.9)),), 1, 0.0)
     assert cache.find(at_cursor(f"import os\n{body}x = $0\n{body}y"), 0.0)
 
 
 def test_an_answer_fits_only_the_same_text_and_document() -> None:
     cache = Cache()
-    cache.keep(at_cursor("x = $0\ny"), (Offer("1", Calibrated(0.9)),), 1, 0.0)
+    cache.keep(at_cursor("x = $0\ny"), (offer("1", Calibrated(0.9)),), 1, 0.0)
     assert cache.find(at_cursor("x = $0\nz"), 0.0) is None
     assert cache.find(at_cursor("x = $0\ny", uri="b"), 0.0) is None
 
@@ -232,7 +236,7 @@ def test_an_answer_fits_only_the_same_text_and_document() -> None:
 def test_the_cache_is_bounded_and_entries_expire() -> None:
     cache = Cache()
     for n in range(300):
-        cache.keep(at_cursor(f"x{n} = $0"), (Offer("1", Calibrated(0.9)),), 1, float(n))
+        cache.keep(at_cursor(f"x{n} = $0"), (offer("1", Calibrated(0.9)),), 1, float(n))
     assert len(cache) == decisions.MAX_ENTRIES
     assert cache.find(at_cursor("x299 = $0"), 299.0)
     assert cache.find(at_cursor("x299 = $0"), 299.0 + decisions.FRESH_S + 1) is None
@@ -245,7 +249,7 @@ def test_an_empty_answer_is_cached_for_its_exact_place_only() -> None:
     cache.keep(at_cursor("x = $0"), (), 1, 0.0)
     fit = cache.find(at_cursor("x = $0"), 0.0)
     assert fit is not None
-    assert fit.offers == ()
+    assert fit.suggestions == ()
     assert cache.find(at_cursor("x = y$0"), 0.0) is None
 
 
@@ -258,8 +262,8 @@ def test_typed_text_and_rest_together_are_the_offer(before: str, after: str, typ
         decisions.place("a", before + after, len(before)),
         decisions.place("a", before + typed + after, len(before + typed)),
     )
-    fit = decisions.advance(then, now, (Offer(typed + more, Calibrated(1.0)),), 1)
-    assert fit is None or before + typed + fit.offers[0].text + after == before + typed + more + after
+    fit = decisions.advance(then, now, (offer(typed + more, Calibrated(1.0)),), 1)
+    assert fit is None or before + typed + fit.suggestions[0].text + after == before + typed + more + after
 
 
 @pytest.mark.parametrize(
@@ -297,7 +301,7 @@ def test_an_editors_own_bracket_is_no_rejection() -> None:
     ],
 )
 def test_a_late_answer_moves_with_what_was_typed(now: str, expected: tuple[int, str] | None) -> None:
-    place_and_offers = decisions.realigned("x = \n", 4, (Offer("f(a)", Calibrated(0.9)),), now)
+    place_and_offers = decisions.realigned("x = \n", 4, (offer("f(a)", Calibrated(0.9)),), now)
     assert (place_and_offers and (place_and_offers[0], place_and_offers[1][0].text)) == expected
 
 
@@ -319,32 +323,32 @@ def test_a_running_request_is_joined_when_it_may_still_fit(now: str, age_ms: flo
 
 
 def shown(
-    *offers: Offer, automatic: bool = True, rejections: Rejections | None = None, settings: Settings | None = None
+    *offers: Suggestion, automatic: bool = True, rejections: Rejections | None = None, settings: Settings | None = None
 ) -> list[str]:
-    visible_offers, reason = completion.visible(
+    to_show, reason = completion.visible(
         offers, at_cursor("x = $0"), rejections or Rejections(), settings or Settings(), 10.0, automatic=automatic
     )
-    return [offer.text for offer in visible_offers] if reason is None else [reason.code]
+    return [offer.text for offer in to_show] if reason is None else [reason.code]
 
 
 def test_unprompted_shows_one_offer_and_explicit_all() -> None:
-    offers = Offer("a", Calibrated(0.9)), Offer("b", Calibrated(0.8)), Offer("c", Calibrated(0.1))
+    offers = offer("a", Calibrated(0.9)), offer("b", Calibrated(0.8)), offer("c", Calibrated(0.1))
     assert shown(*offers) == ["a"]
     assert shown(*offers, automatic=False) == ["a", "b", "c"]
 
 
 def test_an_uncertain_answer_is_shown_only_on_request() -> None:
-    assert shown(Offer("a", Calibrated(0.1))) == ["unsure"]
-    assert shown(Offer("a", Calibrated(0.1)), automatic=False) == ["a"]
-    assert shown(Offer("a", Calibrated(0.1)), settings=Settings(threshold=0.05)) == ["a"]
+    assert shown(offer("a", Calibrated(0.1))) == ["unsure"]
+    assert shown(offer("a", Calibrated(0.1)), automatic=False) == ["a"]
+    assert shown(offer("a", Calibrated(0.1)), settings=Settings(threshold=0.05)) == ["a"]
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.15, 1.0])
 def test_a_model_without_a_probability_shows_its_best_answer_whatever_the_threshold(threshold: float) -> None:
-    assert shown(Offer("a", Ranked(0)), settings=Settings(threshold=threshold)) == ["a"]
-    assert shown(Offer("a", Ranked(1)), settings=Settings(threshold=threshold)) == ["unsure"]
-    assert shown(Offer("a", Ranked(0, doubted=True)), settings=Settings(threshold=threshold)) == ["unsure"]
-    assert shown(Offer("a", Ranked(0)), settings=Settings(threshold=threshold, uncalibrated_best=0)) == ["unsure"]
+    assert shown(offer("a", Ranked(0)), settings=Settings(threshold=threshold)) == ["a"]
+    assert shown(offer("a", Ranked(1)), settings=Settings(threshold=threshold)) == ["unsure"]
+    assert shown(offer("a", Ranked(0, doubted=True)), settings=Settings(threshold=threshold)) == ["unsure"]
+    assert shown(offer("a", Ranked(0)), settings=Settings(threshold=threshold, uncalibrated_best=0)) == ["unsure"]
     assert shown() == ["noAnswer"]
 
 
@@ -354,8 +358,8 @@ def test_a_model_without_a_probability_shows_its_best_answer_whatever_the_thresh
 )
 def test_a_rejected_suggestion_is_not_offered_again_at_once(rejected_at: float, text: str, code: str) -> None:
     rejections = Rejections().add(at_cursor("x = $0"), "f(a)", rejected_at)
-    assert shown(Offer(text, Calibrated(0.9)), rejections=rejections) == [code]
-    assert shown(Offer(text, Calibrated(0.9)), rejections=rejections, automatic=False) == [text]
+    assert shown(offer(text, Calibrated(0.9)), rejections=rejections) == [code]
+    assert shown(offer(text, Calibrated(0.9)), rejections=rejections, automatic=False) == [text]
 
 
 def test_a_rejection_holds_a_few_characters_later_and_not_elsewhere() -> None:
@@ -363,60 +367,6 @@ def test_a_rejection_holds_a_few_characters_later_and_not_elsewhere() -> None:
     assert rejections.holds(at_cursor("x = f$0"), "(a)", 1.0)
     assert not rejections.holds(at_cursor("y = $0"), "f(a)", 1.0)
     assert not rejections.without("a").holds(at_cursor("x = $0"), "f(a)", 1.0)
-
-
-@pytest.mark.parametrize(
-    ("text", "confidences", "expected"),
-    [
-        ("a\nb\nc", (0.9, 0.9, 0.9, 0.9, 0.9), []),
-        ("aaaa\nbbbb\ncccc", (0.9, 0.9, 0.01), ["aaaa\nbbbb", "aaaa"]),
-        ("aaaa\nbbbb\ncccc", (0.9, 0.01, 0.9), ["aaaa"]),
-        ("aaaa\nbbbb", (0.01, 0.9), []),
-        ("aaaa", (0.9, 0.01), []),
-        ("", (), []),
-    ],
-)
-def test_an_answer_ends_before_its_first_uncertain_line(text: str, confidences: tuple[float, ...], expected: list[str]) -> None:
-    assert (
-        list(completion.cuts(text, completion.doubt(Candidate((text,), Calibrated(0.9), (confidences,)), text, "", 0.1)))
-        == expected
-    )
-
-
-@pytest.mark.parametrize(
-    ("raw", "lead", "text", "tokens", "expected"),
-    [
-        # Each token in brackets, an uncertain one with a question mark.
-        (
-            "x = f(a) + b",
-            "",
-            "x = f(a) + b",
-            "[x][ =][ f][(a)][ +][? b]",
-            ["x = f(a) +", "x = f(a)", "x = f(a", "x = f(", "x = f", "x ="],
-        ),
-        ("f(a)\ng(b)", "\n    ", "\n    f(a)\ng(b)", "[f][(a)][\n][g][?(b)]", ["\n    f(a)\ng", "\n    f(a)"]),
-        ("f(a)\ng(b)", "\n    ", "\n    f(a)", "[f][(a)][\n][g][?(b)]", []),
-        ("f(a)", "", "f(a)", "[?f][(a)]", []),
-        ('f("a")', "", 'f("a")', '[f][("][?a")]', ["f(", "f"]),
-        ("(a)", "", "(a)", "[(][?a][)]", []),
-    ],
-)
-def test_an_answer_ends_before_its_first_uncertain_token(
-    raw: str, lead: str, text: str, tokens: str, expected: list[str]
-) -> None:
-    pieces = re.findall(r"\[(\??)([^\]]*)\]", tokens)
-    assert "".join(token for _, token in pieces) == raw
-    lengths = tuple(len(token) for _, token in pieces)
-    confidences = tuple(0.01 if mark else 0.9 for mark, _ in pieces)
-    doubt = completion.doubt(Candidate((raw,), Calibrated(0.9), (confidences,), lengths=(lengths,)), text, lead, 0.1)
-    assert doubt is None or doubt.is_exact
-    ends = [match.end() for match in re.finditer(r'\w+|[^\w\s"]|"[^"]*"', text)]
-    assert list(completion.cuts(text, doubt, ends)) == expected
-
-
-def test_an_answer_that_polishing_changed_is_cut_by_estimate() -> None:
-    candidate = Candidate(("aa\nbb\ncc",), Calibrated(0.9), ((0.9, 0.9, 0.9, 0.9, 0.01),), lengths=((2, 1, 2, 1, 2),))
-    assert completion.doubt(candidate, "    aa\n    bb\n    cc", "", 0.1) == completion.Doubt(16, is_exact=False)
 
 
 # What can be chosen

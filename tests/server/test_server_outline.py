@@ -13,23 +13,22 @@ def test_a_request_takes_the_outline_of_a_moment_ago() -> None:
     async def main() -> None:
         now = 0.0
         outlines = Outlines(lambda: now)
-        syntax = syntaxes.of(Document("u", "python", "def f():\n    pass\n\n\ndef g():\n    pass\n"))
-        assert syntax is not None
-        quick = outlines.quick("u", syntax, 5)
-        assert quick is not None
-        assert quick.outline == ()
-        assert len(quick.errors) == len(syntax.errors)
-        while not (quick := outlines.quick("u", syntax, 5)) or not quick.outline:
+        document = Document("u", "python", "def f():\n    pass\n\n\ndef g():\n    pass\n")
+
+        def texts(window_chars: int = 5) -> list[str]:
+            return [text for _, text in outlines.signatures(document, window_chars, lambda: syntaxes.of(document))]
+
+        assert texts() == []
+        while not texts():
             await asyncio.sleep(0)
-        assert [text for _, text in quick.outline] == ["def f():", "def g():"]
-        assert outlines.quick("u", syntax, 1000).outline == ()  # type: ignore[union-attr]
-        assert outlines.quick("u", None, 5) is None
-        longer = syntaxes.of(Document("u", "python", syntax.text + "def h():\n    pass\n"), syntax)
-        now = OUTLINE_FRESH_S
-        while len(outlines.quick("u", longer, 5).outline) < 3:  # type: ignore[union-attr]
+        assert texts() == ["def f():", "def g():"]
+        assert texts(1000) == []
+        document, now = Document("u", "python", document.text + "def h():\n    pass\n"), OUTLINE_FRESH_S
+        assert texts() == ["def f():", "def g():"]
+        while len(texts()) < 3:
             await asyncio.sleep(0)
         outlines.forget("u")
-        assert outlines.quick("u", longer, 5).outline == ()  # type: ignore[union-attr]
+        assert texts() == []
         await outlines.close()
 
     asyncio.run(main())

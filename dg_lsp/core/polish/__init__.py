@@ -11,7 +11,7 @@ a text from a plain completion endpoint needs most of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from dg_lsp.core import importing, scope, syntax, values
 from dg_lsp.core.context import with_newlines
@@ -37,7 +37,8 @@ class Polished:
     `imports` are what the file must import for the edits to work. `unbound` holds names that nothing in the file binds,
     in a language where another file may bind them; such a candidate ranks below all others. `unlikely` says why the
     candidate can hardly be meant, as the end of such a sentence; it ranks below those too, and is shown only on request.
-    `shrinks` is true if working code would be replaced by less, which is dropped unless allowed.
+    `shrinks` is true if working code would be replaced by less, which is dropped unless allowed. `after` is the syntax of the
+    document with the edits, None if its language has no grammar.
     """
 
     edits: tuple[Edit, ...] = ()
@@ -47,6 +48,7 @@ class Polished:
     unlikely: str = ""
     shrinks: bool = False
     imports: tuple[Import, ...] = ()
+    after: Syntax | None = field(default=None, repr=False, compare=False)
 
 
 def to_edits(
@@ -124,7 +126,7 @@ def _polished(
         if sources and importing.invented(document.text, whole.after.text, document.language, sources):
             return Polished(fired=(*fired, INVENTED), dropped=REASONS[INVENTED])
     unbound = () if imports else unbound
-    return Polished(tuple(edits), tuple(fired), "", unbound, why_unlikely, is_shrunk, imports)
+    return Polished(tuple(edits), tuple(fired), "", unbound, why_unlikely, is_shrunk, imports, tree)
 
 
 def _failed(whole: Whole) -> str:
