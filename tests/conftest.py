@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,15 @@ os.environ.update(_environment)
 def pytest_configure_node(node: Any) -> None:
     """Pass the reader's environment to a process of pytest-xdist, which inherits that of the tests."""
     node.workerinput["readers_own"] = READERS_OWN
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The private folder of this test's engines, which are stopped at its end."""
+    from tests.engine.engine_kit import home
+
+    with home(monkeypatch) as folder:
+        yield folder
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from typing import Any
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.infill import life as lives
 from dg_lsp.infill import link as links
-from dg_lsp.infill.life import Breaker, Failed, Life, Lost, Ready, Starting, State
+from dg_lsp.infill.life import Failed, Life, Lost, Ready, Starting, State
 from dg_lsp.infill.link import SILENCE_S, EngineBusyError, Link, LinkLostError, OnDone, OnDraft, SilentError
 from dg_lsp.infill.port import EngineError
 from dg_lsp.wire import discovery, model_names
@@ -27,7 +27,7 @@ from dg_lsp.wire.discovery import ENGINE_COMMAND, DiscoveryError, EngineFiles, E
 from dg_lsp.wire.messages import Ask
 from dg_lsp.wire.visible import with_log
 
-__all__ = ["Breaker", "ConnectOptions", "EngineBusyError", "EngineError", "ResidentEngine", "connect", "connect_options"]
+__all__ = ["ConnectOptions", "EngineBusyError", "EngineError", "ResidentEngine", "connect", "connect_options"]
 
 log = logging.getLogger(__name__)
 
@@ -49,17 +49,14 @@ CLOSED = "the connection to the engine was closed before it answered; try again"
 class ConnectOptions:
     """Which engine to connect to, and how to start it when none runs.
 
-    An interactive client's requests run before all batch work. `client` is the client's id: newer requests replace older
-    ones of the same client; "" creates an id. `command` starts an engine (`ENGINE_COMMAND`). Without it, the client
-    only connects to a running engine.
+    An interactive client's requests run before all batch work. `command` starts an engine (`ENGINE_COMMAND`). Without it,
+    the client only connects to a running engine.
     """
 
     engine_id: EngineId = field(default_factory=EngineId)
     settings: EngineSettings = field(default_factory=EngineSettings)
-    client: str = ""
     interactive: bool = True
     command: tuple[str, ...] = ()
-    breaker: Breaker = field(default_factory=Breaker)
 
 
 def connect_options(
@@ -113,8 +110,8 @@ class ResidentEngine:
         """Start unconnected; `ready` or the first `fill` connects, and `close` ends it. `connect` does both."""
         self.options = options
         self._on_state, self._on_message = on_state, on_message
-        self._client = options.client or secrets.token_hex(4)
-        self._life = Life(breaker=options.breaker)
+        self._client = secrets.token_hex(4)  # newer requests replace older ones of the same client
+        self._life = Life()
         self._changed = asyncio.Event()
         self._link: Link | None = None
         self._joining: asyncio.Task[None] | None = None

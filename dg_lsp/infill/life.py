@@ -14,6 +14,10 @@ FAILED_PAUSE_S = 10.0
 """After a failure, no request retries for this long."""
 N_PINGS = 3
 """After this many missed pings in a row, the engine counts as not responding."""
+MOST_CRASHES, CRASH_WINDOW_S = 3, 300.0
+"""After so many crashes within this time, the engine may not be started until the oldest of them is older."""
+PAUSES_S = (0.0, 0.0, 1.0)
+"""How long a start waits after so many recent crashes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,36 +159,29 @@ Action = Join | Drop | Tell
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
-    """The recent crashes of the engine, which decide whether it may be started again.
-
-    After `most` crashes within `window_s`, it may not be started until the oldest of them leaves the window. A start after
-    n recent crashes first waits for `pauses_s[n]`, or for the last pause.
-    """
+    """The recent crashes of the engine, which decide whether it may be started again."""
 
     crashes: tuple[float, ...] = ()
-    window_s: float = 300.0
-    most: int = 3
-    pauses_s: tuple[float, ...] = (0.0, 0.0, 1.0)
 
     def crashed(self, now: float) -> Breaker:
         """Return the breaker after one more crash."""
-        return replace(self, crashes=(*self._recent(now), now)[-self.most :])
+        return Breaker((*self._recent(now), now)[-MOST_CRASHES:])
 
     def answered(self) -> Breaker:
         """Return the breaker after a success: only the last crash still counts, because this is no crash loop."""
-        return replace(self, crashes=self.crashes[-1:]) if len(self.crashes) > 1 else self
+        return Breaker(self.crashes[-1:])
 
     def closed_for_s(self, now: float) -> float:
         """Return for how many seconds the engine must not be started; 0.0 when it may."""
         recent = self._recent(now)
-        return recent[0] + self.window_s - now if len(recent) >= self.most else 0.0
+        return recent[0] + CRASH_WINDOW_S - now if len(recent) >= MOST_CRASHES else 0.0
 
     def pause_s(self, now: float) -> float:
         """Return how long to wait before the next start."""
-        return self.pauses_s[min(len(self._recent(now)), len(self.pauses_s) - 1)]
+        return PAUSES_S[min(len(self._recent(now)), len(PAUSES_S) - 1)]
 
     def _recent(self, now: float) -> tuple[float, ...]:
-        return tuple(at for at in self.crashes if now - at < self.window_s)
+        return tuple(at for at in self.crashes if now - at < CRASH_WINDOW_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +251,6 @@ def _start(life: Life, now: float, *, drops: bool = False) -> tuple[Life, tuple[
     before: tuple[Action, ...] = (Drop(),) if drops else ()
     if closed_for_s := life.breaker.closed_for_s(now):
         minutes = max(1, round(closed_for_s / 60))
-        why = f"the engine crashed {life.breaker.most} times; the next request after {minutes} min starts it again"
+        why = f"the engine crashed {MOST_CRASHES} times; the next request after {minutes} min starts it again"
         return replace(life, state=Lost(why, now + closed_for_s)), before
     return replace(life, state=Starting(now)), (*before, Join(life.breaker.pause_s(now)))

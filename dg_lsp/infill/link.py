@@ -24,7 +24,7 @@ from dg_lsp.infill.life import N_PINGS
 from dg_lsp.infill.port import EngineError
 from dg_lsp.wire import discovery, messages, network
 from dg_lsp.wire.discovery import State
-from dg_lsp.wire.messages import Ask, Bye, Done, Draft, Event, Fields, Found, Problem, Status, WireError, parse
+from dg_lsp.wire.messages import Ask, Bye, Done, Draft, Event, Fields, Problem, Status, WireError, parse
 
 OnDraft = Callable[[tuple[str, ...], int], None]
 OnDone = Callable[[Done], None]
@@ -188,7 +188,7 @@ class Link:
             match event:
                 case Draft(texts, step) if on_draft is not None:
                     on_draft(texts, step)
-                case Found(candidate):
+                case Candidate() as candidate:
                     candidates.append(candidate)
                 case Done() as done:
                     if on_done is not None:
@@ -401,7 +401,5 @@ async def _events(response: httpx.Response, on_line: Callable[[], None] = lambda
         elif line.startswith("data:"):
             data += line[5:].strip()
         elif not line and data:
-            event = messages.decode_event(name, parse(data))
+            yield messages.decode_event(name, parse(data))
             name, data = "", ""
-            if event is not None:
-                yield event

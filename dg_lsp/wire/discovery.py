@@ -372,11 +372,11 @@ def write_log(files: EngineFiles, sentence: str) -> None:
             os.close(handle)
 
 
-def last_words(files: EngineFiles, n_lines: int = 5) -> tuple[str, ...]:
+def last_words(files: EngineFiles) -> tuple[str, ...]:
     """Return the last lines that the engine wrote since it was last started, which say why it ended."""
     lines = log_tail(files, N_LINES_OF_START)
     starts = [number for number, line in enumerate(lines) if STARTING in line]
-    return lines[starts[-1] + 1 if starts else 0 :][-n_lines:]
+    return lines[starts[-1] + 1 if starts else 0 :][-5:]
 
 
 def log_tail(files: EngineFiles, n_lines: int = 5) -> tuple[str, ...]:

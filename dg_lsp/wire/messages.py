@@ -3,7 +3,7 @@
 Values of `core` are written as JSON and read back equal. This module knows the shapes and checks them; it does no I/O.
 
 `Fields` reads a JSON object from any other sender: a value of another type than expected raises an error with a clear
-message. Unknown fields are ignored everywhere, so that messages of a newer sender can be read.
+message. Fields that it does not ask for are ignored.
 """
 
 from __future__ import annotations
@@ -131,9 +131,9 @@ class Fields:
         """Return the fields of a field that is an object; an absent object counts as empty."""
         return of(self._read(name, Any, {}), self._path(name))
 
-    def objects(self, name: str, default: object = _REQUIRED, *, high: int = 1024) -> tuple[Fields, ...]:
+    def objects(self, name: str, default: object = _REQUIRED) -> tuple[Fields, ...]:
         """Return a field that is a list of objects."""
-        return tuple(of(value, f"{self._path(name)}[{idx}]") for idx, value in enumerate(self.items(name, default, high=high)))
+        return tuple(of(value, f"{self._path(name)}[{idx}]") for idx, value in enumerate(self.items(name, default)))
 
     def _read(self, name: str, kind: Any, default: object) -> Any:
         value = self.values.get(name)
@@ -203,13 +203,6 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """One candidate; they are sent best first."""
-
-    candidate: Candidate
-
-
-@dataclass(frozen=True, slots=True)
 class Timings:
     """The milliseconds that a request spent in each stage."""
 
@@ -262,7 +255,8 @@ class Bye:
     message: str = ""
 
 
-Event = Accepted | Draft | Found | Done | Problem | Status | Bye
+Event = Accepted | Draft | Candidate | Done | Problem | Status | Bye
+"""What the engine sends on a stream. Candidates are sent best first."""
 
 
 def encode_ask(ask: Ask) -> dict[str, Any]:
@@ -288,24 +282,26 @@ _NAMES = {kind: name for name, kind in _EVENTS.items()}
 def encode_event(event: Event) -> tuple[str, dict[str, Any]]:
     """Return an event's name and its data."""
     match event:
-        case Found(candidate):
-            alone = [stated(each) for each in candidate.alone]
-            return "candidate", _finite({**asdict(candidate), **stated(candidate.confidence), "alone": alone})
+        case Candidate():
+            alone = [stated(each) for each in event.alone]
+            return "candidate", _finite({**asdict(event), **stated(event.confidence), "alone": alone})
         case Problem():
             return "error", encode_problem(event)
     return _NAMES[type(event)], _finite(asdict(event))
 
 
-def decode_event(name: str, fields: Fields) -> Event | None:
-    """Return the event, or None for a name that only a newer engine knows; raise WireError if the data is malformed."""
+def decode_event(name: str, fields: Fields) -> Event:
+    """Return the event; raise WireError if its name is unknown or the data is malformed."""
     if name == "candidate":
         sent = _converted(fields.values, _SentCandidate)
         alone = tuple(each.read() for each in sent.alone)
         rest = (sent.confidences, sent.row, sent.steps, sent.finished, sent.lengths)
-        return Found(Candidate(sent.texts, sent.read(), *rest, alone if len(alone) == len(sent.texts) else ()))
+        return Candidate(sent.texts, sent.read(), *rest, alone if len(alone) == len(sent.texts) else ())
     if name == "error":
         return decode_problem(fields)
-    return _converted(fields.values, _EVENTS[name]) if name in _EVENTS else None
+    if name not in _EVENTS:
+        raise WireError(f"there is no event {name!r}")
+    return _converted(fields.values, _EVENTS[name])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

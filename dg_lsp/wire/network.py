@@ -57,7 +57,7 @@ def route_to(url: httpx.URL) -> Route:
 
 
 def tls() -> ssl.SSLContext:
-    """Return what checks the certificates of servers, as httpx does; raise NetworkError if a variable can't be used."""
+    """Return what checks the certificates of servers, as the environment says; raise NetworkError if that can't be used."""
     file, name = os.environ.get(CERTIFICATES, ""), CERTIFICATES
     folders = os.environ.get(CERTIFICATE_FOLDERS, "")
     if not file and folders and not any(Path(folder).is_dir() for folder in folders.split(os.pathsep)):

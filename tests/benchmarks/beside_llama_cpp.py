@@ -92,7 +92,7 @@ async def run(options: argparse.Namespace) -> int:
     state = tempfile.mkdtemp(prefix="beside-")
     os.environ |= {"DG_LSP_RUNTIME_DIR": state, "DG_LSP_CONFIG": os.devnull, "XDG_STATE_HOME": state}
     engine_settings = EngineSettings(threads=options.threads, exit_after_s=60)
-    connecting = ConnectOptions(EngineId(MODEL), engine_settings, client="benchmark", command=ENGINE_COMMAND)
+    connecting = ConnectOptions(EngineId(MODEL), engine_settings, command=ENGINE_COMMAND)
     holes, ends = _holes(options), time.monotonic() + 60 * options.minutes
     with _llama(server, gguf, options.threads) as llama, Path(options.out).open("a", encoding="utf-8") as out:
         async with connect(connecting) as engine:

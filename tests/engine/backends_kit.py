@@ -25,7 +25,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
-from dg_lsp.engine.backends.remote import RemoteTask
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from tests.engine.engine_kit import wait_until
 from tests.patience import PATIENCE_S
@@ -97,12 +96,6 @@ class Recorder:
 
 def request(prefix: str, suffix: str, *holes: Hole, n: int = 1, ms: int = 0, **more: Any) -> InfillRequest:
     return InfillRequest(prefix, suffix, holes or (LINE,), budget=Budget(ms=ms, candidates=n), **more)
-
-
-def finish(task: RemoteTask) -> RemoteTask:
-    while task.step():
-        pass
-    return task
 
 
 @dataclass

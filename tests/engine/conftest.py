@@ -18,7 +18,10 @@ if not torch.cuda.is_available():
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import DiffusionGemmaForBlockDiffusion
 
+from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.common.profile_file import FILE
+from dg_lsp.engine.diffusion.filler import DiffusionFiller
+from dg_lsp.engine.diffusion.profile import Profile
 from dg_lsp.engine.model import matmul
 from tests import checkpoints
 from tests.checkpoints import Shape, build
@@ -69,6 +72,19 @@ def instruct_layout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     size = gemma_like_tokenizer().get_vocab_size()
     _save(folder, Shape(hidden=64, layers=2, heads=1, feed_forward=64, vocabulary=size))
     return folder
+
+
+@pytest.fixture(scope="module")
+def trained_filler(trained_layout: Path) -> DiffusionFiller:
+    return DiffusionFiller(load_model(str(trained_layout), device="cpu"))
+
+
+@pytest.fixture(scope="module")
+def instruct(instruct_layout: Path) -> DiffusionFiller:
+    """A filler with the default profile."""
+    filler = DiffusionFiller(load_model(str(instruct_layout), device="cpu"))
+    assert filler.loaded.profile == Profile()
+    return filler
 
 
 def gemma_like_tokenizer() -> Tokenizer:

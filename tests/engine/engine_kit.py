@@ -20,6 +20,7 @@ import httpx
 import pytest
 
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
+from dg_lsp.engine.common.task import Task
 from dg_lsp.wire import discovery, messages
 from dg_lsp.wire.discovery import DiscoveryError, EngineFiles, EngineId, State
 from dg_lsp.wire.messages import Ask, Event, parse
@@ -28,6 +29,7 @@ from tests.patience import PATIENCE_S
 ROOT = Path(__file__).parents[2]
 FILLER = "tests.engine.toy_filler:load"
 T = TypeVar("T")
+Run = TypeVar("Run", bound=Task)
 
 
 @contextlib.contextmanager
@@ -55,6 +57,13 @@ def wait_until(check: Callable[[], T | None], patience_s: float = PATIENCE_S) ->
         assert time.monotonic() < give_up, "waited in vain"
         time.sleep(0.005)
     return result
+
+
+def finish(task: Run) -> Run:
+    """Run a task to its end, and return it."""
+    while task.step():
+        pass
+    return task
 
 
 def engine_id(model: str = "toy", filler: str = FILLER) -> EngineId:

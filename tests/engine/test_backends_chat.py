@@ -26,9 +26,9 @@ from dg_lsp.engine.diffusion.profile import Profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.settings import Settings
-from tests.engine.backends_kit import BODY, LINE, finish, request, serving
+from tests.engine.backends_kit import BODY, request, serving
 from tests.engine.conftest import gemma_like_tokenizer
-from tests.engine.engine_kit import wait_until
+from tests.engine.engine_kit import finish, wait_until
 
 PREFIX, SUFFIX = "import os\n\n\ndef add(a, b):\n    return ", "\n\n\nprint(add(1, 2))\n"
 FENCED = "```python\ndef add(a, b):\n    return a + b\n\n\nprint(add(1, 2))\n```"
@@ -319,13 +319,6 @@ def test_several_candidates_have_several_temperatures() -> None:
         assert len(setup.server.bodies) == MAX_ANSWERS
 
 
-def test_several_holes_are_filled_one_after_another() -> None:
-    with Served("```\nf(a\n```", "```\nf(a, b\n```") as setup:
-        [candidate] = setup.fill("f(", ")\n", LINE, LINE, between=(", ",))
-        assert candidate.texts == ("a", "b")
-        assert "f(a, \n" in setup.server.bodies[1]["messages"][0]["content"]
-
-
 @pytest.mark.parametrize(
     ("refused_fields", "refusal"),
     [
@@ -410,22 +403,6 @@ def raw(data: bytes, media_type: str = "text/event-stream") -> str:
 )
 def test_a_malformed_answer_is_reported(data: bytes, sentence: str) -> None:
     assert raw(data) == sentence
-
-
-@pytest.mark.parametrize(
-    ("status", "sentence"),
-    [
-        (401, r"requires an API key \(401\)"),
-        (404, r"has no /v1/chat/completions, or no model a-model \(404\)"),
-        (429, "too many requests"),
-        (500, r"failed \(500\)"),
-    ],
-)
-def test_a_refusal_gives_advice(status: int, sentence: str) -> None:
-    with Served(FENCED, refused_fields=["model"], refusal=lambda _: (status, error_body("no"))) as setup:
-        with pytest.raises(RemoteError, match=sentence):
-            setup.fill()
-        assert len(setup.server.bodies) == 1
 
 
 def test_one_event_may_come_in_any_pieces() -> None:

@@ -8,7 +8,6 @@ import contextlib
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,25 +20,23 @@ from dg_lsp.infill.port import EngineError
 from dg_lsp.wire.discovery import ENGINE_COMMAND, EngineId, EngineSettings
 from tests.engine.backends_kit import BODY, Recorder, StandIn, own_judge, request, rules, serving
 from tests.engine.conftest import gemma_like_tokenizer
-from tests.engine.engine_kit import ROOT, home, running
+from tests.engine.engine_kit import ROOT, running
 from tests.patience import PATIENCE_S
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("engines")]
 
 
-@pytest.fixture(autouse=True)
-def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    with home(monkeypatch) as folder:
-        yield folder
+def options(model: str) -> ConnectOptions:
+    return ConnectOptions(EngineId(model), EngineSettings(exit_after_s=60), command=ENGINE_COMMAND)
 
 
 async def fill(model: str, infill_request: InfillRequest) -> tuple[tuple[Candidate, ...], Any]:
-    async with connect(ConnectOptions(EngineId(model), EngineSettings(exit_after_s=60), command=ENGINE_COMMAND)) as engine:
+    async with connect(options(model)) as engine:
         return await engine.fill(infill_request), await engine.info()
 
 
 @pytest.mark.parametrize("judged_by", ["known rules", "vLLM's own code"])
-def test_a_vllm_server_fills_through_the_resident_engine(tmp_path: Path, judged_by: str) -> None:
+async def test_a_vllm_server_fills_through_the_resident_engine(tmp_path: Path, judged_by: str) -> None:
     gemma_like_tokenizer().save(str(tmp_path / "tokenizer.json"))
     before, after = "def add(x, y):\n    ", "\n\nadd(1, 2)\n"
     with contextlib.ExitStack() as stack:
@@ -47,16 +44,16 @@ def test_a_vllm_server_fills_through_the_resident_engine(tmp_path: Path, judged_
         vocabulary = Vocabulary.from_file(tmp_path / "tokenizer.json")
         server = StandIn(vocabulary, judge, answers=["return x+y"], canvas=128)
         url = stack.enter_context(serving(server.routes()))
-        candidates, info = asyncio.run(fill(f"vllm:{url}#{tmp_path}", request(before, after, BODY)))
+        candidates, info = await fill(f"vllm:{url}#{tmp_path}", request(before, after, BODY))
     assert "return" in ast.dump(ast.parse(before + candidates[0].texts[0] + after)).lower()
     assert info["remote"]["canvas"] == 128
     assert info["device"] == url.removeprefix("http://")
     assert server.asked
 
 
-def test_an_unknown_dialect_is_reported() -> None:
+async def test_an_unknown_dialect_is_reported() -> None:
     with pytest.raises(EngineError, match="there is no dialect klingon; choose one of openai"):
-        asyncio.run(fill("fim:klingon:http://127.0.0.1", request("a", "b")))
+        await fill("fim:klingon:http://127.0.0.1", request("a", "b"))
 
 
 @pytest.mark.parametrize(
@@ -68,49 +65,41 @@ def test_an_unknown_dialect_is_reported() -> None:
         ("HTTPS_PROXY", "http://127.0.0.1:1", r"is the proxy of HTTPS_PROXY running\? Without it: NO_PROXY=models\.example"),
     ],
 )
-def test_a_variable_that_keeps_a_remote_model_away_is_named(
+async def test_a_variable_that_keeps_a_remote_model_away_is_named(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str, sentence: str
 ) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(EngineError, match=rf"models\.example can't be reached: .*{sentence}"):
-        asyncio.run(fill("fim:openai:https://models.example#m", request("a", "b")))
+        await fill("fim:openai:https://models.example#m", request("a", "b"))
 
 
 @pytest.mark.parametrize("entries", ["localhost,[::1]", "fe80::/10", "[fe80::]/10,::1/128", "http://models:port"])
-def test_any_no_proxy_leaves_a_remote_model_usable(monkeypatch: pytest.MonkeyPatch, entries: str) -> None:
+async def test_any_no_proxy_leaves_a_remote_model_usable(monkeypatch: pytest.MonkeyPatch, entries: str) -> None:
     monkeypatch.setenv("NO_PROXY", entries)
     with serving({"POST /infill": Recorder([{"content": "return x"}]).answer}) as url:
-        candidates, _ = asyncio.run(fill(f"fim:llama:{url}", request("def f(x):\n    ", "\n")))
+        candidates, _ = await fill(f"fim:llama:{url}", request("def f(x):\n    ", "\n"))
     assert candidates[0].texts == ("return x",)
 
 
-def test_a_server_that_fails_fails_the_request_and_not_the_engine() -> None:
+async def test_a_server_that_fails_fails_the_request_and_not_the_engine() -> None:
     recorder = Recorder([(500, {}), {"content": "1"}])
-
-    async def twice(model: str) -> tuple[Candidate, ...]:
-        async with connect(ConnectOptions(EngineId(model), EngineSettings(exit_after_s=60), command=ENGINE_COMMAND)) as engine:
+    with serving({"POST /infill": recorder.answer}) as url:
+        async with connect(options(f"fim:llama:{url}")) as engine:
             with pytest.raises(EngineError):
                 await engine.fill(request("a", "b"))
-            return await engine.fill(request("a", "b"))
-
-    with serving({"POST /infill": recorder.answer}) as url:
-        assert [candidate.texts for candidate in asyncio.run(twice(f"fim:llama:{url}"))] == [("1",)]
+            assert [candidate.texts for candidate in await engine.fill(request("a", "b"))] == [("1",)]
 
 
-def test_a_cancelled_request_is_cancelled_on_the_server() -> None:
+async def test_a_cancelled_request_is_cancelled_on_the_server() -> None:
     recorder = Recorder([{"content": "1"}], hold=threading.Event())
-
-    async def cancelled(model: str) -> None:
-        async with connect(ConnectOptions(EngineId(model), EngineSettings(exit_after_s=60), command=ENGINE_COMMAND)) as engine:
+    with serving({"POST /infill": recorder.answer}) as url:
+        async with connect(options(f"fim:llama:{url}")) as engine:
             asking = asyncio.ensure_future(engine.fill(request("a", "b", n=3)))
             while len(recorder.bodies) < 3:
                 await asyncio.sleep(0.005)
             asking.cancel()
             while recorder.dropped < 3:
                 await asyncio.sleep(0.005)
-
-    with serving({"POST /infill": recorder.answer}) as url:
-        asyncio.run(asyncio.wait_for(cancelled(f"fim:llama:{url}"), PATIENCE_S))
 
 
 def test_another_clients_request_asks_a_server_for_as_many_answers_as_it_wants() -> None:
@@ -122,21 +111,16 @@ def test_another_clients_request_asks_a_server_for_as_many_answers_as_it_wants()
             assert len(recorder.bodies) == n
 
 
-def test_requests_at_the_same_time_do_not_wait_for_each_other() -> None:
+async def test_requests_at_the_same_time_do_not_wait_for_each_other() -> None:
     hold = threading.Event()
     recorder = Recorder([{"content": "1"}], hold=hold)
-
-    async def together(model: str) -> list[tuple[Candidate, ...]]:
-        async with connect(ConnectOptions(EngineId(model), EngineSettings(exit_after_s=60), command=ENGINE_COMMAND)) as engine:
+    with serving({"POST /infill": recorder.answer}) as url:
+        async with connect(options(f"fim:llama:{url}")) as engine:
             asking = [asyncio.ensure_future(engine.fill(request("a", "b"))) for _ in range(8)]
             while recorder.most_at_once < 8:
                 await asyncio.sleep(0.005)
             hold.set()
-            return await asyncio.gather(*asking)
-
-    with serving({"POST /infill": recorder.answer}) as url:
-        candidates = asyncio.run(asyncio.wait_for(together(f"fim:llama:{url}"), PATIENCE_S))
-    assert [candidates[0].texts for candidates in candidates] == [("1",)] * 8
+            assert [candidates[0].texts for candidates in await asyncio.gather(*asking)] == [("1",)] * 8
 
 
 def test_the_command_uses_the_configured_model_and_sends_no_local_only_file(
@@ -170,21 +154,3 @@ def test_a_wrong_configuration_is_a_usage_error(tmp_path: Path, monkeypatch: pyt
     completed = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert completed.returncode == 2
     assert completed.stderr == f"dg-lsp: Unknown key engine.thread in {config}. Did you mean engine.threads?\n"
-
-
-def test_remote_models_need_no_torch() -> None:
-    code = (
-        "import sys\n"
-        "class Block:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.partition('.')[0] in ('torch', 'transformers', 'numpy'):\n"
-        "            raise ImportError(name)\n"
-        "sys.meta_path.insert(0, Block())\n"
-        "from dg_lsp.engine import backends\n"
-        "import dg_lsp.engine.backends.vllm, dg_lsp.engine.backends.fim\n"
-        "backends.load_filler('fim:llama').close()\n"
-        "sys.modules['tokenizers'] = None\n"
-        "backends.load_filler('chat:http://127.0.0.1:9#m').close()\n"
-    )
-    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert completed.returncode == 0, completed.stderr

@@ -23,8 +23,8 @@ from dg_lsp.engine.backends.remote import RemoteFiller
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.messages import Fields
 from dg_lsp.wire.model_names import USUAL_URLS
-from tests.engine.backends_kit import BODY, LINE, Recorder, finish, request, serving
-from tests.engine.engine_kit import wait_until
+from tests.engine.backends_kit import BODY, LINE, Recorder, request, serving
+from tests.engine.engine_kit import finish, wait_until
 from tests.patience import PATIENCE_S
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -35,10 +35,9 @@ from dg_lsp.engine.common.profile_file import dump
 from dg_lsp.engine.diffusion.profile import Profile, Sampling
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.wire.config import Config
-from dg_lsp.wire.settings import Settings
-from tests.engine.backends_kit import BODY, LINE, Judge, Recorder, StandIn, finish, own_judge, request, rules, serving
+from tests.engine.backends_kit import BODY, LINE, Judge, Recorder, StandIn, own_judge, request, rules, serving
 from tests.engine.conftest import gemma_like_tokenizer
-from tests.engine.engine_kit import wait_until
+from tests.engine.engine_kit import finish, wait_until
 
 Opened = Callable[..., AbstractContextManager[tuple[RemoteFiller, StandIn]]]
 
@@ -338,17 +337,6 @@ def test_tokens_may_be_named_by_their_ids(open_remote: Opened) -> None:
             assert texts(remote, PREFIX, SUFFIX)[0] == ("x +y",)
 
 
-def test_the_configured_key_is_sent_to_the_server(open_remote: Opened) -> None:
-    with open_remote(key="secret", configured=Config(keys={"127.0.0.1": "secret"})) as (remote, _):
-        assert "secret" not in repr(remote.client.server)
-        assert texts(remote, PREFIX, SUFFIX)
-    with (
-        pytest.raises(RemoteError, match=r"refuses the API key \(401\)"),
-        open_remote(key="secret", configured=Config(keys={"127.0.0.1": "no"})),
-    ):
-        pass
-
-
 def test_a_missing_tokenizer_is_reported(open_remote: Opened, tmp_path: Path) -> None:
     for model, sentence in ((str(tmp_path), "has no tokenizer.json"), ("/none/such", "is not available here; name the served")):
         with pytest.raises(RemoteError, match=sentence), open_remote(model=model):
@@ -356,17 +344,6 @@ def test_a_missing_tokenizer_is_reported(open_remote: Opened, tmp_path: Path) ->
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(RemoteError, match=r"the tokenizer and profile in .* can't be read"), open_remote(model=str(tmp_path)):
         pass
-
-
-def test_files_that_stay_local_are_not_sent(open_remote: Opened, vocabulary: Vocabulary) -> None:
-    with open_remote(configured=Config(Settings(local_only=("vault/",)))) as (remote, server):
-        related = (Snippet("vault/a.py", "hidden = 1\n"), Snippet("b.py", "shown = 1\n"))
-        finish(remote.start(request(PREFIX, SUFFIX, path="c.py", related=related)))
-        prompt = vocabulary.decode(server.asked[0]["prompt"])
-        assert "shown" in prompt
-        assert "hidden" not in prompt
-        with pytest.raises(ValueError, match=r"vault/b\.py is for local models only"):
-            remote.start(request(PREFIX, SUFFIX, path="vault/b.py"))
 
 
 def test_a_task_that_is_dropped_closes_its_connections(open_remote: Opened) -> None:

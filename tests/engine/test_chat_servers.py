@@ -24,8 +24,8 @@ from dg_lsp.engine.backends import chat
 from dg_lsp.engine.backends.http_client import RemoteError
 from dg_lsp.engine.common import question
 from dg_lsp.wire.config import Config
-from tests.engine.backends_kit import finish, request
-from tests.engine.engine_kit import wait_until
+from tests.engine.backends_kit import request
+from tests.engine.engine_kit import finish, wait_until
 from tests.patience import PATIENCE_S
 
 COMMAND = Path(sys.executable).with_name("transformers")

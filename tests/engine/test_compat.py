@@ -11,7 +11,7 @@ from dg_lsp.core.values import Calibrated, Candidate, Document
 from dg_lsp.engine.serve import compat
 from dg_lsp.engine.serve.compat import Outcome
 from dg_lsp.wire.messages import Done, Fields, WireError
-from tests.core.test_guess import CODE, FOREIGN, cut
+from tests.engine.test_guess import CODE, FOREIGN, cut
 
 PREFIX = "def total(prices):\n    result = 0\n    for price in prices:\n        result += "
 SUFFIX = "\n    return result\n"

@@ -14,7 +14,6 @@ import stat
 import subprocess
 import sys
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -28,16 +27,10 @@ from dg_lsp.engine.serve.service import Service
 from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import ENGINE_COMMAND, DiscoveryError, EngineFiles, EngineId, EngineSettings, State
 from dg_lsp.wire.extras import install_command
-from tests.engine.engine_kit import FILLER, ROOT, body, engine_id, gate, home, post, running, wait_until
+from tests.engine.engine_kit import FILLER, ROOT, body, engine_id, gate, post, running, wait_until
 from tests.engine.toy_filler import ToyFiller
 from tests.patience import PATIENCE_S
 from tests.processes import is_gone
-
-
-@pytest.fixture
-def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    with home(monkeypatch) as path:
-        yield path
 
 
 def facts(**fields: object) -> EngineFacts:
@@ -79,7 +72,7 @@ def test_next_action_unloads_and_exits_only_when_unused(
     assert next_action(at, settings, now) == expected
 
 
-def test_nothing_holds_the_model_when_its_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_holds_the_model_when_its_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     models: list[weakref.ref[ToyFiller]] = []
     held: list[bool] = []
 
@@ -88,34 +81,31 @@ def test_nothing_holds_the_model_when_its_memory_is_given_back(monkeypatch: pyte
         models.append(weakref.ref(model))
         return model
 
-    async def main() -> None:
-        service = Service(load, Limits(), EngineId(), EngineSettings(unload_after_s=0.01))
-        service.start()
-        lease = service.take_lease(warm=False)
-        watching = asyncio.ensure_future(daemon._watch(service, daemon.EngineServer(uvicorn.Config(lambda: None))))
-        async with asyncio.timeout(PATIENCE_S):
-            while not held:
-                await lease.take(1.0)
-        service.stop("the test is over")
-        await watching
-        service.worker.close()
-
     monkeypatch.setattr(jobs, "give_back_memory", lambda: held.append(models[0]() is not None))
-    asyncio.run(main())
+    service = Service(load, Limits(), EngineId(), EngineSettings(unload_after_s=0.01))
+    service.start()
+    lease = service.take_lease(warm=False)
+    watching = asyncio.ensure_future(daemon._watch(service, daemon.EngineServer(uvicorn.Config(lambda: None))))
+    async with asyncio.timeout(PATIENCE_S):
+        while not held:
+            await lease.take(1.0)
+    service.stop("the test is over")
+    await watching
+    service.worker.close()
     assert held == [False]
 
 
-def test_files_are_private_and_removed_at_the_end(folder: Path) -> None:
+def test_files_are_private_and_removed_at_the_end(engines: Path) -> None:
     with running() as engine:
-        modes = {path.suffix: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+        modes = {path.suffix: stat.S_IMODE(path.stat().st_mode) for path in engines.iterdir()}
         assert modes == {".lock": 0o600, ".sock": 0o600, ".json": 0o600, ".log": 0o600}
-        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert stat.S_IMODE(engines.stat().st_mode) == 0o700
         assert len(engine.state.token) == 64
-    assert [path.suffix for path in folder.iterdir()] == [".log"]
+    assert [path.suffix for path in engines.iterdir()] == [".log"]
 
 
 @pytest.mark.slow
-def test_a_second_engine_of_the_same_kind_does_not_start(folder: Path) -> None:
+def test_a_second_engine_of_the_same_kind_does_not_start(engines: Path) -> None:
     with running() as engine:
         output = command("run", *OPTIONS, code=2)
         assert output == f"dg-lsp engine: an engine for toy is already running (process {engine.process.pid})\n"
@@ -123,7 +113,7 @@ def test_a_second_engine_of_the_same_kind_does_not_start(folder: Path) -> None:
             assert len(discovery.all_engine_files()) == 2
 
 
-def test_files_of_a_killed_engine_do_not_block_the_next(folder: Path) -> None:
+def test_files_of_a_killed_engine_do_not_block_the_next(engines: Path) -> None:
     with running() as engine:
         engine.process.kill()
         engine.process.wait()
@@ -133,8 +123,8 @@ def test_files_of_a_killed_engine_do_not_block_the_next(folder: Path) -> None:
         assert post(fresh.http, body())
 
 
-def test_a_socket_with_a_too_long_path_gets_a_short_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    deep = folder / ("d" * 100)
+def test_a_socket_with_a_too_long_path_gets_a_short_one(engines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = engines / ("d" * 100)
     monkeypatch.setenv(discovery.RUNTIME_DIR_VARIABLE, str(deep))
     with running() as engine:
         path = Path(engine.state.address)
@@ -145,24 +135,24 @@ def test_a_socket_with_a_too_long_path_gets_a_short_one(folder: Path, monkeypatc
     path.parent.rmdir()
 
 
-def test_a_directory_open_to_others_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder.chmod(0o755)
+def test_a_directory_open_to_others_is_refused(engines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engines.chmod(0o755)
     with pytest.raises(DiscoveryError, match=r"is open to other users; make it private \(chmod 700\)"):
         discovery.runtime_dir()
-    link = folder.with_name(folder.name + "-link")
-    link.symlink_to(folder)
+    link = engines.with_name(engines.name + "-link")
+    link.symlink_to(engines)
     monkeypatch.setenv(discovery.RUNTIME_DIR_VARIABLE, str(link))
     try:
         with pytest.raises(DiscoveryError):
             discovery.runtime_dir()
     finally:
         link.unlink()
-        folder.chmod(0o700)
-        monkeypatch.setenv(discovery.RUNTIME_DIR_VARIABLE, str(folder))
+        engines.chmod(0o700)
+        monkeypatch.setenv(discovery.RUNTIME_DIR_VARIABLE, str(engines))
 
 
-def test_a_socket_of_another_user_is_not_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    impostor = folder / "x.sock"
+def test_a_socket_of_another_user_is_not_used(engines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    impostor = engines / "x.sock"
     impostor.write_text("no socket")
     with pytest.raises(DiscoveryError, match="belongs to another user"):
         discovery.check_owner(str(impostor))
@@ -172,11 +162,11 @@ def test_a_socket_of_another_user_is_not_used(folder: Path, monkeypatch: pytest.
         with pytest.raises(DiscoveryError, match="belongs to another user"):
             discovery.check_owner(engine.state.address)
         monkeypatch.undo()
-        monkeypatch.setenv(discovery.RUNTIME_DIR_VARIABLE, str(folder))
+        monkeypatch.setenv(discovery.RUNTIME_DIR_VARIABLE, str(engines))
 
 
-def test_clients_can_watch_the_loading(folder: Path) -> None:
-    door = folder / "door"
+def test_clients_can_watch_the_loading(engines: Path) -> None:
+    door = engines / "door"
     with running(model=f"gate:{door}", wait_for="loading") as engine:
         wait_until(lambda: engine.info()["message"] == "reading weights")
         health = engine.http.get("/health")
@@ -188,32 +178,12 @@ def test_clients_can_watch_the_loading(folder: Path) -> None:
         wait_until(lambda: engine.http.get("/health").status_code == 200)
 
 
-def test_a_model_that_fails_to_load_is_reported_and_the_process_exits(folder: Path) -> None:
+def test_a_model_that_fails_to_load_is_reported_and_the_process_exits(engines: Path) -> None:
     with running(model="fails", wait_for="failed") as engine:
         with engine.http.stream("GET", "/v1/lease"):
             assert engine.info()["message"] == "the model could not be loaded: there is no checkpoint of that name"
             assert engine.http.post("/v1/infill", json=body()).status_code == 503
         wait_until(lambda: engine.process.poll() is not None)
-
-
-def test_an_idle_model_is_unloaded_and_loaded_again_on_demand(folder: Path) -> None:
-    # A busy machine may miss the moment in which the model is ready, and before it the state is "unloaded" as well.
-    with running("--unload-after=0.05", wait_for="unloaded") as engine:
-        wait_until(lambda: "model unloaded: unloaded after idling" in engine.files.log.read_text())
-        assert engine.http.get("/health").json() == {"status": "ok", "state": "unloaded"}
-        assert post(engine.http, body())
-        wait_until(lambda: engine.http.get("/health").json()["state"] == "unloaded")
-
-
-@pytest.mark.slow
-def test_the_process_ends_after_its_last_lease(folder: Path) -> None:
-    with running("--exit-after=10", "--unload-after=0") as engine:
-        with engine.http.stream("GET", "/v1/lease") as lease:
-            lines = lease.iter_lines()
-            assert next(lines) == "event: state"
-            assert engine.info()["leases"] == 1
-        wait_until(lambda: engine.process.poll() is not None)
-        assert engine.process.returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -222,7 +192,7 @@ def test_the_process_ends_after_its_last_lease(folder: Path) -> None:
 )
 @pytest.mark.slow
 def test_a_client_that_disconnects_during_a_step_does_not_keep_the_engine_alive(
-    folder: Path, tmp_path: Path, options: tuple[str, str], state: str
+    engines: Path, tmp_path: Path, options: tuple[str, str], state: str
 ) -> None:
     stop = gate(tmp_path)
     with running(*options, wait_for=state) as engine:
@@ -242,17 +212,8 @@ def test_a_client_that_disconnects_during_a_step_does_not_keep_the_engine_alive(
             wait_until(lambda: engine.process.poll() is not None)
 
 
-def test_a_lease_receives_bye_when_the_engine_stops(folder: Path) -> None:
-    with running() as engine, engine.http.stream("GET", "/v1/lease") as lease:
-        lines = lease.iter_lines()
-        next(lines)
-        engine.process.send_signal(signal.SIGTERM)
-        assert "event: bye" in list(lines)
-        assert engine.process.wait(PATIENCE_S) == 0
-
-
 @pytest.mark.slow
-def test_shutdown_when_idle_waits_for_the_users(folder: Path) -> None:
+def test_shutdown_when_idle_waits_for_the_users(engines: Path) -> None:
     with running() as engine:
         with engine.http.stream("GET", "/v1/lease") as lease:
             lines = lease.iter_lines()
@@ -264,19 +225,8 @@ def test_shutdown_when_idle_waits_for_the_users(folder: Path) -> None:
         wait_until(lambda: engine.process.poll() is not None)
 
 
-def test_shutdown_now_stops_during_work(folder: Path) -> None:
-    with running() as engine:
-        fields = body({"steps": 10_000, "pause_s": 0.005})
-        with engine.http.stream("POST", "/v1/infill", json=fields) as response:
-            lines = response.iter_lines()
-            next(lines)
-            engine.http.post("/v1/shutdown", json={"when": "now"})
-            assert "the engine is stopping" in "".join(lines)
-        assert engine.process.wait(PATIENCE_S) == 0
-
-
-def test_state_is_read_whole_or_not_at_all(folder: Path) -> None:
-    files = EngineFiles(folder, "engine-x")
+def test_state_is_read_whole_or_not_at_all(engines: Path) -> None:
+    files = EngineFiles(engines, "engine-x")
     state = State(1, "/x.sock", "secret", "0.1", EngineId("m", "r", "bf16", "cpu", "f"))
     discovery.write_state(files, state)
     assert discovery.read_state(files) == state
@@ -285,8 +235,8 @@ def test_state_is_read_whole_or_not_at_all(folder: Path) -> None:
     assert discovery.read_state(files) is None
 
 
-def test_a_lock_has_one_holder_until_it_is_released(folder: Path) -> None:
-    path = folder / "x.lock"
+def test_a_lock_has_one_holder_until_it_is_released(engines: Path) -> None:
+    path = engines / "x.lock"
     lock = discovery.hold(path)
     assert lock is not None
     assert discovery.hold(path) is None
@@ -297,18 +247,18 @@ def test_a_lock_has_one_holder_until_it_is_released(folder: Path) -> None:
     again.release()
 
 
-def test_a_folder_is_the_same_model_by_any_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
-    (folder / "model").mkdir()
-    assert EngineId("../" + folder.name + "/model").name == EngineId(str(folder / "model")).name == EngineId("./model/").name
+def test_a_folder_is_the_same_model_by_any_path(engines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(engines)
+    (engines / "model").mkdir()
+    assert EngineId("../" + engines.name + "/model").name == EngineId(str(engines / "model")).name == EngineId("./model/").name
     assert EngineId("./model").name != EngineId("./model", device="cuda").name
-    # A hub id, which no folder may pass itself off as.
+    # A hub id, which no engines may pass itself off as.
     assert EngineId("model").name != EngineId("./model").name
-    (folder / "embedded").mkdir()
+    (engines / "embedded").mkdir()
     assert EngineId().resolved_model == "embedded"
 
 
-def test_a_full_log_is_rotated(folder: Path) -> None:
+def test_a_full_log_is_rotated(engines: Path) -> None:
     files = discovery.engine_files(engine_id("fails"))
     files.log.write_bytes(b"x" * (discovery.MAX_LOG_BYTES + 1))
     process = discovery.start_engine(ENGINE_COMMAND, files, engine_id("fails"), EngineSettings())
@@ -379,7 +329,7 @@ def command(*arguments: str, code: int = 0) -> str:
     return process.stdout + process.stderr
 
 
-def test_the_commands_start_show_and_stop_an_engine(folder: Path) -> None:
+def test_the_commands_start_show_and_stop_an_engine(engines: Path) -> None:
     assert json.loads(command("status", "--json", *OPTIONS, code=1))["state"] == "absent"
     assert command("status", *OPTIONS, code=1) == "toy: no engine is running\n"
     assert command("start", *OPTIONS).startswith("The engine for toy is ready (process ")
@@ -396,7 +346,7 @@ def test_the_commands_start_show_and_stop_an_engine(folder: Path) -> None:
     assert command("status", "--all", code=1) == "No engine is running.\n"
 
 
-def test_start_with_a_port_prints_the_url_and_the_token_command(folder: Path) -> None:
+def test_start_with_a_port_prints_the_url_and_the_token_command(engines: Path) -> None:
     output = command("start", "--port=0", *OPTIONS)
     url = json.loads(command("status", "--json", *OPTIONS))["url"]
     assert output.endswith(f" Other clients reach it at {url}, with the token that `dg-lsp engine token` prints.\n")
@@ -406,12 +356,12 @@ def test_start_with_a_port_prints_the_url_and_the_token_command(folder: Path) ->
     assert command("token", *OPTIONS, code=2) == NO_TOKEN
 
 
-def test_a_used_port_is_reported(folder: Path) -> None:
+def test_a_used_port_is_reported(engines: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         output = command("run", f"--port={port}", *OPTIONS, code=2)
     assert output.endswith(f"\ndg-lsp engine: port {port} of this machine can't be used: Address already in use\n")
-    assert [path.suffix for path in folder.iterdir()] == [".log"]
+    assert [path.suffix for path in engines.iterdir()] == [".log"]
 
 
 def refusal(*arguments: str) -> str:
@@ -422,37 +372,37 @@ def refusal(*arguments: str) -> str:
 
 
 @pytest.mark.parametrize("kind", ["lock", "json", "sock"])
-def test_an_unwritable_file_is_named(folder: Path, kind: str) -> None:
-    path = folder / f"{engine_id().name}.{kind}"
+def test_an_unwritable_file_is_named(engines: Path, kind: str) -> None:
+    path = engines / f"{engine_id().name}.{kind}"
     path.mkdir()
     assert refusal("run", *OPTIONS) == (
         f"{path} can't be used: Is a directory; set {discovery.RUNTIME_DIR_VARIABLE} to another directory"
     )
-    assert {path.suffix for path in folder.iterdir()} <= {f".{kind}", ".log"}
+    assert {path.suffix for path in engines.iterdir()} <= {f".{kind}", ".log"}
 
 
 @pytest.mark.parametrize(("name", "kind"), [("run", "log"), ("start", "starting"), ("start", "log")])
-def test_a_folder_in_place_of_a_file_is_reported_before_the_start(folder: Path, name: str, kind: str) -> None:
-    path = folder / f"{engine_id().name}.{kind}"
+def test_a_folder_in_place_of_a_file_is_reported_before_the_start(engines: Path, name: str, kind: str) -> None:
+    path = engines / f"{engine_id().name}.{kind}"
     path.mkdir()
     assert refusal(name, *OPTIONS).startswith(f"{path} can't be used: ")
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a engines away")
 @pytest.mark.parametrize("name", ["run", "start", "stop", "status", "logs", "token"])
-def test_every_command_refuses_a_runtime_folder_of_another_user(folder: Path, name: str) -> None:
-    os.chown(folder, 12345, -1)
+def test_every_command_refuses_a_runtime_folder_of_another_user(engines: Path, name: str) -> None:
+    os.chown(engines, 12345, -1)
     try:
         assert refusal(name, *OPTIONS) == (
-            f"{folder} belongs to another user; set {discovery.RUNTIME_DIR_VARIABLE} to a directory of your own"
+            f"{engines} belongs to another user; set {discovery.RUNTIME_DIR_VARIABLE} to a directory of your own"
         )
-        assert list(folder.iterdir()) == []
+        assert list(engines.iterdir()) == []
     finally:
-        os.chown(folder, 0, -1)
+        os.chown(engines, 0, -1)
 
 
-def test_a_runtime_folder_that_is_a_file_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = folder / "file"
+def test_a_runtime_folder_that_is_a_file_is_refused(engines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = engines / "file"
     file.touch()
     with monkeypatch.context() as context:
         context.setenv(discovery.RUNTIME_DIR_VARIABLE, str(file))
@@ -461,7 +411,7 @@ def test_a_runtime_folder_that_is_a_file_is_refused(folder: Path, monkeypatch: p
         )
 
 
-def test_stop_waits_for_users_unless_now_is_given(folder: Path) -> None:
+def test_stop_waits_for_users_unless_now_is_given(engines: Path) -> None:
     with running() as engine, engine.http.stream("GET", "/v1/lease") as lease:
         lines = lease.iter_lines()
         next(lines)
@@ -471,7 +421,7 @@ def test_stop_waits_for_users_unless_now_is_given(folder: Path) -> None:
         assert "event: bye" in list(lines)
 
 
-def test_start_reports_why_a_model_fails_to_load(folder: Path) -> None:
+def test_start_reports_why_a_model_fails_to_load(engines: Path) -> None:
     output = command("start", "--model=fails", f"--filler={FILLER}", code=2)
     assert output == "dg-lsp engine: the model could not be loaded: there is no checkpoint of that name\n"
     output = command("start", "--model=toy", "--filler=nowhere:load", code=2)
@@ -479,7 +429,7 @@ def test_start_reports_why_a_model_fails_to_load(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_failing_starts_both_report_the_reason(folder: Path) -> None:
+def test_two_failing_starts_both_report_the_reason(engines: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         start = [sys.executable, "-m", "dg_lsp.cli.engine", "start", f"--port={listener.getsockname()[1]}", *OPTIONS]
         both = [subprocess.Popen(start, stderr=subprocess.PIPE, text=True, cwd=ROOT) for _ in range(2)]
@@ -489,8 +439,8 @@ def test_two_failing_starts_both_report_the_reason(folder: Path) -> None:
     assert all("can't be used: Address already in use" in each for each in errors)
 
 
-def test_start_reports_an_engine_killed_while_loading(folder: Path) -> None:
-    model = f"gate:{folder / 'door'}"
+def test_start_reports_an_engine_killed_while_loading(engines: Path) -> None:
+    model = f"gate:{engines / 'door'}"
     start = [sys.executable, "-m", "dg_lsp.cli.engine", "start", f"--model={model}", f"--filler={FILLER}"]
     with subprocess.Popen(start, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
         state = wait_until(lambda: discovery.read_state(discovery.engine_files(engine_id(model))))
@@ -501,13 +451,13 @@ def test_start_reports_an_engine_killed_while_loading(folder: Path) -> None:
     assert error.startswith("dg-lsp engine: the engine ended while starting; the end of its log:\n")
 
 
-def test_start_reports_a_running_engine_without_the_requested_port(folder: Path) -> None:
+def test_start_reports_a_running_engine_without_the_requested_port(engines: Path) -> None:
     command("start", *OPTIONS)
     assert "It already ran, without a port" in refusal("start", "--port=0", *OPTIONS)
     command("stop", *OPTIONS)
 
 
-def test_no_command_takes_the_files_of_a_killed_engine_for_an_engine(folder: Path) -> None:
+def test_no_command_takes_the_files_of_a_killed_engine_for_an_engine(engines: Path) -> None:
     with running() as engine:
         os.kill(engine.process.pid, signal.SIGKILL)
         wait_until(lambda: is_gone(engine.process.pid))
@@ -521,7 +471,7 @@ def disguise(version: str) -> None:
     state_file.write_text(json.dumps({**json.loads(state_file.read_text()), "version": version}))
 
 
-def test_start_replaces_an_unused_engine_of_another_version(folder: Path) -> None:
+def test_start_replaces_an_unused_engine_of_another_version(engines: Path) -> None:
     with running() as engine:
         disguise("0.0.1")
         both = f"It is from dg-lsp 0.0.1, this is dg-lsp {discovery.current_build()}"
@@ -536,7 +486,7 @@ def test_start_replaces_an_unused_engine_of_another_version(folder: Path) -> Non
 
 
 @pytest.mark.slow
-def test_start_replaces_an_engine_of_another_installation_of_this_version(folder: Path, tmp_path: Path) -> None:
+def test_start_replaces_an_engine_of_another_installation_of_this_version(engines: Path, tmp_path: Path) -> None:
     # Its files differ, because it is without the models, which the toy filler does not need.
     shutil.copytree(ROOT / "dg_lsp", tmp_path / "dg_lsp", ignore=shutil.ignore_patterns("__pycache__", "embedded"))
     subprocess.run(
@@ -556,7 +506,7 @@ def test_start_replaces_an_engine_of_another_installation_of_this_version(folder
     command("stop", "--now", *OPTIONS)
 
 
-def test_start_says_that_an_engine_in_use_is_of_another_version(folder: Path) -> None:
+def test_start_says_that_an_engine_in_use_is_of_another_version(engines: Path) -> None:
     with running() as engine, engine.http.stream("GET", "/v1/lease") as lease:
         lines = lease.iter_lines()
         next(lines)
@@ -567,7 +517,7 @@ def test_start_says_that_an_engine_in_use_is_of_another_version(folder: Path) ->
 
 
 @pytest.mark.slow
-def test_an_unresponsive_engine_is_reported(folder: Path) -> None:
+def test_an_unresponsive_engine_is_reported(engines: Path) -> None:
     with running() as engine:
         pid = engine.process.pid
         os.kill(pid, signal.SIGSTOP)
@@ -590,16 +540,16 @@ def test_an_unresponsive_engine_is_reported(folder: Path) -> None:
     assert [process.returncode for process in processes] == [1, 2, 2, 2]
 
 
-def test_commands_without_an_engine_say_so(folder: Path) -> None:
+def test_commands_without_an_engine_say_so(engines: Path) -> None:
     assert command("logs", *OPTIONS) == "dg-lsp engine: no log for toy yet\n"
     assert command("status", "--all", code=1) == "No engine is running.\n"
 
 
-def test_a_time_above_the_maximum_is_refused(folder: Path) -> None:
+def test_a_time_above_the_maximum_is_refused(engines: Path) -> None:
     assert "Invalid value for '--exit-after'" in command("run", "--exit-after=inf", *OPTIONS, code=2)
 
 
-def test_a_process_that_reuses_a_killed_engines_pid_is_left_alone(folder: Path) -> None:
+def test_a_process_that_reuses_a_killed_engines_pid_is_left_alone(engines: Path) -> None:
     with running() as engine:
         os.kill(engine.process.pid, signal.SIGKILL)
         wait_until(lambda: is_gone(engine.process.pid))
@@ -613,6 +563,6 @@ def test_a_process_that_reuses_a_killed_engines_pid_is_left_alone(folder: Path) 
             other.communicate(b"\n")
 
 
-def test_a_token_that_is_invalid_in_a_header_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_that_is_invalid_in_a_header_is_refused(engines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DG_LSP_ENGINE_TOKEN", "two words")
     assert refusal("run", *OPTIONS).startswith("DG_LSP_ENGINE_TOKEN must consist of ASCII letters, ")

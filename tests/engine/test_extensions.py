@@ -12,22 +12,8 @@ from torch import Tensor
 from dg_lsp.engine.diffusion.gemma.extensions import MAX_ROOMS, ROWS, Extensions
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.model import memory
-from dg_lsp.engine.model.recording import Recorder, Work
 from dg_lsp.engine.model.tree import ROOM, ROOT, Tree
-
-
-class WorkingRecorder(Recorder):
-    """A recorder whose graphs are the functions themselves."""
-
-    def record(self, work: Work) -> Work:
-        return work
-
-
-class FailingRecorder(Recorder):
-    """A recorder that fails as CUDA does."""
-
-    def record(self, work: Work) -> Work:
-        raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+from tests.engine.filler_kit import FailingRecorder, WorkingRecorder
 
 
 @pytest.fixture

@@ -27,26 +27,11 @@ from dg_lsp.engine.diffusion.denoising.speculation import Speculate
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
 from dg_lsp.engine.diffusion.generation import MAX_ROWS, Generation
 from dg_lsp.engine.model.prefix_cache import PrefixCache
+from tests.engine.engine_kit import finish
 
 LINE = Hole(Span(0, 0), "cursor")
 BODY = Hole(Span(0, 0), "body", indent="    ", block=True)
 PREFIX, SUFFIX = "class Point:\n    def __init__(self, x, y):\n        self.x = x\n        self.", "\n\n\nPoint(1, 2)\n"
-
-
-@pytest.fixture(scope="module")
-def trained_filler(trained_layout: Path) -> DiffusionFiller:
-    return DiffusionFiller(load_model(str(trained_layout), device="cpu"))
-
-
-@pytest.fixture(scope="module")
-def instruct(instruct_layout: Path) -> DiffusionFiller:
-    return DiffusionFiller(load_model(str(instruct_layout), device="cpu"))
-
-
-def finish(task: LocalTask) -> LocalTask:
-    while task.step():
-        pass
-    return task
 
 
 @pytest.mark.parametrize("which", ["trained_filler", "instruct"])

@@ -21,7 +21,7 @@ from dg_lsp.engine.common.pace import Pace
 from dg_lsp.engine.diffusion.denoising.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.denoising.fixed_step import MAX_BUCKETS, FixedSteps, bucket_of
 from dg_lsp.engine.diffusion.denoising.stack import LocalDecoder
-from dg_lsp.engine.diffusion.denoising.steps import Stepper
+from dg_lsp.engine.diffusion.denoising.steps import Stepper, Steps
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
 from dg_lsp.engine.diffusion.gemma import packed
 from dg_lsp.engine.diffusion.gemma.extensions import Extensions
@@ -33,6 +33,7 @@ from dg_lsp.engine.model.memory import Cost
 from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.recording import WARM_UPS, Recorder, StepGraph, Work
 from dg_lsp.engine.serve.jobs import is_out_of_memory
+from tests.engine.filler_kit import FailingRecorder, WorkingRecorder, a_prefix
 from tests.pages import gpus as page
 
 SAMPLING = Sampling(entropy_bound=30.0, stop_entropy=9.0, delete_entropy=3.5, conditioning_tokens=8)
@@ -48,10 +49,6 @@ ROWS = [
 @pytest.fixture
 def passes(with_experts: Any) -> Passes:
     return Passes(with_experts)
-
-
-def a_prefix(passes: Passes, length: int) -> KV:
-    return passes.encode(torch.randint(10, 110, (1, length), generator=torch.Generator().manual_seed(length)))[1]
 
 
 def a_denoiser(rows: list[Row], limits: TokenLimits = LIMITS, sampling: Sampling = SAMPLING) -> Denoiser:
@@ -173,20 +170,6 @@ def test_a_card_of_24_gb_has_room_for_the_longest_prefix_in_fixed_buffers() -> N
     assert n_bytes <= memory.fixed_bytes(free - reserved)
 
 
-class WorkingRecorder(Recorder):
-    """A recorder whose graphs are the functions themselves."""
-
-    def record(self, work: Work) -> Work:
-        return work
-
-
-class FailingRecorder(Recorder):
-    """A recorder that fails as CUDA does when a function waits for the device."""
-
-    def record(self, work: Work) -> Work:
-        raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nCompile with TORCH_USE_CUDA_DSA")
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("recorder", [WorkingRecorder(), FailingRecorder()], ids=["working", "failing"])
 def test_the_answer_is_the_same_whether_steps_are_recorded_or_not(
@@ -226,7 +209,7 @@ def test_a_fill_in_fixed_buffers_has_the_same_candidates(layout: str, request: p
         filler = DiffusionFiller(loaded)
         fixed = steps(loaded.passes)
         if is_fixed:
-            filler.stepper = Stepper(filler.pace, fixed)
+            filler.stepper.fixed = fixed
         for asked in REQUESTS:
             task = filler.start(replace(asked, budget=Budget(candidates=4)))
             while task.step():
@@ -247,7 +230,7 @@ def test_memory_that_runs_out_ends_the_request_and_not_the_model(
     monkeypatch.setattr(packed, "suits", lambda _: False)
     filler = DiffusionFiller(load_model(str(trained_layout), device="cpu"))
     passes = filler.loaded.passes
-    filler.stepper = Stepper(filler.pace, steps(passes, recorder=WorkingRecorder()))
+    filler.stepper.fixed = steps(passes, recorder=WorkingRecorder())
     passes.extensions = filler.extensions = Extensions(passes, filler.headroom.cost, lambda: None, recorder=WorkingRecorder())
 
     def texts() -> list[tuple[str, ...]]:
@@ -273,19 +256,20 @@ def test_memory_that_runs_out_ends_the_request_and_not_the_model(
 
 
 def test_a_step_that_was_only_queued_is_not_measured(trained_layout: Path) -> None:
-    loaded = DiffusionFiller(load_model(str(trained_layout), device="cpu")).loaded
+    filler = DiffusionFiller(load_model(str(trained_layout), device="cpu"))
+    loaded = filler.loaded
     kv = loaded.passes.encode(torch.arange(10, 20)[None])[1]
     clock = iter(range(1000))
     pace = Pace(lambda: float(next(clock)))
-    stepper = Stepper(pace, steps(loaded.passes))
+    stepper = Stepper(loaded.passes, filler.headroom, pace, 8, steps(loaded.passes))
     sampling = Sampling(stop_entropy=0.0)
     n_logits = loaded.passes.model.lm_head.weight.shape[0]
     denoiser = Denoiser([Row((20,) * 6, (True,) * 6, 9)], TokenLimits(tuple(range(10, 60))), sampling, n_logits)
     with torch.no_grad():
-        decoder = LocalDecoder(loaded.passes, kv)
-        stepper.step(denoiser, decoder)
+        of_canvas = Steps(denoiser, LocalDecoder(loaded.passes, kv), stepper)
+        stepper.step(of_canvas)
         assert pace.expected_ms("step", 6) is None
-        stepper.step(denoiser, decoder)
+        stepper.step(of_canvas)
         assert pace.expected_ms("step", 6) == 1000
 
 

@@ -32,7 +32,7 @@ from dg_lsp.engine.model.prefix_cache import KV, crop
 from dg_lsp.engine.model.recording import WARM_UPS, Recorder, StepGraph, WarmUps, Work
 from dg_lsp.engine.model.tree import ROOT, Tree
 from tests.benchmarks import gpu_causal
-from tests.engine.test_fixed_steps import FailingRecorder, WorkingRecorder
+from tests.engine.filler_kit import FailingRecorder, WorkingRecorder
 from tests.engine.test_llama import KINDS, adapter_for, checkpoint, ids_of, passes_of
 from tests.engine.test_pretrained import FIM
 from tests.engine.test_pretrained import checkpoint as written_model

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from dg_lsp.core import confidence
 from dg_lsp.core.values import Budget, Candidate, Hole, InfillRequest, Span
-from dg_lsp.engine.backends.remote import RemoteFiller
-from dg_lsp.engine.common.task import Filler, OnProgress
-from dg_lsp.engine.diffusion.filler import DiffusionFiller
+from dg_lsp.engine.common.task import OnProgress
 from dg_lsp.engine.model.fit import machine
 from dg_lsp.engine.serve.jobs import (
     BusyError,
@@ -23,15 +20,15 @@ from dg_lsp.engine.serve.jobs import (
     Limits,
     Queue,
     UnavailableError,
-    Worker,
     batchable,
     choose,
     is_crowded,
     superseded,
 )
-from dg_lsp.wire.messages import Accepted, Ask, Done, Draft, Event, Found, Priority, Problem, Status
+from dg_lsp.wire.messages import Accepted, Ask, Done, Draft, Priority, Problem, Status
 from tests.engine import toy_filler
 from tests.engine.engine_kit import gate, request, wait_until
+from tests.engine.queue_kit import Clock, Heard, running_engine, submit
 from tests.engine.toy_filler import ToyFiller
 from tests.patience import PATIENCE_S
 
@@ -48,8 +45,23 @@ def job(
     return new_job
 
 
-def check_choice(jobs: list[Job], order: int | None, limits: Limits | None = None) -> None:
-    next_job = choose(jobs, limits or Limits())
+NEW, RUNNING = job(1), functools.partial(job, is_begun=True)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "limits", "order"),
+    [
+        pytest.param([], Limits(), None, id="nothing to do"),
+        pytest.param([RUNNING(0, "batch", last_turn=4), NEW], Limits(), 1, id="interactive before an earlier batch job"),
+        pytest.param([RUNNING(0, last_turn=0), RUNNING(2, last_turn=1), NEW], Limits(), 1, id="new before running again"),
+        pytest.param([RUNNING(0, last_turn=7), RUNNING(1, last_turn=6)], Limits(), 1, id="equal jobs take turns"),
+        pytest.param([job(3), job(2)], Limits(), 2, id="the oldest of new ones"),
+        pytest.param([RUNNING(0, last_turn=9), NEW], Limits(running=1), 0, id="never more than the limit"),
+        pytest.param([RUNNING(0, "batch", last_turn=9), NEW], Limits(running=1), 1, id="batch jobs take no place"),
+    ],
+)
+def test_whose_turn_it_is(jobs: list[Job], limits: Limits, order: int | None) -> None:
+    next_job = choose(jobs, limits)
     assert (next_job.order if next_job else None) == order
 
 
@@ -64,26 +76,6 @@ def turns(lengths: Sequence[int], short_steps: int, *, most: int = 1000) -> list
         if next_job.steps == lengths[next_job.order]:
             jobs.remove(next_job)
     return order_of_turns
-
-
-def test_choose_returns_none_without_jobs() -> None:
-    check_choice([], None)
-
-
-def test_interactive_goes_before_an_earlier_running_batch_job() -> None:
-    check_choice([job(0, "batch", is_begun=True, last_turn=4), job(1)], 1)
-
-
-def test_a_new_job_steps_before_running_ones_step_again() -> None:
-    check_choice([job(0, is_begun=True, last_turn=0), job(1, is_begun=True, last_turn=1), job(2)], 2)
-
-
-def test_equal_jobs_take_turns() -> None:
-    check_choice([job(0, is_begun=True, last_turn=7), job(1, is_begun=True, last_turn=6)], 1)
-
-
-def test_among_new_jobs_the_oldest_goes_first() -> None:
-    check_choice([job(3), job(2)], 2)
 
 
 def test_short_jobs_finish_in_order_if_joining_is_no_faster() -> None:
@@ -112,14 +104,6 @@ def test_a_long_job_gets_every_fourth_turn_while_keystrokes_replace_short_ones()
         next_job.last_turn = turn
         long_turns.append(next_job is long)
     assert long_turns == [False, False, False, True] * 3
-
-
-def test_running_jobs_never_exceed_the_limit() -> None:
-    check_choice([job(0, is_begun=True, last_turn=9), job(1)], 0, Limits(running=1))
-
-
-def test_running_batch_jobs_take_no_place_from_interactive_ones() -> None:
-    check_choice([job(0, "batch", is_begun=True, last_turn=9), job(1)], 1, Limits(running=1))
 
 
 def test_batch_jobs_fill_at_most_half_of_the_queue() -> None:
@@ -154,74 +138,6 @@ def test_running_jobs_of_one_priority_may_share_a_pass() -> None:
     assert batchable([*under_way, batch, new, cancelled_job], batch, 0.0) == [batch]
 
 
-@dataclass
-class Heard:
-    """The events of one job."""
-
-    events: list[Event] = field(default_factory=list)
-    over: threading.Event = field(default_factory=threading.Event)
-
-    def __call__(self, event: Event) -> None:
-        self.events.append(event)
-        if isinstance(event, Done | Problem):
-            self.over.set()
-
-    def all(self) -> list[Event]:
-        assert self.over.wait(PATIENCE_S)
-        return self.events
-
-    def last(self) -> Event:
-        return self.all()[-1]
-
-    def reason(self) -> str:
-        last = self.last()
-        assert isinstance(last, Done)
-        return last.reason
-
-    def candidates(self) -> list[Candidate]:
-        return [event.candidate for event in self.all() if isinstance(event, Found)]
-
-
-class Clock:
-    """Time that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class Engine(Queue):
-    """The real queue, with its worker's thread around the toy model."""
-
-    def __init__(self, load: Callable[[Callable[[str, float], None]], Filler], limits: Limits | None, clock: Clock) -> None:
-        super().__init__(limits, clock)
-        self.statuses: list[Status] = []
-        self.worker = Worker(self, load, self.statuses.append)
-
-
-@contextmanager
-def running_engine(
-    load: Callable[[Callable[[str, float], None]], Filler] | None = None,
-    *,
-    limits: Limits | None = None,
-    clock: Clock | None = None,
-) -> Iterator[Engine]:
-    usual = load or (lambda on_progress: toy_filler.load("toy", device="auto", threads=0, on_progress=on_progress))
-    engine = Engine(usual, limits, clock or Clock())
-    engine.worker.start()
-    try:
-        yield engine
-    finally:
-        engine.worker.close()
-
-
-def submit(to: Queue, script: dict[str, object], *, ms: int = 0, n: int = 1, **envelope: object) -> tuple[Job, Heard]:
-    events = Heard()
-    return to.submit(Ask(request(script, ms=ms, n=n), **envelope), events), events  # type: ignore[arg-type]
-
-
 def refuses(queue: Queue) -> bool:
     try:
         submit(queue, {})
@@ -233,7 +149,7 @@ def refuses(queue: Queue) -> bool:
 def test_a_request_is_accepted_and_answered_best_first() -> None:
     with running_engine() as engine:
         events = submit(engine, {"steps": 4}, n=2)[1]
-        assert [type(event) for event in events.all()] == [Accepted, Found, Found, Done]
+        assert [type(event) for event in events.all()] == [Accepted, Candidate, Candidate, Done]
         assert [confidence.probability(candidate.confidence) for candidate in events.candidates()] == [0.9, 0.89]
         assert events.last().steps == 4  # type: ignore[union-attr]
         assert [status.state for status in engine.statuses] == ["loading", "loading", "ready"]
@@ -523,21 +439,6 @@ def test_all_are_answered_when_the_engine_stops(tmp_path: Path) -> None:
         assert refuses(engine)
 
 
-def test_a_thousand_cancelled_jobs_leave_nothing_behind(tmp_path: Path) -> None:
-    journal = tmp_path / "journal"
-    with running_engine(limits=Limits(queued=2000)) as engine:
-        stop = gate(tmp_path)
-        submit(engine, {"steps": 1, "gate": str(stop.path)})
-        wait_until(lambda: engine.sizes()[0])
-        jobs = [submit(engine, {"steps": 9, "journal": str(journal), "name": str(idx)}) for idx in range(1000)]
-        for job, _ in jobs:
-            engine.cancel(job)
-        stop.let(1)
-        assert {events.reason() for _, events in jobs} == {"cancelled"}
-        assert not journal.exists()
-        wait_until(lambda: engine.sizes() == (0, 0))
-
-
 def test_budget_bounds_the_candidates() -> None:
     with running_engine() as engine:
         heard = Heard()
@@ -547,219 +448,3 @@ def test_budget_bounds_the_candidates() -> None:
         budget = Budget(candidates=2, spares=2)
         engine.submit(Ask(InfillRequest("", "", (Hole(Span(0, 0), "cursor"),), budget=budget)), heard)
         assert len(heard.candidates()) == 4
-
-
-@contextmanager
-def engine_in_step(
-    model: toy_filler.ToyFiller, folder: Path, limits: Limits | None = None
-) -> Iterator[tuple[Engine, Callable[[], None]]]:
-    """An engine whose thread is in a step, and what lets it go on: what is submitted meanwhile begins at one moment."""
-    with running_engine(lambda _: model, limits=limits) as engine:
-        stop = gate(folder, "held")
-        submit(engine, {"steps": 1, "gate": str(stop.path)})
-        wait_until(lambda: engine.sizes()[0])
-        yield engine, lambda: stop.let(1)
-
-
-def test_jobs_step_in_one_pass_and_join_and_leave_between_steps(tmp_path: Path) -> None:
-    model, journal = toy_filler.ToyFiller("auto"), tmp_path / "journal"
-    with engine_in_step(model, tmp_path, Limits(rows=7)) as (engine, go_on):
-        scripts = [
-            {"joins": True, "name": name, "steps": steps, "journal": str(journal)} for name, steps in (("a", 2), ("b", 4))
-        ]
-        events_of_jobs = [submit(engine, dict(script))[1] for script in scripts]
-        events_of_jobs += [submit(engine, {"joins": True, "name": "c", "steps": 3}, priority="batch")[1] for _ in range(2)]
-        go_on()
-        assert [one.reason() for one in events_of_jobs] == ["finished"] * 4
-    # Their first steps are each their own: before, there is no task to ask. A batch job's are never with the others'.
-    assert model.passes == [(["a", "b"], 7), (["c", "c"], 7), (["c", "c"], 7)]
-    assert journal.read_text().split() == ["a", "b", "a", "b", "b", "b"]
-
-
-def test_without_joined_passes_each_job_finishes_before_the_next(tmp_path: Path) -> None:
-    model, journal = toy_filler.ToyFiller("auto"), tmp_path / "journal"
-    model.gains = False
-    with engine_in_step(model, tmp_path) as (engine, go_on):
-        scripts = [{"joins": True, "name": name, "steps": 3, "journal": str(journal)} for name in "ab"]
-        events_of_jobs = [submit(engine, dict(script))[1] for script in scripts]
-        go_on()
-        assert [one.reason() for one in events_of_jobs] == ["finished"] * 2
-    assert model.passes == []
-    assert journal.read_text().split() == ["a", "a", "a", "b", "b", "b"]
-
-
-def test_a_cancelled_job_joins_no_further_pass(tmp_path: Path) -> None:
-    model = toy_filler.ToyFiller("auto")
-    with engine_in_step(model, tmp_path) as (engine, go_on):
-        stop = gate(tmp_path)
-        script: dict[str, object] = {"joins": True, "steps": 3, "gate": str(stop.path)}
-        first, second, third = (submit(engine, {**script, "name": name}) for name in "abc")
-        go_on()
-        stop.let(1)
-        wait_until(lambda: model.passes)  # a, b and c have taken a step; the second waits at the gate
-        engine.cancel(second[0])
-        stop.let(2)
-        assert [events.reason() for _, events in (first, second, third)] == ["finished", "cancelled", "finished"]
-    assert [names for names, _ in model.passes] == [["a", "b", "c"], ["a", "c"]]
-
-
-def test_a_failed_shared_pass_fails_no_job_and_is_retried_smaller(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, "dg_lsp.engine")
-    model = toy_filler.ToyFiller("auto")
-    model.pass_error = MemoryError()
-    with engine_in_step(model, tmp_path, Limits(rows=8)) as (engine, go_on):
-        events_of_jobs = [submit(engine, {"joins": True, "name": name, "steps": 3})[1] for name in "ab"]
-        go_on()
-        assert [one.reason() for one in events_of_jobs] == ["finished"] * 2
-    assert [most for _, most in model.passes[:3]] == [8, 4, 2]
-
-
-def test_a_reloaded_model_starts_with_the_full_row_limit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, "dg_lsp.engine")
-    model = toy_filler.ToyFiller("auto")
-    model.pass_error = MemoryError()
-    with engine_in_step(model, tmp_path, Limits(rows=8)) as (engine, go_on):
-        events_of_jobs = [submit(engine, {"joins": True, "name": name, "steps": 3})[1] for name in "ab"]
-        go_on()
-        assert [one.reason() for one in events_of_jobs] == ["finished"] * 2
-        engine.order("unload")
-        wait_until(lambda: engine.status.state == "unloaded")
-        model.passes, model.pass_error = [], None
-        stop = gate(tmp_path)
-        events_of_jobs = [submit(engine, {"joins": True, "name": name, "steps": 3, "gate": str(stop.path)})[1] for name in "ab"]
-        stop.let(3)
-        assert [one.reason() for one in events_of_jobs] == ["finished"] * 2
-    assert {most for _, most in model.passes} == {8}
-
-
-def test_without_room_in_memory_jobs_run_one_at_a_time(tmp_path: Path) -> None:
-    model, journal = toy_filler.ToyFiller("auto"), tmp_path / "journal"
-    model.has_memory = False
-    with engine_in_step(model, tmp_path) as (engine, go_on):
-        scripts = [{"steps": 2, "journal": str(journal), "name": name} for name in "ab"]
-        events_of_jobs = [submit(engine, dict(script))[1] for script in scripts]
-        go_on()
-        assert [one.reason() for one in events_of_jobs] == ["finished"] * 2
-    assert journal.read_text().split() == ["a", "a", "b", "b"]
-
-
-def test_an_unknown_free_memory_stops_no_job(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, "dg_lsp.engine")
-
-    class Broken(toy_filler.ToyFiller):
-        def has_room(self) -> bool:
-            raise RuntimeError("an illegal memory access was encountered")
-
-    with running_engine(lambda _: Broken("auto")) as engine:
-        stop = gate(tmp_path)
-        under_way = submit(engine, {"steps": 3, "gate": str(stop.path)})[1]
-        wait_until(lambda: engine.sizes()[0])
-        waiting = submit(engine, {})[1]
-        stop.let(3)
-        assert [under_way.reason(), waiting.reason()] == ["finished"] * 2
-
-
-def test_idle_preparation_does_not_count_as_use() -> None:
-    model, clock = toy_filler.ToyFiller("auto"), Clock()
-    model.to_foresee = 3
-    with running_engine(lambda _: model, clock=clock) as engine:
-        assert submit(engine, {})[1].reason() == "finished"
-        last_used = engine.last_used()
-        clock.now += 5
-        model.units.release(3)
-        wait_until(lambda: model.foreseen == 3)
-        assert engine.last_used() == last_used
-        assert engine.sizes() == (0, 0)
-        engine.order("unload")  # and nothing keeps the model
-        wait_until(lambda: engine.status.state == "unloaded")
-
-
-def test_preparation_yields_to_a_request_after_one_unit() -> None:
-    model = toy_filler.ToyFiller("auto")
-    model.to_foresee = 9
-    with running_engine(lambda _: model) as engine:
-        assert submit(engine, {})[1].reason() == "finished"
-        model.units.release()
-        wait_until(lambda: model.foreseen == 1)  # the thread is in the second unit, or about to be
-        events = submit(engine, {"steps": 5})[1]
-        model.units.release()
-        assert events.reason() == "finished"
-        assert model.foreseen <= 2
-        engine.order("unload")
-        model.units.release()
-        wait_until(lambda: engine.status.state == "unloaded")
-        assert model.foreseen <= 3
-
-
-def test_failed_preparation_is_dropped_silently(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, "dg_lsp.engine")
-
-    class Failing(toy_filler.ToyFiller):
-        def foresee(self) -> bool:
-            self.foreseen += 1
-            raise MemoryError
-
-    model = Failing("auto")
-    with running_engine(lambda _: model) as engine:
-        for n_done in (1, 2):
-            assert submit(engine, {})[1].reason() == "finished"
-            wait_until(lambda n_done=n_done: model.foreseen == n_done)  # type: ignore[misc]
-
-
-def test_an_expected_request_is_prepared_once_the_model_is_loaded() -> None:
-    model = toy_filler.ToyFiller("auto")
-    model.to_foresee = 1
-    with running_engine(lambda _: model) as engine:
-        coming = request()
-        engine.order("load")
-        engine.expect(coming)
-        model.units.release()
-        wait_until(lambda: model.foreseen == 1)
-        assert model.expected == [coming]
-        assert engine.last_used() == 100.0
-
-
-def test_an_interactive_request_replaces_the_expected_one(tmp_path: Path) -> None:
-    model = toy_filler.ToyFiller("auto")
-    model.to_foresee = 1
-    with engine_in_step(model, tmp_path) as (engine, go_on):
-        engine.expect(request({"name": "announced"}))
-        keystroke = submit(engine, {"name": "typed"})
-        go_on()
-        assert keystroke[1].reason() == "finished"
-        model.units.release()
-        wait_until(lambda: model.foreseen == 1)
-        assert model.expected[-1] == keystroke[0].ask.request
-
-
-def test_interactive_requests_are_expected_again_and_batch_ones_are_not() -> None:
-    model = toy_filler.ToyFiller("auto")
-    with running_engine(lambda _: model) as engine:
-        keystroke = submit(engine, {"name": "typed"})
-        assert [events.reason() for events in (keystroke[1], submit(engine, {}, priority="batch")[1])] == ["finished"] * 2
-        assert model.expected == [keystroke[0].ask.request]
-
-
-@pytest.mark.parametrize("name", ["concurrency", "predict_together", "has_room", "expect", "foresee", "trim"])
-def test_only_a_local_model_prepares_and_joins_requests(name: str) -> None:
-    assert getattr(DiffusionFiller, name) is not getattr(Filler, name)
-    assert getattr(RemoteFiller, name) is getattr(Filler, name)
-
-
-def test_a_task_is_closed_however_its_job_ends(tmp_path: Path) -> None:
-    model, clock = toy_filler.ToyFiller("auto"), Clock()
-    with running_engine(lambda _: model, clock=clock) as engine:
-        stop = gate(tmp_path)
-        waiting: dict[str, object] = {"steps": 9, "gate": str(stop.path), "journal": str(tmp_path / "journal"), "name": "x"}
-        assert submit(engine, {})[1].reason() == "finished"
-        assert isinstance(submit(engine, {"raise": "RuntimeError"})[1].last(), Problem)
-        cancelled_job, events = submit(engine, waiting)
-        wait_until(lambda: len(model.tasks) == 3)
-        late = submit(engine, waiting, ms=50)[1]
-        stop.let(1)
-        wait_until(lambda: len(model.tasks) == 4)
-        engine.cancel(cancelled_job)
-        clock.now += 1
-        stop.let(9)
-        assert [events.reason(), late.reason()] == ["cancelled", "deadline"]
-        wait_until(lambda: all(task.closed for task in model.tasks))

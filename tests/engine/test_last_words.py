@@ -7,23 +7,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
 
 from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import ENGINE_COMMAND, EngineSettings
-from tests.engine.engine_kit import engine_id, home, running, told_by, wait_until
+from tests.engine.engine_kit import engine_id, running, told_by, wait_until
 
-pytestmark = pytest.mark.e2e
-
-
-@pytest.fixture(autouse=True)
-def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    with home(monkeypatch) as path:
-        yield path
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("engines")]
 
 
 def start(*, exit_after_s: float = 60.0, model: str = "toy") -> tuple[subprocess.Popen[bytes], discovery.EngineFiles]:

@@ -11,7 +11,6 @@ import torch
 
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
 from dg_lsp.engine.backends.local import load_model
-from dg_lsp.engine.common.local import LocalTask
 from dg_lsp.engine.diffusion.denoising.stack import PrefixRows, Stack
 from dg_lsp.engine.diffusion.filler import DiffusionFiller, waiting_steps
 from dg_lsp.engine.diffusion.gemma.passes import Passes
@@ -19,6 +18,7 @@ from dg_lsp.engine.diffusion.generation import MAX_ROWS
 from dg_lsp.engine.model import memory
 from dg_lsp.engine.model.fit import machine
 from dg_lsp.engine.model.memory import Cost, rows_that_fit
+from tests.engine.engine_kit import finish
 
 MIB = 1024 * 1024
 
@@ -92,13 +92,7 @@ def test_free_memory_of_a_gpu_counts_what_the_allocator_keeps() -> None:
 
 @pytest.fixture
 def model(trained_layout: Path) -> DiffusionFiller:
-    return DiffusionFiller(DiffusionFiller(load_model(str(trained_layout), device="cpu")).loaded, joins=True)
-
-
-def finish(task: LocalTask) -> LocalTask:
-    while task.step():
-        pass
-    return task
+    return DiffusionFiller(load_model(str(trained_layout), device="cpu"), joins=True)
 
 
 def a_request(seed: int = 0) -> InfillRequest:
@@ -121,7 +115,7 @@ def test_short_memory_limits_a_pass_and_changes_no_answer(monkeypatch: pytest.Mo
     short_of_memory(monkeypatch, model, 1)
     canvas = finish(model.start(a_request()))
     assert [one.texts for one in canvas.candidates()] == [one.texts for one in expected]
-    assert model.shared.rows_at_once(10, 10) <= MAX_ROWS
+    assert model.stepper.rows_at_once(10, 10) <= MAX_ROWS
 
 
 def test_rows_beyond_the_limit_take_several_passes(monkeypatch: pytest.MonkeyPatch, trained_layout: Path) -> None:

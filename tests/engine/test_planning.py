@@ -47,7 +47,7 @@ class Timed:
 
 @pytest.fixture(scope="module")
 def loaded(instruct_layout: Path) -> Loaded[Any, Any]:
-    loaded = DiffusionFiller(load_model(str(instruct_layout), device="cpu")).loaded
+    loaded = load_model(str(instruct_layout), device="cpu")
     # A random model settles by chance; here it never does.
     sampling = Sampling(stop_entropy=-1.0, block_steps=24)
     return replace(loaded, profile=replace(loaded.profile, sampling=sampling, block_gaps=(4, 6, 8), canvas_tokens=48))
@@ -56,11 +56,11 @@ def loaded(instruct_layout: Path) -> Loaded[Any, Any]:
 @pytest.fixture(scope="module")
 def shrinking_loaded(trained_layout: Path) -> Loaded[Any, Any]:
     """A checkpoint that needs no search for the gap's length: it has a delete token."""
-    loaded = DiffusionFiller(load_model(str(trained_layout), device="cpu")).loaded
+    loaded = load_model(str(trained_layout), device="cpu")
     sampling = Sampling(stop_entropy=-1.0, block_steps=24, delete_entropy=-1.0)
     gaps = {"line_gaps": (4, 6), "block_gaps": (4, 6, 8), "canvas_tokens": 48}
     rows = {"refine_steps": 4, "line_noise_rows": 1, "block_noise_rows": 1, "causal_rows": 1, "file_weight": 0.0}
-    profile = replace(loaded.profile, line=CANVAS_FIRST, block=CANVAS_FIRST, sampling=sampling, **gaps, **rows)  # type: ignore[arg-type]
+    profile = replace(loaded.profile, line=CANVAS_FIRST, block=CANVAS_FIRST, sampling=sampling, **gaps, **rows)
     return replace(loaded, profile=profile)
 
 

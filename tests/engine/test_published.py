@@ -33,6 +33,7 @@ from dg_lsp.engine.model.fit.geometry import GeometryError, llama_sizes, of_conf
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.engine.model.weights.byte_level import tokenizer_values
 from tests.engine import reference_published as reference
+from tests.engine.engine_kit import finish
 
 TEXT = "def area(width, height):\n    return width * height\n\n\nclass Point:\n    x = 1\n" * 4
 CURSOR, BODY = Hole(Span(0, 0), "cursor"), Hole(Span(0, 0), "body", indent="    ", block=True)
@@ -244,9 +245,7 @@ def request(prefix: str, suffix: str, *holes: Hole, **more: Any) -> InfillReques
 
 def finished(filler: MaskedFiller, asked: InfillRequest) -> LocalTask:
     task = filler.start(asked)
-    while task.step():
-        pass
-    return task
+    return finish(task)
 
 
 def test_published_models_are_recognised(dcoder: MaskedFiller, dream: MaskedFiller) -> None:
@@ -457,8 +456,7 @@ def test_deadline_ends_a_gap_with_all_its_masks_written(dcoder: MaskedFiller, mo
     monkeypatch.setattr(Pace, "expected_ms", lambda *_args: 1000.0)
     task = MaskedFiller(dcoder.loaded, clock=lambda: 0.0).start(asked)
     task.finish_in(1500.0)
-    while task.step():
-        pass
+    finish(task)
     [candidate] = task.candidates()
     assert candidate.steps == 1
     assert candidate.texts[0]

@@ -13,6 +13,7 @@ from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.common.laid_out import Switches
 from dg_lsp.engine.common.local import LocalTask
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
+from tests.engine.engine_kit import finish
 
 LINE = Hole(Span(0, 0), "cursor")
 BODY = Hole(Span(0, 0), "body", indent="    ", block=True)
@@ -25,12 +26,6 @@ def filler(trained_layout: Path) -> DiffusionFiller:
     """Return a filler whose profile asks for no noise."""
     filler = DiffusionFiller(load_model(str(trained_layout), device="cpu"))
     return DiffusionFiller(replace(filler.loaded, profile=replace(filler.loaded.profile, line_noise_rows=0, refine_steps=0)))
-
-
-def finish(task: LocalTask) -> LocalTask:
-    while task.step():
-        pass
-    return task
 
 
 def kinds(task: LocalTask) -> list[str]:

@@ -14,6 +14,7 @@ from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
 from dg_lsp.engine.diffusion.profile import DRAFTS_FIRST
 from dg_lsp.engine.diffusion.scoring import Scorer
+from tests.engine.engine_kit import finish
 
 PREFIX = "class Point:\n    def __init__(self, x, y):\n        self.x = x\n        self."
 LINE = InfillRequest(PREFIX, "\n\n\nPoint(1, 2)\n", (Hole(Span(0, 0), "cursor"),), language="python")
@@ -28,9 +29,7 @@ def filler(trained_layout: Path) -> DiffusionFiller:
 def results(filler: DiffusionFiller, file_weight: float) -> dict[str, Proposal]:
     """The results of one fill by their texts."""
     profile = replace(filler.loaded.profile, file_weight=file_weight, **DRAFTS)  # type: ignore[arg-type]
-    task = DiffusionFiller(replace(filler.loaded, profile=profile)).start(LINE)
-    while task.step():
-        pass
+    task = finish(DiffusionFiller(replace(filler.loaded, profile=profile)).start(LINE))
     return {row.text: row for row in task.proposals()}
 
 

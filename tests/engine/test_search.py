@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,13 +10,12 @@ import torch
 from torch import Tensor
 
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
-from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.common.laid_out import Switches
-from dg_lsp.engine.common.local import LocalTask
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.search import LengthSearch
 from dg_lsp.engine.model.prefix_cache import KV
+from tests.engine.engine_kit import finish
 
 PREFIX, SUFFIX = "def f(a, b):\n    value = ", "\n    return value\n\n\ndef g():\n    return f(1, 2)\n"
 LINE, BLOCK = Hole(Span(0, 0), "marker"), Hole(Span(0, 0), "marker", block=True)
@@ -58,11 +56,6 @@ class Scripted(Passes):
         return torch.nn.functional.one_hot(hidden[..., 0].round().long(), n_logits)[..., first:last] * SURE
 
 
-@pytest.fixture(scope="module")
-def instruct(instruct_layout: Path) -> DiffusionFiller:
-    return DiffusionFiller(load_model(str(instruct_layout), device="cpu"))
-
-
 def scripted(
     filler: DiffusionFiller, request: InfillRequest, answer: str, switches: Switches | None = None
 ) -> tuple[DiffusionFiller, Scripted]:
@@ -72,12 +65,6 @@ def scripted(
     follows = [*loaded.vocabulary.encode(answer), *sheet.tail, *[1] * 300]
     passes = Scripted(loaded.passes.model, follows, len(sheet.ids))
     return DiffusionFiller(replace(loaded, passes=passes), switches or Switches()), passes
-
-
-def finish(task: LocalTask) -> LocalTask:
-    while task.step():
-        pass
-    return task
 
 
 @pytest.mark.parametrize("hole", [LINE, BLOCK])
@@ -153,7 +140,7 @@ def test_a_search_ended_early_has_an_answer(instruct: DiffusionFiller) -> None:
 
 
 def test_a_checkpoint_with_a_delete_token_needs_no_search(
-    trained_layout: Path, instruct: DiffusionFiller, monkeypatch: pytest.MonkeyPatch
+    trained_filler: DiffusionFiller, instruct: DiffusionFiller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searched: list[str] = []
     run = LengthSearch.run
@@ -164,7 +151,7 @@ def test_a_checkpoint_with_a_delete_token_needs_no_search(
 
     monkeypatch.setattr(LengthSearch, "run", watched)
     request = InfillRequest("a = ", "\nb\n", (LINE,), budget=Budget(steps=2))
-    finish(DiffusionFiller(load_model(str(trained_layout), device="cpu")).start(request))
+    finish(trained_filler.start(request))
     assert not searched
     finish(instruct.start(request))
     assert searched == ["search"]

@@ -21,16 +21,13 @@ from dg_lsp.engine.diffusion.filler import DiffusionFiller, waiting_steps
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.profile import Sampling
 from dg_lsp.engine.model.prefix_cache import KV
+from tests.engine.engine_kit import finish
+from tests.engine.filler_kit import a_prefix
 
 LINE = Hole(Span(0, 0), "cursor")
 BODY = Hole(Span(0, 0), "body", indent="    ", block=True)
 LIMITS = TokenLimits(tuple(range(10, 110)), tuple(range(6)), (30, 31, 32), delete=6)
 SAMPLING = Sampling(line_steps=6, delete_entropy=3.0, stop_entropy=0.5)  # loose: positions are deleted, rows settle apart
-
-
-def a_prefix(passes: Passes, length: int) -> KV:
-    noise = torch.Generator().manual_seed(length)
-    return passes.encode(torch.randint(10, 110, (1, length), generator=noise))[1]
 
 
 def canvases(number: int) -> list[Row]:
@@ -146,7 +143,7 @@ REQUESTS = [
 
 
 def model(folder: Path, *, joins: bool) -> DiffusionFiller:
-    loaded = DiffusionFiller(load_model(str(folder), device="cpu")).loaded
+    loaded = load_model(str(folder), device="cpu")
     # Several rows of noise and steps enough that requests meet, part and meet others.
     profile = replace(
         loaded.profile, line_noise_rows=2, block_noise_rows=2, sampling=replace(SAMPLING, line_steps=6, block_steps=9)
@@ -157,9 +154,7 @@ def model(folder: Path, *, joins: bool) -> DiffusionFiller:
 def alone(folder: Path) -> list[tuple[Candidate, ...]]:
     filler, answers = model(folder, joins=False), []
     for request in REQUESTS:
-        task = filler.start(request)
-        while task.step():
-            pass
+        task = finish(filler.start(request))
         answers.append(task.candidates())
     return answers
 
@@ -267,13 +262,13 @@ def test_a_shared_stack_is_dropped_when_one_of_its_canvases_ends_or_is_closed(tr
             assert task.step()
     bystander = tasks.pop()
     assert filler.predict_together(tasks, 32) == (0, 1)
-    assert filler.shared.bytes > 0
+    assert filler.stepper.bytes > 0
     bystander.close()
-    assert filler.shared.bytes > 0
+    assert filler.stepper.bytes > 0
     tasks[0].close()
-    assert filler.shared.bytes == 0
+    assert filler.stepper.bytes == 0
     assert tasks[1].step()  # by the logits it was given
     assert filler.predict_together([tasks[1], bystander], 32) == (0, 1)
     while tasks[1].step():
         pass
-    assert filler.shared.bytes == 0
+    assert filler.stepper.bytes == 0

@@ -22,12 +22,6 @@ Answered = tuple[int, str]
 JSON = {"Content-Type": "application/json"}
 
 
-@pytest.fixture
-def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    with home(monkeypatch) as path:
-        yield path
-
-
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Running]:
     with pytest.MonkeyPatch.context() as monkeypatch, home(monkeypatch), running("--queued=1") as process:
@@ -163,14 +157,14 @@ def test_every_row_of_the_page_is_tested() -> None:
     assert documented() == ROWS.keys() | ELSEWHERE
 
 
-def test_an_engine_without_its_model_says_so(folder: Path) -> None:
+def test_an_engine_without_its_model_says_so(engines: Path) -> None:
     # Without a client, this engine would end soon.
     with running(model="fails", wait_for="failed") as engine, engine.http.stream("GET", "/v1/lease"):
         assert error(engine.http.post("/v1/infill", json=body())) == (503, "not_loaded")
         assert error(engine.http.post("/infill", json={"input_prefix": "a"})) == (503, "not_loaded")
 
 
-def test_a_stopping_engine_says_so(folder: Path, tmp_path: Path) -> None:
+def test_a_stopping_engine_says_so(engines: Path, tmp_path: Path) -> None:
     with running() as ending:
         fields = {"prompt": '{"steps": 10000, "pause_s": 0.005}'}
 
@@ -187,15 +181,12 @@ def test_a_stopping_engine_says_so(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a socket away")
-def test_nothing_is_sent_to_a_socket_of_another_user(folder: Path) -> None:
-    async def scenario() -> None:
+async def test_nothing_is_sent_to_a_socket_of_another_user(engines: Path) -> None:
+    with running() as engine:
+        os.chown(engine.state.address, 12345, -1)
         with pytest.raises(EngineError, match=r"\.sock belongs to another user; dg-lsp does not connect to it"):
             async with connect(ConnectOptions(EngineId("toy", filler=FILLER), command=ENGINE_COMMAND)):
                 pass
-
-    with running() as engine:
-        os.chown(engine.state.address, 12345, -1)
-        asyncio.run(scenario())
         for name in ("start", "status", "stop"):
             assert refusal(name, *OPTIONS) == f"{engine.state.address} belongs to another user; dg-lsp does not connect to it"
         assert engine.info()["leases"] == 0

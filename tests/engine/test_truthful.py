@@ -14,10 +14,8 @@ import torch
 
 from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
 from dg_lsp.engine.backends import local
-from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.common import loading
 from dg_lsp.engine.common.laid_out import Switches
-from dg_lsp.engine.common.local import LocalTask
 from dg_lsp.engine.common.profile_file import dump
 from dg_lsp.engine.common.propose import drafts
 from dg_lsp.engine.common.propose.drafts import CausalDraft
@@ -31,6 +29,7 @@ from dg_lsp.engine.diffusion.gemma import chat_template
 from dg_lsp.engine.diffusion.layout import REPEATED_LINES
 from dg_lsp.engine.diffusion.profile import PROPOSERS, TRAINED, LayoutName, Profile, load_profile, parse
 from dg_lsp.engine.model.prefix_cache import KV
+from tests.engine.engine_kit import finish
 
 LINE = Hole(Span(0, 0), "cursor")
 BODY = Hole(Span(0, 0), "body", indent="    ", block=True)
@@ -57,21 +56,8 @@ def main() -> None:
 """.lstrip()
 
 
-@pytest.fixture(scope="module")
-def instruct(instruct_layout: Path) -> DiffusionFiller:
-    filler = DiffusionFiller(load_model(str(instruct_layout), device="cpu"))
-    assert filler.loaded.profile == Profile()
-    return filler
-
-
 def filled(filler: DiffusionFiller, request: InfillRequest) -> CanvasRequest:
     return filler.canvas(request)
-
-
-def finish(task: LocalTask) -> LocalTask:
-    while task.step():
-        pass
-    return task
 
 
 # Typing.
@@ -189,9 +175,9 @@ def test_no_draft_continues_into_the_suffix(
     assert all(len(row.logps) == n_tokens for row in results if row.text == answer)  # scored as it was cut
 
 
-def test_a_draft_with_an_end_token_is_unchanged(trained_layout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    filler = DiffusionFiller(load_model(str(trained_layout), device="cpu"))
-    filler = DiffusionFiller(replace(filler.loaded, profile=replace(filler.loaded.profile, line_ends=True)))
+def test_a_draft_with_an_end_token_is_unchanged(trained_filler: DiffusionFiller, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = trained_filler.loaded
+    filler = DiffusionFiller(replace(loaded, profile=replace(loaded.profile, line_ends=True)))
     vocabulary = filler.loaded.vocabulary
     draft = "x = 1\nclass Point:\n    pass"
     ids, eom = vocabulary.encode(draft), vocabulary.id("<eom>")

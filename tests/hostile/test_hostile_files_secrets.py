@@ -19,7 +19,8 @@ from dg_lsp.core.values import Document, Hole, InfillRequest, Snippet, Span
 from dg_lsp.engine.backends import fim
 from dg_lsp.infill import ignoring, workspace
 from dg_lsp.wire.config import Config
-from tests.engine.backends_kit import Recorder, finish, serving
+from tests.engine.backends_kit import Recorder, serving
+from tests.engine.engine_kit import finish
 
 LETTERS = random.Random(5)
 

@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,20 +20,14 @@ import pytest
 from dg_lsp.core import confidence
 from dg_lsp.infill import client
 from dg_lsp.infill import link as links
-from dg_lsp.infill.client import Breaker, ConnectOptions, EngineBusyError, EngineError, ResidentEngine, connect
-from dg_lsp.infill.life import Failed, Loading, Ready, Starting, State
+from dg_lsp.infill.client import ConnectOptions, EngineBusyError, EngineError, ResidentEngine, connect
+from dg_lsp.infill.life import Loading, Ready, Starting, State
 from dg_lsp.infill.port import Engine
 from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import ENGINE_COMMAND, EngineId, EngineSettings
-from tests.engine.engine_kit import FILLER, Running, gate, home, request, running, wait_until
+from tests.engine.engine_kit import FILLER, gate, request, running, wait_until
 from tests.patience import PATIENCE_S
 from tests.processes import is_gone
-
-
-@pytest.fixture
-def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    with home(monkeypatch) as path:
-        yield path
 
 
 def options(model: str = "toy", *, interactive: bool = True, autostart: bool = True) -> ConnectOptions:
@@ -92,131 +86,104 @@ def pids() -> set[int]:
         ("HTTP_PROXY", "gopher://["),
     ],
 )
-def test_the_engine_needs_neither_certificates_nor_proxies(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+async def test_the_engine_needs_neither_certificates_nor_proxies(
+    engines: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     monkeypatch.setenv(name, value)
 
-    async def scenario() -> None:
-        async with connect(options()) as engine:
-            assert await text(engine, text="return 1") == "return 1"
-            files = discovery.engine_files(engine.options.engine_id)
-            report = discovery.inspect_engine(files)
-            assert report.info is not None
-            assert report.info.integer("leases", 0) == 1
-            assert report.state is not None
-            assert await links.ask_to_end(report.state) is False
-
-    asyncio.run(scenario())
+    async with connect(options()) as engine:
+        assert await text(engine, text="return 1") == "return 1"
+        files = discovery.engine_files(engine.options.engine_id)
+        report = discovery.inspect_engine(files)
+        assert report.info is not None
+        assert report.info.integer("leases", 0) == 1
+        assert report.state is not None
+        assert await links.ask_to_end(report.state) is False
 
 
-def test_an_engine_is_started_watched_while_it_loads_and_left_running(folder: Path) -> None:
-    async def scenario() -> None:
-        states: list[State] = []
-        async with connect(options(), on_state=states.append) as engine:
-            assert await text(engine, text="return 1") == "return 1"
-            assert (await info(engine, "state"), await info(engine, "leases")) == ("ready", 1)
-            assert engine.state == Ready(await pid_of(engine), discovery.current_build())
-            assert isinstance(states[0], Starting)
-            assert states[-1] == engine.state
-        async with connect(options(autostart=False)) as again:
-            assert await text(again, text="x") == "x"
-
-    asyncio.run(scenario())
+async def test_an_engine_is_started_watched_while_it_loads_and_left_running(engines: Path) -> None:
+    states: list[State] = []
+    async with connect(options(), on_state=states.append) as engine:
+        assert await text(engine, text="return 1") == "return 1"
+        assert (await info(engine, "state"), await info(engine, "leases")) == ("ready", 1)
+        assert engine.state == Ready(await pid_of(engine), discovery.current_build())
+        assert isinstance(states[0], Starting)
+        assert states[-1] == engine.state
+    async with connect(options(autostart=False)) as again:
+        assert await text(again, text="x") == "x"
     assert len(pids()) == 1
 
 
-def test_an_engine_is_started_with_the_bound_of_its_rows(folder: Path) -> None:
-    async def scenario() -> None:
-        async with connect(replace(options(), settings=EngineSettings(exit_after_s=60, rows=5))) as engine:
-            assert await info(engine, "rows") == 5
-
-    asyncio.run(scenario())
+async def test_an_engine_is_started_with_the_bound_of_its_rows(engines: Path) -> None:
+    async with connect(replace(options(), settings=EngineSettings(exit_after_s=60, rows=5))) as engine:
+        assert await info(engine, "rows") == 5
 
 
-def test_loading_progress_is_reported_while_waiting(folder: Path) -> None:
-    async def scenario() -> None:
-        door, progress = folder / "door", asyncio.Event()
+async def test_loading_progress_is_reported_while_waiting(engines: Path) -> None:
+    door, progress = engines / "door", asyncio.Event()
 
-        def on_state(state: State) -> None:
-            if state == Loading(0.5, "reading weights"):
-                progress.set()
+    def on_state(state: State) -> None:
+        if state == Loading(0.5, "reading weights"):
+            progress.set()
 
-        async with unconnected(options(f"gate:{door}"), on_state) as engine:
-            ready = asyncio.ensure_future(engine.ready())
-            await progress.wait()
-            assert not ready.done()
-            door.touch()
-            await ready
-
-    asyncio.run(scenario())
+    async with unconnected(options(f"gate:{door}"), on_state) as engine:
+        ready = asyncio.ensure_future(engine.ready())
+        await progress.wait()
+        assert not ready.done()
+        door.touch()
+        await ready
 
 
-def test_a_client_without_a_command_starts_no_engine(folder: Path) -> None:
-    async def scenario() -> None:
-        with pytest.raises(EngineError, match="no engine is running, and this client may not start one"):
-            async with connect(options(autostart=False)):
-                pass
-
-    asyncio.run(scenario())
+async def test_a_client_without_a_command_starts_no_engine(engines: Path) -> None:
+    with pytest.raises(EngineError, match="no engine is running, and this client may not start one"):
+        async with connect(options(autostart=False)):
+            pass
     assert pids() == set()
 
 
-def test_all_of_a_request_and_its_candidates_pass(folder: Path) -> None:
-    async def scenario() -> None:
-        async with connect(options()) as engine:
-            candidates = await engine.fill(request({"steps": 2, "text": "né\u2028\U0001f40d"}, n=3))
-            assert [candidate.texts for candidate in candidates] == [("né\u2028\U0001f40d",)] * 3
-            assert [confidence.probability(candidate.confidence) for candidate in candidates] == [0.9, 0.89, 0.88]
-            late = await engine.fill(request({"steps": 10_000, "pause_s": 0.005}, ms=50))
-            assert [candidate.finished for candidate in late] == [False]
-
-    asyncio.run(scenario())
+async def test_all_of_a_request_and_its_candidates_pass(engines: Path) -> None:
+    async with connect(options()) as engine:
+        candidates = await engine.fill(request({"steps": 2, "text": "né\u2028\U0001f40d"}, n=3))
+        assert [candidate.texts for candidate in candidates] == [("né\u2028\U0001f40d",)] * 3
+        assert [confidence.probability(candidate.confidence) for candidate in candidates] == [0.9, 0.89, 0.88]
+        late = await engine.fill(request({"steps": 10_000, "pause_s": 0.005}, ms=50))
+        assert [candidate.finished for candidate in late] == [False]
 
 
-def test_a_running_engine_prepares_and_none_is_started_for_it(folder: Path) -> None:
-    async def scenario() -> None:
-        seen = folder / "seen"
-        async with unconnected(options()) as engine:
-            await engine.prepare(request({"expected": str(seen)}))
-            assert pids() == set()
-            await engine.ready()
-            await engine.prepare(request({"expected": str(seen)}))
+async def test_a_running_engine_prepares_and_none_is_started_for_it(engines: Path) -> None:
+    seen = engines / "seen"
+    async with unconnected(options()) as engine:
+        await engine.prepare(request({"expected": str(seen)}))
+        assert pids() == set()
+        await engine.ready()
+        await engine.prepare(request({"expected": str(seen)}))
 
-            async def is_seen() -> bool:
-                return seen.exists()
+        async def is_seen() -> bool:
+            return seen.exists()
 
-            await until(is_seen)
-
-    asyncio.run(scenario())
+        await until(is_seen)
 
 
-def test_drafts_arrive_before_the_answer(folder: Path) -> None:
-    async def scenario() -> None:
-        drafts: list[tuple[tuple[str, ...], int]] = []
-        async with connect(options()) as engine:
-            await engine.fill(request({"steps": 2}), on_draft=lambda texts, step: drafts.append((texts, step)))
-        assert drafts == [(("draft 1",), 1)]
-
-    asyncio.run(scenario())
+async def test_drafts_arrive_before_the_answer(engines: Path) -> None:
+    drafts: list[tuple[tuple[str, ...], int]] = []
+    async with connect(options()) as engine:
+        await engine.fill(request({"steps": 2}), on_draft=lambda texts, step: drafts.append((texts, step)))
+    assert drafts == [(("draft 1",), 1)]
 
 
-def test_a_cancelled_fill_stops_the_engine(folder: Path) -> None:
-    async def scenario() -> None:
-        journal = folder / "journal"
-        script = {"steps": 10_000_000, "pause_s": 0.002, "journal": str(journal), "name": "x"}
-        async with connect(options()) as engine:
-            filling = asyncio.ensure_future(engine.fill(request(script)))
-            await until(lambda: asyncio.to_thread(journal.exists))
-            filling.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await filling
-            await until(lambda: is_idle(engine))
-            n_steps = len(journal.read_text())
-            assert await text(engine, text="x") == "x"
-            assert len(journal.read_text()) == n_steps
-
-    asyncio.run(scenario())
+async def test_a_cancelled_fill_stops_the_engine(engines: Path) -> None:
+    journal = engines / "journal"
+    script = {"steps": 10_000_000, "pause_s": 0.002, "journal": str(journal), "name": "x"}
+    async with connect(options()) as engine:
+        filling = asyncio.ensure_future(engine.fill(request(script)))
+        await until(lambda: asyncio.to_thread(journal.exists))
+        filling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await filling
+        await until(lambda: is_idle(engine))
+        n_steps = len(journal.read_text())
+        assert await text(engine, text="x") == "x"
+        assert len(journal.read_text()) == n_steps
 
 
 async def is_idle(engine: ResidentEngine) -> bool:
@@ -224,40 +191,19 @@ async def is_idle(engine: ResidentEngine) -> bool:
     return (engine_info["running"], engine_info["waiting"]) == (0, 0)
 
 
-def test_a_newer_fill_of_a_document_leaves_the_older_without_an_answer(folder: Path) -> None:
-    async def scenario() -> None:
-        stop = gate(folder)
-        async with connect(options()) as engine:
-            older = asyncio.ensure_future(engine.fill(request({"gate": str(stop.path)}), document="a.py"))
-            await until(lambda: info(engine, "running"))
-            newer = asyncio.ensure_future(engine.fill(request({"text": "new"}), document="a.py"))
-            await until(lambda: info(engine, "waiting"))
-            stop.let(1)
-            assert await older == ()
-            assert (await newer)[0].texts == ("new",)
-
-    asyncio.run(scenario())
+async def test_a_newer_fill_of_a_document_leaves_the_older_without_an_answer(engines: Path) -> None:
+    stop = gate(engines)
+    async with connect(options()) as engine:
+        older = asyncio.ensure_future(engine.fill(request({"gate": str(stop.path)}), document="a.py"))
+        await until(lambda: info(engine, "running"))
+        newer = asyncio.ensure_future(engine.fill(request({"text": "new"}), document="a.py"))
+        await until(lambda: info(engine, "waiting"))
+        stop.let(1)
+        assert await older == ()
+        assert (await newer)[0].texts == ("new",)
 
 
-def test_two_who_start_at_the_same_moment_share_one_engine(folder: Path) -> None:
-    async def one(all_there: asyncio.Event) -> object:
-        async with connect(options()) as engine:
-            if await info(engine, "leases") == 4:
-                all_there.set()
-            await all_there.wait()
-            return await info(engine, "pid")
-
-    async def scenario() -> list[object]:
-        all_there = asyncio.Event()
-        return await asyncio.gather(*(one(all_there) for _ in range(4)))
-
-    results = asyncio.run(scenario())
-    assert len(set(results)) == 1
-    (files,) = discovery.all_engine_files()
-    assert files.log.read_text().count("model loading: reading weights") == 1
-
-
-def test_two_processes_that_start_at_the_same_moment_share_one_engine(folder: Path) -> None:
+def test_two_processes_that_start_at_the_same_moment_share_one_engine(engines: Path) -> None:
     code = (
         "import asyncio, sys\n"
         "from dg_lsp.wire.discovery import ENGINE_COMMAND, EngineId\n"
@@ -278,175 +224,137 @@ def test_two_processes_that_start_at_the_same_moment_share_one_engine(folder: Pa
     assert [int(pid) for pid in results] == [next(iter(pids()))] * 3
 
 
-def test_after_a_kill_the_next_fill_works_on_a_fresh_engine(folder: Path) -> None:
-    async def scenario() -> None:
-        async with connect(options()) as engine:
-            killed_pid = await info(engine, "pid")
-            assert isinstance(killed_pid, int)
-            os.kill(killed_pid, signal.SIGKILL)
-            assert await text(engine, text="again") == "again"
-            assert await info(engine, "pid") != killed_pid
-            await asyncio.to_thread(wait_until, lambda: is_gone(killed_pid))
-
-    asyncio.run(scenario())
-    assert len(pids()) == 1
-
-
-def test_a_kill_under_a_hundred_requests_leaves_all_answered_and_nothing_behind(folder: Path) -> None:
-    async def scenario() -> None:
-        stop = gate(folder)
-        async with connect(options(interactive=False)) as engine:
-            killed_pid = await info(engine, "pid")
-            assert isinstance(killed_pid, int)
-            script: dict[str, object] = {"steps": 2, "gate": str(stop.path)}
-            filling = [asyncio.ensure_future(engine.fill(request(script))) for _ in range(100)]
-            await until(lambda: info(engine, "waiting"))
-            os.kill(killed_pid, signal.SIGKILL)
-            stop.let(2)
-            answers = await asyncio.gather(*filling, return_exceptions=True)
-            assert all(isinstance(answer, tuple | EngineError) for answer in answers)
-            assert sum(isinstance(answer, tuple) for answer in answers) >= 90
-            assert await text(engine, text="next") == "next"
-
-    asyncio.run(scenario())
+async def test_a_kill_under_a_hundred_requests_leaves_all_answered_and_nothing_behind(engines: Path) -> None:
+    stop = gate(engines)
+    async with connect(options(interactive=False)) as engine:
+        killed_pid = await info(engine, "pid")
+        assert isinstance(killed_pid, int)
+        script: dict[str, object] = {"steps": 2, "gate": str(stop.path)}
+        filling = [asyncio.ensure_future(engine.fill(request(script))) for _ in range(100)]
+        await until(lambda: info(engine, "waiting"))
+        os.kill(killed_pid, signal.SIGKILL)
+        stop.let(2)
+        answers = await asyncio.gather(*filling, return_exceptions=True)
+        assert all(isinstance(answer, tuple | EngineError) for answer in answers)
+        assert sum(isinstance(answer, tuple) for answer in answers) >= 90
+        assert await text(engine, text="next") == "next"
     (pid,) = pids()
-    assert sorted(path.suffix for path in folder.iterdir() if path.name != "gate") == [".json", ".lock", ".log", ".sock"]
+    assert sorted(path.suffix for path in engines.iterdir() if path.name != "gate") == [".json", ".lock", ".log", ".sock"]
     os.kill(pid, signal.SIGTERM)
     wait_until(lambda: is_gone(pid))
-    assert [path.suffix for path in folder.iterdir() if path.name != "gate"] == [".log"]
+    assert [path.suffix for path in engines.iterdir() if path.name != "gate"] == [".log"]
 
 
-def started(folder: Path) -> set[int]:
-    """Processes that were started to be engines here, also those that do not respond yet: their working folder is this one."""
+def started(engines: Path) -> set[int]:
+    """Processes that were started to be engines here, also those that do not respond yet: their working engines is this one."""
     pids = set()
     for cwd in Path("/proc").glob("[0-9]*/cwd"):
         with contextlib.suppress(OSError):
-            if cwd.samefile(folder) and not is_gone(int(cwd.parent.name)):
+            if cwd.samefile(engines) and not is_gone(int(cwd.parent.name)):
                 pids.add(int(cwd.parent.name))
     return pids
 
 
-def test_a_start_goes_on_when_the_fill_that_needed_it_is_cancelled(folder: Path) -> None:
-    async def scenario() -> None:
-        files = discovery.engine_files(options().engine_id)
-        async with unconnected(options()) as engine:
-            fill = asyncio.ensure_future(engine.fill(request()))
-            await until(lambda: asyncio.to_thread(started, folder))
-            assert not files.state.exists(), "the engine is up too soon for this test"
-            fill.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await fill
-            assert await text(engine, text="x") == "x"
-            assert started(folder) == {await info(engine, "pid")}
-        log = files.log.read_text()
-        assert (log.count(" serves "), log.count("already running")) == (1, 0)
-
-    asyncio.run(scenario())
+async def test_a_start_goes_on_when_the_fill_that_needed_it_is_cancelled(engines: Path) -> None:
+    files = discovery.engine_files(options().engine_id)
+    async with unconnected(options()) as engine:
+        fill = asyncio.ensure_future(engine.fill(request()))
+        await until(lambda: asyncio.to_thread(started, engines))
+        assert not files.state.exists(), "the engine is up too soon for this test"
+        fill.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await fill
+        assert await text(engine, text="x") == "x"
+        assert started(engines) == {await info(engine, "pid")}
+    log = files.log.read_text()
+    assert (log.count(" serves "), log.count("already running")) == (1, 0)
 
 
-def test_closing_the_client_fails_waiting_requests(folder: Path) -> None:
-    async def scenario() -> None:
-        async with unconnected(options(f"gate:{folder / 'door'}")) as engine:
-            filling = asyncio.ensure_future(engine.fill(request()))
-            await until(lambda: asyncio.to_thread(pids))
-        with pytest.raises(EngineError, match="the connection to the engine was closed"):
-            await filling
-
-    asyncio.run(scenario())
+async def test_closing_the_client_fails_waiting_requests(engines: Path) -> None:
+    async with unconnected(options(f"gate:{engines / 'door'}")) as engine:
+        filling = asyncio.ensure_future(engine.fill(request()))
+        await until(lambda: asyncio.to_thread(pids))
+    with pytest.raises(EngineError, match="the connection to the engine was closed"):
+        await filling
 
 
-def test_a_failed_start_without_a_waiting_request_logs_no_error(folder: Path) -> None:
+async def test_a_failed_start_without_a_waiting_request_logs_no_error(engines: Path) -> None:
     complaints: list[object] = []
 
-    async def scenario() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["message"]))
-        async with unconnected(options("fails")) as engine:
-            fill = asyncio.ensure_future(engine.fill(request()))
-            await until(lambda: asyncio.to_thread(started, folder))
-            fill.cancel()
-            await asyncio.wait([fill])
-            # Another one asks once that start has failed, and is told.
-            await until(lambda: asyncio.to_thread(lambda: not started(folder)))
-            with pytest.raises(EngineError, match="could not be loaded"):
-                await engine.fill(request())
-
-    asyncio.run(scenario())
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["message"]))
+    async with unconnected(options("fails")) as engine:
+        fill = asyncio.ensure_future(engine.fill(request()))
+        await until(lambda: asyncio.to_thread(started, engines))
+        fill.cancel()
+        await asyncio.wait([fill])
+        # Another one asks once that start has failed, and is told.
+        await until(lambda: asyncio.to_thread(lambda: not started(engines)))
+        with pytest.raises(EngineError, match="could not be loaded"):
+            await engine.fill(request())
     gc.collect()
     assert complaints == []
 
 
-def test_a_result_that_a_socket_sets_too_late_is_no_error(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def check() -> None:
-        async with connect(options()):
-            loop = asyncio.get_running_loop()
-            cancelled = loop.create_future()
-            cancelled.cancel()
-            loop.call_soon(cancelled.set_result, None)
-            loop.call_soon(int, "nothing")
-            await asyncio.sleep(0)
-
-    asyncio.run(check())
+async def test_a_result_that_a_socket_sets_too_late_is_no_error(engines: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with connect(options()):
+        loop = asyncio.get_running_loop()
+        cancelled = loop.create_future()
+        cancelled.cancel()
+        loop.call_soon(cancelled.set_result, None)
+        loop.call_soon(int, "nothing")
+        await asyncio.sleep(0)
     errors = [record.exc_info[0] for record in caplog.records if record.name == "asyncio" and record.exc_info]
     assert errors == [ValueError]
 
 
-def test_a_client_that_was_closed_holds_nothing_and_starts_nothing(folder: Path) -> None:
-    async def scenario() -> None:
-        stop = gate(folder)
-        async with connect(options()) as other:
-            async with connect(options()) as engine:
-                filling = asyncio.ensure_future(engine.fill(request({"gate": str(stop.path)})))
-                await until(lambda: info(other, "running"))
-            with pytest.raises(EngineError, match="the connection to the engine was closed"):
-                await asyncio.wait_for(filling, PATIENCE_S)
-            with pytest.raises(EngineError, match="the connection to the engine was closed"):
-                await engine.fill(request())
-            # The engine sees a moment later than the client that a connection has ended.
-            await until(lambda: has(other, "leases", 1))
-            stop.let(9)
-
-    asyncio.run(scenario())
-
-
-def test_a_cancellation_while_closing_a_link_is_raised(folder: Path) -> None:
-    async def scenario() -> None:
-        files = discovery.engine_files(options().engine_id)
+async def test_a_client_that_was_closed_holds_nothing_and_starts_nothing(engines: Path) -> None:
+    stop = gate(engines)
+    async with connect(options()) as other:
         async with connect(options()) as engine:
-            await engine.ready()
-            state = discovery.read_state(files)
-            assert state is not None
-            link = await links.reach(state, lambda _: None)
-            assert link is not None
-            closing = asyncio.ensure_future(link.close())
-            await asyncio.sleep(0)  # it waits for its lease to end by now
-            closing.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await closing
-            await link.close()
-
-    asyncio.run(scenario())
+            filling = asyncio.ensure_future(engine.fill(request({"gate": str(stop.path)})))
+            await until(lambda: info(other, "running"))
+        with pytest.raises(EngineError, match="the connection to the engine was closed"):
+            await asyncio.wait_for(filling, PATIENCE_S)
+        with pytest.raises(EngineError, match="the connection to the engine was closed"):
+            await engine.fill(request())
+        # The engine sees a moment later than the client that a connection has ended.
+        await until(lambda: has(other, "leases", 1))
+        stop.let(9)
 
 
-def test_a_state_file_of_another_kind_or_user_ends_the_wait_at_once(folder: Path) -> None:
-    async def scenario(other: Running) -> None:
-        away = other.files.state.rename(folder / "away.json")
+async def test_a_cancellation_while_closing_a_link_is_raised(engines: Path) -> None:
+    files = discovery.engine_files(options().engine_id)
+    async with connect(options()) as engine:
+        await engine.ready()
+        state = discovery.read_state(files)
+        assert state is not None
+        link = await links.reach(state, lambda _: None)
+        assert link is not None
+        closing = asyncio.ensure_future(link.close())
+        await asyncio.sleep(0)  # it waits for its lease to end by now
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        await link.close()
+
+
+async def test_a_state_file_of_another_kind_or_user_ends_the_wait_at_once(engines: Path) -> None:
+    with running() as other:
+        away = other.files.state.rename(engines / "away.json")
         other.files.state.symlink_to(away)  # as one of another user, it is refused
         with pytest.raises(EngineError, match=r"\.json is not a regular file of this user; remove it"):
             async with connect(options()):
                 pass
-        assert started(folder) == set()
+        assert started(engines) == set()
 
+
+async def test_an_engine_started_by_another_client_is_used(engines: Path) -> None:
     with running() as other:
-        asyncio.run(scenario(other))
-
-
-def test_an_engine_started_by_another_client_is_used(folder: Path) -> None:
-    async def scenario(other: Running) -> None:
-        meanwhile = other.files.state.rename(folder / "away.json")
+        meanwhile = other.files.state.rename(engines / "away.json")
         async with unconnected(options()) as engine:
             filling = asyncio.ensure_future(engine.fill(request({"text": "x"})))
-            await until(lambda: asyncio.to_thread(started, folder))
-            [ours] = started(folder)
+            await until(lambda: asyncio.to_thread(started, engines))
+            [ours] = started(engines)
             os.kill(ours, signal.SIGSTOP)  # whatever becomes of it, it does not come up
             try:
                 meanwhile.rename(other.files.state)
@@ -456,97 +364,64 @@ def test_an_engine_started_by_another_client_is_used(folder: Path) -> None:
                 os.kill(ours, signal.SIGCONT)
         await asyncio.to_thread(wait_until, lambda: is_gone(ours))
 
-    with running() as other:
-        asyncio.run(scenario(other))
 
-
-def test_a_request_that_kills_each_engine_is_given_up_and_then_the_breaker_opens(folder: Path) -> None:
-    async def scenario() -> None:
-        async with connect(options()) as engine:
-            with pytest.raises(EngineError, match=r"the engine ended while it was answering, twice; the end of its log:\n  "):
-                await engine.fill(request({"die": signal.SIGKILL}))
-            with pytest.raises(
-                EngineError,
-                match=r"the engine crashed 3 times; the next request after 5 min starts it again; the end of its log:",
-            ):
-                await engine.fill(request({"die": signal.SIGKILL}))
-            with pytest.raises(EngineError, match="the engine crashed 3 times"):
-                await engine.fill(request())
-
-    asyncio.run(scenario())
+async def test_a_request_that_kills_each_engine_is_given_up_and_then_the_breaker_opens(engines: Path) -> None:
+    async with connect(options()) as engine:
+        with pytest.raises(EngineError, match=r"the engine ended while it was answering, twice; the end of its log:\n  "):
+            await engine.fill(request({"die": signal.SIGKILL}))
+        with pytest.raises(
+            EngineError,
+            match=r"the engine crashed 3 times; the next request after 5 min starts it again; the end of its log:",
+        ):
+            await engine.fill(request({"die": signal.SIGKILL}))
+        with pytest.raises(EngineError, match="the engine crashed 3 times"):
+            await engine.fill(request())
     # A process that was killed takes a moment to be gone.
     wait_until(lambda: pids() == set())
     (files,) = discovery.all_engine_files()
     assert files.log.read_text().count(" serves ") == 3
 
 
-def test_a_model_that_can_not_be_loaded_is_reported_and_not_retried_at_once(folder: Path) -> None:
-    async def scenario() -> None:
-        async with unconnected(options("fails")) as engine:
-            for _ in range(2):
-                with pytest.raises(EngineError, match="the model could not be loaded: there is no checkpoint of that name"):
-                    await engine.fill(request())
-            assert isinstance(engine.state, Failed)
-
-    asyncio.run(scenario())
-    wait_until(lambda: pids() == set())
+async def test_an_engine_that_can_not_even_start_shows_its_log(engines: Path) -> None:
+    options = ConnectOptions(EngineId("toy", filler=FILLER, device="auto"), EngineSettings(threads=-1), command=ENGINE_COMMAND)
+    async with unconnected(options) as engine:
+        with pytest.raises(EngineError, match=r"the engine crashed 3 times(.|\n)*threads"):
+            await engine.ready()
 
 
-def test_an_engine_that_can_not_even_start_shows_its_log(folder: Path) -> None:
-    async def scenario() -> None:
-        options = ConnectOptions(
-            EngineId("toy", filler=FILLER, device="auto"), EngineSettings(threads=-1), command=ENGINE_COMMAND
-        )
-        async with unconnected(options) as engine:
-            with pytest.raises(EngineError, match=r"the engine crashed 3 times(.|\n)*threads"):
-                await engine.ready()
-
-    asyncio.run(scenario())
-
-
-def test_a_bad_request_does_not_affect_others(folder: Path) -> None:
-    async def scenario() -> None:
-        async with connect(options()) as engine:
-            before = await info(engine, "pid")
-            for script, sentence in [
-                ({"raise": "ValueError"}, "the prefix is longer than the model's window"),
-                ({"raise": "MemoryError"}, "the engine ran out of memory on this request"),
-                ({"raise": "RuntimeError"}, "the engine failed on this request"),
-            ]:
-                with pytest.raises(EngineError, match=sentence):
-                    await engine.fill(request(script))
-            with pytest.raises(EngineError, match="the body is larger than 2 MB"):
-                await engine.fill(request({"text": "x" * 3_000_000}))
-            assert await text(engine, text="x") == "x"
-            assert await info(engine, "pid") == before
-
-    asyncio.run(scenario())
+async def test_a_bad_request_does_not_affect_others(engines: Path) -> None:
+    async with connect(options()) as engine:
+        before = await info(engine, "pid")
+        for script, sentence in [
+            ({"raise": "ValueError"}, "the prefix is longer than the model's window"),
+            ({"raise": "MemoryError"}, "the engine ran out of memory on this request"),
+            ({"raise": "RuntimeError"}, "the engine failed on this request"),
+        ]:
+            with pytest.raises(EngineError, match=sentence):
+                await engine.fill(request(script))
+        with pytest.raises(EngineError, match="the body is larger than 2 MB"):
+            await engine.fill(request({"text": "x" * 3_000_000}))
+        assert await text(engine, text="x") == "x"
+        assert await info(engine, "pid") == before
 
 
-def test_a_busy_engine_fails_interactive_requests_and_delays_batch_work(folder: Path) -> None:
-    async def scenario() -> None:
-        stop = gate(folder)
-        async with connect(options()) as typing, connect(options(interactive=False)) as batch:
-            script = {"steps": 1, "gate": str(stop.path)}
-            filling = [asyncio.ensure_future(batch.fill(request(script))) for _ in range(70)]
-            await until(lambda: info(batch, "running"))
-            fills = [asyncio.ensure_future(typing.fill(request(script))) for _ in range(70)]
-            finished_fills, _ = await asyncio.wait(fills, return_when=asyncio.FIRST_COMPLETED)
-            assert all(isinstance(one.exception(), EngineBusyError) for one in finished_fills)
-            stop.let(1)
-            assert all(await asyncio.gather(*filling))
-            await asyncio.wait(fills)
-            assert [one.exception() for one in fills].count(None) > 0
-
-    asyncio.run(scenario())
+async def test_a_busy_engine_fails_interactive_requests_and_delays_batch_work(engines: Path) -> None:
+    stop = gate(engines)
+    async with connect(options()) as typing, connect(options(interactive=False)) as batch:
+        script = {"steps": 1, "gate": str(stop.path)}
+        filling = [asyncio.ensure_future(batch.fill(request(script))) for _ in range(70)]
+        await until(lambda: info(batch, "running"))
+        fills = [asyncio.ensure_future(typing.fill(request(script))) for _ in range(70)]
+        finished_fills, _ = await asyncio.wait(fills, return_when=asyncio.FIRST_COMPLETED)
+        assert all(isinstance(one.exception(), EngineBusyError) for one in finished_fills)
+        stop.let(1)
+        assert all(await asyncio.gather(*filling))
+        await asyncio.wait(fills)
+        assert [one.exception() for one in fills].count(None) > 0
 
 
 @pytest.mark.parametrize("has_socket", [False, True])
-def test_leftovers_of_another_build_do_not_block_a_start(folder: Path, has_socket: bool) -> None:
-    async def scenario() -> None:
-        async with connect(options()) as engine:
-            assert await text(engine, text="x") == "x"
-
+async def test_leftovers_of_another_build_do_not_block_a_start(engines: Path, has_socket: bool) -> None:
     files = discovery.engine_files(options().engine_id)
     # The engine's process id may be another's by now.
     with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as other:
@@ -555,35 +430,19 @@ def test_leftovers_of_another_build_do_not_block_a_start(folder: Path, has_socke
             with socket.socket(socket.AF_UNIX) as leftover_socket:
                 leftover_socket.bind(address)
         discovery.write_state(files, discovery.State(other.pid, address, "secret", "0", options().engine_id))
-        asyncio.run(scenario())
+        async with connect(options()) as engine:
+            assert await text(engine, text="x") == "x"
     assert len(pids()) == 1
 
 
-@pytest.mark.parametrize("name", ["starting", "log"])
-def test_an_unwritable_file_is_reported_in_a_sentence(folder: Path, name: str) -> None:
-    async def scenario() -> None:
-        async with unconnected(options()) as engine:
-            with pytest.raises(
-                EngineError, match=rf"\.{name} can't be used: .*; set {discovery.RUNTIME_DIR_VARIABLE} to another"
-            ):
-                await engine.ready()
-
-    path: Path = getattr(discovery.engine_files(options().engine_id), name)
-    path.mkdir()
-    asyncio.run(scenario())
-
-
-def test_a_planned_end_does_not_count_as_a_crash(folder: Path) -> None:
-    async def scenario() -> None:
-        async with connect(options()) as engine:
-            for _ in range(4):
-                pid = await info(engine, "pid")
-                assert isinstance(pid, int)
-                os.kill(pid, signal.SIGTERM)
-                await until(lambda: is_not_ready(engine))
-                assert await text(engine, text="x") == "x"
-
-    asyncio.run(scenario())
+async def test_a_planned_end_does_not_count_as_a_crash(engines: Path) -> None:
+    async with connect(options()) as engine:
+        for _ in range(4):
+            pid = await info(engine, "pid")
+            assert isinstance(pid, int)
+            os.kill(pid, signal.SIGTERM)
+            await until(lambda: is_not_ready(engine))
+            assert await text(engine, text="x") == "x"
 
 
 async def is_not_ready(engine: ResidentEngine) -> bool:
@@ -596,52 +455,39 @@ async def pid_of(engine: ResidentEngine) -> int:
     return pid
 
 
-def test_a_thousand_cancelled_fills_leave_the_engine_as_it_was(folder: Path) -> None:
-    async def scenario() -> None:
-        rng = random.Random(3)
+async def test_a_thousand_cancelled_fills_leave_the_engine_as_it_was(engines: Path) -> None:
+    rng = random.Random(3)
 
-        async def one(engine: ResidentEngine) -> None:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(engine.fill(request({"steps": 50, "pause_s": 0.001})), rng.uniform(0.0005, 0.05))
+    async def one(engine: ResidentEngine) -> None:
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(engine.fill(request({"steps": 50, "pause_s": 0.001})), rng.uniform(0.0005, 0.05))
 
-        async with connect(options(interactive=False)) as engine:
-            for n_left in range(1000, 0, -20):
-                await asyncio.gather(*(one(engine) for _ in range(20)))
-                if n_left == 800:  # warm
-                    before = await memory(engine)
-            await until(lambda: is_idle(engine))
-            assert await memory(engine) <= 1.05 * before
-            assert await text(engine, text="x") == "x"
+    async with connect(options(interactive=False)) as engine:
+        for n_left in range(1000, 0, -20):
+            await asyncio.gather(*(one(engine) for _ in range(20)))
+            if n_left == 800:  # warm
+                await until(lambda: is_idle(engine))
+                pid = await pid_of(engine)
+                memory_before, kept_before = await memory(engine), kept(pid)
+        await until(lambda: is_idle(engine))
+        assert await memory(engine) <= 1.05 * memory_before
+        await until(lambda: is_at_most(pid, kept_before))
+        assert await text(engine, text="x") == "x"
 
-    asyncio.run(scenario())
+
+def kept(pid: int) -> tuple[int, int]:
+    """The open files and the threads of a process."""
+    return len(list(Path(f"/proc/{pid}/fd").iterdir())), len(list(Path(f"/proc/{pid}/task").iterdir()))
+
+
+async def is_at_most(pid: int, files_and_threads: tuple[int, int]) -> bool:
+    return all(now <= before for now, before in zip(kept(pid), files_and_threads, strict=True))
 
 
 async def memory(engine: ResidentEngine) -> int:
     engine_info = await info(engine, "memory")
     assert isinstance(engine_info, dict)
     return int(engine_info["rss_bytes"])
-
-
-def test_a_breaker_waits_longer_after_each_crash_and_opens_after_the_last() -> None:
-    breaker = Breaker(window_s=60.0, most=5, pauses_s=(0.0, 0.5, 2.0))
-    for number in range(5):
-        assert breaker.closed_for_s(10) == 0
-        assert breaker.pause_s(10) == (0.0, 0.5, 2.0, 2.0, 2.0)[number]
-        breaker = breaker.crashed(number)
-    assert breaker.closed_for_s(10) == 50
-
-
-def test_a_breaker_counts_what_is_recent() -> None:
-    breaker = Breaker()
-    assert (breaker.closed_for_s(0), breaker.pause_s(0)) == (0, 0)
-    breaker = breaker.crashed(0)
-    assert (breaker.closed_for_s(1), breaker.pause_s(1)) == (0, 0)
-    breaker = breaker.crashed(10)
-    assert (breaker.closed_for_s(11), breaker.pause_s(11)) == (0, 1)
-    breaker = breaker.crashed(20)
-    assert breaker.closed_for_s(21) == 279
-    assert breaker.closed_for_s(300) == 0
-    assert breaker.pause_s(1000) == 0
 
 
 def test_the_client_needs_no_torch() -> None:

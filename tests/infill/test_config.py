@@ -45,12 +45,16 @@ def test_a_file_sets_what_it_names(tmp_path: Path) -> None:
     configured, problems = read(
         tmp_path,
         """
+        enable = false
         [engine]
         model = "vllm:http://gpu01:8000"
         device = "cpu"
         threads = 3
         unload_after = 60
         exitAfter = 0
+        rows = 4
+        [completion]
+        inComments = true
         [batch]
         deadline = 2000
         candidates = 2
@@ -67,7 +71,9 @@ def test_a_file_sets_what_it_names(tmp_path: Path) -> None:
         "cpu",
         3,
     )
-    assert (configured.settings.unload_after, configured.settings.exit_after) == (60, 0)
+    assert (configured.settings.unload_after, configured.settings.exit_after, configured.settings.rows) == (60, 0, 4)
+    assert joining(configured).settings.rows == 4
+    assert (configured.settings.enable, configured.settings.in_comments) == (False, True)
     assert (configured.settings.batch_deadline, configured.settings.batch_candidates) == (2000, 2)
     assert configured.settings.local_only == ("vault/", "*.pem")
     assert (configured.settings.in_comments, configured.settings.threshold) == (True, 0.5)
@@ -99,11 +105,6 @@ def test_a_file_sets_what_it_names(tmp_path: Path) -> None:
 )
 def test_a_problem_names_the_file_the_key_and_the_valid_values(tmp_path: Path, text: str, sentence: str) -> None:
     assert problem(tmp_path, text).startswith(sentence)
-
-
-def test_how_many_rows_a_pass_has_is_configured(tmp_path: Path) -> None:
-    assert joining(read(tmp_path, "[engine]\nrows = 4")[0]).settings.rows == 4
-    assert read(tmp_path, "[engine]\nrows = 4", DG_LSP_ROWS="64")[0].settings.rows == 64
 
 
 def test_a_wrong_value_in_the_environment_is_named_by_its_variable(tmp_path: Path) -> None:

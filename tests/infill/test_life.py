@@ -306,3 +306,16 @@ def test_keys_faster_than_a_start_do_not_keep_the_engine_from_coming_up(gaps: li
 def test_a_breaker_drops_all_but_the_last_crash_after_an_answer() -> None:
     assert Breaker((1.0, 2.0)).answered() == Breaker((2.0,))
     assert Breaker((2.0,)).answered() == Breaker((2.0,))
+
+
+def test_a_breaker_counts_what_is_recent() -> None:
+    breaker = Breaker()
+    assert (breaker.closed_for_s(0), breaker.pause_s(0)) == (0, 0)
+    breaker = breaker.crashed(0)
+    assert (breaker.closed_for_s(1), breaker.pause_s(1)) == (0, 0)
+    breaker = breaker.crashed(10)
+    assert (breaker.closed_for_s(11), breaker.pause_s(11)) == (0, 1)
+    breaker = breaker.crashed(20)
+    assert breaker.closed_for_s(21) == 279
+    assert breaker.closed_for_s(300) == 0
+    assert breaker.pause_s(1000) == 0

@@ -29,7 +29,9 @@ def n_open() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-def test_requests_that_are_cancelled_while_they_are_sent_leave_no_connection_open(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requests_that_are_cancelled_while_they_are_sent_leave_no_connection_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rng = random.Random(5)
 
     async def cancelled(engine: ResidentEngine) -> None:
@@ -44,7 +46,7 @@ def test_requests_that_are_cancelled_while_they_are_sent_leave_no_connection_ope
             return (await engine.fill(request({"text": "x"})))[0].texts == ("x",)
         return False
 
-    async def scenario() -> None:
+    with home(monkeypatch):
         async with connect(
             ConnectOptions(EngineId("toy", filler=FILLER), EngineSettings(exit_after_s=60), command=ENGINE_COMMAND)
         ) as engine:
@@ -55,15 +57,12 @@ def test_requests_that_are_cancelled_while_they_are_sent_leave_no_connection_ope
                 while not (await is_answered(engine) and n_open() <= before + N_KEPT):
                     await asyncio.sleep(0.01)
 
-    with home(monkeypatch):
-        asyncio.run(scenario())
 
-
-def test_a_link_that_closes_under_requests_leaves_no_connection_open(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_link_that_closes_under_requests_leaves_no_connection_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that are still opening would get a connection that nothing closes."""
     opens = anyio.connect_unix
 
-    async def scenario() -> None:
+    with home(monkeypatch), running() as engine:
         before = n_open()
         link = await reached(engine)
         is_closed = asyncio.Event()
@@ -83,17 +82,14 @@ def test_a_link_that_closes_under_requests_leaves_no_connection_open(monkeypatch
         assert {type(answer) for answer in await asking} == {LinkLostError}
         assert n_open() == before
 
-    with home(monkeypatch), running() as engine:
-        asyncio.run(scenario())
 
-
-def test_a_request_that_is_cancelled_as_it_ends_leaves_no_connection_open(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_that_is_cancelled_as_it_ends_leaves_no_connection_open(monkeypatch: pytest.MonkeyPatch) -> None:
     async def cancel(task: asyncio.Task[object], n_steps: int) -> None:
         for _ in range(n_steps):
             await asyncio.sleep(0)
         task.cancel()
 
-    async def scenario() -> None:
+    with home(monkeypatch), running() as engine:
         link = await reached(engine)
         before = n_open()
         for n_steps in range(6):
@@ -110,9 +106,6 @@ def test_a_request_that_is_cancelled_as_it_ends_leaves_no_connection_open(monkey
                 while n_open() > before:
                     await asyncio.sleep(0.01)
         await link.close()
-
-    with home(monkeypatch), running() as engine:
-        asyncio.run(scenario())
 
 
 async def reached(engine: Running) -> Link:

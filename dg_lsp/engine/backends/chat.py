@@ -16,12 +16,11 @@ from dg_lsp.core.repeats import SOLID, before_suffix
 from dg_lsp.core.values import InfillRequest, n_common
 from dg_lsp.engine.backends import fim
 from dg_lsp.engine.backends.fim import MAX_ANSWERS, SAMPLING_TEMPERATURE, RemoteAnswer, window
-from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerAddress, ServerClient
-from dg_lsp.engine.backends.remote import Backend, RemoteFiller, Reply, compared, to_probability
+from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, server_at
+from dg_lsp.engine.backends.remote import Backend, RemoteFiller, Replies, compared, to_probability
 from dg_lsp.engine.common import question
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.messages import Fields, WireError
-from dg_lsp.wire.model_names import address_of
 
 ENDING = "/chat/completions"
 # Includes the lines around the missing code, which the answer repeats.
@@ -44,13 +43,10 @@ _UNSUPPORTED = re.compile(r"unsupported|not supported|instead|unknown|unrecogni[
 def connect(url: str, model: str, configured: Config, environ: Mapping[str, str]) -> RemoteFiller:
     """Return a filler for the chat server at `url`; raise RemoteError if `model` is "" and the server does not serve just one.
 
-    If a model is named, nothing is sent yet. A key from a service's usual environment variable goes only to that service.
+    If a model is named, nothing is sent yet.
     """
-    server = ServerAddress(url.removesuffix(ENDING))
-    variables = [each.variable for each in fim.DIALECTS if each.variable and address_of(each.url) == address_of(server.url)]
-    usual_key = next((key for variable in variables if (key := environ.get(variable, "").strip())), "")
-    key = configured.key_for(server.host) or usual_key
-    client = ServerClient(replace(server, key=key))
+    base = url.removesuffix(ENDING)
+    client = ServerClient(server_at(base, configured, fim.usual_key(base, environ)))
     try:
         path = ENDING if url.endswith(ENDING) else f"/v1{ENDING}"
         return RemoteFiller(Chat(model or _only_model(client), path), client, configured.settings.local_only)
@@ -119,14 +115,14 @@ class Chat(Backend):
             calls.append(Call(self.path, stream.body(), stream, stream))
         return calls
 
-    def evidence(self, request: InfillRequest, replies: Sequence[Reply]) -> tuple[Evidence, ...]:
+    def evidence(self, request: InfillRequest, replies: Replies) -> tuple[Evidence, ...]:
         """Return a candidate with its features for each answer; raise WireError if an answer is malformed."""
         items: list[Evidence] = []
-        for reply in replies:
-            assert isinstance(reply.call.about, AnswerStream)
+        for call, fields in replies:
+            assert isinstance(call.about, AnswerStream)
             # The server accepted this request, so the fields left out of it are the ones that it refuses.
-            self._refused |= reply.call.about.refused
-            items += _answers(reply.fields, reply.call.about.text)
+            self._refused |= call.about.refused
+            items += _answers(fields, call.about.text)
         return compared(items, request)
 
 

@@ -16,7 +16,7 @@ from dg_lsp.core import context, fim
 from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import Candidate, InfillRequest, Snippet
 from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, server_at
-from dg_lsp.engine.backends.remote import Backend, RemoteFiller, Reply, compared, to_probability, token_features, trimmed
+from dg_lsp.engine.backends.remote import Backend, RemoteFiller, Replies, compared, to_probability, token_features, trimmed
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.messages import Fields, WireError
 from dg_lsp.wire.model_names import USUAL_URLS, address_of
@@ -227,8 +227,7 @@ DIALECTS: tuple[Dialect, ...] = (
 def connect(name: str, url: str, model: str, configured: Config, environ: Mapping[str, str]) -> RemoteFiller:
     """Return a filler for a server of the named dialect; raise RemoteError if the dialect, URL or model is invalid.
 
-    Nothing is sent yet, because most of these servers bill by the request. A key from the dialect's usual environment variable
-    is sent only to the dialect's default server.
+    Nothing is sent yet, because most of these servers bill by the request.
     """
     dialect = next((dialect for dialect in DIALECTS if dialect.name == name.casefold()), None)
     if dialect is None:
@@ -237,10 +236,15 @@ def connect(name: str, url: str, model: str, configured: Config, environ: Mappin
     model = model or dialect.model
     if dialect.caps.needs_model and not model:
         raise RemoteError(f"{name} needs a model's name at the end, as in fim:{name}:URL#MODEL")
-    usual_key = environ.get(dialect.variable, "").strip() if dialect.variable else ""
     url = url or dialect.url
-    server = server_at(url, configured, usual_key if address_of(url) == address_of(dialect.url) else "")
-    return RemoteFiller(Fim(dialect, model), ServerClient(server), configured.settings.local_only)
+    client = ServerClient(server_at(url, configured, usual_key(url, environ)))
+    return RemoteFiller(Fim(dialect, model), client, configured.settings.local_only)
+
+
+def usual_key(url: str, environ: Mapping[str, str]) -> str:
+    """Return the key in a service's usual environment variable if the URL is that of the service; else ""."""
+    variables = (each.variable for each in DIALECTS if each.variable and address_of(each.url) == address_of(url))
+    return next((key for variable in variables if (key := environ.get(variable, "").strip())), "")
 
 
 class Fim(Backend):
@@ -272,9 +276,9 @@ class Fim(Backend):
         numbers = range(1 if caps.n else n_answers)
         return [Call(self.dialect.path, self.dialect.build(replace(query, number=number))) for number in numbers]
 
-    def evidence(self, request: InfillRequest, replies: Sequence[Reply]) -> tuple[Evidence, ...]:
+    def evidence(self, request: InfillRequest, replies: Replies) -> tuple[Evidence, ...]:
         """Return a candidate with its features for each answer; raise WireError if an answer is malformed."""
-        answers = [answer for reply in replies for answer in self.dialect.parse(reply.fields)]
+        answers = [answer for _, fields in replies for answer in self.dialect.parse(fields)]
         [hole] = request.holes
         return compared([to_evidence(answer, block=hole.block) for answer in answers], request)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable
 from typing import Any
 
 from dg_lsp.engine.common import loading
@@ -65,13 +63,7 @@ def _load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[Any
     return causal.load(opened, dtype, on_progress)
 
 
-def filler_of(
-    loaded: Loaded[Any, Any],
-    switches: Switches | None = None,
-    *,
-    rows: int = DEFAULTS.rows,
-    clock: Callable[[], float] = time.perf_counter,
-) -> LocalFiller:
+def filler_of(loaded: Loaded[Any, Any], switches: Switches | None = None, *, rows: int = DEFAULTS.rows) -> LocalFiller:
     """Return the filler of a loaded model; raise ValueError if its vocabulary lacks a token of its layout."""
     from dg_lsp.engine.causal.profile import Profile as CausalProfile
     from dg_lsp.engine.diffusion.masked.profile import Profile as MaskedProfile
@@ -79,14 +71,14 @@ def filler_of(
     if isinstance(loaded.profile, CausalProfile):
         from dg_lsp.engine.causal.filler import CausalFiller
 
-        return CausalFiller(loaded, switches, clock=clock)
+        return CausalFiller(loaded, switches)
     if isinstance(loaded.profile, MaskedProfile):
         from dg_lsp.engine.diffusion.masked.filler import MaskedFiller
 
-        return MaskedFiller(loaded, switches, clock=clock)
+        return MaskedFiller(loaded, switches)
     from dg_lsp.engine.diffusion.filler import DiffusionFiller
 
-    return DiffusionFiller(loaded, switches, rows=rows, clock=clock)
+    return DiffusionFiller(loaded, switches, rows=rows)
 
 
 def load_local(

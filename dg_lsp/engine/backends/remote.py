@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from dg_lsp.core import calibration, secrets
@@ -32,12 +32,8 @@ STEP_S = 0.01
 """The longest wait of a step. A new request waits as long, because its calls are sent in its first step."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """A call and its answer."""
-
-    call: Call
-    fields: Fields
+Replies = Sequence[tuple[Call, Fields]]
+"""Calls, each with its answer."""
 
 
 class Backend(Protocol):
@@ -52,7 +48,7 @@ class Backend(Protocol):
     def calls(self, request: Shown) -> Sequence[Call]:
         """Return the calls to send together; raise RemoteError if the request does not fit the server."""
 
-    def evidence(self, request: InfillRequest, replies: Sequence[Reply]) -> tuple[Evidence, ...]:
+    def evidence(self, request: InfillRequest, replies: Replies) -> tuple[Evidence, ...]:
         """Return the answers so far as candidates with features; raise RemoteError or WireError for malformed ones."""
 
     def about(self) -> Mapping[str, object]:
@@ -177,14 +173,14 @@ class RemoteTask(Task):
         """Turn the finished calls into candidates; return whether holes are left."""
         assert self._part is not None
         outcomes = [(call, outcome_of(future)) for call, future in self._sent]
-        replies = [Reply(call, outcome) for call, outcome in outcomes if isinstance(outcome, Fields)]
+        replies = [(call, outcome) for call, outcome in outcomes if isinstance(outcome, Fields)]
         failures = [outcome for _, outcome in outcomes if isinstance(outcome, RemoteError)]
         # The request fails only if every call failed.
         if failures and not replies:
             raise failures[0]
-        for reply in replies:  # the token counts, if the answer has them in OpenAI's shape
+        for _, answer in replies:  # the token counts, if the answer has them in OpenAI's shape
             with contextlib.suppress(WireError):
-                usage = reply.fields.inner("usage")
+                usage = answer.inner("usage")
                 self._tokens["tokens"] += usage.integer("prompt_tokens", 0)
                 self._tokens["reused"] += usage.inner("prompt_tokens_details").integer("cached_tokens", 0)
         self._evidence = self._evidence_in(replies)
@@ -199,7 +195,7 @@ class RemoteTask(Task):
         self._answers = sequence.wholes(self._parts) if is_last else ()
         return not is_last
 
-    def _evidence_in(self, replies: Sequence[Reply]) -> tuple[Evidence, ...]:
+    def _evidence_in(self, replies: Replies) -> tuple[Evidence, ...]:
         assert self._part is not None
         try:
             return self._backend.evidence(self._part, replies)
@@ -208,12 +204,12 @@ class RemoteTask(Task):
 
     def _now(self) -> tuple[Candidate, ...]:
         """Return candidates from the answers received so far, whole or partial."""
-        replies = []
+        replies: list[tuple[Call, Fields]] = []
         for call, future in self._sent:
             if future.done() and not future.cancelled() and future.exception() is None:
-                replies.append(Reply(call, future.result()))
+                replies.append((call, future.result()))
             elif not future.done() and call.listener and (answer := call.listener.answer(is_whole=False)):
-                replies.append(Reply(call, answer))
+                replies.append((call, answer))
         if self._part is not None and replies:
             # Malformed answers are reported once all have arrived.
             with contextlib.suppress(RemoteError):

@@ -19,14 +19,14 @@ from pathlib import Path
 from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, server_at
-from dg_lsp.engine.backends.remote import RemoteFiller, Reply, compared, to_probability, token_features, trimmed
+from dg_lsp.engine.backends.remote import RemoteFiller, Replies, compared, to_probability, token_features, trimmed
 from dg_lsp.engine.common import layout as common_layout
 from dg_lsp.engine.diffusion import layout
 from dg_lsp.engine.diffusion.layout import Sheet
 from dg_lsp.engine.diffusion.profile import Profile, load_profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.wire.config import Config
-from dg_lsp.wire.messages import WireError
+from dg_lsp.wire.messages import Fields, WireError
 from dg_lsp.wire.model_names import folder_of
 
 CLOSING_TOKENS = 8  # the most tokens that end a canvas after the held text
@@ -94,13 +94,15 @@ class Vllm:
         steps = request.budget.steps or max(usual, SERVED_STEPS)
         return [self._call(sheet, canvas, steps) for canvas in self._writer.canvases(request, sheet)]
 
-    def evidence(self, request: InfillRequest, replies: Sequence[Reply]) -> tuple[Evidence, ...]:
+    def evidence(self, request: InfillRequest, replies: Replies) -> tuple[Evidence, ...]:
         """Return a candidate with its features for each canvas that came back with most of its held text.
 
         They are ordered by the mean probability of the answer's tokens times the share of held text that the model predicts
         correctly. Raises RemoteError if no canvas came back with most of its held text.
         """
-        canvases = [(canvas, self._read(reply)) for reply in replies if isinstance(canvas := reply.call.about, PinnedCanvas)]
+        canvases = [
+            (canvas, self._read(canvas, fields)) for call, fields in replies if isinstance(canvas := call.about, PinnedCanvas)
+        ]
         agreeing = [
             (canvas, returned, share)
             for canvas, returned in canvases
@@ -131,13 +133,12 @@ class Vllm:
         }
         return Call(COMPLETIONS, body, canvas)
 
-    def _read(self, reply: Reply) -> ReturnedCanvas:
-        """Return the canvas in a server's answer; raise RemoteError or WireError if it is malformed."""
-        assert isinstance(reply.call.about, PinnedCanvas)
-        [choice, *_] = reply.fields.objects("choices") or (None,)
+    def _read(self, canvas: PinnedCanvas, fields: Fields) -> ReturnedCanvas:
+        """Return a canvas from a server's answer; raise RemoteError or WireError if it is malformed."""
+        [choice, *_] = fields.objects("choices") or (None,)
         if choice is None:
             raise WireError("choices is empty")
-        width = len(reply.call.about.ids)
+        width = len(canvas.ids)
         logprobs = choice.inner("logprobs")
         if choice.has("token_ids"):
             ids = tuple(_token_id(value) for value in choice.items("token_ids", high=MAX_CANVAS))

@@ -59,7 +59,7 @@ class PlannedRow:
 def propose(generation: Generation) -> Work:
     """Propose the texts of canvases that start from noise, and of those that correct the texts so far."""
     canvas = generation.canvas
-    lengths = canvas.gap_lengths() if generation.search is None else generation.search.lengths
+    lengths = canvas.gap_lengths() if generation.found_lengths is None else generation.found_lengths
     if not lengths:  # a search found that no canvas could write a better answer
         return
     if generation.proposals and canvas.profile.refine_steps:  # a canvas keeps the tokens of a high causal probability
@@ -76,7 +76,7 @@ def repair(generation: Generation) -> Work:
 
     The drafts of a search came before the canvas, which has corrected them.
     """
-    if not generation.canvas.profile.refine_steps or generation.search is not None:
+    if not generation.canvas.profile.refine_steps or generation.found_lengths is not None:
         return
     since = max((index + 1 for index, each in enumerate(generation.proposals) if each.entropy is not None), default=0)
     known = {proposal.text for proposal in generation.proposals[:since]}
@@ -136,7 +136,7 @@ def _denoised(generation: Generation, rows: Sequence[PlannedRow]) -> Work:
         n_taken += 1
         if n_taken == 1:
             generation.live = Live(best_texts, is_answer=True)
-        if n_taken == DROPPING_STEP and canvas.sheet.delete is None and generation.search is None:
+        if n_taken == DROPPING_STEP and canvas.sheet.delete is None and generation.found_lengths is None:
             for index in unlikely(rows, [denoiser.read(index) for index in running]):
                 denoiser.drop(index)
                 running.remove(index)

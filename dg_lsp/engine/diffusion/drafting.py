@@ -34,7 +34,7 @@ def propose(generation: Generation) -> Work:
     """
     canvas, timing = generation.canvas, generation.timing
     is_off = canvas.n_holes > 1 or not canvas.switches.causal or not canvas.profile.causal_rows
-    if is_off or generation.search is not None or not _pays(generation):
+    if is_off or generation.found_lengths is not None or not _pays(generation):
         return
     written: list[CausalDraft] = []
     is_open = True  # what is written is not in the proposals yet

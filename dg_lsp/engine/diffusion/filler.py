@@ -26,7 +26,7 @@ from dg_lsp.engine.common.task import Concurrency, Task
 from dg_lsp.engine.diffusion import canvas, drafting, layout, search
 from dg_lsp.engine.diffusion.canvas_request import CanvasRequest
 from dg_lsp.engine.diffusion.denoising.fixed_step import FixedSteps
-from dg_lsp.engine.diffusion.denoising.steps import SharedPasses, Stepper, Steps
+from dg_lsp.engine.diffusion.denoising.steps import Stepper, Steps
 from dg_lsp.engine.diffusion.gemma.extensions import Extensions
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.generation import MAX_ROWS, Generation
@@ -74,8 +74,7 @@ class DiffusionFiller(LocalFiller):
             fixed = FixedSteps(passes, cost, free, recorder=Recorder())
             self.extensions = Extensions(passes, cost, free, recorder=Recorder("drafts and scores"))
         loaded.passes.extensions = self.extensions
-        self.shared = SharedPasses(loaded.passes, self.headroom, self.pace, rows)
-        self.stepper = Stepper(self.pace, fixed)
+        self.stepper = Stepper(loaded.passes, self.headroom, self.pace, rows, fixed)
 
     def canvas(self, request: InfillRequest) -> CanvasRequest:
         """Return the request of one canvas."""
@@ -84,7 +83,7 @@ class DiffusionFiller(LocalFiller):
     def generation(self, request: InfillRequest, timing: Timing) -> Generation:
         """Return the answers of one canvas, before its first unit of work."""
         of_canvas = self.canvas(request)
-        generation = Generation(of_canvas, timing, self.prefixes, self.stepper, self.shared)
+        generation = Generation(of_canvas, timing, self.prefixes, self.stepper)
         names = of_canvas.profile.block if of_canvas.is_block else of_canvas.profile.line
         generation.proposers = [PROPOSERS[name] for name in names]
         return generation
@@ -104,10 +103,10 @@ class DiffusionFiller(LocalFiller):
         step.
         """
         waiting = [waiting_steps(task) for task in tasks]
-        shared_indexes = self.shared.fitting(waiting, max_rows)
+        shared_indexes = self.stepper.fitting(waiting, max_rows)
         if len(shared_indexes) < 2:  # a task alone steps without this pass
             return ()
-        self.shared.predict([steps for index in shared_indexes if (steps := waiting[index]) is not None])
+        self.stepper.predict([steps for index in shared_indexes if (steps := waiting[index]) is not None])
         return tuple(shared_indexes)
 
     def trim(self) -> None:
@@ -115,8 +114,7 @@ class DiffusionFiller(LocalFiller):
         super().trim()
         if self.extensions is not None:
             self.extensions.clear()
-        if self.stepper.fixed is not None:
-            self.stepper.fixed.clear()
+        self.stepper.clear()
 
 
 def waiting_steps(task: Task) -> Steps | None:

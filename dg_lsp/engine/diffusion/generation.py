@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
 
 from dg_lsp.core import calibration
 from dg_lsp.core.calibration import Evidence
@@ -15,7 +14,7 @@ from dg_lsp.engine.common.pace import Timing
 from dg_lsp.engine.diffusion.canvas_request import CanvasRequest
 from dg_lsp.engine.diffusion.denoising.denoise import Denoiser
 from dg_lsp.engine.diffusion.denoising.stack import LocalDecoder
-from dg_lsp.engine.diffusion.denoising.steps import SharedPasses, Stepper, Steps
+from dg_lsp.engine.diffusion.denoising.steps import Stepper, Steps
 from dg_lsp.engine.diffusion.scoring import Scorer
 from dg_lsp.engine.model.prefix_cache import KV, PrefixEncoder
 from dg_lsp.engine.model.tree import Tree
@@ -23,32 +22,23 @@ from dg_lsp.engine.model.tree import Tree
 MAX_ROWS = 32  # the most rows, and so candidates, of one request; one pass has fewer if memory is short
 
 
-@dataclass(frozen=True, slots=True)
-class FoundLengths:
-    """A gap's likely lengths in tokens, likeliest first. None is left if no canvas could write a better answer."""
-
-    lengths: tuple[int, ...]
-
-
 class Generation(generation.Generation):
     """The answers of one canvas. For several holes, there is `joint` evidence for each row, and no proposal.
 
     `begin` sets what needs the encoded prefix: its keys and values `kv`, the `tree` of drafts, and the `scorer` of texts.
-    `search` is what a search for the gap's length found, None if none has run. `steps` are those of the last canvas.
-    It holds all that proposers share.
+    `found_lengths` are the gap's likely lengths in tokens, likeliest first, and empty if no canvas could write a better answer;
+    None if no search has run. `steps` are those of the last canvas. It holds all that proposers share.
     """
 
     kv: KV
     tree: Tree
     scorer: Scorer
 
-    def __init__(
-        self, canvas: CanvasRequest, timing: Timing, prefixes: PrefixEncoder, stepper: Stepper, shared: SharedPasses
-    ) -> None:
+    def __init__(self, canvas: CanvasRequest, timing: Timing, prefixes: PrefixEncoder, stepper: Stepper) -> None:
         super().__init__(canvas, timing)
-        self.canvas, self._prefixes, self._stepper, self._shared = canvas, prefixes, stepper, shared
+        self.canvas, self._prefixes, self._stepper = canvas, prefixes, stepper
         self.joint: list[Evidence] = []
-        self.search: FoundLengths | None = None
+        self.found_lengths: tuple[int, ...] | None = None
         self.steps: Steps | None = None
 
     def begin(self) -> Work:
@@ -75,7 +65,7 @@ class Generation(generation.Generation):
         self.step_alone()
         decoder = LocalDecoder(self.canvas.loaded.passes, kv, conditioned=self.canvas.switches.conditioning)
         on_shared = self.timing.usage.add_denoising
-        self.steps = Steps(denoiser, decoder, self._stepper, self._shared, is_open=is_open, on_shared=on_shared)
+        self.steps = Steps(denoiser, decoder, self._stepper, is_open=is_open, on_shared=on_shared)
         return self.steps
 
     def is_over(self, steps: Steps, n_positions: int = 0) -> bool:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from dg_lsp.core import context
 from dg_lsp.core.values import Hole, InfillRequest
@@ -48,15 +47,8 @@ class Sheet:
     closing: tuple[int, ...] = ()
 
 
-class Layout(Protocol):
-    """Lays out requests of up to `Profile.gaps_per_canvas` holes."""
-
-    def lay_out(self, request: InfillRequest) -> Sheet:
-        """Return the request as tokens."""
-
-
 def for_profile(profile: Profile, vocabulary: Vocabulary) -> Layout:
-    """Return the profile's layout; raise ValueError if the vocabulary lacks a token that it needs."""
+    """Return the layout for up to `gaps_per_canvas` holes; raise ValueError if the vocabulary lacks a token that it needs."""
     return LAYOUTS[profile.layout](profile, vocabulary)
 
 
@@ -146,6 +138,7 @@ class Instruct:
         return Sheet(tuple(ids), between, tuple(tail), prefix.heal, prefix.heal_ids, closing=(self.end_turn, self.eos))
 
 
+Layout = InfillTrained | Instruct
 LAYOUTS: dict[LayoutName, Callable[[Profile, Vocabulary], Layout]] = {"infill-trained": InfillTrained, "instruct": Instruct}
 
 

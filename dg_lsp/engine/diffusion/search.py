@@ -14,7 +14,7 @@ from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.diffusion.canvas import LARGEST_SEED
 from dg_lsp.engine.diffusion.denoising.denoise import TokenLimits
 from dg_lsp.engine.diffusion.denoising.speculation import CausalText, Gap, Speculate, Speculation
-from dg_lsp.engine.diffusion.generation import FoundLengths, Generation
+from dg_lsp.engine.diffusion.generation import Generation
 
 READ_AHEAD = Speculate().look + 1  # the most tokens that one round of the search verifies
 LINE_TOKENS = 64  # the longest answer within a line; a block may use the whole canvas
@@ -90,9 +90,9 @@ class LengthSearch:
         ranks_by_joint_score = is_one and canvas.switches.scorer and canvas.calibration is None
         is_final = ranks_by_joint_score and speculation.is_settled(starts, scores)
         if is_final and self._text(likely[0]) == self._uncut(likely[0]):
-            generation.search = FoundLengths(())
+            generation.found_lengths = ()
         else:
-            generation.search = FoundLengths(tuple(dict.fromkeys(map(self._length, likely))))
+            generation.found_lengths = tuple(dict.fromkeys(map(self._length, likely)))
             if starts[0] > self.n_verified:  # the search ended before it verified the open canvas's length
                 likely = [*likely, starts[0]]
         # A causal draft if it is verified, otherwise the canvas's text.

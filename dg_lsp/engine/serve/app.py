@@ -38,7 +38,6 @@ from dg_lsp.wire.messages import (
     Draft,
     ErrorCode,
     Fields,
-    Found,
     Problem,
     WireError,
     as_json,
@@ -271,7 +270,7 @@ async def _gather(inbox: Inbox) -> Outcome:
     candidates: list[Candidate] = []
     while True:
         match await inbox.take(PING_EVERY_S):
-            case Found(candidate):
+            case Candidate() as candidate:
                 candidates.append(candidate)
             case Done() as done:
                 return Outcome(tuple(candidates), done)

@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dg_lsp.core import fim, guess, holes, languages, local, polish, syntax
+from dg_lsp.core import fim, holes, languages, local, polish, syntax
 from dg_lsp.core.fim import Parts
 from dg_lsp.core.languages import GrammarError
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import MAX_CANDIDATES, Budget, Candidate, Document, Hole, InfillRequest, Ranked, Snippet, Span
+from dg_lsp.engine.serve import guess
 from dg_lsp.wire.messages import Ask, Done, Fields, WireError
 
 SEED_RANGE = {"low": -(2**63), "high": 2**63 - 1}

@@ -31,7 +31,6 @@ from dg_lsp.wire.messages import (
     Draft,
     ErrorCode,
     Event,
-    Found,
     Problem,
     Reason,
     Status,
@@ -325,7 +324,7 @@ class Queue:
         if not self._remove(job):
             return
         for candidate in candidates:
-            job.emit(Found(candidate))
+            job.emit(candidate)
         cache = job.task.cache() if job.task else {}
         cache_use = CacheUse(cache.get("tokens", 0), cache.get("reused", 0))
         # If a model does not report its stages, count all of its time as denoising.

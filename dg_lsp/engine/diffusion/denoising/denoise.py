@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from dg_lsp.engine.diffusion.denoising import readout
+from dg_lsp.engine.diffusion.denoising.readout import Readout
 from dg_lsp.engine.diffusion.profile import Sampling
 
 
@@ -129,16 +130,6 @@ STATE = ("ids", "free", "used", "best", "entropy", "chance", "deleted", "top_ids
 
 
 @dataclass(frozen=True, slots=True)
-class Predicted:
-    """A readout at its places on the canvases. Values at positions that are not free have no meaning."""
-
-    top_ids: Tensor  # [R, C, K]
-    top_chances: Tensor  # [R, C, K]
-    entropies: Tensor  # [R, C]
-    sampled: Tensor | None  # [R, C]
-
-
-@dataclass(frozen=True, slots=True)
 class StepInputs:
     """The numbers that one step of some rows takes from the host, on the CPU."""
 
@@ -166,12 +157,13 @@ def accept(entropies: Tensor, free: Tensor, bound: float) -> Tensor:
 
 
 def advanced(
-    state: CanvasState, predicted: Predicted, noise: Tensor, greedy: Tensor, sampling: Sampling, delete: int | None
+    state: CanvasState, predicted: Readout, noise: Tensor, greedy: Tensor, sampling: Sampling, delete: int | None
 ) -> CanvasState:
     """Return the rows' state after one step: accept and renoise positions, delete some, and find the rows that settle.
 
-    All shapes are those of the state, whatever its values, so that a GPU can record it as a graph. The rule is that of
-    `tests/engine/reference.py`.
+    `predicted` is the readout at its places on the canvases, [R, C, K] and [R, C]; where a position is not free, it has no
+    meaning. All shapes are those of the state, whatever its values, so that a GPU can record it as a graph. The rule is that
+    of `tests/engine/reference.py`.
     """
     free = state.free
     best = torch.where(free, predicted.top_ids[..., 0], state.ids)
@@ -320,7 +312,7 @@ class Denoiser:
             None if inputs.draws is None else inputs.draws.to(self.device)[free],
         )
         found = readout.read(logits, constraints, state.top_ids.shape[-1])
-        predicted = Predicted(
+        predicted = Readout(
             state.top_ids.masked_scatter(free[..., None], found.top_ids),
             state.top_chances.masked_scatter(free[..., None], found.top_chances),
             state.entropy.masked_scatter(free, found.entropies),

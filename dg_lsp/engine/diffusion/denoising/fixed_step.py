@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from dg_lsp.engine.diffusion.denoising import readout
-from dg_lsp.engine.diffusion.denoising.denoise import STATE, CanvasState, Denoiser, Predicted, advanced
+from dg_lsp.engine.diffusion.denoising.denoise import STATE, CanvasState, Denoiser, advanced
 from dg_lsp.engine.diffusion.denoising.stack import LocalDecoder
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.profile import Sampling
@@ -164,7 +164,7 @@ class FixedStep:
         )
         found = readout.read_hidden(self._passes.logits, hidden, self._n_vocabulary, constraints, k)
         wide = order[..., None].expand(-1, -1, k)
-        predicted = Predicted(
+        predicted = readout.Readout(
             torch.zeros_like(state.top_ids).scatter(1, wide, found.top_ids.view(wide.shape)),
             torch.zeros_like(state.top_chances).scatter(1, wide, found.top_chances.view(wide.shape)),
             torch.zeros_like(state.entropy).scatter(1, order, found.entropies.view(order.shape)),

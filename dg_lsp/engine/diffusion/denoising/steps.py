@@ -1,7 +1,7 @@
 """Take the denoising steps of one request, alone or in passes that several requests share.
 
-A `Steps` is a denoiser on its prefix. It steps alone, in fixed buffers if the device has them, unless `SharedPasses.predict`
-has computed its logits with those of others. Knows denoisers, decoders, memory and the pace. Knows nothing of requests.
+A `Steps` is a denoiser on its prefix. It steps alone, in fixed buffers if the device has them, unless `Stepper.predict` has
+computed its logits with those of others. Knows denoisers, decoders, memory and the pace. Knows nothing of requests.
 """
 
 from __future__ import annotations
@@ -21,33 +21,6 @@ from dg_lsp.engine.model.memory import Headroom
 from dg_lsp.engine.model.prefix_cache import KV
 
 
-class Stepper:
-    """Takes steps on one prefix. `fixed` are the buffers for it; None on a CPU, where they gain nothing."""
-
-    def __init__(self, pace: Pace, fixed: FixedSteps | None) -> None:
-        self._pace, self.fixed = pace, fixed
-
-    def step(self, denoiser: Denoiser, decoder: LocalDecoder, max_rows: int = 0) -> None:
-        """Take one step of all live rows, with one pass per `max_rows` rows (0: one pass for all)."""
-        rows = denoiser.running
-        began, is_behind = self._pace.clock(), denoiser.n_pending > 0
-        is_one_pass = not max_rows or len(rows) <= max_rows
-        if self.fixed is None or not is_one_pass or not self.fixed.step(denoiser, decoder, rows):
-            denoiser.step(decoder, max_rows)
-        if is_behind or not denoiser.n_pending:  # else the step was only queued, and the next call waits for it
-            self._note(denoiser, len(rows), began)
-
-    def step_open(self, denoiser: Denoiser, decoder: LocalDecoder) -> None:
-        """Take one step of an open canvas, which goes on after it has settled; the result is there at the end."""
-        began = self._pace.clock()
-        if self.fixed is None or not self.fixed.step(denoiser, decoder, [0], lag=0):
-            denoiser.step_rows([0], decoder)
-        self._note(denoiser, 1, began)
-
-    def _note(self, denoiser: Denoiser, n_rows: int, began: float) -> None:
-        self._pace.note("step", n_rows * denoiser.canvas.ids.shape[1], (self._pace.clock() - began) * 1000)
-
-
 class Steps:
     """The steps of one denoiser on one prefix. An `is_open` canvas has one row, which goes on after it has settled.
 
@@ -59,15 +32,14 @@ class Steps:
         denoiser: Denoiser,
         decoder: LocalDecoder,
         stepper: Stepper,
-        shared: SharedPasses,
         *,
         is_open: bool = False,
         on_shared: Callable[[float], None] = lambda _ms: None,
     ) -> None:
-        self.denoiser, self.decoder, self._stepper, self._shared = denoiser, decoder, stepper, shared
+        self.denoiser, self.decoder, self._stepper = denoiser, decoder, stepper
         # The prefix has `length` tokens, and the canvas `width` positions.
         self.length, self.width = decoder.kv[0][0].shape[2], denoiser.canvas.ids.shape[1]
-        self._is_open, self._on_shared = is_open, on_shared
+        self.is_open, self._on_shared = is_open, on_shared
         self._is_waiting = False
         self._logits: Tensor | None = None  # of the next step, if a shared pass computed them
 
@@ -77,7 +49,7 @@ class Steps:
         return len(self._rows()) if self._is_waiting else 0
 
     def _rows(self) -> list[int]:
-        return [0] if self._is_open else self.denoiser.live
+        return [0] if self.is_open else self.denoiser.live
 
     def take_one(self) -> Generator[None, None, None]:
         """Take one step, after a pause in which a pass may be shared with other requests."""
@@ -89,14 +61,11 @@ class Steps:
             self.denoiser.take(self._rows(), logits)
             return
         self.leave()
-        if self._is_open:
-            self._stepper.step_open(self.denoiser, self.decoder)
-        else:
-            self._stepper.step(self.denoiser, self.decoder, self._shared.rows_at_once(self.length, self.width))
+        self._stepper.step(self)
 
     def leave(self) -> None:
         """Stop stepping with other requests; drop the shared stack if these rows are part of it."""
-        self._shared.leave(self.decoder.kv)
+        self._stepper.leave(self.decoder.kv)
 
     # Called for a shared pass.
 
@@ -111,16 +80,38 @@ class Steps:
         self._on_shared(milliseconds)
 
 
-class SharedPasses:
-    """The passes in which rows of several requests step together, and the stack of their prefixes.
+class Stepper:
+    """Takes the steps of one model's canvases: of one canvas alone, or of several requests in one pass on a stack of prefixes.
 
     A stack serves exactly the rows it was built for, so it is useless once one of its requests has ended or steps alone.
     """
 
-    def __init__(self, passes: Passes, headroom: Headroom, pace: Pace, max_rows: int) -> None:
-        """Start without a stack; `max_rows` is the maximum number of a request's rows in one pass."""
-        self._passes, self._headroom, self._pace, self._max_rows = passes, headroom, pace, max_rows
+    def __init__(self, passes: Passes, headroom: Headroom, pace: Pace, max_rows: int, fixed: FixedSteps | None = None) -> None:
+        """Start without a stack.
+
+        `max_rows` is the maximum number of a request's rows in one pass. `fixed` are the buffers for steps of one canvas; None
+        on a CPU, where they gain nothing.
+        """
+        self._passes, self._headroom, self._pace, self._max_rows, self.fixed = passes, headroom, pace, max_rows, fixed
         self._stack: Stack | None = None
+
+    def step(self, steps: Steps) -> None:
+        """Take one step of all live rows, in one pass if memory has room. The result of an open canvas is there at the end."""
+        denoiser, decoder, is_open = steps.denoiser, steps.decoder, steps.is_open
+        rows, most = ([0], 1) if is_open else (denoiser.running, self.rows_at_once(steps.length, steps.width))
+        began, is_behind = self._pace.clock(), denoiser.n_pending > 0
+        if self.fixed is None or len(rows) > most or not self.fixed.step(denoiser, decoder, rows, lag=0 if is_open else None):
+            if is_open:  # it goes on after it has settled
+                denoiser.step_rows(rows, decoder)
+            else:
+                denoiser.step(decoder, most)
+        if is_behind or not denoiser.n_pending:  # else the step was only queued, and the next call waits for it
+            self._pace.note("step", len(rows) * steps.width, (self._pace.clock() - began) * 1000)
+
+    def clear(self) -> None:
+        """Drop the buffers."""
+        if self.fixed is not None:
+            self.fixed.clear()
 
     @property
     def bytes(self) -> int:

@@ -6,7 +6,8 @@ import textwrap
 
 import pytest
 
-from dg_lsp.core import guess, languages
+from dg_lsp.core import languages
+from dg_lsp.engine.serve import guess
 
 # A function in each language, with a cursor in it.
 CODE = {
