@@ -8,6 +8,19 @@ from dg_lsp.core.values import Calibrated, Candidate, Document, Hole, HoleKind, 
 from dg_lsp.infill.port import EngineError
 
 
+class ReadyEngine:
+    """What `server.resident.Warm` has beside `fill`, of an engine that is ready and prepares for nothing."""
+
+    async def ready(self) -> None:
+        pass
+
+    async def prepare(self, request: InfillRequest) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
 class ScriptedEngine:
     """Answers every request with the prepared candidates, best first, and remembers what it was asked.
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dg_lsp.core.values import Calibrated, Candidate, InfillRequest
 from dg_lsp.server.resident import OnDraft, OnMessage, OnState
 from dg_lsp.wire.settings import Settings
+from tests.fakes import ReadyEngine
 
 PLACEHOLDERS = (
     "pass",
@@ -134,20 +135,11 @@ _MAKERS: tuple[Make, ...] = (
 _WEIGHTS = (5, 3, 1, 6, 3, 4, 3, 1)
 
 
-class _Warm:
+class _Warm(ReadyEngine):
     """Satisfies `server.resident.Warm`."""
 
     def __init__(self, engine: Adversary) -> None:
         self._engine = engine
-
-    async def ready(self) -> None:
-        return
-
-    async def prepare(self, request: InfillRequest) -> None:
-        return
-
-    async def close(self) -> None:
-        return
 
     async def fill(
         self, request: InfillRequest, *, document: str = "", on_draft: OnDraft | None = None

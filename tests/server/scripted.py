@@ -21,11 +21,12 @@ from dg_lsp.infill.life import Loading
 from dg_lsp.infill.port import EngineError
 from dg_lsp.server.resident import OnMessage, OnState
 from dg_lsp.wire.settings import Settings
+from tests.fakes import ReadyEngine
 
 OnDraft = Callable[[tuple[str, ...], int], None]
 
 
-class Scripted:
+class Scripted(ReadyEngine):
     """Satisfies `server.resident.Warm`."""
 
     def __init__(self, settings: Settings) -> None:
@@ -37,9 +38,6 @@ class Scripted:
 
     async def prepare(self, request: InfillRequest) -> None:
         _note("prepared", "", prefix=request.prefix)
-
-    async def close(self) -> None:
-        pass
 
     async def fill(
         self, request: InfillRequest, *, document: str = "", on_draft: OnDraft | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -36,56 +36,47 @@ class Source:
         return self.values.get("a")
 
 
-def run(scenario: Callable[[Source], Awaitable[None]]) -> None:
-    async def main() -> None:
-        source = Source()
-        await scenario(source)
-        await source.values.close()
-
-    asyncio.run(main())
+@pytest.fixture
+async def source() -> AsyncIterator[Source]:
+    source = Source()
+    yield source
+    await source.values.close()
 
 
 @pytest.mark.parametrize(("took_s", "old_at"), [(0.0, 10.0), (5.0, 20.0)])
-def test_a_value_is_read_again_when_it_is_old_and_later_if_reading_is_slow(took_s: float, old_at: float) -> None:
-    async def scenario(source: Source) -> None:
-        source.gate.clear()
-        assert source.values.get("a") == 0
-        task = source.values.renew("a", source.read)
-        assert source.values.renew("a", source.read) is task
-        assert task is not None
-        await asyncio.sleep(0)
-        source.now = took_s
-        source.gate.set()
-        await task
-        source.now = old_at - 0.1
-        assert (await source.renewed(), source.n_read) == (1, 1)
-        source.now = old_at
-        assert (await source.renewed(), source.n_read) == (2, 2)
-
-    run(scenario)
-
-
-def test_an_error_keeps_the_last_value_and_is_not_retried_at_once() -> None:
-    async def scenario(source: Source) -> None:
-        assert await source.renewed() == 1
-        source.now, source.error = 10.0, OSError()
-        assert (await source.renewed(), source.n_read) == (1, 2)
-        assert (await source.renewed(), source.n_read) == (1, 2)
-
-    run(scenario)
+async def test_a_value_is_read_again_when_it_is_old_and_later_if_reading_is_slow(
+    source: Source, took_s: float, old_at: float
+) -> None:
+    source.gate.clear()
+    assert source.values.get("a") == 0
+    task = source.values.renew("a", source.read)
+    assert source.values.renew("a", source.read) is task
+    assert task is not None
+    await asyncio.sleep(0)
+    source.now = took_s
+    source.gate.set()
+    await task
+    source.now = old_at - 0.1
+    assert (await source.renewed(), source.n_read) == (1, 1)
+    source.now = old_at
+    assert (await source.renewed(), source.n_read) == (2, 2)
 
 
-def test_what_was_being_read_for_a_forgotten_key_is_dropped() -> None:
-    async def scenario(source: Source) -> None:
-        source.gate.clear()
-        task = source.values.renew("a", source.read)
-        assert task is not None
-        await asyncio.sleep(0)
-        source.values.forget("a")
-        source.gate.set()
-        await asyncio.wait([task])
-        assert task.cancelled()
-        assert source.values.get("a") == 0
-        assert await source.renewed() == 2
+async def test_an_error_keeps_the_last_value_and_is_not_retried_at_once(source: Source) -> None:
+    assert await source.renewed() == 1
+    source.now, source.error = 10.0, OSError()
+    assert (await source.renewed(), source.n_read) == (1, 2)
+    assert (await source.renewed(), source.n_read) == (1, 2)
 
-    run(scenario)
+
+async def test_what_was_being_read_for_a_forgotten_key_is_dropped(source: Source) -> None:
+    source.gate.clear()
+    task = source.values.renew("a", source.read)
+    assert task is not None
+    await asyncio.sleep(0)
+    source.values.forget("a")
+    source.gate.set()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert source.values.get("a") == 0
+    assert await source.renewed() == 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,13 +20,14 @@ from dg_lsp.server.stats import Statistics
 from dg_lsp.server.sync import Documents
 from dg_lsp.wire.settings import Settings
 from tests import naive
+from tests.fakes import ReadyEngine
 from tests.patience import PATIENCE_S
 
 # No name that ends with .py: what the engine of these tests writes need not be bound.
 URI = "untitled:a"
 
 
-class Held:
+class Held(ReadyEngine):
     """An engine that holds each request until the test answers it, or answers at once with `text`."""
 
     def __init__(self) -> None:
@@ -40,14 +41,8 @@ class Held:
         self.cancelled: list[str] = []
         self.prepared: list[InfillRequest] = []
 
-    async def ready(self) -> None:
-        pass
-
     async def prepare(self, request: InfillRequest) -> None:
         self.prepared.append(request)
-
-    async def close(self) -> None:
-        pass
 
     async def fill(
         self, request: InfillRequest, *, document: str = "", on_draft: OnDraft | None = None
@@ -123,280 +118,223 @@ async def until(check: Callable[[], object]) -> None:
     await asyncio.wait_for(look(), PATIENCE_S)
 
 
-def run(test: Callable[[Session], Awaitable[None]], settings: Settings | None = None) -> None:
-    async def main() -> None:
-        session = Session(settings or Settings(debounce=0, speculate=False))
-        session.resident.start(session.settings)
-        await until(lambda: session.resident.condition.state == "ready")
-        try:
-            await test(session)
-        finally:
-            await session.completer.close()
-            await session.nearby.close()
-            await session.resident.stop()
+@pytest.fixture
+def settings() -> Settings:
+    return Settings(debounce=0, speculate=False)
 
-    asyncio.run(main())
+
+@pytest.fixture
+async def session(settings: Settings) -> AsyncIterator[Session]:
+    session = Session(settings)
+    session.resident.start(settings)
+    await until(lambda: session.resident.condition.state == "ready")
+    yield session
+    await session.completer.close()
+    await session.nearby.close()
+    await session.resident.stop()
 
 
 def texts(answer: Reply) -> list[str]:
     return [suggestion.text for suggestion in answer.suggestions]
 
 
-def test_unprompted_requests_get_one_offer_and_explicit_ones_several() -> None:
-    async def test(session: Session) -> None:
-        session.held.text = "f(a)"
-        assert texts(await session.ask("x = $0\n")) == ["f(a)"]
-        assert texts(await session.ask("y = $0\n", automatic=False)) == ["f(a)", "f(a).n1", "f(a).n2"]
-        assert session.held.asked[0][1].prefix == "x = "
-        assert session.noted == ["", ""]
-
-    run(test)
+async def test_unprompted_requests_get_one_offer_and_explicit_ones_several(session: Session) -> None:
+    session.held.text = "f(a)"
+    assert texts(await session.ask("x = $0\n")) == ["f(a)"]
+    assert texts(await session.ask("y = $0\n", automatic=False)) == ["f(a)", "f(a).n1", "f(a).n2"]
+    assert session.held.asked[0][1].prefix == "x = "
+    assert session.noted == ["", ""]
 
 
-def test_the_text_at_a_place_is_read_when_the_cursor_arrives() -> None:
-    async def test(session: Session) -> None:
-        at = session.opened("x = 1\ny = $0\n")
-        for offset in (0, 1, 2, at):  # passes the others
-            session.completer.arrived(URI, offset)
-        await until(lambda: session.held.prepared)
-        assert [request.prefix for request in session.held.prepared] == ["x = 1\ny = "]
-        assert session.held.asked == []
-        assert session.noted == []
-
-    run(test)
+async def test_the_text_at_a_place_is_read_when_the_cursor_arrives(session: Session) -> None:
+    at = session.opened("x = 1\ny = $0\n")
+    for offset in (0, 1, 2, at):  # passes the others
+        session.completer.arrived(URI, offset)
+    await until(lambda: session.held.prepared)
+    assert [request.prefix for request in session.held.prepared] == ["x = 1\ny = "]
+    assert session.held.asked == []
+    assert session.noted == []
 
 
 @pytest.mark.parametrize("settings", [Settings(enable=False), Settings(trigger="manual")])
-def test_nothing_is_read_where_nothing_would_be_suggested(settings: Settings) -> None:
-    async def test(session: Session) -> None:
-        session.completer.arrived(URI, session.opened("y = $0\n"))
-        await until(lambda: not session.completer.is_arriving(URI))
-        assert session.held.prepared == []
-
-    run(test, settings)
+async def test_nothing_is_read_where_nothing_would_be_suggested(session: Session, settings: Settings) -> None:
+    session.completer.arrived(URI, session.opened("y = $0\n"))
+    await until(lambda: not session.completer.is_arriving(URI))
+    assert session.held.prepared == []
 
 
-def test_nothing_is_read_for_a_text_that_changes_at_once() -> None:
-    async def test(session: Session) -> None:
-        session.completer.arrived(URI, session.opened("y = $0\n"))
-        session.opened("yy = $0\n")
-        assert not session.completer.is_arriving(URI)
-
-    run(test)
+async def test_nothing_is_read_for_a_text_that_changes_at_once(session: Session) -> None:
+    session.completer.arrived(URI, session.opened("y = $0\n"))
+    session.opened("yy = $0\n")
+    assert not session.completer.is_arriving(URI)
 
 
-def test_typing_through_a_suggestion_sends_no_request() -> None:
-    async def test(session: Session) -> None:
-        session.held.text = "foo(a, b)"
-        await session.ask("x = $0\n")
-        for typed, rest in [("f", "oo(a, b)"), ("foo", "(a, b)"), ("foo(a", ", b)")]:
-            answer = await session.ask(f"x = {typed}$0\n")
-            assert texts(answer) == [rest]
-            assert answer.at == 4 + len(typed)
-        assert len(session.held.asked) == 1
-        assert session.statistics.counts.numbers["typed through"] == 3
-
-    run(test)
+async def test_typing_through_a_suggestion_sends_no_request(session: Session) -> None:
+    session.held.text = "foo(a, b)"
+    await session.ask("x = $0\n")
+    for typed, rest in [("f", "oo(a, b)"), ("foo", "(a, b)"), ("foo(a", ", b)")]:
+        answer = await session.ask(f"x = {typed}$0\n")
+        assert texts(answer) == [rest]
+        assert answer.at == 4 + len(typed)
+    assert len(session.held.asked) == 1
+    assert session.statistics.counts.numbers["typed through"] == 3
 
 
-def test_typing_along_an_answer_that_was_not_sure_asks_again() -> None:
-    async def test(session: Session) -> None:
-        session.held.text, session.held.confidence = "foo(a, b)", Calibrated(0.1)
-        assert texts(await session.ask("x = $0\n")) == []
-        # With more of it typed, the model is sure of the rest.
-        session.held.text, session.held.confidence = "(a, b)", Calibrated(0.9)
-        assert texts(await session.ask("x = foo$0\n")) == ["(a, b)"]
-        assert len(session.held.asked) == 2
-        assert texts(await session.ask("x = foo($0\n")) == ["a, b)"]
-        assert len(session.held.asked) == 2
-        # The place that was refused is not asked about again.
-        assert texts(await session.ask("x = $0\n")) == []
-        assert len(session.held.asked) == 2
-
-    run(test)
+async def test_typing_along_an_answer_that_was_not_sure_asks_again(session: Session) -> None:
+    session.held.text, session.held.confidence = "foo(a, b)", Calibrated(0.1)
+    assert texts(await session.ask("x = $0\n")) == []
+    # With more of it typed, the model is sure of the rest.
+    session.held.text, session.held.confidence = "(a, b)", Calibrated(0.9)
+    assert texts(await session.ask("x = foo$0\n")) == ["(a, b)"]
+    assert len(session.held.asked) == 2
+    assert texts(await session.ask("x = foo($0\n")) == ["a, b)"]
+    assert len(session.held.asked) == 2
+    # The place that was refused is not asked about again.
+    assert texts(await session.ask("x = $0\n")) == []
+    assert len(session.held.asked) == 2
 
 
-def test_a_shown_suggestion_stays_where_an_earlier_answer_was_not_sure() -> None:
-    async def test(session: Session) -> None:
-        session.held.text, session.held.confidence = "foo(a, b)", Calibrated(0.1)
-        assert texts(await session.ask("x = $0\n")) == []
-        session.held.text, session.held.confidence = " foo(a, b)", Calibrated(0.9)
-        assert texts(await session.ask("x =$0\n")) == [" foo(a, b)"]
-        assert texts(await session.ask("x = $0\n")) == ["foo(a, b)"]
-        assert len(session.held.asked) == 2
-
-    run(test)
+async def test_a_shown_suggestion_stays_where_an_earlier_answer_was_not_sure(session: Session) -> None:
+    session.held.text, session.held.confidence = "foo(a, b)", Calibrated(0.1)
+    assert texts(await session.ask("x = $0\n")) == []
+    session.held.text, session.held.confidence = " foo(a, b)", Calibrated(0.9)
+    assert texts(await session.ask("x =$0\n")) == [" foo(a, b)"]
+    assert texts(await session.ask("x = $0\n")) == ["foo(a, b)"]
+    assert len(session.held.asked) == 2
 
 
-def test_a_request_of_an_editor_has_no_absolute_path(tmp_path: Path) -> None:
+async def test_a_request_of_an_editor_has_no_absolute_path(session: Session, tmp_path: Path) -> None:
     file = tmp_path / "a b.py"
     file.write_text("x = ")
-
-    async def test(session: Session) -> None:
-        session.held.text = "f(a)"
-        session.documents.open(file.as_uri(), "python", 1, "x = ")
-        await session.completer.complete(SuggestionRequest(file.as_uri(), 4, automatic=False))
-        [(_, request, _)] = session.held.asked
-        assert request.path == "a b.py"
-        assert str(tmp_path) not in repr(request)
-
-    run(test)
+    session.held.text = "f(a)"
+    session.documents.open(file.as_uri(), "python", 1, "x = ")
+    await session.completer.complete(SuggestionRequest(file.as_uri(), 4, automatic=False))
+    [(_, request, _)] = session.held.asked
+    assert request.path == "a b.py"
+    assert str(tmp_path) not in repr(request)
 
 
-def test_a_newer_request_ends_the_older_one_and_cancels_the_engine() -> None:
-    async def test(session: Session) -> None:
-        old = session.ask("x = $0\n")
-        await session.until_asked(1)
-        new = session.ask("x = 1\ny = $0\n")
-        assert texts(await old) == []
-        await session.until_asked(2)
-        session.answer(1, "2")
-        assert texts(await new) == ["2"]
-        assert session.held.cancelled == [URI]
-        assert session.noted == ["superseded", ""]
-
-    run(test)
+async def test_a_newer_request_ends_the_older_one_and_cancels_the_engine(session: Session) -> None:
+    old = session.ask("x = $0\n")
+    await session.until_asked(1)
+    new = session.ask("x = 1\ny = $0\n")
+    assert texts(await old) == []
+    await session.until_asked(2)
+    session.answer(1, "2")
+    assert texts(await new) == ["2"]
+    assert session.held.cancelled == [URI]
+    assert session.noted == ["superseded", ""]
 
 
-def test_a_request_in_flight_for_the_same_place_is_joined() -> None:
-    async def test(session: Session) -> None:
-        old = session.ask("x = $0\n")
-        await session.until_asked(1)
-        new = session.ask("x = $0\n")
-        assert texts(await old) == []
-        session.answer(0, "f(a)")
-        assert texts(await new) == ["f(a)"]
-        assert len(session.held.asked) == 1
-        assert session.statistics.counts.numbers["joined"] == 1
-
-    run(test)
+async def test_a_request_in_flight_for_the_same_place_is_joined(session: Session) -> None:
+    old = session.ask("x = $0\n")
+    await session.until_asked(1)
+    new = session.ask("x = $0\n")
+    assert texts(await old) == []
+    session.answer(0, "f(a)")
+    assert texts(await new) == ["f(a)"]
+    assert len(session.held.asked) == 1
+    assert session.statistics.counts.numbers["joined"] == 1
 
 
 @pytest.mark.parametrize(("text", "expected"), [("f(a)", ["(a)"]), ("g(a)", ["2"])])
-def test_a_request_in_flight_is_joined_after_a_keystroke_and_replaced_when_it_does_not_fit(
-    text: str, expected: list[str]
+async def test_a_request_in_flight_is_joined_after_a_keystroke_and_replaced_when_it_does_not_fit(
+    session: Session, text: str, expected: list[str]
 ) -> None:
-    async def test(session: Session) -> None:
-        old = session.ask("x = $0\n")
-        await session.until_asked(1)
-        session.now = 1.0
-        new = session.ask("x = f$0\n")
-        assert texts(await old) == []
-        session.answer(0, text)
-        if expected == ["2"]:
-            await session.until_asked(2)
-            session.answer(1, "2")
-        assert texts(await new) == expected
-
-    run(test)
-
-
-def test_a_cancelled_request_leaves_its_work_for_the_next_one() -> None:
-    async def test(session: Session) -> None:
-        old = session.ask("x = $0\n")
-        await session.until_asked(1)
-        old.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await old
-        new = session.ask("x = $0\n")
-        session.answer(0, "f(a)")
-        assert texts(await new) == ["f(a)"]
-
-    run(test)
-
-
-def test_work_without_a_waiting_request_is_cancelled() -> None:
-    async def test(session: Session) -> None:
-        old = session.ask("x = $0\n")
-        await session.until_asked(1)
-        old.cancel()
-        await until(lambda: session.held.cancelled)
-
-    run(test)
-
-
-def test_a_late_answer_moves_with_the_text_or_is_dropped() -> None:
-    async def test(session: Session) -> None:
-        task = session.ask("x = $0\n")
-        await session.until_asked(1)
-        session.documents.change(URI, 3, [naive.edit("x = f\n")])
-        session.answer(0, "f(a)")
-        answer = await task
-        assert (answer.at, texts(answer)) == (5, ["(a)"])
-        assert answer.index.text == "x = f\n"
-
-        task = session.ask("z = $0\n")
+    old = session.ask("x = $0\n")
+    await session.until_asked(1)
+    session.now = 1.0
+    new = session.ask("x = f$0\n")
+    assert texts(await old) == []
+    session.answer(0, text)
+    if expected == ["2"]:
         await session.until_asked(2)
-        session.documents.change(URI, 4, [naive.edit("nothing like it\n")])
-        session.answer(1, "f(a)")
-        assert texts(await task) == []
-        assert session.noted[-1] == "moved"
-
-    run(test)
+        session.answer(1, "2")
+    assert texts(await new) == expected
 
 
-def test_a_text_change_during_the_debounce_ends_the_request() -> None:
-    async def test(session: Session) -> None:
-        session.settings = Settings(debounce=1, speculate=False)
-        task = session.ask("x = $0\n")
-        await asyncio.sleep(0)
-        session.documents.change(URI, 3, [naive.edit("y = \n")])
-        assert texts(await task) == []
-        assert session.noted == ["moved"]
-        assert not session.held.asked
-
-    run(test)
+async def test_a_cancelled_request_leaves_its_work_for_the_next_one(session: Session) -> None:
+    old = session.ask("x = $0\n")
+    await session.until_asked(1)
+    old.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await old
+    new = session.ask("x = $0\n")
+    session.answer(0, "f(a)")
+    assert texts(await new) == ["f(a)"]
 
 
-def test_a_rejected_suggestion_is_not_shown_again_soon() -> None:
-    async def test(session: Session) -> None:
-        session.held.text = "f(a)"
-        await session.ask("x = $0\n")
-        session.held.text = "zz"
-        assert texts(await session.ask("x = z$0\n")) == ["zz"]
-        assert texts(await session.ask("x = $0\n")) == []
-        assert session.noted[-1] == "rejected"
-        assert texts(await session.ask("x = $0\n", automatic=False))
-        session.now = 1000.0
-        session.held.text = "f(a)"
-        assert texts(await session.ask("x = $0\n")) == ["f(a)"]
-        assert session.statistics.counts.numbers["rejected"] >= 1
-
-    run(test)
+async def test_work_without_a_waiting_request_is_cancelled(session: Session) -> None:
+    old = session.ask("x = $0\n")
+    await session.until_asked(1)
+    old.cancel()
+    await until(lambda: session.held.cancelled)
 
 
-def test_an_accepted_suggestion_is_counted_once() -> None:
-    async def test(session: Session) -> None:
-        session.held.text = "f(a)"
-        answer = await session.ask("x = $0\n")
-        session.opened("x = f(a)$0\n")
-        session.completer.usage.accepted(answer.suggestions[0].id)
-        session.completer.usage.accepted(10_000)
-        assert session.statistics.counts.numbers["accepted"] == 1
-        assert session.statistics.counts.numbers["characters accepted"] == 4
+async def test_a_late_answer_moves_with_the_text_or_is_dropped(session: Session) -> None:
+    task = session.ask("x = $0\n")
+    await session.until_asked(1)
+    session.documents.change(URI, 3, [naive.edit("x = f\n")])
+    session.answer(0, "f(a)")
+    answer = await task
+    assert (answer.at, texts(answer)) == (5, ["(a)"])
+    assert answer.index.text == "x = f\n"
 
-    run(test)
-
-
-def test_an_accepted_part_is_counted() -> None:
-    async def test(session: Session) -> None:
-        session.held.text = "f(a)"
-        answer = await session.ask("x = $0\n")
-        session.completer.usage.accepted_in_part(answer.suggestions[0].id, 1)
-        assert session.statistics.counts.numbers["accepted in part"] == 1
-
-    run(test)
+    task = session.ask("z = $0\n")
+    await session.until_asked(2)
+    session.documents.change(URI, 4, [naive.edit("nothing like it\n")])
+    session.answer(1, "f(a)")
+    assert texts(await task) == []
+    assert session.noted[-1] == "moved"
 
 
-def test_the_item_selected_in_the_editors_list_is_part_of_the_text() -> None:
-    async def test(session: Session) -> None:
-        session.held.text = "(a)"
-        answer = await session.ask("x = os.pa$0\n", selection=(Span(7, 9), "path"))
-        assert texts(answer) == ["path(a)"]
-        assert answer.replaced == Span(7, 9)
-        assert session.held.asked[0][1].prefix == "x = os.path"
+async def test_a_text_change_during_the_debounce_ends_the_request(session: Session) -> None:
+    session.settings = Settings(debounce=1, speculate=False)
+    task = session.ask("x = $0\n")
+    await asyncio.sleep(0)
+    session.documents.change(URI, 3, [naive.edit("y = \n")])
+    assert texts(await task) == []
+    assert session.noted == ["moved"]
+    assert not session.held.asked
 
-    run(test)
+
+async def test_a_rejected_suggestion_is_not_shown_again_soon(session: Session) -> None:
+    session.held.text = "f(a)"
+    await session.ask("x = $0\n")
+    session.held.text = "zz"
+    assert texts(await session.ask("x = z$0\n")) == ["zz"]
+    assert texts(await session.ask("x = $0\n")) == []
+    assert session.noted[-1] == "rejected"
+    assert texts(await session.ask("x = $0\n", automatic=False))
+    session.now = 1000.0
+    session.held.text = "f(a)"
+    assert texts(await session.ask("x = $0\n")) == ["f(a)"]
+    assert session.statistics.counts.numbers["rejected"] >= 1
+
+
+async def test_an_accepted_suggestion_is_counted_once(session: Session) -> None:
+    session.held.text = "f(a)"
+    answer = await session.ask("x = $0\n")
+    session.opened("x = f(a)$0\n")
+    session.completer.usage.accepted(answer.suggestions[0].id)
+    session.completer.usage.accepted(10_000)
+    assert session.statistics.counts.numbers["accepted"] == 1
+    assert session.statistics.counts.numbers["characters accepted"] == 4
+
+
+async def test_an_accepted_part_is_counted(session: Session) -> None:
+    session.held.text = "f(a)"
+    answer = await session.ask("x = $0\n")
+    session.completer.usage.accepted_in_part(answer.suggestions[0].id, 1)
+    assert session.statistics.counts.numbers["accepted in part"] == 1
+
+
+async def test_the_item_selected_in_the_editors_list_is_part_of_the_text(session: Session) -> None:
+    session.held.text = "(a)"
+    answer = await session.ask("x = os.pa$0\n", selection=(Span(7, 9), "path"))
+    assert texts(answer) == ["path(a)"]
+    assert answer.replaced == Span(7, 9)
+    assert session.held.asked[0][1].prefix == "x = os.path"
 
 
 @pytest.mark.parametrize(
@@ -408,46 +346,21 @@ def test_the_item_selected_in_the_editors_list_is_part_of_the_text() -> None:
         ("foo$0bar\n", "x", "midWord"),
     ],
 )
-def test_every_reason_suppresses_the_suggestion(text: str, answer: str, code: str) -> None:
-    async def test(session: Session) -> None:
-        session.held.text = answer
-        assert texts(await session.ask(text)) == []
-        assert session.noted == [code]
-        assert session.statistics.counts.numbers[f"not: {code}"] == 1
-
-    run(test)
+async def test_every_reason_suppresses_the_suggestion(session: Session, text: str, answer: str, code: str) -> None:
+    session.held.text = answer
+    assert texts(await session.ask(text)) == []
+    assert session.noted == [code]
+    assert session.statistics.counts.numbers[f"not: {code}"] == 1
 
 
-@pytest.mark.parametrize("unsure", [Calibrated(0.05), Ranked(1), Ranked(0, doubted=True)])
-def test_uncertain_answers_are_shown_only_on_request(unsure: Confidence) -> None:
-    async def test(session: Session) -> None:
-        session.held.text, session.held.confidence = "f(a)", unsure
-        assert texts(await session.ask("x = $0\n")) == []
-        assert texts(await session.ask("x = $0\n", automatic=False)) != []
-
-    run(test)
-
-
-def test_an_answer_is_cut_at_its_first_uncertain_line() -> None:
-    async def test(session: Session) -> None:
-        session.held.text = "a = 1\n    b = 2\n    c = 3"
-        session.held.confidences = ((0.9, 0.9, 0.01),)
-        assert texts(await session.ask("def f():\n    $0\n")) == ["a = 1\n    b = 2"]
-
-    run(test)
-
-
-def test_an_answer_is_cut_before_its_first_uncertain_token_where_no_error_is_added() -> None:
-    async def test(session: Session) -> None:
-        session.held.text = "f(a) + g(b)"
-        session.held.confidences = ((0.9, 0.9, 0.9, 0.01),)
-        session.held.lengths = ((1, 3, 3, 4),)
-        assert texts(await session.ask("x = $0\n")) == ["f(a)"]
-        session.held.lengths = ((1, 3, 3, 5),)  # these are no lengths of this text's tokens
-        session.held.confidences = ((0.01, 0.9, 0.9, 0.9),)
-        assert texts(await session.ask("y = $0\n")) == ["f(a) + g(b)"]
-
-    run(test)
+async def test_an_answer_is_cut_before_its_first_uncertain_token_where_no_error_is_added(session: Session) -> None:
+    session.held.text = "f(a) + g(b)"
+    session.held.confidences = ((0.9, 0.9, 0.9, 0.01),)
+    session.held.lengths = ((1, 3, 3, 4),)
+    assert texts(await session.ask("x = $0\n")) == ["f(a)"]
+    session.held.lengths = ((1, 3, 3, 5),)  # these are no lengths of this text's tokens
+    session.held.confidences = ((0.01, 0.9, 0.9, 0.9),)
+    assert texts(await session.ask("y = $0\n")) == ["f(a) + g(b)"]
 
 
 @pytest.mark.parametrize(
@@ -459,218 +372,180 @@ def test_an_answer_is_cut_before_its_first_uncertain_token_where_no_error_is_add
         ("def f(self):\n    x = $0\n    x = self.time\n", (9, 2)),
     ],
 )
-def test_an_invalid_cut_is_replaced_by_a_shorter_one(marked_text: str, lengths: tuple[int, ...]) -> None:
-    async def test(session: Session) -> None:
-        session.held.text = "self.time()"
-        session.held.confidences = ((*(0.9 for _ in lengths[1:]), 0.01),)
-        session.held.lengths = (lengths,)
-        assert texts(await session.ask(marked_text)) == ["self"]
+async def test_an_invalid_cut_is_replaced_by_a_shorter_one(
+    session: Session, marked_text: str, lengths: tuple[int, ...]
+) -> None:
+    session.held.text = "self.time()"
+    session.held.confidences = ((*(0.9 for _ in lengths[1:]), 0.01),)
+    session.held.lengths = (lengths,)
+    assert texts(await session.ask(marked_text)) == ["self"]
 
-    run(test)
 
-
-def test_an_unfinished_answer_is_shown_but_not_cached() -> None:
-    async def test(session: Session) -> None:
-        session.held.text, session.held.finished = "f(a)", False
-        assert texts(await session.ask("x = $0\n")) == ["f(a)"]
-        await session.ask("x = $0\n")
-        assert len(session.held.asked) == 2
-
-    run(test)
+async def test_an_unfinished_answer_is_shown_but_not_cached(session: Session) -> None:
+    session.held.text, session.held.finished = "f(a)", False
+    assert texts(await session.ask("x = $0\n")) == ["f(a)"]
+    await session.ask("x = $0\n")
+    assert len(session.held.asked) == 2
 
 
 @pytest.mark.parametrize(
     ("answer", "confidence"),
     [("f(", Calibrated(0.9)), ("y", Calibrated(0.1)), ("y", Ranked(doubted=True))],
 )
-def test_an_answer_that_the_deadline_cut_short_is_not_shown_and_the_reason_is_the_time(
-    answer: str, confidence: Confidence
+async def test_an_answer_that_the_deadline_cut_short_is_not_shown_and_the_reason_is_the_time(
+    session: Session, answer: str, confidence: Confidence
 ) -> None:
-    async def main(session: Session) -> None:
-        session.held.text, session.held.confidence, session.held.finished = answer, confidence, False
-        for _ in range(2):
-            reply = await session.ask("x = $0\n")
-            assert (reply.suggestions, session.noted[-1]) == ((), "deadline")
-        assert session.said[-1] == "the time (1.5 s) ran out; raise `completion.deadline`, or choose a faster model"
-        assert len(session.held.asked) == 2, "the answer was cached"
-        session.held.finished = True
-        await session.ask("x = $0\n")
-        assert session.noted[-1] in ("noAnswer", "unsure")
-
-    run(main)
+    session.held.text, session.held.confidence, session.held.finished = answer, confidence, False
+    for _ in range(2):
+        reply = await session.ask("x = $0\n")
+        assert (reply.suggestions, session.noted[-1]) == ((), "deadline")
+    assert session.said[-1] == "the time (1.5 s) ran out; raise `completion.deadline`, or choose a faster model"
+    assert len(session.held.asked) == 2, "the answer was cached"
+    session.held.finished = True
+    await session.ask("x = $0\n")
+    assert session.noted[-1] in ("noAnswer", "unsure")
 
 
-def test_no_answer_at_the_deadline_is_a_matter_of_time() -> None:
-    async def main(session: Session) -> None:
-        session.held.is_empty = True
-        for seconds, code in ((0.2, "noAnswer"), (1.5, "deadline")):
-            reply = session.ask(f"x{seconds:.0f} = $0\n", automatic=False)
-            await session.until_asked(len(session.held.asked) or 1)
-            await until(lambda: session.held.asked and not session.held.asked[-1][2].done())
-            session.now += seconds
-            session.answer(-1, "")
-            await reply
-            assert session.noted[-1] == code
-
-    run(main)
+async def test_no_answer_at_the_deadline_is_a_matter_of_time(session: Session) -> None:
+    session.held.is_empty = True
+    for seconds, code in ((0.2, "noAnswer"), (1.5, "deadline")):
+        reply = session.ask(f"x{seconds:.0f} = $0\n", automatic=False)
+        await session.until_asked(len(session.held.asked) or 1)
+        await until(lambda: session.held.asked and not session.held.asked[-1][2].done())
+        session.now += seconds
+        session.answer(-1, "")
+        await reply
+        assert session.noted[-1] == code
 
 
-def test_the_text_after_a_suggestion_is_requested_ahead() -> None:
-    async def test(session: Session) -> None:
-        session.held.text = "f(a)"
-        await session.ask("x = $0\n")
-        await session.until_asked(2)
-        assert session.held.asked[1][0] == f"{URI}#ahead"
-        assert session.held.asked[1][1].prefix == "x = f(a)"
-        await until(lambda: session.statistics.counts.numbers["asked"] == 2 and not session.completer._flights._ahead)
-        session.held.text = "never asked"
-        await session.ask("x = f(a)$0\n")
-        assert session.statistics.counts.numbers["cached"] == 1
-
-    run(test, Settings(debounce=0))
+@pytest.mark.parametrize("settings", [Settings(debounce=0)])
+async def test_the_text_after_a_suggestion_is_requested_ahead(session: Session) -> None:
+    session.held.text = "f(a)"
+    await session.ask("x = $0\n")
+    await session.until_asked(2)
+    assert session.held.asked[1][0] == f"{URI}#ahead"
+    assert session.held.asked[1][1].prefix == "x = f(a)"
+    await until(lambda: session.statistics.counts.numbers["asked"] == 2 and not session.completer._flights._ahead)
+    session.held.text = "never asked"
+    await session.ask("x = f(a)$0\n")
+    assert session.statistics.counts.numbers["cached"] == 1
 
 
-def test_asking_ahead_is_cancelled_by_a_request() -> None:
-    async def test(session: Session) -> None:
-        session.held.text = "f(a)"
-        first = session.ask("x = $0\n")
-        await session.until_asked(1)
-        session.held.text = None
-        assert texts(await first) == ["f(a)"]
-        await session.until_asked(2)
-        session.held.text = "2"
-        assert texts(await session.ask("x = f(a)\ny = $0\n")) == ["2"]
-        assert session.held.cancelled == [f"{URI}#ahead"]
-
-    run(test, Settings(debounce=0))
+@pytest.mark.parametrize("settings", [Settings(debounce=0)])
+async def test_asking_ahead_is_cancelled_by_a_request(session: Session) -> None:
+    session.held.text = "f(a)"
+    first = session.ask("x = $0\n")
+    await session.until_asked(1)
+    session.held.text = None
+    assert texts(await first) == ["f(a)"]
+    await session.until_asked(2)
+    session.held.text = "2"
+    assert texts(await session.ask("x = f(a)\ny = $0\n")) == ["2"]
+    assert session.held.cancelled == [f"{URI}#ahead"]
 
 
-def test_engine_errors_reach_explicit_requests_and_pause_unprompted_ones() -> None:
-    async def test(session: Session) -> None:
-        task = session.ask("x = $0\n", automatic=False)
-        await session.until_asked(1)
-        session.held.asked[0][2].set_exception(EngineError("the engine has no memory left"))
-        with pytest.raises(EngineError, match="no memory"):
-            await task
-        assert texts(await session.ask("x = $0\n")) == []
-        assert session.noted[-1] == "engine"
-        session.now = 60.0
-        session.held.text = "f(a)"
-        assert texts(await session.ask("x = $0\n")) == ["f(a)"]
-        assert session.resident.condition.state == "ready"
-
-    run(test)
+async def test_engine_errors_reach_explicit_requests_and_pause_unprompted_ones(session: Session) -> None:
+    task = session.ask("x = $0\n", automatic=False)
+    await session.until_asked(1)
+    session.held.asked[0][2].set_exception(EngineError("the engine has no memory left"))
+    with pytest.raises(EngineError, match="no memory"):
+        await task
+    assert texts(await session.ask("x = $0\n")) == []
+    assert session.noted[-1] == "engine"
+    session.now = 60.0
+    session.held.text = "f(a)"
+    assert texts(await session.ask("x = $0\n")) == ["f(a)"]
+    assert session.resident.condition.state == "ready"
 
 
-def test_closing_a_document_cancels_its_requests() -> None:
-    async def test(session: Session) -> None:
-        task = session.ask("x = $0\n")
-        await session.until_asked(1)
-        session.documents.close(URI)
-        session.completer.forget(URI)
-        assert texts(await task) == []
-        assert session.held.cancelled == [URI]
-
-    run(test)
+async def test_closing_a_document_cancels_its_requests(session: Session) -> None:
+    task = session.ask("x = $0\n")
+    await session.until_asked(1)
+    session.documents.close(URI)
+    session.completer.forget(URI)
+    assert texts(await task) == []
+    assert session.held.cancelled == [URI]
 
 
-def test_an_unbound_name_is_shown_in_a_cell_of_a_notebook_and_not_in_a_file() -> None:
-    async def test(session: Session) -> None:
-        session.held.text = "defined_in_another_cell"
-        for uri, n in [("file:///a.py", 0), ("file:///notebook/cell.py", 3)]:
-            session.documents.open(uri, "python", 1, "x = ")
-            session.documents.open_notebook("file:///notebook", ["file:///notebook/cell.py"])
-            answer = await session.completer.complete(SuggestionRequest(uri, 4, automatic=False))
-            assert len(answer.suggestions) == n
-        assert session.noted[0] == "noAnswer"
-
-    run(test)
+async def test_an_unbound_name_is_shown_in_a_cell_of_a_notebook_and_not_in_a_file(session: Session) -> None:
+    session.held.text = "defined_in_another_cell"
+    for uri, n in [("file:///a.py", 0), ("file:///notebook/cell.py", 3)]:
+        session.documents.open(uri, "python", 1, "x = ")
+        session.documents.open_notebook("file:///notebook", ["file:///notebook/cell.py"])
+        answer = await session.completer.complete(SuggestionRequest(uri, 4, automatic=False))
+        assert len(answer.suggestions) == n
+    assert session.noted[0] == "noAnswer"
 
 
-def test_files_that_may_hold_secrets_are_never_sent(tmp_path: Path) -> None:
-    async def test(session: Session) -> None:
-        (tmp_path / ".gitignore").write_text("hidden.py\n")
-        (tmp_path / "open.py").write_text("import helper\n")
-        (tmp_path / "helper.py").write_text("def helper():\n    return 'related text'\n")
-        session.nearby.set_roots([tmp_path.as_uri()])
-        session.held.text = "abs(1)"
-        for name, n in [("hidden.py", 0), (".env", 0), ("secrets.py", 0), ("open.py", 3)]:
-            uri = (tmp_path / name).as_uri()
-            session.documents.open(uri, "python", 1, "import helper\nx = ")
-            answer = await session.completer.complete(SuggestionRequest(uri, 18, automatic=False))
-            assert len(answer.suggestions) == n
-        assert len(session.held.asked) == 1
-        assert session.noted[:3] == ["ignored"] * 3
-        snippets = (await session.nearby.read(session.documents.get(uri).document, session.settings)).nearby  # type: ignore[union-attr]
-        assert [snippet.path for snippet in snippets] == ["helper.py"]
-        assert session.nearby.context(session.documents.get(uri).document, session.settings).path == "open.py"  # type: ignore[union-attr]
-
-    run(test)
+async def test_files_that_may_hold_secrets_are_never_sent(session: Session, tmp_path: Path) -> None:
+    (tmp_path / ".gitignore").write_text("hidden.py\n")
+    (tmp_path / "open.py").write_text("import helper\n")
+    (tmp_path / "helper.py").write_text("def helper():\n    return 'related text'\n")
+    session.nearby.set_roots([tmp_path.as_uri()])
+    session.held.text = "abs(1)"
+    for name, n in [("hidden.py", 0), (".env", 0), ("secrets.py", 0), ("open.py", 3)]:
+        uri = (tmp_path / name).as_uri()
+        session.documents.open(uri, "python", 1, "import helper\nx = ")
+        answer = await session.completer.complete(SuggestionRequest(uri, 18, automatic=False))
+        assert len(answer.suggestions) == n
+    assert len(session.held.asked) == 1
+    assert session.noted[:3] == ["ignored"] * 3
+    snippets = (await session.nearby.read(session.documents.get(uri).document, session.settings)).nearby  # type: ignore[union-attr]
+    assert [snippet.path for snippet in snippets] == ["helper.py"]
+    assert session.nearby.context(session.documents.get(uri).document, session.settings).path == "open.py"  # type: ignore[union-attr]
 
 
-def test_what_is_shown_of_other_files_stays_while_lines_are_written(tmp_path: Path) -> None:
-    async def test(session: Session) -> None:
-        for name in ("alpha", "gamma"):
-            (tmp_path / f"{name}.py").write_text(f"{name} = 1\n{name}(2)\n{name}(3)\n{name}(4)\n")
-        session.nearby.set_roots([tmp_path.as_uri()])
-        uri, session.held.text = (tmp_path / "here.py").as_uri(), "1"
+async def test_what_is_shown_of_other_files_stays_while_lines_are_written(session: Session, tmp_path: Path) -> None:
+    for name in ("alpha", "gamma"):
+        (tmp_path / f"{name}.py").write_text(f"{name} = 1\n{name}(2)\n{name}(3)\n{name}(4)\n")
+    session.nearby.set_roots([tmp_path.as_uri()])
+    uri, session.held.text = (tmp_path / "here.py").as_uri(), "1"
 
-        async def shown(text: str) -> list[str]:
-            session.documents.open(uri, "python", 1, text)
-            await session.nearby.look(uri)
-            await session.nearby.read(session.documents.get(uri).document, session.settings)  # type: ignore[union-attr]
-            await session.completer.complete(SuggestionRequest(uri, len(text), automatic=False))
-            return [snippet.path for snippet in session.held.asked[-1][1].related if not snippet.for_copying]
-
-        assert await shown("alpha(5)\nx = ") == ["alpha.py"]
-        assert await shown("alpha(5)\nx = 1\ngamma(6)\ny = ") == ["alpha.py"]
-        assert await shown("alpha(5)\n" + "x = 1\n" * SAME_PLACE + "gamma(6)\ny = ") == ["gamma.py", "alpha.py"]
-
-    run(test)
-
-
-def test_a_request_has_paragraphs_first_and_passages_last(tmp_path: Path) -> None:
-    async def test(session: Session) -> None:
-        (tmp_path / "lib").mkdir()
-        (tmp_path / "lib" / "a.py").write_text("def rounded(value):\n    return value\n\nother = rounded\n")
-        (tmp_path / "z.py").write_text("with open(path, encoding='utf-8') as file:\n    text = file.read()\n")
-        session.nearby.set_roots([tmp_path.as_uri()])
-        uri, text = (tmp_path / "here.py").as_uri(), "from lib.a import other\ny = rounded(2)\nwith open(path, encoding="
+    async def shown(text: str) -> list[str]:
         session.documents.open(uri, "python", 1, text)
-        document = session.documents.get(uri).document  # type: ignore[union-attr]
         await session.nearby.look(uri)
-        await session.nearby.read(document, session.settings)
-        while not session.nearby.files(document, 1_000).files:
-            await asyncio.sleep(0.01)
-        session.held.text = "'utf-8'"
+        await session.nearby.read(session.documents.get(uri).document, session.settings)  # type: ignore[union-attr]
         await session.completer.complete(SuggestionRequest(uri, len(text), automatic=False))
-        related = session.held.asked[-1][1].related
-        assert (related[0].path, related[0].text) == ("lib/a.py", "def rounded(value):\n    return value\n\nother = rounded\n")
-        assert [(snippet.path, snippet.for_copying) for snippet in related if snippet.for_copying] == [("z.py", True)]
-        assert related[-1].for_copying
+        return [snippet.path for snippet in session.held.asked[-1][1].related if not snippet.for_copying]
 
-    run(test)
+    assert await shown("alpha(5)\nx = ") == ["alpha.py"]
+    assert await shown("alpha(5)\nx = 1\ngamma(6)\ny = ") == ["alpha.py"]
+    assert await shown("alpha(5)\n" + "x = 1\n" * SAME_PLACE + "gamma(6)\ny = ") == ["gamma.py", "alpha.py"]
 
 
-def test_a_new_file_is_indented_as_its_project_says(tmp_path: Path) -> None:
+async def test_a_request_has_paragraphs_first_and_passages_last(session: Session, tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "a.py").write_text("def rounded(value):\n    return value\n\nother = rounded\n")
+    (tmp_path / "z.py").write_text("with open(path, encoding='utf-8') as file:\n    text = file.read()\n")
+    session.nearby.set_roots([tmp_path.as_uri()])
+    uri, text = (tmp_path / "here.py").as_uri(), "from lib.a import other\ny = rounded(2)\nwith open(path, encoding="
+    session.documents.open(uri, "python", 1, text)
+    document = session.documents.get(uri).document  # type: ignore[union-attr]
+    await session.nearby.look(uri)
+    await session.nearby.read(document, session.settings)
+    while not session.nearby.files(document, 1_000).files:
+        await asyncio.sleep(0.01)
+    session.held.text = "'utf-8'"
+    await session.completer.complete(SuggestionRequest(uri, len(text), automatic=False))
+    related = session.held.asked[-1][1].related
+    assert (related[0].path, related[0].text) == ("lib/a.py", "def rounded(value):\n    return value\n\nother = rounded\n")
+    assert [(snippet.path, snippet.for_copying) for snippet in related if snippet.for_copying] == [("z.py", True)]
+    assert related[-1].for_copying
+
+
+async def test_a_new_file_is_indented_as_its_project_says(session: Session, tmp_path: Path) -> None:
     (tmp_path / ".editorconfig").write_text("root = true\n[*.js]\nindent_style = tab\n")
     uri = (tmp_path / "new.js").as_uri()
 
-    async def test(session: Session) -> None:
-        session.documents.open(uri, "javascript", 1, "function f() {")
-        session.held.text = "g();\n\tif (a) {\n\t    h();\n\t}"
-        answer = await session.completer.complete(SuggestionRequest(uri, 14, automatic=False))
-        assert texts(answer)[0].startswith("\n\tg();\n\tif (a) {\n\t")
-
-    run(test)
+    session.documents.open(uri, "javascript", 1, "function f() {")
+    session.held.text = "g();\n\tif (a) {\n\t    h();\n\t}"
+    answer = await session.completer.complete(SuggestionRequest(uri, 14, automatic=False))
+    assert texts(answer)[0].startswith("\n\tg();\n\tif (a) {\n\t")
 
 
-def test_an_answer_before_the_code_of_a_line_is_a_line_of_its_own() -> None:
-    async def test(session: Session) -> None:
-        session.held.text = "b = a"
-        assert texts(await session.ask("def f(a):\n$0    return b\n")) == ["    b = a\n"]
-
-    run(test)
+async def test_an_answer_before_the_code_of_a_line_is_a_line_of_its_own(session: Session) -> None:
+    session.held.text = "b = a"
+    assert texts(await session.ask("def f(a):\n$0    return b\n")) == ["    b = a\n"]
 
 
 LONG = {
@@ -685,30 +560,25 @@ LONG = {
 
 @pytest.mark.parametrize("kind", LONG)
 @pytest.mark.parametrize("automatic", [True, False])
-def test_nothing_is_parsed_near_a_very_long_line(kind: str, automatic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_parsed_near_a_very_long_line(
+    session: Session, kind: str, automatic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     language, text = LONG[kind]
     parsed: list[int] = []
     monkeypatch.setattr(syntaxes, "parse", lambda text, *_rest, **_more: parsed.append(len(text)))
-
-    async def test(session: Session) -> None:
-        uri = f"untitled:{kind}"
-        session.settings = replace(session.settings, in_strings=True)
-        session.documents.open(uri, language, 1, text)
-        session.held.text = "z"
-        reply = await session.completer.complete(SuggestionRequest(uri, len(text), automatic=automatic))
-        assert reply.suggestions[0].text.startswith("z")
-        assert parsed == []
-
-    run(test)
+    uri = f"untitled:{kind}"
+    session.settings = replace(session.settings, in_strings=True)
+    session.documents.open(uri, language, 1, text)
+    session.held.text = "z"
+    reply = await session.completer.complete(SuggestionRequest(uri, len(text), automatic=automatic))
+    assert reply.suggestions[0].text.startswith("z")
+    assert parsed == []
 
 
 @pytest.mark.parametrize("line", ["x = [" + "f(a), " * 3_000, "x = ["])
-def test_lines_of_usual_lengths_are_parsed(line: str) -> None:
-    async def test(session: Session) -> None:
-        text = f"{'y = 1' * 6_000}\n" + "z = 1\n" * 4_000 + line  # the long line is far above
-        session.documents.open("untitled:x", "python", 1, text)
-        now = await session.snapshots.take("untitled:x", len(text))
-        assert now is not None
-        assert session.snapshots.syntax(now) is not None
-
-    run(test)
+async def test_lines_of_usual_lengths_are_parsed(session: Session, line: str) -> None:
+    text = f"{'y = 1' * 6_000}\n" + "z = 1\n" * 4_000 + line  # the long line is far above
+    session.documents.open("untitled:x", "python", 1, text)
+    now = await session.snapshots.take("untitled:x", len(text))
+    assert now is not None
+    assert session.snapshots.syntax(now) is not None

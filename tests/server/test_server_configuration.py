@@ -14,6 +14,7 @@ from dg_lsp.server.resident import OnDraft, OnMessage, OnState, Resident
 from dg_lsp.server.snapshot import Nearby
 from dg_lsp.wire import config
 from dg_lsp.wire.settings import Settings
+from tests.fakes import ReadyEngine
 
 REMOTE = "vllm:http://127.0.0.1:1"
 
@@ -237,21 +238,15 @@ def test_an_invalid_configuration_withholds_every_file(folders: Folders) -> None
     assert "is not valid TOML" in configuration.problems[0]
 
 
-class Remote:
+class Remote(ReadyEngine):
     """A remote engine that remembers what it was shown."""
 
     def __init__(self) -> None:
         self.shown: list[InfillRequest] = []
 
-    async def ready(self) -> None:
-        """It is."""
-
     async def prepare(self, request: InfillRequest) -> None:
         """Remember what it was shown."""
         self.shown.append(request)
-
-    async def close(self) -> None:
-        """It has nothing to close."""
 
     async def fill(
         self, request: InfillRequest, *, document: str = "", on_draft: OnDraft | None = None
@@ -266,29 +261,26 @@ def request(path: str) -> InfillRequest:
 
 
 @pytest.mark.parametrize("model", [REMOTE, "embedded"])
-def test_a_remote_engine_receives_no_local_only_file(model: str) -> None:
+async def test_a_remote_engine_receives_no_local_only_file(model: str) -> None:
     remote = Remote()
 
     def opener(settings: Settings, on_state: OnState, on_message: OnMessage) -> Remote:
         return remote
 
-    async def main() -> None:
-        resident = Resident(opener, lambda: None, lambda: 0.0, lambda uri: ("secret/",))
-        resident.start(Settings(model=model))
-        engine = await resident.engine("file:///a/b.py", "ahead")
-        await engine.fill(request("b.py"))
-        paths = [[snippet.path for snippet in request.related] for request in remote.shown]
-        if model == "embedded":
-            assert paths == [["secret/a.py", "b.py"]]
-        else:
-            assert paths == [["b.py"]]
-            with pytest.raises(EngineError, match="local models only"):
-                await engine.fill(request("secret/c.py"))
-            assert len(remote.shown) == 1
-            assert resident.condition.state == "ready"
-            # Nothing is sent to a remote model before an answer is wanted.
-            await resident.prepare(request("b.py"))
-            assert len(remote.shown) == 1
-        await resident.stop()
-
-    asyncio.run(main())
+    resident = Resident(opener, lambda: None, lambda: 0.0, lambda uri: ("secret/",))
+    resident.start(Settings(model=model))
+    engine = await resident.engine("file:///a/b.py", "ahead")
+    await engine.fill(request("b.py"))
+    paths = [[snippet.path for snippet in request.related] for request in remote.shown]
+    if model == "embedded":
+        assert paths == [["secret/a.py", "b.py"]]
+    else:
+        assert paths == [["b.py"]]
+        with pytest.raises(EngineError, match="local models only"):
+            await engine.fill(request("secret/c.py"))
+        assert len(remote.shown) == 1
+        assert resident.condition.state == "ready"
+        # Nothing is sent to a remote model before an answer is wanted.
+        await resident.prepare(request("b.py"))
+        assert len(remote.shown) == 1
+    await resident.stop()

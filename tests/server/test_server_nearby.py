@@ -147,20 +147,17 @@ def test_a_linked_file_has_the_rules_of_its_target_and_of_its_own_name(linked: P
     assert found[4:] in (["leads nowhere", "may hold secrets"], ["", "may hold secrets"])
 
 
-def test_a_linked_folder_outside_gets_no_text_of_the_workspace(linked: Path) -> None:
+async def test_a_linked_folder_outside_gets_no_text_of_the_workspace(linked: Path) -> None:
     (linked / "app" / "src" / "a.py").write_text("secret_of_the_app = 1\n")
     (linked / "shared" / "b.py").write_text("b = 1\n")
     document = Document((linked / "app" / "packages" / "shared" / "a.py").as_uri(), "python", "import src.a\n")
 
-    async def test() -> None:
-        nearby = Nearby(lambda: 0.0)
-        nearby.set_roots([(linked / "app").as_uri()])
-        assert await nearby.look(document.uri) == ""
-        context = await nearby.read(document, Settings(related_chars=8_000))
-        assert (context.path, context.nearby, context.files.files) == ("a.py", (), {})
-        await nearby.close()
-
-    asyncio.run(test())
+    nearby = Nearby(lambda: 0.0)
+    nearby.set_roots([(linked / "app").as_uri()])
+    assert await nearby.look(document.uri) == ""
+    context = await nearby.read(document, Settings(related_chars=8_000))
+    assert (context.path, context.nearby, context.files.files) == ("a.py", (), {})
+    await nearby.close()
 
 
 # URIs of other schemes, in which {} is the path of the workspace folder.
@@ -240,47 +237,40 @@ async def until_indexed(nearby: Nearby, document: Document, paths: set[str]) -> 
         await asyncio.sleep(0.01)
 
 
-def test_the_files_of_a_folder_are_indexed_in_the_background_and_again_later(tmp_path: Path) -> None:
+async def test_the_files_of_a_folder_are_indexed_in_the_background_and_again_later(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("a = 1\n")
     (tmp_path / "b.py").write_text("b = 1\n")
     document = Document((tmp_path / "a.py").as_uri(), "python", "a = 1\n")
     now = 0.0
 
-    async def test() -> None:
-        nonlocal now
-        nearby = Nearby(lambda: now)
-        nearby.set_roots([tmp_path.as_uri()])
-        await nearby.look(document.uri)
-        assert not nearby.files(document, 0).files
-        assert not nearby.files(document, 1_000).files
-        await until_indexed(nearby, document, {"a.py", "b.py"})
-        (tmp_path / ".dgignore").write_text("b.py\n")
-        now += 100
-        await until_indexed(nearby, document, {"a.py"})
-        outside = Document("file:///elsewhere/a.py", "python", "")
-        await nearby.look(outside.uri)
-        assert not nearby.files(outside, 1_000).files
-        nearby.set_roots([])
-        assert not nearby.files(document, 1_000).files
-        await nearby.close()
-
-    asyncio.run(test())
+    nearby = Nearby(lambda: now)
+    nearby.set_roots([tmp_path.as_uri()])
+    await nearby.look(document.uri)
+    assert not nearby.files(document, 0).files
+    assert not nearby.files(document, 1_000).files
+    await until_indexed(nearby, document, {"a.py", "b.py"})
+    (tmp_path / ".dgignore").write_text("b.py\n")
+    now += 100
+    await until_indexed(nearby, document, {"a.py"})
+    outside = Document("file:///elsewhere/a.py", "python", "")
+    await nearby.look(outside.uri)
+    assert not nearby.files(outside, 1_000).files
+    nearby.set_roots([])
+    assert not nearby.files(document, 1_000).files
+    await nearby.close()
 
 
-def test_a_folder_that_is_added_again_is_indexed_at_once(tmp_path: Path) -> None:
+async def test_a_folder_that_is_added_again_is_indexed_at_once(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("a = 1\n")
     document = Document((tmp_path / "a.py").as_uri(), "python", "a = 1\n")
 
-    async def test() -> None:
-        nearby = Nearby(lambda: 0.0)
-        for _ in range(2):
-            nearby.set_roots([tmp_path.as_uri()])
-            await nearby.look(document.uri)
-            await until_indexed(nearby, document, {"a.py"})
-            nearby.set_roots([])
-        await nearby.close()
-
-    asyncio.run(test())
+    nearby = Nearby(lambda: 0.0)
+    for _ in range(2):
+        nearby.set_roots([tmp_path.as_uri()])
+        await nearby.look(document.uri)
+        await until_indexed(nearby, document, {"a.py"})
+        nearby.set_roots([])
+    await nearby.close()
 
 
 ANSWER = "    return price * quantity * (1 - discount_of(customer))\n"
@@ -299,7 +289,7 @@ LONG = "/".join(["a_folder_with_a_long_name"] * 20) + "/a.py"
     ],
     ids=["plain", "linked folder", "linked file", "long", "latin-1", "folder"],
 )
-def test_a_hole_gets_no_text_of_its_own_file_on_the_disk(tmp_path: Path, file: str, opened: str) -> None:
+async def test_a_hole_gets_no_text_of_its_own_file_on_the_disk(tmp_path: Path, file: str, opened: str) -> None:
     """The editor shows the file without the answer, which is still on the disk."""
     top = "def total(price, quantity, customer):\n    check(price, quantity, customer)\n"
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
@@ -312,20 +302,17 @@ def test_a_hole_gets_no_text_of_its_own_file_on_the_disk(tmp_path: Path, file: s
     document = Document((tmp_path / opened).as_uri(), "python", f"{top}    \n")
     hole = holes.at_cursor(document, len(top) + 4, syntax.of(document))
 
-    async def test() -> None:
-        nearby = Nearby(lambda: 0.0)
-        nearby.set_roots([tmp_path.as_uri()])
-        assert await nearby.look(document.uri) == ""
-        while len(nearby.files(document, 8_000).files) < 2:
-            await asyncio.sleep(0.01)
-        await nearby.read(document, Settings(related_chars=8_000))
-        context = nearby.context(document, Settings(related_chars=8_000))
-        request = pipeline.to_request(document, (hole,), context)
-        assert "def check" in str(request.related)
-        assert "discount_of" not in str(request.related)
-        await nearby.close()
-
-    asyncio.run(test())
+    nearby = Nearby(lambda: 0.0)
+    nearby.set_roots([tmp_path.as_uri()])
+    assert await nearby.look(document.uri) == ""
+    while len(nearby.files(document, 8_000).files) < 2:
+        await asyncio.sleep(0.01)
+    await nearby.read(document, Settings(related_chars=8_000))
+    context = nearby.context(document, Settings(related_chars=8_000))
+    request = pipeline.to_request(document, (hole,), context)
+    assert "def check" in str(request.related)
+    assert "discount_of" not in str(request.related)
+    await nearby.close()
 
 
 def test_a_cursor_that_moves_down_by_few_lines_stays_in_its_place() -> None:

@@ -86,7 +86,7 @@ def test_never_stays_when_a_download_ends(tmp_path: Path, monkeypatch: pytest.Mo
     assert pulling.read_choice() == {"never": True, "not_before": "2026-12-01"}
 
 
-def test_a_download_that_is_asked_for_twice_begins_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_download_that_is_asked_for_twice_begins_once(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[str] = []
     messages: list[str] = []
 
@@ -105,12 +105,9 @@ def test_a_download_that_is_asked_for_twice_begins_once(monkeypatch: pytest.Monk
         spawn=lambda work: tasks.append(asyncio.ensure_future(work)),
     )
 
-    async def ask_twice() -> None:
-        await pulling.execute(cast("DgLanguageServer", server), "download")
-        await pulling.execute(cast("DgLanguageServer", server), "download")
-        await asyncio.gather(*tasks)
-
-    asyncio.run(ask_twice())
+    await pulling.execute(cast("DgLanguageServer", server), "download")
+    await pulling.execute(cast("DgLanguageServer", server), "download")
+    await asyncio.gather(*tasks)
     assert (begun, messages) == ([laptop.MODELS[0].name], ["a model is being downloaded already"])
 
 

@@ -11,10 +11,11 @@ from dg_lsp.core.values import Calibrated, Candidate, Hole, InfillRequest, Span
 from dg_lsp.infill.port import EngineError
 from dg_lsp.server.resident import OnDraft, OnMessage, OnState, Resident
 from dg_lsp.wire.settings import Settings
+from tests.fakes import ReadyEngine
 from tests.patience import PATIENCE_S
 
 
-class NamedEngine:
+class NamedEngine(ReadyEngine):
     """An engine whose one answer is the model that it was opened with; it is ready at once, but "slow" never."""
 
     def __init__(self, model: str) -> None:
@@ -26,9 +27,6 @@ class NamedEngine:
         if self.model == "slow":
             await self.closed.wait()
             raise EngineError("the engine was closed")
-
-    async def prepare(self, request: InfillRequest) -> None:
-        """Do nothing."""
 
     async def close(self) -> None:
         """End the wait in `ready`."""
@@ -51,34 +49,28 @@ async def answer(resident: Resident) -> tuple[str, ...]:
     return candidate.texts
 
 
-def test_a_request_may_come_before_the_engine_is_started() -> None:
-    async def main() -> None:
-        resident = Resident(opener, lambda: None, time.monotonic)
-        early = asyncio.ensure_future(answer(resident))
-        # So that it waits already.
-        await asyncio.sleep(0)
-        assert resident.trouble() == ""
-        resident.start(Settings(model="one"))
-        assert await asyncio.wait_for(early, PATIENCE_S) == ("one",)
-        await resident.stop()
-
-    asyncio.run(main())
+async def test_a_request_may_come_before_the_engine_is_started() -> None:
+    resident = Resident(opener, lambda: None, time.monotonic)
+    early = asyncio.ensure_future(answer(resident))
+    # So that it waits already.
+    await asyncio.sleep(0)
+    assert resident.trouble() == ""
+    resident.start(Settings(model="one"))
+    assert await asyncio.wait_for(early, PATIENCE_S) == ("one",)
+    await resident.stop()
 
 
-def test_a_waiting_request_gets_the_newest_engine() -> None:
-    async def main() -> None:
-        resident = Resident(opener, lambda: None, time.monotonic)
-        resident.start(Settings(model="slow"))
-        early = asyncio.ensure_future(answer(resident))
-        await asyncio.sleep(0)
-        resident.start(Settings(model="one"))
-        assert await asyncio.wait_for(early, PATIENCE_S) == ("one",)
-        await resident.stop()
-
-    asyncio.run(main())
+async def test_a_waiting_request_gets_the_newest_engine() -> None:
+    resident = Resident(opener, lambda: None, time.monotonic)
+    resident.start(Settings(model="slow"))
+    early = asyncio.ensure_future(answer(resident))
+    await asyncio.sleep(0)
+    resident.start(Settings(model="one"))
+    assert await asyncio.wait_for(early, PATIENCE_S) == ("one",)
+    await resident.stop()
 
 
-def test_a_request_to_a_replaced_engine_does_not_change_the_condition() -> None:
+async def test_a_request_to_a_replaced_engine_does_not_change_the_condition() -> None:
     class Ending(NamedEngine):
         async def fill(
             self, request: InfillRequest, *, document: str = "", on_draft: OnDraft | None = None
@@ -90,19 +82,16 @@ def test_a_request_to_a_replaced_engine_does_not_change_the_condition() -> None:
     def opening(settings: Settings, on_state: OnState, on_message: OnMessage) -> NamedEngine:
         return Ending(settings.model) if settings.model == "old" else NamedEngine(settings.model)
 
-    async def main() -> None:
-        states: list[str] = []
-        resident = Resident(opening, lambda: states.append(resident.condition.state), time.monotonic)
-        resident.start(Settings(model="old"))
-        waiting = asyncio.ensure_future(answer(resident))
-        await asyncio.wait_for(was_asked.wait(), PATIENCE_S)
-        resident.start(Settings(model="one"))
-        assert await asyncio.wait_for(answer(resident), PATIENCE_S) == ("one",)
-        with pytest.raises(EngineError, match="given back"):
-            await asyncio.wait_for(waiting, PATIENCE_S)
-        assert "failed" not in states
-        assert resident.condition.state == "ready"
-        await resident.stop()
-
     was_asked = asyncio.Event()
-    asyncio.run(main())
+    states: list[str] = []
+    resident = Resident(opening, lambda: states.append(resident.condition.state), time.monotonic)
+    resident.start(Settings(model="old"))
+    waiting = asyncio.ensure_future(answer(resident))
+    await asyncio.wait_for(was_asked.wait(), PATIENCE_S)
+    resident.start(Settings(model="one"))
+    assert await asyncio.wait_for(answer(resident), PATIENCE_S) == ("one",)
+    with pytest.raises(EngineError, match="given back"):
+        await asyncio.wait_for(waiting, PATIENCE_S)
+    assert "failed" not in states
+    assert resident.condition.state == "ready"
+    await resident.stop()
