@@ -1,13 +1,14 @@
 """Say how a document is indented: as its text shows, else as its project says, else as is usual for its kind of file.
 
-Files without a grammar are known by their names. A makefile needs a tab before each recipe, and prose has no blocks.
+Files without a grammar are known by their names. A makefile needs a tab before each recipe, prose has no blocks, and in YAML no
+tab indents.
 """
 
 from __future__ import annotations
 
 import re
 
-from dg_lsp.core import languages
+from dg_lsp.core import languages, lexing
 from dg_lsp.core.syntax import indent_unit
 from dg_lsp.core.values import Document
 
@@ -20,11 +21,28 @@ def unit(document: Document, shown: str) -> str:
     return indent_unit(shown, document.indent or usual)
 
 
-def opens(document: Document, line: str) -> bool:
-    """Return whether a line opens a block, in a document without a grammar; the line ends with its last code."""
-    if _PROSE.search(document.uri):
+def opens(document: Document, line: str, *, is_indented: bool) -> bool:
+    """Return whether a line opens a block, in a document without a grammar; the line ends with its last code.
+
+    In an unknown kind of file, a colon does so only if the line below already `is_indented`.
+    """
+    if is_prose(document) or _TEXT.search(document.uri):
         return document.uri.endswith(".rst") and line.endswith("::")
-    return line.endswith((":", "{")) and not (is_makefile(document) and _SPECIAL_TARGET.match(line))
+    lexer = languages.lexer(document)
+    may_open = is_indented if lexer is None else not (lexer.is_data or (is_makefile(document) and _SPECIAL_TARGET.match(line)))
+    return line.endswith("{") or (may_open and line.endswith(":"))
+
+
+def is_prose(document: Document) -> bool:
+    """Return whether the document is a text for people, in which an indented line is an example."""
+    lexer = languages.lexer(document) if not document.language else None
+    return lexer is not None and any(lexer is lexing.named(name) for name in _PROSE)
+
+
+def without_invented(text: str, document: Document, above: str) -> str:
+    """Return text of prose without white space before its first line, unless the line above is indented or in a list."""
+    last = next((line for line in reversed(above.split("\n")) if line.strip()), "")
+    return text.lstrip(" \t") if is_prose(document) and not _ITEM.match(last) and not last.endswith("::") else text
 
 
 def is_makefile(document: Document) -> bool:
@@ -37,14 +55,22 @@ def with_recipes(text: str, above: str) -> str:
     lines = f"{above}{text}".split("\n")
     # White space before the text is not part of it.
     first = above.count("\n") + (not above.endswith("\n") and above != "")
-    last = next((line for line in reversed(lines[:first]) if line.strip()), "")
+    number = next((number for number in reversed(range(first)) if lines[number].strip()), 0)
+    while number and lines[number - 1].endswith("\\"):
+        number -= 1
+    last = _joined(lines[number:first]) if first else ""
     for number, line in enumerate(lines[first:], first):
         # White space before the continuation of a line is not that of a recipe.
         is_recipe = line.startswith(" ") or not _NO_RECIPE.match(line)
         if is_recipe and _RECIPE_ABOVE.match(last) and not last.endswith("\\"):
             lines[number] = "\t" + line.lstrip(" ")
-        last = lines[number] if line.strip() else last
+        last = _joined([last, lines[number]]) if last.endswith("\\") else lines[number] if line.strip() else last
     return "\n".join(lines)[len(above) :]
+
+
+def _joined(lines: list[str]) -> str:
+    """Return the line that lines with a backslash at their end make."""
+    return "".join(line.removesuffix("\\") if number < len(lines) - 1 else line for number, line in enumerate(lines) if line)
 
 
 _MAKEFILE = re.compile(r"(?:^|/)(?:GNU|BSD)?[Mm]akefile(?:\.\w+)?$|\.(?:mk|mak|make)$")
@@ -56,10 +82,9 @@ _NO_RECIPE = re.compile(
     r"\s|$|[#.$]|[^#=:]+[:=]|(?:-|s)?include\b|define\b|endef\b|ifn?(?:def|eq)\b|else\b|endif\b|(?:un)?export\b|override\b"
     r"|private\b|undefine\b|vpath\b|load\b"
 )
-_PROSE = re.compile(
-    r"\.(?:adoc|asciidoc|log|markdown|md|mdx|org|rst|tex|textile|txt)$"
-    r"|/(?:AUTHORS|CHANGELOG|CHANGES|COMMIT_EDITMSG|COPYING|LICEN[CS]E|MERGE_MSG|NEWS|NOTICE|README|TODO)$"
-)
+_PROSE = ("markdown", "mdx", "restructuredtext", "asciidoc", "org", "tex")
+_TEXT = re.compile(r"\.(?:log|txt)$")
+_ITEM = re.compile(r"[ \t]|[-*+] |\d+[.)] ")
 _TWO_SPACES = re.compile(
     r"\.(?:astro|clj[cs]?|cr|css|dart|erb|exs?|gql|graphql|haml|hbs|hcl|hs|html?|json[c5]?|less|liquid|mli?|nims?|nix|proto"
     r"|pug|R|s[ac]ss|sbt|scala|slim|svelte|svg|tf|toml|vue|xml|ya?ml)$"

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path, PurePath
 
-from dg_lsp.core import gitignore, languages
+from dg_lsp.core import gitignore, languages, lexing
 from dg_lsp.core.syntax import indent_unit
 from dg_lsp.core.values import Document
 from dg_lsp.infill import workspace
@@ -39,7 +39,10 @@ def indent_of(path: Path) -> str:
     It is that of `.editorconfig`, else the most frequent one of a few files of the same kind in its folder, as far as they
     may be read.
     """
-    return _level(properties(path)) or _of_neighbours(path)
+    level = _level(properties(path))
+    # YAML forbids tabs, also where a section for all files asks for them.
+    is_allowed = level != "\t" or lexing.for_file(path.name) is not lexing.named("yaml")
+    return level if level and is_allowed else _of_neighbours(path)
 
 
 def properties(path: Path) -> Properties:

@@ -482,12 +482,34 @@ def test_a_file_without_indentation_takes_the_answer_s() -> None:
         ("all:\n\tgcc a.c\n⟦⟧", "endif\nA = 1\n-include b", "all:\n\tgcc a.c\nendif\nA = 1\n-include b"),
         ("⟦⟧", "ifdef A\n  B := 1\nendif", "ifdef A\n  B := 1\nendif"),
         ("⟦⟧", ".PHONY: all\n  A = 1", ".PHONY: all\n  A = 1"),
+        ("a:: b \\\n    c\n⟦⟧", "    gcc a.c", "a:: b \\\n    c\n\tgcc a.c"),
+        ("a:: b \\\n⟦⟧", "    c\n    gcc a.c", "a:: b \\\n    c\n\tgcc a.c"),
+        ("⟦⟧", "a: b \\\n    c \\\n    d\n  gcc a.c", "a: b \\\n    c \\\n    d\n\tgcc a.c"),
+        ("A = b \\\n⟦⟧", "    c\nd:\n  e", "A = b \\\n    c\nd:\n\te"),
     ],
 )
 def test_a_recipe_of_a_makefile_gets_tabs(text: str, answer: str, expected: str) -> None:
     document, holes = drawn(text, block=True)
     result = polish.to_edits(Candidate((answer,)), holes, replace(document, uri="file:///code/Makefile"))
     assert apply(document.text, result.edits) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "answer", "expected"),
+    [
+        ("README.md", "Why:\n⟦⟧", "    because", "because"),
+        ("README.md", "Why:\n\n⟦⟧", "  - because", "- because"),
+        ("a.rst", "Why:\n⟦⟧", "    because", "because"),
+        ("a.rst", "Why::\n\n⟦⟧", "    because", "    because"),
+        ("README.md", "- Why:\n⟦⟧", "  - because", "  - because"),
+        ("README.md", "    a\n⟦⟧", "    b", "    b"),
+        ("a.kt", "a\n⟦⟧", "    b", "    b"),
+    ],
+)
+def test_a_line_of_prose_is_indented_only_below_an_indented_one(name: str, text: str, answer: str, expected: str) -> None:
+    document, holes = drawn(text)
+    result = polish.to_edits(Candidate((answer,)), holes, replace(document, uri=f"file:///code/{name}"))
+    assert [edit.text for edit in result.edits] == [expected]
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,13 @@ def test_a_section_holds_for_the_files_that_its_pattern_matches(tmp_path: Path, 
     assert indent_of(root / path) == ("   " if fits else "")
 
 
+def test_tabs_do_not_indent_yaml(tmp_path: Path) -> None:
+    root = make(tmp_path, {".editorconfig": "root = true\n[*]\nindent_style = tab\n", "x/a.yml": "a:\n    b: 1\n"})
+    assert indent_of(root / "a.py") == "\t"
+    assert indent_of(root / "a.yaml") == ""
+    assert indent_of(root / "x" / "b.yml") == "    "
+
+
 @pytest.mark.parametrize(
     ("lines", "level"),
     [

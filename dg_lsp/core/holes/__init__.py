@@ -221,9 +221,10 @@ def _opened_line(document: Document, offset: int, syntax: Syntax | None, index: 
     text = document.text
     if syntax is None:
         head = text[: index.start(index.at(offset))].rstrip()
-        blank = not text[index.start(index.at(offset)) : offset].strip()
+        before = text[index.start(index.at(offset)) : offset]
         line = index.at(max(len(head) - 1, 0))
-        return line if blank and indentation.opens(document, index.content(line).rstrip()) else None
+        is_opened = indentation.opens(document, index.content(line).rstrip(), is_indented=bool(before))
+        return line if is_opened and not before.strip() else None
     for far in _LOOK_BACK:
         near = syntax.facts_near(Span(max(0, offset - far), offset))
         comments = [syntax.span(node) for node in near.all("comment")]
