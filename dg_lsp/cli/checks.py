@@ -14,6 +14,7 @@ from importlib import metadata, resources, util
 from pathlib import Path
 from typing import Any, Literal
 
+from dg_lsp.cli.engine import line_of
 from dg_lsp.cli.sample import FillTime
 from dg_lsp.core import languages
 from dg_lsp.core.wording import counted, size
@@ -24,7 +25,7 @@ from dg_lsp.wire import config, discovery, laptop, model_names
 from dg_lsp.wire.discovery import DiscoveryError, inspect_engine
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.laptop import LaptopModel
-from dg_lsp.wire.messages import Fields, WireError
+from dg_lsp.wire.messages import WireError
 from dg_lsp.wire.settings import DEFAULTS, EMBEDDED
 
 ENGINE_NEEDS = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
@@ -121,12 +122,12 @@ def running_engines() -> Finding:
         reports = [inspect_engine(files) for files in discovery.all_engine_files()]
     except DiscoveryError as error:
         return Finding("running engines", "they can't be queried", ended(error))
-    responding = [each.info for each in reports if each.info is not None]
+    responding = [(each, each.info) for each in reports if each.info is not None]
     silent = [each.state.pid for each in reports if each.info is None and each.state and discovery.alive(each.state.pid)]
-    facts = {"engines": [dict(info.values) for info in responding]}
+    facts = {"engines": [dict(info.values) for _, info in responding]}
     try:
-        state = "; ".join(map(_running, responding)) or "none; the first request starts one"
-        errors = [info.text("message", "") for info in responding if info.text("state", "") == "failed"]
+        state = "; ".join(line_of(each) for each, _ in responding) or "none; the first request starts one"
+        errors = [info.text("message", "") for _, info in responding if info.text("state", "") == "failed"]
     except WireError as error:
         advice = f"{ended(f'Its answer is malformed: {error}')} To restart it, run: dg-lsp engine stop --now --all"
         return Finding("running engines", "an answer can't be parsed", advice, facts)
@@ -135,15 +136,6 @@ def running_engines() -> Finding:
         return Finding("running engines", state, f"Process {pids} does not respond; end it with: kill -9 {pids}", facts)
     advice = f"{ended('; '.join(errors))} More is in the engine's log: dg-lsp engine logs" if errors else ""
     return Finding("running engines", state, advice, facts)
-
-
-def _running(info: Fields) -> str:
-    clients = counted(info.integer("leases", 0), "client")
-    rss = info.inner("memory").integer("rss_bytes", 0)
-    version = info.text("version", "")
-    other = "" if version == discovery.current_build() else f", dg-lsp {version}"
-    process = f"process {info.integer('pid', 0)}{other}"
-    return f"{info.text('model', '?')} ({process}, {info.text('state', '?')}, {clients}, {size(rss)})"
 
 
 def running_model(info: Mapping[str, object], join_ms: float) -> Finding:

@@ -327,8 +327,8 @@ def facts_of(report: EngineReport, model: str) -> dict[str, object]:
     return {**first, **report.info.values, "address": address, "log": str(report.files.log)}
 
 
-def line_of(report: EngineReport, model: str) -> str:
-    """Return the line that `status` prints; `model` is the name to show if no engine runs."""
+def line_of(report: EngineReport, model: str = "") -> str:
+    """Return the line that `status` and `dg-lsp doctor` print; `model` is the name to show if no engine runs."""
     if report.info is None or report.state is None:
         name = model or report.files.name
         return f"{name}: {silence(report.state.pid)}" if report.state else f"{name}: no engine is running"

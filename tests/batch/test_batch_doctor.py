@@ -132,7 +132,9 @@ def test_a_sample_fill_reports_the_time_of_its_stages(engines: Path, trained_lay
         reused = int(findings[what]["state"].rpartition(" steps, ")[2].split()[0])
         assert min(reused, 1) == n_known
     _, findings = diagnosed("--no-sample")
-    assert findings["running engines"]["state"].startswith(f"{trained_layout} (process {info['pid']}, ready, 0 clients, ")
+    assert findings["running engines"]["state"].startswith(
+        f"{trained_layout}: ready, process {info['pid']}, device cpu, 0 clients, "
+    )
 
 
 def test_a_model_that_cannot_be_loaded_is_reported_with_advice(engines: Path, tmp_path: Path) -> None:
@@ -175,7 +177,7 @@ def test_engines_that_run_are_reported_with_their_clients(engines: Path) -> None
         lines = lease.iter_lines()  # assigned, because an unreferenced iterator closes the response
         next(lines)
         state = checks.running_engines().state
-        assert state.startswith(f"toy (process {engine.process.pid}, ready, 1 client, ")
+        assert state.startswith(f"toy: ready, process {engine.process.pid}, device toy, 1 client, ")
     # Without a client, this engine would end soon.
     with running(model="fails", wait_for="failed") as engine, engine.http.stream("GET", "/v1/lease"):
         finding = checks.running_engines()

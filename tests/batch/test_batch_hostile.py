@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,27 +13,7 @@ import pytest
 
 from tests.batch.conftest import STUB
 from tests.batch.test_batch_commands import FILLED, run
-from tests.batch.test_batch_process import environment
-
-# Fills by name. The process is killed at request number N of a run; 0: never.
-KILLED = """
-import os, signal, sys
-from dg_lsp.cli import main as cli
-from tests.batch.engines import Filling, connecting
-
-n = int(sys.argv.pop(1))
-engine = Filling()
-
-def write(request):
-    if len(engine.requests) == n:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return tuple(f"return {request.path!r}, {request.seed}, {idx}" for idx, _ in enumerate(request.holes))
-
-engine._answers = (write,)
-app = cli.app
-cli.app = lambda **given: app(obj=connecting(engine), **given)
-cli.main()
-"""
+from tests.batch.test_batch_process import SCRIPTED, environment
 
 
 def test_a_tree_with_many_faults_is_filled_where_possible(project: Path) -> None:
@@ -84,7 +62,7 @@ def test_unreadable_files_and_folders_are_named(project: Path, has_git: bool) ->
         subprocess.run(["git", "add", "."], cwd=project, check=True)
     (project / "closed.py").chmod(0)
     (project / "shut").chmod(0)
-    command = [*unprivileged, sys.executable, "-c", KILLED, "0", "infill", ".", "--check", "true", "--all"]
+    command = [*unprivileged, sys.executable, "-c", SCRIPTED, "fills", "infill", ".", "--check", "true", "--all"]
     result = subprocess.run(command, cwd=project, env=environment(), capture_output=True, text=True, check=False)
     (project / "shut").chmod(0o700)
     lacking = project / ("shut/a.py" if has_git else "shut")
@@ -95,7 +73,7 @@ def test_unreadable_files_and_folders_are_named(project: Path, has_git: bool) ->
         f"dg-lsp: the copy for --check lacks {project / 'closed.py'}: permission denied",
         f"dg-lsp: the copy for --check lacks {lacking}: permission denied",
     ]
-    assert "+    return 'good.py'" in result.stdout
+    assert "+++ b/good.py" in result.stdout
 
 
 def test_a_submodule_is_filled_checked_and_committed_where_it_belongs(project: Path) -> None:
@@ -143,75 +121,6 @@ def test_a_check_that_misbehaves_is_one_line(stubbed: Path, command: str, senten
     [line] = [line for line in result.stderr.splitlines() if "a.py:3:5" in line] or [""]
     assert sentence in line
     assert (stubbed / "a.py").read_text() == (STUB if sentence else FILLED)
-
-
-@pytest.mark.parametrize("n", [1, 3, 7])
-@pytest.mark.slow
-def test_a_run_that_is_killed_goes_on_to_the_same_patch(tmp_path: Path, n: int) -> None:
-    for idx in range(8):
-        (tmp_path / "project" / f"d{idx % 3}").mkdir(parents=True, exist_ok=True)
-        (tmp_path / "project" / f"d{idx % 3}" / f"f{idx}.py").write_text(STUB * 2)
-
-    def ended(at: int, *args: str) -> tuple[int, str]:
-        command = [sys.executable, "-c", KILLED, str(at), "infill", ".", *args]
-        result = subprocess.run(
-            command, cwd=tmp_path / "project", env=environment(), capture_output=True, text=True, check=False
-        )
-        return result.returncode, result.stdout
-
-    whole = ended(0)
-    assert whole[0] == 0
-    journal = str(tmp_path / "journal")
-    assert ended(n, "--resume", journal)[0] == -signal.SIGKILL
-    assert ended(2, "--resume", journal)[0] == -signal.SIGKILL
-    assert ended(0, "--resume", journal) == whole
-    assert len(re.findall(r"^\+    return", whole[1], re.MULTILINE)) == 16
-
-
-# The command, killed just before or just after it replaces the n-th file.
-KILLED_WRITING = """
-import os, signal
-from dg_lsp.batch import write
-at, moment = int(sys.argv.pop(1)), sys.argv.pop(1)
-n_replaced, replace = 0, write.replace
-
-def counted(path, data, *, expected):
-    global n_replaced
-    n_replaced += 1
-    if n_replaced == at and moment == "inside":
-        os.fsync = lambda handle: os.kill(os.getpid(), signal.SIGKILL)
-    replace(path, data, expected=expected)
-    if n_replaced == at and moment == "after":
-        os.kill(os.getpid(), signal.SIGKILL)
-
-write.replace = counted
-"""
-
-
-@pytest.mark.parametrize(("n", "moment"), [(1, "inside"), (3, "inside"), (3, "after"), (6, "after")])
-@pytest.mark.slow
-def test_a_run_that_is_killed_while_it_writes_leaves_whole_files_and_goes_on(tmp_path: Path, n: int, moment: str) -> None:
-    def tree(folder: Path) -> dict[str, str]:
-        return {path.name: path.read_text() for path in sorted(folder.glob("*.py"))}
-
-    def ended(folder: Path, at: int) -> int:
-        code = KILLED.replace("n = int(sys.argv.pop(1))", f"n = 0\n{KILLED_WRITING}")
-        command = [sys.executable, "-c", code, str(at), moment, "infill", ".", "--write", "--resume", str(tmp_path / "journal")]
-        return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, check=False).returncode
-
-    for name in ("whole", "killed"):
-        (tmp_path / name).mkdir()
-        for idx in range(6):
-            (tmp_path / name / f"f{idx}.py").write_text(STUB)
-    before = tree(tmp_path / "killed")
-    assert ended(tmp_path / "whole", 0) == 0
-    expected = tree(tmp_path / "whole")
-    assert ended(tmp_path / "killed", n) == -signal.SIGKILL
-    after = tree(tmp_path / "killed")
-    assert all(after[name] in (before[name], expected[name]) for name in expected)
-    assert sum(after[name] == expected[name] for name in expected) == (n if moment == "after" else n - 1)
-    assert ended(tmp_path / "killed", 0) == 0
-    assert tree(tmp_path / "killed") == expected
 
 
 def test_a_path_that_cannot_be_looked_up_is_not_called_missing(project: Path) -> None:

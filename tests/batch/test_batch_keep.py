@@ -90,14 +90,6 @@ def test_a_file_that_is_gone_is_reported(tmp_path: Path) -> None:
     assert reasons == {"the file can't be written: no such file or directory"}
 
 
-def test_nothing_is_left_behind_when_the_file_cannot_be_replaced(tmp_path: Path) -> None:
-    target = tmp_path / "a"
-    target.mkdir()
-    with pytest.raises(write.WriteError, match="is not a regular file"):
-        write.replace(target, b"x", expected=b"")
-    assert list(tmp_path.iterdir()) == [target]
-
-
 def test_overlapping_fills_fail_only_their_file(tmp_path: Path) -> None:
     plan = planned(tmp_path / "a.py", TWO)
     first, second = plan.holes

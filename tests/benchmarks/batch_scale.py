@@ -20,10 +20,28 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.batch.test_batch_hostile import KILLED
 from tests.batch.test_batch_process import ROOT
 
 STUB = 'def f{n}(value):\n    """Return the value\'s part {n}."""\n    raise NotImplementedError\n\n\n'
+# Fills by name. The process is killed at request number N of a run; 0: never.
+KILLED = """
+import os, signal, sys
+from dg_lsp.cli import main as cli
+from tests.batch.engines import Filling, connecting
+
+n = int(sys.argv.pop(1))
+engine = Filling()
+
+def write(request):
+    if len(engine.requests) == n:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return tuple(f"return {request.path!r}, {request.seed}, {idx}" for idx, _ in enumerate(request.holes))
+
+engine._answers = (write,)
+app = cli.app
+cli.app = lambda **given: app(obj=connecting(engine), **given)
+cli.main()
+"""
 
 
 def main() -> None:
