@@ -15,7 +15,6 @@ from dg_lsp.core.values import Budget, Candidate, Hole, InfillRequest, Span
 from dg_lsp.engine.common.task import OnProgress
 from dg_lsp.engine.model.fit import machine
 from dg_lsp.engine.serve.jobs import (
-    BusyError,
     Job,
     Limits,
     Queue,
@@ -264,7 +263,7 @@ def test_a_full_queue_raises_busy(tmp_path: Path) -> None:
         first = submit(engine, {"steps": 1, "gate": str(stop.path)})[1]
         wait_until(lambda: engine.sizes()[0])
         second = submit(engine, {})[1]
-        with pytest.raises(BusyError, match="the engine is busy: 1 requests are already waiting"):
+        with pytest.raises(UnavailableError, match="the engine is busy: 1 requests are already waiting"):
             submit(engine, {})
         stop.let(1)
         assert [first.reason(), second.reason()] == ["finished", "finished"]

@@ -28,7 +28,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from dg_lsp.core.values import Candidate
 from dg_lsp.engine.serve import compat
 from dg_lsp.engine.serve.compat import CompletionRequest, Outcome
-from dg_lsp.engine.serve.jobs import BusyError, Job, UnavailableError
+from dg_lsp.engine.serve.jobs import Job, UnavailableError
 from dg_lsp.engine.serve.service import LAST, Inbox, Service
 from dg_lsp.wire.messages import (
     MAX_BODY_BYTES,
@@ -73,9 +73,7 @@ def build(service: Service, token: str, lifespan: Callable[[Starlette], Abstract
             Route("/v1/shutdown", routes.shutdown, methods=["POST"]),
             Route("/health", routes.health),
         ],
-        exception_handlers=dict.fromkeys(
-            (RefusalError, WireError, BusyError, UnavailableError, HTTPException, Exception), _on_error
-        ),
+        exception_handlers=dict.fromkeys((RefusalError, WireError, UnavailableError, HTTPException, Exception), _on_error),
         lifespan=lifespan,
     )
     return AccessControl(app, token)
@@ -166,7 +164,7 @@ class Routes:
         return JSONResponse({"when": when, "leases": service.n_leases, "requests": running + waiting})
 
     def _submit(self, ask: Ask) -> tuple[Job, Inbox]:
-        """Return a new job and the inbox of its events; raise BusyError or UnavailableError."""
+        """Return a new job and the inbox of its events; raise UnavailableError."""
         inbox = Inbox(self._service.changed)
         job = self._queue.submit(ask, inbox.put)
         if ask.request.budget.ms:
@@ -286,10 +284,8 @@ async def _on_error(_: Request, error: Exception) -> Response:
             refusal = error
         case WireError():
             refusal = RefusalError(400, "bad_request", str(error))
-        case BusyError():
-            refusal = RefusalError(429, "busy", str(error))
-        case UnavailableError():
-            refusal = RefusalError(503, error.code, str(error))
+        case UnavailableError(code=code):
+            refusal = RefusalError(STATUS_OF.get(code, 503), code, str(error))
         case HTTPException(status_code=status):
             sentences = {404: "no such path", 405: "this path does not accept that method"}
             refusal = RefusalError(status, "bad_request", sentences.get(status, str(error.detail)))

@@ -49,12 +49,8 @@ Emit = Callable[[Event], None]
 Load = Callable[[OnProgress], Filler]
 
 
-class BusyError(Exception):
-    """The queue is full; the message is a sentence for the user."""
-
-
 class UnavailableError(Exception):
-    """The engine can't take requests: its model could not be loaded, or it is stopping."""
+    """The engine can't take a request: its queue is full, its model could not be loaded, or it is stopping."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -208,7 +204,7 @@ class Queue:
             self._changed.notify_all()
 
     def submit(self, ask: Ask, emit: Emit) -> Job:
-        """Return a new job. Its events go to `emit`, from any thread. Raises BusyError or UnavailableError."""
+        """Return a new job. Its events go to `emit`, from any thread. Raises UnavailableError."""
         now, ms = self.clock(), ask.request.budget.ms
         with self._changed:
             if self._pending == "close":
@@ -221,7 +217,7 @@ class Queue:
             # A superseded job does not count as waiting, although the worker has not removed it yet.
             if is_crowded([job for job in self._jobs if job.end is None], ask, self.limits):
                 waiting = sum(job.started_at is None for job in self._jobs)
-                raise BusyError(f"the engine is busy: {waiting} requests are already waiting")
+                raise UnavailableError("busy", f"the engine is busy: {waiting} requests are already waiting")
             job = Job(ask, emit, next(self._numbers), now, due=now + ms / 1000 if ms else None)
             emit(Accepted(f"{job.order:x}", sum(other.end is None for other in self._jobs)))
             self._jobs.append(job)
