@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,8 @@ from dg_lsp.server.snapshot import SAME_PLACE, Nearby
 from dg_lsp.wire.settings import Settings
 
 
-def refusal(uri: str) -> str:
-    return asyncio.run(Nearby(lambda: 0.0).look(uri))
+async def refusal(uri: str) -> str:
+    return await Nearby(lambda: 0.0).look(uri)
 
 
 @pytest.mark.parametrize(
@@ -39,23 +40,23 @@ def refusal(uri: str) -> str:
         ("", False),
     ],
 )
-def test_secret_names_outside_all_folders_are_refused(uri: str, is_refused: bool) -> None:
-    assert bool(refusal(uri)) == is_refused
+async def test_secret_names_outside_all_folders_are_refused(uri: str, is_refused: bool) -> None:
+    assert bool(await refusal(uri)) == is_refused
 
 
-def test_a_link_outside_all_folders_is_judged_by_its_target(tmp_path: Path) -> None:
+async def test_a_link_outside_all_folders_is_judged_by_its_target(tmp_path: Path) -> None:
     (tmp_path / "notes.py").symlink_to(".env")
-    assert refusal((tmp_path / "notes.py").as_uri()) == "may hold secrets"
+    assert await refusal((tmp_path / "notes.py").as_uri()) == "may hold secrets"
 
 
-def test_a_file_outside_of_all_folders_obeys_the_ignore_files_around_it(tmp_path: Path) -> None:
+async def test_a_file_outside_of_all_folders_obeys_the_ignore_files_around_it(tmp_path: Path) -> None:
     for name in (".git", "kept", "tmp"):
         (tmp_path / name).mkdir()
     (tmp_path / ".gitignore").write_text("private.py\n/tmp/\n")
     (tmp_path / "kept" / ".dgignore").write_text("own.py\n")
     (tmp_path / "kept" / "link.py").symlink_to(tmp_path / "tmp" / "main.py")
     reasons = {
-        name: refusal((tmp_path / name).as_uri())
+        name: await refusal((tmp_path / name).as_uri())
         for name in ("main.py", "private.py", "tmp/main.py", "kept/main.py", "kept/own.py", "kept/link.py")
     }
     by_git = "is ignored by .gitignore"
@@ -69,17 +70,17 @@ def test_a_file_outside_of_all_folders_obeys_the_ignore_files_around_it(tmp_path
     }
 
 
-def test_a_folder_that_can_not_be_read_is_left_out_and_the_others_stay(tmp_path: Path) -> None:
+async def test_a_folder_that_can_not_be_read_is_left_out_and_the_others_stay(tmp_path: Path) -> None:
     # No file system takes so long a name, and nobody, not even root, may look into it.
     bad, good = tmp_path / ("x" * 300), tmp_path / "good"
     (good / "package").mkdir(parents=True)
     nearby = Nearby(lambda: 0.0)
     nearby.set_roots([bad.as_uri(), good.as_uri()])
-    assert asyncio.run(nearby.look((good / "package" / "a.py").as_uri())) == ""
+    assert await nearby.look((good / "package" / "a.py").as_uri()) == ""
     document = Document((good / "package" / "a.py").as_uri(), "python", "")
-    # Without a limit on related text, nothing is read, which would need an event loop.
+    # Without a limit on related text, nothing is read.
     assert nearby.context(document, Settings(related_chars=0)).path == "package/a.py"
-    assert asyncio.run(nearby.look((bad / "a.py").as_uri())) == "lies in a workspace folder that can't be read"
+    assert await nearby.look((bad / "a.py").as_uri()) == "lies in a workspace folder that can't be read"
 
 
 @pytest.fixture
@@ -98,6 +99,14 @@ def linked(tmp_path: Path) -> Path:
     (tmp_path / "by-link").symlink_to("app")
     (tmp_path / "into").symlink_to("app/private")
     return tmp_path
+
+
+@pytest.fixture
+async def nearby(linked: Path) -> AsyncIterator[Nearby]:
+    nearby = Nearby(lambda: 0.0)
+    nearby.set_roots([(linked / "app").as_uri()])
+    yield nearby
+    await nearby.close()
 
 
 def reasons(folder: Path, *names: str, roots: tuple[str, ...] = ("app",)) -> list[str]:
@@ -147,17 +156,13 @@ def test_a_linked_file_has_the_rules_of_its_target_and_of_its_own_name(linked: P
     assert found[4:] in (["leads nowhere", "may hold secrets"], ["", "may hold secrets"])
 
 
-async def test_a_linked_folder_outside_gets_no_text_of_the_workspace(linked: Path) -> None:
+async def test_a_linked_folder_outside_gets_no_text_of_the_workspace(linked: Path, nearby: Nearby) -> None:
     (linked / "app" / "src" / "a.py").write_text("secret_of_the_app = 1\n")
     (linked / "shared" / "b.py").write_text("b = 1\n")
     document = Document((linked / "app" / "packages" / "shared" / "a.py").as_uri(), "python", "import src.a\n")
-
-    nearby = Nearby(lambda: 0.0)
-    nearby.set_roots([(linked / "app").as_uri()])
     assert await nearby.look(document.uri) == ""
     context = await nearby.read(document, Settings(related_chars=8_000))
     assert (context.path, context.nearby, context.files.files) == ("a.py", (), {})
-    await nearby.close()
 
 
 # URIs of other schemes, in which {} is the path of the workspace folder.
@@ -191,45 +196,32 @@ SCHEMES = [
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_document_of_any_scheme_has_the_rules_of_its_file(linked: Path, scheme: str) -> None:
-    async def look(name: str) -> str:
-        nearby = Nearby(lambda: 0.0)
-        nearby.set_roots([(linked / "app").as_uri()])
-        return await nearby.look(scheme.replace("{}", str(linked / "app")).replace("NAME", name))
-
-    assert asyncio.run(look("private/x.py")) == BY_GIT
-    assert asyncio.run(look("kept/deep%20folder/x.py")) == BY_US
-    assert asyncio.run(look("src/x.py")) == ""
+async def test_a_document_of_any_scheme_has_the_rules_of_its_file(linked: Path, nearby: Nearby, scheme: str) -> None:
+    for name, reason in (("private/x.py", BY_GIT), ("kept/deep%20folder/x.py", BY_US), ("src/x.py", "")):
+        assert await nearby.look(scheme.replace("{}", str(linked / "app")).replace("NAME", name)) == reason
 
 
 @pytest.mark.parametrize("path", ["private/x.py", "{}/private/x.py"])
-def test_a_revision_shown_by_gitlens_has_the_rules_of_its_file(linked: Path, path: str) -> None:
+async def test_a_revision_shown_by_gitlens_has_the_rules_of_its_file(linked: Path, nearby: Nearby, path: str) -> None:
     data = json.dumps({"ref": "origin/main", "repoPath": str(linked / "app")}).encode().hex()
-    nearby = Nearby(lambda: 0.0)
-    nearby.set_roots([(linked / "app").as_uri()])
     name = path.format(linked / "app").lstrip("/")
-    assert asyncio.run(nearby.look(f"gitlens://{data}/{name}")) == BY_GIT
-    assert asyncio.run(nearby.look(f"gitlens://{data}/src/x.py")) == ""
+    assert await nearby.look(f"gitlens://{data}/{name}") == BY_GIT
+    assert await nearby.look(f"gitlens://{data}/src/x.py") == ""
 
 
-def test_a_document_in_a_submodule_has_the_rules_of_the_submodule(linked: Path) -> None:
+async def test_a_document_in_a_submodule_has_the_rules_of_the_submodule(linked: Path, nearby: Nearby) -> None:
     (linked / "app" / "lib" / "inner").mkdir(parents=True)
     (linked / "app" / "lib" / "inner" / ".gitignore").write_text("own.py\n")
-    uri = f"fugitive://{linked}/app/.git/modules/lib/inner//0/own.py"
-    nearby = Nearby(lambda: 0.0)
-    nearby.set_roots([(linked / "app").as_uri()])
-    assert asyncio.run(nearby.look(uri)) == BY_GIT
+    assert await nearby.look(f"fugitive://{linked}/app/.git/modules/lib/inner//0/own.py") == BY_GIT
 
 
 @pytest.mark.parametrize(
     "uri",
     ["untitled:Untitled-1", "", "output:extension-output-a.b-#1-Name", "vscode-userdata:/snippets/python.json", "http://[/x"],
 )
-def test_a_document_without_a_file_needs_no_rule_that_allows_it(linked: Path, uri: str) -> None:
+async def test_a_document_without_a_file_needs_no_rule_that_allows_it(linked: Path, nearby: Nearby, uri: str) -> None:
     (linked / "app" / ".gitignore").write_text("/*\n!/src/\n")
-    nearby = Nearby(lambda: 0.0)
-    nearby.set_roots([(linked / "app").as_uri()])
-    assert asyncio.run(nearby.look(uri)) == ""
+    assert await nearby.look(uri) == ""
 
 
 async def until_indexed(nearby: Nearby, document: Document, paths: set[str]) -> None:
