@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dg_lsp.cli.engine import start
 from dg_lsp.wire import schema
 from dg_lsp.wire.schema import ALL, OF_EDITORS, Setting
 from dg_lsp.wire.settings import DEFAULTS, BadValueError, Settings
@@ -87,3 +89,14 @@ def test_a_wrong_value_is_reported_with_the_valid_values(key: str, value: object
         by_key(key).parse(value)
     assert str(error.value).startswith(message)
     assert len(str(error.value)) < 120
+
+
+@pytest.mark.parametrize("name", ["model", "device", "dtype", "threads", "unload_after", "exit_after", "rows"])
+def test_an_option_for_a_setting_says_what_its_declaration_says(name: str) -> None:
+    parameter = inspect.signature(start).parameters[name]
+    [option] = parameter.annotation.__metadata__
+    setting = by_key(f"engine.{name}")
+    bounds = schema_of(setting).get("minimum"), schema_of(setting).get("maximum")
+    assert (option.min, option.max) == bounds
+    assert option.help == setting.about.text.replace("`", "")
+    assert parameter.default == getattr(DEFAULTS, name)
