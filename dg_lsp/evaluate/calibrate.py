@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from dg_lsp.core import polish, syntax
-from dg_lsp.core.calibration import Calibration
+from dg_lsp.core.calibration import Calibration, Evidence
 from dg_lsp.engine.common.task import Filler
 from dg_lsp.engine.common.task import Task as Work
 from dg_lsp.evaluate import fit, score
@@ -86,7 +86,7 @@ def samples(
                     done(1)
             for number, work in list(under_way.items()):
                 if not work.step():
-                    finished[number] = _sample(tasks[number], work)
+                    finished[number] = judged_sample(tasks[number], work.evidence())
                     del under_way[number]
                     work.close()
                     done(1)
@@ -107,13 +107,13 @@ def with_small_files(tasks: Sequence[Task], seed: int = 0) -> list[Task]:
     return cut_tasks
 
 
-def _sample(task: Task, work: Work) -> Sample:
+def judged_sample(task: Task, evidence: Sequence[Evidence]) -> Sample:
     """Return the distinct answers that survive polishing, with their features and whether they are right."""
     document = task.document
     tree = syntax.of(document)
     judged_by_text: dict[tuple[str, ...], tuple[dict[str, float], bool]] = {}
     # Among equal answers, the one with the best score is shown.
-    for item in sorted(work.evidence(), key=lambda item: -item.order):
+    for item in sorted(evidence, key=lambda item: -item.order):
         if item.candidate.texts in judged_by_text:
             continue
         polished = polish.to_edits(item.candidate, (task.hole,), document, syntax=tree)

@@ -48,9 +48,17 @@ REPOSITORIES = {
         "spring-projects/spring-ai": (".java",),
         "nginx/nginx": (".c",),
     },
+    "fit": {
+        "helix-editor/helix": (".rs",),
+        "jellyfin/jellyfin": (".cs",),
+        "jlowin/fastmcp": (".py",),
+        "modelcontextprotocol/python-sdk": (".py",),
+        "vercel/ai": (".ts", ".tsx"),
+        "libgit2/libgit2": (".c",),
+    },
 }
-SIZE = 400
-"""Positions in each set."""
+SIZES = {"dev": 400, "end": 400, "fit": 360}
+"""Positions in each set. What is fitted is fitted on "dev" and "fit", and measured on "end"."""
 SINCE = "2026-01-01", "2025-06-01"
 """Commits since the first date come first; older ones only where these are too few."""
 
@@ -200,7 +208,7 @@ class Mirrors:
 
 
 def read(name: str) -> list[Position]:
-    """Return the positions of a set, `dev` or `end`, ordered by repository and kind."""
+    """Return the positions of a set, ordered by repository and kind."""
     with gzip.open(FILE, "rt", encoding="utf-8") as lines:
         positions = [Position(**json.loads(line)) for line in lines]
     return [each for each in positions if each.id.startswith(f"{name}-")]
@@ -228,7 +236,7 @@ def main() -> int:
     for name, repositories in REPOSITORIES.items():
         number = 0
         for rank, (repository, suffixes) in enumerate(repositories.items()):
-            n = SIZE // len(repositories) + (rank < SIZE % len(repositories))
+            n = SIZES[name] // len(repositories) + (rank < SIZES[name] % len(repositories))
             own = list(_choose(mirrors, repository, suffixes, n, random.Random(f"{arguments.seed}/{repository}")))
             own.sort(key=lambda each: (KINDS.index(each["kind"]), each["commit"], each["path"]))
             n_commits, n_tests = len({each["commit"] for each in own}), sum(each["is_test"] for each in own)

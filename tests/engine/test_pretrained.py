@@ -458,6 +458,15 @@ def test_other_drafts_have_branches(fim: CausalFiller, asked: InfillRequest, mor
     assert len(texts(ended(started(fim, asked, "(width", **more)))) > 1
 
 
+def test_a_draft_is_not_sure_where_long_agreeing_code_goes_on_in_another_way(fim: CausalFiller) -> None:
+    before = "def total(width, height, depth, weight, price, tax, count):\n    "
+    for line, n in ((before, 2), ("", 1)):
+        asked = request(f"{line}x = area(height, 2)\n{line}x = area(", ", 2)\n")
+        assert (len(texts(ended(started(fim, asked, "(width")))) > 1) == (n > 1), line
+    agreeing = request(f"{before}x = area(width, 2)\n{before}x = area(", ", 2)\n")
+    assert texts(ended(started(fim, agreeing, "(width"))) == ["width"]
+
+
 def test_first_draft_is_the_answer_at_the_deadline_with_a_probability(fim: CausalFiller) -> None:
     task = started(fim, SURE, "(width", at=2, sure_logp=0.0)
     while not any(candidate.texts == ("width",) for candidate in task.candidates()):
@@ -502,6 +511,15 @@ def test_one_block_is_looked_for_only_among_likely_ones(
 
 
 # Scores.
+
+
+def test_unlikely_copies_are_read_if_a_calibration_decides_the_order(fim: CausalFiller) -> None:
+    asked, switches = request("x = area(width, 1)\ny = area(", ", 2)\n"), Switches(sure=False, file=False)
+    weights = [Calibration(0.0, {"copied": 9.0}, reorders) for reorders in (True, False)]
+    ordered, given = (ended(started(fim, asked, "(height", switches, calibration=each)) for each in weights)
+    assert (texts(ordered)[0], texts(given)[0]) == ("width", "height")
+    rows = [each.generation.middle.loaded.passes.n_rows for each in (ordered, given)]  # type: ignore[union-attr]
+    assert rows[0] > rows[1]
 
 
 def test_unlikely_copies_are_not_read_if_one_answer_is_wanted(fim: CausalFiller) -> None:

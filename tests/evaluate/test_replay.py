@@ -19,27 +19,29 @@ from tests.benchmarks.commits import Hole, Mirrors, Position
 ROOT = Path(__file__).parents[2]
 
 
-def test_no_repository_is_in_both_sets_or_was_trained_on() -> None:
-    dev, end = (set(each) for each in commits.REPOSITORIES.values())
+def test_no_repository_is_in_two_sets_or_was_trained_on() -> None:
+    names = [name.lower() for repositories in commits.REPOSITORIES.values() for name in repositories]
     trained_on: set[str] = set()
     for file in ROOT.glob("dg_lsp/models/*/sources.csv"):
         with file.open(encoding="utf-8", newline="") as rows:
-            names = [row.get("repository") or row["source"] for row in csv.DictReader(rows)]
-        trained_on |= {name.rpartition("/")[2].replace("__", "/").lower() for name in names} | {name.lower() for name in names}
+            sources = [row.get("repository") or row["source"] for row in csv.DictReader(rows)]
+        trained_on |= {name.rpartition("/")[2].replace("__", "/").lower() for name in sources} | {
+            name.lower() for name in sources
+        }
     assert trained_on
-    assert not dev & end
-    assert not {name.lower() for name in dev | end} & trained_on
+    assert len(set(names)) == len(names)
+    assert not set(names) & trained_on
 
 
 @pytest.mark.parametrize("name", commits.REPOSITORIES)
 def test_each_set_has_its_positions_of_new_commits(name: str) -> None:
     positions = commits.read(name)
-    assert len(positions) == commits.SIZE
+    assert len(positions) == commits.SIZES[name]
     assert {each.repository for each in positions} == set(commits.REPOSITORIES[name])
     assert min(each.date for each in positions) >= commits.SINCE[1]
     assert all(0 < each.line <= each.cursor < each.end for each in positions)
     by_kind = Counter(each.kind for each in positions)
-    assert min(by_kind[kind] for kind in commits.KINDS) >= 0.28 * commits.SIZE
+    assert min(by_kind[kind] for kind in commits.KINDS) >= 0.28 * commits.SIZES[name]
 
 
 def test_a_sample_keeps_the_shares_of_repositories_and_kinds() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 
 from dg_lsp.core import calibration
+from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import Candidate
 from dg_lsp.engine.causal import scoring
 from dg_lsp.engine.causal.middle import Middle
@@ -19,6 +20,7 @@ from dg_lsp.engine.model.prefix_cache import PrefixEncoder, crop
 from dg_lsp.engine.model.tree import Tree
 
 MOST_MARGIN = 5.0  # nats
+RIVAL_CHARS = 60  # that a copy has in common with the text before the hole, so that a draft with another text is not sure
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,12 @@ class Generation(generation.Generation):
         """Whether the first draft is the answer: one is asked for, and nothing that may still come is likely to be better."""
         middle, first = self.middle, self.first
         is_measured = middle.loaded.profile.draft_calibration is not None and middle.switches.sure
-        return first is not None and first.is_sure and is_measured and middle.wants_likeliest
+        return first is not None and first.is_sure and is_measured and middle.wants_likeliest and not self._has_rival(first)
+
+    def _has_rival(self, first: FirstDraft) -> bool:
+        """Return whether code that agrees long with the text before the hole goes on in another way, and ends as it does."""
+        copies = [each for each in self.proposals if each.row == "copy" and each.left >= RIVAL_CHARS and each.right]
+        return any(each.text != first.proposal.text for each in copies)
 
     def score(self) -> Work:
         """Score the proposals that have no score yet."""
@@ -95,14 +102,18 @@ class Generation(generation.Generation):
             candidates += tuple(candidate for candidate in super().best_so_far() if candidate.texts not in known)
         return tuple(replace(candidate, finished=False) for candidate in candidates)
 
-    def _early(self) -> tuple[Candidate, ...]:
-        """Return the first draft with the probability that its own tokens give it; nothing if that was never measured."""
-        first, weights = self.first, self.middle.loaded.profile.draft_calibration
-        if first is None or weights is None:
-            return ()
+    def first_evidence(self) -> Evidence | None:
+        """Return the evidence for the first draft by its own tokens; None before it is finished."""
+        first = self.first
+        if first is None:
+            return None
         own = first.proposal
         copies = [replace(each, logps=own.logps) for each in self.proposals if (each.text, each.row) == (own.text, "copy")]
         (evidence, *_) = self.evidence_of(self.scorer.describer.described([own, *copies]))
         margin = max(-MOST_MARGIN, min(MOST_MARGIN, first.margin))
-        features = {**evidence.features, "margin": margin, "sure": float(first.is_sure)}
-        return calibration.to_candidates([replace(evidence, features=features)], weights)
+        return replace(evidence, features={**evidence.features, "margin": margin, "sure": float(first.is_sure)})
+
+    def _early(self) -> tuple[Candidate, ...]:
+        """Return the first draft with the probability that its own tokens give it; nothing if that was never measured."""
+        evidence, weights = self.first_evidence(), self.middle.loaded.profile.draft_calibration
+        return calibration.to_candidates([evidence], weights) if evidence is not None and weights is not None else ()

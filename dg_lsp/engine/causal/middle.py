@@ -55,9 +55,8 @@ class Middle(LaidOut):
 
     @property
     def wants_likeliest(self) -> bool:
-        """Whether one answer is asked for, and nothing but log-probabilities decides which."""
-        reorders = self.calibration is not None and self.calibration.reorders
-        return self.request.budget.candidates == 1 and not (self.needed or self.hole.instruction or reorders)
+        """Whether one answer is asked for, and nothing but its likelihood and copies decide which."""
+        return self.request.budget.candidates == 1 and not (self.needed or self.hole.instruction)
 
     def next_tokens(self, ids: Sequence[int]) -> Sequence[int]:
         """Return the tokens that may follow, because of what is already typed; empty means any."""

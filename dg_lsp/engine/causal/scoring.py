@@ -45,9 +45,11 @@ class Scorer(scoring.Scorer):
         super().__init__(middle, trees.plain, pace)
         self._middle, self._trees = middle, trees
         self._adapted: dict[str, float] = {}
+        self._copied = set[str]()
 
     def score(self, proposals: Sequence[Proposal]) -> list[Proposal]:
         """Return the proposals with the log-probabilities of their tokens and of the suffix after them, and their features."""
+        self._copied |= {each.text for each in proposals if each.row == "copy"}
         scored, tree, end = super().score(proposals), self._trees.adapted, self._middle.sheet.end
         if tree is None or end is None or not self._middle.switches.scorer:
             return scored
@@ -88,7 +90,8 @@ class Scorer(scoring.Scorer):
         """Learn the log-probabilities of texts and of what follows them, as far as they matter.
 
         A reading that can't be the likeliest of its text is left out. If only the likeliest answer is wanted, so is a text
-        that is behind it in any case: it counts as if its unknown tokens were middling.
+        that is behind it in any case, unless it is a copy that a calibration may prefer: it counts as if its unknown tokens
+        were middling.
         """
         readings = [(text, *reading) for text in texts for reading in self.readings(text)]
         bounds = [self._tree.bound([*ids, *after]) for _, ids, after in readings]
@@ -97,7 +100,9 @@ class Scorer(scoring.Scorer):
             least[text] = max(least[text], bound.logp if bound.is_exact else -math.inf)
         if self._middle.wants_likeliest and self._trees.adapted is None:
             behind = max(least.values(), default=0.0) - NEAR
-            least = {text: max(logp, behind) for text, logp in least.items()}
+            weights = self._middle.calibration
+            kept = self._copied if weights is not None and weights.reorders else set()
+            least = {text: logp if text in kept else max(logp, behind) for text, logp in least.items()}
         chosen = list[tuple[str, list[int], list[int]]]()
         for reading, bound in sorted(zip(readings, bounds, strict=True), key=lambda pair: pair[1].logp):
             text, ids, _ = reading

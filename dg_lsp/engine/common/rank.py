@@ -26,7 +26,7 @@ BY_POSITION = frozenset(
 )
 """The features whose weight depends on the hole's position. With all of them, too few answers determine each weight."""
 MOST_MISSING = 3
-ORDER = Calibration(0.0, {"joint": 1.0, "incomplete": -8.0, "missing": -4.0, "unsaid": -4.0})
+ORDER = Calibration(0.0, {"joint": 1.0, "incomplete": -8.0, "missing": -4.0})
 """The ranking of candidates for a checkpoint without a calibration. It gives an order, not a probability.
 
 It is the joint log-probability of the answer and the text after it. Only a sum compares answers of different lengths. An answer
@@ -86,8 +86,7 @@ class Proposal:
         """The features of needed names that the answer does not bind, and of the instruction's words that it lacks."""
         return {
             "incomplete": float(self.missing > 0),
-            "missing": float(min(self.missing, MOST_MISSING)),
-            "unsaid": float(min(self.unsaid, MOST_MISSING)),
+            "missing": float(min(self.missing + self.unsaid, MOST_MISSING)),
         }
 
 

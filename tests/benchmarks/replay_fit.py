@@ -1,0 +1,181 @@
+"""Fit a laptop model's probabilities at positions of real commits, which no model has read.
+
+    python tests/benchmarks/replay_fit.py collect OUT --mirror DIR [--set dev|fit] [--model MODEL]
+    python tests/benchmarks/replay_fit.py collect OUT --tasks FILE [--model MODEL]
+    python tests/benchmarks/replay_fit.py fit OUT… [--into FILE]
+
+`collect` runs the whole pipeline at each position, with the files around it, and adds a line with the features of the answers
+and of the first draft, and which are right; a third of the positions get the short window of a first answer. With `--tasks`,
+the holes are those of a file that `dg-lsp eval --make` wrote, such as blocks and bodies, which commits have hardly any of.
+`fit` prints how well the probabilities hold in each repository, fitted on the others, and writes them into a profile.
+
+A collection that was stopped goes on where it ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from dg_lsp.core import holes, languages, syntax
+from dg_lsp.core.calibration import POSITIONS
+from dg_lsp.core.values import InfillRequest
+from dg_lsp.engine.backends import local
+from dg_lsp.engine.causal.filler import CausalFiller
+from dg_lsp.engine.causal.generation import Generation
+from dg_lsp.engine.causal.windows import SHORT_PREFIX, SHORT_SUFFIX
+from dg_lsp.engine.common import calibration_store
+from dg_lsp.evaluate import calibrate, fit
+from dg_lsp.evaluate import tasks as evaluation
+from dg_lsp.evaluate.fit import Features, Judged, Sample
+from dg_lsp.evaluate.tasks import Task
+from dg_lsp.infill import pipeline
+from dg_lsp.infill.repository import ContextReader
+from tests.benchmarks import commits
+from tests.benchmarks.commits import Mirrors
+
+MODEL = "qwen2.5-coder-0.5b"
+# Chosen by dropping the weakest of all features in turn: as many answers are right as with all of them.
+OF_ANSWERS = frozenset(
+    {"chance", "joint", "mean", "least", "after", "margin", "texts", "length", "causal", "copied", "agree", "left", "right"}
+    | {"whole", "behind left", "behind right", "new names", "open", "continues", "missing", "incomplete"}
+    | {"between", "between mean", "settled", "onward"}
+)
+OF_DRAFTS = frozenset({"chance", "least", "margin", "sure", "length", "agree", "new names", "open"})
+BINS = 0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 1.01
+N_CANDIDATES = (2, 4)
+
+Hole = tuple[str, Task, InfillRequest]
+"""A repository, a task cut there, and the request for it."""
+
+
+def collect(options: argparse.Namespace) -> int:
+    """Add a line to the file for each hole that it lacks."""
+    loaded = local.load_model(options.model, device="cpu", threads=options.threads)
+    short = replace(loaded.profile, prefix_tokens=SHORT_PREFIX, suffix_tokens=SHORT_SUFFIX, related_tokens=0)
+    fillers = [CausalFiller(replace(loaded, profile=profile)) for profile in (short, loaded.profile, loaded.profile)]
+    out = Path(options.out)
+    done = {json.loads(line)["id"] for line in out.read_text("utf-8").splitlines()} if out.exists() else set()
+    wanted = _of_tasks(options.tasks, done) if options.tasks else _of_commits(Mirrors(options.mirror), options.set, done)
+    with out.open("a", encoding="utf-8") as rows:
+        for number, (repository, task, request) in enumerate(wanted):
+            print(json.dumps(_row(fillers, repository, task, request)), file=rows, flush=True)
+            print(f"\r{number + 1}", end="", flush=True)
+    return 0
+
+
+def _of_tasks(file: Path, done: set[str]) -> Iterator[Hole]:
+    for number, task in enumerate(evaluation.read(file)):
+        if task.task_id not in done:
+            yield task.path.partition("/")[0], task, task.request(seed=number)
+
+
+def _of_commits(mirrors: Mirrors, name: str, done: set[str]) -> Iterator[Hole]:
+    by_commit = defaultdict[tuple[str, str], list[commits.Position]](list)
+    for position in commits.read(name):
+        if position.id not in done:
+            by_commit[position.repository, position.commit].append(position)
+    for (repository, commit), own in by_commit.items():
+        with tempfile.TemporaryDirectory(prefix="fit-") as folder:
+            root = Path(folder).resolve() / repository.rpartition("/")[2]
+            root.mkdir()
+            mirrors.checkout(repository, commit, root)
+            (root / ".git").mkdir(exist_ok=True)  # where the workspace begins
+            found = [mirrors.hole(position) for position in own]
+            for hole in found:
+                (root / hole.position.path).write_text(hole.opened, encoding="utf-8", newline="")
+            reader = ContextReader()
+            for hole in found:
+                language = languages.for_path(hole.position.path)
+                assert language is not None
+                place = hole.position
+                task = Task(place.id, hole.before, hole.after, hole.truth, language=language.name, path=place.path)
+                path, document = root / place.path, task.document
+                tree = syntax.of(document)
+                target = holes.at_cursor(document, place.cursor, tree)
+                yield repository, task, pipeline.to_request(document, (target,), reader.read(path, document), syntax=tree)
+
+
+def _row(fillers: Sequence[CausalFiller], repository: str, task: Task, request: InfillRequest) -> dict[str, Any]:
+    number = zlib.crc32(task.task_id.encode())
+    filler = fillers[number % len(fillers)]
+    filler.cache.clear()
+    n_candidates = N_CANDIDATES[number // len(fillers) % len(N_CANDIDATES)]
+    work = filler.start(replace(request, budget=replace(request.budget, candidates=n_candidates)))
+    while work.step():
+        pass
+    assert isinstance(work.generation, Generation)
+    first = work.generation.first_evidence()
+    evidence = {"answers": work.evidence(), "draft": () if first is None else (first,)}
+    samples = {name: calibrate.judged_sample(task, each) for name, each in evidence.items()}
+    work.close()
+    rows = {name: [sample.features, sample.right] for name, sample in samples.items()}
+    return {"id": task.task_id, "repository": repository, **rows}
+
+
+def fit_all(options: argparse.Namespace) -> int:
+    """Print how well both calibrations hold, and write them."""
+    rows = [json.loads(line) for out in options.outs for line in out.read_text("utf-8").splitlines()]
+    fitted = {}
+    for key, name, names in (("answers", "calibration", OF_ANSWERS), ("draft", "draft_calibration", OF_DRAFTS)):
+        samples = [sample for sample in _samples(rows, key, names | set(POSITIONS)) if sample.features]
+        if not samples:
+            continue
+        judged = fit.cross_judged(samples)
+        n_first = sum(sample.right[0] for sample in samples)
+        n_fitted = sum(map(_is_right, judged))
+        print(f"{name}: {len(samples)} holes, right {n_first} in the order of the likelihood, {n_fitted} fitted")
+        for low, high in pairwise(BINS):
+            own = [each for each in judged if low <= each.probability < high]
+            stated = sum(each.probability for each in own) / max(len(own), 1)
+            print(f"  {low:.2f} to {min(high, 1):.2f}: {len(own)} stated {stated:.2f}, right {sum(map(_is_right, own))}")
+        fitted[name] = calibration_store.as_object(fit.fit(samples))
+    if options.into:
+        profile = json.loads(options.into.read_text("utf-8"))
+        options.into.write_text(json.dumps(profile | fitted, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+def _samples(rows: Iterable[dict[str, Any]], key: str, names: frozenset[str]) -> Iterator[Sample]:
+    for row in rows:
+        features, right = row[key]
+        kept: list[Features] = [{name: value for name, value in each.items() if name in names} for each in features]
+        yield Sample(row["repository"], tuple(kept), tuple(right))
+
+
+def _is_right(each: Judged) -> bool:
+    return each.right
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="do", required=True)
+    one = commands.add_parser("collect", help="run the model at the positions")
+    one.add_argument("out", help="the file of the features")
+    one.add_argument("--mirror", type=Path, metavar="DIR", help="the folder of the git folders")
+    one.add_argument("--set", choices=("dev", "fit"), default="fit")
+    one.add_argument("--tasks", type=Path, metavar="FILE", help="tasks in place of positions of commits")
+    one.add_argument("--model", default=MODEL)
+    one.add_argument("--threads", type=int, default=1)
+    two = commands.add_parser("fit", help="fit the calibrations")
+    two.add_argument("outs", type=Path, nargs="+", metavar="OUT")
+    two.add_argument("--into", type=Path, metavar="FILE", help="the profile to write them into")
+    options = parser.parse_args(arguments)
+    if options.do == "collect" and not (options.mirror or options.tasks):
+        parser.error("name --mirror or --tasks")
+    return collect(options) if options.do == "collect" else fit_all(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
