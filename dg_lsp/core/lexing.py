@@ -284,6 +284,7 @@ def comments(text: str, lexer: Lexer, at: int = 0, end: int | None = None) -> It
 # A quote that is no apostrophe; the beginning of a here document; and a line that may end one.
 _QUOTE = re.compile(r"""\n|["`]|(?<!\w)'|'(?!\w)""")
 _HERE = re.compile(r"""(?:<<<?[-~]?|@\(|:to)(?:[/("'`]|[ \t]*+[/("'`]|(?:[ \t]*+(?:trim[ \t]+)?(?=[A-Z])))?([^\W\d]\w*)""")
+_CONTINUES = ("\\", "^", "`", "\\\r", "^\r", "`\r")  # at the end of a line, which the next one continues
 _HERE_ENDS = re.compile(r"^[ \t|-]*([^\W\d]\w*)[ \t\r;)]*$", re.MULTILINE)
 
 
@@ -310,7 +311,7 @@ def sure_comments(text: str, lexer: Lexer) -> Iterator[Token]:
             heredocs.pop()
         if token.kind == "comment":
             is_open = in_line or (in_text and not lexer.prose) or (heredocs and heredocs[-1].start < at)
-            goes_on = is_line and text.endswith(("\\", "\\\r"), 0, max(0, text.rfind("\n", 0, token.span.start)))
+            goes_on = is_line and text.endswith(_CONTINUES, 0, max(0, text.rfind("\n", 0, token.span.start)))
             if not (is_open or goes_on or (is_line and _is_loose(text[token.inner.start : token.inner.end]))):
                 yield token
         if "\n" in text[token.span.start : at]:
