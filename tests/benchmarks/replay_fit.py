@@ -4,9 +4,9 @@
     python tests/benchmarks/replay_fit.py collect OUT --tasks FILE [--model MODEL]
     python tests/benchmarks/replay_fit.py fit OUT… [--into FILE]
 
-`collect` runs the whole pipeline at each position, with the files around it, and adds a line with the features of the answers
-and of the first draft, and which are right; a third of the positions get the short window of a first answer. With `--tasks`,
-the holes are those of a file that `dg-lsp eval --make` wrote, such as blocks and bodies, which commits have hardly any of.
+`collect` runs the whole pipeline at each position, with the files around it, and adds a line with the features of the answers, of
+those without branches, and of the first draft, and which are right; a third of the positions get the short window of a first answer. With `--tasks`,
+the holes are those of a file that `dg-lsp eval --make` cut from new files of one repository: blocks and bodies, which commits have hardly any of.
 `fit` prints how well the probabilities hold in each repository, fitted on the others, and writes them into a profile.
 
 A collection that was stopped goes on where it ended.
@@ -78,7 +78,7 @@ def collect(options: argparse.Namespace) -> int:
 def _of_tasks(file: Path, done: set[str]) -> Iterator[Hole]:
     for number, task in enumerate(evaluation.read(file)):
         if task.task_id not in done:
-            yield task.path.partition("/")[0], task, task.request(seed=number)
+            yield file.name.partition(".")[0], task, task.request(seed=number)
 
 
 def _of_commits(mirrors: Mirrors, name: str, done: set[str]) -> Iterator[Hole]:
@@ -117,7 +117,13 @@ def _row(fillers: Sequence[CausalFiller], repository: str, task: Task, request: 
         pass
     assert isinstance(work.generation, Generation)
     first = work.generation.first_evidence()
-    evidence = {"answers": work.evidence(), "draft": () if first is None else (first,)}
+    own = {first.candidate.texts[0]} if first is not None else set[str]()
+    without_branches = [each for each in work.generation.proposals if each.row == "copy" or each.text in own]
+    evidence = {
+        "answers": work.evidence(),
+        "straight": work.generation.evidence_of(without_branches),
+        "draft": () if first is None else (first,),
+    }
     samples = {name: calibrate.judged_sample(task, each) for name, each in evidence.items()}
     work.close()
     rows = {name: [sample.features, sample.right] for name, sample in samples.items()}
@@ -128,8 +134,11 @@ def fit_all(options: argparse.Namespace) -> int:
     """Print how well both calibrations hold, and write them."""
     rows = [json.loads(line) for out in options.outs for line in out.read_text("utf-8").splitlines()]
     fitted = {}
-    for key, name, names in (("answers", "calibration", OF_ANSWERS), ("draft", "draft_calibration", OF_DRAFTS)):
-        samples = [sample for sample in _samples(rows, key, names | set(POSITIONS)) if sample.features]
+    for keys, name, names in (
+        (("answers", "straight"), "calibration", OF_ANSWERS),
+        (("draft",), "draft_calibration", OF_DRAFTS),
+    ):
+        samples = [sample for key in keys for sample in _samples(rows, key, names | set(POSITIONS)) if sample.features]
         if not samples:
             continue
         judged = fit.cross_judged(samples)

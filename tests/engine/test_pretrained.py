@@ -449,13 +449,19 @@ def test_sure_draft_is_the_answer_without_branches_and_scores(fim: CausalFiller)
     ("asked", "more"),
     [
         (replace(SURE, budget=Budget(candidates=3)), {}),  # several are asked for
-        (SURE, {"sure_logp": 0.0}),  # it is not that likely
         (SURE, {"draft_calibration": None}),  # how often such a draft is right was never measured
         (replace(SURE, holes=(replace(CURSOR, needed=("total",)),)), {}),  # it lacks a name
     ],
 )
 def test_other_drafts_have_branches(fim: CausalFiller, asked: InfillRequest, more: dict[str, Any]) -> None:
     assert len(texts(ended(started(fim, asked, "(width", **more)))) > 1
+
+
+def test_one_unsure_draft_is_compared_with_copies_and_has_no_branches(fim: CausalFiller) -> None:
+    asked = request("x = area(height, 2)\nx = area(", ", 2)\n")
+    task = ended(started(fim, asked, "(width", sure_logp=0.0))
+    assert {(each.text, each.row) for each in task.proposals()} == {("width", "causal"), ("height", "copy")}
+    assert all(each.logps for each in task.proposals())
 
 
 def test_a_draft_is_not_sure_where_long_agreeing_code_goes_on_in_another_way(fim: CausalFiller) -> None:
@@ -474,7 +480,7 @@ def test_first_draft_is_the_answer_at_the_deadline_with_a_probability(fim: Causa
     assert not task.candidates()[0].finished
     assert texts(task)[0] == "width"
     assert probability(task) == pytest.approx(0.90, abs=0.01)
-    assert task.step()  # it has branches
+    assert task.step()  # it is scored
 
 
 def test_scored_answers_are_those_at_the_deadline(fim: CausalFiller) -> None:
@@ -498,6 +504,7 @@ def test_drafts_of_several_holes_have_no_probability_at_the_deadline(fim: Causal
 def test_one_block_is_looked_for_only_among_likely_ones(
     fim: CausalFiller, monkeypatch: pytest.MonkeyPatch, n_candidates: int, behind: float
 ) -> None:
+    """For a model whose first drafts were never measured."""
     wanted, plain = [], drafts.drafts
 
     def noted(passes: Any, tree: Tree, settings: DraftSettings) -> Drafting:
@@ -506,7 +513,7 @@ def test_one_block_is_looked_for_only_among_likely_ones(
 
     monkeypatch.setattr(drafts, "drafts", noted)
     asked = request("def area(width, height):\n    ", "\n", BODY, budget=Budget(candidates=n_candidates))
-    ended(started(fim, asked, "\n    return width"))
+    ended(started(fim, asked, "\n    return width", draft_calibration=None))
     assert wanted == [behind]
 
 

@@ -96,7 +96,7 @@ def _drafts(generation: Generation, start: Sequence[int] = ()) -> Drafting:
     """
     middle, sheet, loaded = generation.middle, generation.middle.sheet, generation.middle.loaded
     profile, vocabulary, is_block = loaded.profile, loaded.vocabulary, generation.middle.hole.block
-    n_branches = 0 if start else profile.branches
+    n_branches = 0 if start or middle.wants_first else profile.branches
 
     def is_incomplete(ids: Sequence[int]) -> bool:
         return bool(scope.missing(middle.needed, middle.text_of(ids)))

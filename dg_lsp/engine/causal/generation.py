@@ -64,9 +64,8 @@ class Generation(generation.Generation):
     @property
     def is_answered(self) -> bool:
         """Whether the first draft is the answer: one is asked for, and nothing that may still come is likely to be better."""
-        middle, first = self.middle, self.first
-        is_measured = middle.loaded.profile.draft_calibration is not None and middle.switches.sure
-        return first is not None and first.is_sure and is_measured and middle.wants_likeliest and not self._has_rival(first)
+        first = self.first
+        return first is not None and first.is_sure and self.middle.wants_first and not self._has_rival(first)
 
     def _has_rival(self, first: FirstDraft) -> bool:
         """Return whether code that agrees long with the text before the hole goes on in another way, and ends as it does."""
@@ -86,6 +85,7 @@ class Generation(generation.Generation):
         """
         if self.is_answered or not self.proposals:
             return self._early()
+        yield  # a task that is overdue by now still has its first draft
         yield from self.score()
         n_positions = scoring.MOST_NEAR * len(self.middle.sheet.follow)
         if self.timing.budget.may(self.timing.pace.expected_ms("score", n_positions) or 0.0):

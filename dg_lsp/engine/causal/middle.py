@@ -58,6 +58,11 @@ class Middle(LaidOut):
         """Whether one answer is asked for, and nothing but its likelihood and copies decide which."""
         return self.request.budget.candidates == 1 and not (self.needed or self.hole.instruction)
 
+    @property
+    def wants_first(self) -> bool:
+        """Whether the first draft and copies are enough: one answer is wanted, and how often such a draft is right is known."""
+        return self.wants_likeliest and self.loaded.profile.draft_calibration is not None and self.switches.sure
+
     def next_tokens(self, ids: Sequence[int]) -> Sequence[int]:
         """Return the tokens that may follow, because of what is already typed; empty means any."""
         return next_after_typed(self.vocabulary, self.sheet.heal, ids)

@@ -320,7 +320,8 @@ def _first_beams(logits: Tensor, limits: _Limits, tree: Tree) -> list[_Beam]:
     settings, beams = limits.settings, list[_Beam]()
     n_alone = int(settings.alone and settings.file is not None)
     # At a place, as many tokens may start drafts, or branches of other drafts.
-    n_others = (settings.rows + n_alone) * (1 + settings.branches) if settings.branches else 0
+    # Without branches, the draft's own token and the next likeliest tell its margin.
+    n_others = (settings.rows + n_alone) * (1 + settings.branches) if settings.branches else 2 * bool(settings.is_enough)
     for source, n_starts in ((settings.file, settings.rows), (None, n_alone)):
         reading = _reading(logits, limits, [()], [source], [ROOT], tree)
         starts = reading.chances[0].topk(min(n_starts, logits.shape[-1]))
