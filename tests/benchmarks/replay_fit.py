@@ -4,9 +4,10 @@
     python tests/benchmarks/replay_fit.py collect OUT --tasks FILE [--model MODEL]
     python tests/benchmarks/replay_fit.py fit OUT… [--into FILE]
 
-`collect` runs the whole pipeline at each position, with the files around it, and adds a line with the features of the answers, of
-those without branches, and of the first draft, and which are right; a third of the positions get the short window of a first answer. With `--tasks`,
-the holes are those of a file that `dg-lsp eval --make` cut from new files of one repository: blocks and bodies, which commits have hardly any of.
+`collect` runs the whole pipeline at each position, with the files around it. It adds a line with the features of the
+answers, of those without branches, and of the first draft, and which of them are right. A third of the positions get the
+short window of a first answer. With `--tasks`, the holes are those that `dg-lsp eval --make` cut from new files of one
+repository: blocks and bodies, which commits have hardly any of.
 `fit` prints how well the probabilities hold in each repository, fitted on the others, and writes them into a profile.
 
 A collection that was stopped goes on where it ended.
