@@ -44,6 +44,8 @@ BROKEN = [
     ("java", JAVA, "x;"),
     ("java", JAVA, "if (x > 1) continue;"),
     ("c", "int f(int x) {\n  ⟦g();⟧\n}\n", "case 1: g();"),
+    ("go", "package a\n\nfunc f() {\n\t⟦g()⟧\n}\n", "a.b"),
+    ("go", "package a\n\nfunc f() {\n\t⟦g()⟧\n}\n", "x == 1"),
 ]
 
 
@@ -72,6 +74,7 @@ def test_what_only_the_grammar_accepts_is_dropped(language: str, text: str, answ
         ("java", JAVA, "x++;"),
         ("java", JAVA, "new A();"),
         ("csharp", "class A {\n  async void F() {\n    ⟦g();⟧\n  }\n}\n", "await a?.b();"),
+        ("go", "package a\n\nfunc f() {\n\t⟦g()⟧\n}\n", "<-a.b()"),
         ("go", "package a\n\nfunc f() {\n\tfor {\n\t\t⟦g()⟧\n\t}\n}\n", "break"),
     ],
 )

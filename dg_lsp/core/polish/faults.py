@@ -40,8 +40,8 @@ _LOOPS = re.compile(
 )
 _FUNCTION = re.compile(r"function|lambda|closure|method|func_literal")
 _HEREDOC = re.compile(r"<<<?[-~]?\s*[\"'`]?(\w+)")
-# The expressions that are a statement in Java and C#.
-_ACTS = re.compile(r"assignment|invocation|creation|update|call|await|conditional_access|(?:prefix|postfix)_unary|switch|throw")
+# The expressions that are a statement in Java, C# and Go.
+_ACTS = re.compile(r"assignment|invocation|creation|update|call|await|conditional_access|unary|paren|switch|throw")
 
 
 def count(tree: Syntax, span: Span, *, is_file: bool) -> int:
@@ -76,7 +76,7 @@ def _is_fault(tree: Syntax, node: Node, is_file: bool) -> bool:
         span = tree.span(node)
         word = _HEREDOC.match(tree.text, span.start)
         return word is not None and re.search(rf"^[ \t]*{word[1]}\b", tree.text[span.end :], re.MULTILINE) is None
-    if kind == "expression_statement" and language in ("java", "csharp"):
+    if kind == "expression_statement" and language in ("java", "csharp", "go"):
         return (
             parent != "switch_rule"
             and node.named_child_count == 1

@@ -73,6 +73,8 @@ def _only_calls_itself(tree: Syntax, answer: Span) -> bool:
     is_read = (tree.language.has_getters or is_property) and value.child_by_field_name("arguments") is None
     if is_read and len(function.statements) == 1 and _plain(_text(tree, value)) in names:
         return True
+    if is_property and any(_plain(_text(tree, node)) in names for node in _straight(statement)):
+        return True
     return any(_callee(tree, node) in names and _is_same(tree, function.node, node) for node in _straight(statement))
 
 
@@ -276,6 +278,9 @@ def _is_unread(tree: Syntax, statement: Node, name: str, is_member: bool) -> boo
         old = _assignment(tree, places[0]) if places else None
         if old is not None and old.is_plain and name in old.values and old.statement == before:
             value = old.values[name]
+            if is_member and name in value:  # `x.a = append(x.a, 1)`
+                is_collected, before = True, before.prev_named_sibling
+                continue
             return not (is_collected or is_member) or bool(_CONSTANT.fullmatch(value) or _NEW.match(value))
         if is_member and _may_read(tree, before, name):
             return False
