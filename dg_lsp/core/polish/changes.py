@@ -197,7 +197,7 @@ def _with_partners(text: str, around: Around) -> str:
     if trimmed.endswith(around.rest.rstrip()):
         cut = trimmed.removesuffix(around.rest.rstrip())
         # Without a bracket or a quote, such as `;`, nothing can be nested.
-        repeats = says_something(rest) or not re.search(r"[\w()\[\]{}\"'`]|</", rest)
+        repeats = re.search(r"\w\w", rest) is not None or says_something(rest) or not re.search(r"[\w()\[\]{}\"'`]|</", rest)
         if around.n_loose(cut) - repeats < around.n_loose(trimmed):
             return cut
     mark = "</" if rest.startswith("</") else rest[0]
