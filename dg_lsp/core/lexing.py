@@ -284,7 +284,7 @@ def comments(text: str, lexer: Lexer, at: int = 0, end: int | None = None) -> It
 # A quote that is no apostrophe; the beginning of a here document; and a line that may end one.
 _QUOTE = re.compile(r"""\n|["`]|(?<!\w)'|'(?!\w)""")
 _HERE = re.compile(r"""(?:<<<?[-~]?|@\(|:to)(?:[/("'`]|[ \t]*+[/("'`]|(?:[ \t]*+(?:trim[ \t]+)?(?=[A-Z])))?([^\W\d]\w*)""")
-_CONTINUES = ("\\", "^", "`", "\\\r", "^\r", "`\r")  # at the end of a line, which the next one continues
+_CONTINUES = ("\\", "^", "\\\r", "^\r")  # at the end of a line, which the next one continues
 _HERE_ENDS = re.compile(r"^[ \t|-]*([^\W\d]\w*)[ \t\r;)]*$", re.MULTILINE)
 
 
