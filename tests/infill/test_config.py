@@ -53,8 +53,6 @@ def test_a_file_sets_what_it_names(tmp_path: Path) -> None:
         unload_after = 60
         exitAfter = 0
         rows = 4
-        [completion]
-        inComments = true
         [batch]
         deadline = 2000
         candidates = 2
