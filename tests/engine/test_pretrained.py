@@ -22,7 +22,7 @@ from dg_lsp.engine.causal import drafting, layout, scoring
 from dg_lsp.engine.causal.filler import CausalFiller
 from dg_lsp.engine.causal.layout import for_profile
 from dg_lsp.engine.causal.profile import Profile
-from dg_lsp.engine.causal.windows import SHORT_PREFIX, SHORT_SUFFIX
+from dg_lsp.engine.causal.windows import FIRST
 from dg_lsp.engine.common import pace, sequence
 from dg_lsp.engine.common.laid_out import Switches
 from dg_lsp.engine.common.layout import next_after_typed
@@ -645,7 +645,7 @@ def test_first_answer_in_a_place_reads_a_short_window(name: str, request: pytest
     for _ in range(50):  # whatever the machine's own pace is
         filler.pace.note("prefill", PREFILL_CHUNK, 10_000.0)
     short, long = window(filler, asked, 1500.0)
-    assert short <= SHORT_PREFIX + SHORT_SUFFIX + 3 < long
+    assert short <= sum(FIRST[-1]) + 3 < long
     # Without a deadline, an answer does not depend on the clock.
     assert window(filler, asked, math.inf) == [long]
     assert window(filler, InfillRequest("x = ", "\n", (CURSOR,)), 1500.0) < [short]
@@ -661,6 +661,15 @@ def test_long_window_is_read_where_the_time_is_enough(fim: CausalFiller) -> None
     assert len(window(fim, asked, 1500.0)) == 2
 
 
+def test_the_largest_window_that_there_is_time_for_is_read_first(fim: CausalFiller) -> None:
+    asked = request(LONG + "x = ", "\n" + LONG)
+    for _ in range(50):
+        fim.pace.note("prefill", PREFILL_CHUNK, 150.0)
+    firsts = [window(fim, asked, left_ms)[0] for left_ms in (500.0, 1200.0, 5000.0)]
+    assert firsts == sorted(set(firsts))
+    assert firsts[0] <= sum(FIRST[-1]) + 3 < firsts[1] <= sum(FIRST[0]) + 3 < firsts[2]
+
+
 def test_long_window_is_read_behind_the_first_answer(fim: CausalFiller) -> None:
     asked = request(LONG + "x = ", "\n" + LONG, budget=Budget(ms=1500))
     for _ in range(50):
@@ -672,6 +681,8 @@ def test_long_window_is_read_behind_the_first_answer(fim: CausalFiller) -> None:
     while not task.cache()["tokens"]:
         assert task.step()
     assert task.cache()["tokens"] == short < long
+    assert ended(task).candidates()
+    assert not any(candidate.finished for candidate in task.candidates()), "more of the text would give better ones"
     task.close()
     while fim.foresee():
         pass
