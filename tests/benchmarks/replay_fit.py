@@ -1,14 +1,15 @@
 """Fit a laptop model's probabilities at positions of real commits, which no model has read.
 
     python tests/benchmarks/replay_fit.py collect OUT --mirror DIR [--set dev|fit] [--model MODEL]
-    python tests/benchmarks/replay_fit.py collect OUT --tasks FILE [--model MODEL]
+    python tests/benchmarks/replay_fit.py collect OUT --tasks FILE --repository OWNER/NAME [--model MODEL]
     python tests/benchmarks/replay_fit.py fit OUT… [--into FILE]
 
 `collect` runs the whole pipeline at each position, with the files around it. It adds a line with the features of the
 answers, of those without branches, and of the first draft, and which of them are right. A third of the positions get the
-short window of a first answer. With `--tasks`, the holes are those that `dg-lsp eval --make` cut from new files of one
+shortest window of a first answer. With `--tasks`, the holes are those that `dg-lsp eval --make` cut from new files of one
 repository: blocks and bodies, which commits have hardly any of.
-`fit` prints how well the probabilities hold in each repository, fitted on the others, and writes them into a profile.
+`fit` prints how well the probabilities hold, in five folds: those of some repositories are fitted on the others. It writes
+them into a profile.
 
 A collection that was stopped goes on where it ended.
 """
@@ -35,7 +36,7 @@ from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.backends import local
 from dg_lsp.engine.causal.filler import CausalFiller
 from dg_lsp.engine.causal.generation import Generation
-from dg_lsp.engine.causal.windows import SHORT_PREFIX, SHORT_SUFFIX
+from dg_lsp.engine.causal.windows import FIRST, narrowed
 from dg_lsp.engine.common import calibration_store
 from dg_lsp.evaluate import calibrate, fit
 from dg_lsp.evaluate import tasks as evaluation
@@ -64,11 +65,11 @@ Hole = tuple[str, Task, InfillRequest]
 def collect(options: argparse.Namespace) -> int:
     """Add a line to the file for each hole that it lacks."""
     loaded = local.load_model(options.model, device="cpu", threads=options.threads)
-    short = replace(loaded.profile, prefix_tokens=SHORT_PREFIX, suffix_tokens=SHORT_SUFFIX, related_tokens=0)
+    short = narrowed(loaded.profile, FIRST[-1])
     fillers = [CausalFiller(replace(loaded, profile=profile)) for profile in (short, loaded.profile, loaded.profile)]
     out = Path(options.out)
     done = {json.loads(line)["id"] for line in out.read_text("utf-8").splitlines()} if out.exists() else set()
-    wanted = _of_tasks(options.tasks, done) if options.tasks else _of_commits(Mirrors(options.mirror), options.set, done)
+    wanted = _of_tasks(options, done) if options.tasks else _of_commits(Mirrors(options.mirror), options.set, done)
     with out.open("a", encoding="utf-8") as rows:
         for number, (repository, task, request) in enumerate(wanted):
             print(json.dumps(_row(fillers, repository, task, request)), file=rows, flush=True)
@@ -76,10 +77,10 @@ def collect(options: argparse.Namespace) -> int:
     return 0
 
 
-def _of_tasks(file: Path, done: set[str]) -> Iterator[Hole]:
-    for number, task in enumerate(evaluation.read(file)):
+def _of_tasks(options: argparse.Namespace, done: set[str]) -> Iterator[Hole]:
+    for number, task in enumerate(evaluation.read(options.tasks)):
         if task.task_id not in done:
-            yield file.name.partition(".")[0], task, task.request(seed=number)
+            yield options.repository, task, task.request(seed=number)
 
 
 def _of_commits(mirrors: Mirrors, name: str, done: set[str]) -> Iterator[Hole]:
@@ -176,14 +177,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     one.add_argument("--mirror", type=Path, metavar="DIR", help="the folder of the git folders")
     one.add_argument("--set", choices=("dev", "fit"), default="fit")
     one.add_argument("--tasks", type=Path, metavar="FILE", help="tasks in place of positions of commits")
+    one.add_argument("--repository", metavar="OWNER/NAME", help="where the tasks were cut, as in the sets of positions")
     one.add_argument("--model", default=MODEL)
     one.add_argument("--threads", type=int, default=1)
     two = commands.add_parser("fit", help="fit the calibrations")
     two.add_argument("outs", type=Path, nargs="+", metavar="OUT")
     two.add_argument("--into", type=Path, metavar="FILE", help="the profile to write them into")
     options = parser.parse_args(arguments)
-    if options.do == "collect" and not (options.mirror or options.tasks):
-        parser.error("name --mirror or --tasks")
+    if options.do == "collect" and not (options.repository if options.tasks else options.mirror):
+        parser.error("name --mirror, or --tasks and --repository")
     return collect(options) if options.do == "collect" else fit_all(options)
 
 
