@@ -667,7 +667,8 @@ def test_the_largest_window_that_there_is_time_for_is_read_first(fim: CausalFill
         fim.pace.note("prefill", PREFILL_CHUNK, 150.0)
     firsts = [window(fim, asked, left_ms)[0] for left_ms in (500.0, 1200.0, 5000.0)]
     assert firsts == sorted(set(firsts))
-    assert firsts[0] <= sum(FIRST[-1]) + 3 < firsts[1] <= sum(FIRST[0]) + 3 < firsts[2]
+    assert firsts[0] <= sum(FIRST[-1]) + 3 < firsts[1] <= sum(FIRST[1]) + 3 < firsts[2]
+    assert firsts[2] == len(fim.layout.lay_out(asked).ids)
 
 
 def test_long_window_is_read_behind_the_first_answer(fim: CausalFiller) -> None:
