@@ -5,21 +5,24 @@ from __future__ import annotations
 import pytest
 
 from dg_lsp.core import languages, polish, syntax
-from dg_lsp.core.values import Calibrated, Candidate
+from dg_lsp.core.polish import faults
+from dg_lsp.core.values import Calibrated, Candidate, Span
 from tests.fakes import drawn
 
 
-def dropped(language: str, text: str, answer: str) -> str:
+def failed(language: str, text: str, answer: str) -> str:
+    """Return the check that drops the answer; "" if all keep it."""
     document, holes = drawn(text, language=language, kind="selection", block="\n" in answer)
     tree = syntax.of(document)
     assert tree is not None
     result = polish.to_edits(Candidate((answer,), Calibrated(0.9)), holes, document, syntax=tree, is_file=True)
-    return result.dropped
+    assert bool(result.dropped) == (not result.edits)
+    return "".join(result.fired) if result.dropped else ""
 
 
+CSHARP = "class A {\n  void F() {\n    ⟦g();⟧\n  }\n}\n"
 JAVA = "class A {\n  int f(int x) {\n    ⟦g();⟧\n    return x;\n  }\n}\n"
 BROKEN = [
-    ("tsx", "const a = <b>⟦x⟧</b>;\n", "x</i><b>"),
     ("tsx", "const a = <div>⟦x⟧</div>;\n", "<b>x</i>"),
     ("tsx", "const a = <div>⟦x⟧</div>;\n", "<A.b>x</A.c>"),
     ("tsx", "const a = <div>⟦x⟧</div>;\n", "<>x</b>"),
@@ -31,10 +34,7 @@ BROKEN = [
     ("csharp", "class A {\n  void F() {\n    a.Add(⟦1⟧);\n  }\n}\n", "new"),
     ("csharp", "class A {\n  void F() {\n    a.Add(⟦1⟧);\n  }\n}\n", "new Foo"),
     ("csharp", "class A {\n  void F() {\n    a(x, ⟦1⟧);\n  }\n}\n", "typeof"),
-    ("csharp", "class A {\n  void F() {\n    var a = ⟦1⟧;\n  }\n}\n", "await"),
-    ("csharp", "class A {\n  void F() {\n    ⟦g();⟧\n  }\n}\n", "a.b;"),
     ("typescript", "a.push(⟦1⟧);\n", "new"),
-    ("typescript", "const a = ⟦1⟧;\n", "typeof"),
     ("javascript", "⟦let a = 1;⟧\n", "const a;"),
     ("javascript", "⟦f();⟧\n", "break;"),
     ("php", "<?php\nreturn ⟦1⟧;\n", "instanceof"),
@@ -49,14 +49,69 @@ BROKEN = [
 ]
 
 
+REJECTED = [
+    ("tsx", "const a = <b>⟦x⟧</b>;\n", "x</i><b>"),
+    ("csharp", "class A {\n  void F() {\n    var a = ⟦1⟧;\n  }\n}\n", "await"),
+    ("csharp", "class A {\n  void F() {\n    ⟦g();⟧\n  }\n}\n", "a.b;"),
+    ("typescript", "const a = ⟦1⟧;\n", "typeof"),
+]
+# Files in which the words of a language are names. Every language allows other ones.
+VALID = [
+    ("python", "match = re.match(a, b)\ncase = type = module = match\nprint(case, _)\n"),
+    ("python", "match a:\n    case [b, *c]:\n        type X = int\n"),
+    ("go", "package a\n\nfunc f() {\n\tslices.Sort[int](xs)\n\tSort[int](xs)\n\tR[A, B](xs)\n\tp.Q[*A](xs)\n\tlen := 1\n}\n"),
+    ("csharp", "class A { void F() { var module = 1; var let = 1; var when = from; var @class = 1; g(out var x, ref a); } }\n"),
+    ("csharp", "[module: B]\nclass A { [return: C] int this[int i] => i; static implicit operator A(int a) => new(); }\n"),
+    ("php", "<?php\n$this->row(class: 'a', for: 'b');\nf(if: 1);\n$a = match(true) { default => 1 };\n"),
+    ("php", "<?php\nnamespace A\\Class\\For;\nuse A\\Switch\\{If, Case as B};\nuse function A\\for;\nA\\for();\n"),
+    ("php", "<?php\nclass A { const for = 2; use T { T::if insteadof U; } function new() { return self::for . A::new(); } }\n"),
+    ("php", "<?php\nenum E { case for; case New; }\n"),
+    ("typescript", "declare namespace A {\n  const a: T;\n  const b;\n}\n"),
+    ("typescript", "declare module 'x' {\n  export const a: T;\n}\n"),
+    ("typescript", "declare global {\n  const a: T;\n}\nexport const b: T;\n"),
+    ("typescript", "import { default as a, for as b } from 'c';\nexport { a as if };\nexport * as in from 'd';\n"),
+    ("typescript", "type T = [in: string, for?: number];\nlet type = 1, of = 2, get = 3, async = 5;\nlet x = a!.new;\n"),
+    ("tsx", 'const a = <><var for="a">x</var><switch /><a.in /></>;\n'),
+    ("javascript", "x = { if: 1, for() {}, get new() {} };\nclass A { #in; static for = 1; }\nlet m = import.meta.if;\n"),
+    ("java", "class A<T extends B> { int record, module, when, with; void f() { var var = B::new; Object o = A.class; } }\n"),
+    (
+        "rust",
+        "impl<'a> A<'static> { fn f(&'a self) { let r#match = union; m!(if for in x); self.r#type } }\n#[cfg(for)]\nuse a;\n",
+    ),
+    ("c", "#define for while\n#undef if\nint f(int new, int class, int try) { return CHECK(new, return) + sizeof try; }\n"),
+    ("cpp", "struct A { A() = default; void operator new(size_t); };\nint module, import, final, override;\n"),
+    ("ruby", "def class\n  self.class\nend\ndef if(for: 1, end:)\n  a.for(if: 1)&.end\nend\nalias class klass\nundef class\n"),
+    ("ruby", "case a\nin {if: 1, for:} then 1\nend\nf(class:)\nx = :class\n"),
+    ("lua", "goto end_\n::end_::\nlocal continue = a.b\n"),
+    ("bash", "for=1\nexport in=3\necho $for if then done\n"),
+]
+
+
 @pytest.mark.parametrize(("language", "text", "answer"), BROKEN)
 def test_what_only_the_grammar_accepts_is_dropped(language: str, text: str, answer: str) -> None:
-    assert dropped(language, text, answer) in ("does not compile", "adds a syntax error")
+    assert failed(language, text, answer) == "adds_no_faults"
+
+
+@pytest.mark.parametrize(("language", "text", "answer"), REJECTED)
+def test_what_the_grammar_rejects_too_is_a_syntax_error(language: str, text: str, answer: str) -> None:
+    assert failed(language, text, answer) == "parses"
+
+
+@pytest.mark.parametrize(("language", "text"), VALID)
+def test_a_valid_file_has_no_faults(language: str, text: str) -> None:
+    tree = syntax.parse(text, languages.row(language))
+    assert tree.errors == ()
+    assert faults.count(tree, Span(0, len(text)), is_file=True) == 0
 
 
 @pytest.mark.parametrize(
     ("language", "text", "answer"),
     [
+        ("python", "def f(s):\n    ⟦g()⟧\n", "match = re.match('a', s)"),
+        ("go", "package a\n\nfunc f() {\n\t⟦g()⟧\n}\n", "slices.Sort[int](xs)"),
+        ("csharp", CSHARP, "var module = Load();"),
+        ("php", "<?php\n⟦f();⟧\n", "row(class: 'a', for: 'b');"),
+        ("typescript", "declare global {\n  ⟦var a;⟧\n}\n", "const a: T;"),
         ("tsx", "const a = <div>⟦x⟧</div>;\n", "<b>y</b>"),
         ("tsx", "const a = <b>⟦x⟧</i>;\n", "y"),  # a fault that was there
         ("ruby", "⟦a = 1⟧\nputs a\n", "a = <<~A\n  b\nA"),
@@ -79,7 +134,7 @@ def test_what_only_the_grammar_accepts_is_dropped(language: str, text: str, answ
     ],
 )
 def test_what_compiles_is_kept(language: str, text: str, answer: str) -> None:
-    assert dropped(language, text, answer) == ""
+    assert failed(language, text, answer) == ""
 
 
 def test_a_token_that_a_grammar_hides_is_missed_as_any_other() -> None:

@@ -180,7 +180,7 @@ FILTERS: tuple[Filter, ...] = (
     drops.drop_definitions,
     drops.drop_self_comparison,
 )
-CHECKS: tuple[Check, ...] = (checks.parses, checks.closes, checks.opens, checks.sound, checks.compiles)
+CHECKS: tuple[Check, ...] = (checks.parses, checks.closes, checks.opens, checks.adds_no_faults, checks.compiles)
 UNBOUND, INVENTED = "binds", "imports"
 REASONS = {
     "drop_unreadable": "has characters that are not text",
@@ -200,7 +200,7 @@ REASONS = {
     "parses": "adds a syntax error",
     "closes": "leaves a string or a bracket open",
     "opens": "does not open what the code after it needs",
-    "sound": "does not compile",
+    "adds_no_faults": "does not compile",
     "compiles": "does not compile",
     UNBOUND: "uses a name that nothing binds",
     INVENTED: "imports what the repository does not have",

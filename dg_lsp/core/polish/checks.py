@@ -80,8 +80,8 @@ def parses(whole: Whole) -> bool:
     return not whole.after.errors or all(len(whole.after.errors) <= _n_errors_with(whole, plain) for plain in PLAIN)
 
 
-def sound(whole: Whole) -> bool:
-    """Return whether the edits add nothing near them that the grammar accepts and a compiler does not (see `faults`)."""
+def adds_no_faults(whole: Whole) -> bool:
+    """Return whether the edits add no faults: what the grammar accepts and a compiler does not (see `faults`)."""
     if whole.before.errors:
         return True
     for edit, (span, _) in zip(whole.edits, whole.answers(), strict=True):

@@ -1,4 +1,4 @@
-"""Find what a grammar accepts and no compiler does: tags that do not match, words of the language as names, and the like.
+"""Find what a grammar accepts and no compiler does: tags that do not match, reserved words as names, and the like.
 
 Only the nodes near an answer are looked at. A fault that the document has without the answer is not the answer's.
 """
@@ -11,37 +11,60 @@ from itertools import takewhile
 
 from tree_sitter import Node
 
-from dg_lsp.core import languages
 from dg_lsp.core.syntax import Syntax, ancestors
 from dg_lsp.core.values import Span
 
-# Words that are reserved in each language whose grammar has them as a keyword.
-_RESERVED = re.compile(
-    "alias|alignof|await|break|case|catch|class|const|continue|do|dyn|else|enum|extends|finally|fn|for|foreach|if|impl|import|in"
-    "|instanceof|let|match|mod|module|new|ref|return|sizeof|struct|switch|throw|try|typeof|undef|unless|until|var|void"
-    "|when|while"
-)
-# Words of these that a language allows as names.
-_ALLOWED = {
-    "javascript": {"await", "let", "module"},
-    "typescript": {"await", "let", "module"},
-    "tsx": {"await", "let", "module"},
-    "java": {"module", "when"},
-    "csharp": {"await", "var", "when", "alias", "match"},
-    "cpp": {"import", "module"},
-    "php": {"enum", "match", "in"},
-    "rust": {"new", "var"},
-    "ruby": {"new"},
+# Words that no program of the language may use as a name. Words that are keywords only in some places, such as Python's
+# `match`, are left out, and so are words that macros take, such as C's `return`. Languages without a row are not checked.
+_C = "case do else for if sizeof switch while"
+_CURLY = "break case catch class const continue do else finally for if new return switch throw try while"
+_SCRIPT = f"{_CURLY} enum extends import in instanceof typeof var void with"
+_RESERVED = {
+    name: frozenset(words.split())
+    for name, words in {
+        "python": """
+            and as assert break class continue def del elif else except finally for from global if import in is lambda not
+            or pass raise return try while with
+        """,
+        "javascript": _SCRIPT,
+        "typescript": _SCRIPT,
+        "tsx": _SCRIPT,
+        "java": f"{_CURLY} extends import instanceof void",
+        "csharp": f"{_CURLY} foreach in is namespace out ref sizeof struct typeof void",
+        "c": _C,
+        "cpp": f"{_C} alignof catch new throw try",
+        "go": """
+            break case chan const continue defer else for func go goto if import interface map package range return select
+            struct switch type var
+        """,
+        "php": f"{_CURLY} elseif foreach instanceof",
+        "rust": """
+            break const continue dyn else enum fn for if impl in let loop match mod move mut pub ref return struct trait use
+            where while
+        """,
+        "ruby": """
+            begin break case class def do else elsif end ensure for if in module next redo rescue retry return then undef
+            unless until when while
+        """,
+        "lua": "and break do else elseif end for function if in local not or repeat return then until while",
+    }.items()
 }
+# Nodes in which any word may be a name: members, labels of arguments, elements of JSX, macros, the alias of an import.
+_HAS_ANY_WORD = re.compile(
+    r"member|scoped|class_constant|method|argument_name|keyword_parameter|pair|variable_name|token_|macro|preproc|\Ajsx_|lifetime"
+    r"|(?:import|export)_specifier|namespace_export|namespace_(?:use|name)|qualified|use_(?:as|instead)"
+    r"|const_element|enum_case|\Aalias\Z|\Aundef\Z"
+)
 _NAMES = frozenset({"identifier", "type_identifier", "name", "namespace_identifier"})
 _LEAVES = re.compile(r"\A(?:break|continue)_(?:statement|expression)\Z|\Acase_statement\Z")
 _LOOPS = re.compile(
     r"\A(?:for|while|do|loop|repeat|enhanced_for|foreach|switch|select|expression_switch|type_switch|case|labeled)"
 )
 _FUNCTION = re.compile(r"function|lambda|closure|method|func_literal")
-_HEREDOC = re.compile(r"<<<?[-~]?\s*[\"'`]?(\w+)")
-# The expressions that are a statement in Java, C# and Go.
-_ACTS = re.compile(r"assignment|invocation|creation|update|call|await|conditional_access|unary|paren|switch|throw")
+_HEREDOC = re.compile(r"<<[-~]?[\"'`]?(\w+)")
+# The expressions that are a statement in Java and Go; the grammar of C# has no others.
+# A call with type arguments may be taken for the conversion to a type of Go.
+_ACTS = re.compile(r"assignment|conversion|invocation|creation|update|call|await|conditional_access|unary|paren|switch|throw")
 
 
 def count(tree: Syntax, span: Span, *, is_file: bool) -> int:
@@ -72,11 +95,11 @@ def _is_fault(tree: Syntax, node: Node, is_file: bool) -> bool:
         tags = [child.child_by_field_name("name") for child in node.children if child.type.startswith("jsx_")]
         names = [tag.text if tag is not None else b"" for tag in (tags[0], tags[-1])] if tags else []
         return len(set(names)) > 1
-    if kind in ("heredoc_beginning", "heredoc_start"):
+    if kind == "heredoc_beginning":
         span = tree.span(node)
         word = _HEREDOC.match(tree.text, span.start)
         return word is not None and re.search(rf"^[ \t]*{word[1]}\b", tree.text[span.end :], re.MULTILINE) is None
-    if kind == "expression_statement" and language in ("java", "csharp", "go"):
+    if kind == "expression_statement" and language in ("java", "go"):
         return (
             parent != "switch_rule"
             and node.named_child_count == 1
@@ -89,9 +112,11 @@ def _is_fault(tree: Syntax, node: Node, is_file: bool) -> bool:
             re.search("list|initializer", child.type) for child in node.children
         )
     if kind == "lexical_declaration" and node.children[0].type == "const":
-        is_typed = node.parent is not None and node.parent.type == "ambient_declaration"
-        return not is_typed and any(
-            child.type == "variable_declarator" and child.child_by_field_name("value") is None for child in node.children
+        # A declaration of TypeScript has no value. In a `.d.ts` file, only its type tells.
+        is_declared = any(other.type == "ambient_declaration" for other in ancestors(node))
+        return not is_declared and any(
+            child.type == "variable_declarator" and not any(child.child_by_field_name(field) for field in ("value", "type"))
+            for child in node.children
         )
     if is_file and _LEAVES.match(kind) and language not in ("ruby", "bash"):
         around = list(takewhile(lambda other: not _FUNCTION.search(other.type), ancestors(node.parent)))
@@ -102,15 +127,12 @@ def _is_fault(tree: Syntax, node: Node, is_file: bool) -> bool:
 
 
 def _is_reserved(node: Node, text: str, language: str) -> bool:
-    """Return whether a name is a word of the language, in a place where only a name can be."""
-    row = languages.row(language)
-    if not _RESERVED.fullmatch(text) or text in _ALLOWED.get(language, ()) or text not in languages.words(row):
+    """Return whether a name is a reserved word of the language, in a place where no such word may be a name."""
+    if text not in _RESERVED.get(language, ()) or node.is_missing or node.parent is None:
         return False
     before = node.prev_sibling
     is_member = before is not None and before.type in (".", "?.", "&.", "->", "?->", "::", ":", "@")
-    parent = node.parent.type if node.parent is not None else ""
-    return not (
-        is_member
-        or node.is_missing
-        or re.search(r"member|scoped|class_constant|method|argument_name|pair|variable_name|token_|macro", parent)
-    )
+    # The name of an argument in PHP, or of an element of a tuple in TypeScript.
+    outer = node.parent.parent.type if node.parent.parent is not None else ""
+    is_label = outer == "tuple_type" or (node.parent.type == "argument" and node.parent.child_by_field_name("name") == node)
+    return not (is_member or is_label or _HAS_ANY_WORD.search(node.parent.type))
