@@ -240,7 +240,10 @@ def grammar(language: Language) -> tree_sitter.Language:
 
 @cache
 def words(language: Language) -> frozenset[str]:
-    """Return the keywords of the language's grammar, and for Python also its builtins; nothing without a grammar."""
+    """Return the words among the kinds of the grammar's nodes, and for Python also its builtins; nothing without a grammar.
+
+    The kinds have all keywords of the language, those that may also be names, and kinds such as `module` and `identifier`.
+    """
     try:
         parser = grammar(language)
     except GrammarError:

@@ -312,7 +312,7 @@ def sure_comments(text: str, lexer: Lexer) -> Iterator[Token]:
         if token.kind == "comment":
             is_open = in_line or (in_text and not lexer.prose) or (heredocs and heredocs[-1].start < at)
             goes_on = is_line and text.endswith(_CONTINUES, 0, max(0, text.rfind("\n", 0, token.span.start)))
-            if not (is_open or goes_on or (is_line and _is_loose(text[token.inner.start : token.inner.end]))):
+            if not (is_open or goes_on or (is_line and _looks_like_code(text[token.inner.start : token.inner.end]))):
                 yield token
         if "\n" in text[token.span.start : at]:
             in_line.clear()
@@ -321,7 +321,7 @@ def sure_comments(text: str, lexer: Lexer) -> Iterator[Token]:
             in_text ^= {quote}
 
 
-def _is_loose(text: str) -> bool:
+def _looks_like_code(text: str) -> bool:
     """Return whether a comment's text closes a bracket or a quote that it did not open, or ends like a pattern."""
     quotes = [quote for quote in _QUOTE.findall(text) if quote != "\n"]
     return (
