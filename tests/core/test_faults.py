@@ -23,6 +23,8 @@ def failed(language: str, text: str, answer: str) -> str:
 CSHARP = "class A {\n  void F() {\n    ⟦g();⟧\n  }\n}\n"
 JAVA = "class A {\n  int f(int x) {\n    ⟦g();⟧\n    return x;\n  }\n}\n"
 BROKEN = [
+    ("java", "class A {\n  void f() {\n    g(⟦1⟧);\n  }\n}\n", "class"),
+    ("ruby", "f(⟦1⟧)\n", "else"),
     ("tsx", "const a = <div>⟦x⟧</div>;\n", "<b>x</i>"),
     ("tsx", "const a = <div>⟦x⟧</div>;\n", "<A.b>x</A.c>"),
     ("tsx", "const a = <div>⟦x⟧</div>;\n", "<>x</b>"),
@@ -80,6 +82,7 @@ VALID = [
     ),
     ("c", "#define for while\n#undef if\nint f(int new, int class, int try) { return CHECK(new, return) + sizeof try; }\n"),
     ("cpp", "struct A { A() = default; void operator new(size_t); };\nint module, import, final, override;\n"),
+    ("cpp", "void f() {\n  Slice key(a, sizeof(a));\n}\n"),
     ("ruby", "def class\n  self.class\nend\ndef if(for: 1, end:)\n  a.for(if: 1)&.end\nend\nalias class klass\nundef class\n"),
     ("ruby", "case a\nin {if: 1, for:} then 1\nend\nf(class:)\nx = :class\n"),
     ("lua", "goto end_\n::end_::\nlocal continue = a.b\n"),

@@ -15,17 +15,14 @@ from dg_lsp.core.syntax import Syntax, ancestors
 from dg_lsp.core.values import Span
 
 # Words that no program of the language may use as a name. Words that are keywords only in some places, such as Python's
-# `match`, are left out, and so are words that macros take, such as C's `return`. Languages without a row are not checked.
+# `match`, are left out, and so are words that macros take, such as C's `return`. Languages without a row are not checked:
+# the grammars of Python and Go accept no keyword as a name.
 _C = "case do else for if sizeof switch while"
 _CURLY = "break case catch class const continue do else finally for if new return switch throw try while"
 _SCRIPT = f"{_CURLY} enum extends import in instanceof typeof var void with"
 _RESERVED = {
     name: frozenset(words.split())
     for name, words in {
-        "python": """
-            and as assert break class continue def del elif else except finally for from global if import in is lambda not
-            or pass raise return try while with
-        """,
         "javascript": _SCRIPT,
         "typescript": _SCRIPT,
         "tsx": _SCRIPT,
@@ -33,10 +30,6 @@ _RESERVED = {
         "csharp": f"{_CURLY} foreach in is namespace out ref sizeof struct typeof void",
         "c": _C,
         "cpp": f"{_C} alignof catch new throw try",
-        "go": """
-            break case chan const continue defer else for func go goto if import interface map package range return select
-            struct switch type var
-        """,
         "php": f"{_CURLY} elseif foreach instanceof",
         "rust": """
             break const continue dyn else enum fn for if impl in let loop match mod move mut pub ref return struct trait use
@@ -49,11 +42,12 @@ _RESERVED = {
         "lua": "and break do else elseif end for function if in local not or repeat return then until while",
     }.items()
 }
-# Nodes in which any word may be a name: members, labels of arguments, elements of JSX, macros, the alias of an import.
+# Nodes in which any word may be a name: members, labels of arguments, elements of JSX, macros, the alias of an import. In C++,
+# the arguments of a constructor look like the parameters of a function.
 _HAS_ANY_WORD = re.compile(
-    r"member|scoped|class_constant|method|argument_name|keyword_parameter|pair|variable_name|token_|macro|preproc|\Ajsx_|lifetime"
-    r"|(?:import|export)_specifier|namespace_export|namespace_(?:use|name)|qualified|use_(?:as|instead)"
-    r"|const_element|enum_case|\Aalias\Z|\Aundef\Z"
+    r"member|scoped|class_constant|method|argument_name|keyword_parameter|pair|variable_name|token_|macro|preproc|lifetime"
+    r"|(?:import|export)_specifier|namespace_(?:export|use|name)|qualified|use_(?:as|instead)|const_element|enum_case"
+    r"|parameter_declaration|\Ajsx_|\Aalias\Z|\Aundef\Z"
 )
 _NAMES = frozenset({"identifier", "type_identifier", "name", "namespace_identifier"})
 _LEAVES = re.compile(r"\A(?:break|continue)_(?:statement|expression)\Z|\Acase_statement\Z")
