@@ -73,9 +73,19 @@ def _only_calls_itself(tree: Syntax, answer: Span) -> bool:
     is_read = (tree.language.has_getters or is_property) and value.child_by_field_name("arguments") is None
     if is_read and len(function.statements) == 1 and _plain(_text(tree, value)) in names:
         return True
-    if is_property and any(_plain(_text(tree, node)) in names for node in _straight(statement)):
+    # Behind a receiver, the name may be a member of another object, and without one, a type. So only `this.X` counts.
+    own = names & {f"{item}.{name}" for item in _ITSELF for name in names}
+    if is_property and any(_plain(_text(tree, node)) in own and not _is_target(node) for node in _straight(statement)):
         return True
     return any(_callee(tree, node) in names and _is_same(tree, function.node, node) for node in _straight(statement))
+
+
+def _is_target(node: Node) -> bool:
+    """Return whether the node is what an `=` assigns to."""
+    parent = node.parent
+    return (
+        parent is not None and parent.child_by_field_name("left") == node and any(part.type == "=" for part in parent.children)
+    )
 
 
 def _function_around(tree: Syntax, answer: Span) -> _Function | None:
