@@ -34,15 +34,23 @@ def opens(document: Document, line: str, *, is_indented: bool) -> bool:
 
 
 def is_prose(document: Document) -> bool:
-    """Return whether the document is a text for people, in which an indented line is an example."""
+    """Return whether the document is a text for people, such as Markdown or TeX, in which no line opens a block of code."""
     lexer = languages.lexer(document) if not document.language else None
     return lexer is not None and any(lexer is lexing.named(name) for name in _PROSE)
 
 
 def without_invented(text: str, document: Document, above: str) -> str:
-    """Return text of prose without white space before its first line, unless the line above is indented or in a list."""
+    """Return text of prose without white space before its first line, where that would make the line an example.
+
+    The white space stays in TeX, inside a block of code, and below a line that others may be indented under: an indented line,
+    an item of a list, a tag, or a directive.
+    """
+    lexer = languages.lexer(document)
+    if lexer is None or lexer is lexing.named("tex") or not is_prose(document):
+        return text
     last = next((line for line in reversed(above.split("\n")) if line.strip()), "")
-    return text.lstrip(" \t") if is_prose(document) and not _ITEM.match(last) and not last.endswith("::") else text
+    may_indent = _HAS_INDENTED.match(last) or last.endswith("::") or lexing.kind_at(above, len(above), lexer) != "code"
+    return text if may_indent else text.lstrip(" \t")
 
 
 def is_makefile(document: Document) -> bool:
@@ -84,7 +92,7 @@ _NO_RECIPE = re.compile(
 )
 _PROSE = ("markdown", "mdx", "restructuredtext", "asciidoc", "org", "tex")
 _TEXT = re.compile(r"\.(?:log|txt)$")
-_ITEM = re.compile(r"[ \t]|[-*+] |\d+[.)] ")
+_HAS_INDENTED = re.compile(r"[ \t]|[-*+] |\d+[.)] |</?[A-Za-z]|\.\. ")
 _TWO_SPACES = re.compile(
     r"\.(?:astro|clj[cs]?|cr|css|dart|erb|exs?|gql|graphql|haml|hbs|hcl|hs|html?|json[c5]?|less|liquid|mli?|nims?|nix|proto"
     r"|pug|R|s[ac]ss|sbt|scala|slim|svelte|svg|tf|toml|vue|xml|ya?ml)$"

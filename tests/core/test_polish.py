@@ -506,6 +506,12 @@ def test_a_recipe_of_a_makefile_gets_tabs(text: str, answer: str, expected: str)
         ("a.rst", "Why::\n\n⟦⟧", "    because", "    because"),
         ("README.md", "- Why:\n⟦⟧", "  - because", "  - because"),
         ("README.md", "    a\n⟦⟧", "    b", "    b"),
+        ("README.md", "<ul>\n⟦⟧", "  <li>a</li>", "  <li>a</li>"),
+        ("README.md", "```python\ndef f():\n⟦⟧", "    return 1", "    return 1"),
+        ("README.md", "```python\nf()\n```\n⟦⟧", "    because", "because"),
+        ("README.md", "1 <2\n⟦⟧", "    because", "because"),
+        ("a.rst", ".. image:: a.png\n⟦⟧", "   :alt: b", "   :alt: b"),
+        ("a.tex", "\\begin{itemize}\n⟦⟧", "  \\item a", "  \\item a"),
         ("a.kt", "a\n⟦⟧", "    b", "    b"),
     ],
 )
