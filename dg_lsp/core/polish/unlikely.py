@@ -205,6 +205,13 @@ def _is_same(tree: Syntax, function: Node, call: Node) -> bool:
     arguments = call.child_by_field_name("arguments")
     if parameters is None or arguments is None:
         return False
+    # C# prefers every method without `override` in the class to one with it.
+    is_override = any(child.type == "modifier" and child.text == b"override" for child in function.children)
+    name = function.child_by_field_name("name")
+    if is_override and name is not None and function.parent is not None:
+        others = (child.child_by_field_name("name") for child in function.parent.named_children if child != function)
+        if any(other is not None and other.text == name.text for other in others):
+            return False
     names = [("", *re.findall(r"\w+", _text(tree, node).partition("=")[0]))[-1] for node in parameters.named_children]
     return names == [_text(tree, node) for node in arguments.named_children]
 
