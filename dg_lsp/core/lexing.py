@@ -18,7 +18,7 @@ A delimiter of the table has these fields. `open`, `close`, `escape` and `code` 
     nested     matches what begins another literal within, which ends like this one
     indented   the literal goes on while lines are indented more than it is
 
-An expression that fails after a long match would make the time quadratic. The table has none.
+An expression that fails after a long match would make the time quadratic. Where one may fail, its repetitions are bounded.
 
 A language may have strings that the table lacks, and a comment in one is none. So a FILL comment counts only where no quote
 suggests such a string (`sure_comments`): a comment that is not filled costs little, a changed string may go unnoticed.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -299,13 +300,49 @@ def test_tokens_are_in_order_and_hold_what_is_between_their_delimiters(pieces: l
         at = token.span.end
 
 
-@pytest.mark.timeout(60)
+# What begins a literal and never ends it, or looks so: beginning, repeated piece and end.
+ENDLESS = [
+    ("", "<<", ""), ("", " <<", ""), ("", "$x << 3; ", ""), ("", "<textarea ", ""), ("", "<title ", ""), ("", "<script ", ""),
+    ("/* ", "*", ""), ("/+ ", "+", ""), ("(* ", "*", ""), ("(; ", ";", ""), ("/' ", "'", ""), ("<!-- ", "-", ""),
+    ("{/* ", "*", ""), ('"', '\\"', ""), ("a: ", "!: ", ""), ("\\begin{", "py", ""), ("", "-", "`"), ("", ".", "`"),
+]  # fmt: skip
+CHARS = 20_000
+ENOUGH_S = 0.02  # shorter times are too uncertain to compare; a text of this size that takes less blocks nothing
+
+
 @pytest.mark.parametrize(
     "lexer",
     [pytest.param(lexer, marks=() if number % 12 == 0 else pytest.mark.slow) for number, lexer in enumerate(LEXERS)],
 )
 def test_no_text_takes_more_than_linear_time(lexer: lexing.Lexer) -> None:
-    """In quadratic time, one of these texts takes longer than the limit of this test; all of them take about a second."""
-    for piece in (*PIECES, *(f"{left}{right}" for left, right in pairwise(PIECES))):
-        if lexer.code.search(piece) or len(piece) == 1:
-            list(lexing.sure_comments(piece * (20_000 // len(piece)), lexer))
+    """Compare the processor time of a text and of one twice as long: about 2 in linear time, about 4 in quadratic time."""
+    pairs = (f"{left}{right}" for left, right in pairwise(PIECES))
+    pieces = (*PIECES, *(pair for pair in pairs if lexer.code.search(pair)))
+    for lead, piece, tail in (*ENDLESS, *(("", piece, "") for piece in pieces)):
+        assert _growth(lexer, lead, piece, tail) < 3, (lead, piece, tail)
+
+
+@pytest.mark.parametrize(("lead", "piece", "tail"), ENDLESS)
+@pytest.mark.parametrize("language", ["perl", "html", "c", "vim", "yaml", "latex", "asciidoc", "d", "ocaml"])
+def test_a_literal_that_does_not_end_takes_linear_time(language: str, lead: str, piece: str, tail: str) -> None:
+    assert _growth(lexing.named(language), lead, piece, tail) < 3
+
+
+def _growth(lexer: lexing.Lexer, lead: str, piece: str, tail: str) -> float:
+    """Return how much longer twice as much text takes, by the fastest of up to five tries; 0 for a short time."""
+
+    def seconds(n_chars: int) -> float:
+        text = f"{lead}{piece * (n_chars // len(piece))}{tail}"
+        start = time.process_time()
+        list(lexing.sure_comments(text, lexer))
+        return time.process_time() - start
+
+    if (one := seconds(CHARS)) < ENOUGH_S:
+        return 0
+    two = seconds(2 * CHARS)
+    for _ in range(4):
+        if two < 3 * one:
+            break
+        # The shortest time has the least of other work on this machine.
+        one, two = min(one, seconds(CHARS)), min(two, seconds(2 * CHARS))
+    return two / one
