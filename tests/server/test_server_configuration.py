@@ -155,10 +155,12 @@ def test_local_only_files_are_withheld_from_remote_models(folders: Folders) -> N
     (folders.place / "a" / "secret" / "x.py").write_text("")
     (folders.place / "a" / "link.py").symlink_to(folders.place / "a" / "secret" / "x.py")
     assert configuration.withheld(folders.uri("a/link.py")) == reason
-    # A file of a repository on a server needs a folder with its rules.
+    # A file of a repository on a server needs a copy of it, which has its rules.
+    (folders.place / "a" / ".git").mkdir()
+    (folders.place / "a" / ".git" / "config").write_text('[remote "origin"]\n\turl = git@github.com:me/a.git\n')
     assert configuration.withheld("vscode-vfs://github/me/a/x.py") == ""
     assert configuration.withheld("octo://me/a/pull/1/file/LEFT/secret/x.py") == reason
-    for uri in ("vscode-vfs://github/me/elsewhere/new.py", "octo://me/elsewhere/pull/1/file/LEFT/new.py"):
+    for uri in ("vscode-vfs://github/me/elsewhere/new.py", "octo://me/elsewhere/pull/1/file/LEFT/secret/x.py"):
         assert configuration.withheld(uri).startswith("belongs to a repository on a server")
     # A file outside of all workspaces is judged by its full path.
     folders.user(f"engine.model = '{REMOTE}'\nprivacy.local_only = ['vault/']\n")
