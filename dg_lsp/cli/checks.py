@@ -1,6 +1,6 @@
 """What can be wrong with an installation: a list of checks, each with its finding and what to do about it.
 
-`dg-lsp doctor` prints all of them. `dg-lsp setup` mends what the chosen model lacks: packages, and the model itself. Torch is
+`dg-lsp doctor` prints all of them. `dg-lsp setup` repairs two: it installs missing packages, and pulls a laptop model. Torch is
 not imported here: what the engine alone knows, it states when `sample` asks it.
 """
 
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata, resources, util
 from pathlib import Path
@@ -21,7 +23,7 @@ from dg_lsp.core.wording import counted, size
 from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.fit import machine
 from dg_lsp.engine.model.weights import fetch
-from dg_lsp.wire import config, discovery, laptop, model_names
+from dg_lsp.wire import config, discovery, extras, laptop, model_names
 from dg_lsp.wire.discovery import DiscoveryError, inspect_engine
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.laptop import LaptopModel
@@ -39,7 +41,7 @@ SCARCE_BYTES = 1 << 30
 class Finding:
     """The result of one check. `advice` says what to do and is empty if the check passed; `facts` are for programs.
 
-    `remedy` is what `dg-lsp setup` does about it: it installs the engine's packages, or pulls a laptop model.
+    `remedy` is what `dg-lsp setup` does about it: it installs packages, or pulls a laptop model. Others have none.
     """
 
     what: str
@@ -50,7 +52,7 @@ class Finding:
 
 
 def before_use(model: str) -> Iterator[Finding]:
-    """Yield the findings that setup mends before a model is tried."""
+    """Yield the findings whose remedy setup carries out before a model is tried."""
     yield engine_packages(model)
     if laptop.by_name(model) is not None:
         yield what_fits(model, DEFAULTS.device)
@@ -63,14 +65,22 @@ def absent(names: tuple[str, ...]) -> list[str]:
 
 def engine_packages(model: str = EMBEDDED) -> Finding:
     """Return which of the packages that the model's engine needs are installed; most remote models need none."""
-    needs = VLLM_NEEDS if model.startswith("vllm:") else ENGINE_NEEDS
+    is_vllm = model.startswith("vllm:")
+    needs = VLLM_NEEDS if is_vllm else ENGINE_NEEDS
     if lacking := absent(needs):
         state = f"{', '.join(lacking)} not installed"
         if model.startswith(("fim:", "chat:")):
             return Finding("engine", f"{state}; the chosen model is remote and does not need them")
-        return Finding("engine", state, f"To install them: {install_command('engine')}", {"absent": lacking}, "install")
+        command = " && ".join(map(shlex.join, remote_install_commands(lacking))) if is_vllm else install_command("engine")
+        return Finding("engine", state, f"To install them: {command}", {"absent": lacking}, "install")
     versions = {name: _version(name) for name in needs}
     return Finding("engine", ", ".join(f"{name} {version}" for name, version in versions.items()), facts=versions)
+
+
+def remote_install_commands(names: Sequence[str]) -> list[list[str]]:
+    """Return the commands that install only these packages of the engine, in the versions that dg-lsp requires; no torch."""
+    required = {re.split(r"[^\w.-]", line)[0]: line for line in extras.requirements("engine")}
+    return extras.install_commands(*(required.get(name, name) for name in names), any_torch=True)
 
 
 def _version(package: str) -> str:

@@ -1,4 +1,4 @@
-"""`dg-lsp setup`: let the user choose a model, mend what it lacks, write it into the configuration, and try it on a sample.
+"""`dg-lsp setup`: let the user choose a model, install what it lacks, write it into the configuration, and try it on a sample.
 
 Editors use the same command with `--json` for their own pickers.
 """
@@ -10,6 +10,7 @@ import contextlib
 import copy
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -180,17 +181,30 @@ def _with_speeds(choices: Sequence[Offer]) -> tuple[Offer, ...]:
 
 def _install(chosen: str, finding: Finding, *, may_ask: bool) -> None:
     """Install the packages that a model lacks; raise SetupError if they stay missing."""
-    needed_size = _CUDA_SIZE if sys.platform == "linux" else ""
-    if extras.has_useless_cuda():
+    is_remote = chosen.startswith("vllm:")
+    needed_size = _CUDA_SIZE if sys.platform == "linux" and not is_remote else ""
+    if extras.has_useless_cuda() and not is_remote:
         needed_size = f"{_CPU_SIZE}, in torch's CPU build because no NVIDIA GPU was found"
-    names = ", ".join(finding.facts["absent"])
+    absent = finding.facts["absent"]
+    commands = checks.remote_install_commands(absent) if is_remote else None
+    by_hand = " && ".join(map(shlex.join, commands)) if commands else install_command("engine")
+    names = ", ".join(absent)
     print_message(f"{laptop.resolve(chosen)} needs {names}. Not installed yet{f': {needed_size}' if needed_size else ''}")
     refused = not laptop.may_pull() or (
         may_ask and ask("Install it now? y or n", end="n", default="y").lower() not in ("y", "yes")
     )
     if refused:
-        raise SetupError(f"nothing was changed; to install it yourself: {install_command('engine')}")
-    install_packages(finding.facts["absent"], lambda line: typer.echo(visible_line(line), err=True))
+        raise SetupError(f"nothing was changed; to install it yourself: {by_hand}")
+
+    def show_line(line: str) -> None:
+        typer.echo(visible_line(line), err=True)
+
+    if commands:
+        _run(
+            commands, f"{names} could not be installed", f"install it with: {by_hand}; then run `dg-lsp setup` again", show_line
+        )
+    else:
+        install_packages(absent, show_line)
 
 
 def _show(machine: Machine, running: Sequence[Server], choices: Sequence[Offer]) -> None:
@@ -290,7 +304,12 @@ def install_packages(names: Sequence[str], show: Callable[[str], object]) -> Non
     needed = extras.requirements("engine")
     if not needed:
         raise SetupError(f"{', '.join(names)} is not installed; {_by_hand()}")
-    for command in extras.install_commands(*needed):
+    _run(extras.install_commands(*needed), "torch could not be installed", _by_hand(), show)
+
+
+def _run(commands: Sequence[Sequence[str]], problem: str, advice: str, show: Callable[[str], object]) -> None:
+    """Run an installer's commands and `show` each line. Raises SetupError if one fails."""
+    for command in commands:
         lines = []
         try:
             with subprocess.Popen(  # noqa: S603  # pip or uv, with dg-lsp's own requirements
@@ -301,13 +320,11 @@ def install_packages(names: Sequence[str], show: Callable[[str], object]) -> Non
                     show(line.rstrip())
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
-            raise SetupError(f"{error.filename} can't be run: {reason}; {_by_hand()}") from error
+            raise SetupError(f"{error.filename} can't be run: {reason}; {advice}") from error
         if process.returncode:
             last = next(filter(None, reversed(lines)), f"exit status {process.returncode}")
             is_cpu = extras.CPU_TORCH in command or "--torch-backend" in command
-            raise SetupError(
-                _without_cpu_build(lines, last) if is_cpu else f"torch could not be installed: {last}; {_by_hand()}"
-            )
+            raise SetupError(_without_cpu_build(lines, last) if is_cpu else f"{problem}: {last}; {advice}")
 
 
 def _by_hand() -> str:

@@ -568,6 +568,34 @@ def test_a_local_model_without_torch_installs_it_first(tmp_path: Path, monkeypat
     assert (remote.returncode, "torch" in remote.stderr) == (0, False)
 
 
+def test_a_vllm_model_installs_the_missing_package_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without = """
+import subprocess
+from dg_lsp.cli import checks
+from dg_lsp.wire import extras
+checks.absent = lambda names: ["tokenizers"]
+extras.has_useless_cuda = lambda: True
+popen = subprocess.Popen
+def record(command, *args, **options):
+    print("RUN", *command)
+    return popen(["true"], *args, **options)
+subprocess.Popen = record
+"""
+    monkeypatch.setattr(sys.modules[__name__], "SETUP", without + SETUP)
+    chosen = ("--yes", "vllm:http://127.0.0.1:9", "--no-try", "--no-measure")
+    completed = run(tmp_path, *chosen, DG_LSP_NO_PULL="")
+    assert completed.returncode == 0, completed.stderr
+    commands = [line for line in completed.stdout.splitlines() if line.startswith("RUN") and "install" in line]
+    assert len(commands) == 1
+    assert commands[0].split()[-1].startswith("tokenizers")
+    assert "torch" not in completed.stdout + completed.stderr
+    assert "needs tokenizers. Not installed yet\n" in completed.stderr
+    refused = run(tmp_path, *chosen, DG_LSP_NO_PULL="1")
+    assert refused.returncode == 2
+    assert "nothing was changed; to install it yourself: " in refused.stderr
+    assert "[engine]" not in refused.stderr
+
+
 def test_without_pytorchs_index_the_message_names_it_and_other_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A build that is not installed here, in an index that refuses connections.
     unknown = "extras.CPU_INDEX, extras.CPU_TORCH = 'http://127.0.0.1:9/whl/cpu', 'torch==0.0.1+cpu'\n"
