@@ -304,7 +304,7 @@ def test_tokens_are_in_order_and_hold_what_is_between_their_delimiters(pieces: l
 ENDLESS = [
     ("", "<<", ""), ("", " <<", ""), ("", "$x << 3; ", ""), ("", "<textarea ", ""), ("", "<title ", ""), ("", "<script ", ""),
     ("/* ", "*", ""), ("/+ ", "+", ""), ("(* ", "*", ""), ("(; ", ";", ""), ("/' ", "'", ""), ("<!-- ", "-", ""),
-    ("{/* ", "*", ""), ('"', '\\"', ""), ("a: ", "!: ", ""), ("\\begin{", "py", ""), ("", "-", "`"), ("", ".", "`"),
+    ("{/* ", "*", ""), ('x="', '\\"', ""), ("a: ", "!: ", ""), ("\\begin{", "py", ""), ("", "-", "`"), ("", ".", "`"),
 ]  # fmt: skip
 CHARS = 20_000
 ENOUGH_S = 0.02  # shorter times are too uncertain to compare; a text of this size that takes less blocks nothing
