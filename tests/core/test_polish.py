@@ -512,10 +512,19 @@ def test_a_recipe_of_a_makefile_gets_tabs(text: str, answer: str, expected: str)
         ("README.md", "1 <2\n⟦⟧", "    because", "because"),
         ("a.rst", ".. image:: a.png\n⟦⟧", "   :alt: b", "   :alt: b"),
         ("a.tex", "\\begin{itemize}\n⟦⟧", "  \\item a", "  \\item a"),
+        ("README.md", "```python\n" + "f(a)\n" * 2_000 + "def f(a):\n⟦⟧\n```\n", "    return a", "    return a"),
+        ("README.md", "```\r\na:\r\n⟦⟧\r\n```\r\n", "    b", "    b"),
+        ("a.qmd", "```{python}\ndef f(a):\n⟦⟧", "    return a", "    return a"),
+        ("a.Rmd", "```{r}\nf <- function(a) {\n⟦⟧\n}\n```\n", "  a", "  a"),
+        ("a.org", "#+begin_src python\ndef f(a):\n⟦⟧\n#+end_src\n", "    return a", "    return a"),
+        ("a.adoc", "----\ndef f(a):\n⟦⟧\n----\n", "    return a", "    return a"),
+        ("a.tex", "\\begin{lstlisting}\ndef f(a):\n⟦⟧\n\\end{lstlisting}\n", "    return a", "    return a"),
         ("a.kt", "a\n⟦⟧", "    b", "    b"),
     ],
 )
-def test_a_line_of_prose_is_indented_only_below_an_indented_one(name: str, text: str, answer: str, expected: str) -> None:
+def test_a_line_of_prose_is_indented_only_below_an_indented_one_or_in_code(
+    name: str, text: str, answer: str, expected: str
+) -> None:
     document, holes = drawn(text)
     result = polish.to_edits(Candidate((answer,)), holes, replace(document, uri=f"file:///code/{name}"))
     assert [edit.text for edit in result.edits] == [expected]

@@ -365,7 +365,8 @@ def restore_start(text: str, around: Around) -> str:
 def restore_indent(text: str, around: Around) -> str:
     """Indent new lines with tabs or spaces as the file does. White space in strings and alignment stays."""
     if not around.before.rpartition("\n")[2]:
-        text = indentation.without_invented(text, around.document, around.before)
+        above = with_newlines(around.document.text[: around.hole.span.start]) + around.hole.lead
+        text = indentation.without_invented(text, around.document, above)
     if indentation.is_makefile(around.document):
         return indentation.with_recipes(text, around.before)
     unit, is_new = _unit(around)
