@@ -22,6 +22,8 @@ def check(language: str, text: str, answer: str, expected: str) -> None:
 
 PHP = "<?php\nclass A {\n  static function error($a) {\n    ⟦⟧\n  }\n}\n"
 RUST = "impl A {\n    fn error(&self) -> R {\n        ⟦⟧\n    }\n}\n"
+SETTER = "class A:\n    @f.setter\n    def f(self, x):\n        ⟦⟧\n"
+SPECIAL = "class A:\n    def __NAME__(self, other=None):\n        ⟦⟧\n"
 JAVA = "class A {\n  int f(int x) {\n    ⟦⟧\n  }\n}\n"
 
 
@@ -140,6 +142,19 @@ JAVA = "class A {\n  int f(int x) {\n    ⟦⟧\n  }\n}\n"
         ("lua", "local M = {\n  f = function(self)\n    ⟦⟧\n  end,\n}\n", "return self:f()"),
         ("bash", "f() {\n  ⟦⟧\n}\n", "f"),
         ("bash", "f() {\n  ⟦⟧\n}\n", 'echo "$(f "$1")"'),
+        ("csharp", "class A {\n  int P { get; set { ⟦⟧ } }\n}\n", "P = value;"),
+        ("csharp", "class A {\n  int P { get; set => ⟦⟧; }\n}\n", "this.P = value"),
+        ("ruby", "class A\n  def f=(x)\n    ⟦⟧\n  end\nend\n", "self.f = x"),
+        ("ruby", "class A\n  def self.f=(x)\n    ⟦⟧\n  end\nend\n", "self.f = x.to_s"),
+        ("javascript", "class A {\n  set f(x) {\n    ⟦⟧\n  }\n}\n", "this.f = x;"),
+        ("javascript", "const o = {\n  set f(x) {\n    ⟦⟧\n  },\n};\n", "this.f = x;"),
+        ("typescript", "class A {\n  public set f(x: T) {\n    ⟦⟧\n  }\n}\n", "this.f = x;"),
+        ("python", SETTER, "self.f = x"),
+        ("python", SETTER, "self.f = str(x)\n        self.g = x"),
+        *(("python", SPECIAL.replace("NAME", name), f"return {name}(self)") for name in ("len", "str", "iter", "repr", "hash")),
+        ("python", SPECIAL.replace("NAME", "len"), "return len(self) + 1"),
+        ("python", SPECIAL.replace("NAME", "eq"), "return self == other"),
+        ("python", SPECIAL.replace("NAME", "lt"), "return self < other and True"),
     ],
 )
 def test_a_function_that_only_calls_itself_is_unlikely(language: str, text: str, answer: str) -> None:
@@ -210,7 +225,27 @@ def test_a_function_that_only_calls_itself_is_unlikely(language: str, text: str,
         ("csharp", "class A {\n  int F(int x) => ⟦⟧;\n}\n", "F(x, 1)"),
         ("csharp", "class A {\n  int F(T x) => ⟦⟧;\n}\n", "F<int>(x)"),
         ("csharp", "class A {\n  int P { get => ⟦⟧; set { } }\n}\n", "p"),
-        ("csharp", "class A {\n  int P { get; set { ⟦⟧ } }\n}\n", "P = value;"),
+        ("csharp", "class A {\n  int P { get; set { ⟦⟧ } }\n}\n", "p = value;"),
+        ("csharp", "class A : I {\n  int I.P { get; set { ⟦⟧ } }\n}\n", "P = value;"),
+        ("csharp", "class A {\n  int P { get; set { ⟦⟧ } }\n}\n", "inner.P = value;"),
+        ("csharp", "class A {\n  int P { get; set { ⟦⟧ } }\n}\n", "if (value > 0) { P = 0; }"),
+        ("csharp", "class A {\n  int P { get; set { ⟦⟧ } }\n}\n", "Q = P = value;"),
+        ("ruby", "class A\n  def f=(x)\n    ⟦⟧\n  end\nend\n", "@f = x"),
+        ("ruby", "class A\n  def f=(x)\n    ⟦⟧\n  end\nend\n", "f = x"),  # a local variable
+        ("ruby", "class A\n  def f=(x)\n    ⟦⟧\n  end\nend\n", "self.f = x unless x"),
+        ("javascript", "class A {\n  set f(x) {\n    ⟦⟧\n  }\n}\n", "this._f = x;"),
+        ("javascript", "class A {\n  set f(x) {\n    ⟦⟧\n  }\n}\n", "this.g.f = x;"),
+        ("javascript", "class A {\n  set f(x) {\n    ⟦⟧\n  }\n}\n", "delete this.f;\n    this.f = x;"),
+        ("javascript", "class A {\n  f(x) {\n    ⟦⟧\n  }\n}\n", "this.f = x;"),
+        ("python", SETTER, "self._f = x"),
+        ("python", SETTER, "if x:\n            self.f = None"),
+        ("python", SETTER.replace(".setter", ".deleter"), "self.f = x"),
+        ("python", SPECIAL.replace("NAME", "len"), "return len(self.items)"),
+        ("python", SPECIAL.replace("NAME", "len"), "return len(list(self))"),
+        ("python", SPECIAL.replace("NAME", "str"), "return repr(self)"),
+        ("python", SPECIAL.replace("NAME", "eq"), "return self is other or self == other"),
+        ("python", SPECIAL.replace("NAME", "ne"), "return not self == other"),
+        ("python", "def __len__(self):\n    ⟦⟧\n", "return len(self)"),
         ("python", "f = lambda x: ⟦⟧\n", "g(lambda: f(x))"),
         ("python", "def f(x):\n    ⟦⟧\n", "sleep(x)\n    f(x)"),
         ("ruby", "def f(x)\n  ⟦⟧\nend\n", "@f ||= f(x)"),

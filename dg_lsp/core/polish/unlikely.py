@@ -44,6 +44,9 @@ _CONDITIONAL = re.compile(
 # What of them runs in any case.
 _FIRST = ("condition", "right", "value", "subject", "initializer")
 _SHORT_CIRCUIT = frozenset({"&&", "||", "??", "and", "or", "||=", "&&=", "??="})
+# The functions and operators of Python that call a special method, by its name.
+_CALLED_BY = frozenset({"len", "str", "repr", "iter", "next", "bool", "hash", "int", "float", "bytes", "abs", "reversed"})
+_OPERATORS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "add": "+", "sub": "-", "mul": "*"}
 # Functions whose body may be an expression, and what may hold a function as its value.
 _HAS_EXPRESSION = re.compile(r"\A(?:arrow_function|lambda|arrow_expression_clause|method|singleton_method)\Z")
 _HOLDS = re.compile(r"declarator|assignment|\Apair\Z|\Afield\Z|field_definition")
@@ -66,6 +69,8 @@ def _only_calls_itself(tree: Syntax, answer: Span) -> bool:
     if function is None or not function.statements or not _overlap(tree.span(function.statements[0]), answer):
         return False
     statement, names = function.statements[0], _names(tree, function)
+    if _sets_itself(tree, function) or _is_its_operator(tree, function):
+        return True
     value = statement
     while re.search(r"return|statement|await|expression_list", value.type) and value.named_child_count == 1:
         value = value.named_children[0]
@@ -86,6 +91,55 @@ def _is_target(node: Node) -> bool:
     return (
         parent is not None and parent.child_by_field_name("left") == node and any(part.type == "=" for part in parent.children)
     )
+
+
+def _sets_itself(tree: Syntax, function: _Function) -> bool:
+    """Return whether the first statement of a setter assigns to the property that it sets."""
+    assignment, node, name = function.statements[0], function.node, function.name
+    while "statement" in assignment.type and assignment.named_child_count == 1:
+        assignment = assignment.named_children[0]
+    target = assignment.child_by_field_name("left")
+    if target is None or not any(child.type == "=" for child in assignment.children):
+        return False
+    words = {child.type for child in node.children}
+    receivers: tuple[str, ...] = ("this.",)
+    if tree.language.name == "ruby" and re.fullmatch(r"\w+=", name):
+        name, receivers = name[:-1], ("self.",)
+    elif tree.language.name == "csharp" and words & {"set", "init"}:
+        property_ = node.parent.parent if node.parent is not None else None
+        # With an interface before its name, the property is another one.
+        if property_ is None or any(child.type == "explicit_interface_specifier" for child in property_.children):
+            return False
+        name, receivers = _own_name(tree, property_), ("", "this.")
+    elif tree.language.name == "python" and node.parent is not None and node.parent.type == "decorated_definition":
+        if not any(_text(tree, child) == f"@{name}.setter" for child in node.parent.children):
+            return False
+        receivers = tuple(f"{parameter}." for parameter in _parameters(tree, node)[:1])
+    elif not (node.type == "method_definition" and "set" in words):
+        return False
+    return name != "" and _text(tree, target) in [f"{receiver}{name}" for receiver in receivers]
+
+
+def _is_its_operator(tree: Syntax, function: _Function) -> bool:
+    """Return whether the first statement of a special method of Python has what calls it: `len(self)` in `__len__`."""
+    name = function.name.removeprefix("__").removesuffix("__")
+    is_special = tree.language.name == "python" and function.name == f"__{name}__"
+    if not is_special or function.around is None or function.around.kind != "class":
+        return False
+    itself, other, *_ = [*_parameters(tree, function.node), "", ""]
+    if name in _CALLED_BY:
+        call = f"{name}({itself})"
+    elif name in _OPERATORS and other:
+        call = f"{itself} {_OPERATORS[name]} {other}"
+    else:
+        return False
+    return any(re.sub(r"\s+", " ", _text(tree, node)) == call for node in _straight(function.statements[0]))
+
+
+def _parameters(tree: Syntax, function: Node) -> list[str]:
+    """Return the names of a function's parameters in Python."""
+    parameters = function.child_by_field_name("parameters")
+    return [re.split(r"\W", _text(tree, node))[0] for node in parameters.named_children] if parameters is not None else []
 
 
 def _function_around(tree: Syntax, answer: Span) -> _Function | None:
