@@ -132,7 +132,9 @@ class Configuration:
     def _folder(self, uri: str) -> Path | None:
         """Return the folder whose configuration applies: the innermost workspace folder, else the file's own workspace."""
         if uri not in self._folders:
-            self._folders[uri] = next((self._around(path) for path in self._paths(uri)), None)
+            # A document without a folder is of all of them.
+            paths = () if convert.unsaved_name(uri) else self._paths(uri)
+            self._folders[uri] = next(map(self._around, paths), None)
         return self._folders[uri]
 
     def _around(self, path: Path) -> Path:

@@ -75,15 +75,27 @@ def to_paths(uri: str, folders: Iterable[Path]) -> tuple[Path, ...]:
     """Return the full paths that a document belongs to, by all that its URI names; a relative one may be in each folder.
 
     A document of another scheme may show a file at another time, and have its path in the URI's path or query, or after the
-    path of the repository: `git:/code/a.py?{"path": "/code/a.py", …}`, `fugitive:///code/.git//0/a.py`.
+    path of the repository: `git:/code/a.py?{"path": "/code/a.py", …}`, `fugitive:///code/.git//0/a.py`. A document
+    that was never saved may be in each folder too.
     """
     if (path := to_path(uri)) is not None:
         return (path,)
     folders = tuple(folders)
+    if name := unsaved_name(uri):
+        return tuple(folder / name for folder in folders)
     names = (_at_revision(_INSIDE.split(text)[0]) for text in _named(uri))
     paths = [Path(name) for name in names if "\0" not in name]
     full = [folder / path for path in paths for folder in ((path,) if path.is_absolute() else folders)]
     return tuple(dict.fromkeys((*full, *_in_copies(uri, folders))))
+
+
+def unsaved_name(uri: str) -> str:
+    """Return the name of a document that was never saved: `untitled:a.py`; "" if the editor made it up, or it has a folder."""
+    scheme, _, name = uri.partition(":")
+    name = unquote(re.split(r"[?#]", name)[0], errors="surrogateescape")
+    # A name such as `Untitled-1` has no ending.
+    is_name = scheme.lower() == "untitled" and "." in name and "/" not in name and "\0" not in name
+    return name if is_name else ""
 
 
 def is_elsewhere(uri: str, folders: Iterable[Path]) -> bool:

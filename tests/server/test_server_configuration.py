@@ -204,6 +204,15 @@ def test_a_document_of_any_scheme_is_withheld_as_its_file_is(folders: Folders, u
     assert not configuration.withheld(uri.replace("secret/", "src/"))
 
 
+def test_a_named_document_that_was_never_saved_has_the_patterns_of_each_folder(folders: Folders) -> None:
+    folders.user(f"engine.model = '{REMOTE}'\n")
+    configuration = folders.configuration
+    configuration.set_roots([folders.folder("a"), folders.folder("b", "privacy.local_only = ['*.local.py']\n")])
+    assert configuration.withheld("untitled:x.local.py")
+    assert "*.local.py" in configuration.local_only("untitled:x.local.py")
+    assert not configuration.withheld("untitled:x.py")
+
+
 def test_the_patterns_of_a_linked_folder_count_by_all_names(folders: Folders) -> None:
     folders.user(f"engine.model = '{REMOTE}'\n")
     configuration = folders.configuration

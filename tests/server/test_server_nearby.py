@@ -215,6 +215,12 @@ async def test_a_document_in_a_submodule_has_the_rules_of_the_submodule(linked: 
     assert await nearby.look(f"fugitive://{linked}/app/.git/modules/lib/inner//0/own.py") == BY_GIT
 
 
+async def test_a_named_document_that_was_never_saved_has_the_rules_of_the_folder(linked: Path, nearby: Nearby) -> None:
+    (linked / "app" / ".gitignore").write_text("*.local.py\n")
+    assert await nearby.look("untitled:x.local.py") == BY_GIT
+    assert await nearby.look("untitled:x.py") == ""
+
+
 @pytest.mark.parametrize(
     "uri",
     ["untitled:Untitled-1", "", "output:extension-output-a.b-#1-Name", "vscode-userdata:/snippets/python.json", "http://[/x"],
