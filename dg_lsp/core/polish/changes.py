@@ -191,7 +191,8 @@ def _with_partners(text: str, around: Around) -> str:
     rest, trimmed, head = around.rest.strip(), text.rstrip(), around.before.rpartition("\n")[2]
     # In TeX, the second `$` ends what the first one began.
     end = _ENDS_PART.match(rest)
-    if end and trimmed.endswith(end[0]) and (end[0] != "$" or head.count("$") % 2):
+    is_same = end is not None and trimmed.endswith(end[0]) and not (end[0] == "=" and _OPERATOR_WITH_EQUALS.search(trimmed))
+    if end and is_same and (end[0] != "$" or head.count("$") % 2):
         cut = trimmed.removesuffix(end[0])
         return cut.rstrip() if around.rest[0].isspace() else cut
     if trimmed.endswith(around.rest.rstrip()):
@@ -218,8 +219,9 @@ def _with_partners(text: str, around: Around) -> str:
     return next((cut for cut in (*cuts, closed) if around.n_loose(cut) <= n_least), text)
 
 
-# What ends a statement, a tag of a template or a formula.
-_ENDS_PART = re.compile(r"[-~]?%\}|-?%>|\?>|-->|''|;|\$")
+# What ends a statement, an item of a list, a target or a default, a tag of a template or a formula.
+_ENDS_PART = re.compile(r"[-~]?%\}|-?%>|\?>|-->|''|;|\$|,|\?\?(?!=)|=(?![=~>])")
+_OPERATOR_WITH_EQUALS = re.compile(r"[-=<>!:+*/%&|^~?.]=\Z")
 
 
 def cut_repeated_lines(text: str, around: Around) -> str:
