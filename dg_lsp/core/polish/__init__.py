@@ -180,7 +180,14 @@ FILTERS: tuple[Filter, ...] = (
     drops.drop_definitions,
     drops.drop_self_comparison,
 )
-CHECKS: tuple[Check, ...] = (checks.parses, checks.closes, checks.opens, checks.adds_no_faults, checks.compiles)
+CHECKS: tuple[Check, ...] = (
+    checks.parses,
+    checks.closes,
+    checks.opens,
+    checks.adds_no_faults,
+    checks.declares_once,
+    checks.compiles,
+)
 UNBOUND, INVENTED = "binds", "imports"
 REASONS = {
     "drop_unreadable": "has characters that are not text",
@@ -201,6 +208,7 @@ REASONS = {
     "closes": "leaves a string or a bracket open",
     "opens": "does not open what the code after it needs",
     "adds_no_faults": "does not compile",
+    "declares_once": "declares a name again",
     "compiles": "does not compile",
     UNBOUND: "uses a name that nothing binds",
     INVENTED: "imports what the repository does not have",

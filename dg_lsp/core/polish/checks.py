@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from dg_lsp.core import languages, scope, syntax, values
 from dg_lsp.core.context import with_newlines
-from dg_lsp.core.polish import faults
+from dg_lsp.core.polish import faults, redeclared
 from dg_lsp.core.polish.changes import edit_of, nearest_line_end
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Edit, Hole, Span
@@ -89,6 +89,11 @@ def adds_no_faults(whole: Whole) -> bool:
         if n_after and n_after > faults.count(whole.before, edit.span, is_file=whole.is_file):
             return False
     return True
+
+
+def declares_once(whole: Whole) -> bool:
+    """Return whether the edits declare no name that their block has already, in JavaScript and TypeScript."""
+    return not any(redeclared.has_again(whole.after, span) for span, _ in whole.answers())
 
 
 def opens(whole: Whole) -> bool:
