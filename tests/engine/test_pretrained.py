@@ -682,8 +682,6 @@ def test_long_window_is_read_behind_the_first_answer(fim: CausalFiller) -> None:
     while not task.cache()["tokens"]:
         assert task.step()
     assert task.cache()["tokens"] == short < long
-    assert ended(task).candidates()
-    assert not any(candidate.finished for candidate in task.candidates()), "more of the text would give better ones"
     task.close()
     while fim.foresee():
         pass

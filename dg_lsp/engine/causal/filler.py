@@ -79,8 +79,6 @@ class CausalFiller(LocalFiller):
 
     def generation(self, request: InfillRequest, timing: Timing) -> Generation:
         """Return the answer of a request with one hole, before its first unit of work."""
-        sheets = self.sheets(request, timing.budget.left_ms())
-        middle = Middle(request, sheets[0], self.loaded, self.switches, self.calibrations.current())
-        generation = Generation(middle, timing, self.prefixes, reads_all=len(sheets) == 1)
+        generation = Generation(self.middle(request, timing.budget.left_ms()), timing, self.prefixes)
         generation.proposers = PROPOSERS
         return generation

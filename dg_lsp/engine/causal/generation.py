@@ -36,10 +36,7 @@ class FirstDraft:
 
 
 class Generation(generation.Generation):
-    """The answer of one hole. `begin` sets what needs the encoded sheet: the `trees` of drafts, and the `scorer` of texts.
-
-    Unless it `reads_all`, there is a longer sheet that would give better answers, so its candidates are unfinished.
-    """
+    """The answer of one hole. `begin` sets what needs the encoded sheet: the `trees` of drafts, and the `scorer` of texts."""
 
     trees: Trees
     scorer: Scorer
@@ -47,9 +44,9 @@ class Generation(generation.Generation):
     """The first draft once it is finished."""
     _is_scored = False
 
-    def __init__(self, middle: Middle, timing: Timing, prefixes: PrefixEncoder, *, reads_all: bool = True) -> None:
+    def __init__(self, middle: Middle, timing: Timing, prefixes: PrefixEncoder) -> None:
         super().__init__(middle, timing)
-        self.middle, self._prefixes, self._reads_all = middle, prefixes, reads_all
+        self.middle, self._prefixes = middle, prefixes
 
     def begin(self) -> Work:
         """Encode the sheet as far as the cache lacks it."""
@@ -86,10 +83,6 @@ class Generation(generation.Generation):
         If there is time, what follows the likeliest is read too. No unit ends there, so that a task that is overdue by then
         still has its scores.
         """
-        answers = yield from self._ranked()
-        return answers if self._reads_all else tuple(replace(answer, finished=False) for answer in answers)
-
-    def _ranked(self) -> Generator[None, None, tuple[Candidate, ...]]:
         if self.is_answered or not self.proposals:
             return self._early()
         yield  # a task that is overdue by now still has its first draft
