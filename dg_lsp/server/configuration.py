@@ -18,7 +18,7 @@ from typing import Any
 from lsprotocol import types as lsp
 from pygls.capabilities import get_capability
 
-from dg_lsp.server import convert
+from dg_lsp.server import convert, on_server
 from dg_lsp.wire import config, schema
 from dg_lsp.wire.model_names import is_remote
 from dg_lsp.wire.privacy import LOCAL_ONLY, stays_local
@@ -108,7 +108,7 @@ class Configuration:
         """
         if not is_remote(self.session.model):
             return ""
-        if convert.is_elsewhere(uri, self._roots):
+        if on_server.is_elsewhere(uri, self._roots):
             return "belongs to a repository on a server, whose ignore rules are not here; only a local model may see it"
         if not (patterns := self.local_only(uri)):
             return ""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.server import convert
+from dg_lsp.server import convert, on_server
 
 
 def write(path: Path, text: str) -> None:
@@ -31,7 +31,7 @@ def test_a_file_of_the_same_name_makes_no_folder_a_copy_of_a_repository(tmp_path
         folder / ".git" / "config",
         '[remote "origin"]\n\turl = https://github.com/me/app\n[submodule "p"]\nurl = x/acme/payroll\n',
     )
-    assert convert.is_elsewhere(uri, [folder])
+    assert on_server.is_elsewhere(uri, [folder])
     # Ignore rules for such a path still count.
     assert "README" not in uri or folder / "README.md" in convert.to_paths(uri, [folder])
 
@@ -46,18 +46,18 @@ def test_a_remote_makes_a_folder_and_its_worktrees_copies_of_a_repository(tmp_pa
     write(git / "config", f'[core]\n\tbare = false\n[remote "origin"]\n\turl = {url}\n')
     write(git / "worktrees" / "tree" / "commondir", "../..\n")
     write(worktree / ".git", f"gitdir: {git}/worktrees/tree\n")
-    assert not convert.is_elsewhere(uri, [tmp_path / "clone"])
-    assert not convert.is_elsewhere(uri, [worktree])
-    assert convert.is_elsewhere(uri, [tmp_path])
+    assert not on_server.is_elsewhere(uri, [tmp_path / "clone"])
+    assert not on_server.is_elsewhere(uri, [worktree])
+    assert on_server.is_elsewhere(uri, [tmp_path])
 
 
 def test_owner_and_name_at_the_end_of_a_path_make_a_folder_a_copy(tmp_path: Path) -> None:
     (tmp_path / "me" / "app").mkdir(parents=True)
-    assert not convert.is_elsewhere("vscode-vfs://github/me/app/new.py", [tmp_path / "me" / "app"])
-    assert convert.is_elsewhere("vscode-vfs://github/you/app/new.py", [tmp_path / "me" / "app"])
+    assert not on_server.is_elsewhere("vscode-vfs://github/me/app/new.py", [tmp_path / "me" / "app"])
+    assert on_server.is_elsewhere("vscode-vfs://github/you/app/new.py", [tmp_path / "me" / "app"])
 
 
 def test_a_malformed_uri_of_a_repository_is_elsewhere_and_has_no_path(tmp_path: Path) -> None:
     uri = "vscode-vfs://[x/a.py"
     assert convert.to_paths(uri, [tmp_path]) == ()
-    assert convert.is_elsewhere(uri, [tmp_path])
+    assert on_server.is_elsewhere(uri, [tmp_path])

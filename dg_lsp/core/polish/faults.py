@@ -6,7 +6,6 @@ Only the nodes near an answer are looked at. A fault that the document has witho
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from itertools import takewhile
 
 from tree_sitter import Node
@@ -66,19 +65,8 @@ def count(tree: Syntax, span: Span, *, is_file: bool) -> int:
 
     With `is_file`, the text is a whole file, so that a `break` without a loop is one.
     """
-    nodes = {node.id: node for node in (*_touching(tree, span), *ancestors(tree.node_at(span)))}
+    nodes = {node.id: node for node in (*tree.touching(span, margin=1), *ancestors(tree.node_at(span)))}
     return sum(_is_fault(tree, node, is_file and not tree.parts) for node in nodes.values())
-
-
-def _touching(tree: Syntax, span: Span) -> Iterator[Node]:
-    """Yield the nodes below the one around the span that touch it."""
-    start, end = tree.offsets.to_byte(max(0, span.start - 1)), tree.offsets.to_byte(span.end + 1)
-    todo = [tree.node_at(span)]
-    while todo:
-        node = todo.pop()
-        if node.end_byte >= start and node.start_byte <= end:
-            yield node
-            todo += node.children
 
 
 def _is_fault(tree: Syntax, node: Node, is_file: bool) -> bool:

@@ -19,7 +19,7 @@ def has_again(tree: Syntax, answer: Span) -> bool:
     if tree.language.name not in ("javascript", "typescript", "tsx") or tree.errors or tree.parts:
         return False
     for declaration in _declarations(tree, answer):
-        own = [name for name in _declared(declaration) if _overlap(tree.span(name), answer)]
+        own = [name for name in _declared(declaration) if tree.span(name).overlaps(answer)]
         block = declaration.parent
         if block is not None and block.type == "export_statement":
             block = block.parent
@@ -35,13 +35,9 @@ def _declarations(tree: Syntax, answer: Span) -> Iterator[Node]:
     """Yield the `const` and `let` declarations that touch the answer."""
     around = tree.node_at(answer)
     yield from (node for node in ancestors(around) if node != around and node.type == "lexical_declaration")
-    todo = [around]
-    while todo:
-        node = todo.pop()
-        if _overlap(tree.span(node), answer):
-            if node.type == "lexical_declaration":
-                yield node
-            todo += node.named_children
+    for node in tree.touching(answer):
+        if node.type == "lexical_declaration" and tree.span(node).overlaps(answer):
+            yield node
 
 
 def _in_scope(block: Node) -> Iterator[Node]:
@@ -101,7 +97,3 @@ def _bound(pattern: Node) -> Iterator[Node]:
     elif pattern.type in ("object_pattern", "array_pattern", "rest_pattern"):
         for child in pattern.named_children:
             yield from _bound(child)
-
-
-def _overlap(one: Span, other: Span) -> bool:
-    return one.start < other.end and other.start < one.end

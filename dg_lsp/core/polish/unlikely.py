@@ -66,7 +66,7 @@ class _Function:
 def _only_calls_itself(tree: Syntax, answer: Span) -> bool:
     """Return whether the answer is in the first statement of a function, which calls that function without a condition."""
     function = _function_around(tree, answer)
-    if function is None or not function.statements or not _overlap(tree.span(function.statements[0]), answer):
+    if function is None or not function.statements or not tree.span(function.statements[0]).overlaps(answer):
         return False
     statement, names = function.statements[0], _names(tree, function)
     if _sets_itself(tree, function) or _is_its_operator(tree, function):
@@ -477,7 +477,3 @@ def _places(tree: Syntax, node: Node, name: str) -> Iterator[Span]:
 def _text(tree: Syntax, node: Node) -> str:
     span = tree.span(node)
     return tree.text[span.start : span.end]
-
-
-def _overlap(one: Span, other: Span) -> bool:
-    return one.start < other.end and other.start < one.end
