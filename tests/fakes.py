@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from dg_lsp.core.values import Calibrated, Candidate, Document, Hole, HoleKind, InfillRequest, Span
 from dg_lsp.infill.port import EngineError
@@ -55,12 +56,14 @@ def drawn(
     indent: str = "",
     lead: str = "",
     trail: str = "",
+    may_open: bool = False,
 ) -> tuple[Document, tuple[Hole, ...]]:
     """Return the document drawn by a text in which each ⟦…⟧ is a hole with what it holds, and its holes."""
+    as_drawn = Hole(Span(0, 0), kind, block=block, indent=indent, lead=lead, trail=trail, may_open=may_open)
     holes, parts, at = [], [], 0
     for idx, part in enumerate(re.split("[⟦⟧]", text)):
         if idx % 2:
-            holes.append(Hole(Span(at, at + len(part)), kind, block=block, indent=indent, lead=lead, trail=trail))
+            holes.append(replace(as_drawn, span=Span(at, at + len(part))))
         parts.append(part)
         at += len(part)
     return Document("file:///drawn", language, "".join(parts)), tuple(holes)

@@ -94,8 +94,9 @@ class Hole:
     `function f() {}` the span is empty, lead is "\n  " and trail is "\n".
 
     `indent` is the white space before each line of the answer. A hole that is not a `block` ends with its line, unless the
-    answer may go on in `several` lines: it is in an empty line, and a model that knows where an answer ends decides. `needed`
-    are the names that the code after the hole uses and that only the answer can bind (`core.scope.needed_names`).
+    answer may go on in `several` lines: it is in an empty line, and a model that knows where an answer ends decides. If the
+    answer `may_open` a block, because no lines of one are below, it may go on to the end of that block (`core.opened`).
+    `needed` are the names that the code after the hole uses and that only the answer can bind (`core.scope.needed_names`).
     """
 
     span: Span
@@ -107,6 +108,7 @@ class Hole:
     trail: str = ""
     needed: Texts = ()
     several: bool = False
+    may_open: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,6 +167,22 @@ def test_an_answer_in_an_empty_line_of_code_may_have_several_lines(language: str
     assert hole.several == several
 
 
+@pytest.mark.parametrize(
+    ("language", "text", "may_open"),
+    [
+        ("python", "def f():\n    a()\n    i$0\n    b()\n", True),
+        ("python", "def f():\n    i$0\n        b()\n", False),
+        ("python", "def f():\n    i$0 x\n", False),
+        ("python", 'def f():\n    """i$0\n    """\n', False),
+        ("go", "func f() {\n\ti$0\n\treturn\n}\n", True),
+        ("go", "func f() {\n\t$0\n\treturn\n}\n", True),
+        ("", "a$0\nb\n", False),
+    ],
+)
+def test_an_answer_may_open_a_block_that_is_not_there(language: str, text: str, may_open: bool) -> None:
+    assert at(text, language).may_open == may_open
+
+
 # The language, the text, and the text with an answer in a line of its own.
 ABOVE = [
     ("python", "def f():\n$0    return 1\n", "def f():\n    ANSWER\n    return 1\n"),

@@ -179,6 +179,12 @@ def test_a_single_line_answer_ends_at_the_line_end() -> None:
     check("x = ⟦⟧\n", "1\ny = 2", "x = 1\n", "cut_at_line_end")
 
 
+def test_an_answer_that_opens_a_block_ends_with_it() -> None:
+    text, block = "func f() {\n\t⟦⟧\n\ta()\n}\n", "if x {\n\t\tb()\n\t}"
+    check(text, f"{block}\n\tc()", text.replace("⟦⟧", block), "cut_at_line_end", language="go", indent="\t", may_open=True)
+    check("⟦⟧\nb()\n", "a()\nc()", "a()\nb()\n", "cut_at_line_end", may_open=True)
+
+
 def test_a_repeated_rest_of_the_line_is_cut() -> None:
     check("f(⟦⟧)\n", "x)", "f(x)\n", "cut_repeated_rest")
     check("f(⟦⟧, b)\n", "a, b)", "f(a, b)\n", "cut_repeated_rest")

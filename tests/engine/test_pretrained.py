@@ -20,6 +20,7 @@ from dg_lsp.core.values import Budget, Calibrated, Hole, InfillRequest, Snippet,
 from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.causal import drafting, layout, scoring
 from dg_lsp.engine.causal.filler import CausalFiller
+from dg_lsp.engine.causal.generation import Generation
 from dg_lsp.engine.causal.layout import for_profile
 from dg_lsp.engine.causal.profile import Profile
 from dg_lsp.engine.causal.windows import FIRST
@@ -318,6 +319,47 @@ def test_lines_that_are_written_count_when_the_time_is_over(fim: CausalFiller) -
     while task.step():
         now = 2.0 * (task.drafts()[0].count("\n") == 1)
     assert texts(task) == ["x = width"]
+
+
+OPEN = Hole(Span(0, 0), "cursor", indent="    ", may_open=True)
+BLOCK = "or x in xs:\n        print(x)\n        y = x"
+
+
+@pytest.mark.parametrize(("written", "first"), [(BLOCK + "\n    return y\n", BLOCK), ("oo(x)\n", "oo(x)")])
+def test_line_that_opens_a_block_goes_on_to_its_end(fim: CausalFiller, left: CausalFiller, written: str, first: str) -> None:
+    for filler in (fim, left):
+        task, _ = filled(filler, request("def area(xs):\n    f", "\n\n", OPEN), f" f{written}")
+        assert texts(task)[:2] == [first, first.partition("\n")[0]][: 1 + ("\n" in first)]
+
+
+def test_block_has_the_chance_of_its_line_times_its_own(fim: CausalFiller) -> None:
+    task = started(
+        fim, request("def area(xs):\n    f", "\n\n", OPEN), f" f{BLOCK}\n    return y\n", calibration=Calibration(2.0)
+    )
+    while task.step():
+        pass
+    whole, line = (candidate.confidence for candidate in task.candidates()[:2])
+    assert isinstance(whole, Calibrated)
+    assert isinstance(line, Calibrated)
+    assert 0 < whole.probability < line.probability
+
+
+def test_line_stands_if_its_block_is_not_written_in_time(fim: CausalFiller) -> None:
+    asked = request("def area(xs):\n    f", "\n\n", OPEN)
+    passes = Scripted(fim, asked, f" f{BLOCK}\n    return y\n")
+    loaded: Any = replace(fim.loaded, passes=passes, profile=replace(fim.loaded.profile, branches=0))  # type: ignore[arg-type]
+    now = 0.0
+    task = CausalFiller(loaded, clock=lambda: now).start(asked)
+    task.finish_in(1_000)
+    n_ranked = 0
+    while task.step():
+        generation = task.generation
+        assert isinstance(generation, Generation)
+        n_ranked += bool(generation._ranked)
+        assert not generation._ranked or texts(task)[0] == "or x in xs:"
+        now = 2.0 * (n_ranked == 2)
+    assert n_ranked >= 2
+    assert texts(task)[0] == "or x in xs:"
 
 
 def test_answer_ends_where_the_right_side_continues(left: CausalFiller) -> None:

@@ -160,8 +160,10 @@ def at_cursor(document: Document, offset: int, syntax: Syntax | None) -> Hole:
         opener_line = None if code or has_content else opener_line
     if opener_line is None:
         if not (is_start and code) or _ENDS_STRING.match(code):
-            several = is_start and not code and _takes_several(offset, before, syntax, index)
-            return Hole(Span(offset, offset), "cursor", indent=before if is_start else index.indent(line), several=several)
+            indent = before if is_start else index.indent(line)
+            may_open = not code and _may_open(offset, indent, syntax, index)
+            several = is_start and may_open
+            return Hole(Span(offset, offset), "cursor", indent=indent, several=several, may_open=may_open)
         indent = _indent_above(document, line, syntax, index) if closes else index.indent(line)
         lead = indent[len(before) :] if indent.startswith(before) else ""
         return Hole(Span(offset, offset), "cursor", indent=before + lead, lead=lead, trail=f"\n{before}")
@@ -177,8 +179,8 @@ def at_cursor(document: Document, offset: int, syntax: Syntax | None) -> Hole:
     return Hole(Span(offset, offset), "cursor", indent=before + lead, block=True, lead=lead, trail=trail)
 
 
-def _takes_several(offset: int, indent: str, syntax: Syntax | None, index: Lines) -> bool:
-    """Return whether an answer in an empty line may have several lines.
+def _may_open(offset: int, indent: str, syntax: Syntax | None, index: Lines) -> bool:
+    """Return whether an answer at the end of a line with this indentation may have lines of its own below.
 
     It may in code, unless the line below is indented more: then the answer is the line that opens it.
     """

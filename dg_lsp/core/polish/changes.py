@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from dg_lsp.core import indentation, languages, syntax, values
+from dg_lsp.core import indentation, languages, opened, syntax, values
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.lexing import Lexer
 from dg_lsp.core.syntax import Syntax
@@ -158,8 +158,13 @@ def cut_at_fence(text: str, around: Around) -> str:
 
 
 def cut_at_line_end(text: str, around: Around) -> str:
-    """Cut the answer at its first line end, unless the hole takes several lines."""
-    return text if around.hole.block or around.hole.several else text.partition("\n")[0]
+    """Cut the answer at its first line end, unless the hole takes several lines, or else at the end of the block it opens."""
+    hole = around.hole
+    if hole.block or hole.several:
+        return text
+    head = around.before.rpartition("\n")[2]
+    own = opened.block(head, text, hole.indent, around.document.language) if hole.may_open and "\n" in text else None
+    return text.partition("\n")[0] if own is None else own[0]
 
 
 def cut_repeated_rest(text: str, around: Around) -> str:

@@ -8,15 +8,13 @@ from dataclasses import replace
 
 from dg_lsp.core import scope
 from dg_lsp.engine.causal.generation import FirstDraft, Generation
-from dg_lsp.engine.causal.middle import Middle
+from dg_lsp.engine.causal.middle import AHEAD_CHANCE, Middle
 from dg_lsp.engine.common.generation import Live, Work
 from dg_lsp.engine.common.propose import drafts
 from dg_lsp.engine.common.propose.drafts import CausalDraft, Drafting, DraftSettings
 from dg_lsp.engine.common.rank import Proposal
 
 LONGEST_DRAFT = 128
-AHEAD_WEIGHT = 0.9  # of the file's repetitions, which only predict what to read ahead
-AHEAD_CHANCE = 0.02  # the least at which they do: up to 16 rows take hardly longer than one, whose pass reads all weights
 MOST_NEEDED = 3  # more drafts, to bind the names that the code after the hole needs
 MOST_CUTS = 3  # of one draft, besides its end
 LEAST_HEAD = math.log(0.02)  # where the suffix's first token is less likely, an answer hardly ever ends
@@ -109,7 +107,7 @@ def _drafts(generation: Generation, start: Sequence[int] = ()) -> Drafting:
         rows=1,
         most=min(LONGEST_DRAFT, middle.most_tokens),
         allowed=middle.next_tokens,
-        banned=[token for token in middle.control if token not in middle.ends],
+        banned=middle.banned,
         stops=middle.ends | middle.line_ends,
         is_over=_end_of(middle),
         is_incomplete=is_incomplete if middle.needed and is_block else None,
@@ -118,7 +116,7 @@ def _drafts(generation: Generation, start: Sequence[int] = ()) -> Drafting:
         going_on=vocabulary.starting_with(b"\n"),
         end=sheet.end,
         head=sheet.tail[0] if sheet.tail and sheet.end is None and middle.switches.held_suffix else None,
-        ahead=middle.file_model(AHEAD_WEIGHT),
+        ahead=middle.ahead,
         least_chance=AHEAD_CHANCE,
         start=start,
         branches=n_branches,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from dg_lsp.core import calibration
 from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import Candidate
-from dg_lsp.engine.causal import scoring
+from dg_lsp.engine.causal import opened, scoring
 from dg_lsp.engine.causal.middle import Middle
 from dg_lsp.engine.causal.scoring import Scorer, Trees
 from dg_lsp.engine.common import generation
@@ -43,6 +43,8 @@ class Generation(generation.Generation):
     first: FirstDraft | None = None
     """The first draft once it is finished."""
     _is_scored = False
+    _ranked: tuple[Candidate, ...] = ()
+    """The candidates, while a block is still being written."""
 
     def __init__(self, middle: Middle, timing: Timing, prefixes: PrefixEncoder) -> None:
         super().__init__(middle, timing)
@@ -78,6 +80,11 @@ class Generation(generation.Generation):
         yield
 
     def ranked(self) -> Generator[None, None, tuple[Candidate, ...]]:
+        """Score the proposals, and return them as candidates, best first, the first also with the block that it opens."""
+        self._ranked = yield from self._ranking()
+        return (yield from opened.candidates(self.middle, self.trees.drafts, self.timing, self._ranked, self._evidence))
+
+    def _ranking(self) -> Generator[None, None, tuple[Candidate, ...]]:
         """Score the proposals, and return them as candidates, best first.
 
         If there is time, what follows the likeliest is read too. No unit ends there, so that a task that is overdue by then
@@ -94,6 +101,8 @@ class Generation(generation.Generation):
 
     def best_so_far(self) -> tuple[Candidate, ...]:
         """Return the candidates before the end: with their scores if there are any, otherwise the first draft first."""
+        if self._ranked:
+            return self._ranked
         if self._is_scored:
             candidates = calibration.to_candidates(self.evidence(), self.middle.calibration)
         else:
@@ -112,6 +121,10 @@ class Generation(generation.Generation):
         (evidence, *_) = self.evidence_of(self.scorer.describer.described([own, *copies]))
         margin = max(-MOST_MARGIN, min(MOST_MARGIN, first.margin))
         return replace(evidence, features={**evidence.features, "margin": margin, "sure": float(first.is_sure)})
+
+    def _evidence(self, proposal: Proposal) -> Evidence:
+        """Return the evidence for a proposal that is compared with no other."""
+        return self.evidence_of(self.scorer.describer.described([proposal]))[0]
 
     def _early(self) -> tuple[Candidate, ...]:
         """Return the first draft with the probability that its own tokens give it; nothing if that was never measured."""

@@ -16,6 +16,10 @@ from dg_lsp.engine.causal.profile import Profile
 from dg_lsp.engine.common.laid_out import LaidOut
 from dg_lsp.engine.common.layout import next_after_typed
 from dg_lsp.engine.common.loading import Loaded
+from dg_lsp.engine.common.propose.file_model import FileModel
+
+AHEAD_WEIGHT = 0.9  # of the file's repetitions, which only predict what to read ahead
+AHEAD_CHANCE = 0.02  # the least at which they do: up to 16 rows take hardly longer than one, whose pass reads all weights
 
 
 class Middle(LaidOut):
@@ -62,6 +66,16 @@ class Middle(LaidOut):
     def wants_first(self) -> bool:
         """Whether the first draft and copies are enough: one answer is wanted, and how often such a draft is right is known."""
         return self.wants_likeliest and self.loaded.profile.draft_calibration is not None and self.switches.sure
+
+    @property
+    def banned(self) -> list[int]:
+        """The tokens that no draft has."""
+        return [token for token in self.control if token not in self.ends]
+
+    @property
+    def ahead(self) -> FileModel | None:
+        """What the file repeats, which predicts tokens to read ahead."""
+        return self.file_model(AHEAD_WEIGHT)
 
     def next_tokens(self, ids: Sequence[int]) -> Sequence[int]:
         """Return the tokens that may follow, because of what is already typed; empty means any."""

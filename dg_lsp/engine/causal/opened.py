@@ -1,0 +1,99 @@
+"""Write the block that an answer opens in the cursor's line, up to its end. Knows texts and drafts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
+from itertools import accumulate
+
+from dg_lsp.core import opened
+from dg_lsp.core.calibration import Evidence
+from dg_lsp.core.values import Calibrated, Candidate, Ranked
+from dg_lsp.engine.causal.middle import AHEAD_CHANCE, Middle
+from dg_lsp.engine.common.layout import next_after_typed
+from dg_lsp.engine.common.pace import Timing
+from dg_lsp.engine.common.propose import drafts
+from dg_lsp.engine.common.propose.drafts import CausalDraft, DraftSettings
+from dg_lsp.engine.common.rank import Proposal
+from dg_lsp.engine.model.tree import Tree
+
+MOST_TOKENS = 64  # of a block
+LEAST_CHANCE = 0.4  # of its tokens: where they are less likely, the line alone ranks before it
+
+
+def candidates(
+    middle: Middle, tree: Tree, timing: Timing, ranked: Sequence[Candidate], evidence_of: Callable[[Proposal], Evidence]
+) -> Generator[None, None, tuple[Candidate, ...]]:
+    """Return the ranked candidates, and the first one with the block that it opens, before or after itself.
+
+    It is as likely to be right as the line times the block's tokens.
+    """
+    found = (yield from _written(middle, tree, timing, ranked[0].texts[0])) if ranked and middle.hole.may_open else None
+    if found is None:
+        return tuple(ranked)
+    proposal, chance = found
+    line = ranked[0].confidence
+    confidence = Calibrated(line.probability * chance) if isinstance(line, Calibrated) else line
+    candidate = replace(evidence_of(proposal).candidate, confidence=confidence)
+    first = [candidate, ranked[0]] if chance >= LEAST_CHANCE else [ranked[0], candidate]
+    every = (*first, *ranked[1:])
+    if isinstance(line, Ranked):
+        return tuple(replace(each, confidence=Ranked(rank, line.doubted)) for rank, each in enumerate(every))
+    return every
+
+
+def _written(middle: Middle, tree: Tree, timing: Timing, text: str) -> Generator[None, None, tuple[Proposal, float] | None]:
+    """Return the line with the block that it opens, and the probability of the block's tokens; one unit of work is a pass.
+
+    None if the line opens none, or if the block does not end within its tokens and the time left.
+    """
+    indent, language, head = middle.hole.indent, middle.request.language, middle.request.prefix.rpartition("\n")[2]
+    if "\n" in text or opened.block(head, text, indent, language) is None:
+        return None
+    # The line end is a part of its first or last token, so the line's last token is written again.
+    start, line = middle.ids_of(text)[:-1], f"{middle.typed}{text}\n".encode()
+    start = start if len(start) > 1 else []
+
+    def chance_of(draft: CausalDraft) -> float:
+        ends = accumulate(len(middle.vocabulary.pieces[token]) for token in draft.ids)
+        n_line = next((n for n, end in enumerate(ends, 1) if end >= len(line)), len(draft.ids))
+        return math.exp(sum(draft.logps[n_line:]))
+
+    def is_over(ids: Sequence[int]) -> bool:
+        if ids[-1] in middle.ends:
+            return True
+        lines, has_end, last = middle.text_of(ids).rpartition("\n")
+        reached = opened.block(head, lines, indent, language) if has_end else None
+        return reached is not None and (reached[1] or not opened.may_go_on(last, indent))
+
+    settings = DraftSettings(
+        rows=1,
+        most=len(start) + MOST_TOKENS,
+        allowed=lambda ids: next_after_typed(middle.vocabulary, line, ids),
+        banned=middle.banned,
+        stops=middle.ends,
+        is_over=is_over,
+        is_incomplete=lambda ids: not opened.is_whole(head, middle.text_of(ids), language),
+        going_on=middle.vocabulary.starting_with(b"\n"),
+        ahead=middle.ahead,
+        least_chance=AHEAD_CHANCE,
+        start=start,
+    )
+    so_far = list[CausalDraft]()
+
+    def needed_ms() -> float:
+        # If one answer is asked for, a block that is too unlikely to be it has no time left.
+        is_unlikely = bool(so_far) and chance_of(so_far[-1]) < LEAST_CHANCE
+        return math.inf if is_unlikely and middle.request.budget.candidates == 1 else 0.0
+
+    work = drafts.drafts(middle.loaded.passes, tree, settings)
+    found, _ = yield from drafts.finished(work, 1, timing, needed_ms, so_far.extend)
+    for draft in found:
+        # A token that ends a line may contain its last text.
+        last = [draft.stop] if draft.stop is not None and draft.stop not in middle.ends else []
+        reached = opened.block(head, middle.text_of([*draft.ids, *last]), indent, language)
+        if draft.stop is not None and reached is not None and opened.is_whole(head, reached[0], language):
+            logps = tuple(draft.logps)
+            return Proposal(reached[0], "causal", logps, logps), chance_of(draft)
+    return None
