@@ -252,22 +252,26 @@ def named(language: str) -> Lexer:
 def for_file(name: str, text: str = "", language_id: str = "", interpreter: str = "") -> Lexer | None:
     """Return the lexer of a file by its editor's name of the language, else its name, else its interpreter, or None.
 
-    `name` may be a whole path. If several languages have files of that name, the signs in the text decide.
+    `name` may be a whole path. It decides where the editor's name is that of data: an editor may call `deno.json`, which has
+    comments, JSON. If several languages have files of that name, the signs in the text decide.
     """
     by_name, by_file = _table()
-    if language_id and (by_id := by_name.get(language_id.lower())):
+    by_id = by_name.get(language_id.lower()) if language_id else None
+    if by_id and not by_id.is_data:
         return by_id
-    base = re.split(r"[/\\]", name)[-1]
-    endings = (base[at:] for at, char in enumerate(base) if char == ".")
+    *_, folder, base = ("", *re.split(r"[/\\]", name))
+    endings = [base[at:] for at, char in enumerate(base) if char == "."]
     # As in `Dockerfile.dev` and `.env.local`.
     stem = base[: base.find(".", 1)] if "." in base[1:] else ""
-    keys = (key for part in (base, *endings, stem) if part for key in (part, part.lower()))
+    # As in `.vscode/tasks.json`, and in `tsconfig.app.json` and `requirements-dev.txt`.
+    kinds = (f"{folder}/{endings[-1]}", base[0] + re.split(r"[.-]", base[1:])[0] + endings[-1]) if endings else ()
+    keys = (key for part in (base, *kinds, *endings, stem) if part for key in (part, part.lower()))
     likely = next((by_file[key] for key in keys if key in by_file), ())
     if len(likely) > 1:
         head = text[:_SIGN_CHARS].replace("\r", "\n")
         signed = [lexer for lexer in likely if lexer.sign and re.search(lexer.sign, head, re.MULTILINE)]
         likely = (*signed, *(lexer for lexer in likely if not lexer.sign), *likely)
-    return likely[0] if likely else by_name.get(interpreter.lower()) if interpreter else None
+    return likely[0] if likely else by_id or (by_name.get(interpreter.lower()) if interpreter else None)
 
 
 # --- Comments and the cursor

@@ -85,6 +85,9 @@ def test_a_file_s_language_is_that_of_its_editor_then_of_its_name_then_of_its_fi
     assert language("file:///a/b", "#!/usr/bin/env fish\n") is lexing.named("fish")
     assert language("file:///a/b", "#!/usr/bin/perl -w\n") is lexing.named("perl")
     assert language("file:///a/b.py", language_id="python") is lexing.named("python")
+    # What an editor says of data is less than the name says.
+    assert language("file:///a/deno.json", language_id="json") is lexing.named("jsonc")
+    assert language("untitled:Untitled-1", language_id="json") is lexing.named("json")
 
 
 @pytest.mark.parametrize("language", languages.TABLE, ids=lambda language: language.name)
@@ -95,6 +98,13 @@ def test_each_language_with_a_grammar_has_its_comments_in_the_table_too(language
         (token,) = lexing.tokens(text, lexing.named(language.name))
         assert (token.kind, text[token.inner.start : token.inner.end].strip()) == ("comment", "a")
 
+
+# JSON with comments, and files in which a word may begin a comment.
+WITH_COMMENTS = [
+    *("tsconfig.json", "tsconfig.app.json", "tsconfig-base.json", "jsconfig.json", ".vscode/tasks.json", ".eslintrc"),
+    *(".devcontainer/devcontainer.json", ".babelrc", "a.jsonc", "deno.json", "a.code-workspace", "a.code-snippets"),
+]
+WITH_WORDS = ["requirements.txt", "requirements-dev.txt", "requirements/dev.txt", ".bazelrc"]
 
 # Cursors: in a comment, in a string, and where code is, as far as a text that is typed can say.
 CURSORS = [
@@ -266,6 +276,21 @@ CURSORS = [
     ("a.qml", "a: `b ${$0}`\n", "code"),
     ("a.d", 'i"b $($0)"\n', "code"),
     ("a.r", 'glue("b {$0}")\n', "string"),
+    *((name, "{ // a $0\n}\n", "comment") for name in WITH_COMMENTS),
+    *((name, "# a $0\n", "comment") for name in WITH_WORDS),
+    *((name, "a=b # a $0\n", "comment") for name in WITH_WORDS),
+    ("x/tasks.json", '{ "a": 1 // $0\n}\n', "code"),
+    ("package.json", '{ "a": 1 // $0\n}\n', "code"),
+    ("go.mod", "require a v1 // $0\n", "comment"),
+    ("go.work", "use ./a // $0\n", "comment"),
+    ("a.http", "# a $0\nGET http://a\n", "comment"),
+    ("a.http", "### a\n// $0\nGET http://a\n", "comment"),
+    ("a.http", "GET http://a/$0\n", "code"),
+    ("a.rest", "### a\n// $0\nGET http://a\n", "comment"),
+    ("a.rest", "a\n=\n\n.. b $0\n", "comment"),
+    *((name, "# a $0\n", "comment") for name in (".gitattributes", ".env", ".env.local", ".flaskenv")),
+    ("MODULE.bazel", "# a $0\n", "comment"),
+    ("Jenkinsfile", "// a $0\n", "comment"),
 ]  # fmt: skip
 
 
