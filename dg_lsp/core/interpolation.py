@@ -12,7 +12,7 @@ from functools import cache
 
 from tree_sitter import Node
 
-from dg_lsp.core import languages
+from dg_lsp.core import languages, lexing
 from dg_lsp.core.syntax import Facts, Syntax
 from dg_lsp.core.values import Document
 
@@ -22,6 +22,9 @@ _CONTENT = re.compile(r"content|fragment")
 _CLOSER = {"{": "}", "(": ")"}
 _STRING = '"'
 _VARIABLE = re.compile(r"(?<!\\)\$\w+\Z")
+_PROPERTY = re.compile(r"(?<!\\)\$\w+(?:\??->\w*|\[\w*)\Z")
+_MACRO = re.compile(r"\w+!\s*[(\[{]")
+_MACRO_CHARS = 500
 
 
 def is_string(syntax: Syntax, facts: Facts, offset: int) -> bool | None:
@@ -38,18 +41,33 @@ def is_string(syntax: Syntax, facts: Facts, offset: int) -> bool | None:
     innermost = min((*strings, *expressions), key=lambda node: node.end_byte - node.start_byte, default=None)
     if innermost is None:
         return None
-    return innermost not in expressions and _after_tokens(syntax, innermost.start_byte, at, innermost) is not False
+    if innermost in expressions or _is_format(syntax, offset):
+        return False
+    # PHP's grammar reads the `->` of `"a $b->"` as text.
+    if innermost.type in ("encapsed_string", "heredoc") and _PROPERTY.search(_line_before(syntax, offset)):
+        return False
+    return _after_tokens(syntax, innermost.start_byte, at, innermost) is not False
 
 
 def is_string_in_errors(syntax: Syntax, start: int, offset: int) -> bool | None:
     """Return the same where the parser found errors, as far as the tokens from `start` on say it."""
     if is_content(syntax, offset):
-        return True
-    if "$" in syntax.language.interpolation and _VARIABLE.search(
-        syntax.text, syntax.lines.start(syntax.lines.at(offset)), offset
-    ):
+        return not _is_format(syntax, offset)
+    if "$" in syntax.language.interpolation and _VARIABLE.search(_line_before(syntax, offset)):
         return False
     return _after_tokens(syntax, syntax.offsets.to_byte(start), syntax.offsets.to_byte(offset))
+
+
+def _is_format(syntax: Syntax, offset: int) -> bool:
+    """Return whether the offset is in an expression of a macro's format string, which is no node of its own in Rust."""
+    lexer = lexing.named(syntax.language.name)
+    before = syntax.text[max(0, offset - _MACRO_CHARS) : offset]
+    macros = [macro.start() for macro in _MACRO.finditer(before)] if any(each.code for each in lexer.delimiters) else []
+    return bool(macros) and languages.kind_at_end(before[macros[-1] :], lexer) is None
+
+
+def _line_before(syntax: Syntax, offset: int) -> str:
+    return syntax.text[max(syntax.lines.start(syntax.lines.at(offset)), offset - _MACRO_CHARS) : offset]
 
 
 def is_content(syntax: Syntax, offset: int) -> bool:

@@ -11,8 +11,8 @@ A delimiter of the table has these fields. `open`, `close`, `escape` and `code` 
     open       matches where the literal begins; its group `mark` is the delimiter, if the match begins earlier
     close      matches where it ends; `{word}` is what the group `word` of `open` matched. Without it, it ends with its line
     escape     matches what does not end it
-    code       begins code within a string, up to the bracket that closes the last character of this match
-    embeds     the language of the text between `open` and `close`
+    code       begins code within a string, up to what closes the end of this match, such as a bracket
+    embeds     the language of the text between `open` and `close`, or of the code in a string
     whole      `open` matches all of the literal
     multiline  a string may have several lines; anything else with a `close` may
     nested     matches what begins another literal within, which ends like this one
@@ -43,6 +43,7 @@ End = Literal["delimiter", "line", "text"]
 _FLAGS = re.MULTILINE | re.DOTALL
 _LONE_RETURN = re.compile("\r(?!\n)")
 _CLOSERS = {"(": ")", "[": "]", "{": "}"}
+_CODE_CLOSERS = {**_CLOSERS, "<%": "%>", "<?": "?>", "<#": ">", "$<": ">"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +106,8 @@ class Lexer:
 
     `sign` is a regular expression for text of this language, where other languages have files of the same name. `is_data`:
     files of this kind hold data, or a program writes them. `quotes` are the characters that may begin a string, where no
-    delimiter has them; in `prose`, such a string ends with its line. In strings that begin with one of `variables`, `$`
-    begins the name of a variable.
+    delimiter has them; in `prose`, such a string ends with its line. In strings that begin with one of `variables`, a text
+    that `variable` matches is a name.
     """
 
     delimiters: tuple[Delimiter, ...]
@@ -115,6 +116,7 @@ class Lexer:
     quotes: str = "\"'`"
     prose: bool = False
     variables: str = ""
+    variable: str = r"(?<!\\)\$[^\W\d]\w*"
 
     @cached_property
     def code(self) -> re.Pattern[str]:
@@ -125,8 +127,8 @@ class Lexer:
     def code_in_string(self) -> dict[str, re.Pattern[str]]:
         """By a bracket, a pattern for what matters in code within a string: also the line's end, and brackets of this kind."""
         return {
-            left: re.compile(rf"{self._literals}|(?P<line>\n)|(?P<left>\{left})|(?P<right>\{right})", _FLAGS)
-            for left, right in _CLOSERS.items()
+            left: re.compile(rf"{self._literals}|(?P<line>\n)|(?P<left>\{left})|(?P<right>\{right})".lstrip("|"), _FLAGS)
+            for left, right in _CODE_CLOSERS.items()
         }
 
     @cached_property
@@ -158,11 +160,12 @@ def _indented(column: int) -> re.Pattern[str]:
 
 @dataclass(slots=True)
 class _Frame:
-    """Code in a string: its delimiter and its `word`, the bracket that began the code, and how many more of these are open."""
+    """Code in a string: its delimiter and its `word`, the code's lexer, and how many more of its first bracket are open."""
 
     delimiter: Delimiter
     word: str
-    bracket: str
+    lexer: Lexer
+    pattern: re.Pattern[str]
     n_open: int = 0
 
 
@@ -171,7 +174,7 @@ def tokens(text: str, lexer: Lexer, at: int = 0, end: int | None = None) -> Iter
     text = _LONE_RETURN.sub("\n", text) if "\r" in text else text
     end = len(text) if end is None else end
     frames: list[_Frame] = []
-    while match := (lexer.code_in_string[frames[-1].bracket] if frames else lexer.code).search(text, at, end):
+    while match := (frames[-1].pattern if frames else lexer.code).search(text, at, end):
         at, what = match.end(), match.lastgroup or ""
         if what == "line":
             while frames and frames[-1].delimiter.ends_with_line:
@@ -184,7 +187,7 @@ def tokens(text: str, lexer: Lexer, at: int = 0, end: int | None = None) -> Iter
             frame = frames.pop()
             delimiter, word, start = frame.delimiter, frame.word, match.start()
         else:
-            delimiter = lexer.delimiters[int(what[1:])]
+            delimiter = (frames[-1].lexer if frames else lexer).delimiters[int(what[1:])]
             start = match.start(f"mark{what}" if "(?P<mark>" in delimiter.open else 0)
             word = (match[f"word{what}"] or "") if "(?P<word>" in delimiter.open else ""
         if delimiter.is_regular:
@@ -193,12 +196,13 @@ def tokens(text: str, lexer: Lexer, at: int = 0, end: int | None = None) -> Iter
             token, bracket = Token(delimiter.kind, Span(start, at), Span(*inner), ends), ""
         else:
             token, bracket = _read(text, delimiter, word, start, at, end)
-        if delimiter.embeds:
+        if delimiter.embeds and not delimiter.code:
             yield from tokens(text, named(delimiter.embeds), token.inner.start, token.inner.end)
         else:
             yield token
         if bracket:
-            frames.append(_Frame(delimiter, word, bracket))
+            inside = named(delimiter.embeds) if delimiter.embeds else frames[-1].lexer if frames else lexer
+            frames.append(_Frame(delimiter, word, inside, inside.code_in_string[bracket]))
         at = token.span.end
 
 
@@ -218,7 +222,7 @@ def _read(text: str, delimiter: Delimiter, word: str, start: int, at: int, end: 
             stop = found.start() if what == "line" else at
             ends: End = "line" if what == "line" else "delimiter"
             token = Token(delimiter.kind, Span(start, stop), Span(inner, found.start()), ends)
-            return token, found[0][-1] if what == "code" else ""
+            return token, next((each for each in _CODE_CLOSERS if what == "code" and found[0].endswith(each)), "")
     return Token(delimiter.kind, Span(start, end), Span(inner, end), "line" if delimiter.ends_with_line else "text"), ""
 
 
@@ -236,7 +240,7 @@ def _table() -> tuple[dict[str, Lexer], dict[str, tuple[Lexer, ...]]]:
     by_name: dict[str, Lexer] = {}
     by_file: dict[str, tuple[Lexer, ...]] = {}
     for name, row in table["languages"].items():
-        fields = {name: row[name] for name in ("sign", "is_data", "quotes", "prose", "variables") if name in row}
+        fields = {name: row[name] for name in ("sign", "is_data", "quotes", "prose", "variables", "variable") if name in row}
         lexer = Lexer(tuple(delimiters[each] for each in row["literals"]), **fields)
         by_name |= dict.fromkeys([name, *f"{row.get('ids', '')} {row.get('interpreters', '')}".split()], lexer)
         by_file |= {key: (*by_file.get(key, ()), lexer) for key in row.get("files", "").split()}
@@ -278,6 +282,7 @@ def for_file(name: str, text: str = "", language_id: str = "", interpreter: str 
 
 # How far back a cursor's literal may begin: reading a whole long file at each suggestion would be slow.
 _NEAR_CHARS = 100_000
+_NAME_CHARS = 200
 
 
 def comments(text: str, lexer: Lexer, at: int = 0, end: int | None = None) -> Iterator[Token]:
@@ -347,7 +352,5 @@ def kind_at(text: str, offset: int, lexer: Lexer) -> Kind:
     # The token of a string's part behind code begins with the bracket that closes the code.
     quote = text[last.inner.start - 1 : last.inner.start]
     is_name = last.kind == "string" and quote and quote in f"{lexer.variables}}})" and lexer.variables
-    return "code" if is_name and _VARIABLE.search(text, last.span.start, offset) else last.kind
-
-
-_VARIABLE = re.compile(r"(?<!\\)\$[^\W\d]\w*\Z")
+    near = text[max(last.span.start, offset - _NAME_CHARS) : offset]
+    return "code" if is_name and re.search(rf"(?:{lexer.variable})\Z", near) else last.kind

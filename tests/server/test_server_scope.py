@@ -10,6 +10,16 @@ from dg_lsp.server import decisions
 
 # `¦` is the cursor.
 CODE = {
+    "rust": [
+        'fn f() { println!("{¦}"); }',
+        'fn f() { let a = format!("{total_¦}"); }',
+        'fn f() { let a = format!("{total:>wid¦}"); }',
+        'fn f() { let a = format!("{b} {total_¦}", b = 1); }',
+        'fn f() {\n    assert_eq!(\n        a,\n        b,\n        "{total_¦}",\n    );\n}',
+        'fn f() { println!("{total_¦"); }',
+        'fn f() { println!("{total_¦',
+        'fn f() {\n    tokio::select! {\n        a = b() => println!("{a¦}"),\n    }\n}',
+    ],
     "python": [
         'print(f"Total: {total_¦}")',
         'print(f"Total: {¦}")',
@@ -99,6 +109,8 @@ CODE = {
         'var s = $"a {b?.¦";\nint y = 1;',
     ],
     "php": [
+        '<?php\necho "a $x->¦";',
+        '<?php\necho "a $x->na¦";',
         '<?php\n$s = "a $na¦ c";',
         '<?php\n$s = "a $x->na¦ c";',
         '<?php\n$s = "a $na¦\n$b = 1;',
@@ -140,6 +152,13 @@ STRINGS = {
         "cat <<'EOF'\na $(l¦s) b\nEOF",
         'echo "a $(echo "b¦")"',
     ],
+    "rust": [
+        'fn f() { println!("{{a¦}}"); }',
+        'fn f() { println!("{a} b¦"); }',
+        'fn f() { println!("{a} b¦");\n}\n\nfn g() {\n',
+        'fn f() { g("{a¦}"); }',
+        'fn f() { println!("{}", a); g("{a¦}"); }',
+    ],
     "csharp": [
         'var s = "a {b¦}";',
         'var s = $"a {{b¦}}";',
@@ -149,6 +168,7 @@ STRINGS = {
     ],
     "php": [
         "<?php\n$s = 'a $na¦ c';",
+        "<?php\n$s = 'a $b->¦ c';",
         '<?php\n$s = "a $na c¦";',
         "<?php\n$s = 'a {$x->¦} c';",
         '<?php\n$s = "a¦ {$x} c";',
