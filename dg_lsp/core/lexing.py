@@ -160,10 +160,11 @@ def _indented(column: int) -> re.Pattern[str]:
 
 @dataclass(slots=True)
 class _Frame:
-    """Code in a string: its delimiter and its `word`, the code's lexer, and how many more of its first bracket are open."""
+    """Code in a string: its delimiter, `word` and depth; the code's lexer, and how many more of its first bracket are open."""
 
     delimiter: Delimiter
     word: str
+    depth: int
     lexer: Lexer
     pattern: re.Pattern[str]
     n_open: int = 0
@@ -185,36 +186,39 @@ def tokens(text: str, lexer: Lexer, at: int = 0, end: int | None = None) -> Iter
             continue
         if what == "right":
             frame = frames.pop()
-            delimiter, word, start = frame.delimiter, frame.word, match.start()
+            delimiter, word, start, depth = frame.delimiter, frame.word, match.start(), frame.depth
         else:
             delimiter = (frames[-1].lexer if frames else lexer).delimiters[int(what[1:])]
-            start = match.start(f"mark{what}" if "(?P<mark>" in delimiter.open else 0)
+            start, depth = match.start(f"mark{what}" if "(?P<mark>" in delimiter.open else 0), 1
             word = (match[f"word{what}"] or "") if "(?P<word>" in delimiter.open else ""
         if delimiter.is_regular:
             inner = match.span(0 if delimiter.whole else f"inner{what}")
             ends: End = "delimiter" if delimiter.whole or inner[1] < at else "line" if delimiter.ends_with_line else "text"
             token, bracket = Token(delimiter.kind, Span(start, at), Span(*inner), ends), ""
         else:
-            token, bracket = _read(text, delimiter, word, start, at, end)
+            token, bracket, depth = _read(text, delimiter, word, start, at, end, depth)
         if delimiter.embeds and not delimiter.code:
             yield from tokens(text, named(delimiter.embeds), token.inner.start, token.inner.end)
         else:
             yield token
         if bracket:
             inside = named(delimiter.embeds) if delimiter.embeds else frames[-1].lexer if frames else lexer
-            frames.append(_Frame(delimiter, word, inside, inside.code_in_string[bracket]))
+            frames.append(_Frame(delimiter, word, depth, inside, inside.code_in_string[bracket]))
         at = token.span.end
 
 
-def _read(text: str, delimiter: Delimiter, word: str, start: int, at: int, end: int) -> tuple[Token, str]:
-    """Return the literal that starts at `start`, its delimiter ending at `at`; and the bracket of code where it ends, or ""."""
-    inner, depth = at, 1
+def _read(text: str, delimiter: Delimiter, word: str, start: int, at: int, end: int, depth: int) -> tuple[Token, str, int]:
+    """Return the literal that starts at `start`, its delimiter ending at `at`; the bracket of code where it ends; its depth.
+
+    The depth counts the literals of its kind that are open, itself included.
+    """
+    inner = at
     if delimiter.indented:
         column, line_end = start - text.rfind("\n", 0, start) - 1, text.find("\n", at, end)
         lines = _indented(column).match(text, line_end, end) if line_end >= 0 else None
         at = lines.end() if lines else end
         at -= text.endswith("\r", start, at)
-        return Token(delimiter.kind, Span(start, at), Span(inner, at), "line"), ""
+        return Token(delimiter.kind, Span(start, at), Span(inner, at), "line"), "", depth
     while found := _inside(delimiter, word).search(text, at, end):
         at, what = found.end(), found.lastgroup
         depth += {"nested": 1, "close": -1}.get(what or "", 0)
@@ -222,8 +226,10 @@ def _read(text: str, delimiter: Delimiter, word: str, start: int, at: int, end: 
             stop = found.start() if what == "line" else at
             ends: End = "line" if what == "line" else "delimiter"
             token = Token(delimiter.kind, Span(start, stop), Span(inner, found.start()), ends)
-            return token, next((each for each in _CODE_CLOSERS if what == "code" and found[0].endswith(each)), "")
-    return Token(delimiter.kind, Span(start, end), Span(inner, end), "line" if delimiter.ends_with_line else "text"), ""
+            bracket = next((each for each in _CODE_CLOSERS if what == "code" and found[0].endswith(each)), "")
+            return token, bracket, depth
+    ends = "line" if delimiter.ends_with_line else "text"
+    return Token(delimiter.kind, Span(start, end), Span(inner, end), ends), "", depth
 
 
 # --- The table
