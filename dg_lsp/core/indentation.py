@@ -7,6 +7,7 @@ tab indents.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from dg_lsp.core import languages, lexing
 from dg_lsp.core.syntax import indent_unit
@@ -17,8 +18,17 @@ def unit(document: Document, shown: str) -> str:
     """Return one indentation level of the document; `shown` is its text, or the part of it that is read."""
     if is_makefile(document):
         return "\t"
-    usual = "  " if _TWO_SPACES.search(document.uri) else languages.row(document.language).indent
-    return indent_unit(shown, document.indent or usual)
+    has_two = _TWO_SPACES.search(document.uri) or document.language_id == "yaml"
+    return indent_unit(shown, document.indent or ("  " if has_two else languages.row(document.language).indent))
+
+
+def part(document: Document, above: str) -> Document:
+    """Return the document as a file of YAML where the text above a place leaves its front matter open, else as it is."""
+    return replace(document, language_id="yaml") if is_prose(document) and _is_front_matter(above) else document
+
+
+def _is_front_matter(above: str) -> bool:
+    return above.startswith("---") and not re.search(r"^---[ \t]*$", above[3:].replace("\r", "\n"), re.MULTILINE)
 
 
 def opens(document: Document, line: str, *, is_indented: bool) -> bool:
@@ -46,7 +56,7 @@ def without_invented(text: str, document: Document, above: str) -> str:
     an item of a list, a tag, or a directive.
     """
     lexer = languages.lexer(document)
-    if lexer is None or lexer is lexing.named("tex") or not is_prose(document):
+    if lexer is None or lexer is lexing.named("tex") or not is_prose(document) or _is_front_matter(above):
         return text
     last = next((line for line in reversed(above.split("\n")) if line.strip()), "")
     may_indent = _HAS_INDENTED.match(last) or last.endswith("::") or lexing.kind_at(above, len(above), lexer) != "code"

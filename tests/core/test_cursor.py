@@ -273,6 +273,8 @@ def test_the_end_of_a_string_of_several_lines_stays_behind_the_answer(language: 
         ("GNUmakefile", ".PHONY: all\n$0", ""),
         ("Makefile.am", "all:\n$0\nclean:\n\trm a\n", "\t"),
         ("docs/a.md", "Why:\n$0", ""),
+        ("docs/a.md", "---\ntags:\n$0\n---\n", "  "),
+        ("docs/a.md", "---\na: b\n---\nWhy:\n$0", ""),
         ("README", "Use it so:\n$0", ""),
         ("notes.txt", "a {\n$0", ""),
         ("a.rst", "So:\n$0", ""),

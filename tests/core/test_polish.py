@@ -522,6 +522,8 @@ def test_a_recipe_of_a_makefile_gets_tabs(text: str, answer: str, expected: str)
         ("README.md", "```python\ndef f():\n⟦⟧", "    return 1", "    return 1"),
         ("README.md", "```python\nf()\n```\n⟦⟧", "    because", "because"),
         ("README.md", "1 <2\n⟦⟧", "    because", "because"),
+        ("README.md", "---\ntags:\n⟦⟧\n---\n", "  - because", "  - because"),
+        ("README.md", "---\na: b\n---\nWhy:\n⟦⟧", "    because", "because"),
         ("a.rst", ".. image:: a.png\n⟦⟧", "   :alt: b", "   :alt: b"),
         ("a.tex", "\\begin{itemize}\n⟦⟧", "  \\item a", "  \\item a"),
         ("README.md", "```python\n" + "f(a)\n" * 2_000 + "def f(a):\n⟦⟧\n```\n", "    return a", "    return a"),

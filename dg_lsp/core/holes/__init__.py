@@ -149,6 +149,7 @@ def at_cursor(document: Document, offset: int, syntax: Syntax | None) -> Hole:
     # Text can't be inserted between \r and \n.
     offset = min(offset, index.end(line))
     before, after = text[index.start(line) : offset], text[offset : index.end(line)]
+    document = indentation.part(document, text[:offset]) if text.startswith("---") else document
     code, is_start = after.lstrip(), not before.strip()
     closes = _CLOSES.match(code) is not None
     is_between = closes if is_start else code[:1] == "}" and before.rstrip().endswith("{")
