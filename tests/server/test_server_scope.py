@@ -17,6 +17,7 @@ CODE = {
         'fn f() { let a = format!("{b} {total_¦}", b = 1); }',
         'fn f() {\n    assert_eq!(\n        a,\n        b,\n        "{total_¦}",\n    );\n}',
         'fn f() { println!("{total_¦"); }',
+        'fn f() { info!(target: "x", "{total_¦}"); }',
         'fn f() { println!("{total_¦',
         'fn f() {\n    tokio::select! {\n        a = b() => println!("{a¦}"),\n    }\n}',
     ],
@@ -157,6 +158,7 @@ STRINGS = {
         'fn f() { println!("{a} b¦"); }',
         'fn f() { println!("{a} b¦");\n}\n\nfn g() {\n',
         'fn f() { g("{a¦}"); }',
+        'fn f() { info!(target: "x¦", "{a}"); }',
         'fn f() { println!("{}", a); g("{a¦}"); }',
     ],
     "csharp": [
