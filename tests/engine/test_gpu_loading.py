@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+from dg_lsp.engine.backends import local
 from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.common import loading
-from dg_lsp.engine.common.loading import LoadError
+from dg_lsp.engine.common.loading import EMBEDDED, LoadError
+from dg_lsp.engine.diffusion.gemma import reading
 from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.fit import machine
 from dg_lsp.engine.model.fit.choice import Machine
@@ -73,10 +75,11 @@ FAILURES = [
 
 @pytest.mark.usefixtures("with_card")
 @pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("name", ["", EMBEDDED], ids=["laptop family", "embedded"])
 def test_a_model_is_loaded_on_the_processor_if_the_card_has_no_room(
-    folder: Path, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    folder: Path, name: str, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    opened, choose = list[str](), loading.choose
+    name, opened, choose = name or str(folder), list[str](), loading.choose
 
     def full(checkpoint: loading.Checkpoint, *arguments: Any, **options: Any) -> fit.Choice:
         opened.append(checkpoint.device)
@@ -85,15 +88,43 @@ def test_a_model_is_loaded_on_the_processor_if_the_card_has_no_room(
         return choose(checkpoint, *arguments, **options)
 
     monkeypatch.setattr(loading, "choose", full)
-    loaded = load_model(str(folder), device="auto")
+    loaded = load_model(name, device="auto")
     reason = str(error).split("\n")[0]
     assert opened == ["cuda", "cpu"]
     assert loaded.device == "cpu"
     assert loaded.why["device"] == f"the GPU has no room for it: {reason}"
     [line] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert line.endswith(f"is loaded on the processor, because the GPU has no room for it: {reason}")
-    with pytest.raises(type(error) if not isinstance(error, fit.NoRoomError) else LoadError):
-        load_model(str(folder), device="cuda")  # the user chose it
+    with pytest.raises(LoadError) as said:
+        load_model(name, device="cuda")  # the user chose it
+    assert str(said.value) in (
+        reason,
+        f"the GPU ran out of memory while {name} was loaded; close other programs that use it, or choose a smaller model",
+        f"{name} can't be loaded on the GPU: {reason}",
+    )
+
+
+@pytest.mark.usefixtures("with_card")
+@pytest.mark.parametrize("error", FAILURES[1:], ids=lambda error: type(error).__name__)
+def test_a_card_that_fails_while_the_weights_are_read_is_named_and_not_the_checkpoint(
+    trained_layout: Path, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large model of canvases has no place on a processor, so the user reads why it can't be loaded."""
+    fill, cpu = reading.fill, Machine("cpu", None)
+
+    def failing(model: Any, listed: Any, device: str, *arguments: Any) -> None:
+        if device == "cuda":
+            raise error
+        fill(model, listed, device, *arguments)
+
+    monkeypatch.setattr(reading, "fill", failing)
+    monkeypatch.setattr(loading, "choose", lambda opened, *_, **__: fit.choose(opened.name, opened.geometry, cpu, use=USE))
+    assert load_model(str(trained_layout), device="auto").device == "cpu"
+    monkeypatch.setattr(local, "SMALL", 0)
+    with pytest.raises(
+        LoadError, match=r"^(the GPU ran out of memory while |[^\n]+ can't be loaded on the GPU: CUDA error: all)[^\n]*$"
+    ):
+        load_model(str(trained_layout), device="auto")
 
 
 @pytest.fixture

@@ -252,6 +252,41 @@ def test_a_fill_in_buffers_has_the_candidates_of_a_processor(fim_tokens: tuple[s
         assert theirs == pytest.approx(ours, abs=1e-3)
 
 
+@pytest.mark.parametrize("where", ["encode", "run"])
+def test_memory_that_runs_out_ends_the_request_and_not_the_model(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the prefix, and in a draft or a score. The worker ends the request and calls `trim`."""
+    loaded = load_model(str(written_model(tmp_path)), device="cpu", dtype="float32")
+    passes = CausalLlama(loaded.passes.sizes, load_file(tmp_path / "model.safetensors"), "plain")
+    passes.use_buffers(PLAIN, lambda: None, WorkingRecorder())
+    filler = CausalFiller(replace(loaded, passes=passes))
+
+    def texts(request: InfillRequest) -> list[tuple[str, ...]]:
+        task = filler.start(request)
+        try:
+            while task.step():
+                pass
+            return [candidate.texts for candidate in task.candidates()]
+        finally:
+            task.close()
+
+    def runs_out(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    expected = texts(REQUESTS[0])
+    assert expected
+    filler.trim()
+    with monkeypatch.context() as patched:
+        patched.setattr(passes._gpu, where, runs_out)
+        with pytest.raises(torch.OutOfMemoryError):
+            texts(REQUESTS[0])
+    filler.trim()
+    assert passes.buffers is not None
+    assert passes.buffers.bytes == 0
+    assert texts(REQUESTS[0]) == expected
+
+
 @pytest.mark.parametrize("fim_tokens", [(), FIM], ids=["left", "fim"])
 def test_after_the_start_fills_of_any_length_replay_recorded_passes_only(
     fim_tokens: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

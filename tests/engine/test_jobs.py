@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
 from dg_lsp.core import confidence
 from dg_lsp.core.values import Budget, Candidate, Hole, InfillRequest, Span
@@ -28,7 +29,7 @@ from dg_lsp.wire.messages import Accepted, Ask, Done, Draft, Priority, Problem, 
 from tests.engine import toy_filler
 from tests.engine.engine_kit import gate, request, wait_until
 from tests.engine.queue_kit import Clock, Heard, running_engine, submit
-from tests.engine.toy_filler import ToyFiller
+from tests.engine.toy_filler import AcceleratorError, ToyFiller
 from tests.patience import PATIENCE_S
 
 
@@ -334,6 +335,43 @@ def test_a_lost_gpu_ends_the_requests_and_the_next_one_runs_on_the_processor(tmp
         assert submit(engine, {})[1].reason() == "finished"
     assert devices == ["cuda", "cpu"]
     assert machine.lost_gpu() == "CUDA error: unspecified launch failure"
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_a_gpu_that_is_lost_between_requests_does_not_end_the_engine() -> None:
+    devices = list[str]()
+
+    class Lost(ToyFiller):
+        def foresee(self) -> bool:
+            if self.is_on_gpu():
+                raise AcceleratorError("CUDA error: unspecified launch failure")
+            return False
+
+    def load(_on_progress: OnProgress) -> ToyFiller:
+        devices.append("cpu" if machine.lost_gpu() else "cuda")
+        return Lost(devices[-1])
+
+    with running_engine(load) as engine:
+        assert submit(engine, {})[1].reason() == "finished"
+        wait_until(lambda: devices == ["cuda", "cpu"])
+        assert submit(engine, {})[1].reason() == "finished"
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_a_lost_gpu_s_memory_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver answers every call with the error of the first one that failed."""
+
+    def fails() -> None:
+        raise AcceleratorError("CUDA error: unspecified launch failure")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "empty_cache", fails)
+    with running_engine(lambda _: ToyFiller("cpu" if machine.lost_gpu() else "cuda")) as engine:
+        assert isinstance(submit(engine, {"raise": "AcceleratorError"})[1].last(), Problem)
+        problem = submit(engine, {"raise": "MemoryError"})[1].last()
+        assert isinstance(problem, Problem)
+        assert problem.code == "out_of_memory"
+        assert submit(engine, {})[1].reason() == "finished"
 
 
 def test_a_gpu_without_memory_is_not_lost() -> None:

@@ -11,6 +11,7 @@ from dg_lsp.engine.common.laid_out import Switches
 from dg_lsp.engine.common.loading import EMBEDDED, Checkpoint, Loaded
 from dg_lsp.engine.common.local import LocalFiller
 from dg_lsp.engine.common.task import OnProgress
+from dg_lsp.engine.model.fit.choice import SMALL
 from dg_lsp.engine.model.fit.geometry import LLAMA_TYPES
 from dg_lsp.wire import model_names
 from dg_lsp.wire.settings import DEFAULTS
@@ -37,10 +38,11 @@ def load_model(
         try:
             loaded = _load(opened, dtype, on_progress)
         except loading.NO_ROOM as error:
-            # A model of this family answers on a processor too, if the user did not choose the GPU.
-            if device != "auto" or opened.device == "cpu" or opened.model_type not in LLAMA_TYPES:
+            # A laptop model or a small one answers on a processor too, if the user did not choose the GPU.
+            is_large = opened.model_type not in LLAMA_TYPES and opened.geometry.n_weights > SMALL
+            if device != "auto" or opened.device == "cpu" or is_large:
                 raise
-            reason = str(error).strip().split("\n")[0]
+            reason = loading.first_line(error)
             log.warning("%s is loaded on the processor, because the GPU has no room for it: %s", name, reason)
             opened = loading.open_checkpoint(name, device="cpu", **options)
             opened.why["device"] = f"the GPU has no room for it: {reason}"

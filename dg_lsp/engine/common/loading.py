@@ -122,6 +122,11 @@ def wide_dtype(precision: Precision) -> torch.dtype:
     return DTYPES.get(precision, torch.bfloat16)
 
 
+def first_line(error: Exception) -> str:
+    """Return the first line of an error of torch or the driver, which says what is wrong. The others say how to debug it."""
+    return str(error).strip().split("\n")[0]
+
+
 @contextlib.contextmanager
 def reported(name: str) -> Iterator[None]:
     """Raise LoadError with a sentence for what may go wrong while a model is loaded."""
@@ -129,6 +134,11 @@ def reported(name: str) -> Iterator[None]:
         yield
     except (checkpoint.CheckpointError, profile_file.ProfileError, fit.GeometryError, fit.NoRoomError) as error:
         raise LoadError(str(error)) from error
+    except torch.OutOfMemoryError as error:
+        remedy = "close other programs that use it, or choose a smaller model"
+        raise LoadError(f"the GPU ran out of memory while {name} was loaded; {remedy}") from error
+    except torch.AcceleratorError as error:  # of several lines, the first says what is wrong
+        raise LoadError(f"{name} can't be loaded on the GPU: {first_line(error)}") from error
     except OSError as error:
         # Such as a folder without permission; the libraries' own errors are handled where they are called.
         raise LoadError(f"{error.filename or name} can't be read: {(error.strerror or str(error)).lower()}") from error

@@ -6,8 +6,6 @@ import logging
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from dg_lsp.engine.common import loading
 from dg_lsp.engine.common.loading import EMBEDDED, Checkpoint, Loaded, LoadError
 from dg_lsp.engine.common.task import OnProgress
@@ -56,12 +54,7 @@ def _with_weights(folder: Path, device: str, precision: Precision, on_progress: 
     model.config.dtype = model.config.text_config.dtype = dtype
     try:
         reading.fill(model, listed, device, precision, dtype, meter)
-    except torch.OutOfMemoryError as error:
-        raise LoadError(
-            f"{device} ran out of memory while the weights were read, though enough was free before; "
-            "close other programs that use it, or choose a smaller model"
-        ) from error
-    except reading.ReadError:
+    except (reading.ReadError, *loading.NO_ROOM):
         raise
     except Exception as error:  # the libraries may raise anything for values that they have not checked
         raise LoadError(f"{folder} can't be loaded as a DiffusionGemma checkpoint: {error}") from error

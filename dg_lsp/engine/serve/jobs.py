@@ -524,6 +524,7 @@ class Worker:
         machine.lose_gpu(str(error).strip().split("\n")[0])
         self._queue.fail_all("engine_failed", "the GPU failed on this request; the model is loaded again on the processor")
         self.filler = None
+        self._set_status(Status("unloaded", "the GPU failed"))  # a model that is ready is not loaded again
         self._queue.order("load")
         return True
 
@@ -575,9 +576,9 @@ def return_freed_memory() -> None:
 
 
 def give_back_memory() -> None:
-    """Collect garbage, and return unused memory to the system, and the GPU allocator's to the device."""
+    """Collect garbage, and return unused memory to the system, and the GPU allocator's to the device unless it is lost."""
     gc.collect()
     return_freed_memory()
     torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
+    if torch is not None and torch.cuda.is_available() and not machine.lost_gpu():
         torch.cuda.empty_cache()
