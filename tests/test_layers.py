@@ -15,7 +15,7 @@ from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[1]
 
-# What only the engine and the trainer may import; blocked, the rest must still import.
+# What only the engine may import; blocked, the rest must still import.
 HEAVY = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 FRONT_ENDS = (
     "dg_lsp.cli",

@@ -33,7 +33,6 @@ LATER = {
     "bench": ("Measure how fast the fills of a model are.", "dg_lsp.cli.evaluate:bench_app", "engine"),
     "calibrate": ("Measure how likely a model's answers are right, on your own code.", "dg_lsp.cli.calibrate", "engine"),
     "stats": ("Show how many suggestions were shown and accepted.", "dg_lsp.cli.server:stats_app", ""),
-    "train": ("Train a canvas for a causal model.", "dg_lsp.cli.train", "engine"),
 }
 
 

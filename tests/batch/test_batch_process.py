@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -237,19 +237,9 @@ COMPLETION = {"_DG_LSP_COMPLETE": "complete_bash", "COMP_WORDS": "dg-lsp engine 
 def test_ctrl_c_shows_no_traceback_before_a_command_runs(
     module: str, arguments: tuple[str, ...], variables: dict[str, str]
 ) -> None:
-    process = interrupted(ROOT, (module, *arguments), variables)
-    # `eval` says first what it begins.
-    stderr = process.stderr.removeprefix("dg-lsp: filling\n")
-    assert (process.returncode, process.stdout, stderr) == (130, "", "dg-lsp: interrupted\n")
-
-
-def interrupted(
-    cwd: Path, module_and_arguments: Sequence[str], variables: Mapping[str, str]
-) -> subprocess.CompletedProcess[str]:
-    """Run a command that is interrupted while it imports a module."""
-    return subprocess.run(
-        [sys.executable, "-c", INTERRUPTED_IMPORT, *module_and_arguments],
-        cwd=cwd,
+    process = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_IMPORT, module, *arguments],
+        cwd=ROOT,
         env={**os.environ, **variables},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -258,14 +248,9 @@ def interrupted(
         check=False,
         preexec_fn=handling(signal.SIGINT),
     )
-
-
-@pytest.mark.slow
-def test_ctrl_c_ends_training_while_torch_is_imported(tmp_path: Path) -> None:
-    # It is interrupted before it reads a file.
-    arguments = ("canvas", "--base", ".", "--sources", ".", "--state", "state.pt")
-    process = interrupted(tmp_path, ("numpy", "train", *arguments), {"PYTHONPATH": str(ROOT)})
-    assert (process.returncode, process.stdout, process.stderr) == (130, "", "dg-lsp: interrupted\n")
+    # `eval` says first what it begins.
+    stderr = process.stderr.removeprefix("dg-lsp: filling\n")
+    assert (process.returncode, process.stdout, stderr) == (130, "", "dg-lsp: interrupted\n")
 
 
 WRAPPED = """
@@ -436,7 +421,7 @@ print("heavy:", sorted(heavy & set(sys.modules)))
         assert python(code.format(args=args)).endswith("heavy: []"), args
 
 
-@pytest.mark.parametrize("command", ["serve", "engine", "eval", "bench", "stats", "train"])
+@pytest.mark.parametrize("command", ["serve", "engine", "eval", "bench", "stats"])
 def test_a_subcommand_whose_module_is_missing_is_reported(command: str) -> None:
     code = f"""
 import sys

@@ -58,10 +58,10 @@ def index(model: LaptopModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         yield server
 
 
-def converted(path: Path, folder: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+def converted(path: Path, folder: Path, adapter: Path | None = None) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Return the weights of a converted file, as float32, and its configuration."""
     folder.mkdir()
-    convert.convert(path, folder)
+    convert.convert(path, folder, adapter=adapter)
     stored = load_file(folder / "model.safetensors")
     weights = {
         name: tensor.float() * stored[f"{name}_scale"][:, None] if tensor.dtype == torch.int8 else tensor
@@ -123,6 +123,28 @@ def test_a_head_is_stored_unless_it_is_the_embedding_once_more(family: str, tmp_
     # The copy with more bits is the one that is used.
     head = as_transformers_reads(path).state_dict()["lm_head.weight"]
     assert bool(((weights["model.embed_tokens.weight"] - head).abs() <= head.abs().amax(-1, keepdim=True) / 250).all())
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_a_conversion_adds_the_adapter(family: str, tmp_path: Path) -> None:
+    path = laptop_kit.write_gguf(tmp_path / "tiny.gguf", family)
+    before, _ = converted(path, tmp_path / "plain")
+    random, adapter, added = torch.Generator().manual_seed(1), dict[str, torch.Tensor](), dict[str, torch.Tensor]()
+    for layer in range(laptop_kit.LAYERS):
+        for letter, name in PROJECTIONS.items():
+            weight = f"model.layers.{layer}.{name}.weight"
+            n_outputs, n_inputs = before[weight].shape
+            a, b = (0.1 * torch.randn(shape, generator=random) for shape in ((4, n_inputs), (n_outputs, 4)))
+            adapter |= {f"{layer}{letter}_a": a, f"{layer}{letter}_b": b}
+            added[weight] = b @ a
+    save_file(adapter, tmp_path / "adapter.safetensors")
+    after, _ = converted(path, tmp_path / "adapted", tmp_path / "adapter.safetensors")
+    for name, tensor in before.items():
+        if name not in added:
+            assert torch.equal(after[name], tensor)
+            continue
+        half_steps = [one.abs().amax(-1, keepdim=True) / 127 * 0.51 for one in (tensor, after[name])]
+        assert bool(((after[name] - tensor - added[name]).abs() <= half_steps[0] + half_steps[1]).all()), name
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2"])

@@ -108,7 +108,7 @@ def test_logits_of_some_tokens_are_those_of_all(monkeypatch: pytest.MonkeyPatch)
 
 
 def adapter_for(model: Any) -> dict[str, Tensor]:
-    """Return a random adapter with the names of the trainer."""
+    """Return a random adapter with the names in a file."""
     torch.manual_seed(4)
     config, adapter = model.config, {}
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads

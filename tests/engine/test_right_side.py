@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from dg_lsp.core.values import Candidate, Hole, InfillRequest, Span
@@ -26,7 +27,7 @@ from dg_lsp.engine.common.local import LocalTask
 from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.model import tree as trees
 from dg_lsp.engine.model.tree import ROOT, Tree
-from tests.engine.test_llama import adapter_for, checkpoint, copy_of, written_to
+from tests.engine.test_llama import RANK, adapter_for, checkpoint, copy_of, written_to
 
 PREFIX, SUFFIX = "def add(a, b):\n    ", "\n    return a + b\n"
 LINE = Hole(Span(0, 0), "cursor")
@@ -43,11 +44,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written_to(tmp_path_factory.mktemp("bare"))
 
 
-def written_adapter(path: Path) -> None:
-    """Write a random adapter into the folder of the tiny model."""
+def written_adapter(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Write a random adapter into the folder of the tiny model; return its tensors and the facts that it states."""
     model = checkpoint("biases")
-    norms = {name: weight for name, weight in model.state_dict().items() if name.endswith("norm.weight")}
-    lora.write(path / lora.FILE, adapter_for(model), {"base_hash": lora.base_hash(norms)})
+    tensors = {name: tensor.half() for name, tensor in adapter_for(model).items()}
+    facts = {"kind": lora.KIND, "format": lora.FORMAT, "base_hash": lora.base_hash(model.state_dict())}
+    save_file(tensors, path / lora.FILE, facts)
+    return tensors, facts
 
 
 def written_profile(path: Path) -> None:
@@ -94,6 +97,30 @@ def test_a_profile_that_reads_the_right_side_needs_an_adapter(folder: Path, tmp_
         assert (sheet.end is not None) == reads
         assert proposals, (prefix, suffix)
         assert all((proposal.adapted_logp < 0) == reads for proposal in proposals)
+
+
+def test_an_adapter_that_does_not_fit_is_refused(folder: Path, tmp_path: Path) -> None:
+    path = copy_of(folder, tmp_path / "model")
+    file, (good, facts) = path / lora.FILE, written_adapter(path)
+    for tensors, stated, sentence in (
+        (good | {"1o_b": torch.zeros(49, RANK, dtype=torch.float16)}, facts, "1o_b in {} is F16 [49, 4], but its model needs"),
+        ({name: one for name, one in good.items() if name != "1o_a"}, facts, "{} lacks the tensor 1o_a"),
+        (good | {"more": torch.zeros(1)}, facts, "{} has, beside the adapter's, the tensor more"),
+        (good | {"0q_a": torch.zeros(0, 48)}, facts, "{} has no valid rank"),
+        (good | {"1o_b": torch.full((48, RANK), torch.nan)}, facts, "1o_b in {} holds numbers that are not finite"),
+        (good | {"1o_b": torch.zeros(48, RANK, dtype=torch.int8)}, facts, "1o_b in {} is I8 [48, 4]"),
+        (good, {**facts, "base_hash": "0"}, "the adapter {} belongs to other weights"),
+        (good, {**facts, "format": "2"}, "{} is not an adapter of format 1"),
+    ):
+        save_file(tensors, file, stated)
+        with pytest.raises(LoadError) as caught:
+            load_model(str(path), device="cpu", dtype="float32")
+        assert sentence.format(file) in str(caught.value)
+    save_file(good | {"mask": torch.zeros(48), "dist": torch.zeros(9, 48)}, file, facts)
+    load_model(str(path), device="cpu", dtype="float32")  # the released file, too, has vectors that are not read
+    file.write_bytes(b"0" * 20)
+    with pytest.raises(LoadError, match="is not an adapter that can be read"):
+        load_model(str(path), device="cpu", dtype="float32")
 
 
 def filled(filler: CausalFiller, prefix: str, suffix: str) -> tuple[Sheet, list[Proposal]]:

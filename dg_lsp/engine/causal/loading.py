@@ -22,11 +22,7 @@ def load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[Caus
     if adapter_file.exists():
         own = checkpoint.own_file(adapter_file.parent, adapter_file.name)
         adapter = lora.read(own, found.sizes, lora.base_hash(found.weights))
-        if adapter.facts.get("order") == "fim":
-            raise LoadError(
-                f"{own} is not an adapter that reads the suffix, but one for the weights (`dg-lsp train fim`); remove it"
-            )
-        tensors = {name: tensor.to(opened.device) for name, tensor in adapter.tensors.items()}
+        tensors = {name: tensor.to(opened.device) for name, tensor in adapter.items()}
     elif profile.right_tokens:
         raise LoadError(f"the profile of {opened.name} needs a suffix adapter, but there is no {adapter_file}")
     passes = CausalLlama(found.sizes, found.weights, found.kind, tensors)

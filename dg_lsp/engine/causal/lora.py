@@ -1,19 +1,17 @@
-"""Read and write a low-rank adapter (LoRA, arXiv 2106.09685) for a frozen Llama or Qwen2 model, in one safetensors file.
+"""Read a low-rank adapter (LoRA, arXiv 2106.09685) for a frozen Llama or Qwen2 model, in one safetensors file.
 
 For each layer and each projection (`geometry.PROJECTIONS`) a file holds A [rank, inputs] as `<layer><letter>_a` and
-B [outputs, rank] as `<layer><letter>_b`. Its metadata says what it was trained on, and which base it belongs to.
+B [outputs, rank] as `<layer><letter>_b`. Its metadata has `KIND`, `FORMAT` and the `base_hash` of its base.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from dg_lsp.engine.model.fit.geometry import PROJECTIONS, LlamaSizes
@@ -26,14 +24,6 @@ MAX_RANK = 512
 UNUSED = frozenset({"mask", "del", "dist", "hint"})
 """Tensors of older files, for a canvas that is filled in parallel. They are not read."""
 WIDE = {"F32", "F16", "BF16"}
-
-
-@dataclass(frozen=True, slots=True)
-class Adapter:
-    """An adapter's tensors by name, in 32 bits, and the facts that its file states."""
-
-    tensors: Mapping[str, Tensor]
-    facts: Mapping[str, str]
 
 
 def shapes(sizes: LlamaSizes, rank: int) -> dict[str, tuple[int, ...]]:
@@ -56,8 +46,8 @@ def base_hash(weights: Mapping[str, Tensor | Quantised]) -> str:
     return digest.hexdigest()[:16]
 
 
-def read(file: Path, sizes: LlamaSizes, base: str) -> Adapter:
-    """Return the adapter in a file, for a model of these sizes whose `base_hash` is `base`.
+def read(file: Path, sizes: LlamaSizes, base: str) -> dict[str, Tensor]:
+    """Return an adapter's tensors by name, in 32 bits, for a model of these sizes whose `base_hash` is `base`.
 
     Raises CheckpointError with a sentence, before any tensor is read, unless all names, shapes and types fit.
     """
@@ -68,24 +58,10 @@ def read(file: Path, sizes: LlamaSizes, base: str) -> Adapter:
             _check(file, facts, {n: (tuple(s.get_shape()), s.get_dtype()) for n, s in slices.items()}, sizes, base)
             tensors = {name: opened.get_tensor(name).float() for name in slices}
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{file} is not an adapter that can be read ({error}); export it again") from error
+        raise CheckpointError(f"{file} is not an adapter that can be read ({error}); replace it, or remove it") from error
     if bad := next((name for name, tensor in tensors.items() if not bool(torch.isfinite(tensor).all())), ""):
-        raise CheckpointError(f"{bad} in {file} holds numbers that are not finite; export the adapter again")
-    return Adapter(tensors, facts)
-
-
-def write(file: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, str]) -> None:
-    """Write an adapter in 16 bits; raise CheckpointError if a number does not fit, or OSError.
-
-    `facts` need `base_hash`; the file also states its kind, its format and its rank.
-    """
-    narrow = {name: tensor.detach().to(torch.float16).contiguous() for name, tensor in tensors.items()}
-    if bad := next((name for name, tensor in narrow.items() if not bool(torch.isfinite(tensor).all())), ""):
-        raise CheckpointError(f"{bad} holds numbers that are too large for 16 bits or not finite; {file} was not written")
-    stated = {"kind": KIND, "format": FORMAT, "rank": str(len(tensors["0q_a"]))}
-    new = file.with_name(f"{file.name}.new")
-    save_file(narrow, new, dict(facts) | stated)
-    new.replace(file)
+        raise CheckpointError(f"{bad} in {file} holds numbers that are not finite; replace the adapter, or remove it")
+    return tensors
 
 
 def _check(
@@ -98,11 +74,11 @@ def _check(
         raise CheckpointError(f"the adapter {file} belongs to other weights ({name}); remove it, or load that model")
     first = stored.get("0q_a", ((), ""))[0]
     if len(first) != 2 or not 0 < first[0] <= MAX_RANK:
-        raise CheckpointError(f"{file} has no valid rank; export the adapter again")
+        raise CheckpointError(f"{file} has no valid rank; replace the adapter, or remove it")
     described = shapes(sizes, first[0])
     if different := described.keys() ^ stored.keys():
         side = "lacks" if min(different) in described else "has, beside the adapter's,"
-        raise CheckpointError(f"{file} {side} the tensor {min(different)}; export the adapter again")
+        raise CheckpointError(f"{file} {side} the tensor {min(different)}; replace the adapter, or remove it")
     for name, shape in described.items():
         own, dtype = stored[name]
         if own != shape or dtype not in WIDE:

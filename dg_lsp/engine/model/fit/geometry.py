@@ -17,8 +17,7 @@ _DEFAULTS = {
 _FULL_HEAD_DIM = 512
 
 
-CAUSAL_TYPES = ("llama", "qwen2")
-LLAMA_TYPES = (*CAUSAL_TYPES, "Dream")  # Dream has the weights of a Qwen2 model, and reads in both directions
+LLAMA_TYPES = ("llama", "qwen2", "Dream")  # Dream has the weights of a Qwen2 model, and reads in both directions
 MODEL_TYPES = ("diffusion_gemma", *LLAMA_TYPES)
 _UNFIT = {"Fast_dLLM_Qwen": "a Fast-dLLM v2 model, which writes from left to right and can't read what follows a hole"}
 

@@ -168,7 +168,7 @@ def convert(
 ) -> None:
     """Write the converted model of a GGUF file into an existing, empty folder. Raises GgufError or OSError.
 
-    `adapter` is a file of this package, exported by `dg-lsp train fim`.
+    `adapter` is a safetensors file of this package with A and B of each projection; B A is added to the weights.
     """
     with GgufFile(path) as file:
         values = _config(file)

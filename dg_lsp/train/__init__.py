@@ -1,1 +1,0 @@
-"""Train a canvas for a causal model that stays as it is."""
