@@ -32,14 +32,10 @@ def to_span(index: Lines, range_: lsp.Range, encoding: Encoding) -> Span:
     return Span(min(ends), max(ends))
 
 
-def to_position(index: Lines, offset: int, encoding: Encoding) -> lsp.Position:
-    """Return an offset as an editor's position."""
-    return lsp.Position(*positions.to_position(index, offset, encoding))
-
-
 def to_range(index: Lines, span: Span, encoding: Encoding) -> lsp.Range:
     """Return a span as an editor's range."""
-    return lsp.Range(to_position(index, span.start, encoding), to_position(index, span.end, encoding))
+    start, end = (lsp.Position(*positions.to_position(index, offset, encoding)) for offset in (span.start, span.end))
+    return lsp.Range(start, end)
 
 
 def to_encoding(kind: lsp.PositionEncodingKind | str | None) -> Encoding:

@@ -34,9 +34,8 @@ from dg_lsp.core import holes, languages, syntax
 from dg_lsp.core.calibration import POSITIONS
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.backends import local
-from dg_lsp.engine.causal.filler import CausalFiller
+from dg_lsp.engine.causal.filler import FIRST, CausalFiller, narrowed
 from dg_lsp.engine.causal.generation import Generation
-from dg_lsp.engine.causal.windows import FIRST, narrowed
 from dg_lsp.engine.common import calibration_store
 from dg_lsp.evaluate import calibrate, fit
 from dg_lsp.evaluate import tasks as evaluation

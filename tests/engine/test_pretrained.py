@@ -19,11 +19,10 @@ from dg_lsp.core.calibration import Calibration
 from dg_lsp.core.values import Budget, Calibrated, Hole, InfillRequest, Snippet, Span
 from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.causal import drafting, layout, scoring
-from dg_lsp.engine.causal.filler import CausalFiller
+from dg_lsp.engine.causal.filler import FIRST, CausalFiller
 from dg_lsp.engine.causal.generation import Generation
 from dg_lsp.engine.causal.layout import for_profile
 from dg_lsp.engine.causal.profile import Profile
-from dg_lsp.engine.causal.windows import FIRST
 from dg_lsp.engine.common import pace, sequence
 from dg_lsp.engine.common.laid_out import Switches
 from dg_lsp.engine.common.layout import next_after_typed

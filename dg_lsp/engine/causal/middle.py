@@ -6,14 +6,14 @@ Knows sheets and token ids. Knows nothing of rows or tensors.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 
 from dg_lsp.core import repeats
-from dg_lsp.core.values import Hole
+from dg_lsp.core.calibration import Calibration
+from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.causal.layout import Sheet
 from dg_lsp.engine.causal.passes import CausalLlama
 from dg_lsp.engine.causal.profile import Profile
-from dg_lsp.engine.common.laid_out import LaidOut
+from dg_lsp.engine.common.laid_out import LaidOut, Switches
 from dg_lsp.engine.common.layout import next_after_typed
 from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.common.propose.file_model import FileModel
@@ -23,49 +23,34 @@ AHEAD_CHANCE = 0.02  # the least at which they do: up to 16 rows take hardly lon
 
 
 class Middle(LaidOut):
-    """A laid out request with one hole."""
+    """A laid out request with one hole.
+
+    A draft of at most `most_tokens` is ended by the tokens `ends`, and within a line by `line_ends`; it may have several lines
+    if it `takes_lines`. `wants_likeliest`: one answer is asked for, and nothing but its likelihood and copies decide which.
+    `wants_first`: the first draft and copies are enough, because it is also known how often such a draft is right.
+    """
 
     sheet: Sheet
     loaded: Loaded[CausalLlama, Profile]
 
-    @property
-    def hole(self) -> Hole:
-        """The request's only hole."""
-        return self.request.holes[0]
-
-    @property
-    def takes_lines(self) -> bool:
-        """Whether a draft may have several lines.
-
-        In an empty line it may if the model itself ends an answer there: in the layout that it was trained with.
-        """
-        return self.hole.block or (self.hole.several and self.loaded.profile.layout == "fim")
-
-    @cached_property
-    def ends(self) -> frozenset[int]:
-        """The tokens that end a draft."""
-        return frozenset({self.sheet.end}) if self.sheet.end is not None else self.vocabulary.special
-
-    @cached_property
-    def line_ends(self) -> frozenset[int]:
-        """The tokens that end a draft within a line."""
-        return frozenset() if self.takes_lines else frozenset(self.vocabulary.with_newline)
-
-    @property
-    def most_tokens(self) -> int:
-        """The longest draft."""
-        profile = self.loaded.profile
-        return self.switches.gap or (profile.block_tokens if self.takes_lines else profile.line_tokens)
-
-    @property
-    def wants_likeliest(self) -> bool:
-        """Whether one answer is asked for, and nothing but its likelihood and copies decide which."""
-        return self.request.budget.candidates == 1 and not (self.needed or self.hole.instruction)
-
-    @property
-    def wants_first(self) -> bool:
-        """Whether the first draft and copies are enough: one answer is wanted, and how often such a draft is right is known."""
-        return self.wants_likeliest and self.loaded.profile.draft_calibration is not None and self.switches.sure
+    def __init__(
+        self,
+        request: InfillRequest,
+        sheet: Sheet,
+        loaded: Loaded[CausalLlama, Profile],
+        switches: Switches,
+        weights: Calibration | None,
+    ) -> None:
+        super().__init__(request, sheet, loaded, switches, weights)
+        profile, hole = loaded.profile, self.hole
+        # In an empty line, a draft may have several lines if the model itself ends an answer there: in the layout that it was
+        # trained with.
+        self.takes_lines = hole.block or (hole.several and profile.layout == "fim")
+        self.most_tokens = switches.gap or (profile.block_tokens if self.takes_lines else profile.line_tokens)
+        self.ends = frozenset({sheet.end}) if sheet.end is not None else self.vocabulary.special
+        self.line_ends = frozenset[int]() if self.takes_lines else frozenset(self.vocabulary.with_newline)
+        self.wants_likeliest = request.budget.candidates == 1 and not (self.needed or hole.instruction)
+        self.wants_first = self.wants_likeliest and profile.draft_calibration is not None and switches.sure
 
     @property
     def banned(self) -> list[int]:

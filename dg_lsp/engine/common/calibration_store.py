@@ -35,19 +35,20 @@ class Calibrations:
     def __init__(self, shipped: Calibration | None = None) -> None:
         self.shipped = shipped
         self.model: ModelId | None = None
+        self._file = Path()
         self._own_version: tuple[int, int] | None = None
         self._own: Calibration | None = None
 
     def watch(self, model: ModelId) -> None:
         """Use the user's calibration of this model from now on, including one that is written later."""
-        self.model, self._own_version, self._own = model, None, None
+        self.model, self._file, self._own_version, self._own = model, path(model), None, None
 
     def current(self) -> Calibration | None:
         """Return the current calibration, or None if the model has none."""
         if self.model is None:
             return self.shipped
         try:
-            facts = path(self.model).stat()
+            facts = self._file.stat()
         except OSError:
             self._own_version, self._own = None, None
             return self.shipped

@@ -102,7 +102,7 @@ class Generation:
 
         Copies for a hole that `takes_lines` go on until their own block ends; by default a block takes them.
         """
-        laid_out, hole = self.laid_out, self.laid_out.request.holes[0]
+        laid_out, hole = self.laid_out, self.laid_out.hole
         if len(laid_out.request.holes) > 1 or not laid_out.switches.copy or not most:
             return
         prefix, suffix, *related = laid_out.sources

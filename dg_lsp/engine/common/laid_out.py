@@ -55,7 +55,13 @@ class Layout(Protocol):
 
 
 class LaidOut:
-    """A request with its `sheet`, the model that answers it and the enabled parts. `weights` is the current calibration."""
+    """A request with its `sheet`, the model that answers it and the enabled parts. `weights` is the current calibration.
+
+    What every stage asks of the request is computed once. `hole` is the first one, and often the only one. `is_block` says
+    whether a hole may take several lines, and `is_body` whether the answer may not be another placeholder. `needed` are the
+    names that the code after the hole needs and only the answer can bind. `typed` are the characters of the answer's first
+    tokens that are already typed.
+    """
 
     sheet: Any
     loaded: Loaded[Any, Any]
@@ -65,27 +71,11 @@ class LaidOut:
     ) -> None:
         self.request, self.sheet, self.loaded, self.switches = request, sheet, loaded, switches
         self.calibration, self.position = weights, calibration.position(request)
-        self.vocabulary = loaded.vocabulary
-
-    @property
-    def is_block(self) -> bool:
-        """Whether a hole may take several lines."""
-        return any(hole.block for hole in self.request.holes)
-
-    @property
-    def is_body(self) -> bool:
-        """Whether the hole is a body, whose answer may not be another placeholder."""
-        return self.request.holes[0].kind in ("body", "marker")
-
-    @property
-    def needed(self) -> tuple[str, ...]:
-        """The names that the code after the only hole needs and only the answer can bind."""
-        return self.request.holes[0].needed if self.switches.needed else ()
-
-    @cached_property
-    def typed(self) -> str:
-        """The characters of the answer's first tokens that are already typed."""
-        return str(self.sheet.heal.decode("utf-8", "ignore"))
+        self.vocabulary, self.hole = loaded.vocabulary, request.holes[0]
+        self.is_block = any(hole.block for hole in request.holes)
+        self.is_body = self.hole.kind in ("body", "marker")
+        self.needed = self.hole.needed if switches.needed else ()
+        self.typed = sheet.heal.decode("utf-8", "ignore")
 
     @cached_property
     def control(self) -> tuple[int, ...]:

@@ -47,7 +47,7 @@ class Llama:
 
     def __init__(self, sizes: LlamaSizes, weights: Mapping[str, Weight], kind: matmul.Kind) -> None:
         self.sizes, self.kind, self.geometry = sizes, kind, sizes.geometry()
-        self.n_vocabulary = sizes.vocabulary
+        self.n_vocabulary, self._groups, self._scaling = sizes.vocabulary, sizes.groups, sizes.head_dim**-0.5
         with torch.no_grad():
             table = weights["model.embed_tokens.weight"]
             if kind in matmul.NARROW and isinstance(table, Tensor):
@@ -98,11 +98,11 @@ class Llama:
         causal: bool = False,
         with_room: bool = False,
     ) -> tuple[Tensor, KV]:
-        sizes, (rows, length) = self.sizes, ids.shape
+        rows, length = ids.shape
         hidden = self._embed(ids.reshape(-1))
         rotation = self._rotation(positions, rows)
         # Blocks add the mask to scores in 32 bits.
-        added = additive(mask, sizes.groups, torch.float32 if self._takes_blocks(length) else self.kv_dtype)
+        added = additive(mask, self._groups, torch.float32 if self._takes_blocks(length) else self.kv_dtype)
         # A text's first token has inputs that are a thousand times larger than the rest of its row, in a few places that are
         # the same for all texts. Every other token attends to it.
         fine = None if past else slice(None, None, length)
@@ -127,7 +127,7 @@ class Llama:
 
     def _attention(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, *, causal: bool) -> Tensor:
         """Return the attention of queries [R, T, heads, D] over keys and values [R, kv heads, L, D]: [N, heads * D]."""
-        (rows, length), scaling, groups = queries.shape[:2], self.sizes.head_dim**-0.5, self.sizes.groups
+        (rows, length), scaling, groups = queries.shape[:2], self._scaling, self._groups
         if self._takes_blocks(length):
             mixed = matmul.attention_in_blocks(queries, keys, values, scaling, mask, causal=causal)
             return mixed.reshape(rows * length, -1)
