@@ -69,7 +69,6 @@ BY_NAME = {
     "model": model,
     "device": device,
     "dtype": one_of(lambda: get_args(Precision)),
-    "base": model,
     "lang": language,
     "holes": several_of(of("dg_lsp.batch.plan", "KINDS")),
     "commit": one_of(of("dg_lsp.batch.write", "UNITS")),

@@ -51,17 +51,12 @@ def evaluate(
             autocompletion=completions.one_of(completions.of("dg_lsp.evaluate.run", "BASELINES")),
         ),
     ] = None,
-    oracle_length: Annotated[
-        bool, typer.Option("--oracle-length", help="Also measure with the answer's length known.")
-    ] = False,
-    no_suffix: Annotated[bool, typer.Option("--no-suffix", help="Also measure without the text after the hole.")] = False,
     ablation: Annotated[
         bool, typer.Option("--ablation", help="Measure without each part in turn; prints a Markdown table.")
     ] = False,
     baselines_only: Annotated[
-        bool, typer.Option("--baselines-only", help="Measure only the baselines and variants that other options name.")
+        bool, typer.Option("--baselines-only", help="Measure only the baselines that --baseline names.")
     ] = False,
-    steps: Annotated[int, typer.Option(min=0, help="Denoising steps; 0: the model's default.")] = 0,
     limit: Annotated[int, typer.Option(min=0, help="How many tasks to use, evenly spread over the file; 0: all.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same answers and the same intervals.")] = 0,
     workers: Annotated[int, typer.Option(min=1, help="Processes, each with its own model; at most one per core.")] = 1,
@@ -113,13 +108,9 @@ def evaluate(
     selected = [*run.ABLATION] if ablation else [] if baselines_only else [FULL]
     for name in baseline or ():
         selected += run.BASELINES[name]
-    selected += [run.ORACLE_LENGTH] if oracle_length else []
-    selected += [run.NO_SUFFIX] if no_suffix else []
     if not selected:
         raise EvalError("nothing to measure: --baselines-only needs a --baseline")
-    # Some variants set their own number of steps.
-    stepped = [replace(each, steps=steps) if each.by == "model" and not each.steps else each for each in selected]
-    setup = run.Setup(tuple(dict.fromkeys(stepped)), model, device, threads, seed, "" if dtype == "auto" else dtype)
+    setup = run.Setup(tuple(dict.fromkeys(selected)), model, device, threads, seed, "" if dtype == "auto" else dtype)
     rows = _rows(chosen_tasks, setup, workers, execute=execute, unprotected=unprotected)
     if csv_file is not None:
         try:

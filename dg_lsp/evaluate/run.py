@@ -40,9 +40,8 @@ SAME_RIGHT = 24  # how many characters after a match are compared at most; the s
 class Method:
     """One way to fill a task.
 
-    `without` names parts of the engine to switch off (`decode.Switches`), and `profile` replaces settings of the
-    checkpoint's profile. `known_length` gives the canvas as many tokens as the answer has. A method without `suffix`
-    does not see the text after the hole. `kinds` lists the kinds of task that it can fill; empty means all.
+    `without` names parts of the engine to switch off (`laid_out.Switches`), and `profile` replaces settings of the
+    checkpoint's profile. `kinds` lists the kinds of task that it can fill; empty means all.
     """
 
     name: str
@@ -50,8 +49,6 @@ class Method:
     without: tuple[str, ...] = ()
     profile: tuple[tuple[str, int], ...] = ()
     steps: int = 0
-    known_length: bool = False
-    suffix: bool = True
     kinds: tuple[str, ...] = ()
 
 
@@ -65,8 +62,6 @@ WITH_NOISE = (("line_noise_rows", 1), ("block_noise_rows", 1))
 AR = Method(
     "ar", without=("copy", "file", "noise", "scorer"), profile=(("causal_rows", 1), ("branches", 0), ("refine_steps", 0))
 )
-ORACLE_LENGTH = Method("oracle length", without=("delete",), profile=WITH_NOISE, known_length=True)
-NO_SUFFIX = Method("no suffix", without=("held_suffix",), suffix=False)
 
 BASELINES: dict[str, tuple[Method, ...]] = {
     "copy": (COPY, TOLD_COPY),
@@ -142,16 +137,11 @@ class Bench:
             if method.by == "copy":
                 hole = task.hole
                 best = copies.find(task.prompt, task.suffix, block=hole.block, indent=hole.indent, most=1)
-                text, _ = settled(task, method, (Candidate((best[0].text if best else "",), row="copy"),))
+                text, _ = settled(task, (Candidate((best[0].text if best else "",), row="copy"),))
             else:  # a text of known length is not cut
                 text = copied_to_length(task)
             return MethodAnswer(text, "copy", (time.perf_counter() - began) * 1000)
         filler = self.fillers[method]
-        if method.known_length:
-            # The answer's tokens on this canvas, including the unfinished token before the hole.
-            heal = filler.layout.lay_out(task.request()).heal.decode("utf-8", "ignore")
-            length = max(len(filler.loaded.vocabulary.encode(heal + task.answer)), 1)
-            filler.switches = replace(filler.switches, gap=length)
         filler.cache.clear()
         return fill(filler, task, method, self.setup.seed)
 
@@ -193,23 +183,21 @@ def fill(filler: Filler, task: Task, method: Method, seed: int = 0) -> MethodAns
     """Return the filler's polished answer to the task. Raises EvalError if it rejects the task."""
     began = time.perf_counter()
     try:
-        work = filler.start(task.request(steps=method.steps, seed=seed, suffix=method.suffix))
+        work = filler.start(task.request(steps=method.steps, seed=seed))
         while work.step():
             pass
     except ValueError as error:
         raise EvalError(f"{task.task_id} can't be filled: {error}") from error
-    text, candidate = settled(task, method, work.candidates())
+    text, candidate = settled(task, work.candidates())
     ms = (time.perf_counter() - began) * 1000
     if candidate is None:
         return MethodAnswer(text, "", ms)
     return MethodAnswer(text, candidate.row, ms, candidate.steps, confidence.probability(candidate.confidence))
 
 
-def settled(task: Task, method: Method, candidates: Sequence[Candidate]) -> tuple[str, Candidate | None]:
+def settled(task: Task, candidates: Sequence[Candidate]) -> tuple[str, Candidate | None]:
     """Return the text of the best candidate that survives polishing, and that candidate; else the best one, unpolished."""
     document = task.document
-    if not method.suffix:
-        document = replace(document, text=task.prompt)
     tree = syntax.of(document)
     unlikely: list[tuple[str, Candidate]] = []
     for candidate in candidates:

@@ -70,11 +70,11 @@ class Task:
         names = scope.needed_names(tree, place) if tree else ()
         return Hole(place, "body" if self.kind == "body" else "cursor", indent=indent, block=block, needed=names)
 
-    def request(self, *, steps: int = 0, seed: int = 0, suffix: bool = True) -> InfillRequest:
-        """Return the request for the engine; without `suffix`, the engine does not see the text after the hole."""
+    def request(self, *, steps: int = 0, seed: int = 0) -> InfillRequest:
+        """Return the request for the engine."""
         return InfillRequest(
             self.prompt,
-            self.suffix if suffix else "",
+            self.suffix,
             (self.hole,),
             language=self.language,
             path=self.path,

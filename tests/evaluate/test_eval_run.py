@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.engine.common.local import LocalFiller
 from dg_lsp.evaluate import run
 from dg_lsp.evaluate.run import BASELINES, FULL, Bench, Method, Setup
 from dg_lsp.evaluate.tasks import EvalError, Task
@@ -40,10 +39,10 @@ def test_a_filler_without_candidates_gives_an_empty_answer() -> None:
 
 def test_the_request_follows_the_method() -> None:
     filler = ScriptedFiller("b")
-    run.fill(filler, LINE, Method("m", steps=5, suffix=False), seed=9)
+    run.fill(filler, LINE, Method("m", steps=5), seed=9)
     (request,) = filler.requests
-    assert (request.budget.steps, request.seed, request.suffix) == (5, 9, "")
-    assert request.prefix == LINE.prompt
+    assert (request.budget.steps, request.seed) == (5, 9)
+    assert (request.prefix, request.suffix) == (LINE.prompt, LINE.suffix)
 
 
 def test_a_refused_task_is_named() -> None:
@@ -82,14 +81,14 @@ def test_a_copy_is_also_found_after_the_hole() -> None:
 
 @pytest.fixture(scope="module")
 def bench(trained_layout: Path) -> Bench:
-    method_list = (FULL, *BASELINES["copy"], *BASELINES["ar"], run.ORACLE_LENGTH, run.NO_SUFFIX)
+    method_list = (FULL, *BASELINES["copy"], *BASELINES["ar"])
     return run.load_bench(Setup(method_list, str(trained_layout), device="cpu", threads=1))
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.kind)
 def test_every_method_answers_every_task(bench: Bench, task: Task) -> None:
     rows = {row.method: row for row in bench.rows(task)}
-    expected = ["full", "copy", *(["copy, told the length"] if task is SPAN else []), "ar", "oracle length", "no suffix"]
+    expected = ["full", "copy", *(["copy, told the length"] if task is SPAN else []), "ar"]
     assert list(rows) == expected
     assert all(row.ms > 0 for row in rows.values())
     assert rows["full"].steps > 0
@@ -102,15 +101,6 @@ def test_an_answer_depends_on_its_seed_alone(bench: Bench) -> None:
     alone = bench.answer(SPAN, FULL)
     bench.warm_up(LINE)
     assert bench.answer(SPAN, FULL).text == alone.text
-
-
-def test_a_known_length_is_the_number_of_answer_tokens(bench: Bench) -> None:
-    bench.answer(BODY, run.ORACLE_LENGTH)
-    filler = LocalFiller
-    known_length_filler = bench.fillers[run.ORACLE_LENGTH]
-    assert isinstance(known_length_filler, filler)
-    assert known_length_filler.switches.gap == len(known_length_filler.loaded.vocabulary.encode(BODY.answer))
-    assert not known_length_filler.switches.delete
 
 
 def test_every_switched_off_part_exists(trained_layout: Path) -> None:

@@ -34,7 +34,7 @@ class Switches:
     scorer: bool = True
     needed: bool = True
     sure: bool = True
-    gap: int = 0  # a fixed gap length, such as an oracle's; 0: the profile's lengths
+    gap: int = 0  # a canvas's fixed gap length; 0: the profile's lengths
 
 
 class Sheet(Protocol):
