@@ -32,6 +32,7 @@ from dg_lsp.infill.port import EngineError
 from dg_lsp.wire import config, messages, model_names
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.messages import Ask, Done
+from dg_lsp.wire.privacy import LOCAL_ONLY
 from dg_lsp.wire.visible import one_line, visible
 
 app = command_group()
@@ -66,7 +67,7 @@ def explain(
     if model_names.is_remote(model):
         patterns = port.patterns_of([file_plan.source.path])
         if port.keeps_file(file_plan.source.path, patterns):
-            raise EngineError(port.refusal(file_plan.source.name))
+            raise EngineError(f"{file_plan.source.name} {LOCAL_ONLY}")
         request = port.shown(request, patterns)
     trace = None
     if not as_json:

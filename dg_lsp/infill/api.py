@@ -23,10 +23,11 @@ from dg_lsp.core.values import Budget, Document, Hole, Snippet, Span
 from dg_lsp.infill import client, editorconfig, workspace
 from dg_lsp.infill.fill import Fill, FillResult, Task, fill, fills_of
 from dg_lsp.infill.pipeline import FileContext
-from dg_lsp.infill.port import Engine, EngineError, Guarded, keeps_file, patterns_of, refusal
+from dg_lsp.infill.port import Engine, EngineError, Guarded, keeps_file, patterns_of
 from dg_lsp.infill.repository import ContextReader
 from dg_lsp.wire import config, model_names
 from dg_lsp.wire.config import ConfigError
+from dg_lsp.wire.privacy import LOCAL_ONLY
 
 KINDS = ("bodies", "markers")
 Result = TypeVar("Result")
@@ -111,7 +112,7 @@ class Session:
             # The session's patterns are those of the program's own workspace. Each file has those of its own.
             patterns = patterns_of([path])
             if keeps_file(path, patterns):
-                raise EngineError(refusal(name))
+                raise EngineError(f"{name} {LOCAL_ONLY}")
             session = replace(self, engine=Guarded(self.engine.inner, patterns))
         # Decode bytes, because reading text would change the line endings.
         document = _document(path.read_bytes().decode(), name, "")

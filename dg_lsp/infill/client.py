@@ -352,9 +352,9 @@ class ResidentEngine:
         elif link.status.state == "failed":
             self._feed(lives.Refused(now, link.status.message))
         elif link.status.state == "ready":
-            self._feed(lives.Connected(link.state.pid, link.state.version))
+            self._feed(Ready(link.state.pid, link.state.version))
         elif link.status.state == "loading" or isinstance(self.state, Starting):
-            self._feed(lives.Reported(link.status.fraction, link.status.message))
+            self._feed(lives.Loading(link.status.fraction, link.status.message))
 
     def _drop(self) -> None:
         """Close the link and cancel a connection attempt, in the background."""

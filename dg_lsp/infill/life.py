@@ -75,22 +75,6 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Reported:
-    """The engine reported the progress of loading."""
-
-    share: float
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Connected:
-    """The engine responds and its model is loaded."""
-
-    pid: int
-    version: str
-
-
-@dataclass(frozen=True, slots=True)
 class Answered:
     """The engine answered a request."""
 
@@ -132,7 +116,8 @@ class Stopped:
     """The client disconnects from the engine."""
 
 
-Event = Asked | Reported | Connected | Answered | Silent | Exited | Refused | Tick | Stopped
+Event = Asked | Loading | Ready | Answered | Silent | Exited | Refused | Tick | Stopped
+"""What happens to an engine. That it loads its model or is ready is its own report, and becomes its state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,15 +190,15 @@ def next(life: Life, event: Event) -> tuple[Life, tuple[Action, ...]]:  # noqa: 
         case Starting(since), (Asked(now) | Tick(now)) if now >= since + START_PATIENCE_S:
             why = f"no engine could be started within {START_PATIENCE_S:.0f} s; see: dg-lsp engine logs"
             return replace(life, state=Failed(why, now + FAILED_PAUSE_S)), (Drop(),)
-        case ((Starting() | Loading() | Ready()), Reported(share, message)):
-            return replace(life, state=Loading(share, message)), ()
-        case ((Starting() | Loading()), Connected(pid, version)):
+        case ((Starting() | Loading() | Ready()), Loading()):
+            return replace(life, state=event), ()
+        case ((Starting() | Loading()), Ready(version=version)):
             about = (
                 f"the running engine is from dg-lsp {version}, this is dg-lsp {life.own_version}; "
                 "it ends and is replaced when no client uses it"
             )
             is_same = not life.own_version or version == life.own_version
-            return replace(life, state=Ready(pid, version)), () if is_same else (Tell(about),)
+            return replace(life, state=event), () if is_same else (Tell(about),)
         case Ready(), Answered():
             return replace(life, breaker=life.breaker.answered()), ()
         case ((Starting() | Loading() | Ready()), Silent(now, pid, is_killed)):

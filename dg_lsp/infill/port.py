@@ -10,7 +10,7 @@ from typing import Protocol
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.wire import privacy
 from dg_lsp.wire.config import private_names, read, workspace_of
-from dg_lsp.wire.privacy import LOCAL_ONLY, LocalOnlyError, stays_local
+from dg_lsp.wire.privacy import LocalOnlyError, stays_local
 
 
 class EngineError(Exception):
@@ -53,11 +53,6 @@ def shown(request: InfillRequest, patterns: tuple[str, ...]) -> InfillRequest:
 def keeps_file(path: Path, patterns: tuple[str, ...]) -> bool:
     """Return whether a file stays on this machine."""
     return any(stays_local(name, patterns) for name in private_names(path.resolve()))
-
-
-def refusal(name: str) -> str:
-    """Return a sentence that says why a file gets no fills from a remote model."""
-    return f"{name} {LOCAL_ONLY}"
 
 
 def patterns_of(paths: Iterable[Path]) -> tuple[str, ...]:

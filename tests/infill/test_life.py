@@ -17,7 +17,6 @@ from dg_lsp.infill.life import (
     Answered,
     Asked,
     Breaker,
-    Connected,
     Drop,
     Event,
     Exited,
@@ -28,7 +27,6 @@ from dg_lsp.infill.life import (
     Lost,
     Ready,
     Refused,
-    Reported,
     Silent,
     Starting,
     Stopped,
@@ -48,7 +46,7 @@ def after(*events: Event, start: Life | None = None) -> tuple[Life, tuple[life.A
     return now, actions
 
 
-UP = (Asked(0), Reported(0.5, "reading weights"), Connected(7, OURS))
+UP = (Asked(0), Loading(0.5, "reading weights"), Ready(7, OURS))
 
 
 def test_the_first_request_starts_the_engine_and_the_next_does_not() -> None:
@@ -102,7 +100,7 @@ def test_three_crashes_without_an_answer_between_them_pause_the_starts() -> None
 def test_an_engine_that_is_killed_again_and_again_but_answers_between_is_always_started() -> None:
     now = Life()
     for second in range(20):
-        now, _ = after(Asked(second), Connected(second + 1, ""), Answered(), start=now)
+        now, _ = after(Asked(second), Ready(second + 1, ""), Answered(), start=now)
         now, actions = after(Exited(second, is_crash=True), start=now)
         assert any(isinstance(action, Join) for action in actions)
 
@@ -121,13 +119,13 @@ def test_a_start_without_a_connection_times_out() -> None:
 
 
 def test_an_engine_of_another_version_is_reported() -> None:
-    _, actions = after(Asked(0), Connected(7, "0.9"))
+    _, actions = after(Asked(0), Ready(7, "0.9"))
     assert actions == (
         Tell("the running engine is from dg-lsp 0.9, this is dg-lsp 1.0; it ends and is replaced when no client uses it"),
     )
 
 
-@pytest.mark.parametrize("event", [Reported(1, ""), Connected(7, OURS), Exited(0, is_crash=True), Silent(0, 7, is_killed=True)])
+@pytest.mark.parametrize("event", [Loading(1, ""), Ready(7, OURS), Exited(0, is_crash=True), Silent(0, 7, is_killed=True)])
 def test_late_events_of_an_abandoned_engine_change_nothing(event: Event) -> None:
     for state in (Absent(), Failed("why", 100), Lost("why", 100)):
         assert life.next(Life(state), event) == (Life(state), ())
@@ -180,8 +178,8 @@ class World:
         at = delay_s + takes_s
         match how:
             case "up":
-                self.later(at / 2, Reported(0.5, "reading weights"))
-                self.later(at, Connected(self.n_starts, OURS))
+                self.later(at / 2, Loading(0.5, "reading weights"))
+                self.later(at, Ready(self.n_starts, OURS))
             case "crash":
                 self.later(at, Exited(self.now + at, is_crash=True))
             case "silent":
@@ -219,7 +217,7 @@ class World:
         while self.queue and self.queue[0][0] <= until:
             self.now, _, epoch, event = heapq.heappop(self.queue)
             if epoch == self.epoch:
-                if isinstance(event, Connected | Exited | Silent | Refused):
+                if isinstance(event, Ready | Exited | Silent | Refused):
                     self.joins = 0
                 self.feed(event)
         self.now = until

@@ -84,7 +84,7 @@ class CausalLlama(Llama):
         n_past, n_new = past[0][0].shape[2] if past else 0, ids.shape[1]
         positions = torch.arange(n_past, n_past + n_new, device=ids.device)
         mask = None
-        causal = n_new > 1 and (n_past == 0 or self._takes_blocks(n_new))
+        causal = n_new > 1 and (n_past == 0 or self.takes_blocks(n_new))
         if n_new > 1 and not causal:
             mask = torch.arange(n_past + n_new, device=ids.device)[None] <= positions[:, None]
             mask = mask[None, None]

@@ -101,8 +101,9 @@ class Llama:
         rows, length = ids.shape
         hidden = self._embed(ids.reshape(-1))
         rotation = self._rotation(positions, rows)
+        in_blocks = self.takes_blocks(length)
         # Blocks add the mask to scores in 32 bits.
-        added = additive(mask, self._groups, torch.float32 if self._takes_blocks(length) else self.kv_dtype)
+        added = additive(mask, self._groups, torch.float32 if in_blocks else self.kv_dtype)
         # A text's first token has inputs that are a thousand times larger than the rest of its row, in a few places that are
         # the same for all texts. Every other token attends to it.
         fine = None if past else slice(None, None, length)
@@ -114,21 +115,23 @@ class Llama:
             queries, keys, values = self._split(heads, rotation, rows, length)
             before = past[index] if past else None
             keys, values = self._with_past(keys, values, before, with_room=with_room)
-            mixed = self._attention(queries, keys, values, added, causal=causal)
+            mixed = self._attention(queries, keys, values, added, causal=causal, in_blocks=in_blocks)
             hidden = layer.out.added(hidden, Inputs(mixed))
             fed = layer.gate_up.feed(self._normed(hidden, layer.before_mlp), fine)
             hidden = layer.down.added(hidden, fed)
             kv.append((keys, values))
         return self._normed(hidden, self._norm).rows.view(rows, length, -1), kv
 
-    def _takes_blocks(self, length: int) -> bool:
+    def takes_blocks(self, length: int) -> bool:
         """Return whether the attention of so many tokens is computed in blocks."""
         return self._in_blocks and length > FEW
 
-    def _attention(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, *, causal: bool) -> Tensor:
+    def _attention(
+        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, *, causal: bool, in_blocks: bool
+    ) -> Tensor:
         """Return the attention of queries [R, T, heads, D] over keys and values [R, kv heads, L, D]: [N, heads * D]."""
         (rows, length), scaling, groups = queries.shape[:2], self._scaling, self._groups
-        if self._takes_blocks(length):
+        if in_blocks:
             mixed = matmul.attention_in_blocks(queries, keys, values, scaling, mask, causal=causal)
             return mixed.reshape(rows * length, -1)
         queries = queries.to(keys.dtype)
