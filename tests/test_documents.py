@@ -95,7 +95,7 @@ python tests/benchmarks/positions.py
 python tests/benchmarks/positions.py 500 0 smollm2-135m RECORDS
 python tests/benchmarks/replay.py recall NAMES --mirror DIR --sample 120
 python tests/benchmarks/replay.py run OUT --mirror DIR --mode first --sample 60 --minutes 9
-python tests/benchmarks/replay.py run OUT --mirror DIR --mode typed --set end --sample 160 --minutes 9
+python tests/benchmarks/replay.py run OUT --mirror DIR --set end --sample 160
 python tests/benchmarks/replay.py run OUT --mirror DIR --sample 120 --mode request --deadline 60000 --stated
 """
 # Names of commands in a sentence, not commands to type.
