@@ -178,7 +178,8 @@ def tokens(text: str, lexer: Lexer, at: int = 0, end: int | None = None) -> Iter
     while match := (frames[-1].pattern if frames else lexer.code).search(text, at, end):
         at, what = match.end(), match.lastgroup or ""
         if what == "line":
-            while frames and frames[-1].delimiter.ends_with_line:
+            # An unfinished expression of a template does not turn the rest of the file into code.
+            while frames and (frames[-1].delimiter.ends_with_line or frames[-1].delimiter.embeds):
                 frames.pop()
             continue
         if what == "left" or (what == "right" and frames[-1].n_open):

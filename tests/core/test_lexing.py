@@ -129,7 +129,7 @@ PIECES = [
     "%{", "~S", 'f"', '$"', "#{", "\\#(", "}", "<<-A\n",
     ' :a="', " on='", '="', "={{", "{%", "<%=", "<#if ", "@a(", "$<", " style='", "println!(", "$'", "%>",
     "<script type='a'>", "<script type=json ", "<a>", " <b>", "</a>", "AS $$", "DELIMITER $$\n", "“", "{{{{a}}}}",
-    "<template lang='pug'>", "``", "``` ", "`\n",
+    "<template lang='pug'>", "{%a|", ': "${', "``", "``` ", "`\n",
 ]  # fmt: skip
 
 
