@@ -136,6 +136,10 @@ def scope_at(document: Document, syntax: Syntax | None, offset: int) -> Scope:
     begin = syntax.lines.start(syntax.lines.at(min((start for start in errors if start > far), default=offset)))
     if interpolation.is_content(syntax, begin):
         return "code"  # after a string that goes on at the line's start
+    if syntax.language.tag:
+        # As in `<a href="<?= $a->`: the quote before the tag is not PHP's.
+        tag = max(syntax.text.rfind("<?php", begin, offset), syntax.text.rfind("<?=", begin, offset))
+        begin = tag if tag > syntax.text.rfind("?>", begin, offset) else begin
     return languages.kind_at_end(syntax.text[begin:offset].replace("\r", "\n"), syntax.language.name) or "code"
 
 

@@ -111,6 +111,8 @@ CODE = {
     ],
     "php": [
         '<?php\necho "a $x->¦";',
+        '<a href="<?= $a->¦ ?>">',
+        '<a class="<?php echo ¦ ?>">',
         '<?php\necho "a $x->na¦";',
         '<?php\n$s = "a $na¦ c";',
         '<?php\n$s = "a $x->na¦ c";',
