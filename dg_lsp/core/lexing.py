@@ -271,7 +271,7 @@ def for_file(name: str, text: str = "", language_id: str = "", interpreter: str 
     if by_id and not by_id.is_data:
         return by_id
     *_, folder, base = ("", *re.split(r"[/\\]", name))
-    endings = [base[at:] for at, char in enumerate(base) if char == "."]
+    endings = [base[at:] for at, char in enumerate(base) if char in ".-"]
     # As in `Dockerfile.dev` and `.env.local`.
     stem = base[: base.find(".", 1)] if "." in base[1:] else ""
     # As in `.vscode/tasks.json`, and in `tsconfig.app.json` and `requirements-dev.txt`.
