@@ -149,6 +149,7 @@ ENDLESS = [
     ("{/* ", "*", ""), ('x="', '\\"', ""), ("a: ", "!: ", ""), ("\\begin{", "py", ""), ("", "-", "`"), ("", ".", "`"),
     ('x="', "@a", ""), ('x="', "{{ '", ""), ("", " x-", ""), ("", " :a='{", ""), ('set(A "', "$<", ""), ("", "println!(", ""),
     ("", "<script type=", ""), ("", " <a ", ""), ("<a>", "{", ""), ("", " <a>{", ""), ("", "AS $a$ ", ""), ("", "{{{{a", ""),
+    ("", " a", ""), ("", "a-", ""),
 ]  # fmt: skip
 CHARS = 20_000
 ENOUGH_S = 0.02  # shorter times are too uncertain to compare; a text of this size that takes less blocks nothing
