@@ -29,6 +29,7 @@ from dg_lsp.core.values import Document
 
 # A brace that opens a block. After `=`, `(`, `,`, `:` or `return`, a brace opens a value instead.
 BRACE_OPENS = r"^(?!.*\breturn\s*\{$)(?:.*[^\s=(,:\[?&|])?\s*\{$"
+BRACE_CLOSES = r"[)\]}]|(?:case\b.*|default\s*):$"
 # The ends of lines above code that is indented more, where brackets enclose it.
 BRACE_OPENERS = (
     *(" {", "() {", "(x) {", "if (x) {", ", () => {", " => {", "({", " = {", ", {", ": {"),
@@ -47,10 +48,11 @@ class Language:
     """One language: everything but its grammar and its query, so that a new one needs no code elsewhere.
 
     `grammar` is a module and its function that returns the grammar. `queries` names the query files, whose texts are
-    joined. `opens` matches a line that opens a block; it is used where the tree is broken and the line's brackets are
-    balanced. `openers` are the ends of lines above code that is indented more. `interpolation` are the grammar's tokens
-    that begin an expression in a string, and `$` if a variable's name may follow it there. `indent` is one indentation
-    level for a file that shows none. In a file whose name ends with one of `stub_suffixes`, bodies are meant to be empty.
+    joined. `opens` matches a line that opens a block, for code that is broken or not written yet, and `closes` what ends a
+    block or a part of it, at the indentation of that line. `openers` are the ends of lines above code that is indented
+    more. `interpolation` are the grammar's tokens that begin an expression in a string, and `$` if a variable's name may
+    follow it there. `indent` is one indentation level for a file that shows none. In a file whose name ends with one of
+    `stub_suffixes`, bodies are meant to be empty.
 
     With `bare_methods`, a method's name alone calls it; with `has_overloads`, functions with the same name differ in their
     parameters; with `has_getters`, reading a member may call it, and no field has its name; with `assignment_declares`, an
@@ -73,6 +75,7 @@ class Language:
     marks: str
     block_comment: tuple[str, str] | None = None
     opens: str = BRACE_OPENS
+    closes: str = BRACE_CLOSES
     openers: tuple[str, ...] = BRACE_OPENERS
     interpolation: tuple[str, ...] = ()
     indent: str = "    "

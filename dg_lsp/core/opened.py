@@ -1,4 +1,8 @@
-"""The block that an answer opens in the cursor's line: whether it does, and where it ends. Pure; reads lines only."""
+"""The block that an answer opens in the cursor's line: whether it does, and where it ends.
+
+Reads lines, by the language's table: strings, comments and what its lines open and close. Knows no syntax tree, because the
+block is not complete yet.
+"""
 
 from __future__ import annotations
 
@@ -6,54 +10,53 @@ import re
 
 from dg_lsp.core import languages
 
-# A line that closes a block, or a part of one, at the indentation of the line that opened it; and those of them that are words.
-_WORDS = (
-    *("case", "catch", "default", "done", "elif", "else", "elseif", "elsif", "end", "ensure", "esac", "except", "fi"),
-    *("finally", "rescue", "until"),
-)
-_CLOSES = re.compile(rf"[)\]}}]|(?:{'|'.join(_WORDS)})\b(?!\s*[=.,])")
-_LABEL = re.compile(r"(?:case\b.*|default\s*):$")
-
 
 def block(head: str, text: str, indent: str, language: str) -> tuple[str, bool] | None:
     """Return an answer up to the end of the block that its first line opens, and whether it reaches that end.
 
     `head` is the text before the answer in its line, which has the indentation. None if the first line opens no block.
     """
-    lines, depth = text.split("\n"), _width(indent)
-    if not _opens(head + lines[0], language):
+    row, depth = languages.row(language), _width(indent)
+    # A string of several lines becomes a part of one.
+    first, *others = languages.mask(head + text, language)[len(head) :].split("\n")
+    if not _opens(head + first, language):
         return None
-    n_kept = 1
-    for number, line in enumerate(lines[1:], 2):
-        code = line.strip()
+    end = at = len(first)
+    for line in others:
+        at += 1 + len(line)
+        code = line.strip(_HIDDEN)
         if not code:
             continue
-        is_inside = _width(line) > depth
-        if not is_inside and (_width(line) < depth or not _CLOSES.match(code)):
-            return "\n".join(lines[:n_kept]), True
-        n_kept = number
-        if not is_inside and not _opens(line, language):
-            return "\n".join(lines[:n_kept]), True
-    return "\n".join(lines[:n_kept]), False
+        is_inside = _width(line) > depth or (row.outdents and re.match(row.outdents, code))
+        if not is_inside and (_width(line) < depth or not re.match(row.closes, code)):
+            return text[:end], True
+        end = at
+        if not is_inside and not _opens(line, language) and not code.endswith(":"):
+            return text[:end], True
+    return text[:end], False
 
 
-def may_go_on(line: str, indent: str) -> bool:
-    """Return whether a line of which only the start is written may belong to the block: by its depth or its first word."""
-    code = line.strip()
-    if not code or _width(line) > _width(indent):
+def may_go_on(head: str, text: str, indent: str, language: str) -> bool:
+    """Return whether the last line, of which only the start is written, may belong to the block: by its depth or first word."""
+    row, line = languages.row(language), languages.mask(head + text, language).rpartition("\n")[2]
+    code = line.strip(_HIDDEN)
+    if not code or _width(line) > _width(indent) or (row.outdents and re.match(row.outdents, code)):
         return True
-    return _width(line) == _width(indent) and (_CLOSES.match(code) is not None or any(word.startswith(code) for word in _WORDS))
+    return _width(line) == _width(indent) and re.match(rf"(?:{row.closes})|[a-z]*$|case\b", code) is not None
 
 
 def is_whole(head: str, text: str, language: str) -> bool:
-    """Return whether the block in an answer has lines of its own, and the answer closes all brackets that it opens."""
-    return "\n" in text.strip() and not languages.n_open(head, text, language)
+    """Return whether the block in an answer has lines of its own, and the answer closes all brackets and strings it opens."""
+    has_lines = "\n" in text.strip() and languages.kind_at_end(head + text, language) is None
+    return has_lines and not languages.n_open(head, text, language)
+
+
+_HIDDEN = " \t\r\0"  # white space and what `languages.mask` hides
 
 
 def _opens(line: str, language: str) -> bool:
-    code = line.rstrip()
-    return re.search(languages.row(language).opens, code) is not None or _LABEL.match(code.strip()) is not None
+    return re.search(languages.row(language).opens, line.rstrip(_HIDDEN)) is not None
 
 
 def _width(line: str) -> int:
-    return len(line[: len(line) - len(line.lstrip())].expandtabs(4))
+    return len(line[: len(line) - len(line.lstrip(" \t"))].expandtabs(4))

@@ -16,6 +16,13 @@ BLOCKS = [
     ("javascript", "  xs.forEach(", ["x => {", "    a(x);", "  });", "  b();"], 3),
     ("ruby", "  items.each ", ["do |item|", "    puts item", "  end", "  x"], 3),
     ("bash", "  if ", ["[ -f x ]; then", "    a", "  fi", "  b"], 3),
+    ("python", "if ", ["ok:", "    x()", "done()"], 2),
+    ("python", "if ", ["a:", "    x()", "else:  # b", "    y()", "z()"], 4),
+    ("python", "def ", ["f():", '    x = """', "abc", '"""', "y = 1"], 4),
+    ("python", "if ", ["a:", "    x()", "# why", "else:", "    y()", "z()"], 5),
+    ("typescript", "  if ", ["(a) {  // b", "    x();", "  }", "  y();"], 3),
+    ("c", "  if ", ["(a) {", "#ifdef B", "    x();", "#endif", "  }", "  y();"], 5),
+    ("cpp", "class ", ["A {", "public:", "    int b;", "};", "int c;"], 4),
     ("java", "        for ", ["(int i : xs) {", "            a(i);", "    }"], 2),
 ]
 
@@ -31,15 +38,13 @@ def test_block_goes_on_to_its_end(language: str, head: str, lines: list[str], n:
 
 @pytest.mark.parametrize(("language", "head", "lines", "n"), BLOCKS)
 def test_line_that_may_go_on_belongs_to_the_block(language: str, head: str, lines: list[str], n: int) -> None:
-    indent = head[: len(head) - len(head.lstrip())]
-    assert all(
-        opened.may_go_on(line[:end], indent) for line in lines[1:n] for end in range(len(line)) if line[:end].strip() != "else_"
-    )
+    indent, text = head[: len(head) - len(head.lstrip())], "\n".join(lines[:n])
+    assert all(opened.may_go_on(head, text[:end], indent, language) for end in range(len(lines[0]) + 1, len(text)))
 
 
-@pytest.mark.parametrize("line", ["    return", "    x", "    elements = 1", "    else_ = 1", "y", "  )"])
+@pytest.mark.parametrize("line", ["    return x", "    x.y", "    elements = 1", "    else_ = 1", "y", "  )", "    end[0]"])
 def test_line_that_starts_otherwise_does_not_belong_to_it(line: str) -> None:
-    assert not opened.may_go_on(line, "    ")
+    assert not opened.may_go_on("    if ", f"x:\n{line}", "    ", "python")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +57,13 @@ def test_other_lines_open_no_block(language: str, head: str, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "is_whole"),
-    [("(x) {", False), ("(x) {\n    a();", False), ("(x) {\n    a();\n}", True), ("(x) {\n    a();\n} else {", False)],
+    [
+        ("(x) {", False),
+        ("(x) {\n    a();", False),
+        ("(x) {\n    a();\n}", True),
+        ("(x) {\n    a();\n} else {", False),
+        ("(x) {\n    a(`b}\n", False),
+    ],
 )
 def test_block_is_whole_with_all_of_its_brackets(text: str, is_whole: bool) -> None:
     assert opened.is_whole("if ", text, "typescript") == is_whole

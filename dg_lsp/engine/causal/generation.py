@@ -82,6 +82,7 @@ class Generation(generation.Generation):
     def ranked(self) -> Generator[None, None, tuple[Candidate, ...]]:
         """Score the proposals, and return them as candidates, best first, the first also with the block that it opens."""
         self._ranked = yield from self._ranking()
+        self.timing.usage.switch("draft")
         return (yield from opened.candidates(self.middle, self.trees.drafts, self.timing, self._ranked, self._evidence))
 
     def _ranking(self) -> Generator[None, None, tuple[Candidate, ...]]:

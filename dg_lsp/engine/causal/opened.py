@@ -23,7 +23,7 @@ LEAST_CHANCE = 0.4  # of its tokens: where they are less likely, the line alone 
 
 
 def candidates(
-    middle: Middle, tree: Tree, timing: Timing, ranked: Sequence[Candidate], evidence_of: Callable[[Proposal], Evidence]
+    middle: Middle, tree: Tree, timing: Timing, ranked: Sequence[Candidate], evidence_for: Callable[[Proposal], Evidence]
 ) -> Generator[None, None, tuple[Candidate, ...]]:
     """Return the ranked candidates, and the first one with the block that it opens, before or after itself.
 
@@ -35,12 +35,15 @@ def candidates(
     proposal, chance = found
     line = ranked[0].confidence
     confidence = Calibrated(line.probability * chance) if isinstance(line, Calibrated) else line
-    candidate = replace(evidence_of(proposal).candidate, confidence=confidence)
-    first = [candidate, ranked[0]] if chance >= LEAST_CHANCE else [ranked[0], candidate]
-    every = (*first, *ranked[1:])
-    if isinstance(line, Ranked):
-        return tuple(replace(each, confidence=Ranked(rank, line.doubted)) for rank, each in enumerate(every))
-    return every
+    whole = replace(evidence_for(proposal).candidate, confidence=confidence)
+    first = (whole, ranked[0]) if chance >= LEAST_CHANCE else (ranked[0], whole)
+    return tuple(map(_at, range(len(ranked) + 1), (*first, *ranked[1:])))
+
+
+def _at(rank: int, candidate: Candidate) -> Candidate:
+    """Return a candidate at this rank, which is its confidence if it has no probability."""
+    confidence = candidate.confidence
+    return replace(candidate, confidence=Ranked(rank, confidence.doubted)) if isinstance(confidence, Ranked) else candidate
 
 
 def _written(middle: Middle, tree: Tree, timing: Timing, text: str) -> Generator[None, None, tuple[Proposal, float] | None]:
@@ -63,9 +66,10 @@ def _written(middle: Middle, tree: Tree, timing: Timing, text: str) -> Generator
     def is_over(ids: Sequence[int]) -> bool:
         if ids[-1] in middle.ends:
             return True
-        lines, has_end, last = middle.text_of(ids).rpartition("\n")
+        written = middle.text_of(ids)
+        lines, has_end, _ = written.rpartition("\n")
         reached = opened.block(head, lines, indent, language) if has_end else None
-        return reached is not None and (reached[1] or not opened.may_go_on(last, indent))
+        return reached is not None and (reached[1] or not opened.may_go_on(head, written, indent, language))
 
     settings = DraftSettings(
         rows=1,
@@ -80,15 +84,19 @@ def _written(middle: Middle, tree: Tree, timing: Timing, text: str) -> Generator
         least_chance=AHEAD_CHANCE,
         start=start,
     )
-    so_far = list[CausalDraft]()
+    so_far: Sequence[CausalDraft] = ()
+
+    def show(drafts_so_far: list[CausalDraft]) -> None:
+        nonlocal so_far
+        so_far = drafts_so_far
 
     def needed_ms() -> float:
-        # If one answer is asked for, a block that is too unlikely to be it has no time left.
-        is_unlikely = bool(so_far) and chance_of(so_far[-1]) < LEAST_CHANCE
-        return math.inf if is_unlikely and middle.request.budget.candidates == 1 else 0.0
+        # No time is enough for a block that is too unlikely to be the only answer.
+        is_hopeless = middle.request.budget.candidates == 1 and any(chance_of(draft) < LEAST_CHANCE for draft in so_far)
+        return math.inf if is_hopeless else 0.0
 
     work = drafts.drafts(middle.loaded.passes, tree, settings)
-    found, _ = yield from drafts.finished(work, 1, timing, needed_ms, so_far.extend)
+    found, _ = yield from drafts.finished(work, 1, timing, needed_ms, show)
     for draft in found:
         # A token that ends a line may contain its last text.
         last = [draft.stop] if draft.stop is not None and draft.stop not in middle.ends else []
