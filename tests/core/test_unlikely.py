@@ -20,6 +20,24 @@ def check(language: str, text: str, answer: str, expected: str) -> None:
     assert result.unlikely == expected
 
 
+FUNCTIONS = {
+    "python": "async def f(self, p):\n    ⟦⟧\n    return a\n",
+    "ruby": "def f(p)\n  ⟦⟧\n  a\nend\n",
+    "php": "<?php\nclass A {\n  function f($p) {\n    ⟦⟧\n    return $a;\n  }\n}\n",
+    "rust": "impl A {\n  fn f(&mut self, p: P) -> T {\n    ⟦⟧\n    a\n  }\n}\n",
+    **dict.fromkeys(("java", "csharp"), "class A {\n  T f(P p) {\n    ⟦⟧\n    return a;\n  }\n}\n"),
+    "javascript": "const f = (p) => {\n  ⟦⟧\n  return a;\n};\n",
+    "c": "int f(int p) {\n  ⟦⟧\n  return a;\n}\n",
+}
+
+
+def in_function(language: str, block: str) -> str:
+    """Return a function with the block, and the hole below it."""
+    text = FUNCTIONS[language]
+    indent = text[: text.index("⟦")].rpartition("\n")[2]
+    return text.replace("⟦⟧", block.replace("\n", f"\n{indent}") + f"\n{indent}⟦⟧")
+
+
 PHP = "<?php\nclass A {\n  static function error($a) {\n    ⟦⟧\n  }\n}\n"
 RUST = "impl A {\n    fn error(&self) -> R {\n        ⟦⟧\n    }\n}\n"
 SETTER = "class A:\n    @f.setter\n    def f(self, x):\n        ⟦⟧\n"
@@ -431,4 +449,139 @@ def test_a_value_that_is_overwritten_unread_is_unlikely(language: str, text: str
     ],
 )
 def test_a_value_that_may_be_read_is_not_unlikely(language: str, text: str, answer: str) -> None:
+    check(language, text, answer, "")
+
+
+# A value that is given to `a`, and the new values: `⟦⟧` of the text is the statement.
+NEW_VALUES = [
+    ("ruby", "def f(x)\n  a = g(x)\n  ⟦⟧\n  a\nend\n", "a = ", "nil|[]|{}|''|0|Set.new|Hash.new(0)|[].freeze|%w[]|String.new"),
+    ("c", "char *f(int x) {\n  char *a = g(x);\n  ⟦⟧\n  return a;\n}\n", "a = ", "NULL;|0;"),
+    (
+        "cpp",
+        "T f(T x) {\n  auto *a = g(x);\n  ⟦⟧\n  return a;\n}\n",
+        "a = ",
+        "nullptr;|std::nullopt;|std::vector<T>();|std::map<int, std::vector<T>>();|std::make_unique<T>();",
+    ),
+    (
+        "java",
+        "class A {\n  T f(T x) {\n    T a = g(x);\n    ⟦⟧\n    return a;\n  }\n}\n",
+        "a = ",
+        "List.of();|Collections.emptyList();|Optional.empty();|new T[0];|new int[]{};|new HashMap<String, List<T>>();",
+    ),
+    (
+        "csharp",
+        "class A {\n  T F(T x) {\n    var a = g(x);\n    ⟦⟧\n    return a;\n  }\n}\n",
+        "a = ",
+        "new();|default;|default(T);|string.Empty;|Array.Empty<T>();|new T[0];|new List<T> { };|[];",
+    ),
+    (
+        "typescript",
+        "function f(x) {\n  let a = g(x);\n  ⟦⟧\n  return a;\n}\n",
+        "a = ",
+        "NaN;|void 0;|[] as T[];|{} as T;|null!;|new Map<string, T>();|Object.create(null);|new Array(3);",
+    ),
+    (
+        "go",
+        "func f(x int) T {\n\ta := g(x)\n\t⟦⟧\n\treturn a\n}\n",
+        "a = ",
+        "make([]int, 0)|map[string][]int{}|struct{}{}|&T{}|new(T)|[]T(nil)",
+    ),
+    (
+        "rust",
+        "fn f(x: T) -> T {\n    let mut a = g(x);\n    ⟦⟧\n    a\n}\n",
+        "a = ",
+        'vec![];|Vec::<T>::new();|Vec::with_capacity(4);|String::from("");|"".to_string();|&[];|BTreeMap::<K, V>::new();',
+    ),
+    (
+        "python",
+        "def f(x):\n    a = g(x)\n    ⟦⟧\n    return a\n",
+        "a = ",
+        "defaultdict(list)|collections.OrderedDict()|deque()|b''|f''|frozenset()|bytearray()",
+    ),
+    (
+        "php",
+        "<?php\nfunction f($x) {\n  $a = g($x);\n  ⟦⟧\n  return $a;\n}\n",
+        "$a = ",
+        "collect();|new ArrayObject;|new \\\\stdClass();|array();",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "answer"),
+    [(language, text, start + value) for language, text, start, values in NEW_VALUES for value in values.split("|")],
+)
+def test_any_empty_or_constant_value_overwrites(language: str, text: str, answer: str) -> None:
+    check(language, text, answer, OVERWRITES)
+
+
+@pytest.mark.parametrize(
+    ("language", "block", "answer"),
+    [
+        ("python", "with open(p) as h:\n    a = h.read()", "a = []"),
+        ("python", "async with p as h:\n    a = await h.read()", "a = []"),
+        ("python", "try:\n    a = g(p)\nexcept E:\n    raise", "a = []"),
+        ("python", "if p:\n    a = g(p)\nelse:\n    a = h(p)", "a = []"),
+        ("python", "a, *b = p", "b = []"),
+        ("python", "(a, b), c = p", "a = 0"),
+        ("python", "a, b = 1, 2", "a = 0"),
+        ("ruby", "begin\n  a = g\nrescue E\n  a = nil\nend", "a = []"),
+        ("ruby", "a = nil\nFile.open(p) do |h|\n  a = h.read\nend", "a = nil"),
+        ("ruby", "a, b = 1, 2", "a = 0"),
+        ("javascript", "let a;\ntry {\n  a = g(p);\n} catch (e) {\n  a = 1;\n}", "a = [];"),
+        ("javascript", "let a = [];\ndo {\n  a.push(p);\n} while (p());", "a = [];"),
+        ("java", "T a;\ntry {\n  a = p.read();\n} catch (E e) {\n  throw e;\n}", "a = new ArrayList<>();"),
+        ("java", "L a = new L();\ntry (R r = p.open()) {\n  a.add(r.read());\n}", "a = new L();"),
+        ("csharp", "List<T> a;\nusing (var r = p.Open()) {\n  a = r.Read();\n}", "a = null;"),
+        ("csharp", "(int a, int b) = G();", "a = 0;"),
+        ("php", "$a = [];\ntry {\n  $a[] = $p->x();\n} catch (E $e) {\n  throw $e;\n}", "$a = [];"),
+        ("php", "list($a, $b) = g();", "$a = 0;"),
+        ("rust", "let mut a = vec![];\nloop {\n  a.push(1);\n  if p.x() { break; }\n}", "a = vec![];"),
+        ("python", "self.a.append(p)", "self.a = []"),
+        ("python", "for x in p:\n    self.a.append(x)", "self.a = []"),
+        ("javascript", "this.a.push(p);", "this.a = [];"),
+        ("ruby", "@a << p", "@a = []"),
+        ("php", "$this->a[] = $p;", "$this->a = [];"),
+        ("rust", "self.a.push(p);", "self.a = vec![];"),
+        ("csharp", "this.a.Add(p);", "this.a = new List<T>();"),
+    ],
+)
+def test_a_value_from_a_block_a_list_or_a_member_is_overwritten(language: str, block: str, answer: str) -> None:
+    check(language, in_function(language, block), answer, OVERWRITES)
+
+
+@pytest.mark.parametrize(
+    ("language", "block", "answer"),
+    [
+        ("python", "with open(p) as h:\n    a = h.read()\n    g(a)", "a = []"),
+        ("python", "a = g()\na += 1", "a = list(a)"),
+        ("python", "a = 0", "a = 5"),  # declared with a first value
+        ("python", "p.append(1)", "p = []"),  # the caller has the list
+        ("python", "self.a.append(p)\nself.g()", "self.a = []"),
+        ("javascript", "let a = null;\nif (p) {\n  let a = 1;\n  g();\n}", "a = 2;"),
+        ("c", "int a = g(p);\nif (p)\n  goto done;", "a = 0;"),
+        ("c", "int a = g(p);\nSHOW_IT();", "a = 0;"),
+        ("java", "T b = a;\na = g(p);", "a = null;"),  # a field
+        ("java", "a.add(p);", "a = new L();"),
+    ],
+)
+def test_a_value_that_code_elsewhere_may_read_is_not_overwritten(language: str, block: str, answer: str) -> None:
+    check(language, in_function(language, block), answer, "")
+
+
+def test_a_value_may_be_read_after_a_loop_that_is_left() -> None:
+    text = "def f(p):\n    for x in p:\n        a = x\n        if x:\n            break\n        ⟦⟧\n    return a\n"
+    check("python", text, "a = None", "")
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "answer"),
+    [
+        ("rust", "#[cfg(a)]\ntype E = B;\n#[cfg(not(a))]\n⟦⟧\n", "type E = ();"),
+        ("rust", "fn f() {\n    #[cfg(a)]\n    let a = g();\n    #[cfg(not(a))]\n    ⟦⟧\n}\n", "let a = 1;"),
+        ("python", "class A:\n    a = 3\n    b = 2\n    ⟦⟧\n", "a = 4"),
+        ("python", "def f():\n    a = False\n    g()\n    ⟦⟧\n", "a = False"),
+    ],
+)
+def test_an_item_with_a_condition_and_a_repeated_value_are_not_overwritten(language: str, text: str, answer: str) -> None:
     check(language, text, answer, "")

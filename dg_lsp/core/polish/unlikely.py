@@ -282,9 +282,15 @@ _ASSIGNS = re.compile(r"(?<![=!<>~+*/%|&^?-])=(?![=>~])")
 _NAME = re.compile(r"(?:[\w$@]+(?:\.|->))?@{0,2}[^\W\d]\w*")
 _ASSIGN_TOKENS = frozenset(f"{sign}=" for sign in ("", ":", *"+-*/%|&^.", "//", "**", "<<", ">>", "||", "&&", "??", ".."))
 _CONSTANT = re.compile(
-    r"""[-+]?\d[\w.]*|(?i:true|false|none|null|nil|nullptr|undefined)|(["'`])(?:(?!\1)[^$#{\\])*\1|"""
-    r"""(?:list|dict|set|tuple|str|array|make|Array|Map|Set)\([^()]*\)|new [\w.<>, ]+\(\)|(?:Array|Hash|Set)\.new|"""
-    r"""[\w:<>]+::(?:new|default)\(\)|vec!\[\]|[\w:.<>,*\[\]]*(?:\[\s*\]|\{\s*\})|\(\s*\)"""
+    r"""(?:[-+]?\d[\w.]*|(?i:true|false|none|null|nil|nullptr|undefined|nan)|void 0|default(?:\([\w.<>]*\))?"""
+    r"""|[+bBfFrRuU@]*(["'`])(?:(?!\1)[^$#{\\])*\1(?:\.(?:to_string|to_owned|into)\(\))?|%[iw]\[\]|:\w+"""
+    r"""|(?:\w+\.)?(?:list|dict|set|tuple|str|(?:byte)?array|frozenset|defaultdict|OrderedDict|deque|Counter|make|new|collect"""
+    r"""|Array|Map|Set)\([^()]*\)|Array\.from\(\[\]\)|Object\.create\(null\)"""
+    r"""|new\b[\w.:\\<>, \[\]?]*(?:\(\d*\))?\s*(?:\{\s*\})?|[A-Z][\w:]*\.new(?:\(\d*\))?"""
+    r"""|[A-Z]\w*\.(?:<\w+>)?(?:of|empty|empty[A-Z]\w*|Empty)(?:<[\w<>?, ]*>)?\(\)|[sS]tring\.Empty"""
+    r"""|[\w:<>, ]+::(?:new|default|with_capacity)\(\d*\)|String::from\(""\)|(?:Box|Rc|Arc)::new\(\[\]\)|vec!\[\]"""
+    r"""|std::(?:nullopt|(?:\w*(?:string|vector|map|set|list|deque|queue|stack|optional)|make_\w+)(?:<[\w:<>*&, ]*>)?\(\d*\))"""
+    r"""|(?:[\w:.<>,*&\[\]]|\{\})*(?:\[\s*\]|\{\s*\})|\[\]\w+\(nil\)|\(\s*\))(?:\.freeze)?(?:!| as [\w.<>\[\]{}|, ]+)?"""
 )
 # Values that nothing else holds, so that nothing else sees what is added to them.
 _NEW = re.compile(r"[\[{]|new\b")
@@ -295,13 +301,19 @@ _FUNCTION = re.compile(
 )
 _LOOPS_OVER = re.compile(rb"\.(?:forEach|map|flatMap|filter|reduce|some|every|each)\Z")
 _BARE_CALL = re.compile(r"(?<![\w.>:@$])(?!(?:if|for|foreach|while|switch|lock|using|return)\b)[A-Za-z_]\w*\(")
-_ITERATES = re.compile(rb"each|map|times|upto|downto|step|loop")
+_ITERATES = re.compile(rb"each|map|times|upto|downto|step|loop|open|synchronize|transaction")
+_MODIFIER = re.compile(r"\A(?:\$|[\w<>?]+:?\s+)")
 _DECLARATION = re.compile(r"expression_statement|declaration(?:_statement)?\Z|assignment_statement")
 _BLOCK = re.compile(
     r"block|(?<!class_)body|module|program|source_file|statement_list|translation_unit|chunk|compilation_unit"
-    r"|compound_statement|\A(?:then|do|else)\Z|case|section|global_statement"
+    r"|compound_statement|\A(?:then|do|else|begin)\Z|case|section|global_statement"
 )
 _TRY = re.compile(r"\A(?:try|begin|rescue|ensure)")
+_HANDLER = re.compile(r"\A(?:rescue|ensure)\Z")
+_MACRO = re.compile(r"[A-Z][A-Z\d_]+\b(?!\s*=)")  # may read any name
+_GOTO = re.compile(r"\bgoto\b")
+_JUMPS = re.compile(r"\b(?:goto|break|continue|next|redo)\b")
+_UNSET = re.compile(r"""[-+]?0[\w.]*|(?i:false|none|null|nil|nullptr|undefined|nan)|(["'`])\1""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,21 +341,26 @@ def _overwrites(tree: Syntax, answer: Span) -> bool:
         if new is None or not new.is_plain:
             continue
         for name, value in new.values.items():
-            if not _NAME.fullmatch(name) or not _CONSTANT.fullmatch(value):
+            if not _NAME.fullmatch(name) or not _CONSTANT.fullmatch(value) or _has_name(value, name):
                 continue
             is_member = not name.isidentifier() or _is_field(tree, new.statement, name)
             if is_member and not (value.endswith(("]", ")", "}")) or value == "nil"):
                 continue
-            if not _is_shared(tree, new.statement, name, is_member) and _is_unread(tree, new.statement, name, is_member):
+            if not _is_shared(tree, new.statement, name, is_member) and _is_unread(tree, new.statement, name, value, is_member):
                 return True
     return False
 
 
-def _is_unread(tree: Syntax, statement: Node, name: str, is_member: bool) -> bool:
-    """Return whether the statements before this one in its block only write to the name, back to an assignment."""
+def _is_unread(tree: Syntax, statement: Node, name: str, new: str, is_member: bool) -> bool:
+    """Return whether the statements before this one in its block only write to the name, back to an assignment.
+
+    `new` is the value that the statement gives it.
+    """
     is_collected, before = False, statement.prev_named_sibling
     while before is not None:
         places = list(_places(tree, before, name))
+        if _may_jump(tree, before):
+            return False
         if not all(_only_writes(tree, place, name) for place in places):
             return False
         old = _assignment(tree, places[0]) if places else None
@@ -352,14 +369,35 @@ def _is_unread(tree: Syntax, statement: Node, name: str, is_member: bool) -> boo
             if is_member and name in value:  # `x.a = append(x.a, 1)`
                 is_collected, before = True, before.prev_named_sibling
                 continue
+            if not is_collected and (value == new or (_UNSET.fullmatch(value) and not _UNSET.fullmatch(new))):
+                return False  # declared with a first value
             return not (is_collected or is_member) or bool(_CONSTANT.fullmatch(value) or _NEW.match(value))
         if is_member and _may_read(tree, before, name):
             return False
         if places and old is None and before.type.endswith("declaration"):
             return is_collected  # declared without a value
+        if any(_is_declared(tree, place) for place in places):
+            return False  # another variable, in an inner block
+        if not is_member and any(_replaces(tree, place, name) for place in places):
+            return True
         is_collected = is_collected or bool(places)
         before = before.prev_named_sibling
-    return False
+    return is_member and is_collected and not name.isidentifier()
+
+
+def _may_jump(tree: Syntax, statement: Node) -> bool:
+    """Return whether code elsewhere may run after or before the statement, where its values may be read."""
+    text, inner = _text(tree, statement), statement.named_children[0] if statement.named_children else statement
+    is_loop = re.search("for|while|loop|do_statement|repeat|until", f"{statement.type} {inner.type}") is not None
+    is_macro = tree.language.name in ("c", "cpp") and _MACRO.match(text) is not None
+    is_other = re.search("label|attribute_item", statement.type) is not None  # the next statement may have a condition
+    return is_other or is_macro or (_GOTO if is_loop else _JUMPS).search(text) is not None
+
+
+def _replaces(tree: Syntax, place: Span, name: str) -> bool:
+    """Return whether a statement in an inner block, such as that of a `with`, gives the name another value."""
+    inner = _assignment(tree, place)
+    return inner is not None and inner.is_plain and name in inner.values
 
 
 def _may_read(tree: Syntax, statement: Node, name: str) -> bool:
@@ -393,7 +431,8 @@ def _only_writes(tree: Syntax, place: Span, name: str) -> bool:
 def _is_field(tree: Syntax, statement: Node, name: str) -> bool:
     """Return whether a name without an object is a field, in a language where methods see their fields so."""
     scope = next(filter(_is_function, ancestors(statement)), tree.tree.root_node)
-    return tree.language.bare_methods and not any(_is_declared(tree, place) for place in _places(tree, scope, name))
+    is_open = tree.language.bare_methods and not tree.language.assignment_declares
+    return is_open and not any(_is_declared(tree, place) for place in _places(tree, scope, name))
 
 
 def _is_shared(tree: Syntax, statement: Node, name: str, is_member: bool) -> bool:
@@ -405,8 +444,10 @@ def _is_shared(tree: Syntax, statement: Node, name: str, is_member: bool) -> boo
     if not (is_member or tree.language.assignment_declares) and not any(_is_declared(tree, place) for place in places):
         return True  # a variable from outside
     around = list(takewhile(lambda node: node != scope, ancestors(statement)))
+    if any(node.type == "class_definition" for node in around):
+        return True  # a member of a class of Python
     # The handlers of an exception may see any of the values.
-    if any(_TRY.match(child.type) for node in around for child in (node, *node.children)):
+    if any(_TRY.match(node.type) or any(_HANDLER.match(child.type) for child in node.children) for node in around):
         return True
     path, keywords = re.escape(name), "ref|out|nonlocal|global|static|volatile"
     if re.search(rf"&\s*(?:mut\s+)?\$?{path}(?!\w)|\b(?:{keywords})\b[^\n;]*?(?<!\w){path}(?!\w)", _text(tree, scope)):
@@ -416,8 +457,15 @@ def _is_shared(tree: Syntax, statement: Node, name: str, is_member: bool) -> boo
 
 
 def _is_declared(tree: Syntax, place: Span) -> bool:
+    """Return whether a declaration gives the name there its first value."""
     inner = takewhile(lambda node: not (_BLOCK.search(node.type) or _is_function(node)), ancestors(tree.node_at(place)))
-    return any(re.search(r"declarat|short_var", node.type) for node in inner)
+    for node in inner:
+        signs = (child for child in node.children if child.type in _ASSIGN_TOKENS)
+        if any(tree.span(sign).start < place.start for sign in signs):
+            return False  # a value
+        if re.search(r"declarat|short_var", node.type):
+            return True
+    return False
 
 
 def _is_function(node: Node) -> bool:
@@ -440,12 +488,17 @@ def _assignment(tree: Syntax, place: Span) -> _Assignment | None:
         if sign is None:
             continue
         around = [node, *inner]
+        if node.type.endswith("_item"):
+            return None  # a type or a constant of Rust, which may have a condition
         value, statement = sign.next_named_sibling, around[-1]
         if value is None or statement.parent is None or not all(_DECLARATION.search(each.type) for each in around[1:]):
             return None
         fields = (node.child_by_field_name(field) for field in ("left", "pattern", "name", "declarator"))
         target = next((field for field in fields if field is not None), node.children[0])
-        names, given = _parts(_text(tree, target)), _text(tree, value)
+        parts, given = _parts(_text(tree, target)), _text(tree, value)
+        # Only in a declaration or a list is the `*` no part of what is assigned to.
+        is_starred = len(parts) > 1 or node.child_by_field_name("declarator") == target
+        names = [_MODIFIER.sub("", name.lstrip("*") if is_starred else name) for part in parts for name in _parts(part)]
         values = _parts(given) if len(names) > 1 and len(_parts(given)) == len(names) else [given] * len(names)
         is_plain = sign.type in ("=", ":=")
         return _Assignment(statement, dict(zip(names, values, strict=True)), is_plain, tree.span(sign).start)
@@ -454,13 +507,13 @@ def _assignment(tree: Syntax, place: Span) -> _Assignment | None:
 
 def _parts(text: str) -> list[str]:
     """Return the names or values of a list, without its brackets; the whole text if it is one."""
-    inner = re.fullmatch(r"[(\[{]([^()\[\]{}]*)[)\]}]", text.strip())
+    inner = re.fullmatch(r"(?:list)?[(\[{]([^()\[\]{}]*)[)\]}]", text.strip())
     parts, depth, begin = list[str](), 0, 0
     inside = inner[1] if inner and ("," in inner[1] or text[:1] == "{") else text
     for at, char in enumerate(f"{inside},"):
         depth += (char in "([{") - (char in ")]}")
         if char == "," and depth <= 0:
-            parts.append(re.sub(r"\A(?:mut|ref|\w+:)\s+|\A\$", "", inside[begin:at].strip()))
+            parts.append(inside[begin:at].strip())
             begin = at + 1
     return parts
 
@@ -472,6 +525,10 @@ def _places(tree: Syntax, node: Node, name: str) -> Iterator[Span]:
         place = Span(span.start + match.start(), span.start + match.end())
         if "comment" not in tree.node_at(place).type:
             yield place
+
+
+def _has_name(text: str, name: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) is not None
 
 
 def _text(tree: Syntax, node: Node) -> str:
