@@ -556,6 +556,9 @@ def test_a_value_from_a_block_a_list_or_a_member_is_overwritten(language: str, b
         ("python", "with open(p) as h:\n    a = h.read()\n    g(a)", "a = []"),
         ("python", "a = g()\na += 1", "a = list(a)"),
         ("python", "a = 0", "a = 5"),  # declared with a first value
+        ("python", "a = 0\nfor x in p:\n    a += 1", "a = 1"),
+        ("python", "a, b = p", "c, a.b, a = b, None, None"),
+        ("python", "class B:\n    a = 1", "a = 2"),
         ("python", "p.append(1)", "p = []"),  # the caller has the list
         ("python", "self.a.append(p)\nself.g()", "self.a = []"),
         ("javascript", "let a = null;\nif (p) {\n  let a = 1;\n  g();\n}", "a = 2;"),

@@ -284,7 +284,7 @@ _ASSIGN_TOKENS = frozenset(f"{sign}=" for sign in ("", ":", *"+-*/%|&^.", "//", 
 _CONSTANT = re.compile(
     r"""(?:[-+]?\d[\w.]*|(?i:true|false|none|null|nil|nullptr|undefined|nan)|void 0|default(?:\([\w.<>]*\))?"""
     r"""|[+bBfFrRuU@]*(["'`])(?:(?!\1)[^$#{\\])*\1(?:\.(?:to_string|to_owned|into)\(\))?|%[iw]\[\]|:\w+"""
-    r"""|(?:\w+\.)?(?:list|dict|set|tuple|str|(?:byte)?array|frozenset|defaultdict|OrderedDict|deque|Counter|make|new|collect"""
+    r"""|(?:collections\.)?(?:list|dict|set|tuple|str|(?:byte)?array|frozenset|defaultdict|OrderedDict|deque|Counter|make|new|collect"""
     r"""|Array|Map|Set)\([^()]*\)|Array\.from\(\[\]\)|Object\.create\(null\)"""
     r"""|new\b[\w.:\\<>, \[\]?]*(?:\(\d*\))?\s*(?:\{\s*\})?|[A-Z][\w:]*\.new(?:\(\d*\))?"""
     r"""|[A-Z]\w*\.(?:<\w+>)?(?:of|empty|empty[A-Z]\w*|Empty)(?:<[\w<>?, ]*>)?\(\)|[sS]tring\.Empty"""
@@ -369,7 +369,7 @@ def _is_unread(tree: Syntax, statement: Node, name: str, new: str, is_member: bo
             if is_member and name in value:  # `x.a = append(x.a, 1)`
                 is_collected, before = True, before.prev_named_sibling
                 continue
-            if not is_collected and (value == new or (_UNSET.fullmatch(value) and not _UNSET.fullmatch(new))):
+            if (value == new and not is_collected) or (_UNSET.fullmatch(value) and not _UNSET.fullmatch(new)):
                 return False  # declared with a first value
             return not (is_collected or is_member) or bool(_CONSTANT.fullmatch(value) or _NEW.match(value))
         if is_member and _may_read(tree, before, name):
@@ -452,8 +452,13 @@ def _is_shared(tree: Syntax, statement: Node, name: str, is_member: bool) -> boo
     path, keywords = re.escape(name), "ref|out|nonlocal|global|static|volatile"
     if re.search(rf"&\s*(?:mut\s+)?\$?{path}(?!\w)|\b(?:{keywords})\b[^\n;]*?(?<!\w){path}(?!\w)", _text(tree, scope)):
         return True
-    functions = (next(filter(_is_function, ancestors(tree.node_at(place))), scope) for place in places)
-    return any(function != scope for function in functions)
+    if len(list(_places(tree, statement, name))) != 1 and "declarat" not in statement.type:
+        return True  # `current, prev.next, prev = prev, None, None`
+    around_places = (ancestors(tree.node_at(place)) for place in places)
+    scopes = (
+        next((node for node in each if _is_function(node) or node.type == "class_definition"), scope) for each in around_places
+    )
+    return any(each != scope for each in scopes)
 
 
 def _is_declared(tree: Syntax, place: Span) -> bool:
