@@ -255,6 +255,38 @@ def test_what_follows_is_not_repeated_in_a_file_without_a_grammar(text: str, ans
         ("a.kt", "if (⟦⟧ == 1)", "a =", "a ="),
         ("a.kt", "val ⟦⟧ = 1", "a >=", "a >="),
         ("a.dart", "a = b.⟦⟧ ?? c;", "d ??", "d"),
+        ("a.j2", "{% if a %}⟦⟧{% endif %}", "x{% endif %}", "x"),
+        ("a.j2", "{% if ⟦⟧%}x{% endif %}", "a %}x{% endif %}", "a "),
+        ("a.j2", "{% if ⟦⟧ %}x{% endif %}", "a %}y{% endif %}", "a"),
+        ("a.j2", "{% if ⟦⟧ %}", "a %}{{ b }}{% elif c", "a %}{{ b }}{% elif c"),
+        ("a.liquid", "{{ ⟦⟧ | upcase }}", "x |", "x"),
+        ("a.liquid", "{%- for a in ⟦⟧ -%}", "b -%}", "b"),
+        ("a.mustache", "{{#a}}⟦⟧{{/a}}", "x{{/a}}", "x"),
+        ("a.swift", "let a⟦⟧ = x", ": Int = x", ": Int"),
+        ("a.swift", "a ⟦⟧?? c", "b ?? c", "b "),
+        ("a.kt", "val a = ⟦⟧ ?: c", "b ?:", "b"),
+        ("a.kt", "val a = ⟦⟧ + c", "b + c", "b"),
+        ("a.kt", "val a = ⟦⟧ + c", "b + d", "b + d"),
+        ("a.kt", "when (x) { ⟦⟧ -> 1 }", "a ->", "a"),
+        ("a.ex", "a |> ⟦⟧ |> c", "b |>", "b"),
+        ("a.hs", "⟦⟧ <- x", "a <-", "a"),
+        ("a.r", "⟦⟧ <- 1", "x <- 1", "x"),
+        ("a.scala", "case ⟦⟧ => 1", "a => 1", "a"),
+        ("a.sql", "SELECT ⟦⟧ FROM b", "a FROM", "a"),
+        ("a.sql", "x IN (⟦⟧)", "SELECT f(x) FROM y)", "SELECT f(x) FROM y"),
+        ("a.sql", "INSERT INTO a (⟦⟧) VALUES (1)", "b) VALUES (2)", "b"),
+        ("a.yml", "⟦⟧: b", "a: b", "a"),
+        ("a.yml", "uses: a@v1⟦⟧.0", ".0", ".0"),
+        ("a.css", "⟦⟧: red;", "color: blue;", "color"),
+        ("a.yml", "run: ⟦⟧ && c", "b &&", "b"),
+        ("a.css", "⟦⟧: red;", "color:", "color"),
+        ("a.tex", "$\\frac{⟦⟧}{2}$", "1}{2}", "1"),
+        ("a.tex", "\\frac{⟦⟧}{2}", "x}{3}", "x"),
+        ("a.rst", "``⟦⟧``", "a``", "a"),
+        ("a.md", "| ⟦⟧ | b |", "a |", "a"),
+        ("a.json5", "a: ⟦⟧, // x", "1, // x", "1"),
+        ("a.erb", "<% if ⟦⟧ %>x<% end %>", "a %>x<% end %>", "a"),
+        ("a.erb", "<p><%= ⟦⟧ -%></p>", "b %></p>", "b"),
         ("a.erb", "<p><%= ⟦⟧ %></p>", "@user.name %></p>", "@user.name"),
         ("a.erb", "<%= link_to ⟦⟧ %>", '"a", b_path %>', '"a", b_path'),
         ("a.erb", "<% if ⟦⟧ %>", "user %>", "user"),
@@ -324,6 +356,9 @@ def test_what_follows_is_not_repeated_by_the_rules_of_the_file_s_language(
         ("", "a:\n  ⟦⟧: 2\n  b: 2\n", "b"),
         ("", "- a\n⟦⟧\n- b\n", "- b"),
         ("", "[\n⟦⟧\nb,\n]\n", "b,"),
+        ("javascript", "f();\n⟦⟧\ng();\n", "g();"),
+        ("rust", "fn f() {\n    ⟦⟧\n    g();\n}\n", "g();"),
+        ("", "⟦⟧\n\na {\n}\n", "a {"),
         ("javascript", "const a = [\n⟦⟧\n'y',\n];\n", "'y',"),
         ("javascript", "const a = {\n  ⟦⟧,\n  y,\n};\n", "y"),
         ("javascript", "const a = [\n  f(⟦⟧),\n  f(1),\n];\n", "1"),
@@ -358,6 +393,11 @@ def test_items_may_repeat_where_those_above_do(text: str, answer: str) -> None:
 )
 def test_an_answer_with_pairs_of_its_own_is_whole_in_a_file_without_a_grammar(text: str, answer: str) -> None:
     check(f"{text}\n", answer, text.replace("⟦⟧", answer) + "\n", grammar=False, language="")
+
+
+def test_an_operator_is_not_written_twice() -> None:
+    check("a = x.⟦⟧ ?? c;\n", "b ??", "a = x.b ?? c;\n", "cut_repeated_rest", language="typescript")
+    check("a = ⟦⟧ or c\n", "b or", "a = b or c\n", "cut_repeated_rest")
 
 
 def test_the_end_of_a_name_is_not_written_twice() -> None:

@@ -176,7 +176,8 @@ def cut_repeated_rest(text: str, around: Around) -> str:
     if around.filled is None:
         return _with_partners(text, around)
     if not trimmed.endswith(rest):
-        return text
+        cut = _without_operator(trimmed, around.rest)
+        return cut if cut != trimmed and around.is_worse(text, cut) else text
     cut = trimmed.removesuffix(rest)
     if around.is_worse(cut, text):
         return text
@@ -194,38 +195,70 @@ def _with_partners(text: str, around: Around) -> str:
     The brackets, tags and quotes of the line tell whether the rest repeats the answer's end.
     """
     rest, trimmed, head = around.rest.strip(), text.rstrip(), around.before.rpartition("\n")[2]
+    if trimmed.endswith(around.rest.rstrip()):
+        cut = trimmed.removesuffix(around.rest.rstrip())
+        # Without a bracket or a quote, such as `;`, nothing can be nested.
+        repeats = re.search(r"\w\w|\W*\s\W*\w|\{\{/\w", around.rest) is not None or not re.search(r"[\w()\[\]{}\"'`]|</", rest)
+        if around.n_loose(cut) - repeats < around.n_loose(trimmed):
+            return cut
+    for mark in _TAGS.findall(rest)[:1]:
+        if (tag_end := _tag_end(trimmed, mark)) >= 0:
+            cut = re.sub(r"[-~]\Z", "", trimmed[:tag_end])
+            return cut.rstrip() if around.rest[0].isspace() else cut
     # In TeX, the second `$` ends what the first one began.
     end = _ENDS_PART.match(rest)
     is_same = end is not None and trimmed.endswith(end[0]) and not (end[0] == "=" and _OPERATOR_WITH_EQUALS.search(trimmed))
     if end and is_same and (end[0] != "$" or head.count("$") % 2):
         cut = trimmed.removesuffix(end[0])
         return cut.rstrip() if around.rest[0].isspace() else cut
-    if trimmed.endswith(around.rest.rstrip()):
-        cut = trimmed.removesuffix(around.rest.rstrip())
-        # Without a bracket or a quote, such as `;`, nothing can be nested.
-        repeats = re.search(r"\w\w", rest) is not None or says_something(rest) or not re.search(r"[\w()\[\]{}\"'`]|</", rest)
-        if around.n_loose(cut) - repeats < around.n_loose(trimmed):
-            return cut
+    if (cut := _without_operator(trimmed, around.rest)) != trimmed:
+        return cut
+    if around.starts_line and re.match(r":\s", rest) and (key := _KEY.match(trimmed)):
+        return key[0]
     mark = "</" if rest.startswith("</") else rest[0]
     if mark == "</" and (half := re.search(r"</?\w*\Z", trimmed)) and rest.startswith(half[0]):
         trimmed = text = trimmed[: half.start()]
     n_least = around.n_loose("")
-    # In a string, a bracket needs no partner: `"$(x)"` in Julia.
-    if trimmed.endswith((")", "]", "}")) and trimmed[-1] == mark and around.n_loose(trimmed[:-1]) <= n_least:
-        return trimmed[:-1]
-    if around.n_loose(trimmed) <= n_least:
-        return text
+    is_loose = around.n_loose(trimmed) > n_least
     # An apostrophe ends no string.
-    ends = [match.start() for match in re.finditer(rf"(?!\b'\b){re.escape(mark)}", trimmed)]
+    ends = [match.start() for match in re.finditer(rf"(?!\b'\b){re.escape(mark)}", trimmed)] if is_loose else []
     # What goes on like the rest repeats it, whatever comes then.
-    again = [end for end in ends if says_something(rest[: n_common(trimmed[end:], rest)])]
-    cuts = [trimmed[:end] for end in (*again, *reversed(ends))]
-    closed = trimmed + languages.closers(trimmed, around.lexed)[1]  # what the answer opened
-    return next((cut for cut in (*cuts, closed) if around.n_loose(cut) <= n_least), text)
+    common = {end: rest[: n_common(trimmed[end:], rest)] for end in ends}
+    again = [end for end in ends if says_something(common[end]) or re.match(r"\W+[(\[{]", common[end])]
+    cuts = [trimmed[:end].rstrip() if around.rest[0].isspace() else trimmed[:end] for end in again]
+    # In a string, a bracket needs no partner: `"$(x)"` in Julia.
+    if trimmed.endswith((")", "]", "}")) and trimmed[-1] == mark:
+        cuts.append(trimmed[:-1])
+    if is_loose:
+        # The last is what the answer opened.
+        cuts += [*(trimmed[:end] for end in reversed(ends)), trimmed + languages.closers(trimmed, around.lexed)[1]]
+    return next((cut for cut in cuts if around.n_loose(cut) <= n_least), text)
 
 
-# What ends a statement, an item of a list, a target or a default, a tag of a template or a formula.
-_ENDS_PART = re.compile(r"[-~]?%\}|-?%>|\?>|-->|''|;|\$|,|\?\?(?!=)|=(?![=~>])")
+def _without_operator(answer: str, rest: str) -> str:
+    """Return the answer without the operator or the word at its end with which the rest of the line begins."""
+    word = _OPERATOR.match(rest)
+    is_same = word is not None and re.search(rf"\S\s+{re.escape(word[1])}\Z", answer) is not None
+    return answer.removesuffix(word[1]).rstrip() if word is not None and is_same else answer
+
+
+def _tag_end(answer: str, mark: str) -> int:
+    """Return where the answer ends a tag of a template that was open before it; -1 if it opens another one after that."""
+    opener, depth, first = _TAG_OPENERS[mark], 0, -1
+    for tag in re.finditer(f"{re.escape(opener)}|{re.escape(mark)}", answer):
+        depth += 1 if tag[0] == opener else -1
+        if depth < 0 and first < 0:
+            first = tag.start()
+    return first if depth < 0 else -1
+
+
+# What ends a statement, an item of a list, a key, a target or a default, or a formula.
+_ENDS_PART = re.compile(r"''|``|;|\$|,|\?\?(?!=)|=(?![=~>])")
+# An operator or a word between spaces, such as `+` or `FROM`.
+_OPERATOR = re.compile(r"\s+((?!(?i:end)\b)\w{2,}|[-+*/%<>=!&|?:.^~]+)(?=\s)")
+_KEY = re.compile(r"[\w.-]+(?=:(?:\s.*;)?\Z)")
+_TAG_OPENERS = {"%}": "{%", "%>": "<%", "?>": "<?", "-->": "<!--"}
+_TAGS = re.compile(r"\A[-~]?(%\}|%>|\?>|-->)")
 _OPERATOR_WITH_EQUALS = re.compile(r"[-=<>!:+*/%&|^~?.]=\Z")
 
 

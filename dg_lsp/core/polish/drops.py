@@ -67,9 +67,9 @@ def drop_repetition(text: str, around: Around) -> str | None:
         return text
     if not says_something(text):
         # `end` and `}` often repeat where they close blocks. In a language that closes blocks by indentation, a short
-        # line does not, nor does an item, unless those above do.
+        # line does not, nor does an item, a call or a selector, unless those above do.
         above, below = _next_lines(around.before, around.after)
-        is_item = _ITEM.search(below) is not None and above != below
+        is_item = (_ITEM.search(below) or _CALL.search(below)) is not None and above != below
         repeats = (languages.row(around.document.language).by_indentation or is_item) and text.strip() == below
         return None if repeats and re.search(r"\w", text) else text
     lines = [line.strip() for line in filled_lines(text)]
@@ -89,6 +89,7 @@ def _next_lines(before: str, after: str) -> tuple[str, str]:
 
 
 # An item of a list or an object.
+_CALL = re.compile(r"\w\(\);?\Z|\A(?!do\b|try\b)[\w.#]+ \{\Z")
 _ITEM = re.compile(r"\A- |,\Z|\A[\w\"'-]+\s*:")
 
 
