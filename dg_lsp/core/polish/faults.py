@@ -10,6 +10,7 @@ from itertools import takewhile
 
 from tree_sitter import Node
 
+from dg_lsp.core.polish import placement
 from dg_lsp.core.syntax import Syntax, ancestors
 from dg_lsp.core.values import Span
 
@@ -71,6 +72,8 @@ def count(tree: Syntax, span: Span, *, is_file: bool) -> int:
 
 def _is_fault(tree: Syntax, node: Node, is_file: bool) -> bool:
     kind, language, parent = node.type, tree.language.name, node.parent.type if node.parent is not None else ""
+    if placement.is_misplaced(tree, node, is_file=is_file) or placement.is_again(tree, node):
+        return True
     if kind in _NAMES:
         return _is_reserved(node, (node.text or b"").decode("utf-8", "replace"), language)
     if kind == "jsx_element":
