@@ -184,13 +184,16 @@ class Syntax:
     language: Language
     tree: tree_sitter.Tree
     offsets: ByteOffsets
-    edit: tuple[Lines, Span, str] | None = field(default=None, repr=False, compare=False)
-    """The lines of an earlier text, and the edit that made this one: finding all lines of a long text takes longer."""
+    known_lines: Lines | tuple[Lines, Span, str] | None = field(default=None, repr=False, compare=False)
+    """The text's lines, or those of an earlier text and the edit that made this one: finding all lines takes longer."""
 
     @cached_property
     def lines(self) -> Lines:
         """The text's lines."""
-        return positions.spliced(*self.edit, self.text) if self.edit else positions.lines(self.text)
+        known = self.known_lines
+        if known is None:
+            return positions.lines(self.text)
+        return known if isinstance(known, Lines) else positions.spliced(*known, self.text)
 
     @property
     def parts(self) -> tuple[Span, ...]:
@@ -345,14 +348,11 @@ def parse(
             parts = moved_parts(previous.parts, change)
     offsets = positions.byte_offsets(seen, tuple(parts or ()))
     tree = _tree(offsets.source, language, previous)
-    edit = None
+    known: Lines | tuple[Lines, Span, str] | None = lines
     if previous is not None and change is not None and lines is None:
         # A lone carriage return ends a line, as a line feed does.
-        edit = previous.lines, Span(change.start, change.old_end), text[change.start : change.new_end]
-    syntax = Syntax(text, language, tree, offsets, edit)
-    if lines is not None:
-        syntax.__dict__["lines"] = lines
-    return syntax
+        known = previous.lines, Span(change.start, change.old_end), text[change.start : change.new_end]
+    return Syntax(text, language, tree, offsets, known)
 
 
 def of(document: Document, previous: Syntax | None = None, lines: Lines | None = None) -> Syntax | None:
