@@ -62,17 +62,15 @@ class Config:
         return self.keys.get(host) or self.keys.get(re.sub(r":[0-9]+$", "", host), "")
 
 
-def load_config(workspace: Path | None = None, *, file: Path | None = None, environ: Mapping[str, str] | None = None) -> Config:
+def load_config(workspace: Path | None = None) -> Config:
     """Return the configuration; raise ConfigError if anything in it is wrong."""
-    config, problems = read(workspace, file=file, environ=environ)
+    config, problems = read(workspace)
     if problems:
         raise ConfigError(" ".join(problems))
     return config
 
 
-def read(
-    workspace: Path | None = None, *, file: Path | None = None, environ: Mapping[str, str] | None = None
-) -> tuple[Config, tuple[str, ...]]:
+def read(workspace: Path | None = None, environ: Mapping[str, str] | None = None) -> tuple[Config, tuple[str, ...]]:
     """Return the configuration, and a message for each wrong value that was left out.
 
     `workspace` is a folder whose own file is read too. If a file can't be read, its `privacy.local_only` is unknown, so
@@ -81,7 +79,7 @@ def read(
     environ = os.environ if environ is None else environ
     file_variable = environ.get(FILE_VARIABLE, "")
     config, problems = Config(), list[str]()
-    files = sources(workspace, file=file, environ=environ)
+    files = sources(workspace, environ)
     (users, _), *_ = files
     own_model = config.settings.model
     for path, origin in files:
@@ -105,12 +103,10 @@ def read(
     return Config(settings, {**config.keys, **keys}), (*problems, *wrong, *wrong_model, *wrong_keys)
 
 
-def sources(
-    workspace: Path | None = None, *, file: Path | None = None, environ: Mapping[str, str] | None = None
-) -> tuple[tuple[Path, Origin], ...]:
+def sources(workspace: Path | None = None, environ: Mapping[str, str] | None = None) -> tuple[tuple[Path, Origin], ...]:
     """Return the files that `read` reads, existing or not, each with its origin."""
     file_variable = (os.environ if environ is None else environ).get(FILE_VARIABLE, "")
-    users = file or (expanded(file_variable) if file_variable else user_file())
+    users = expanded(file_variable) if file_variable else user_file()
     files: tuple[tuple[Path, Origin], ...] = ((users, "user"),)
     return files if workspace is None else (*files, (workspace / WORKSPACE_FILE, "workspace"))
 

@@ -212,7 +212,7 @@ def test_a_workspace_s_configuration_that_is_a_link_is_not_followed(tmp_path: Pa
 def test_the_user_s_own_configuration_may_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "dotfiles.toml").write_text("engine.threads = 3\n")
     (tmp_path / "config.toml").symlink_to("dotfiles.toml")
-    config_read, problems = config.read(file=tmp_path / "config.toml", environ={})
+    config_read, problems = config.read(environ={"DG_LSP_CONFIG": str(tmp_path / "config.toml")})
     assert (config_read.settings.threads, problems) == (3, ())
 
 

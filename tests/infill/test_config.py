@@ -24,7 +24,7 @@ def read(tmp_path: Path, user: str = "", workspace: str | None = None, **environ
     file.write_text(user, encoding="utf-8")
     if workspace is not None:
         (folder / ".dg-lsp.toml").write_text(workspace, encoding="utf-8")
-    configured, problems = config.read(folder, file=file, environ=environ)
+    configured, problems = config.read(folder, {"DG_LSP_CONFIG": str(file), **environ})
     return configured, tuple(problem.replace(f"{tmp_path}/", "") for problem in problems)
 
 
@@ -37,8 +37,9 @@ def joining(configured: Config, *, model: str = "", interactive: bool = True) ->
     return client.connect_options(configured, command=("engine",), model=model, interactive=interactive)
 
 
-def test_without_configuration_the_defaults_hold(tmp_path: Path) -> None:
-    assert config.read(tmp_path, file=tmp_path / "absent.toml", environ={}) == (Config(), ())
+def test_without_configuration_the_defaults_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "user_file", lambda: tmp_path / "absent.toml")
+    assert config.read(tmp_path, {}) == (Config(), ())
 
 
 def test_a_file_sets_what_it_names(tmp_path: Path) -> None:
@@ -116,18 +117,19 @@ def test_valid_keys_are_used_next_to_wrong_ones(tmp_path: Path) -> None:
     assert (configured.settings.device, configured.settings.threads, len(problems)) == ("cpu", 0, 2)
 
 
-def test_loading_raises_all_problems_in_one_message(tmp_path: Path) -> None:
+def test_loading_raises_all_problems_in_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "config.toml"
     file.write_text("a = 1\nb = 2")
+    monkeypatch.setenv("DG_LSP_CONFIG", str(file))
     with pytest.raises(ConfigError, match=r"Unknown key a in .* Unknown key b in "):
-        config.load_config(file=file, environ={})
+        config.load_config()
 
 
 @pytest.mark.parametrize("data", [b"\xff", b"x" * (1 << 20) + b"= 1"])
 def test_a_file_that_is_no_text_or_no_configuration_is_named(tmp_path: Path, data: bytes) -> None:
     file = tmp_path / "config.toml"
     file.write_bytes(data)
-    _, [sentence] = config.read(file=file, environ={})
+    _, [sentence] = config.read(environ={"DG_LSP_CONFIG": str(file)})
     assert str(file) in sentence
 
 
