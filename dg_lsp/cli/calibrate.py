@@ -33,9 +33,7 @@ app = command_group()
 @reports(EvalError, doing="calibrating this model")
 def calibrate(
     model: Annotated[str, completions.model_option("The model, as in engine.model. Default: the configured one.")] = "",
-    repo: Annotated[
-        Path, typer.Option(metavar="PATH", help="Where to cut holes: a folder with your code, or a corpus .jsonl.")
-    ] = Path(),
+    repo: Annotated[Path, typer.Option(metavar="PATH", help="Where to cut holes: a folder with your code.")] = Path(),
     tasks: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Use these tasks instead of cutting holes; see `dg-lsp eval --make`.")
     ] = None,
@@ -112,8 +110,6 @@ def _tasks(name: str, repo: Path, file: Path | None, holes: int, seed: int) -> l
         patterns = config.read(root)[0].settings.local_only
 
         def names(path: str) -> tuple[str, ...]:
-            if not repo.is_dir():
-                return (path,)
             # Both count: the path below the folder's workspace, and that below a repository inside it.
             return *config.private_names(repo.resolve() / path, root), *config.private_names(repo.resolve() / path)
 

@@ -88,7 +88,7 @@ def evaluate(
     ] = None,
     make: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Only create tasks from the source files in DIR (or a corpus .jsonl)."),
+        typer.Option(metavar="DIR", help="Only create tasks from the source files in DIR."),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="The file that --make writes.")] = None,
     n: Annotated[int, typer.Option("--n", min=1, help="How many tasks --make cuts in total.")] = 300,

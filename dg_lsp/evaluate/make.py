@@ -9,7 +9,6 @@ Each pass over the files takes one task of a kind from each file, so that no lon
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import re
@@ -55,19 +54,18 @@ class Source:
     insides: tuple[Span, ...]
 
 
-def tasks(place: Path, n: int, seed: int) -> list[Task]:
-    """Return `n` tasks, equally many of each kind, ordered by place; fewer if the sources have no more.
+def tasks(folder: Path, n: int, seed: int) -> list[Task]:
+    """Return `n` tasks from a folder, equally many of each kind, ordered by place; fewer if its files have no more.
 
-    `place` is a folder, or a corpus: a .jsonl file with `[path, text]` on each line. The same sources and seed give the
-    same tasks. Raises EvalError if nothing can be read.
+    The same files and seed give the same tasks. Raises EvalError if nothing can be read.
     """
-    texts = _corpus(place) if place.is_file() else _folder(place)
+    files = _files(folder)
     sources: dict[str, Source | None] = {}
     contents: set[str] = set()
 
     def source(path: str) -> Source | None:
         if path not in sources:
-            parsed_source = read(path, texts[path]())
+            parsed_source = read(path, _text(files[path]))
             squeezed = _squeezed(parsed_source.syntax.text) if parsed_source else ""
             sources[path] = parsed_source if squeezed not in contents else None
             contents.add(squeezed)
@@ -76,7 +74,7 @@ def tasks(place: Path, n: int, seed: int) -> list[Task]:
     made_tasks: list[Task] = []
     for number, kind in enumerate(KINDS):
         n_of_kind = n // len(KINDS) + (number < n % len(KINDS))
-        made_tasks += _of_kind(kind, sorted(texts), source, n_of_kind, seed)
+        made_tasks += _of_kind(kind, sorted(files), source, n_of_kind, seed)
     # Sorted, because neighbouring tasks from one file share most of their text, which makes the gzipped file small.
     return sorted(made_tasks, key=lambda task: (task.path, len(task.prompt), task.task_id))
 
@@ -275,41 +273,22 @@ def _squeezed(text: str) -> str:
     return re.sub(r"\s+", "", text)
 
 
-def _folder(folder: Path) -> dict[str, Callable[[], str]]:
-    """Return the source files in the folder: for each relative path, a function that reads the file."""
+def _files(folder: Path) -> dict[str, Path]:
+    """Return the source files in the folder by their relative paths, in which bytes that are not characters are escaped."""
     if not folder.is_dir():
-        raise EvalError(f"{folder} is neither a folder nor a corpus file")
+        raise EvalError(f"{folder} is not a folder")
     ignore = Ignore(folder.resolve(), folder.resolve())
-    readers: dict[str, Callable[[], str]] = {}
+    files: dict[str, Path] = {}
     for here, folders, names in os.walk(folder.resolve()):
         folders[:] = sorted(name for name in folders if ignore.allows(Path(here, name)))
         for name in sorted(names):
             path = Path(here, name)
             if languages.for_path(name) and not path.is_symlink() and path.is_file() and ignore.allows(path):
-                readers[_written(path.relative_to(folder.resolve()).as_posix())] = lambda path=path: _text(path)  # type: ignore[misc]
-    if not readers:
+                name = path.relative_to(folder.resolve()).as_posix()
+                files[name.encode("utf-8", "backslashreplace").decode()] = path
+    if not files:
         raise EvalError(f"{folder} has no source file in a language that dg-lsp knows")
-    return readers
-
-
-def _corpus(file: Path) -> dict[str, Callable[[], str]]:
-    readers: dict[str, Callable[[], str]] = {}
-    try:
-        for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), 1):
-            if not line:
-                continue
-            record = json.loads(line)
-            if not (isinstance(record, list) and len(record) == 2 and all(isinstance(item, str) for item in record)):
-                raise EvalError(f"{file}, line {number}: is not [path, text]")
-            readers[_written(record[0])] = lambda text=record[1]: text  # type: ignore[misc]
-    except (OSError, ValueError, RecursionError) as error:
-        raise EvalError(f"{file} can't be read as a corpus, with [path, text] on each line: {error}") from error
-    return readers
-
-
-def _written(path: str) -> str:
-    """Return a path as a task names it, with bytes that are not characters escaped."""
-    return path.encode("utf-8", "backslashreplace").decode()
+    return files
 
 
 def _text(path: Path) -> str:

@@ -193,7 +193,7 @@ def test_an_unreachable_server_is_reported_in_one_sentence(repo: tuple[Path, dic
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--repo", "/no/such/folder"), "is neither a folder nor a corpus file"),
+        (("--repo", "/no/such/folder"), "/no/such/folder is not a folder"),
         (("--into", "/no/such/folder"), "leave --into out"),
         (("--tasks", "/no/such/file"), "can't be read"),
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 from collections import Counter
@@ -248,25 +247,10 @@ def test_a_pipe_with_the_name_of_a_source_file_is_left_out(tree: Path) -> None:
     assert "pipe.py" not in {task.path for task in make.tasks(tree, 10_000, seed=1)}
 
 
-def test_a_corpus_file_is_cut_like_a_folder(tree: Path, tmp_path: Path) -> None:
-    corpus = tmp_path / "corpus.jsonl"
-    corpus.write_text("".join(json.dumps([name, (tree / name).read_text()]) + "\n" for name in ("a.py", "e.lua")))
-    assert {task.path for task in make.tasks(corpus, 10, seed=1)} == {"a.py", "e.lua"}
-
-
-@pytest.mark.parametrize(
-    ("content", "sentence"), [("[1, 2]\n", r"line 1: is not \[path, text\]"), ("{", "can't be read as a corpus")]
-)
-def test_a_bad_corpus_is_named(tmp_path: Path, content: str, sentence: str) -> None:
-    (tmp_path / "c.jsonl").write_text(content)
-    with pytest.raises(EvalError, match=sentence):
-        make.tasks(tmp_path / "c.jsonl", 10, seed=1)
-
-
 def test_a_place_without_sources_is_named(tmp_path: Path) -> None:
     with pytest.raises(EvalError, match="has no source file"):
         make.tasks(tmp_path, 10, seed=1)
-    with pytest.raises(EvalError, match="neither a folder nor a corpus"):
+    with pytest.raises(EvalError, match="is not a folder"):
         make.tasks(tmp_path / "absent", 10, seed=1)
 
 
