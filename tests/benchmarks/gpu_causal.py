@@ -34,10 +34,10 @@ from dg_lsp.engine.common.propose.drafts import DraftSettings
 from dg_lsp.engine.model import memory
 from dg_lsp.engine.model.fit.geometry import LlamaSizes
 from dg_lsp.engine.model.gpu import operations
-from dg_lsp.engine.model.gpu.buffers import ROWS, Buffers
+from dg_lsp.engine.model.gpu.buffers import Buffers
 from dg_lsp.engine.model.int8 import Quantised, quantised
 from dg_lsp.engine.model.prefix_cache import KV
-from dg_lsp.engine.model.recording import WARM_UPS, Recorder, StepGraph
+from dg_lsp.engine.model.recording import ROWS, WARM_UPS, Recorder, StepGraph
 from dg_lsp.engine.model.tree import ROOM, ROOT, OwnRoom, Tree
 
 BIASES = ("q_proj", "k_proj", "v_proj")

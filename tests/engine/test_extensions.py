@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from dg_lsp.engine.diffusion.gemma.extensions import MAX_ROOMS, ROWS, Extensions
+from dg_lsp.engine.diffusion.gemma.extensions import MAX_ROOMS, Extensions
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.model import memory
+from dg_lsp.engine.model.recording import ROWS, WARM_UPS
 from dg_lsp.engine.model.tree import ROOM, ROOT, Tree
 from tests.engine.filler_kit import FailingRecorder, WorkingRecorder
 
@@ -81,11 +84,29 @@ def test_rooms_are_bounded_in_number_and_bytes(with_experts: Any) -> None:
     extensions = passes.extensions = Extensions(passes, memory.cost(passes), lambda: free[0])
     for length in (20, 600, 1100, 1700):
         a_tree(passes, length).grow([(ROOT, [11])])
-    assert len(extensions._rooms) == MAX_ROOMS
+    assert len(extensions._held) == MAX_ROOMS
     extensions.clear()
     free[0] = 1000
     a_tree(passes, 20).grow([(ROOT, [11])])
     assert not extensions.bytes
+
+
+@torch.no_grad()
+def test_a_dropped_room_gives_its_memory_back_without_a_garbage_collection(both: tuple[Passes, Passes]) -> None:
+    passes, extensions = both[1], both[1].extensions
+    assert isinstance(extensions, Extensions)
+    gc.collect()
+    gc.disable()
+    try:
+        tree = a_tree(passes, 20)
+        for token in range(WARM_UPS + 1):
+            tree.grow([(ROOT, [30 + token])])
+        storage = weakref.ref(extensions._held[0].buffers._kv[0][0])
+        assert storage() is not None
+        extensions.clear()
+        assert storage() is None
+    finally:
+        gc.enable()
 
 
 @torch.no_grad()

@@ -146,7 +146,7 @@ def test_the_buckets_are_bounded_in_number_and_bytes(passes: Passes) -> None:
     for n_free in range(1, 32 * (MAX_BUCKETS + 2), 32):
         rows = [Row((20,) * n_free + (40,), (True,) * n_free + (False,), 2)]
         assert fixed.step(a_denoiser(rows), LocalDecoder(passes, kv), [0])
-    assert len(fixed._entries) == MAX_BUCKETS
+    assert len(fixed._held) == MAX_BUCKETS
     one = bucket_of(a_denoiser(ROWS), [0, 1, 2, 3], 20, conditioned=True).n_bytes(cost)
     free = [4 * one]
     short = FixedSteps(passes, cost, lambda: free[0])

@@ -10,6 +10,7 @@ import logging
 import os
 import subprocess
 import sys
+import weakref
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,10 +27,10 @@ from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.causal.filler import CausalFiller
 from dg_lsp.engine.causal.passes import CausalLlama
 from dg_lsp.engine.model.fit.geometry import llama_sizes
-from dg_lsp.engine.model.gpu.buffers import MAX_BUFFERS, ROWS, STEP, Buffers
+from dg_lsp.engine.model.gpu.buffers import MAX_BUFFERS, STEP, Buffers
 from dg_lsp.engine.model.gpu.operations import PLAIN
 from dg_lsp.engine.model.prefix_cache import KV, crop
-from dg_lsp.engine.model.recording import WARM_UPS, Recorder, StepGraph, WarmUps, Work
+from dg_lsp.engine.model.recording import ROWS, WARM_UPS, Recorder, StepGraph, WarmUps, Work
 from dg_lsp.engine.model.tree import ROOT, Tree
 from tests.benchmarks import gpu_causal
 from tests.engine.filler_kit import FailingRecorder, WorkingRecorder
@@ -184,6 +185,26 @@ def test_buffers_are_bounded_in_number_and_bytes_and_dropped_when_no_tree_uses_t
         assert room.capacity >= n_places
         del room
         assert short.bytes <= (9 * one + short.bytes) // 4
+
+
+@torch.no_grad()
+def test_dropped_buffers_give_their_memory_back_without_a_garbage_collection() -> None:
+    passes = in_buffers(checkpoint("tied"), WorkingRecorder())
+    ids, buffers = ids_of(1, 12), passes.buffers
+    assert buffers is not None
+    gc.collect()
+    gc.disable()
+    try:
+        tree = tree_of(passes, passes.encode(ids)[1], int(ids[0, -1]))
+        for token in range(WARM_UPS + 1):
+            tree.grow([(ROOT, [token])])
+        storage = weakref.ref(buffers._held[0].buffers.kv)
+        assert storage() is not None
+        del tree
+        buffers.clear()
+        assert storage() is None
+    finally:
+        gc.enable()
 
 
 @torch.no_grad()

@@ -15,6 +15,7 @@ from torch import Tensor
 
 log = logging.getLogger("dg_lsp.engine")
 
+ROWS = (1, 4, 16, 64)  # the numbers of new tokens of a recorded pass over a tree
 WARM_UPS = 2  # direct calls before the recording: they load kernels and plan what a recording can't load
 
 Work = Callable[[], None]

@@ -15,7 +15,6 @@ Shapes: R rows, C canvas positions, F free positions, P prefix, V vocabulary, K 
 from __future__ import annotations
 
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -27,16 +26,14 @@ from dg_lsp.engine.diffusion.denoising.denoise import STATE, CanvasState, Denois
 from dg_lsp.engine.diffusion.denoising.stack import LocalDecoder
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.profile import Sampling
-from dg_lsp.engine.model import memory
 from dg_lsp.engine.model.fit.needs import VOCABULARY_SLICE
-from dg_lsp.engine.model.memory import PREFIX_BUCKET, WIDTH_BUCKET, Cost
+from dg_lsp.engine.model.memory import MASK_BYTES, PREFIX_BUCKET, WIDTH_BUCKET, Cost, Pool
 from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.recording import Recorder, StepGraph, to_device
 
 MAX_BUCKETS = 8  # an editor's requests need two or three
 MAX_POSITIONS = 2048  # more canvas positions in a pass keep a GPU busy without a graph, and their mask would be large
 SLICE_COPIES = 4  # of a position's slice of the logits, in 32 bits: before and after widening, exponentials, and a mask
-MASK_BYTES = 32  # of one pair of a query and a key: a mask, widened for at most eight heads, as bits and as numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,35 +199,22 @@ class FixedStep:
 
 @dataclass(slots=True)
 class _Entry:
-    """The buffers of a bucket, the graph of their step, their bytes, and the decoder whose prefix they hold."""
+    """The buffers of a bucket, the graph of their step, and the decoder whose prefix they hold."""
 
     step: FixedStep
     graph: StepGraph
-    n_bytes: int
     decoder: weakref.ref[LocalDecoder] | None = None
 
 
-class FixedSteps:
-    """The buffers of the buckets in use, the least recently used of which are dropped first.
-
-    `free` returns the free bytes of the device, None if unknown. `lag` is the number of steps by which flags are read late.
-    """
+class FixedSteps(Pool[Bucket, _Entry]):
+    """The buffers of the buckets in use. `lag` is the number of steps by which flags are read late."""
 
     def __init__(
         self, passes: Passes, cost: Cost, free: Callable[[], int | None], *, recorder: Recorder | None = None, lag: int = 1
     ) -> None:
-        self._passes, self._cost, self._free, self._recorder, self.lag = passes, cost, free, recorder, lag
-        self._entries: OrderedDict[Bucket, _Entry] = OrderedDict()
+        super().__init__(free, MAX_BUCKETS)
+        self._passes, self._cost, self._recorder, self.lag = passes, cost, recorder, lag
         self._n_vocabulary: int = passes.n_vocabulary
-
-    @property
-    def bytes(self) -> int:
-        """The bytes of all buffers and graphs, which `clear` gives back."""
-        return sum(entry.n_bytes for entry in self._entries.values())
-
-    def clear(self) -> None:
-        """Drop all buffers."""
-        self._entries.clear()
 
     def step(self, denoiser: Denoiser, decoder: LocalDecoder, rows: Sequence[int], *, lag: int | None = None) -> bool:
         """Take one step of these rows on the decoder's prefix; return False if there is no room, and nothing was done.
@@ -255,23 +239,14 @@ class FixedSteps:
 
     def _entry(self, bucket: Bucket, decoder: LocalDecoder) -> _Entry | None:
         """Return the buffers of a bucket, allocated if there is room."""
-        if bucket in self._entries:
-            self._entries.move_to_end(bucket)
-            return self._entries[bucket]
         if bucket.rows * bucket.width > MAX_POSITIONS:
             return None
-        n_bytes, free = bucket.n_bytes(self._cost), self._free()
-        most = None if free is None else memory.fixed_bytes(free + self.bytes)
-        while self._entries and (len(self._entries) >= MAX_BUCKETS or (most is not None and self.bytes + n_bytes > most)):
-            self._entries.popitem(last=False)
-        if most is not None and n_bytes > most:
-            return None
-        try:
+
+        def make() -> _Entry:
             step = FixedStep(self._passes, bucket, decoder.kv, self._n_vocabulary)
-        except torch.OutOfMemoryError:  # the memory is in pieces that are too small
-            return None
-        self._entries[bucket] = entry = _Entry(step, StepGraph(step.run, self._recorder), n_bytes)
-        return entry
+            return _Entry(step, StepGraph(step.run, self._recorder))
+
+        return self.held(bucket, bucket.n_bytes(self._cost), make)
 
 
 def _flags(settled: Tensor) -> Callable[[], Sequence[bool]]:

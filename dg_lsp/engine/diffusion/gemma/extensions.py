@@ -9,7 +9,6 @@ Shapes: N new tokens, L places in the tree's buffer, P places in ours, H hidden.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,14 +16,11 @@ import torch
 from torch import Tensor
 
 from dg_lsp.engine.diffusion.gemma.passes import Passes
-from dg_lsp.engine.model import memory
-from dg_lsp.engine.model.memory import PREFIX_BUCKET, Cost
+from dg_lsp.engine.model.memory import MASK_BYTES, PREFIX_BUCKET, Cost, Pool
 from dg_lsp.engine.model.prefix_cache import KV
-from dg_lsp.engine.model.recording import Recorder, StepGraph
+from dg_lsp.engine.model.recording import ROWS, Recorder, StepGraph
 
-ROWS = (1, 4, 16, 64)  # the numbers of new tokens of a recorded pass
 MAX_ROOMS = 2  # an editor switches between prefixes of two lengths at most; others take their place
-MASK_BYTES = 32  # of one pair of a query and a key, as `fixed_step` counts it
 
 
 @dataclass(slots=True)
@@ -45,8 +41,8 @@ class _Room:
     The last places are for tokens that pad a pass. No other token sees them.
     """
 
-    def __init__(self, passes: Passes, n_places: int, like: KV, n_bytes: int, recorder: Recorder | None) -> None:
-        self._passes, self._recorder, self.n_bytes, self._n_places = passes, recorder, n_bytes, n_places
+    def __init__(self, passes: Passes, n_places: int, like: KV, recorder: Recorder | None) -> None:
+        self._passes, self._recorder, self._n_places = passes, recorder, n_places
         self._kv: KV = [(self._sized(keys), self._sized(values)) for keys, values in like]
         self._device = like[0][0].device
         self._key_positions = torch.zeros(n_places + ROWS[-1], dtype=torch.long, device=self._device)
@@ -95,28 +91,21 @@ class _Room:
             mask = torch.zeros(rows, self._n_places + ROWS[-1], dtype=torch.bool, device=self._device)
             hidden = self._kv[0][0].new_zeros(rows, self._passes.config.hidden_size)
 
-            def work() -> None:
-                hidden.copy_(self._passes.extend_at(ids, positions, self._kv, mask, self._key_positions, places))
+            passes, kv, key_positions = self._passes, self._kv, self._key_positions
+
+            def work() -> None:  # without `self`, or a dropped room keeps its memory until garbage is collected
+                hidden.copy_(passes.extend_at(ids, positions, kv, mask, key_positions, places))
 
             self._passes_by_rows[rows] = _Pass(ids, positions, places, mask, hidden, StepGraph(work, self._recorder))
         return self._passes_by_rows[rows]
 
 
-class Extensions:
-    """The rooms in use, the least recently used of which is dropped first. `free` returns the device's free bytes."""
+class Extensions(Pool[int, _Room]):
+    """The rooms in use, by their numbers of places."""
 
     def __init__(self, passes: Passes, cost: Cost, free: Callable[[], int | None], *, recorder: Recorder | None = None) -> None:
-        self._passes, self._cost, self._free, self._recorder = passes, cost, free, recorder
-        self._rooms: OrderedDict[int, _Room] = OrderedDict()
-
-    @property
-    def bytes(self) -> int:
-        """The bytes of all buffers and graphs, which `clear` gives back."""
-        return sum(room.n_bytes for room in self._rooms.values())
-
-    def clear(self) -> None:
-        """Drop all buffers."""
-        self._rooms.clear()
+        super().__init__(free, MAX_ROOMS)
+        self._passes, self._cost, self._recorder = passes, cost, recorder
 
     def extend(self, ids: Tensor, positions: Tensor, kv: KV, mask: Tensor, key_positions: Tensor) -> Tensor | None:
         """Do what `Passes.extend` does; return None if there is no room, and nothing was done."""
@@ -127,19 +116,7 @@ class Extensions:
 
     def _room(self, n_places: int, like: KV) -> _Room | None:
         """Return the room of this length, allocated if memory has room."""
-        if n_places in self._rooms:
-            self._rooms.move_to_end(n_places)
-            return self._rooms[n_places]
         rows, all_places = ROWS[-1], n_places + ROWS[-1]
         of_rows = rows * (self._cost.canvas_token - self._cost.logit_token + all_places * MASK_BYTES)
-        n_bytes, free = all_places * self._cost.prefix_token + of_rows, self._free()
-        most = None if free is None else memory.fixed_bytes(free + self.bytes)
-        while self._rooms and (len(self._rooms) >= MAX_ROOMS or (most is not None and self.bytes + n_bytes > most)):
-            self._rooms.popitem(last=False)
-        if most is not None and n_bytes > most:
-            return None
-        try:
-            self._rooms[n_places] = _Room(self._passes, n_places, like, n_bytes, self._recorder)
-        except torch.OutOfMemoryError:  # the memory is in pieces that are too small
-            return None
-        return self._rooms[n_places]
+        n_bytes = all_places * self._cost.prefix_token + of_rows
+        return self.held(n_places, n_bytes, lambda: _Room(self._passes, n_places, like, self._recorder))

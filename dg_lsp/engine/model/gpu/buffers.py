@@ -10,6 +10,7 @@ Knows passes, memory and graphs. Knows nothing of trees.
 
 from __future__ import annotations
 
+import functools
 import math
 import weakref
 from collections import defaultdict
@@ -20,13 +21,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dg_lsp.engine.model import memory
 from dg_lsp.engine.model.gpu.passes import GpuPasses, Inputs, as_pairs, copy_into
+from dg_lsp.engine.model.memory import Pool
 from dg_lsp.engine.model.prefix_cache import KV
-from dg_lsp.engine.model.recording import WARM_UPS, Recorder, StepGraph, WarmUps, copy_to_device
+from dg_lsp.engine.model.recording import ROWS, WARM_UPS, Recorder, StepGraph, WarmUps, copy_to_device
 
 STEP = 256  # places
-ROWS = (1, 4, 16, 64)  # new tokens of one recorded pass
 MAX_BUFFERS = 6  # a request has at most three trees, and their prefixes two or three lengths
 MORE_POSITIONS = 256  # than places: a tree's tokens may stand behind a gap
 
@@ -40,14 +40,14 @@ class _Graph:
         self._shape = n_rows, kv.shape[1]
         # One buffer for all inputs, so that there is one copy to the device.
         self._given = torch.zeros(_n_given(*self._shape), dtype=torch.uint8, device=passes.device)
-        self.hidden = torch.zeros(n_rows, passes.sizes.hidden, device=passes.device)
+        self.hidden = hidden = torch.zeros(n_rows, passes.sizes.hidden, device=passes.device)
         first, visible = self._given[: _FIRST * _width(n_rows)], self._given[_FIRST * _width(n_rows) :]
         numbers = first.view(torch.long).view(3, -1)[:, :n_rows]
         ids, positions, places = numbers.unbind()
         inputs = Inputs(ids, positions, places, visible.view(torch.bool).view(n_rows, -1))
 
-        def work() -> None:
-            self.hidden.copy_(passes.run(inputs, kv, table))
+        def work() -> None:  # without `self`, or a dropped buffer keeps its memory until garbage is collected
+            hidden.copy_(passes.run(inputs, kv, table))
 
         self._graph = StepGraph(work, recorder, warm_ups)
 
@@ -92,10 +92,6 @@ class _Buffer:
         self._graphs: dict[int, _Graph] = {}
         self.owner: weakref.ref[Places] | None = None
 
-    def is_free(self) -> bool:
-        """Return whether no tree uses this buffer."""
-        return self.owner is None or self.owner() is None
-
     def graph(self, n_rows: int) -> _Graph:
         """Return the pass over so many new tokens."""
         if n_rows not in self._graphs:
@@ -135,22 +131,14 @@ def _bucket(n_places: int) -> int:
     return -(-(n_places + 1) // STEP) * STEP
 
 
-class Buffers:
-    """The buffers of one model. Those of other buckets that no tree uses are dropped first, least recently used ones before.
-
-    `free` returns the free bytes of the device, None if unknown. The buffers take at most a quarter of it.
-    """
+class Buffers(Pool[int, _Buffer]):
+    """The buffers of one model, by their numbers of places. Those that a tree uses are not dropped."""
 
     def __init__(self, passes: GpuPasses, free: Callable[[], int | None], recorder: Recorder | None = None) -> None:
-        self._passes, self._free, self._recorder = passes, free, recorder
-        self._buffers: list[_Buffer] = []  # the least recently used first
+        super().__init__(free, MAX_BUFFERS)
+        self._passes, self._recorder = passes, recorder
         self._warm_ups: _WarmUps = defaultdict(WarmUps)
         self._usual = 0  # the places of the buffers that `record` made
-
-    @property
-    def bytes(self) -> int:
-        """The bytes of all kept keys and values. Graphs need little more, and share what they compute in."""
-        return sum(buffer.kv.nbytes for buffer in self._buffers)
 
     def take(self, kv: KV, n_places: int) -> Places:
         """Return room for at least `n_places`, which begins with these keys and values of one row.
@@ -180,23 +168,12 @@ class Buffers:
             if self._recorder is not None:
                 self._recorder.give_up(error)
 
-    def clear(self) -> None:
-        """Drop the buffers that no tree uses."""
-        self._buffers = [buffer for buffer in self._buffers if not buffer.is_free()]
+    def is_free(self, buffers: _Buffer) -> bool:
+        """Return whether no tree uses a buffer."""
+        return buffers.owner is None or buffers.owner() is None
 
     def _buffer(self, n_places: int) -> _Buffer:
         """Return a free buffer, a new one if there is memory for it, or one that is not kept."""
-        for buffer in self._buffers:
-            if buffer.n_places == n_places and buffer.is_free():
-                self._buffers.remove(buffer)
-                self._buffers.append(buffer)
-                return buffer
-        n_bytes, free = math.prod(self._passes.kv_shape(n_places)) * self._passes.dtype.itemsize, self._free()
-        most = None if free is None else memory.fixed_bytes(free + self.bytes)
-        while len(self._buffers) >= MAX_BUFFERS or (most is not None and self.bytes + n_bytes > most):
-            unused = next((buffer for buffer in self._buffers if buffer.is_free()), None)
-            if unused is None:
-                return _Buffer(self._passes, n_places, None, self._warm_ups)
-            self._buffers.remove(unused)
-        self._buffers.append(_Buffer(self._passes, n_places, self._recorder, self._warm_ups))
-        return self._buffers[-1]
+        n_bytes = math.prod(self._passes.kv_shape(n_places)) * self._passes.dtype.itemsize
+        recorded = functools.partial(_Buffer, self._passes, n_places, self._recorder, self._warm_ups)
+        return self.held(n_places, n_bytes, recorded) or _Buffer(self._passes, n_places, None, self._warm_ups)
