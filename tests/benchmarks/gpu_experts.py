@@ -108,9 +108,9 @@ def main(device: str, size: str) -> int:
     layer, table, failed = build(widths, device, dtype), Table(device), False
     bandwidth, flops = rates(device, dtype, widths)
     print(f"copies {bandwidth / 1e12:.2f} TB/s, multiplies {flops / 1e12:.0f} TFLOP/s")
-    has_kernels = fused._kernels() is not None
+    has_kernels = device.startswith("cuda") and fused._kernels() is not None
     if not has_kernels:
-        print("the fused kernels need Triton, which is missing here")
+        print("the fused kernels need a GPU and Triton")
     one = 3 * widths.hidden * widths.expert
 
     def floor(tokens: int, n_bytes: int) -> float:

@@ -1,9 +1,9 @@
 """Test and measure dg-lsp on a GPU in ten minutes: python tests/benchmarks/on_gpu.py [--parts tests,causal] [--model FOLDER]
 
-The parts, in their order: `tests` for correctness; `causal`, passes of laptop models; `experts`, the kernels of one layer;
-`full`, `full8`: all stages of the 26B model with random weights, in 16 and in 8 bits; `fills`, the product with the model of
---model or the embedded one. Each has its own time limit, and its table is printed when it ends, so that a later failure loses
-nothing. Needs no network. Ends with 1 if a part failed.
+The parts, what matters most first: `tests` for correctness; `causal`, passes of laptop models; `full`, all stages of the 26B
+model with random weights; `fills`, the product with the model of --model or the embedded one; `same`, 200 fills there and on
+the processor; `experts`, the kernels of one layer; `full8`, as `full` in 8 bits. Each has its own time limit, and its table is
+printed when it ends, so that a later failure loses nothing. Needs no network. Ends with 1 if a part failed.
 
 `--small --device cpu` runs the same parts on tiny models.
 
@@ -82,13 +82,15 @@ def parts(device: str, model: str, *, is_small: bool) -> list[Part]:
         "--json",
         *(["--model", model] if model else []),
     )
+    same = ("tests/benchmarks/candidates.py", HELD_OUT, model or "embedded", device, "3" if is_small else "200")
     return [
-        Part("tests", (*python, *pytest, *tests), 120),
+        Part("tests", (*python, *pytest, *tests), 90),
         Part("causal", (*python, "tests/benchmarks/gpu_causal.py", *causal), 60),
-        Part("experts", (*python, "tests/benchmarks/gpu_experts.py", device, size), 90),
-        Part("full", (*python, "tests/benchmarks/stages.py", size, device, "0", "wide"), 130),
-        Part("full8", (*python, "tests/benchmarks/stages.py", size, device, "0", "fp8"), 100),
-        Part("fills", (*python, *fills), 80),
+        Part("full", (*python, "tests/benchmarks/stages.py", size, device, "0", "wide"), 120),
+        Part("fills", (*python, *fills), 60),
+        Part("same", (*python, *same), 100),
+        Part("experts", (*python, "tests/benchmarks/gpu_experts.py", device, size), 80),
+        Part("full8", (*python, "tests/benchmarks/stages.py", size, device, "0", "fp8"), 90),
     ]
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.benchmarks import on_gpu, pack
+from dg_lsp.core.values import InfillRequest
+from tests.benchmarks import candidates, on_gpu, pack
 from tests.benchmarks.on_gpu import Part
 
 
@@ -34,11 +38,32 @@ def test_a_part_that_fails_or_does_not_end_prints_what_it_has(tmp_path: Path, ca
 def test_an_unknown_part_names_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         on_gpu.main(["--parts", "tests,steps"])
-    assert "unknown part steps; choose from tests, causal, experts, full, full8, fills" in capsys.readouterr().err
+    assert "unknown part steps; choose from tests, causal, full, fills, same, experts, full8" in capsys.readouterr().err
 
 
 def test_all_parts_fit_into_ten_minutes() -> None:
     assert sum(part.seconds for part in on_gpu.parts("cuda", "", is_small=False)) <= 600
+
+
+def test_two_devices_are_compared_fill_by_fill(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the processor as both of them, nothing may differ."""
+    file, answers = str(on_gpu.ROOT / on_gpu.HELD_OUT), candidates.answers
+    assert candidates.main(file, "embedded", "cpu", 2) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "2 of 2 holes filled on the processor and on cpu, in 32 bits and from the same seeds:"
+    assert printed[1].startswith("2 have the same candidates in the same order, whose probabilities differ by at most 0;")
+    assert printed[2] == "2 have the same best candidate"
+    n_answers = itertools.count()
+
+    def other(model: Any, request: InfillRequest) -> list[candidates.Answer]:
+        found = answers(model, request)
+        return [(("wrong",), "noise", 0.5), *found] if next(n_answers) % 2 else found
+
+    monkeypatch.setattr(candidates, "answers", other)
+    assert candidates.main(file, "embedded", "cpu", 1) == 1
+    [hole, *_, last] = capsys.readouterr().out.splitlines()
+    assert json.loads(hole)[2][0][0] == ["wrong"]
+    assert last == "0 have the same best candidate"
 
 
 def test_the_pack_lacks_only_what_comes_with_torch() -> None:
