@@ -321,20 +321,14 @@ def _continue(passes: Passes, kv: KV, stages: _Stages, floor: _Floor, prefix: in
 
 
 def _ways(passes: Passes, device: str) -> dict[str, FixedSteps | None]:
-    """Return the ways to take a step, by the suffix of their stages' names; None: outside of fixed buffers.
+    """Return the ways to take a step, by the suffix of their stages' names; None: outside of fixed buffers."""
+    cost = memory.cost(passes)
 
-    The flags of the last way are read one step late.
-    """
-    cost, is_cuda = memory.cost(passes), device.startswith("cuda")
+    def fixed(recorder: Recorder | None) -> FixedSteps:
+        return FixedSteps(passes, cost, lambda: memory.free_bytes(device), recorder=recorder)
 
-    def fixed(recorder: Recorder | None, lag: int) -> FixedSteps:
-        return FixedSteps(passes, cost, lambda: memory.free_bytes(device), recorder=recorder, lag=lag)
-
-    ways: dict[str, FixedSteps | None] = {"": None, ", in fixed buffers": fixed(None, 0)}
-    if is_cuda:
-        ways[", recorded"] = fixed(Recorder(), 0)
-        ways[", recorded, late flags"] = fixed(Recorder(), 1)
-    return ways
+    ways: dict[str, FixedSteps | None] = {"": None, ", in fixed buffers": fixed(None)}
+    return ways | ({", recorded": fixed(Recorder())} if device.startswith("cuda") else {})
 
 
 def _denoiser(passes: Passes, device: str, widths: Sequence[int], steps: int) -> Denoiser:
@@ -356,7 +350,7 @@ def _stepping(
 
 def _one_step(denoiser: Denoiser, decoder: LocalDecoder, fixed: FixedSteps | None) -> Callable[[], None]:
     def step() -> None:
-        if fixed is None or not fixed.step(denoiser, decoder, denoiser.running):
+        if fixed is None or not fixed.step(denoiser, decoder, denoiser.live):
             denoiser.step(decoder)
 
     return step

@@ -1,4 +1,4 @@
-"""A step in fixed buffers writes what `Denoiser.step` writes, whether its flags are read at once or one step later.
+"""A step in fixed buffers writes what `Denoiser.step` writes.
 
 The same function is recorded as a graph on a GPU; `test_gpu` compares the graph.
 """
@@ -17,11 +17,9 @@ import torch
 from dg_lsp.cli.offers import PUBLISHED
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
 from dg_lsp.engine.backends.local import load_model
-from dg_lsp.engine.common.pace import Pace
 from dg_lsp.engine.diffusion.denoising.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.denoising.fixed_step import MAX_BUCKETS, FixedSteps, bucket_of
 from dg_lsp.engine.diffusion.denoising.stack import LocalDecoder
-from dg_lsp.engine.diffusion.denoising.steps import Stepper, Steps
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
 from dg_lsp.engine.diffusion.gemma import packed
 from dg_lsp.engine.diffusion.gemma.extensions import Extensions
@@ -72,7 +70,7 @@ def whole_steps(passes: Passes, kv: KV) -> list[Any]:
 
 def fixed_steps(fixed: FixedSteps, decoder: LocalDecoder) -> list[Any]:
     """Return what `ROWS` read after steps in the buffers."""
-    return finish(a_denoiser(ROWS), lambda denoiser: fixed.step(denoiser, decoder, denoiser.running))
+    return finish(a_denoiser(ROWS), lambda denoiser: fixed.step(denoiser, decoder, denoiser.live))
 
 
 def check_equal(found: list[Any], expected: list[Any]) -> None:
@@ -85,35 +83,16 @@ def check_equal(found: list[Any], expected: list[Any]) -> None:
 # Shorter than the window of 8, longer, and a bucket's full length.
 @torch.no_grad()
 @pytest.mark.parametrize("length", [3, 20, 512])
-@pytest.mark.parametrize("lag", [0, 1, 2])
 @pytest.mark.parametrize("limits", [LIMITS, TokenLimits(LIMITS.regular, LIMITS.banned)], ids=["all", "few"])
-def test_rows_in_fixed_buffers_write_the_same(passes: Passes, length: int, lag: int, limits: TokenLimits) -> None:
+def test_rows_in_fixed_buffers_write_the_same(passes: Passes, length: int, limits: TokenLimits) -> None:
     kv = a_prefix(passes, length)
     expected = a_denoiser(ROWS, limits)
     written = finish(expected, lambda denoiser: denoiser.step(LocalDecoder(passes, kv)))
-    fixed, denoiser, decoder = steps(passes, lag=lag), a_denoiser(ROWS, limits), LocalDecoder(passes, kv)
-    check_equal(finish(denoiser, lambda one: fixed.step(one, decoder, one.running)), written)
+    fixed, denoiser, decoder = steps(passes), a_denoiser(ROWS, limits), LocalDecoder(passes, kv)
+    check_equal(finish(denoiser, lambda one: fixed.step(one, decoder, one.live)), written)
     assert denoiser.canvas.steps == expected.canvas.steps
-    # Some row settles before its last step, which is when a late flag matters.
+    # Some row settles before its last step.
     assert any(n_steps < row.steps for n_steps, row in zip(expected.canvas.steps, ROWS, strict=True))
-
-
-@torch.no_grad()
-def test_a_late_flag_takes_further_steps_that_change_nothing(passes: Passes) -> None:
-    kv, rows = a_prefix(passes, 20), [Row((20,) * 6 + (40,), (True,) * 6 + (False,), 12, seed=1)]
-    sampling, fixed = replace(SAMPLING, entropy_bound=100.0), steps(passes)
-    n_taken = []
-    readings = []
-    for lag in (0, 1):
-        denoiser, decoder = a_denoiser(rows, LIMITS, sampling), LocalDecoder(passes, kv)
-        n_taken.append(0)
-        while not denoiser.done:
-            assert fixed.step(denoiser, decoder, denoiser.running, lag=lag)
-            n_taken[-1] += 1
-        assert denoiser.n_pending == 0
-        readings.append((denoiser.read(0), denoiser.canvas.steps))
-    assert n_taken[1] == n_taken[0] + 1 < 12
-    assert readings[0] == readings[1]
 
 
 @torch.no_grad()
@@ -121,7 +100,7 @@ def test_a_step_outside_the_buffers_may_follow_at_any_time(passes: Passes) -> No
     kv = a_prefix(passes, 20)
     written = whole_steps(passes, kv)
     fixed, decoder, turn = steps(passes), LocalDecoder(passes, kv), iter([True, False, True, True, False] * 9)
-    both = finish(a_denoiser(ROWS), lambda one: fixed.step(one, decoder, one.running) if next(turn) else one.step(decoder))
+    both = finish(a_denoiser(ROWS), lambda one: fixed.step(one, decoder, one.live) if next(turn) else one.step(decoder))
     check_equal(both, written)
 
 
@@ -134,7 +113,7 @@ def test_prefixes_take_turns_in_one_set_of_buffers(passes: Passes) -> None:
     while not all(denoiser.done for denoiser in denoisers):
         for denoiser, decoder in zip(denoisers, decoders, strict=True):
             if not denoiser.done:
-                fixed.step(denoiser, decoder, denoiser.running)
+                fixed.step(denoiser, decoder, denoiser.live)
     for denoiser, written in zip(denoisers, alone, strict=True):
         check_equal([denoiser.read(row) for row in range(len(ROWS))], written)
 
@@ -253,24 +232,6 @@ def test_memory_that_runs_out_ends_the_request_and_not_the_model(
     assert not filler.extensions.bytes
     monkeypatch.setattr(passes, where, whole)
     assert texts() == expected
-
-
-def test_a_step_that_was_only_queued_is_not_measured(trained_layout: Path) -> None:
-    filler = DiffusionFiller(load_model(str(trained_layout), device="cpu"))
-    loaded = filler.loaded
-    kv = loaded.passes.encode(torch.arange(10, 20)[None])[1]
-    clock = iter(range(1000))
-    pace = Pace(lambda: float(next(clock)))
-    stepper = Stepper(loaded.passes, filler.headroom, pace, 8, steps(loaded.passes))
-    sampling = Sampling(stop_entropy=0.0)
-    n_logits = loaded.passes.model.lm_head.weight.shape[0]
-    denoiser = Denoiser([Row((20,) * 6, (True,) * 6, 9)], TokenLimits(tuple(range(10, 60))), sampling, n_logits)
-    with torch.no_grad():
-        of_canvas = Steps(denoiser, LocalDecoder(loaded.passes, kv), stepper)
-        stepper.step(of_canvas)
-        assert pace.expected_ms("step", 6) is None
-        stepper.step(of_canvas)
-        assert pace.expected_ms("step", 6) == 1000
 
 
 def test_a_function_is_recorded_after_it_was_run_directly() -> None:

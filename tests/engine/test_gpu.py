@@ -83,8 +83,8 @@ def read_after(denoiser: Denoiser, step: Callable[[Denoiser], object]) -> list[t
     return [denoiser.read(row).ids for row in range(len(denoiser.rows))]
 
 
-def fixed(passes: Passes, lag: int, recorder: Recorder | None) -> FixedSteps:
-    return FixedSteps(passes, memory.cost(passes), lambda: memory.free_bytes("cuda"), recorder=recorder, lag=lag)
+def fixed(passes: Passes, recorder: Recorder | None) -> FixedSteps:
+    return FixedSteps(passes, memory.cost(passes), lambda: memory.free_bytes("cuda"), recorder=recorder)
 
 
 def a_prefix(passes: Passes, length: int) -> KV:
@@ -93,12 +93,11 @@ def a_prefix(passes: Passes, length: int) -> KV:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize("length", [9, 30, 600])
-def test_steps_in_fixed_buffers_equal_those_outside(both: tuple[Passes, Passes], length: int, lag: int) -> None:
+def test_steps_in_fixed_buffers_equal_those_outside(both: tuple[Passes, Passes], length: int) -> None:
     """In 32 bits, in which the library's experts may be computed in a way that can't be recorded."""
     passes, rows = both[1], [replace(row, steps=9) for row in ROWS]
-    kv, steps = a_prefix(passes, length), fixed(passes, lag, Recorder())
+    kv, steps = a_prefix(passes, length), fixed(passes, Recorder())
     direct = Denoiser(rows, LIMITS, SETTLING, 120, "cuda")
     expected = read_after(direct, lambda one: one.step(LocalDecoder(passes, kv)))
     for _ in range(3):
@@ -108,12 +107,11 @@ def test_steps_in_fixed_buffers_equal_those_outside(both: tuple[Passes, Passes],
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("lag", [0, 1])
-def test_recorded_steps_equal_those_that_are_not_recorded(with_experts: Any, lag: int) -> None:
+def test_recorded_steps_equal_those_that_are_not_recorded(with_experts: Any) -> None:
     """In 16 bits, as the real model runs."""
     passes = Passes(copy.deepcopy(with_experts).to("cuda", torch.bfloat16))
     rows, recorder = [replace(row, steps=9) for row in ROWS], Recorder()
-    ways = [fixed(passes, lag, None), fixed(passes, lag, recorder)]
+    ways = [fixed(passes, None), fixed(passes, recorder)]
     for length in (9, 600, 30, 601):
         kv = a_prefix(passes, length)
         for _ in range(3):
@@ -127,7 +125,7 @@ def test_recorded_steps_equal_those_that_are_not_recorded(with_experts: Any, lag
 
 
 def stepping(steps: FixedSteps, decoder: LocalDecoder) -> Callable[[Denoiser], object]:
-    return lambda denoiser: steps.step(denoiser, decoder, denoiser.running)
+    return lambda denoiser: steps.step(denoiser, decoder, denoiser.live)
 
 
 @torch.no_grad()

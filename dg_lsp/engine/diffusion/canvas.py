@@ -140,7 +140,6 @@ def _denoised(generation: Generation, rows: Sequence[PlannedRow]) -> Work:
             for index in unlikely(rows, [denoiser.read(index) for index in running]):
                 denoiser.drop(index)
                 running.remove(index)
-    denoiser.collect()
     generation.n_steps += max(denoiser.canvas.steps)
     steps.leave()
     yield

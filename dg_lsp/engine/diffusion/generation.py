@@ -75,7 +75,7 @@ class Generation(generation.Generation):
         """
         denoiser, budget = steps.denoiser, self.timing.budget
         if budget.is_limited and not denoiser.done:
-            step_ms = self.step_ms(len(denoiser.running) * steps.width)
+            step_ms = self.step_ms(len(denoiser.live) * steps.width)
             n_steps = budget.units(step_ms, self.score_ms(n_positions))
             if n_steps is not None:
                 denoiser.bound(max(n_steps, 0 if denoiser.begun or self.proposals else 1))

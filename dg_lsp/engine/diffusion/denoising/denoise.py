@@ -17,7 +17,7 @@ Knows a `Decoder`. Knows nothing of text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -219,8 +219,6 @@ class Denoiser:
         self.forbidden = forbidden.to(device)  # [V] bool
         # If no allowed token may start this gap, give up healing rather than leave the gap empty.
         self._first = self.forbidden if bool(first.all()) else first.to(device)
-        self._pending: list[tuple[tuple[int, ...], tuple[int, ...], Callable[[], Sequence[bool]]]] = []
-        self._settled: set[int] = set()
         canvas, is_free = torch.tensor(ids), torch.tensor(free)
         certainty = (~is_free).float()  # 1 for held positions, and 0 for free ones unless a draft has probabilities
         best = canvas.clone()
@@ -254,7 +252,7 @@ class Denoiser:
 
     def bound(self, steps: int) -> None:
         """Limit each live row to `steps` more steps, within its own maximum; 0 ends all rows."""
-        for index in self.running:
+        for index in self.live:
             n_taken = self.canvas.steps[index]
             self.rows[index] = replace(self.rows[index], steps=min(self._most_steps[index], n_taken + steps))
             self.canvas.done[index] = n_taken >= self.rows[index].steps
@@ -275,13 +273,7 @@ class Denoiser:
 
     @property
     def live(self) -> list[int]:
-        """The indexes of the unfinished rows, by the flags of all steps. On a GPU, it waits for the last step."""
-        self.collect()
-        return self.running
-
-    @property
-    def running(self) -> list[int]:
-        """The indexes of the rows that are not known to be finished; it waits for no step."""
+        """The indexes of the unfinished rows."""
         return [index for index, done in enumerate(self.canvas.done) if not done]
 
     def step(self, decoder: Decoder, most: int = 0) -> None:
@@ -321,9 +313,7 @@ class Denoiser:
         noise, greedy = inputs.noise.to(self.device), inputs.greedy.to(self.device)
         after = advanced(state, predicted, noise, greedy, self.sampling, self.limits.delete)
         self.canvas.put(at, after)
-        flags: list[bool] = after.settled.tolist()
-        self.note(live, lambda: flags)
-        self.collect()
+        self.note(live, after.settled.tolist())
 
     def inputs(self, rows: Sequence[int]) -> StepInputs:
         """Return what the next step of these rows takes from the host. The rows' random numbers advance."""
@@ -334,30 +324,12 @@ class Denoiser:
         draws = None if bool(greedy.all()) else torch.stack([self._draws(i, width) for i in rows])
         return StepInputs(torch.tensor(heat), noise, draws, greedy)
 
-    def note(self, rows: Sequence[int], flags: Callable[[], Sequence[bool]]) -> None:
-        """Count a step of these rows; `flags` returns which of them settled, and may wait for the step's end."""
+    def note(self, rows: Sequence[int], settled: Sequence[bool]) -> None:
+        """Count a step of these rows; those that settled or have used their steps are finished."""
         state = self.canvas
-        for index in rows:
+        for index, is_settled in zip(rows, settled, strict=True):
             state.steps[index] += 1
-            state.done[index] = state.steps[index] >= self.rows[index].steps
-        self._pending.append((tuple(rows), tuple(state.steps[index] for index in rows), flags))
-
-    @property
-    def n_pending(self) -> int:
-        """The number of steps whose flags have not been read."""
-        return len(self._pending)
-
-    def collect(self, keep: int = 0) -> None:
-        """Read the flags of all steps but the last `keep`, and finish the rows that settled.
-
-        A row that took further steps before its flag was read did not change in them, and they do not count.
-        """
-        while len(self._pending) > keep:
-            rows, steps, flags = self._pending.pop(0)
-            for index, n_steps, is_settled in zip(rows, steps, flags(), strict=True):
-                if is_settled and index not in self._settled:
-                    self._settled.add(index)
-                    self.canvas.steps[index], self.canvas.done[index] = n_steps, True
+            state.done[index] = is_settled or state.steps[index] >= self.rows[index].steps
 
     def _uniform(self, row: int, width: int) -> Tensor:
         # Draw only for the row's own length, so that its noise does not depend on the other rows.

@@ -98,15 +98,14 @@ class Stepper:
     def step(self, steps: Steps) -> None:
         """Take one step of all live rows, in one pass if memory has room. The result of an open canvas is there at the end."""
         denoiser, decoder, is_open = steps.denoiser, steps.decoder, steps.is_open
-        rows, most = ([0], 1) if is_open else (denoiser.running, self.rows_at_once(steps.length, steps.width))
-        began, is_behind = self._pace.clock(), denoiser.n_pending > 0
-        if self.fixed is None or len(rows) > most or not self.fixed.step(denoiser, decoder, rows, lag=0 if is_open else None):
+        rows, most = ([0], 1) if is_open else (denoiser.live, self.rows_at_once(steps.length, steps.width))
+        began = self._pace.clock()
+        if self.fixed is None or len(rows) > most or not self.fixed.step(denoiser, decoder, rows):
             if is_open:  # it goes on after it has settled
                 denoiser.step_rows(rows, decoder)
             else:
                 denoiser.step(decoder, most)
-        if is_behind or not denoiser.n_pending:  # else the step was only queued, and the next call waits for it
-            self._pace.note("step", len(rows) * steps.width, (self._pace.clock() - began) * 1000)
+        self._pace.note("step", len(rows) * steps.width, (self._pace.clock() - began) * 1000)
 
     def clear(self) -> None:
         """Drop the buffers."""
