@@ -110,9 +110,9 @@ def _apply_to(inputs: Tensor, *matrices: Bank) -> bool:
         has_row_scales = matrix.scales is not None and matrix.scales.shape == (*matrix.values.shape[:-1], 1)
         if not is_plain and not (has_row_scales and torch.cuda.get_device_capability(inputs.device) >= MIN_FP8):
             return False
-        if not matrix.values.is_contiguous() or (torch.is_grad_enabled() and matrix.values.requires_grad):
+        if not matrix.values.is_contiguous():
             return False
-    return not (torch.is_grad_enabled() and inputs.requires_grad) and _kernels() is not None
+    return _kernels() is not None
 
 
 def experts(hidden: Tensor, expert_ids: Tensor, weights: Tensor, gate_up: Bank, down: Bank) -> Tensor | None:

@@ -3,8 +3,7 @@
 `Passes` uses the weights of a `DiffusionGemmaForBlockDiffusion` in place and computes the same results as its encoder and
 decoder (transformers 5.23, `modeling_diffusion_gemma.py`). It can do what the library's own forward can't: keep full-length
 keys and values on every layer and crop them anywhere, take a sparse self-conditioning signal, compute the logits of a few
-positions only, and skip the vision tower and a disabled expert branch. A test checks that it equals the library. It is
-differentiable, so the trainer uses it too.
+positions only, and skip the vision tower and a disabled expert branch. A test checks that it equals the library.
 
 Shapes: R rows, C canvas positions, L encoder positions, H hidden, D head dimension, V vocabulary.
 """
@@ -120,8 +119,6 @@ class Passes:
         """Return the softcapped logits [..., V] in 32 bits, or only those of the tokens from `first` to `last`."""
         cap: float = self.model.final_logit_softcapping
         raw = F.linear(hidden, self.model.lm_head.weight[first:last]).float()
-        if raw.requires_grad:
-            return torch.tanh(raw / cap) * cap
         return raw.div_(cap).tanh_().mul_(cap)  # the logits of a large vocabulary must be in memory only once
 
     def soft(self, ids: Tensor, probabilities: Tensor) -> Tensor:
@@ -251,10 +248,10 @@ def _routing(router: Any, flat: Tensor) -> tuple[Tensor, Tensor]:
 def _norm(hidden: Tensor, norm: Any) -> Tensor:
     if hidden.is_cuda:  # one kernel instead of nine
         return F.rms_norm(hidden, hidden.shape[-1:], norm.weight if norm.with_scale else None, norm.eps)
-    wide = hidden.float() if hidden.dtype is torch.float32 or not torch.is_autocast_enabled("cpu") else hidden
+    wide = hidden.float()
     scaled = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + norm.eps)
     if norm.with_scale:
-        scaled = scaled * norm.weight.to(scaled.dtype)
+        scaled = scaled * norm.weight.float()
     return scaled.to(hidden.dtype)
 
 
