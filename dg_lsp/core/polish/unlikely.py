@@ -35,7 +35,7 @@ _ITSELF = ("self", "Self", "this", "$this", "cls", "static")
 _STRAIGHT = re.compile(
     r"return|yield|statement\Z|await|parenthes|try_expression|call|invocation|argument|command|member|attribute|selector|field"
     r"|binary|boolean|unary|not_op|comparison|expression_list|array|tuple|cast|subscript|creation|new_expression|assignment|splat|\Alist\Z"
-    r"|declarat|\Aobject\Z|dictionary|pair|hash|spread|template_s|interpolat|\Astring\Z|jsx_(?:element|self|opening|expr|fragment)|raise|throw"
+    r"|declarat|\Aobject\Z|dictionary|pair|hash|spread|template_s|interpolat|\Astring\Z|jsx_(?:element|self|opening|expr|fragment)|raise|throw|as_expr|non_null|reference_expr"
 )
 _CONDITIONAL = re.compile(
     r"(?:\A|_)(?:if|while|for|foreach|switch|try(?!_expression)|do|unless|until|match|case|select|repeat|with)_|conditional|ternary"
@@ -49,6 +49,7 @@ _CALLED_BY = frozenset({"len", "str", "repr", "iter", "next", "bool", "hash", "i
 _OPERATORS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "add": "+", "sub": "-", "mul": "*"}
 # Functions whose body may be an expression, and what may hold a function as its value.
 _HAS_EXPRESSION = re.compile(r"\A(?:arrow_function|lambda|arrow_expression_clause|method|singleton_method)\Z")
+_PROPERTY = re.compile(r"@(?:\w+\.)*(?:cached_)?property\Z")
 _HOLDS = re.compile(r"declarator|assignment|\Apair\Z|\Afield\Z|field_definition")
 
 
@@ -74,15 +75,24 @@ def _only_calls_itself(tree: Syntax, answer: Span) -> bool:
     value = statement
     while re.search(r"return|statement|await|expression_list", value.type) and value.named_child_count == 1:
         value = value.named_children[0]
-    is_property = function.node.type in ("property_declaration", "accessor_declaration")
+    is_property = _is_getter(tree, function.node)
     is_read = (tree.language.has_getters or is_property) and value.child_by_field_name("arguments") is None
     if is_read and len(function.statements) == 1 and _plain(_text(tree, value)) in names:
         return True
     # Behind a receiver, the name may be a member of another object, and without one, a type. So only `this.X` counts.
-    own = names & {f"{item}.{name}" for item in _ITSELF for name in names}
+    own = {name for name in names if name.partition(".")[0] in _ITSELF and "." in name}
     if is_property and any(_plain(_text(tree, node)) in own and not _is_target(node) for node in _straight(statement)):
         return True
     return any(_callee(tree, node) in names and _is_same(tree, function.node, node) for node in _straight(statement))
+
+
+def _is_getter(tree: Syntax, node: Node) -> bool:
+    """Return whether reading a member runs the function."""
+    words = {child.type for child in node.children}
+    outer = node.parent.children if node.parent is not None and node.parent.type == "decorated_definition" else []
+    is_decorated = any(_PROPERTY.match(_text(tree, child)) for child in outer if child.type == "decorator")
+    is_accessor = node.type == "method_definition" and "get" in words
+    return node.type in ("property_declaration", "accessor_declaration") or is_accessor or is_decorated
 
 
 def _is_target(node: Node) -> bool:
@@ -243,7 +253,7 @@ def _callee(tree: Syntax, node: Node) -> str:
     if (arguments := node.child_by_field_name("arguments")) is not None:
         called = _plain(tree.text[tree.span(node).start : tree.span(arguments).start]).lstrip(".")
         # In C#, another number of type parameters makes another method.
-        return called if tree.language.name == "csharp" else re.sub(r"<[^<>]*>\Z", "", called)
+        return called if tree.language.name == "csharp" else re.sub(r"[?.]*(?:<[^<>]*>)?[?.]*\Z", "", called)
     name = node.child_by_field_name("name") if node.type == "command" else None
     return _text(tree, name) if name is not None else ""
 
