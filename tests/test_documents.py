@@ -90,6 +90,7 @@ python tests/benchmarks/batch_bodies.py SOURCE --no-check --bodies 60 --rounds 4
 python tests/benchmarks/batch_ray.py SOURCE --bodies 40
 python tests/benchmarks/batch_scale.py --files 500 --holes 4 --kills 10
 python tests/benchmarks/beside_llama_cpp.py run OUT --mirror DIR
+python tests/benchmarks/candidates.py fixtures/eval/heldout.jsonl.gz embedded cpu 200
 python tests/benchmarks/compare_models.py RESULTS RESULTS --method copy full
 python tests/benchmarks/first_suggestion.py REQUIREMENTS
 python tests/benchmarks/positions.py
