@@ -123,7 +123,7 @@ def wide_dtype(precision: Precision) -> torch.dtype:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error of torch or the driver, which says what is wrong. The others say how to debug it."""
+    """Return the first line of an error of torch or the driver, which says what is wrong."""
     return str(error).strip().split("\n")[0]
 
 

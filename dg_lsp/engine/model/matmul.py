@@ -75,7 +75,7 @@ class PlainMatrix:
 class OneDnnMatrix:
     """A matrix in oneDNN's own layout. In bfloat16, it is multiplied in 16 bits and summed in 32."""
 
-    def __init__(self, weight: Tensor, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, weight: Tensor, dtype: torch.dtype) -> None:
         self.dtype = dtype
         self.weight: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.to(dtype).contiguous(), 64)
 

@@ -86,7 +86,7 @@ class Stepper:
     A stack serves exactly the rows it was built for, so it is useless once one of its requests has ended or steps alone.
     """
 
-    def __init__(self, passes: Passes, headroom: Headroom, pace: Pace, max_rows: int, fixed: FixedSteps | None = None) -> None:
+    def __init__(self, passes: Passes, headroom: Headroom, pace: Pace, max_rows: int, fixed: FixedSteps | None) -> None:
         """Start without a stack.
 
         `max_rows` is the maximum number of a request's rows in one pass. `fixed` are the buffers for steps of one canvas; None

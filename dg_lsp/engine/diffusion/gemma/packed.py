@@ -62,12 +62,12 @@ def suits(model: Any) -> bool:
 class PackedPasses(Passes):
     """`Passes` on packed weights, which are a second copy of the model's own weights.
 
-    `kind` is the kind of their products; None is the fastest of this processor. The logits are always computed in 32 bits.
+    `kind` is the kind of their products. The logits are always computed in 32 bits.
     """
 
-    def __init__(self, model: Any, kind: Kind | None = None) -> None:
+    def __init__(self, model: Any, kind: Kind) -> None:
         super().__init__(model)
-        self.kind: Kind = matmul.best_kind() if kind is None else kind
+        self.kind = kind
         with torch.no_grad():
             self._packed = [_pack(layer, self.kind) for layer in self.decoder.layers]  # both stacks share them
             head = model.lm_head.weight / model.final_logit_softcapping
