@@ -14,7 +14,6 @@ from tree_sitter import Node
 
 from dg_lsp.core import languages, lexing
 from dg_lsp.core.syntax import Facts, Syntax
-from dg_lsp.core.values import Document
 
 _QUOTES = frozenset({'"', "'", "`", '"""', "string_start", "interpolation_quote", "heredoc_start"})
 _ENDS = _QUOTES | {"string_end", "heredoc_end"}
@@ -24,7 +23,8 @@ _STRING = '"'
 _VARIABLE = re.compile(r"(?<!\\)\$\w+\Z")
 _PROPERTY = re.compile(r"(?<!\\)\$\w+(?:\??->\w*|\[\w*)\Z")
 _MACRO = re.compile(r"\w+!\s*[(\[{]")
-_MACRO_CHARS = 500
+# How far back an interpolation may begin, unless its line does.
+_NEAR_CHARS = 500
 
 
 def is_string(syntax: Syntax, facts: Facts, offset: int) -> bool | None:
@@ -60,14 +60,23 @@ def is_string_in_errors(syntax: Syntax, start: int, offset: int) -> bool | None:
 
 def _is_format(syntax: Syntax, offset: int) -> bool:
     """Return whether the offset is in an expression of a macro's format string, which is no node of its own in Rust."""
-    lexer = lexing.named(syntax.language.name)
-    before = syntax.text[max(0, offset - _MACRO_CHARS) : offset]
-    macros = [macro.start() for macro in _MACRO.finditer(before)] if any(each.code for each in lexer.delimiters) else []
-    return bool(macros) and languages.kind_at_end(before[macros[-1] :], lexer) is None
+    lexer, lines = lexing.named(syntax.language.name), syntax.lines
+    if not any(each.code for each in lexer.delimiters):
+        return False
+    near = range(lines.at(max(0, offset - _NEAR_CHARS)), lines.at(offset) + 1)
+    start = next((lines.start(line) for line in near if not _continues_literal(syntax, lines.start(line))), offset)
+    before = syntax.text[start:offset]
+    return _MACRO.search(before) is not None and languages.kind_at_end(before, lexer) is None
+
+
+def _continues_literal(syntax: Syntax, line_start: int) -> bool:
+    at = syntax.offsets.to_byte(line_start)
+    node = syntax.tree.root_node.descendant_for_byte_range(max(at - 1, 0), at + 1)
+    return node is not None and ("string" in node.type or node.type == "block_comment")
 
 
 def _line_before(syntax: Syntax, offset: int) -> str:
-    return syntax.text[max(syntax.lines.start(syntax.lines.at(offset)), offset - _MACRO_CHARS) : offset]
+    return syntax.text[max(syntax.lines.start(syntax.lines.at(offset)), offset - _NEAR_CHARS) : offset]
 
 
 def is_content(syntax: Syntax, offset: int) -> bool:
@@ -96,8 +105,7 @@ def _is_overlong(syntax: Syntax, start: int, at: int) -> bool:
 @cache
 def _spans_lines(quote: str, language: str) -> bool:
     """Return whether a string that begins with the quote may have several lines."""
-    lexer = languages.lexer(Document("", language, ""))
-    delimiters = lexer.delimiters if lexer else ()
+    delimiters = lexing.named(language).delimiters
     return any(each.kind == "string" and each.multiline and re.fullmatch(each.open, quote) for each in delimiters)
 
 
