@@ -299,21 +299,25 @@ def comments(text: str, lexer: Lexer, at: int = 0, end: int | None = None) -> It
 
 # A quote that is no apostrophe; the beginning of a here document; and a line that may end one.
 _QUOTE = re.compile(r"""\n|["`]|(?<!\w)'|'(?!\w)""")
-_HERE = re.compile(r"""(?:<<<?[-~]?|@\(|:to)(?:[/("'`]|[ \t]*+[/("'`]|(?:[ \t]*+(?:trim[ \t]+)?(?=[A-Z])))?([^\W\d]\w*)""")
+_HERE = re.compile(
+    r"""(?:<<<?[-~]?|@\(|:to)(?:[/("'`]|[ \t]*+[/("'`]|(?:[ \t]*+(?:trim[ \t]+)?(?=[A-Z])))?(([^\W\d]\w*)[\w.-]*)"""
+)
 _CONTINUES = ("\\", "^", "\\\r", "^\r")  # at the end of a line, which the next one continues
-_HERE_ENDS = re.compile(r"^[ \t|-]*([^\W\d]\w*)[ \t\r;)]*$", re.MULTILINE)
+_HERE_ENDS = re.compile(r"^[ \t|-]*([^\W\d][\w.-]*)[ \t\r;)]*$", re.MULTILINE)
 
 
 def sure_comments(text: str, lexer: Lexer) -> Iterator[Token]:
     """Yield the comments that no string contains, as far as the text tells of strings that the table lacks.
 
-    A comment is left out behind an odd number of quotes of a kind, in a here document, in a line that the one above continues,
-    and if it ends with a quote or a bracket that it did not open.
+    A comment is left out behind an odd number of quotes of a kind and in a here document; one that ends with its line also if
+    the line above continues there, if it has an odd number of quotes, closes a bracket that it did not open, or ends like a
+    pattern that began in its line, as in `/a # b/`.
     """
     text = _LONE_RETURN.sub("\n", text) if "\r" in text else text
     ends = {match[1]: match.start() for match in _HERE_ENDS.finditer(text)}
-    heredocs = [Span(match.end(), end) for match in _HERE.finditer(text) if (end := ends.get(match[1], 0)) > match.end()]
-    heredocs = list(reversed(joined(heredocs)))
+    # The word of `<<~A.strip` is `A`, that of `<<A.B` all of it.
+    here = ((match.end(), ends.get(match[1], ends.get(match[2], 0))) for match in _HERE.finditer(text))
+    heredocs = list(reversed(joined(Span(start, end) for start, end in here if end > start)))
     in_text, in_line, at = set[str](), set[str](), 0
     for token in tokens(text, lexer):
         for quote in _QUOTE.findall(text, at, token.span.start):
@@ -327,8 +331,7 @@ def sure_comments(text: str, lexer: Lexer) -> Iterator[Token]:
             heredocs.pop()
         if token.kind == "comment":
             is_open = in_line or (in_text and not lexer.prose) or (heredocs and heredocs[-1].start < at)
-            goes_on = is_line and text.endswith(_CONTINUES, 0, max(0, text.rfind("\n", 0, token.span.start)))
-            if not (is_open or goes_on or (is_line and _looks_like_code(text[token.inner.start : token.inner.end]))):
+            if not (is_open or (is_line and _may_be_code(text, token))):
                 yield token
         if "\n" in text[token.span.start : at]:
             in_line.clear()
@@ -337,13 +340,15 @@ def sure_comments(text: str, lexer: Lexer) -> Iterator[Token]:
             in_text ^= {quote}
 
 
-def _looks_like_code(text: str) -> bool:
-    """Return whether a comment's text closes a bracket or a quote that it did not open, or ends like a pattern."""
-    quotes = [quote for quote in _QUOTE.findall(text) if quote != "\n"]
+def _may_be_code(text: str, comment: Token) -> bool:
+    """Return whether a comment continues the line above, or closes a bracket, a quote or a pattern that it did not open."""
+    inner, line = text[comment.inner.start : comment.inner.end], text.rfind("\n", 0, comment.span.start) + 1
+    pattern = re.search(r"([|/$])#*\s*\Z", inner)
     return (
-        text.rstrip().endswith(("|", "/", "/#", "$"))
-        or len(quotes) % 2 == 1
-        or any(text.count(right) > text.count(left) for left, right in _CLOSERS.items())
+        text.endswith(_CONTINUES, 0, max(0, line - 1))
+        or (pattern is not None and pattern[1] in text[line : comment.span.start])
+        or len([quote for quote in _QUOTE.findall(inner) if quote != "\n"]) % 2 == 1
+        or any(inner.count(right) > inner.count(left) for left, right in _CLOSERS.items())
     )
 
 

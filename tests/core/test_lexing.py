@@ -63,14 +63,20 @@ def test_a_comment_that_may_be_in_a_string_is_left_alone_and_has_a_reason() -> N
         "a \\\r\n$0\r\n",
         "q{ $0 }\n",
         "/a $0/\n",
+        "x << 'A-B'\n$0\nA-B\n",
+        "x <<A.B\n$0\nA.B\n",
+        "x <<~A.strip\n$0\nA\n",
         "'a $0'\n",
     ],
 )
 def test_a_string_that_the_table_lacks_keeps_its_text(text: str) -> None:
     document = Document("file:///a/a.zig", "", text.replace("$0", "// FILL: a"))
     assert holes.markers(document, None) == ()
-    own = Document("file:///a/a.zig", "", "it's `a` << 'b'\n// FILL: it's (a)\n")
-    assert len(holes.markers(own, None)) == 1
+
+
+@pytest.mark.parametrize("text", ["it's `a` << 'b'\n// FILL: it's (a)\n", "a;\n// FILL: list src/\n", "a() // FILL: b or |\n"])
+def test_an_instruction_may_end_like_a_pattern_that_nothing_begins(text: str) -> None:
+    assert len(holes.markers(Document("file:///a/a.zig", "", text), None)) == 1
 
 
 def test_a_file_s_language_is_that_of_its_editor_then_of_its_name_then_of_its_first_line() -> None:
