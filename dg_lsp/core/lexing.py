@@ -248,7 +248,8 @@ def _table() -> tuple[dict[str, Lexer], dict[str, tuple[Lexer, ...]]]:
     by_file: dict[str, tuple[Lexer, ...]] = {}
     for name, row in table["languages"].items():
         fields = {name: row[name] for name in ("sign", "is_data", "quotes", "prose", "variables", "variable") if name in row}
-        lexer = Lexer(tuple(delimiters[each] for each in row["literals"]), **fields)
+        literals = (each for name in row["literals"] for each in table["groups"].get(name, [name]))
+        lexer = Lexer(tuple(delimiters[each] for each in literals), **fields)
         by_name |= dict.fromkeys([name, *f"{row.get('ids', '')} {row.get('interpreters', '')}".split()], lexer)
         by_file |= {key: (*by_file.get(key, ()), lexer) for key in row.get("files", "").split()}
     return by_name, by_file

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+import tomllib
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -120,6 +121,16 @@ def test_the_cursor_s_place_in_a_language_without_a_grammar(scope: str, name: st
         head, _, tail = text.replace("⏎", line_end).rpartition("$0")
         offset, document = len(head), Document(f"file:///a/{name}", "", head + tail)
         assert decisions.scope_at(document, None, offset) == scope
+
+
+def test_each_delimiter_has_one_name_and_a_language() -> None:
+    table = tomllib.loads((Path(lexing.__file__).parent / "lexing.toml").read_text("utf-8"))
+    rows = [lexing.Delimiter(**row) for row in table["delimiters"].values()]
+    assert len(set(rows)) == len(rows)
+    names = [
+        name for each in (*table["languages"].values(), {"literals": table["groups"]["page"]}) for name in each["literals"]
+    ]
+    assert set(names) == {*table["delimiters"], *table["groups"]}
 
 
 LEXERS = list(dict.fromkeys(lexing._table()[0].values()))
