@@ -295,8 +295,9 @@ def decode_event(name: str, fields: Fields) -> Event:
     if name == "candidate":
         sent = _converted(fields.values, _SentCandidate)
         alone = tuple(each.read() for each in sent.alone)
-        rest = (sent.confidences, sent.row, sent.steps, sent.finished, sent.lengths)
-        return Candidate(sent.texts, sent.read(), *rest, alone if len(alone) == len(sent.texts) else ())
+        # No field can be lost: one that `_SentCandidate` lacks is an error.
+        same = {each: getattr(sent, each) for each in Candidate.__match_args__ if each not in ("confidence", "alone")}
+        return Candidate(**same, confidence=sent.read(), alone=alone if len(alone) == len(sent.texts) else ())
     if name == "error":
         return decode_problem(fields)
     if name not in _EVENTS:

@@ -445,13 +445,14 @@ def test_a_model_of_an_earlier_version_is_pulled_again_for_its_adapter(
 
 
 def test_the_catalogue_has_a_licence_a_hash_and_a_place_for_each_model() -> None:
-    names = [model.name for model in laptop.MODELS]
-    assert names == [*(f"qwen2.5-coder-{size}" for size in ("14b", "7b", "1.5b", "0.5b")), "smollm2-135m"]
+    page = (Path(__file__).parents[2] / "docs" / "which-model.md").read_text(encoding="utf-8")
+    assert list(laptop.MODELS) == sorted(laptop.MODELS, key=lambda model: model.n_weights, reverse=True)
     for model in laptop.MODELS:
         assert len(model.sha256) == 64
         assert model.hub or model.parts
         assert model.licence == "Apache-2.0"
         assert model.places
+        assert f"| `{model.name}` |" in page
         assert (model.profile_folder / "dg_lsp.json").exists()
         # With one request.
         assert model.card_bytes > 2 * model.n_weights

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.engine.backends import local
+from dg_lsp.wire import laptop
 from dg_lsp.wire.settings import EMBEDDED
 from tests.engine import real_geometry
 from tests.engine.hub import Hub, serving
@@ -95,7 +96,7 @@ def test_a_missing_hub_model_is_reported(hub: Hub, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["embedded", "./folder", "vllm:http://localhost:8000", "word"])
 def test_only_hub_ids_can_be_fetched(hub: Hub, tmp_path: Path, name: str) -> None:
     messages = pull(hub, tmp_path / "home", name, code=2)[1]
-    names = "qwen2.5-coder-14b, qwen2.5-coder-7b, qwen2.5-coder-1.5b, qwen2.5-coder-0.5b, smollm2-135m"
+    names = ", ".join(model.name for model in laptop.MODELS)
     known = f"a laptop model ({names}) or a hub id (OWNER/NAME)"
     assert messages == f"dg-lsp engine: {name} can't be fetched; give {known}\n"
     assert not hub.asked

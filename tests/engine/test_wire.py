@@ -1,6 +1,7 @@
 """Messages come back equal, and what is malformed is named in a sentence."""
 
 import contextlib
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,15 @@ def test_an_event_comes_back_equal_from_three_lines_of_ascii(event: messages.Eve
     assert (blank, end) == ("", "")
     assert len(sent.decode().splitlines()) == 3
     assert messages.decode_event(name.removeprefix("event: "), parse(data.removeprefix("data: "))) == event
+
+
+def test_no_field_of_a_candidate_is_lost() -> None:
+    alone = (Ranked(1, doubted=True),)
+    candidate = Candidate(("x",), Calibrated(0.5), ((0.5,),), "copy", steps=2, finished=False, lengths=((1,),), alone=alone)
+    plain = Candidate(())
+    assert all(getattr(candidate, name) != getattr(plain, name) for name in Candidate.__match_args__)
+    name, data = messages.encode_event(candidate)
+    assert messages.decode_event(name, parse(messages.as_json(data))) == candidate
 
 
 def test_non_finite_numbers_become_zero() -> None:
@@ -250,6 +260,9 @@ def test_the_documented_body_is_valid() -> None:
     page = (Path(__file__).parents[2] / "docs" / "engine-http.md").read_text(encoding="utf-8")
     ask = messages.decode_ask(parse(page.split("```json")[1].split("```")[0]))
     assert ask.request.budget == Budget(2000, candidates=3)
+    kinds = {"": Ask, "request.": InfillRequest, "holes[].": Hole, "budget.": Budget}
+    names = [f"`{place}{each.name}`" for place, kind in kinds.items() for each in dataclasses.fields(kind)]
+    assert [name for name in names if name not in page] == []
 
 
 JSON: st.SearchStrategy[Any] = st.recursive(

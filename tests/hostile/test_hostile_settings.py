@@ -20,7 +20,7 @@ from dg_lsp.engine.backends.http_client import RemoteError
 from dg_lsp.infill.client import connect_options
 from dg_lsp.infill.port import EngineError
 from dg_lsp.server.configuration import Configuration
-from dg_lsp.wire import config
+from dg_lsp.wire import config, laptop
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.schema import ALL, OF_EDITORS, Setting
 from dg_lsp.wire.settings import DEFAULTS, Settings
@@ -298,7 +298,7 @@ def test_the_last_source_that_says_something_counts(tmp_path_factory: pytest.Tem
 def test_no_name_is_both_refused_and_without_a_reason(name: str) -> None:
     """Whatever a name is, it is a model that this package knows, or something that only the user's list can allow."""
     admitted_settings, problems = config.admit({"model": name}, Settings(), "a place", Path("/users.toml"))
-    known = (None, "auto", "embedded", "qwen2.5-coder-0.5b", "smollm2-135m")
+    known = (None, "auto", "embedded", *(model.name for model in laptop.MODELS))
     assert admitted_settings.get("model") in known or str(admitted_settings["model"]).startswith("/")
     assert bool(problems) == ("model" not in admitted_settings)
 
