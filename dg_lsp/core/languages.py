@@ -29,7 +29,7 @@ from dg_lsp.core.values import Document
 
 # A brace that opens a block. After `=`, `(`, `,`, `:` or `return`, a brace opens a value instead.
 BRACE_OPENS = r"^(?!.*\breturn\s*\{$)(?:.*[^\s=(,:\[?&|])?\s*\{$"
-BRACE_CLOSES = r"[)\]}]|(?:case\b.*|default\s*):$"
+BRACE_CLOSES = r"[)\]}]|(?:else|catch|finally)\b|while\b[^{]*$|(?:case\b.*|default\s*):$"
 # The ends of lines above code that is indented more, where brackets enclose it.
 BRACE_OPENERS = (
     *(" {", "() {", "(x) {", "if (x) {", ", () => {", " => {", "({", " = {", ", {", ": {"),

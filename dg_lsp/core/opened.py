@@ -22,18 +22,18 @@ def block(head: str, text: str, indent: str, language: str) -> tuple[str, bool] 
     if not _opens(head + first, language):
         return None
     end = at = len(first)
+    is_closed = False
     for line in others:
         at += 1 + len(line)
         code = line.strip(_HIDDEN)
         if not code:
             continue
         is_inside = _width(line) > depth or (row.outdents and re.match(row.outdents, code))
-        if not is_inside and (_width(line) < depth or not re.match(row.closes, code)):
+        goes_on = is_inside or (_width(line) == depth and re.match(row.closes, code))
+        if not goes_on or (is_closed and not re.match(_GOES_ON, code)):
             return text[:end], True
-        end = at
-        if not is_inside and not _opens(line, language) and not code.endswith(":"):
-            return text[:end], True
-    return text[:end], False
+        end, is_closed = at, not (is_inside or _opens(line, language) or code.endswith(":"))
+    return text[:end], is_closed and at > end
 
 
 def may_go_on(head: str, text: str, indent: str, language: str) -> bool:
@@ -51,6 +51,8 @@ def is_whole(head: str, text: str, language: str) -> bool:
     return has_lines and not languages.n_open(head, text, language)
 
 
+# What may follow a closed block, at the start of a line.
+_GOES_ON = re.compile(r"(?:else|catch|finally)\b|while\b[^{]*$")
 _HIDDEN = " \t\r\0"  # white space and what `languages.mask` hides
 
 

@@ -185,6 +185,28 @@ def test_an_answer_that_opens_a_block_ends_with_it() -> None:
     check("⟦⟧\nb()\n", "a()\nc()", "a()\nb()\n", "cut_at_line_end", may_open=True)
 
 
+@pytest.mark.parametrize(
+    ("language", "text", "answer"),
+    [
+        ("bash", "curl⟦⟧\nrm -rf build\n", " -sS \\\n  -H a b"),
+        ("bash", "cat a⟦⟧\nb\n", " |"),
+        ("c", "#define A ⟦⟧\nint x;\n", "f() + \\"),
+        ("python", "x = ⟦⟧\nf(1)\n", "a and \\\n    b"),
+        ("ruby", "x = ⟦⟧\ny = 1\n", "a ||"),
+        ("", "X = ⟦⟧\nall:\n", "a.c \\"),
+    ],
+)
+def test_an_answer_that_makes_the_next_statement_its_own_is_dropped(language: str, text: str, answer: str) -> None:
+    check_dropped(text, answer, polish.REASONS["drop_continued"], language=language, grammar=bool(language))
+
+
+def test_an_answer_may_go_on_in_lines_that_are_there() -> None:
+    text = "curl⟦⟧\n  -H a b\n"
+    check(text, " -sS \\", text.replace("⟦⟧", " -sS \\"), language="bash")
+    text = "xs.each do⟦⟧\n  puts 1\nend\n"
+    check(text, " |x|", text.replace("⟦⟧", " |x|"), language="ruby")
+
+
 def test_a_repeated_rest_of_the_line_is_cut() -> None:
     check("f(⟦⟧)\n", "x)", "f(x)\n", "cut_repeated_rest")
     check("f(⟦⟧, b)\n", "a, b)", "f(a, b)\n", "cut_repeated_rest")

@@ -52,6 +52,23 @@ def drop_shrunk(text: str, around: Around) -> str | None:
     return text if around.allow_shrink or not shrinks(around.old, text, around.document.language) else None
 
 
+def drop_continued(text: str, around: Around) -> str | None:
+    """Drop an answer whose last line goes on in the next line, if the statement there is another one.
+
+    Lines that are indented more than the answer's may be what it goes on with.
+    """
+    below = next(iter(filled_lines(around.after.partition("\n")[2])), "")
+    depth = len(around.hole.indent.expandtabs(4))
+    is_other = bool(below) and len(below.expandtabs(4)) - len(below.lstrip()) <= depth
+    ends = _PIPES if around.document.language == "bash" else _CONTINUED
+    return None if is_other and not around.rest.strip() and ends.search(text.rstrip(" \t")) else text
+
+
+# What makes the next line a part of this one.
+_CONTINUED = re.compile(r"(?<!\\)\\\Z|(?:&&|\|\|)\s*\Z")
+_PIPES = re.compile(rf"{_CONTINUED.pattern}|\|\s*\Z")
+
+
 def drop_repetition(text: str, around: Around) -> str | None:
     """Drop whole lines that repeat the lines just before or just after the hole, once or several times.
 
