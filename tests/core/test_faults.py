@@ -45,7 +45,16 @@ BROKEN = [
     ("java", JAVA, "x + 1;"),
     ("java", JAVA, "x;"),
     ("java", JAVA, "if (x > 1) continue;"),
+    ("java", JAVA, "-x;"),
+    ("java", JAVA, "(g());"),
     ("c", "int f(int x) {\n  ⟦g();⟧\n}\n", "case 1: g();"),
+    ("c", "int f(int x) {\n  while (x) {\n    ⟦g();⟧\n  }\n}\n", "case 1: g();"),
+    ("javascript", "a: {\n  ⟦f();⟧\n}\n", "break;"),
+    *((language, JAVA, "switch (x) { case 1: continue; }") for language in ("java", "csharp")),
+    *((language, "void f() {\n  ⟦g();⟧\n}\n", "switch (x) { case 1: continue; }") for language in ("c", "cpp")),
+    *((language, "⟦f();⟧\n", "switch (x) { case 1: continue; }") for language in ("javascript", "typescript")),
+    ("go", "package a\n\nfunc f() {\n\t⟦g()⟧\n}\n", "switch x {\n\tcase 1:\n\t\tcontinue\n\t}"),
+    ("go", "package a\n\nfunc f() {\n\t⟦g()⟧\n}\n", "-x"),
     ("go", "package a\n\nfunc f() {\n\t⟦g()⟧\n}\n", "a.b"),
     ("go", "package a\n\nfunc f() {\n\t⟦g()⟧\n}\n", "x == 1"),
     # In another place than its own.
@@ -142,6 +151,15 @@ VALID = [
     ("ruby", "case a\nin {if: 1, for:} then 1\nend\nf(class:)\nx = :class\n"),
     ("lua", "goto end_\n::end_::\nlocal continue = a.b\n"),
     ("bash", "for=1\nexport in=3\necho $for if then done\n"),
+    ("c", "void f(int a) { switch (a) { case 0: do { continue; case 1: break; } while (a); } }\n"),
+    (
+        "javascript",
+        "a: {\n  break a;\n}\nb: for (;;) {\n  switch (x) {\n    case 1: continue b;\n    default: break;\n  }\n}\n",
+    ),
+    ("java", "class A { void f() { a: { break a; } b: for (;;) { switch (x) { case 1: continue b; default: break; } } } }\n"),
+    ("php", "<?php\nswitch ($a) {\n  case 1: continue;\n}\n"),
+    ("go", "package a\n\nfunc f() {\na:\n\tfor {\n\t\tselect {\n\t\tcase <-b:\n\t\t\tcontinue a\n\t\t}\n\t}\n}\n"),
+    ("rust", "fn f() { loop { match x { 1 => break, _ => continue } } }\n"),
 ]
 
 
@@ -193,6 +211,11 @@ def test_a_valid_file_has_no_faults(language: str, text: str) -> None:
 )
 def test_what_compiles_is_kept(language: str, text: str, answer: str) -> None:
     assert failed(language, text, answer) == ""
+
+
+def test_a_break_in_a_case_of_python_needs_a_loop() -> None:
+    tree = syntax.parse("match x:\n    case 1:\n        break\n", languages.row("python"))
+    assert faults.count(tree, Span(0, len(tree.text)), is_file=True) == 1
 
 
 def test_a_token_that_a_grammar_hides_is_missed_as_any_other() -> None:

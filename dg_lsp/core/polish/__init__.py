@@ -35,10 +35,10 @@ class Polished:
     sentence that begins with "it". `fired` names the filters that changed or dropped a text, once for each text.
 
     `imports` are what the file must import for the edits to work. `unbound` holds names that nothing in the file binds,
-    in a language where another file may bind them; such a candidate ranks below all others. `unlikely` says why the
-    candidate can hardly be meant, as the end of such a sentence; it ranks below those too, and is shown only on request.
-    `shrinks` is true if working code would be replaced by less, which is dropped unless allowed. `after` is the syntax of the
-    document with the edits, None if its language has no grammar.
+    in a language where another file may bind them; such a candidate ranks below those without. `unlikely` says why the
+    candidate can hardly be meant, as the end of such a sentence; it ranks below both, and is shown only on request. `shrinks`
+    is true if working code would be replaced by less, which is dropped unless allowed, and then ranks last. `after` is the
+    syntax of the document with the edits, None if its language has no grammar.
     """
 
     edits: tuple[Edit, ...] = ()

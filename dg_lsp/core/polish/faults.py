@@ -15,8 +15,8 @@ from dg_lsp.core.syntax import Syntax, ancestors
 from dg_lsp.core.values import Span
 
 # Words that no program of the language may use as a name. Words that are keywords only in some places, such as Python's
-# `match`, are left out, and so are words that macros take, such as C's `return`. Languages without a row are not checked:
-# the grammars of Python and Go accept no keyword as a name.
+# `match`, are left out, and so are words that macros take, such as C's `return`. Languages without a row need no check: the
+# grammar of Go accepts no keyword as a name, and Python's compiler sees the `async` that its grammar accepts.
 _C = "case do else for if sizeof switch while"
 _CURLY = "break case catch class const continue do else finally for if new return switch throw try while"
 _SCRIPT = f"{_CURLY} enum extends import in instanceof typeof var void with"
@@ -50,15 +50,16 @@ _HAS_ANY_WORD = re.compile(
     r"|parameter_declaration|\Ajsx_|\Aalias\Z|\Aundef\Z"
 )
 _NAMES = frozenset({"identifier", "type_identifier", "name", "namespace_identifier"})
-_LEAVES = re.compile(r"\A(?:break|continue)_(?:statement|expression)\Z|\Acase_statement\Z")
-_LOOPS = re.compile(
-    r"\A(?:for|while|do|loop|repeat|enhanced_for|foreach|switch|select|expression_switch|type_switch|case|labeled)"
-)
+# What a statement must be in. In PHP, `continue` may end a `switch`.
+_LOOPS, _SWITCHES = r"for|while|do|loop|repeat|enhanced_for", r"switch|select|expression_switch|type_switch"
+_OUTER = {"break": rf"{_LOOPS}|{_SWITCHES}", "continue": _LOOPS, "case": _SWITCHES}
+_INNER = re.compile(r"\A(?:(break|continue)_(?:statement|expression)|(case)_statement)\Z")
+_LABEL = re.compile(r"label|identifier")
 _FUNCTION = re.compile(r"function|lambda|closure|method|func_literal")
 _HEREDOC = re.compile(r"<<[-~]?[\"'`]?(\w+)")
-# The expressions that are a statement in Java and Go; the grammar of C# has no others.
+# The expressions that are a statement; the grammars of other languages have no others, or any is one.
 # A call with type arguments may be taken for the conversion to a type of Go.
-_ACTS = re.compile(r"assignment|conversion|invocation|creation|update|call|await|conditional_access|unary|paren|switch|throw")
+_ACTS = {"java": re.compile(r"assignment|creation|invocation|switch|update"), "go": re.compile(r"call|conversion|paren|unary")}
 
 
 def count(tree: Syntax, span: Span, *, is_file: bool) -> int:
@@ -84,13 +85,12 @@ def _is_fault(tree: Syntax, node: Node, is_file: bool) -> bool:
         span = tree.span(node)
         word = _HEREDOC.match(tree.text, span.start)
         return word is not None and re.search(rf"^[ \t]*{word[1]}\b", tree.text[span.end :], re.MULTILINE) is None
-    if kind == "expression_statement" and language in ("java", "go"):
-        return (
-            parent != "switch_rule"
-            and node.named_child_count == 1
-            and not node.has_error
-            and not _ACTS.search(node.named_children[0].type)
-        )
+    if kind == "expression_statement" and language in _ACTS:
+        value = node.named_children[0] if node.named_child_count == 1 and not node.has_error else None
+        if parent == "switch_rule" or value is None:
+            return False
+        is_number = value.type == "unary_expression" and value.children[0].type != "<-"
+        return is_number or not _ACTS[language].search(value.type)
     if kind == "object_creation_expression" and language == "csharp":
         # `new A<B>(c)` may be taken for two comparisons.
         return parent not in ("binary_expression", "ERROR") and not any(
@@ -103,12 +103,19 @@ def _is_fault(tree: Syntax, node: Node, is_file: bool) -> bool:
             child.type == "variable_declarator" and not any(child.child_by_field_name(field) for field in ("value", "type"))
             for child in node.children
         )
-    if is_file and _LEAVES.match(kind) and language not in ("ruby", "bash"):
-        around = list(takewhile(lambda other: not _FUNCTION.search(other.type), ancestors(node.parent)))
-        return not any(_LOOPS.match(other.type) for other in around) and not any(
-            child.type == "label" for child in node.children
-        )
+    inner = _INNER.match(kind)
+    if is_file and inner and language not in ("ruby", "bash"):
+        return _is_outside(node, "break" if language == "php" and inner[1] else inner[1] or inner[2])
     return False
+
+
+def _is_outside(node: Node, word: str) -> bool:
+    """Return whether no loop or `switch` is around a statement that begins with this word."""
+    around = takewhile(lambda other: not _FUNCTION.search(other.type), ancestors(node.parent))
+    labels = {child.type for child in node.children if _LABEL.search(child.type)}
+    outer = re.compile(rf"\A(?:{_OUTER[word]}{'|labeled' if labels else ''})")
+    # Any block of Rust may have a label.
+    return "label" not in labels and not any(outer.match(other.type) for other in around)
 
 
 def _is_reserved(node: Node, text: str, language: str) -> bool:

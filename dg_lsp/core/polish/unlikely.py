@@ -1,7 +1,8 @@
 """Recognise answers that are valid code and can hardly be meant: endless recursion, and a value that is overwritten unread.
 
-Such an answer is kept, because this is judged without types. Front ends rank it below all others, and show it only on
-request. Nodes are recognised by what the grammars have in common: the `arguments` of a call, and the `=` of an assignment.
+Such an answer is kept, because this is judged without types. Front ends rank it below those that may be meant, and show it
+only on request. Nodes are recognised by their fields and by words in their kinds that several grammars share, such as
+`arguments` and `declaration`; a check that needs more names its languages.
 """
 
 from __future__ import annotations
