@@ -308,7 +308,7 @@ COLLECTED = (
         ("python", "def f(xs):\n    n = sum(xs)\n    ⟦⟧\n    return n\n", "n = 0"),
         ("python", "def f(xs):\n    n: int = 0\n    for x in xs:\n        n += x\n    ⟦⟧\n", "n = 0"),
         ("python", "def f(xs):\n    n = {}\n    for x in xs:\n        if x:\n            n[x] = x.y\n    ⟦⟧\n", "n = {}"),
-        ("python", "x = f()\n⟦⟧\n", "x = None"),
+        ("python", "x = f()\n⟦⟧\nprint(x)\n", "x = None"),
         ("javascript", "function f(xs) {\n  let a = [];\n  for (const x of xs) {\n    a.push(x);\n  }\n  ⟦⟧\n}\n", "a = [];"),
         ("typescript", "function f(xs: T[]) {\n  let a: T[] = g(xs);\n  ⟦⟧\n}\n", "a = [];"),
         ("go", "func f(xs []int) {\n\tvar a []int\n\tb := 0\n\tfor range xs {\n\t\tb++\n\t}\n\t⟦⟧\n}\n", "b = 0"),
@@ -317,7 +317,7 @@ COLLECTED = (
         ("rust", "fn f(x: T) {\n    let mut a = Vec::new();\n    a.push(x);\n    ⟦⟧\n}\n", "a = Vec::new();"),
         ("rust", "fn f(x: T) {\n    let a = g(x);\n    ⟦⟧\n}\n", "let a: Vec<T> = vec![];"),
         ("java", "class A {\n  void f(T x) {\n    List<T> a = g(x);\n    ⟦⟧\n  }\n}\n", "a = new ArrayList<>();"),
-        ("csharp", "class A {\n  void f(T x) {\n    var a = g(x);\n    ⟦⟧\n  }\n}\n", "a = null;"),
+        ("csharp", "class A {\n  void f(T x) {\n    var a = g(x);\n    ⟦⟧\n    h(a);\n  }\n}\n", "a = null;"),
         ("csharp", "class A {\n  void f(T x) {\n    var a = new L();\n    a.Add(x);\n    ⟦⟧\n  }\n}\n", "a = new L();"),
         ("c", "int f(int x) {\n  int a = g(x);\n  ⟦⟧\n  return a;\n}\n", "a = 0;"),
         ("cpp", "int f(T x) {\n  std::vector<T> a = {};\n  a.push_back(x);\n  ⟦⟧\n}\n", "a = {};"),
@@ -329,11 +329,7 @@ COLLECTED = (
             "class A:\n    def f(self, xs):\n        self.a = []\n        for x in xs: self.a.append(x)\n        ⟦⟧\n",
             "self.a = []",
         ),
-        (
-            "python",
-            "def f(xs):\n    a, b = [], []\n    for x in xs:\n        a.append(x)\n        b.append(x)\n    ⟦⟧\n",
-            "a, b = [], []",
-        ),
+        ("python", "def f(x):\n    a, b = [], []\n    a.append(x)\n    b.append(x)\n    ⟦⟧\n", "a, b = [], []"),
         ("python", "def f(xs):\n    a, b = g(xs)\n    ⟦⟧\n", "a = None"),
         ("python", "def f(xs):\n    a = b = 0\n    ⟦⟧\n", "a = 0"),
         ("python", "def f(xs):\n    a = sorted(xs)\n    ⟦⟧\n", "a = ''"),
@@ -348,7 +344,7 @@ COLLECTED = (
         ),
         ("javascript", "function f(xs) {\n  let [a, b] = g(xs);\n  ⟦⟧\n}\n", "a = null;"),
         ("javascript", "function f(xs) {\n  let [a, b] = g(xs);\n  ⟦⟧\n}\n", "[a, b] = [null, null];"),
-        ("javascript", "function f(xs) {\n  let { a } = g(xs);\n  ⟦⟧\n}\n", "a = null;"),
+        ("javascript", "function f(xs) {\n  let { a } = g(xs);\n  ⟦⟧\n  h(a);\n}\n", "a = null;"),
         ("javascript", "const f = (xs) => {\n  let a = xs.map(g);\n  ⟦⟧\n};\n", "a = [];"),
         (
             "javascript",
@@ -366,7 +362,7 @@ COLLECTED = (
             "func f(xs []int) {\n\ta := map[string]int{}\n\tfor _, x := range xs {\n\t\ta[x] = 1\n\t}\n\t⟦⟧\n}\n",
             "a = map[string]int{}",
         ),
-        ("go", "func f(xs []int) {\n\tvar a []int\n\tfor _, x := range xs {\n\t\ta = append(a, x)\n\t}\n\t⟦⟧\n}\n", "a = nil"),
+        ("go", "func f(xs []int) {\n\tvar a []int\n\tfor range xs {\n\t\ta = append(a, 1)\n\t}\n\t⟦⟧\n\th(a)\n}\n", "a = nil"),
         (
             "rust",
             "fn f(&mut self, xs: X) {\n    self.a = Vec::new();\n    self.a.push(x);\n    ⟦⟧\n}\n",
@@ -398,7 +394,7 @@ COLLECTED = (
             "function M:f(xs)\n  self.a = {}\n  for _, x in ipairs(xs) do\n    table.insert(self.a, x)\n  end\n  ⟦⟧\nend\n",
             "self.a = {}",
         ),
-        ("lua", "function f(xs)\n  local a, b = g(xs)\n  ⟦⟧\nend\n", "a = nil"),
+        ("lua", "function f(xs)\n  local a, b = g(xs)\n  ⟦⟧\n  return a\nend\n", "a = nil"),
         ("lua", "function f(xs)\n  local a = {}\n  for i, x in ipairs(xs) do\n    a[#a + 1] = x\n  end\n  ⟦⟧\nend\n", "a = {}"),
     ],
 )
@@ -568,6 +564,9 @@ def test_a_value_from_a_block_a_list_or_a_member_is_overwritten(language: str, b
         ("python", "a = 0", "a = 5"),  # declared with a first value
         ("python", "a = 0\nfor x in p:\n    a += 1", "a = 1"),
         ("python", "a, b = p", "c, a.b, a = b, None, None"),
+        ("python", "b = lock()", "b = None"),
+        ("python", "b = lock()\nwith b:\n    b = p()", "b = None"),
+        ("csharp", "var b = lock();", "b = null;"),
         ("python", "class B:\n    a = 1", "a = 2"),
         ("python", "p.append(1)", "p = []"),  # the caller has the list
         ("python", "self.a.append(p)\nself.g()", "self.a = []"),

@@ -324,7 +324,8 @@ _HANDLER = re.compile(r"\A(?:rescue|ensure)\Z")
 _MACRO = re.compile(r"[A-Z][A-Z\d_]+\b(?!\s*=)")  # may read any name
 _GOTO = re.compile(r"\bgoto\b")
 _JUMPS = re.compile(r"\b(?:goto|break|continue|next|redo)\b")
-_UNSET = re.compile(r"""[-+]?0[\w.]*|(?i:false|none|null|nil|nullptr|undefined|nan)|(["'`])\1""")
+_NULL = re.compile(r"(?i:none|null|nil|nullptr|undefined)")
+_UNSET = re.compile(rf"""[-+]?0[\w.]*|(?i:false|nan)|{_NULL.pattern}|(["'`])\1""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,6 +363,12 @@ def _overwrites(tree: Syntax, answer: Span) -> bool:
     return False
 
 
+def _releases(tree: Syntax, statement: Node, name: str, new: str) -> bool:
+    """Return whether the statement may be there to drop what the name held, such as a lock: it is null and not used below."""
+    scope, end = next(filter(_is_function, ancestors(statement)), tree.tree.root_node), tree.span(statement).end
+    return bool(_NULL.fullmatch(new)) and not any(place.start >= end for place in _places(tree, scope, name))
+
+
 def _is_unread(tree: Syntax, statement: Node, name: str, new: str, is_member: bool) -> bool:
     """Return whether the statements before this one in its block only write to the name, back to an assignment.
 
@@ -382,7 +389,9 @@ def _is_unread(tree: Syntax, statement: Node, name: str, new: str, is_member: bo
                 continue
             if (value == new and not is_collected) or (_UNSET.fullmatch(value) and not _UNSET.fullmatch(new)):
                 return False  # declared with a first value
-            return not (is_collected or is_member) or bool(_CONSTANT.fullmatch(value) or _NEW.match(value))
+            if not (is_collected or is_member):
+                return len(old.values) > 1 or not _releases(tree, statement, name, new)
+            return bool(_CONSTANT.fullmatch(value) or _NEW.match(value))
         if is_member and _may_read(tree, before, name):
             return False
         if places and old is None and before.type.endswith("declaration"):
@@ -390,7 +399,7 @@ def _is_unread(tree: Syntax, statement: Node, name: str, new: str, is_member: bo
         if any(_is_declared(tree, place) for place in places):
             return False  # another variable, in an inner block
         if not is_member and any(_replaces(tree, place, name) for place in places):
-            return True
+            return not _releases(tree, statement, name, new)
         is_collected = is_collected or bool(places)
         before = before.prev_named_sibling
     return is_member and is_collected and not name.isidentifier()
