@@ -50,9 +50,10 @@ class Language:
     `grammar` is a module and its function that returns the grammar. `queries` names the query files, whose texts are
     joined. `opens` matches a line that opens a block, for code that is broken or not written yet, and `closes` what ends a
     block or a part of it, at the indentation of that line. `openers` are the ends of lines above code that is indented
-    more. `interpolation` are the grammar's tokens that begin an expression in a string, and `$` if a variable's name may
-    follow it there. `indent` is one indentation level for a file that shows none. In a file whose name ends with one of
-    `stub_suffixes`, bodies are meant to be empty.
+    more. `misread` matches lines in which the grammar may take a string for a block comment. `interpolation` are the
+    grammar's tokens that begin an expression in a string, and `$` if a variable's name may follow it there. `indent` is one
+    indentation level for a file that shows none. In a file whose name ends with one of `stub_suffixes`,
+    bodies are meant to be empty.
 
     With `bare_methods`, a method's name alone calls it; with `has_overloads`, functions with the same name differ in their
     parameters; with `has_getters`, reading a member may call it, and no field has its name; with `assignment_declares`, an
@@ -77,6 +78,7 @@ class Language:
     opens: str = BRACE_OPENS
     closes: str = BRACE_CLOSES
     openers: tuple[str, ...] = BRACE_OPENERS
+    misread: str = ""
     interpolation: tuple[str, ...] = ()
     indent: str = "    "
     by_indentation: bool = False

@@ -25,7 +25,8 @@ Captures in `queries/*.scm` say what a node means:
     @abstract.members           a class whose functions are all abstract
     @empty                      a function or class for which an empty body is complete
 
-The parser sees a lone `\r` as `\n` and a lone surrogate as U+FFFD. Both have the same length, so offsets stay valid.
+The parser sees a lone `\r` as `\n`, a lone surrogate as U+FFFD, and `_` where a comment would begin in a string that its
+grammar misreads. All have the same length, so offsets stay valid.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from typing import TypeVar
 import tree_sitter
 from tree_sitter import Node
 
-from dg_lsp.core import languages, positions, values
+from dg_lsp.core import languages, lexing, positions, values
 from dg_lsp.core.languages import GrammarError, Language
 from dg_lsp.core.positions import ByteOffsets, Lines
 from dg_lsp.core.values import Document, Span
@@ -341,9 +342,9 @@ def parse(
     """
     if previous is not None and previous.language != language:
         previous = None
-    seen, change = _seen(text), None
+    seen, change = _seen(text, language), None
     if previous is not None and (lines is None or (parts is None and previous.parts)):
-        change = difference(_seen(previous.text), seen)
+        change = difference(_seen(previous.text, language), seen)
         if parts is None and previous.parts:
             parts = moved_parts(previous.parts, change)
     offsets = positions.byte_offsets(seen, tuple(parts or ()))
@@ -401,9 +402,18 @@ def _row_and_column(source: bytes, byte: int) -> tuple[int, int]:
     return source.count(b"\n", 0, byte), byte - 1 - source.rfind(b"\n", 0, byte)
 
 
-def _seen(text: str) -> str:
-    """Return the text as the parser sees it: a lone carriage return ends a line."""
-    return _LONE_RETURN.sub("\n", text) if "\r" in text else text
+def _seen(text: str, language: Language) -> str:
+    """Return the text as the parser sees it: a lone carriage return ends a line, and no comment begins in a string."""
+    text = _LONE_RETURN.sub("\n", text) if "\r" in text else text
+    if not language.misread or language.block_comment is None:
+        return text
+    opener, lexer, pieces, at = language.block_comment[0][:3], lexing.named(language.name), list[str](), 0
+    for match in re.finditer(language.misread, text, re.MULTILINE):
+        for token in lexing.tokens(text, lexer, *match.span()):
+            if token.kind == "string" and opener in text[token.span.start : token.span.end]:
+                pieces += text[at : token.span.start], text[token.span.start : token.span.end].replace(opener, f"_{opener[1:]}")
+                at = token.span.end
+    return "".join((*pieces, text[at:])) if pieces else text
 
 
 _LONE_RETURN = re.compile("\r(?!\n)")

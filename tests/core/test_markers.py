@@ -77,6 +77,11 @@ def test_fill_in_block_comments_is_a_marker(language: str) -> None:
         ("javascript", "const x = `\n// FILL\n`;\n"),
         ("bash", 'echo "# FILL"\n'),
         ("lua", 'x = "-- FILL"\n'),
+        ("lua", 'local x = "--[[ FILL: b"\nlocal y = "]]"\n'),
+        ("lua", "print('--[==[ FILL: b ]==]', [==[--[[ FILL ]]]==])\n"),
+        ("lua", 'x = {["\\n--[[ FILL"] = 1, ["]]"] = 2}\n'),
+        ("c", '#define A "/* FILL: b"\nint x;\n#define B "*/"\n'),
+        ("cpp", '#define A(x) f(x, \\\n  "/* FILL */")\n'),
     ],
 )
 def test_fill_in_a_string_is_not_a_marker(language: str, text: str) -> None:
@@ -92,6 +97,8 @@ def test_markers_in_other_comment_styles() -> None:
 def test_markers_in_every_form_of_a_comment() -> None:
     found("/// <hole>/*! FILL */</hole>\n".removeprefix("/// ") + "<hole>//! FILL: a</hole>\n<hole>/// FILL</hole>\n", "rust")
     found("<hole>--[==[ FILL: a ]==]</hole>\nx = 1 <hole>--- FILL</hole>\n", "lua")
+    found('x = "a"<hole>--[[ FILL: a ]]</hole>\ny = [["]]<hole>--[[ FILL: "b" ]]</hole>\n', "lua")
+    found('#include "a.h"<hole>/* FILL: "a" */</hole>\n#define A "/*" <hole>/* FILL */</hole>\n', "c")
     found("<hole>/** FILL: a */</hole>\n<hole>/**\n * FILL: b\n */</hole>\n", "java")
 
 

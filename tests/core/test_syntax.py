@@ -120,6 +120,16 @@ def test_a_document_in_an_unknown_language_has_no_syntax() -> None:
     assert syntax.of(Document("", "python", "x")) is not None
 
 
+def test_a_change_before_a_comments_opener_in_a_string_makes_it_text_or_a_comment() -> None:
+    lua = languages.row("lua")
+    texts = ["p(--[[ a\np(']]')\n", "p('--[[ a')\np(']]')\n", "p('--[[')\n\np(']]')\n", "p()--[[')\n\np(']]\n"]
+    tree = syntax.parse("", lua)
+    for text, n_comments in zip(texts, (1, 0, 0, 1), strict=True):
+        tree = syntax.parse(text, lua, tree)
+        assert len(tree.facts.all("comment")) == n_comments
+        assert tree.text == text
+
+
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("language", languages.TABLE, ids=lambda language: language.name)
 def test_line_ends_do_not_change_what_parses(language: Language, end: str) -> None:
