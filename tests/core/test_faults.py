@@ -57,6 +57,14 @@ BROKEN = [
     ("go", "package a\n\nfunc f() {\n\t⟦g()⟧\n}\n", "-x"),
     ("go", "package a\n\nfunc f() {\n\t⟦g()⟧\n}\n", "a.b"),
     ("go", "package a\n\nfunc f() {\n\t⟦g()⟧\n}\n", "x == 1"),
+    # Words that close nothing, which the grammars take for names and commands.
+    *(("bash", "if a; then\n  b\n  ⟦⟧\nfi\n", word) for word in ("fi", "c\nfi", "c && fi", "done", "esac", "then", "do")),
+    ("bash", "for a in b; do\n  c\n  d⟦⟧\n  e\ndone\n", "one"),
+    ("bash", "if a; then\n  b\nelse\n  c\n⟦⟧\nfi\n", "else\n  d"),
+    ("bash", "if a; then\n  b\nelse\n  c\n⟦⟧\nfi\n", "elif d; then\n  e"),
+    ("bash", "[ -f x ]⟦⟧\n", "; then\n  b\nfi"),
+    *(("ruby", "def f\n  a\n  ⟦⟧\nend\n", word) for word in ("end", "b\nend", "b if c\nend", "else\n  b")),
+    ("ruby", "class A\n  def f\n    a\n    e⟦⟧\n  end\nend\n", "nd"),
     # In another place than its own.
     ("javascript", "function f() {\n  ⟦g();⟧\n}\n", "await g();"),
     ("javascript", "const f = () => ⟦g()⟧;\n", "await g()"),
@@ -147,6 +155,7 @@ VALID = [
     ("c", "#define for while\n#undef if\nint f(int new, int class, int try) { return CHECK(new, return) + sizeof try; }\n"),
     ("cpp", "struct A { A() = default; void operator new(size_t); };\nint module, import, final, override;\n"),
     ("cpp", "void f() {\n  Slice key(a, sizeof(a));\n}\n"),
+    ("ruby", "x.end - y&.end\nf(end: 1, :end => z::end)\nbegin\n  a\nrescue B\n  c\nelse\n  d\nend\n"),
     ("ruby", "def class\n  self.class\nend\ndef if(for: 1, end:)\n  a.for(if: 1)&.end\nend\nalias class klass\nundef class\n"),
     ("ruby", "case a\nin {if: 1, for:} then 1\nend\nf(class:)\nx = :class\n"),
     ("lua", "goto end_\n::end_::\nlocal continue = a.b\n"),
@@ -192,6 +201,18 @@ def test_a_valid_file_has_no_faults(language: str, text: str) -> None:
         ("tsx", "const a = <b>⟦x⟧</i>;\n", "y"),  # a fault that was there
         ("ruby", "⟦a = 1⟧\nputs a\n", "a = <<~A\n  b\nA"),
         ("ruby", "⟦1⟧\nputs a\n", "a.class"),
+        *(
+            ("ruby", "def f\n  a\n  ⟦⟧\nend\n", each)
+            for each in ("x.end", "f(end: 1)", "b if c", "if b\n  c\nend", "rescue B\n  c")
+        ),
+        ("ruby", "def f\n  a\n⟦⟧\nend\n", "end\n\ndef g\n  b"),
+        ("ruby", "def f\n  a\n  ⟦⟧\n", "end"),
+        *(
+            ("bash", "if a; then\n  b\n  ⟦⟧\nfi\n", each)
+            for each in ("echo done", "is-done", "c # fi", "else\n  c", "elif c; then\n  d", "time for c in d; do\n  e\ndone")
+        ),
+        ("bash", "if a; then\n  b\n  ⟦⟧\n", "fi"),
+        ("bash", "time if a; then\n  b\n⟦⟧\nfi\n", "else\n  c"),  # a lone closer that was there
         ("c", "void f(void) {\n  g(⟦1⟧);\n}\n", "sizeof(int)"),
         ("csharp", "class A {\n  void F() {\n    a.Add(⟦1⟧);\n  }\n}\n", "new()"),
         ("csharp", "class A {\n  void F() {\n    a.Add(⟦1⟧);\n  }\n}\n", "new Foo { A = 1 }"),

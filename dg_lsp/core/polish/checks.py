@@ -85,6 +85,8 @@ def adds_no_faults(whole: Whole) -> bool:
     if whole.before.errors:
         return True
     for edit, (span, _) in zip(whole.edits, whole.answers(), strict=True):
+        if faults.closes_early(whole.before, whole.after, span):
+            return False
         n_after = faults.count(whole.after, span, is_file=whole.is_file)
         if n_after and n_after > faults.count(whole.before, edit.span, is_file=whole.is_file):
             return False

@@ -1,6 +1,7 @@
 """Find what a grammar accepts and no compiler does: tags that do not match, reserved words as names, and the like.
 
-Only the nodes near an answer are looked at. A fault that the document has without the answer is not the answer's.
+Only the nodes near an answer are looked at, and in Ruby and shell the words that close blocks. A fault that the document has
+without the answer is not the answer's.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from itertools import takewhile
 
 from tree_sitter import Node
 
+from dg_lsp.core import languages
 from dg_lsp.core.polish import placement
 from dg_lsp.core.syntax import Syntax, ancestors
 from dg_lsp.core.values import Span
@@ -50,6 +52,10 @@ _HAS_ANY_WORD = re.compile(
     r"|parameter_declaration|\Ajsx_|\Aalias\Z|\Aundef\Z"
 )
 _NAMES = frozenset({"identifier", "type_identifier", "name", "namespace_identifier"})
+# The words that close a block. The grammars of these languages take one that closes nothing for a name or a command.
+_CLOSERS = {"bash": re.compile(r"\b(?:do|done|elif|else|esac|fi|then)\b"), "ruby": re.compile(r"\bend\b")}
+# The grammar of shell misreads some blocks, such as one after `time`. Words that begin such blocks, and that end them.
+_BEGINS, _ENDS = re.compile(r"\b(?:case|for|if|select|until|while)\b"), re.compile(r"\b(?:done|esac|fi)\b")
 # What a statement must be in. In PHP, `continue` may end a `switch`.
 _LOOPS, _SWITCHES = r"for|while|do|loop|repeat|enhanced_for", r"switch|select|expression_switch|type_switch"
 _OUTER = {"break": rf"{_LOOPS}|{_SWITCHES}", "continue": _LOOPS, "case": _SWITCHES}
@@ -69,6 +75,35 @@ def count(tree: Syntax, span: Span, *, is_file: bool) -> int:
     """
     nodes = {node.id: node for node in (*tree.touching(span, margin=1), *ancestors(tree.node_at(span)))}
     return sum(_is_fault(tree, node, is_file and not tree.parts) for node in nodes.values())
+
+
+def closes_early(before: Syntax, after: Syntax, span: Span) -> bool:
+    """Return whether the answer in the span closes a block that it did not open, so that a word below closes nothing.
+
+    It is False if there was such a word before.
+    """
+    closer = _CLOSERS.get(after.language.name)
+    if closer is None or not closer.search(after.text, max(0, span.start - _WORD_CHARS), span.end + _WORD_CHARS):
+        return False
+    answer = languages.mask(after.text[span.start : span.end], after.language.name)
+    n_begun = len(_BEGINS.findall(answer)) if after.language.name == "bash" else 0
+    if n_begun and n_begun >= len(_ENDS.findall(answer)):
+        return False
+    return _has_lone_closer(after, closer) and not _has_lone_closer(before, closer)
+
+
+_WORD_CHARS = 5  # more than the part of a word that closes a block which is typed before its end
+
+
+def _has_lone_closer(tree: Syntax, closer: re.Pattern[str]) -> bool:
+    """Return whether a word that closes a block is a name or a command."""
+    for match in closer.finditer(tree.text):
+        node = tree.node_at(Span(*match.span()))
+        name = node.parent if node.type == "word" and node.parent is not None else node
+        is_name = name.type == "command_name" or (name.type == "identifier" and _is_reserved(name, match[0], "ruby"))
+        if is_name and name.text == match[0].encode():
+            return True
+    return False
 
 
 def _is_fault(tree: Syntax, node: Node, is_file: bool) -> bool:
@@ -103,6 +138,8 @@ def _is_fault(tree: Syntax, node: Node, is_file: bool) -> bool:
             child.type == "variable_declarator" and not any(child.child_by_field_name(field) for field in ("value", "type"))
             for child in node.children
         )
+    if kind == "else" and language == "ruby" and node.is_named and parent in ("begin", "body_statement"):
+        return not any(other.type == "rescue" for other in (node.parent or node).children)
     inner = _INNER.match(kind)
     if is_file and inner and language not in ("ruby", "bash"):
         return _is_outside(node, "break" if language == "php" and inner[1] else inner[1] or inner[2])
