@@ -77,6 +77,9 @@ def test_fill_in_block_comments_is_a_marker(language: str) -> None:
         ("javascript", "const x = `\n// FILL\n`;\n"),
         ("bash", 'echo "# FILL"\n'),
         ("lua", 'x = "-- FILL"\n'),
+        ("python", 'x = "a # FILL: b\ny = 1\n'),
+        ("ruby", "x = 'a # FILL: b\ny = 1\n"),
+        ("rust", 'fn f() {\n  let x = "a // FILL: b\n}\n'),
         ("lua", 'local x = "--[[ FILL: b"\nlocal y = "]]"\n'),
         ("lua", "print('--[==[ FILL: b ]==]', [==[--[[ FILL ]]]==])\n"),
         ("lua", 'x = {["\\n--[[ FILL"] = 1, ["]]"] = 2}\n'),
@@ -122,6 +125,7 @@ def test_in_an_unknown_language_a_marker_is_a_comment_that_begins_its_line() -> 
 
 def test_broken_code_has_markers() -> None:
     found("def f(:\n  x = (\n  <hole># FILL: go on</hole>\n", "python")
+    found("x = f('a', <hole># FILL: b</hole>\ny = = 'a' <hole># FILL: c</hole>\n", "python")
 
 
 def check(text: str, kinds: set[str], language: str = "python") -> tuple[Hole, ...]:

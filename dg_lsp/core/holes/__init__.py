@@ -267,8 +267,8 @@ _MOST_LINE_CHARS = 2_000
 def markers(document: Document, syntax: Syntax | None) -> tuple[Hole, ...]:
     """Return a hole for each comment `FILL` or `FILL: instruction`; its span is the comment.
 
-    There is none in a string, in an example in a text, or in a file of data. Without a syntax tree, what may be in a string
-    counts as in one.
+    There is none in a string, in an example in a text, or in a file of data. What may be in a string counts as in one where
+    there is no syntax tree, and behind a syntax error of its line.
     """
     text, holes = document.text, list[Hole]()
     if "FILL" not in text:
@@ -282,6 +282,8 @@ def markers(document: Document, syntax: Syntax | None) -> tuple[Hole, ...]:
         indent = index.indent_before(span.start)
         if syntax is None and index.end(line) - index.start(line) > _MOST_LINE_CHARS:
             continue
+        if syntax is not None and _is_in_open_string(syntax, Span(index.start(line), span.start)):
+            continue
         hole = Hole(
             span,
             "marker",
@@ -291,6 +293,12 @@ def markers(document: Document, syntax: Syntax | None) -> tuple[Hole, ...]:
         )
         holes.append(hole)
     return tuple(holes)
+
+
+def _is_in_open_string(syntax: Syntax, before: Span) -> bool:
+    """Return whether a string may begin in a part of a line that the parser could not read, and go on behind it."""
+    is_broken = any(error.start <= before.end and error.end >= before.start for error in syntax.errors)
+    return is_broken and languages.kind_at_end(syntax.text[before.start : before.end], syntax.language.name) == "string"
 
 
 def unread(document: Document) -> str:
