@@ -15,6 +15,7 @@ from dg_lsp.engine.common.propose.drafts import CausalDraft, DraftSettings
 from dg_lsp.engine.common.propose.file_model import FileModel
 from dg_lsp.engine.diffusion.gemma.packed import PackedPasses
 from dg_lsp.engine.diffusion.gemma.passes import Passes
+from dg_lsp.engine.model import matmul
 from dg_lsp.engine.model import tree as trees
 from dg_lsp.engine.model.prefix_cache import crop
 from dg_lsp.engine.model.tree import ROOT, SCORED, Tree
@@ -24,10 +25,9 @@ AFTER = [40, 30, 31, 32, 33, 34, 35, 36, 37]
 BANNED, STOPS, END = [0, 1, 3, 4], {2, 36}, 2
 
 
-@pytest.fixture(params=[Passes, PackedPasses], ids=["plain", "packed"])
+@pytest.fixture(params=["plain", "packed"])
 def passes(request: pytest.FixtureRequest, with_experts: Any) -> Passes:
-    result: Passes = request.param(with_experts)
-    return result
+    return PackedPasses(with_experts, matmul.best_kind()) if request.param == "packed" else Passes(with_experts)
 
 
 def after_prefix(passes: Passes) -> Tree:
