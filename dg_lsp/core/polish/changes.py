@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from dg_lsp.core import indentation, languages, opened, syntax, values
+from dg_lsp.core import indentation, languages, lexing, opened, syntax, values
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.lexing import Lexer
 from dg_lsp.core.syntax import Syntax
@@ -215,6 +215,8 @@ def _with_partners(text: str, around: Around) -> str:
         return cut
     if around.starts_line and re.match(r":\s", rest) and (key := _KEY.match(trimmed)):
         return key[0]
+    if (clause := _before_clause(trimmed, around)) != trimmed:
+        return clause
     mark = "</" if rest.startswith("</") else rest[0]
     if mark == "</" and (half := re.search(r"</?\w*\Z", trimmed)) and rest.startswith(half[0]):
         trimmed = text = trimmed[: half.start()]
@@ -240,6 +242,18 @@ def _without_operator(answer: str, rest: str) -> str:
     word = _OPERATOR.match(rest)
     is_same = word is not None and re.search(rf"\S\s+{re.escape(word[1])}\Z", answer) is not None
     return answer.removesuffix(word[1]).rstrip() if word is not None and is_same else answer
+
+
+def _before_clause(answer: str, around: Around) -> str:
+    """Return the answer up to its own `FROM`, if the rest of a line of SQL begins with that of the same `SELECT`."""
+    if around.lexed != lexing.named("sql") or not re.match(r"\s+FROM\b", around.rest, re.IGNORECASE):
+        return answer
+    code = languages.mask(answer, around.lexed)
+    for clause in re.finditer(r"(?<!\bDISTINCT)\s+FROM\b", code, re.IGNORECASE):
+        before = code[: clause.start()]
+        if before.count("(") == before.count(")"):
+            return answer if re.search(r"\bSELECT\b", before, re.IGNORECASE) else answer[: len(before)]
+    return answer
 
 
 def _tag_end(answer: str, mark: str) -> int:
