@@ -191,7 +191,7 @@ def test_a_literal_that_does_not_end_takes_linear_time(language: str, lead: str,
 
 
 def _growth(lexer: lexing.Lexer, lead: str, piece: str, tail: str) -> float:
-    """Return how much longer twice as much text takes, by the fastest of up to five tries; 0 for a short time."""
+    """Return how much longer twice as much text takes, by the fastest of up to ten tries; 0 for a short time."""
 
     def seconds(n_chars: int) -> float:
         text = f"{lead}{piece * (n_chars // len(piece))}{tail}"
@@ -202,7 +202,7 @@ def _growth(lexer: lexing.Lexer, lead: str, piece: str, tail: str) -> float:
     if (one := seconds(CHARS)) < ENOUGH_S:
         return 0
     two = seconds(2 * CHARS)
-    for _ in range(4):
+    for _ in range(9):
         if two < 3 * one:
             break
         # The shortest time has the least of other work on this machine.
