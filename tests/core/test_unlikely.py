@@ -403,12 +403,13 @@ def test_a_value_that_is_overwritten_unread_is_unlikely(language: str, text: str
 @pytest.mark.parametrize(
     ("language", "text", "answer"),
     [
-        *(("python", COLLECTED.replace("    ⟦⟧", "    g(names)\n    ⟦⟧"), each) for each in ("names = []", "names.clear()")),
+        ("python", COLLECTED.replace("    ⟦⟧", "    g(names)\n    ⟦⟧"), "names = []"),
         ("python", COLLECTED, "return names"),
         *(
             ("python", COLLECTED, each)
             for each in ("names = names or []", "names = sorted(files)", "other = []", "other.clear()", "x = names.clear()")
         ),
+        ("python", COLLECTED.replace("    ⟦⟧", "    g(names)\n    ⟦⟧"), "names.clear()"),
         ("python", "def f(xs):\n    a = g(xs)\n    a.append(1)\n    ⟦⟧\n", "a.clear()"),  # others may hold it
         ("python", "def f(self):\n    self.event.set()\n    ⟦⟧\n", "self.event.clear()"),
         ("python", COLLECTED.replace("def f(files):\n", "def f(files):\n    global names\n"), "names = []"),
