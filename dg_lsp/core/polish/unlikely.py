@@ -290,7 +290,6 @@ def _plain(name: str) -> str:
 
 MAX_PLACES = 100  # a name that is in more places is not judged
 _ASSIGNS = re.compile(r"(?<![=!<>~+*/%|&^?-])=(?![=>~])")
-_EMPTIES = re.compile(r"(?P<name>\$?\w+(?:(?:\.|->)\w+)?)(?:\.|->)clear\b(?:\(\))?|\bdel (?P<deleted>\w+(?:\.\w+)?)\[:\]")
 _NAME = re.compile(r"(?:[\w$@]+(?:\.|->))?@{0,2}[^\W\d]\w*")
 _ASSIGN_TOKENS = frozenset(f"{sign}=" for sign in ("", ":", *"+-*/%|&^.", "//", "**", "<<", ">>", "||", "&&", "??", ".."))
 _CONSTANT = re.compile(
@@ -361,21 +360,7 @@ def _overwrites(tree: Syntax, answer: Span) -> bool:
                 continue
             if not _is_shared(tree, new.statement, name, is_member) and _is_unread(tree, new.statement, name, value, is_member):
                 return True
-    # Others may hold what is emptied, as with a member. So the old value must be new too.
-    return any(
-        not _is_shared(tree, statement, name, not name.isidentifier()) and _is_unread(tree, statement, name, "", is_member=True)
-        for statement, name in _emptied(tree, answer)
-    )
-
-
-def _emptied(tree: Syntax, answer: Span) -> Iterator[tuple[Node, str]]:
-    """Yield the statements of an answer that only empty a collection, with its name."""
-    for match in _EMPTIES.finditer(tree.text, answer.start, answer.end):
-        for node in ancestors(tree.node_at(Span(*match.span()))):
-            if _text(tree, node).rstrip(";") != match[0]:
-                break
-            if node.parent is not None and _BLOCK.search(node.parent.type):
-                yield node, match["name"] or match["deleted"]
+    return False
 
 
 def _releases(tree: Syntax, statement: Node, name: str, new: str) -> bool:
@@ -387,7 +372,7 @@ def _releases(tree: Syntax, statement: Node, name: str, new: str) -> bool:
 def _is_unread(tree: Syntax, statement: Node, name: str, new: str, is_member: bool) -> bool:
     """Return whether the statements before this one in its block only write to the name, back to an assignment.
 
-    `new` is the value that the statement gives it; "" if it empties the old one.
+    `new` is the value that the statement gives it.
     """
     is_collected, before = False, statement.prev_named_sibling
     while before is not None:
@@ -417,7 +402,7 @@ def _is_unread(tree: Syntax, statement: Node, name: str, new: str, is_member: bo
             return not _releases(tree, statement, name, new)
         is_collected = is_collected or bool(places)
         before = before.prev_named_sibling
-    return is_member and is_collected and not name.isidentifier() and new != ""
+    return is_member and is_collected and not name.isidentifier()
 
 
 def _may_jump(tree: Syntax, statement: Node) -> bool:
