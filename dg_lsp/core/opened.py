@@ -32,7 +32,7 @@ def block(head: str, text: str, indent: str, language: str) -> tuple[str, bool] 
         goes_on = is_inside or (_width(line) == depth and re.match(row.closes, code))
         if not goes_on or (is_closed and not re.match(_GOES_ON, code)):
             return text[:end], True
-        end, is_closed = at, not (is_inside or _opens(line, language) or code.endswith(":"))
+        end, is_closed = at, not (is_inside or _opens(line, language) or code.endswith(_OPENERS))
     return text[:end], is_closed and at > end
 
 
@@ -53,6 +53,7 @@ def is_whole(head: str, text: str, language: str) -> bool:
 
 # What may follow a closed block, at the start of a line.
 _GOES_ON = re.compile(r"(?:else|catch|finally)\b|while\b[^{]*$")
+_OPENERS = (":", "{", "[", "(")
 _HIDDEN = " \t\r\0"  # white space and what `languages.mask` hides
 
 

@@ -200,9 +200,27 @@ def test_an_answer_that_makes_the_next_statement_its_own_is_dropped(language: st
     check_dropped(text, answer, polish.REASONS["drop_continued"], language=language, grammar=bool(language))
 
 
+# Lines of one depth that go on, and one between them.
+CONTINUED = [
+    ("", "RUN apk add \\\n    curl \\\n    ⟦⟧\n    make\n", "git \\"),
+    ("", "SRC = a.c \\\n    ⟦⟧\n    c.c\n", "b.c \\"),
+    ("bash", "apk add \\\n    curl \\\n    ⟦⟧\n    make\n", "git \\"),
+    ("bash", "cat x |\n    sort |\n    ⟦⟧\n    wc -l\n", "uniq |"),
+    ("bash", "if a &&\n    ⟦⟧\n    c; then\n  d\nfi\n", "b &&"),
+    ("javascript", "if (\n    a ||\n    ⟦⟧\n    c\n) {\n  d();\n}\n", "b ||"),
+    ("javascript", "const f = () => {\n  return (\n    ⟦⟧\n    c\n  );\n};\n", "a &&"),
+    ("c", "#define A(a) \\\n    foo(a); \\\n    ⟦⟧\n    baz(a)\n", "bar(a); \\"),
+    ("c", "int f(int a) {\n    if (a &&\n    ⟦⟧\n    c) g();\n}\n", "b == 2 &&"),
+    ("python", "x = a + \\\n    ⟦⟧\n    c\n", "b + \\"),
+    ("ruby", "x = a ||\n    ⟦⟧\n    c\n", "b ||"),
+]
+
+
 def test_an_answer_may_go_on_in_lines_that_are_there() -> None:
     text = "curl⟦⟧\n  -H a b\n"
     check(text, " -sS \\", text.replace("⟦⟧", " -sS \\"), language="bash")
+    for language, lines, answer in CONTINUED:
+        check(lines, answer, lines.replace("⟦⟧", answer), language=language, grammar=bool(language), indent="    ")
     text = "xs.each do⟦⟧\n  puts 1\nend\n"
     check(text, " |x|", text.replace("⟦⟧", " |x|"), language="ruby")
 

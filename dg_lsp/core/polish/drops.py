@@ -55,8 +55,13 @@ def drop_shrunk(text: str, around: Around) -> str | None:
 def drop_continued(text: str, around: Around) -> str | None:
     """Drop an answer whose last line goes on in the next line, if the statement there is another one.
 
-    Lines that are indented more than the answer's may be what it goes on with.
+    Lines that are indented more than the answer's may be what it goes on with. So may others, where a bracket is open in its
+    line, or the line above goes on too.
     """
+    *above, head = around.before.split("\n")
+    last = next((line for line in reversed(above) if line.strip()), "")
+    if _GOES_ON.search(last) or languages.n_open("", head + text, around.document.language):
+        return text
     below = next(iter(filled_lines(around.after.partition("\n")[2])), "")
     depth = len(around.hole.indent.expandtabs(4))
     is_other = bool(below) and len(below.expandtabs(4)) - len(below.lstrip()) <= depth
@@ -66,6 +71,7 @@ def drop_continued(text: str, around: Around) -> str | None:
 
 # What makes the next line a part of this one.
 _CONTINUED = re.compile(r"(?<!\\)\\\Z|(?:&&|\|\|)\s*\Z")
+_GOES_ON = re.compile(rf"{_CONTINUED.pattern}|[|(\[{{,]\s*\Z")
 _PIPES = re.compile(rf"{_CONTINUED.pattern}|\|\s*\Z")
 
 
