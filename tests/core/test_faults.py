@@ -117,6 +117,7 @@ VALID = [
     ("javascript", "await f();\nconst f = async () => { await g(); };\nfor await (const x of y) {\n}\n"),
     ("javascript", "function* f() {\n  yield 1;\n}\nconst o = { *g() { yield 1; }, async *h() { yield await 1; } };\n"),
     ("javascript", "class A extends B { constructor() { const f = () => super(); f(); } }\nif (x) return;\n"),
+    ("javascript", "class A extends B {\n  'constructor'() {\n    super();\n  }\n}\n"),
     ("javascript", "function f(_, _a, a, { b }) {}\nfunction g(a, a) {}\nif (a) b();\nelse if (c) d();\nelse e();\n"),
     ("typescript", "declare module 'x' {\n  import { a } from 'b';\n  export const c: T;\n}\nconst a = import('b');\n"),
     ("typescript", "namespace N {\n  export const a = 1;\n}\nclass A { constructor(a: T); constructor(a?: U) {} }\n"),

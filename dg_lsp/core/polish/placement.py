@@ -132,7 +132,7 @@ def _is_super_outside(language: str, node: Node, _parent: Node) -> bool:
     function = next(around, None)
     owner = function.parent.parent if function is not None and function.parent is not None else None
     is_derived = owner is not None and any(child.type == "class_heritage" for child in owner.children)
-    return function is None or _name(function) != b"constructor" or not is_derived
+    return function is None or _name(function).strip(b"'\"") != b"constructor" or not is_derived
 
 
 def _is_awaiting_loop(language: str, node: Node, parent: Node) -> bool:
