@@ -225,6 +225,13 @@ def test_an_answer_may_go_on_in_lines_that_are_there() -> None:
     check(text, " |x|", text.replace("⟦⟧", " |x|"), language="ruby")
 
 
+def test_a_backslash_breaks_a_line_of_prose() -> None:
+    text = "Roses ⟦⟧\nviolets are blue.\n"
+    document, holes = drawn(text)
+    result = polish.to_edits(Candidate(("are red,\\",), Calibrated(0.5)), holes, replace(document, uri="file:///a.md"))
+    assert [edit.text for edit in result.edits] == ["are red,\\"]
+
+
 def test_a_repeated_rest_of_the_line_is_cut() -> None:
     check("f(⟦⟧)\n", "x)", "f(x)\n", "cut_repeated_rest")
     check("f(⟦⟧, b)\n", "a, b)", "f(a, b)\n", "cut_repeated_rest")

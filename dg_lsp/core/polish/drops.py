@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from tree_sitter import Node
 
-from dg_lsp.core import holes, languages, placeholders, syntax
+from dg_lsp.core import holes, indentation, languages, placeholders, syntax
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.holes.body import says_todo
 from dg_lsp.core.languages import GrammarError, Language
@@ -56,8 +56,10 @@ def drop_continued(text: str, around: Around) -> str | None:
     """Drop an answer whose last line goes on in the next line, if the statement there is another one.
 
     Lines that are indented more than the answer's may be what it goes on with. So may others, where a bracket is open in its
-    line, or the line above goes on too.
+    line, or the line above goes on too. In prose, a backslash breaks a line.
     """
+    if indentation.is_prose(around.document):
+        return text
     *above, head = around.before.split("\n")
     last = next((line for line in reversed(above) if line.strip()), "")
     if _GOES_ON.search(last) or languages.n_open("", head + text, around.document.language):

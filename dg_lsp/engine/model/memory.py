@@ -108,7 +108,7 @@ class Pool(Generic[KeyT, BuffersT]):
         self._held = [each for each in self._held if not self.is_free(each.buffers)]
 
     def is_free(self, buffers: BuffersT) -> bool:
-        """Return whether the buffers may be given to somebody else, or dropped."""
+        """Return whether the buffers may be given to another request, or dropped."""
         del buffers
         return True
 
