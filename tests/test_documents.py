@@ -35,8 +35,6 @@ RUN = (
     ("dg-lsp infill PATH…", "dg-lsp infill src/sums.py", (0, 1)),
     ("dg-lsp infill src/", "", (0, 1)),
     ("dg-lsp infill --all src/", "", (0, 1)),
-    ("dg-lsp explain FILE:LINE:COL", "dg-lsp explain src/sums.py:3:5", (0,)),
-    ("dg-lsp explain FILE:LINE:COL --json", "dg-lsp explain src/sums.py:3:5 --json", (0,)),
     ("dg-lsp doctor", "", (0, 1)),
     ("dg-lsp doctor --model MODEL", "dg-lsp doctor --model embedded", (0, 1)),
     ("dg-lsp setup", "", (0, 1)),

@@ -24,7 +24,6 @@ from dg_lsp.wire.extras import install_command
 
 # Subcommands with heavy modules: the help text, the module (and its group, if that is not `app`), and the extra that it needs.
 LATER = {
-    "explain": ("Show a request, and how the engine fills it step by step.", "dg_lsp.cli.explain", ""),
     "doctor": ("Show what is installed, how fast it fills, and how to fix what is missing.", "dg_lsp.cli.doctor", ""),
     "setup": ("Choose a model: what fits this machine, what it costs, how good it is.", "dg_lsp.cli.setup", ""),
     "serve": ("Run the language server, on standard input and output.", "dg_lsp.cli.server", ""),

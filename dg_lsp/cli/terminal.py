@@ -19,20 +19,11 @@ def print_bytes(text: str, *, is_diff: bool = False) -> None:
     """
     if sys.stdout is not None and sys.stdout.isatty():
         text = "\r\n".join(map(visible, text.split("\r\n")))
-    if is_diff and is_colourful():
-        lines = text.splitlines(keepends=True)
-        styles = ({"bold": True} if line.startswith(("--- ", "+++ ")) else {"fg": _COLOURS.get(line[:1])} for line in lines)
-        text = "".join(typer.style(line, **style) for line, style in zip(lines, styles, strict=True))
-    print_painted(text)
-
-
-def print_painted(text: str) -> None:
-    """Print text as bytes; the caller has made control characters visible, and may have added colours."""
+        if is_diff and "NO_COLOR" not in os.environ:
+            lines = text.splitlines(keepends=True)
+            styles = ({"bold": True} if line.startswith(("--- ", "+++ ")) else {"fg": _COLOURS.get(line[:1])} for line in lines)
+            text = "".join(typer.style(line, **style) for line, style in zip(lines, styles, strict=True))
     typer.echo(text.encode("utf-8", "surrogateescape"), nl=False)
-
-
-def is_colourful() -> bool:
-    return sys.stdout is not None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
 
 
 def can_ask() -> bool:

@@ -3,7 +3,7 @@
 `Ignore` and the secret rules decide which files those are, again at each update. Text that looks like a secret is masked
 before it is indexed. The index is in memory only. `core.repository` searches it.
 
-`dg-lsp infill`, `dg-lsp explain` and the Python API read their context with a `ContextReader`. The server's `snapshot` module
+`dg-lsp infill` and the Python API read their context with a `ContextReader`. The server's `snapshot` module
 reads the same in threads, because a keystroke must not wait for the disk.
 """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -13,15 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from dg_lsp.batch import api
-from dg_lsp.batch import plan as planning
-from dg_lsp.batch.options import Options
-from dg_lsp.batch.rounds import request_for
-from dg_lsp.cli import explain as drawing
 from dg_lsp.cli import main as cli
-from dg_lsp.core import confidence
-from dg_lsp.core.values import Calibrated, Ranked
-from dg_lsp.wire import messages
 from tests.batch.conftest import STUB
 from tests.batch.engines import Filling, connecting
 from tests.fakes import FailingEngine
@@ -241,119 +232,21 @@ def test_a_fill_in_data_is_left_alone_with_a_reason(project: Path) -> None:
     assert "skipped data.jsonl: it holds data or plain text, where FILL is no comment" in result.stderr
 
 
-def explain(*args: str | Path) -> Result:
-    result = CliRunner().invoke(cli.app, ["explain", *map(str, args)])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
-    return result
-
-
-def test_explain_shows_the_hole_and_its_window(project: Path) -> None:
-    (project / "a.py").write_text("def f(a):\n    x = \n    return a\n")
-    result = explain("a.py:2:9", "--no-fill")
-    assert result.exit_code == 0
-    assert "hole         cursor, the rest of a line\n" in result.stdout
-    assert "--- sent as a.py, 18 characters before and 14 after\n" in result.stdout
-    assert "    x = ⟦cursor⟧\n    return a\n" in result.stdout
-
-
-def test_explain_shows_what_a_run_sends(project: Path) -> None:
-    (project / ".git").mkdir()
-    (project / "near.py").write_text("def near(value): ...\n")
-    (project / "sub").mkdir()
-    (project / "sub" / "a b.py").write_text("from near import near\n" + "# so far\n" * 299 + "near(12)\nvalue = \n# end\n")
-    engine = Filling("1")
-    run("--at", "sub/a b.py:302:9", "--seed", "5", engine=engine)
-    [request] = engine.requests
-    assert request.path == "sub/a b.py"
-    assert [snippet.path for snippet in request.related] == ["near.py"]
-    whole = explain("sub/a b.py:302:9", "--no-fill", "--chars", "9999").stdout
-    assert "--- also sent: near.py\ndef near(value): ...\n" in whole
-    assert f"--- sent as sub/a b.py, {len(request.prefix)} characters before and {len(request.suffix)} after\n" in whole
-    assert f"\n{request.prefix}⟦cursor⟧{request.suffix}" in whole
-    part = explain("sub/a b.py:302:9", "--no-fill", "--chars", "17").stdout
-    assert ", of which those next to the hole are shown (17 and 7)\nnear(12)\nvalue = ⟦cursor⟧\n# end\n" in part
-    explained = json.loads(explain("sub/a b.py:302:9", "--no-fill", "--seed", "5", "--json").stdout)
-    assert explained["request"] == json.loads(messages.as_json(messages.encode_ask(messages.Ask(request))))["request"]
-    assert explained.keys() == {"place", "replaces", "request"}
-
-
-def test_explain_shows_names_that_are_not_utf_8(project: Path) -> None:
-    name = os.fsdecode(b"\xff.py")
-    try:
-        (project / name).write_text("x = \n")
-    except OSError:
-        pytest.skip("this file system has UTF-8 names alone")
-    result = explain(f"{name}:1:5", "--no-fill")
-    assert (result.exit_code, result.stdout_bytes.startswith(b"place        \xff.py:1:5\n")) == (0, True)
-
-
 @pytest.mark.parametrize(
-    ("args", "sentence"),
+    ("place", "sentence"),
     [
-        (["a.py:1:99"], "there is no a.py:1:99: line 1 has 4 characters"),
-        (["gone.py:1:1"], "gone.py does not exist"),
-        (
-            ["a.py:1:1:9"],
-            "a place is FILE:LINE:COL or FILE:LINE:COL-LINE:COL, not 'a.py:1:1:9'; there is no file a.py:1",
-        ),
-        ([".:1:1"], ". is a folder; a place is in a file"),
-        (
-            ["a.py:1:5", "--model", "./nowhere"],
-            "the model could not be loaded: there is no model folder HERE/nowhere; give a folder",
-        ),
-        (["kept.py:1:5", "--model", "fim:mercury"], "kept.py is for local models only (privacy.local_only)"),
+        ("a.py:1:99", "there is no a.py:1:99: line 1 has 4 characters"),
+        ("gone.py:1:1", "gone.py does not exist"),
+        ("a.py:1:1:9", "a place is FILE:LINE:COL or FILE:LINE:COL-LINE:COL, not 'a.py:1:1:9'; there is no file a.py:1"),
+        (".:1:1", ". is a folder; a place is in a file"),
     ],
 )
-def test_explain_reports_an_error_in_one_sentence(project: Path, engines: Path, args: list[str], sentence: str) -> None:
-    for name in ("a.py", "kept.py"):
-        (project / name).write_text("x = \n")
-    (project / ".dg-lsp.toml").write_text("[privacy]\nlocal_only = ['kept.py']\n")
-    result = explain(*args)
+def test_a_place_that_is_not_there_is_reported_in_one_sentence(project: Path, place: str, sentence: str) -> None:
+    (project / "a.py").write_text("x = \n")
+    result = run("--at", place)
     assert result.exit_code == 2
-    assert result.stderr.startswith(f"dg-lsp: {sentence.replace('HERE', str(project))}"), result.stderr
+    assert result.stderr.startswith(f"dg-lsp: {sentence}"), result.stderr
     assert result.stderr.count("\n") == 1
-
-
-def test_explain_draws_the_canvas_until_the_answers(project: Path, engines: Path, trained_layout: Path) -> None:
-    text = "def add(a, b):\n    return \n\n\nclass Point:\n    def __init__(self, x, y):\n        self.x = x\n"
-    (project / "a.py").write_text(text)
-    args = ("a.py:2:12", "--model", trained_layout, "--seed", "3")
-    explained = json.loads(explain(*args, "--json").stdout)
-    assert explained["steps"]
-    numbers = [step["step"] for step in explained["steps"]]
-    assert numbers == sorted(set(numbers))
-    assert numbers[-1] <= explained["done"]["steps"]
-    assert explained["done"]["reason"] == "finished"
-    assert all((answer["edit"] is None) == bool(answer["reason"]) for answer in explained["answers"])
-    result = explain(*args)
-    assert (result.exit_code, (project / "a.py").read_text()) == (0, text)
-    request_text, _, rest = result.stdout.partition("--- the canvas after each step")
-    canvas, _, ending = rest.partition("--- answers, best first")
-    assert "    return ⟦cursor⟧\n" in request_text
-    assert all(line.startswith(("step ", "         ")) for line in canvas.splitlines()[1:])
-    assert "    return ⟦" in canvas
-    for answer in explained["answers"]:
-        probability = answer["probability"]
-        words = confidence.words(Ranked() if probability is None else Calibrated(probability))
-        assert f"{words:>14}  {answer['row']:8} " in ending
-    assert "milliseconds: queue " in ending
-
-
-def test_changed_text_on_the_canvas_has_another_colour(project: Path) -> None:
-    (project / "a.py").write_text("x = [\n]\n")
-    place = planning.parse_place("a.py:1:6")
-    planned = planning.for_places(api.source_at(place), [place])
-    request = request_for(planned, api.contexts()(planned, {}), planned.groups[0], Options())
-
-    def paint(text: str, what: str) -> str:
-        return f"<{what}>{text}</>" if text else ""
-
-    first, second = drawing.Step(1, ("1, 2",)), drawing.Step(2, ("1, 3,\n4",))
-    assert drawing.frame(request, first, None, paint) == "step   1  <held>x = [</><gap>1, 2</>\n"
-    assert drawing.frame(request, second, first, paint) == ("step   2  <held>x = [</><gap>1, </><new>3,\n          4</>\n")
-    obeyed = drawing.Step(3, ("\x1b[2J\r\u2028é\t",))
-    assert drawing.frame(request, obeyed, second, drawing.plain) == "step   3  x = [⟦\\x1b[2J\\r\\u2028é\t⟧\n"
-    assert drawing.frame(request, second, first, drawing.plain) == "step   2  x = [⟦1, 3,\n          4⟧\n"
 
 
 def test_a_file_name_is_sent_as_text_of_limited_length(project: Path) -> None:

@@ -135,7 +135,6 @@ LOCAL_MODELS = " ".join(("auto", *(model.name for model in laptop.MODELS), "embe
         ("infill --commit", "file hole"),
         ("infill --model", LOCAL_MODELS),
         ("infill --ray", "local auto"),
-        ("explain --model", LOCAL_MODELS),
         ("doctor --model", LOCAL_MODELS),
         ("setup --yes", LOCAL_MODELS),
         ("serve --log", "debug info warning error"),

@@ -365,7 +365,7 @@ def test_a_run_in_the_background_outlives_its_terminal(tmp_path: Path) -> None:
     assert finish(process)[0] == 0
 
 
-@pytest.mark.parametrize("arguments", [["--version"], ["doctor", "--no-sample"], ["explain", "--no-fill", "a.py:1:1"]])
+@pytest.mark.parametrize("arguments", [["--version"], ["doctor", "--no-sample"]])
 def test_a_full_disk_is_not_an_internal_error(tmp_path: Path, arguments: list[str]) -> None:
     (tmp_path / "a.py").write_text(STUB)
     with Path("/dev/full").open("wb") as full:
@@ -385,7 +385,7 @@ def test_a_full_disk_is_not_an_internal_error(tmp_path: Path, arguments: list[st
 @pytest.mark.parametrize("name", ["x" * 300, f"{'x' * 300}/a.py"])
 @pytest.mark.slow
 def test_a_name_that_is_too_long_is_not_an_internal_error(tmp_path: Path, name: str) -> None:
-    for arguments in (["explain", "--no-fill", f"{name}:1:1"], ["infill", "--at", f"{name}:1:1"], ["infill", name]):
+    for arguments in (["infill", "--at", f"{name}:1:1"], ["infill", name]):
         completed = subprocess.run(
             [sys.executable, "-m", "dg_lsp", *arguments], cwd=tmp_path, env=environment(), capture_output=True, check=False
         )
@@ -417,7 +417,7 @@ except SystemExit as end:
 heavy = {{"httpx", "pygls", "lsprotocol", "torch", "numpy", "transformers", "starlette", "uvicorn"}}
 print("heavy:", sorted(heavy & set(sys.modules)))
 """
-    for args in (["infill", "--help"], ["--help"], ["--version"], ["explain", "--help"]):
+    for args in (["infill", "--help"], ["--help"], ["--version"]):
         assert python(code.format(args=args)).endswith("heavy: []"), args
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -64,17 +63,8 @@ def sent_by_session() -> InfillRequest:
     return request
 
 
-def shown_by_explain() -> InfillRequest:
-    result = CliRunner().invoke(cli.app, ["explain", "src/a.py:8:5", "--no-fill", "--json"])
-    assert result.exit_code == 0, result.stderr
-    related = json.loads(result.stdout)["request"]["related"]
-    request = sent_by_command()
-    assert [each["text"] for each in related] == [each.text for each in request.related]
-    return request
-
-
 def test_every_route_sends_the_same_context(project: Path) -> None:
-    command, *others = (sent() for sent in (sent_by_command, sent_by_batch_api, sent_by_session, shown_by_explain))
+    command, *others = (sent() for sent in (sent_by_command, sent_by_batch_api, sent_by_session))
     assert {near.path for near in command.related} == {"src/rates.py", "far/away.py"}
     assert command.path == "src/a.py"
     assert str(project) not in repr(command), "no request has an absolute path"
@@ -82,7 +72,7 @@ def test_every_route_sends_the_same_context(project: Path) -> None:
         assert replace(other, seed=command.seed) == command
 
 
-@pytest.mark.parametrize("sent", [sent_by_command, sent_by_batch_api, sent_by_session, shown_by_explain])
+@pytest.mark.parametrize("sent", [sent_by_command, sent_by_batch_api, sent_by_session])
 def test_every_route_reads_the_settings_of_context(project: Path, sent) -> None:  # type: ignore[no-untyped-def]
     (project / ".dg-lsp.toml").write_text("[context]\nrelated_chars = 0\n")
     assert sent().related == ()
