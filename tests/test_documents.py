@@ -72,9 +72,7 @@ python fixtures/pictures/pull.py vscode
 """
 # Run when the figure beside them was measured; they take minutes to hours.
 MEASURED = """
-dg-lsp bench fixtures/eval/heldout.jsonl.gz
-dg-lsp bench fixtures/eval/heldout.jsonl.gz --model MODEL --limit N --threads T
-dg-lsp bench FILE --model MODEL --limit 20 --threads 1
+dg-lsp bench FILE --model MODEL --limit 14 --threads 1
 dg-lsp calibrate --model MODEL
 dg-lsp eval --csv FILE
 dg-lsp eval FILE --limit 150 --threads 1 --csv OUT
@@ -82,9 +80,7 @@ dg-lsp eval --make . --out FILE --n 150
 dg-lsp eval FILE --model MODEL --threads 1
 dg-lsp eval fixtures/eval/heldout.jsonl.gz --baseline copy --baseline ar --threads 1 --dtype float32 --markdown
 dg-lsp eval fixtures/eval/heldout.jsonl.gz --model qwen2.5-coder-0.5b --threads 1 --limit 150
-python tests/benchmarks/batch_bodies.py SOURCE --bodies 20 --rounds 1,4,16,4+2 --check 'python -m pytest -q'
 python tests/benchmarks/batch_bodies.py SOURCE --model smollm2-135m --bodies 20 --rounds 4 --check 'python -m pytest -q'
-python tests/benchmarks/batch_bodies.py SOURCE --no-check --bodies 60 --rounds 4
 python tests/benchmarks/batch_ray.py SOURCE --bodies 40
 python tests/benchmarks/batch_scale.py --files 500 --holes 4 --kills 10
 python tests/benchmarks/beside_llama_cpp.py run OUT --mirror DIR
@@ -92,11 +88,9 @@ python tests/benchmarks/candidates.py fixtures/eval/heldout.jsonl.gz embedded cp
 python tests/benchmarks/compare_models.py RESULTS RESULTS --method copy full
 python tests/benchmarks/first_suggestion.py REQUIREMENTS
 python tests/benchmarks/positions.py
-python tests/benchmarks/positions.py 500 0 smollm2-135m RECORDS
+python tests/benchmarks/positions.py 500 0 MODEL RECORDS
 python tests/benchmarks/replay.py recall NAMES --mirror DIR --sample 120
-python tests/benchmarks/replay.py run OUT --mirror DIR --mode first --sample 60 --minutes 9
 python tests/benchmarks/replay.py run OUT --mirror DIR --set end --sample 160
-python tests/benchmarks/replay.py run OUT --mirror DIR --sample 120 --mode request --deadline 60000 --stated
 """
 # Names of commands in a sentence, not commands to type.
 NAMES = """
