@@ -5,7 +5,7 @@ the git folder of `owner/name` is `owner+name/repo` or `owner+name` in it.
 
     python tests/benchmarks/commits.py --mirror DIR
 
-chooses the positions again. No adapter was trained on these repositories, and no repository is in both sets.
+chooses the positions again. Qwen's adapter was not trained on these repositories, and no repository is in both sets.
 """
 
 from __future__ import annotations

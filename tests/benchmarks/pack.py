@@ -25,7 +25,7 @@ PRESENT = frozenset(
 TESTS = ("pytest", "pytest-timeout", "hypothesis", "packaging", "openai")
 TAGS = ("2_28", "2_27", "2_17", "2_26", "2_24", "2_31", "2_34", "2_35")
 # Adapters, and lists of what weights were trained on: no part reads them.
-LEFT_OUT = ("canvas.safetensors", "fim.safetensors", "sources.csv")
+LEFT_OUT = ("fim.safetensors", "sources.csv")
 FOLDERS = ("dg_lsp/", "tests/engine/", "tests/benchmarks/", "tests/pages/", "fixtures/eval/")
 
 RUN = """#!/bin/sh

@@ -51,7 +51,7 @@ MODEL = "qwen2.5-coder-0.5b"
 OF_ANSWERS = frozenset(
     {"chance", "joint", "mean", "least", "after", "margin", "texts", "length", "causal", "copied", "agree", "left", "right"}
     | {"whole", "behind left", "behind right", "new names", "open", "continues", "missing", "incomplete"}
-    | {"between", "between mean", "settled", "onward"}
+    | {"settled", "onward"}
 )
 OF_DRAFTS = frozenset({"chance", "least", "margin", "sure", "length", "agree", "new names", "open"})
 BINS = 0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 1.01

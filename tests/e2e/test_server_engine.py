@@ -17,8 +17,8 @@ from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import EngineId
 from tests.e2e.editor import CODE, URI, Editor, command, environment
 from tests.engine.engine_kit import home
+from tests.engine.test_causal_draft import written_profile
 from tests.engine.test_llama import written_to
-from tests.engine.test_right_side import written_adapter, written_profile
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.e2e
@@ -75,10 +75,9 @@ def test_the_real_engine_answers_suggestions_and_actions(
 
 @pytest.mark.slow
 def test_a_laptop_model_s_draft_grows_in_its_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The editor shows what the engine writes under the right side, and the text around the gap stays as it is."""
+    """The editor shows what the engine writes, and the text around the gap stays as it is."""
     model = written_to(tmp_path)
     written_profile(model)
-    written_adapter(model)
     text = "def add(a, b):\n    total = a + b\n    return total\n\n\nprint(add(1, 2))\n"
     selection = {"start": {"line": 1, "character": 4}, "end": {"line": 2, "character": 16}}
 

@@ -1,6 +1,6 @@
 """What real editors show of a laptop model's draft: the gap's text as the engine has written it so far, and the rest as it is.
 
-The model is tiny and random, with an adapter that reads the right side. Regenerating a selection uses it.
+The model is tiny and random. Regenerating a selection uses it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tests.editors.machine import program
 from tests.editors.neovim import LOOK, Neovim
 from tests.editors.waiting import until
 from tests.editors.workbench import VSIX, workbench
+from tests.engine.test_causal_draft import written_profile
 from tests.engine.test_llama import written_to
-from tests.engine.test_right_side import written_adapter, written_profile
 
 TEXT = "def add(a, b):\n    return a + b\n\n\nprint(add(1, 2))\n"
 LEAST_VIEWS = 3
@@ -44,7 +44,6 @@ def model(environment: Mapping[str, str], tmp_path: Path) -> Iterator[str]:
     folder.mkdir()
     written_to(folder)
     written_profile(folder)
-    written_adapter(folder)
     yield str(folder)
     # Other tests count the engines.
     machine.engine(environment, "stop", "--now", "--model", str(folder))

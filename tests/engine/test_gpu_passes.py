@@ -34,14 +34,14 @@ from dg_lsp.engine.model.recording import ROWS, WARM_UPS, Recorder, StepGraph, W
 from dg_lsp.engine.model.tree import ROOT, Tree
 from tests.benchmarks import gpu_causal
 from tests.engine.filler_kit import FailingRecorder, WorkingRecorder
-from tests.engine.test_llama import KINDS, adapter_for, checkpoint, ids_of, passes_of
+from tests.engine.test_llama import KINDS, checkpoint, ids_of, passes_of
 from tests.engine.test_pretrained import FIM
 from tests.engine.test_pretrained import checkpoint as written_model
 
 
-def in_buffers(model: Any, recorder: Recorder | None = None, adapter: dict[str, Tensor] | None = None) -> CausalLlama:
+def in_buffers(model: Any, recorder: Recorder | None = None) -> CausalLlama:
     """Return passes of a processor that run as on a GPU."""
-    passes = passes_of(model, adapter)
+    passes = passes_of(model)
     passes.use_buffers(PLAIN, lambda: None, recorder)
     return passes
 
@@ -149,21 +149,6 @@ def test_trees_at_the_same_time_have_buffers_of_their_own_and_later_ones_take_th
         assert buffers.bytes == 3 * kv[0][0].element_size() * 2 * kv[0][0].shape[1] * kv[0][0].shape[3] * len(kv) * STEP
         del trees, tree
         gc.collect()
-
-
-@torch.no_grad()
-def test_the_right_side_and_the_adapter_are_read_in_buffers() -> None:
-    model = checkpoint("biases")
-    adapter, ids = adapter_for(model), ids_of(1, 20)
-    rows = [[7, 8, 9], [7, 10], [11]]
-    found = []
-    for passes in (passes_of(model, adapter), in_buffers(model, WorkingRecorder(), adapter)):
-        assert passes.adapted is not None
-        kv = passes.encode(ids)[1]
-        tree = Tree(passes.adapted, kv, int(ids[0, -1]), right=[50, 51, 52], buffers=passes.adapted.buffers)
-        found.append(tree.log_probabilities(rows))
-    for one, other in zip(*found, strict=True):
-        assert one == pytest.approx(other, abs=2e-3)
 
 
 def test_buffers_are_bounded_in_number_and_bytes_and_dropped_when_no_tree_uses_them() -> None:

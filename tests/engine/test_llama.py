@@ -11,7 +11,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention, silu
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from dg_lsp.engine.backends.local import load_model
@@ -19,9 +18,9 @@ from dg_lsp.engine.causal.passes import CausalLlama
 from dg_lsp.engine.common import loading
 from dg_lsp.engine.common.loading import LoadError, set_up
 from dg_lsp.engine.model import tree as trees
-from dg_lsp.engine.model.fit.geometry import PROJECTIONS, GeometryError, llama_sizes
+from dg_lsp.engine.model.fit.geometry import GeometryError, llama_sizes
 from dg_lsp.engine.model.int8 import Quantised, is_supported, quantised
-from dg_lsp.engine.model.tree import RIGHT_GAP, ROOT, Tree
+from dg_lsp.engine.model.tree import ROOT, Tree
 from tests import checkpoints
 
 SIZES = {
@@ -29,7 +28,6 @@ SIZES = {
     "num_key_value_heads": 2, "rope_theta": 1000.0,
 }  # fmt: skip
 KINDS = ("tied", "untied", "wide heads", "biases", "all biases")
-RANK = 4
 
 
 def checkpoint(kind: str) -> Any:
@@ -49,8 +47,8 @@ def checkpoint(kind: str) -> Any:
     return model.eval().requires_grad_(False)
 
 
-def passes_of(model: Any, adapter: dict[str, Tensor] | None = None) -> CausalLlama:
-    return CausalLlama(llama_sizes(model.config.to_dict()), dict(model.state_dict()), "plain", adapter)
+def passes_of(model: Any) -> CausalLlama:
+    return CausalLlama(llama_sizes(model.config.to_dict()), dict(model.state_dict()), "plain")
 
 
 def ids_of(rows: int, length: int) -> Tensor:
@@ -105,106 +103,6 @@ def test_logits_of_some_tokens_are_those_of_all(monkeypatch: pytest.MonkeyPatch)
     torch.testing.assert_close(all_logits, hidden @ model.lm_head.weight.detach().t(), atol=1e-4, rtol=1e-4)
     for first, last in ((0, 128), (100, 140), (256, 300), (40, 290), (256, None), (256, 384)):
         torch.testing.assert_close(passes.logits(hidden, first, last), all_logits[..., first:last])
-
-
-def adapter_for(model: Any) -> dict[str, Tensor]:
-    """Return a random adapter with the names in a file."""
-    torch.manual_seed(4)
-    config, adapter = model.config, {}
-    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    wide, kv, heads, feed = config.hidden_size, config.num_key_value_heads * size, config.num_attention_heads * size, 80
-    shapes = {"q": (wide, heads), "k": (wide, kv), "v": (wide, kv), "o": (heads, wide)}
-    shapes |= {"g": (wide, feed), "u": (wide, feed), "d": (feed, wide)}
-    assert tuple(shapes) == tuple(PROJECTIONS)
-    for layer in range(config.num_hidden_layers):
-        for name, (n_in, n_out) in shapes.items():
-            adapter[f"{layer}{name}_a"] = torch.randn(RANK, n_in) / n_in**0.5
-            adapter[f"{layer}{name}_b"] = 0.3 * torch.randn(n_out, RANK)
-    return adapter
-
-
-def plain_canvas(model: Any, adapter: dict[str, Tensor], prefix: Tensor, canvas: list[int]) -> Tensor:
-    """Return the hidden states [C, H] of one canvas by the published formulas: no cache, fused matrix or folded head."""
-    config, inner = model.config, model.model
-    with torch.enable_grad():
-        past = model(prefix[None], use_cache=True).past_key_values
-        hidden = inner.embed_tokens.weight[canvas]
-        positions = torch.arange(len(prefix), len(prefix) + len(canvas))
-        cos, sin = (one[0] for one in inner.rotary_emb(hidden[None], positions[None]))
-        for index, layer in enumerate(inner.layers):
-
-            def times(rows: Tensor, linear: Any, letter: str, index: int = index) -> Tensor:
-                result: Tensor = linear(rows)
-                if not adapter:
-                    return result
-                return result + rows @ adapter[f"{index}{letter}_a"].t() @ adapter[f"{index}{letter}_b"].t()
-
-            def rotated(heads: Tensor) -> Tensor:
-                first, second = heads.chunk(2, -1)
-                turned: Tensor = heads * cos[:, None] + torch.cat([-second, first], -1) * sin[:, None]
-                return turned
-
-            attention, mlp, normed = layer.self_attn, layer.mlp, layer.input_layernorm(hidden)
-            split = (len(canvas), -1, attention.head_dim)
-            queries = rotated(times(normed, attention.q_proj, "q").view(split)).transpose(0, 1)
-            keys = rotated(times(normed, attention.k_proj, "k").view(split)).transpose(0, 1)
-            values = times(normed, attention.v_proj, "v").view(split).transpose(0, 1)
-            keys = torch.cat([past.layers[index].keys[0], keys], 1)
-            values = torch.cat([past.layers[index].values[0], values], 1)
-            groups = config.num_attention_heads // config.num_key_value_heads
-            keys, values = keys.repeat_interleave(groups, 0), values.repeat_interleave(groups, 0)
-            mixed = scaled_dot_product_attention(queries, keys, values).transpose(0, 1).flatten(1)
-            hidden = hidden + times(mixed, attention.o_proj, "o")
-            normed = layer.post_attention_layernorm(hidden)
-            fed = silu(times(normed, mlp.gate_proj, "g")) * times(normed, mlp.up_proj, "u")
-            hidden = hidden + times(fed, mlp.down_proj, "d")
-        last: Tensor = inner.norm(hidden)
-    return last
-
-
-@pytest.mark.parametrize("kind", ["tied", "biases", "wide heads"])
-def test_adapted_tokens_equal_a_plain_reference(kind: str) -> None:
-    model, prefix, canvas = checkpoint(kind), ids_of(1, 15), [3, 200, 8, 13]
-    adapter = adapter_for(model)
-    passes = passes_of(model, adapter)
-    _, kv = passes.encode(prefix)
-    room = [tuple(torch.cat([side, side.new_zeros(1, 2, 4, side.shape[3])], 2) for side in pair) for pair in kv]
-    positions, seen = torch.arange(15, 19), torch.ones(4, 19, dtype=torch.bool)
-    assert passes.adapted is not None
-    hidden = passes.adapted.extend(torch.tensor(canvas), positions, room, seen, torch.arange(19))  # type: ignore[arg-type]
-    torch.testing.assert_close(hidden, plain_canvas(model, adapter, prefix[0], canvas), atol=3e-4, rtol=1e-4)
-
-
-def test_adapter_leaves_the_causal_pass_as_it_is_bit_by_bit() -> None:
-    model, ids = checkpoint("biases"), ids_of(1, 20)
-    bare, adapted = passes_of(model), passes_of(model, adapter_for(model))
-    (hidden, kv), (other, other_kv) = bare.encode(ids), adapted.encode(ids)
-    assert torch.equal(hidden, other)
-    assert all(torch.equal(a, b) for pair, pair2 in zip(kv, other_kv, strict=True) for a, b in zip(pair, pair2, strict=True))
-    assert torch.equal(bare.logits(hidden), adapted.logits(other))
-
-
-def test_a_tree_that_reads_the_right_side_equals_one_pass_with_the_same_mask(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trees, "ROOM", 1)
-    model, ids, right = checkpoint("biases"), ids_of(1, 12), [20, 21, 22]
-    passes = passes_of(model, adapter_for(model))
-    _, kv = passes.encode(ids)
-    assert passes.adapted is not None
-    tree = Tree(passes.adapted, kv, int(ids[0, -1]), right=right)
-    [[first, second], [_, third]] = tree.grow([(ROOT, [7, 8]), (ROOT, [7, 9])])
-    [[fourth]] = tree.grow([(third, [10])])
-    # The prefix without its last token, the right side in both directions, then the root and one path.
-    for path, node in (((), ROOT), ((7,), first), ((7, 8), second), ((7, 9, 10), fourth)):
-        tokens = [*right, int(ids[0, -1]), *path]
-        positions = torch.tensor(
-            [*(11 + RIGHT_GAP + 1 + place for place in range(3)), *(11 + place for place in range(len(path) + 1))]
-        )
-        mask = torch.ones(len(tokens), 11 + len(tokens)).tril(11).bool()
-        mask[:3, :14] = True
-        room = [tuple(torch.cat([side[:, :, :11], side.new_zeros(1, 2, len(tokens), 8)], 2) for side in pair) for pair in kv]
-        alone = passes.adapted.extend(torch.tensor(tokens), positions, room, mask, positions)  # type: ignore[arg-type]
-        torch.testing.assert_close(tree.hidden([node])[0], alone[-1], atol=1e-4, rtol=1e-4)
-    assert not torch.equal(tree.hidden([ROOT]), Tree(passes, kv, int(ids[0, -1])).hidden([ROOT]))
 
 
 @pytest.fixture(scope="module")

@@ -38,7 +38,6 @@ def propose(generation: Generation) -> Work:
     if not middle.switches.causal or timing.budget.left_ms(generation.score_ms()) <= 0:
         return
     written: list[CausalDraft] = []
-    generation.scorer.prepare([proposal.text for proposal in generation.proposals])
     # The first draft stays visible until the answer replaces it.
     generation.live = Live(
         lambda: (middle.own_part(middle.text_of(written[0].ids)),) if written else (),
@@ -123,7 +122,7 @@ def _drafts(generation: Generation, start: Sequence[int] = ()) -> Drafting:
         # Of blocks, the likeliest are the shortest, so a choice of several has the others too.
         most_behind=MOST_BEHIND if n_branches and (not is_block or middle.wants_likeliest) else math.inf,
     )
-    return drafts.drafts(loaded.passes, generation.trees.drafts, settings)
+    return drafts.drafts(loaded.passes, generation.tree, settings)
 
 
 def _proposals(middle: Middle, written: Sequence[CausalDraft]) -> list[Proposal]:

@@ -69,17 +69,14 @@ class CausalFiller(LocalFiller):
         """Record the passes behind the longest prefix, and so behind shorter ones, before the first request."""
         # Twice the room: a tree's first pass may read as many tokens as a room has, and has places for more behind them.
         n_places = profile.prefix_tokens + profile.suffix_tokens + 2 * ROOM
-        n_trees = 2 if profile.layout == "fim" else 1  # one reads on after the left side alone
-        for one, n_rooms in ((passes, n_trees), (passes.adapted, 1)):
-            if one is not None and one.buffers is not None:
-                one.buffers.record(n_places, n_rooms)
+        if passes.buffers is not None:  # with two trees in the layout "fim": one reads on after the left side alone
+            passes.buffers.record(n_places, 2 if profile.layout == "fim" else 1)
 
     def trim(self) -> None:
         """Drop the prefix cache, and the buffers that no request uses."""
         super().trim()
-        for one in (self.loaded.passes, self.loaded.passes.adapted):
-            if one is not None and one.buffers is not None:
-                one.buffers.clear()
+        if self.loaded.passes.buffers is not None:
+            self.loaded.passes.buffers.clear()
 
     def sheets(self, request: InfillRequest, left_ms: float) -> tuple[Sheet, ...]:
         """Return a request with one hole as sheets in the order to encode: the long one, or before it a shorter one.

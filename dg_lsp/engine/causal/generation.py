@@ -1,4 +1,4 @@
-"""The answer of one hole while it is generated: its encoded sheet, the trees of drafts, and their scores."""
+"""The answer of one hole while it is generated: its encoded sheet, the tree of drafts, and their scores."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import Candidate
 from dg_lsp.engine.causal import opened, scoring
 from dg_lsp.engine.causal.middle import Middle
-from dg_lsp.engine.causal.scoring import Scorer, Trees
+from dg_lsp.engine.causal.scoring import Scorer
 from dg_lsp.engine.common import generation
 from dg_lsp.engine.common.generation import Work
 from dg_lsp.engine.common.local import encoded
@@ -36,9 +36,9 @@ class FirstDraft:
 
 
 class Generation(generation.Generation):
-    """The answer of one hole. `begin` sets what needs the encoded sheet: the `trees` of drafts, and the `scorer` of texts."""
+    """The answer of one hole. `begin` sets what needs the encoded sheet: the `tree` of drafts, and the `scorer` of texts."""
 
-    trees: Trees
+    tree: Tree
     scorer: Scorer
     first: FirstDraft | None = None
     """The first draft once it is finished."""
@@ -54,14 +54,11 @@ class Generation(generation.Generation):
         """Encode the sheet as far as the cache lacks it."""
         sheet, passes = self.middle.sheet, self.middle.loaded.passes
         kv = yield from encoded(self._prefixes, sheet.ids, self.timing)
-        plain = Tree(passes, kv, sheet.ids[-1], self._prefixes.cache.last_hidden(sheet.ids), buffers=passes.buffers)
-        adapted = left = None
-        if sheet.suffix and passes.adapted is not None:
-            adapted = Tree(passes.adapted, kv, sheet.ids[-1], right=sheet.suffix, buffers=passes.adapted.buffers)
+        self.tree = Tree(passes, kv, sheet.ids[-1], self._prefixes.cache.last_hidden(sheet.ids), buffers=passes.buffers)
+        left = None
         if sheet.follow and sheet.n_left:
             left = Tree(passes, crop(kv, sheet.n_left), sheet.ids[sheet.n_left - 1], buffers=passes.buffers)
-        self.trees = Trees(plain, adapted, left)
-        self.scorer = Scorer(self.middle, self.trees, self.timing.pace)
+        self.scorer = Scorer(self.middle, self.tree, left, self.timing.pace)
 
     @property
     def is_answered(self) -> bool:
@@ -83,7 +80,7 @@ class Generation(generation.Generation):
         """Score the proposals, and return them as candidates, best first, the first also with the block that it opens."""
         self._ranked = yield from self._ranking()
         self.timing.usage.switch("draft")
-        return (yield from opened.candidates(self.middle, self.trees.drafts, self.timing, self._ranked, self._evidence))
+        return (yield from opened.candidates(self.middle, self.tree, self.timing, self._ranked, self._evidence))
 
     def _ranking(self) -> Generator[None, None, tuple[Candidate, ...]]:
         """Score the proposals, and return them as candidates, best first.

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from dg_lsp.core import calibration
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.causal.profile import LayoutName, Profile
 from dg_lsp.engine.common.layout import STRETCH, before_last_word, suffix_ids, whole_lines
@@ -18,17 +17,16 @@ from dg_lsp.engine.model.vocabulary import Vocabulary
 
 FILE_TOKENS = ("<|file_sep|>", "<file_sep>")  # what pretrained models have between files
 START_TOKENS = ("<|endoftext|>", "<s>", "<bos>", "<|begin_of_text|>")  # and before a text
-READS_SUFFIX: tuple[calibration.HolePosition, ...] = ("line", "block")  # where the suffix adapter adds right answers
 
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """A request as tokens: the `ids` that the model reads, and the first ids of the suffix in three other uses.
+    """A request as tokens: the `ids` that the model reads, and the first ids of the suffix in two other uses.
 
     `heal` are the prefix's last bytes, removed from `ids`; the answer starts with them, with any tokens. `heal_ids` are their
     ids. `end` is the token that ends an answer, if the model has one. `tail` holds whole lines of the suffix, which the pass
-    that scores answers reads after them. `suffix` is what the suffix adapter reads before it writes, empty without one. If
-    `ids` contains the suffix, its first `n_left` are those before it, and `follow` is read after the likeliest answers.
+    that scores answers reads after them. If `ids` contains the suffix, its first `n_left` are those before it, and `follow` is
+    read after the likeliest answers.
     """
 
     ids: tuple[int, ...]
@@ -36,7 +34,6 @@ class Sheet:
     heal: bytes
     heal_ids: tuple[int, ...]
     end: int | None = None
-    suffix: tuple[int, ...] = ()
     n_left: int = 0
     follow: tuple[int, ...] = ()
 
@@ -44,8 +41,7 @@ class Sheet:
 class LeftToRight:
     """The layout of causal models that were not trained to fill in the middle: other files, the path and the prefix.
 
-    The suffix is only held, and read by the pass that scores the answers. A suffix adapter reads it before it writes an answer,
-    and ends that with the token that starts a text.
+    The suffix is only held, and read by the pass that scores the answers.
     """
 
     end: int | None = None  # no token ends an answer
@@ -62,12 +58,7 @@ class LeftToRight:
         tail = whole_lines(self.vocabulary, held, profile.held_tokens, is_end=is_end)
         if not hole.block and not tail:  # a long line: the hole's own rest decides where the answer ends
             tail = held[: profile.held_tokens]
-        # What the suffix adapter reads: nothing without one or without a suffix, or where it adds nothing.
-        n_read = profile.right_tokens if self.start is not None else 0
-        adds = n_read and hole.kind not in ("body", "marker") and calibration.position(request) in READS_SUFFIX
-        suffix = tuple(suffix_ids(self.vocabulary, request.suffix, n_read)[0]) if adds else ()
-        end = self.start if suffix else self.end
-        return Sheet(self._read(request, prefix.ids), tuple(tail), prefix.heal, prefix.heal_ids, end, suffix)
+        return Sheet(self._read(request, prefix.ids), tuple(tail), prefix.heal, prefix.heal_ids, self.end)
 
     def _read(self, request: InfillRequest, prefix: Sequence[int]) -> tuple[int, ...]:
         """Return the tokens that the model reads before it writes the answer."""

@@ -1,21 +1,18 @@
 """The causal passes of SmolLM2, Llama, Qwen2 and Qwen2.5-Coder checkpoints.
 
-They equal those of transformers' `LlamaForCausalLM` and `Qwen2ForCausalLM`; a test checks it. With an adapter there is a
-second set of layers, whose matrices include it, so the first ones stay exactly those of the pretrained model.
+They equal those of transformers' `LlamaForCausalLM` and `Qwen2ForCausalLM`; a test checks it.
 
 Shapes: R rows, N tokens, L places of the keys, H hidden.
 """
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
-from dg_lsp.engine.causal import lora
 from dg_lsp.engine.model import matmul, memory
 from dg_lsp.engine.model.fit.geometry import LlamaSizes
 from dg_lsp.engine.model.gpu import operations
@@ -26,55 +23,25 @@ from dg_lsp.engine.model.llama import Llama
 from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.recording import Recorder
 from dg_lsp.engine.model.weights.llama_files import Weight
-from dg_lsp.engine.model.weights.llama_layers import Layer, fused_of, layer_of, norms_of
 
 
 class CausalLlama(Llama):
-    """The passes of one loaded model. `adapted` is the same model with the adapter in its matrices; None without one.
+    """The passes of one loaded model. `buffers` has room for trees on a GPU; None elsewhere."""
 
-    `buffers` has room for trees on a GPU; None elsewhere.
-    """
-
-    adapted: CausalLlama | None = None
     buffers: Buffers | None = None
     _gpu: GpuPasses | None = None
 
-    def __init__(
-        self,
-        sizes: LlamaSizes,
-        weights: Mapping[str, Weight],
-        kind: matmul.Kind,
-        adapter: Mapping[str, Tensor] | None = None,
-    ) -> None:
-        self._adapter, self._adapted_layers = adapter, list[Layer]()
+    def __init__(self, sizes: LlamaSizes, weights: Mapping[str, Weight], kind: matmul.Kind) -> None:
         super().__init__(sizes, weights, kind)
-        if adapter is not None:
-            adapted = copy.copy(self)
-            adapted.layers = self._adapted_layers
-            self.adapted = adapted
         if self._device.type == "cuda":
             free = functools.partial(memory.free_bytes, str(self._device))
             self.use_buffers(operations.best(str(self._device)), free, Recorder("passes"))
 
     def use_buffers(self, chosen: Operations, free: Callable[[], int | None], recorder: Recorder | None) -> None:
         """Let one row's passes be those of a GPU, with trees in buffers. `free` returns the device's free bytes if known."""
-        for one in (self, self.adapted):
-            if one is not None and one._head.whole is not None:
-                parts = one._embed, one.layers, one._norm, one._head.whole, one.kv_dtype
-                one._gpu = GpuPasses(self.sizes, *parts, chosen)
-                one.buffers = Buffers(one._gpu, free, recorder)
-
-    def _layer(self, weights: Mapping[str, Weight], index: int) -> Layer:
-        fused, norms = fused_of(self.sizes, weights, index, self.kind), norms_of(self.sizes, weights, index)
-        if (adapter := self._adapter) is not None:
-            more = [lora.low_rank(adapter, index, one.letters, one.rows) for one in fused]
-            linears = [one.linear(self.kind, added) for one, added in zip(fused, more, strict=True)]
-            self._adapted_layers.append(layer_of(norms, linears))
-        return layer_of(norms, [one.linear(self.kind) for one in fused])
-
-    def n_bytes(self) -> int:
-        """Return the bytes of the weights, with those of the adapted matrices and without the norms."""
-        return super().n_bytes() + sum(layer.n_bytes() for layer in self._adapted_layers)
+        if self._head.whole is not None:
+            self._gpu = GpuPasses(self.sizes, self._embed, self.layers, self._norm, self._head.whole, self.kv_dtype, chosen)
+            self.buffers = Buffers(self._gpu, free, recorder)
 
     def encode(self, ids: Tensor, past: KV | None = None) -> tuple[Tensor, KV]:
         """Return the last hidden states [R, L, H] of new tokens [R, L], and the keys and values of past and new tokens."""

@@ -25,7 +25,6 @@ class Profile:
     related_tokens: int = 192
     held_tokens: int = 8  # of the suffix, that answers are scored with; more make the ranking no better, and slower
     follow_tokens: int = 16  # of the suffix, read after the likeliest answers if the model read the suffix before them
-    right_tokens: int = 0  # of the suffix, which the model's suffix adapter reads before an answer is drafted
     line_tokens: int = 32  # the longest draft within a line
     block_tokens: int = 96  # and of several lines
     copy_rows: int = 3

@@ -1,10 +1,10 @@
-"""Score texts with what follows them: by the model, by its suffix adapter, and after the left side alone."""
+"""Score texts with what follows them: after all that the model read, and after the left side alone."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 
 from dg_lsp.core import calibration
@@ -14,49 +14,24 @@ from dg_lsp.engine.common.generation import MIDDLING
 from dg_lsp.engine.common.pace import Pace
 from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.common.scoring import Reading
-from dg_lsp.engine.model.tree import ROOT, Tree
+from dg_lsp.engine.model.tree import Tree
 
 MOST_NEAR, NEAR = 3, 3.0  # candidates that are read on: so many, at most so many nats behind the best
 FOLLOW_WEIGHT = 0.75  # of the log-probability of what follows an answer, compared with the answer's own
 
 
-@dataclass(frozen=True, slots=True)
-class Trees:
-    """The trees of tokens after one sheet.
-
-    `plain` is the model's. In `adapted` the suffix adapter has read the right side before; None without one. `left` follows
-    the left side alone, if the sheet holds the suffix too.
-    """
-
-    plain: Tree
-    adapted: Tree | None = None
-    left: Tree | None = None
-
-    @property
-    def drafts(self) -> Tree:
-        """The tree in which drafts are written."""
-        return self.adapted or self.plain
-
-
 class Scorer(scoring.Scorer):
-    """Scores the texts of one hole. With a suffix adapter, the adapted model says how likely they are between both sides."""
+    """Scores the texts of one hole in the `tree` of drafts, and in that after the left side alone if the sheet holds more."""
 
-    def __init__(self, middle: Middle, trees: Trees, pace: Pace) -> None:
-        super().__init__(middle, trees.plain, pace)
-        self._middle, self._trees = middle, trees
-        self._adapted: dict[str, float] = {}
+    def __init__(self, middle: Middle, tree: Tree, left: Tree | None, pace: Pace) -> None:
+        super().__init__(middle, tree, pace)
+        self._middle, self._left = middle, left
         self._copied = set[str]()
 
     def score(self, proposals: Sequence[Proposal]) -> list[Proposal]:
         """Return the proposals with the log-probabilities of their tokens and of the suffix after them, and their features."""
         self._copied |= {each.text for each in proposals if each.row == "copy"}
-        scored, tree, end = super().score(proposals), self._trees.adapted, self._middle.sheet.end
-        if tree is None or end is None or not self._middle.switches.scorer:
-            return scored
-        if new := [text for text in dict.fromkeys(each.text for each in proposals) if text not in self._adapted]:
-            rows = tree.log_probabilities([[*self._middle.ids_of(text), end] for text in new])
-            self._adapted |= {text: sum(row) for text, row in zip(new, rows, strict=True)}
-        return [replace(proposal, adapted_logp=self._adapted[proposal.text]) for proposal in scored]
+        return super().score(proposals)
 
     def read_on(self, proposals: Sequence[Proposal]) -> list[Proposal]:
         """Return the scored proposals with `suffix_margin`: how likely the suffix is after the left side and the likeliest.
@@ -70,21 +45,16 @@ class Scorer(scoring.Scorer):
             orders[proposal.text] = max(order, orders.get(proposal.text, -math.inf))
         best = max(orders.values(), default=0.0)
         near = sorted((text for text in orders if orders[text] >= best - NEAR), key=lambda text: -orders[text])[:MOST_NEAR]
-        if self._trees.left is None or not self._middle.switches.scorer or len(near) < 2:
+        if self._left is None or len(near) < 2:
             return list(proposals)
         # The last token may end inside a character.
         follow = self._middle.vocabulary.decode(self._middle.sheet.follow).rstrip("\ufffd")
         parts = [self._joined(text, follow) for text in near]
         with self._pace.measuring("score", sum(len(ids) + len(after) for ids, after in parts)):
-            rows = self._trees.left.log_probabilities([[*ids, *after] for ids, after in parts], [len(ids) for ids, _ in parts])
+            rows = self._left.log_probabilities([[*ids, *after] for ids, after in parts], [len(ids) for ids, _ in parts])
         found = {text: FOLLOW_WEIGHT * sum(row) for text, row in zip(near, rows, strict=True)}
         most, least = max(found.values()), min(found.values())
         return [replace(proposal, suffix_margin=found.get(proposal.text, least) - most) for proposal in proposals]
-
-    def prepare(self, texts: Sequence[str]) -> None:
-        """Let the pass that reads the right side read these texts too, if there is such a pass."""
-        if self._trees.adapted is not None:
-            self._trees.adapted.grow((ROOT, self._middle.ids_of(text)) for text in texts)
 
     def _read(self, texts: Sequence[str]) -> None:
         """Learn the log-probabilities of texts and of what follows them, as far as they matter.
@@ -98,7 +68,7 @@ class Scorer(scoring.Scorer):
         least = dict.fromkeys(texts, -math.inf)
         for (text, _, _), bound in zip(readings, bounds, strict=True):
             least[text] = max(least[text], bound.logp if bound.is_exact else -math.inf)
-        if self._middle.wants_likeliest and self._trees.adapted is None:
+        if self._middle.wants_likeliest:
             behind = max(least.values(), default=0.0) - NEAR
             weights = self._middle.calibration
             kept = self._copied if weights is not None and weights.reorders else set()
@@ -122,7 +92,7 @@ class Scorer(scoring.Scorer):
         """
         sheet = self._middle.sheet
         held = self._middle.vocabulary.decode(sheet.tail)
-        if sheet.end is None or self._trees.adapted is not None:
+        if sheet.end is None:
             return [self._joined(text, held)]
         # Up to the first line end, or if it starts with one, up to the end of the first line with visible text.
         n_blank = len(held) - len(held.lstrip()) if held.startswith("\n") else 0

@@ -22,7 +22,7 @@ MOST_RIGHT = 24  # characters
 MOST_MARGIN = 10.0  # nats
 BY_POSITION = frozenset(
     {"joint", "sum", "mean", "after", "copied", "causal", "noise", "left", "right", "length", "settled"}
-    | {"between", "between mean", "margin", "share", "new names", "own joint", "own mean", "own share", "own margin"}
+    | {"margin", "share", "new names", "own joint", "own mean", "own share", "own margin"}
 )
 """The features whose weight depends on the hole's position. With all of them, too few answers determine each weight."""
 MOST_MISSING = 3
@@ -43,13 +43,12 @@ class Proposal:
 
     `logps` are the causal log-probabilities of the answer's tokens, mixed with those of the file's repetitions if the profile
     says so; `model_logps` are those of the model alone. `suffix_mean` is that of the end token (infill-trained checkpoints) or
-    the mean over the suffix's head; `suffix_sum` is the same as a sum. `adapted_logp` is that of the answer and its end under
-    an adapter that has read the suffix, 0 without one. `suffix_margin` is how likely the suffix is after the answer, read from
-    left to right, compared with the best of the other candidates; 0 at most. `entropy` is the canvas's mean in nats, None if
-    not computed. `left` and `right` are those of a copy (`copies.Copy`). The rest follows from the text (`Describer`):
-    `repeats` and `known` are shares of the answer's lines (`repeated_lines`), `names` the features of `NamesInText`, `context`
-    the number of tokens that the model read, `missing` that of needed names that the answer does not bind
-    (`core.scope.missing`), and `unsaid` that of words of the instruction that it lacks and another answer has.
+    the mean over the suffix's head; `suffix_sum` is the same as a sum. `suffix_margin` is how likely the suffix is after the
+    answer, read from left to right, compared with the best of the other candidates; 0 at most. `entropy` is the canvas's mean
+    in nats, None if not computed. `left` and `right` are those of a copy (`copies.Copy`). The rest follows from the text
+    (`Describer`): `repeats` and `known` are shares of the answer's lines (`repeated_lines`), `names` the features of
+    `NamesInText`, `context` the number of tokens that the model read, `missing` that of needed names that the answer does not
+    bind (`core.scope.missing`), and `unsaid` that of words of the instruction that it lacks and another answer has.
     """
 
     text: str
@@ -58,7 +57,6 @@ class Proposal:
     model_logps: tuple[float, ...] = ()
     suffix_mean: float = 0.0
     suffix_sum: float = 0.0
-    adapted_logp: float = 0.0
     suffix_margin: float = 0.0
     entropy: float | None = None
     left: int = 0
@@ -73,13 +71,13 @@ class Proposal:
 
     @property
     def joint_logp(self) -> float:
-        """The log-probability of the answer and the suffix after it, plus those of other ways to read both."""
-        return sum(self.logps) + self.suffix_sum + self.adapted_logp + self.suffix_margin
+        """The log-probability of the answer and the suffix after it, with what reading on said."""
+        return sum(self.logps) + self.suffix_sum + self.suffix_margin
 
     @property
     def model_joint_logp(self) -> float:
         """The same under the model alone."""
-        return sum(self.model_logps) + self.suffix_sum + self.adapted_logp + self.suffix_margin
+        return sum(self.model_logps) + self.suffix_sum + self.suffix_margin
 
     @property
     def incomplete(self) -> dict[str, float]:
@@ -106,8 +104,6 @@ def features(item: Proposal, others: Sequence[Proposal]) -> dict[str, float]:
         "after": item.suffix_mean,
         "joint": item.joint_logp,
         "chance": math.exp(min(item.joint_logp, 0.0)),
-        "between": item.adapted_logp,
-        "between mean": item.adapted_logp / (n_tokens + 1),
         "length": math.log1p(len(item.logps)),
         "agree": math.log1p(len(same)),
         "copied": float("copy" in rows),

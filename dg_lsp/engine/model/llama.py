@@ -27,8 +27,8 @@ from dg_lsp.engine.model.weights.llama_layers import (
     Head,
     Inputs,
     Layer,
-    fused_of,
     layer_of,
+    linears_of,
     norm_of,
     norms_of,
 )
@@ -64,8 +64,7 @@ class Llama:
 
     def _layer(self, weights: Mapping[str, Weight], index: int) -> Layer:
         """Return one layer; the weights are read one layer after another, so that memory holds few of them twice."""
-        fused = fused_of(self.sizes, weights, index, self.kind)
-        return layer_of(norms_of(self.sizes, weights, index), [one.linear(self.kind) for one in fused])
+        return layer_of(norms_of(self.sizes, weights, index), linears_of(self.sizes, weights, index, self.kind))
 
     @property
     def value_bytes(self) -> int:

@@ -21,7 +21,6 @@ from dg_lsp.engine.model.prefix_cache import KV, Encoder, crop
 
 ROOT = 0  # the node of the prefix's last token
 ROOM = 128  # the places for tokens in a new buffer
-RIGHT_GAP = 32  # positions between the root and the right side; a gap may be longer than that
 LEAST = 1e-12  # the least probability whose log is added up
 SCORED = 64  # positions whose whole logits are in memory at once, when tokens are scored
 
@@ -67,9 +66,6 @@ class Tree:
     `kv` are the prefix's keys and values, and `hidden` [H] is the root's last hidden state. Without it, the first pass
     encodes the root again. The tree's own keys and values are in a room of `buffers`, if given.
 
-    With the tokens `right`, the first pass also encodes them, `RIGHT_GAP` positions after the root. They see the prefix before
-    the root, and each other in both directions. Then the root and all nodes see them.
-
     The attributes describe one buffer: its places, their positions, and the nodes and paths in them.
     """
 
@@ -80,14 +76,12 @@ class Tree:
         last: int,
         hidden: Tensor | None = None,
         *,
-        right: Sequence[int] = (),
         buffers: Rooms | None = None,
     ) -> None:
         self._passes, self._device, self._buffers = passes, kv[0][0].device, buffers
         self._room: Room | None = None
-        hidden = None if right else hidden
         self._length = kv[0][0].shape[2] - (hidden is None)
-        self._kv, self._last, self._right = kv, last, tuple(right)
+        self._kv, self._last = kv, last
         self._n_places, self._positions = 0, list[int]()
         # For each node, the places in the buffer of its path's tokens. A root whose hidden state is known needs none.
         self._paths: list[tuple[int, ...]] = [()]
@@ -108,8 +102,8 @@ class Tree:
         begins, tokens = not len(self._hidden), list[int]()
         first = ROOT if begins else len(self._paths)
         if begins:
-            self._paths[ROOT] = (len(self._right),)
-            tokens += [*self._right, self._last]
+            self._paths[ROOT] = (0,)
+            tokens.append(self._last)
         nodes = [self._walk(node, row, tokens) for node, row in rows]
         if tokens:
             self._encode(tokens, self._paths[first:])
@@ -177,9 +171,8 @@ class Tree:
         return nodes
 
     def _encode(self, tokens: Sequence[int], paths: Sequence[tuple[int, ...]]) -> None:
-        """Encode the last tokens at the ends of `paths`, after those of the right side if no pass has encoded these."""
-        length, first, n_right = self._length, self._n_places, len(self._right)
-        end, n_new_right = first + len(tokens), len(tokens) - len(paths)
+        """Encode the last tokens, which are at the ends of `paths`."""
+        length, first, end = self._length, self._n_places, self._n_places + len(tokens)
         if self._room is None or length + end > self._room.capacity:
             kv = crop(self._kv if self._room is None else self._room.kv, length + first)
             places = length + end + ROOM
@@ -189,12 +182,11 @@ class Tree:
                 self._room = self._buffers.take(kv, places)
             self._kv = []  # the room holds a copy
         visible = np.zeros((len(tokens), length + end), dtype=bool)
-        visible[:, : length + n_right] = True
-        for index, path in enumerate(paths, n_new_right):
+        visible[:, :length] = True
+        for index, path in enumerate(paths):
             visible[index, [length + place for place in path]] = True
-        offsets = [RIGHT_GAP + 1 + place for place in range(n_new_right)] + [len(path) - 1 for path in paths]
-        positions = [length + offset for offset in offsets]
-        new = self._room.extend(length + first, tokens, positions, visible)[n_new_right:]
+        positions = [length + len(path) - 1 for path in paths]
+        new = self._room.extend(length + first, tokens, positions, visible)
         self._positions += positions
         self._hidden = torch.cat([self._hidden.to(new), new]) if len(self._hidden) else new
         self._n_places = end

@@ -111,7 +111,7 @@ class Geometry:
         return max(attention, 3 * self.feed_forward) + 3 * self.experts_at_once * self.expert_width
 
 
-# The projections of a layer by their letters in an adapter's names.
+# The projections of a layer by their letters in an adapter's names, and in those of fused matrices.
 PROJECTIONS = {
     "q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.o_proj",
     "g": "mlp.gate_proj", "u": "mlp.up_proj", "d": "mlp.down_proj",

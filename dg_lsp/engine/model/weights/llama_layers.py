@@ -298,41 +298,15 @@ class Head:
         return sum(part.n_bytes() for part in self._slices)
 
 
-@dataclass(frozen=True, slots=True)
-class Fused:
-    """One fused matrix [O, I] before it takes the form of its products: the letters of its projections and its bias.
-
-    `rows` is the order of the projections' rows in it.
-    """
-
-    letters: str
-    weight: Weight
-    bias: Tensor | None
-    rows: Tensor
-
-    def linear(self, kind: matmul.Kind, more: Tensor | None = None) -> Linear:
-        """Return the matrix in the form of its products, plus `more` [O, I] if given."""
-        if more is None:
-            return Linear(matrix(self.weight, kind), self.bias)
-        whole = _wide(self.weight) + more
-        weight = whole.to(self.weight.dtype) if isinstance(self.weight, Tensor) else whole
-        bias = self.bias
-        if bias is None and self.letters == "gu":
-            # Zeros change no product, but with a bias `feed` scales the products before the gate. In 8 bits that rounds
-            # otherwise, and the probabilities of answers with an adapter were fitted so.
-            bias = torch.zeros(len(whole), device=whole.device)
-        return Linear(matrix(weight, kind), bias)
-
-
-def fused_of(sizes: LlamaSizes, weights: Mapping[str, Weight], index: int, kind: matmul.Kind) -> tuple[Fused, ...]:
+def linears_of(sizes: LlamaSizes, weights: Mapping[str, Weight], index: int, kind: matmul.Kind) -> tuple[Linear, ...]:
     """Return a layer's fused matrices, in the order of `FUSED`. `weights` has the library's names."""
-    start, found = f"model.layers.{index}.", list[Fused]()
+    start, found = f"model.layers.{index}.", list[Linear]()
     for letters in FUSED:
         parts = [_cased(weights[f"{start}{PROJECTIONS[letter]}.weight"], kind) for letter in letters]
         biases = [weights.get(f"{start}{PROJECTIONS[letter]}.bias") for letter in letters]
         rows, whole = fused_order(sizes, letters).to(_values(parts[0]).device), _concatenated(parts)
         bias = None if biases[0] is None else torch.cat([_wide(one) for one in biases if one is not None])[rows]
-        found.append(Fused(letters, _rows(whole, 0, len(rows), rows) if "q" in letters else whole, bias, rows))
+        found.append(Linear(matrix(_rows(whole, 0, len(rows), rows) if "q" in letters else whole, kind), bias))
     return tuple(found)
 
 

@@ -1,0 +1,129 @@
+"""What a causal model shows of an answer while it is written, and that neither a seed, an end nor other tasks change it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from dg_lsp.core.values import Candidate, Hole, InfillRequest, Span
+from dg_lsp.engine.backends.local import load_model
+from dg_lsp.engine.causal.filler import CausalFiller
+from dg_lsp.engine.common.local import LocalTask
+from dg_lsp.engine.model.tree import ROOT, Tree
+from tests.engine.test_llama import written_to
+
+PREFIX, SUFFIX = "def add(a, b):\n    ", "\n    return a + b\n"
+LINE = Hole(Span(0, 0), "cursor")
+BLOCK = Hole(Span(0, 0), "selection", indent="    ", block=True)
+
+
+def request(hole: Hole, prefix: str = PREFIX, suffix: str = SUFFIX, seed: int = 0) -> InfillRequest:
+    return InfillRequest(prefix, suffix, (hole,), language="python", seed=seed)
+
+
+def written_profile(path: Path) -> None:
+    """Write a profile with few branches into a model's folder."""
+    (path / "dg_lsp.json").write_text(json.dumps({"layout": "left", "branches": 2}))
+
+
+@pytest.fixture(scope="module")
+def filler(tmp_path_factory: pytest.TempPathFactory) -> CausalFiller:
+    folder = written_to(tmp_path_factory.mktemp("causal"))
+    written_profile(folder)
+    return CausalFiller(load_model(str(folder), device="cpu", dtype="float32"))
+
+
+def finish(task: LocalTask) -> LocalTask:
+    while task.step():
+        pass
+    return task
+
+
+@pytest.mark.parametrize("hole", [LINE, BLOCK])
+def test_the_live_draft_is_what_was_written_so_far(filler: CausalFiller, hole: Hole) -> None:
+    """Each view has at least one token more, and all are in the order in which a plain loop writes them."""
+    task, views = filler.start(request(hole)), list[str]()
+    while task.step():
+        views += [view for view in task.drafts() if view and view not in views[-1:]]
+    expected = list(dict.fromkeys(written_plainly(filler, request(hole))))
+    assert len(views) > 3
+    assert set(views) <= set(expected)
+    assert views == sorted(views, key=expected.index)
+    assert views[-1] == expected[-1], "the first draft, whole, until the answer replaces it"
+    assert views[-1] in {proposal.text for proposal in task.proposals()}
+
+
+def written_plainly(filler: CausalFiller, asked: InfillRequest) -> Iterator[str]:
+    """Yield the text of the likeliest draft after each of its tokens, without anything kept from one token to the next."""
+    middle, passes = filler.middle(asked), filler.loaded.passes
+    vocabulary, sheet, ids = filler.loaded.vocabulary, middle.sheet, list[int]()
+    banned = [token for token in vocabulary.special if token != sheet.end]
+    with torch.inference_mode():
+        while len(ids) < middle.most_tokens:
+            tree = Tree(passes, passes.encode(torch.tensor([sheet.ids]))[1], sheet.ids[-1])
+            node = tree.grow([(ROOT, ids)])[0][-1] if ids else ROOT
+            logits = passes.logits(tree.hidden([node]))[0]
+            logits[banned] = -torch.inf
+            if allowed := middle.next_tokens(ids):
+                others = torch.ones_like(logits, dtype=torch.bool)
+                others[list(allowed)] = False
+                logits[others] = -torch.inf
+            token = int(logits.argmax())
+            if token == sheet.end or (not middle.hole.block and "\n" in vocabulary.decode([token])):
+                return
+            ids.append(token)
+            yield middle.own_part(middle.text_of(ids))
+
+
+def test_no_copy_flashes_between_the_draft_and_the_answer(filler: CausalFiller) -> None:
+    text = "def add(a, b):\n    total = a + b\n    return total\n\n\n"
+    asked = request(LINE, text + "def add(a, b):\n    ", "\n    return total\n")
+    task, views = filler.start(asked), list[str]()
+    while task.step():
+        views += [view for view in task.drafts() if view]
+    assert "copy" in {proposal.row for proposal in task.proposals()}
+    assert set(views) <= set(written_plainly(filler, asked))
+
+
+@pytest.mark.parametrize("hole", [LINE, BLOCK])
+def test_the_same_request_gives_the_same_text_and_no_seed_matters(filler: CausalFiller, hole: Hole) -> None:
+    def answers(seed: int) -> tuple[Candidate, ...]:
+        filler.cache.clear()
+        return finish(filler.start(request(hole, seed=seed))).candidates()
+
+    assert answers(1) == answers(1) == answers(2)
+
+
+@pytest.mark.parametrize("hole", [LINE, BLOCK])
+def test_a_fill_can_end_after_any_step_and_leaves_nothing_behind(filler: CausalFiller, hole: Hole) -> None:
+    short = replace(filler.loaded.profile, line_tokens=12, block_tokens=16)  # it is filled once for each of its steps
+    filler = CausalFiller(replace(filler.loaded, profile=short))
+    n_steps, task = 0, filler.start(request(hole))
+    while task.step():
+        n_steps += 1
+    expected = task.candidates()
+    assert n_steps > 3
+    for n in range(n_steps + 1):
+        filler.cache.clear()
+        task = filler.start(request(hole))
+        assert all(task.step() for _ in range(n))
+        assert len(task.drafts()) == 1
+        assert not any(candidate.finished for candidate in task.candidates())
+        task.close()
+        assert not task.step()
+    filler.cache.clear()
+    assert finish(filler.start(request(hole))).candidates() == expected
+
+
+def test_fills_that_take_turns_give_the_texts_that_each_gives_alone(filler: CausalFiller) -> None:
+    asked = [request(LINE), request(BLOCK), request(LINE, prefix="x = 1\n", suffix="\nprint(x)\n")]
+    alone = [finish(filler.start(each)).candidates() for each in asked]
+    tasks = running = [filler.start(each) for each in asked]
+    while running:
+        running = [task for task in running if task.step()]
+    assert [task.candidates() for task in tasks] == alone
