@@ -6,7 +6,7 @@ candidates. This module is pure. It knows neither the backends nor what a front 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -55,6 +55,17 @@ def joint(parts: Iterable[Confidence]) -> Confidence:
         return Calibrated(prod(part.probability for part in parts if isinstance(part, Calibrated)))
     ranked = [part for part in parts if isinstance(part, Ranked)]
     return Ranked(max(part.position for part in ranked), any(part.doubted for part in ranked))
+
+
+def without(excluded: Sequence[Confidence], confidence: Confidence) -> Confidence:
+    """Return the confidence in a candidate when those with the excluded confidences are known to be wrong."""
+    match confidence:
+        case Calibrated(right):
+            others = 1 - sum(one.probability for one in excluded if isinstance(one, Calibrated))
+            return Calibrated(right / max(others, right)) if right else confidence
+        case Ranked(position, doubted):
+            n_before = sum(isinstance(one, Ranked) and one.position < position for one in excluded)
+            return Ranked(position - n_before, doubted)
 
 
 def words(confidence: Confidence) -> str:

@@ -25,7 +25,7 @@ from dg_lsp.core.values import Budget, Calibrated, Hole, Import, Ranked, Span
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import FileContext, Suggestion
 from dg_lsp.server import decisions
-from dg_lsp.server.decisions import Cache, Place, Reason, Rejections, Rhythm, SuggestionFacts
+from dg_lsp.server.decisions import Cache, Reason, Rhythm, SuggestionFacts, Unwanted
 from dg_lsp.server.flights import EngineAnswer, Flights
 from dg_lsp.server.resident import Resident
 from dg_lsp.server.snapshot import Outlines, Snapshot, Snapshots
@@ -129,8 +129,8 @@ class Completer:
         )
         if (reason := next(decisions.reasons(facts, settings), None)) is not None:
             return self._nothing(reason)
-        fit = self._cache.find(now.place, self._clock(), partial(_is_sure, request, now))
-        if fit is not None and (request.automatic or fit.n_candidates >= settings.candidates):
+        fit = self._cache.find(now.place, self._clock(), partial(self._may_show, request, now))
+        if fit is not None and (fit.n_candidates >= settings.candidates or self._is_enough(request, now, fit.suggestions)):
             self._statistics.counts.numbers["typed through" if fit.typed else "cached"] += 1
             return self._show(request, now, fit.suggestions)
         if request.automatic:
@@ -151,23 +151,37 @@ class Completer:
                 return self._nothing(SUPERSEDED)
             if not self._snapshots.is_current(now):
                 return self._nothing(MOVED)
-        suggestions, reason = await self._ask(request, now, replaced)
+        n_candidates = 1 if request.automatic and fit is None else settings.candidates
+        suggestions, reason = await self._ask(request, now, replaced, n_candidates)
+        if reason is None and n_candidates < settings.candidates and not self._is_enough(request, now, suggestions):
+            suggestions, reason = await self._ask(request, now, replaced, settings.candidates)
         if reason is not None:
             return self._nothing(reason)
         return self._show(request, now, suggestions)
 
+    def _may_show(self, request: SuggestionRequest, now: Snapshot, suggestion: Suggestion) -> bool:
+        """Return whether the request may get this: without being asked for, only what is sure and not unwanted here."""
+        is_sure = confidence.is_sure(suggestion.confidence, now.settings.suggestion_threshold)
+        return not request.automatic or (is_sure and not self._is_unwanted(now, suggestion))
+
+    def _is_unwanted(self, now: Snapshot, suggestion: Suggestion) -> bool:
+        return self.usage.unwanted.holds(now.place, suggestion.text, self._clock())
+
+    def _is_enough(self, request: SuggestionRequest, now: Snapshot, suggestions: tuple[Suggestion, ...]) -> bool:
+        """Return whether no further candidates are needed: not all of these were rejected or removed by the user."""
+        return request.automatic and not (suggestions and all(self._is_unwanted(now, each) for each in suggestions))
+
     async def _ask(
-        self, request: SuggestionRequest, now: Snapshot, replaced: asyncio.Event
+        self, request: SuggestionRequest, now: Snapshot, replaced: asyncio.Event, n_candidates: int
     ) -> tuple[tuple[Suggestion, ...], Reason | None]:
         """Return the engine's suggestions, or the reason for none; join a running request where its answer may fit."""
-        n_candidates = 1 if request.automatic else now.settings.candidates
         flight = self._flights.joinable(now.place, self.rhythm.latency_ms)
         if flight is not None and flight.n_candidates >= n_candidates:
             answer = await flight.wait(replaced, raises=not request.automatic)
             if answer is None:
                 return (), SUPERSEDED
             fit = decisions.advance(flight.place, now.place, answer[0], flight.n_candidates) if answer[0] else None
-            is_usable = fit is not None and any(_is_sure(request, now, suggestion) for suggestion in fit.suggestions)
+            is_usable = fit is not None and any(self._may_show(request, now, suggestion) for suggestion in fit.suggestions)
             if is_usable or flight.place == now.place:
                 self._statistics.counts.numbers["joined"] += 1
                 suggestions = fit.suggestions if fit is not None else ()
@@ -234,9 +248,7 @@ class Completer:
     # Reply
 
     def _show(self, request: SuggestionRequest, now: Snapshot, suggestions: tuple[Suggestion, ...]) -> Reply:
-        to_show, reason = visible(
-            suggestions, now.place, self.usage.rejections, now.settings, self._clock(), automatic=request.automatic
-        )
+        to_show, reason = visible(suggestions, partial(self._is_unwanted, now), now.settings, automatic=request.automatic)
         if reason is not None:
             return self._nothing(reason)
         doc, language = self._snapshots.documents.get(request.uri), now.document.language
@@ -296,12 +308,12 @@ class Completer:
         """Return whether the place where the cursor arrived is still looked at."""
         return uri in self._arrivals
 
-    def typed(self, uri: str, text: str) -> None:
-        """Record that a document changed to this text."""
+    def typed(self, uri: str, before: str, text: str) -> None:
+        """Record that the text of a document changed."""
         if (arrival := self._arrivals.pop(uri, None)) is not None:
             arrival.cancel()  # its text is old
         self.rhythm = self.rhythm.typed(self._clock())
-        self.usage.changed(uri, text)
+        self.usage.changed(uri, before, text)
 
     def forget(self, uri: str) -> None:
         """Forget a document that was closed."""
@@ -334,11 +346,6 @@ class Completer:
         await self._outlines.close()
 
 
-def _is_sure(request: SuggestionRequest, now: Snapshot, suggestion: Suggestion) -> bool:
-    """Return whether the request may get the suggestion: without being asked for, only one that reaches the threshold."""
-    return not request.automatic or confidence.is_sure(suggestion.confidence, now.settings.suggestion_threshold)
-
-
 # --- What happens to the suggestions of one session
 
 # An editor may report about a suggestion long after it was sent. Older ones than the last 200 are forgotten.
@@ -351,7 +358,7 @@ class Usage:
     def __init__(self, statistics: Statistics, clock: Callable[[], float]) -> None:
         """Start with no suggestion; count into `statistics`."""
         self._statistics, self._clock = statistics, clock
-        self.rejections = Rejections()
+        self.unwanted = Unwanted()
         self._visible: dict[str, tuple[str, int, Suggestion]] = {}
         self._suggestions: dict[int, Suggestion] = {}
         self._imports: dict[int, tuple[Import, ...]] = {}
@@ -375,8 +382,9 @@ class Usage:
         if reply.replaced is None:
             self._visible[uri] = (reply.index.text, reply.at, reply.suggestions[0])
 
-    def changed(self, uri: str, now: str) -> None:
-        """Compare a document's new text with the tracked suggestion, and count the outcome."""
+    def changed(self, uri: str, before: str, now: str) -> None:
+        """Compare a document's new text with the tracked suggestion, and count the outcome; note what was removed."""
+        self.unwanted.change(uri, before, now)
         entry = self._visible.get(uri)
         if entry is None:
             return
@@ -389,7 +397,7 @@ class Usage:
             self.accepted(suggestion.id)
         elif outcome == "rejected":
             self._statistics.counts.numbers["rejected"] += 1
-            self.rejections = self.rejections.add(decisions.place(uri, text, at), suggestion.text, self._clock())
+            self.unwanted.reject(decisions.place(uri, text, at), suggestion.text, self._clock())
 
     def displayed(self, suggestion_id: int) -> None:
         """Count a suggestion that the editor reports as displayed, once; only VS Code reports this."""
@@ -416,48 +424,46 @@ class Usage:
     def forget(self, uri: str) -> None:
         """Forget a document that was closed."""
         self._visible.pop(uri, None)
-        self.rejections = self.rejections.without(uri)
+        self.unwanted.forget(uri)
 
 
 # --- Whether to show an answer. Pure
 
 
 def visible(
-    suggestions: tuple[Suggestion, ...],
-    place: Place,
-    rejections: Rejections,
-    settings: Settings,
-    now: float,
-    *,
-    automatic: bool,
+    suggestions: tuple[Suggestion, ...], is_unwanted: Callable[[Suggestion], bool], settings: Settings, *, automatic: bool
 ) -> tuple[tuple[Suggestion, ...], Reason | None]:
     """Return the suggestions to show, best first, or the reason for none.
 
-    An unprompted request gets at most one suggestion, which must reach the threshold and not be recently rejected. An explicit
-    request gets up to `settings.candidates` suggestions.
+    An unprompted request gets at most one suggestion, which must reach the threshold and not be unwanted: rejected or removed
+    by the user. Without those the others are likelier. An explicit request gets up to `settings.candidates` suggestions.
     """
     if not suggestions:
         return (), NO_ANSWER
     if not automatic:
         return suggestions[: settings.candidates], None
-    sure = [
-        suggestion for suggestion in suggestions if confidence.is_sure(suggestion.confidence, settings.suggestion_threshold)
+    unwanted = [suggestion for suggestion in suggestions if is_unwanted(suggestion)]
+    excluded = [suggestion.confidence for suggestion in unwanted]
+    wanted = [
+        (suggestion, confidence.without(excluded, suggestion.confidence))
+        for suggestion in suggestions
+        if suggestion not in unwanted
     ]
-    if not sure:
-        if not any(suggestion.finished for suggestion in suggestions):
-            return (), out_of_time(settings)
-        match max((suggestion.confidence for suggestion in suggestions), key=confidence.order):
-            case Calibrated(probability):
-                why = f"is right with a probability of {probability:.2f}, below {settings.threshold:.2f}"
-            case Ranked(_, True):
-                why = "was cut short, or contradicts the text around it"
-            case Ranked():
-                why = "comes from a model that is not calibrated; `dg-lsp calibrate` measures how often it is right"
-        return (), Reason("unsure", f"the best answer {why}")
-    new = [suggestion for suggestion in sure if not rejections.holds(place, suggestion.text, now)]
-    if not new:
-        return (), Reason("rejected", "the same suggestion was rejected a moment ago")
-    return (new[0],), None
+    if not wanted:
+        return (), Reason("rejected", "you rejected or removed the same text here")
+    for suggestion, sureness in wanted:
+        if confidence.is_sure(sureness, settings.suggestion_threshold):
+            return (suggestion,), None
+    if not any(suggestion.finished for suggestion, _ in wanted):
+        return (), out_of_time(settings)
+    match max((sureness for _, sureness in wanted), key=confidence.order):
+        case Calibrated(probability):
+            why = f"is right with a probability of {probability:.2f}, below {settings.threshold:.2f}"
+        case Ranked(_, True):
+            why = "was cut short, or contradicts the text around it"
+        case Ranked():
+            why = "comes from a model that is not calibrated; `dg-lsp calibrate` measures how often it is right"
+    return (), Reason("unsure", f"the best answer {why}")
 
 
 def out_of_time(settings: Settings) -> Reason:

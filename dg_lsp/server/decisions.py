@@ -10,6 +10,7 @@ Pure: the caller passes the time, and what it has looked up about ignore files a
 
 from __future__ import annotations
 
+import math
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Literal
 
 from dg_lsp.core import interpolation, languages, lexing
 from dg_lsp.core.syntax import Syntax
-from dg_lsp.core.values import Document, Span
+from dg_lsp.core.values import Document, Span, n_common
 from dg_lsp.wire.settings import Settings
 
 if TYPE_CHECKING:
@@ -198,6 +199,9 @@ _CLOSERS = ")]}>\"'`"
 MAX_ENTRIES = 100
 FRESH_S = 300.0
 REJECTED_S = 120.0
+# What was rejected or removed: how many texts, how much of each, and of the text around it, apart from white space.
+MAX_UNWANTED, MAX_REMOVED_CHARS, AROUND_CHARS = 50, 500, 40
+_TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,31 +334,87 @@ def advance(then: Place, now: Place, suggestions: tuple[Suggestion, ...], n_cand
 
 
 @dataclass(frozen=True, slots=True)
-class Rejections:
-    """The rejected suggestions: for each the document, the line before the cursor, its text and the time."""
+class _Item:
+    """A text that is not offered at a place: the text around it without white space, its tokens, and until when."""
 
-    items: tuple[tuple[str, str, str, float], ...] = ()
+    uri: str
+    before: str
+    after: str
+    tokens: tuple[str, ...]
+    until: float
 
-    def add(self, place: Place, text: str, now: float) -> Rejections:
-        """Return the rejections with one more."""
-        recent = [item for item in self.items if now - item[3] <= REJECTED_S]
-        return Rejections((*recent, (place.uri, _line(place), text.strip(), now))[-50:])
 
-    def holds(self, place: Place, text: str, now: float) -> bool:
-        """Return whether this text was recently rejected on this line, at this place or further left."""
-        line = _line(place)
-        for uri, rejected_line, rejected, at in self.items:
-            if uri != place.uri or now - at > REJECTED_S:
-                continue
-            if line == rejected_line and text.strip() == rejected:
-                return True
-            if line.startswith(rejected_line) and (line[len(rejected_line) :] + text).strip() == rejected:
-                return True
+class Unwanted:
+    """What the user rejected or removed lately: it is not offered again while the text around its place stands.
+
+    What several keystrokes remove one after another is one text. White space is not compared. A text that is written there
+    again is forgotten.
+    """
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._items: tuple[_Item, ...] = ()
+        # A removal that the next one may go on with: its document, its offset, its text and its item.
+        self._removal: tuple[str, int, str, _Item] | None = None
+
+    def reject(self, at: Place, text: str, now: float) -> None:
+        """Store a rejected suggestion for some minutes."""
+        self._store(at, text, now + REJECTED_S)
+
+    def change(self, uri: str, before: str, now: str) -> None:
+        """Store what a change of a document removed, and forget what it wrote again."""
+        start = n_common(before, now)
+        n_after = n_common(before[start:][::-1], now[start:][::-1])
+        removed, end = before[start : len(before) - n_after], len(now) - n_after
+        if end > start:
+            self._removal = None
+            text = _before(place(uri, now, end))
+            self._items = tuple(
+                item for item in self._items if item.uri != uri or not text.endswith(item.before + "".join(item.tokens))
+            )
+        if not removed:
+            return
+        if self._removal is not None and self._removal[:2] in ((uri, start), (uri, start + len(removed))):
+            _, at, more, older = self._removal
+            removed = more + removed if at == start else removed + more
+            self._items = tuple(item for item in self._items if item is not older)
+        item = self._store(Place(uri, place(uri, now, start).before, place(uri, now, end).after), removed, math.inf)
+        self._removal = (uri, start, removed, item) if end == start else None
+
+    def holds(self, at: Place, text: str, now: float) -> bool:
+        """Return whether this text, or the rest of it after some of its tokens were typed, was rejected or removed here.
+
+        The beginning of such a text counts too, and a text that begins with all of it.
+        """
+        before, after, tokens = _before(at), _after(at), tuple(_TOKEN.findall(text[:MAX_REMOVED_CHARS]))
+        for item in self._items:
+            if item.uri == at.uri and item.after == after and now <= item.until:
+                for n_typed in range(len(item.tokens)):
+                    left = item.tokens[n_typed:]
+                    n = min(len(left), len(tokens))
+                    if n and left[:n] == tokens[:n] and before.endswith(item.before + "".join(item.tokens[:n_typed])):
+                        return True
         return False
 
-    def without(self, uri: str) -> Rejections:
-        """Return the rejections without those of one document."""
-        return Rejections(tuple(item for item in self.items if item[0] != uri))
+    def forget(self, uri: str) -> None:
+        """Forget a document that was closed."""
+        self._items, self._removal = tuple(item for item in self._items if item.uri != uri), None
+
+    def _store(self, at: Place, text: str, until: float) -> _Item:
+        tokens = tuple(_TOKEN.findall(text[:MAX_REMOVED_CHARS]))
+        item = _Item(at.uri, _before(at)[-AROUND_CHARS:], _after(at), tokens, until)
+        self._items = (*(item for item in self._items if item.tokens), item)[-MAX_UNWANTED:]
+        return item
+
+
+def _before(at: Place) -> str:
+    """Return the text before a place without white space; a NUL is where the document begins."""
+    return "\0" * (len(at.before) < BEFORE_CHARS) + "".join(at.before.split())
+
+
+def _after(at: Place) -> str:
+    """Return the first text after a place, without white space and the closers that an editor inserts."""
+    return "".join(at.after.split()).lstrip(_CLOSERS)[:AROUND_CHARS]
 
 
 def joins(then: Place, now: Place, *, age_ms: float, latency_ms: float) -> bool:
@@ -410,7 +470,3 @@ def _typings(new: str) -> Iterator[tuple[str, str]]:
         if added.strip(_CLOSERS):
             return
         yield typed, added
-
-
-def _line(place: Place) -> str:
-    return place.before.replace("\r", "\n").rpartition("\n")[2]

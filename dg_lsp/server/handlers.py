@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types as lsp
@@ -62,9 +62,7 @@ def add(server: DgLanguageServer) -> None:
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_CHANGE)
     def _(params: lsp.DidChangeTextDocumentParams) -> None:
-        old = params.text_document
-        if (doc := documents.change(old.uri, old.version, params.content_changes)) is not None:
-            server.completer.typed(old.uri, doc.index.text)
+        _changed(server, params.text_document, params.content_changes)
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_CLOSE)
     def _(params: lsp.DidCloseTextDocumentParams) -> None:
@@ -178,9 +176,7 @@ def _add_notebook_handlers(server: DgLanguageServer) -> None:
                 documents.close(closed.uri)
                 server.completer.forget(closed.uri)
         for content in cells.text_content or ():
-            uri = content.document.uri
-            if (doc := documents.change(uri, content.document.version, content.changes)) is not None:
-                server.completer.typed(uri, doc.index.text)
+            _changed(server, content.document, content.changes)
 
     @server.feature(lsp.NOTEBOOK_DOCUMENT_DID_CLOSE)
     def _(params: lsp.DidCloseNotebookDocumentParams) -> None:
@@ -188,6 +184,15 @@ def _add_notebook_handlers(server: DgLanguageServer) -> None:
         for cell in params.cell_text_documents:
             documents.close(cell.uri)
             server.completer.forget(cell.uri)
+
+
+def _changed(
+    server: DgLanguageServer, of: lsp.VersionedTextDocumentIdentifier, changes: Sequence[lsp.TextDocumentContentChangeEvent]
+) -> None:
+    if (doc := server.documents.get(of.uri)) is not None:
+        before = doc.index.text
+        server.documents.change(of.uri, of.version, changes)
+        server.completer.typed(of.uri, before, doc.index.text)
 
 
 def _moved(server: DgLanguageServer, uri: str, position: lsp.Position) -> None:

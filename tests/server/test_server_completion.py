@@ -32,6 +32,7 @@ class Held(ReadyEngine):
 
     def __init__(self) -> None:
         self.text: str | None = None
+        self.others: tuple[str, ...] = ()
         self.confidence: Confidence = Calibrated(0.9)
         self.confidences: tuple[tuple[float, ...], ...] = ()
         self.lengths: tuple[tuple[int, ...], ...] = ()
@@ -59,7 +60,7 @@ class Held(ReadyEngine):
         if self.is_empty:
             return ()
         n = request.budget.candidates
-        texts = [text, *(f"{text}.n{idx}" for idx in range(1, n))]
+        texts = [text, *(self.others or (f"{text}.n{idx}" for idx in range(1, n)))][:n]
         return tuple(
             Candidate((each,), self.confidence, self.confidences, finished=self.finished, lengths=self.lengths)
             for each in texts
@@ -92,11 +93,12 @@ class Session:
     def opened(self, text: str) -> int:
         """Open the text that is marked with a cursor, or change to it, and return the cursor."""
         plain = text.replace("$0", "")
-        if self.documents.get(URI) is None:
+        if (doc := self.documents.get(URI)) is None:
             self.documents.open(URI, "python", 1, plain)
         else:
+            before = doc.index.text
             self.documents.change(URI, 2, [naive.edit(plain)])
-            self.completer.typed(URI, plain)
+            self.completer.typed(URI, before, plain)
         return text.index("$0")
 
     def ask(self, text: str, *, automatic: bool = True, selection: tuple[Span, str] | None = None) -> asyncio.Task[Reply]:
@@ -183,14 +185,14 @@ async def test_typing_through_a_suggestion_sends_no_request(session: Session) ->
 async def test_typing_along_an_answer_that_was_not_sure_asks_again(session: Session) -> None:
     session.held.text, session.held.confidence = "foo(a, b)", Calibrated(0.1)
     assert texts(await session.ask("x = $0\n")) == []
+    # The place that was refused is not asked about again.
+    assert texts(await session.ask("x = $0\n")) == []
+    assert len(session.held.asked) == 1
     # With more of it typed, the model is sure of the rest.
     session.held.text, session.held.confidence = "(a, b)", Calibrated(0.9)
     assert texts(await session.ask("x = foo$0\n")) == ["(a, b)"]
     assert len(session.held.asked) == 2
     assert texts(await session.ask("x = foo($0\n")) == ["a, b)"]
-    assert len(session.held.asked) == 2
-    # The place that was refused is not asked about again.
-    assert texts(await session.ask("x = $0\n")) == []
     assert len(session.held.asked) == 2
 
 
@@ -302,7 +304,8 @@ async def test_a_rejected_suggestion_is_not_shown_again_soon(session: Session) -
     session.held.text = "f(a)"
     await session.ask("x = $0\n")
     session.held.text = "zz"
-    assert texts(await session.ask("x = z$0\n")) == ["zz"]
+    assert texts(await session.ask("x = y$0\n")) == ["zz"]
+    session.held.text = "f(a)"
     assert texts(await session.ask("x = $0\n")) == []
     assert session.noted[-1] == "rejected"
     assert texts(await session.ask("x = $0\n", automatic=False))
@@ -310,6 +313,54 @@ async def test_a_rejected_suggestion_is_not_shown_again_soon(session: Session) -
     session.held.text = "f(a)"
     assert texts(await session.ask("x = $0\n")) == ["f(a)"]
     assert session.statistics.counts.numbers["rejected"] >= 1
+
+
+WRITTEN = "return self.price"
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        pytest.param([WRITTEN, "return "], "self.price", id="a selection"),
+        pytest.param([WRITTEN, "return "], "self.price * 2", id="with more behind it"),
+        pytest.param([WRITTEN[:end] for end in range(len(WRITTEN), 6, -1)], "self.price", id="backspace held"),
+        pytest.param([WRITTEN[:end] for end in range(len(WRITTEN), 14, -1)], "ce", id="backspace within a word"),
+        pytest.param([WRITTEN, "return self.", "return self", "return "], "self.price", id="word by word"),
+        pytest.param([WRITTEN, "return self.p", ""], "return self", id="more than is suggested"),
+        pytest.param([WRITTEN, "", "return "], "self.price", id="a line, begun by hand"),
+        pytest.param([WRITTEN, "return ", "return self."], "price", id="begun by hand"),
+        pytest.param(["return ", WRITTEN, "return "], "self.price", id="accepted, undone"),
+        pytest.param([WRITTEN, "return x", "return "], "self.price", id="typed over"),
+        pytest.param(["return f(self.price)", "return f", "return f()"], "self.price", id="a bracket that the editor closes"),
+    ],
+)
+async def test_what_was_removed_is_not_suggested_again_but_the_next_best_is(
+    session: Session, lines: list[str], text: str
+) -> None:
+    def drawn(line: str) -> str:
+        line = line.removesuffix(")") + "$0)" if line.endswith("()") else f"{line}$0"
+        return f"class A:\n    def total(self):\n        {line}\n\n    def other(self):\n        return 1\n"
+
+    session.held.text, session.held.others = text, ("cost",)
+    for line in lines[:-1]:
+        session.opened(drawn(line))
+        await session.ask(drawn(line))
+    assert texts(await session.ask(drawn(lines[-1]))) == ["cost"]
+    assert texts(await session.ask(drawn(lines[-1]), automatic=False))[0] == text
+
+
+async def test_what_was_removed_and_is_written_by_hand_or_stands_elsewhere_is_suggested(session: Session) -> None:
+    session.opened("a = 1\nx = f(a)$0\n")
+    session.opened("a = 1\nx = $0\n")
+    session.held.text = "f(a)"
+    assert texts(await session.ask("a = 1\nx = $0\n")) == []
+    assert texts(await session.ask("a = 1\nb = 2\nx = $0\n")) == ["f(a)"]
+    session.held.text = "oo(a)"
+    assert texts(await session.ask("a = 1\nx = f$0\n")) == ["oo(a)"]
+    session.opened("a = 1\nx = f(a)$0\n")
+    session.opened("a = 1\nx = f(a)\nx = $0\n")
+    session.held.text = "f(a)"
+    assert texts(await session.ask("a = 1\nx = f(a)\nx = $0\n")) == ["f(a)"]
 
 
 async def test_an_accepted_suggestion_is_counted_once(session: Session) -> None:

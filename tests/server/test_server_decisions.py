@@ -12,7 +12,7 @@ from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.values import Calibrated, Confidence, Document, Edit, Ranked, Span
 from dg_lsp.infill.pipeline import Suggestion
 from dg_lsp.server import completion, configuration, decisions
-from dg_lsp.server.decisions import Cache, Place, Rejections, Rhythm, SuggestionFacts
+from dg_lsp.server.decisions import Cache, Place, Rhythm, SuggestionFacts, Unwanted
 from dg_lsp.wire.settings import Settings
 
 # When to ask
@@ -323,10 +323,11 @@ def test_a_running_request_is_joined_when_it_may_still_fit(now: str, age_ms: flo
 
 
 def shown(
-    *offers: Suggestion, automatic: bool = True, rejections: Rejections | None = None, settings: Settings | None = None
+    *offers: Suggestion, automatic: bool = True, unwanted: Unwanted | None = None, settings: Settings | None = None
 ) -> list[str]:
+    at, known = at_cursor("x = $0"), unwanted or Unwanted()
     to_show, reason = completion.visible(
-        offers, at_cursor("x = $0"), rejections or Rejections(), settings or Settings(), 10.0, automatic=automatic
+        offers, lambda each: known.holds(at, each.text, 10.0), settings or Settings(), automatic=automatic
     )
     return [offer.text for offer in to_show] if reason is None else [reason.code]
 
@@ -357,16 +358,28 @@ def test_a_model_without_a_probability_shows_its_best_answer_whatever_the_thresh
     [(0.0, "f(a)", "rejected"), (-200.0, "f(a)", "f(a)"), (0.0, "f(b)", "f(b)")],
 )
 def test_a_rejected_suggestion_is_not_offered_again_at_once(rejected_at: float, text: str, code: str) -> None:
-    rejections = Rejections().add(at_cursor("x = $0"), "f(a)", rejected_at)
-    assert shown(offer(text, Calibrated(0.9)), rejections=rejections) == [code]
-    assert shown(offer(text, Calibrated(0.9)), rejections=rejections, automatic=False) == [text]
+    unwanted = Unwanted()
+    unwanted.reject(at_cursor("x = $0"), "f(a)", rejected_at)
+    assert shown(offer(text, Calibrated(0.9)), unwanted=unwanted) == [code]
+    assert shown(offer(text, Calibrated(0.9)), unwanted=unwanted, automatic=False) == [text]
+
+
+@pytest.mark.parametrize(
+    ("second", "code"), [(Calibrated(0.05), "f(b)"), (Calibrated(0.01), "unsure"), (Ranked(1), "f(b)"), (Ranked(2), "unsure")]
+)
+def test_without_a_rejected_suggestion_the_others_are_likelier(second: Confidence, code: str) -> None:
+    unwanted, first = Unwanted(), Calibrated(0.9) if isinstance(second, Calibrated) else Ranked(0)
+    unwanted.reject(at_cursor("x = $0"), "f(a)", 0.0)
+    assert shown(offer("f(a)", first), offer("f(b)", second), unwanted=unwanted) == [code]
 
 
 def test_a_rejection_holds_a_few_characters_later_and_not_elsewhere() -> None:
-    rejections = Rejections().add(at_cursor("x = $0"), "f(a)", 0.0)
-    assert rejections.holds(at_cursor("x = f$0"), "(a)", 1.0)
-    assert not rejections.holds(at_cursor("y = $0"), "f(a)", 1.0)
-    assert not rejections.without("a").holds(at_cursor("x = $0"), "f(a)", 1.0)
+    unwanted = Unwanted()
+    unwanted.reject(at_cursor("x = $0"), "f(a)", 0.0)
+    assert unwanted.holds(at_cursor("x = f$0"), "(a)", 1.0)
+    assert not unwanted.holds(at_cursor("y = $0"), "f(a)", 1.0)
+    unwanted.forget("a")
+    assert not unwanted.holds(at_cursor("x = $0"), "f(a)", 1.0)
 
 
 # What can be chosen
