@@ -98,6 +98,8 @@ def resolved(options: Options) -> Job:
     if options.commit not in ("", *writing.UNITS):
         raise PlanError(f"--commit takes file or hole, not {options.commit!r}")
     plan.parse_kinds(options.holes)
+    if options.patch and options.resume and len(options.outputs) == 1:
+        raise PlanError(f"--patch and --resume name the same file, {options.patch}; name another one")
     locations = tuple(map(plan.parse_place, options.at)) + (plan.read_places(options.places) if options.places else ())
     root = common_root([*options.paths, *(Path(place.file) for place in locations)])
     configured = config.load_config(config.workspace_of(root))
@@ -215,10 +217,13 @@ def plans(job: Job) -> tuple[list[FilePlan], list[Skipped], dict[str, int]]:
     by_file: dict[Path, list[Location]] = {}
     for place in job.locations:
         by_file.setdefault(source_at(place).path, []).append(place)
+    outputs = options.outputs
     file_plans = [plan.for_places(source_at(places[0]), places) for places in by_file.values()]
     skipped: list[Skipped] = []
     kinds = plan.parse_kinds(options.holes)
-    for file in discover.files(options.paths):
+    for file in [*by_file, *discover.files(options.paths)]:
+        if file in outputs:
+            raise PlanError(f"{outputs[file]} names {discover.show(file)}, which is one of the files to fill; name a new file")
         if file in by_file:
             continue
         source = file if isinstance(file, Skipped) else discover.read(file)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import stat
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -22,9 +21,15 @@ from dg_lsp import __version__
 from dg_lsp.core import importing
 from dg_lsp.core.values import Document, Edit, Hole, Import, InfillRequest, Span
 from dg_lsp.infill.fill import Fill
+from dg_lsp.wire import files
 from dg_lsp.wire.messages import Stated, stated
 
 _BEGINS = b'{"key": "'
+
+
+def is_journal(head: bytes) -> bool:
+    """Return whether a file that begins so is a journal."""
+    return head.startswith(_BEGINS[: len(head)])
 
 
 class JournalError(Exception):
@@ -69,16 +74,12 @@ class Journal:
         self._path = path
         if path is None:
             return
+        if problem := files.output_problem(path, is_journal):
+            raise JournalError(f"--resume {path}: {problem}")
         try:
             # The journal contains code, so only the user may read it. O_NONBLOCK: opening a pipe must not block.
-            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o600)
-            if not stat.S_ISREG(os.fstat(self._handle).st_mode):
-                os.close(self._handle)
-                raise JournalError(f"{path} is not a regular file; name a new file for the answers")
+            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW, 0o600)
             data = path.read_bytes()
-            if not data.startswith(_BEGINS[: len(data)]):
-                os.close(self._handle)
-                raise JournalError(f"{path} is not a journal of dg-lsp; name a new file for the answers")
             if data and not data.endswith(b"\n"):
                 os.write(self._handle, b"\n")  # the last run stopped in the middle of a line
         except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -123,6 +124,12 @@ class Options:
     def writes(self) -> bool:
         """Whether the fills are written into the files."""
         return self.write or bool(self.commit)
+
+    @property
+    def outputs(self) -> dict[Path, str]:
+        """The files that options name to be written, with these options."""
+        named = {"--patch": self.patch, "--resume": self.resume}
+        return {Path(os.path.realpath(path)): option for option, path in named.items() if path}
 
     @property
     def n_candidates(self) -> int:

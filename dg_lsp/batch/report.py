@@ -258,6 +258,14 @@ def unified(name: str, text: str, edits: Sequence[Edit]) -> str:
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
+_DIFF = re.compile(rb'--- (?:a/[^\t\n]+\t?|"a/[^\n]+")\n\+\+\+ "?b/[^\n]+\n@@ -\d')
+
+
+def is_diff(head: bytes) -> bool:
+    """Return whether a file that begins so has a diff as `unified` writes it."""
+    return _DIFF.match(head) is not None
+
+
 def _quoted(name: str) -> str:
     """Return the name as git writes it: quoted if it contains a quote, a backslash or a character that can't be shown.
 

@@ -6,10 +6,7 @@ differs from HEAD before the run is not touched.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import os
-import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -32,14 +29,6 @@ def replace(path: Path, data: bytes, *, expected: bytes) -> None:
 
     Raises WriteError if the file no longer contains `expected`, or can't be written.
     """
-
-    def finish(new: Path) -> None:
-        with contextlib.suppress(PermissionError):  # another user's file in a shared folder
-            os.chown(new, before.st_uid, before.st_gid)
-        # The extended attributes and the mode, after chown, which clears the set-user-id bits.
-        shutil.copystat(path, new)
-        os.utime(new)  # the file has changed
-
     try:
         if files.read_regular(path, len(expected)) != expected:
             raise WriteError("the file changed in the meantime")
@@ -49,7 +38,7 @@ def replace(path: Path, data: bytes, *, expected: bytes) -> None:
             raise WriteError("the file is read-only")
         if before.st_nlink > 1:
             raise WriteError(f"the file has {before.st_nlink} names (hard links), and only this one would change")
-        files.replace(path, data, finish=finish, is_durable=True)
+        files.replace(path, data, finish=files.like(path), is_durable=True)
         files.remove_leftovers(path, before=_STARTED)
     except files.TooLargeError as error:
         raise WriteError("the file changed in the meantime") from error

@@ -92,12 +92,18 @@ def _filler(model: str, device: str, into: Path | None) -> tuple[str, Filler]:
         raise EvalError(f"--into needs a checkpoint's folder, and {name} is a remote model; leave --into out")
     if into is not None and not (into / "config.json").is_file():
         raise EvalError(f"{into} is not a checkpoint: it has no config.json")
+    if into is not None and (problem := files.output_problem(into / profile_file.FILE, _is_object)):
+        raise EvalError(f"--into {into}: {profile_file.FILE} can't be written: {problem}")
     # The engine process has another working directory and stores a calibration under the folder's full path, so use that here.
     name = str(model_names.folder_of(name) or name)
     try:
         return name, backends.load_filler(name, device=device)
     except UserError as error:
         raise EvalError(str(error)) from error
+
+
+def _is_object(head: bytes) -> bool:
+    return head.lstrip().startswith(b"{")
 
 
 def _tasks(name: str, repo: Path, file: Path | None, holes: int, seed: int) -> list[Task]:
@@ -130,7 +136,9 @@ def _stored(filler: Filler, result: Fitted, into: Path | None, facts: dict[str, 
 
             assert isinstance(filler, LocalFiller)  # a folder's model runs here
             target, used = into / profile_file.FILE, filler.loaded.profile
-            files.write_output(target, profile_file.dump(replace(used, calibration=result.calibration)).encode())
+            files.write_output(
+                target, profile_file.dump(replace(used, calibration=result.calibration)).encode(), is_own=_is_object
+            )
             return target
         assert filler.calibrations.model is not None
         figures = {"reliability": asdict(result.reliability), "holes": result.n_holes, "answered": result.n_answered}

@@ -23,6 +23,7 @@ from dg_lsp.evaluate.execute import NEEDS_BUBBLEWRAP, protection
 from dg_lsp.evaluate.run import FULL, Setup
 from dg_lsp.evaluate.score import ResultRow
 from dg_lsp.evaluate.tasks import EvalError, Task
+from dg_lsp.wire import files
 
 if TYPE_CHECKING:
     from dg_lsp.engine.common.loading import Loaded
@@ -102,6 +103,8 @@ def evaluate(
         return
     if file is None:
         raise EvalError("no tasks given; name a .jsonl file, or cut one from source files with --make DIR --out FILE")
+    if csv_file is not None and (problem := files.output_problem(csv_file, score.is_csv)):
+        raise EvalError(f"--csv {csv_file}: {problem}")
     chosen_tasks = tasks.spread(tasks.read(file, language), limit)
     if unknown := [name for name in baseline or () if name not in run.BASELINES]:
         raise EvalError(f"unknown baseline {unknown[0]!r}; known baselines: {', '.join(run.BASELINES)}")
@@ -114,7 +117,7 @@ def evaluate(
     rows = _rows(chosen_tasks, setup, workers, execute=execute, unprotected=unprotected)
     if csv_file is not None:
         try:
-            csv_file.write_text(score.as_csv(rows), encoding="utf-8")
+            files.write_output(csv_file, score.as_csv(rows).encode(), is_own=score.is_csv)
         except OSError as error:
             raise EvalError(f"{csv_file} can't be written: {(error.strerror or str(error)).lower()}") from error
     _show(rows, setup, file, as_json=as_json, as_markdown=as_markdown or ablation)
@@ -123,6 +126,8 @@ def evaluate(
 def _make(folder: Path, out: Path | None, n: int, seed: int) -> None:
     if out is None:
         raise EvalError("--make needs --out FILE.jsonl or FILE.jsonl.gz")
+    if problem := files.output_problem(out, make.is_made):
+        raise EvalError(f"--out {out}: {problem}")
     made_tasks = make.tasks(folder, n, seed)
     if not made_tasks:
         raise EvalError(f"nothing can be cut from {folder}")

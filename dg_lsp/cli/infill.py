@@ -53,21 +53,22 @@ def infill(context: typer.Context, options: Options) -> None:
 def _check_outputs(options: Options) -> None:
     """Raise PlanError if --fail-on is invalid, or the patch can't be written, as far as that is known before the run."""
     from dg_lsp.batch.plan import PlanError
-    from dg_lsp.batch.report import FAIL_ON
+    from dg_lsp.batch.report import FAIL_ON, is_diff
     from dg_lsp.wire import files
 
     if options.fail_on not in FAIL_ON:
         raise PlanError(f"--fail-on takes {', '.join(FAIL_ON[:-1])} or {FAIL_ON[-1]}, not {options.fail_on!r}")
-    if options.patch and (problem := files.output_problem(options.patch)):
+    if options.patch and (problem := files.output_problem(options.patch, is_diff)):
         raise PlanError(f"--patch {options.patch}: {problem}")
 
 
 def _write_patch(path: Path, patch: str) -> bool:
     """Write the patch into its file, and return whether that succeeded."""
+    from dg_lsp.batch.report import is_diff
     from dg_lsp.wire import files
 
     try:
-        files.write_output(path, patch.encode("utf-8", "surrogateescape"))
+        files.write_output(path, patch.encode("utf-8", "surrogateescape"), is_own=is_diff)
     except OSError as error:
         print_message(f"the patch can't be written to {path}: {(error.strerror or str(error)).lower()}")
         return False

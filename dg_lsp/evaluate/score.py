@@ -293,6 +293,11 @@ def remarks(rows: Sequence[ResultRow], seed: int = 0) -> list[str]:
     return sentences
 
 
+def is_csv(head: bytes) -> bool:
+    """Return whether a file that begins so is one of `as_csv`."""
+    return head.startswith(",".join(COLUMNS).encode() + b"\n")
+
+
 def as_csv(rows: Sequence[ResultRow]) -> str:
     """Return a CSV line for each row, sorted, with reproducible values only: no times, and a hash instead of each text."""
     out = io.StringIO()

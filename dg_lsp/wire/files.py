@@ -9,12 +9,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
+IsOwn = Callable[[bytes], bool]
+"""Returns whether a file that begins so was written by an option."""
+
+_HEAD_BYTES = 64 << 10  # more than the two longest names, with which a diff begins
 _SUFFIX = ".dg-lsp"
 _N_RANDOM = 8  # characters that `tempfile` puts between a prefix and a suffix
 
@@ -61,15 +66,17 @@ def replace(path: Path, data: bytes, *, finish: Callable[[Path], None] = lambda 
         raise
 
 
-def write_output(path: Path, data: bytes, *, new_mode: int | None = None) -> None:
-    """Write a file that a user named, atomically; raise OSError on failure.
+def write_output(path: Path, data: bytes, *, new_mode: int | None = None, is_own: IsOwn | None = None) -> None:
+    """Write a file that a user named, atomically; raise OSError on failure, and if `output_problem` has an answer.
 
-    The target of a link is replaced, not the link. An existing file keeps its permissions. A new one gets `new_mode`, or
-    those that the user's other new files get.
+    The target of a link is replaced, not the link. An existing file keeps what it is besides its content. A new one gets
+    `new_mode`, or the permissions that the user's other new files get.
     """
+    if problem := output_problem(path, is_own):
+        raise OSError(errno.EEXIST, problem)
     target = Path(os.path.realpath(path))
     try:
-        mode = stat.S_IMODE(target.stat().st_mode)
+        replace(target, data, finish=like(target), is_durable=True)
     except FileNotFoundError:
         if new_mode is None:
             # The mask can only be read by setting it. Files that another thread creates meanwhile are private.
@@ -77,25 +84,58 @@ def write_output(path: Path, data: bytes, *, new_mode: int | None = None) -> Non
             os.umask(mask)
             new_mode = 0o666 & ~mask
         mode = new_mode
-    replace(target, data, finish=lambda new: new.chmod(mode), is_durable=True)
+        replace(target, data, finish=lambda new: new.chmod(mode), is_durable=True)
 
 
-def output_problem(path: Path) -> str:
-    """Return why `write_output` can't write a file, as far as that is known before, or ""."""
-    path = Path(os.path.realpath(path))
-    folder = str(path.parent)
+def like(path: Path) -> Callable[[Path], None]:
+    """Return a function that gives a new file the owner, if permitted, mode and attributes of this one; raise OSError."""
+    before = path.stat()
+
+    def finish(new: Path) -> None:
+        with contextlib.suppress(PermissionError):  # another user's file in a shared folder
+            os.chown(new, before.st_uid, before.st_gid)
+        # The extended attributes and the mode, after chown, which clears the set-user-id bits.
+        shutil.copystat(path, new)
+        os.utime(new)  # the file has changed
+
+    return finish
+
+
+def output_problem(path: Path, is_own: IsOwn | None = None) -> str:
+    """Return why `write_output` can't write a file, as far as that is known before, or "".
+
+    With `is_own`, an existing file must be no link, and begin with what the same option writes, so that a mistyped name costs
+    no file. An empty file is accepted, too, unless it is source code such as `__init__.py`.
+    """
+    real = os.path.realpath(path)
+    folder = os.path.dirname(real)  # noqa: PTH120
     # Path's own methods raise for long names and without permission.
-    if os.path.isdir(path):  # noqa: PTH112
+    if os.path.isdir(real):  # noqa: PTH112
         return "this is a folder; name a file in it"
-    if os.path.exists(path) and not os.path.isfile(path):  # noqa: PTH110, PTH113
-        return "this is not a regular file"
-    if os.path.exists(path) and not os.access(path, os.W_OK):  # noqa: PTH110
-        return "this file is read-only"
+    if is_own and os.path.islink(path):  # noqa: PTH114
+        return "this is a link; name a new file"
+    if os.path.exists(real):  # noqa: PTH110
+        if not os.path.isfile(real):  # noqa: PTH113
+            return "this is not a regular file"
+        if not os.access(real, os.W_OK) or not os.stat(real).st_mode & 0o222:  # noqa: PTH116 -- root may write any file
+            return "this file is read-only"
+        try:
+            head = read_start(Path(real), _HEAD_BYTES) if is_own else b""
+        except OSError as error:
+            return f"this file can't be read: {(error.strerror or str(error)).lower()}"
+        if is_own and not (is_own(head) if head else _may_be_output(path.name)):
+            return "this file is not from an earlier run; name a new file"
     if not os.path.isdir(folder):  # noqa: PTH112
         return f"there is no folder {folder}"
     if not os.access(folder, os.W_OK | os.X_OK):
         return f"files can't be written in {folder}: permission denied, or the file system is read-only"
     return ""
+
+
+def _may_be_output(name: str) -> bool:
+    from dg_lsp.core import languages  # imported here because few files are empty
+
+    return languages.for_path(name, "") is None
 
 
 def remove_leftovers(path: Path, *, before: float) -> None:

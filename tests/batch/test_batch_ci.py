@@ -157,6 +157,18 @@ def test_a_patch_is_written_beside_the_report(stubbed: Path) -> None:
     assert (result.exit_code, f"the patch can't be written to {name}: file name too long" in result.stderr) == (2, True)
 
 
+@pytest.mark.parametrize("name", ["a.py", "plain.py", "a b.py", "ä.py", 'q"t.py', "tab\t.py"])
+def test_the_next_patch_replaces_the_last_one(project: Path, name: str) -> None:
+    (project / name).write_text(STUB)
+    for answer in ("return 1", "return 22"):
+        assert run(".", "--patch", "a.diff", engine=Filling(answer)).exit_code == 0
+        assert f"+    {answer}\n" in (project / "a.diff").read_text()
+    (project / name).write_text(FILLED)
+    assert (run(".", "--patch", "a.diff").exit_code, (project / "a.diff").read_bytes()) == (0, b"")
+    (project / name).write_text(STUB)
+    assert run(".", "--patch", "a.diff").exit_code == 0
+
+
 def test_places_have_an_optional_comment() -> None:
     text = "\n# from a tool\na.py:3:5\nb c.py:1:2-1:9: sort the rows: by date\nc.py:1:1 use f()\r\n"
     assert plan.parse_places(text, "x") == [

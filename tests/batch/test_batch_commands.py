@@ -135,6 +135,8 @@ def test_kinds_can_be_chosen(project: Path) -> None:
 
 
 def test_wrong_options_exit_with_2(stubbed: Path) -> None:
+    (stubbed / "notes").write_text("mine")
+    (stubbed / "link").symlink_to("new")
     for args, sentence in (
         ((), "name files or folders"),
         (("gone.py",), "there is no gone.py"),
@@ -144,7 +146,11 @@ def test_wrong_options_exit_with_2(stubbed: Path) -> None:
         (("--at", ".:1:1"), "is a folder"),
         ((".", "--holes", "all"), "--holes takes"),
         ((".", "--candidates", "0"), "candidates"),
-        ((".", "--resume", "a.py"), "is not a journal"),
+        ((".", "--resume", "a.py"), "--resume names a.py, which is one of the files to fill; name a new file"),
+        (("a.py", "--resume", "notes"), "--resume notes: this file is not from an earlier run; name a new file"),
+        (("a.py", "--patch", "notes"), "--patch notes: this file is not from an earlier run; name a new file"),
+        (("a.py", "--patch", "link"), "--patch link: this is a link; name a new file"),
+        ((".", "--patch", "new.py", "--resume", "new.py"), "--patch and --resume name the same file"),
         ((".", "--nonsense"), "--nonsense"),
         ((".", "--patch", "gone/a.diff"), f"--patch gone/a.diff: there is no folder {stubbed / 'gone'}"),
         ((".", "--patch", "."), "--patch .: this is a folder; name a file in it"),

@@ -93,13 +93,13 @@ def test_only_the_user_can_read_it(tmp_path: Path) -> None:
 
 def test_a_file_that_is_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "code.py").write_text("x = 1")
-    with pytest.raises(JournalError, match="is not a journal"):
+    with pytest.raises(JournalError, match="is not from an earlier run"):
         Journal(tmp_path / "code.py")
     assert (tmp_path / "code.py").read_text() == "x = 1"
 
 
 def test_a_file_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(JournalError, match="no such file or directory"):
+    with pytest.raises(JournalError, match="there is no folder"):
         Journal(tmp_path / "no" / "folder" / "j")
 
 

@@ -177,8 +177,10 @@ def test_a_file_with_an_undecodable_name_is_cut_too(tmp_path: Path) -> None:
         (("FILE", "--model", "no such model"), "there is no model folder no such model"),
         (
             ("FILE", "--baselines-only", "--baseline", "copy", "--csv", "no/such/folder.csv"),
-            "no/such/folder.csv can't be written",
+            "--csv no/such/folder.csv: there is no folder ",
         ),
+        (("FILE", "--baselines-only", "--baseline", "copy", "--csv", "FILE"), "this file is not from an earlier run"),
+        (("--make", ".", "--out", "FILE"), "this file is not from an earlier run"),
     ],
 )
 def test_an_impossible_request_is_reported_in_one_sentence(programs: Path, arguments: tuple[str, ...], sentence: str) -> None:

@@ -60,7 +60,7 @@ def test_a_journal_that_is_no_file_is_refused(tmp_path: Path, kind: str) -> None
     process = subprocess.run(
         [sys.executable, "-c", code, path], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
-    assert process.stderr.rstrip().endswith(f"{path} is not a regular file; name a new file for the answers")
+    assert process.stderr.rstrip().endswith(f"--resume {path}: this is not a regular file")
 
 
 @pytest.mark.parametrize("room", [0, 20])

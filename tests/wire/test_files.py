@@ -11,6 +11,10 @@ import pytest
 from dg_lsp.wire import files
 
 
+def is_own(head: bytes) -> bool:
+    return head.startswith(b"own")
+
+
 def test_a_replaced_file_is_private_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
     target = tmp_path / "a.txt"
     target.write_bytes(b"old")
@@ -60,6 +64,45 @@ def test_a_file_that_cannot_be_replaced_is_explained(tmp_path: Path) -> None:
     assert files.output_problem(tmp_path / "pipe") == "this is not a regular file"
     assert files.output_problem(tmp_path / "gone" / "a") == f"there is no folder {tmp_path / 'gone'}"
     assert files.output_problem(tmp_path / ("x" * 300) / "a").startswith("there is no folder ")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("old", b"own\n", ""),
+        ("new", None, ""),
+        ("empty", b"", ""),
+        ("__init__.py", b"", "this file is not from an earlier run; name a new file"),
+        ("old", b"other\n", "this file is not from an earlier run; name a new file"),
+        ("old", b"\xff\0", "this file is not from an earlier run; name a new file"),
+    ],
+)
+def test_an_option_writes_only_new_files_and_its_own(tmp_path: Path, name: str, content: bytes | None, problem: str) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    assert files.output_problem(path, is_own) == problem
+    if problem:
+        with pytest.raises(OSError, match=problem):
+            files.write_output(path, b"own 2", is_own=is_own)
+        assert path.read_bytes() == content
+    else:
+        files.write_output(path, b"own 2", is_own=is_own)
+        assert path.read_bytes() == b"own 2"
+
+
+def test_an_option_writes_through_no_link(tmp_path: Path) -> None:
+    (tmp_path / "own").write_bytes(b"own")
+    for target in ("own", "gone"):
+        link = tmp_path / f"link to {target}"
+        link.symlink_to(target)
+        assert files.output_problem(link, is_own) == "this is a link; name a new file"
+
+
+def test_a_read_only_file_is_not_written_even_by_root(tmp_path: Path) -> None:
+    (tmp_path / "own").write_bytes(b"own")
+    (tmp_path / "own").chmod(0o444)
+    assert files.output_problem(tmp_path / "own", is_own) == files.output_problem(tmp_path / "own") == "this file is read-only"
 
 
 def test_a_file_in_a_folder_without_permission_is_explained(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def write(model: ModelId, calibration: Calibration, facts: Mapping[str, object])
     values = {"model": asdict(model), "calibration": as_object(calibration), "facts": dict(facts)}
     target = path(model)
     target.parent.mkdir(parents=True, exist_ok=True)
-    files.write_output(target, json.dumps(values, indent=2).encode() + b"\n")
+    files.replace(target, json.dumps(values, indent=2).encode() + b"\n")
     return target
 
 
