@@ -55,10 +55,6 @@ class Language:
     indentation level for a file that shows none. In a file whose name ends with one of `stub_suffixes`,
     bodies are meant to be empty.
 
-    With `bare_methods`, a method's name alone calls it; with `has_overloads`, functions with the same name differ in their
-    parameters; with `has_getters`, reading a member may call it, and no field has its name; with `assignment_declares`, an
-    assignment makes a local variable.
-
     `imports` returns the names that a text imports. With `imports_folders`, such a name is a folder, and all of its
     files are imported. `importing` is the style of its imports, if names can be imported for an answer. `marks` is tried on
     each line; it matches text that is rare outside this language and similar ones.
@@ -82,10 +78,6 @@ class Language:
     interpolation: tuple[str, ...] = ()
     indent: str = "    "
     by_indentation: bool = False
-    bare_methods: bool = False
-    has_overloads: bool = False
-    has_getters: bool = False
-    assignment_declares: bool = False
     filenames: tuple[str, ...] = ()
     shebangs: tuple[str, ...] = ()
     stub_suffixes: tuple[str, ...] = ()

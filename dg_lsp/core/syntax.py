@@ -16,7 +16,6 @@ Captures in `queries/*.scm` say what a node means:
     @decoration                 a decorator, attribute or template header between a comment and what it describes
     @string.alone               a statement that is only a string, and so does nothing
     @opens                      a token that starts a block of statements
-    @leaves                     a statement after which the next one of its block does not run
     @placeholder                a statement that says "not written yet"
     @placeholder.weak           a statement that does nothing
     @placeholder.with           a statement that belongs to a placeholder, such as the `return 1` after a message

@@ -199,14 +199,10 @@ def settled(task: Task, candidates: Sequence[Candidate]) -> tuple[str, Candidate
     """Return the text of the best candidate that survives polishing, and that candidate; else the best one, unpolished."""
     document = task.document
     tree = syntax.of(document)
-    unlikely: list[tuple[str, Candidate]] = []
     for candidate in candidates:
         polished = polish.to_edits(candidate, (task.hole,), document, syntax=tree)
-        if polished.edits and not polished.unlikely:
+        if polished.edits:
             return polished.edits[0].text, candidate
-        unlikely += [(edit.text, candidate) for edit in polished.edits]
-    if unlikely:
-        return unlikely[0]
     return (candidates[0].texts[0], candidates[0]) if candidates else ("", None)
 
 

@@ -15,7 +15,7 @@ from dg_lsp.core.context import Signatures
 from dg_lsp.core.importing import Sources
 from dg_lsp.core.polish import Polished
 from dg_lsp.core.repository import Repository
-from dg_lsp.core.values import BEST, Budget, Candidate, Confidence, Document, Edit, Hole, Import, InfillRequest, Ranked, Snippet
+from dg_lsp.core.values import BEST, Budget, Candidate, Confidence, Document, Edit, Hole, Import, InfillRequest, Snippet
 from dg_lsp.infill import unsure
 from dg_lsp.infill.port import Engine
 from dg_lsp.wire.settings import DEFAULTS
@@ -210,7 +210,6 @@ def to_answer(
     """Return the candidates that can be shown, best first and at most as many as requested, and why others were dropped.
 
     A candidate with a name that the file does not bind comes after the others, in languages where this is no certain error.
-    One that can hardly be meant comes after those, and is doubted: no front end shows it unless the user asks for it.
     With `sources`, the names that it does not bind are imported if that is possible. With `allow_shrink`, candidates that
     replace working code by less code come last; otherwise they are dropped. The suggestions for a single hole are cut before
     the first token whose probability is below `token_threshold`.
@@ -221,8 +220,8 @@ def to_answer(
     to_edits = functools.partial(
         polish.to_edits, holes=request.holes, document=document, syntax=syntax, is_file=is_file, sources=sources
     )
-    # By what speaks against them: nothing, an unbound name, hardly meant, replaces working code by less.
-    ranks: tuple[dict[tuple[Edit, ...], tuple[Candidate, Polished]], ...] = ({}, {}, {}, {})
+    # By what speaks against them: nothing, an unbound name, replaces working code by less.
+    ranks: tuple[dict[tuple[Edit, ...], tuple[Candidate, Polished]], ...] = ({}, {}, {})
     dropped: list[str] = []
     fired: list[str] = []
     for candidate in candidates:
@@ -234,9 +233,7 @@ def to_answer(
         if polished.dropped:
             dropped.append(polished.dropped)
         else:
-            if polished.unlikely:
-                candidate = replace(candidate, confidence=Ranked(len(candidates), doubted=True), alone=())
-            rank = ranks[3 if polished.shrinks else 2 if polished.unlikely else 1 if polished.unbound else 0]
+            rank = ranks[2 if polished.shrinks else 1 if polished.unbound else 0]
             rank.setdefault(polished.edits, (candidate, polished))
     usable = [pair for rank in ranks for pair in rank.values()]
     if candidates and candidates[0].alone:

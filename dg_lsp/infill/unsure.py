@@ -45,7 +45,7 @@ def cut(
         alone = polish(replace(candidate, texts=(text[len(lead) :],)))
         # A cut may leave half a construct, such as an open bracket, which the whole text closes.
         is_half = whole is not None and alone.after is not None and syntaxes.adds_errors(alone.after, whole)
-        if alone.edits and not alone.unlikely and not is_half:
+        if alone.edits and not is_half:
             return alone
     return polished
 

@@ -236,7 +236,7 @@ def test_a_tree_learns_how_likely_other_texts_are_where_drafts_begin_like_them(p
     check_bound(tree, other, sum(logps[:3]), is_exact=False)
 
 
-def test_a_file_continuation_ends_when_it_is_unlikely() -> None:
+def test_a_file_continuation_ends_when_it_is_improbable() -> None:
     file = FileModel(PREFIX, AFTER, full=0.98, half_at=0.1)
     assert file.continuation([32], most=3, least_chance=0.1, stops=()) == [33, 34, 35]
     assert file.continuation([32], most=9, least_chance=0.1, stops=(34,)) == [33, 34]
@@ -364,7 +364,7 @@ def test_the_model_alone_writes_one_more_draft(passes: Passes) -> None:
 
 
 @torch.no_grad()
-def test_unlikely_drafts_and_branches_are_dropped(passes: Passes) -> None:
+def test_improbable_drafts_and_branches_are_dropped(passes: Passes) -> None:
     limits: dict[str, Any] = {"most": 6, "banned": BANNED, "stops": STOPS, "end": END}
     drafts = finished(written(passes, rows=3, **limits))
     best = max(draft.joint for draft in drafts)

@@ -162,9 +162,3 @@ def test_a_truncated_answer_never_joins_the_line_after_it(more: dict[str, object
     before, after, written, _ = INDENTED["python"]
     completion = compat.from_openai(Fields({"prompt": before, "suffix": after, **more}))
     assert text_of(completion, written) == ""
-
-
-def test_an_answer_that_can_hardly_be_meant_is_not_sent() -> None:
-    completion = asked("openai", "def total(prices):\n    for price in prices:\n        pass\n\n\ndef f(x):\n    ", "\n")
-    assert text_of(completion, "return f(x)") == ""
-    assert text_of(completion, "return x") == "return x"

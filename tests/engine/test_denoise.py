@@ -107,7 +107,7 @@ def test_held_tokens_never_change(many: list[Row], limit: TokenLimits, seed: int
             ]
 
 
-def test_unlikely_draft_tokens_start_as_noise_and_their_probabilities_condition_the_first_step() -> None:
+def test_improbable_draft_tokens_start_as_noise_and_their_probabilities_condition_the_first_step() -> None:
     row = Row((4, 5, 6, 7), (True, True, True, False), 3, draft=True, chances=(0.9, 0.2, 0.6, 0.0), noisy=(False, True, False))
     row = replace(row, noisy=(*row.noisy, False))
     canvas = Denoiser([row], TokenLimits((9, 10)), Sampling(conditioning_tokens=2), VOCABULARY).canvas

@@ -203,7 +203,7 @@ def test_tokens_that_agree_with_typed_text_are_found_by_their_bytes(left: Causal
 
 
 class Scripted:
-    """The passes of a model that predicts a text token by token, whatever was written instead; everything else is unlikely."""
+    """The passes of a model that predicts a text token by token, whatever was written instead; all else is improbable."""
 
     def __init__(self, filler: CausalFiller, lay_out: InfillRequest, text: str) -> None:
         self._real, vocabulary = filler.loaded.passes, filler.loaded.vocabulary
@@ -561,7 +561,7 @@ def test_one_block_is_looked_for_only_among_likely_ones(
 # Scores.
 
 
-def test_unlikely_copies_are_read_if_a_calibration_decides_the_order(fim: CausalFiller) -> None:
+def test_improbable_copies_are_read_if_a_calibration_decides_the_order(fim: CausalFiller) -> None:
     asked, switches = request("x = area(width, 1)\ny = area(", ", 2)\n"), Switches(sure=False, file=False)
     weights = [Calibration(0.0, {"copied": 9.0}, reorders) for reorders in (True, False)]
     ordered, given = (ended(started(fim, asked, "(height", switches, calibration=each)) for each in weights)
@@ -570,7 +570,7 @@ def test_unlikely_copies_are_read_if_a_calibration_decides_the_order(fim: Causal
     assert rows[0] > rows[1]
 
 
-def test_unlikely_copies_are_not_read_if_one_answer_is_wanted(fim: CausalFiller) -> None:
+def test_improbable_copies_are_not_read_if_one_answer_is_wanted(fim: CausalFiller) -> None:
     asked = request("x = area(width, 1)\ny = area(", ", 2)\n")
     switches = Switches(sure=False, file=False)  # the file's repetitions would read the copy ahead
     one, several = (ended(started(fim, replace(asked, budget=Budget(candidates=n)), "(height", switches)) for n in (1, 3))

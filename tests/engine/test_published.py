@@ -121,7 +121,7 @@ def test_open_dcoder_writes_what_its_published_algorithm_writes(left: list[int],
         assert all(gap.count(MASK) >= length * (n_steps - step) // n_steps for step, gap in enumerate(history, 1))
 
 
-def test_open_dcoder_masks_unlikely_tokens_again() -> None:
+def test_open_dcoder_masks_improbable_tokens_again() -> None:
     histories = [written("remasking", [1, 2], [3], 10, seed, 10) for seed in range(6)]
     assert any(
         before != MASK and after == MASK

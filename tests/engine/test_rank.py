@@ -84,7 +84,7 @@ def test_each_text_appears_once_best_first() -> None:
     assert [confidence.probability(item.confidence) for item in candidates] == pytest.approx([0.269, 0.119], abs=1e-3)
 
 
-def test_long_answers_are_ranked_however_unlikely_they_are() -> None:
+def test_long_answers_are_ranked_however_improbable_they_are() -> None:
     """Of a block of sixty tokens, even the likeliest text has a log-probability far below that of a line."""
     texts = [Proposal(text, "causal", logps=(mean,) * 60) for text, mean in (("b", -1.2), ("a", -0.9), ("c", -1.5))]
     best = calibration.to_candidates(evidence(texts), None)

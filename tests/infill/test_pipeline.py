@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from dg_lsp.core import confidence, holes, syntax
-from dg_lsp.core.confidence import Threshold
+from dg_lsp.core import holes, syntax
 from dg_lsp.core.values import Budget, Candidate, Document, Hole, InfillRequest, Ranked, Snippet, Span, apply
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import FileContext, InfillAnswer
@@ -83,15 +82,6 @@ def test_a_name_that_another_file_may_bind_ranks_last() -> None:
         engine = ScriptedEngine("y", "x", "x + 1")
         answer = asyncio.run(pipeline.infill(engine, document, holes, THREE, syntax=syntax.of(document), is_file=is_file))
         assert [suggestion.edits[0].text for suggestion in answer.suggestions] == order
-
-
-def test_an_answer_that_can_hardly_be_meant_ranks_last_and_is_doubted() -> None:
-    document, holes = drawn("function f(x) {\n  return ⟦⟧;\n}\n", language="javascript")
-    engine = ScriptedEngine("f(x)", "y", "x")
-    answer = asyncio.run(pipeline.infill(engine, document, holes, THREE, syntax=syntax.of(document), is_file=True))
-    assert [suggestion.edits[0].text for suggestion in answer.suggestions] == ["x", "y", "f(x)"]
-    confidences = [suggestion.confidence for suggestion in answer.suggestions]
-    assert [confidence.is_sure(each, Threshold(0, n_best=3)) for each in confidences] == [True, True, False]
 
 
 @pytest.mark.parametrize(

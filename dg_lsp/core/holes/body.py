@@ -67,7 +67,7 @@ ELSEWHERE = re.compile(
       | (?:must|should|to|needs\ to)\ (?:be\ )?(?:overrid|implement)\w*
       | (?:must|should)\ (?:define|provide) | abstract
       | not\ (?:be\ )?(?:supported|allowed|available|applicable|needed|required)(?!\ yet) | unsupported
-      | does\ ?n[o']t | can\ ?not | can't | (?:must|should)\ not | meaningless | unlikely
+      | does\ ?n[o']t | can\ ?not | can't | (?:must|should)\ not | meaningless
     )\b""",
     re.IGNORECASE | re.VERBOSE,
 )

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from dg_lsp.core import importing, scope, syntax, values
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.importing import Sources
-from dg_lsp.core.polish import changes, checks, drops, unlikely
+from dg_lsp.core.polish import changes, checks, drops
 from dg_lsp.core.polish.changes import Filter, around_hole, edit_of
 from dg_lsp.core.polish.checks import Check, Whole
 from dg_lsp.core.syntax import ParseLimitError, Syntax
@@ -35,8 +35,7 @@ class Polished:
     sentence that begins with "it". `fired` names the filters that changed or dropped a text, once for each text.
 
     `imports` are what the file must import for the edits to work. `unbound` holds names that nothing in the file binds,
-    in a language where another file may bind them; such a candidate ranks below those without. `unlikely` says why the
-    candidate can hardly be meant, as the end of such a sentence; it ranks below both, and is shown only on request. `shrinks`
+    in a language where another file may bind them; such a candidate ranks below those without. `shrinks`
     is true if working code would be replaced by less, which is dropped unless allowed, and then ranks last. `after` is the
     syntax of the document with the edits, None if its language has no grammar.
     """
@@ -45,7 +44,6 @@ class Polished:
     fired: tuple[str, ...] = ()
     dropped: str = ""
     unbound: tuple[str, ...] = ()
-    unlikely: str = ""
     shrinks: bool = False
     imports: tuple[Import, ...] = ()
     after: Syntax | None = field(default=None, repr=False, compare=False)
@@ -93,7 +91,7 @@ def _polished(
     edits: list[Edit] = []
     unbound: tuple[str, ...] = ()
     imports: tuple[Import, ...] = ()
-    is_shrunk, why_unlikely = False, ""
+    is_shrunk = False
     filled, tree = document, syntax
     # From the last hole to the first, so that the spans of the remaining holes stay valid while the text changes.
     for hole, raw in reversed(list(zip(holes, candidate.texts, strict=True))):
@@ -118,7 +116,6 @@ def _polished(
             if closed is None or _failed(closed):
                 return Polished(fired=(*fired, failed), dropped=REASONS[failed])
             whole = closed
-        why_unlikely = unlikely.reason(whole)
         if unbound := tuple(sorted(checks.unbound_names(whole))):
             imports = _imports(whole, unbound, sources) if sources else ()
             if not imports and scope.is_certain(document.language):
@@ -126,7 +123,7 @@ def _polished(
         if sources and importing.invented(document.text, whole.after.text, document.language, sources):
             return Polished(fired=(*fired, INVENTED), dropped=REASONS[INVENTED])
     unbound = () if imports else unbound
-    return Polished(tuple(edits), tuple(fired), "", unbound, why_unlikely, is_shrunk, imports, tree)
+    return Polished(tuple(edits), tuple(fired), "", unbound, is_shrunk, imports, tree)
 
 
 def _failed(whole: Whole) -> str:
@@ -165,7 +162,6 @@ FILTERS: tuple[Filter, ...] = (
     changes.cut_at_dedent,
     changes.cut_at_closer,
     changes.cut_next_line,
-    changes.cut_unreachable,
     changes.trim_end,
     drops.drop_unreadable,
     drops.drop_blank,
@@ -179,20 +175,16 @@ FILTERS: tuple[Filter, ...] = (
     drops.drop_comments,
     drops.drop_description,
     drops.drop_definitions,
-    drops.drop_self_comparison,
 )
 CHECKS: tuple[Check, ...] = (
     checks.parses,
     checks.closes,
     checks.opens,
-    checks.adds_no_faults,
-    checks.declares_once,
     checks.compiles,
 )
 UNBOUND, INVENTED = "binds", "imports"
 REASONS = {
     "drop_unreadable": "has characters that are not text",
-    "cut_unreachable": "ends the code that follows it",
     "drop_blank": "is blank",
     "drop_unchanged": "changes nothing",
     "drop_shrunk": SHRINKS,
@@ -205,12 +197,9 @@ REASONS = {
     "drop_comments": "is only a comment, or contains a new hole",
     "drop_description": "is only a description, without code",
     "drop_definitions": "only defines what nothing uses",
-    "drop_self_comparison": "compares its own variable with itself",
     "parses": "adds a syntax error",
     "closes": "leaves a string or a bracket open",
     "opens": "does not open what the code after it needs",
-    "adds_no_faults": "does not compile",
-    "declares_once": "declares a name again",
     "compiles": "does not compile",
     UNBOUND: "uses a name that nothing binds",
     INVENTED: "imports what the repository does not have",

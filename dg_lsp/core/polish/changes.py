@@ -348,49 +348,6 @@ def cut_next_line(text: str, around: Around) -> str:
     return "\n".join(first_lines).rstrip() if repeats else text
 
 
-def cut_unreachable(text: str, around: Around) -> str | None:
-    """Cut what can't run, such as a second `return`; drop an answer after which the file's next statement can't run."""
-    leaves = _first_that_leaves(text, around)
-    if leaves is None:
-        return text
-    end, is_in_answer = leaves
-    if not is_in_answer:
-        # The selected code may have ended what follows it as well.
-        return text if _first_that_leaves(around.old, around) else None
-    start = around.hole.span.start + len(around.hole.lead.replace("\n", around.line_end))
-    return text.replace("\n", around.line_end)[: end - start].replace(around.line_end, "\n")
-
-
-def _first_that_leaves(text: str, around: Around) -> tuple[int, bool] | None:
-    """Return the end of an answer's first statement after which the next can't run, and whether that is in the answer too."""
-    if around.filled is None:
-        return None
-    filled, answer = around.filled(text), answer_span(text, around)
-    for node in filled.facts_near(answer).all("leaves"):
-        span, after = filled.span(node), node.next_sibling
-        while after is not None and (after.type.endswith("comment") or after.type in (";", "\n")):
-            after = after.next_sibling
-        if after is None or not answer.start <= span.start < span.end <= answer.end:
-            continue
-        # `return` before `yield` makes a function an empty generator.
-        may_run = _RUNS_ANYWAY.match(after.type) or (after.text or b"").startswith(b"yield")
-        if not after.is_named or after.is_error or may_run:
-            continue
-        following = filled.span(after)
-        is_in_answer = following.start < answer.end
-        placeholders = ("placeholder", "placeholder.weak")
-        # Who fills in a function may leave its placeholder for later.
-        if is_in_answer or not any(filled.facts_near(following).has(name, after) for name in placeholders):
-            return span.end, is_in_answer
-    return None
-
-
-# Alternatives of the construct around the node, labels, and definitions, which may be read before anything runs.
-_RUNS_ANYWAY = re.compile(
-    r"els|rescue|ensure|when|in_clause|catch|finally|case|default|switch|preproc|label|empty"
-    r"|decorated|(?:generator_|local_)?function|class|interface|type_|enum|struct|impl|mod|trait|template"
-)
-
 # Control tokens of the embedded checkpoint, of Gemma, and of common fill-in-the-middle models. Excluded are tokens that
 # are also HTML tags, and the `<eos>` of `Vec<eos>`.
 _CONTROL = re.compile(

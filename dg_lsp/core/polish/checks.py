@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 
 from dg_lsp.core import languages, scope, syntax, values
 from dg_lsp.core.context import with_newlines
-from dg_lsp.core.polish import faults, redeclared
 from dg_lsp.core.polish.changes import edit_of, nearest_line_end
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Edit, Hole, Span
@@ -78,24 +77,6 @@ def parses(whole: Whole) -> bool:
     if syntax.adds_errors(whole.after, whole.before):
         return False
     return not whole.after.errors or all(len(whole.after.errors) <= _n_errors_with(whole, plain) for plain in PLAIN)
-
-
-def adds_no_faults(whole: Whole) -> bool:
-    """Return whether the edits add no faults: what the grammar accepts and a compiler does not (see `faults`)."""
-    if whole.before.errors:
-        return True
-    for edit, (span, _) in zip(whole.edits, whole.answers(), strict=True):
-        if faults.closes_early(whole.before, whole.after, span):
-            return False
-        n_after = faults.count(whole.after, span, is_file=whole.is_file)
-        if n_after and n_after > faults.count(whole.before, edit.span, is_file=whole.is_file):
-            return False
-    return True
-
-
-def declares_once(whole: Whole) -> bool:
-    """Return whether the edits declare no name that their block has already, in JavaScript and TypeScript."""
-    return not any(redeclared.has_again(whole.after, span) for span, _ in whole.answers())
 
 
 def opens(whole: Whole) -> bool:

@@ -224,28 +224,6 @@ def drop_definitions(text: str, around: Around) -> str | None:
     return text if "".join(rest).strip(" \t\r\n;") else None
 
 
-def drop_self_comparison(text: str, around: Around) -> str | None:
-    """Drop an answer whose closure or comprehension compares its variable with itself: `filter((label) => label !== label)`.
-
-    The variable hides the outer name that was meant. Elsewhere such a comparison may be right: `x != x` is a test for NaN.
-    """
-    head = around.before.rpartition("\n")[2]
-    line, end = f"{head}{text}{around.rest}", len(head) + len(text)
-    matches = (match for pattern in _SELF_COMPARISONS for match in pattern.finditer(line))
-    # The answer is to blame only if it has the last operand.
-    wrong = any(match.end(1) <= match.start(2) < end and match.end(2) > len(head) for match in matches)
-    return None if wrong else text
-
-
-_SAME = r"\1[ \t]*(?:[!=]==?|[<>]=?|\bis(?: not)?\b)[ \t]*(\1)(?![\w.$(\[]|\?\.|[ \t]*[-+*/%^]|[ \t]*[&|](?![&|]))"
-_SELF_COMPARISONS = tuple(
-    re.compile(start + _SAME)
-    for start in (
-        r"(?<![\w.$])([^\W\d][\w$]*)\)?[ \t]*=>[ \t]*",
-        r"\blambda ([^\W\d]\w*): *",
-        r"\bfor ([^\W\d]\w*) in [^\n]{1,200}? if ",
-    )
-)
 _ENDS = ")]},;"
 # The words of an instruction that asks for text, not code.
 _ASKS_WORDS = re.compile(r"\b(?:doc|comment|descri)", re.IGNORECASE)

@@ -2,9 +2,6 @@
 (preproc_arg) @unparsed
 (string_literal) @string
 
-; Statements after which the next one does not run
-[(return_statement) (break_statement) (continue_statement)] @leaves
-
 ; Bodies
 (function_definition declarator: (_) @name body: (compound_statement . "{" @opener "}" @closer .) @body) @function
 (type_definition) @type

@@ -6,9 +6,6 @@
 (lambda_expression body: (compound_statement . "{" @opener "}" @closer .) @body) @closure
 (alias_declaration) @type
 
-; Statements after which the next one does not run
-(throw_statement) @leaves
-
 ; Blocks
 (field_declaration_list "{" @opens)
 (declaration_list "{" @opens)

@@ -8,9 +8,6 @@
 (interpolation_format_clause) @interpolation.format
 (attribute_list) @decoration
 
-; Statements after which the next one does not run
-[(return_statement) (throw_statement) (break_statement) (continue_statement)] @leaves
-
 ; Bodies
 (method_declaration name: (_) @name body: (block . "{" @opener "}" @closer .) @body) @function
 (constructor_declaration name: (_) @name body: (block . "{" @opener "}" @closer .) @body) @function

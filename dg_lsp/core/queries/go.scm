@@ -2,9 +2,6 @@
 (interpreted_string_literal) @string
 (raw_string_literal) @string
 
-; Statements after which the next one does not run
-[(return_statement) (break_statement) (continue_statement)] @leaves
-
 ; Bodies
 (function_declaration name: (_) @name body: (block . "{" @opener (statement_list)? @body "}" @closer .) @body) @function
 (method_declaration name: (_) @name body: (block . "{" @opener (statement_list)? @body "}" @closer .) @body) @function

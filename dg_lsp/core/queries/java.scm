@@ -2,9 +2,6 @@
 (block_comment) @comment
 (string_literal) @string
 
-; Statements after which the next one does not run
-[(return_statement) (throw_statement) (break_statement) (continue_statement)] @leaves
-
 ; Bodies
 (method_declaration name: (_) @name body: (block . "{" @opener "}" @closer .) @body) @function
 (constructor_declaration name: (_) @name body: (constructor_body . "{" @opener "}" @closer .) @body) @function

@@ -5,9 +5,6 @@
 (expression_statement . [(string) (template_string)] .) @string.alone
 (decorator) @decoration
 
-; Statements after which the next one does not run
-[(return_statement) (throw_statement) (break_statement) (continue_statement)] @leaves
-
 ; Bodies
 (function_declaration name: (_) @name body: (statement_block . "{" @opener "}" @closer .) @body) @function
 (generator_function_declaration name: (_) @name body: (statement_block . "{" @opener "}" @closer .) @body) @function

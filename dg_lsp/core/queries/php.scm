@@ -8,9 +8,6 @@
 (shell_command_expression) @string
 (attribute_list) @decoration
 
-; Statements after which the next one does not run
-[(return_statement) (break_statement) (continue_statement) (expression_statement (throw_expression))] @leaves
-
 ; Bodies
 (function_definition name: (_) @name body: (compound_statement . "{" @opener "}" @closer .) @body) @function
 (method_declaration name: (_) @name body: (compound_statement . "{" @opener "}" @closer .) @body) @function

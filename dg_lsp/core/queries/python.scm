@@ -5,9 +5,6 @@
 (format_specifier) @interpolation.format
 (decorator) @decoration
 
-; Statements after which the next one does not run
-[(return_statement) (raise_statement) (break_statement) (continue_statement)] @leaves
-
 ; Bodies
 (function_definition name: (_) @name ":" @opener body: (block) @body) @function
 (class_definition name: (_) @name superclasses: (_)? @bases ":" @opener body: (block) @body) @class

@@ -6,9 +6,6 @@
 (delimited_symbol) @string
 (interpolation) @interpolation
 
-; Statements after which the next one does not run
-[(return) (break) (next)] @leaves
-
 ; Bodies
 (method name: (_) @name @opener parameters: (_)? @opener body: (body_statement)? @body "end" @closer .) @function
 (singleton_method name: (_) @name @opener parameters: (_)? @opener body: (body_statement)? @body "end" @closer .) @function

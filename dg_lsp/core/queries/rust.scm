@@ -4,9 +4,6 @@
 (raw_string_literal) @string
 (attribute_item) @decoration
 
-; Statements after which the next one does not run
-(expression_statement [(return_expression) (break_expression) (continue_expression)]) @leaves
-
 ; Bodies
 (function_item name: (_) @name body: (block . "{" @opener "}" @closer .) @body) @function
 (closure_expression body: (block . "{" @opener "}" @closer .) @body) @closure

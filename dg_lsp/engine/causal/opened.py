@@ -91,7 +91,7 @@ def _written(middle: Middle, tree: Tree, timing: Timing, text: str) -> Generator
         so_far = drafts_so_far
 
     def needed_ms() -> float:
-        # No time is enough for a block that is too unlikely to be the only answer.
+        # No time is enough for a block that has too low a probability to be the only answer.
         is_hopeless = middle.request.budget.candidates == 1 and any(chance_of(draft) < LEAST_CHANCE for draft in so_far)
         return math.inf if is_hopeless else 0.0
 

@@ -34,7 +34,7 @@ from dg_lsp.engine.model.vocabulary import Vocabulary
 
 LARGEST_SEED = 2**63 - 1
 DRAFT_LENGTHS = (8, 16)  # gap lengths for drafts, besides the profile's
-DROPPING_STEP = 2  # without a delete token, unlikely gap lengths are dropped after this many steps
+DROPPING_STEP = 2  # without a delete token, gap lengths of low probability are dropped after this many steps
 N_LENGTHS = 2  # without a delete token, this many gap lengths are denoised to the end
 SURE = 0.5  # a token of a draft with a lower causal probability than this may be wrong
 
@@ -137,7 +137,7 @@ def _denoised(generation: Generation, rows: Sequence[PlannedRow]) -> Work:
         if n_taken == 1:
             generation.live = Live(best_texts, is_answer=True)
         if n_taken == DROPPING_STEP and canvas.sheet.delete is None and generation.found_lengths is None:
-            for index in unlikely(rows, [denoiser.read(index) for index in running]):
+            for index in hopeless(rows, [denoiser.read(index) for index in running]):
                 denoiser.drop(index)
                 running.remove(index)
     generation.n_steps += max(denoiser.canvas.steps)
@@ -184,7 +184,7 @@ def affordable(
     """
     planned_rows = list(rows)
     while len(planned_rows) > 1:
-        # The expected milliseconds until the rows settle, with unlikely lengths dropped on the way.
+        # The expected milliseconds until the rows settle, with hopeless lengths dropped on the way.
         width = max(len(planned_row.row.ids) for planned_row in planned_rows)
         n_steps = min(LEAST_STEPS, max(planned_row.row.steps for planned_row in planned_rows))
         n_before = min(DROPPING_STEP, n_steps) if canvas.sheet.delete is None else n_steps
@@ -285,7 +285,7 @@ def evidence(canvas: CanvasRequest, planned_row: PlannedRow, reading: Reading, s
     return Evidence(candidate, sum(chances) / max(len(chances), 1), {})
 
 
-def unlikely(rows: Sequence[PlannedRow], readings: Sequence[Reading]) -> list[int]:
+def hopeless(rows: Sequence[PlannedRow], readings: Sequence[Reading]) -> list[int]:
     """Return the indexes of the noise rows to drop: all except those of the two likeliest gap lengths.
 
     A length is likely if its tokens' mean probability exceeds the average for that length (CAL, arXiv 2602.00476, with the

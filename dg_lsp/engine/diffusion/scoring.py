@@ -45,5 +45,5 @@ def mixed(file: FileModel, ids: Sequence[int], logps: Sequence[float]) -> list[f
 
 
 def is_unclosed(canvas: CanvasRequest, proposal: Proposal) -> bool:
-    """Return whether the causal model finds the suffix unlikely after a proposal; True if no suffix is held."""
+    """Return whether the causal model finds the suffix improbable after a proposal; True if no suffix is held."""
     return not canvas.tail or -proposal.suffix_mean * len(canvas.tail) > UNCLOSED_NATS

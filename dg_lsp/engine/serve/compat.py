@@ -271,10 +271,9 @@ def _cuts(completion: CompletionRequest, outcome: Outcome) -> list[tuple[Candida
     text = request.prefix.removesuffix(hole.lead) + request.suffix.removeprefix(hole.trail)
     document = Document("", request.language, text)
     tree = _syntax(document, hole.span.start) if outcome.candidates else None
-    # Other clients do not polish, so the engine does it for them: candidates that our own front ends would not show
-    # unprompted are left out.
+    # Other clients do not polish, so the engine does it for them.
     each_polished = ((each, polish.to_edits(each, request.holes, document, syntax=tree)) for each in outcome.candidates)
-    texts = ((each, "".join(edit.text for edit in own.edits)) for each, own in each_polished if own.edits and not own.unlikely)
+    texts = ((each, "".join(edit.text for edit in own.edits)) for each, own in each_polished if own.edits)
     polished = itertools.starmap(_with_text, texts)
     candidates = tuple(itertools.islice(polished, completion.n))
     # These clients read the first choice without checking that there is one.
