@@ -52,9 +52,6 @@ def evaluate(
             autocompletion=completions.one_of(completions.of("dg_lsp.evaluate.run", "BASELINES")),
         ),
     ] = None,
-    ablation: Annotated[
-        bool, typer.Option("--ablation", help="Measure without each part in turn; prints a Markdown table.")
-    ] = False,
     baselines_only: Annotated[
         bool, typer.Option("--baselines-only", help="Measure only the baselines that --baseline names.")
     ] = False,
@@ -108,7 +105,7 @@ def evaluate(
     chosen_tasks = tasks.spread(tasks.read(file, language), limit)
     if unknown := [name for name in baseline or () if name not in run.BASELINES]:
         raise EvalError(f"unknown baseline {unknown[0]!r}; known baselines: {', '.join(run.BASELINES)}")
-    selected = [*run.ABLATION] if ablation else [] if baselines_only else [FULL]
+    selected = [] if baselines_only else [FULL]
     for name in baseline or ():
         selected += run.BASELINES[name]
     if not selected:
@@ -120,7 +117,7 @@ def evaluate(
             files.write_output(csv_file, score.as_csv(rows).encode(), is_own=score.is_csv)
         except OSError as error:
             raise EvalError(f"{csv_file} can't be written: {(error.strerror or str(error)).lower()}") from error
-    _show(rows, setup, file, as_json=as_json, as_markdown=as_markdown or ablation)
+    _show(rows, setup, file, as_json=as_json, as_markdown=as_markdown)
 
 
 def _make(folder: Path, out: Path | None, n: int, seed: int) -> None:

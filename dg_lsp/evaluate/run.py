@@ -40,14 +40,12 @@ SAME_RIGHT = 24  # how many characters after a match are compared at most; the s
 class Method:
     """One way to fill a task.
 
-    `without` names parts of the engine to switch off (`laid_out.Switches`), and `profile` replaces settings of the
-    checkpoint's profile. `kinds` lists the kinds of task that it can fill; empty means all.
+    `profile` replaces settings of the checkpoint's profile. `kinds` lists the kinds of task that it can fill; empty means all.
     """
 
     name: str
     by: Literal["model", "copy", "told copy", "answer", "nothing"] = "model"
-    without: tuple[str, ...] = ()
-    profile: tuple[tuple[str, int], ...] = ()
+    profile: tuple[tuple[str, Any], ...] = ()
     steps: int = 0
     kinds: tuple[str, ...] = ()
 
@@ -57,10 +55,12 @@ COPY = Method("copy", "copy")
 # The kinds of task whose answer ends in mid-line, where only its length says where to stop.
 SPANS = ("span", "RandomSpanInfilling", "RandomSpanInfillingLight")
 TOLD_COPY = Method("copy, told the length", "told copy", kinds=SPANS)
-# A profile may switch off rows of noise where there are drafts, so a method that changes the canvas adds one.
-WITH_NOISE = (("line_noise_rows", 1), ("block_noise_rows", 1))
 AR = Method(
-    "ar", without=("copy", "file", "noise", "scorer"), profile=(("causal_rows", 1), ("branches", 0), ("refine_steps", 0))
+    "ar",
+    profile=(
+        *(("copy_rows", 0), ("causal_rows", 1), ("branches", 0), ("file_weight", 0.0)),
+        *(("line", ("causal",)), ("block", ("causal",))),
+    ),
 )
 
 BASELINES: dict[str, tuple[Method, ...]] = {
@@ -69,25 +69,6 @@ BASELINES: dict[str, tuple[Method, ...]] = {
     "answer": (Method("answer", "answer"),),
     "empty": (Method("empty", "nothing"),),
 }
-
-ABLATION: tuple[Method, ...] = (
-    FULL,
-    *(Method(f"{steps} steps", profile=WITH_NOISE, steps=steps) for steps in (4, 8, 12, 16, 24)),
-    Method("without held suffix", without=("held_suffix",), profile=WITH_NOISE),
-    Method("without the canvas adapter", profile=(("right_tokens", 0),)),
-    Method("without self-conditioning", without=("conditioning",), profile=WITH_NOISE),
-    Method("without the copy row", without=("copy",)),
-    Method("without the file's statistics", without=("file",)),
-    Method("without delete tokens", without=("delete",), profile=WITH_NOISE),
-    Method("without needed names", without=("needed",)),
-    Method("without scorer", without=("scorer",)),
-    Method("without causal rows", without=("causal",)),
-    Method("without noise rows", without=("noise",)),
-    Method("with noise rows", profile=WITH_NOISE),
-    Method("copy rows alone", without=("causal", "noise")),
-    Method("causal rows alone", without=("copy", "noise")),
-    Method("noise rows alone", without=("copy", "causal")),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,16 +133,14 @@ class Bench:
 
     def _filler(self, method: Method) -> LocalFiller:
         from dg_lsp.engine.backends.local import filler_of
-        from dg_lsp.engine.common.laid_out import Switches
 
         if self._loaded is None:
             raise EvalError(f"{method.name} needs a model")
         # A model whose profile lacks a setting has nothing to change there.
         settings: dict[str, Any] = {name: value for name, value in method.profile if hasattr(self._loaded.profile, name)}
-        off: dict[str, Any] = dict.fromkeys(method.without, False)
         loaded = replace(self._loaded, profile=replace(self._loaded.profile, **settings))
         try:
-            return filler_of(loaded, replace(Switches(), **off))
+            return filler_of(loaded)
         except ValueError as error:
             raise EvalError(str(error)) from error
 

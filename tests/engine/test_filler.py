@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from dg_lsp.core import confidence
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Ranked, Span, n_common
 from dg_lsp.engine.backends.local import load_model
-from dg_lsp.engine.common.laid_out import Switches
 from dg_lsp.engine.common.loading import LoadError, find
 from dg_lsp.engine.common.local import AHEAD_CHUNK, LocalTask
 from dg_lsp.engine.diffusion import filler as filler_module
@@ -151,17 +150,6 @@ def test_the_cache_changes_no_answer(trained_filler: DiffusionFiller) -> None:
     assert [confidence.probability(c.confidence) for c in warm.candidates()] == pytest.approx(
         [confidence.probability(c.confidence) for c in fresh.candidates()], abs=1e-4
     )
-
-
-def test_parts_can_be_disabled(trained_layout: Path, trained_filler: DiffusionFiller) -> None:
-    request = InfillRequest(PREFIX, SUFFIX, (LINE,))
-    only_copy = DiffusionFiller(trained_filler.loaded, Switches(noise=False, causal=False))
-    assert {candidate.row for candidate in finish(only_copy.start(request)).candidates()} <= {"copy"}
-    bare = DiffusionFiller(
-        trained_filler.loaded,
-        Switches(held_suffix=False, conditioning=False, copy=False, causal=False, delete=False, scorer=False),
-    )
-    assert {candidate.row for candidate in finish(bare.start(request)).candidates()} == {"noise"}
 
 
 def test_an_empty_file_has_an_answer(trained_filler: DiffusionFiller) -> None:

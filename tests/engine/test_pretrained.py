@@ -18,13 +18,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from dg_lsp.core.calibration import Calibration
 from dg_lsp.core.values import Budget, Calibrated, Hole, InfillRequest, Snippet, Span
 from dg_lsp.engine.backends.local import load_model
-from dg_lsp.engine.causal import drafting, layout, scoring
+from dg_lsp.engine.causal import drafting, layout, middle, scoring
 from dg_lsp.engine.causal.filler import FIRST, CausalFiller
 from dg_lsp.engine.causal.generation import Generation
 from dg_lsp.engine.causal.layout import for_profile
 from dg_lsp.engine.causal.profile import Profile
 from dg_lsp.engine.common import pace, sequence
-from dg_lsp.engine.common.laid_out import Switches
 from dg_lsp.engine.common.layout import next_after_typed
 from dg_lsp.engine.common.local import PREFILL_CHUNK, LocalTask
 from dg_lsp.engine.common.propose import drafts
@@ -239,14 +238,12 @@ class Scripted:
         return positions.float()[..., None].expand(*positions.shape, 48)
 
 
-def filled(
-    filler: CausalFiller, asked: InfillRequest, text: str, switches: Switches | None = None
-) -> tuple[LocalTask, Scripted]:
+def filled(filler: CausalFiller, asked: InfillRequest, text: str) -> tuple[LocalTask, Scripted]:
     """Fill with a model that writes `text` after the prefix as it was cut."""
     passes = Scripted(filler, asked, text)
     profile = replace(filler.loaded.profile, branches=0, copy_rows=0)
     loaded: Any = replace(filler.loaded, passes=passes, profile=profile)  # type: ignore[arg-type]
-    task = CausalFiller(loaded, switches).start(asked)
+    task = CausalFiller(loaded).start(asked)
     while task.step():
         pass
     return task, passes
@@ -398,7 +395,7 @@ def test_block_goes_on_until_it_mentions_what_the_code_after_it_needs(fim: Causa
     longer = [text for text in texts(task) if all(name in text for name in needed)]
     assert longer
     assert all(text.startswith("x = 1\n") and f"\n    {needed[-1]}" in text for text in longer)
-    plain, _ = filled(fim, asked, "\n    x = 1", Switches(needed=False))
+    plain, _ = filled(fim, replace(asked, holes=(replace(hole, needed=()),)), "\n    x = 1")
     assert not any(name in text for text in texts(plain) for name in needed)
 
 
@@ -430,12 +427,13 @@ def test_hole_need_not_bind_what_an_earlier_one_has_bound() -> None:
     assert sequence.next_hole(both, ["total = 0"]).holes[0].needed == ("count",)
 
 
-def test_repeated_code_is_read_ahead_with_the_same_text(left: CausalFiller) -> None:
+def test_repeated_code_is_read_ahead_with_the_same_text(left: CausalFiller, monkeypatch: pytest.MonkeyPatch) -> None:
     line = "    return area(width, height) + area(height, width)\n"
     asked = request(f"def one():\n{line}\n\ndef two():\n    ret", "\n")
     written = " return area(width, height) + area(height, width)\n"
-    plain, plain_passes = filled(left, asked, written, Switches(file=False))
     ahead, ahead_passes = filled(left, asked, written)
+    monkeypatch.setattr(middle, "AHEAD_WEIGHT", 0.0)
+    plain, plain_passes = filled(left, asked, written)
     assert texts(ahead) == texts(plain)
     assert ahead_passes.n_passes < plain_passes.n_passes / 2
 
@@ -445,16 +443,14 @@ def test_repeated_code_is_read_ahead_with_the_same_text(left: CausalFiller) -> N
 OF_DRAFTS = Calibration(1.0, {"chance": 2.0})
 
 
-def started(
-    filler: CausalFiller, asked: InfillRequest, text: str, switches: Switches | None = None, *, at: int = 1, **more: Any
-) -> LocalTask:
+def started(filler: CausalFiller, asked: InfillRequest, text: str, *, at: int = 1, **more: Any) -> LocalTask:
     """A task of a model with probabilities of first drafts, which writes `text`, or "height" as its token `at`."""
     settings: dict[str, Any] = {"branches": 3, "draft_calibration": OF_DRAFTS} | more
     profile = replace(filler.loaded.profile, **settings)
     passes = Scripted(filler, sequence.next_hole(asked, []), text)
     passes.others[at] = filler.loaded.vocabulary.encode("(height")[1]
     loaded: Any = replace(filler.loaded, passes=passes, profile=profile)  # type: ignore[arg-type]
-    return CausalFiller(loaded, switches).start(asked)
+    return CausalFiller(loaded).start(asked)
 
 
 def ended(task: LocalTask) -> LocalTask:
@@ -474,7 +470,7 @@ SURE = request("x = area(", ", 2)\n")
 
 
 def test_sure_draft_is_the_answer_without_branches_and_scores(fim: CausalFiller) -> None:
-    task, whole = ended(started(fim, SURE, "(width")), ended(started(fim, SURE, "(width", Switches(sure=False)))
+    task, whole = ended(started(fim, SURE, "(width")), ended(started(fim, SURE, "(width", draft_calibration=None))
     assert texts(task) == ["width"]
     assert texts(whole)[0] == "width"
     assert len(texts(whole)) > 1
@@ -561,19 +557,24 @@ def test_one_block_is_looked_for_only_among_likely_ones(
 # Scores.
 
 
-def test_improbable_copies_are_read_if_a_calibration_decides_the_order(fim: CausalFiller) -> None:
-    asked, switches = request("x = area(width, 1)\ny = area(", ", 2)\n"), Switches(sure=False, file=False)
+def test_improbable_copies_are_read_if_a_calibration_decides_the_order(
+    fim: CausalFiller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(middle, "AHEAD_WEIGHT", 0.0)
+    asked = request("x = area(width, 1)\ny = area(", ", 2)\n")
     weights = [Calibration(0.0, {"copied": 9.0}, reorders) for reorders in (True, False)]
-    ordered, given = (ended(started(fim, asked, "(height", switches, calibration=each)) for each in weights)
+    ordered, given = (ended(started(fim, asked, "(height", calibration=each, draft_calibration=None)) for each in weights)
     assert (texts(ordered)[0], texts(given)[0]) == ("width", "height")
     rows = [each.generation.middle.loaded.passes.n_rows for each in (ordered, given)]  # type: ignore[union-attr]
     assert rows[0] > rows[1]
 
 
-def test_improbable_copies_are_not_read_if_one_answer_is_wanted(fim: CausalFiller) -> None:
+def test_improbable_copies_are_not_read_if_one_answer_is_wanted(fim: CausalFiller, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = request("x = area(width, 1)\ny = area(", ", 2)\n")
-    switches = Switches(sure=False, file=False)  # the file's repetitions would read the copy ahead
-    one, several = (ended(started(fim, replace(asked, budget=Budget(candidates=n)), "(height", switches)) for n in (1, 3))
+    monkeypatch.setattr(middle, "AHEAD_WEIGHT", 0.0)  # the file's repetitions would read the copy ahead
+    one, several = (
+        ended(started(fim, replace(asked, budget=Budget(candidates=n)), "(height", draft_calibration=None)) for n in (1, 3)
+    )
     assert texts(one)[0] == texts(several)[0] == "height"
     assert {proposal.text for proposal in one.proposals()} == {proposal.text for proposal in several.proposals()}
     assert any(proposal.row == "copy" for proposal in one.proposals())

@@ -10,7 +10,6 @@ import pytest
 
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
 from dg_lsp.engine.backends.local import load_model
-from dg_lsp.engine.common.laid_out import Switches
 from dg_lsp.engine.common.local import LocalTask
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
 from tests.engine.engine_kit import finish
@@ -51,7 +50,8 @@ def test_lines_and_blocks_have_their_own_number_of_rows(filler: DiffusionFiller)
 
 
 def test_without_a_draft_there_is_a_row_of_noise(filler: DiffusionFiller) -> None:
-    bare = DiffusionFiller(filler.loaded, Switches(copy=False, causal=False))
+    profile = replace(filler.loaded.profile, copy_rows=0, causal_rows=0)
+    bare = DiffusionFiller(replace(filler.loaded, profile=profile))
     assert set(kinds(bare.start(REQUEST))) == {"noise"}
 
 

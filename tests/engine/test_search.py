@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
-from dg_lsp.engine.common.laid_out import Switches
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.search import LengthSearch
@@ -56,15 +55,13 @@ class Scripted(Passes):
         return torch.nn.functional.one_hot(hidden[..., 0].round().long(), n_logits)[..., first:last] * SURE
 
 
-def scripted(
-    filler: DiffusionFiller, request: InfillRequest, answer: str, switches: Switches | None = None
-) -> tuple[DiffusionFiller, Scripted]:
+def scripted(filler: DiffusionFiller, request: InfillRequest, answer: str, **settings: Any) -> tuple[DiffusionFiller, Scripted]:
     """Return a filler whose model knows that an answer and what is held behind it follow."""
     loaded = filler.loaded
     sheet = filler.layout.lay_out(request)
     follows = [*loaded.vocabulary.encode(answer), *sheet.tail, *[1] * 300]
     passes = Scripted(loaded.passes.model, follows, len(sheet.ids))
-    return DiffusionFiller(replace(loaded, passes=passes), switches or Switches()), passes
+    return DiffusionFiller(replace(loaded, passes=passes, profile=replace(loaded.profile, **settings))), passes
 
 
 @pytest.mark.parametrize("hole", [LINE, BLOCK])
@@ -75,7 +72,7 @@ def test_answers_of_every_length_are_possible(instruct: DiffusionFiller, hole: H
         assert len(instruct.loaded.vocabulary.encode(answer)) == n_tokens
         request = InfillRequest(PREFIX, SUFFIX, (hole,), language="python")
         # Without the causal draft as a candidate, only a canvas of just this length can come to the answer.
-        filler, _ = scripted(instruct, request, answer, Switches(causal=False, copy=False))
+        filler, _ = scripted(instruct, request, answer, causal_rows=0, copy_rows=0)
         task = finish(filler.start(request))
         assert task.candidates()[0].texts == (answer,), n_tokens
         assert all(row.row == "noise" for row in task.proposals())
@@ -124,7 +121,8 @@ def test_an_answer_that_the_suffix_shortens_gets_a_canvas_of_its_own_length(inst
     request = InfillRequest(PREFIX, SUFFIX, (BLOCK,), language="python")
     sheet, encode = instruct.layout.lay_out(request), instruct.loaded.vocabulary.encode
     passes = Scripted(instruct.loaded.passes.model, [*encode("a - b\n" + SUFFIX), *encode("~" * 300)], len(sheet.ids))
-    filler = DiffusionFiller(replace(instruct.loaded, passes=passes), Switches(causal=False, copy=False))
+    profile = replace(instruct.loaded.profile, causal_rows=0, copy_rows=0)
+    filler = DiffusionFiller(replace(instruct.loaded, passes=passes, profile=profile))
     seen = finish(filler.start(request)).proposals()
     assert len(encode("a - b")) in {len(encode(row.text)) for row in seen if row.row == "noise"}
 

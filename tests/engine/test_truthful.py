@@ -15,7 +15,6 @@ import torch
 from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
 from dg_lsp.engine.backends import local
 from dg_lsp.engine.common import loading
-from dg_lsp.engine.common.laid_out import Switches
 from dg_lsp.engine.common.profile_file import dump
 from dg_lsp.engine.common.propose import drafts
 from dg_lsp.engine.common.propose.drafts import CausalDraft
@@ -155,7 +154,7 @@ def test_no_draft_continues_into_the_suffix(
 ) -> None:
     """The causal draft is scripted.
 
-    A gap of a stated length has a causal draft of its own; of any other length, the search writes it: test_search.py.
+    Without the search there is a causal draft of its own; what the search writes: test_search.py.
     """
     ids = instruct.loaded.vocabulary.encode(draft)
     stops = instruct.loaded.vocabulary.with_newline if hole is LINE else ()
@@ -166,7 +165,9 @@ def test_no_draft_continues_into_the_suffix(
         return [CausalDraft(ids[:end], stop=ids[end] if end < len(ids) else None)]
 
     monkeypatch.setattr(drafts, "drafts", scripted)
-    filler = DiffusionFiller(instruct.loaded, Switches(gap=8))
+    proposers = ("copy", "causal", "canvas")
+    profile = replace(instruct.loaded.profile, line_gaps=(8,), block_gaps=(8,), line=proposers, block=proposers)
+    filler = DiffusionFiller(replace(instruct.loaded, profile=profile))
     request = InfillRequest("def f():\n    ", SUFFIX, (hole,), language="python")
     results = finish(filler.start(request)).proposals()
     assert next(row.text for row in results if row.row == "causal") == answer

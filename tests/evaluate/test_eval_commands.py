@@ -130,21 +130,6 @@ def test_the_csv_is_sorted_and_has_no_times(programs: Path, tmp_path: Path) -> N
     assert (tmp_path / "a.csv").read_bytes() == first
 
 
-@pytest.mark.slow
-def test_the_ablation_is_a_markdown_table(tmp_path: Path, trained_layout: Path) -> None:
-    own = [drawn("def f(a):\n    return ⟦a⟧\n", "rest-of-line", "1"), drawn("x = fo⟦o⟧(1)\n", "span", "2")]
-    tasks.write(tmp_path / "t.jsonl", own)
-    result = call(tmp_path / "t.jsonl", "--ablation", "--model", trained_layout, "--device", "cpu", "--threads", "1")
-    assert result.exit_code == 0, result.output
-    head, rule, *lines = result.stdout.splitlines()
-    assert head.startswith("|  | rest-of-line | span | all | edit similarity | parse rate | ms p50 |")
-    assert set(rule) == set("| -:")
-    names = [line.split("|")[1].strip() for line in lines]
-    assert names[:6] == ["full", "4 steps", "8 steps", "12 steps", "16 steps", "24 steps"]
-    assert {"without held suffix", "without self-conditioning", "without delete tokens", "without scorer"} <= set(names)
-    assert all(line.count("|") == head.count("|") for line in lines)
-
-
 def test_tasks_are_made_from_a_folder(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "a.py").write_text(PYTHON)

@@ -103,14 +103,6 @@ def test_an_answer_depends_on_its_seed_alone(bench: Bench) -> None:
     assert bench.answer(SPAN, FULL).text == alone.text
 
 
-def test_every_switched_off_part_exists(trained_layout: Path) -> None:
-    bench = run.load_bench(Setup(run.ABLATION, str(trained_layout), device="cpu", threads=1))
-    rows = {row.method: row for row in bench.rows(LINE)}
-    assert len(rows) == len(run.ABLATION)
-    assert rows["4 steps"].steps <= 4
-    assert rows["noise rows alone"].source == "noise"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_rows_are_in_task_order_with_any_number_of_workers(trained_layout: Path, workers: int) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 from dg_lsp.engine.common import loading
 from dg_lsp.engine.common.calibration_store import ModelId
-from dg_lsp.engine.common.laid_out import Switches
 from dg_lsp.engine.common.loading import EMBEDDED, Checkpoint, Loaded
 from dg_lsp.engine.common.local import LocalFiller
 from dg_lsp.engine.common.task import OnProgress
@@ -65,7 +64,7 @@ def _load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[Any
     return causal.load(opened, dtype, on_progress)
 
 
-def filler_of(loaded: Loaded[Any, Any], switches: Switches | None = None, *, rows: int = DEFAULTS.rows) -> LocalFiller:
+def filler_of(loaded: Loaded[Any, Any], *, rows: int = DEFAULTS.rows) -> LocalFiller:
     """Return the filler of a loaded model; raise ValueError if its vocabulary lacks a token of its layout."""
     from dg_lsp.engine.causal.profile import Profile as CausalProfile
     from dg_lsp.engine.diffusion.masked.profile import Profile as MaskedProfile
@@ -73,14 +72,14 @@ def filler_of(loaded: Loaded[Any, Any], switches: Switches | None = None, *, row
     if isinstance(loaded.profile, CausalProfile):
         from dg_lsp.engine.causal.filler import CausalFiller
 
-        return CausalFiller(loaded, switches)
+        return CausalFiller(loaded)
     if isinstance(loaded.profile, MaskedProfile):
         from dg_lsp.engine.diffusion.masked.filler import MaskedFiller
 
-        return MaskedFiller(loaded, switches)
+        return MaskedFiller(loaded)
     from dg_lsp.engine.diffusion.filler import DiffusionFiller
 
-    return DiffusionFiller(loaded, switches, rows=rows)
+    return DiffusionFiller(loaded, rows=rows)
 
 
 def load_local(

@@ -35,7 +35,7 @@ def propose(generation: Generation) -> Work:
     At the end, another draft than the first may be the likeliest.
     """
     middle, timing = generation.middle, generation.timing
-    if not middle.switches.causal or timing.budget.left_ms(generation.score_ms()) <= 0:
+    if timing.budget.left_ms(generation.score_ms()) <= 0:
         return
     written: list[CausalDraft] = []
     # The first draft stays visible until the answer replaces it.
@@ -114,7 +114,7 @@ def _drafts(generation: Generation, start: Sequence[int] = ()) -> Drafting:
         others=[[*ids, *after] for each in generation.proposals for ids, after in generation.scorer.readings(each.text)],
         going_on=vocabulary.starting_with(b"\n"),
         end=sheet.end,
-        head=sheet.tail[0] if sheet.tail and sheet.end is None and middle.switches.held_suffix else None,
+        head=sheet.tail[0] if sheet.tail and sheet.end is None else None,
         ahead=middle.ahead,
         least_chance=AHEAD_CHANCE,
         start=start,

@@ -27,7 +27,6 @@ from dg_lsp.engine.causal.layout import LeftToRight, Sheet
 from dg_lsp.engine.causal.middle import Middle
 from dg_lsp.engine.causal.passes import CausalLlama
 from dg_lsp.engine.causal.profile import Profile
-from dg_lsp.engine.common.laid_out import Switches
 from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.common.local import AHEAD_CHUNK, PREFILL_CHUNK, LocalFiller
 from dg_lsp.engine.common.pace import Timing
@@ -55,12 +54,11 @@ class CausalFiller(LocalFiller):
     def __init__(
         self,
         loaded: Loaded[CausalLlama, Profile],
-        switches: Switches | None = None,
         *,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         profile, vocabulary = loaded.profile, loaded.vocabulary
-        super().__init__(loaded, layout.for_profile(profile, vocabulary), drafting.LONGEST_DRAFT, switches, clock)
+        super().__init__(loaded, layout.for_profile(profile, vocabulary), drafting.LONGEST_DRAFT, clock)
         self._record(loaded.passes, profile)
         sizes = [size for size in FIRST if size[0] < profile.prefix_tokens]
         self._shorter = [layout.for_profile(narrowed(profile, size), vocabulary) for size in sizes]
@@ -104,7 +102,7 @@ class CausalFiller(LocalFiller):
     def middle(self, request: InfillRequest, left_ms: float = math.inf) -> Middle:
         """Return the middle of a request with one hole, for the time left."""
         sheet = self.sheets(request, left_ms)[0]
-        return Middle(request, sheet, self.loaded, self.switches, self.calibrations.current())
+        return Middle(request, sheet, self.loaded, self.calibrations.current())
 
     def generation(self, request: InfillRequest, timing: Timing) -> Generation:
         """Return the answer of a request with one hole, before its first unit of work."""

@@ -13,7 +13,7 @@ from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.causal.layout import Sheet
 from dg_lsp.engine.causal.passes import CausalLlama
 from dg_lsp.engine.causal.profile import Profile
-from dg_lsp.engine.common.laid_out import LaidOut, Switches
+from dg_lsp.engine.common.laid_out import LaidOut
 from dg_lsp.engine.common.layout import next_after_typed
 from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.common.propose.file_model import FileModel
@@ -38,10 +38,9 @@ class Middle(LaidOut):
         request: InfillRequest,
         sheet: Sheet,
         loaded: Loaded[CausalLlama, Profile],
-        switches: Switches,
         weights: Calibration | None,
     ) -> None:
-        super().__init__(request, sheet, loaded, switches, weights)
+        super().__init__(request, sheet, loaded, weights)
         profile, hole = loaded.profile, self.hole
         # In an empty line, a draft may have several lines if the model itself ends an answer there: in the layout that it was
         # trained with.
@@ -50,7 +49,7 @@ class Middle(LaidOut):
         self.ends = frozenset({sheet.end}) if sheet.end is not None else self.vocabulary.special
         self.line_ends = frozenset[int]() if self.takes_lines else frozenset(self.vocabulary.with_newline)
         self.wants_likeliest = request.budget.candidates == 1 and not (self.needed or hole.instruction)
-        self.wants_first = self.wants_likeliest and profile.draft_calibration is not None and switches.sure
+        self.wants_first = self.wants_likeliest and profile.draft_calibration is not None
 
     @property
     def banned(self) -> list[int]:

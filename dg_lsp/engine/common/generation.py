@@ -103,7 +103,7 @@ class Generation:
         Copies for a hole that `takes_lines` go on until their own block ends; by default a block takes them.
         """
         laid_out, hole = self.laid_out, self.laid_out.hole
-        if len(laid_out.request.holes) > 1 or not laid_out.switches.copy or not most:
+        if len(laid_out.request.holes) > 1 or not most:
             return
         prefix, suffix, *related = laid_out.sources
         block = hole.block if takes_lines is None else takes_lines

@@ -6,7 +6,6 @@ Knows requests, token ids and text. Knows nothing of how an answer is written.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -18,23 +17,6 @@ from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.common.propose.file_model import FileModel
 
 FILE_CHARS = 12_000  # the characters on each side of the hole that are searched for repetitions
-
-
-@dataclass(frozen=True, slots=True)
-class Switches:
-    """The parts of a model's work that a benchmark can disable to measure their effect. A model without a part ignores it."""
-
-    held_suffix: bool = True
-    conditioning: bool = True
-    copy: bool = True
-    causal: bool = True
-    file: bool = True
-    noise: bool = True
-    delete: bool = True
-    scorer: bool = True
-    needed: bool = True
-    sure: bool = True
-    gap: int = 0  # a canvas's fixed gap length; 0: the profile's lengths
 
 
 class Sheet(Protocol):
@@ -55,7 +37,7 @@ class Layout(Protocol):
 
 
 class LaidOut:
-    """A request with its `sheet`, the model that answers it and the enabled parts. `weights` is the current calibration.
+    """A request with its `sheet`, and the model that answers it. `weights` is the current calibration.
 
     What every stage asks of the request is computed once. `hole` is the first one, and often the only one. `is_block` says
     whether a hole may take several lines, and `is_body` whether the answer may not be another placeholder. `needed` are the
@@ -66,15 +48,13 @@ class LaidOut:
     sheet: Any
     loaded: Loaded[Any, Any]
 
-    def __init__(
-        self, request: InfillRequest, sheet: Sheet, loaded: Loaded[Any, Any], switches: Switches, weights: Calibration | None
-    ) -> None:
-        self.request, self.sheet, self.loaded, self.switches = request, sheet, loaded, switches
+    def __init__(self, request: InfillRequest, sheet: Sheet, loaded: Loaded[Any, Any], weights: Calibration | None) -> None:
+        self.request, self.sheet, self.loaded = request, sheet, loaded
         self.calibration, self.position = weights, calibration.position(request)
         self.vocabulary, self.hole = loaded.vocabulary, request.holes[0]
         self.is_block = any(hole.block for hole in request.holes)
         self.is_body = self.hole.kind in ("body", "marker")
-        self.needed = self.hole.needed if switches.needed else ()
+        self.needed = self.hole.needed
         self.typed = sheet.heal.decode("utf-8", "ignore")
 
     @cached_property
@@ -110,7 +90,7 @@ class LaidOut:
 
         At the match length `half_at`, in tokens, it has half of the weight.
         """
-        if len(self.request.holes) > 1 or not weight or not self.switches.file:
+        if len(self.request.holes) > 1 or not weight:
             return None
         encode, (prefix, suffix, *related) = self.vocabulary.encode, self.sources
         before = encode(prefix[-FILE_CHARS:])

@@ -20,7 +20,7 @@ from dg_lsp.core.values import Candidate, InfillRequest, Ranked
 from dg_lsp.engine.common import sequence
 from dg_lsp.engine.common.calibration_store import Calibrations
 from dg_lsp.engine.common.generation import Generation
-from dg_lsp.engine.common.laid_out import Layout, Sheet, Switches
+from dg_lsp.engine.common.laid_out import Layout, Sheet
 from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.common.pace import Budget, Pace, Timing, Usage
 from dg_lsp.engine.common.rank import Proposal
@@ -155,13 +155,12 @@ class LocalFiller(Filler):
         loaded: Loaded[Any, Any],
         layout: Layout,
         canvas_tokens: int,
-        switches: Switches | None,
         clock: Callable[[], float],
     ) -> None:
         profile, cost = loaded.profile, memory.cost(loaded.passes)
         n_read = profile.prefix_tokens + profile.suffix_tokens
         cache = PrefixCache(memory.cache_bytes(memory.free_bytes(loaded.device), n_read * cost.prefix_token, LEAST_BYTES))
-        self.loaded, self.layout, self.switches = loaded, layout, switches or Switches()
+        self.loaded, self.layout = loaded, layout
         self.calibrations, self.pace = Calibrations(profile.calibration), Pace(clock)
         self.prefixes = PrefixEncoder(loaded.passes, loaded.device, cache)
         self.headroom = Headroom(loaded.device, cache, cost, n_read, canvas_tokens)

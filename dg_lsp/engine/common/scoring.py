@@ -45,8 +45,6 @@ class Scorer:
 
     def score(self, proposals: Sequence[Proposal]) -> list[Proposal]:
         """Return the proposals with the log-probabilities of their tokens and of the text after them, and their features."""
-        if not self._laid_out.switches.scorer:
-            return self.describer.described(proposals)
         self._read([text for text in dict.fromkeys(each.text for each in proposals) if text not in self._scores])
         scored = []
         for proposal in proposals:

@@ -89,11 +89,10 @@ def repair(generation: Generation) -> Work:
 def several(generation: Generation) -> Work:
     """Propose an answer of several canvases in sequence, if the suffix follows none of the proposals.
 
-    That is for a single block without a fixed gap length.
+    That is for a single block.
     """
     canvas, budget = generation.canvas, generation.timing.budget
-    is_whole_block = canvas.n_holes == 1 and canvas.is_block and not canvas.switches.gap
-    if not is_whole_block or not canvas.switches.noise or canvas.profile.max_canvases < 2:
+    if canvas.n_holes > 1 or not canvas.is_block or canvas.profile.max_canvases < 2:
         return
     yield from generation.score()
     if not all(scoring.is_unclosed(canvas, proposal) for proposal in generation.proposals):
@@ -162,7 +161,7 @@ def planned(canvas: CanvasRequest, drafts: Sequence[Proposal], lengths: Sequence
     n_corrected = len({draft.text for draft in drafts}) if canvas.profile.refine_steps else 0
     n_wanted = canvas.profile.block_noise_rows if canvas.is_block else canvas.profile.line_noise_rows
     n_rounds = max(n_wanted, canvas.request.budget.candidates - len(drafts))
-    if n_rounds < 1 or (not canvas.switches.noise and canvas.n_holes == 1):
+    if n_rounds < 1:
         return corrected(canvas, drafts, 0)
     n_rounds = max(1, min(n_rounds, (MAX_ROWS - n_corrected) // len(lengths)))
     rows = list[PlannedRow]()

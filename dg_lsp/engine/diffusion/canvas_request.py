@@ -46,12 +46,12 @@ class CanvasRequest(LaidOut):
     @property
     def tail(self) -> tuple[int, ...]:
         """The held tokens after the last gap."""
-        return self.sheet.tail if self.switches.held_suffix else ()
+        return self.sheet.tail
 
     @property
     def delete(self) -> int | None:
-        """The token that shrinks a gap, or None if the checkpoint has none or it is disabled."""
-        return self.sheet.delete if self.switches.delete else None
+        """The token that shrinks a gap, or None if the checkpoint has none."""
+        return self.sheet.delete
 
     @property
     def longest_gap(self) -> int:
@@ -97,8 +97,6 @@ class CanvasRequest(LaidOut):
 
     def gap_lengths(self) -> tuple[int, ...]:
         """Return the gap lengths to try: the profile's lengths that fit the canvas."""
-        if self.switches.gap:
-            return (self.switches.gap,)
         lengths = self.profile.block_gaps if self.is_block else self.profile.line_gaps
         fitting = tuple(length for length in lengths if length <= self.longest_gap)
         return fitting or (max(self.longest_gap, 1),)

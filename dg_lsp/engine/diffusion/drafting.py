@@ -33,7 +33,7 @@ def propose(generation: Generation) -> Work:
     A search for the gap's length has written them already. At the end, another draft than the first may be the likeliest.
     """
     canvas, timing = generation.canvas, generation.timing
-    is_off = canvas.n_holes > 1 or not canvas.switches.causal or not canvas.profile.causal_rows
+    is_off = canvas.n_holes > 1 or not canvas.profile.causal_rows
     if is_off or generation.found_lengths is not None or not _pays(generation):
         return
     written: list[CausalDraft] = []

@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.common.generation import Work
-from dg_lsp.engine.common.laid_out import Switches
 from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.common.local import LocalFiller, LocalTask
 from dg_lsp.engine.common.pace import Timing
@@ -59,14 +58,13 @@ class DiffusionFiller(LocalFiller):
     def __init__(
         self,
         loaded: Loaded[Passes, Profile],
-        switches: Switches | None = None,
         *,
         joins: bool | None = None,
         rows: int = MAX_ROWS,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         laid_out = layout.for_profile(loaded.profile, loaded.vocabulary)
-        super().__init__(loaded, laid_out, loaded.profile.canvas_tokens, switches, clock)
+        super().__init__(loaded, laid_out, loaded.profile.canvas_tokens, clock)
         self._joins = loaded.device != "cpu" if joins is None else joins
         fixed, self.extensions = None, None
         if loaded.device.startswith("cuda"):  # on other devices, launching a kernel costs little beside the kernel
@@ -78,7 +76,7 @@ class DiffusionFiller(LocalFiller):
 
     def canvas(self, request: InfillRequest) -> CanvasRequest:
         """Return the request of one canvas."""
-        return CanvasRequest(request, self.layout.lay_out(request), self.loaded, self.switches, self.calibrations.current())
+        return CanvasRequest(request, self.layout.lay_out(request), self.loaded, self.calibrations.current())
 
     def generation(self, request: InfillRequest, timing: Timing) -> Generation:
         """Return the answers of one canvas, before its first unit of work."""

@@ -63,7 +63,7 @@ class Generation(generation.Generation):
     def stepping(self, denoiser: Denoiser, kv: KV, *, is_open: bool = False) -> Steps:
         """Return the steps of a canvas on a prefix; from now on, they are those of this generation."""
         self.step_alone()
-        decoder = LocalDecoder(self.canvas.loaded.passes, kv, conditioned=self.canvas.switches.conditioning)
+        decoder = LocalDecoder(self.canvas.loaded.passes, kv)
         on_shared = self.timing.usage.add_denoising
         self.steps = Steps(denoiser, decoder, self._stepper, is_open=is_open, on_shared=on_shared)
         return self.steps

@@ -23,10 +23,10 @@ LINE_TOKENS = 64  # the longest answer within a line; a block may use the whole 
 def propose(generation: Generation) -> Work:
     """Propose the texts that a search verified, and set the gap's likely lengths, if the request needs a search.
 
-    That is one hole without a delete token and without a fixed gap length.
+    That is one hole without a delete token.
     """
     canvas = generation.canvas
-    if canvas.n_holes == 1 and canvas.delete is None and not canvas.switches.gap and canvas.switches.noise:
+    if canvas.n_holes == 1 and canvas.delete is None:
         yield from LengthSearch(generation).run()
 
 
@@ -51,7 +51,7 @@ class LengthSearch:
             canvas.request.seed & LARGEST_SEED,
         )
         self._speculation = Speculation(gap, ends, canvas.profile.sampling, canvas.n_logits, device=canvas.loaded.device)
-        self._has_drafts = canvas.switches.causal and canvas.profile.causal_rows > 0
+        self._has_drafts = canvas.profile.causal_rows > 0
         self._causal = CausalText(canvas.loaded.passes, generation.tree)
 
     @property
@@ -87,7 +87,7 @@ class LengthSearch:
         steps.leave()
         canvas = self._canvas
         is_one = self._has_drafts and canvas.request.budget.candidates == 1
-        ranks_by_joint_score = is_one and canvas.switches.scorer and canvas.calibration is None
+        ranks_by_joint_score = is_one and canvas.calibration is None
         is_final = ranks_by_joint_score and speculation.is_settled(starts, scores)
         if is_final and self._text(likely[0]) == self._uncut(likely[0]):
             generation.found_lengths = ()

@@ -13,7 +13,7 @@ from dg_lsp.core.calibration import Calibration, Evidence
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.common import generation
 from dg_lsp.engine.common.generation import UNSCORED_ORDER, Work
-from dg_lsp.engine.common.laid_out import LaidOut, Switches
+from dg_lsp.engine.common.laid_out import LaidOut
 from dg_lsp.engine.common.layout import next_after_typed
 from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.common.local import LocalFiller
@@ -39,17 +39,16 @@ class MaskedFiller(LocalFiller):
     def __init__(
         self,
         loaded: Loaded[MaskedLlama, Profile],
-        switches: Switches | None = None,
         *,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         laid_out = Layout(loaded.profile, loaded.vocabulary)
-        super().__init__(loaded, laid_out, loaded.profile.canvas_tokens, switches, clock)
+        super().__init__(loaded, laid_out, loaded.profile.canvas_tokens, clock)
 
     def generation(self, request: InfillRequest, timing: Timing) -> Generation:
         """Return the texts of a request's gap, before its first unit of work."""
         sheet = self.layout.lay_out(request)
-        return Generation(LaidOut(request, sheet, self.loaded, self.switches, self.calibrations.current()), timing)
+        return Generation(LaidOut(request, sheet, self.loaded, self.calibrations.current()), timing)
 
 
 class Generation(generation.Generation):
@@ -59,7 +58,7 @@ class Generation(generation.Generation):
         super().__init__(laid_out, timing)
         self.sheet: Sheet = laid_out.sheet
         self.loaded: Loaded[MaskedLlama, Profile] = laid_out.loaded
-        self.request, self.switches = laid_out.request, laid_out.switches
+        self.request = laid_out.request
         self.proposers = (("denoise", Generation.propose),)
 
     def score(self) -> Work:
@@ -74,8 +73,6 @@ class Generation(generation.Generation):
 
     def gap_lengths(self) -> tuple[int, ...]:
         """Return the gap lengths to try: the profile's lengths that fit the canvas."""
-        if self.switches.gap:
-            return (self.switches.gap,)
         profile, longest = self.loaded.profile, self.loaded.profile.canvas_tokens - len(self.sheet.right)
         lengths = profile.block_gaps if self.request.holes[0].block else profile.line_gaps
         return tuple(length for length in lengths if length <= longest) or (max(longest, 1),)
@@ -85,13 +82,12 @@ class Generation(generation.Generation):
         vocabulary, settings, delete = self.loaded.vocabulary, self.loaded.profile.unmasking, self.sheet.delete
         mask, expand = vocabulary.id(settings.mask), vocabulary.id(settings.expand)
         assert mask is not None
-        delete = delete if self.switches.delete else None
         banned = tuple({*self.laid_out.control, mask} - {expand, delete})
         return MaskTokens(mask, expand, delete, banned, lambda ids: next_after_typed(vocabulary, self.sheet.heal, ids))
 
     def propose(self) -> Work:
         """Propose the text of one gap for each requested candidate, at least one for each length."""
-        left, right = self.sheet.left, self.sheet.right if self.switches.held_suffix else ()
+        left, right = self.sheet.left, self.sheet.right
         passes, settings, lengths = self.loaded.passes, self.loaded.profile.unmasking, self.gap_lengths()
         pace, budget, tokens = self.timing.pace, self.timing.budget, self.tokens()
 
@@ -133,5 +129,4 @@ class Generation(generation.Generation):
         suffix = self.request.suffix
         if not self.request.holes[0].block:
             return repeats.rest_of_line(text, suffix)
-        is_open = not (self.sheet.right and self.switches.held_suffix)
-        return repeats.before_suffix(text, suffix) if is_open else text
+        return text if self.sheet.right else repeats.before_suffix(text, suffix)
