@@ -95,8 +95,6 @@ def resolved(options: Options) -> Job:
     """Return the job of these options and the configuration; raise PlanError or ConfigError for an invalid option."""
     if not (options.paths or options.at or options.places):
         raise PlanError("name files or folders to fill, or a place with --at or --places")
-    if options.commit not in ("", *writing.UNITS):
-        raise PlanError(f"--commit takes file or hole, not {options.commit!r}")
     plan.parse_kinds(options.holes)
     if options.patch and options.resume and len(options.outputs) == 1:
         raise PlanError(f"--patch and --resume name the same file, {options.patch}; name another one")
@@ -141,23 +139,20 @@ async def run_job(job: Job, *, connect: Connect | None = None, front: Front | No
     with Journal(options.resume, options.of_answers) as answers:
         if file_plans:
             filled = await fill(options, file_plans, answers, connect, front)
-    if options.commit:
-        warnings = (writing.detached_head_warning(result) for result in filled if result.fills)
-        for warning in filter(None, dict.fromkeys(warnings)):
-            front.on_message(warning)
-    applied = [
-        writing.apply_fills(result, options.commit, front.on_message) if options.writes else (result, True) for result in filled
-    ]
-    rows = tuple(row for result, _ in applied for row in report.rows(result))
+    written, is_committed = [writing.Written(result, result.text) for result in filled], True
+    if options.writes:
+        written, is_committed = writing.write(filled, front.on_message, commits=options.commit)
+    notes |= {each.result.plan.source.name: each.note for each in written if each.note}
+    rows = tuple(row for each in written for row in report.rows(each.result))
     ms = round((time.perf_counter() - started) * 1000)
     facts = {"ms": ms, "model": options.model, "seed": options.seed, "written": options.writes}
     patch = ""
-    for result, _ in applied:
-        source = result.plan.source
+    for each in written:
+        source = each.result.plan.source
         name = os.path.relpath(source.path, job.root).replace(os.sep, "/")
-        patch += report.unified(name, source.document.text, result.edits)
+        patch += report.unified(name, source.document.text, each.text)
     about = report.build(rows, skipped, notes, **facts)
-    return Result(rows, tuple(skipped), patch, about, job.root, all(is_committed for _, is_committed in applied))
+    return Result(rows, tuple(skipped), patch, about, job.root, is_committed)
 
 
 def resident(

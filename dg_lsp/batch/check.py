@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from dg_lsp.batch import scratch
+from dg_lsp.batch import git, scratch
 from dg_lsp.batch.plan import FilePlan
 from dg_lsp.batch.scratch import Copy
 from dg_lsp.core import values
@@ -153,7 +153,7 @@ def _environment(copy: Copy, path: Path, report: Path, tests: Collection[str]) -
     junit = f"--junit-xml={shlex.quote(str(report))}"
     pytest_options = " ".join(filter(None, [os.environ.get("PYTEST_ADDOPTS", ""), junit, selection(tests)]))
     return {
-        **os.environ,
+        **git.environment(),
         "DG_LSP_FILE": str(copy.path_of(path)),
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(map(str, [*own_paths, *moved_paths]))),
         "PYTHONDONTWRITEBYTECODE": "1",

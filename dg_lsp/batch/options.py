@@ -80,9 +80,7 @@ class Options:
         Option("Allow a fill to replace working code with a placeholder, comments or nothing. Refused by default."),
     ] = False
     write: Annotated[bool, Option("Write the fills into the files instead of printing a diff.")] = False
-    commit: Annotated[
-        str, Option("Write the fills and commit them to git: a commit for each `file` or each `hole`.", "UNIT")
-    ] = ""
+    commit: Annotated[bool, Option("Write the fills and commit them to git, in one commit.")] = False
     fail_on: Annotated[
         str,
         Option(
@@ -123,7 +121,7 @@ class Options:
     @property
     def writes(self) -> bool:
         """Whether the fills are written into the files."""
-        return self.write or bool(self.commit)
+        return self.write or self.commit
 
     @property
     def outputs(self) -> dict[Path, str]:

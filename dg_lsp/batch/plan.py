@@ -17,7 +17,6 @@ import itertools
 import json
 import os
 import re
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from pathlib import Path
 
 from tree_sitter import Node
 
+from dg_lsp.batch import git
 from dg_lsp.batch.discover import Source
 from dg_lsp.batch.options import Options
 from dg_lsp.core import context, gitignore, holes, languages, positions, syntax
@@ -272,28 +272,19 @@ def _only(plan: FilePlan, holes: Sequence[Hole]) -> FilePlan:
 
 def _changed(plans: Sequence[FilePlan], revision: str) -> set[Path]:
     """Return the files that differ from the revision, including untracked ones."""
-    changed: set[Path] = set()
-    for root in dict.fromkeys(config.workspace_of(plan.source.path) for plan in plans):
-        _git(root, revision, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
-        for arguments in (
-            ("diff", "--name-only", "-z", "--relative", revision, "--"),
-            ("ls-files", "-oz", "--exclude-standard"),
-        ):
-            names = _git(root, revision, *arguments).split(b"\0")
-            changed |= {root / os.fsdecode(name) for name in names if name}
-    return changed
-
-
-def _git(root: Path, revision: str, *arguments: str) -> bytes:
     if revision.startswith("-"):
         raise PlanError(f"--changed-since takes a git revision, not {revision!r}")
-    command = ["git", "-c", "core.fsmonitor=false", *arguments]
+    changed: set[Path] = set()
     try:
-        return subprocess.run(command, cwd=root, capture_output=True, check=True).stdout  # noqa: S603 -- git's own
-    except OSError as error:
-        raise PlanError(f"--changed-since needs git, which can't be run: {error.strerror}") from error
-    except subprocess.CalledProcessError as error:
-        raise PlanError(f"--changed-since {revision}: git knows no such revision in {root}") from error
+        for root in dict.fromkeys(config.workspace_of(plan.source.path) for plan in plans):
+            git.run(root, "rev-parse", "--quiet", "--verify", "--end-of-options", f"{revision}^{{commit}}")
+            names = git.run(root, "diff", "--name-only", "-z", "--relative", revision, "--")
+            names += git.run(root, "ls-files", "-oz", "--exclude-standard")
+            changed |= {root / os.fsdecode(name) for name in names.split(b"\0") if name}
+    except git.GitError as error:
+        why = f"git knows no such revision in {root}" if error.status == 1 else str(error)
+        raise PlanError(f"--changed-since {revision}: {why}") from error
+    return changed
 
 
 # --- The order of requests

@@ -18,7 +18,6 @@ from dg_lsp.batch.options import Options
 from dg_lsp.batch.plan import FilePlan, line_column, symbols_of
 from dg_lsp.batch.rounds import ContextOf, request_for
 from dg_lsp.core import confidence, importing, polish, positions
-from dg_lsp.core.values import Edit, apply
 from dg_lsp.core.wording import counted
 from dg_lsp.infill.fill import Fill
 from dg_lsp.wire.visible import one_line
@@ -247,13 +246,13 @@ def _by_frequency(counter: Counter[str]) -> str:
 # form feeds are part of a line here.
 
 
-def unified(name: str, text: str, edits: Sequence[Edit]) -> str:
-    """Return the diff of one file; "" if the edits change nothing. `name` is its path from the folder where it will be applied.
+def unified(name: str, before: str, after: str) -> str:
+    """Return the diff of one file; "" if nothing changed. `name` is its path from the folder where it will be applied.
 
     There is no `diff --git` line. With it, git reads names as relative to the top of the repository; without it, as relative
     to the current folder, like patch.
     """
-    old, new = (re.findall(r"[^\n]*\n|[^\n]+", each) for each in (text, apply(text, tuple(edits))))
+    old, new = (re.findall(r"[^\n]*\n|[^\n]+", each) for each in (before, after))
     lines = unified_diff(old, new, _quoted(f"a/{name}"), _quoted(f"b/{name}"))
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 

@@ -13,21 +13,19 @@ import fcntl
 import os
 import shutil
 import stat
-import subprocess
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dg_lsp.batch import git
 from dg_lsp.wire import files
 
 PREFIX = "dg-lsp-check-"
 MAX_BYTES = 4 << 30  # a larger project could fill the disk unnoticed
 LEFT_OUT = frozenset({".git", ".hg", ".svn", "__pycache__"})
 ENVIRONMENTS = frozenset({".venv", "venv", ".tox", ".nox", ".mypy_cache", ".pytest_cache", ".ruff_cache", "target"})
-
-_GIT = ("git", "-c", "core.fsmonitor=false", "ls-files", "-z")
 
 
 class ScratchError(Exception):
@@ -163,8 +161,8 @@ def _listed(root: Path, *options: str) -> list[Path] | None:
     if not (root / ".git").exists():
         return None
     try:
-        listed = subprocess.run([*_GIT, *options], cwd=root, capture_output=True, check=True).stdout  # noqa: S603 -- git's own
-    except (OSError, subprocess.CalledProcessError):
+        listed = git.run(root, "ls-files", "-z", *options)
+    except git.GitError:
         return None
     return [root / os.fsdecode(name).rstrip("/") for name in listed.split(b"\0") if name]
 

@@ -1,4 +1,4 @@
-"""Replace a file's content atomically, and commit written fills to git: one commit for each file, or for each hole.
+"""Replace a file's content atomically, and commit written fills to git.
 
 After a crash or on a full disk, a file has its old or its new content (`wire.files`). No other change is committed: a file that
 differs from HEAD before the run is not touched.
@@ -6,14 +6,14 @@ differs from HEAD before the run is not touched.
 
 from __future__ import annotations
 
-import dataclasses
-import subprocess
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from dg_lsp.batch import git
 from dg_lsp.batch.keep import FileResult
-from dg_lsp.batch.plan import where
 from dg_lsp.core.wording import counted
 from dg_lsp.wire import files
 
@@ -48,82 +48,92 @@ def replace(path: Path, data: bytes, *, expected: bytes) -> None:
         raise WriteError(f"the file can't be written: {(error.strerror or str(error)).lower()}") from error
 
 
-# --- Commits
-
-UNITS = ("file", "hole")
+# --- What is in the files afterwards
 
 
-class CommitError(Exception):
-    """Git can't commit a file. The message says why."""
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A file's result, its text now, and a note if that is not the result's or was not committed."""
+
+    result: FileResult
+    text: str
+    note: str = ""
 
 
-def apply_fills(result: FileResult, unit: str, on_message: Callable[[str], None]) -> tuple[FileResult, bool]:
-    """Write a file's fills and, with a `unit`, commit them; return the result, and whether all commits succeeded.
+def write(results: Sequence[FileResult], on_message: Callable[[str], None], *, commits: bool) -> tuple[list[Written], bool]:
+    """Write the fills of all files and, with `commits`, commit them; return what is there, and whether git took all.
 
-    If the file can't be written, its holes fail with the reason. Reports each commit, and a file that was written but that git
-    or a hook refused. Nothing is written if git can't commit the file alone.
+    If a file can't be written, or git could not commit it alone, its holes fail with the reason. There is one commit for each
+    repository, of these files only. What git or a hook then refuses stays written.
     """
+    results = [_written(result, commits=commits) for result in results]
+    refusals: dict[Path, str] = {}
+    by_root: dict[Path, list[FileResult]] = {}
+    for result in results if commits else ():
+        if result.fills:
+            by_root.setdefault(_repository(result.plan.source.path), []).append(result)
+    for root, own in by_root.items():
+        subject = f"fill {counted(sum(len(result.fills) for result in own), 'hole')} in {counted(len(own), 'file')}"
+        try:
+            git.run(root, "commit", "-q", "--only", "-m", subject, "--", *(_spec(root, result) for result in own))
+            on_message(f"committed in {root}: {subject}")
+        except git.GitError as error:
+            refusals |= {result.plan.source.path: str(error) for result in own}
+            on_message(f"the fills in {root} are written, but not committed: {error}")
+        else:
+            _warn_of_detached(root, on_message)
+    if not commits:
+        return [Written(result, result.text) for result in results], True
+    return [_found(result, refusals.get(result.plan.source.path, ""), on_message) for result in results], not refusals
+
+
+def _written(result: FileResult, *, commits: bool) -> FileResult:
+    source = result.plan.source
     if not result.fills:
-        return result, True
-    source, before = result.plan.source, result.plan.source.data
-    holes = sorted(result.fills, key=lambda hole: hole.span)
+        return result
     try:
-        if not unit:
-            replace(source.path, result.text.encode(), expected=before)
-            return result, True
-        root = _repository(source.path)
-        if root is None:
-            raise CommitError("the file is not in a git repository")
-        name = str(source.path.relative_to(root))
-        if _git(root, "status", "--porcelain", "--", name):
-            raise CommitError("the file has uncommitted changes")
-        for n in range(1, len(holes) + 1) if unit == "hole" else [len(holes)]:
-            part = dataclasses.replace(result, fills={hole: result.fills[hole] for hole in holes[:n]})
-            data = part.text.encode()
-            replace(source.path, data, expected=before)
-            before = data
-            place = where(source.document, holes[n - 1]).partition(":")[0]
-            subject = f"{name}: fill the hole at line {place}" if unit == "hole" else f"{name}: fill {counted(n, 'hole')}"
-            try:
-                _git(root, "commit", "-q", "--only", "-m", subject, "--", name)
-            except CommitError as error:
-                # The other fills are still written into the file.
-                replace(source.path, result.text.encode(), expected=before)
-                on_message(f"{source.name} is written, but not committed: {error}")
-                return result, False
-            on_message(f"committed {subject}")
-    except (WriteError, CommitError) as error:
-        return result.without(result.fills, str(error)), not unit
-    return result, True
+        if commits:
+            root = _repository(source.path)
+            if git.run(root, "status", "--porcelain", "--ignored", "--", _spec(root, result)):
+                raise WriteError("the file has uncommitted changes")
+        replace(source.path, result.text.encode(), expected=source.data)
+    except (WriteError, git.GitError) as error:
+        return result.without(result.fills, str(error))
+    return result
 
 
-def detached_head_warning(result: FileResult) -> str:
-    """Return a warning if HEAD is detached in the file's repository, else ""."""
-    root = _repository(result.plan.source.path)
-    if root is None:
-        return ""
+def _found(result: FileResult, refusal: str, on_message: Callable[[str], None]) -> Written:
+    """Return what a file holds after the commit, whose hooks may have changed it."""
+    source, text = result.plan.source, result.text
+    if not result.fills:
+        return Written(result, text)
+    with contextlib.suppress(OSError):
+        text = source.path.read_bytes().decode(errors="surrogateescape")
+    if text == source.document.text:
+        return Written(
+            result.without(result.fills, f"a hook took the fill back; {refusal or 'git committed nothing of it'}"), text
+        )
+    note = refusal and f"is written, but not committed: {refusal}"
+    if text != result.text:
+        on_message(f"{source.name} was changed by a hook after it was filled")
+        note = "; ".join(filter(None, [note, "was changed by a hook after it was filled"]))
+    return Written(result, text, note)
+
+
+def _warn_of_detached(root: Path, on_message: Callable[[str], None]) -> None:
     try:
-        is_detached = _git(root, "rev-parse", "--symbolic-full-name", "HEAD").strip() == "HEAD"
-    except CommitError:
-        # There is no commit yet; `commit` says so if it matters.
-        return ""
-    if not is_detached:
-        return ""
-    return f"HEAD is detached in {root}: run git branch to name the commits, or they are lost when you switch branches"
+        git.run(root, "symbolic-ref", "--quiet", "HEAD")
+    except git.GitError:
+        on_message(f"HEAD is detached in {root}: run git branch to name the commit, or it is lost when you switch branches")
 
 
-def _repository(path: Path) -> Path | None:
-    """Return the root of a file's git repository; it may be above the workspace, whose root may be a `.dg-lsp.toml`."""
-    return next((folder for folder in path.parents if (folder / ".git").exists()), None)
+def _repository(path: Path) -> Path:
+    """Return the root of a file's git repository, which may be above the workspace; raise WriteError if it is in none."""
+    for folder in path.parents:
+        if (folder / ".git").exists():
+            return folder
+    raise WriteError("the file is not in a git repository")
 
 
-def _git(root: Path, *arguments: str) -> str:
-    try:
-        command = ["git", *arguments]
-        done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)  # noqa: S603 -- git's own
-    except OSError as error:
-        raise CommitError(f"git can't be run: {error.strerror}") from error
-    if done.returncode:
-        lines = [line.strip() for line in (done.stderr + done.stdout).splitlines() if line.strip()]
-        raise CommitError(f"git {arguments[0]}: {lines[-1] if lines else f'exited with status {done.returncode}'}")
-    return done.stdout
+def _spec(root: Path, result: FileResult) -> str:
+    return f":(literal){result.plan.source.path.relative_to(root)}"

@@ -71,7 +71,6 @@ BY_NAME = {
     "dtype": one_of(lambda: get_args(Precision)),
     "lang": language,
     "holes": several_of(of("dg_lsp.batch.plan", "KINDS")),
-    "commit": one_of(of("dg_lsp.batch.write", "UNITS")),
     "fail_on": one_of(of("dg_lsp.batch.report", "FAIL_ON")),
     "ray": one_of(lambda: ("local", "auto")),
 }

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from dg_lsp.batch import report
 from dg_lsp.core import confidence, holes, syntax
-from dg_lsp.core.values import Budget, Document, Hole, InfillRequest, Span
+from dg_lsp.core.values import Budget, Document, Hole, InfillRequest, Span, apply
 from dg_lsp.infill import client, pipeline
 from dg_lsp.infill.client import ConnectOptions, ResidentEngine
 from dg_lsp.infill.pipeline import FileContext, InfillAnswer
@@ -108,7 +108,7 @@ async def trial(options: ConnectOptions) -> Trial:
     if not answer.suggestions:
         return Trial(confidence=answer.reason, ms=ms)
     best = answer.suggestions[0]
-    return Trial(report.unified("shapes.py", SAMPLE, best.edits), confidence.words(best.confidence), ms)
+    return Trial(report.unified("shapes.py", SAMPLE, apply(SAMPLE, best.edits)), confidence.words(best.confidence), ms)
 
 
 async def _timed(engine: ResidentEngine, request: InfillRequest) -> FillTime:

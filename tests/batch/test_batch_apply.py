@@ -1,4 +1,4 @@
-"""How fills are applied: commits."""
+"""How fills are applied: commits, and git in a hook."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from dg_lsp.batch import git as git_of_batch
 from tests.batch.conftest import STUB
-from tests.batch.test_batch_commands import run
+from tests.batch.test_batch_commands import report, run
 
 TWO = STUB + "\n\n" + STUB.replace("f()", "g()")
+FILLED_TWO = TWO.replace("raise NotImplementedError", "return 1")
 
 
 def git(*arguments: str) -> str:
@@ -33,51 +35,127 @@ def subjects() -> list[str]:
     return git("log", "--reverse", "--format=%s").splitlines()[1:]
 
 
-def test_each_file_is_one_commit(repository: Path) -> None:
+def hook(repository: Path, script: str) -> None:
+    path = repository / ".git" / "hooks" / "pre-commit"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def test_all_files_are_one_commit_of_nothing_else(repository: Path) -> None:
     (repository / "other.txt").write_text("mine")
     git("add", "other.txt")
-    assert run(".", "--commit", "file").exit_code == 0
-    assert subjects() == ["a.py: fill 2 holes", "b.py: fill 1 hole"]
+    assert run(".", "--commit").exit_code == 0
+    assert subjects() == ["fill 3 holes in 2 files"]
     assert git("status", "--porcelain") == "A  other.txt", "what was staged stays staged, and uncommitted"
 
 
-def test_each_hole_is_one_commit(repository: Path) -> None:
-    assert run("a.py", "--commit", "hole").exit_code == 0
-    assert subjects() == ["a.py: fill the hole at line 3", "a.py: fill the hole at line 8"]
-    assert git("show", "HEAD~1:a.py") == TWO.replace("raise NotImplementedError", "return 1", 1).strip()
+@pytest.mark.parametrize("name", ["b c.py", "*.py", ":b.py", "-b.py", "ä.py"])
+def test_a_name_is_no_pattern(repository: Path, name: str) -> None:
+    (repository / name).write_text(STUB)
+    git("add", f"./{name}")
+    git("commit", "-qm", "a name")
+    assert run(f"./{name}", "--commit").exit_code == 0
+    assert git("-c", "core.quotePath=off", "show", "--format=", "--name-only") == name
 
 
-def test_a_file_with_uncommitted_changes_is_not_changed(repository: Path) -> None:
-    (repository / "b.py").write_text(STUB + "# mine\n")
-    result = run(".", "--commit", "file")
-    assert (result.exit_code, subjects()) == (1, ["a.py: fill 2 holes"])
-    assert "b.py:3:5: not filled: the file has uncommitted changes\n" in result.stderr
-    assert (repository / "b.py").read_text() == STUB + "# mine\n"
+@pytest.mark.parametrize(
+    ("prepared", "reason"),
+    [
+        ("echo '# mine' >>b.py", "the file has uncommitted changes"),
+        ("git rm -q --cached b.py", "the file has uncommitted changes"),
+        ("git rm -q --cached b.py; echo b.py >.gitignore; git add .; git commit -qm i", "the file has uncommitted changes"),
+    ],
+)
+def test_a_file_that_cannot_be_committed_alone_is_not_changed(repository: Path, prepared: str, reason: str) -> None:
+    subprocess.run(prepared, shell=True, check=True)
+    before = (repository / "b.py").read_text()
+    result = run("a.py", "b.py", "--commit")
+    assert (result.exit_code, subjects()[-1]) == (1, "fill 2 holes in 1 file")
+    assert f"b.py:3:5: not filled: {reason}\n" in result.stderr
+    assert (repository / "b.py").read_text() == before
 
 
-def test_a_hook_that_refuses_leaves_the_file_written(repository: Path) -> None:
-    hook = repository / ".git" / "hooks" / "pre-commit"
-    hook.parent.mkdir(exist_ok=True)
-    hook.write_text("#!/bin/sh\necho the hook says no >&2\nexit 1\n")
-    hook.chmod(0o755)
-    result = run("a.py", "--commit", "hole")
+FORMAT = "sed -i 's/return 1/return  1/' a.py"
+
+
+@pytest.mark.parametrize(
+    ("script", "committed", "text", "note"),
+    [
+        ("echo the hook >&2; echo says no; exit 1", False, FILLED_TWO, "is written, but not committed: git commit: "),
+        (
+            f"{FORMAT}; echo formatted 1 file; exit 1",
+            False,
+            FILLED_TWO.replace("return 1", "return  1"),
+            "is written, but not committed: git commit: formatted 1 file; was changed by a hook after it was filled",
+        ),
+        (
+            f"{FORMAT}; git add a.py",
+            True,
+            FILLED_TWO.replace("return 1", "return  1"),
+            "was changed by a hook after it was filled",
+        ),
+    ],
+    ids=["refuses", "formats and refuses", "formats and adds"],
+)
+def test_what_is_reported_after_a_hook_is_in_the_file(
+    repository: Path, script: str, committed: bool, text: str, note: str
+) -> None:
+    hook(repository, script)
+    about = report("a.py", "--commit", "--patch", "a.diff")
+    assert (repository / "a.py").read_text() == text
+    assert about["summary"]["filled"] == 2
+    assert [file["status"] for file in about["files"]] == ["noted"]
+    assert note in about["files"][0]["reason"]
+    assert len(subjects()) == committed
+    if committed:
+        assert git("show", "HEAD:a.py") == text.strip()
+    git("checkout", "-q", "HEAD~1" if committed else "HEAD", "--", "a.py")
+    git("apply", "a.diff")
+    assert (repository / "a.py").read_text() == text
+
+
+def test_a_refused_commit_is_named_with_the_words_of_the_hook(repository: Path) -> None:
+    hook(repository, "echo the hook >&2; echo says no; exit 1")
+    result = run(".", "--commit")
     assert (result.exit_code, subjects()) == (1, [])
-    assert "a.py is written, but not committed: git commit: the hook says no\n" in result.stderr
-    assert "NotImplementedError" not in (repository / "a.py").read_text()
+    assert f"the fills in {repository} are written, but not committed: git commit: the hook says no\n" in result.stderr
+    assert "wrote 3 of 3 holes" in result.stderr
+
+
+def test_a_fill_that_a_hook_takes_back_is_not_filled(repository: Path) -> None:
+    hook(repository, "git show HEAD:a.py >a.py; echo no fills here; exit 1")
+    result = run(".", "--commit")
+    assert (result.exit_code, (repository / "a.py").read_text()) == (1, TWO)
+    assert "a.py:3:5: not filled: a hook took the fill back; git commit: no fills here\n" in result.stderr
+    assert "wrote 1 of 3 holes" in result.stderr
+
+
+def test_a_lock_of_git_is_named_with_the_way_out(repository: Path) -> None:
+    (repository / ".git" / "index.lock").touch()
+    result = run("a.py", "--commit")
+    assert (result.exit_code, subjects()) == (1, [])
+    assert f"Unable to create '{repository}/.git/index.lock': File exists." in result.stderr
+    assert "remove the file manually to continue." in result.stderr
 
 
 def test_a_detached_head_is_reported(repository: Path) -> None:
     git("checkout", "-q", "--detach")
-    result = run("b.py", "--commit", "file")
-    assert (result.exit_code, subjects()) == (0, ["b.py: fill 1 hole"])
-    assert result.stderr.startswith(f"dg-lsp: filling\ndg-lsp: HEAD is detached in {repository}: ")
+    result = run("b.py", "--commit")
+    assert (result.exit_code, subjects()) == (0, ["fill 1 hole in 1 file"])
+    assert f"dg-lsp: HEAD is detached in {repository}: run git branch" in result.stderr
 
 
 def test_a_commit_outside_a_repository_is_refused(stubbed: Path) -> None:
-    result = run("a.py", "--commit", "file")
+    result = run("a.py", "--commit")
     assert (result.exit_code, (stubbed / "a.py").read_text()) == (1, STUB)
     assert result.stderr.startswith("dg-lsp: filling\ndg-lsp: a.py:3:5: not filled: the file is not in a git repository\n")
-    assert run("a.py", "--commit", "line").exit_code == 2
+
+
+def test_the_first_commit_of_a_repository_has_no_fills(stubbed: Path) -> None:
+    git("init", "-q")
+    git("add", ".")
+    assert (run("a.py", "--commit").exit_code, (stubbed / "a.py").read_text()) == (1, STUB)
 
 
 def test_a_workspace_inside_a_repository_is_committed_to_it(repository: Path) -> None:
@@ -86,7 +164,57 @@ def test_a_workspace_inside_a_repository_is_committed_to_it(repository: Path) ->
     (repository / "part" / "c.py").write_text(STUB)
     git("add", "part")
     git("commit", "-q", "-m", "part")
-    git("checkout", "-q", "--detach")
-    result = run("part/c.py", "--commit", "file")
-    assert (result.exit_code, subjects()) == (0, ["part", "part/c.py: fill 1 hole"])
-    assert f"HEAD is detached in {repository}: " in result.stderr
+    result = run("part/c.py", "--commit")
+    assert (result.exit_code, subjects()) == (0, ["part", "fill 1 hole in 1 file"])
+
+
+# --- In a hook, git's variables name the hook's repository.
+
+
+def test_git_itself_names_no_variable_that_is_not_dropped() -> None:
+    assert set(git("rev-parse", "--local-env-vars").split()) <= git_of_batch.LOCAL
+
+
+OTHER = """
+rm -rf "$TMPDIR/other"; git init -q "$TMPDIR/other" && cd "$TMPDIR/other" && echo x >x && git add x
+git -c user.name=n -c user.email=e@x commit -qm "of the test"
+"""
+
+
+@pytest.mark.parametrize("dir_too", [False, True], ids=["index", "index and folder"])
+def test_a_check_in_a_hook_of_a_linked_worktree_has_its_own_git(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory, dir_too: bool
+) -> None:
+    linked = tmp_path_factory.mktemp("linked") / "tree"
+    git("worktree", "add", "-q", "-b", "topic", str(linked))
+    folder = repository / ".git" / "worktrees" / "tree"
+    monkeypatch.chdir(linked)
+    monkeypatch.setenv("TMPDIR", str(tmp_path_factory.mktemp("temporary")))
+    before = (folder / "index").read_bytes(), git("rev-parse", "main", "topic"), git("config", "--list", "--local")
+    with monkeypatch.context() as hooked:
+        hooked.setenv("GIT_INDEX_FILE", str(folder / "index"))
+        if dir_too:
+            hooked.setenv("GIT_DIR", str(folder))
+        result = run("a.py", "--write", "--all", "--changed-since", "HEAD~0", "--check", OTHER + "false")
+        assert "--changed-since" in result.stderr, "nothing has changed"
+        result = run("a.py", "--write", "--all", "--check", OTHER)
+    assert "wrote 2 of 2 holes" in result.stderr
+    assert (folder / "index").read_bytes() == before[0]
+    assert (git("rev-parse", "main", "topic"), git("config", "--list", "--local")) == before[1:]
+    assert git("status", "--porcelain") == "M a.py"
+
+
+@pytest.mark.parametrize(
+    ("revision", "words"),
+    [("gone", "git knows no such revision in "), ("HEAD", "detected dubious ownership in repository at ")],
+)
+def test_a_revision_that_cannot_be_compared_is_explained(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, revision: str, words: str
+) -> None:
+    if revision == "HEAD":
+        monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    result = run(".", "--changed-since", revision)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"--changed-since {revision}: " in result.stderr
+    assert words in result.stderr
+    assert revision == "gone" or "safe.directory" in result.stderr, "the way out"

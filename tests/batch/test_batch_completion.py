@@ -132,7 +132,6 @@ LOCAL_MODELS = " ".join(("auto", *(model.name for model in laptop.MODELS), "embe
     [
         ("infill --holes", "bodies markers empty"),
         ("infill --holes bodies,", "bodies,markers bodies,empty"),
-        ("infill --commit", "file hole"),
         ("infill --model", LOCAL_MODELS),
         ("infill --ray", "local auto"),
         ("doctor --model", LOCAL_MODELS),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,13 @@ from dg_lsp.core.values import Edit, Span
 TOOLS = (["git", "apply", "-"], ["patch", "-p1", "--binary"], ["patch", "-p1"])
 
 
+def unified(name: str, text: str, edits: Sequence[Edit]) -> str:
+    return report.unified(name, text, values.apply(text, tuple(edits)))
+
+
 def check_applies(name: str, text: str, *edits: Edit) -> None:
     """Apply the diff with each tool and compare to the text with the edits."""
-    diff_text = report.unified(name, text, edits)
+    diff_text = unified(name, text, edits)
     expected = values.apply(text, edits).encode()
     if expected == text.encode():
         assert diff_text == ""
@@ -51,22 +56,19 @@ BODY = "def f():\n    pass\n\n\ndef g():\n    return 1\n"
 
 def test_a_diff_shows_what_changed_and_three_lines_around_it() -> None:
     text = "1\n2\n3\n4\n5\n6\n7\n8\n9\n"
-    assert report.unified("n.txt", text, [replacing(text, "5", "five\nand more")]) == (
+    assert unified("n.txt", text, [replacing(text, "5", "five\nand more")]) == (
         "--- a/n.txt\n+++ b/n.txt\n@@ -2,7 +2,8 @@\n 2\n 3\n 4\n-5\n+five\n+and more\n 6\n 7\n 8\n"
     )
 
 
 def test_lines_that_an_edit_repeats_are_context() -> None:
     text = "a\nb\nc\n"
-    assert (
-        report.unified("n", text, [replacing(text, "a\nb\nc", "a\nx\nc")])
-        == "--- a/n\n+++ b/n\n@@ -1,3 +1,3 @@\n a\n-b\n+x\n c\n"
-    )
+    assert unified("n", text, [replacing(text, "a\nb\nc", "a\nx\nc")]) == "--- a/n\n+++ b/n\n@@ -1,3 +1,3 @@\n a\n-b\n+x\n c\n"
 
 
 def test_an_edit_that_changes_nothing_makes_no_diff() -> None:
-    assert report.unified("n", "a\n", [replacing("a\n", "a", "a")]) == ""
-    assert report.unified("n", "a\n", []) == ""
+    assert unified("n", "a\n", [replacing("a\n", "a", "a")]) == ""
+    assert unified("n", "a\n", []) == ""
 
 
 @pytest.mark.parametrize(
@@ -101,14 +103,14 @@ def test_any_text_survives(text: str, old: str, new: str) -> None:
 
 
 def test_an_empty_file_can_be_written_to() -> None:
-    diff_text = report.unified("a", "", [Edit(Span(0, 0), "x\n")])
+    diff_text = unified("a", "", [Edit(Span(0, 0), "x\n")])
     assert diff_text == "--- a/a\n+++ b/a\n@@ -0,0 +1 @@\n+x\n"
 
 
 def test_far_edits_get_hunks_of_their_own_and_near_ones_share() -> None:
     text = "".join(f"line {n}\n" for n in range(40))
     near = [replacing(text, "line 10", "ten\nten"), replacing(text, "line 16", ""), replacing(text, "line 30", "x\ny\nz")]
-    assert report.unified("n", text, near).count("@@ -") == 2
+    assert unified("n", text, near).count("@@ -") == 2
     check(text, *near)
 
 
@@ -123,7 +125,7 @@ def test_any_edits_of_any_text_apply(text: str, data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), min_size=2, max_size=6)))
     edits = tuple(Edit(Span(a, b), data.draw(lines)) for a, b in zip(cuts[::2], cuts[1::2], strict=False))
     expected = values.apply(text, edits)
-    diff_text = report.unified("a.txt", text, edits)
+    diff_text = unified("a.txt", text, edits)
     if expected == text or not text or not expected:
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -139,4 +141,4 @@ def test_a_name_gives_no_orders_to_a_terminal_and_is_found(char: str) -> None:
     """U+009B begins an escape sequence too, and U+202E reverses the text that follows."""
     name = f"a{char}2J.py"
     check_applies(name, BODY, replacing(BODY, "pass", "return 2"))
-    assert char not in report.unified(name, BODY, [replacing(BODY, "pass", "return 2")])
+    assert char not in unified(name, BODY, [replacing(BODY, "pass", "return 2")])

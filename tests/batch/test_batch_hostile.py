@@ -97,10 +97,10 @@ def test_a_submodule_is_filled_checked_and_committed_where_it_belongs(project: P
             patch.setenv(f"GIT_AUTHOR_{name}", value)
             patch.setenv(f"GIT_COMMITTER_{name}", value)
         command = f"cd sub; {python} -c 'import a; assert a.f() == 1'"
-        result = run("sub", "--commit", "file", "--check", command)
+        result = run("sub", "--commit", "--check", command)
     assert result.exit_code == 0, result.output
     assert "wrote 1 of 1 hole (1 verified)" in result.stderr
-    assert git("log", "--format=%s", "-1", cwd=main / "sub") == "a.py: fill 1 hole\n"
+    assert git("log", "--format=%s", "-1", cwd=main / "sub") == "fill 1 hole in 1 file\n"
     assert git("log", "--format=%s", "-1", cwd=main) == "submodule\n"
 
 

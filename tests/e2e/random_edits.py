@@ -268,8 +268,8 @@ async def in_the_shell(n: int, draw: random.Random, folder: Path, connect: Conne
         with Journal(None) as answers:
             results = await api.fill(options, plans, answers, connect, api.Front())
         for result in results:
-            file_result, _ = write.apply_fills(result, "", print)
-            edits = tuple(file_result.edits)
+            [written], _ = write.write([result], print, commits=False)
+            edits = tuple(written.result.edits)
             if not edits:
                 continue
             trial = Trial("--at" if is_place else "infill", name, text, at, edits)

@@ -1,0 +1,57 @@
+"""Run git in any folder, whatever repository the process that started us is working on.
+
+A hook of git gets variables such as `GIT_DIR` and `GIT_INDEX_FILE`. With them, git would read and change the hook's
+repository in every folder.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+# Those that `git rev-parse --local-env-vars` names.
+LOCAL = frozenset(
+    f"GIT_{name}"
+    for name in (
+        *("ALTERNATE_OBJECT_DIRECTORIES", "COMMON_DIR", "CONFIG", "CONFIG_COUNT", "CONFIG_PARAMETERS", "DIR", "GRAFT_FILE"),
+        *("IMPLICIT_WORK_TREE", "INDEX_FILE", "INTERNAL_SUPER_PREFIX", "NO_REPLACE_OBJECTS", "OBJECT_DIRECTORY", "PREFIX"),
+        *("REPLACE_REF_BASE", "SHALLOW_FILE", "WORK_TREE"),
+    )
+)
+_MAX_CHARS = 400
+
+
+class GitError(Exception):
+    """Git failed; the message is what it or a hook said, in one line. `status` is 0 if it could not be run."""
+
+    def __init__(self, command: str, words: str, status: int = 0) -> None:
+        """Store the status."""
+        super().__init__(f"git {command}: {words}" if status else f"git can't be run: {words}")
+        self.status = status
+
+
+def environment() -> dict[str, str]:
+    """Return this process's environment without what ties git to one repository."""
+    return {name: value for name, value in os.environ.items() if name not in LOCAL}
+
+
+def run(folder: Path, command: str, *arguments: str) -> bytes:
+    """Return what a command of git prints in this folder; raise GitError if it fails."""
+    try:
+        done = subprocess.run(  # noqa: S603 -- git's own
+            ["git", "-c", "core.fsmonitor=false", command, *arguments],  # noqa: S607 -- the user's git
+            cwd=folder,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+        )
+    except OSError as error:
+        raise GitError(command, (error.strerror or str(error)).lower()) from error
+    if done.returncode:
+        words = " ".join((done.stderr + done.stdout).decode(errors="replace").split()) or f"it ended with {done.returncode}"
+        if len(words) > _MAX_CHARS:  # git says what is wrong first, a hook last
+            words = f"{words[: _MAX_CHARS // 2]} … {words[-_MAX_CHARS // 2 :]}"
+        raise GitError(command, words, done.returncode)
+    return done.stdout
