@@ -80,7 +80,6 @@ dg-lsp eval --make . --out FILE --n 150
 dg-lsp eval FILE --model MODEL --threads 1
 dg-lsp eval fixtures/eval/heldout.jsonl.gz --baseline copy --baseline ar --threads 1 --dtype float32 --markdown
 dg-lsp eval fixtures/eval/heldout.jsonl.gz --model qwen2.5-coder-0.5b --threads 1 --limit 150
-python tests/benchmarks/batch_bodies.py SOURCE --model smollm2-135m --bodies 20 --rounds 4 --check 'python -m pytest -q'
 python tests/benchmarks/batch_ray.py SOURCE --bodies 40
 python tests/benchmarks/batch_scale.py --files 500 --holes 4 --kills 10
 python tests/benchmarks/beside_llama_cpp.py run OUT --mirror DIR
