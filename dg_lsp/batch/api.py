@@ -216,7 +216,7 @@ def plans(job: Job) -> tuple[list[FilePlan], list[Skipped], dict[str, int]]:
     file_plans = [plan.for_places(source_at(places[0]), places) for places in by_file.values()]
     skipped: list[Skipped] = []
     kinds = plan.parse_kinds(options.holes)
-    for file in [*by_file, *discover.files(options.paths)]:
+    for file in [*by_file, *discover.files(options.paths, with_foreign=options.generated)]:
         if file in outputs:
             raise PlanError(f"{outputs[file]} names {discover.show(file)}, which is one of the files to fill; name a new file")
         if file in by_file:
@@ -224,10 +224,13 @@ def plans(job: Job) -> tuple[list[FilePlan], list[Skipped], dict[str, int]]:
         source = file if isinstance(file, Skipped) else discover.read(file)
         if isinstance(source, Skipped):
             skipped.append(source)
-        elif (file_plan := plan.for_kinds(source, kinds)).groups:
+        elif not (file_plan := plan.for_kinds(source, kinds)).groups:
+            if "markers" in kinds and (reason := holes.unread(source.document)):
+                skipped.append(Skipped(source.name, reason))
+        elif not options.generated and (reason := discover.foreign(source)):
+            skipped.append(Skipped(source.name, reason + discover.WITH_GENERATED))
+        else:
             file_plans.append(file_plan)
-        elif "markers" in kinds and (reason := holes.unread(source.document)):
-            skipped.append(Skipped(source.name, reason))
     chosen, left_out = plan.choose(file_plans, options)
     return chosen, skipped, left_out
 

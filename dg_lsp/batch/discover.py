@@ -22,14 +22,21 @@ from dg_lsp.wire.files import NotRegularError, TooLargeError, read_regular, read
 MAX_BYTES = 1 << 20  # larger files are generated or data, and take longer to parse than to fill
 N_HEAD_BYTES = 256  # enough for a first line with an interpreter
 
-# Folders of third-party files, besides those that `workspace` never reads. They are not filled.
-FOREIGN_FOLDERS = frozenset({".eggs", "site-packages"})
+# Folders whose files tools or others write. They are not filled by default.
+FOREIGN_FOLDERS = frozenset({".eggs", "dist", "node_modules", "site-packages", "third_party", "vendor"})
+_N_HEAD_CHARS = 4_000
+# A line comment, or a line of a block comment, that says so near the top.
+_GENERATED = re.compile(
+    r"^[ \t\ufeff]*(?:#|//|/?\*|--|;|<!--).*(?:@generated\b|<auto-?generated\b|\bgenerated\b.*\bdo not (?:edit|modify)\b)",
+    re.MULTILINE | re.IGNORECASE,
+)
 
 # All three markers in their order: a line of equals signs alone is a heading in some texts.
 _CONFLICT = re.compile(r"^<{7}(?: .*)?\r?$(?s:.*?)^={7}\r?$(?s:.*?)^>{7}(?: .*)?\r?$", re.MULTILINE)
 
 # The only rule that naming a path overrides: git's ignore files are about commits; ours and the secret rules are about dg-lsp.
 _GIT_IGNORED = "is ignored by .gitignore"
+WITH_GENERATED = "; --generated fills such files, too"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +57,17 @@ class Source:
     document: Document
 
 
-def files(paths: Sequence[Path]) -> Iterator[Path | Skipped]:
+def files(paths: Sequence[Path], *, with_foreign: bool = False) -> Iterator[Path | Skipped]:
     """Yield each file to fill once: for each named path in order, the file itself or the folder's files, sorted.
+
+    `FOREIGN_FOLDERS` below a named folder are skipped, unless `with_foreign`.
 
     A named path is used even if `.gitignore` excludes it, but not if `.dgignore` or the secret rules do. Links inside a folder
     are not followed: their targets are either found directly or are outside of the named paths.
     """
     seen: set[Path] = set()
     for path in paths:
-        for file in _under(path) if os.path.isdir(path) else [_named(path)]:  # noqa: PTH112 -- that of Path may raise
+        for file in _under(path, with_foreign=with_foreign) if os.path.isdir(path) else [_named(path)]:  # noqa: PTH112 -- that of Path may raise
             if isinstance(file, Skipped):
                 yield file
             elif file not in seen:
@@ -91,6 +100,18 @@ def read(path: Path) -> Source | Skipped:
     return Source(path, name, data, editorconfig.with_indent(document, path))
 
 
+def foreign(source: Source) -> str:
+    """Return why a file is not its project's to change: it is generated, or in a folder of foreign files; else ""."""
+    folders = source.path.relative_to(config.workspace_of(source.path)).parts[:-1]
+    if folder := next((name for name in folders if name in FOREIGN_FOLDERS), ""):
+        return f"is in {folder}"
+    if ".min." in source.path.name:
+        return "is minified"
+    if match := _GENERATED.search(source.document.text[:_N_HEAD_CHARS]):
+        return f"is generated, as line {source.document.text.count(chr(10), 0, match.end()) + 1} says"
+    return ""
+
+
 def show(path: Path) -> str:
     """Return the path for messages and reports: relative to the current folder if it is inside it."""
     try:
@@ -118,7 +139,7 @@ def _secret_reason(path: Path, file: Path) -> str:
     return "may hold secrets" if ignoring.is_secret(below) or ignoring.is_secret_outside(str(file)) else ""
 
 
-def _under(folder: Path) -> Iterator[Path | Skipped]:
+def _under(folder: Path, *, with_foreign: bool) -> Iterator[Path | Skipped]:
     root = folder.resolve()
     ignore = ignoring.Ignore.for_root(root)
     if ignore.reason(root) == _GIT_IGNORED:
@@ -128,8 +149,11 @@ def _under(folder: Path) -> Iterator[Path | Skipped]:
         return
     problems: list[OSError] = []
     for here, folders, names in os.walk(root, onerror=problems.append):
-        own_folders = (name for name in folders if name not in FOREIGN_FOLDERS and not Path(here, name).is_symlink())
-        folders[:] = sorted(name for name in own_folders if ignore.allows(Path(here, name)))
+        own_folders = (name for name in folders if not Path(here, name).is_symlink() and ignore.allows(Path(here, name)))
+        folders[:] = sorted(own_folders)
+        for name in () if with_foreign else sorted(FOREIGN_FOLDERS.intersection(folders)):
+            folders.remove(name)
+            yield Skipped(show(Path(here, name)), f"holds files of others{WITH_GENERATED}")
         for name in sorted(names):
             path = Path(here, name)
             if (language := languages.for_path(name, "")) is None and path.suffix:

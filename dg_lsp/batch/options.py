@@ -33,6 +33,7 @@ class Options:
     lang: Annotated[tuple[str, ...], Option("Only files in this language. Repeatable.", "NAME")] = ()
     include: Annotated[tuple[str, ...], Option("Only files that match, as in .gitignore. Repeatable.", "GLOB")] = ()
     exclude: Annotated[tuple[str, ...], Option("Skip files that match, as in .gitignore. Repeatable.", "GLOB")] = ()
+    generated: Annotated[bool, Option("Also files that tools or others write: generated, minified, in vendor, dist.")] = False
     changed_since: Annotated[str, Option("Only files that differ from this git revision.", "REV")] = ""
     symbol: Annotated[tuple[str, ...], Option("Only holes in this function, method or class. Repeatable.", "NAME")] = ()
     max_holes: Annotated[int, Option("Maximum number of holes to fill. 0: no limit.", low=0)] = 0

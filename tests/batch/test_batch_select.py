@@ -94,3 +94,22 @@ def test_a_dry_run_lists_the_holes_and_asks_no_engine(files: Path) -> None:
     assert cost["tokens_written"] == 6 * 16 * 64
     (files / "a\nb.py").write_text((files / "k.py").read_text())
     assert "\na\\nb.py:4:9: body C.f\n" in run(".", "--dry-run", engine=engine).stdout
+
+
+def test_generated_files_are_filled_only_if_asked_for(project: Path) -> None:
+    for name in ("a.py", "vendor/b.py", "c.py"):
+        (project / name).parent.mkdir(exist_ok=True)
+        (project / name).write_text(("# @generated\n" if name == "c.py" else "") + STUB)
+    (project / "d.py").write_text("# @generated\n")
+    result = report(".")
+    more = "; --generated fills such files, too"
+    assert [row["path"] for row in result["holes"]] == ["a.py"]
+    assert [(file["path"], file["reason"]) for file in result["files"]] == [
+        ("vendor", f"holds files of others{more}"),
+        ("c.py", f"is generated, as line 1 says{more}"),
+    ]
+    assert [file["reason"] for file in report("c.py")["files"]] == [f"is generated, as line 1 says{more}"]
+    everything = report(".", "--generated")
+    assert [row["path"] for row in everything["holes"]] == ["a.py", "c.py", "vendor/b.py"]
+    assert everything["files"] == []
+    assert len(report("--at", "c.py:4:5")["holes"]) == 1, "a place is named"
