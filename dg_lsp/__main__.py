@@ -5,9 +5,13 @@ The command line's libraries take a tenth of a second to import, in which an edi
 
 import os
 import sys
-from typing import NoReturn
 
 from dg_lsp import INTERRUPTED, is_interrupt
+from dg_lsp.wire import programs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 PLAIN = (["serve"], ["serve", "--stdio"])
 PLATFORM = "dg-lsp: Windows is not supported. Run dg-lsp in WSL; Linux and macOS are supported."
@@ -17,6 +21,7 @@ def main() -> None:
     """Run what the arguments say and end the process with its exit code."""
     if sys.platform == "win32":
         sys.exit(PLATFORM)
+    programs.ignore_current_folder()
     _open_closed_streams()
     try:
         if sys.argv[1:] in PLAIN:
@@ -53,7 +58,7 @@ def _open_closed_streams() -> None:
         sys.stderr = open(2, "w", errors="backslashreplace", closefd=False)  # noqa: SIM115
 
 
-def _interrupted() -> NoReturn:
+def _interrupted() -> "NoReturn":
     print("dg-lsp: interrupted", file=sys.stderr)
     sys.exit(INTERRUPTED)
 

@@ -10,6 +10,8 @@ import os
 import subprocess
 from pathlib import Path
 
+from dg_lsp.wire import programs
+
 # Those that `git rev-parse --local-env-vars` names.
 LOCAL = frozenset(
     f"GIT_{name}"
@@ -40,7 +42,7 @@ def run(folder: Path, command: str, *arguments: str) -> bytes:
     """Return what a command of git prints in this folder; raise GitError if it fails."""
     try:
         done = subprocess.run(  # noqa: S603 -- git's own
-            ["git", "-c", "core.fsmonitor=false", command, *arguments],  # noqa: S607 -- the user's git
+            [programs.find("git"), "-c", "core.fsmonitor=false", command, *arguments],
             cwd=folder,
             env=environment(),
             stdin=subprocess.DEVNULL,

@@ -9,7 +9,6 @@ import contextlib
 import json
 import shlex
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -354,7 +353,3 @@ def other_version(state: State) -> str:
 def silence(pid: object) -> str:
     """Return the sentence about an engine that does not respond."""
     return f"process {pid} does not respond; end it with: kill -9 {pid}"
-
-
-if __name__ == "__main__":
-    sys.exit(app())

@@ -36,7 +36,7 @@ from dg_lsp.engine.common import calibration_store
 from dg_lsp.engine.model.pull import PullError
 from dg_lsp.infill.client import connect_options
 from dg_lsp.infill.port import EngineError
-from dg_lsp.wire import config, extras, files, laptop, model_names, schema
+from dg_lsp.wire import config, extras, files, laptop, model_names, programs, schema
 from dg_lsp.wire.config import MAX_BYTES
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.settings import AUTO, EMBEDDED
@@ -313,7 +313,13 @@ def _run(commands: Sequence[Sequence[str]], problem: str, advice: str, show: Cal
         lines = []
         try:
             with subprocess.Popen(  # noqa: S603  # pip or uv, with dg-lsp's own requirements
-                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+                command,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                cwd=programs.FOLDER,
+                env=programs.environment(),
             ) as process:
                 for line in process.stdout or ():
                     lines.append(line.strip())

@@ -27,6 +27,7 @@ from typing import Literal
 
 from dg_lsp.evaluate import cell
 from dg_lsp.evaluate.tasks import EvalError, Task
+from dg_lsp.wire import programs
 
 TIMEOUT_S = 3.0
 RETRY_FACTOR = 10
@@ -53,7 +54,7 @@ NEEDS_BUBBLEWRAP = (
 @lru_cache(maxsize=1)
 def protection() -> tuple[str, ...] | None:
     """Return the command that protects this machine from a program, without its folder; None if the system has none."""
-    bwrap = shutil.which("bwrap")
+    bwrap = shutil.which("bwrap", path=programs.search_path())
     if bwrap is None:
         return None
     command = (

@@ -12,6 +12,7 @@ The engine is imported only when a method needs a model.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,6 +28,7 @@ from dg_lsp.engine.model.fit import machine
 from dg_lsp.evaluate import execute, score
 from dg_lsp.evaluate.score import ResultRow
 from dg_lsp.evaluate.tasks import EvalError, Task
+from dg_lsp.wire import programs
 
 if TYPE_CHECKING:
     from dg_lsp.engine.common.loading import Loaded
@@ -278,6 +280,7 @@ _bench: Bench | EvalError | None = None  # one for each worker process
 
 def _in_processes(tasks: Sequence[Task], setup: Setup, workers: int) -> Iterator[list[ResultRow]]:
     setup = replace(setup, threads=setup.threads or max(machine.n_cores() // workers, 1))
+    os.environ.update(programs.environment())  # the workers inherit it
     # Torch's threads do not survive a fork.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=(setup, tasks[0])) as pool:

@@ -14,7 +14,6 @@ import contextlib
 import datetime
 import json
 import logging
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from lsprotocol import types as lsp
 from pygls.exceptions import JsonRpcInvalidParams
 
 from dg_lsp.core.wording import size
-from dg_lsp.wire import laptop
+from dg_lsp.wire import laptop, programs
 from dg_lsp.wire.laptop import LaptopModel
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PULL_COMMAND = (sys.executable, "-m", "dg_lsp.cli.engine", "pull")
+PULL_COMMAND: tuple[str, ...] = (*programs.OURSELVES, "engine", "pull")
 
 DOWNLOAD, LATER, NEVER = "Download", "Not now", "Never"
 LATER_DAYS = 7
@@ -122,7 +121,12 @@ async def _pull(server: DgLanguageServer, model: LaptopModel, *, is_continued: b
     async with server.bar(f"Downloading {model.name}", cancel) as report:
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
-            *PULL_COMMAND, model.name, "--json", stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe
+            *(*PULL_COMMAND, model.name, "--json"),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=pipe,
+            stderr=pipe,
+            cwd=programs.FOLDER,
+            env=programs.environment(),
         )
         assert process.stdout is not None
         assert process.stderr is not None

@@ -17,7 +17,6 @@ import re
 import signal
 import stat
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -31,13 +30,13 @@ import msgspec
 from msgspec import Meta
 
 from dg_lsp import __version__
-from dg_lsp.wire import model_names
+from dg_lsp.wire import model_names, programs
 from dg_lsp.wire.files import replace
 from dg_lsp.wire.messages import PROTOCOL, Fields, WireError, parse
 from dg_lsp.wire.settings import DEFAULTS, EMBEDDED, Option
 from dg_lsp.wire.visible import visible_line
 
-ENGINE_COMMAND = (sys.executable, "-m", "dg_lsp.cli.engine", "run")
+ENGINE_COMMAND = (*programs.OURSELVES, "engine", "run")
 """Starts an engine in this environment."""
 
 RUNTIME_DIR_VARIABLE = "DG_LSP_RUNTIME_DIR"
@@ -131,17 +130,26 @@ def all_engine_files() -> tuple[EngineFiles, ...]:
 
 
 def socket_path(files: EngineFiles) -> Path:
-    """Return the path of the engine's socket: next to its other files, or in a short directory if that path is too long."""
+    """Return the path of the engine's socket: next to its other files, or in a short directory if that path is too long.
+
+    Raises DiscoveryError if both are too long.
+    """
     path = files.directory / f"{files.name}.sock"
     if len(os.fsencode(path)) < MAX_SOCKET_PATH:
         return path
     short = hashlib.sha256(os.fsencode(files.directory)).hexdigest()[:12]
-    return _private(Path(tempfile.gettempdir()) / f"dg-lsp-{os.getuid()}-{short}") / path.name
+    other = Path(tempfile.gettempdir()) / f"dg-lsp-{os.getuid()}-{short}"
+    if len(os.fsencode(other / path.name)) < MAX_SOCKET_PATH:
+        return _private(other) / path.name
+    raise DiscoveryError(
+        f"the paths of {files.directory} and {other.parent} are too long for the engine's socket; "
+        f"set {RUNTIME_DIR_VARIABLE} to a directory with a shorter one"
+    )
 
 
 def unusable(path: Path, error: OSError) -> DiscoveryError:
     """Return the error for a file that can't be used, with advice."""
-    return DiscoveryError(f"{path} can't be used: {error.strerror}; set {RUNTIME_DIR_VARIABLE} to another directory")
+    return DiscoveryError(f"{path} can't be used: {error.strerror or error}; set {RUNTIME_DIR_VARIABLE} to another directory")
 
 
 def _private(directory: Path) -> Path:
@@ -319,6 +327,7 @@ def start_engine(
     `command` runs an engine; the settings and `more` are added to it as options. The process writes its output to the
     log.
     """
+    socket_path(files)  # raises here, and not only in the engine
     # The options of the command are named like the fields, without their units.
     by_field = {name.removesuffix("_s").replace("_", "-"): str(value) for name, value in asdict(settings).items()}
     options = {**asdict(engine_id), "model": engine_id.resolved_model, **by_field, **(more or {})}
@@ -342,7 +351,7 @@ def start_engine(
             stdout=handle,
             stderr=handle,
             cwd=files.directory,
-            env={**os.environ, RUNTIME_DIR_VARIABLE: str(files.directory)},
+            env=programs.environment(**{RUNTIME_DIR_VARIABLE: str(files.directory)}),
             start_new_session=True,
         )
     except OSError as error:

@@ -12,6 +12,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+from dg_lsp.wire import programs
+
 # No package index has dg-lsp yet, so a user without its file can't name it.
 _UNKNOWN = Path("/path/to/dg-lsp")
 
@@ -43,7 +45,7 @@ def install_commands(*requirements: str, any_torch: bool = False) -> list[list[s
     """Return the commands that install packages into the environment of this process, with torch's CPU build where it fits."""
     is_cpu = has_useless_cuda() and not any_torch
     has_pip = util.find_spec("pip") is not None
-    if not has_pip and shutil.which("uv"):  # an environment that uv made
+    if not has_pip and shutil.which("uv", path=programs.search_path()):  # an environment that uv made
         return [
             ["uv", "pip", "install", "--python", sys.executable, *(["--torch-backend", "cpu"] if is_cpu else []), *requirements]
         ]

@@ -306,6 +306,8 @@ Every other reason concerns one place only.")
 (lsp-register-client
  (make-lsp-client
   :new-connection (lsp-stdio-connection (lambda () dg-lsp-command))
+  ;; Python imports no module from the project's folder.
+  :environment-fn (lambda () '(("PYTHONSAFEPATH" . "1")))
   :activation-fn (lambda (_file-name mode) (provided-mode-derived-p mode 'prog-mode))
   :server-id 'dg-lsp
   ;; Run in addition to the language's own server.

@@ -89,13 +89,19 @@ class Editor(Rpc):
         return [json.loads(line) for line in self.journal.read_text().splitlines()]
 
     async def hello(
-        self, capabilities: Mapping[str, Any], *, settings: object = None, options: object = None, root: Path | None = None
+        self,
+        capabilities: Mapping[str, Any],
+        *,
+        settings: object = None,
+        options: object = None,
+        root: Path | None = None,
+        process_id: int | None = None,
     ) -> None:
         self.answers["workspace/configuration"] = lambda params: [settings for _ in params["items"]]
         result = await self.request(
             "initialize",
             {
-                "processId": os.getpid(),
+                "processId": process_id or os.getpid(),
                 "rootUri": root.as_uri() if root else None,
                 "workspaceFolders": [{"uri": root.as_uri(), "name": "root"}] if root else None,
                 "capabilities": capabilities,

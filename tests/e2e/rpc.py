@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from tests.patience import PATIENCE_S
@@ -23,8 +24,8 @@ class RpcError(Exception):
 class Rpc:
     """A server process and its messages. `answers` holds the responses to the server's own requests; the default is null."""
 
-    def __init__(self, *command: str, env: Mapping[str, str] | None = None) -> None:
-        self.command, self.env = command, env
+    def __init__(self, *command: str, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> None:
+        self.command, self.env, self.cwd = command, env, cwd
         self.notes: list[dict[str, Any]] = []
         self.requests: list[dict[str, Any]] = []
         self.answers: dict[str, Callable[[Any], Any]] = {}
@@ -41,6 +42,7 @@ class Rpc:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env=dict(self.env) if self.env is not None else None,
+            cwd=self.cwd,
             limit=1 << 26,
         )
         self.stderr = b""

@@ -319,7 +319,7 @@ NO_TOKEN = "dg-lsp engine: no engine for toy is running; start one with: dg-lsp 
 
 def command(*arguments: str, code: int = 0) -> str:
     process = subprocess.run(
-        [sys.executable, "-m", "dg_lsp.cli.engine", *arguments],
+        [sys.executable, "-m", "dg_lsp", "engine", *arguments],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -431,7 +431,7 @@ def test_start_reports_why_a_model_fails_to_load(engines: Path) -> None:
 @pytest.mark.slow
 def test_two_failing_starts_both_report_the_reason(engines: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        start = [sys.executable, "-m", "dg_lsp.cli.engine", "start", f"--port={listener.getsockname()[1]}", *OPTIONS]
+        start = [sys.executable, "-m", "dg_lsp", "engine", "start", f"--port={listener.getsockname()[1]}", *OPTIONS]
         both = [subprocess.Popen(start, stderr=subprocess.PIPE, text=True, cwd=ROOT) for _ in range(2)]
         errors = [process.communicate(timeout=PATIENCE_S)[1] for process in both]
     assert [process.returncode for process in both] == [2, 2]
@@ -441,7 +441,7 @@ def test_two_failing_starts_both_report_the_reason(engines: Path) -> None:
 
 def test_start_reports_an_engine_killed_while_loading(engines: Path) -> None:
     model = f"gate:{engines / 'door'}"
-    start = [sys.executable, "-m", "dg_lsp.cli.engine", "start", f"--model={model}", f"--filler={FILLER}"]
+    start = [sys.executable, "-m", "dg_lsp", "engine", "start", f"--model={model}", f"--filler={FILLER}"]
     with subprocess.Popen(start, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
         state = wait_until(lambda: discovery.read_state(discovery.engine_files(engine_id(model))))
         wait_until(lambda: "model loading" in "".join(discovery.log_tail(discovery.engine_files(engine_id(model)))))
@@ -490,7 +490,7 @@ def test_start_replaces_an_engine_of_another_installation_of_this_version(engine
     # Its files differ, because it is without the models, which the toy filler does not need.
     shutil.copytree(ROOT / "dg_lsp", tmp_path / "dg_lsp", ignore=shutil.ignore_patterns("__pycache__", "embedded"))
     subprocess.run(
-        [sys.executable, "-m", "dg_lsp.cli.engine", "start", *OPTIONS],
+        [sys.executable, "-m", "dg_lsp", "engine", "start", *OPTIONS],
         env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
         cwd=tmp_path,
         check=True,
@@ -524,7 +524,7 @@ def test_an_unresponsive_engine_is_reported(engines: Path) -> None:
         try:
             processes = [
                 subprocess.Popen(
-                    [sys.executable, "-m", "dg_lsp.cli.engine", name, *OPTIONS],
+                    [sys.executable, "-m", "dg_lsp", "engine", name, *OPTIONS],
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
                     text=True,

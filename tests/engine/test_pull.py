@@ -41,7 +41,7 @@ def pull(hub: Hub, home: Path, *arguments: str, code: int = 0) -> tuple[str, str
     """Return what the command prints and says; the library reads its address from the environment, once."""
     environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1"}
     environment |= {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DOWNLOAD_TIMEOUT": "5"}
-    command = [sys.executable, "-m", "dg_lsp.cli.engine", "pull", *(arguments or (NAME,))]
+    command = [sys.executable, "-m", "dg_lsp", "engine", "pull", *(arguments or (NAME,))]
     process = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert process.returncode == code, process.stderr
     assert "Traceback" not in process.stderr

@@ -2,6 +2,7 @@
 import { execFile } from "node:child_process";
 import * as vscode from "vscode";
 import { doctorArguments, type Program } from "./locate";
+import { variables } from "./serverProcess";
 
 const SCHEME = "dg-lsp-doctor";
 const PAGE = vscode.Uri.from({ scheme: SCHEME, path: "dg-lsp doctor" });
@@ -40,7 +41,7 @@ function doctorOutput(program: Program | undefined, folder: string | undefined):
   }
   return new Promise((resolve) => {
     // An exit code other than 0 means that the output reports a problem. The folder may have its own settings.
-    execFile(program.command, args, { cwd: folder }, (error, stdout, stderr) => {
+    execFile(program.command, args, { cwd: folder, env: variables() }, (error, stdout, stderr) => {
       resolve(`${stdout}${stderr}` || `dg-lsp doctor could not be run: ${error?.message ?? "it printed nothing"}\n`);
     });
   });

@@ -7,6 +7,7 @@ import * as path from "node:path";
 import * as vscode from "vscode";
 import { scripts } from "./locate";
 import { selectedPython } from "./python";
+import { variables } from "./serverProcess";
 import { countPackages, stepOf } from "./steps";
 import { CPU_INDEX, hasCpuTorch, hasUselessCuda, withoutTorch } from "./torch";
 
@@ -132,7 +133,7 @@ class NoCpuBuildError extends Error {
 /** Return the user's requirements file or the extension's own; undefined if the user dismissed the question about torch. */
 async function chooseRequirements(folder: string): Promise<Requirements | undefined> {
   const customFile = String(vscode.workspace.getConfiguration("dgLsp").get("client.requirements") ?? "").trim();
-  if (customFile) return { file: customFile, isCustom: true };
+  if (customFile) return { file: path.resolve(customFile), isCustom: true };
   const own = { file: path.join(folder, "requirements.txt"), isCustom: false };
   // Other systems have only one build.
   if (process.platform !== "linux") return own;
@@ -218,7 +219,8 @@ function run(
 ): Promise<void> {
   output.info([command, ...args].join(" "));
   return new Promise((resolve, reject) => {
-    const child = spawn(command, args, { stdio: ["ignore", "pipe", "pipe"] });
+    // Python and pip read no file of the root folder, as they might of the open one.
+    const child = spawn(command, args, { cwd: "/", env: variables(), stdio: ["ignore", "pipe", "pipe"] });
     const listener = cancelled.onCancellationRequested(() => child.kill());
     let last = "";
     const readOutput = (data: Buffer) => {

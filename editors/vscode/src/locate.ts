@@ -37,9 +37,16 @@ export function locate(places: SearchPlaces, exists: (file: string) => boolean):
   return undefined;
 }
 
-/** Return the absolute entries of a PATH. A relative entry could run a program from the open workspace. */
-export function absoluteEntries(searchPath: string): string[] {
-  return searchPath.split(path.delimiter).filter((entry) => path.isAbsolute(entry));
+/** Return the absolute entries of a PATH that are not in one of these folders. A relative entry means the current folder. */
+export function absoluteEntries(searchPath: string, folders: readonly string[] = []): string[] {
+  const isIn = (entry: string, folder: string) => path.relative(folder, entry).split(path.sep)[0] !== "..";
+  return searchPath.split(path.delimiter).filter((entry) => path.isAbsolute(entry) && !folders.some((folder) => isIn(entry, folder)));
+}
+
+/** Return the variables of a process, with which neither a program nor a module is searched in the current folder or in these. */
+export function childVariables(variables: NodeJS.ProcessEnv, folders: readonly string[]): NodeJS.ProcessEnv {
+  const searched = (name: string) => absoluteEntries(variables[name] ?? "", folders).join(path.delimiter);
+  return { ...variables, PATH: searched("PATH"), PYTHONPATH: searched("PYTHONPATH"), PYTHONSAFEPATH: "1" };
 }
 
 /** Return the folder of an environment's programs. */

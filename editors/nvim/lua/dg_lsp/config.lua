@@ -126,4 +126,17 @@ function M.server_settings()
   return settings
 end
 
+---Return the variables of a process, with which neither a program nor a module is searched in the current folder.
+---@return table<string, string>
+function M.variables()
+  local variables = { PYTHONSAFEPATH = "1" }
+  for _, name in ipairs({ "PATH", "PYTHONPATH" }) do
+    local folders = vim.split(vim.env[name] or "", ":")
+    variables[name] = vim.iter(folders):filter(function(folder)
+      return vim.startswith(folder, "/")
+    end):join(":")
+  end
+  return variables
+end
+
 return M

@@ -28,7 +28,7 @@ local function run(options, callback)
     server.notify("run dg-lsp setup in a terminal to choose a model", "WARN")
     return
   end
-  vim.system(vim.list_extend(command, options), { text = true }, function(result)
+  vim.system(vim.list_extend(command, options), { env = config.variables(), text = true }, function(result)
     vim.schedule(function()
       local ok, output = pcall(vim.json.decode, result.stdout, { luanil = { object = true } })
       if not ok or type(output) ~= "table" or output.version ~= VERSION then

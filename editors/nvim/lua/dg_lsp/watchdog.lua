@@ -60,7 +60,7 @@ function M.start(dispatchers, client_config)
   local others = children()
   local rpc = vim.lsp.rpc.start(config.current.cmd, dispatchers, {
     cwd = client_config.cmd_cwd,
-    env = client_config.cmd_env,
+    env = vim.tbl_extend("force", config.variables(), client_config.cmd_env or {}),
     detached = client_config.detached,
   })
   process.pid = vim.iter(children()):find(function(pid)

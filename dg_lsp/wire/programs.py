@@ -1,0 +1,67 @@
+"""Start programs so that none runs code of the current folder, which may be a repository that its user has not read.
+
+`dg_lsp.__main__` imports this module before any other, so this one imports only what Python has then.
+"""
+
+import errno
+import os
+import sys
+
+OURSELVES = (sys.executable, "-P", "-m", "dg_lsp")
+"""Runs dg-lsp in this environment."""
+FOLDER = "/"
+"""The current folder of a program that needs none. Some, such as uv, read their settings in that folder and above it."""
+# Paths that a program in another folder would not find.
+_PATHS = ("DG_LSP_CONFIG", "DG_LSP_MODELS", "DG_LSP_RUNTIME_DIR", "SSL_CERT_FILE")
+_OWN = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))  # noqa: PTH118, PTH120 -- pathlib isn't loaded yet
+
+
+def ignore_current_folder() -> None:
+    """Remove the current folder from the module search path, and let other folders of PYTHONPATH only add modules."""
+    if not sys.flags.safe_path and sys.path[0] in ("", _here()):
+        del sys.path[0]
+    named = {_full(entry) for entry in _python_path()}
+    sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry) not in named] + _module_folders()
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """Return the variables of a child, in which nothing names the current folder; a Python in it does not search it either."""
+    paths = {name: _full(os.path.expanduser(os.environ[name])) for name in _PATHS if os.environ.get(name)}  # noqa: PTH111
+    searched = {"PATH": search_path(), "PYTHONPATH": os.pathsep.join(_module_folders()), "PYTHONSAFEPATH": "1"}
+    return {**os.environ, **paths, **searched, **changes}
+
+
+def search_path() -> str:
+    """Return PATH without relative and empty entries, which mean the current folder or one below it."""
+    return os.pathsep.join(filter(os.path.isabs, os.environ.get("PATH", os.defpath).split(os.pathsep)))
+
+
+def find(name: str) -> str:
+    """Return the path of a program; raise FileNotFoundError if `search_path` has none."""
+    import shutil
+
+    if path := shutil.which(name, path=search_path()):
+        return path
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+
+
+def _module_folders() -> list[str]:
+    """Return the absolute folders of PYTHONPATH but the current one, and in any case the one that dg-lsp was found in."""
+    entries = [*_python_path(), _here()]
+    return [_full(each) for each in entries if _full(each) == _OWN or (each.startswith(os.sep) and _full(each) != _here())]
+
+
+def _python_path() -> list[str]:
+    value = "" if sys.flags.ignore_environment else os.environ.get("PYTHONPATH", "")
+    return value.split(os.pathsep) if value else []
+
+
+def _full(path: str) -> str:
+    return os.path.realpath(os.path.join(_here(), path))  # noqa: PTH118
+
+
+def _here() -> str:
+    try:
+        return os.getcwd()  # noqa: PTH109
+    except OSError:
+        return FOLDER  # the current folder was removed
