@@ -351,11 +351,15 @@ class DgLanguageServer(LanguageServer):
         last_write = self.clock()
         while True:
             await asyncio.sleep(CHECK_EVERY_S)
-            self.look_at_files()
-            self.look_for_model()
             if self.process_id is not None and not discovery.alive(self.process_id):
                 log.warning("the editor's process %s is gone; the server ends", self.process_id)
                 self.protocol.ended()
+            try:
+                self.look_at_files()
+                self.look_for_model()
+            except Exception:
+                # The next look may succeed, and none may keep a server without its editor.
+                log.exception("can't look for changed files")
             if self.clock() - last_write >= WRITE_STATISTICS_S:
                 last_write = self.clock()
                 self._write_statistics()

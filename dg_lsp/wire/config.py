@@ -97,7 +97,7 @@ def read(workspace: Path | None = None, environ: Mapping[str, str] | None = None
         config = Config(schema.layered(config.settings, values), {**config.keys, **keys})
         own_model = config.settings.model if origin == "user" else own_model
     values, wrong = schema.parse_environment(environ)
-    values, wrong_model = _with_model(values, Path.cwd(), f"DG_LSP_MODEL in {schema.ENVIRONMENT}")
+    values, wrong_model = _with_model(values, Path(), f"DG_LSP_MODEL in {schema.ENVIRONMENT}")
     settings = schema.layered(config.settings, values)
     keys, wrong_keys = _environment_key(environ.get(KEY_VARIABLE, ""), str(values.get("model", own_model)))
     return Config(settings, {**config.keys, **keys}), (*problems, *wrong, *wrong_model, *wrong_keys)

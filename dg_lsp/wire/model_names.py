@@ -135,7 +135,10 @@ def folder_of(model: str, beside: Path | None = None) -> Path | None:
     path = expanded(model)
     if is_remote(model) or not (path.is_absolute() or model in (".", "..") or model.startswith(("./", "../"))):
         return None
-    return Path(os.path.realpath((beside or Path()) / path))
+    try:
+        return Path(os.path.realpath((beside or Path()) / path))
+    except FileNotFoundError:  # the current folder was removed
+        return Path(os.path.realpath(os.sep / path))
 
 
 def expanded(name: str) -> Path:
