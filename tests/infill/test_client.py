@@ -435,6 +435,28 @@ async def test_leftovers_of_another_build_do_not_block_a_start(engines: Path, ha
     assert len(pids()) == 1
 
 
+async def test_an_engine_whose_state_file_was_removed_is_found_by_new_clients(engines: Path) -> None:
+    async with connect(options()) as engine:
+        discovery.engine_files(options().engine_id).state.unlink()
+        async with connect(options()) as other:
+            assert await text(other, text="x") == "x"
+            assert await info(other, "pid") == await info(engine, "pid")
+
+
+async def test_a_runtime_folder_with_a_path_too_long_for_sockets_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("run", "temporary"):
+        (tmp_path / (name * 20)).mkdir(mode=0o700)
+    monkeypatch.setenv(discovery.RUNTIME_DIR_VARIABLE, str(tmp_path / ("run" * 20)))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / ("temporary" * 20)))
+    with pytest.raises(EngineError) as error:
+        async with connect(options()):
+            pass
+    folders = f"{tmp_path}/{'run' * 20} and {tmp_path}/{'temporary' * 20}"
+    assert str(error.value).startswith(f"the paths of {folders} are too long for the engine's socket; set DG_LSP_RUNTIME_DIR")
+
+
 async def test_a_planned_end_does_not_count_as_a_crash(engines: Path) -> None:
     async with connect(options()) as engine:
         for _ in range(4):

@@ -22,6 +22,7 @@ import time
 import traceback
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Literal
@@ -46,6 +47,8 @@ MIN_TOKEN_CHARS = 16
 MAKE_TOKEN = "`python3 -c 'import secrets; print(secrets.token_hex(32))'`"  # noqa: S105 -- a command
 LOCK_PATIENCE_S = 30.0
 FAILED_LINGER_S = 2.0
+LOOK_EVERY_S = 5.0
+"""How often an engine looks whether its state file is still there."""
 USUAL_FILLER = "dg_lsp.engine.backends:load_filler"
 
 
@@ -103,6 +106,8 @@ def next_action(
 
 def run(options: Options) -> None:
     """Serve requests until a shutdown request or until unused; raise DaemonError when the engine can't run."""
+    if options.detached:
+        _forget_starters_signals()
     try:
         files = discovery.engine_files(options.engine_id)
         write_to(files, detached=options.detached)
@@ -113,6 +118,14 @@ def run(options: Options) -> None:
             lock.release()
     except DiscoveryError as error:
         raise DaemonError(str(error)) from error
+
+
+def _forget_starters_signals() -> None:
+    """Handle no signal as the process that started this one: under nohup or in the background, a shell ignores some."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for number in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:  # Python itself ignores these
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
 
 
 class _Stop:
@@ -157,9 +170,13 @@ def _run(files: EngineFiles, options: Options) -> None:
         with contextlib.suppress(DiscoveryError):
             if (before := discovery.read_state(files)) is not None:
                 log.warning("process %d ended without a word: it was killed, perhaps because memory ran out", before.pid)
-        discovery.write_state(files, State(os.getpid(), address, token, BUILD, options.engine_id))
+        state = State(os.getpid(), address, token, BUILD, options.engine_id)
+        discovery.write_state(files, state)
         log.info("process %d serves %s", os.getpid(), options.engine_id.model)
-        _serve(options, token, listeners, stop, on_shutdown=lambda: _remove(files, address))
+        server = _server(options, token, listeners)
+        server.on_look, server.on_shutdown = partial(_restore, files, state), partial(_remove, files, address)
+        stop.lead_to(server)
+        server.run(sockets=listeners)
     except DaemonError:
         raise
     except Exception:
@@ -202,6 +219,8 @@ class EngineServer(uvicorn.Server):
     """A server that ends all streams and the model's thread before it waits for connections to close."""
 
     service: Service
+    on_look: Callable[[], None] = staticmethod(lambda: None)
+    """Called now and then, and whenever something changes."""
     on_shutdown: Callable[[], None]
     why = "the engine is stopping"
 
@@ -224,7 +243,7 @@ class EngineServer(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def _serve(options: Options, token: str, listeners: list[socket.socket], stop: _Stop, on_shutdown: Callable[[], None]) -> None:
+def _server(options: Options, token: str, listeners: list[socket.socket]) -> EngineServer:
     url = next((f"http://127.0.0.1:{one.getsockname()[1]}" for one in listeners if one.family == socket.AF_INET), "")
     load = loader(options.engine_id, options.settings)
     service = Service(load, options.limits, options.engine_id, options.settings, url=url)
@@ -254,13 +273,13 @@ def _serve(options: Options, token: str, listeners: list[socket.socket], stop: _
         timeout_graceful_shutdown=3,
     )
     server = EngineServer(config)
-    server.service, server.on_shutdown = service, on_shutdown
-    stop.lead_to(server)
-    server.run(sockets=listeners)
+    server.service = service
+    return server
 
 
 async def _watch(service: Service, server: EngineServer) -> None:
     while not service.stopping.is_set():
+        server.on_look()
         queue = service.queue
         facts = EngineFacts(
             state=queue.status.state,
@@ -280,7 +299,7 @@ async def _watch(service: Service, server: EngineServer) -> None:
             queue.order("unload")
             wait_s = None
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(service.changed.wait(), wait_s)
+            await asyncio.wait_for(service.changed.wait(), LOOK_EVERY_S if wait_s is None else min(wait_s, LOOK_EVERY_S))
         service.changed.clear()
     server.should_exit = True
 
@@ -335,6 +354,13 @@ def _listen(files: EngineFiles, options: Options) -> tuple[str, list[socket.sock
     for listener in listeners:
         listener.listen(routes.BACKLOG)
     return address, listeners
+
+
+def _restore(files: EngineFiles, state: State) -> None:
+    """Write the state file again if something removed it, such as a cleanup of old files: no client would find the engine."""
+    with contextlib.suppress(DiscoveryError):
+        if not files.state.exists():
+            discovery.write_state(files, state)
 
 
 def _remove(files: EngineFiles, address: str) -> None:
