@@ -37,7 +37,8 @@ KINDS = ("bodies", "markers", "empty")
 N_TREES = 32  # cached syntax trees: of the files in progress, and of their filled versions
 
 _PLACE = re.compile(
-    r"(?P<file>.+?):(?P<line>\d{1,999}):(?P<column>\d{1,999})(?:-(?P<end_line>\d{1,999}):(?P<end_column>\d{1,999}))?", re.DOTALL
+    r"(?P<file>[^\0]+?):(?P<line>\d{1,999}):(?P<column>\d{1,999})(?:-(?P<end_line>\d{1,999}):(?P<end_column>\d{1,999}))?",
+    re.DOTALL,
 )
 _COMMENT = re.compile(r"(?P<place>.+?:\d+:\d+(?:-\d+:\d+)?)(?:[:\s]\s*(?P<comment>.*))?")
 
@@ -132,7 +133,7 @@ def read_places(name: str) -> tuple[Location, ...]:
     """Return the places in a file, or in standard input for `-`; raise PlanError if it can't be read or a line is invalid."""
     try:
         data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-        text = data.decode("utf-8")
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise PlanError(f"--places {name} is not UTF-8") from error
     except (OSError, ValueError) as error:

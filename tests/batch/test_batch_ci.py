@@ -180,7 +180,9 @@ def test_places_have_an_optional_comment() -> None:
     assert plan.parse_places(json.dumps(match), "x") == [Location("a.py", (1, 5), (2, 1), "do it")]
 
 
-@pytest.mark.parametrize("line", ["a.py", "a.py:3", "a.py:0:1", "a.py:1:2x", "{}", "{", '{"file": "a", "range": 3}'])
+@pytest.mark.parametrize(
+    "line", ["a.py", "a.py:3", "a.py:0:1", "a.py:1:2x", "a\0.py:1:1", "{}", "{", '{"file": "a", "range": 3}']
+)
 def test_an_invalid_line_of_places_is_named(line: str) -> None:
     with pytest.raises(PlanError, match=r"^--places x, line 2: "):
         plan.parse_places(f"a.py:1:1\n{line}\n", "--places x")
@@ -188,7 +190,8 @@ def test_an_invalid_line_of_places_is_named(line: str) -> None:
 
 def test_places_come_from_a_file_and_their_comments_reach_the_model(project: Path) -> None:
     (project / "a.py").write_text(STUB + "\n\nx = \n")
-    (project / "places.txt").write_text("a.py:3:5: return the number 1\na.py:6:5: a small number\n")
+    places = "a.py:3:5: return the number 1\r\na.py:6:5: a small number\r\n"
+    (project / "places.txt").write_text(places, encoding="utf-8-sig")  # as some editors save it
     engine = Filling("1")
     rows = report("--places", "places.txt", "--all", engine=engine)["holes"]
     assert [(row["line"], row["kind"]) for row in rows] == [(3, "body"), (6, "cursor")]

@@ -393,7 +393,12 @@ def raw(data: bytes, media_type: str = "text/event-stream") -> str:
         (b'data: {"choices": 7}\n\n', "the answer of HOST can't be understood: choices must be a list, but is a number"),
         (b"{}", "the answer of HOST can't be understood: choices is missing"),
         (b'{"choices": []}', "the answer of HOST can't be understood: choices is empty"),
-        (b'data: {"error": "out of memory"}\n\n', "HOST failed (500): out of memory"),
+        (b'data: {"error": "out of memory"}\n\n', "HOST answered with an error: out of memory"),
+        (b'{"error": "out of memory"}', "HOST answered with an error: out of memory"),
+        (b'{"error": {"message": "no such model", "code": "gone"}}', "HOST answered with an error: no such model"),
+        (b'{"error": {"message": "the model is loading", "code": 503}}', "HOST failed (503): the model is loading"),
+        (b'{"error": {"message": "no such field", "code": 400}}', "HOST refuses the request (400): no such field"),
+        (b'{"error": null}', "the answer of HOST can't be understood: choices is missing"),
         (
             b'data: {"error": {"message": "too long for the context", "code": 413}}\n\n',
             "HOST does not accept a request of this size (413)",

@@ -214,7 +214,7 @@ class ServerClient:
         if response.status_code != httpx.codes.OK:
             raise refusal(response.status_code, data, self.server, call, response.headers.get("retry-after", ""))
         try:
-            return parse(data)
+            return self._checked(parse(data), call)
         except WireError as error:
             raise self._not_json_object(call) from error
 
@@ -278,14 +278,14 @@ class ServerClient:
             raise self._not_json_object(call)
         return answer
 
-    def _checked(self, event: Fields, call: Call) -> Fields:
-        """Return the event; raise RemoteError if it reports an error of the server."""
-        if not event.has("error"):
-            return event
-        error = event.values["error"]
+    def _checked(self, answer: Fields, call: Call) -> Fields:
+        """Return an answer or a part of one; raise RemoteError if it reports an error of the server."""
+        if not answer.has("error"):
+            return answer
+        error = answer.values["error"]
         code = error.get("code") if isinstance(error, dict) else None
-        status = code if isinstance(code, int) and 400 <= code < 600 else 500
-        raise refusal(status, json.dumps(dict(event.values)).encode(), self.server, call)
+        status = code if isinstance(code, int) and 400 <= code < 600 else httpx.codes.OK
+        raise refusal(status, json.dumps(dict(answer.values)).encode(), self.server, call)
 
     def _not_json_object(self, call: Call) -> RemoteError:
         return RemoteError(
@@ -323,6 +323,8 @@ def refusal(status: int, data: bytes, server: ServerAddress, call: Call, retry_a
     tail = f": {message}" if message else ""
     host, model = server.host, (call.body or {}).get("model")
     match status:
+        case httpx.codes.OK:
+            text = f"{host} answered with an error{tail}"
         case 401 | 403 if server.key:
             text = f"{host} refuses the API key ({status}); set another in {KEY_VARIABLE} or in the configuration's [keys]"
         case 401 | 403:
