@@ -151,9 +151,10 @@ class Neovim:
         """Return the value of a Lua expression as soon as it is true."""
         return until(lambda: self.lua(f"return {expression}"), what, tell=self.picture)
 
-    def ghost(self) -> str:
-        """Return the suggestion on the screen, "" for none."""
-        return str(self.lua(LOOK.replace("HIGHLIGHT", '"ComplHint"')))
+    def ghost(self, buffer: int = 0) -> str:
+        """Return the suggestion in a buffer, by default the current one; "" for none."""
+        look = LOOK.replace("HIGHLIGHT", '"ComplHint"')
+        return str(self.lua(look.replace("extmarks(0", f"extmarks({buffer}")))
 
     def hint(self) -> str:
         """Return the text that shows the number of the suggestion, such as (1/3)."""

@@ -171,6 +171,27 @@ def test_a_suggestion_that_no_longer_fits_is_neither_shown_nor_inserted(nvim: Ne
     assert "        self.?\n" in nvim.text()
 
 
+FLOAT = (
+    "lua vim.api.nvim_open_win(vim.api.nvim_create_buf(false, true), true, {relative='editor',row=1,col=1,width=9,height=2})"
+)
+WAYS = ("new", "tabnew", "split | wincmd w", "bnext", "copen", "help", FLOAT, "stopinsert", "vsplit other.py", "normal! v")
+
+
+@pytest.mark.parametrize("key", ["<C-c>", "<Esc>", "<C-o>v", *WAYS])
+def test_a_suggestion_goes_when_insert_mode_or_its_window_is_left(nvim: Neovim, key: str) -> None:
+    nvim.edit("other.py", "")
+    nvim.edit("shop.py", SHOP)
+    if key in WAYS:
+        nvim.lua("vim.keymap.set('i', '<F5>', '<Cmd>' .. ... .. '<CR>')", key)
+        key = "<F5>"
+    nvim.put(*INSIDE)
+    nvim.type("<CR>self.")
+    nvim.until_ghost()
+    buffer = nvim.call("nvim_get_current_buf").data[-1]
+    nvim.type(key)
+    until(lambda: not nvim.ghost(buffer), "no ghost text", tell=nvim.picture)
+
+
 def test_the_typed_part_of_a_suggestion_is_not_inserted_again(nvim: Neovim) -> None:
     nvim.edit("shop.py", SHOP)
     nvim.put(*INSIDE)

@@ -311,6 +311,17 @@ function M.attach(client, bufnr)
       M.refresh(bufnr)
     end,
   })
+  -- Neovim's own ends with InsertLeave, which `<C-c>` skips, as does what leaves the window in insert mode. `<C-o>` returns.
+  vim.api.nvim_create_autocmd({ "BufLeave", "WinLeave", "ModeChanged" }, {
+    group = group,
+    buffer = bufnr,
+    callback = function(event)
+      local state = completor(bufnr)
+      if state and not (event.event == "ModeChanged" and vim.v.event.new_mode:find("^n?i")) then
+        state:abort()
+      end
+    end,
+  })
   vim.api.nvim_create_autocmd("LspRequest", {
     group = group,
     buffer = bufnr,
