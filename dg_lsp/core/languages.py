@@ -47,13 +47,13 @@ class GrammarError(Exception):
 class Language:
     """One language: everything but its grammar and its query, so that a new one needs no code elsewhere.
 
-    `grammar` is a module and its function that returns the grammar. `queries` names the query files, whose texts are
-    joined. `opens` matches a line that opens a block, for code that is broken or not written yet, and `closes` what ends a
-    block or a part of it, at the indentation of that line. `openers` are the ends of lines above code that is indented
-    more. `misread` matches lines in which the grammar may take a string for a block comment. `interpolation` are the
-    grammar's tokens that begin an expression in a string, and `$` if a variable's name may follow it there. `indent` is one
-    indentation level for a file that shows none. In a file whose name ends with one of `stub_suffixes`,
-    bodies are meant to be empty.
+    `grammar` is a module and its function that returns the grammar. `queries` names the query files, whose texts are joined.
+    `doc_comment` begins a line of documentation, where that is the custom. `opens` matches a line that opens a block, for code
+    that is broken or not written yet, and `closes` what ends a block or a part of it, at the indentation of that line.
+    `openers` are the ends of lines above code that is indented more. `misread` matches lines in which the grammar may take a
+    string for a block comment. `interpolation` are the grammar's tokens that begin an expression in a string, and `$` if a
+    variable's name may follow it there. `indent` is one indentation level for a file that shows none. In a file whose name
+    ends with one of `stub_suffixes`, bodies are meant to be empty.
 
     `imports` returns the names that a text imports. With `imports_folders`, such a name is a folder, and all of its
     files are imported. `importing` is the style of its imports, if names can be imported for an answer. `marks` is tried on
@@ -71,6 +71,7 @@ class Language:
     line_comments: tuple[str, ...]
     marks: str
     block_comment: tuple[str, str] | None = None
+    doc_comment: str = ""
     opens: str = BRACE_OPENS
     closes: str = BRACE_CLOSES
     openers: tuple[str, ...] = BRACE_OPENERS

@@ -175,6 +175,8 @@ def _places(request: InfillRequest, repository: Repository, own: str) -> Iterato
                 continue
             first, last = (bisect_left(file.places, code << _OFFSET_BITS) for code in (key, key + 1))
             for place in file.places[first : min(last, first + MAX_LOOKED)]:
+                if n_looked >= MAX_LOOKED or n_compared >= MAX_PLACES:
+                    return
                 n_looked += 1
                 at = _after(file.text, place & ((1 << _OFFSET_BITS) - 1), more)
                 if at is not None and (id(file), at) not in seen:
@@ -185,8 +187,6 @@ def _places(request: InfillRequest, repository: Repository, own: str) -> Iterato
                         continue
                     right = len(head) if head and _goes_on(file.text, at, head, is_line=is_line) else 0
                     yield left + right, left, file, at
-                if n_looked == MAX_LOOKED or n_compared == MAX_PLACES:
-                    return
 
 
 def _after(text: str, at: int, more: str) -> int | None:

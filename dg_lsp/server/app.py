@@ -107,7 +107,6 @@ class DgLanguageServer(LanguageServer):
         self.roots: dict[str, None] = {}
         self._last_message = ""
         self._problems: tuple[str, ...] = ()
-        self._is_ready = False
         self._pulls = 0
         self.card_bytes = 0
         """The memory of the largest GPU for a laptop model, known after the first seconds; 0 for none."""
@@ -195,11 +194,8 @@ class DgLanguageServer(LanguageServer):
         choice = self.settings.completion_list
         return not self.client.inline if choice is None else choice
 
-    async def ready(self) -> bool:
-        """Ask the client for its settings and connect to the engine; a second call does nothing, and returns False."""
-        if self._is_ready:
-            return False
-        self._is_ready = True
+    async def ready(self) -> None:
+        """Ask the client for its settings and connect to the engine."""
         self._show_problems()
         await self.pull_settings()
         await asyncio.to_thread(resident.preload)
@@ -207,7 +203,6 @@ class DgLanguageServer(LanguageServer):
             options = lsp.DidChangeConfigurationRegistrationOptions(section=SECTION)
             self.spawn(self._register(lsp.Registration("dg-lsp-settings", lsp.WORKSPACE_DID_CHANGE_CONFIGURATION, options)))
         self._connect()
-        return True
 
     async def pull_settings(self) -> None:
         """Ask the client for its settings, if it supports that; only the response to the latest call is used."""

@@ -71,6 +71,11 @@ class Reason:
     message: str
 
 
+def failed(error: BaseException) -> Reason:
+    """Return the reason for an error that is a defect of ours; the caller logs it."""
+    return Reason("internal", f"dg-lsp failed on this request ({type(error).__name__}); its log says where")
+
+
 def reasons(facts: SuggestionFacts, settings: Settings) -> Iterator[Reason]:
     """Yield the reasons not to suggest anything, in order: the first counts. The first three hold for explicit requests too.
 

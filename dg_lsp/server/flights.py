@@ -38,7 +38,7 @@ class Flight:
     async def wait(self, replaced: asyncio.Event, *, raises: bool) -> EngineAnswer | None:
         """Return the answer; None when `replaced` is set first, or the request was cancelled.
 
-        When the engine fails, raises EngineError with `raises`; without it, the error is the reason for no suggestions.
+        Raises EngineError with `raises`; without it, the error is the reason for no suggestions, as any other always is.
         """
         self.n_waiting += 1
         replacing = asyncio.ensure_future(replaced.wait())
@@ -51,12 +51,14 @@ class Flight:
                 asyncio.get_running_loop().call_later(GRACE_S, lambda: self.n_waiting or self.task.cancel())
         if replaced.is_set() or not self.task.done() or self.task.cancelled():
             return None
-        try:
+        error = self.task.exception()
+        if error is None:
             return self.task.result()
-        except EngineError as error:
-            if raises:
-                raise
-            return (), Reason("noAnswer", str(error))
+        if not isinstance(error, EngineError):
+            return (), decisions.failed(error)
+        if raises:
+            raise error
+        return (), Reason("noAnswer", str(error))
 
 
 class Flights:

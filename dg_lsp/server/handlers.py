@@ -11,10 +11,11 @@ from lsprotocol import types as lsp
 from dg_lsp.core import positions
 from dg_lsp.core.values import Span
 from dg_lsp.infill.port import EngineError
-from dg_lsp.server import configuration, convert, methods
+from dg_lsp.server import configuration, convert, decisions, methods
 from dg_lsp.server.app import DgLanguageServer
 from dg_lsp.server.decisions import Reason
 from dg_lsp.server.methods import BadParamsError
+from dg_lsp.server.protocol import NO_VERSION
 
 if TYPE_CHECKING:
     from dg_lsp.server.completion import Reply  # imported for the first request
@@ -37,16 +38,14 @@ def add(server: DgLanguageServer) -> None:
                 return await _completion(server, params)
 
     async def begin() -> None:
-        if await server.ready():
-            # Imported here, because the editor waits for the answer to `initialize`.
-            from dg_lsp.server import pulling
+        await server.ready()
+        # Imported here, because the editor waits for the answer to `initialize`.
+        from dg_lsp.server import pulling
 
-            await server.look_for_card()
-            await pulling.offer(server)
+        await server.look_for_card()
+        await pulling.offer(server)
 
-    @server.feature(lsp.INITIALIZED)
-    def _(params: lsp.InitializedParams) -> None:
-        server.spawn(begin())
+    server.protocol.begins = lambda: server.spawn(begin())
 
     @server.feature(lsp.SHUTDOWN)
     def _(params: None) -> None:
@@ -66,9 +65,7 @@ def add(server: DgLanguageServer) -> None:
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_CLOSE)
     def _(params: lsp.DidCloseTextDocumentParams) -> None:
-        documents.close(params.text_document.uri)
-        server.completer.forget(params.text_document.uri)
-        server.nearby.forget(params.text_document.uri)
+        _closed(server, params.text_document.uri)
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_SAVE)
     def _(params: lsp.DidSaveTextDocumentParams) -> None:
@@ -173,8 +170,7 @@ def _add_notebook_handlers(server: DgLanguageServer) -> None:
             for opened in cells.structure.did_open or ():
                 documents.open(opened.uri, opened.language_id, opened.version, opened.text)
             for closed in cells.structure.did_close or ():
-                documents.close(closed.uri)
-                server.completer.forget(closed.uri)
+                _closed(server, closed.uri)
         for content in cells.text_content or ():
             _changed(server, content.document, content.changes)
 
@@ -182,8 +178,13 @@ def _add_notebook_handlers(server: DgLanguageServer) -> None:
     def _(params: lsp.DidCloseNotebookDocumentParams) -> None:
         documents.close_notebook(params.notebook_document.uri)
         for cell in params.cell_text_documents:
-            documents.close(cell.uri)
-            server.completer.forget(cell.uri)
+            _closed(server, cell.uri)
+
+
+def _closed(server: DgLanguageServer, uri: str) -> None:
+    server.documents.close(uri)
+    server.completer.forget(uri)
+    server.nearby.forget(uri)
 
 
 def _changed(
@@ -191,7 +192,7 @@ def _changed(
 ) -> None:
     if (doc := server.documents.get(of.uri)) is not None:
         before = doc.index.text
-        server.documents.change(of.uri, of.version, changes)
+        server.documents.change(of.uri, None if of.version == NO_VERSION else of.version, changes)
         server.completer.typed(of.uri, before, doc.index.text)
 
 
@@ -281,7 +282,7 @@ async def _answer(
     except Exception as error:
         # Editors would show a popup for each error response, so only log it.
         log.exception("a request for suggestions failed")
-        server.note_outcome(Reason("internal", f"dg-lsp failed on this request ({type(error).__name__}); its log says where"))
+        server.note_outcome(decisions.failed(error))
         return Reply(doc.index)
     finally:
         if latencies := server.completer.rhythm.latencies_ms:

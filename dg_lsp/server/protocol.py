@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 MAX_MESSAGE_BYTES = 256 * 1024 * 1024
 PARSE_ERROR, INVALID_REQUEST, INVALID_PARAMS, INTERNAL_ERROR = -32700, -32600, -32602, -32603
 NOT_INITIALIZED, CONTENT_MODIFIED = -32002, -32801
+NO_VERSION = -(2**31)
+"""Stands for the version in a change that has none, or null. The class of the message takes only a number."""
 _LENGTH = b"content-length"
 
 Json = Mapping[str, Any]
@@ -54,7 +56,9 @@ class RpcProtocol(LanguageServerProtocol):
     """Called when the client sends `exit`."""
     unreadable: Callable[[str, object], None] = staticmethod(lambda _method, _params: None)
     """Called with the method and the parameters of each notification that can't be parsed."""
-    initialized = False
+    begins: Callable[[], object] = staticmethod(lambda: None)
+    """Called with the first message after `initialize`: some clients send no `initialized`."""
+    initialized = has_begun = False
     experimental: Json = MappingProxyType({})
 
     def receive(self, message: object) -> None:
@@ -90,6 +94,11 @@ class RpcProtocol(LanguageServerProtocol):
             return None
         if method == lsp.INITIALIZE and self.initialized:
             return self._refuse(msg_id, INVALID_REQUEST, "the server is initialized already")
+        if self.initialized and not self.has_begun and method not in (lsp.SHUTDOWN, lsp.EXIT):
+            self.has_begun = True
+            self.begins()
+        if method == lsp.INITIALIZED and not is_request:
+            return None  # also without its parameters, which say nothing
         try:
             structured = self.structure_message(message)
         except Exception as error:
@@ -300,7 +309,7 @@ class Wire:
 
 
 def converter(wire: Wire) -> cattrs.Converter:
-    """Return pygls' converter with two changes: data of unknown type stays JSON, and the old format is read too."""
+    """Return pygls' converter, but data of unknown type stays JSON, and the old format and a missing version are read too."""
     structurer = converters.get_converter()
     structurer.register_structure_hook(
         JsonRPCRequestMessage, lambda data, cls: cls(data["id"], data["method"], data["jsonrpc"], data.get("params"))
@@ -310,6 +319,10 @@ def converter(wire: Wire) -> cattrs.Converter:
     )
     structurer.register_structure_hook(
         JsonRPCResponseMessage, lambda data, cls: cls(data["id"], data["jsonrpc"], data.get("result"))
+    )
+    structurer.register_structure_hook(
+        lsp.VersionedTextDocumentIdentifier,
+        lambda data, cls: cls(NO_VERSION if data.get("version") is None else data["version"], str(data["uri"])),
     )
     structurer.register_structure_hook(lsp.InlineCompletionContext, lambda data, _: wire.context(data, structurer))
     return structurer

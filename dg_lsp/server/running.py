@@ -478,11 +478,10 @@ def _docstring(syntax: Syntax, owner: Owner) -> Hole:
     indent = index.indent(index.at(at))
     if language.by_indentation:
         opening, closing = '"""', '"""'
-    elif language.block_comment == ("/*", "*/"):
-        # In languages with /* */ comments, documentation comments start with /**.
+    elif language.block_comment == ("/*", "*/") and not language.doc_comment:
         opening, closing = "/** ", " */"
     else:
-        opening, closing = f"{language.line_comments[0]} ", ""
+        opening, closing = f"{language.doc_comment or language.line_comments[0]} ", ""
     return Hole(
         Span(at, at), "cursor", indent=indent, lead=opening, trail=f"{closing}\n{indent}", instruction="describe it in one line"
     )

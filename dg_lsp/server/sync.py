@@ -51,7 +51,7 @@ class OpenDocument:
         """The parser took too long when it was last tried, so the document counts as one without a grammar."""
         self._n_failures = self._n_changes_to_wait = 0
 
-    def change(self, version: int, changes: Iterable[Change], encoding: Encoding) -> None:
+    def change(self, version: int | None, changes: Iterable[Change], encoding: Encoding) -> None:
         """Apply the changes of the next version."""
         self._n_changes_to_wait = max(self._n_changes_to_wait - 1, 0)
         for change in changes:
@@ -157,7 +157,7 @@ class Documents:
         self._open[uri] = OpenDocument(uri, language_id, version, text)
         return self._open[uri]
 
-    def change(self, uri: str, version: int, changes: Iterable[Change]) -> OpenDocument | None:
+    def change(self, uri: str, version: int | None, changes: Iterable[Change]) -> OpenDocument | None:
         """Apply the changes in order and return the document; None when it is not open."""
         doc = self._open.get(uri)
         if doc is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -81,6 +83,23 @@ def test_passages_that_continue_alike_count_once() -> None:
 def test_few_tokens_before_the_hole_find_nothing() -> None:
     for text in ("$0", "\n$0", "with $0", " $0x"):
         assert repository.passages(request(text), repo(b_py=OPENED)) == ()
+
+
+class Counted(str):
+    """A text that counts how often a part of any such text is read."""
+
+    n_read = 0
+
+    def __getitem__(self, key: object) -> str:
+        Counted.n_read += 1
+        return super().__getitem__(key)  # type: ignore[index]
+
+
+def test_a_phrase_that_is_everywhere_takes_no_longer() -> None:
+    texts = {f"f{idx}_py": "f(x)\n" * 2000 for idx in range(20)}
+    files = {path: replace(file, text=Counted(file.text)) for path, file in repo(**texts).files.items()}
+    assert repository.passages(request("g(x)\n$0"), Repository(files)) == ()
+    assert 0 < Counted.n_read < 1000
 
 
 def test_a_changed_text_replaces_the_indexed_one() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.editor import CODE, NEOVIM, URI, Editor, editor
+from tests.e2e.editor import CODE, NEOVIM, PLAIN, URI, Editor, editor
 from tests.e2e.rpc import RpcError
 
 pytestmark = pytest.mark.e2e
@@ -139,6 +139,31 @@ def test_initialize_sets_the_trace_level(tmp_path: Path) -> None:
         ]
 
     run(tmp_path, None, test)
+
+
+@pytest.mark.parametrize("began", [None, {}, {"params": None}, {"params": {}}])
+def test_a_client_that_says_nothing_after_initialize_gets_suggestions(tmp_path: Path, began: dict[str, Any] | None) -> None:
+    async def test(client: Editor) -> None:
+        await client.request("initialize", {"processId": None, "rootUri": None, "capabilities": PLAIN})
+        if began is not None:
+            client.send({"jsonrpc": "2.0", "method": "initialized", **began})
+        client.open(says(text="1") + "x = ")
+        params = {"textDocument": {"uri": URI}, "position": {"line": 1, "character": 4}}
+        assert (await client.request("textDocument/completion", params))["items"]
+
+    run(tmp_path, None, test)
+
+
+@pytest.mark.parametrize("version", [{}, {"version": None}, {"version": 2}])
+def test_a_change_without_a_version_is_a_change(tmp_path: Path, version: dict[str, Any]) -> None:
+    async def test(client: Editor) -> None:
+        client.open("x = ")
+        document: dict[str, Any] = {"uri": URI, **version}
+        changes = [{"text": says(text="1") + "y = "}]
+        client.notify("textDocument/didChange", {"textDocument": document, "contentChanges": changes})
+        assert (await client.suggestions(1, 4, trigger=1))[0]["insertText"] == "1"
+
+    run(tmp_path, NEOVIM, test)
 
 
 def test_a_change_of_a_notebook_that_cant_be_read_loses_its_cells(tmp_path: Path) -> None:

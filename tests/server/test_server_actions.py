@@ -177,6 +177,9 @@ def test_repair_keeps_only_answers_that_reduce_syntax_errors() -> None:
     [
         ("def f$0(a):\n    return a\n", "python", "Return a.", 'def f(a):\n    """Return a."""\n    return a\n'),
         ("  function f$0(a) {\n  }\n", "javascript", "Does it.", "  /** Does it. */\n  function f(a) {\n  }\n"),
+        ("fn f$0(a: i8) {\n}\n", "rust", "Does it.", "/// Does it.\nfn f(a: i8) {\n}\n"),
+        ("func f$0(a int) {\n}\n", "go", "Does it.", "// Does it.\nfunc f(a int) {\n}\n"),
+        ("class A {\n    int F$0() { }\n}\n", "csharp", "Is 1.", "class A {\n    /// Is 1.\n    int F() { }\n}\n"),
         ("local function f$0(a)\n  return a\nend\n", "lua", "Gives a.", "-- Gives a.\nlocal function f(a)\n  return a\nend\n"),
     ],
 )

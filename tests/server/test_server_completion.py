@@ -509,6 +509,15 @@ async def test_engine_errors_reach_explicit_requests_and_pause_unprompted_ones(s
     assert session.resident.condition.state == "ready"
 
 
+@pytest.mark.parametrize("automatic", [True, False])
+async def test_a_defect_in_a_request_is_a_reason_and_no_error(session: Session, automatic: bool) -> None:
+    task = session.ask("x = $0\n", automatic=automatic)
+    await session.until_asked(1)
+    session.held.asked[0][2].set_exception(ValueError("a defect"))
+    assert texts(await task) == []
+    assert session.noted == ["internal"]
+
+
 async def test_closing_a_document_cancels_its_requests(session: Session) -> None:
     task = session.ask("x = $0\n")
     await session.until_asked(1)
