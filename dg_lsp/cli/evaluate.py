@@ -18,6 +18,7 @@ import typer
 from dg_lsp.cli import completions, progress
 from dg_lsp.cli.command_group import command_group, print_message, reports
 from dg_lsp.cli.from_options import setting_option
+from dg_lsp.core.wording import counted
 from dg_lsp.evaluate import make, run, score, tasks
 from dg_lsp.evaluate.execute import NEEDS_BUBBLEWRAP, protection
 from dg_lsp.evaluate.run import FULL, Setup
@@ -27,6 +28,7 @@ from dg_lsp.wire import files
 
 if TYPE_CHECKING:
     from dg_lsp.engine.common.loading import Loaded
+    from dg_lsp.engine.model.cores import Cores
 
 app = command_group()
 bench_app = command_group()
@@ -242,13 +244,15 @@ def _line(name: str, rows: Sequence[ResultRow]) -> Line:
     return Line(name, n, middle, slow, round(right, 4), round(similarity, 4))
 
 
-def table(lines: Sequence[Line]) -> str:
-    """Return the figures as a Markdown table."""
+def table(lines: Sequence[Line], cores: Cores) -> str:
+    """Return the figures as a Markdown table, and a line that says how many cores the passes had."""
     head = "| way | ms p50 | ms p95 | exact match | edit similarity |\n| --- | --- | --- | --- | --- |\n"
-    return head + "".join(
+    rows = "".join(
         f"| {line.name} | {line.ms_p50:.0f} | {line.ms_p95:.0f} | {line.exact_match:.3f} | {line.edit_similarity:.3f} |\n"
         for line in lines
     )
+    took = f"{cores.wall_ms / 1000:.1f} s, and {cores.processor_ms / 1000:.1f} s of processor time"
+    return f"{head}{rows}\nAll passes took {took}; the last ones had {counted(cores.threads, 'thread')} ({cores.why}).\n"
 
 
 def as_object(lines: Sequence[Line], loaded: Loaded[Any, Any]) -> dict[str, object]:
@@ -261,7 +265,9 @@ def as_object(lines: Sequence[Line], loaded: Loaded[Any, Any]) -> dict[str, obje
         "device": loaded.device,
         "dtype": loaded.dtype,
         "products_dtype": loaded.passes.products_dtype,
-        "threads": loaded.threads,
+        "threads": loaded.cores.threads,
+        "passes_s": round(loaded.cores.wall_ms / 1000, 3),
+        "processor_s": round(loaded.cores.processor_ms / 1000, 3),
         "ways": [asdict(line) for line in lines],
     }
 
@@ -302,5 +308,5 @@ def bench(
     except LoadError as error:
         raise EvalError(str(error)) from error
     lines = measure(loaded, tasks.spread(single, limit), tasks.spread(blocks, limit), seed=seed)
-    shown = json.dumps(as_object(lines, loaded), indent=2) if as_json else table(lines)
+    shown = json.dumps(as_object(lines, loaded), indent=2) if as_json else table(lines, loaded.cores)
     typer.echo(shown, nl=as_json)

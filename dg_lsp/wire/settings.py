@@ -154,8 +154,9 @@ class Settings:
         Meta(ge=0, le=1024),
         About(
             "engine.threads",
-            "CPU threads of the engine; 0 means half of the cores, and at most two for a small model.",
-            "Raise it on a machine with idle cores; lower it when other programs slow down.",
+            "Most CPU threads of the engine, which uses fewer while other programs need the cores; 0 means all physical cores, "
+            "at most eight, and at most two for a small model.",
+            "Lower it to save energy, or when other programs slow down.",
             per_machine=True,
         ),
     ] = 0

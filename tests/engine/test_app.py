@@ -170,6 +170,16 @@ def test_a_lease_counts_for_as_long_as_it_is_open(engine: Running) -> None:
     wait_until(lambda: engine.info()["leases"] == 0)
 
 
+def test_settings_apply_to_a_running_engine(engine: Running) -> None:
+    before = {name: engine.info()[name] for name in ("threads", "unload_after_s", "exit_after_s")}
+    changed = {"threads": 3, "unload_after_s": 1234.0, "exit_after_s": 4321.0}
+    for settings in ({**changed, "exit_after_s": before["exit_after_s"]}, {"exit_after_s": 4321}, changed, before):
+        answer = engine.http.post("/v1/settings", json=settings).json()
+        assert {name: engine.info()[name] for name in settings} == settings
+        assert settings.items() <= answer.items()
+    assert engine.http.post("/v1/settings", json={"threads": -1}).status_code == 400
+
+
 @pytest.fixture(scope="module")
 def client(engine: Running) -> Iterator[openai.OpenAI]:
     """The `openai` package, which knows no Unix sockets."""

@@ -269,9 +269,9 @@ def test_a_full_log_is_rotated(engines: Path) -> None:
 
 def test_a_missing_loader_says_what_to_install() -> None:
     with pytest.raises(DaemonError, match=re.escape(f"nowhere is not installed; {INSTALL_IT}")):
-        loader(EngineId(filler="nowhere:load"), EngineSettings())(lambda _text, _share: None)
+        loader(EngineId(filler="nowhere:load"), EngineSettings)(lambda _text, _share: None)
     with pytest.raises(DaemonError, match="this model does not support the option revision"):
-        loader(EngineId(filler=FILLER, revision="main"), EngineSettings())(lambda _text, _share: None)
+        loader(EngineId(filler=FILLER, revision="main"), EngineSettings)(lambda _text, _share: None)
 
 
 INSTALL_IT = f"install the engine's parts with: {install_command('engine')}"
@@ -281,11 +281,11 @@ for name in ("torch", "transformers", "tokenizers", "safetensors", "numpy"):
     sys.modules[name] = None
 from dg_lsp.engine.serve.daemon import DaemonError, loader
 from dg_lsp.wire.discovery import EngineId, EngineSettings
-filler = loader(EngineId("fim:llama:http://127.0.0.1:9"), EngineSettings())(lambda _text, _share: None)
+filler = loader(EngineId("fim:llama:http://127.0.0.1:9"), EngineSettings)(lambda _text, _share: None)
 print(type(filler).__name__)
 for model in ("embedded", "vllm:http://127.0.0.1:9"):
     try:
-        loader(EngineId(model), EngineSettings())(lambda _text, _share: None)
+        loader(EngineId(model), EngineSettings)(lambda _text, _share: None)
     except DaemonError as error:
         print(error)
 """

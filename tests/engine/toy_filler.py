@@ -33,7 +33,7 @@ def load(model: str, *, device: str, threads: int, on_progress: Callable[[str, f
         while not door.exists():
             door.parent.stat()  # fails once the test is over
             time.sleep(PAUSE_S)
-    return ToyFiller(device, rows)
+    return ToyFiller(device, rows, threads)
 
 
 class OutOfMemoryError(RuntimeError):
@@ -55,8 +55,8 @@ ERRORS: dict[str, Callable[[], Exception]] = {
 
 
 class ToyFiller(Filler):
-    def __init__(self, device: str, rows: int = 32) -> None:
-        self.device, self.rows = device, rows
+    def __init__(self, device: str, rows: int = 32, threads: int = 0) -> None:
+        self.device, self.rows, self.threads = device, rows, threads
         self.trimmed = 0
         self.tasks: list[ToyTask] = []
         self.has_memory = self.gains = True
@@ -77,7 +77,11 @@ class ToyFiller(Filler):
         return self.tasks[-1]
 
     def about(self) -> Mapping[str, object]:
-        return {"device": "toy" if self.device == "auto" else self.device, "dtype": "int8", "rows": self.rows}
+        device = "toy" if self.device == "auto" else self.device
+        return {"device": device, "dtype": "int8", "rows": self.rows, "threads": self.threads}
+
+    def limit_threads(self, threads: int) -> None:
+        self.threads = threads
 
     def concurrency(self) -> Concurrency:
         return "joined" if self.gains else "in turns"

@@ -244,5 +244,9 @@ def test_bench_times_lines_and_blocks_with_a_known_prefix(trained_layout: Path) 
     lines = measure(loaded, [line], [block])
     names = ["dg-lsp", "dg-lsp, prefix known", "dg-lsp, a block", "dg-lsp, a block, prefix known"]
     assert [(way.name, way.n) for way in lines] == [(name, 1) for name in names]
-    assert "| dg-lsp, a block, prefix known | " in table(lines)
+    shown = table(lines, loaded.cores)
+    assert "| dg-lsp, a block, prefix known | " in shown
+    assert re.search(
+        r"\nAll passes took \d+\.\d s, and \d+\.\d s of processor time; the last ones had 1 thread \(at most 1,", shown
+    )
     assert len(measure(loaded, [line])) == 2

@@ -22,7 +22,8 @@ import torch
 
 from dg_lsp.engine.common import profile_file
 from dg_lsp.engine.common.task import OnProgress, UserError
-from dg_lsp.engine.model import fit, int8, matmul, memory
+from dg_lsp.engine.model import cores, fit, int8, matmul, memory
+from dg_lsp.engine.model.cores import Cores
 from dg_lsp.engine.model.fit import machine
 from dg_lsp.engine.model.fit.choice import CHOSEN, SMALL
 from dg_lsp.engine.model.fit.geometry import LlamaSizes, llama_sizes
@@ -67,7 +68,7 @@ class Checkpoint:
     geometry: fit.Geometry
     vocabulary: Vocabulary
     device: str
-    threads: int
+    cores: Cores
     why: dict[str, str]
 
     @property
@@ -84,7 +85,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Loaded(Generic[PassesT, ProfileT]):
-    """A loaded model with its vocabulary and profile. `why` gives the reasons for `device`, `dtype` and `threads`.
+    """A loaded model with its vocabulary and profile. `why` gives the reasons for `device` and `dtype`.
 
     `fingerprint` identifies the weights.
     """
@@ -96,7 +97,7 @@ class Loaded(Generic[PassesT, ProfileT]):
     device: str
     dtype: str
     revision: str = ""
-    threads: int = 0
+    cores: Cores = field(default_factory=lambda: Cores(1, follows=False))
     why: Mapping[str, str] = field(default_factory=dict)
     fingerprint: str = ""
 
@@ -111,7 +112,7 @@ class Loaded(Generic[PassesT, ProfileT]):
             checkpoint.device,
             dtype,
             checkpoint.revision,
-            checkpoint.threads,
+            checkpoint.cores,
             checkpoint.why,
             _fingerprint(checkpoint.folder),
         )
@@ -157,11 +158,12 @@ def open_checkpoint(name: str, *, device: str, threads: int, revision: str, on_p
     folder = find(name, revision, on_progress=lambda text, share: on_progress(text, share / 2))
     values = checkpoint.stated_values(folder)
     shape = fit.of_config(values)
-    if threads or device == "cpu":
-        threads, why["threads"] = (threads, CHOSEN) if threads else _threads(shape)
-        torch.set_num_threads(threads)
+    # Each pass of a small model is so short that it gains nothing beyond two threads.
+    most = min(machine.physical_cores(), 2 if shape.n_weights < SMALL else cores.MOST)
+    used = Cores(most, threads, follows=device == "cpu")
+    torch.set_num_threads(used.threads)
     on_progress("reading the tokenizer", 0.5)
-    return Checkpoint(name, revision, folder, values, shape, _vocabulary(folder), device, threads, why)
+    return Checkpoint(name, revision, folder, values, shape, _vocabulary(folder), device, used, why)
 
 
 def set_up(device: str) -> None:
@@ -315,17 +317,3 @@ def _device(name: str) -> tuple[str, str]:
     if torch.backends.mps.is_available():
         return "mps", "this Mac has one"
     return "cpu", "torch finds neither a CUDA nor an MPS device"
-
-
-def _threads(shape: fit.Geometry) -> tuple[int, str]:
-    """Return the number of CPU threads for a model on this machine, and the reason.
-
-    It is half of the cores, because an editor and its other servers need the rest. With more threads, each pass waits for
-    the thread that has to share its core, and loses more than it gains. A small model gains nothing beyond two threads.
-    """
-    n_cores = os.cpu_count() or 2
-    half = max(1, n_cores // 2)
-    why = f"half of the {n_cores} cores, because an editor needs the rest"
-    if shape.n_weights < SMALL and half > 2:
-        return 2, f"{why}, and a small model gains nothing beyond 2"
-    return half, why

@@ -26,6 +26,7 @@ from dg_lsp.engine.common.pace import Budget, Pace, Timing, Usage
 from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.common.task import Concurrency, Filler, Task
 from dg_lsp.engine.model import memory
+from dg_lsp.engine.model.cores import Cores
 from dg_lsp.engine.model.memory import Headroom
 from dg_lsp.engine.model.prefix_cache import KV, LEAST_BYTES, PrefixCache, PrefixEncoder
 
@@ -54,7 +55,7 @@ class LocalTask(Task):
         """Do one unit of work; return whether more remains."""
         self._usage.began = time.perf_counter()
         try:
-            with torch.inference_mode():
+            with self._filler.loaded.cores.used(), torch.inference_mode():
                 return next(self._work, OVER) is not OVER
         finally:
             self._usage.switch(self._usage.stage)
@@ -164,7 +165,7 @@ class LocalFiller(Filler):
         self.calibrations, self.pace = Calibrations(profile.calibration), Pace(clock)
         self.prefixes = PrefixEncoder(loaded.passes, loaded.device, cache)
         self.headroom = Headroom(loaded.device, cache, cost, n_read, canvas_tokens)
-        self.ahead = ReadAhead(self.sheets, self.prefixes)
+        self.ahead = ReadAhead(self.sheets, self.prefixes, loaded.cores)
 
     @property
     def cache(self) -> PrefixCache:
@@ -191,6 +192,10 @@ class LocalFiller(Filler):
         """Note the request that will probably come next; `foresee` encodes its prefix."""
         self.ahead.expect(request)
 
+    def limit_threads(self, threads: int) -> None:
+        """Use at most this many threads from the next pass on; 0 for what suits the model and the machine."""
+        self.loaded.cores.limit_to(threads)
+
     def foresee(self) -> bool:
         """Encode one chunk of the expected prefix; return whether more remains."""
         return self.ahead.read()
@@ -214,8 +219,8 @@ class LocalFiller(Filler):
             "device": loaded.device,
             "dtype": loaded.dtype,
             "revision": loaded.revision,
-            "threads": loaded.threads,
-            "why": dict(loaded.why),
+            "threads": loaded.cores.threads,
+            "why": {**loaded.why, "threads": loaded.cores.why},
             "device_bytes": loaded.passes.n_bytes() + self.cache.bytes,
             "device_free_bytes": memory.free_bytes(loaded.device),
         }
@@ -234,8 +239,10 @@ class LocalFiller(Filler):
 class ReadAhead:
     """The expected request, and the progress of encoding its sheets in their order."""
 
-    def __init__(self, sheets: Callable[[InfillRequest, float], tuple[Sheet, ...]], prefixes: PrefixEncoder) -> None:
-        self._sheets, self._prefixes = sheets, prefixes
+    def __init__(
+        self, sheets: Callable[[InfillRequest, float], tuple[Sheet, ...]], prefixes: PrefixEncoder, cores: Cores
+    ) -> None:
+        self._sheets, self._prefixes, self._cores = sheets, prefixes, cores
         self._expected: InfillRequest | None = None
         self._ids: list[tuple[int, ...]] = []
         self._is_guess = False
@@ -261,7 +268,7 @@ class ReadAhead:
             ids = self._ids[0]
             n_encoded, kv = self._prefixes.cache.longest(ids, ahead=True)
             if n_encoded < len(ids):
-                with torch.inference_mode():
+                with self._cores.used(), torch.inference_mode():
                     n_encoded, _ = self._prefixes.encode(
                         ids, n_encoded, kv, self._prefixes.at_once(AHEAD_CHUNK), is_guess=self._is_guess
                     )

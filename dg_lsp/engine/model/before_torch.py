@@ -6,6 +6,9 @@ into a warning, Ctrl-C included.
 Limit the two caches of compiled operations in oneDNN and in torch's layer above it. Each new number of rows is another
 operation, and some take a megabyte. With the default of 1,024 entries, they took half a gigabyte after forty holes; with
 these limits, no pass took longer.
+
+Let threads that wait for each other sleep soon. By default libgomp lets them spin for so long that a pass whose threads don't
+all have a core takes thirty times the processor time (decision 37). libomp, on a Mac, is told the same in milliseconds.
 """
 
 from __future__ import annotations
@@ -15,6 +18,9 @@ import os
 
 for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
     os.environ.setdefault(name, "64")
+
+for name, value in (("GOMP_SPINCOUNT", "30000"), ("KMP_BLOCKTIME", "1")):
+    os.environ.setdefault(name, value)
 
 # If the engine's packages are missing, the import of torch says so.
 with contextlib.suppress(ModuleNotFoundError):

@@ -14,6 +14,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
+from dataclasses import asdict, replace
 from typing import ClassVar, Literal, cast
 
 from starlette.applications import Starlette
@@ -70,6 +71,7 @@ def build(service: Service, token: str, lifespan: Callable[[Starlette], Abstract
             Route("/v1/models", routes.models),
             Route("/v1/info", routes.info),
             Route("/v1/lease", routes.lease),
+            Route("/v1/settings", routes.settings, methods=["POST"]),
             Route("/v1/shutdown", routes.shutdown, methods=["POST"]),
             Route("/health", routes.health),
         ],
@@ -150,6 +152,18 @@ class Routes:
             raise HTTPException(405)
         inbox = self._service.take_lease(warm=request.query_params.get("warm") == "1")
         return Events(_sent(inbox), lambda: self._service.end_lease(inbox))
+
+    async def settings(self, request: Request) -> Response:
+        """Change how the engine runs from its next step on, and return its settings."""
+        fields, now = await read_body(request), self._service.settings
+        changed = replace(
+            now,
+            threads=fields.integer("threads", now.threads, high=1024),
+            unload_after_s=max(0.0, fields.number("unload_after_s", now.unload_after_s)),
+            exit_after_s=max(0.0, fields.number("exit_after_s", now.exit_after_s)),
+        )
+        self._service.change(changed)
+        return JSONResponse(asdict(changed))
 
     async def shutdown(self, request: Request) -> Response:
         """Stop the engine now, or once it has no leases and no requests."""

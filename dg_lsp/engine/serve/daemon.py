@@ -189,7 +189,7 @@ def _run(files: EngineFiles, options: Options) -> None:
         log.info("process %d exits", os.getpid())
 
 
-def loader(engine_id: EngineId, settings: EngineSettings) -> Load:
+def loader(engine_id: EngineId, current: Callable[[], EngineSettings]) -> Load:
     """Return the function that loads the model. It imports torch only when called, and only for a local model."""
 
     def load(on_progress: Callable[[str, float], None]) -> Filler:
@@ -203,6 +203,7 @@ def loader(engine_id: EngineId, settings: EngineSettings) -> Load:
             if others := [name for name in options if name not in known]:
                 raise DaemonError(f"this model does not support the option {others[0]}")
             # Remote models set their own row limit.
+            settings = current()
             rows = {"rows": settings.rows} if "rows" in known else {}
             own = {"device": engine_id.device, "threads": settings.threads, "on_progress": on_progress}
             filler: Filler = make(engine_id.model, **own, **options, **rows)
@@ -245,7 +246,7 @@ class EngineServer(uvicorn.Server):
 
 def _server(options: Options, token: str, listeners: list[socket.socket]) -> EngineServer:
     url = next((f"http://127.0.0.1:{one.getsockname()[1]}" for one in listeners if one.family == socket.AF_INET), "")
-    load = loader(options.engine_id, options.settings)
+    load = loader(options.engine_id, lambda: service.settings)
     service = Service(load, options.limits, options.engine_id, options.settings, url=url)
 
     @contextlib.asynccontextmanager

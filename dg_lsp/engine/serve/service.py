@@ -108,6 +108,13 @@ class Service:
         self.last_lease = time.monotonic()
         self.changed.set()
 
+    def change(self, settings: EngineSettings) -> None:
+        """Run with these settings from now on; the loaded model keeps its `rows`."""
+        self.settings = settings
+        if (filler := self.worker.filler) is not None:
+            filler.limit_threads(settings.threads)
+        self.changed.set()
+
     def stop(self, message: str) -> None:
         """Stop as soon as possible: send each user `bye` with this message, and answer all jobs."""
         if not self.stopping.is_set():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import resource
@@ -17,6 +18,7 @@ from dg_lsp.engine.model.fit.needs import Precision
 from dg_lsp.wire import laptop, programs
 
 CPUINFO, MEMINFO, CGROUP = Path("/proc/cpuinfo"), Path("/proc/meminfo"), Path("/sys/fs/cgroup")
+CPUS = Path("/sys/devices/system/cpu")
 INT8_FEATURES = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
 LaptopPrecision = Literal["int8", "bfloat16", "float32"]
 ASK_S = 10.0
@@ -65,6 +67,22 @@ def of_device(device: str) -> Machine:
 def n_cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def physical_cores() -> int:
+    """Return how many cores this process may use. Two that are threads of one count once, and on a Mac the slow ones do not."""
+    if sys.platform == "darwin":
+        number = ctypes.c_int(0)
+        size = ctypes.byref(ctypes.c_size_t(ctypes.sizeof(number)))
+        for name in (b"hw.perflevel0.physicalcpu", b"hw.physicalcpu"):
+            if ctypes.CDLL(None).sysctlbyname(name, ctypes.byref(number), size, None, 0) == 0:
+                return number.value
+        return n_cores()
+    try:
+        lists = [CPUS / f"cpu{cpu}/topology/thread_siblings_list" for cpu in os.sched_getaffinity(0)]
+        return len({path.read_text(encoding="ascii") for path in lists})
+    except (OSError, AttributeError):
+        return n_cores()
 
 
 def multiplies_bf16() -> bool:

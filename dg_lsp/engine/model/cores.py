@@ -1,0 +1,96 @@
+"""How many threads a pass on a processor uses: all physical cores while they are free, fewer while other programs need them.
+
+A pass whose threads all have a core takes as much processor time as wall-clock time in each of them. If it takes less, some
+thread waits for a core and all others wait for that thread. So two times of the last passes say how many cores are free.
+`before_torch` lets waiting threads sleep soon, so that their processor time is work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from dg_lsp.engine.model import before_torch  # noqa: F401 -- before torch
+
+# isort: split
+import torch
+
+MOST = 8  # small passes gain nothing beyond
+WINDOW_MS = 200.0  # of passes, for one decision
+FULL = 0.92  # of the wall-clock time of each thread is processor time: perhaps one more core is free
+FREE = 0.8  # as much is needed to keep a thread
+RETRY_MS, LONGEST_RETRY_MS = 250.0, 8_000.0  # of passes between two trials of more threads; twice as long after each failure
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How many threads the next pass uses, with what decides when that changes: the times since the last decision.
+
+    `waited` are the milliseconds of passes since the number changed, of which `retry` are needed before more are tried.
+    """
+
+    threads: int
+    limit: int
+    wall: float = 0.0
+    processor: float = 0.0
+    waited: float = 0.0
+    retry: float = RETRY_MS
+
+
+def after(plan: Plan, wall_ms: float, processor_ms: float) -> Plan:
+    """Return the plan after a pass that took these times, the processor time in all of its threads together."""
+    wall, processor, threads = plan.wall + wall_ms, plan.processor + processor_ms, plan.threads
+    if wall < WINDOW_MS:
+        return replace(plan, wall=wall, processor=processor)
+    n_cores, waited = processor / wall, plan.waited + wall
+    if threads > 1 and n_cores < FREE * threads:
+        fewer = min(max(1, int(n_cores + 1 - FREE)), threads - 1)
+        return Plan(fewer, plan.limit, retry=min(2 * plan.retry, LONGEST_RETRY_MS))
+    retry = max(RETRY_MS, plan.retry / 2) if threads == plan.limit else plan.retry
+    if threads < plan.limit and n_cores >= FULL * threads and waited >= retry:
+        return Plan(min(2 * threads, plan.limit), plan.limit, retry=retry)
+    return Plan(threads, plan.limit, waited=waited, retry=retry)
+
+
+class Cores:
+    """The threads of a model's passes, at most `usual` or as many as `asked`. Only the model's thread may call `used`.
+
+    They are that many unless they follow what is free.
+    """
+
+    def __init__(self, usual: int, asked: int = 0, *, follows: bool) -> None:
+        self._usual, self._limit = usual, asked or usual
+        self._plan = Plan(self._limit, self._limit)
+        # Another implementation of threads than OpenMP can't change their number once it has some.
+        self._follows = follows and bool(torch.backends.openmp.is_available())  # type: ignore[no-untyped-call]
+        self.wall_ms = self.processor_ms = 0.0  # of all passes
+
+    @property
+    def threads(self) -> int:
+        """The number of threads of the next pass."""
+        return min(self._plan.threads, self._limit)
+
+    @property
+    def why(self) -> str:
+        """The reason for the number."""
+        return f"at most {self._limit}, fewer while other programs need the cores" if self._follows else "a fixed number"
+
+    def limit_to(self, asked: int) -> None:
+        """Use at most this many threads from the next pass on; 0 for as many as usual. Any thread may call this."""
+        self._limit = asked or self._usual
+
+    @contextlib.contextmanager
+    def used(self) -> Iterator[None]:
+        """Run the block's passes with the threads that are free, and learn from its times."""
+        if self._plan.limit != self._limit:
+            self._plan = Plan(self._limit, self._limit)
+        if torch.get_num_threads() != self.threads:
+            torch.set_num_threads(self.threads)
+        wall, processor = time.perf_counter(), time.process_time()
+        yield
+        wall_ms, processor_ms = 1000 * (time.perf_counter() - wall), 1000 * (time.process_time() - processor)
+        self.wall_ms, self.processor_ms = self.wall_ms + wall_ms, self.processor_ms + processor_ms
+        if self._follows:
+            self._plan = after(self._plan, wall_ms, processor_ms)
