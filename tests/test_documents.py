@@ -74,17 +74,17 @@ python fixtures/pictures/pull.py vscode
 MEASURED = """
 dg-lsp bench FILE --model MODEL --limit 14 --threads 1
 dg-lsp calibrate --model MODEL
-dg-lsp eval --csv FILE
-dg-lsp eval FILE --limit 150 --threads 1 --csv OUT
-dg-lsp eval --make . --out FILE --n 150
-dg-lsp eval FILE --model MODEL --threads 1
-dg-lsp eval fixtures/eval/heldout.jsonl.gz --baseline copy --baseline ar --threads 1 --dtype float32 --markdown
-dg-lsp eval fixtures/eval/heldout.jsonl.gz --model qwen2.5-coder-0.5b --threads 1 --limit 150
 python tests/benchmarks/batch_ray.py SOURCE --bodies 40
 python tests/benchmarks/batch_scale.py --files 500 --holes 4 --kills 10
 python tests/benchmarks/beside_llama_cpp.py run OUT --mirror DIR
 python tests/benchmarks/candidates.py fixtures/eval/heldout.jsonl.gz embedded cpu 200
 python tests/benchmarks/compare_models.py RESULTS RESULTS --method copy full
+python tests/benchmarks/evaluate.py --make . --out FILE --n 150
+python tests/benchmarks/evaluate.py FILE --csv OUT
+python tests/benchmarks/evaluate.py FILE --limit 150 --threads 1 --csv OUT
+python tests/benchmarks/evaluate.py FILE --model MODEL --threads 1
+python tests/benchmarks/evaluate.py fixtures/eval/heldout.jsonl.gz --baseline copy --threads 1 --dtype float32
+python tests/benchmarks/evaluate.py fixtures/eval/heldout.jsonl.gz --model qwen2.5-coder-0.5b --threads 1 --limit 150
 python tests/benchmarks/first_suggestion.py REQUIREMENTS
 python tests/benchmarks/positions.py
 python tests/benchmarks/positions.py 500 0 MODEL RECORDS

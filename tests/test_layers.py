@@ -24,7 +24,7 @@ FRONT_ENDS = (
     "dg_lsp.infill",
     "dg_lsp.batch",
     "dg_lsp.server",
-    "dg_lsp.cli.evaluate",
+    "dg_lsp.cli.bench",
 )
 
 BLOCKED = """

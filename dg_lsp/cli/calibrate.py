@@ -35,7 +35,7 @@ def calibrate(
     model: Annotated[str, completions.model_option("The model, as in engine.model. Default: the configured one.")] = "",
     repo: Annotated[Path, typer.Option(metavar="PATH", help="Where to cut holes: a folder with your code.")] = Path(),
     tasks: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Use these tasks instead of cutting holes; see `dg-lsp eval --make`.")
+        Path | None, typer.Option(metavar="FILE", help="Use these tasks (as HumanEval-Infilling's) instead of cutting holes.")
     ] = None,
     holes: Annotated[int, typer.Option(min=20, max=100_000, help="How many holes to fill.")] = 400,
     seed: Annotated[int, typer.Option(min=0, help="The same seed cuts the same holes.")] = 0,

@@ -28,8 +28,7 @@ LATER = {
     "setup": ("Choose a model: what fits this machine, what it costs, how good it is.", "dg_lsp.cli.setup", ""),
     "serve": ("Run the language server, on standard input and output.", "dg_lsp.cli.server", ""),
     "engine": ("Run, start, stop or inspect the resident engine.", "dg_lsp.cli.engine", "engine"),
-    "eval": ("Measure how good the fills of a model are.", "dg_lsp.cli.evaluate", "engine"),
-    "bench": ("Measure how fast the fills of a model are.", "dg_lsp.cli.evaluate:bench_app", "engine"),
+    "bench": ("Measure how fast the fills of a model are.", "dg_lsp.cli.bench", "engine"),
     "calibrate": ("Measure how likely a model's answers are right, on your own code.", "dg_lsp.cli.calibrate", "engine"),
     "stats": ("Show how many suggestions were shown and accepted.", "dg_lsp.cli.server:stats_app", ""),
 }

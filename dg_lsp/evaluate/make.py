@@ -9,11 +9,9 @@ Each pass over the files takes one task of a kind from each file, so that no lon
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import re
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -79,13 +77,6 @@ def tasks(folder: Path, n: int, seed: int) -> list[Task]:
         made_tasks += _of_kind(kind, sorted(files), source, n_of_kind, seed)
     # Sorted, because neighbouring tasks from one file share most of their text, which makes the gzipped file small.
     return sorted(made_tasks, key=lambda task: (task.path, len(task.prompt), task.task_id))
-
-
-def is_made(head: bytes) -> bool:
-    """Return whether a file that begins so, also gzipped, has tasks that were cut."""
-    with contextlib.suppress(zlib.error):
-        head = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(head, 64)
-    return head.startswith(tuple(f'{{"task_id": "{kind}/'.encode() for kind in KINDS))
 
 
 def read(path: str, text: str) -> Source | None:

@@ -139,8 +139,7 @@ LOCAL_MODELS = " ".join(("auto", *(model.name for model in laptop.MODELS), "embe
         ("serve --log", "debug info warning error"),
         ("engine start --dtype", "auto float32 bfloat16 float16 int8 fp8 int4"),
         ("engine start --device", "auto cpu cuda mps"),
-        ("eval --baseline", "copy ar answer empty"),
-        ("eval --language p", "python php"),
+        ("infill --lang p", "python php"),
         ("calibrate --device c", "cpu cuda"),
     ],
 )

@@ -230,7 +230,6 @@ COMPLETION = {"_DG_LSP_COMPLETE": "complete_bash", "COMP_WORDS": "dg-lsp engine 
         ("dg_lsp.server.start", ("serve",), {}),
         # torch imports numpy, and would turn Ctrl-C into a warning.
         ("numpy", ("bench", "fixtures/eval/heldout.jsonl.gz"), {}),
-        ("numpy", ("eval", "--limit", "1", "fixtures/eval/heldout.jsonl.gz"), {}),
         ("numpy", ("calibrate", "--holes", "40", "--repo", "dg_lsp/infill"), {}),
     ],
 )
@@ -248,7 +247,7 @@ def test_ctrl_c_shows_no_traceback_before_a_command_runs(
         check=False,
         preexec_fn=handling(signal.SIGINT),
     )
-    # `eval` says first what it begins.
+    # `calibrate` says first what it begins.
     stderr = process.stderr.removeprefix("dg-lsp: filling\n")
     assert (process.returncode, process.stdout, stderr) == (130, "", "dg-lsp: interrupted\n")
 
@@ -421,7 +420,7 @@ print("heavy:", sorted(heavy & set(sys.modules)))
         assert python(code.format(args=args)).endswith("heavy: []"), args
 
 
-@pytest.mark.parametrize("command", ["serve", "engine", "eval", "bench", "stats"])
+@pytest.mark.parametrize("command", ["serve", "engine", "bench", "stats"])
 def test_a_subcommand_whose_module_is_missing_is_reported(command: str) -> None:
     code = f"""
 import sys

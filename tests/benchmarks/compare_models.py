@@ -1,10 +1,10 @@
 """Compare the answers of two models, or of two methods, hole by hole.
 
-    dg-lsp eval TASKS --model OLD --baseline copy --csv old/heldout.csv     (the same for each evaluation and for NEW)
+    python tests/benchmarks/evaluate.py TASKS --model OLD --csv old/heldout.csv     (the same for each evaluation and for NEW)
     python tests/benchmarks/compare_models.py old new
     python tests/benchmarks/compare_models.py old new --method copy full
 
-OLD and NEW are folders of files that `dg-lsp eval --csv` wrote, with the same names in both. Prints the share of exact
+OLD and NEW are folders of files that `evaluate.py --csv` wrote, with the same names in both. Prints the share of exact
 answers for each evaluation and each kind of hole, and the difference with a 95 % bootstrap interval over holes. The last
 line is the mean over the evaluations, each with the same weight. A cell whose interval lies below zero is marked: a
 released model may have none.
@@ -31,7 +31,7 @@ def main() -> int:
     arguments = parser.parse_args()
     names = sorted({path.name for path in arguments.old.glob("*.csv")} & {path.name for path in arguments.new.glob("*.csv")})
     if not names:
-        print(f"{arguments.old} and {arguments.new} have no .csv file of the same name; make them with dg-lsp eval --csv")
+        print(f"{arguments.old} and {arguments.new} have no .csv file of the same name; make them with evaluate.py --csv")
         return 2
     n_worse, evaluations = 0, []
     for name in names:

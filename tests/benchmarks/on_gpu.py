@@ -175,7 +175,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--parts", default="", help="names of parts, separated by commas; all by default")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--small", action="store_true", help="tiny models")
-    parser.add_argument("--model", default="", help="a folder or a name, as `dg-lsp eval --model` takes it")
+    parser.add_argument("--model", default="", help="a folder or a name, as `evaluate.py --model` takes it")
     parser.add_argument("--minutes", type=float, default=9.5, help="the time for all parts")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "on-gpu", help="the folder for what the parts print")
     parser.add_argument("--pack", type=Path, metavar="DIR", help="make a folder to carry, and run nothing")

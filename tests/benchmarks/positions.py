@@ -24,9 +24,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from dg_lsp.evaluate import score  # noqa: E402  # found only now
-from dg_lsp.wire.settings import DEFAULTS  # noqa: E402
-from tests.benchmarks import arguments  # noqa: E402
+from dg_lsp.wire.settings import DEFAULTS  # noqa: E402  # found only now
+from tests.benchmarks import arguments, scores  # noqa: E402
 from tests.e2e import positions, replay  # noqa: E402
 from tests.e2e.positions import Position  # noqa: E402
 from tests.e2e.replay import Record  # noqa: E402
@@ -124,7 +123,7 @@ def _by_threshold(records: list[Record]) -> str:
         n_begun = sum(positions.is_begun(each.position, each.text) for each in shown_records)
         shares = [f"{n / len(shown_records):.0%}" if shown_records else "" for n in (right, n_begun)]
         row = (f"{threshold:.2f}", str(len(shown_records)), f"{len(shown_records) / len(records):.0%}", str(right))
-        trade = score.trade([(score.keys(each.text, each.position.truth), each.score) for each in records], threshold)
+        trade = scores.trade([(scores.keys(each.text, each.position.truth), each.score) for each in records], threshold)
         rows.append((*row, shares[0], shares[1], f"{trade.saved:.1%}", f"{trade.in_vain:.1%}"))
     return positions.table(rows)
 

@@ -6,7 +6,7 @@
 
 `collect` runs the whole pipeline at each position, with the files around it. It adds a line with the features of the
 answers, of those without branches, and of the first draft, and which of them are right. A third of the positions get the
-shortest window of a first answer. With `--tasks`, the holes are those that `dg-lsp eval --make` cut from new files of one
+shortest window of a first answer. With `--tasks`, the holes are those that `evaluate.py --make` cut from new files of one
 repository: blocks and bodies, which commits have hardly any of.
 `fit` prints how well the probabilities hold, in five folds: those of some repositories are fitted on the others. It writes
 them into a profile.

@@ -29,7 +29,7 @@ from dg_lsp.engine.model import before_torch  # noqa: F401 -- before torch
 # isort: split
 import torch
 
-from dg_lsp.cli.evaluate import processor
+from dg_lsp.cli.bench import processor
 from dg_lsp.engine.diffusion.denoising.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.denoising.fixed_step import FixedSteps
 from dg_lsp.engine.diffusion.denoising.stack import LocalDecoder

@@ -11,9 +11,10 @@ from dg_lsp.evaluate.tasks import Task
 class ScriptedFiller(Filler):
     """Fills every request with the prepared candidates, best first, in `steps` steps, and remembers the requests."""
 
-    def __init__(self, *answers: str, steps: int = 3) -> None:
+    def __init__(self, *answers: str, steps: int = 3, chances: tuple[float, ...] = ()) -> None:
+        """`chances` are the probabilities of each answer's tokens, of one character each."""
         self.requests: list[InfillRequest] = []
-        self.answers, self.steps = answers, steps
+        self.answers, self.steps, self.chances = answers, steps, chances
 
     def start(self, request: InfillRequest) -> ScriptedTask:
         self.requests.append(request)
@@ -32,7 +33,14 @@ class ScriptedTask(engine_task.Task):
         assert self.left <= 0, "an answer was taken before the work was done"
         chances = (1 / (2 + index) for index in range(len(self.filler.answers)))
         return tuple(
-            Candidate((text,), Calibrated(chance), row="causal", steps=self.filler.steps)
+            Candidate(
+                (text,),
+                Calibrated(chance),
+                confidences=(self.filler.chances,),
+                lengths=((1,) * len(self.filler.chances),),
+                row="causal",
+                steps=self.filler.steps,
+            )
             for text, chance in zip(self.filler.answers, chances, strict=False)
         )
 

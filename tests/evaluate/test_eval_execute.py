@@ -6,21 +6,21 @@ import sys
 
 import pytest
 
-from dg_lsp.evaluate import execute
 from dg_lsp.evaluate.tasks import Task
+from tests.benchmarks import sandbox
 from tests.evaluate.scripted import PROGRAMS
 from tests.patience import PATIENCE_S
 
 
-def run(source: str) -> execute.Verdict:
+def run(source: str) -> sandbox.Verdict:
     """Run a program with time to spare on a busy machine."""
-    return execute.run(source, execute.protection() or (), timeout_s=PATIENCE_S)
+    return sandbox.run(source, sandbox.protection() or (), timeout_s=PATIENCE_S)
 
 
 @pytest.mark.parametrize("task", PROGRAMS, ids=lambda task: task.entry_point)
 def test_the_expected_answer_passes_and_an_empty_one_fails(task: Task) -> None:
-    assert run(execute.program(task, task.answer)) == "passed"
-    assert run(execute.program(task, "")) == "failed"
+    assert run(sandbox.program(task, task.answer)) == "passed"
+    assert run(sandbox.program(task, "")) == "failed"
 
 
 @pytest.mark.parametrize(
@@ -56,28 +56,28 @@ def test_memory_is_bounded() -> None:
 
 
 def test_a_program_that_runs_too_long_is_killed() -> None:
-    assert execute.run("while True: pass", timeout_s=0.5) == "timed out"
+    assert sandbox.run("while True: pass", timeout_s=0.5) == "timed out"
 
 
 def test_a_program_that_timed_out_runs_again_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
 
-    def busy(source: str, protected_by: tuple[str, ...], *, timeout_s: float, cpu_s: float | None = None) -> execute.Verdict:
+    def busy(source: str, protected_by: tuple[str, ...], *, timeout_s: float, cpu_s: float | None = None) -> sandbox.Verdict:
         ran.append(source)
         return "timed out" if ran.count(source) == 1 and source == "slow" else "passed"
 
-    monkeypatch.setattr(execute, "run", busy)
-    assert list(execute.run_all(["a", "slow", "b"], workers=2, unprotected=True)) == ["passed"] * 3
+    monkeypatch.setattr(sandbox, "run", busy)
+    assert list(sandbox.run_all(["a", "slow", "b"], workers=2, unprotected=True)) == ["passed"] * 3
     assert sorted(ran[:3]) == ["a", "b", "slow"]
     assert ran[3:] == ["slow"]
 
 
 def test_a_program_that_only_waits_too_long_gets_more_time_in_its_second_run() -> None:
-    assert list(execute.run_all(["import time; time.sleep(2)"], timeout_s=1, unprotected=True)) == ["passed"]
+    assert list(sandbox.run_all(["import time; time.sleep(2)"], timeout_s=1, unprotected=True)) == ["passed"]
 
 
 def test_verdicts_come_in_order() -> None:
-    verdicts = execute.run_all(["x = 1", "assert False", "x = 2"], workers=2, timeout_s=PATIENCE_S, unprotected=True)
+    verdicts = sandbox.run_all(["x = 1", "assert False", "x = 2"], workers=2, timeout_s=PATIENCE_S, unprotected=True)
     assert list(verdicts) == [
         "passed",
         "failed",

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.core import languages
-from dg_lsp.evaluate import make, score, tasks
+from dg_lsp.evaluate import make, tasks
 from dg_lsp.evaluate.tasks import EvalError, Task
+from tests.benchmarks import scores
 
 PYTHON = '''\
 # Copyright 2020 Someone
@@ -239,7 +240,7 @@ def test_asking_for_too_many_tasks_gives_each_one_once(tree: Path) -> None:
 
 def test_files_with_their_answers_put_back_parse(tree: Path) -> None:
     for task in make.tasks(tree, 60, seed=3):
-        assert score.parses(task.prompt, task.answer, task.suffix, task.answer, task.language)
+        assert scores.parses(task.prompt, task.answer, task.suffix, task.answer, task.language)
 
 
 def test_a_pipe_with_the_name_of_a_source_file_is_left_out(tree: Path) -> None:

@@ -9,11 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dg_lsp.evaluate import score
-from dg_lsp.evaluate.score import Keys, Measure, ResultRow, Trade
+from dg_lsp.evaluate.score import Measure
+from tests.benchmarks import scores
+from tests.benchmarks.scores import Keys, ResultRow, Trade
 
 
 def row(n: int, *, exact: bool, method: str = "full", cluster: str = "") -> ResultRow:
-    return ResultRow(f"t{n}", cluster or f"c{n}", "span", method, "", exact, float(exact), None, None, "copy", float(n), n)
+    return ResultRow(f"t{n}", cluster or f"c{n}", "span", method, "", exact, float(exact), None, None, float(n), n)
 
 
 @pytest.mark.parametrize(
@@ -60,30 +62,30 @@ def test_similarity_is_symmetric_and_bounded(one: str, other: str) -> None:
     [("(1)", True), ("(1", False), ("2 + 2", True), ("", False), ("1)", False)],
 )
 def test_an_answer_parses_when_it_adds_no_error(text: str, parses: bool) -> None:
-    assert score.parses("x = ", text, "\ny = 2\n", "1", "python") is parses
+    assert scores.parses("x = ", text, "\ny = 2\n", "1", "python") is parses
 
 
 def test_an_existing_syntax_error_does_not_count_against_the_answer() -> None:
-    assert score.parses("def (:\n\nx = ", "2", "\n", "1", "python") is True
+    assert scores.parses("def (:\n\nx = ", "2", "\n", "1", "python") is True
 
 
 def test_without_a_grammar_parsing_is_unknown() -> None:
-    assert score.parses("x = ", "2", "\n", "1", "") is None
+    assert scores.parses("x = ", "2", "\n", "1", "") is None
 
 
 def test_the_expected_answer_parses_even_if_it_is_blank() -> None:
-    assert score.parses("x = 1", "", "\n", "", "python") is True
+    assert scores.parses("x = 1", "", "\n", "", "python") is True
 
 
 def test_expected_answers_score_one_with_a_narrow_interval() -> None:
-    facts = score.summary([row(n, exact=True) for n in range(30)])
+    facts = scores.summary([row(n, exact=True) for n in range(30)])
     assert facts.exact_match == facts.edit_similarity == Measure(1, 1, 1)
     assert (facts.n, facts.parse_rate, facts.pass_at_1) == (30, None, None)
     assert (facts.ms_p50, facts.steps_p50) == (14.5, 14.5)
 
 
 def test_no_rows_give_no_measures() -> None:
-    facts = score.summary([])
+    facts = scores.summary([])
     assert (facts.n, facts.exact_match, facts.ms_p95) == (0, None, 0)
 
 
@@ -92,7 +94,7 @@ def test_an_interval_contains_its_mean_and_narrows_with_more_tasks() -> None:
     few, many = ([row(n, exact=draw.random() < 0.3) for n in range(size)] for size in (40, 640))
     widths = []
     for rows in (few, many):
-        share = score.measure(rows, lambda row: row.exact)
+        share = scores.measure(rows, lambda row: row.exact)
         assert share is not None
         assert share.low <= share.value <= share.high
         widths.append(share.high - share.low)
@@ -102,7 +104,7 @@ def test_an_interval_contains_its_mean_and_narrows_with_more_tasks() -> None:
 def test_clustered_tasks_widen_the_interval() -> None:
     apart = [row(n, exact=n % 2 == 0) for n in range(100)]
     together = [row(n, exact=n // 10 % 2 == 0, cluster=f"c{n // 10}") for n in range(100)]
-    one, other = (score.measure(rows, lambda row: row.exact) for rows in (apart, together))
+    one, other = (scores.measure(rows, lambda row: row.exact) for rows in (apart, together))
     assert one is not None
     assert other is not None
     assert one.value == other.value == 0.5
@@ -111,17 +113,17 @@ def test_clustered_tasks_widen_the_interval() -> None:
 
 def test_the_same_seed_gives_the_same_interval() -> None:
     rows = [row(n, exact=n % 3 == 0) for n in range(50)]
-    assert score.summary(rows, 1) == score.summary(rows, 1)
+    assert scores.summary(rows, 1) == scores.summary(rows, 1)
 
 
 def test_a_gain_is_paired() -> None:
     base = [row(n, exact=n < 10, method="copy") for n in range(40)]
     better = [row(n, exact=n < 20) for n in range(40)]
-    gained = score.gain(better, base)
+    gained = scores.gain(better, base)
     assert gained is not None
     assert gained.value == 0.25
     assert gained.low > 0
-    assert score.gain(better, []) is None
+    assert scores.gain(better, []) is None
 
 
 @pytest.mark.parametrize(("share", "value"), [(0, 1), (50, 2.5), (95, 3.85), (100, 4)])
@@ -130,17 +132,17 @@ def test_percentiles_are_interpolated(share: float, value: float) -> None:
 
 
 def test_a_right_answer_saves_its_characters_and_a_wrong_one_is_read_in_vain() -> None:
-    assert score.keys(" abc\n", "abc") == Keys(3, 3, 0)
+    assert scores.keys(" abc\n", "abc") == Keys(3, 3, 0)
     # A right answer may end before the expected one does.
-    assert score.keys("ab", "abc") == Keys(3, 2, 0)
-    assert score.keys("abd", "abc") == Keys(3, 0, 3)
-    assert score.keys("abcd", "abc") == Keys(3, 0, 4)
-    assert score.keys("", "abc") == Keys(3, 0, 0)
+    assert scores.keys("ab", "abc") == Keys(3, 2, 0)
+    assert scores.keys("abd", "abc") == Keys(3, 0, 3)
+    assert scores.keys("abcd", "abc") == Keys(3, 0, 4)
+    assert scores.keys("", "abc") == Keys(3, 0, 0)
 
 
 def test_a_threshold_trades_saved_keystrokes_for_characters_read_in_vain() -> None:
     answers = [(Keys(10, 10, 0), 0.9), (Keys(10, 0, 4), 0.3), (Keys(20, 5, 0), 0.1), (Keys(10, 0, 0), None)]
-    assert score.trade(answers, 0.0) == Trade(0.0, 0.75, 0.3, 0.08)
-    assert score.trade(answers, 0.2) == Trade(0.2, 0.5, 0.2, 0.08)
-    assert score.trade(answers, 0.5) == Trade(0.5, 0.25, 0.2, 0.0)
-    assert score.trade([], 0.5) == Trade(0.5, 0, 0, 0)
+    assert scores.trade(answers, 0.0) == Trade(0.0, 0.75, 0.3, 0.08)
+    assert scores.trade(answers, 0.2) == Trade(0.2, 0.5, 0.2, 0.08)
+    assert scores.trade(answers, 0.5) == Trade(0.5, 0.25, 0.2, 0.0)
+    assert scores.trade([], 0.5) == Trade(0.5, 0, 0, 0)

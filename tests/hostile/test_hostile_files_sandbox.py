@@ -11,20 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.evaluate import execute
 from dg_lsp.evaluate.tasks import EvalError
+from tests.benchmarks import sandbox
 from tests.patience import PATIENCE_S
 
-pytestmark = pytest.mark.skipif(execute.protection() is None, reason="bubblewrap is missing or does not work here")
+pytestmark = pytest.mark.skipif(sandbox.protection() is None, reason="bubblewrap is missing or does not work here")
 
 
-def run(source: str) -> execute.Verdict:
+def run(source: str) -> sandbox.Verdict:
     """Run a program with time to spare on a busy machine."""
-    return execute.run(source, execute.protection() or (), timeout_s=PATIENCE_S)
+    return sandbox.run(source, sandbox.protection() or (), timeout_s=PATIENCE_S)
 
 
-def unprotected(source: str) -> execute.Verdict:
-    return execute.run(source, timeout_s=PATIENCE_S)
+def unprotected(source: str) -> sandbox.Verdict:
+    return sandbox.run(source, timeout_s=PATIENCE_S)
 
 
 def test_a_program_can_write_only_in_its_own_folder(tmp_path: Path) -> None:
@@ -113,17 +113,17 @@ def test_without_bubblewrap_nothing_runs_unless_the_user_says_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    execute.protection.cache_clear()
-    request.addfinalizer(execute.protection.cache_clear)
+    sandbox.protection.cache_clear()
+    request.addfinalizer(sandbox.protection.cache_clear)
     mark = tmp_path / "ran"
     program = f"open({str(mark)!r}, 'w')"
     with pytest.raises(EvalError, match=r"needs bubblewrap .*; --unprotected runs the programs with your rights"):
-        next(execute.run_all([program]))
+        next(sandbox.run_all([program]))
     assert not mark.exists()
-    assert list(execute.run_all([program], unprotected=True, timeout_s=PATIENCE_S)) == ["passed"]
+    assert list(sandbox.run_all([program], unprotected=True, timeout_s=PATIENCE_S)) == ["passed"]
     assert mark.exists()
 
 
 def test_a_program_that_bubblewrap_can_not_start_does_not_run(tmp_path: Path) -> None:
-    command = (*(execute.protection() or ()), "--ro-bind", "/no/such/folder", "/moat")
-    assert execute.run("x = 1", command, timeout_s=PATIENCE_S) == "failed"
+    command = (*(sandbox.protection() or ()), "--ro-bind", "/no/such/folder", "/moat")
+    assert sandbox.run("x = 1", command, timeout_s=PATIENCE_S) == "failed"

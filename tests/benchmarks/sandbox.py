@@ -11,6 +11,7 @@ A program that walks the interpreter's frames can always report itself as passed
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import os
 import secrets
@@ -22,10 +23,8 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import Literal
 
-from dg_lsp.evaluate import cell
 from dg_lsp.evaluate.tasks import EvalError, Task
 from dg_lsp.wire import programs
 
@@ -49,6 +48,38 @@ NEEDS_BUBBLEWRAP = (
     "--execute runs code that a model wrote, so it needs bubblewrap (Linux; `apt install bubblewrap`), which is not there or "
     "does not work; --unprotected runs the programs with your rights"
 )
+
+
+def cell() -> None:
+    """Run the program from standard input, in a new Python that gets this function's text with `-c`.
+
+    It imports only the standard library, and only inside: an imported module stays within the program's reach. A secret word
+    precedes the verdict, so that no output passes for one by accident. A program that inspects the frames of this process
+    can still read the word: the verdict is no protection.
+    """
+    import json
+    import os
+    import resource
+    import sys
+    import types
+
+    order = json.loads(sys.stdin.buffer.read())
+    word, out = order.pop("secret"), os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    for name, bound in order["limits"].items():
+        try:
+            resource.setrlimit(getattr(resource, name), (bound, bound))
+        except (AttributeError, ValueError, OSError):
+            continue  # this system lacks the limit but may have the others
+    # The program becomes the main module, as if it ran alone; this function is no longer reachable by name.
+    module = sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        exec(compile(order["program"], "program.py", "exec"), module.__dict__)
+        verdict = "passed"
+    except BaseException:  # any exception means that the program failed
+        verdict = "failed"
+    os.write(out, f"{word} {verdict}".encode())
+    os._exit(0)
 
 
 @lru_cache(maxsize=1)
@@ -93,11 +124,12 @@ def run(
     }
     secret = secrets.token_hex(16)
     order = json.dumps({"program": source, "limits": limits, "secret": secret})
-    python = (os.path.realpath(sys.executable), "-I", "-S", "-B", "-c", Path(cell.__file__).read_text(encoding="utf-8"))
+    code = f"from __future__ import annotations\n{inspect.getsource(cell)}\ncell()\n"
+    python = (os.path.realpath(sys.executable), "-I", "-S", "-B", "-c", code)
     with tempfile.TemporaryDirectory(prefix="dg-lsp-eval-", ignore_cleanup_errors=True) as folder:
-        os.chmod(folder, 0o777)  # noqa: PTH101, S103  # the program may run as nobody, and only it knows the name
+        os.chmod(folder, 0o777)  # noqa: PTH101  # the program may run as nobody, and only it knows the name
         own = ("--bind", folder, folder, "--chdir", folder, "--remount-ro", "/", "--") if protected_by else ()
-        process = subprocess.Popen(  # noqa: S603  # running the program is the purpose
+        process = subprocess.Popen(  # running the program is the purpose
             [*protected_by, *own, *python],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

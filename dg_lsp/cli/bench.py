@@ -1,0 +1,142 @@
+"""`dg-lsp bench`: time a model's fills of lines and of blocks, with nothing cached and with a known prefix.
+
+Both ways take turns on each task, so that other load on the machine affects both; compare their ratios.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dg_lsp.cli import completions
+from dg_lsp.cli.command_group import command_group, reports
+from dg_lsp.core.wording import counted
+from dg_lsp.evaluate import score, tasks
+from dg_lsp.evaluate.answers import Answer, InProcess, answer
+from dg_lsp.evaluate.tasks import EvalError, Task
+
+if TYPE_CHECKING:
+    from dg_lsp.engine.common.loading import Loaded
+    from dg_lsp.engine.model.cores import Cores
+
+app = command_group()
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The figures of one way to fill; times in milliseconds."""
+
+    name: str
+    n: int
+    ms_p50: float
+    ms_p95: float
+    exact_match: float
+    edit_similarity: float
+
+
+def measure(loaded: Loaded[Any, Any], holes: Sequence[Task], blocks: Sequence[Task] = (), *, seed: int = 0) -> list[Line]:
+    """Return the figures of filling single-line holes, and of filling blocks.
+
+    "prefix known" is a fill after the same request without its last character, as when a user types.
+    """
+    from dg_lsp.engine.backends.local import filler_of
+
+    try:
+        engine = InProcess(filler_of(loaded))
+    except ValueError as error:
+        raise EvalError(str(error)) from error
+    lines = list[Line]()
+    for name, chosen in (("dg-lsp", holes), ("dg-lsp, a block", blocks)):
+        answers: dict[str, list[tuple[Task, Answer]]] = {name: [], f"{name}, prefix known": []}
+        for task in chosen[:1]:
+            answer(engine, task, seed)  # a process is slow the first time
+        for task in chosen:
+            engine.filler.trim()
+            answers[name].append((task, answer(engine, task, seed)))
+            engine.filler.trim()
+            answer(engine, replace(task, prompt=task.prompt[:-1]), seed)
+            answers[f"{name}, prefix known"].append((task, answer(engine, task, seed)))
+        lines += [_line(way, own) for way, own in answers.items() if own]
+    return lines
+
+
+def _line(name: str, answers: Sequence[tuple[Task, Answer]]) -> Line:
+    n = len(answers)
+    middle, slow = (round(score.percentile([each.ms for _, each in answers], share), 1) for share in (50, 95))
+    right = sum(score.is_exact(each.text, task.answer) for task, each in answers) / n
+    similarity = sum(score.similarity(each.text, task.answer) for task, each in answers) / n
+    return Line(name, n, middle, slow, round(right, 4), round(similarity, 4))
+
+
+def table(lines: Sequence[Line], cores: Cores) -> str:
+    """Return the figures as a Markdown table, and a line that says how many cores the passes had."""
+    head = "| way | ms p50 | ms p95 | exact match | edit similarity |\n| --- | --- | --- | --- | --- |\n"
+    rows = "".join(
+        f"| {line.name} | {line.ms_p50:.0f} | {line.ms_p95:.0f} | {line.exact_match:.3f} | {line.edit_similarity:.3f} |\n"
+        for line in lines
+    )
+    took = f"{cores.wall_ms / 1000:.1f} s, and {cores.processor_ms / 1000:.1f} s of processor time"
+    return f"{head}{rows}\nAll passes took {took}; the last ones had {counted(cores.threads, 'thread')} ({cores.why}).\n"
+
+
+def as_object(lines: Sequence[Line], loaded: Loaded[Any, Any]) -> dict[str, object]:
+    """Return the figures and the hardware as an object for JSON.
+
+    `dtype` is the precision of the weights; `products_dtype` is that of the products in our own layers.
+    """
+    return {
+        "processor": processor(),
+        "device": loaded.device,
+        "dtype": loaded.dtype,
+        "products_dtype": loaded.passes.products_dtype,
+        "threads": loaded.cores.threads,
+        "passes_s": round(loaded.cores.wall_ms / 1000, 3),
+        "processor_s": round(loaded.cores.processor_ms / 1000, 3),
+        "ways": [asdict(line) for line in lines],
+    }
+
+
+def processor() -> str:
+    """Return the processor's name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+@app.command()
+@reports(EvalError, who="dg-lsp bench", doing="measuring")
+def bench(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="Tasks in the format of HumanEval-Infilling: .jsonl or .jsonl.gz.")
+    ] = None,
+    model: Annotated[str, completions.model_option("The model: embedded, a folder, or a hub id.")] = "embedded",
+    limit: Annotated[int, typer.Option(help="How many single-line tasks, and how many blocks, to use; 0: all.")] = 40,
+    threads: Annotated[int, typer.Option(help="Threads on a CPU; 0: the engine's default.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the noise. The same seed gives the same answers.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as one JSON object.")] = False,
+) -> None:
+    """Time fills of single-line holes and of blocks, with nothing cached and with a known prefix."""
+    from dg_lsp.engine.backends.local import load_model
+    from dg_lsp.engine.common.loading import LoadError
+
+    if file is None:
+        raise EvalError("no tasks given; name a .jsonl file")
+    all_tasks = tasks.read(file)
+    single, blocks = ([task for task in all_tasks if task.hole.block == block] for block in (False, True))
+    if not single:
+        raise EvalError(f"{file} has no single-line task")
+    try:
+        loaded = load_model(model, threads=threads)
+    except LoadError as error:
+        raise EvalError(str(error)) from error
+    lines = measure(loaded, tasks.spread(single, limit), tasks.spread(blocks, limit), seed=seed)
+    shown = json.dumps(as_object(lines, loaded), indent=2) if as_json else table(lines, loaded.cores)
+    typer.echo(shown, nl=as_json)

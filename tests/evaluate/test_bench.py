@@ -1,0 +1,72 @@
+"""`dg-lsp bench`, from its command line to its output."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from dg_lsp.cli.bench import Line, app, as_object, measure, table
+from dg_lsp.engine.backends import local
+from dg_lsp.engine.diffusion.gemma.packed import PackedPasses
+from dg_lsp.engine.diffusion.gemma.passes import Passes
+from dg_lsp.evaluate import tasks
+from tests.evaluate.scripted import drawn
+
+
+@pytest.mark.parametrize(
+    ("text", "layout", "sentence"),
+    [
+        ("x = ⟦1⟧\n", "infill-trained", "the checkpoint's tokenizer has no token "),
+        ("def f():\n⟦    x = 1\n    y = 2\n⟧", "instruct", "t.jsonl has no single-line task"),
+        ("x = ⟦1⟧\n", "", "there is no model folder "),
+    ],
+)
+def test_an_impossible_benchmark_is_reported_in_one_sentence(
+    tmp_path: Path, instruct_layout: Path, text: str, layout: str, sentence: str
+) -> None:
+    model = tmp_path / "model"
+    if layout:
+        shutil.copytree(instruct_layout, model)
+        (model / "dg_lsp.json").write_text(json.dumps({"layout": layout}))
+    tasks.write(tmp_path / "t.jsonl", [drawn(text)])
+    result = CliRunner().invoke(app, [str(tmp_path / "t.jsonl"), "--model", str(model), "--threads", "1"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert sentence in result.stderr.splitlines()[-1]
+    assert result.stderr.startswith("dg-lsp bench: ")
+
+
+def test_bench_without_tasks_says_what_to_name() -> None:
+    result = CliRunner().invoke(app, [])
+    assert result.exit_code == 2
+    assert "no tasks given" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("plain", "float32"), ("onednn", "float32"), ("onednn-bf16", "bfloat16"), ("", "float32")]
+)
+def test_bench_says_in_which_precision_products_are_computed(trained_layout: Path, kind: Any, expected: str) -> None:
+    loaded = local.load_model(str(trained_layout), device="cpu", threads=1, dtype="float32")
+    passes = PackedPasses(loaded.passes.model, kind) if kind else Passes(loaded.passes.model)
+    stated = as_object([Line("dg-lsp", 1, 1.0, 1.0, 0.5, 0.5)], replace(loaded, passes=passes))
+    assert (stated["dtype"], stated["products_dtype"]) == ("float32", expected)
+
+
+def test_bench_times_lines_and_blocks_with_a_known_prefix(trained_layout: Path) -> None:
+    loaded = local.load_model(str(trained_layout), device="cpu", threads=1)
+    line, block = drawn("x = ⟦1⟧\n"), drawn("def f():\n⟦    return 1\n⟧", kind="block")
+    lines = measure(loaded, [line], [block])
+    names = ["dg-lsp", "dg-lsp, prefix known", "dg-lsp, a block", "dg-lsp, a block, prefix known"]
+    assert [(way.name, way.n) for way in lines] == [(name, 1) for name in names]
+    shown = table(lines, loaded.cores)
+    assert "| dg-lsp, a block, prefix known | " in shown
+    assert re.search(
+        r"\nAll passes took \d+\.\d s, and \d+\.\d s of processor time; the last ones had 1 thread \(at most 1,", shown
+    )
+    assert len(measure(loaded, [line])) == 2
