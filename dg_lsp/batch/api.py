@@ -33,7 +33,6 @@ from dg_lsp.batch.scratch import ScratchError
 from dg_lsp.core import holes
 from dg_lsp.core.values import Hole
 from dg_lsp.infill import client
-from dg_lsp.infill.fill import edits as edits_of
 from dg_lsp.infill.life import Loading, Starting, State
 from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.infill.port import Engine, EngineError, Guarded, keeps_file, patterns_of
@@ -384,7 +383,7 @@ class Run:
         before = self.plans[idx].source.document
         try:
             settled = keep.settle(self.plans[idx], sure)
-            edits = tuple(sorted(edits_of(before, settled.survivors.values()), key=lambda edit: edit.span))
+            edits = tuple(sorted((fill.edit for fill in settled.survivors.values()), key=lambda edit: edit.span))
         except ValueError:  # they overlap; `keep` says so, because the file's fills can't be put into it
             return View(self.plans[idx])
         source = replace(self.plans[idx].source, document=replace(before, text=settled.text))

@@ -18,8 +18,7 @@ from types import TracebackType
 import msgspec
 
 from dg_lsp import __version__
-from dg_lsp.core import importing
-from dg_lsp.core.values import Document, Edit, Hole, Import, InfillRequest, Span
+from dg_lsp.core.values import Document, Edit, Hole, InfillRequest, Span
 from dg_lsp.infill.fill import Fill
 from dg_lsp.wire import files
 from dg_lsp.wire.messages import Stated, stated
@@ -42,14 +41,11 @@ class _Row(Stated):
 
     edit: tuple[int, int, str]
     steps: int
-    imports: tuple[Import, ...]
 
     def fill(self) -> Fill:
-        """Return the fill; raise ValueError if an import is not made of names, as another program may have written it."""
-        if not all(map(importing.is_valid, self.imports)):
-            raise ValueError("not an import")
+        """Return the fill; raise ValueError if its confidence is no confidence."""
         start, end, text = self.edit
-        return Fill(Edit(Span(start, end), text), self.read(), self.steps, imports=self.imports)
+        return Fill(Edit(Span(start, end), text), self.read(), self.steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +111,6 @@ class Journal:
             _Row(
                 edit=(*astuple(fill.edit.span), fill.edit.text),
                 steps=fill.steps,
-                imports=fill.imports,
                 **stated(fill.confidence),
             )
             for fill in fills

@@ -22,7 +22,7 @@ from dg_lsp.batch.verify import Outcome, Verifier
 from dg_lsp.core import confidence, syntax
 from dg_lsp.core.confidence import Threshold
 from dg_lsp.core.values import Edit, Hole
-from dg_lsp.infill.fill import Fill, edits, text_with
+from dg_lsp.infill.fill import Fill, text_with
 
 # Lower at markers, cursors and selections, because the user has named these places. Of the one-line answers there with a
 # probability of at least 0.5, four of five are right with Qwen2.5-Coder, and seven of ten with the embedded model
@@ -64,8 +64,8 @@ class FileResult:
 
     @property
     def edits(self) -> list[Edit]:
-        """The edits of the fills, and the one that adds their imports."""
-        return edits(self.plan.source.document, self.fills.values())
+        """The edits of the fills."""
+        return [fill.edit for fill in self.fills.values()]
 
     @property
     def text(self) -> str:

@@ -17,7 +17,7 @@ from dg_lsp.batch.keep import FileResult
 from dg_lsp.batch.options import Options
 from dg_lsp.batch.plan import FilePlan, line_column, symbols_of
 from dg_lsp.batch.rounds import ContextOf, request_for
-from dg_lsp.core import confidence, importing, polish, positions
+from dg_lsp.core import confidence, polish, positions
 from dg_lsp.core.wording import counted
 from dg_lsp.infill.fill import Fill
 from dg_lsp.wire.visible import one_line
@@ -53,8 +53,6 @@ class ReportRow:
     reason: str
     retry: bool
     candidates: tuple[dict[str, object], ...]
-    imports: tuple[str, ...] = ()
-    """The imports that the fill adds to its file, as lines of code."""
 
 
 def rows(result: FileResult) -> list[ReportRow]:
@@ -80,7 +78,6 @@ def rows(result: FileResult) -> list[ReportRow]:
                 ms=round(answer.ms, 1),
                 reason=reason,
                 retry=not fill and answer.is_lost,
-                imports=tuple(importing.statement(each, source.document.language) for each in fill.imports) if fill else (),
                 candidates=tuple(
                     {"text": each.edit.text, "probability": _probability(each)}
                     for each in (() if fill else result.candidates.get(hole, ()))

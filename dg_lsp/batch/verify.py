@@ -15,7 +15,6 @@ from dg_lsp.batch.check import Prober, Tests, Verdict
 from dg_lsp.core.values import Edit, Hole
 from dg_lsp.core.wording import counted
 from dg_lsp.infill.fill import Fill
-from dg_lsp.infill.fill import edits as edits_of
 
 UNREACHED = "no test that the check runs reaches the hole"
 BLOCKED = "every test that reaches the hole also reaches another open hole"
@@ -78,7 +77,7 @@ class Verifier:
         """Run the check with the accepted fills and some more, while the other given holes raise errors."""
         chosen = {**self._accepted, **(more or {})}
         errors = [self.prober.raising[hole] for hole in raising if hole not in chosen]
-        return await self.prober.probe([*edits_of(self.prober.plan.source.document, chosen.values()), *errors], tests)
+        return await self.prober.probe([*(fill.edit for fill in chosen.values()), *errors], tests)
 
     async def _by_tests(self, open_holes: Sequence[Hole], tests: Tests) -> None:
         for hole in self.fills:

@@ -18,9 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from dg_lsp.core import context, languages
-from dg_lsp.core.imports import Offered, imported, offered
-from dg_lsp.core.values import Import, InfillRequest, Snippet, n_common
+from dg_lsp.core import context
+from dg_lsp.core.values import InfillRequest, Snippet, n_common
 
 GRAM = 4  # tokens that must agree before a place; three find many more places and no better ones
 TAIL_CHARS = 400  # the text before the hole that is compared
@@ -45,23 +44,19 @@ _BLANK = re.compile(r"[ \t]+")
 class IndexedFile:
     """A file's text and its index. `places` are sorted integers: the hash of `GRAM` tokens, then the offset where they end.
 
-    `path` is the name that a model sees; several files may have the same. `imports` and `offers` are names for answers
-    (see `core.imports`).
+    `path` is the name that a model sees; several files may have the same.
     """
 
     path: str
     language: str
     text: str
     places: array[int]
-    imports: tuple[Import, ...] = ()
-    offers: tuple[Offered, ...] = ()
 
     @property
     def n_bytes(self) -> int:
         """The approximate memory of the file in bytes."""
         widest = 4 if not self.text.isascii() else 1
-        names = 100 * (len(self.imports) + len(self.offers))
-        return len(self.text) * widest + self.places.itemsize * len(self.places) + names
+        return len(self.text) * widest + self.places.itemsize * len(self.places)
 
 
 def index(path: str, language: str, text: str) -> IndexedFile:
@@ -70,9 +65,7 @@ def index(path: str, language: str, text: str) -> IndexedFile:
     tokens = list(_tokens(text))
     hashes = _hashes([token for token, _ in tokens])
     places = array("Q", sorted(code << _OFFSET_BITS | end for code, (_, end) in zip(hashes, tokens[GRAM - 1 :], strict=False)))
-    row = languages.row(language)
-    imports, offers = tuple(imported(text, row.importing)), tuple(offered(text, row.importing))
-    return IndexedFile(path, language, text, places, imports, offers)
+    return IndexedFile(path, language, text, places)
 
 
 # The class has no slots, so that the table of names can be computed on first use.
@@ -92,15 +85,13 @@ class Repository:
         return Repository({**self.files, **new}, self.is_whole) if new else self
 
     @cached_property
-    def importers(self) -> dict[str, list[str]]:
-        """For each name, the keys of the files that offer it, import it, or are a module with this name."""
+    def packages(self) -> dict[str, list[str]]:
+        """For each name, the paths of the Python packages with this name."""
         table: dict[str, list[str]] = {}
-        for key, file in self.files.items():
-            *folders, last = key.replace("\\", "/").split("/")
-            stem = last.partition(".")[0]
-            module = folders[-1] if stem == "__init__" and folders else stem
-            for name in {module, *(each.bound for each in file.imports), *(each.name for each in file.offers)}:
-                table.setdefault(name, []).append(key)
+        for key in self.files:
+            if key.endswith("/__init__.py"):
+                package = key.removesuffix("/__init__.py")
+                table.setdefault(package.rpartition("/")[2], []).append(package)
         return table
 
     @cached_property

@@ -227,25 +227,6 @@ class Edit:
     text: str
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Import:
-    """A name that a file may import: a whole module, or one of its names, under another name with `alias`.
-
-    In TypeScript, `name` is "default" for what a module exports as default, and "*" for all that it exports.
-    """
-
-    module: str
-    name: str = ""
-    alias: str = ""
-    is_local: bool = False
-    """Whether the module belongs to the same repository."""
-
-    @property
-    def bound(self) -> str:
-        """The name that the import binds."""
-        return self.alias or self.name or self.module
-
-
 def apply(text: str, edits: tuple[Edit, ...]) -> str:
     """Return the text with all edits applied; raise ValueError if two overlap or one lies outside the text."""
     ordered = sorted(edits, key=lambda edit: edit.span)

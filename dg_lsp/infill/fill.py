@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from dg_lsp.core import confidence, context, importing, polish, positions, values
+from dg_lsp.core import confidence, context, polish, positions, values
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.confidence import Threshold
 from dg_lsp.core.syntax import Syntax
-from dg_lsp.core.values import Budget, Confidence, Document, Edit, Hole, Import, Ranked
+from dg_lsp.core.values import Budget, Confidence, Document, Edit, Hole, Ranked
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import FileContext, InfillAnswer, Suggestion
 from dg_lsp.infill.port import Engine
@@ -31,14 +31,13 @@ A = TypeVar("A")
 class Fill:
     """One possible fill of a hole: the edit, the model's confidence in it, and the number of steps it took.
 
-    With `shrinks` it replaces working code by less code. The file needs the `imports` too; `edits` adds them.
+    With `shrinks` it replaces working code by less code.
     """
 
     edit: Edit
     confidence: Confidence
     steps: int = 0
     shrinks: bool = False
-    imports: tuple[Import, ...] = ()
 
     @property
     def start(self) -> int:
@@ -63,16 +62,17 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class FillResult:
-    """The text with its holes filled, the fills in order, for each open hole its line and the reason, and how many holes.
-
-    `edits` are those of the fills and the one that adds their imports, in order.
-    """
+    """The text with its holes filled, the fills in order, for each open hole its line and the reason, and how many holes."""
 
     text: str = ""
     fills: tuple[Fill, ...] = ()
     open_holes: tuple[tuple[int, str], ...] = ()
     n_holes: int = 0
-    edits: tuple[Edit, ...] = ()
+
+    @property
+    def edits(self) -> tuple[Edit, ...]:
+        """The edits of the fills, in order."""
+        return tuple(fill.edit for fill in self.fills)
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -131,25 +131,14 @@ class Task:
 
 
 def fills_of(suggestion: Suggestion) -> tuple[Fill, ...]:
-    """Return a suggestion's fills, one for each hole of its request.
-
-    Each has all imports of the suggestion, because it is not known which hole needs which name.
-    """
+    """Return a suggestion's fills, one for each hole of its request."""
     pairs = zip(suggestion.edits, suggestion.of_holes, strict=True)
-    return tuple(Fill(edit, sure, suggestion.steps, suggestion.shrinks, suggestion.imports) for edit, sure in pairs)
-
-
-def edits(document: Document, fills: Iterable[Fill]) -> list[Edit]:
-    """Return the edits of these fills of a document, and the one that adds their imports."""
-    chosen = list(fills)
-    imports = {each for fill in chosen for each in fill.imports}
-    imported = importing.edit(document.text, document.language, tuple(imports)) if imports else None
-    return [*([imported] if imported else []), *(fill.edit for fill in chosen)]
+    return tuple(Fill(edit, sure, suggestion.steps, suggestion.shrinks) for edit, sure in pairs)
 
 
 def text_with(document: Document, fills: Iterable[Fill]) -> str:
-    """Return the document's text with these fills and their imports; raise ValueError if two edits overlap."""
-    return values.apply(document.text, tuple(edits(document, fills)))
+    """Return the document's text with these fills; raise ValueError if two edits overlap."""
+    return values.apply(document.text, tuple(fill.edit for fill in fills))
 
 
 async def in_turn(
@@ -236,21 +225,16 @@ class _Text:
         lines = positions.lines(document.text)
         fills = tuple(sorted(self.fills, key=lambda fill: fill.edit.span))
         open_holes = sorted(self.reasons.items(), key=lambda item: item[0].span)
-        all_edits = tuple(sorted(edits(document, fills), key=lambda edit: edit.span))
         return FillResult(
-            values.apply(document.text, all_edits),
+            text_with(document, fills),
             fills,
             tuple((lines.at(hole.span.start) + 1, reason) for hole, reason in open_holes),
             n_holes,
-            all_edits,
         )
 
     def _is_valid(self, fills: Sequence[Fill]) -> bool:
         task = self.task
-        try:
-            text = text_with(task.document, (*self.fills, *fills))
-        except ValueError:  # one edit adds all imports; it may include the place of a hole between them
-            return False
+        text = text_with(task.document, (*self.fills, *fills))
         if task.syntax is None:
             return not task.repairs
         after = syntaxes.of(replace(task.document, text=text), task.syntax)

@@ -15,7 +15,7 @@ from dg_lsp.core.context import Signatures
 from dg_lsp.core.importing import Sources
 from dg_lsp.core.polish import Polished
 from dg_lsp.core.repository import Repository
-from dg_lsp.core.values import BEST, Budget, Candidate, Confidence, Document, Edit, Hole, Import, InfillRequest, Snippet
+from dg_lsp.core.values import BEST, Budget, Candidate, Confidence, Document, Edit, Hole, InfillRequest, Snippet
 from dg_lsp.infill import unsure
 from dg_lsp.infill.port import Engine
 from dg_lsp.wire.settings import DEFAULTS
@@ -68,15 +68,13 @@ class FileContext:
 class Suggestion:
     """A candidate that passed all filters: its edits, one for each hole in order, and the confidence that all are right.
 
-    `alone` has the confidence in each edit, if the holes were filled one after the other. The file needs the `imports` too,
-    which `core.importing` writes. With `shrinks` it replaces working code by less code, so the user must confirm it.
-    `finished` is False if the deadline ended the engine's work on it, after so many denoising `steps`. An editor reports by
-    `id` what becomes of it.
+    `alone` has the confidence in each edit, if the holes were filled one after the other. With `shrinks` it replaces working
+    code by less code, so the user must confirm it. `finished` is False if the deadline ended the engine's work on it, after so
+    many denoising `steps`. An editor reports by `id` what becomes of it.
     """
 
     edits: tuple[Edit, ...]
     confidence: Confidence = BEST
-    imports: tuple[Import, ...] = ()
     shrinks: bool = False
     finished: bool = True
     alone: tuple[Confidence, ...] = ()
@@ -246,7 +244,6 @@ def to_answer(
         suggestion = Suggestion(
             polished.edits,
             candidate.confidence,
-            polished.imports,
             polished.shrinks,
             candidate.finished,
             candidate.alone,

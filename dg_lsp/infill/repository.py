@@ -114,7 +114,7 @@ class RepositoryIndex:
         if not is_same or is_whole != self.repository.is_whole:
             indexed = Repository({str(path): entry.file for path, entry in entries.items() if entry.file}, is_whole)
             # The tables are made here, in the thread, and not at the first request.
-            _ = indexed.importers, indexed.folders
+            _ = indexed.packages, indexed.folders
             self.repository = indexed
         return is_complete
 

@@ -21,7 +21,7 @@ from functools import partial
 
 from dg_lsp.core import confidence, holes, positions
 from dg_lsp.core.syntax import Syntax
-from dg_lsp.core.values import Budget, Calibrated, Hole, Import, Ranked, Span
+from dg_lsp.core.values import Budget, Calibrated, Hole, Ranked, Span
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import FileContext, Suggestion
 from dg_lsp.server import decisions
@@ -67,7 +67,6 @@ class Reply:
     at: int = 0
     suggestions: tuple[Suggestion, ...] = ()
     replaced: Span | None = None
-    language: str = ""
 
 
 class Completer:
@@ -251,20 +250,20 @@ class Completer:
         to_show, reason = visible(suggestions, partial(self._is_unwanted, now), now.settings, automatic=request.automatic)
         if reason is not None:
             return self._nothing(reason)
-        doc, language = self._snapshots.documents.get(request.uri), now.document.language
+        doc = self._snapshots.documents.get(request.uri)
         is_current = self._snapshots.is_current(now)
         if request.selected is not None and is_current:
             span, selected_text = request.selected
             wholes = tuple(suggestion.with_text(selected_text + suggestion.text) for suggestion in to_show)
-            answer = Reply(now.index, span.start, wholes, span, language)
+            answer = Reply(now.index, span.start, wholes, span)
         elif is_current:
-            answer = Reply(now.index, request.offset, to_show, language=language)
+            answer = Reply(now.index, request.offset, to_show)
         elif (
             doc is not None
             and request.selected is None
             and (moved := decisions.realigned(now.index.text, request.offset, to_show, doc.index.text))
         ):
-            answer = Reply(doc.index, *moved, language=language)
+            answer = Reply(doc.index, *moved)
         else:
             return self._nothing(MOVED)
         self.usage.sent(request.uri, answer)
@@ -361,7 +360,6 @@ class Usage:
         self.unwanted = Unwanted()
         self._visible: dict[str, tuple[str, int, Suggestion]] = {}
         self._suggestions: dict[int, Suggestion] = {}
-        self._imports: dict[int, tuple[Import, ...]] = {}
         self._displayed: set[int] = set()
 
     def sent(self, uri: str, reply: Reply) -> None:
@@ -373,11 +371,8 @@ class Usage:
         for suggestion in reply.suggestions:
             self._suggestions.pop(suggestion.id, None)
             self._suggestions[suggestion.id] = suggestion
-            if suggestion.imports:
-                self._imports[suggestion.id] = suggestion.imports
-        for entries in (self._suggestions, self._imports):
-            while len(entries) > MAX_SUGGESTIONS:
-                del entries[next(iter(entries))]
+        while len(self._suggestions) > MAX_SUGGESTIONS:
+            del self._suggestions[next(iter(self._suggestions))]
         self._displayed &= self._suggestions.keys()
         if reply.replaced is None:
             self._visible[uri] = (reply.index.text, reply.at, reply.suggestions[0])
@@ -411,10 +406,6 @@ class Usage:
         if suggestion is not None:
             self._statistics.counts.numbers["accepted"] += 1
             self._statistics.counts.numbers["characters accepted"] += len(suggestion.text)
-
-    def imports(self, suggestion_id: int) -> tuple[Import, ...]:
-        """Return what the file must import for a suggestion, once: its acceptance may be seen before it is reported."""
-        return self._imports.pop(suggestion_id, ())
 
     def accepted_in_part(self, suggestion_id: int, n_units: int) -> None:
         """Count a partially accepted suggestion."""

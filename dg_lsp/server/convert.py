@@ -157,10 +157,8 @@ def to_item(
     return lsp.InlineCompletionItem(insert_text=text, range=to_range(index, replaced, encoding), command=command)
 
 
-def to_completion_item(
-    index: Lines, at: int, text: str, *, encoding: Encoding, added: Edit | None = None
-) -> lsp.CompletionItem:
-    """Return text to insert at an offset, as an item of an ordinary completion list; `added` is an edit elsewhere.
+def to_completion_item(index: Lines, at: int, text: str, *, encoding: Encoding) -> lsp.CompletionItem:
+    """Return text to insert at an offset, as an item of an ordinary completion list.
 
     Editors filter lists by the word before the cursor. The item therefore replaces that word by itself plus the text.
     """
@@ -179,7 +177,6 @@ def to_completion_item(
         filter_text=whole.split("\n")[0].strip() or whole,
         sort_text="\U0010ffff",
         text_edit=lsp.TextEdit(to_range(index, Span(start, at), encoding), whole),
-        additional_text_edits=[lsp.TextEdit(to_range(index, added.span, encoding), added.text)] if added else None,
         insert_text_mode=lsp.InsertTextMode.AsIs,
     )
 

@@ -213,17 +213,12 @@ def _ignore_bad_params(count: Callable[[], object]) -> None:
 
 async def _inline_completion(server: DgLanguageServer, params: lsp.InlineCompletionParams) -> lsp.InlineCompletionList:
     """Return the suggestions as inline completion items; an empty list, not null, removes the old ghost text."""
-    from dg_lsp.core import importing  # for the first request, because the editor waits for the answer to `initialize`
-
     encoding, context = server.documents.encoding, params.context
     automatic = context.trigger_kind == lsp.InlineCompletionTriggerKind.Automatic
     reply = await _answer(server, params, automatic=automatic, selected=context.selected_completion_info)
-    items, language = [], reply.language
+    items = []
     for suggestion in reply.suggestions:
-        lines = [importing.statement(each, language) for each in suggestion.imports]
-        # The protocol's inline completions have no additional edits, so the command of an accepted one adds the imports.
-        arguments = [suggestion.id, params.text_document.uri, lines] if lines else [suggestion.id]
-        command = lsp.Command("Accepted", methods.ACCEPTED, arguments=arguments)
+        command = lsp.Command("Accepted", methods.ACCEPTED, arguments=[suggestion.id])
         # A span is replaced for the item selected in the editor's own list, such as the word that it completes.
         to_line_end = server.client.to_line_end and reply.replaced is None
         replaced = reply.replaced or Span(reply.at, reply.at)
@@ -235,19 +230,11 @@ async def _inline_completion(server: DgLanguageServer, params: lsp.InlineComplet
 
 async def _completion(server: DgLanguageServer, params: lsp.CompletionParams) -> lsp.CompletionList:
     """Return the suggestions as items of an ordinary completion list."""
-    from dg_lsp.core import importing
-
     encoding = server.documents.encoding
     # Editors send the trigger kind "invoked" at each letter too, so an explicit request can't be told apart.
     reply = await _answer(server, params, automatic=True)
     items = [
-        convert.to_completion_item(
-            reply.index,
-            reply.at,
-            suggestion.text,
-            encoding=encoding,
-            added=importing.edit(reply.index.text, reply.language, suggestion.imports) if suggestion.imports else None,
-        )
+        convert.to_completion_item(reply.index, reply.at, suggestion.text, encoding=encoding)
         for suggestion in reply.suggestions
     ]
     return lsp.CompletionList(is_incomplete=True, items=items)

@@ -17,7 +17,7 @@ from typing import Any
 from lsprotocol import types as lsp
 from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams, JsonRpcRequestCancelled
 
-from dg_lsp.core import confidence, holes, importing, polish, positions, values
+from dg_lsp.core import confidence, holes, polish, positions, values
 from dg_lsp.core.positions import Encoding
 from dg_lsp.core.syntax import Owner, Syntax
 from dg_lsp.core.values import Budget, Document, Hole, Span
@@ -33,7 +33,6 @@ from dg_lsp.server.snapshot import Snapshot
 log = logging.getLogger(__name__)
 
 _REPLACE = "Replace"
-IMPORT_LABEL = "dg-lsp: import"  # VS Code's client knows by it that the edit belongs to the accepted suggestion
 # These actions replace code that the user wrote, so editors that can preview an edit show it first.
 PREVIEWED = ("regenerate", "repair")
 _TITLES = {
@@ -81,7 +80,6 @@ async def execute(server: DgLanguageServer, params: lsp.ExecuteCommandParams) ->
     if params.command == methods.ACCEPTED:
         if isinstance(first, int):
             server.completer.usage.accepted(first)
-            await _import(server, str(arguments[1]) if len(arguments) > 1 else "", first)
         return None
     if params.command == methods.GET_STATUS:
         return server.reporter.status.to_json()
@@ -118,23 +116,6 @@ async def _fill(server: DgLanguageServer, params: FillParams) -> dict[str, Any]:
         "nHoles": action_result.n_holes,
         "fills": list(action_result.fills),
     }
-
-
-async def _import(server: DgLanguageServer, uri: str, offer_id: int) -> None:
-    """Add the imports of an accepted suggestion to its document, as it is now."""
-    imports, doc = server.completer.usage.imports(offer_id), server.documents.get(uri)
-    if not imports or doc is None or doc.lost:
-        return
-    added = importing.edit(doc.index.text, doc.document.language, imports)
-    if added is None:
-        return
-    workspace_edit = convert.to_workspace_edit(
-        uri, doc.document.version, doc.index, (added,), server.documents.encoding, versioned=server.client.versioned_edits
-    )
-    try:
-        await server.workspace_apply_edit_async(lsp.ApplyWorkspaceEditParams(edit=workspace_edit, label=IMPORT_LABEL))
-    except JsonRpcException as error:
-        log.info("the editor does not apply edits: %s", error)
 
 
 def to_fill_params(data: object) -> FillParams:
@@ -245,14 +226,12 @@ def _quoted(text: str) -> str:
 def _parts(text: str, result: FillResult, encoding: Encoding) -> tuple[dict[str, Any], ...]:
     """Return the fills as the result of `dgLsp.fill` has them, with their ranges in the text after the edit."""
     index, shift = positions.lines(values.apply(text, result.edits)), 0
-    fills = {each.edit: each for each in result.fills}
     parts = []
-    for edit in result.edits:
-        start = edit.span.start + shift
-        if edit in fills:
-            range_ = convert.to_range(index, Span(start, start + len(edit.text)), encoding)
-            parts.append({"range": range_, "text": edit.text, "confidence": confidence.words(fills[edit].confidence)})
-        shift += len(edit.text) - (edit.span.end - edit.span.start)
+    for each in result.fills:
+        start = each.start + shift
+        range_ = convert.to_range(index, Span(start, start + len(each.text)), encoding)
+        parts.append({"range": range_, "text": each.text, "confidence": confidence.words(each.confidence)})
+        shift += len(each.text) - (each.end - each.start)
     return tuple(parts)
 
 

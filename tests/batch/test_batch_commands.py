@@ -321,33 +321,3 @@ def test_local_only_files_are_never_sent_to_a_remote_model(project: Path) -> Non
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(project / "vault")
             assert sent("a.py", project / "src", "--model", model) == [("src/c d.py", []), ("src/vault/b.py", [])]
-
-
-IMPORTING = '"""Doc."""\n\nimport ast\n\n\ndef f(x):\n    """Do."""\n    raise NotImplementedError\n'
-
-
-def test_a_fill_brings_its_import(project: Path) -> None:
-    (project / "a.py").write_text(IMPORTING)
-    engine = Filling("return json.dumps(x)")
-    (row,) = report("a.py", engine=engine)["holes"]
-    assert (row["text"], row["imports"]) == ("return json.dumps(x)", ["import json"])
-    assert run("--write", "a.py", engine=engine).exit_code == 0
-    expected = IMPORTING.replace("import ast\n", "import ast\nimport json\n").replace(
-        "raise NotImplementedError", "return json.dumps(x)"
-    )
-    assert (project / "a.py").read_text() == expected
-
-
-def test_a_fill_may_import_from_the_repository(project: Path) -> None:
-    (project / "a.py").write_text(IMPORTING)
-    (project / "boxes.py").write_text("def read_box(x):\n    return x\n")
-    run("--write", "a.py", engine=Filling("return read_box(x)"))
-    assert "import ast\n\nfrom boxes import read_box\n" in (project / "a.py").read_text()
-
-
-def test_a_check_sees_the_imports_of_a_fill(project: Path) -> None:
-    (project / "a.py").write_text(IMPORTING)
-    (project / "test_a.py").write_text("import a\n\n\ndef test_f():\n    assert a.f(1) == '1'\n")
-    check = f"{sys.executable} -m pytest -q -p no:cacheprovider"
-    (row,) = report("a.py", "--check", check, engine=Filling("return json.dumps(x)"))["holes"]
-    assert (row["status"], row["verified"]) == ("filled", "the check: 1 test")

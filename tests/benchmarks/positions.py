@@ -2,8 +2,7 @@
 
 The real server, the real engine, and files that the embedded model was never trained on. Prints what was wrong with what
 it would show at any threshold (wanted: nothing), what a threshold shows and how much of that is exactly what stood there,
-how many characters it saves and how many are read in vain, and why there was silence. Then the same at N/4 positions
-whose answer needs an import that the file lacks, and how often the right answer gets the right import there.
+how many characters it saves and how many are read in vain, and why there was silence.
 RECORDS is a file with one position to a line. Positions that it has are not asked again, so a run that was stopped or
 has a larger N continues, and a complete file prints the tables without a model.
 500 positions take about five minutes on two cores with the embedded model. Ends with 1 where something was wrong.
@@ -24,8 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from dg_lsp.wire.settings import DEFAULTS  # noqa: E402  # found only now
-from tests.benchmarks import arguments, scores  # noqa: E402
+from tests.benchmarks import arguments, scores  # noqa: E402  # found only now
 from tests.e2e import positions, replay  # noqa: E402
 from tests.e2e.positions import Position  # noqa: E402
 from tests.e2e.replay import Record  # noqa: E402
@@ -35,17 +33,12 @@ THRESHOLDS = (0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6)
 
 
 def main(n: int, seed: int, model: str, file: str) -> int:
-    asked, lacking = positions.positions(max(n, MANY), seed)[:n], positions.importing(max(n // 4, 1), seed)
+    asked = positions.positions(max(n, MANY), seed)[:n]
     with tempfile.TemporaryDirectory(prefix="dg") as name:
         os.environ |= {"XDG_RUNTIME_DIR": name, "DG_LSP_MODEL": model}
-        found = asyncio.run(_recorded([*asked, *lacking], Path(name), Path(file or Path(name) / "records.jsonl")))
-    records, importing = [found[each] for each in asked], [found[each] for each in lacking]
-    texts = [
-        (positions.importing_lines(each.position, each.imports_by_text.get(text, ())), text)
-        for each in records
-        for text in dict.fromkeys([each.text, *each.by_hand])
-        if text
-    ]
+        found = asyncio.run(_recorded(asked, Path(name), Path(file or Path(name) / "records.jsonl")))
+    records = [found[each] for each in asked]
+    texts = [(each.position, text) for each in records for text in dict.fromkeys([each.text, *each.by_hand]) if text]
     wrong = [(fault, position, text) for position, text in texts for fault in positions.faults(position, text)]
     n_by_fault = Counter(fault for fault, _, _ in wrong)
     print(
@@ -63,8 +56,6 @@ def main(n: int, seed: int, model: str, file: str) -> int:
     print(
         positions.table([("silent at any threshold", ""), *((reason, str(count)) for reason, count in reasons.most_common())])
     )
-    print()
-    _print_imports(records, importing)
     return int(bool(wrong))
 
 
@@ -84,35 +75,8 @@ def _read(file: Path) -> Iterator[Record]:
     for line in file.read_text("utf-8").splitlines():
         values = json.loads(line)
         values["position"] = Position(**values["position"])
-        for name in ("by_hand", "imports"):
-            values[name] = tuple(values[name])
-        values["imports_by_text"] = {text: tuple(lines) for text, lines in values["imports_by_text"].items()}
+        values["by_hand"] = tuple(values["by_hand"])
         yield Record(**values)
-
-
-def _print_imports(records: list[Record], importing: list[Record]) -> None:
-    """Print what imports add: at complete files, where every one is wrong, and where one is missing."""
-    default = DEFAULTS.suggestion_threshold.probability
-    added = [each for each in records if each.imports]
-    shown = [each for each in added if each.score >= default]
-    print(f"complete files: {len(added)} of {len(records)} suggestions bring an import, {len(shown)} from {default:g} on")
-    with_import = [each for each in importing if each.imports]
-    right = [each for each in with_import if positions.is_begun(each.position, each.text)]
-    same = [each for each in right if _same(each.imports, each.position.imported)]
-    print(f"files that lack an import: {len(with_import)} of {len(importing)} suggestions bring one; {len(right)} are right")
-    print(f"  as far as they go, {len(same)} of them with the very import that stood there")
-    found = [positions.true_imports(each.position) for each in importing]
-    n_same = sum(_same(lines, each.position.imported) for lines, each in zip(found, importing, strict=True))
-    print(f"  for the right answer, an import is found for {sum(map(bool, found))}, the one that stood there for {n_same}")
-    for lines, each in zip(found, importing, strict=True):
-        if lines and not _same(lines, each.position.imported):
-            print(f"  another import: {'; '.join(lines)} for {each.position.imported} in {each.position.path}")
-
-
-def _same(lines: Sequence[str], expected: str) -> bool:
-    """Return whether the only import is the expected one; a longer path of the same package counts too."""
-    names = [line.rpartition("import ")[2] for line in (*lines, expected)]
-    return len(lines) == 1 and names[0] == names[1] and (lines[0] == expected or expected.startswith("from ."))
 
 
 def _by_threshold(records: list[Record]) -> str:

@@ -17,10 +17,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from dg_lsp.core import importing as importing_from
-from dg_lsp.core import languages, polish, repository, syntax
-from dg_lsp.core.repository import Repository
-from dg_lsp.core.values import Candidate, Document, Hole, Span
+from dg_lsp.core import languages, syntax
+from dg_lsp.core.values import Span
 from dg_lsp.evaluate import make, tasks
 from dg_lsp.evaluate.make import Source
 
@@ -41,8 +39,6 @@ class Position:
     before: str
     after: str
     truth: str
-    imported: str = ""
-    """The import that the truth needs and that was removed, as a line; "" if nothing was removed."""
 
     @property
     def point(self) -> tuple[int, int]:
@@ -67,77 +63,6 @@ def positions(n: int, seed: int) -> list[Position]:
         all_positions += of_kind[:n_of_kind]
     draw.shuffle(all_positions)
     return all_positions
-
-
-def importing(n: int, seed: int) -> list[Position]:
-    """Return up to `n` positions whose truth needs an import that nothing else in the file needs, without that import."""
-    draw = random.Random(seed)
-    found: list[Position] = []
-    for source in _sources():
-        if not source.path.endswith(".py"):
-            continue
-        spans = [span for kind in ("rest-of-line", "whole-line", "body") for span in make.spans(source, kind, draw)]
-        for name, line, without in _imports(source.syntax.text):
-            uses = [match.start() for match in re.finditer(rf"\b{re.escape(name)}\b", without)]
-            shift = len(source.syntax.text) - len(without)
-            for span in spans:
-                start, end = span.start - shift, span.end - shift
-                if uses and start >= without.find("\n") and all(start <= use < end for use in uses):
-                    found.append(Position("import", source.path, without[:start], without[end:], without[start:end], line))
-                    break
-    draw.shuffle(found)
-    return found[:n]
-
-
-def importing_lines(position: Position, lines: Sequence[str]) -> Position:
-    """Return the position in a file that has these imports as well, so that their names are bound."""
-    return replace(position, before="".join(f"{line}\n" for line in lines) + position.before) if lines else position
-
-
-def true_imports(position: Position) -> tuple[str, ...]:
-    """Return the imports that the truth brings, with the other held-out files as its repository."""
-    path = f"/{position.path}"
-    document = Document(f"file://{path}", "python", position.before + position.after)
-    hole = Hole(Span(len(position.before), len(position.before)), "cursor", block="\n" in position.truth)
-    polished = polish.to_edits(
-        Candidate((position.truth,)),
-        (hole,),
-        document,
-        syntax=syntax.of(document),
-        is_file=True,
-        sources=importing_from.Sources(_repository(), path),
-    )
-    return tuple(importing_from.statement(each, "python") for each in polished.imports)
-
-
-@cache
-def _repository() -> Repository:
-    files = {f"/{source.path}": repository.index(source.path, "python", source.syntax.text) for source in _sources()}
-    return Repository(files)
-
-
-def _imports(text: str) -> Iterator[tuple[str, str, str]]:
-    """Yield each name that a file imports alone, one to a statement: the name, the statement, and the file without it."""
-    lines = text.split("\n")
-    try:
-        body = ast.parse(text).body
-    except SyntaxError:  # a part of a file
-        return
-    for node in body:
-        if not isinstance(node, ast.Import | ast.ImportFrom) or node.lineno != node.end_lineno:
-            continue
-        for alias in node.names:
-            others = [each for each in node.names if each is not alias]
-            name = (alias.asname or alias.name).partition(".")[0]
-            one, rest = (ast.unparse(_with_names(node, each)) if each else "" for each in ([alias], others))
-            new = [*lines[: node.lineno - 1], *([rest] if rest else []), *lines[node.lineno :]]
-            yield name, one, "\n".join(new)
-
-
-def _with_names(node: ast.Import | ast.ImportFrom, names: list[ast.alias]) -> ast.stmt:
-    if isinstance(node, ast.Import):
-        return ast.Import(names)
-    return ast.ImportFrom(node.module, names, node.level)
 
 
 def faults(position: Position, text: str) -> list[str]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tests.e2e.editor import Editor, command, environment
 from tests.e2e.positions import Position
@@ -31,10 +30,6 @@ class Record:
     by_hand: tuple[str, ...]
     silence: str
     """Why there is no suggestion at any threshold; "" if there is one."""
-    imports: tuple[str, ...] = ()
-    """The imports that the best suggestion brings, as lines."""
-    imports_by_text: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The imports of each suggestion that brings some."""
 
 
 def settings(**completion: object) -> dict[str, object]:
@@ -75,14 +70,7 @@ async def replay(client: Editor, positions: Sequence[Position]) -> AsyncIterator
             float(score[1]) if score else 0.0,
             tuple(item["insertText"] for item in by_hand),
             "" if items else reason["code"] + (f": {reason['message']}" if reason["code"] == "noAnswer" else ""),
-            _imports(items[0]) if items else (),
-            {item["insertText"]: lines for item in (*by_hand, *items) if (lines := _imports(item))},
         )
-
-
-def _imports(item: Mapping[str, Any]) -> tuple[str, ...]:
-    _, *more = item["command"]["arguments"]
-    return tuple(more[1]) if more else ()
 
 
 def _configure(client: Editor, **completion: object) -> None:

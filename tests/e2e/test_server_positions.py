@@ -28,12 +28,7 @@ def test_nothing_shown_repeats_what_follows_or_adds_a_syntax_error(tmp_path: Pat
 
     with home(monkeypatch):
         record_list = asyncio.run(ask())
-    texts = [
-        (positions.importing_lines(each.position, each.imports_by_text.get(text, ())), text)
-        for each in record_list
-        for text in (each.text, *each.by_hand)
-        if text
-    ]
+    texts = [(each.position, text) for each in record_list for text in (each.text, *each.by_hand) if text]
     assert [
         (position, text, all_positions) for position, text in texts if (all_positions := positions.faults(position, text))
     ] == []

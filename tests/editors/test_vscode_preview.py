@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 
@@ -132,22 +131,6 @@ def test_a_single_fill_shows_its_confidence(code: Workbench) -> None:
     code.press("Control+Alt+Enter")
     bar = code.page.locator(".statusbar-item", has_text="filled (34 %)")
     until(lambda: bar.count(), "the note in the status bar", tell=code.picture)
-
-
-def test_a_suggestion_and_its_import_are_one_step_to_undo(code: Workbench) -> None:
-    text = says(text="os.getcwd()") + "def here():\n    return\n"
-    code.open("d.py", text)
-    code.put(2, len("    return"))
-    code.type(" ")
-    assert code.until_ghost() == "os.getcwd()"
-    code.press("Tab")
-    filled = text.replace("return", "return os.getcwd()")
-    until(lambda: "import os\n" in code.text(), "the import", tell=code.picture)
-    assert re.sub("import os\n+", "", code.text()) == filled
-    code.undo()
-    until(lambda: code.text() == text.replace("return", "return "), "the typed text after one undo", tell=code.text)
-    code.press("Control+Shift+z")
-    until(lambda: "import os\n" in code.text() and "os.getcwd()\n" in code.text(), "both after one redo", tell=code.text)
 
 
 PRICES = says(text="(3)") + "def price_total(count):\n    return count\n\n\n"

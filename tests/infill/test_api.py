@@ -15,11 +15,9 @@ import pytest
 from dg_lsp import infill
 from dg_lsp.batch import api as batch_api
 from dg_lsp.batch.options import Options
-from dg_lsp.core import values
-from dg_lsp.core.values import Import, InfillRequest
-from dg_lsp.infill import FillResult, Session, client
+from dg_lsp.infill import client
 from dg_lsp.infill.port import EngineError
-from tests.batch.engines import Filling, Write, connecting
+from tests.batch.engines import Filling, connecting
 
 PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -58,28 +56,6 @@ def test_an_example_of_the_page_runs(number: int, engine: Filling, capsys: pytes
     else:
         assert "return 1" in output
     assert Path("src", "a.py").read_text() == TWO
-
-
-async def _filled(text: str, *answers: str | Write) -> FillResult:
-    return await Session(Filling(*answers)).fill_text(text, path="a.py")
-
-
-def test_a_filled_text_has_the_imports_of_its_fills() -> None:
-    result = asyncio.run(_filled(TWO, "return os.sep"))
-    assert result.text == "import os\n\n\n" + TWO.replace("...", "return os.sep")
-    assert [fill.imports for fill in result.fills] == [(Import("os"),)] * 2
-    assert values.apply(TWO, result.edits) == result.text
-
-
-def test_a_hole_stays_open_if_its_imports_belong_on_both_sides_of_another_fill() -> None:
-    text = "import json\n# FILL: a constant\nimport zlib\n\n\n" + 'def f():\n    """Do."""\n    ...\n'
-
-    def answer(request: InfillRequest) -> tuple[str, ...]:
-        return tuple("return os.fspath(ast.parse)" if hole.kind == "body" else "N = 1" for hole in request.holes)
-
-    result = asyncio.run(_filled(text, answer))
-    assert result.text == text.replace("# FILL: a constant", "N = 1")
-    assert result.open_holes == ((8, "the answer breaks the syntax"),)
 
 
 def test_every_name_of_the_interface_is_there() -> None:

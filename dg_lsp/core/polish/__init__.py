@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from dg_lsp.core import importing, scope, syntax, values
+from dg_lsp.core import importing, scope, values
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.importing import Sources
 from dg_lsp.core.polish import changes, checks, drops
 from dg_lsp.core.polish.changes import Filter, around_hole, edit_of
 from dg_lsp.core.polish.checks import Check, Whole
 from dg_lsp.core.syntax import ParseLimitError, Syntax
-from dg_lsp.core.values import Candidate, Document, Edit, Hole, Import, Span
+from dg_lsp.core.values import Candidate, Document, Edit, Hole
 
 __all__ = ["CHECKS", "FILTERS", "REASONS", "SHRINKS", "UNBOUND", "Polished", "to_edits"]
 
@@ -34,7 +34,7 @@ class Polished:
     Either `edits` holds one edit for each hole, in order, or it is empty and `dropped` is the reason: the end of a
     sentence that begins with "it". `fired` names the filters that changed or dropped a text, once for each text.
 
-    `imports` are what the file must import for the edits to work. `unbound` holds names that nothing in the file binds,
+    `unbound` holds names that nothing in the file binds,
     in a language where another file may bind them; such a candidate ranks below those without. `shrinks`
     is true if working code would be replaced by less, which is dropped unless allowed, and then ranks last. `after` is the
     syntax of the document with the edits, None if its language has no grammar.
@@ -45,7 +45,6 @@ class Polished:
     dropped: str = ""
     unbound: tuple[str, ...] = ()
     shrinks: bool = False
-    imports: tuple[Import, ...] = ()
     after: Syntax | None = field(default=None, repr=False, compare=False)
 
 
@@ -63,9 +62,8 @@ def to_edits(
 
     One dropped text drops the whole candidate, because its texts were written to fit each other. `syntax` is the
     document's; without it, no candidate is dropped for its syntax. Pass `is_file=True` if the document is a whole file,
-    so that it shows which names are bound; a notebook cell does not. With `sources`, names that it does not bind are imported
-    if that is possible. Pass `allow_shrink=True` if the user agreed that
-    less code may replace working code.
+    so that it shows which names are bound; a notebook cell does not. With `sources`, an answer is dropped that imports what
+    the repository lacks. Pass `allow_shrink=True` if the user agreed that less code may replace working code.
 
     Never raises, whatever the texts contain.
     """
@@ -90,7 +88,6 @@ def _polished(
     fired: list[str] = []
     edits: list[Edit] = []
     unbound: tuple[str, ...] = ()
-    imports: tuple[Import, ...] = ()
     is_shrunk = False
     filled, tree = document, syntax
     # From the last hole to the first, so that the spans of the remaining holes stay valid while the text changes.
@@ -116,36 +113,17 @@ def _polished(
             if closed is None or _failed(closed):
                 return Polished(fired=(*fired, failed), dropped=REASONS[failed])
             whole = closed
-        if unbound := tuple(sorted(checks.unbound_names(whole))):
-            imports = _imports(whole, unbound, sources) if sources else ()
-            if not imports and scope.is_certain(document.language):
-                return Polished(fired=(*fired, UNBOUND), dropped=REASONS[UNBOUND])
+        unbound = tuple(sorted(checks.unbound_names(whole)))
+        if unbound and scope.is_certain(document.language):
+            return Polished(fired=(*fired, UNBOUND), dropped=REASONS[UNBOUND])
         if sources and importing.invented(document.text, whole.after.text, document.language, sources):
             return Polished(fired=(*fired, INVENTED), dropped=REASONS[INVENTED])
-    unbound = () if imports else unbound
-    return Polished(tuple(edits), tuple(fired), "", unbound, is_shrunk, imports, tree)
+    return Polished(tuple(edits), tuple(fired), "", unbound, is_shrunk, tree)
 
 
 def _failed(whole: Whole) -> str:
     """Return the name of the first check that fails; "" if none does."""
     return next((check.__name__ for check in CHECKS if not check(whole)), "")
-
-
-def _imports(whole: Whole, names: tuple[str, ...], sources: Sources) -> tuple[Import, ...]:
-    """Return the imports with which the file binds the names; empty if there are none, or if they would not help."""
-    text, language = whole.document.text, whole.document.language
-    # A name just before an answer may be part of its use.
-    answers = [whole.after.text[max(0, span.start - checks.NAME_CHARS) : span.end] for span, _ in whole.answers()]
-    imports = importing.find(names, "\n".join(answers), text, language, sources)
-    edit = importing.edit(text, language, imports) if imports else None
-    # An edit at the hole's own place would be refused by editors, and names must be bound before they are used.
-    if edit is None or edit.span.end >= whole.edits[0].span.start:
-        return ()
-    shift = len(edit.text) - (edit.span.end - edit.span.start)
-    imported = syntax.parse(values.apply(whole.after.text, (edit,)), whole.after.language, whole.after)
-    moved = [(Span(span.start + shift, span.end + shift), old) for span, old in whole.answers()]
-    is_bound = not scope.unbound_names(imported, moved, whole.document.uri)
-    return imports if is_bound and not syntax.adds_errors(imported, whole.after) else ()
 
 
 # --- Their order, and the reasons for which they drop

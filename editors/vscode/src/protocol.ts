@@ -66,9 +66,6 @@ export interface ShownItem {
 }
 
 export const statusChanged = new NotificationType<Status>("dgLsp/status");
-/** The label of the edit with the imports of an accepted suggestion. */
-export const IMPORT_LABEL = "dg-lsp: import";
-
 export const draftChanged = new NotificationType<Draft>("dgLsp/draft");
 
 /** Notifications that clients of other servers send too. */

@@ -17,7 +17,7 @@ import type { Bundle } from "./install";
 import { absoluteEntries, locate, type Program } from "./locate";
 import type { Preview } from "./preview";
 import type { Snooze } from "./snooze";
-import { IMPORT_LABEL, serverCommands, statusChanged, type FillAnswer, type Status, type FillParams } from "./protocol";
+import { serverCommands, statusChanged, type FillAnswer, type Status, type FillParams } from "./protocol";
 import { selectedPython } from "./python";
 import { showBriefMessage, reportFill } from "./review";
 import { kill, launch, variables } from "./serverProcess";
@@ -309,7 +309,6 @@ export class Server implements vscode.Disposable {
             const { changes = {}, documentChanges = [] } = params.edit;
             const uris = [...Object.keys(changes), ...documentChanges.flatMap((each) => ("textDocument" in each ? each.textDocument.uri : []))];
             if (!uris.every((uri) => isOpen(client().protocol2CodeConverter.asUri(uri)))) return { applied: false, failureReason: "the file was closed" };
-            if (params.label === IMPORT_LABEL) return { applied: await joinUndo(client(), params.edit) };
             if (!(await this.isConfirmed(client(), params.edit))) return { applied: false, failureReason: "the user declined the change" };
             return next(params, NEVER);
           },
@@ -335,24 +334,6 @@ export function folder(): string | undefined {
 function isOpen(document: vscode.Uri): boolean {
   const tabs = vscode.window.tabGroups.all.flatMap((group) => group.tabs);
   return tabs.some(({ input }) => Object.values(input ?? {}).some((each) => each instanceof vscode.Uri && each.path === document.path));
-}
-
-/** Apply the imports of an accepted suggestion so that one undo removes both. Returns false if the document has changed. */
-async function joinUndo(client: LanguageClient, edit: WorkspaceEdit): Promise<boolean> {
-  const [change] = edit.documentChanges ?? [];
-  if (change === undefined || !("textDocument" in change)) return false;
-  const uri = client.protocol2CodeConverter.asUri(change.textDocument.uri).toString();
-  const editor = vscode.window.visibleTextEditors.find((each) => each.document.uri.toString() === uri);
-  if (editor?.document.version !== change.textDocument.version) return false;
-  return editor.edit(
-    (builder) => {
-      for (const each of change.edits) {
-        if ("newText" in each) builder.replace(client.protocol2CodeConverter.asRange(each.range), each.newText);
-      }
-    },
-    // VS Code ends an undo step before it inserts a suggestion, not after.
-    { undoStopBefore: false, undoStopAfter: true },
-  );
 }
 
 /** Announces in `initialize` which of the server's additional messages the client supports. */
