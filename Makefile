@@ -9,8 +9,8 @@ ENV := $(VENV)/.made
 RUN := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 RELEASE := $(VENV)/.installed-release
-# A process for each core; a file's tests share their fixtures, so they stay together.
-TESTS := $(BIN)/python -m pytest --numprocesses auto --dist loadfile
+# A process for each core; one that has no tests left takes some of another.
+TESTS := $(BIN)/python -m pytest --numprocesses auto --dist worksteal --quiet
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all check style clean settings vscode test-editors lock release
@@ -38,14 +38,17 @@ demo: $(RUN)
 test: $(DEV)
 	@$(MAKE) --no-print-directory check
 
-# The slowest tests as well, and how much of the core they reach.
+# The slowest tests as well, with more examples, and how much of the core they reach.
 test-all: $(DEV)
 	@$(MAKE) --no-print-directory style
-	$(TESTS) --cov=dg_lsp --cov-report= --quiet
+	$(TESTS) --hypothesis-profile many --cov=dg_lsp --cov-report=
 	$(BIN)/coverage report --include='dg_lsp/core/*' --fail-under=95 --skip-covered
 
-check: style
-	$(TESTS) -m "not slow" --quiet
+# Style beside the tests, with its output behind theirs.
+check:
+	@$(MAKE) --no-print-directory style >$(VENV)/style.log 2>&1 & style=$$!; \
+	$(TESTS) -m "not slow"; tests=$$?; \
+	wait $$style; style=$$?; cat $(VENV)/style.log; exit $$((tests > style ? tests : style))
 
 style:
 	$(BIN)/ruff check

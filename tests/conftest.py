@@ -15,8 +15,10 @@ from hypothesis import HealthCheck, settings
 from dg_lsp.wire import config, laptop
 
 # By default, Hypothesis fails an example that takes 200 ms, and a test that is slow to draw its examples.
-settings.register_profile("any machine", deadline=None, suppress_health_check=(HealthCheck.too_slow,))
-settings.load_profile("any machine")
+# `make test-all` names the second profile (--hypothesis-profile).
+settings.register_profile("few", max_examples=25, deadline=None, suppress_health_check=(HealthCheck.too_slow,))
+settings.register_profile("many", settings.get_profile("few"), max_examples=300)
+settings.load_profile("few")
 
 READERS_OWN = dict(os.environ)
 """The environment in which the tests were started, which only a test that installs something needs."""

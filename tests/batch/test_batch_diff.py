@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dg_lsp.batch import report
@@ -117,7 +117,6 @@ def test_far_edits_get_hunks_of_their_own_and_near_ones_share() -> None:
 lines = st.text(st.sampled_from("ab \t\r\n\x0cé😀"), max_size=30)
 
 
-@settings(max_examples=40, deadline=None)
 @given(text=lines, data=st.data())
 def test_any_edits_of_any_text_apply(text: str, data: st.DataObject) -> None:
     # Only git is tested here: without --binary, patch changes stray `\r` and files without a line, and it deletes a file

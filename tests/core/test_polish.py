@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dg_lsp.core import languages, polish, syntax
@@ -1085,7 +1085,6 @@ def places(draw: st.DrawFn) -> tuple[Document, tuple[Hole, ...]]:
     return Document("", draw(st.sampled_from(LANGUAGES)), text), tuple(holes)
 
 
-@settings(deadline=None)  # the first parse of a language loads its grammar
 @given(place=places(), texts=st.lists(CODE, min_size=1, max_size=2), grammar=st.booleans())
 def test_text_outside_the_holes_never_changes(
     place: tuple[Document, tuple[Hole, ...]], texts: list[str], grammar: bool
@@ -1105,7 +1104,6 @@ def test_text_outside_the_holes_never_changes(
     assert document.text[at:] == text_after[at + growth :]
 
 
-@settings(deadline=None)
 @given(place=places(), texts=st.lists(CODE, min_size=1, max_size=2))
 def test_a_document_never_has_more_syntax_errors_than_before(
     place: tuple[Document, tuple[Hole, ...]], texts: list[str]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dg_lsp.core import positions
@@ -117,7 +117,6 @@ def test_byte_offsets_are_right_around_checkpoints() -> None:
         assert (offsets.to_byte(n), offsets.to_point(2 * n), offsets.to_point(2 * n - 1)) == (2 * n, n, n - 1)
 
 
-@settings(max_examples=300)
 @given(text=TEXTS, new=TEXTS, ends=st.tuples(st.integers(0, 30), st.integers(0, 30)))
 def test_editing_the_line_index_equals_indexing_the_edited_text(text: str, new: str, ends: tuple[int, int]) -> None:
     start, end = sorted(min(end, len(text)) for end in ends)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -77,7 +77,6 @@ HELD_NOISE = Row(
 
 @given(st.lists(rows(), min_size=1, max_size=4), limits, st.integers(0, 50), st.sampled_from([0.3, 1.5, 4.0]))
 @example([HELD_NOISE], TokenLimits(tuple(range(4, VOCABULARY)), (0, 1, 2), (), None), 0, 0.3)
-@settings(max_examples=120, deadline=None)
 def test_the_fast_loop_equals_the_reference(many: list[Row], limit: TokenLimits, seed: int, sharpness: float) -> None:
     toy, sampling = (
         Toy(seed, sharpness),
@@ -91,7 +90,6 @@ def test_the_fast_loop_equals_the_reference(many: list[Row], limit: TokenLimits,
 
 
 @given(st.lists(rows(), min_size=1, max_size=4), limits, st.integers(0, 50))
-@settings(max_examples=60, deadline=None)
 def test_held_tokens_never_change(many: list[Row], limit: TokenLimits, seed: int) -> None:
     denoiser = Denoiser(many, limit, Sampling(delete_entropy=5.0), VOCABULARY)
     while not denoiser.done:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dg_lsp.core import repeats
@@ -85,7 +85,6 @@ def test_a_draft_ends_before_the_suffix(draft: str, suffix: str, answer: str) ->
 
 
 @given(st.text("ab}\n", max_size=14), st.text("ab}\n", max_size=7), st.integers(1, 5))
-@settings(max_examples=600)
 @example("a}\nb}\nab", "}\nab", 3)
 def test_the_end_of_a_draft_equals_the_reference(draft: str, suffix: str, solid: int) -> None:
     assert repeats.before_suffix(draft, suffix, solid) == reference.before_suffix(draft, suffix, solid)
@@ -152,7 +151,6 @@ CODE = st.text("ab)( ", max_size=6)
 LINES = st.lists(st.tuples(INDENTS, st.sampled_from(["if a:", "b = f(a)", "return b, (a)", ""]) | CODE), max_size=24)
 
 
-@settings(max_examples=400, deadline=None)
 @given(LINES, LINES, INDENTS, CODE, st.booleans(), st.integers(1, 4))
 @example([("    ", "b = f(a)")] * 24, [("    ", "b = f(a)")] * 24, "    ", "", True, 2)
 @example([("  ", "if a:"), ("    ", "aab"), ("    ", "abb"), ("  ", "return b, (a)")], [], "    ", "", False, 2)

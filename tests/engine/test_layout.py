@@ -153,7 +153,7 @@ def test_whole_lines_are_held_and_the_answer_is_closed_at_the_files_end(
 
 
 @given(st.text("ab \n", max_size=60), st.integers(1, 12))
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_held_suffix_ends_within_a_line(instruct_layout: Path, suffix: str, n_held: int) -> None:
     vocabulary = Vocabulary.from_file(instruct_layout / "tokenizer.json")
     profile = Profile(held_tokens=n_held, suffix_tokens=30)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dg_lsp.engine.diffusion.denoising import readout
@@ -53,7 +53,6 @@ def check_equal(sliced: Readout, plain: Readout) -> None:
     is_stored=st.booleans(),
 )
 @example(n_positions=5, n_vocabulary=86, size=1, k=3, scale=20.0, seed=86, sampled=False, starts=True, is_stored=False)
-@settings(max_examples=200, deadline=None)
 def test_slices_give_the_readout_of_the_whole_vocabulary(
     n_positions: int,
     n_vocabulary: int,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -60,7 +60,6 @@ def speculated(gap: Gap, options: Speculate, toy: Toy, causal: ToyCausal) -> Spe
 
 
 @given(gaps, choices, st.integers(0, 40), st.sampled_from([0.3, 0.7, 1.1]))
-@settings(max_examples=120, deadline=None)
 def test_the_fast_rule_equals_the_reference(gap: Gap, options: Speculate, seed: int, sharpness: float) -> None:
     toy, causal = Toy(seed, sharpness), ToyCausal(seed + 1, sharpness * 3)
     fast = speculated(gap, options, toy, causal)
@@ -71,7 +70,6 @@ def test_the_fast_rule_equals_the_reference(gap: Gap, options: Speculate, seed: 
 
 
 @given(gaps, st.integers(0, 40))
-@settings(max_examples=60, deadline=None)
 def test_the_verified_text_is_the_greedy_causal_text(gap: Gap, seed: int) -> None:
     causal = ToyCausal(seed, 2.0)
     text = speculated(gap, Speculate(), Toy(seed, 1.0), causal).text

@@ -329,7 +329,7 @@ def git(folder: Path, *arguments: str, stdin: bytes = b"") -> bytes:
 NUMBERS = itertools.count()
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(tree=TREES, ignores=IGNORES)
 @pytest.mark.slow
 def test_git_agrees_on_generated_trees(repositories: Path, tree: list[str], ignores: dict[str, str]) -> None:
@@ -357,7 +357,6 @@ def test_git_agrees_on_generated_trees(repositories: Path, tree: list[str], igno
             assert (reason == "is ignored by .gitignore") == (path in ignored_paths), (path, ignores)
 
 
-@settings(deadline=None, max_examples=300)
 @given(text=st.text(alphabet=string.printable + "é", max_size=60), path=st.lists(NAMES, min_size=1, max_size=3))
 def test_no_ignore_file_raises_anything_but_its_own_error(text: str, path: list[str]) -> None:
     try:

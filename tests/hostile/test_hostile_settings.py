@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -249,7 +249,6 @@ def values(setting: Setting) -> st.SearchStrategy[Any]:
 FREE = [setting for setting in ALL if not setting.about.is_users_own and setting.field != "local_only"]
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.data())
 def test_the_last_source_that_says_something_counts(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """The user's file, the workspace's, the environment, the editor's greeting, and what it says later, in this order."""

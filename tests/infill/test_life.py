@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dg_lsp.infill import life
@@ -258,7 +258,6 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None)
 @given(STARTS, STEPS)
 def test_whatever_happens_no_request_waits_for_ever_and_the_next_one_is_served(
     starts: list[tuple[str, float]], steps: list[tuple[Key, float]]
@@ -282,7 +281,6 @@ def test_whatever_happens_no_request_waits_for_ever_and_the_next_one_is_served(
     assert isinstance(world.life.state, Ready)
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.floats(0.01, 3), min_size=5, max_size=80))
 def test_keys_faster_than_a_start_do_not_keep_the_engine_from_coming_up(gaps: list[float]) -> None:
     world = World([("up", 5.0)])

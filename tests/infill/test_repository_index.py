@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dg_lsp.core import secrets
@@ -113,7 +113,6 @@ def test_secrets_are_masked_before_they_are_indexed(tmp_path: Path) -> None:
     assert secrets.MASK in file.text
 
 
-@settings(max_examples=20, deadline=None)
 @given(st.lists(st.integers(1, 3_000), max_size=12), st.integers(0, 60_000), st.integers(1, 12))
 def test_the_index_keeps_to_its_limits(sizes: list[int], max_bytes: int, max_files: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
@@ -137,7 +136,6 @@ IGNORES = st.dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.sets(st.tuples(FOLDERS, NAMES).map("".join), max_size=12), IGNORES, IGNORES)
 def test_exactly_the_allowed_sources_are_indexed_also_after_a_change(
     paths: set[str], first: dict[str, str], then: dict[str, str]

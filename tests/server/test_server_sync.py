@@ -44,7 +44,6 @@ POINTS = st.tuples(st.integers(0, 8), st.integers(0, 12))
 CHANGES = st.builds(naive.edit, TEXTS, POINTS, POINTS) | st.builds(naive.edit, TEXTS)
 
 
-@settings(max_examples=400, deadline=None)
 @given(text=TEXTS, changes=st.lists(CHANGES, max_size=25), encoding=st.sampled_from(ENCODINGS))
 @example(text="a\r", changes=[naive.edit("\n", (1, 0), (1, 0))], encoding="utf-16")
 @example(text="a\r\nb", changes=[naive.edit("x", (0, 9), (0, 9)), naive.edit("", (0, 0), (1, 0))], encoding="utf-8")
