@@ -17,8 +17,8 @@ TESTS := $(BIN)/python -m pytest --numprocesses auto --dist worksteal --quiet
 
 help:
 	@echo "make demo    pull a laptop model (0.5 GB, once), fill the holes of fixtures/demo and show the diff"
-	@echo "make test    install what the tests need, check style and types, run the tests but the slowest"
-	@echo "make test-all  the same with the slowest tests, and their coverage"
+	@echo "make test    install what the tests need, check style and types, run the tests but the slowest and most of those that start processes"
+	@echo "make test-all  the same with all tests, and their coverage"
 	@echo "make check   what make test does, without installing"
 	@echo "make settings  write the settings into the documentation and the VS Code extension"
 	@echo "make vscode  package the VS Code extension (needs Node 20)"
@@ -38,7 +38,7 @@ demo: $(RUN)
 test: $(DEV)
 	@$(MAKE) --no-print-directory check
 
-# The slowest tests as well, with more examples, and how much of the core they reach.
+# All tests, with more examples, and how much of the core they reach.
 test-all: $(DEV)
 	@$(MAKE) --no-print-directory style
 	$(TESTS) --hypothesis-profile many --cov=dg_lsp --cov-report=
@@ -47,7 +47,7 @@ test-all: $(DEV)
 # Style beside the tests, with its output behind theirs.
 check:
 	@$(MAKE) --no-print-directory style >$(VENV)/style.log 2>&1 & style=$$!; \
-	$(TESTS) -m "not slow"; tests=$$?; \
+	$(TESTS) -m "not slow and (smoke or not e2e)"; tests=$$?; \
 	wait $$style; style=$$?; cat $(VENV)/style.log; exit $$((tests > style ? tests : style))
 
 style:

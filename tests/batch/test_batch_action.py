@@ -15,6 +15,8 @@ import pytest
 from tests.batch.conftest import STUB
 from tests.engine.backends_kit import Recorder, serving
 
+pytestmark = pytest.mark.e2e
+
 yaml: Any = pytest.importorskip("yaml", reason="PyYAML is not installed")
 ROOT = Path(__file__).parents[2]
 GH = """#!/bin/bash
@@ -150,6 +152,7 @@ def test_a_wrong_option_fails_the_step(runner: Runner) -> None:
     assert (process.returncode, process.stderr) == (2, "dg-lsp: there is no gone.py\n")
 
 
+@pytest.mark.smoke
 def test_the_action_names_what_exists() -> None:
     action = yaml.safe_load((ROOT / "action.yml").read_text())
     text = (ROOT / "action.yml").read_text()
@@ -161,6 +164,7 @@ def test_the_action_names_what_exists() -> None:
     assert hook["entry"].startswith("dg-lsp infill")
 
 
+@pytest.mark.smoke
 def test_the_documented_workflow_names_what_the_action_has() -> None:
     action = yaml.safe_load((ROOT / "action.yml").read_text())
     block = next(

@@ -17,6 +17,8 @@ import pytest
 from dg_lsp.wire import laptop
 from tests.patience import PATIENCE_S
 
+pytestmark = pytest.mark.e2e
+
 
 def shell(name: str) -> str:
     if (program := shutil.which(name)) is None:
@@ -82,6 +84,7 @@ def test_bash_completes(line: str, whole: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("line", "whole"), CASES)
+@pytest.mark.smoke
 def test_zsh_completes(line: str, whole: str, tmp_path: Path) -> None:
     sourced = f"autoload -U compinit; compinit -u; source {script('zsh', tmp_path)}; PS1="
     # zsh also lists the choices. The output ends with the completed line, written character by character.

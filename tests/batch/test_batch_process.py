@@ -19,6 +19,8 @@ from dg_lsp.cli import progress
 from tests.batch.conftest import STUB
 from tests.patience import PATIENCE_S
 
+pytestmark = pytest.mark.e2e
+
 ROOT = Path(__file__).parents[2]
 
 # The real command with an engine that answers at once, or never.
@@ -86,6 +88,7 @@ def python(code: str) -> str:
     ).stdout.strip()
 
 
+@pytest.mark.smoke
 def test_a_pipe_gets_the_diff_and_no_progress_bar(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text(STUB)
     code, out, err = finish(start("fills", ".", cwd=tmp_path))
@@ -133,10 +136,12 @@ def test_the_text_of_a_file_gives_no_orders_to_a_terminal(tmp_path: Path, more: 
     assert "return 1\\r" not in output
 
 
+@pytest.mark.smoke
 def test_a_rate_reads_well() -> None:
     assert [progress.rate(speed) for speed in (None, 0.0, 0.05, 1.0, 12.34)] == ["", "", "20.0 s each", "1.0/s", "12.3/s"]
 
 
+@pytest.mark.smoke
 def test_progress_in_lines_is_reported_at_intervals() -> None:
     lines: list[str] = []
     times = iter([0.0, 9.0, 10.0, 11.0, 20.0, 99.0])
@@ -303,6 +308,7 @@ except RuntimeError as error:
 """
 
 
+@pytest.mark.smoke
 def test_an_error_that_causes_itself_is_no_interrupt_and_a_cause_hides_none() -> None:
     process = subprocess.run([sys.executable, "-c", CIRCLE], cwd=ROOT, capture_output=True, text=True, timeout=20, check=True)
     assert process.stdout == "False\nTrue\n"
@@ -394,6 +400,7 @@ def test_a_name_that_is_too_long_is_not_an_internal_error(tmp_path: Path, name: 
         )
 
 
+@pytest.mark.smoke
 def test_an_internal_error_is_one_sentence_and_a_log(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text(STUB)
     code, _, err = finish(start("crashes", ".", cwd=tmp_path, XDG_STATE_HOME=str(tmp_path / "state"), HOME=str(tmp_path)))
@@ -404,6 +411,7 @@ def test_an_internal_error_is_one_sentence_and_a_log(tmp_path: Path) -> None:
     assert "RuntimeError" in log.read_text()
 
 
+@pytest.mark.smoke
 def test_help_and_version_import_nothing_slow() -> None:
     code = """
 import sys

@@ -27,6 +27,7 @@ SETTINGS = {"completion": {"threshold": 0.02}}
 WARM_UP = 0.4
 
 
+@pytest.mark.smoke
 def test_the_recording_is_half_an_hour_and_can_be_made_again() -> None:
     acts = day.recording()
     assert acts == day.record()

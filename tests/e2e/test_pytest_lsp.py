@@ -31,7 +31,7 @@ from tests.e2e.editor import STUB, command, environment
 from tests.engine.engine_kit import home
 from tests.patience import PATIENCE_S
 
-pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.e2e, pytest.mark.smoke, pytest.mark.asyncio(loop_scope="module")]
 
 SETTINGS = {"completion": {"debounce": 0, "threshold": 0, "deadline": 0, "speculate": False}}
 CAPABILITIES = lsp.ClientCapabilities(

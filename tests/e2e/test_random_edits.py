@@ -65,6 +65,7 @@ ONE = CODE_BEFORE.index("return 1")
         ("--at", Span(ONE, ONE), Edit(Span(ONE, ONE), "x = ("), "syntax error"),
     ],
 )
+@pytest.mark.smoke
 def test_faults_of_an_edit_are_detected(command: str, span: Span, edit: Edit, fault: str) -> None:
     problems = random_edits.faults(Trial(command, "a.py", CODE_BEFORE, span, (edit,)))
     assert bool(problems) == bool(fault)
@@ -86,5 +87,6 @@ def test_faults_of_an_edit_are_detected(command: str, span: Span, edit: Edit, fa
         ("#include <stdio.h>", True),
     ],
 )
+@pytest.mark.smoke
 def test_the_judge_knows_working_code(code: str, expected: bool) -> None:
     assert random_edits.works(code) == expected

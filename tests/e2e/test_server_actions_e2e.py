@@ -30,6 +30,7 @@ def says(**script: Any) -> str:
     return f"# engine: {json.dumps(script)}\n"
 
 
+@pytest.mark.smoke
 def test_an_action_is_resolved_to_an_edit_of_that_version(tmp_path: Path) -> None:
     async def test(client: Editor) -> None:
         client.open(says(text="return 1") + TWO, version=7)
@@ -91,6 +92,7 @@ def test_progress_and_drafts_are_seen_while_it_runs(tmp_path: Path) -> None:
     run(tmp_path, CODE, test)
 
 
+@pytest.mark.smoke
 def test_the_user_can_cancel_it(tmp_path: Path) -> None:
     async def test(client: Editor) -> None:
         client.open(says(gate=str(tmp_path / "never")) + TWO)

@@ -41,6 +41,7 @@ async def code_of(client: Editor, method: str, params: object = None) -> int:
     return error.value.code
 
 
+@pytest.mark.smoke
 def test_the_order_of_life_is_kept(tmp_path: Path) -> None:
     async def test(client: Editor) -> None:
         assert await code_of(client, "textDocument/inlineCompletion", client.inline(0, 0)) == -32002
@@ -160,6 +161,7 @@ def test_printed_text_does_not_reach_the_client(tmp_path: Path) -> None:
 # Settings
 
 
+@pytest.mark.smoke
 def test_settings_are_pulled_again_and_bad_ones_are_reported(tmp_path: Path) -> None:
     async def test(client: Editor) -> None:
         client.open(f"# engine: {json.dumps({'text': 'f(a)', 'probability': 0.4})}\nx = \n")

@@ -81,6 +81,7 @@ def test_infinity_is_not_a_valid_id(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("again", [True, False])
+@pytest.mark.smoke
 def test_a_document_that_was_closed_meanwhile_gets_no_edit(tmp_path: Path, again: bool) -> None:
     async def test(client: Editor) -> None:
         gate = tmp_path / "gate"

@@ -83,6 +83,7 @@ def test_a_problem_in_a_file_is_shown_once(tmp_path: Path, root: Path) -> None:
     run(tmp_path, root, test)
 
 
+@pytest.mark.smoke
 def test_local_only_files_get_nothing_from_a_remote_model(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     users = tmp_path / "users.toml"
     users.write_text("engine.model = 'vllm:http://127.0.0.1:1'\n")

@@ -49,6 +49,7 @@ def test_a_request_before_the_engine_is_ready_is_answered_and_keeps_closed_brack
     run(tmp_path, CODE, test, until_ready=False)
 
 
+@pytest.mark.smoke
 def test_a_block_is_shown_in_the_shape_of_each_editor(tmp_path: Path) -> None:
     text = says(text="a = 1\n    return a") + "def f(): \n\nx = 1\n"
 
@@ -148,6 +149,7 @@ def test_an_editor_without_inline_completion_gets_an_item_in_its_list(tmp_path: 
     run(tmp_path, PLAIN, test, options={"completion": {"debounce": 0}})
 
 
+@pytest.mark.smoke
 def test_a_secret_file_gets_nothing_and_the_status_says_why(tmp_path: Path) -> None:
     async def test(client: Editor) -> None:
         uri = (tmp_path / ".env").as_uri()

@@ -123,6 +123,7 @@ async def test_requests_at_the_same_time_do_not_wait_for_each_other() -> None:
             assert [candidates[0].texts for candidates in await asyncio.gather(*asking)] == [("1",)] * 8
 
 
+@pytest.mark.smoke
 def test_the_command_uses_the_configured_model_and_sends_no_local_only_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,8 @@ from tests.engine.toy_filler import ToyFiller
 from tests.patience import PATIENCE_S
 from tests.processes import is_gone
 
+pytestmark = pytest.mark.e2e
+
 
 def facts(**fields: object) -> EngineFacts:
     usual: dict[str, object] = {"state": "ready", "n_leases": 0, "n_jobs": 0, "last_lease": 0.0, "last_used": 0.0}
@@ -66,12 +68,14 @@ TIMES = EngineSettings(unload_after_s=10, exit_after_s=30)
         (facts(stop_when_idle=True, n_leases=1), NEVER, 0, ("wait", None)),
     ],
 )
+@pytest.mark.smoke
 def test_next_action_unloads_and_exits_only_when_unused(
     at: EngineFacts, settings: EngineSettings, now: float, expected: tuple[str, float | None]
 ) -> None:
     assert next_action(at, settings, now) == expected
 
 
+@pytest.mark.smoke
 async def test_nothing_holds_the_model_when_its_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     models: list[weakref.ref[ToyFiller]] = []
     held: list[bool] = []
@@ -95,6 +99,7 @@ async def test_nothing_holds_the_model_when_its_memory_is_given_back(monkeypatch
     assert held == [False]
 
 
+@pytest.mark.smoke
 def test_files_are_private_and_removed_at_the_end(engines: Path) -> None:
     with running() as engine:
         modes = {path.suffix: stat.S_IMODE(path.stat().st_mode) for path in engines.iterdir()}
@@ -135,6 +140,7 @@ def test_a_socket_with_a_too_long_path_gets_a_short_one(engines: Path, monkeypat
     path.parent.rmdir()
 
 
+@pytest.mark.smoke
 def test_a_directory_open_to_others_is_refused(engines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engines.chmod(0o755)
     with pytest.raises(DiscoveryError, match=r"is open to other users; make it private \(chmod 700\)"):
@@ -151,6 +157,7 @@ def test_a_directory_open_to_others_is_refused(engines: Path, monkeypatch: pytes
         monkeypatch.setenv(discovery.RUNTIME_DIR_VARIABLE, str(engines))
 
 
+@pytest.mark.smoke
 def test_a_socket_of_another_user_is_not_used(engines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     impostor = engines / "x.sock"
     impostor.write_text("no socket")
@@ -225,6 +232,7 @@ def test_shutdown_when_idle_waits_for_the_users(engines: Path) -> None:
         wait_until(lambda: engine.process.poll() is not None)
 
 
+@pytest.mark.smoke
 def test_state_is_read_whole_or_not_at_all(engines: Path) -> None:
     files = EngineFiles(engines, "engine-x")
     state = State(1, "/x.sock", "secret", "0.1", EngineId("m", "r", "bf16", "cpu", "f"))
@@ -235,6 +243,7 @@ def test_state_is_read_whole_or_not_at_all(engines: Path) -> None:
     assert discovery.read_state(files) is None
 
 
+@pytest.mark.smoke
 def test_a_lock_has_one_holder_until_it_is_released(engines: Path) -> None:
     path = engines / "x.lock"
     lock = discovery.hold(path)
@@ -247,6 +256,7 @@ def test_a_lock_has_one_holder_until_it_is_released(engines: Path) -> None:
     again.release()
 
 
+@pytest.mark.smoke
 def test_a_folder_is_the_same_model_by_any_path(engines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(engines)
     (engines / "model").mkdir()
@@ -258,6 +268,7 @@ def test_a_folder_is_the_same_model_by_any_path(engines: Path, monkeypatch: pyte
     assert EngineId().resolved_model == "embedded"
 
 
+@pytest.mark.smoke
 def test_a_full_log_is_rotated(engines: Path) -> None:
     files = discovery.engine_files(engine_id("fails"))
     files.log.write_bytes(b"x" * (discovery.MAX_LOG_BYTES + 1))
@@ -302,6 +313,7 @@ def test_a_remote_model_needs_no_engine_packages_and_a_local_one_names_them() ->
     ], process
 
 
+@pytest.mark.smoke
 def test_errors_are_logged_without_their_messages() -> None:
     try:
         raise ValueError("def secret(): pass")
@@ -329,6 +341,7 @@ def command(*arguments: str, code: int = 0) -> str:
     return process.stdout + process.stderr
 
 
+@pytest.mark.smoke
 def test_the_commands_start_show_and_stop_an_engine(engines: Path) -> None:
     assert json.loads(command("status", "--json", *OPTIONS, code=1))["state"] == "absent"
     assert command("status", *OPTIONS, code=1) == "toy: no engine is running\n"
@@ -545,6 +558,7 @@ def test_commands_without_an_engine_say_so(engines: Path) -> None:
     assert command("status", "--all", code=1) == "No engine is running.\n"
 
 
+@pytest.mark.smoke
 def test_a_time_above_the_maximum_is_refused(engines: Path) -> None:
     assert "Invalid value for '--exit-after'" in command("run", "--exit-after=inf", *OPTIONS, code=2)
 
@@ -563,6 +577,7 @@ def test_a_process_that_reuses_a_killed_engines_pid_is_left_alone(engines: Path)
             other.communicate(b"\n")
 
 
+@pytest.mark.smoke
 def test_a_token_that_is_invalid_in_a_header_is_refused(engines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DG_LSP_ENGINE_TOKEN", "two words")
     assert refusal("run", *OPTIONS).startswith("DG_LSP_ENGINE_TOKEN must consist of ASCII letters, ")

@@ -142,6 +142,7 @@ CASES = {
 }
 
 
+@pytest.mark.smoke
 def test_every_route_is_in_the_table() -> None:
     """A route that is new has to be added above."""
 
@@ -169,6 +170,7 @@ ASKED = (
 )
 
 
+@pytest.mark.smoke
 def test_every_kind_of_server_is_asked() -> None:
     """A kind that is new has to be added above; vLLM's tests are in test_backends_vllm.py, as it needs a tokenizer."""
     assert {model.partition(":")[0] + ":" for model in MODELS} | {"vllm:"} == set(model_names.REMOTE)
@@ -204,6 +206,7 @@ def test_nothing_leaves_the_engine_that_should_stay(
     assert elsewhere.seen == []
 
 
+@pytest.mark.smoke
 def test_a_pattern_counts_as_soon_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wire, users = Wire(), tmp_path / "config.toml"
     users.write_text("")

@@ -29,6 +29,8 @@ from tests.engine.engine_kit import FILLER, gate, request, running, wait_until
 from tests.patience import PATIENCE_S
 from tests.processes import is_gone
 
+pytestmark = pytest.mark.e2e
+
 
 def options(model: str = "toy", *, interactive: bool = True, autostart: bool = True) -> ConnectOptions:
     command = ENGINE_COMMAND if autostart else ()
@@ -101,6 +103,7 @@ async def test_the_engine_needs_neither_certificates_nor_proxies(
         assert await links.ask_to_end(report.state) is False
 
 
+@pytest.mark.smoke
 async def test_an_engine_is_started_watched_while_it_loads_and_left_running(engines: Path) -> None:
     states: list[State] = []
     async with connect(options(), on_state=states.append) as engine:
@@ -134,6 +137,7 @@ async def test_loading_progress_is_reported_while_waiting(engines: Path) -> None
         await ready
 
 
+@pytest.mark.smoke
 async def test_a_client_without_a_command_starts_no_engine(engines: Path) -> None:
     with pytest.raises(EngineError, match="no engine is running, and this client may not start one"):
         async with connect(options(autostart=False)):

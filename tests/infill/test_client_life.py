@@ -21,6 +21,8 @@ from tests.engine.engine_kit import FILLER, Running, gate, request, running, wai
 from tests.patience import PATIENCE_S
 from tests.processes import is_gone
 
+pytestmark = pytest.mark.e2e
+
 
 @pytest.fixture
 def folder(engines: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -57,12 +59,14 @@ def disguise(files: discovery.EngineFiles, version: str) -> None:
     files.state.write_text(json.dumps({**data, "version": version}))
 
 
+@pytest.mark.smoke
 def test_the_engine_pings_as_often_as_the_client_counts_on() -> None:
     from dg_lsp.engine.serve import app
 
     assert app.PING_EVERY_S == links.PING_EVERY_S
 
 
+@pytest.mark.smoke
 async def test_a_fill_on_an_engine_that_stops_is_answered_by_another(folder: Path) -> None:
     notes: list[str] = []
     stop = gate(folder)
@@ -110,6 +114,7 @@ async def test_a_client_whose_event_loop_was_blocked_keeps_its_engine(folder: Pa
         assert (await pid_of(engine), notes) == (before, [])
 
 
+@pytest.mark.smoke
 def test_only_time_in_which_the_event_loop_runs_counts_as_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "TICK_S", 0.05)
 
