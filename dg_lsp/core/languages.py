@@ -373,6 +373,20 @@ def n_loose(text: str, language: str | Lexer) -> int:
     return n_quotes + _n_unmatched(marks, partners) + _n_unmatched(tags, {tag: tag[1:] for tag in tags if tag[0] == "/"})
 
 
+def n_unclosed(text: str, language: str | Lexer) -> int:
+    """Return how many brackets, strings and comments the text opens and does not close."""
+    literals = [token for token in lexing.tokens(text, _lexer(language)) if token.kind in ("string", "comment")]
+    n_literals = sum(token.ends == "text" or (token.kind == "string" and token.ends == "line") for token in literals)
+    opening, closing = _brackets(language)
+    opened = list[str]()
+    for char in mask(text, language):
+        if char in opening:
+            opened.append(char)
+        elif char in closing and opened and opened[-1] == opening[closing.index(char)]:
+            opened.pop()
+    return n_literals + len(opened)
+
+
 def _n_unmatched(marks: Iterable[str], partners: Mapping[str, str]) -> int:
     """Return how many marks lack their partner; `partners` has the opening mark of each closing one."""
     opened, n_closed = list[str](), 0
@@ -387,21 +401,3 @@ def _n_unmatched(marks: Iterable[str], partners: Mapping[str, str]) -> int:
 
 
 _TAG = re.compile(r"<(/?[a-zA-Z][\w:.-]*)(?:[^<>]*[^<>/])?>")
-
-
-def opens_string(text: str, below: str, language: str) -> bool:
-    """Return whether a string is open at the end of the text's last line: its quote is missing, or it continues.
-
-    A line that begins with a quote may begin a docstring. That counts as open only if the lines `below` do not close
-    it.
-    """
-    if _is_literal(f"{text}\n.", language):
-        first_char = text.rpartition("\n")[2].lstrip()[:1] in QUOTES
-        return not first_char or _is_literal(f"{text}{below}\n.", language)
-    # The line end closes a comment. If a quote also closes what is open, it is a string without its closing quote.
-    return _is_literal(f"{text}.", language) and any(not _is_literal(f"{text}{quote}.", language) for quote in QUOTES)
-
-
-def _is_literal(text: str, language: str) -> bool:
-    """Return whether the text's last character is part of a string or a comment."""
-    return mask(text, language)[-1] == "\0"

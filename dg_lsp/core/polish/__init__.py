@@ -156,8 +156,6 @@ FILTERS: tuple[Filter, ...] = (
 )
 CHECKS: tuple[Check, ...] = (
     checks.parses,
-    checks.closes,
-    checks.opens,
     checks.compiles,
 )
 UNBOUND, INVENTED = "binds", "imports"
@@ -176,8 +174,6 @@ REASONS = {
     "drop_description": "is only a description, without code",
     "drop_definitions": "only defines what nothing uses",
     "parses": "adds a syntax error",
-    "closes": "leaves a string or a bracket open",
-    "opens": "does not open what the code after it needs",
     "compiles": "does not compile",
     UNBOUND: "uses a name that nothing binds",
     INVENTED: "imports what the repository does not have",

@@ -6,14 +6,14 @@ file's indentation, and no trailing white space.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from dg_lsp.core import indentation, languages, lexing, opened, syntax, values
+from dg_lsp.core import indentation, languages, lexing, opened, syntax
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.lexing import Lexer
+from dg_lsp.core.polish import frames
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Edit, Hole, Span, n_common
 
@@ -40,13 +40,19 @@ class Around:
     starts_line: bool
     line_end: str
     allow_shrink: bool
+    tree: Syntax | None
     filled: Callable[[str], Syntax] | None
     lexed: str | Lexer
     """What reads the hole's line without a grammar: the name of its language, or a lexer."""
 
     def is_worse(self, one: str, other: str) -> bool | None:
         """Return whether answer `one` leaves more syntax errors than answer `other`; None if there is no grammar."""
-        return syntax.adds_errors(self.filled(one), self.filled(other)) if self.filled else None
+        if self.tree is None:
+            return None
+        edits = [(edit_of(answer, self.hole, self.line_end),) for answer in (one, other)]
+        n_one, n_other = frames.errors(self.tree, (self.hole,), edits)
+        # In code that is broken anyway, the brackets of the line tell.
+        return self.n_loose(one) > self.n_loose(other) if 0 < n_one == n_other else n_one > n_other
 
     def n_loose(self, answer: str) -> int:
         """Return how many brackets, tags and quotes of the hole's line lack their partner, with this answer in it."""
@@ -64,11 +70,9 @@ def around_hole(document: Document, hole: Hole, tree: Syntax | None, *, allow_sh
     after = hole.trail + with_newlines(text[span.end : span.end + NEARBY_CHARS])
     line_end = nearest_line_end(text, span)
 
-    # Cached, because several filters ask about the same few texts.
-    @functools.cache
     def filled(answer: str) -> Syntax:
         assert tree is not None
-        return syntax.parse(values.apply(text, (edit_of(answer, hole, line_end),)), tree.language, tree)
+        return frames.after(tree, (edit_of(answer, hole, line_end),))
 
     rest = after.partition("\n")[0]
     return Around(
@@ -81,6 +85,7 @@ def around_hole(document: Document, hole: Hole, tree: Syntax | None, *, allow_sh
         starts_line=not before.rpartition("\n")[2].strip(),
         line_end=line_end,
         allow_shrink=allow_shrink,
+        tree=tree,
         filled=filled if tree is not None else None,
         lexed=_lexed(document, before.rpartition("\n")[2] + rest),
     )

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 import itertools
 import re
 import warnings
@@ -14,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dg_lsp.core import languages, scope, syntax, values
-from dg_lsp.core.context import with_newlines
+from dg_lsp.core.polish import frames
 from dg_lsp.core.polish.changes import edit_of, nearest_line_end
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Edit, Hole, Span
@@ -23,9 +22,6 @@ from dg_lsp.core.values import Document, Edit, Hole, Span
 _BLOCK = re.compile("block|body|compound_statement|declaration_list|variant_list|accessor_list|switch|select_|interface_type")
 NAME_CHARS = 200  # more than any name and the spaces after it
 _NAME_BEFORE = re.compile(r"\b([^\W\d]\w*) *\Z")
-
-# How many characters on each side are scanned for strings, where the tree can't tell.
-READ_CHARS = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,28 +69,44 @@ def plain_edits(whole: Whole, edits: Sequence[Edit], plain: str) -> list[Edit]:
 
 
 def parses(whole: Whole) -> bool:
-    """Return whether the edits leave no more syntax errors than the document has, as it is or with plain answers."""
-    if syntax.adds_errors(whole.after, whole.before):
-        return False
-    return not whole.after.errors or all(len(whole.after.errors) <= _n_errors_with(whole, plain) for plain in PLAIN)
+    """Return whether the edits leave no more syntax errors than the text has, as it is or with plain answers.
+
+    In code that is broken anyway, no more errors touch them either, and no more strings and brackets are left open.
+    """
+    if not whole.after.errors:
+        return True
+
+    def least(options: Sequence[str], *others: tuple[Edit, ...]) -> tuple[int, int]:
+        """Return the errors with the edits, and the fewest with other ones."""
+        plain = [tuple(plain_edits(whole, whole.edits, each)) for each in options]
+        n_errors, *n_others = frames.errors(whole.before, whole.holes, (whole.edits, *others, *plain))
+        return n_errors, min(n_others, default=n_errors)
+
+    n_errors, n_others = least(PLAIN, ())
+    if not n_errors or n_errors > n_others:
+        return not n_errors
+    n_errors, n_others = least(_openers(whole))
+    n_old, n_new = (frames.n_unclosed(whole.before, whole.holes, edits) for edits in ((), whole.edits))
+    n_near = frames.n_touching(whole.after, [span for span, _ in whole.answers()])
+    is_near = n_near > frames.n_touching(whole.before, [hole.span for hole in whole.holes])
+    return n_errors <= n_others and n_new <= n_old and not is_near
 
 
-def opens(whole: Whole) -> bool:
-    """Return whether an answer at the end of the cursor's line opens what the next line of code needs.
+def _openers(whole: Whole) -> list[str]:
+    """Return plain answers that open what the next line of code needs, if that is indented more than the cursor's line.
 
-    If that line is indented more, and the document would parse with plain text that opens a block or a list, such as `x) {`,
-    then it must parse with the answer. `parses` misses an answer that opens nothing, because the error was there before.
+    An answer that opens nothing adds no error, because the error was there before.
     """
     hole, edit, lines = whole.holes[0], whole.edits[0], whole.before.lines
-    if not whole.after.errors or len(whole.edits) > 1 or hole.kind != "cursor" or hole.block or hole.trail:
-        return True
+    if len(whole.edits) > 1 or hole.kind != "cursor" or hole.block or hole.trail:
+        return []
     line = lines.at(edit.span.end)
     head, rest = (
         lines.text[start:end] for start, end in ((lines.start(line), edit.span.start), (edit.span.end, lines.end(line)))
     )
     below = next((number for number in range(line + 1, len(lines)) if not lines.is_blank(number)), None)
     if rest.strip() or below is None or not _is_deeper(lines.indent(below), hole.indent):
-        return True
+        return []
     language = whole.before.language
     bracket = languages.missing_opener(lines.text, edit.span.end, language.name)
     openers = [
@@ -102,58 +114,11 @@ def opens(whole: Whole) -> bool:
     ]
     quote, brackets = languages.closers(head, language.name)
     starts = dict.fromkeys(("", "x", quote, quote + brackets, f"x{quote}{brackets}"))
-    return all(_n_errors_with(whole, start + opener) for opener in openers for start in starts)
+    return [start + opener for opener in openers for start in starts]
 
 
 def _is_deeper(indent: str, other: str) -> bool:
     return len(indent.expandtabs(4)) > len(other.expandtabs(4))
-
-
-def _n_errors_with(whole: Whole, plain: str) -> int:
-    """Return the number of syntax errors with a plain answer in place of each edit."""
-    numbers, key = _plain_errors(whole.before), (whole.holes, plain)
-    if key not in numbers:
-        text = values.apply(whole.document.text, tuple(plain_edits(whole, whole.edits, plain)))
-        numbers[key] = len(syntax.parse(text, whole.before.language, whole.before).errors)
-    return numbers[key]
-
-
-@functools.lru_cache(maxsize=1)
-def _plain_errors(_before: Syntax) -> dict[tuple[tuple[Hole, ...], str], int]:
-    """Return the numbers of errors that are known, by holes and plain answer. The candidates of one request share them."""
-    return {}
-
-
-def closes(whole: Whole) -> bool:
-    """Return whether an answer in broken code leaves no new string or bracket open.
-
-    `parses` misses such an error where code can't be parsed anyway: the parser counts the whole broken stretch as one
-    error, and reads everything after an open quote as a string.
-    """
-    if not whole.after.errors:
-        return True
-    text, language = whole.document.text, whole.document.language
-    row = languages.row(language)
-    is_better = len(whole.after.errors) < len(whole.before.errors)
-    for edit in whole.edits:
-        before = with_newlines(text[max(0, edit.span.start - READ_CHARS) : edit.span.start])
-        line, end, below = with_newlines(text[edit.span.end : edit.span.end + READ_CHARS]).partition("\n")
-        old = with_newlines(text[edit.span.start : edit.span.end]) + line
-        new = with_newlines(edit.text) + line
-        # Checked first, because most answers have no such mark and scanning takes time.
-        if any(mark in edit.text for mark in (*languages.QUOTES, *(row.block_comment or ()))) and (
-            languages.opens_string(before + new, end + below, language)
-            and not languages.opens_string(before + old, end + below, language)
-        ):
-            return False
-        # If there are fewer errors than before, an opened bracket may be one that the code below closes.
-        if (
-            not is_better
-            and any(mark in edit.text for mark in row.brackets[0])
-            and languages.n_open(before, new, language) > languages.n_open(before, old, language)
-        ):
-            return False
-    return True
 
 
 def with_block_closed(whole: Whole) -> Whole | None:
