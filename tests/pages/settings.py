@@ -1,4 +1,4 @@
-"""Write the settings where people read them: VS Code's schema, and the tables in CONFIGURATION.md and editors/PROTOCOL.md.
+"""Write the settings where people read them: VS Code's schema, and tables in CONFIGURATION.md and editors/PROTOCOL.md.
 
 `python -m tests.pages.settings --write`, or `make settings`, rewrites them in a checkout; without `--write` it exits
 with 1 when one is out of date, which a test asks as well. Knows where these files are in a checkout.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -40,15 +39,14 @@ def configuration_page(text: str) -> str:
         )
         for setting in schema.ALL
     ]
-    return _with_table(text, ("key", "default", "variable", "what it does", "when to change it"), rows)
+    head = ("key", "default", "variable", "what it does", "when to change it")
+    lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return _with_settings(text, "\n".join(f"| {' | '.join(line)} |" for line in lines))
 
 
 def protocol_page(text: str) -> str:
-    """Return editors/PROTOCOL.md with its table of what editors may send."""
-    rows = [
-        (f"`{setting.editor_key}`", f"`{json.dumps(default_of(setting))}`", setting.about.text) for setting in schema.OF_EDITORS
-    ]
-    return _with_table(text, ("key", "default", "what it does"), rows)
+    """Return editors/PROTOCOL.md with the keys that editors may send."""
+    return _with_settings(text, ", ".join(f"`{setting.editor_key}`" for setting in schema.OF_EDITORS) + ".")
 
 
 def code_manifest(text: str) -> str:
@@ -117,12 +115,10 @@ def _property(setting: Setting) -> dict[str, object]:
     return {**described, "scope": "machine-overridable"} if about.per_machine else described
 
 
-def _with_table(text: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def _with_settings(text: str, settings: str) -> str:
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{table}\n\n{END}{after}"
+    return f"{before}{BEGIN}\n\n{settings}\n\n{END}{after}"
 
 
 def main() -> None:

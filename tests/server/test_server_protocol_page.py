@@ -14,7 +14,9 @@ from lsprotocol import types as lsp
 from dg_lsp.server import configuration, decisions, methods
 from dg_lsp.server.methods import BadParamsError, DraftParams, FillParams, StatusParams
 from dg_lsp.server.resident import StateName
+from dg_lsp.wire import schema
 from dg_lsp.wire.settings import Settings
+from tests.pages import settings as settings_page
 
 RANGE = lsp.Range(lsp.Position(1, 2), lsp.Position(3, 4))
 PAGE = (Path(__file__).parents[2] / "editors" / "PROTOCOL.md").read_text(encoding="utf-8")
@@ -29,17 +31,14 @@ def test_every_message_and_command_is_on_the_page_and_no_other() -> None:
     assert f"version **{methods.VERSION}**" in PAGE
 
 
-def test_every_setting_is_on_the_page_with_its_default() -> None:
-    rows = re.findall(r"^\| (`.*?`) \| `(.*?)` \| ", PAGE, re.MULTILINE)
-    defaults_by_key = {key: default for keys, default in rows for key in re.findall(r"`([\w.]+)`", keys)}
-    assert set(defaults_by_key) == set(configuration.KEYS)
-    for key, default in defaults_by_key.items():
-        data = {"true": True, "false": False, "[]": []}.get(default, default.strip('"') if '"' in default else default)
-        value = data if not isinstance(data, str) or '"' in default else float(data)
-        other_settings = replace(Settings(), model="other", threshold=0.9, debounce=1, enable=False)
-        settings_read, problems = configuration.read({key: value}, other_settings)
+def test_every_setting_is_on_the_page_and_its_default_counts_as_null_does() -> None:
+    listed = PAGE.partition(settings_page.BEGIN)[2].partition(settings_page.END)[0]
+    assert re.findall(r"`([\w.]+)`", listed) == list(configuration.KEYS)
+    other_settings = replace(Settings(), model="other", threshold=0.9, debounce=1, enable=False)
+    for setting in schema.OF_EDITORS:
+        settings_read, problems = configuration.read({setting.editor_key: settings_page.default_of(setting)}, other_settings)
         assert problems == ()
-        assert configuration.read({key: None}, other_settings)[0] == settings_read
+        assert configuration.read({setting.editor_key: None}, other_settings)[0] == settings_read
 
 
 def test_the_fields_of_each_message_are_on_the_page() -> None:
