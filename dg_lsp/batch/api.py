@@ -36,7 +36,7 @@ from dg_lsp.infill import client
 from dg_lsp.infill.life import Loading, Starting, State
 from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.infill.port import Engine, EngineError, Guarded, keeps_file, patterns_of
-from dg_lsp.infill.repository import ContextReader
+from dg_lsp.infill.workspace import ContextReader
 from dg_lsp.wire import config, model_names
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.privacy import LOCAL_ONLY

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from dg_lsp.core import languages, secrets
 from dg_lsp.core.values import Document
-from dg_lsp.infill import editorconfig, ignoring
+from dg_lsp.infill import ignoring, workspace
 from dg_lsp.wire import config
 from dg_lsp.wire.files import NotRegularError, TooLargeError, read_regular, read_start
 
@@ -97,7 +97,7 @@ def read(path: Path) -> Source | Skipped:
         return Skipped(name, f"contains the markers of a merge conflict (line {line}); resolve it first")
     language = languages.for_path(path.name, _first_line(text))
     document = Document(path.as_uri(), language.name if language else "", text)
-    return Source(path, name, data, editorconfig.with_indent(document, path))
+    return Source(path, name, data, workspace.with_indent(document, path))
 
 
 def foreign(source: Source) -> str:

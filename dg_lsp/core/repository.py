@@ -1,6 +1,6 @@
 """Find passages to copy from in the other files of a repository.
 
-    files that may be read ── infill/repository.py: walk, read the changed ones, mask ──> IndexedFile, … = Repository
+    files that may be read ── infill/workspace.py: walk, read the changed ones, mask ──> IndexedFile, … = Repository
     Repository + request   ── passages ──> Snippet.for_copying
     passages ──> engine/common/propose/; no model reads them as context
 

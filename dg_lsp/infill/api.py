@@ -20,11 +20,11 @@ from dg_lsp.core import holes, languages
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Budget, Document, Hole, Snippet, Span
-from dg_lsp.infill import client, editorconfig, workspace
+from dg_lsp.infill import client, workspace
 from dg_lsp.infill.fill import Fill, FillResult, Task, fill, fills_of
 from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.infill.port import Engine, EngineError, Guarded, keeps_file, patterns_of
-from dg_lsp.infill.repository import ContextReader
+from dg_lsp.infill.workspace import ContextReader
 from dg_lsp.wire import config, model_names
 from dg_lsp.wire.config import ConfigError
 from dg_lsp.wire.privacy import LOCAL_ONLY
@@ -116,7 +116,7 @@ class Session:
             session = replace(self, engine=Guarded(self.engine.inner, patterns))
         # Decode bytes, because reading text would change the line endings.
         document = _document(path.read_bytes().decode(), name, "")
-        document = await asyncio.to_thread(editorconfig.with_indent, document, path)
+        document = await asyncio.to_thread(workspace.with_indent, document, path)
         file_context = await asyncio.to_thread(self.reader.read, path, document, is_fresh=True)
         return await session._filled(document, kinds, min_probability, file_context)
 

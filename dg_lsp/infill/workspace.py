@@ -1,30 +1,43 @@
-"""Read files of a workspace that are related to a document, as context.
+"""What is read of a workspace as context: related files, an index of all that may be read, and how the project indents.
 
-Which files may be read is decided by `ignoring`, and what of them is worth sending by `core.paragraphs`. This module does not
-know models.
+`Ignore` and the secret rules decide which files those are, again at each update. Text that looks like a secret is masked before
+it is used. The index is in memory only; `core.repository` searches it, and `core.paragraphs` chooses what is worth sending.
+
+`dg-lsp infill` and the Python API read their context with a `ContextReader`. The server's `snapshot` module reads the same in
+threads, because a keystroke must not wait for the disk.
 """
 
 from __future__ import annotations
 
+import functools
+import math
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path, PurePath
 
-from dg_lsp.core import context, languages, secrets
+from dg_lsp.core import context, gitignore, languages, lexing, repository, secrets
+from dg_lsp.core.repository import IndexedFile, Repository
+from dg_lsp.core.syntax import indent_unit
 from dg_lsp.core.values import Document, Snippet
 from dg_lsp.infill.ignoring import Ignore
-from dg_lsp.wire import files
+from dg_lsp.infill.pipeline import FileContext
+from dg_lsp.wire import config, files
 from dg_lsp.wire.config import WORKSPACE_FILE
+from dg_lsp.wire.settings import Settings
 
-# Limits that keep the collection of context within a few milliseconds: files to read, bytes of each file, paths to try for
-# imports, and entries to list of a folder.
-MAX_FILES = 24
-MAX_FILE_BYTES = 64_000
+# Limits that keep the collection of related files within a few milliseconds: files to read, bytes of each file, paths to try
+# for imports, and entries to list of a folder.
+MAX_RELATED = 24
+RELATED_BYTES = 64_000
 MAX_GUESSES = 1_500
-MAX_ENTRIES = 500
+MAX_NEIGHBOURS = 500
 MAX_NAME_CHARS = 400  # a file's name helps the model, but must not take the room of the text
 
 
@@ -46,7 +59,7 @@ def related(
     ignore: Ignore | None = None,
     text_of: Callable[[Path], str] | None = None,
 ) -> tuple[Snippet, ...]:
-    """Return the files below `root` that are related to the file at `path`, at most `MAX_FILES`, with their paths for a prompt.
+    """Return the files below `root` that are related to the file at `path`, at most MAX_RELATED, with their paths for a prompt.
 
     Related files are those that it imports, then files of the same language in its folder. Ignored files, files that may
     hold secrets, files with another workspace's settings, and files that are not UTF-8 text are left out; a workspace that
@@ -60,22 +73,22 @@ def related(
         return ()
     if not here.is_relative_to(ignore.root):
         return ()
-    files: dict[Path, None] = {}
+    chosen: dict[Path, None] = {}
     settings = _settings_of(here, ignore.root)
     for place in (*_imported(ignore.root, here, document), *siblings(here, document.language)):
-        if place not in files and place != here and ignore.allows(place) and _settings_of(place, ignore.root) == settings:
-            files[place] = None
-        if len(files) >= MAX_FILES:
+        if place not in chosen and place != here and ignore.allows(place) and _settings_of(place, ignore.root) == settings:
+            chosen[place] = None
+        if len(chosen) >= MAX_RELATED:
             break
-    read = ((place, (text_of or masked_text)(place)) for place in files)
+    read = ((place, (text_of or masked_text)(place)) for place in chosen)
     return tuple(Snippet(name_of(place.relative_to(ignore.root)), text) for place, text in read if text)
 
 
 def masked_text(path: Path) -> str:
     """Return the start of a file with its secrets masked; "" if it can't be read or is not UTF-8 text."""
     try:
-        data = files.read_start(path, MAX_FILE_BYTES + 1)
-        whole = len(data) <= MAX_FILE_BYTES
+        data = files.read_start(path, RELATED_BYTES + 1)
+        whole = len(data) <= RELATED_BYTES
         text = data.decode("utf-8") if whole else data[: data.rfind(b"\n") + 1].decode("utf-8")
     except (OSError, UnicodeDecodeError):
         return ""
@@ -116,7 +129,7 @@ def _guesses(base: Path, name: str, endings: tuple[str, ...]) -> Iterator[Path]:
         # The parts before the folder's name may be the repository's address, so try only the last parts.
         for size in range(min(len(parts), 3), 0, -1):
             folder = base.joinpath(*parts[-size:])
-            yield from (folder / entry for entry in _entries(folder) if entry.endswith(endings))
+            yield from (folder / entry for entry in _names(folder) if entry.endswith(endings))
         return
     # `./util.js` and `vector.h` are file names; `package.module`, `crate::module` and `Name\Space` need an extension.
     if re.search(r"/|\.\w+$", name):
@@ -135,18 +148,25 @@ def siblings(here: Path, language: str) -> list[Path]:
 
     Those with the most similar names come first.
     """
-    names = _entries(here.parent)
+    names = _names(here.parent)
     same = [name for name in names if _kind(name) == (language or here.suffix)]
     return [here.parent / name for name in sorted(same, key=lambda name: (-_similar(name, here.name), name))]
 
 
-def _entries(folder: Path) -> list[str]:
-    """Return the names of the folder's files, or nothing when it can't be read."""
+def _entries(folder: Path, most: int) -> list[os.DirEntry[str]]:
+    """Return the first entries of a folder in the order of their names, or nothing when it can't be read."""
     try:
         with os.scandir(folder) as entries:
-            return sorted(entry.name for entry in islice(entries, MAX_ENTRIES) if entry.is_file(follow_symlinks=False))
+            return sorted(islice(entries, most), key=lambda entry: entry.name)
     # A name from an import may contain characters that are invalid in a path.
     except (OSError, ValueError):
+        return []
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return [entry.name for entry in _entries(folder, MAX_NEIGHBOURS) if entry.is_file(follow_symlinks=False)]
+    except OSError:
         return []
 
 
@@ -166,3 +186,329 @@ def _is_file(path: Path) -> bool:
     # A name from an import may contain characters that are invalid in a path.
     except (OSError, ValueError):
         return False
+
+
+# --- How a project indents: by `.editorconfig` files, else as the files next to a new one. Of a section's pattern, only
+# alternatives in braces and what ignore files have are known. The library for this format (`editorconfig`) takes more than 20
+# seconds for `*a*a*a*ab` and a long name, so a repository could block us, and it opens whatever has the name, also a pipe.
+
+MAX_CONFIG_BYTES = 64 << 10
+MAX_PATTERNS, MAX_PATTERN_CHARS, MAX_SECTIONS = 64, 400, 128
+MAX_EXAMPLES = 4
+
+_SECTION = re.compile(r"^[ \t]*\[(.*)\][ \t\r]*$", re.MULTILINE)
+_CHOICE = re.compile(r"\{([^{}]*,[^{}]*)\}")
+
+
+def with_indent(document: Document, path: Path) -> Document:
+    """Return the document of the file at this absolute path with its project's indentation level, if its text shows none."""
+    return document if indent_unit(document.text, "") else replace(document, indent=indent_of(path))
+
+
+def indent_of(path: Path) -> str:
+    """Return one indentation level in the project of the file at this absolute path; "" if nothing says it. Never raises.
+
+    It is that of `.editorconfig`, else the most frequent one of a few files of the same kind in its folder, as far as they
+    may be read.
+    """
+    level = _level(_properties(path))
+    # YAML forbids tabs, also where a section for all files asks for them.
+    is_allowed = level != "\t" or lexing.for_file(path.name) is not lexing.named("yaml")
+    return level if level and is_allowed else _of_neighbours(path)
+
+
+def _properties(path: Path) -> dict[str, str]:
+    """Return the properties of a file by the `.editorconfig` files above it; the nearest file with a property counts."""
+    merged: dict[str, str] = {}
+    for folder in path.parents:
+        try:
+            text = files.read_regular(folder / ".editorconfig", MAX_CONFIG_BYTES).decode("utf-8", "replace")
+        except (OSError, ValueError):
+            continue
+        top, *sections = _SECTION.split(text.removeprefix("\ufeff"))
+        own: dict[str, str] = {}
+        for pattern, lines in list(zip(sections[::2], sections[1::2], strict=True))[:MAX_SECTIONS]:
+            if _fits(pattern, path.relative_to(folder)):
+                own |= _pairs(lines)
+        merged = {name: value for name, value in own.items() if value != "unset"} | merged
+        if _pairs(top).get("root") == "true":
+            break
+    return merged
+
+
+def _pairs(lines: str) -> dict[str, str]:
+    pairs = (line.lower().partition("=") for line in lines.splitlines() if not line.lstrip().startswith(("#", ";")))
+    return {name.strip(): value.strip() for name, equals, value in pairs if equals}
+
+
+def _level(values: dict[str, str]) -> str:
+    """Return the indentation level that these properties mean; "" if they mean none."""
+    if values.get("indent_style") == "tab" or (values.get("indent_size") == "tab" and "indent_style" not in values):
+        return "\t"
+    size = values.get("indent_size", "")
+    size = values.get("tab_width", "") if size in ("", "tab") and "indent_style" in values else size
+    return " " * int(size) if re.fullmatch("[1-8]", size) else ""
+
+
+def _of_neighbours(path: Path) -> str:
+    language = languages.for_path(path.name)
+    try:
+        ignore = Ignore.for_root(path.parent).renewed()
+    except (OSError, RuntimeError, ValueError):
+        return ""
+    near = siblings(path, language.name if language else "")[: 2 * MAX_EXAMPLES]
+    allowed = islice((place for place in near if place != path and ignore.allows(place)), MAX_EXAMPLES)
+    levels = [level for place in allowed if (level := indent_unit(masked_text(place), ""))]
+    return max(levels, key=levels.count, default="")
+
+
+def _fits(section: str, path: PurePath) -> bool:
+    """Return whether a section's pattern matches a path, as one of an ignore file does."""
+    # `lib/**.js` also means the files in folders of `lib`.
+    pattern = re.sub(r"\*\*(?=[^/*])", "**/*", section[:MAX_PATTERN_CHARS])
+    for each in islice(_alternatives(pattern), MAX_PATTERNS):
+        try:
+            rules = gitignore.parse(f"\\{each}" if each.startswith(("#", "!")) else each)
+        except gitignore.PatternError:
+            continue
+        if gitignore.verdict(rules, path.parts, is_folder=False):
+            return True
+    return False
+
+
+def _alternatives(pattern: str) -> Iterator[str]:
+    """Yield the patterns without braces that a pattern with braces stands for."""
+    choice = _CHOICE.search(pattern)
+    if choice is None:
+        yield pattern
+        return
+    for part in choice[1].split(","):
+        yield from _alternatives(f"{pattern[: choice.start()]}{part}{pattern[choice.end() :]}")
+
+
+# --- The index of a workspace
+
+# Limits of one workspace's index. Indexing takes about half a second of CPU time per million characters.
+MAX_FILES = 2_000
+MAX_INDEX_BYTES = 48 << 20
+MAX_FILE_BYTES = 256 << 10  # larger files are data or generated
+MAX_FOLDERS = 4_000
+MAX_ENTRIES = 20_000
+MAX_LINE_CHARS = 1_000  # on average: minified code has no lines to copy
+
+# CPU seconds of one update: to look at files, and to read those that changed. A later update reads the rest.
+WALK_S = 3.0
+READ_S = 2.0
+
+# Folders of installed packages, besides those that `Ignore` skips.
+_FOREIGN_FOLDERS = frozenset({".eggs", "site-packages", "dist-packages"})
+_ENVIRONMENT_FILE = "pyvenv.cfg"  # marks a virtual environment, whatever its folder's name
+
+Stamp = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A file as it was read; `file` is None if it has no text to index."""
+
+    stamp: Stamp
+    file: IndexedFile | None
+
+
+class RepositoryIndex:
+    """The index of one workspace. `update` may run in a thread; `repository` is a snapshot for any other."""
+
+    def __init__(
+        self,
+        ignore: Ignore,
+        *,
+        walk_s: float = WALK_S,
+        read_s: float = READ_S,
+    ) -> None:
+        """Start with an empty index of the files below the root of `ignore`.
+
+        `walk_s` and `read_s` limit the CPU seconds of an update; with `math.inf`, the result does not depend on speed.
+        """
+        self.repository = repository.EMPTY
+        self._ignore = ignore
+        self._walk_s, self._read_s = walk_s, read_s
+        self._entries: dict[Path, _Entry] = {}
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        """End a running update within one file, and empty the index."""
+        self._is_stopped = True
+        self.repository = repository.EMPTY
+
+    def update(self) -> bool:
+        """Read what changed, and return whether that is complete; call it again if not.
+
+        A file that may no longer be read, or that this update did not reach, leaves the index. Raises no error for files
+        and folders that can't be read.
+        """
+        found = dict[Path, tuple[Stamp, str]]()
+        is_whole = _find(found, self._ignore.renewed(), self._limit(self._walk_s))
+        is_over = self._limit(self._read_s)
+        entries, n_bytes, is_complete = dict[Path, _Entry](), 0, True
+        for path, (stamp, language) in found.items():
+            entry = self._entries.get(path)
+            if entry is None or entry.stamp != stamp:
+                if is_over():
+                    is_complete = False
+                    continue
+                entry = _Entry(stamp, _read(path, self._ignore.root, language))
+                # Let other threads run: this one holds the interpreter while it indexes.
+                time.sleep(0)
+            n_bytes += entry.file.n_bytes if entry.file else 0
+            if n_bytes > MAX_INDEX_BYTES:
+                is_whole = False
+                break
+            entries[path] = entry
+        if self._is_stopped:
+            return True
+        is_same = entries.keys() == self._entries.keys() and all(entries[path] is self._entries[path] for path in entries)
+        self._entries = entries
+        is_whole = is_whole and is_complete
+        if not is_same or is_whole != self.repository.is_whole:
+            indexed = Repository({str(path): entry.file for path, entry in entries.items() if entry.file}, is_whole)
+            # The tables are made here, in the thread, and not at the first request.
+            _ = indexed.packages, indexed.folders
+            self.repository = indexed
+        return is_complete
+
+    def _limit(self, seconds: float) -> Callable[[], bool]:
+        """Return a function that returns whether this thread's CPU time is used up, or the index was stopped."""
+        end = time.thread_time() + seconds
+        return lambda: self._is_stopped or time.thread_time() >= end
+
+
+def _find(found: dict[Path, tuple[Stamp, str]], ignore: Ignore, is_over: Callable[[], bool]) -> bool:
+    """Add each source file that may be read, with its stamp and language: those of outer folders first, in name order.
+
+    Links are not followed. Stops at the limits, and when `is_over()` is true. Returns whether these are all files.
+    """
+    folders = deque([ignore.root])
+    n_folders = 0
+    while folders and n_folders < MAX_FOLDERS:
+        folder = folders.popleft()
+        n_folders += 1
+        entries = _entries(folder, MAX_ENTRIES)
+        # Another workspace's settings may keep its files from remote models.
+        if folder != ignore.root and any(entry.name in (_ENVIRONMENT_FILE, WORKSPACE_FILE) for entry in entries):
+            continue
+        for entry in entries:
+            if is_over():
+                return False
+            path = folder / entry.name
+            try:
+                if entry.is_dir(follow_symlinks=False):
+                    if entry.name not in _FOREIGN_FOLDERS and ignore.allows(path):
+                        folders.append(path)
+                    continue
+                language = languages.for_path(entry.name)
+                if language is None or not entry.is_file(follow_symlinks=False):
+                    continue
+                info = entry.stat(follow_symlinks=False)
+            except OSError:
+                continue
+            if info.st_size > MAX_FILE_BYTES or secrets.in_place(path.parts) or not ignore.allows(path):
+                continue
+            found[path] = (info.st_mtime_ns, info.st_size, info.st_ino), language.name
+            if len(found) >= MAX_FILES:
+                return False
+    return not folders
+
+
+def _read(path: Path, root: Path, language: str) -> IndexedFile | None:
+    try:
+        text = files.read_regular(path, MAX_FILE_BYTES).decode("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+    if "\0" in text or len(text) > MAX_LINE_CHARS * (text.count("\n") + 1):
+        return None
+    return repository.index(name_of(path.relative_to(root)), language, secrets.mask(text))
+
+
+# --- The context of a file
+
+N_TEXTS = 512  # files of a workspace whose text is cached, at most `RELATED_BYTES` each
+
+
+class ContextReader:
+    """Reads the contexts of files. Each workspace is read once. Calls may come from several threads."""
+
+    def __init__(self) -> None:
+        """Start without any workspace."""
+        self._workspaces: dict[Path, _Workspace] = {}
+        self._lock = threading.Lock()
+
+    def read(
+        self, path: Path, document: Document, texts: Mapping[Path, str] | None = None, *, is_fresh: bool = False
+    ) -> FileContext:
+        """Return the context of the file at this absolute path, whose text is the document.
+
+        `texts` holds the new texts of files that are about to be changed. With `is_fresh`, the workspace's settings and
+        changed files are read again.
+        """
+        root = config.workspace_of(path)
+        with self._lock:
+            if root not in self._workspaces:
+                self._workspaces[root] = _Workspace(root)
+            own = self._workspaces[root]
+        return own.read(path, document, texts or {}, is_fresh=is_fresh)
+
+
+class _Workspace:
+    """The settings of one workspace, its index, and the texts of its files that were read.
+
+    Each has its own lock, because reading a large one takes seconds in which others are used.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root, self._ignore = root, Ignore.for_root(root)
+        self._lock, self._is_read = threading.Lock(), False
+        # No time limit: what is indexed must not depend on the machine's speed. The number and size of files are limited.
+        self._index = RepositoryIndex(self._ignore, walk_s=math.inf, read_s=math.inf)
+
+    def read(self, path: Path, document: Document, texts: Mapping[Path, str], *, is_fresh: bool) -> FileContext:
+        """Return the context of a file below the root; read the workspace before, if it is the first or with `is_fresh`."""
+        with self._lock:
+            if is_fresh or not self._is_read:
+                self._renew()
+            return self._context(path, document, texts)
+
+    def _renew(self) -> None:
+        """Read the settings and the changed files again."""
+        self._settings: Settings = config.read(self._root)[0].settings
+        self._text = functools.lru_cache(N_TEXTS)(masked_text)
+
+        # Many requests of a run share the new text of a file.
+        @functools.lru_cache(N_TEXTS)
+        def indexed(key: str, text: str) -> IndexedFile:
+            old = self._index.repository.files[key]
+            return repository.index(old.path, old.language, text)
+
+        self._indexed = indexed
+        # The requests of a run share the time of a walk, because each may be slow in a hostile workspace.
+        self._run_ignore = self._ignore.renewed(is_walk=True)
+        if self._settings.related_chars:
+            self._index.update()
+        self._is_read = True
+
+    def _context(self, path: Path, document: Document, texts: Mapping[Path, str]) -> FileContext:
+        name, settings = name_of(path.relative_to(self._root)), self._settings
+        if not settings.related_chars:
+            return FileContext(name, (), repository.EMPTY, settings.window_chars, 0, os.path.realpath(path))
+        # The workspace may have been reached through a link, and the index and the related files have real paths.
+        by_path = {os.path.realpath(other): text for other, text in texts.items()}
+        masked = {key: secrets.mask(text) for key, text in by_path.items() if Path(key).is_relative_to(self._ignore.root)}
+
+        def text_of(other: Path) -> str:
+            key = os.path.realpath(other)
+            return masked[key] if key in masked else self._text(other)
+
+        nearby = related(self._root, path, document, ignore=self._run_ignore, text_of=text_of)
+        files = self._index.repository
+        new_files = {key: self._indexed(key, text) for key, text in masked.items() if key in files.files}
+        own, files = os.path.realpath(path), files.changed(new_files)
+        return FileContext(name, (), files, settings.window_chars, settings.related_chars, own, nearby=nearby)

@@ -26,10 +26,10 @@ from dg_lsp.core.positions import Lines
 from dg_lsp.core.repository import Repository
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Snippet, Span
-from dg_lsp.infill import editorconfig, ignoring, workspace
+from dg_lsp.infill import ignoring, workspace
 from dg_lsp.infill.ignoring import Ignore
 from dg_lsp.infill.pipeline import FileContext
-from dg_lsp.infill.repository import RepositoryIndex
+from dg_lsp.infill.workspace import RepositoryIndex
 from dg_lsp.server import convert, decisions
 from dg_lsp.server.decisions import Place
 from dg_lsp.server.sync import Documents
@@ -413,7 +413,7 @@ class Nearby:
             place, _ = ignoring.places(path) or (path, path)
             root = self._root(place, is_real=True)
             name = workspace.name_of(place.relative_to(self._roots[root].root) if root else PurePath(path.name))
-            indent = editorconfig.indent_of(path) if not reason else ""
+            indent = workspace.indent_of(path) if not reason else ""
             return _Looked(reason, FileContext(name, own=os.path.realpath(path), indent=indent), root)
         except (OSError, ValueError, RuntimeError) as error:
             return _Looked(f"can't be looked up ({type(error).__name__})", FileContext(""))

@@ -42,7 +42,7 @@ from dg_lsp.evaluate import tasks as evaluation
 from dg_lsp.evaluate.fit import Features, Judged, Sample
 from dg_lsp.evaluate.tasks import Task
 from dg_lsp.infill import pipeline
-from dg_lsp.infill.repository import ContextReader
+from dg_lsp.infill.workspace import ContextReader
 from tests.benchmarks import commits
 from tests.benchmarks.commits import Mirrors
 

@@ -25,7 +25,7 @@ from dg_lsp.core.values import Document, InfillRequest
 from dg_lsp.engine.backends import local
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import FileContext
-from dg_lsp.infill.repository import ContextReader
+from dg_lsp.infill.workspace import ContextReader
 from tests.benchmarks import commits, replay_table
 from tests.benchmarks.commits import Hole, Mirrors, Position
 

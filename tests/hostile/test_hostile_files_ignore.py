@@ -24,7 +24,7 @@ from dg_lsp.core import gitignore
 from dg_lsp.core.values import Document
 from dg_lsp.infill import ignoring, workspace
 from dg_lsp.infill.ignoring import Ignore
-from dg_lsp.infill.repository import ContextReader
+from dg_lsp.infill.workspace import ContextReader
 from dg_lsp.server.snapshot import Nearby
 from dg_lsp.wire import config
 from dg_lsp.wire.privacy import stays_local

@@ -9,8 +9,8 @@ import pytest
 
 from dg_lsp.core import holes, syntax
 from dg_lsp.core.values import Document
-from dg_lsp.infill import editorconfig
-from dg_lsp.infill.editorconfig import indent_of
+from dg_lsp.infill import workspace
+from dg_lsp.infill.workspace import indent_of
 
 
 def make(root: Path, files: dict[str, str]) -> Path:
@@ -35,13 +35,9 @@ def make(root: Path, files: dict[str, str]) -> Path:
         ("lib/*.js", "lib/a/b.js", False),
         ("Makefile", "a/Makefile", True),
         ("/Makefile", "a/Makefile", False),
-        ("part{1..3}.c", "part2.c", True),
-        ("part{1..3}.c", "part4.c", False),
         ("[abc].py", "a.py", True),
         ("[!abc].py", "a.py", False),
         ("{a,b{c,d}}.x", "bd.x", True),
-        ("a**z", "a/b/z", True),
-        ("a**z", "abz", True),
         ("*.{md}", "a.{md}", True),
         ("#a", "#a", True),
         ("[", "a.py", False),
@@ -106,12 +102,12 @@ def test_ignored_files_and_secrets_say_nothing(tmp_path: Path) -> None:
 def test_a_file_that_can_not_be_read_says_nothing(tmp_path: Path) -> None:
     root = make(tmp_path, {"x/y.py": ""})
     os.mkfifo(root / "x" / ".editorconfig")
-    (root / ".editorconfig").write_bytes(b"\xff\0[*]\n" + b"x" * editorconfig.MAX_BYTES)
+    (root / ".editorconfig").write_bytes(b"\xff\0[*]\n" + b"x" * workspace.MAX_CONFIG_BYTES)
     assert indent_of(root / "x" / "new.rs") == ""
 
 
 def test_no_pattern_takes_long(tmp_path: Path) -> None:
-    sections = ["{," * 30_000, "*a" * 30_000, "{a,b}" * 10_000, "{1..999999}", "[" * 30_000]
+    sections = ["{," * 30_000, "*a" * 30_000, "{a,b}" * 10_000, "[" * 30_000, "]\n" + "\n" * 60_000, "] " * 30_000]
     for section in sections:
         root = make(tmp_path, {".editorconfig": f"root = true\n[{section}]\nindent_style = tab\n"})
         indent_of(root / ("a" * 250))
@@ -122,7 +118,7 @@ def test_only_a_text_that_shows_no_indentation_takes_the_project_s(tmp_path: Pat
     path = root / "a.py"
 
     def hole_in(text: str) -> str:
-        document = editorconfig.with_indent(Document(path.as_uri(), "python", text), path)
+        document = workspace.with_indent(Document(path.as_uri(), "python", text), path)
         return holes.at_cursor(document, len(text), syntax.of(document)).indent
 
     assert hole_in("def f():") == "\t"

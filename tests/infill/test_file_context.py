@@ -15,7 +15,7 @@ from dg_lsp.batch import api as batch_api
 from dg_lsp.batch.options import Options
 from dg_lsp.cli import main as cli
 from dg_lsp.core.values import Document, InfillRequest, Snippet
-from dg_lsp.infill.repository import ContextReader, RepositoryIndex
+from dg_lsp.infill.workspace import ContextReader, RepositoryIndex
 from tests.batch.engines import Filling, connecting
 from tests.patience import PATIENCE_S
 

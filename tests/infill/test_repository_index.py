@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from dg_lsp.core import secrets
 from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
-from dg_lsp.infill import repository
+from dg_lsp.infill import workspace
 from dg_lsp.infill.ignoring import Ignore
-from dg_lsp.infill.repository import RepositoryIndex
+from dg_lsp.infill.workspace import RepositoryIndex
 from dg_lsp.wire.privacy import shown
 from tests.infill.test_workspace import make
 
@@ -45,7 +45,7 @@ def test_ignored_secret_and_foreign_files_are_never_indexed(tmp_path: Path) -> N
 def test_files_without_usable_text_are_left_out(tmp_path: Path) -> None:
     make(tmp_path, {"a.py": "a = 1\n", "min.js": "x;" * 2_000, "zero.py": "a\0b\n"})
     (tmp_path / "latin.py").write_bytes(b"# \xe9\n")
-    (tmp_path / "big.py").write_text("x = 1\n" * (repository.MAX_FILE_BYTES // 6 + 1))
+    (tmp_path / "big.py").write_text("x = 1\n" * (workspace.MAX_FILE_BYTES // 6 + 1))
     (tmp_path / "link.py").symlink_to("a.py")
     (tmp_path / "folder").symlink_to(tmp_path)
     os.mkfifo(tmp_path / "pipe.py")
@@ -116,8 +116,8 @@ def test_secrets_are_masked_before_they_are_indexed(tmp_path: Path) -> None:
 @given(st.lists(st.integers(1, 3_000), max_size=12), st.integers(0, 60_000), st.integers(1, 12))
 def test_the_index_keeps_to_its_limits(sizes: list[int], max_bytes: int, max_files: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(repository, "MAX_INDEX_BYTES", max_bytes)
-        patch.setattr(repository, "MAX_FILES", max_files)
+        patch.setattr(workspace, "MAX_INDEX_BYTES", max_bytes)
+        patch.setattr(workspace, "MAX_FILES", max_files)
         root = make(Path(folder).resolve(), {f"f{n}.py": "x = 1\n" * size for n, size in enumerate(sizes)})
         index = RepositoryIndex(Ignore.for_root(root))
         index.update()
@@ -187,10 +187,10 @@ def test_an_index_is_whole_if_it_has_all_files_that_may_be_read(tmp_path: Path, 
     index = RepositoryIndex(Ignore.for_root(tmp_path))
     index.update()
     assert index.repository.is_whole
-    monkeypatch.setattr(repository, "MAX_FILES", 1)
+    monkeypatch.setattr(workspace, "MAX_FILES", 1)
     index.update()
     assert not index.repository.is_whole
-    monkeypatch.setattr(repository, "MAX_FILES", 9)
-    monkeypatch.setattr(repository, "MAX_INDEX_BYTES", 1)
+    monkeypatch.setattr(workspace, "MAX_FILES", 9)
+    monkeypatch.setattr(workspace, "MAX_INDEX_BYTES", 1)
     index.update()
     assert not index.repository.is_whole

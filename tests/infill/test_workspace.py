@@ -303,14 +303,14 @@ def test_related_text_is_bounded(tmp_path: Path) -> None:
     make(tmp_path, {"a.py": "value = items\n", **{f"b{idx}.py": "value = items\n" * 9_000 for idx in range(40)}})
     document = Document("", "python", "value = items\n")
     snippets = workspace.related(tmp_path, tmp_path / "a.py", document)
-    assert len(snippets) == workspace.MAX_FILES
-    assert max(len(snippet.text) for snippet in snippets) <= workspace.MAX_FILE_BYTES
+    assert len(snippets) == workspace.MAX_RELATED
+    assert max(len(snippet.text) for snippet in snippets) <= workspace.RELATED_BYTES
 
 
 def test_siblings_with_similar_names_come_first(tmp_path: Path) -> None:
     make(
         tmp_path,
-        {"queue.py": "", **{f"a{idx}.py": "value\n" for idx in range(workspace.MAX_FILES)}, "test_queue.py": "value\n"},
+        {"queue.py": "", **{f"a{idx}.py": "value\n" for idx in range(workspace.MAX_RELATED)}, "test_queue.py": "value\n"},
     )
     snippets = workspace.related(tmp_path, tmp_path / "queue.py", Document("", "python", "value"))
     assert "test_queue.py" in {snippet.path for snippet in snippets}
