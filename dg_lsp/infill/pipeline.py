@@ -207,10 +207,10 @@ def to_answer(
 ) -> InfillAnswer:
     """Return the candidates that can be shown, best first and at most as many as requested, and why others were dropped.
 
-    A candidate with a name that the file does not bind comes after the others, in languages where this is no certain error.
-    With `sources`, the names that it does not bind are imported if that is possible. With `allow_shrink`, candidates that
-    replace working code by less code come last; otherwise they are dropped. The suggestions for a single hole are cut before
-    the first token whose probability is below `token_threshold`.
+    Once enough can be shown, those behind them are not looked at. A candidate with a name that the file does not bind comes
+    after the others, in languages where this is no certain error. With `allow_shrink`, candidates that replace working code
+    by less code come last; otherwise they are dropped. The suggestions for a single hole are cut before the first token whose
+    probability is below `token_threshold`.
 
     If holes were filled one after the other, the first candidate has the best text of each, so it stays the first. If it is
     dropped, there is no answer, because the holes may still get their best texts one by one.
@@ -223,6 +223,8 @@ def to_answer(
     dropped: list[str] = []
     fired: list[str] = []
     for candidate in candidates:
+        if len(ranks[0]) >= request.budget.candidates:
+            break
         polished = to_edits(candidate)
         if polished.dropped and allow_shrink:
             shrinking = to_edits(candidate, allow_shrink=True)
@@ -240,7 +242,9 @@ def to_answer(
     suggestions: dict[tuple[Edit, ...], Suggestion] = {}
     for candidate, polished in usable[: request.budget.candidates]:
         if len(request.holes) == 1 and token_threshold:
-            polished = unsure.cut(candidate, polished, request.holes[0].lead, token_threshold, to_edits)
+            hole = request.holes[0]
+            cut_at = functools.partial(polish.cut, polished, hole=hole, document=document, syntax=syntax, is_file=is_file)
+            polished = unsure.cut(candidate, polished, hole.lead, token_threshold, cut_at)
         suggestion = Suggestion(
             polished.edits,
             candidate.confidence,

@@ -1,15 +1,14 @@
 """Cut a suggestion before its first uncertain token, at the end of a syntax token or of a line.
 
-Pure. The candidate was polished before, and its syntax is reused; each cut is polished once, because it must be valid alone.
+Pure. The candidate was polished before, so a cut is only parsed again, because it must be valid alone.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.polish import Polished
 from dg_lsp.core.values import Candidate, Span
 
@@ -27,11 +26,12 @@ class Doubt:
 
 
 def cut(
-    candidate: Candidate, polished: Polished, lead: str, threshold: float, polish: Callable[[Candidate], Polished]
+    candidate: Candidate, polished: Polished, lead: str, threshold: float, cut_at: Callable[[str], Polished | None]
 ) -> Polished:
     """Return the candidate of one hole, cut before its first token below the threshold; all of it if no cut is valid alone.
 
-    `polished` is the whole candidate, and `lead` that of the hole. `polish` polishes another text of the candidate.
+    `polished` is the whole candidate, and `lead` that of the hole. `cut_at` returns it with the beginning of its text, if that
+    is valid.
     """
     [edit], whole = polished.edits, polished.after
     unsure = doubt(candidate, edit.text, lead, threshold)
@@ -40,14 +40,8 @@ def cut(
     if unsure is not None and whole is not None and not whole.errors:
         start = edit.span.start
         ends = tuple(end - start for end in whole.token_ends(Span(start, start + len(edit.text))))
-    for text in cuts(edit.text, unsure, ends):
-        # The parser accepts `x = self.` when another line follows, and polishing does not.
-        alone = polish(replace(candidate, texts=(text[len(lead) :],)))
-        # A cut may leave half a construct, such as an open bracket, which the whole text closes.
-        is_half = whole is not None and alone.after is not None and syntaxes.adds_errors(alone.after, whole)
-        if alone.edits and not is_half:
-            return alone
-    return polished
+    # The parser accepts `x = self.` when another line follows, and the checks of an answer do not.
+    return next(filter(None, map(cut_at, cuts(edit.text, unsure, ends))), polished)
 
 
 def doubt(candidate: Candidate, text: str, lead: str, threshold: float) -> Doubt | None:

@@ -14,15 +14,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from dg_lsp.core import importing, scope, values
+from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.importing import Sources
-from dg_lsp.core.polish import changes, checks, drops
+from dg_lsp.core.polish import changes, checks, drops, frames
 from dg_lsp.core.polish.changes import Filter, around_hole, edit_of
 from dg_lsp.core.polish.checks import Check, Whole
 from dg_lsp.core.syntax import ParseLimitError, Syntax
 from dg_lsp.core.values import Candidate, Document, Edit, Hole
 
-__all__ = ["CHECKS", "FILTERS", "REASONS", "SHRINKS", "UNBOUND", "Polished", "to_edits"]
+__all__ = ["CHECKS", "FILTERS", "REASONS", "SHRINKS", "UNBOUND", "Polished", "cut", "to_edits"]
 
 SHRINKS = "replaces working code by less"
 
@@ -119,6 +120,25 @@ def _polished(
         if sources and importing.invented(document.text, whole.after.text, document.language, sources):
             return Polished(fired=(*fired, INVENTED), dropped=REASONS[INVENTED])
     return Polished(tuple(edits), tuple(fired), "", unbound, is_shrunk, tree)
+
+
+def cut(
+    polished: Polished, text: str, hole: Hole, document: Document, syntax: Syntax | None, *, is_file: bool
+) -> Polished | None:
+    """Return a polished candidate of one hole with the beginning of its text, or None if that is not valid alone.
+
+    A cut may leave half a construct, such as an open bracket, which the whole text closes. Never raises.
+    """
+    edits = (replace(polished.edits[0], text=text),)
+    if syntax is None or polished.after is None:
+        return replace(polished, edits=edits)
+    try:
+        after = frames.after(syntax, edits)
+        is_half = syntaxes.adds_errors(after, polished.after)
+        whole = Whole(edits, (hole,), document, syntax, after, is_file)
+        return None if is_half or _failed(whole) else replace(polished, edits=edits, after=after)
+    except ParseLimitError:
+        return None
 
 
 def _failed(whole: Whole) -> str:
