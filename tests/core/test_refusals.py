@@ -99,6 +99,8 @@ def test_an_answer_that_runs_into_a_name_is_refused() -> None:
     check_refused("def f(c⟦⟧ount):\n    return count\n", "h", reason)
     check_refused("def c⟦⟧ount(items):\n    return len(items)\n", "h", reason)
     check_refused("x = first_c⟦⟧ount(items)\n", "h", reason)
+    check_refused("x = os.pa⟦⟧th\n", "tchedth", reason)
+    check_refused("x = os.pa⟦⟧th\n", "th", reason)
 
 
 def test_an_answer_may_complete_a_name() -> None:
@@ -133,6 +135,9 @@ def test_an_answer_with_a_fill_marker_is_refused(kind: HoleKind, answer: str, la
         ("# your code here\n    x = 1", "python"),
         ("# TODO\n    x = 1", "python"),
         ("# first\n    # then", "python"),
+        ("return None  # TODO: implement", "python"),
+        ("return # ... existing code ...", "python"),
+        ("x = 1  # rest of the code here", "python"),
     ],
 )
 def test_a_body_that_leaves_a_todo_is_refused(answer: str, language: str) -> None:

@@ -27,6 +27,8 @@ SAYS_NOTHING = re.compile(
         (?:\ (?:this|me|it|here|later|code|body|implementation|the|method|function|class|logic))*
       | not\ (?:yet\ )?implemented(?:\ yet)? | unimplemented
       | (?:(?:add|write|put|insert)\ )?(?:your\ |the\ )?(?:code|implementation|solution|logic|body)(?:\ goes)?\ here
+      | (?:existing|remaining|previous|other|rest\ of(?:\ the)?)\ (?:code|implementation|logic|function|method)
+        (?:\ (?:goes\ )?here|\ (?:is\ |stays\ )?unchanged|\ (?:remains|stays)\ the\ same)?
       | implementation | later | stub | \.\.\. | …
     )\W*)?""",
     re.IGNORECASE | re.VERBOSE,

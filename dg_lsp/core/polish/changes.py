@@ -190,7 +190,8 @@ def cut_repeated_rest(text: str, around: Around) -> str:
         return cut
     # `g(x)` before the `)` of `f(…)` ends like the rest of its line, but repeats nothing. Words do repeat, also if the
     # rest is only the end of a word: after the cut, the answer and the rest read as the model wrote them.
-    repeats = languages.first_closer(trimmed, around.document.language) is not None or says_something(rest)
+    is_word = says_something(rest) or re.match(r"\w", rest) is not None
+    repeats = is_word or languages.first_closer(trimmed, around.document.language) is not None
     return cut if repeats else text
 
 

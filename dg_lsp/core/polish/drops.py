@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from tree_sitter import Node
 
-from dg_lsp.core import holes, indentation, languages, placeholders, syntax
+from dg_lsp.core import holes, indentation, languages, lexing, placeholders, syntax
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.holes.body import says_todo
 from dg_lsp.core.languages import GrammarError, Language
@@ -186,7 +186,8 @@ def drop_comments(text: str, around: Around) -> str | None:
     is_block = (
         bool(lines) and lines[0].startswith(begin) and text.find(end, text.find(begin) + 2) == len(text.rstrip()) - len(end)
     )
-    leaves_todo = around.hole.kind != "cursor" and any(says_todo(line, language) for line in comments)
+    said = (text[token.span.start : token.span.end] for token in lexing.comments(text, lexing.named(language.name)))
+    leaves_todo = around.hole.kind != "cursor" and any(says_todo(comment, language) for comment in said)
     return None if leaves_todo or is_block or len(comments) == len(lines) else text
 
 
@@ -257,15 +258,16 @@ def drop_glued(text: str, around: Around) -> str | None:
     A name is known if the language or the document has it. Not checked are:
 
     - holes without code after them on their line, because there the user may be typing the beginning of any name;
-    - answers that end with the rest of the line, because they repeat the name after them.
+    - answers in front of a name that end with the rest of the line, because they repeat it.
 
     At a cursor inside a name, a merged name is also accepted if it consists of known words and the name without the answer
     occurs nowhere else.
     """
     language = languages.get(around.document.language)
-    if language is None or text.rstrip().endswith(around.rest.rstrip()) or not around.rest.strip(" \t)]};,"):
-        return text
     left, first = _NAME_AT_END.search(around.before), _NAME_AT_START.match(text)
+    repeats = left is None and text.rstrip().endswith(around.rest.rstrip())
+    if language is None or repeats or not around.rest.strip(" \t)]};,"):
+        return text
     last, right = _NAME_AT_END.search(text), _NAME_AT_START.match(around.rest)
     is_glued = False
     if left and first and right and first.end() == len(text):
