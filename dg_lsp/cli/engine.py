@@ -107,7 +107,7 @@ def run(
     options = daemon.Options(
         engine_id=engine_id,
         settings=settings,
-        limits=Limits(running, queued, settings.rows),
+        limits=Limits(running, queued),
         port=port,
         detached=detached,
     )

@@ -306,7 +306,7 @@ N_LINES_OF_START = 200
 class EngineSettings:
     """How an engine runs, apart from what identifies it (see `EngineId`). Times are in seconds; 0 means never.
 
-    `rows` limits the canvases in one pass of the model, whether they belong to one request or to several.
+    `rows` limits the canvases in one pass of the model.
     """
 
     threads: int = DEFAULTS.threads

@@ -30,9 +30,9 @@ from dg_lsp.engine.model import before_torch  # noqa: F401 -- before torch
 import torch
 
 from dg_lsp.cli.bench import processor
+from dg_lsp.engine.diffusion.denoising.decoder import LocalDecoder
 from dg_lsp.engine.diffusion.denoising.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.denoising.fixed_step import FixedSteps
-from dg_lsp.engine.diffusion.denoising.stack import LocalDecoder
 from dg_lsp.engine.diffusion.gemma import reading, skeleton
 from dg_lsp.engine.diffusion.gemma.extensions import Extensions
 from dg_lsp.engine.diffusion.gemma.passes import Passes

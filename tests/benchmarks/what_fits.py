@@ -30,7 +30,7 @@ def measured(folder: Path, dtype: str) -> dict[str, dict[str, int]]:
     import torch
 
     from dg_lsp.engine.backends.local import load_model
-    from dg_lsp.engine.diffusion.denoising.stack import PrefixRows, Stack
+    from dg_lsp.engine.diffusion.denoising.decoder import LocalDecoder
     from dg_lsp.engine.diffusion.gemma import quantised
     from dg_lsp.engine.model import fit, memory
 
@@ -43,7 +43,8 @@ def measured(folder: Path, dtype: str) -> dict[str, dict[str, int]]:
     with torch.inference_mode():
         hidden, kv = passes.encode(ids)
         del hidden
-        stack = Stack([PrefixRows(kv, ROWS)], CANVAS)
+        decoder = LocalDecoder(passes, kv)
+        decoder.make_room(ROWS, CANVAS)
         logits = passes.logits(passes.decode(ids[:, :CANVAS].repeat(ROWS, 1), kv))
     cache = sum(one.numel() * one.element_size() for pair in kv for one in pair)
     per_token = memory.cost(passes).canvas_token
@@ -51,12 +52,12 @@ def measured(folder: Path, dtype: str) -> dict[str, dict[str, int]]:
         "weights": quantised.n_bytes(passes.model),
         "cache": cache,
         # What a step computes with beside the rows' keys and values is bounded, not held: it is taken as predicted.
-        "rows": stack.bytes
+        "rows": decoder.bytes
         + ROWS * CANVAS * (per_token - shape.kv_per_token * passes.decoder.embed_tokens.weight.element_size()),
     }
     del logits
     expected = {"weights": needs.weights, "cache": needs.cache, "rows": needs.rows}
-    held_bytes = sum(n_bytes.values()) - (n_bytes["rows"] - stack.bytes)
+    held_bytes = sum(n_bytes.values()) - (n_bytes["rows"] - decoder.bytes)
     return {"predicted": expected, "measured": n_bytes, "process": {"held": held_bytes, "rose": resident() - before}}
 
 

@@ -14,7 +14,7 @@ import torch
 from dg_lsp.cli import checks, offers
 from dg_lsp.core.wording import size
 from dg_lsp.engine.backends import local
-from dg_lsp.engine.diffusion.denoising.stack import PrefixRows, Stack
+from dg_lsp.engine.diffusion.denoising.decoder import LocalDecoder
 from dg_lsp.engine.diffusion.gemma import quantised, skeleton
 from dg_lsp.engine.model import fit, memory
 from dg_lsp.engine.model.fit import Machine, NoRoomError, machine
@@ -64,7 +64,9 @@ def test_computed_bytes_equal_the_measured_bytes(tmp_path: Path, changes: dict[s
         measured = sum(one.numel() * one.element_size() for pair in kv for one in pair)
         assert measured == pytest.approx(told.cache, rel=0.05)
         cost = memory.cost(passes)
-        rows = Stack([PrefixRows(kv, 3)], 32).bytes + 3 * 32 * (cost.canvas_token - cost.prefix_token)
+        decoder = LocalDecoder(passes, kv)
+        decoder.make_room(3, 32)
+        rows = decoder.bytes + 3 * 32 * (cost.canvas_token - cost.prefix_token)
         assert rows == pytest.approx(told.rows, rel=0.05)
         if precision in ("fp8", "int4"):
             banks = passes.decoder.layers[0].experts.banks.values()

@@ -12,9 +12,9 @@ import torch
 
 from dg_lsp.engine.causal.passes import CausalLlama
 from dg_lsp.engine.diffusion.denoising import readout
+from dg_lsp.engine.diffusion.denoising.decoder import LocalDecoder
 from dg_lsp.engine.diffusion.denoising.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.denoising.fixed_step import FixedSteps
-from dg_lsp.engine.diffusion.denoising.stack import LocalDecoder
 from dg_lsp.engine.diffusion.gemma import fused
 from dg_lsp.engine.diffusion.gemma.extensions import Extensions
 from dg_lsp.engine.diffusion.gemma.passes import Passes

@@ -20,14 +20,13 @@ from dg_lsp.engine.serve.jobs import (
     Limits,
     Queue,
     UnavailableError,
-    batchable,
     choose,
     is_crowded,
     superseded,
 )
 from dg_lsp.wire.messages import Accepted, Ask, Done, Draft, Priority, Problem, Status
 from tests.engine import toy_filler
-from tests.engine.engine_kit import gate, request, wait_until
+from tests.engine.engine_kit import gate, wait_until
 from tests.engine.queue_kit import Clock, Heard, running_engine, submit
 from tests.engine.toy_filler import AcceleratorError, ToyFiller
 from tests.patience import PATIENCE_S
@@ -125,17 +124,6 @@ def test_no_job_starts_beside_others_without_memory() -> None:
     assert choose([working, job(1)], Limits(), lambda: False) is working
     assert choose([batch, job(1)], Limits(), lambda: False) is batch
     assert choose([job(1)], Limits(), lambda: False) is not None
-
-
-def test_running_jobs_of_one_priority_may_share_a_pass() -> None:
-    under_way = [job(order, is_begun=True, last_turn=9 - order) for order in range(3)]
-    batch, new, cancelled_job = job(3, "batch", is_begun=True), job(4), job(5, is_begun=True)
-    model = toy_filler.ToyFiller("auto")
-    for each in (*under_way, batch, cancelled_job):
-        each.task = model.start(request())
-    cancelled_job.end = "cancelled"
-    assert batchable([*under_way, batch, new, cancelled_job], under_way[1], 0.0) == [under_way[1], under_way[2], under_way[0]]
-    assert batchable([*under_way, batch, new, cancelled_job], batch, 0.0) == [batch]
 
 
 def refuses(queue: Queue) -> bool:

@@ -11,10 +11,10 @@ import torch
 
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
 from dg_lsp.engine.backends.local import load_model
-from dg_lsp.engine.diffusion.denoising.stack import PrefixRows, Stack
-from dg_lsp.engine.diffusion.filler import DiffusionFiller, waiting_steps
+from dg_lsp.engine.diffusion.denoising.decoder import LocalDecoder
+from dg_lsp.engine.diffusion.filler import DiffusionFiller
 from dg_lsp.engine.diffusion.gemma.passes import Passes
-from dg_lsp.engine.diffusion.generation import MAX_ROWS
+from dg_lsp.engine.diffusion.generation import MAX_ROWS, Generation
 from dg_lsp.engine.model import memory
 from dg_lsp.engine.model.fit import machine
 from dg_lsp.engine.model.memory import Cost, rows_that_fit
@@ -43,17 +43,14 @@ def test_a_rows_bytes_are_those_of_its_prefix_and_canvas() -> None:
     assert Cost(prefix_token=10, canvas_token=1000).row(600, 48) == 6000 + 48000
 
 
-def test_a_prefix_tokens_bytes_equal_those_in_a_stack(with_experts: Any) -> None:
+def test_a_prefix_tokens_bytes_equal_those_of_rows(with_experts: Any) -> None:
     passes, cost = Passes(with_experts), memory.cost(Passes(with_experts))
     with torch.no_grad():
         kv = passes.encode(torch.arange(20)[None] + 10)[1]
-    assert Stack([PrefixRows(kv, 3)], 8).bytes == 3 * (20 + 8) * cost.prefix_token
+    decoder = LocalDecoder(passes, kv)
+    decoder.make_room(3, 8)
+    assert decoder.bytes == 3 * (20 + 8) * cost.prefix_token
     assert cost.canvas_token > cost.prefix_token + 4 * with_experts.lm_head.weight.shape[0]
-
-
-def test_canvases_of_about_one_width_share_a_bucket() -> None:
-    assert memory.width_bucket(33) == memory.width_bucket(64)
-    assert memory.width_bucket(32) != memory.width_bucket(33)
 
 
 def test_free_memory_is_the_systems_or_what_the_containers_limit_leaves(
@@ -92,7 +89,7 @@ def test_free_memory_of_a_gpu_counts_what_the_allocator_keeps() -> None:
 
 @pytest.fixture
 def model(trained_layout: Path) -> DiffusionFiller:
-    return DiffusionFiller(load_model(str(trained_layout), device="cpu"), joins=True)
+    return DiffusionFiller(load_model(str(trained_layout), device="cpu"))
 
 
 def a_request(seed: int = 0) -> InfillRequest:
@@ -102,9 +99,9 @@ def a_request(seed: int = 0) -> InfillRequest:
 def short_of_memory(monkeypatch: pytest.MonkeyPatch, model: DiffusionFiller, n_rows: int) -> None:
     """Leave room for so many rows of the request above, and for all that the prefix cache may still take."""
     task = model.start(a_request())
-    while (canvas := waiting_steps(task)) is None:
+    while not isinstance(task.generation, Generation) or (steps := task.generation.steps) is None:
         assert task.step()
-    row = model.headroom.cost.row(canvas.length, canvas.width)
+    row = model.headroom.cost.row(steps.decoder.length, steps.width)
     monkeypatch.setattr(
         memory, "free_bytes", lambda _: model.cache.max_bytes - model.cache.bytes + int((n_rows + 0.5) * row / memory.SHARE)
     )
@@ -115,7 +112,7 @@ def test_short_memory_limits_a_pass_and_changes_no_answer(monkeypatch: pytest.Mo
     short_of_memory(monkeypatch, model, 1)
     canvas = finish(model.start(a_request()))
     assert [one.texts for one in canvas.candidates()] == [one.texts for one in expected]
-    assert model.stepper.rows_at_once(10, 10) <= MAX_ROWS
+    assert model.headroom.rows_at_once(10, 10, MAX_ROWS) <= MAX_ROWS
 
 
 def test_rows_beyond_the_limit_take_several_passes(monkeypatch: pytest.MonkeyPatch, trained_layout: Path) -> None:
@@ -134,21 +131,6 @@ def test_rows_beyond_the_limit_take_several_passes(monkeypatch: pytest.MonkeyPat
     candidates = finish(bounded.start(infill_request)).candidates()
     assert max(row_counts) == 2
     assert [one.texts for one in candidates] == [one.texts for one in expected]
-
-
-def test_a_burst_takes_no_more_rows_than_fit(monkeypatch: pytest.MonkeyPatch, model: DiffusionFiller) -> None:
-    tasks = [model.start(a_request(seed)) for seed in range(6)]
-    for task in tasks:
-        while waiting_steps(task) is None:
-            assert task.step()
-    asking = [canvas for task in tasks if (canvas := waiting_steps(task)) is not None]
-    n_rows = asking[0].n_live
-    short_of_memory(monkeypatch, model, 3 * n_rows)
-    assert model.predict_together(tasks, MAX_ROWS) == (0, 1, 2)
-    # What the pass keeps for those three is theirs at the next step as well.
-    for task in tasks[:3]:
-        assert task.step()
-    assert len(model.predict_together(tasks, MAX_ROWS)) >= 3
 
 
 def test_requests_wait_for_memory_before_they_start(monkeypatch: pytest.MonkeyPatch, model: DiffusionFiller) -> None:

@@ -2,15 +2,15 @@
 
 A request's prefix may hold a JSON object: `steps` to take, a `gate` (a file whose length is how many steps may be taken),
 a `journal` (a file that gets the request's `name` after each step), an error to `raise` in the step of that number, or a
-signal number to `die` by; `joins` says that its steps can be done in one pass with others'. The model's
-name may be `fails`, `breaks`, `no-memory`, or `gate:PATH`, a file to wait for while loading.
+signal number to `die` by. The model's name may be `fails`, `breaks`, `no-memory`, or `gate:PATH`, a file to
+wait for while loading.
 """
 
 import json
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ def load(model: str, *, device: str, threads: int, on_progress: Callable[[str, f
         while not door.exists():
             door.parent.stat()  # fails once the test is over
             time.sleep(PAUSE_S)
-    return ToyFiller(device, rows, threads)
+    return ToyFiller(device, rows=rows, threads=threads)
 
 
 class OutOfMemoryError(RuntimeError):
@@ -55,13 +55,11 @@ ERRORS: dict[str, Callable[[], Exception]] = {
 
 
 class ToyFiller(Filler):
-    def __init__(self, device: str, rows: int = 32, threads: int = 0) -> None:
-        self.device, self.rows, self.threads = device, rows, threads
+    def __init__(self, device: str, turns: Concurrency = "independent", rows: int = 32, threads: int = 0) -> None:
+        self.device, self.turns, self.rows, self.threads = device, turns, rows, threads
         self.trimmed = 0
         self.tasks: list[ToyTask] = []
-        self.has_memory = self.gains = True
-        self.passes: list[tuple[list[str], int]] = []  # who stepped together, and how many rows it might have been
-        self.pass_error: Exception | None = None
+        self.has_memory = True
         self.to_foresee = self.foreseen = 0
         self.expected: list[InfillRequest] = []
         self.units = threading.Semaphore(0)  # each unit of foreseeing takes one
@@ -84,17 +82,7 @@ class ToyFiller(Filler):
         self.threads = threads
 
     def concurrency(self) -> Concurrency:
-        return "joined" if self.gains else "in turns"
-
-    def predict_together(self, tasks: Sequence[Task], max_rows: int) -> Sequence[int]:
-        scripts = [task.script for task in tasks if isinstance(task, ToyTask)]
-        joining = [place for place, script in enumerate(scripts) if script.get("joins")][:max_rows]
-        if len(joining) < 2 or joining[0]:
-            return ()
-        self.passes.append(([scripts[place]["name"] for place in joining], max_rows))
-        if self.pass_error is not None:
-            raise self.pass_error
-        return joining
+        return self.turns
 
     def has_room(self) -> bool:
         return self.has_memory

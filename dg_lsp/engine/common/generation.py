@@ -142,5 +142,5 @@ class Generation:
         return tuple(replace(candidate, finished=False) for candidate in calibration.to_candidates(items, None))
 
     def leave(self) -> None:
-        """Stop sharing passes with other tasks, and forget what was being written."""
+        """Forget what was being written."""
         self.live = None

@@ -101,7 +101,7 @@ class LocalTask(Task):
         return tuple(generation.evidence()) if generation else ()
 
     def close(self) -> None:
-        """Release what the task shares with others, and its own memory. No step may follow."""
+        """Release the task's memory. No step may follow."""
         self._work = iter(())  # it refers to this task
         self._release()
 

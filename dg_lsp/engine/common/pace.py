@@ -65,10 +65,6 @@ class Usage:
         self.prefix_tokens = self.reused_tokens = 0
         self.stage, self.began = "prefill", 0.0
 
-    def add_denoising(self, milliseconds: float) -> None:
-        """Count the time of a pass shared with other requests."""
-        self.milliseconds["denoise"] += milliseconds
-
     def switch(self, stage: str) -> str:
         """Count the time from now on for another stage; return the stage before."""
         now, before = time.perf_counter(), self.stage

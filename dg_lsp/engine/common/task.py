@@ -7,7 +7,7 @@ abilities. The defaults suit a model without them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Literal
 
@@ -15,9 +15,8 @@ from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.common.calibration_store import Calibrations
 
-# How a model runs several requests: "independent", because another process or machine does the work; "joined" in one
-# pass; or "in turns", because running them together saves no time.
-Concurrency = Literal["independent", "joined", "in turns"]
+# How a model runs several requests: "independent", because another process or machine does the work, or "in turns".
+Concurrency = Literal["independent", "in turns"]
 OnProgress = Callable[[str, float], None]  # reports progress: a message and a fraction
 
 
@@ -60,8 +59,8 @@ class Task(ABC):
         """Return the evidence for each candidate of a single hole, after the end; empty if the task has none."""
         return ()
 
-    def close(self) -> None:  # noqa: B027 -- optional: most tasks share nothing
-        """Release what the task shares with others, whether it has finished or not. No step follows."""
+    def close(self) -> None:  # noqa: B027 -- optional: most tasks hold nothing
+        """Release what the task holds, whether it has finished or not. No step follows."""
 
 
 class Filler(ABC):
@@ -85,14 +84,6 @@ class Filler(ABC):
     def concurrency(self) -> Concurrency:
         """Return how this model runs several requests. With "in turns", the queue finishes one after another."""
         return "independent"
-
-    def predict_together(self, tasks: Sequence[Task], max_rows: int) -> Sequence[int]:
-        """Run one model pass for the next `step` of the first task and of others that fit in the same pass.
-
-        The pass has at most `max_rows` rows. Return the indexes of the tasks it served, including the first; their `step`
-        must follow. Return none if the first task's next step needs no such pass, or can't share one.
-        """
-        return ()
 
     def is_on_gpu(self) -> bool:
         """Return whether the model's weights are on a GPU, so that loading them again takes long."""

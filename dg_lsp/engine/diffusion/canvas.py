@@ -107,7 +107,6 @@ def several(generation: Generation) -> Work:
             yield from steps.take_one()
 
     text = yield from written(canvas, generation.kv, seed(canvas.request, MAX_ROWS), settle)
-    generation.step_alone()
     if text.strip():
         generation.proposals.append(Proposal(text, "noise"))
 
@@ -140,7 +139,6 @@ def _denoised(generation: Generation, rows: Sequence[PlannedRow]) -> Work:
                 denoiser.drop(index)
                 running.remove(index)
     generation.n_steps += max(denoiser.canvas.steps)
-    steps.leave()
     yield
     if not denoiser.begun:  # no time was left, so it still contains its start
         return

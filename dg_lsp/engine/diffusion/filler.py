@@ -1,4 +1,4 @@
-"""The diffusion models' interface to serving: tasks that step together on a GPU.
+"""The diffusion models' interface to serving.
 
 A task runs one request, on one canvas or on one canvas per hole in sequence. On each canvas, some ways propose texts for the
 hole, one pass scores them all, and one scale ranks them:
@@ -14,18 +14,17 @@ Knows the order of the stages. Knows nothing of how they work.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.common.generation import Work
 from dg_lsp.engine.common.loading import Loaded
-from dg_lsp.engine.common.local import LocalFiller, LocalTask
+from dg_lsp.engine.common.local import LocalFiller
 from dg_lsp.engine.common.pace import Timing
-from dg_lsp.engine.common.task import Concurrency, Task
 from dg_lsp.engine.diffusion import canvas, drafting, layout, search
 from dg_lsp.engine.diffusion.canvas_request import CanvasRequest
 from dg_lsp.engine.diffusion.denoising.fixed_step import FixedSteps
-from dg_lsp.engine.diffusion.denoising.steps import Stepper, Steps
+from dg_lsp.engine.diffusion.denoising.steps import Stepper
 from dg_lsp.engine.diffusion.gemma.extensions import Extensions
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.generation import MAX_ROWS, Generation
@@ -47,9 +46,7 @@ PROPOSERS: dict[str, tuple[str, Callable[[Generation], Work]]] = {
 class DiffusionFiller(LocalFiller):
     """A loaded diffusion model that fills requests; raises ValueError if its vocabulary lacks a token of its layout.
 
-    `joins` says whether rows of several requests step in one pass. The default is to do so except on a CPU, where a row
-    takes the same time alone. `rows` is the maximum number of a request's rows in one pass; more rows take several passes.
-    Beside the attributes of every local model, it has what requests share on canvases.
+    `rows` is the maximum number of a request's rows in one pass; more rows take several passes.
     """
 
     loaded: Loaded[Passes, Profile]
@@ -59,20 +56,18 @@ class DiffusionFiller(LocalFiller):
         self,
         loaded: Loaded[Passes, Profile],
         *,
-        joins: bool | None = None,
         rows: int = MAX_ROWS,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         laid_out = layout.for_profile(loaded.profile, loaded.vocabulary)
         super().__init__(loaded, laid_out, loaded.profile.canvas_tokens, clock)
-        self._joins = loaded.device != "cpu" if joins is None else joins
         fixed, self.extensions = None, None
         if loaded.device.startswith("cuda"):  # on other devices, launching a kernel costs little beside the kernel
             passes, cost, free = loaded.passes, self.headroom.cost, self.headroom.free
             fixed = FixedSteps(passes, cost, free, recorder=Recorder())
             self.extensions = Extensions(passes, cost, free, recorder=Recorder("drafts and scores"))
         loaded.passes.extensions = self.extensions
-        self.stepper = Stepper(loaded.passes, self.headroom, self.pace, rows, fixed)
+        self.stepper = Stepper(self.headroom, self.pace, rows, fixed)
 
     def canvas(self, request: InfillRequest) -> CanvasRequest:
         """Return the request of one canvas."""
@@ -90,33 +85,10 @@ class DiffusionFiller(LocalFiller):
         """Return whether one canvas has room for the request's holes."""
         return layout.fits_one_canvas(request, self.loaded.profile, self.loaded.vocabulary)
 
-    def concurrency(self) -> Concurrency:
-        """Return "joined" if rows of several requests step in one pass, otherwise "in turns"."""
-        return "joined" if self._joins else "in turns"
-
-    def predict_together(self, tasks: Sequence[Task], max_rows: int) -> Sequence[int]:
-        """Run one pass of at most `max_rows` rows for the next step of the first task and of others that fit in it.
-
-        Return the indexes of the tasks it served; none if the first task is alone, or if its next unit is not a denoising
-        step.
-        """
-        waiting = [waiting_steps(task) for task in tasks]
-        shared_indexes = self.stepper.fitting(waiting, max_rows)
-        if len(shared_indexes) < 2:  # a task alone steps without this pass
-            return ()
-        self.stepper.predict([steps for index in shared_indexes if (steps := waiting[index]) is not None])
-        return tuple(shared_indexes)
-
     def trim(self) -> None:
         """Drop the prefix cache and the buffers of steps, drafts and scores."""
         super().trim()
         if self.extensions is not None:
             self.extensions.clear()
-        self.stepper.clear()
-
-
-def waiting_steps(task: Task) -> Steps | None:
-    """Return the steps of a task's canvas if its next unit is one of them; otherwise None."""
-    generation = task.generation if isinstance(task, LocalTask) else None
-    steps = generation.steps if isinstance(generation, Generation) else None
-    return steps if steps is not None and steps.n_live else None
+        if self.stepper.fixed is not None:
+            self.stepper.fixed.clear()

@@ -12,8 +12,8 @@ from dg_lsp.engine.common.generation import Work
 from dg_lsp.engine.common.local import encoded
 from dg_lsp.engine.common.pace import Timing
 from dg_lsp.engine.diffusion.canvas_request import CanvasRequest
+from dg_lsp.engine.diffusion.denoising.decoder import LocalDecoder
 from dg_lsp.engine.diffusion.denoising.denoise import Denoiser
-from dg_lsp.engine.diffusion.denoising.stack import LocalDecoder
 from dg_lsp.engine.diffusion.denoising.steps import Stepper, Steps
 from dg_lsp.engine.diffusion.scoring import Scorer
 from dg_lsp.engine.model.prefix_cache import KV, PrefixEncoder
@@ -62,10 +62,7 @@ class Generation(generation.Generation):
 
     def stepping(self, denoiser: Denoiser, kv: KV, *, is_open: bool = False) -> Steps:
         """Return the steps of a canvas on a prefix; from now on, they are those of this generation."""
-        self.step_alone()
-        decoder = LocalDecoder(self.canvas.loaded.passes, kv)
-        on_shared = self.timing.usage.add_denoising
-        self.steps = Steps(denoiser, decoder, self._stepper, is_open=is_open, on_shared=on_shared)
+        self.steps = Steps(denoiser, LocalDecoder(self.canvas.loaded.passes, kv), self._stepper, is_open=is_open)
         return self.steps
 
     def is_over(self, steps: Steps, n_positions: int = 0) -> bool:
@@ -87,14 +84,7 @@ class Generation(generation.Generation):
             return calibration.to_candidates(self.joint, None)
         return (yield from super().ranked())
 
-    # Called between units.
-
-    def step_alone(self) -> None:
-        """Stop sharing passes with other tasks."""
-        if self.steps is not None:
-            self.steps.leave()
-
     def leave(self) -> None:
-        """Stop sharing passes with other tasks, and forget what was being written."""
-        self.step_alone()
+        """Forget what was being written."""
+        self.steps = None
         super().leave()

@@ -84,7 +84,6 @@ class LengthSearch:
         yield
         generation.n_steps += speculation.n_steps
         generation.live = None
-        steps.leave()
         canvas = self._canvas
         is_one = self._has_drafts and canvas.request.budget.candidates == 1
         ranks_by_joint_score = is_one and canvas.calibration is None

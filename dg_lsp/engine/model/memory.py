@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dg_lsp.engine.model.prefix_cache import PrefixCache
 
 SHARE = 0.8  # the share of free memory to use: allocators round up, and other programs allocate too
-WIDTH_BUCKET = 32  # canvases whose widths differ by less step together, because padding widens them little
+WIDTH_BUCKET = 32  # canvases whose widths differ by less share the buffers of a recorded step
 PREFIX_BUCKET = 512  # prefixes whose lengths differ by less share the buffers of a recorded step
 KEPT_PREFIXES = 4  # full-length prefixes to keep, because an editor switches between a few files
 MASK_BYTES = 32  # of one pair of a query and a key: a mask, widened for at most eight heads, as bits and as numbers
@@ -136,11 +136,6 @@ class Pool(Generic[KeyT, BuffersT]):
         return self._held[-1].buffers
 
 
-def width_bucket(width: int) -> int:
-    """Return a bucket number for a width. Canvases in one bucket step together, because padding widens them little."""
-    return -(-width // WIDTH_BUCKET)
-
-
 def free_bytes(device: str) -> int | None:
     """Return the bytes that a model on the device can still allocate; None if unknown."""
     if device.startswith("cuda"):
@@ -157,10 +152,10 @@ class Headroom:
         self._device, self.cache, self.cost = device, cache, cost
         self._usual = prefix_tokens * cost.prefix_token + cost.row(prefix_tokens, canvas_tokens)
 
-    def free(self, own_bytes: int = 0) -> int | None:
-        """Return the bytes free for rows, including the `own_bytes` that they already hold; None if unknown."""
+    def free(self) -> int | None:
+        """Return the bytes free for rows; None if unknown."""
         free = free_bytes(self._device)
-        return None if free is None else free + own_bytes - max(0, self.cache.max_bytes - self.cache.bytes)
+        return None if free is None else free - max(0, self.cache.max_bytes - self.cache.bytes)
 
     def rows_at_once(self, prefix_tokens: int, canvas_tokens: int, most: int) -> int:
         """Return the number of a request's rows in one pass, at most `most`."""

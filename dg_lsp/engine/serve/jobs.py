@@ -1,4 +1,4 @@
-"""The engine's one queue and its one worker: which request runs next, which share a pass, which are refused or over.
+"""The engine's one queue and its one worker: which request runs next, which are refused or over.
 
 Requests go from the routes to the queue, from the queue to its worker, and from there to the model. The policy is pure
 functions over jobs; the caller passes the time. The `Queue` holds the jobs behind one lock. The `Worker` has the only thread
@@ -59,11 +59,10 @@ class UnavailableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The maximum numbers of running requests of one priority, of waiting requests, and of rows in one pass."""
+    """The maximum numbers of running requests of one priority, and of waiting requests."""
 
     running: int = 8
     queued: int = 64
-    rows: int = 32
 
 
 @dataclass(slots=True, eq=False)
@@ -118,20 +117,6 @@ def choose(
         if long:
             return min(long, key=lambda job: (job.last_turn, job.order))
     return None
-
-
-def batchable(jobs: Sequence[Job], job: Job, now: float) -> list[Job]:
-    """Return the jobs that may share a pass with this job: this job first, then those that waited longest.
-
-    All have the same priority. The rows of a batch job would make each step of an interactive job longer, and a keystroke
-    may wait for at most one batch step.
-    """
-    others = [
-        other
-        for other in jobs
-        if other is not job and other.task is not None and other.ask.priority == job.ask.priority and not end_reason(other, now)
-    ]
-    return [job, *sorted(others, key=lambda other: other.last_turn)]
 
 
 def is_crowded(jobs: Sequence[Job], ask: Ask, limits: Limits) -> bool:
@@ -282,22 +267,13 @@ class Queue:
             now, turn = self.clock(), next(self._turns)
             over = tuple((job, reason) for job in self._jobs if (reason := end_reason(job, now)))
             able = [job for job in self._jobs if not end_reason(job, now)] if over else self._jobs
-            # If running jobs together is no faster, run one after the other.
-            short_steps = SHORT_STEPS if concurrency in ("in turns", None) else 1
+            # What another machine does for several jobs, it does at once.
+            short_steps = 1 if concurrency == "independent" else SHORT_STEPS
             job = choose(able, self.limits, has_room, turn=turn, short_steps=short_steps)
             if job is not None:
                 job.last_turn = turn
                 job.started_at = now if job.started_at is None else job.started_at
             return Work("turn", job, over)
-
-    def batchable(self, job: Job) -> list[Job]:
-        """Return the jobs that may share a pass with this job, this job first (see the function)."""
-        with self._changed:
-            return batchable(self._jobs, job, self.clock())
-
-    def count_turn(self, job: Job) -> None:
-        """Note that a job had a turn together with another job."""
-        job.last_turn = next(self._turns)
 
     def take_expected(self) -> InfillRequest | None:
         """Return the request expected since the last call, or None; preparation pauses until it is requested again."""
@@ -369,7 +345,7 @@ class Worker:
         """Create the thread. `load` returns the model; it is called for the first job, or on an order of the queue."""
         self.filler: Filler | None = None
         self._queue, self._load, self._on_status, self._clock = queue, load, on_status, queue.clock
-        self._rows, self._has_finished = queue.limits.rows, False
+        self._has_finished = False
         self._thread = threading.Thread(target=self._run, name="dg-lsp-model", daemon=True)
 
     def start(self) -> None:
@@ -408,10 +384,8 @@ class Worker:
                 case "turn":
                     for over, reason in work.over:
                         self._finish(over, reason)
-                    # A step of a job, and of the jobs that share its pass.
-                    for each in self._predict_together(work.job) if work.job is not None else ():
-                        if each.end is None and self.filler is not None:
-                            self._advance(each, self.filler)
+                    if work.job is not None and work.job.end is None and self.filler is not None:
+                        self._advance(work.job, self.filler)
 
     def _has_room(self) -> bool:
         """Return whether memory has room for another job; True if this can't be measured."""
@@ -437,30 +411,6 @@ class Worker:
                 return
             if is_out_of_memory(error):
                 give_back_memory()
-
-    def _predict_together(self, job: Job) -> list[Job]:
-        """Return the jobs to step now, `job` first: those that one shared pass was done for, or `job` alone."""
-        filler = self.filler
-        if filler is None or filler.concurrency() != "joined" or job.task is None:
-            return [job]
-        jobs = self._queue.batchable(job)
-        tasks = [each.task for each in jobs if each.task is not None]
-        if len(tasks) < 2:  # no other job to share a pass with
-            return [job]
-        began = self._clock()
-        try:
-            shared_indexes = filler.predict_together(tasks, self._rows)
-        except Exception as error:  # each job steps alone next, which shows which one fails
-            log.warning("a shared pass for %d requests failed; each continues alone", len(tasks), exc_info=error)
-            if is_out_of_memory(error):
-                self._rows = max(1, self._rows // 2)
-                give_back_memory()
-            return [job]
-        took_ms = 1000 * (self._clock() - began)
-        for index in shared_indexes:
-            jobs[index].spent_ms += took_ms
-            self._queue.count_turn(jobs[index])
-        return [jobs[index] for index in shared_indexes] or [job]
 
     def _advance(self, job: Job, filler: Filler) -> None:
         """Run one step of a job and emit its events; create its task before the first step."""
@@ -545,7 +495,6 @@ class Worker:
             self._queue.fail_all("not_loaded", message)
             return
         self._queue.touch()
-        self._rows = self._queue.limits.rows  # the limit that ran out of memory was that of the last model
         self._set_status(Status("ready", "", 1.0))
 
     def _set_status(self, status: Status) -> None:

@@ -6,8 +6,7 @@ DiffusionGemma's sampler, arXiv 2608.00146); each step decides acceptance again.
 position that predicts it confidently twice in a row leaves the canvas, and the positions right of it move left (DreamOn,
 arXiv 2602.01326). `tests/engine/reference.py` states the rule plainly; a test checks that both give equal tokens.
 
-A step has two halves, `ask` and `take`, so that several requests can share the pass between them. `fixed_step` takes whole
-steps on a GPU instead; `inputs` and `note` are for that.
+`fixed_step` takes whole steps on a GPU instead; `inputs` and `note` are for that.
 
 Temperature and acceptance follow DiffusionGemma's sampler (transformers 5.23, `generation_diffusion_gemma.py`; EB-sampler,
 arXiv 2505.24857). Infilling needs two differences: everything is computed on the gap only, and each row has its own budget.

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from dg_lsp.engine.diffusion.denoising import readout
+from dg_lsp.engine.diffusion.denoising.decoder import LocalDecoder
 from dg_lsp.engine.diffusion.denoising.denoise import STATE, CanvasState, Denoiser, advanced
-from dg_lsp.engine.diffusion.denoising.stack import LocalDecoder
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.profile import Sampling
 from dg_lsp.engine.model.fit.needs import VOCABULARY_SLICE

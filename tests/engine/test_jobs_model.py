@@ -1,4 +1,4 @@
-"""Which jobs share a pass, what becomes of one that fails, and what the worker prepares while it has nothing to do."""
+"""In which order jobs use the model, and what the worker prepares while it has nothing to do."""
 
 from __future__ import annotations
 
@@ -8,86 +8,23 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.engine.backends.remote import RemoteFiller
-from dg_lsp.engine.common.task import Filler
+from dg_lsp.engine.common.task import Concurrency, Filler
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
-from dg_lsp.engine.serve.jobs import (
-    Limits,
-)
 from dg_lsp.wire.messages import Problem
 from tests.engine import toy_filler
 from tests.engine.engine_kit import gate, request, wait_until
 from tests.engine.queue_kit import Clock, engine_in_step, running_engine, submit
 
 
-def test_jobs_step_in_one_pass_and_join_and_leave_between_steps(tmp_path: Path) -> None:
-    model, journal = toy_filler.ToyFiller("auto"), tmp_path / "journal"
-    with engine_in_step(model, tmp_path, Limits(rows=7)) as (engine, go_on):
-        scripts = [
-            {"joins": True, "name": name, "steps": steps, "journal": str(journal)} for name, steps in (("a", 2), ("b", 4))
-        ]
-        events_of_jobs = [submit(engine, dict(script))[1] for script in scripts]
-        events_of_jobs += [submit(engine, {"joins": True, "name": "c", "steps": 3}, priority="batch")[1] for _ in range(2)]
-        go_on()
-        assert [one.reason() for one in events_of_jobs] == ["finished"] * 4
-    # Their first steps are each their own: before, there is no task to ask. A batch job's are never with the others'.
-    assert model.passes == [(["a", "b"], 7), (["c", "c"], 7), (["c", "c"], 7)]
-    assert journal.read_text().split() == ["a", "b", "a", "b", "b", "b"]
-
-
-def test_without_joined_passes_each_job_finishes_before_the_next(tmp_path: Path) -> None:
-    model, journal = toy_filler.ToyFiller("auto"), tmp_path / "journal"
-    model.gains = False
+@pytest.mark.parametrize(("concurrency", "order"), [("in turns", "aaabbb"), ("independent", "ababab")])
+def test_jobs_take_turns_unless_they_are_independent(tmp_path: Path, concurrency: Concurrency, order: str) -> None:
+    model, journal = toy_filler.ToyFiller("auto", concurrency), tmp_path / "journal"
     with engine_in_step(model, tmp_path) as (engine, go_on):
-        scripts = [{"joins": True, "name": name, "steps": 3, "journal": str(journal)} for name in "ab"]
+        scripts = [{"name": name, "steps": 3, "journal": str(journal)} for name in "ab"]
         events_of_jobs = [submit(engine, dict(script))[1] for script in scripts]
         go_on()
         assert [one.reason() for one in events_of_jobs] == ["finished"] * 2
-    assert model.passes == []
-    assert journal.read_text().split() == ["a", "a", "a", "b", "b", "b"]
-
-
-def test_a_cancelled_job_joins_no_further_pass(tmp_path: Path) -> None:
-    model = toy_filler.ToyFiller("auto")
-    with engine_in_step(model, tmp_path) as (engine, go_on):
-        stop = gate(tmp_path)
-        script: dict[str, object] = {"joins": True, "steps": 3, "gate": str(stop.path)}
-        first, second, third = (submit(engine, {**script, "name": name}) for name in "abc")
-        go_on()
-        stop.let(1)
-        wait_until(lambda: model.passes)  # a, b and c have taken a step; the second waits at the gate
-        engine.cancel(second[0])
-        stop.let(2)
-        assert [events.reason() for _, events in (first, second, third)] == ["finished", "cancelled", "finished"]
-    assert [names for names, _ in model.passes] == [["a", "b", "c"], ["a", "c"]]
-
-
-def test_a_failed_shared_pass_fails_no_job_and_is_retried_smaller(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, "dg_lsp.engine")
-    model = toy_filler.ToyFiller("auto")
-    model.pass_error = MemoryError()
-    with engine_in_step(model, tmp_path, Limits(rows=8)) as (engine, go_on):
-        events_of_jobs = [submit(engine, {"joins": True, "name": name, "steps": 3})[1] for name in "ab"]
-        go_on()
-        assert [one.reason() for one in events_of_jobs] == ["finished"] * 2
-    assert [most for _, most in model.passes[:3]] == [8, 4, 2]
-
-
-def test_a_reloaded_model_starts_with_the_full_row_limit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, "dg_lsp.engine")
-    model = toy_filler.ToyFiller("auto")
-    model.pass_error = MemoryError()
-    with engine_in_step(model, tmp_path, Limits(rows=8)) as (engine, go_on):
-        events_of_jobs = [submit(engine, {"joins": True, "name": name, "steps": 3})[1] for name in "ab"]
-        go_on()
-        assert [one.reason() for one in events_of_jobs] == ["finished"] * 2
-        engine.order("unload")
-        wait_until(lambda: engine.status.state == "unloaded")
-        model.passes, model.pass_error = [], None
-        stop = gate(tmp_path)
-        events_of_jobs = [submit(engine, {"joins": True, "name": name, "steps": 3, "gate": str(stop.path)})[1] for name in "ab"]
-        stop.let(3)
-        assert [one.reason() for one in events_of_jobs] == ["finished"] * 2
-    assert {most for _, most in model.passes} == {8}
+    assert journal.read_text().split() == list(order)
 
 
 def test_without_room_in_memory_jobs_run_one_at_a_time(tmp_path: Path) -> None:
@@ -198,8 +135,8 @@ def test_interactive_requests_are_expected_again_and_batch_ones_are_not() -> Non
         assert model.expected == [keystroke[0].ask.request]
 
 
-@pytest.mark.parametrize("name", ["concurrency", "predict_together", "has_room", "expect", "foresee", "trim"])
-def test_only_a_local_model_prepares_and_joins_requests(name: str) -> None:
+@pytest.mark.parametrize("name", ["concurrency", "has_room", "expect", "foresee", "trim"])
+def test_only_a_local_model_prepares_and_takes_turns(name: str) -> None:
     assert getattr(DiffusionFiller, name) is not getattr(Filler, name)
     assert getattr(RemoteFiller, name) is getattr(Filler, name)
 
