@@ -197,10 +197,6 @@ def test_openai_completes_with_a_suffix(client: openai.OpenAI) -> None:
     )
     assert [choice.text for choice in completion.choices] == ["return a + b"] * 2
     assert [choice.finish_reason for choice in completion.choices] == ["stop"] * 2
-    logprobs = completion.choices[0].logprobs
-    assert logprobs is not None
-    assert logprobs.tokens == list("return a + b")
-    assert logprobs.text_offset == list(range(12))
     assert completion.usage is not None
     assert completion.usage.completion_tokens == 24
 
@@ -215,17 +211,16 @@ def test_openai_streams(client: openai.OpenAI) -> None:
     assert chunks[-1].usage is not None
 
 
-def test_openai_truncates_and_echoes(client: openai.OpenAI) -> None:
-    script = prompt(text="abcdef")
-    completion = client.completions.create(model="toy", prompt=[script], max_tokens=3, echo=True)
-    assert (completion.choices[0].text, completion.choices[0].finish_reason) == (script + "abc", "length")
+def test_openai_truncates(client: openai.OpenAI) -> None:
+    completion = client.completions.create(model="toy", prompt=[prompt(text="abcdef")], max_tokens=3)
+    assert (completion.choices[0].text, completion.choices[0].finish_reason) == ("abc", "length")
 
 
-def test_a_lone_surrogate_is_returned_unchanged(engine: Running) -> None:
-    content = json.dumps({"prompt": "\ud83d", "echo": True})
-    response = engine.http.post("/v1/completions", content=content.encode(), headers=JSON)
+@pytest.mark.parametrize("prompt", [json.dumps({"text": "\ud83d"}), "\ud83d"])
+def test_a_lone_surrogate_is_no_error(engine: Running, prompt: str) -> None:
+    response = engine.http.post("/v1/completions", content=json.dumps({"prompt": prompt}).encode(), headers=JSON)
     assert response.status_code == 200, response.text
-    assert response.json()["choices"][0]["text"].startswith("\ud83d")
+    assert response.json()["choices"][0]["text"] in ("", "answer")
 
 
 def test_openai_package_raises_its_own_errors(client: openai.OpenAI) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from dg_lsp.engine.serve import guess
+from dg_lsp.engine.serve import prompts
 from tests.e2e import positions
 from tests.engine.engine_kit import Running, home, running
 from tests.patience import PATIENCE_S
@@ -66,7 +66,7 @@ def test_fills_of_held_out_files_add_no_syntax_error(embedded: Running) -> None:
     headers = {"Authorization": f"Bearer {embedded.state.token}"}
     with httpx.Client(transport=transport, base_url="http://localhost", headers=headers, timeout=PATIENCE_S) as http:
         for position in positions.positions(60, seed=7):
-            if guess.language(position.before, position.after) != "python":
+            if prompts.language(position.before, position.after) != "python":
                 continue
             fields = {"prompt": position.before, "suffix": position.after, "n": 3}
             choices = http.post("/v1/completions", json=fields).raise_for_status().json()["choices"]

@@ -9,9 +9,8 @@ import pytest
 from dg_lsp.core import polish, syntax
 from dg_lsp.core.values import Calibrated, Candidate, Document
 from dg_lsp.engine.serve import compat
-from dg_lsp.engine.serve.compat import Outcome
-from dg_lsp.wire.messages import Done, Fields, WireError
-from tests.engine.test_guess import CODE, FOREIGN, cut
+from dg_lsp.wire.messages import Done, Fields
+from tests.engine.test_prompts import CODE, FOREIGN, cut
 
 PREFIX = "def total(prices):\n    result = 0\n    for price in prices:\n        result += "
 SUFFIX = "\n    return result\n"
@@ -20,41 +19,21 @@ WRITTEN = "price\n    return result\n\n\ndef total(prices):\n"
 LENGTHS = (5, 5, 7, 7, 3, 4, 6, len(WRITTEN) - 37)
 
 
-def choice(candidate: Candidate, **more: object) -> dict[str, object]:
-    """The one choice in OpenAI's answer to a request with these fields."""
-    completion = compat.from_openai(Fields({"prompt": PREFIX, "suffix": SUFFIX, **more}))
-    answer = compat.to_openai(completion, Outcome((candidate,), Done("finished")), {}, lambda text: (text,))
-    choices = answer["choices"]
-    assert isinstance(choices, list)
-    return {**choices[0], "usage": answer["usage"]}
+def choices(completion: compat.CompletionRequest, *candidates: Candidate) -> list[dict[str, object]]:
+    """The choices of OpenAI's answer."""
+    [answer] = compat.answers(completion, candidates, Done("finished"), {"model": "embedded"})
+    assert isinstance(answer["choices"], list)
+    return answer["choices"]
 
 
 @pytest.mark.parametrize("lengths", [(LENGTHS,), ()], ids=["lengths", "no lengths"])
 def test_max_tokens_counts_the_polished_tokens(lengths: tuple[tuple[int, ...], ...]) -> None:
-    first_choice = choice(Candidate((WRITTEN,), Calibrated(0.5), (tuple([0.9] * len(LENGTHS)),), lengths=lengths), max_tokens=4)
-    assert (first_choice["text"], first_choice["finish_reason"]) == ("price", "stop")
-    usage = first_choice["usage"]
-    assert isinstance(usage, dict)
-    assert usage["completion_tokens"] == 1
-
-
-def test_confidences_are_those_of_the_polished_tokens() -> None:
-    chances = tuple(1 / (2 + idx) for idx in range(len(LENGTHS)))
-    logs = choice(Candidate((WRITTEN,), Calibrated(0.5), (chances,), lengths=(LENGTHS,)), logprobs=1)["logprobs"]
-    assert isinstance(logs, dict)
-    assert logs["tokens"] == ["price"]
-    assert logs["token_logprobs"] == pytest.approx([-0.6931], abs=1e-4)
-
-
-@pytest.mark.parametrize(("value", "is_sent"), [(0, True), (5, True), (True, True), (False, False), (None, False)])
-def test_logprobs_are_sent_only_on_request(value: object, is_sent: bool) -> None:
-    assert compat.from_openai(Fields({"prompt": "", "logprobs": value})).logprobs is is_sent
-
-
-@pytest.mark.parametrize("value", ["five", -3, 1.5, []])
-def test_an_invalid_logprobs_value_is_named(value: object) -> None:
-    with pytest.raises(WireError, match="logprobs must "):
-        compat.from_openai(Fields({"prompt": "", "logprobs": value}))
+    completion = compat.from_openai(Fields({"prompt": PREFIX, "suffix": SUFFIX, "max_tokens": 4}))
+    candidate = Candidate((WRITTEN,), Calibrated(0.5), (tuple([0.9] * len(LENGTHS)),), lengths=lengths)
+    [answer] = compat.answers(completion, [candidate], Done("finished"), {})
+    assert choices(completion, candidate) == [{"index": 0, "text": "price", "finish_reason": "stop", "logprobs": None}]
+    assert isinstance(answer["usage"], dict)
+    assert answer["usage"]["completion_tokens"] == 1
 
 
 def asked(kind: str, before: str, after: str) -> compat.CompletionRequest:
@@ -66,12 +45,10 @@ def asked(kind: str, before: str, after: str) -> compat.CompletionRequest:
 
 def text_of(completion: compat.CompletionRequest, answer_text: str) -> object:
     """What the client gets where the model wrote this."""
-    answer = Outcome((Candidate((answer_text,), Calibrated(0.5)),), Done("finished"))
+    candidate = Candidate((answer_text,), Calibrated(0.5))
     if completion.ask.client == "llama.cpp":
-        return compat.to_llama(completion, answer, "embedded")["content"]
-    choices = compat.to_openai(completion, answer, {}, lambda text: (text,))["choices"]
-    assert isinstance(choices, list)
-    return choices[0]["text"]
+        return compat.answers(completion, [candidate], Done("finished"), {"model": "embedded"})[0]["content"]
+    return choices(completion, candidate)[0]["text"]
 
 
 # What ends the line at the cursor of the example, and what breaks it.
@@ -108,28 +85,18 @@ def test_answers_in_an_unknown_language_are_kept(name: str, kind: str) -> None:
     assert text_of(completion, "price + * 1") == "price + * 1"
 
 
-@pytest.mark.parametrize("answer_text", ["price", "price + )"])
-def test_a_long_text_is_parsed_only_near_the_cursor(answer_text: str) -> None:
-    before, after = cut(CODE["python"])
-    other = f"{before}0{after}\n\n" * 600
-    completion = asked("openai", other + before, f"{after}\n\n{other}")
-    tree = compat._syntax(
-        Document("", "python", completion.ask.request.prefix + completion.ask.request.suffix), len(other + before)
-    )
-    assert tree is not None
-    assert 0 < len(tree.parsed) < 20_000 < len(tree.text)
-    assert text_of(completion, answer_text) == ("price" if answer_text == "price" else "")
-
-
 def test_the_best_useful_candidate_is_sent() -> None:
     before, after = cut(CODE["python"])
     candidates = tuple(Candidate((answer_text,), Calibrated(0.5)) for answer_text in ("price * (1", "price", "price + 1", "2"))
     for kind, n in (("openai", 1), ("openai", 2), ("llama", 1)):
         completion = replace(asked(kind, before, after), n=n)
         assert completion.ask.request.budget.candidates > 1
-        choices = compat.to_openai(completion, Outcome(candidates, Done("finished")), {}, lambda text: (text,))["choices"]
-        assert isinstance(choices, list)
-        assert [each["text"] for each in choices] == ["price", "price + 1"][:n]
+        expected = ["price", "price + 1"][:n]
+        if kind == "openai":
+            assert [each["text"] for each in choices(completion, *candidates)] == expected
+        else:
+            [body] = compat.answers(completion, candidates, Done("finished"), {"model": "embedded"})
+            assert [body["content"]] == expected
 
 
 def test_the_paths_of_extra_files_help_to_guess_the_language() -> None:

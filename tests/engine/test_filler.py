@@ -228,11 +228,6 @@ def test_a_wrong_device_is_named(trained_layout: Path) -> None:
         DiffusionFiller(load_model(str(trained_layout), device="gpu"))
 
 
-@pytest.mark.parametrize("text", ["def f(a):\n    return a", "日本 😀", ""])
-def test_pieces_join_to_the_text(trained_filler: DiffusionFiller, text: str) -> None:
-    assert "".join(trained_filler.pieces(text)) == text
-
-
 def test_before_the_end_the_drafts_count_as_well(trained_filler: DiffusionFiller) -> None:
     task = trained_filler.start(InfillRequest("alpha = beta + gamma\nx = 1\nalpha = be", "\n", (LINE,)))
     while not any(candidate.row == "noise" for candidate in task.candidates()):

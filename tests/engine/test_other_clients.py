@@ -116,24 +116,7 @@ def test_continues_marker_for_no_suffix_is_an_empty_suffix() -> None:
     assert with_marker.holes[0].block
 
 
-def test_continue_reads_completions_in_mistrals_shape(engine: Running) -> None:
-    events = streamed(engine.http.post("/v1/fim/completions", json=continues(suffix="\nz = 3\n")))
-    assert [event["choices"][0]["delta"]["content"] for event in events] == ["x = 1\n\ny = 2"]
-    assert {event["object"] for event in events} == {"chat.completion.chunk"}
-
-
-def test_mistral_completions_work_unstreamed_and_with_random_seed(engine: Running) -> None:
-    fields = continues(suffix="\nz = 3\n") | {"stream": False, "random_seed": 5, "min_tokens": 0}
-    answer = engine.http.post("/v1/fim/completions", json=fields).json()
-    assert answer["object"] == "chat.completion"
-    [choice] = answer["choices"]
-    assert choice["message"] == {"role": "assistant", "content": "x = 1\n\ny = 2"}
-    assert (choice["index"], choice["finish_reason"]) == (0, "stop")
-    assert answer["usage"]["completion_tokens"] == len("x = 1\n\ny = 2")
-    assert compat.from_openai(Fields(fields)).ask.request.seed == 5
-
-
-@pytest.mark.parametrize("name", ["openai", "mercury", "codestral", "llama"])
+@pytest.mark.parametrize("name", ["openai", "llama"])
 def test_an_engine_can_serve_another_engine(engine: Running, name: str) -> None:
     [dialect] = [dialect for dialect in fim.DIALECTS if dialect.name == name]
     question = fim.Query("embedded", scripted("x = 1"), "\ny = 2\n", 64)

@@ -86,8 +86,6 @@ ROUTES = (
     infill(""),
     Route("/v1/completions", OPENAI),
     Route("/v1/completions", {**OPENAI, "stream": True}, streams=True),
-    Route("/v1/fim/completions", OPENAI),
-    Route("/v1/fim/completions", {**OPENAI, "stream": True}, streams=True),
     Route("/infill", LLAMA),
     Route("/infill", {**LLAMA, **NEAR}),
     Route("/infill", {**LLAMA, "stream": True}, streams=True),

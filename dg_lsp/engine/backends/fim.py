@@ -102,7 +102,7 @@ def _openai(query: Query) -> dict[str, object]:
     body = {**_completion(query), "n": query.n, "temperature": query.temperature, "logprobs": 1}
     # vLLM and others refuse or ignore a suffix, but pass a prompt with the model's own markers to it.
     if (template := fim.for_model(query.model)) is not None:
-        body["prompt"] = fim.write(template, query.prefix, query.suffix)
+        body["prompt"] = template.write(query.prefix, query.suffix)
         del body["suffix"]
     return body
 
@@ -154,7 +154,7 @@ def _ollama(query: Query) -> dict[str, object]:
     body: dict[str, object] = {"model": query.model, "stream": False, "options": options}
     template = fim.for_model(query.model) if re.search(_NO_SUFFIX, query.model.casefold()) else None
     if template is not None:
-        return {**body, "prompt": fim.write(template, query.prefix, query.suffix), "raw": True}
+        return {**body, "prompt": template.write(query.prefix, query.suffix), "raw": True}
     return {**body, "prompt": query.prefix, "suffix": query.suffix}
 
 

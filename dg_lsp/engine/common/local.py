@@ -5,7 +5,6 @@ Knows requests, candidates and the prefix cache. Knows nothing of how a model pr
 
 from __future__ import annotations
 
-import codecs
 import math
 import time
 from abc import abstractmethod
@@ -224,12 +223,6 @@ class LocalFiller(Filler):
             "device_bytes": loaded.passes.n_bytes() + self.cache.bytes,
             "device_free_bytes": memory.free_bytes(loaded.device),
         }
-
-    def pieces(self, text: str) -> tuple[str, ...]:
-        """Return the texts of a text's tokens. A character split over several tokens belongs to the last of them."""
-        vocabulary = self.loaded.vocabulary
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        return tuple(decoder.decode(vocabulary.pieces[token]) for token in vocabulary.encode(text))
 
     def trim(self) -> None:
         """Drop the prefix cache."""

@@ -77,10 +77,6 @@ class Filler(ABC):
         """Return facts by name: `device`, `dtype`, `threads`, `why` they were chosen, `device_bytes`, `device_free_bytes`."""
         return {}
 
-    def pieces(self, text: str) -> tuple[str, ...]:
-        """Return the texts of a text's tokens; empty if they are not known."""
-        return ()
-
     def concurrency(self) -> Concurrency:
         """Return how this model runs several requests. With "in turns", the queue finishes one after another."""
         return "independent"

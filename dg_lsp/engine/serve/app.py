@@ -1,4 +1,4 @@
-"""The engine's HTTP routes: dg-lsp's own protocol, three protocols of other clients, and the engine's state.
+"""The engine's HTTP routes: dg-lsp's own protocol, two protocols of other clients, and the engine's state.
 
 A handler converts, awaits and converts back. Closing a response cancels its work within one step.
 A request goes from its route to the queue, to the worker, to the model; its events come back through an inbox.
@@ -12,10 +12,10 @@ import itertools
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, replace
-from typing import ClassVar, Literal, cast
+from typing import ClassVar, cast
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -28,7 +28,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dg_lsp.core.values import Candidate
 from dg_lsp.engine.serve import compat
-from dg_lsp.engine.serve.compat import CompletionRequest, Outcome
+from dg_lsp.engine.serve.compat import CompletionRequest
 from dg_lsp.engine.serve.jobs import Job, UnavailableError
 from dg_lsp.engine.serve.service import LAST, Inbox, Service
 from dg_lsp.wire.messages import (
@@ -51,9 +51,6 @@ from dg_lsp.wire.model_names import is_remote
 
 log = logging.getLogger("dg_lsp.engine")
 
-# Turns a response in OpenAI's shape, or one chunk of it, into a related API's shape.
-Shape = Callable[[dict[str, object], Literal["message", "delta"]], dict[str, object]]
-
 PING_EVERY_S = 5.0
 PING = b": still here\n\n"
 STATUS_OF: dict[ErrorCode, int] = {"bad_request": 400, "busy": 429, "out_of_memory": 507, "engine_failed": 500}
@@ -66,7 +63,6 @@ def build(service: Service, token: str, lifespan: Callable[[Starlette], Abstract
         routes=[
             Route("/v1/infill", routes.infill, methods=["POST"]),
             Route("/v1/completions", routes.completions, methods=["POST"]),
-            Route("/v1/fim/completions", routes.mistral_completions, methods=["POST"]),
             Route("/infill", routes.llama_infill, methods=["POST"]),
             Route("/v1/models", routes.models),
             Route("/v1/info", routes.info),
@@ -104,30 +100,17 @@ class Routes:
 
     async def completions(self, request: Request) -> Response:
         """Return a completion in OpenAI's shape, whole or streamed."""
-        return await self._complete(request, lambda body, _: body)
-
-    async def mistral_completions(self, request: Request) -> Response:
-        """Return a completion in the shape of Mistral's fill-in-the-middle API, whole or streamed."""
-        return await self._complete(request, compat.to_mistral)
+        return await self._answer(request, compat.from_openai(await read_body(request), self._choice), b"data: [DONE]\n\n")
 
     async def llama_infill(self, request: Request) -> Response:
         """Return an infill in llama.cpp's shape, whole or streamed."""
         completion = compat.from_llama(await read_body(request), self._choice)
-        model = self._service.engine_id.model
         if completion.max_tokens == 0:
             # Editors send `n_predict` 0 to warm the prompt cache.
             self._queue.order("load")
             self._queue.expect(completion.ask.request)
-            return AsciiJSONResponse(compat.to_llama(completion, Outcome((), Done("finished")), model))
-
-        def parts(outcome: Outcome) -> Iterable[Mapping[str, object]]:
-            body = compat.to_llama(completion, outcome, model)
-            first = {"index": 0, "content": body.get("content", ""), "tokens": [], "stop": False}
-            return first, {**body, "content": "", "stop": True}
-
-        if completion.stream:
-            return self._streamed(completion, parts)
-        return AsciiJSONResponse(compat.to_llama(completion, await self._outcome(request, completion.ask), model))
+            return JSONResponse(compat.answers(completion, (), Done("finished"), self._facts())[0])
+        return await self._answer(request, completion)
 
     async def models(self, request: Request) -> Response:
         """Return a list with the engine's only model."""
@@ -186,67 +169,39 @@ class Routes:
             asyncio.get_running_loop().call_later(ask.request.budget.ms / 1000, self._queue.sweep)
         return job, inbox
 
-    async def _complete(self, request: Request, shape: Shape) -> Response:
-        completion = compat.from_openai(await read_body(request), self._choice)
-        facts = {"id": f"cmpl-{next(self._ids)}", "created": int(time.time()), "model": self._service.engine_id.model}
+    def _facts(self) -> dict[str, object]:
+        return {"id": f"cmpl-{next(self._ids)}", "created": int(time.time()), "model": self._service.engine_id.model}
 
-        def parts(outcome: Outcome) -> Iterable[Mapping[str, object]]:
-            return (shape(each, "delta") for each in compat.to_openai_chunks(completion, outcome, facts, self._pieces))
-
-        if completion.stream:
-            return self._streamed(completion, parts, ending=b"data: [DONE]\n\n")
-        outcome = await self._outcome(request, completion.ask)
-        return AsciiJSONResponse(shape(compat.to_openai(completion, outcome, facts, self._pieces), "message"))
-
-    def _streamed(
-        self, completion: CompletionRequest, to_parts: Callable[[Outcome], Iterable[Mapping[str, object]]], ending: bytes = b""
-    ) -> Response:
+    async def _answer(self, request: Request, completion: CompletionRequest, ending: bytes = b"") -> Response:
+        """Return the answer to another client, and cancel the work when it disconnects."""
         job, inbox = self._submit(completion.ask)
 
-        async def events() -> AsyncIterator[bytes]:
+        async def streamed() -> AsyncIterator[bytes]:
             try:
-                outcome = await _gather(inbox)
+                for part in compat.answers(completion, *await _gather(inbox), self._facts()):
+                    yield b"data: " + as_json(part) + b"\n\n"
             except RefusalError as refusal:
                 yield b"data: " + as_json({"error": {"message": refusal.message, "code": refusal.code}}) + b"\n\n"
                 return
-            for part in to_parts(outcome):
-                yield b"data: " + as_json(part) + b"\n\n"
-            if ending:
-                yield ending
+            yield ending
 
-        return Events(events(), lambda: self._queue.cancel(job))
-
-    async def _outcome(self, request: Request, ask: Ask) -> Outcome:
-        """Return the outcome of an ask. Cancel the work when the client disconnects; a plain response would not notice."""
-        job, inbox = self._submit(ask)
-        gathering = asyncio.ensure_future(_gather(inbox))
-
-        async def disconnected() -> None:
+        async def left() -> None:
             while (await request.receive())["type"] != "http.disconnect":
                 pass
 
-        disconnection = asyncio.ensure_future(disconnected())
+        if completion.stream:
+            return Events(streamed(), lambda: self._queue.cancel(job))
+        gathering, leaving = asyncio.ensure_future(_gather(inbox)), asyncio.ensure_future(left())
         try:
-            await asyncio.wait((gathering, disconnection), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((gathering, leaving), return_when=asyncio.FIRST_COMPLETED)
             if not gathering.done():
                 raise RefusalError(400, "bad_request", "the client disconnected")
-            return gathering.result()
+            return JSONResponse(compat.answers(completion, *gathering.result(), self._facts())[0])
         finally:
             self._queue.cancel(job)
             gathering.cancel()
-            disconnection.cancel()
-            await asyncio.gather(gathering, disconnection, return_exceptions=True)
-
-    def _pieces(self, text: str) -> tuple[str, ...]:
-        filler = self._service.worker.filler
-        return filler.pieces(text) if filler else ()
-
-
-class AsciiJSONResponse(JSONResponse):
-    """JSON in ASCII only, because a client's text may hold a lone surrogate, which UTF-8 can't encode."""
-
-    def render(self, content: Mapping[str, object]) -> bytes:
-        return as_json(content)
+            leaving.cancel()
+            await asyncio.gather(gathering, leaving, return_exceptions=True)
 
 
 class Events(StreamingResponse):
@@ -278,14 +233,14 @@ async def _sent(inbox: Inbox) -> AsyncIterator[bytes]:
             return
 
 
-async def _gather(inbox: Inbox) -> Outcome:
+async def _gather(inbox: Inbox) -> tuple[list[Candidate], Done]:
     candidates: list[Candidate] = []
     while True:
         match await inbox.take(PING_EVERY_S):
             case Candidate() as candidate:
                 candidates.append(candidate)
             case Done() as done:
-                return Outcome(tuple(candidates), done)
+                return candidates, done
             case Problem(code, message):
                 raise RefusalError(STATUS_OF.get(code, 503), code, message)
             case _:
