@@ -164,7 +164,7 @@ def passes(bench: Bench, name: str, sizes: LlamaSizes, kind: Any, prefix: int) -
                     columns.append("")
                     continue
                 columns.append(f"{bench.ms(reading(one, kv, n_rows)):.2f}")
-            alone = bench.ms(model.buffers.take(kv, prefix + ROOM)._buffer.graph(n_rows)._graph.run)
+            alone = bench.ms(model.buffers.take(kv, prefix + ROOM, range(prefix))._buffer.graph(n_rows)._graph.run)
             times = float(columns[-1]) / floor
             print(f"| {n_rows} | {' | '.join(columns)} | {times:.2f} | {alone:.2f} |", flush=True)
         print(f"a new tree and its first pass: {bench.ms(lambda: first_pass(model, kv, hidden)):.2f} ms")
@@ -181,7 +181,7 @@ def reading(model: CausalLlama, kv: KV, n_rows: int) -> Callable[[], object]:
     """Return a function that reads `n_rows` tokens after a prefix, and returns the likeliest next ones."""
     length = kv[0][0].shape[2]
     n_places = length + ROOM
-    own = model.buffers.take(kv, n_places) if model.buffers else OwnRoom(model, kv, n_places, range(length))
+    own = model.buffers.take(kv, n_places, range(length)) if model.buffers else OwnRoom(model, kv, n_places, range(length))
     visible = np.tril(np.ones((n_rows, length + n_rows), dtype=np.bool_), length)
 
     def read() -> list[int]:

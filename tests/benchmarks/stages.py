@@ -25,6 +25,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from dg_lsp.engine.model import before_torch  # noqa: F401 -- before torch
+from dg_lsp.engine.model.gpu.buffers import Buffers
 
 # isort: split
 import torch
@@ -34,8 +35,8 @@ from dg_lsp.engine.diffusion.denoising.decoder import LocalDecoder
 from dg_lsp.engine.diffusion.denoising.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.denoising.fixed_step import FixedSteps
 from dg_lsp.engine.diffusion.gemma import reading, skeleton
-from dg_lsp.engine.diffusion.gemma.extensions import Extensions
 from dg_lsp.engine.diffusion.gemma.passes import Passes
+from dg_lsp.engine.diffusion.gemma.trees import TreePasses
 from dg_lsp.engine.diffusion.profile import Sampling
 from dg_lsp.engine.model import memory
 from dg_lsp.engine.model.prefix_cache import KV
@@ -290,9 +291,9 @@ def _ours(passes: Passes, clock: Clock, floor: _Floor, device: str, prefix: int)
     _continue(passes, kv, stages, floor, prefix, "")
     if device.startswith("cuda"):
         free = partial(memory.free_bytes, device)
-        passes.extensions = Extensions(passes, memory.cost(passes), free, recorder=Recorder("drafts and scores"))
+        passes.buffers = Buffers(TreePasses(passes, memory.cost(passes)), free, Recorder("drafts and scores"))
         _continue(passes, kv, stages, floor, prefix, ", recorded")
-        passes.extensions = None
+        passes.buffers = None
     least = STEPS * floor.ms(CANVAS, 1, prefix, predicted=CANVAS)
     fills = dict[str, float]()
     for way, fixed in ways.items():
@@ -303,7 +304,7 @@ def _ours(passes: Passes, clock: Clock, floor: _Floor, device: str, prefix: int)
 
 def _continue(passes: Passes, kv: KV, stages: _Stages, floor: _Floor, prefix: int, way: str) -> None:
     """Time a drafted token and a text to score, each a new branch of one tree."""
-    tree = Tree(passes, kv, 10, torch.zeros(passes.config.hidden_size, device=kv[0][0].device))
+    tree = Tree(passes, kv, 10, torch.zeros(passes.config.hidden_size, device=kv[0][0].device), buffers=passes.buffers)
     token = iter(range(10, passes.config.vocab_size))
 
     def drafted() -> torch.Tensor:

@@ -6,6 +6,7 @@ The same function is recorded as a graph on a GPU; `test_gpu` compares the graph
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,11 +23,12 @@ from dg_lsp.engine.diffusion.denoising.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.denoising.fixed_step import MAX_BUCKETS, FixedSteps, bucket_of
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
 from dg_lsp.engine.diffusion.gemma import packed
-from dg_lsp.engine.diffusion.gemma.extensions import Extensions
 from dg_lsp.engine.diffusion.gemma.passes import Passes
+from dg_lsp.engine.diffusion.gemma.trees import TreePasses
 from dg_lsp.engine.diffusion.profile import Sampling
 from dg_lsp.engine.model import fit, memory
 from dg_lsp.engine.model.fit.needs import canvas_token_bytes, logit_bytes
+from dg_lsp.engine.model.gpu.buffers import Buffers
 from dg_lsp.engine.model.memory import Cost
 from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.recording import WARM_UPS, Recorder, StepGraph, Work
@@ -210,7 +212,7 @@ def test_memory_that_runs_out_ends_the_request_and_not_the_model(
     filler = DiffusionFiller(load_model(str(trained_layout), device="cpu"))
     passes = filler.loaded.passes
     filler.stepper.fixed = steps(passes, recorder=WorkingRecorder())
-    passes.extensions = filler.extensions = Extensions(passes, filler.headroom.cost, lambda: None, recorder=WorkingRecorder())
+    passes.buffers = filler.buffers = Buffers(TreePasses(passes, filler.headroom.cost), lambda: None, WorkingRecorder())
 
     def texts() -> list[tuple[str, ...]]:
         task = filler.start(replace(REQUESTS[1], budget=Budget(candidates=4)))
@@ -219,7 +221,7 @@ def test_memory_that_runs_out_ends_the_request_and_not_the_model(
         return [candidate.texts for candidate in task.candidates()]
 
     expected, whole = texts(), getattr(passes, where)
-    assert filler.extensions.bytes
+    assert filler.buffers.bytes
 
     def runs_out(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
@@ -228,8 +230,9 @@ def test_memory_that_runs_out_ends_the_request_and_not_the_model(
     with pytest.raises(torch.OutOfMemoryError) as error:
         texts()
     assert is_out_of_memory(error.value)
+    traceback.clear_frames(error.value.__traceback__)  # as the worker does
     filler.trim()
-    assert not filler.extensions.bytes
+    assert not filler.buffers.bytes
     monkeypatch.setattr(passes, where, whole)
     assert texts() == expected
 

@@ -16,13 +16,14 @@ from dg_lsp.engine.diffusion.denoising.decoder import LocalDecoder
 from dg_lsp.engine.diffusion.denoising.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.denoising.fixed_step import FixedSteps
 from dg_lsp.engine.diffusion.gemma import fused
-from dg_lsp.engine.diffusion.gemma.extensions import Extensions
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.gemma.quantised import Fp8Weight
+from dg_lsp.engine.diffusion.gemma.trees import TreePasses
 from dg_lsp.engine.diffusion.profile import Sampling
 from dg_lsp.engine.model import memory
 from dg_lsp.engine.model.fit.geometry import llama_sizes
 from dg_lsp.engine.model.gpu import operations
+from dg_lsp.engine.model.gpu.buffers import Buffers
 from dg_lsp.engine.model.prefix_cache import KV, crop
 from dg_lsp.engine.model.recording import WARM_UPS, Recorder, StepGraph
 from dg_lsp.engine.model.tree import ROOT, Tree
@@ -134,14 +135,14 @@ def test_recorded_drafts_and_scores_equal_those_that_are_not_recorded(with_exper
     """In 32 bits, torch multiplies expert by expert and reads their bounds on the host, so that the passes run directly."""
     model = copy.deepcopy(with_experts).to("cuda", dtype)
     plain, recorded, recorder = Passes(model), Passes(model), Recorder("drafts and scores")
-    recorded.extensions = Extensions(recorded, memory.cost(recorded), lambda: memory.free_bytes("cuda"), recorder=recorder)
+    recorded.buffers = Buffers(TreePasses(recorded, memory.cost(recorded)), lambda: memory.free_bytes("cuda"), recorder)
     most = 1e-3 if dtype is torch.float32 else 0.1
     for length in (9, 600):
         ids = torch.randint(10, 110, (1, length), generator=torch.Generator().manual_seed(length)).to("cuda")
         trees = []
         for passes in (plain, recorded):
             hidden, kv = passes.encode(ids)
-            trees.append(Tree(passes, kv, int(ids[0, -1]), hidden[0, -1]))
+            trees.append(Tree(passes, kv, int(ids[0, -1]), hidden[0, -1], buffers=passes.buffers))
         for seed in range(8):
             tokens = torch.randint(10, 110, (1 + 5 * (seed % 3),), generator=torch.Generator().manual_seed(seed)).tolist()
             ours, theirs = (tree.hidden(tree.grow([(ROOT, tokens)])[0]) for tree in reversed(trees))

@@ -153,9 +153,9 @@ def test_trees_at_the_same_time_have_buffers_of_their_own_and_later_ones_take_th
 
 def test_buffers_are_bounded_in_number_and_bytes_and_dropped_when_no_tree_uses_them() -> None:
     passes = in_buffers(checkpoint("tied"))
-    empty, buffers = crop(passes.encode(ids_of(1, 3))[1], 0), passes.buffers
+    buffers = passes.buffers
     assert buffers is not None
-    held = [buffers.take(empty, 10) for _ in range(MAX_BUFFERS + 2)]
+    held = [buffers.take([], 10, ()) for _ in range(MAX_BUFFERS + 2)]
     one = buffers.bytes // MAX_BUFFERS
     assert buffers.bytes == MAX_BUFFERS * one  # two are in use without being kept
     buffers.clear()
@@ -166,7 +166,7 @@ def test_buffers_are_bounded_in_number_and_bytes_and_dropped_when_no_tree_uses_t
     assert passes._gpu is not None
     short = Buffers(passes._gpu, lambda: 9 * one)
     for n_places in (10, STEP + 10, 10):  # a quarter of 9 is room for two, and one of the second takes it all
-        room = short.take(empty, n_places)
+        room = short.take([], n_places, ())
         assert room.capacity >= n_places
         del room
         assert short.bytes <= (9 * one + short.bytes) // 4
@@ -183,7 +183,7 @@ def test_dropped_buffers_give_their_memory_back_without_a_garbage_collection() -
         tree = tree_of(passes, passes.encode(ids)[1], int(ids[0, -1]))
         for token in range(WARM_UPS + 1):
             tree.grow([(ROOT, [token])])
-        storage = weakref.ref(buffers._held[0].buffers.kv)
+        storage = weakref.ref(buffers._held[0].buffers.room.kv)
         assert storage() is not None
         del tree
         buffers.clear()
@@ -330,7 +330,7 @@ def test_after_the_start_fills_of_any_length_replay_recorded_passes_only(
         assert n_direct == len(ROWS) * WARM_UPS
         assert recorder.n_recorded == len(ROWS) * n_rooms
     filler.trim()
-    room = passes.buffers.take(passes.encode(ids_of(1, 20))[1], 100) if passes.buffers else None
+    room = passes.buffers.take(passes.encode(ids_of(1, 20))[1], 100, range(20)) if passes.buffers else None
     assert room is not None
     room.extend(20, [1, 2], [20, 21], np.ones((2, 22), dtype=np.bool_))
     assert n_direct == len(ROWS) * WARM_UPS  # a new room is recorded at its first use

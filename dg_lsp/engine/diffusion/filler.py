@@ -25,12 +25,14 @@ from dg_lsp.engine.diffusion import canvas, drafting, layout, search
 from dg_lsp.engine.diffusion.canvas_request import CanvasRequest
 from dg_lsp.engine.diffusion.denoising.fixed_step import FixedSteps
 from dg_lsp.engine.diffusion.denoising.steps import Stepper
-from dg_lsp.engine.diffusion.gemma.extensions import Extensions
 from dg_lsp.engine.diffusion.gemma.passes import Passes
+from dg_lsp.engine.diffusion.gemma.trees import TreePasses
 from dg_lsp.engine.diffusion.generation import MAX_ROWS, Generation
 from dg_lsp.engine.diffusion.layout import Layout
 from dg_lsp.engine.diffusion.profile import Profile
+from dg_lsp.engine.model.gpu.buffers import Buffers
 from dg_lsp.engine.model.recording import Recorder
+from dg_lsp.engine.model.tree import ROOM
 
 PROPOSERS: dict[str, tuple[str, Callable[[Generation], Work]]] = {
     "copy": ("draft", drafting.copies_of),
@@ -61,12 +63,14 @@ class DiffusionFiller(LocalFiller):
     ) -> None:
         laid_out = layout.for_profile(loaded.profile, loaded.vocabulary)
         super().__init__(loaded, laid_out, loaded.profile.canvas_tokens, clock)
-        fixed, self.extensions = None, None
+        fixed: FixedSteps | None = None
+        self.buffers: Buffers | None = None  # of drafts and scores
         if loaded.device.startswith("cuda"):  # on other devices, launching a kernel costs little beside the kernel
             passes, cost, free = loaded.passes, self.headroom.cost, self.headroom.free
             fixed = FixedSteps(passes, cost, free, recorder=Recorder())
-            self.extensions = Extensions(passes, cost, free, recorder=Recorder("drafts and scores"))
-        loaded.passes.extensions = self.extensions
+            usual = loaded.profile.prefix_tokens + loaded.profile.suffix_tokens + 2 * ROOM
+            self.buffers = Buffers(TreePasses(passes, cost), free, Recorder("drafts and scores"), usual)
+        loaded.passes.buffers = self.buffers
         self.stepper = Stepper(self.headroom, self.pace, rows, fixed)
 
     def canvas(self, request: InfillRequest) -> CanvasRequest:
@@ -88,7 +92,7 @@ class DiffusionFiller(LocalFiller):
     def trim(self) -> None:
         """Drop the prefix cache and the buffers of steps, drafts and scores."""
         super().trim()
-        if self.extensions is not None:
-            self.extensions.clear()
+        if self.buffers is not None:
+            self.buffers.clear()
         if self.stepper.fixed is not None:
             self.stepper.fixed.clear()

@@ -46,7 +46,8 @@ class Generation(generation.Generation):
         canvas, ids, prefixes = self.canvas, self.canvas.sheet.ids, self._prefixes
         file = canvas.file_model(canvas.profile.file_weight, canvas.profile.file_half_at)  # mixed into the scores
         self.kv = yield from encoded(prefixes, ids, self.timing)
-        self.tree = Tree(canvas.loaded.passes, self.kv, ids[-1], prefixes.cache.last_hidden(ids))
+        passes = canvas.loaded.passes
+        self.tree = Tree(passes, self.kv, ids[-1], prefixes.cache.last_hidden(ids), buffers=passes.buffers)
         self.scorer = Scorer(canvas, self.tree, file, self.timing.pace)
 
     def score(self) -> Work:

@@ -56,8 +56,8 @@ class Room(Protocol):
 class Rooms(Protocol):
     """Room for trees that is kept, because passes over it were recorded."""
 
-    def take(self, kv: KV, n_places: int) -> Room:
-        """Return room for at least `n_places`, which begins with a copy of these keys and values of one row."""
+    def take(self, kv: KV, n_places: int, positions: Sequence[int]) -> Room:
+        """Return room for at least `n_places`, which begins with these keys and values of one row, at these positions."""
 
 
 class Tree:
@@ -175,11 +175,11 @@ class Tree:
         length, first, end = self._length, self._n_places, self._n_places + len(tokens)
         if self._room is None or length + end > self._room.capacity:
             kv = crop(self._kv if self._room is None else self._room.kv, length + first)
-            places = length + end + ROOM
+            places, positions_before = length + end + ROOM, [*range(length), *self._positions]
             if self._buffers is None:
-                self._room = OwnRoom(self._passes, kv, places, [*range(length), *self._positions])
+                self._room = OwnRoom(self._passes, kv, places, positions_before)
             else:
-                self._room = self._buffers.take(kv, places)
+                self._room = self._buffers.take(kv, places, positions_before)
             self._kv = []  # the room holds a copy
         visible = np.zeros((len(tokens), length + end), dtype=bool)
         visible[:, :length] = True

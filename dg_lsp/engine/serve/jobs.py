@@ -16,6 +16,7 @@ import logging
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
@@ -460,6 +461,7 @@ class Worker:
         elif is_out_of_memory(error):
             message = "the engine ran out of memory on this request; a smaller model or context may fit"
             self._queue.fail(job, "out_of_memory", message)
+            traceback.clear_frames(error.__traceback__)  # what the request used is free from now on
             if self.filler is not None:
                 self.filler.trim()
             give_back_memory()

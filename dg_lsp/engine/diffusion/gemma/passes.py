@@ -10,7 +10,7 @@ Shapes: R rows, C canvas positions, L encoder positions, H hidden, D head dimens
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,21 +20,16 @@ from dg_lsp.engine.diffusion.gemma import fused, quantised
 from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.attention import attention_over, widened
 from dg_lsp.engine.model.prefix_cache import KV
-
-
-class Extender(Protocol):
-    """Another way to compute `Passes.extend`."""
-
-    def extend(self, ids: Tensor, positions: Tensor, kv: KV, mask: Tensor, key_positions: Tensor) -> Tensor | None:
-        """Do what `Passes.extend` does, or return None without doing anything."""
+from dg_lsp.engine.model.tree import Rooms
 
 
 class Passes:
-    """The encoder pass and the decoder pass of one loaded model. `extensions` computes `extend`, if it is set."""
+    """The encoder pass and the decoder pass of one loaded model. `buffers` has room for trees on a GPU; None elsewhere."""
+
+    buffers: Rooms | None = None
 
     def __init__(self, model: Any) -> None:
         self.model = model
-        self.extensions: Extender | None = None
         self.config = model.config.text_config
         self.encoder, self.decoder = model.model.encoder.language_model, model.model.decoder
         self.kinds: list[str] = list(self.config.layer_types)
@@ -136,10 +131,6 @@ class Passes:
         `mask` [N, L], whose positions are `key_positions` [L]. So one pass reads several continuations of a prefix, each of
         which sees only the prefix and itself.
         """
-        if self.extensions is not None:
-            hidden = self.extensions.extend(ids, positions, kv, mask, key_positions)
-            if hidden is not None:
-                return hidden
         return self.extend_at(ids, positions, kv, mask, key_positions)
 
     def extend_at(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -20,10 +21,12 @@ from dg_lsp.engine.model.fit.geometry import LlamaSizes
 from dg_lsp.engine.model.gpu.operations import Heads, Operations
 from dg_lsp.engine.model.int8 import Quantised
 from dg_lsp.engine.model.prefix_cache import KV
+from dg_lsp.engine.model.recording import ROWS
 from dg_lsp.engine.model.weights.llama_files import Weight
 from dg_lsp.engine.model.weights.llama_layers import Embedding, Layer, Linear, NarrowMatrix, WideMatrix
 
 LEAST_POSITIONS = 4096  # that a table of rotations has
+MORE_POSITIONS = 256  # than places: a tree's tokens may stand behind a gap
 
 Product = Callable[[Tensor], Tensor]
 
@@ -42,8 +45,18 @@ class Inputs:
     visible: Tensor | None = None
 
 
+class Room(NamedTuple):
+    """The keys and values of a tree [layers, L, 2, kv heads, D], and the rotations [P, D / 2] that passes over it read."""
+
+    kv: Tensor
+    table: Tensor
+
+
 class GpuPasses:
-    """The layers of one loaded model, and a pass over them."""
+    """The layers of one loaded model, and a pass over them. For passes over trees, see `buffers.TreePasses`."""
+
+    most_rows = ROWS[-1]  # launching a pass kernel by kernel takes longer than several recorded ones
+    hidden_dtype = torch.float32
 
     def __init__(
         self,
@@ -57,6 +70,7 @@ class GpuPasses:
     ) -> None:
         """Raise TypeError if a matrix is in a layout of its own, as those of a processor are."""
         self.sizes, self.dtype, self.device, self.operations = sizes, dtype, last_norm.device, operations
+        self.n_hidden = sizes.hidden
         self._shape, self._embedding = Heads(sizes.heads, sizes.kv_heads, sizes.head_dim), embedding
         self._head = head
         root = math.sqrt(sizes.hidden)  # the layers' norms are for hidden states divided by their length
@@ -126,6 +140,31 @@ class GpuPasses:
             normed = operations.norm(hidden, out(mixed), before_mlp, eps, dtype)
             more = down(operations.gated(gate_up(normed)))
         return operations.norm(hidden, more, self._last_norm, eps, torch.float32)
+
+    def room(self, n_places: int, like: KV) -> Room:
+        """Return room for a tree with so many places."""
+        del like
+        # Zeros, because values that no token sees must be finite.
+        kv = torch.zeros(self.kv_shape(n_places), dtype=self.dtype, device=self.device)
+        return Room(kv, self.table(n_places + MORE_POSITIONS))
+
+    def room_bytes(self, n_places: int) -> int:
+        """Return the bytes of such a room."""
+        return math.prod(self.kv_shape(n_places)) * self.dtype.itemsize
+
+    def fill(self, room: Room, kv: KV, positions: Sequence[int]) -> None:
+        """Copy keys and values to the first places of a room. Each token sees all of them, wherever they stand."""
+        del positions
+        if kv:
+            copy_into(room.kv, kv)
+
+    def pairs(self, room: Room) -> KV:
+        """Return the keys and values in a room."""
+        return as_pairs(room.kv)
+
+    def read(self, inputs: Inputs, room: Room) -> Tensor:
+        """Return the last hidden states [N, H] of new tokens, whose keys and values go to their places."""
+        return self.run(inputs, room.kv, room.table)
 
     def encode(self, ids: Tensor, past: KV | None) -> tuple[Tensor, KV]:
         """Return the last hidden states [1, N, H] of the tokens [1, N] of one row, and the keys and values of all tokens.

@@ -1,4 +1,4 @@
-"""Drafts and scores in fixed buffers equal those outside. `test_gpu` compares the recorded graphs."""
+"""Drafts and scores of DiffusionGemma in buffers equal those outside. `test_gpu` compares the recorded graphs."""
 
 from __future__ import annotations
 
@@ -11,26 +11,32 @@ import pytest
 import torch
 from torch import Tensor
 
-from dg_lsp.engine.diffusion.gemma.extensions import MAX_ROOMS, Extensions
 from dg_lsp.engine.diffusion.gemma.passes import Passes
+from dg_lsp.engine.diffusion.gemma.trees import TreePasses
 from dg_lsp.engine.model import memory
-from dg_lsp.engine.model.recording import ROWS, WARM_UPS
+from dg_lsp.engine.model.gpu.buffers import STEP, Buffers
+from dg_lsp.engine.model.recording import ROWS, WARM_UPS, Recorder
 from dg_lsp.engine.model.tree import ROOM, ROOT, Tree
 from tests.engine.filler_kit import FailingRecorder, WorkingRecorder
 
 
+def in_buffers(model: Any, recorder: Recorder | None, usual: int = 0) -> tuple[Passes, Buffers]:
+    """Return passes with buffers for their trees."""
+    passes = Passes(model)
+    passes.buffers = buffers = Buffers(TreePasses(passes, memory.cost(passes)), lambda: None, recorder, usual)
+    return passes, buffers
+
+
 @pytest.fixture
 def both(with_experts: Any) -> tuple[Passes, Passes]:
-    """Passes without and with fixed buffers, of one model."""
-    plain, fixed = Passes(with_experts), Passes(with_experts)
-    fixed.extensions = Extensions(fixed, memory.cost(fixed), lambda: None, recorder=WorkingRecorder())
-    return plain, fixed
+    """Passes without and with buffers, of one model."""
+    return Passes(with_experts), in_buffers(with_experts, WorkingRecorder())[0]
 
 
 def a_tree(passes: Passes, length: int, *, knows_root: bool = True) -> Tree:
     ids = torch.randint(10, 110, (1, length), generator=torch.Generator().manual_seed(length))
     hidden, kv = passes.encode(ids)
-    return Tree(passes, kv, int(ids[0, -1]), hidden[0, -1] if knows_root else None)
+    return Tree(passes, kv, int(ids[0, -1]), hidden[0, -1] if knows_root else None, buffers=passes.buffers)
 
 
 def grown(tree: Tree, seed: int, n_tokens: int) -> list[Tensor]:
@@ -51,15 +57,16 @@ def test_trees_in_fixed_buffers_read_the_same(both: tuple[Passes, Passes], lengt
     for n_tokens in (1, 5, 40, 2):
         for ours, theirs in zip(grown(fixed, n_tokens, n_tokens), grown(plain, n_tokens, n_tokens), strict=True):
             torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
-    extensions = both[1].extensions
-    assert isinstance(extensions, Extensions)
-    assert extensions.bytes
-    extensions.clear()
-    assert not extensions.bytes
+    buffers = both[1].buffers
+    assert isinstance(buffers, Buffers)
+    assert buffers.bytes
+    del fixed
+    buffers.clear()
+    assert not buffers.bytes
 
 
 @torch.no_grad()
-def test_trees_take_turns_in_one_room_and_outgrow_their_own(both: tuple[Passes, Passes]) -> None:
+def test_trees_take_turns_and_outgrow_their_buffers(both: tuple[Passes, Passes]) -> None:
     trees = [[a_tree(passes, length) for length in (20, 30)] for passes in both]
     for seed in range(2 + ROOM // 16):
         for plain, fixed in zip(*trees, strict=True):
@@ -68,42 +75,42 @@ def test_trees_take_turns_in_one_room_and_outgrow_their_own(both: tuple[Passes, 
 
 
 @torch.no_grad()
-def test_a_pass_of_many_tokens_is_not_recorded(both: tuple[Passes, Passes]) -> None:
-    plain, fixed = (a_tree(passes, 20) for passes in both)
+def test_a_pass_of_many_tokens_is_not_recorded(with_experts: Any) -> None:
+    recorder = WorkingRecorder()
+    plain, fixed = a_tree(Passes(with_experts), 20), a_tree(in_buffers(with_experts, recorder)[0], 20)
     tokens = [10 + index % 90 for index in range(ROWS[-1] + 1)]
-    hidden = [tree.hidden(tree.grow([(ROOT, tokens)])[0]) for tree in (plain, fixed)]
-    assert torch.equal(*hidden)
-    assert not both[1].extensions.bytes  # type: ignore[union-attr]
+    for _ in range(WARM_UPS + 1):
+        tokens = [token + 1 for token in tokens]
+        hidden = [tree.hidden(tree.grow([(ROOT, tokens)])[0]) for tree in (plain, fixed)]
+        torch.testing.assert_close(*hidden, atol=1e-4, rtol=1e-4)
+    assert not recorder.n_recorded
     for ours, theirs in zip(grown(fixed, 1, 5), grown(plain, 1, 5), strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
 
 
 @torch.no_grad()
-def test_rooms_are_bounded_in_number_and_bytes(with_experts: Any) -> None:
-    passes, free = Passes(with_experts), [1 << 30]
-    extensions = passes.extensions = Extensions(passes, memory.cost(passes), lambda: free[0])
-    for length in (20, 600, 1100, 1700):
+def test_short_trees_share_the_buffers_of_the_usual_length(with_experts: Any) -> None:
+    passes, buffers = in_buffers(with_experts, None, usual=2 * STEP)
+    sizes = list[int]()
+    for length in (20, 300):
         a_tree(passes, length).grow([(ROOT, [11])])
-    assert len(extensions._held) == MAX_ROOMS
-    extensions.clear()
-    free[0] = 1000
-    a_tree(passes, 20).grow([(ROOT, [11])])
-    assert not extensions.bytes
+        sizes.append(buffers.bytes)
+    assert sizes[0] == sizes[1] > 0
 
 
 @torch.no_grad()
-def test_a_dropped_room_gives_its_memory_back_without_a_garbage_collection(both: tuple[Passes, Passes]) -> None:
-    passes, extensions = both[1], both[1].extensions
-    assert isinstance(extensions, Extensions)
+def test_a_dropped_buffer_gives_its_memory_back_without_a_garbage_collection(with_experts: Any) -> None:
+    passes, buffers = in_buffers(with_experts, WorkingRecorder())
     gc.collect()
     gc.disable()
     try:
         tree = a_tree(passes, 20)
         for token in range(WARM_UPS + 1):
             tree.grow([(ROOT, [30 + token])])
-        storage = weakref.ref(extensions._held[0].buffers._kv[0][0])
+        storage = weakref.ref(buffers._held[0].buffers.room.kv[0][0])
         assert storage() is not None
-        extensions.clear()
+        del tree
+        buffers.clear()
         assert storage() is None
     finally:
         gc.enable()
@@ -111,10 +118,7 @@ def test_a_dropped_room_gives_its_memory_back_without_a_garbage_collection(both:
 
 @torch.no_grad()
 def test_what_can_t_be_recorded_is_computed_directly(with_experts: Any, caplog: pytest.LogCaptureFixture) -> None:
-    plain, fixed = Passes(with_experts), Passes(with_experts)
-    recorder = FailingRecorder("drafts and scores")
-    fixed.extensions = Extensions(fixed, memory.cost(fixed), lambda: None, recorder=recorder)
-    trees = [a_tree(passes, 20) for passes in (plain, fixed)]
+    trees = [a_tree(Passes(with_experts), 20), a_tree(in_buffers(with_experts, FailingRecorder("drafts and scores"))[0], 20)]
     with caplog.at_level(logging.WARNING):
         for seed in range(4):
             theirs, ours = (grown(tree, seed, 1) for tree in trees)
