@@ -16,7 +16,7 @@ import typer
 
 from dg_lsp.cli import completions
 from dg_lsp.cli.command_group import command_group, reports
-from dg_lsp.core.wording import counted
+from dg_lsp.core.wording import counted, size
 from dg_lsp.evaluate import score, tasks
 from dg_lsp.evaluate.answers import Answer, InProcess, answer
 from dg_lsp.evaluate.tasks import EvalError, Task
@@ -24,6 +24,7 @@ from dg_lsp.evaluate.tasks import EvalError, Task
 if TYPE_CHECKING:
     from dg_lsp.engine.common.loading import Loaded
     from dg_lsp.engine.model.cores import Cores
+    from dg_lsp.engine.model.speed import Speed
 
 app = command_group()
 
@@ -74,18 +75,26 @@ def _line(name: str, answers: Sequence[tuple[Task, Answer]]) -> Line:
     return Line(name, n, middle, slow, round(right, 4), round(similarity, 4))
 
 
-def table(lines: Sequence[Line], cores: Cores) -> str:
-    """Return the figures as a Markdown table, and a line that says how many cores the passes had."""
+def table(lines: Sequence[Line], cores: Cores, speed: Speed | None = None) -> str:
+    """Return the figures as a Markdown table, with what passes took beside the memory's floor, and how many cores they had."""
     head = "| way | ms p50 | ms p95 | exact match | edit similarity |\n| --- | --- | --- | --- | --- |\n"
     rows = "".join(
         f"| {line.name} | {line.ms_p50:.0f} | {line.ms_p95:.0f} | {line.exact_match:.3f} | {line.edit_similarity:.3f} |\n"
         for line in lines
     )
     took = f"{cores.wall_ms / 1000:.1f} s, and {cores.processor_ms / 1000:.1f} s of processor time"
-    return f"{head}{rows}\nAll passes took {took}; the last ones had {counted(cores.threads, 'thread')} ({cores.why}).\n"
+    shown = f"{head}{rows}\nAll passes took {took}; the last ones had {counted(cores.threads, 'thread')} ({cores.why}).\n"
+    if speed is not None:
+        shown += (
+            f"A pass over one token takes {speed.pass_ms:.2f} ms, {speed.pass_ms / speed.floor_ms:.1f} times what reading its "
+            f"weights takes ({speed.floor_ms:.2f} ms): {speed.tokens_per_s:.0f} tokens a second.\n"
+        )
+        if speed.free_bytes is not None:
+            shown += f"{size(speed.free_bytes)} are free beside the model: {speed.tokens_that_fit:,} tokens' keys and values.\n"
+    return shown
 
 
-def as_object(lines: Sequence[Line], loaded: Loaded[Any, Any]) -> dict[str, object]:
+def as_object(lines: Sequence[Line], loaded: Loaded[Any, Any], speed: Speed | None = None) -> dict[str, object]:
     """Return the figures and the hardware as an object for JSON.
 
     `dtype` is the precision of the weights; `products_dtype` is that of the products in our own layers.
@@ -98,6 +107,7 @@ def as_object(lines: Sequence[Line], loaded: Loaded[Any, Any]) -> dict[str, obje
         "threads": loaded.cores.threads,
         "passes_s": round(loaded.cores.wall_ms / 1000, 3),
         "processor_s": round(loaded.cores.processor_ms / 1000, 3),
+        **({} if speed is None else {"pass": asdict(speed)}),
         "ways": [asdict(line) for line in lines],
     }
 
@@ -126,6 +136,7 @@ def bench(
     """Time fills of single-line holes and of blocks, with nothing cached and with a known prefix."""
     from dg_lsp.engine.backends.local import load_model
     from dg_lsp.engine.common.loading import LoadError
+    from dg_lsp.engine.model.speed import measured
 
     if file is None:
         raise EvalError("no tasks given; name a .jsonl file")
@@ -138,5 +149,8 @@ def bench(
     except LoadError as error:
         raise EvalError(str(error)) from error
     lines = measure(loaded, tasks.spread(single, limit), tasks.spread(blocks, limit), seed=seed)
-    shown = json.dumps(as_object(lines, loaded), indent=2) if as_json else table(lines, loaded.cores)
+    speed = None
+    if hasattr(loaded.passes, "extend"):  # models of masks have no passes over one token
+        speed = measured(loaded.passes, loaded.device, loaded.profile.prefix_tokens)
+    shown = json.dumps(as_object(lines, loaded, speed), indent=2) if as_json else table(lines, loaded.cores, speed)
     typer.echo(shown, nl=as_json)

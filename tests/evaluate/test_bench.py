@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,9 @@ from dg_lsp.cli.bench import Line, app, as_object, measure, table
 from dg_lsp.engine.backends import local
 from dg_lsp.engine.diffusion.gemma.packed import PackedPasses
 from dg_lsp.engine.diffusion.gemma.passes import Passes
+from dg_lsp.engine.model import fit, speed
 from dg_lsp.evaluate import tasks
+from tests.engine.real_geometry import PUBLISHED
 from tests.evaluate.scripted import drawn
 
 
@@ -70,3 +72,25 @@ def test_bench_times_lines_and_blocks_with_a_known_prefix(trained_layout: Path) 
         r"\nAll passes took \d+\.\d s, and \d+\.\d s of processor time; the last ones had 1 thread \(at most 1,", shown
     )
     assert len(measure(loaded, [line])) == 2
+
+
+@pytest.mark.parametrize("layout", ["trained_layout", "instruct_layout"])
+def test_bench_compares_a_pass_with_what_memory_allows(
+    layout: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(speed, "COPIED", 1 << 20)
+    loaded = local.load_model(str(request.getfixturevalue(layout)), device="cpu", threads=1)
+    found = speed.measured(loaded.passes, "cpu", 20)
+    assert found.floor_ms > 0 < found.pass_ms
+    assert found.tokens_per_s == pytest.approx(1000 / found.pass_ms)
+    shown = table([], loaded.cores, found)
+    assert re.search(
+        r"\nA pass over one token takes .* times what reading its weights takes .*: \d+ tokens a second\.\n", shown
+    )
+    assert re.search(r"\n\S+ [MG]B are free beside the model: [\d,]+ tokens' keys and values\.\n$", shown)
+    assert as_object([], loaded, found)["pass"] == asdict(found)
+
+
+def test_a_pass_reads_few_experts() -> None:
+    shape = fit.of_config({"model_type": "diffusion_gemma", "canvas_length": 64, "text_config": PUBLISHED})
+    assert speed.share_read(shape) == pytest.approx(1 - shape.n_experts * (1 - 8 / 128) / shape.n_weights)
