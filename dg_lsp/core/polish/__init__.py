@@ -176,6 +176,7 @@ FILTERS: tuple[Filter, ...] = (
 )
 CHECKS: tuple[Check, ...] = (
     checks.parses,
+    checks.binds_once,
     checks.compiles,
 )
 UNBOUND, INVENTED = "binds", "imports"
@@ -194,6 +195,7 @@ REASONS = {
     "drop_description": "is only a description, without code",
     "drop_definitions": "only defines what nothing uses",
     "parses": "adds a syntax error",
+    "binds_once": "declares or imports what is there already",
     "compiles": "does not compile",
     UNBOUND: "uses a name that nothing binds",
     INVENTED: "imports what the repository does not have",

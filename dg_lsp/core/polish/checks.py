@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from dg_lsp.core import languages, scope, syntax, values
 from dg_lsp.core.polish import frames
 from dg_lsp.core.polish.changes import edit_of, nearest_line_end
+from dg_lsp.core.scope import again
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Edit, Hole, Span
 
@@ -90,6 +91,11 @@ def parses(whole: Whole) -> bool:
     n_near = frames.n_touching(whole.after, [span for span, _ in whole.answers()])
     is_near = n_near > frames.n_touching(whole.before, [hole.span for hole in whole.holes])
     return n_errors <= n_others and n_new <= n_old and not is_near
+
+
+def binds_once(whole: Whole) -> bool:
+    """Return whether the edits declare and import nothing that their scope has already."""
+    return not any(again.declared(whole.after, span) for span, _ in whole.answers())
 
 
 def _openers(whole: Whole) -> list[str]:

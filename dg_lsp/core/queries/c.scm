@@ -20,3 +20,7 @@
 (expression_statement (call_expression function: (_) @_name)
   (#match? @_name "^(std::)?(abort|exit|terminate)$")) @placeholder.with
 ((return_statement) @placeholder.with (#match? @placeholder.with "^return( (NULL|nullptr|false|-?[01]))?;$"))
+
+; Names that a scope binds, each of them once
+(translation_unit) @scope
+(translation_unit (preproc_include) @binds)

@@ -22,3 +22,10 @@
   (#match? @placeholder.with "^return( (nil|false|0|\"\")(, *(nil|false|0|\"\"))*)?$"))
 ((return_statement) @placeholder
   (#match? @placeholder "(?i)(errors\\.New|Errorf)\\(\"\\W*(todo|\\w*:? ?(not|un)[ _-]?(yet[ _-]?)?implemented)"))
+
+; Names that a scope binds, each of them once
+[(source_file) (import_spec_list)] @scope
+(source_file [(function_declaration name: (_) @binds) (type_declaration (type_spec name: (_) @binds))] 
+  (#not-match? @binds "^(init|_)$"))
+(source_file (method_declaration name: (_) @binds.whole))
+(import_spec path: (_) @binds)

@@ -48,3 +48,13 @@
 
 ; A declaration inside code that can't be parsed
 (ERROR (function_expression name: (_) @name body: (statement_block . "{" @opener "}" @closer .) @body) @function)
+
+; Names that a scope binds, each of them once
+[(program) (statement_block)] @scope
+(program [(lexical_declaration (variable_declarator name: (identifier) @binds)) (function_declaration name: (_) @binds)])
+(statement_block [(lexical_declaration (variable_declarator name: (identifier) @binds)) (function_declaration name: (_) @binds)])
+(export_statement [(lexical_declaration (variable_declarator name: (identifier) @binds)) (function_declaration name: (_) @binds)])
+(import_specifier !alias name: (_) @binds)
+(import_specifier alias: (_) @binds)
+(import_clause (identifier) @binds)
+(namespace_import (identifier) @binds)

@@ -37,3 +37,9 @@
 (method_declaration name: (name) @_name parameters: (formal_parameters . "(" . ")" .)
   (#any-of? @_name "__construct" "__destruct")) @empty
 (class_declaration (base_clause) @_base (#match? @_base "(Error|Exception)\\b")) @empty
+
+; Names that a scope binds, each of them once
+[(program) (declaration_list) (namespace_use_group)] @scope
+(program [(function_definition name: (_) @binds) (class_declaration name: (_) @binds)])
+(declaration_list (method_declaration name: (_) @binds))
+(namespace_use_declaration) @binds

@@ -36,3 +36,7 @@
 
 ; Meant to be empty
 (class superclass: (superclass) @_base (#match? @_base "(Error|Exception)$")) @empty
+
+; Names that a scope binds, each of them once
+[(program) (body_statement)] @scope
+(body_statement (method name: (_) @binds))

@@ -29,3 +29,10 @@
 
 ; Meant to be empty: default methods of a trait, and markers such as `impl Trait for Type {}`
 (trait_item) @abstract.members
+
+; Names that a scope binds, each of them once
+[(source_file) (declaration_list) (block) (use_list)] @scope
+(source_file [(function_item name: (_) @binds) (struct_item name: (_) @binds) (enum_item name: (_) @binds)])
+(declaration_list (function_item name: (_) @binds))
+(use_declaration argument: (_) @binds)
+(use_list (_) @binds)

@@ -1,0 +1,80 @@
+"""Answers that declare or import what their scope has already, as drawings: ⟦⟧ is the hole."""
+
+from __future__ import annotations
+
+import pytest
+
+from dg_lsp.core import polish, syntax
+from dg_lsp.core.values import Calibrated, Candidate
+from tests.fakes import drawn
+
+
+def dropped(language: str, text: str, answer: str) -> str:
+    document, holes = drawn(text, language=language)
+    candidate = Candidate((answer,), Calibrated(0.9))
+    return polish.to_edits(candidate, holes, document, syntax=syntax.of(document), is_file=True).dropped
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "answer"),
+    [
+        ("typescript", 'import { useState, ⟦⟧ } from "react";\n', "useState"),
+        ("javascript", 'import { useState, useMemo, ⟦⟧ } from "react";\n', "useEffect, useState"),
+        ("javascript", "import g, * as h from 'a';\n⟦⟧\n", "import { h } from 'b';"),
+        ("javascript", "function f() {\n  const rows = 1;\n  ⟦⟧\n}\n", "const rows = 2;"),
+        ("javascript", "export function f() {}\nf();\n⟦⟧\n", "export function f() {}"),
+        ("tsx", "const a = 1;\n⟦⟧\n", "export const a = 2;"),
+        ("python", "from typing import Any, ⟦⟧\n", "Any"),
+        ("python", "import os\nimport re\n⟦⟧\nx = os\n", "import os"),
+        ("python", "class A:\n    def f(self):\n        return 1\n\n    def ⟦⟧\n        return 2\n", "f(self):"),
+        ("python", "def f():\n    return 1\n\n\ndef ⟦⟧\n    return 2\n", "f():"),
+        ("go", 'package a\n\nimport (\n\t"fmt"\n\t⟦⟧\n)\n', '"fmt"'),
+        ("go", "package a\n\nfunc f(x int) {\n}\n\nfunc ⟦⟧\n}\n", "f(y string) {"),
+        ("go", "package a\n\nfunc (a A) f() {\n}\n\nfunc (a A) ⟦⟧\n}\n", "f() {"),
+        ("rust", "use std::fs;\nuse ⟦⟧;\n", "std::fs"),
+        ("rust", "use std::{fs, ⟦⟧};\n", "fs"),
+        ("rust", "fn f(x: u8) {}\n\nfn ⟦⟧\n}\n", "f(y: u8) {"),
+        ("rust", "impl A {\n    fn f(&self) {}\n\n    fn ⟦⟧\n    }\n}\n", "f(&self) {"),
+        ("php", "<?php\nuse A\\B;\nuse ⟦⟧\n", "A\\B;"),
+        ("php", "<?php\nclass A {\n  function f() {}\n  function ⟦⟧\n  }\n}\n", "f($x) {"),
+        ("java", "import java.util.List;\nimport ⟦⟧\n", "java.util.List;"),
+        ("java", "class A {\n  int f(int x) { return x; }\n  int ⟦⟧\n  }\n}\n", "f(int x) {"),
+        ("java", "class A {\n  int x;\n  int ⟦⟧\n}\n", "x;"),
+        ("csharp", "using System;\nusing ⟦⟧\n", "System;"),
+        ("csharp", "class A {\n  int F(int x) { return x; }\n  int ⟦⟧\n  }\n}\n", "F(int x) {"),
+        ("c", "#include <stdio.h>\n#include ⟦⟧\nint x;\n", "<stdio.h>"),
+        ("cpp", '#include "a.h"\n#include ⟦⟧\nint x;\n', '"a.h"'),
+        ("ruby", "class A\n  def f\n    1\n  end\n\n  def ⟦⟧\n    2\n  end\nend\n", "f"),
+        ("lua", "function M.f()\nend\n\nfunction ⟦⟧\nend\n", "M.f()"),
+        ("bash", "f() {\n  a\n}\n\n⟦⟧\n", "f() { b; }"),
+    ],
+)
+def test_what_a_scope_has_is_not_declared_or_imported_again(language: str, text: str, answer: str) -> None:
+    assert dropped(language, text, answer) == "declares or imports what is there already"
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "answer"),
+    [
+        ("javascript", "for (let i = 0; i < 3; i++) f(i);\n⟦⟧\n", "for (let i = 0; i < 5; i++) g(i);"),
+        ("javascript", "function f() {\n  const rows = 1;\n  if (x) {\n    ⟦⟧\n  }\n}\n", "const rows = 2;"),
+        ("javascript", "import { g } from 'a';\nfunction f() {\n  ⟦⟧\n}\n", "const g = 1;"),
+        ("typescript", "function f(a: string): void;\n⟦⟧\n  return a;\n}\n", "function f(a: number): void {"),
+        ("typescript", "interface A {}\n⟦⟧\n", "const A = 1;"),
+        ("python", "@property\ndef f(self):\n    return 1\n\n\n@f.setter\ndef ⟦⟧\n    pass\n", "f(self, x):"),
+        ("python", "@overload\ndef f(x: int) -> int: ...\n@overload\n⟦⟧\n", "def f(x: str) -> str: ..."),
+        ("python", "try:\n    import a\nexcept ImportError:\n    ⟦⟧\nx = a\n", "import a"),
+        ("python", "if x:\n    def f():\n        return 1\nelse:\n    def ⟦⟧\n        return 2\n", "f():"),
+        ("python", "def f():\n    def g():\n        return 1\n\n    return g\n\n\ndef ⟦⟧\n    return 2\n", "g():"),
+        ("go", "package a\n\nfunc init() {\n}\n\nfunc ⟦⟧\n}\n", "init() {"),
+        ("go", "package a\n\nfunc (a A) f() {\n}\n\nfunc (b B) ⟦⟧\n}\n", "f() {"),
+        ("rust", "#[cfg(unix)]\nfn f() {}\n\n#[cfg(windows)]\nfn ⟦⟧\n}\n", "f() {"),
+        ("rust", "fn f() {\n    let x = 1;\n    ⟦⟧\n}\n", "let x = x + 1;"),
+        ("java", "class A {\n  int f(int x) { return x; }\n  int ⟦⟧\n  }\n}\n", "f(long x) {"),
+        ("csharp", "class A {\n  int F(int x) { return x; }\n  int ⟦⟧\n  }\n}\n", "F<T>(int x) {"),
+        ("cpp", "int f(int x) { return x; }\nint ⟦⟧\n}\n", "f(long x) {"),
+        ("c", "int f(int x);\n\nint ⟦⟧\n}\n", "f(int x) {"),
+    ],
+)
+def test_what_may_be_there_twice_is_kept(language: str, text: str, answer: str) -> None:
+    assert dropped(language, text, answer) == ""
