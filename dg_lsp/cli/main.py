@@ -22,7 +22,7 @@ from dg_lsp.cli import infill
 from dg_lsp.cli.command_group import command_group, print_message
 from dg_lsp.wire.extras import install_command
 
-# Subcommands with heavy modules: the help text, the module (and its group, if that is not `app`), and the extra that it needs.
+# Subcommands with heavy modules: the help text, the module, and the extra that it needs.
 LATER = {
     "doctor": ("Show what is installed, how fast it fills, and how to fix what is missing.", "dg_lsp.cli.doctor", ""),
     "setup": ("Choose a model: what fits this machine, what it costs, how good it is.", "dg_lsp.cli.setup", ""),
@@ -30,7 +30,6 @@ LATER = {
     "engine": ("Run, start, stop or inspect the resident engine.", "dg_lsp.cli.engine", "engine"),
     "bench": ("Measure how fast the fills of a model are.", "dg_lsp.cli.bench", "engine"),
     "calibrate": ("Measure how likely a model's answers are right, on your own code.", "dg_lsp.cli.calibrate", "engine"),
-    "stats": ("Show how many suggestions were shown and accepted.", "dg_lsp.cli.server:stats_app", ""),
 }
 
 
@@ -54,9 +53,8 @@ class Lazy(typer.core.TyperGroup):
 
 
 def _loaded(name: str) -> Any:
-    module, _, group = LATER[name][1].partition(":")
     try:
-        return typer.main.get_command(getattr(importlib.import_module(module), group or "app"))
+        return typer.main.get_command(importlib.import_module(LATER[name][1]).app)
     except ModuleNotFoundError as error:
         if is_interrupt(error):
             raise

@@ -1,18 +1,16 @@
-"""The command lines of `dg-lsp serve` and `dg-lsp stats`; `start` and `stats` implement them."""
+"""The command line of `dg-lsp serve`; `server.start` implements it."""
 
 from __future__ import annotations
 
-import datetime
-import json
 from typing import Annotated
 
 import typer
 
 from dg_lsp.cli import completions
 from dg_lsp.cli.command_group import command_group
-from dg_lsp.server import start, stats
+from dg_lsp.server import start
 
-app, stats_app = command_group(), command_group()
+app = command_group()
 
 
 @app.command()
@@ -31,19 +29,3 @@ def serve(
 ) -> None:
     """Run the language server; editors start this command. Exits with 0 after the editor's shutdown request, else with 1."""
     start.serve(stdio=stdio, tcp=tcp, log=log, engine=engine)
-
-
-@stats_app.command()
-def show(
-    days: Annotated[int, typer.Option(min=1, max=stats.MAX_DAYS, help="Number of days, including today.")] = 7,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-) -> None:
-    """Show how many suggestions were shown and accepted, and how long answers took. These numbers never leave this machine."""
-    folder, today = stats.default_folder(), datetime.datetime.now(datetime.UTC).date()
-    stats.prune(folder, today)
-    counts = stats.load_counts(folder, today - datetime.timedelta(days=days - 1))
-    if as_json:
-        latencies = {"p50": counts.quantile_ms(0.5), "p95": counts.quantile_ms(0.95)}
-        typer.echo(json.dumps({"days": days, "counts": dict(sorted(counts.numbers.items())), "latencyMs": latencies}, indent=2))
-    else:
-        typer.echo(stats.report(counts))

@@ -56,7 +56,7 @@ class Language:
     ends with one of `stub_suffixes`, bodies are meant to be empty.
 
     `imports` returns the names that a text imports. With `imports_folders`, such a name is a folder, and all of its
-    files are imported. `importing` is the style of its imports, if names can be imported for an answer. `marks` is tried on
+    files are imported. `importing` is the style of its imports, if those of an answer are judged. `marks` is tried on
     each line; it matches text that is rare outside this language and similar ones.
 
     The rest describes how code is read without a tree. `brackets` are the opening and the closing ones. `outdents` matches

@@ -70,7 +70,7 @@ class Suggestion:
 
     `alone` has the confidence in each edit, if the holes were filled one after the other. With `shrinks` it replaces working
     code by less code, so the user must confirm it. `finished` is False if the deadline ended the engine's work on it, after so
-    many denoising `steps`. An editor reports by `id` what becomes of it.
+    many denoising `steps`.
     """
 
     edits: tuple[Edit, ...]
@@ -79,7 +79,6 @@ class Suggestion:
     finished: bool = True
     alone: tuple[Confidence, ...] = ()
     steps: int = 0
-    id: int = 0
 
     @property
     def text(self) -> str:

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
 import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import replace
-from functools import cached_property, partial
-from pathlib import Path
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from lsprotocol import types as lsp
@@ -29,9 +27,8 @@ from dg_lsp.infill.port import EngineError
 from dg_lsp.server import configuration, convert, decisions, methods, protocol, resident
 from dg_lsp.server.configuration import Client, Configuration
 from dg_lsp.server.methods import DraftParams, ModelOffer, StatusParams
-from dg_lsp.server.protocol import RpcProtocol, Wire
+from dg_lsp.server.protocol import RpcProtocol
 from dg_lsp.server.resident import Opener, Resident
-from dg_lsp.server.stats import Statistics
 from dg_lsp.server.sync import Documents
 from dg_lsp.wire import laptop
 from dg_lsp.wire.schema import SECTION
@@ -47,7 +44,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 CHECK_EVERY_S = 2.0
-WRITE_STATISTICS_S = 60.0
 CLIENT_PATIENCE_S = 10.0
 # An editor that does not confirm a progress bar by then gets its edit without one.
 BAR_PATIENCE_S = 2.0
@@ -76,9 +72,8 @@ class DgLanguageServer(LanguageServer):
 
     protocol: RpcProtocol
 
-    def __init__(self, opener: Opener, *, statistics: Path | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start nothing yet. `opener` opens the engine. Statistics are written to this folder; None writes none."""
-        self.wire = Wire()
+    def __init__(self, opener: Opener, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Start nothing yet. `opener` opens the engine."""
         super().__init__(
             "dg-lsp",
             __version__,
@@ -89,14 +84,13 @@ class DgLanguageServer(LanguageServer):
                 ]
             ),
             protocol_cls=RpcProtocol,
-            converter_factory=partial(protocol.converter, self.wire),
+            converter_factory=protocol.converter,
         )
         self.client = Client()
         self.configuration = Configuration()
         self.settings = Settings()
         self.documents = Documents()
         self.clock = clock
-        self.statistics = Statistics(statistics)
         self.model = ""
         """The name of the model that runs: the configured one, and for `auto` what that means now."""
         self.reporter = Reporter(laptop.resolve(self.settings.model), self._send_status)
@@ -129,7 +123,7 @@ class DgLanguageServer(LanguageServer):
         """The object that answers requests for suggestions, created when it is first needed."""
         from dg_lsp.server.completion import Completer
 
-        return Completer(self.snapshots, self.resident, self.statistics, self.clock, self.note_outcome)
+        return Completer(self.snapshots, self.resident, self.clock, self.note_outcome)
 
     @cached_property
     def snapshots(self) -> Snapshots:
@@ -154,7 +148,7 @@ class DgLanguageServer(LanguageServer):
             await self.close()
 
     async def close(self) -> None:
-        """Cancel all background tasks, disconnect from the engine and write the statistics."""
+        """Cancel all background tasks, and disconnect from the engine."""
         for task in list(self.tasks):
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
@@ -163,14 +157,12 @@ class DgLanguageServer(LanguageServer):
         if "nearby" in self.__dict__:
             await self.nearby.close()
         await self.resident.stop()
-        self._write_statistics()
 
     # Life
 
     def begin(self, params: lsp.InitializeParams) -> None:
         """Read the client's capabilities and settings before `initialize` is answered."""
         self.client = configuration.read_client(params)
-        self.wire.is_old = self.client.old_wire
         # pygls makes the same choice again for its response, and keeps neither.
         encoding = ServerCapabilitiesBuilder.choose_position_encoding(params.capabilities)
         self.documents.encoding = convert.to_encoding(encoding)
@@ -288,7 +280,6 @@ class DgLanguageServer(LanguageServer):
         self._use_model()
         self.reporter.update(problems=self.configuration.problems)
         self.reporter.paused(decisions.paused(self.settings))
-        self.statistics.writes = self.settings.statistics
 
     def _show_problems(self) -> None:
         """Show each new problem in the settings to the user, once."""
@@ -340,10 +331,9 @@ class DgLanguageServer(LanguageServer):
         return task
 
     async def _check_regularly(self) -> None:
-        """Reload changed files, end when the editor's process is gone, and write statistics; runs until cancelled."""
+        """Reload changed files, and end when the editor's process is gone; runs until cancelled."""
         from dg_lsp.wire import discovery  # not before `initialize` is answered
 
-        last_write = self.clock()
         while True:
             await asyncio.sleep(CHECK_EVERY_S)
             if self.process_id is not None and not discovery.alive(self.process_id):
@@ -355,13 +345,6 @@ class DgLanguageServer(LanguageServer):
             except Exception:
                 # The next look may succeed, and none may keep a server without its editor.
                 log.exception("can't look for changed files")
-            if self.clock() - last_write >= WRITE_STATISTICS_S:
-                last_write = self.clock()
-                self._write_statistics()
-
-    def _write_statistics(self) -> None:
-        today = datetime.datetime.now(datetime.UTC).date()
-        self.statistics.write(today)
 
     # Status
 

@@ -2,7 +2,7 @@
 
 This module holds the order of these steps. `flights` has the running requests to the engine. The decisions are pure
 functions: in `decisions` when not to suggest, how long to wait and which earlier answers still fit, and at the end of this
-file whether to show an answer. `Usage` counts what the user does with suggestions.
+file whether to show an answer.
 
 A newer request for a document ends the older one with no suggestions. It also cancels the engine's work, unless the running
 answer may still fit.
@@ -11,9 +11,7 @@ answer may still fit.
 from __future__ import annotations
 
 import asyncio
-import bisect
 import contextlib
-import itertools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -29,7 +27,6 @@ from dg_lsp.server.decisions import Cache, Reason, Rhythm, SuggestionFacts, Unwa
 from dg_lsp.server.flights import EngineAnswer, Flights
 from dg_lsp.server.resident import Resident
 from dg_lsp.server.snapshot import Outlines, Snapshot, Snapshots
-from dg_lsp.server.stats import LATENCIES_MS, Statistics
 from dg_lsp.wire.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -79,18 +76,16 @@ class Completer:
         self,
         snapshots: Snapshots,
         resident: Resident,
-        statistics: Statistics,
         clock: Callable[[], float],
         on_outcome: Callable[[Reason | None], None],
     ) -> None:
         """Call `on_outcome` with the reason why a request got no suggestion, or with None when it got one."""
-        self._snapshots, self._resident, self._statistics = snapshots, resident, statistics
+        self._snapshots, self._resident = snapshots, resident
         self._clock, self._on_outcome = clock, on_outcome
         self.rhythm = Rhythm()
-        self.usage = Usage(statistics, clock)
+        self._unwanted = Unwanted()
         self._cache = Cache()
         self._outlines = Outlines(clock)
-        self._ids = itertools.count(1)
         self._replaced: dict[str, asyncio.Event] = {}
         self._flights = Flights(clock)
         self._arrivals: dict[str, asyncio.Task[None]] = {}
@@ -130,7 +125,6 @@ class Completer:
             return self._nothing(reason)
         fit = self._cache.find(now.place, self._clock(), partial(self._may_show, request, now))
         if fit is not None and (fit.n_candidates >= settings.candidates or self._is_enough(request, now, fit.suggestions)):
-            self._statistics.counts.numbers["typed through" if fit.typed else "cached"] += 1
             return self._show(request, now, fit.suggestions)
         if request.automatic:
             # This parses the text, so it runs only when no cached answer fits.
@@ -164,7 +158,7 @@ class Completer:
         return not request.automatic or (is_sure and not self._is_unwanted(now, suggestion))
 
     def _is_unwanted(self, now: Snapshot, suggestion: Suggestion) -> bool:
-        return self.usage.unwanted.holds(now.place, suggestion.text, self._clock())
+        return self._unwanted.holds(now.place, suggestion.text, self._clock())
 
     def _is_enough(self, request: SuggestionRequest, now: Snapshot, suggestions: tuple[Suggestion, ...]) -> bool:
         """Return whether no further candidates are needed: not all of these were rejected or removed by the user."""
@@ -182,7 +176,6 @@ class Completer:
             fit = decisions.advance(flight.place, now.place, answer[0], flight.n_candidates) if answer[0] else None
             is_usable = fit is not None and any(self._may_show(request, now, suggestion) for suggestion in fit.suggestions)
             if is_usable or flight.place == now.place:
-                self._statistics.counts.numbers["joined"] += 1
                 suggestions = fit.suggestions if fit is not None else ()
                 return suggestions, None if suggestions else answer[1] or NO_ANSWER
         flight = self._flights.start(now.place, n_candidates, self._fill(now, n_candidates))
@@ -197,7 +190,6 @@ class Completer:
         engine = await self._resident.engine(now.document.uri, lane)
         syntax, hole, context = self._asked(now, n_candidates)
         started = self._clock()
-        self._statistics.counts.numbers["asked"] += 1
         answer = await pipeline.infill(
             engine,
             now.document,
@@ -211,8 +203,7 @@ class Completer:
             log.debug("polished by %s", ", ".join(answer.fired))
         latency_ms = 1000 * (self._clock() - started)
         self.rhythm = self.rhythm.answered(latency_ms)
-        self._statistics.counts.latencies[bisect.bisect_left(LATENCIES_MS, latency_ms)] += 1
-        suggestions = tuple(replace(suggestion, id=next(self._ids)) for suggestion in answer.suggestions)
+        suggestions = answer.suggestions
         # Without candidates, only the clock says whether the deadline ended the work.
         is_over = bool(settings.deadline) and latency_ms >= settings.deadline
         is_late = answer.is_cut_short or (is_over and not answer.n_candidates)
@@ -266,14 +257,14 @@ class Completer:
             answer = Reply(doc.index, *moved)
         else:
             return self._nothing(MOVED)
-        self.usage.sent(request.uri, answer)
+        if answer.replaced is None:
+            self._unwanted.offer(request.uri, answer.index.text, answer.at, answer.suggestions[0].text)
         self._on_outcome(None)
         if request.automatic and request.selected is None and is_current:
             self._look_ahead(now, answer.suggestions[0])
         return answer
 
     def _nothing(self, reason: Reason) -> Reply:
-        self._statistics.counts.numbers[f"not: {reason.code}"] += 1
         self._on_outcome(reason)
         return Reply(positions.lines(""))
 
@@ -312,7 +303,7 @@ class Completer:
         if (arrival := self._arrivals.pop(uri, None)) is not None:
             arrival.cancel()  # its text is old
         self.rhythm = self.rhythm.typed(self._clock())
-        self.usage.changed(uri, before, text)
+        self._unwanted.change(uri, before, text, self._clock())
 
     def forget(self, uri: str) -> None:
         """Forget a document that was closed."""
@@ -321,7 +312,7 @@ class Completer:
             arrival.cancel()
         if (replaced := self._replaced.get(uri)) is not None:
             replaced.set()
-        self.usage.forget(uri)
+        self._unwanted.forget(uri)
         self._cache.forget(uri)
         self._outlines.forget(uri)
 
@@ -343,79 +334,6 @@ class Completer:
         await asyncio.gather(*self._arrivals.values(), return_exceptions=True)
         await self._flights.close()
         await self._outlines.close()
-
-
-# --- What happens to the suggestions of one session
-
-# An editor may report about a suggestion long after it was sent. Older ones than the last 200 are forgotten.
-MAX_SUGGESTIONS = 200
-
-
-class Usage:
-    """The recently sent suggestions, and the counts of what the user did with them."""
-
-    def __init__(self, statistics: Statistics, clock: Callable[[], float]) -> None:
-        """Start with no suggestion; count into `statistics`."""
-        self._statistics, self._clock = statistics, clock
-        self.unwanted = Unwanted()
-        self._visible: dict[str, tuple[str, int, Suggestion]] = {}
-        self._suggestions: dict[int, Suggestion] = {}
-        self._displayed: set[int] = set()
-
-    def sent(self, uri: str, reply: Reply) -> None:
-        """Count and remember the suggestions sent for one request, and track the first of those to insert.
-
-        `changed` tells whether the tracked one was accepted or rejected.
-        """
-        self._statistics.counts.numbers["shown"] += 1
-        for suggestion in reply.suggestions:
-            self._suggestions.pop(suggestion.id, None)
-            self._suggestions[suggestion.id] = suggestion
-        while len(self._suggestions) > MAX_SUGGESTIONS:
-            del self._suggestions[next(iter(self._suggestions))]
-        self._displayed &= self._suggestions.keys()
-        if reply.replaced is None:
-            self._visible[uri] = (reply.index.text, reply.at, reply.suggestions[0])
-
-    def changed(self, uri: str, before: str, now: str) -> None:
-        """Compare a document's new text with the tracked suggestion, and count the outcome; note what was removed."""
-        self.unwanted.change(uri, before, now)
-        entry = self._visible.get(uri)
-        if entry is None:
-            return
-        text, at, suggestion = entry
-        outcome = decisions.outcome(text, at, suggestion.text, now)
-        if outcome == "typing":
-            return
-        del self._visible[uri]
-        if outcome == "taken":
-            self.accepted(suggestion.id)
-        elif outcome == "rejected":
-            self._statistics.counts.numbers["rejected"] += 1
-            self.unwanted.reject(decisions.place(uri, text, at), suggestion.text, self._clock())
-
-    def displayed(self, suggestion_id: int) -> None:
-        """Count a suggestion that the editor reports as displayed, once; only VS Code reports this."""
-        if suggestion_id in self._suggestions and suggestion_id not in self._displayed:
-            self._displayed.add(suggestion_id)
-            self._statistics.counts.numbers["on screen"] += 1
-
-    def accepted(self, suggestion_id: int) -> None:
-        """Count an accepted suggestion, once."""
-        suggestion = self._suggestions.pop(suggestion_id, None)
-        if suggestion is not None:
-            self._statistics.counts.numbers["accepted"] += 1
-            self._statistics.counts.numbers["characters accepted"] += len(suggestion.text)
-
-    def accepted_in_part(self, suggestion_id: int, n_units: int) -> None:
-        """Count a partially accepted suggestion."""
-        if suggestion_id in self._suggestions and n_units > 0:
-            self._statistics.counts.numbers["accepted in part"] += 1
-
-    def forget(self, uri: str) -> None:
-        """Forget a document that was closed."""
-        self._visible.pop(uri, None)
-        self.unwanted.forget(uri)
 
 
 # --- Whether to show an answer. Pure

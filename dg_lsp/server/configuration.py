@@ -233,7 +233,6 @@ class Client:
     registers_configuration: bool = False
     to_line_end: bool = False
     own_wait_ms: float = 0.0
-    old_wire: bool = False
     pulls_configuration: bool = False
     action_literals: bool = False
     resolves_edits: bool = False
@@ -258,17 +257,6 @@ def read_client(params: lsp.InitializeParams) -> Client:
     is_lsp_mode = name.lower() in ("emacs", "lsp-mode")
     like_code = bool(_LIKE_VS_CODE.search(name))
     resolves = get_capability(can, "text_document.code_action.resolve_support.properties") or ()
-    # It announces another feature of LSP 3.18, the version that added inline completion.
-    knows_3_18 = any(
-        get_capability(can, name) is not None
-        for name in (
-            "text_document.code_action.tag_support",
-            "text_document.code_action.documentation_support",
-            "workspace.workspace_edit.metadata_support",
-            "workspace.workspace_edit.snippet_edit_support",
-            "workspace.text_document_content",
-        )
-    )
     ours = _ours(can.experimental) | _ours(params.initialization_options)
     return Client(
         name=name,
@@ -276,7 +264,6 @@ def read_client(params: lsp.InitializeParams) -> Client:
         registers_configuration=bool(get_capability(can, "workspace.did_change_configuration.dynamic_registration")),
         to_line_end=like_code,
         own_wait_ms=next((ms for part, ms in _OWN_WAIT_MS if part in name.lower()), 0.0),
-        old_wire=like_code and inline is not None and not knows_3_18,
         pulls_configuration=bool(get_capability(can, "workspace.configuration")),
         action_literals=get_capability(can, "text_document.code_action.code_action_literal_support") is not None,
         resolves_edits="edit" in resolves and bool(get_capability(can, "text_document.code_action.data_support")),

@@ -143,9 +143,7 @@ def _at_revision(path: str) -> str:
     return "/".join(filter(None, match.groups())) if match else path
 
 
-def to_item(
-    index: Lines, replaced: Span, text: str, *, to_line_end: bool, encoding: Encoding, command: lsp.Command
-) -> lsp.InlineCompletionItem:
+def to_item(index: Lines, replaced: Span, text: str, *, to_line_end: bool, encoding: Encoding) -> lsp.InlineCompletionItem:
     """Return text in place of a span, as an item that the editor shows.
 
     Neovim needs an empty range. VS Code shows multi-line text only where the range reaches the line's end. With
@@ -154,7 +152,7 @@ def to_item(
     if to_line_end and ("\n" in text or "\r" in text):
         replaced = Span(replaced.start, index.end(index.at(replaced.start)))
         text += index.text[replaced.start : replaced.end]
-    return lsp.InlineCompletionItem(insert_text=text, range=to_range(index, replaced, encoding), command=command)
+    return lsp.InlineCompletionItem(insert_text=text, range=to_range(index, replaced, encoding))
 
 
 def to_completion_item(index: Lines, at: int, text: str, *, encoding: Encoding) -> lsp.CompletionItem:

@@ -359,15 +359,26 @@ class Unwanted:
     def __init__(self) -> None:
         """Start empty."""
         self._items: tuple[_Item, ...] = ()
+        # The offer on the screen of each document: the text when it was made, its offset and its own text.
+        self._offers: dict[str, tuple[str, int, str]] = {}
         # A removal that the next one may go on with: its document, its offset, its text and its item.
         self._removal: tuple[str, int, str, _Item] | None = None
 
-    def reject(self, at: Place, text: str, now: float) -> None:
-        """Store a rejected suggestion for some minutes."""
-        self._store(at, text, now + REJECTED_S)
+    def offer(self, uri: str, text: str, at: int, suggestion: str) -> None:
+        """Record that a suggestion is shown at an offset of a document; a later change tells whether it is rejected."""
+        self._offers[uri] = (text, at, suggestion)
 
-    def change(self, uri: str, before: str, now: str) -> None:
-        """Store what a change of a document removed, and forget what it wrote again."""
+    def reject(self, at: Place, text: str, now_s: float) -> None:
+        """Store a rejected suggestion for some minutes."""
+        self._store(at, text, now_s + REJECTED_S)
+
+    def change(self, uri: str, before: str, now: str, now_s: float) -> None:
+        """Store what a change of a document removed or rejected, and forget what it wrote again."""
+        if (offer := self._offers.get(uri)) is not None and (what := outcome(*offer, now)) != "typing":
+            del self._offers[uri]
+            if what == "rejected":
+                text, at, suggestion = offer
+                self.reject(place(uri, text, at), suggestion, now_s)
         start = n_common(before, now)
         n_after = n_common(before[start:][::-1], now[start:][::-1])
         removed, end = before[start : len(before) - n_after], len(now) - n_after
@@ -386,14 +397,14 @@ class Unwanted:
         item = self._store(Place(uri, place(uri, now, start).before, place(uri, now, end).after), removed, math.inf)
         self._removal = (uri, start, removed, item) if end == start else None
 
-    def holds(self, at: Place, text: str, now: float) -> bool:
+    def holds(self, at: Place, text: str, now_s: float) -> bool:
         """Return whether this text, or the rest of it after some of its tokens were typed, was rejected or removed here.
 
         The beginning of such a text counts too, and a text that begins with all of it.
         """
         before, after, tokens = _before(at), _after(at), tuple(_TOKEN.findall(text[:MAX_REMOVED_CHARS]))
         for item in self._items:
-            if item.uri == at.uri and item.after == after and now <= item.until:
+            if item.uri == at.uri and item.after == after and now_s <= item.until:
                 for n_typed in range(len(item.tokens)):
                     left = item.tokens[n_typed:]
                     n = min(len(left), len(tokens))
@@ -404,6 +415,7 @@ class Unwanted:
     def forget(self, uri: str) -> None:
         """Forget a document that was closed."""
         self._items, self._removal = tuple(item for item in self._items if item.uri != uri), None
+        self._offers.pop(uri, None)
 
     def _store(self, at: Place, text: str, until: float) -> _Item:
         tokens = tuple(_TOKEN.findall(text[:MAX_REMOVED_CHARS]))
@@ -434,25 +446,25 @@ def joins(then: Place, now: Place, *, age_ms: float, latency_ms: float) -> bool:
     return not typed or (len(typed) <= 8 and "\n" not in typed and age_ms >= latency_ms / 2)
 
 
-Outcome = Literal["typing", "taken", "rejected", "elsewhere"]
+Outcome = Literal["typing", "over", "rejected"]
 
 
 def outcome(text: str, at: int, suggestion: str, now: str) -> Outcome:
     """Return what a change of the text means for a suggestion at an offset of the old text.
 
-    `typing`: the suggestion still fits. `taken`: the whole suggestion was inserted. `rejected`: its line changed otherwise.
-    `elsewhere`: the change was on another line.
+    `typing`: the suggestion still fits. `rejected`: its line changed otherwise. `over`: the whole suggestion was inserted, or
+    the change was on another line.
     """
     n_new = len(now) - len(text)
     if n_new >= 0 and now.startswith(text[:at]) and now.endswith(text[at:]):
         new = now[at : at + n_new]
         if new == suggestion:
-            return "taken"
+            return "over"
         return "typing" if any(rest(suggestion, *parts) is not None for parts in _typings(new)) else "rejected"
     line = max(text.rfind("\n", 0, at), text.rfind("\r", 0, at)) + 1
     head = now[: max(len(now) - (len(text) - at), 0)]
     same_line = head.startswith(text[:line]) and not {"\n", "\r"} & set(head[line:])
-    return "rejected" if same_line and now.endswith(text[at:]) else "elsewhere"
+    return "rejected" if same_line and now.endswith(text[at:]) else "over"
 
 
 def realigned(text: str, at: int, suggestions: tuple[Suggestion, ...], now: str) -> tuple[int, tuple[Suggestion, ...]] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types as lsp
@@ -136,17 +136,10 @@ def add(server: DgLanguageServer) -> None:
 
     @server.feature(methods.DID_MOVE)
     def _(params: Any) -> None:
-        _ignore_bad_params(lambda: _moved(server, *methods.to_place(params)))
-
-    @server.feature(methods.DID_SHOW)
-    def _(params: Any) -> None:
-        _ignore_bad_params(lambda: server.completer.usage.displayed(methods.to_offer_id(params)))
-
-    @server.feature(methods.DID_PARTIALLY_ACCEPT)
-    def _(params: Any) -> None:
-        _ignore_bad_params(
-            lambda: server.completer.usage.accepted_in_part(methods.to_offer_id(params), methods.to_accepted_length(params)),
-        )
+        try:
+            _moved(server, *methods.to_place(params))
+        except BadParamsError as error:
+            log.warning("ignored a notification with bad parameters: %s", error)
 
 
 def _add_notebook_handlers(server: DgLanguageServer) -> None:
@@ -201,13 +194,6 @@ def _moved(server: DgLanguageServer, uri: str, position: lsp.Position) -> None:
         server.completer.arrived(uri, convert.to_offset(doc.index, position, server.documents.encoding))
 
 
-def _ignore_bad_params(count: Callable[[], object]) -> None:
-    try:
-        count()
-    except BadParamsError as error:
-        log.warning("ignored a notification with bad parameters: %s", error)
-
-
 # --- Suggestions
 
 
@@ -218,13 +204,10 @@ async def _inline_completion(server: DgLanguageServer, params: lsp.InlineComplet
     reply = await _answer(server, params, automatic=automatic, selected=context.selected_completion_info)
     items = []
     for suggestion in reply.suggestions:
-        command = lsp.Command("Accepted", methods.ACCEPTED, arguments=[suggestion.id])
         # A span is replaced for the item selected in the editor's own list, such as the word that it completes.
         to_line_end = server.client.to_line_end and reply.replaced is None
         replaced = reply.replaced or Span(reply.at, reply.at)
-        items.append(
-            convert.to_item(reply.index, replaced, suggestion.text, to_line_end=to_line_end, encoding=encoding, command=command)
-        )
+        items.append(convert.to_item(reply.index, replaced, suggestion.text, to_line_end=to_line_end, encoding=encoding))
     return lsp.InlineCompletionList(items)
 
 

@@ -19,16 +19,13 @@ VERSION = 1
 STATUS = "dgLsp/status"
 DRAFT = "dgLsp/draft"
 DID_MOVE = "dgLsp/didMove"
-DID_SHOW = "textDocument/didShowCompletion"
-DID_PARTIALLY_ACCEPT = "textDocument/didPartiallyAcceptCompletion"
 
 FILL = "dgLsp.fill"
-ACCEPTED = "dgLsp.accepted"
 GET_STATUS = "dgLsp.status"
 RESTART = "dgLsp.restartEngine"
 PULL = "dgLsp.pull"
 
-COMMANDS = (FILL, ACCEPTED, GET_STATUS, RESTART, PULL)
+COMMANDS = (FILL, GET_STATUS, RESTART, PULL)
 
 What = Literal["body", "hole", "all", "regenerate", "repair", "docstring"]
 KINDS: dict[What, str] = {
@@ -172,22 +169,6 @@ def to_place(params: object) -> tuple[str, lsp.Position]:
         return uri, _position(params["position"])  # type: ignore[index]
     except (AssertionError, KeyError, TypeError, ValueError) as error:
         raise BadParamsError("the parameters need `textDocument` with `uri`, and `position`") from error
-
-
-def to_offer_id(params: object) -> int:
-    """Return the id of the item that a client showed or partially accepted; raise BadParamsError."""
-    try:
-        return int(params["item"]["command"]["arguments"][0])  # type: ignore[index]  # checked by trying
-    except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
-        raise BadParamsError("the parameters need the `item` with its `command`, as the server sent it") from error
-
-
-def to_accepted_length(params: object) -> int:
-    """Return how many characters, in UTF-16 units, the user has accepted so far; raise BadParamsError."""
-    try:
-        return int(params["acceptedLength"])  # type: ignore[index]  # checked by trying
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise BadParamsError("the parameters need `acceptedLength`") from error
 
 
 def _position(position: Any) -> lsp.Position:

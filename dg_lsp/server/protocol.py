@@ -285,31 +285,8 @@ async def run(protocol: RpcProtocol, reader: BinaryIO, writer: BinaryIO, backgro
     return 0 if protocol._shutdown else 1
 
 
-class Wire:
-    """Which message format the client uses; `is_old` is set by its capabilities or by its first trigger kind 0."""
-
-    def __init__(self) -> None:
-        """Start with the current format."""
-        self.is_old = False
-
-    def context(self, data: Any, structurer: cattrs.Converter) -> lsp.InlineCompletionContext:
-        """Return the context of an inline completion.
-
-        vscode-languageclient 9 counts trigger kinds from 0 and writes the range of `selectedCompletionInfo` as an array.
-        """
-        kind, selected = data.get("triggerKind", lsp.InlineCompletionTriggerKind.Automatic.value), None
-        if (selection := data.get("selectedCompletionInfo")) is not None:
-            ends = selection["range"]
-            self.is_old = self.is_old or isinstance(ends, list)
-            ends = {"start": ends[0], "end": ends[1]} if isinstance(ends, list) else ends
-            selected = lsp.SelectedCompletionInfo(structurer.structure(ends, lsp.Range), str(selection["text"]))
-        # Only the old format has trigger kind 0, and only the current one has 2.
-        self.is_old = kind == 0 or (self.is_old and kind != lsp.InlineCompletionTriggerKind.Automatic.value)
-        return lsp.InlineCompletionContext(lsp.InlineCompletionTriggerKind(kind + self.is_old), selected)
-
-
-def converter(wire: Wire) -> cattrs.Converter:
-    """Return pygls' converter, but data of unknown type stays JSON, and the old format and a missing version are read too."""
+def converter() -> cattrs.Converter:
+    """Return pygls' converter, but data of unknown type stays JSON, and a missing version is read too."""
     structurer = converters.get_converter()
     structurer.register_structure_hook(
         JsonRPCRequestMessage, lambda data, cls: cls(data["id"], data["method"], data["jsonrpc"], data.get("params"))
@@ -324,7 +301,6 @@ def converter(wire: Wire) -> cattrs.Converter:
         lsp.VersionedTextDocumentIdentifier,
         lambda data, cls: cls(NO_VERSION if data.get("version") is None else data["version"], str(data["uri"])),
     )
-    structurer.register_structure_hook(lsp.InlineCompletionContext, lambda data, _: wire.context(data, structurer))
     return structurer
 
 

@@ -77,10 +77,6 @@ async def execute(server: DgLanguageServer, params: lsp.ExecuteCommandParams) ->
     """Run one of our commands and return its result; raise JsonRpcInvalidParams for an unknown command."""
     arguments = params.arguments or []
     first = arguments[0] if arguments else None
-    if params.command == methods.ACCEPTED:
-        if isinstance(first, int):
-            server.completer.usage.accepted(first)
-        return None
     if params.command == methods.GET_STATUS:
         return server.reporter.status.to_json()
     if params.command == methods.RESTART:
@@ -172,7 +168,6 @@ async def edit(server: DgLanguageServer, params: FillParams) -> ActionResult | N
     if now.refused:
         server.show_message(f"this file is not sent to a model: it {now.refused}")
         return None
-    server.statistics.counts.numbers["actions"] += 1
     result = await _fill_holes(server, params, now)
     if result is None:
         return None
@@ -186,7 +181,6 @@ async def edit(server: DgLanguageServer, params: FillParams) -> ActionResult | N
         return None
     if not server.snapshots.is_current(now):
         raise JsonRpcException("the document changed while it was filled", CONTENT_MODIFIED)
-    server.statistics.counts.numbers["actions filled"] += 1
     threshold = now.settings.suggestion_threshold
     caution, note = result.caution(threshold), result.note(threshold)
     if len(result.fills) < result.n_holes:

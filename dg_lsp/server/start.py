@@ -75,14 +75,14 @@ async def _watch() -> None:
 
 
 def _server(engine: str) -> DgLanguageServer:
-    from dg_lsp.server import handlers, resident, stats
+    from dg_lsp.server import handlers, resident
     from dg_lsp.server.app import DgLanguageServer
 
     try:
         opener = resident.named(engine) if engine else resident.resident
     except ValueError as error:
         _refuse(str(error))
-    server = DgLanguageServer(opener, statistics=stats.default_folder())
+    server = DgLanguageServer(opener)
     handlers.add(server)
     return server
 

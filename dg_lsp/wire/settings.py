@@ -318,14 +318,6 @@ class Settings:
             "Set 0 to use one file at a time: no other file is then read, indexed or copied from.",
         ),
     ] = 6_000
-    statistics: Annotated[
-        bool,
-        About(
-            "statistics",
-            "Count how suggestions are used, on this machine only; `dg-lsp stats` prints the counts.",
-            "Turn it off if you do not want the counts.",
-        ),
-    ] = True
     batch_deadline: Annotated[
         int,
         Meta(ge=0, le=3_600_000),

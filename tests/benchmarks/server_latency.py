@@ -116,7 +116,7 @@ class Editor:
         self.journal = folder / "journal"
         self.journal.write_text("")
         more = {} if plain else {"DG_LSP_SERVE_ENGINE": ENGINE, JOURNAL: str(self.journal), REAL: "1" if real else ""}
-        own = {"PYTHONPATH": str(ROOT), "DG_LSP_STATISTICS_DIR": str(folder / "statistics"), "DG_LSP_MODEL": "embedded"}
+        own = {"PYTHONPATH": str(ROOT), "DG_LSP_MODEL": "embedded"}
         environment = {**os.environ, **own, **more}
         beside = Path(sys.executable).with_name("dg-lsp")
         command = [str(beside)] if beside.exists() else [sys.executable, "-m", "dg_lsp"]
@@ -156,7 +156,7 @@ class Editor:
                     raise SystemExit(f"{method} was refused: {message['error']['message']}")
                 return message["result"]
             if "method" in message and "id" in message:
-                settings = {"completion": {"debounce": 0}, "statistics": False}
+                settings = {"completion": {"debounce": 0}}
                 answer = [settings] if message["method"] == "workspace/configuration" else None
                 self.send({"jsonrpc": "2.0", "id": message["id"], "result": answer})
 

@@ -79,7 +79,7 @@ def test_relative_modules_of_typescript_are_judged() -> None:
 @pytest.mark.parametrize(("answer", "dropped"), [(".common import Task", False), (".base import Task", True)])
 def test_an_answer_that_imports_what_is_not_there_is_dropped(answer: str, dropped: bool) -> None:
     document, holes = drawn("from ⟦⟧\nprint(Task)\n", language="python")
-    document = Document(Path("/work/a.py").as_uri(), "python", document.text)
+    document = Document(Path("/repo/a.py").as_uri(), "python", document.text)
     sources = Sources(indexed(**APP, app__common="class Task: ...\n"), "/repo/app/a.py")
     tree = syntax.of(document)
     polished = polish.to_edits(Candidate((answer,)), holes, document, syntax=tree, is_file=True, sources=sources)

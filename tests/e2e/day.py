@@ -188,7 +188,6 @@ class Player:
         if isinstance(answer, dict) and answer.get("items"):
             self.shown = answer["items"][0]
             self.n_shown += 1
-            self.client.notify("textDocument/didShowCompletion", {"item": self.shown})
 
     @property
     def file(self) -> File:

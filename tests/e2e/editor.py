@@ -165,7 +165,6 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
     return {
         **os.environ,
         "DG_LSP_SERVE_ENGINE": ENGINE,
-        "DG_LSP_STATISTICS_DIR": str(folder / "statistics"),
         "DG_LSP_TEST_JOURNAL": str(folder / "journal"),
         "PYTHONPATH": str(ROOT),
         **more,

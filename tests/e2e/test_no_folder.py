@@ -51,7 +51,7 @@ async def has_paused(client: Editor) -> bool:
     return suppressed is not None and suppressed["code"] == "manual"
 
 
-@pytest.mark.parametrize("arguments", [("--version",), ("engine", "status"), ("engine", "models"), ("stats",)])
+@pytest.mark.parametrize("arguments", [("--version",), ("engine", "status"), ("engine", "models")])
 def test_a_command_that_needs_no_folder_runs_in_a_removed_one(arguments: tuple[str, ...], tmp_path: Path) -> None:
     here = tmp_path / "here"
     here.mkdir()

@@ -9,9 +9,6 @@ from __future__ import annotations
 import ast
 import asyncio
 import contextlib
-import json
-import os
-import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -303,25 +300,3 @@ async def test_a_command_applies_the_edit_to_the_version_that_it_was_made_for(cl
     with pytest.raises(JsonRpcException) as error:
         await client.lsp.code_action_resolve_async(action)
     assert error.value.code == lsp.LSPErrorCodes.ContentModified
-
-
-async def test_statistics_are_written_when_the_server_ends(folder: Path) -> None:
-    shutil.rmtree(folder / "statistics", ignore_errors=True)
-    async with session(folder) as client:
-        (item,) = await client.inline(client.open("counted", READERS))
-        raw = {"insertText": item.insert_text, "command": {"command": "", "arguments": item.command and item.command.arguments}}
-        client.lsp.protocol.notify("textDocument/didShowCompletion", {"item": raw})
-        client.lsp.protocol.notify("textDocument/didPartiallyAcceptCompletion", {"item": raw, "acceptedLength": 3})
-        assert item.command is not None
-        params = lsp.ExecuteCommandParams(item.command.command, item.command.arguments)
-        await client.lsp.workspace_execute_command_async(params)
-        process = client.lsp._server
-        assert process is not None
-    assert process.returncode == 0
-    (counts_file,) = (folder / "statistics").iterdir()
-    counts = json.loads(counts_file.read_text())["counts"]
-    assert (counts["shown"], counts["accepted"], counts["accepted in part"]) == (1, 1, 1)
-    assert counts["characters accepted"] == len(str(item.insert_text))
-    assert "encoding" not in counts_file.read_text()
-    with pytest.raises(ProcessLookupError):
-        os.kill(process.pid, 0)

@@ -274,7 +274,7 @@ METHODS = [
     "textDocument/didOpen", "textDocument/didChange", "textDocument/didClose", "textDocument/didSave",
     "notebookDocument/didOpen", "notebookDocument/didChange", "notebookDocument/didClose",
     "workspace/didChangeConfiguration", "workspace/didChangeWorkspaceFolders", "$/cancelRequest", "$/setTrace",
-    "window/workDoneProgress/cancel", "textDocument/didShowCompletion", "textDocument/didPartiallyAcceptCompletion",
+    "window/workDoneProgress/cancel", "dgLsp/didMove",
     "initialize", "initialized", "textDocument/hover", "no/such", "dgLsp/status",
 ]  # fmt: skip
 NAMES = [
@@ -302,7 +302,7 @@ def junk(dice: random.Random, depth: int = 0) -> Any:
         "",
         URI,
         "dgLsp.fill",
-        "dgLsp.accepted",
+        "dgLsp.status",
         "é\ud800",
         [],
         {},
@@ -330,7 +330,7 @@ def out_of_order(dice: random.Random) -> tuple[str, dict[str, Any]]:
         ("textDocument/inlineCompletion", {"textDocument": document, "position": place, "context": {"triggerKind": 1}}),
         ("textDocument/codeAction", {"textDocument": document, "range": there, "context": {"diagnostics": []}}),
         ("codeAction/resolve", {"title": "x", "data": {"do": "body", "textDocument": versioned, "range": there}}),
-        ("workspace/executeCommand", {"command": "dgLsp.accepted", "arguments": [dice.randrange(9)]}),
+        ("workspace/executeCommand", {"command": "dgLsp.status", "arguments": [dice.randrange(9)]}),
         ("$/cancelRequest", {"id": dice.randrange(5_000)}),
         ("window/workDoneProgress/cancel", {"token": "never begun"}),
         ("initialized", {}),

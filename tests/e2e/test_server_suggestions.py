@@ -87,18 +87,6 @@ def test_positions_count_in_the_encoding_that_was_agreed_on(tmp_path: Path, enco
     )
 
 
-def test_the_wire_format_of_older_clients_is_understood(tmp_path: Path) -> None:
-    async def test(client: Editor) -> None:
-        client.open(says(text="(a)") + "x = os.pa\n")
-        range_ = [{"line": 1, "character": 7}, {"line": 1, "character": 9}]
-        selected_item = {"range": range_, "text": "path"}
-        (item,) = await client.suggestions(1, 9, trigger=1, selectedCompletionInfo=selected_item)
-        assert (item["insertText"], item["range"]) == ("path(a)", at(1, 7, 9))
-        assert len(await client.suggestions(1, 9, trigger=0)) > 1
-
-    run(tmp_path, CODE, test)
-
-
 def test_a_superseded_request_gets_an_empty_list_and_a_cancelled_one_the_cancel_error(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
 
@@ -188,25 +176,6 @@ def test_engine_trouble_is_shown_once_without_error_responses(tmp_path: Path) ->
         client.stderr = b""
 
     run(tmp_path, CODE, test)
-
-
-def test_accepted_suggestions_are_counted_on_this_machine(tmp_path: Path) -> None:
-    async def test(client: Editor) -> None:
-        client.open(says(text="f(a)") + "x = \n")
-        (item,) = await client.suggestions(1, 4)
-        for _ in range(2):
-            client.notify("textDocument/didShowCompletion", {"item": item})
-        client.notify("textDocument/didShowCompletion", {"item": {"command": {"arguments": [10_000]}}})
-        client.notify("textDocument/didPartiallyAcceptCompletion", {"item": item, "acceptedLength": 1})
-        await client.request("workspace/executeCommand", item["command"])
-
-    run(tmp_path, CODE, test)
-    (counts_file,) = (tmp_path / "statistics").iterdir()
-    counts = json.loads(counts_file.read_text())["counts"]
-    assert (counts["shown"], counts["accepted"], counts["accepted in part"], counts["characters accepted"]) == (1, 1, 1, 4)
-    # Reported twice, counted once; an item that was never sent is not counted.
-    assert counts["on screen"] == 1
-    assert "f(a)" not in counts_file.read_text()
 
 
 def test_cells_of_a_notebook_are_documents_that_know_those_before(tmp_path: Path) -> None:

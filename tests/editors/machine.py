@@ -45,7 +45,6 @@ def environment(home: Path) -> dict[str, str]:
         "LANG": "C.UTF-8",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{inherited['PATH']}",
         "DG_LSP_RUNTIME_DIR": str(home / "run"),
-        "DG_LSP_STATISTICS_DIR": str(home / "statistics"),
         "XDG_RUNTIME_DIR": str(home),
         # No editor offers to pull a model in between.
         laptop.NO_PULL_VARIABLE: "1",

@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -348,25 +347,6 @@ def tapped(code: Workbench, tmp_path: Path) -> Iterator[Path]:
     yield log
     code.set("client.command", None)
     code.until_ready()
-
-
-def test_shown_and_partially_accepted_suggestions_are_reported(code: Workbench, tapped: Path) -> None:
-    def sent(method: str) -> list[dict[str, Any]]:
-        return [message["params"] for _, message in tap.heard(tapped) if message.get("method") == method]
-
-    ghost = begin(code, FILES.replace("    ...\n", ""), "told.py", "", at=(LONG_BODY - 1, 0))
-    first_text = code.text()
-    until(lambda: sent("textDocument/didShowCompletion"), "the notification that it is shown", tell=code.picture)
-    item = sent("textDocument/didShowCompletion")[-1]["item"]
-    assert item["insertText"].split("\n")[0].endswith(ghost.split("\n")[0])
-    assert item["command"]["command"] == "dgLsp.accepted"
-    code.press("Control+ArrowRight")
-    until(lambda: code.text() != first_text, "the accepted word", tell=code.picture)
-    word = inserted(first_text, code.text())
-    until(lambda: sent("textDocument/didPartiallyAcceptCompletion"), "the notification of the part", tell=code.picture)
-    part = sent("textDocument/didPartiallyAcceptCompletion")[-1]
-    assert part["acceptedLength"] == len(word)
-    assert part["item"]["command"]["arguments"] == item["command"]["arguments"]
 
 
 def start(code: Workbench, command: str, *arguments: object) -> None:

@@ -106,7 +106,6 @@ COMMANDS = (
     ("infill", ".", "--write", "--commit", "--check", "true"),
     ("infill", "a.py", "--all"),
     ("setup", "--json"),
-    ("stats",),
     ("engine", "logs"),
     ("engine", "stop", "--now"),
 )
@@ -202,7 +201,6 @@ COMMANDS_OF_SERVER: tuple[tuple[Any, ...], ...] = (
     ("dgLsp.status",),
     ("dgLsp.fill", {"what": "body"}),
     ("dgLsp.restartEngine",),
-    ("dgLsp.accepted", {}),
     ("dgLsp.pull", "download"),
 )
 

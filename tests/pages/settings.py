@@ -22,7 +22,6 @@ GROUPS = {
     "engine": "Model",
     "actions": "Fills and context",
     "context": "Fills and context",
-    "statistics": "Suggestions",
 }
 BEGIN, END = "<!-- settings: written by `make settings` -->", "<!-- end of settings -->"
 

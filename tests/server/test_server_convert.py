@@ -47,12 +47,7 @@ def read(name: str = "", **capabilities: Any) -> Client:
 @pytest.mark.parametrize(
     ("name", "text_document", "expected"),
     [
-        ("Visual Studio Code", {"inlineCompletion": {"dynamicRegistration": True}}, {"to_line_end", "old_wire", "inline"}),
-        (
-            "Visual Studio Code",
-            {"inlineCompletion": {"dynamicRegistration": True}, "codeAction": {"tagSupport": {"valueSet": [1]}}},
-            {"to_line_end", "inline"},
-        ),
+        ("Visual Studio Code", {"inlineCompletion": {"dynamicRegistration": True}}, {"to_line_end", "inline"}),
         ("VSCodium", {}, {"to_line_end"}),
         ("Neovim", {"inlineCompletion": {}}, {"inline"}),
         ("emacs", {"inlineCompletion": None}, {"inline"}),
@@ -61,7 +56,7 @@ def read(name: str = "", **capabilities: Any) -> Client:
 )
 def test_editors_are_recognized_by_name_and_capabilities(name: str, text_document: dict[str, Any], expected: set[str]) -> None:
     client = read(name, textDocument=text_document)
-    assert {flag for flag in ("to_line_end", "old_wire", "inline") if getattr(client, flag)} == expected
+    assert {flag for flag in ("to_line_end", "inline") if getattr(client, flag)} == expected
 
 
 def test_edits_are_plain_versioned_or_annotated() -> None:

@@ -269,15 +269,15 @@ def test_typed_text_and_rest_together_are_the_offer(before: str, after: str, typ
 @pytest.mark.parametrize(
     ("now", "expected"),
     [
-        ("x = ab\n", "taken"),
+        ("x = ab\n", "over"),
         ("x = a\n", "typing"),
         ("x = \n", "typing"),
         ("x = b\n", "rejected"),
         ("x =\n", "rejected"),
         ("x = abc\n", "rejected"),
         ("x = \ny = 1\n", "rejected"),
-        ("import os\nx = \n", "elsewhere"),
-        ("", "elsewhere"),
+        ("import os\nx = \n", "over"),
+        ("", "over"),
     ],
 )
 def test_what_a_change_means_for_an_offer(now: str, expected: str) -> None:

@@ -26,7 +26,7 @@ def test_every_message_and_command_is_on_the_page_and_no_other() -> None:
     notifications = re.findall(r"^### `(\S+)`$", PAGE, re.MULTILINE)
     assert tuple(notifications) == (methods.STATUS, methods.DRAFT)
     bullets = re.findall(r"^\* `([\w/.]+)` ", PAGE, re.MULTILINE)
-    assert tuple(bullets) == (methods.DID_MOVE, methods.DID_SHOW, methods.DID_PARTIALLY_ACCEPT, *methods.COMMANDS)
+    assert tuple(bullets) == (methods.DID_MOVE, *methods.COMMANDS)
     assert set(re.findall(r"`(dgLsp[/.]\w+)`", PAGE)) == {methods.STATUS, methods.DRAFT, methods.DID_MOVE, *methods.COMMANDS}
     assert f"version **{methods.VERSION}**" in PAGE
 
@@ -74,6 +74,4 @@ def test_unreadable_parameters_are_refused(data: object) -> None:
     with pytest.raises(BadParamsError):
         methods.to_fill_params(data)
     with pytest.raises(BadParamsError):
-        methods.to_offer_id(data)
-    with pytest.raises(BadParamsError):
-        methods.to_accepted_length(data)
+        methods.to_place(data)

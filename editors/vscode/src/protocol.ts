@@ -1,5 +1,5 @@
 /** The server's own messages. Mirrors dg_lsp/server/methods.py; tests/test_mirror.py compares the two. */
-import { NotificationType, type Command, type Range, type VersionedTextDocumentIdentifier } from "vscode-languageclient";
+import { NotificationType, type Range, type VersionedTextDocumentIdentifier } from "vscode-languageclient";
 
 /** The version of the messages that this client supports. */
 export const VERSION = 1;
@@ -59,25 +59,12 @@ export interface FillAnswer {
   fills?: FilledPart[];
 }
 
-/** A suggestion as the server sent it; its command identifies it. */
-export interface ShownItem {
-  insertText: string;
-  command?: Command;
-}
-
 export const statusChanged = new NotificationType<Status>("dgLsp/status");
 export const draftChanged = new NotificationType<Draft>("dgLsp/draft");
-
-/** Notifications that clients of other servers send too. */
-export const didShow = new NotificationType<{ item: ShownItem }>("textDocument/didShowCompletion");
-export const didPartiallyAccept = new NotificationType<{ item: ShownItem; acceptedLength: number }>(
-  "textDocument/didPartiallyAcceptCompletion",
-);
 
 /** The server's commands, for `workspace/executeCommand`. */
 export const serverCommands = {
   fill: "dgLsp.fill",
-  accepted: "dgLsp.accepted",
   status: "dgLsp.status",
   restartEngine: "dgLsp.restartEngine",
   pull: "dgLsp.pull",

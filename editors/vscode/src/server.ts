@@ -144,7 +144,7 @@ export class Server implements vscode.Disposable {
       void this.watcher.follow(status);
     });
     this.drafts.listen(client);
-    this.watcher.attach(client);
+    this.watcher.begin();
     client.onDidChangeState(({ newState }) => {
       if (client !== this.client) return;
       if (newState === ClientState.Starting) this.status.setSituation({ kind: "starting" });
@@ -277,7 +277,7 @@ export class Server implements vscode.Disposable {
           // An abandoned client is not restarted.
           if (client().isAbandoned) return { action: CloseAction.DoNotRestart, handled: true };
           // What was typed and got no answer is requested again from the next server.
-          this.watcher.attach(client());
+          this.watcher.begin();
           return client().isFrozen ? this.replace(client()) : defaultHandler().closed();
         },
       },

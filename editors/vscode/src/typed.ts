@@ -1,5 +1,11 @@
 /** Decides whether a typed change still needs a request for a suggestion. Pure; does not import the editor's API. */
-import type { Change } from "./shownSuggestion";
+
+/** One change of a document. Lengths are in UTF-16 units. */
+export interface Change {
+  offset: number;
+  removed: number;
+  text: string;
+}
 
 /** The user's last change of a document. Offsets are in UTF-16 units. */
 export interface Typed {

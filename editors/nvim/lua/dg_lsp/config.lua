@@ -27,7 +27,6 @@ local M = {}
 ---@field ["actions.deadline"]? integer milliseconds that each request of a fill may take
 ---@field ["context.windowChars"]? integer characters of the file that the model sees on each side of the hole
 ---@field ["context.relatedChars"]? integer characters of other files that the model sees
----@field ["statistics"]? boolean count how suggestions are used, on this machine only
 
 ---@class dg_lsp.Config
 ---@field cmd string[] the command that starts the server

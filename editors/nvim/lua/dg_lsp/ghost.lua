@@ -10,10 +10,6 @@ local M = {}
 
 local METHOD = "textDocument/inlineCompletion"
 
----The length of an item's accepted parts in UTF-16 units, by the argument of the item's command.
----@type table<integer, integer>
-local accepted_units = {}
-
 ---Return Neovim's private object for a buffer's inline completion; nil if it does not exist or has another interface.
 ---@param bufnr integer
 ---@return table?
@@ -68,42 +64,15 @@ local function rest_of(item)
   return text:sub(#typed + 1), math.max(range.end_col, column)
 end
 
----@param item table
 ---@param text string inserted at the cursor
 ---@param end_col integer where the replaced text ends
-local function insert(item, text, end_col)
+local function insert(text, end_col)
   -- Setting this option, even to its own value, starts a new undo step.
   vim.bo.undolevels = vim.bo.undolevels
   local row, column = unpack(vim.api.nvim_win_get_cursor(0))
   vim.api.nvim_buf_set_text(0, row - 1, column, row - 1, end_col, {})
   -- Neovim repeats pasted text with `.`, unlike text of `nvim_buf_set_text`.
   vim.api.nvim_paste(text, false, -1)
-  return item
-end
-
----@param item table
-local function report_accepted(item)
-  local client = vim.lsp.get_client_by_id(item.client_id)
-  if client and item.command then
-    client:exec_cmd(item.command, { bufnr = vim.api.nvim_get_current_buf() })
-  end
-end
-
----@param item table
----@param text string
-local function report_partly_accepted(item, text)
-  local client = vim.lsp.get_client_by_id(item.client_id)
-  local id = item.command and item.command.arguments and item.command.arguments[1]
-  if not client or not id then
-    return
-  end
-  accepted_units = { [id] = (accepted_units[id] or 0) + vim.str_utfindex(text, "utf-16") }
-  -- Neovim's types do not have this method.
-  ---@diagnostic disable-next-line: param-type-mismatch
-  client:notify("textDocument/didPartiallyAcceptCompletion", {
-    item = { insertText = item.insert_text, command = item.command },
-    acceptedLength = accepted_units[id],
-  })
 end
 
 ---@param part fun(rest: string): string how much of the rest to insert
@@ -127,14 +96,12 @@ local function accept(part)
       end
       local text = part(rest)
       if #text >= #rest then
-        insert(item, rest, end_col)
-        report_accepted(item)
+        insert(rest, end_col)
         return nil
       end
       -- The replaced text stays until the last part is accepted.
       local row, column = unpack(vim.api.nvim_win_get_cursor(0))
-      insert(item, text, column)
-      report_partly_accepted(item, text)
+      insert(text, column)
       if state then
         local after, at = unpack(vim.api.nvim_win_get_cursor(0))
         local shift = after == row and end_col - column or 0
