@@ -228,6 +228,15 @@ def test_a_wrong_device_is_named(trained_layout: Path) -> None:
         DiffusionFiller(load_model(str(trained_layout), device="gpu"))
 
 
+def test_a_new_limit_of_threads_holds_from_the_next_step_on(trained_layout: Path) -> None:
+    filler = DiffusionFiller(load_model(str(trained_layout), device="cpu", threads=1))
+    task = filler.start(InfillRequest("x = ", "\n", (Hole(Span(4, 4), "cursor"),)))
+    for threads in (1, 2, 1):
+        filler.limit_threads(threads)
+        assert task.step()
+        assert (torch.get_num_threads(), filler.about()["threads"]) == (threads, threads)
+
+
 def test_before_the_end_the_drafts_count_as_well(trained_filler: DiffusionFiller) -> None:
     task = trained_filler.start(InfillRequest("alpha = beta + gamma\nx = 1\nalpha = be", "\n", (LINE,)))
     while not any(candidate.row == "noise" for candidate in task.candidates()):

@@ -112,7 +112,6 @@ def features(item: Proposal, others: Sequence[Proposal]) -> dict[str, float]:
         "left": math.log1p(left_chars),
         "right": _right(right_chars),
         "settled": -min(settled) if settled else 0.0,
-        "blank": float(not item.text.strip()),
         "whole": float(right_chars > 0) * math.log1p(left_chars),
         "repeats": item.repeats,
         "known": item.known,
