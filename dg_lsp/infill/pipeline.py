@@ -35,9 +35,8 @@ class FileContext:
 
     A model sees `path`, which is below the workspace. `own` is the absolute path without links, which is the file's key in an
     index, or "" if the text is no file. `related` is shown as it is. `nearby` are whole files, of which each request shows the
-    paragraphs that resemble its place, at most `related_chars` of them. `place` is the offset where the cursor came to its
-    place, if that is above the hole: what was written since changes nothing in what is shown. `files` is the index of the
-    workspace, which has passages to copy from. `indent` is one indentation level in its project, for `Document.indent`.
+    paragraphs that resemble its place, at most `related_chars` of them. `files` is the index of the workspace, which has
+    passages to copy from. `indent` is one indentation level in its project, for `Document.indent`.
     `signatures` are those of the file, if they are known; otherwise its syntax has them.
     """
 
@@ -51,7 +50,6 @@ class FileContext:
     seed: int = 0
     indent: str = ""
     nearby: tuple[Snippet, ...] = ()
-    place: int | None = None
     signatures: Signatures | None = None
 
     def __post_init__(self) -> None:
@@ -188,7 +186,7 @@ def _paragraphs(document: Document, holes: Sequence[Hole], file_context: FileCon
     if not file_context.nearby or not holes:
         return ()
     text, at, end = document.text, holes[0].span.start, holes[-1].span.end
-    start = text.rfind("\n", 0, at if file_context.place is None else min(at, file_context.place)) + 1
+    start = text.rfind("\n", 0, at) + 1
     above, below = text[max(start - 1 - NEAR_CHARS, 0) : max(start - 1, 0)], text[end : end + NEAR_CHARS].partition("\n")[2]
     return paragraphs.choose(above, below, file_context.nearby, file_context.related_chars)
 

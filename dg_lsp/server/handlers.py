@@ -69,7 +69,7 @@ def add(server: DgLanguageServer) -> None:
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_SAVE)
     def _(params: lsp.DidSaveTextDocumentParams) -> None:
-        server.nearby.forget(params.text_document.uri)
+        server.nearby.saved(params.text_document.uri)
         # The document may be a configuration file.
         server.look_at_files()
 

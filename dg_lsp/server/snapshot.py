@@ -102,8 +102,7 @@ class Snapshots:
             above = cells[-MAX_CELLS:] if cells and n_chars else ()
             name = f"{context.path} (cell)"
             near = tuple(Snippet(name, cell.text[max(len(cell.text) - n_chars, 0) :]) for cell in above if cell.text.strip())
-            place = index.start(self.nearby.first_line(uri, index.at(offset))) if offset else None
-            context = replace(context, related=near, place=place)
+            context = replace(context, related=near)
             document = replace(document, indent=context.indent)
         base = document
         if selected is not None:
@@ -179,6 +178,13 @@ class Background(Generic[Key, Value]):
             self._tasks[key] = asyncio.ensure_future(self._read(key, read))
         return self._tasks.get(key)
 
+    def age(self, key: Key) -> None:
+        """Read a key's value again when it is needed next."""
+        value = self._values.get(key)
+        self.forget(key)
+        if value is not None:
+            self._values[key] = value[0], -math.inf
+
     def forget(self, key: Key) -> None:
         """Forget a key's value, and stop reading it."""
         self._values.pop(key, None)
@@ -247,8 +253,6 @@ FRESH_S = 10.0
 INDEX_SHARE = 30
 # A slow disk must not block a request. A document whose look-up takes longer gets no suggestion.
 LOOK_S = 5.0
-SAME_PLACE = 8
-"""A cursor that is at most so many lines below where it came to a place is still there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +279,6 @@ class Nearby:
         not_looked = _Looked("has not been looked up yet", FileContext(""))
         self._looked = Background[str, _Looked](clock, not_looked, fresh_s=FRESH_S)
         self._related = Background[str, tuple[Snippet, ...]](clock, (), fresh_s=FRESH_S)
-        self._first_lines: dict[str, int] = {}
         self._updated = Background[Path, None](clock, None, fresh_s=FRESH_S, share=INDEX_SHARE)
 
     def set_roots(self, uris: Iterable[str]) -> None:
@@ -353,19 +356,13 @@ class Nearby:
         self._updated.renew(root, lambda: self._update(root, index))
         return index.repository
 
-    def first_line(self, uri: str, line: int) -> int:
-        """Return the line where the cursor came to its place, if it is at most `SAME_PLACE` lines further down now.
-
-        Someone who writes lines gets there. What is shown of other files must stay the same meanwhile, because the model reads
-        it first: another text there would make everything that is encoded useless.
-        """
-        first = self._first_lines.get(uri, line)
-        self._first_lines[uri] = first if first <= line <= first + SAME_PLACE else line
-        return self._first_lines[uri]
+    def saved(self, uri: str) -> None:
+        """Read again what was read for a document, when it is needed next."""
+        self._related.age(uri)
+        self._looked.age(uri)
 
     def forget(self, uri: str) -> None:
         """Forget what was read for a document."""
-        self._first_lines.pop(uri, None)
         self._related.forget(uri)
         self._looked.forget(uri)
 

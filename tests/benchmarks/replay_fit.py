@@ -34,8 +34,9 @@ from dg_lsp.core import holes, languages, syntax
 from dg_lsp.core.calibration import POSITIONS
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.backends import local
-from dg_lsp.engine.causal.filler import FIRST, CausalFiller, narrowed
+from dg_lsp.engine.causal.filler import CausalFiller
 from dg_lsp.engine.causal.generation import Generation
+from dg_lsp.engine.causal.windows import LEAST_NEW, SHORT_SUFFIX
 from dg_lsp.engine.common import calibration_store
 from dg_lsp.evaluate import calibrate, fit
 from dg_lsp.evaluate import tasks as evaluation
@@ -64,7 +65,7 @@ Hole = tuple[str, Task, InfillRequest]
 def collect(options: argparse.Namespace) -> int:
     """Add a line to the file for each hole that it lacks."""
     loaded = local.load_model(options.model, device="cpu", threads=options.threads)
-    short = narrowed(loaded.profile, FIRST[-1])
+    short = replace(loaded.profile, prefix_tokens=LEAST_NEW, suffix_tokens=SHORT_SUFFIX, related_tokens=0)
     fillers = [CausalFiller(replace(loaded, profile=profile)) for profile in (short, loaded.profile, loaded.profile)]
     out = Path(options.out)
     done = {json.loads(line)["id"] for line in out.read_text("utf-8").splitlines()} if out.exists() else set()

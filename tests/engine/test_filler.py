@@ -303,7 +303,7 @@ def reused(trained_filler: DiffusionFiller, request: InfillRequest) -> tuple[int
 
 def foresee(trained_filler: DiffusionFiller) -> int:
     n_units = 1
-    while trained_filler.foresee():
+    while trained_filler.foresee() is not None:
         n_units += 1
     return n_units
 
@@ -345,7 +345,7 @@ def test_only_the_newest_expected_request_is_prepared_and_only_once(trained_fill
     assert n_tokens == n_reused
     foresee(trained_filler)
     trained_filler.cache.clear()
-    assert not trained_filler.foresee()
+    assert trained_filler.foresee() is None
     assert not trained_filler.cache.bytes
 
 
@@ -359,38 +359,56 @@ def test_failed_preparation_is_not_retried(trained_filler: DiffusionFiller, monk
         patched.setattr(trained_filler.prefixes, "encode", fail)
         with pytest.raises(MemoryError):
             trained_filler.foresee()
-    assert not trained_filler.foresee()
+    assert trained_filler.foresee() is None
     assert not trained_filler.cache.bytes
 
 
-def test_a_prefix_that_differs_in_a_short_end_is_not_kept_twice() -> None:
-    kv = [(torch.zeros(1, 1, 400, 4), torch.zeros(1, 1, 400, 4))]
-    cache = PrefixCache()
-    cache.put(range(400), kv)
-    n_bytes = cache.bytes
-    cache.put([*range(390), *range(1000, 1010)], kv)
-    assert cache.bytes == n_bytes
-    assert cache.longest([*range(390), 1000])[0] == 391
-    cache.put([*range(200), *range(2000, 2200)], kv)
-    assert cache.bytes == 2 * n_bytes
+def kv_of(*ids: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Keys and values of one layer, which say of which ids they are."""
+    side = torch.tensor(ids, dtype=torch.float)[None, None, :, None].expand(1, 1, -1, 4)
+    return [(side.clone(), -side)]
 
 
-def test_a_guess_replaces_nothing_and_only_the_last_is_kept() -> None:
-    kv = [(torch.zeros(1, 1, 400, 4), torch.zeros(1, 1, 400, 4))]
+@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=8), max_size=12), st.lists(st.integers(0, 2), max_size=8))
+def test_the_cache_has_the_keys_and_values_of_all_that_was_encoded(rows: list[list[int]], asked: list[int]) -> None:
     cache = PrefixCache()
-    cache.put(range(400), kv)
-    n_bytes = cache.bytes
-    for answer in (1000, 2000):
-        cache.put([*range(400), answer, answer + 1], kv, is_guess=True)
-        assert cache.bytes == 2 * n_bytes
-        assert cache.longest([*range(400), answer])[0] == 401
-    cache.put(range(5000, 5400), kv)  # another document: what was asked for stays, the guess goes
-    assert cache.bytes == 2 * n_bytes
-    assert cache.longest([*range(400), 2000])[0] == 400
-    cache.put([*range(400), 3000, 3001], kv, is_guess=True)
-    cache.put([*range(400), 3000, 3001, 3002], kv)  # accepted
-    assert cache.bytes == 2 * n_bytes
-    assert cache.longest([*range(400), 3000, 3001, 3002])[0] == 403
+    for row in rows:
+        cache.put(row, kv_of(*row), torch.tensor([float(len(row))]))
+    n_known, kv = cache.longest(asked)
+    assert n_known == cache.known(asked) == max((n_common(row, asked) for row in rows), default=0)
+    assert (kv is None) == (n_known == 0)
+    for found, side in zip(kv[0] if kv else (), kv_of(*asked[:n_known])[0], strict=kv is not None):
+        assert torch.equal(found, side)
+    for row in rows:
+        hidden = cache.last_hidden(tuple(row))
+        assert hidden is not None
+        assert hidden.item() == len(row)
+    distinct = {tuple(row[:n]) for row in rows for n in range(1, len(row) + 1)}
+    assert cache.bytes == len(distinct) * kv_of(0)[0][0].nbytes * 2
+
+
+def test_what_prefixes_have_in_common_is_kept_once_and_their_ends_are_dropped_first() -> None:
+    cache, size = PrefixCache(), kv_of(0)[0][0].nbytes * 2
+    shared = range(300)
+    for end in (1000, 2000, 3000):
+        cache.put([*shared, *range(end, end + 100)], kv_of(*shared, *range(end, end + 100)))
+    assert cache.bytes == 600 * size
+    cache.max_bytes = 550 * size
+    cache.longest([*shared, 1000])
+    cache.put([*shared, 4000], kv_of(*shared, 4000))
+    assert [cache.known([*shared, *range(end, end + 100)]) for end in (1000, 2000, 3000, 4000)] == [400, 300, 400, 301]
+
+
+def test_keys_and_values_are_kept_in_a_narrower_type() -> None:
+    wide, narrow = PrefixCache(), PrefixCache(dtype=torch.float16)
+    for cache in (wide, narrow):
+        cache.put(range(10), kv_of(*range(10)))
+        cache.put([*range(5), 7], kv_of(*range(5), 7))
+    assert 2 * narrow.bytes == wide.bytes
+    kv = narrow.longest([*range(5), 7])[1]
+    assert kv is not None
+    assert torch.equal(kv[0][0], kv_of(*range(5), 7)[0][0])
+    assert kv[0][0].dtype is torch.float32
 
 
 @given(st.lists(st.integers(0, 2)), st.lists(st.integers(0, 2)))

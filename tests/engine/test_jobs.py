@@ -330,10 +330,9 @@ def test_a_gpu_that_is_lost_between_requests_does_not_end_the_engine() -> None:
     devices = list[str]()
 
     class Lost(ToyFiller):
-        def foresee(self) -> bool:
+        def foresee(self) -> None:
             if self.is_on_gpu():
                 raise AcceleratorError("CUDA error: unspecified launch failure")
-            return False
 
     def load(_on_progress: OnProgress) -> ToyFiller:
         devices.append("cpu" if machine.lost_gpu() else "cuda")

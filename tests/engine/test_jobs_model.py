@@ -90,7 +90,7 @@ def test_failed_preparation_is_dropped_silently(caplog: pytest.LogCaptureFixture
     caplog.set_level(logging.CRITICAL, "dg_lsp.engine")
 
     class Failing(toy_filler.ToyFiller):
-        def foresee(self) -> bool:
+        def foresee(self) -> None:
             self.foreseen += 1
             raise MemoryError
 

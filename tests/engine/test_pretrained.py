@@ -19,7 +19,7 @@ from dg_lsp.core.calibration import Calibration
 from dg_lsp.core.values import Budget, Calibrated, Hole, InfillRequest, Snippet, Span
 from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.causal import drafting, layout, middle, scoring
-from dg_lsp.engine.causal.filler import FIRST, CausalFiller
+from dg_lsp.engine.causal.filler import CausalFiller
 from dg_lsp.engine.causal.generation import Generation
 from dg_lsp.engine.causal.layout import for_profile
 from dg_lsp.engine.causal.profile import Profile
@@ -604,23 +604,32 @@ def test_score_is_that_of_the_text_as_the_tokenizer_encodes_it_with_what_follows
         assert proposal.joint_logp == pytest.approx(expected, abs=1e-3)
 
 
-def read_on(filler: CausalFiller, asked: InfillRequest) -> LocalTask:
-    loaded = replace(filler.loaded, profile=replace(filler.loaded.profile, branches=4))
-    task = CausalFiller(loaded).start(asked)
+def read_on(filler: CausalFiller, asked: InfillRequest, before: InfillRequest | None = None) -> LocalTask:
+    """Answer a request with branches, after another was expected."""
+    own = CausalFiller(replace(filler.loaded, profile=replace(filler.loaded.profile, branches=4)))
+    if before is not None:
+        own.expect(before)
+        while own.foresee() == 0.0:
+            pass
+    task = own.start(asked)
     while task.step():
         pass
     return task
 
 
+@pytest.mark.parametrize("n_typed", [0, 10])
 def test_likeliest_answers_are_read_from_left_to_right_with_what_follows(
-    fim: CausalFiller, monkeypatch: pytest.MonkeyPatch
+    fim: CausalFiller, monkeypatch: pytest.MonkeyPatch, n_typed: int
 ) -> None:
     """In one pass over the rows after the left side alone, each equals a plain pass over the whole text."""
     monkeypatch.setattr(scoring, "NEAR", 50.0)  # random weights write answers of very different lengths
     asked = request(TEXT[:60], TEXT[60:])
-    task, passes, vocabulary = read_on(fim, asked), fim.loaded.passes, fim.loaded.vocabulary
-    sheet = fim.layout.lay_out(asked)
-    left_side = sheet.ids[: sheet.n_left]
+    before = request(TEXT[: 60 - n_typed], TEXT[60:]) if n_typed else None
+    task, passes, vocabulary = read_on(fim, asked, before), fim.loaded.passes, fim.loaded.vocabulary
+    assert isinstance(task.generation, Generation)
+    sheet = task.generation.middle.sheet
+    assert bool(sheet.typed) == bool(n_typed)
+    left_side = (*sheet.ids[: sheet.n_left], *sheet.typed)
     assert vocabulary.decode(left_side) + sheet.heal.decode() == asked.prefix
     follow = vocabulary.decode(sheet.follow)
     assert follow
@@ -671,60 +680,54 @@ def test_vocabulary_of_code_tokens_keeps_text_as_text(left: CausalFiller) -> Non
     assert vocabulary.decode(ids) == f"x = '{FILE}'"
 
 
-# Windows: what is read first in a new place.
+# Windows: what is read in a new place, at once and later. Which one is chosen: test_windows.py.
 
-LONG = TEXT * 12
+LONG = TEXT * 24
 
 
-def window(filler: CausalFiller, asked: InfillRequest, left_ms: float) -> list[int]:
-    filler.cache.clear()
-    return [len(sheet.ids) for sheet in filler.sheets(asked, left_ms)]
+def read(filler: CausalFiller) -> list[float]:
+    """Read ahead as far as possible; return the seconds that the filler asked to wait."""
+    waits = list[float]()
+    while (seconds := filler.foresee()) is not None:
+        waits.append(seconds)
+    return waits
 
 
 @pytest.mark.parametrize("name", ["left", "fim"])
-def test_first_answer_in_a_place_reads_a_short_window(name: str, request: pytest.FixtureRequest) -> None:
-    filler, asked = request.getfixturevalue(name), InfillRequest(LONG + "x = ", "\n" + LONG, (CURSOR,), language="python")
-    for _ in range(50):  # whatever the machine's own pace is
-        filler.pace.note("prefill", PREFILL_CHUNK, 10_000.0)
-    short, long = window(filler, asked, 1500.0)
-    assert short <= sum(FIRST[-1]) + 3 < long
-    # Without a deadline, an answer does not depend on the clock.
-    assert window(filler, asked, math.inf) == [long]
-    assert window(filler, InfillRequest("x = ", "\n", (CURSOR,)), 1500.0) < [short]
-
-
-def test_long_window_is_read_where_the_time_is_enough(fim: CausalFiller) -> None:
-    asked = request(LONG + "x = ", "\n" + LONG)
-    for _ in range(50):
-        fim.pace.note("prefill", PREFILL_CHUNK, 0.01)
-    assert len(window(fim, asked, 1500.0)) == 1
-    for _ in range(50):
-        fim.pace.note("prefill", PREFILL_CHUNK, 10_000.0)
-    assert len(window(fim, asked, 1500.0)) == 2
-
-
-def test_the_largest_window_that_there_is_time_for_is_read_first(fim: CausalFiller) -> None:
-    asked = request(LONG + "x = ", "\n" + LONG)
-    for _ in range(50):
-        fim.pace.note("prefill", PREFILL_CHUNK, 150.0)
-    firsts = [window(fim, asked, left_ms)[0] for left_ms in (500.0, 1200.0, 5000.0)]
-    assert firsts == sorted(set(firsts))
-    assert firsts[0] <= sum(FIRST[-1]) + 3 < firsts[1] <= sum(FIRST[1]) + 3 < firsts[2]
-    assert firsts[2] == len(fim.layout.lay_out(asked).ids)
-
-
-def test_long_window_is_read_behind_the_first_answer(fim: CausalFiller) -> None:
-    asked = request(LONG + "x = ", "\n" + LONG, budget=Budget(ms=1500))
-    for _ in range(50):
-        fim.pace.note("prefill", PREFILL_CHUNK, 10_000.0)
-    short, long = window(fim, asked, 1500.0)
-    task = fim.start(asked)
-    task.finish_in(1500.0)
-    fim.expect(asked)
-    while not task.cache()["tokens"]:
-        assert task.step()
-    assert task.cache()["tokens"] == short < long
-    task.close()
-    while fim.foresee():
+def test_a_long_window_is_read_when_nothing_happens(name: str, request: pytest.FixtureRequest) -> None:
+    base: CausalFiller = request.getfixturevalue(name)
+    now = 0.0
+    filler = CausalFiller(base.loaded, clock=lambda: now)
+    filler.pace.note("prefill", PREFILL_CHUNK, 10_000.0)
+    asked = InfillRequest(LONG + "x = ", "\n" + LONG, (CURSOR,), language="python", budget=Budget(ms=1500))
+    filler.expect(asked)
+    while filler.foresee() == 0.0:
         pass
-    assert fim.sheets(asked, 1500.0)[0].ids == fim.layout.lay_out(asked).ids
+    short = filler.sheet(asked, 1500.0)
+    assert filler.cache.known(short.ids) == len(short.ids)
+    filler.expect(asked)
+    assert filler.foresee() == filler.quiet_s
+    now = filler.quiet_s
+    assert not any(read(filler))
+    long = filler.sheet(asked, 1500.0)
+    assert long.n_text >= filler.loaded.profile.prefix_tokens > short.n_text
+    assert filler.cache.known(long.ids) == len(long.ids)
+    filler.expect(asked)
+    assert filler.foresee() == filler.quiet_s
+    now += filler.quiet_s
+    assert filler.foresee() is None  # there is no better one
+
+
+def test_an_answer_does_not_depend_on_how_much_was_typed_after_the_suffix_was_read(fim: CausalFiller) -> None:
+    """Only which tokens come before the suffix differs: the text is the same, and so is the text of what is left."""
+    asked = request(LONG + "x = area(", ", 2)\n" + LONG)
+    fim.cache.clear()
+    fresh = fim.sheet(asked)
+    fim.expect(request(LONG + "x", ", 2)\n" + LONG))
+    read(fim)
+    warm = fim.sheet(asked)
+    assert (warm.n_text, warm.heal, warm.tail, warm.follow) == (fresh.n_text, fresh.heal, fresh.tail, fresh.follow)
+    decode = fim.loaded.vocabulary.decode
+    assert decode(warm.typed) == "x = area"
+    assert decode(warm.ids[: warm.n_left]) + decode(warm.typed) == decode(fresh.ids[: fresh.n_left])
+    assert len(warm.ids) - fim.cache.known(warm.ids) == len(warm.typed)

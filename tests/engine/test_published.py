@@ -383,7 +383,7 @@ def test_same_seed_gives_the_same_text_and_nothing_is_cached(which: str, model_p
     assert {each.texts for each in other.candidates()} != {each.texts for each in first.candidates()}
     assert first.candidates()
     filler.expect(asked)
-    assert not filler.foresee()
+    assert filler.foresee() is None
     assert not filler.cache.bytes
 
 

@@ -93,11 +93,11 @@ class ToyFiller(Filler):
         if "expected" in script:
             Path(script["expected"]).touch()
 
-    def foresee(self) -> bool:
+    def foresee(self) -> float | None:
         if self.foreseen < self.to_foresee:
             self.units.acquire()
             self.foreseen += 1
-        return self.foreseen < self.to_foresee
+        return 0.0 if self.foreseen < self.to_foresee else None
 
     def trim(self) -> None:
         self.trimmed += 1

@@ -127,14 +127,12 @@ def test_a_request_shows_the_paragraphs_that_resemble_the_lines_around_its_place
     nearby = (Snippet("a.py", uses[0]), Snippet("b.py", uses[1]), Snippet("c.py", "other = 1\n"))
     text = "alpha()\n" + "\n" * 4 + "gamma()\n⟦⟧\n"
 
-    def shown(place: int | None = None, related_chars: int = 6_000) -> list[str]:
+    def shown(related_chars: int = 6_000) -> list[str]:
         engine = ScriptedEngine("1")
-        infilled(engine, text, FileContext(nearby=nearby, place=place, related_chars=related_chars))
+        infilled(engine, text, FileContext(nearby=nearby, related_chars=related_chars))
         return [snippet.path for snippet in engine.requests[0].related]
 
     assert shown() == ["b.py", "a.py"]
-    # What was written after the cursor came to its place changes nothing.
-    assert shown(place=len("alpha()\n\n")) == ["a.py"]
     assert shown(related_chars=0) == []
 
 

@@ -15,7 +15,7 @@ from dg_lsp.infill.port import EngineError
 from dg_lsp.server.completion import Completer, Reply, SuggestionRequest
 from dg_lsp.server.decisions import Reason
 from dg_lsp.server.resident import OnDraft, OnMessage, OnState, Resident
-from dg_lsp.server.snapshot import SAME_PLACE, Nearby, Snapshots
+from dg_lsp.server.snapshot import Nearby, Snapshots
 from dg_lsp.server.sync import Documents
 from dg_lsp.wire.settings import Settings
 from tests import naive
@@ -529,24 +529,6 @@ async def test_files_that_may_hold_secrets_are_never_sent(session: Session, tmp_
     snippets = (await session.nearby.read(session.documents.get(uri).document, session.settings)).nearby  # type: ignore[union-attr]
     assert [snippet.path for snippet in snippets] == ["helper.py"]
     assert session.nearby.context(session.documents.get(uri).document, session.settings).path == "open.py"  # type: ignore[union-attr]
-
-
-async def test_what_is_shown_of_other_files_stays_while_lines_are_written(session: Session, tmp_path: Path) -> None:
-    for name in ("alpha", "gamma"):
-        (tmp_path / f"{name}.py").write_text(f"{name} = 1\n{name}(2)\n{name}(3)\n{name}(4)\n")
-    session.nearby.set_roots([tmp_path.as_uri()])
-    uri, session.held.text = (tmp_path / "here.py").as_uri(), "1"
-
-    async def shown(text: str) -> list[str]:
-        session.documents.open(uri, "python", 1, text)
-        await session.nearby.look(uri)
-        await session.nearby.read(session.documents.get(uri).document, session.settings)  # type: ignore[union-attr]
-        await session.completer.complete(SuggestionRequest(uri, len(text), automatic=False))
-        return [snippet.path for snippet in session.held.asked[-1][1].related if not snippet.for_copying]
-
-    assert await shown("alpha(5)\nx = ") == ["alpha.py"]
-    assert await shown("alpha(5)\nx = 1\ngamma(6)\ny = ") == ["alpha.py"]
-    assert await shown("alpha(5)\n" + "x = 1\n" * SAME_PLACE + "gamma(6)\ny = ") == ["gamma.py", "alpha.py"]
 
 
 async def test_a_request_has_paragraphs_first_and_passages_last(session: Session, tmp_path: Path) -> None:

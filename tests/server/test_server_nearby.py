@@ -13,7 +13,7 @@ import pytest
 from dg_lsp.core import holes, syntax
 from dg_lsp.core.values import Document
 from dg_lsp.infill import pipeline
-from dg_lsp.server.snapshot import SAME_PLACE, Nearby
+from dg_lsp.server.snapshot import Nearby
 from dg_lsp.wire.settings import Settings
 
 
@@ -313,10 +313,16 @@ async def test_a_hole_gets_no_text_of_its_own_file_on_the_disk(tmp_path: Path, f
     await nearby.close()
 
 
-def test_a_cursor_that_moves_down_by_few_lines_stays_in_its_place() -> None:
-    nearby = Nearby(lambda: 0.0)
-    places = [nearby.first_line("a", line) for line in (10, 11, 10 + SAME_PLACE, 11 + SAME_PLACE, 12 + SAME_PLACE, 5)]
-    assert places == [10, 10, 10, 11 + SAME_PLACE, 11 + SAME_PLACE, 5]
-    assert nearby.first_line("b", 6) == 6
-    nearby.forget("a")
-    assert nearby.first_line("a", 7) == 7
+async def test_a_save_forgets_nothing_until_it_is_read_again(tmp_path: Path) -> None:
+    (tmp_path / "helper.py").write_text("def check(value):\n    return value\n\nother = check\n")
+    document = Document((tmp_path / "main.py").as_uri(), "python", "import helper\n")
+    nearby, settings = Nearby(lambda: 0.0), Settings(related_chars=8_000)
+    nearby.set_roots([tmp_path.as_uri()])
+    assert await nearby.look(document.uri) == ""
+    before = (await nearby.read(document, settings)).nearby
+    (tmp_path / "helper.py").write_text("def verify(value):\n    return value\n\nother = verify\n")
+    nearby.saved(document.uri)
+    assert nearby.context(document, settings).nearby == before
+    after = (await nearby.read(document, settings)).nearby
+    assert "verify" in after[0].text
+    await nearby.close()

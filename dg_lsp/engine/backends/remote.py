@@ -23,6 +23,7 @@ from dg_lsp.core.values import Candidate, InfillRequest, Ranked
 from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, outcome_of
 from dg_lsp.engine.common import sequence
 from dg_lsp.engine.common.calibration_store import Calibrations
+from dg_lsp.engine.common.heads import Heads
 from dg_lsp.engine.common.rank import NamesInText
 from dg_lsp.engine.common.task import Filler, Task
 from dg_lsp.wire.messages import Fields, WireError
@@ -66,6 +67,7 @@ class RemoteFiller(Filler):
         self.newer_patterns: Callable[[], tuple[str, ...]] = lambda: ()
         """Returns the `privacy.local_only` patterns of the current configuration, which may have changed since the start."""
         self._unread: set[Future[Fields]] = set()
+        self._heads = Heads()
         self.calibrations = Calibrations()
         self._end = weakref.finalize(self, client.close)
 
@@ -74,7 +76,8 @@ class RemoteFiller(Filler):
 
         Text that looks like a secret is masked here, before the backend sees the request.
         """
-        allowed_request = shown(request, (*self.local_only, *self.newer_patterns()))
+        # Servers encode what they have seen before only once, up to its first change.
+        allowed_request = shown(self._heads.kept(request), (*self.local_only, *self.newer_patterns()))
         masked_request = Shown(secrets.mask_request(allowed_request))
         return RemoteTask(self.backend, self.client, self._unread, masked_request, self.calibrations.current())
 

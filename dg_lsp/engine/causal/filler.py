@@ -9,8 +9,7 @@ Some ways propose texts for the middle, one pass scores them all, and one scale 
 A proposer is a generator. It adds to the generation's proposals, and yields after each uninterruptible unit of work.
 Several holes are filled in sequence. Knows the order of the stages. Knows nothing of how they work.
 
-In a new place nothing is encoded. A pause there is over before a processor has encoded the long window of the profile. So the
-first answer comes from the largest window for which there is time, and the long one is encoded behind it, for the next key.
+It chooses the window of each request (`windows`): in a new place, one as long as there is time to read.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import replace
+
+import torch
 
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.causal import drafting, layout
@@ -27,22 +27,15 @@ from dg_lsp.engine.causal.layout import LeftToRight, Sheet
 from dg_lsp.engine.causal.middle import Middle
 from dg_lsp.engine.causal.passes import CausalLlama
 from dg_lsp.engine.causal.profile import Profile
+from dg_lsp.engine.causal.windows import MOST_LENGTHS, Windows
 from dg_lsp.engine.common.loading import Loaded
-from dg_lsp.engine.common.local import AHEAD_CHUNK, PREFILL_CHUNK, LocalFiller
+from dg_lsp.engine.common.local import PREFILL_CHUNK, LocalFiller
 from dg_lsp.engine.common.pace import Timing
 from dg_lsp.engine.model.tree import ROOM
 
 PROPOSERS = (("draft", drafting.copies_of), ("draft", drafting.propose))
 """Each proposer, in the order in which they run, with the stage that its time counts for."""
-FIRST = (576, 64, 128), (448, 48, 96), (256, 32, 0)
-"""Windows of a first answer, the largest first: tokens before the hole, after it, and of other files."""
 FIRST_SHARE = 0.6  # of the time for an answer that may pass before the first token of a draft
-
-
-def narrowed(profile: Profile, size: tuple[int, int, int]) -> Profile:
-    """Return the profile with a window of this size."""
-    n_prefix, n_suffix, n_related = size
-    return replace(profile, prefix_tokens=n_prefix, suffix_tokens=n_suffix, related_tokens=n_related)
 
 
 class CausalFiller(LocalFiller):
@@ -50,6 +43,7 @@ class CausalFiller(LocalFiller):
 
     loaded: Loaded[CausalLlama, Profile]
     layout: LeftToRight
+    quiet_s = 2.0
 
     def __init__(
         self,
@@ -58,15 +52,16 @@ class CausalFiller(LocalFiller):
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         profile, vocabulary = loaded.profile, loaded.vocabulary
-        super().__init__(loaded, layout.for_profile(profile, vocabulary), drafting.LONGEST_DRAFT, clock)
+        # Half the memory, and rounded less than in the other type of 16 bits.
+        cache_dtype = torch.float16 if loaded.passes.kv_dtype is torch.float32 else None
+        super().__init__(loaded, layout.for_profile(profile, vocabulary), drafting.LONGEST_DRAFT, clock, cache_dtype)
         self._record(loaded.passes, profile)
-        sizes = [size for size in FIRST if size[0] < profile.prefix_tokens]
-        self._shorter = [layout.for_profile(narrowed(profile, size), vocabulary) for size in sizes]
+        self.windows = Windows(self.layout, self.cache.known)
 
     def _record(self, passes: CausalLlama, profile: Profile) -> None:
         """Record the passes behind the longest prefix, and so behind shorter ones, before the first request."""
         # Twice the room: a tree's first pass may read as many tokens as a room has, and has places for more behind them.
-        n_places = profile.prefix_tokens + profile.suffix_tokens + 2 * ROOM
+        n_places = MOST_LENGTHS * profile.prefix_tokens + profile.suffix_tokens + 2 * ROOM
         if passes.buffers is not None:  # with two trees in the layout "fim": one reads on after the left side alone
             passes.buffers.record(n_places, 2 if profile.layout == "fim" else 1)
 
@@ -76,33 +71,19 @@ class CausalFiller(LocalFiller):
         if self.loaded.passes.buffers is not None:
             self.loaded.passes.buffers.clear()
 
-    def sheets(self, request: InfillRequest, left_ms: float) -> tuple[Sheet, ...]:
-        """Return a request with one hole as sheets in the order to encode: the long one, or before it a shorter one.
+    def sheet(self, request: InfillRequest, left_ms: float = math.inf) -> Sheet:
+        """Return a request with one hole as a sheet, for an answer in the time left; without a deadline it is infinite."""
+        chunk_ms = self.pace.expected_ms("prefill", PREFILL_CHUNK)
+        n_tokens = PREFILL_CHUNK * FIRST_SHARE * left_ms / chunk_ms if chunk_ms else 0.0
+        return self.windows.sheet(request, math.inf if left_ms == math.inf else n_tokens)
 
-        A shorter one comes first if encoding what the cache lacks of the longer ones takes too much of the time left. Without
-        a deadline `left_ms` is infinite, and answers do not depend on the clock.
-        """
-        long = self.layout.lay_out(request)
-        if left_ms == math.inf or self._is_in_time(long, left_ms):
-            return (long,)
-        first = long
-        for shorter in self._shorter:
-            first = shorter.lay_out(request)
-            if self._is_in_time(first, left_ms):
-                break
-        return (first, long) if self._n_missing(first) < self._n_missing(long) else (long,)
-
-    def _is_in_time(self, sheet: Sheet, left_ms: float) -> bool:
-        missing, chunk_ms = self._n_missing(sheet), self.pace.expected_ms("prefill", PREFILL_CHUNK)
-        return missing <= AHEAD_CHUNK or (chunk_ms is not None and missing / PREFILL_CHUNK * chunk_ms <= FIRST_SHARE * left_ms)
-
-    def _n_missing(self, sheet: Sheet) -> int:
-        return len(sheet.ids) - self.cache.longest(sheet.ids, ahead=True)[0]
+    def better_sheet(self, request: InfillRequest) -> Sheet | None:
+        """Return a sheet that gives better answers and needs more time than that for an answer; None without one."""
+        return self.windows.better_sheet(request)
 
     def middle(self, request: InfillRequest, left_ms: float = math.inf) -> Middle:
         """Return the middle of a request with one hole, for the time left."""
-        sheet = self.sheets(request, left_ms)[0]
-        return Middle(request, sheet, self.loaded, self.calibrations.current())
+        return Middle(request, self.sheet(request, left_ms), self.loaded, self.calibrations.current())
 
     def generation(self, request: InfillRequest, timing: Timing) -> Generation:
         """Return the answer of a request with one hole, before its first unit of work."""

@@ -10,13 +10,29 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from dg_lsp.core.values import InfillRequest
+from dg_lsp.core.values import InfillRequest, Snippet
 from dg_lsp.engine.causal.profile import LayoutName, Profile
-from dg_lsp.engine.common.layout import STRETCH, before_last_word, suffix_ids, whole_lines
+from dg_lsp.engine.common import heads
+from dg_lsp.engine.common.layout import STRETCH, Left, before_last_word, suffix_ids, whole_lines
 from dg_lsp.engine.model.vocabulary import Vocabulary
 
 FILE_TOKENS = ("<|file_sep|>", "<file_sep>")  # what pretrained models have between files
+LONGEST_TOKEN = 16  # characters, about; so the start of a long file need not be encoded
+SLACK_CHARS = 480  # before the place where a window must begin: the least indented line in them is its first
 START_TOKENS = ("<|endoftext|>", "<s>", "<bos>", "<|begin_of_text|>")  # and before a text
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a model reads of a request: `related` text of other files, the text before the hole from `start` on, and a suffix.
+
+    From `typed_at` on, the text before the hole is read after the suffix, as the beginning of the answer.
+    """
+
+    related: tuple[Snippet, ...]
+    start: int
+    typed_at: int
+    n_suffix: int  # tokens, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +41,9 @@ class Sheet:
 
     `heal` are the prefix's last bytes, removed from `ids`; the answer starts with them, with any tokens. `heal_ids` are their
     ids. `end` is the token that ends an answer, if the model has one. `tail` holds whole lines of the suffix, which the pass
-    that scores answers reads after them. If `ids` contains the suffix, its first `n_left` are those before it, and `follow` is
-    read after the likeliest answers.
+    that scores answers reads after them. `n_text` of the ids are the file's text before the hole. If `ids` contains the suffix,
+    its first `n_left` are those before it, its last ones are the `typed` part of the text before the hole, which is read after
+    the suffix, and `follow` is read after the likeliest answers.
     """
 
     ids: tuple[int, ...]
@@ -34,7 +51,9 @@ class Sheet:
     heal: bytes
     heal_ids: tuple[int, ...]
     end: int | None = None
+    n_text: int = 0
     n_left: int = 0
+    typed: tuple[int, ...] = ()
     follow: tuple[int, ...] = ()
 
 
@@ -50,38 +69,58 @@ class LeftToRight:
         self.profile, self.vocabulary = profile, vocabulary
         self.start, self.file = vocabulary.first_known(START_TOKENS), vocabulary.first_known(FILE_TOKENS)
 
-    def lay_out(self, request: InfillRequest) -> Sheet:
-        """Return a request with one hole as a sheet."""
-        profile, hole = self.profile, request.holes[0]
-        prefix = before_last_word(self.vocabulary, request, profile.prefix_tokens)
+    def left(self, request: InfillRequest) -> Left:
+        """Return the text before the only hole of a request, without the word that is being typed."""
+        return before_last_word(self.vocabulary, request)
+
+    def new_view(
+        self, request: InfillRequest, n_tokens: int, n_suffix: int | None = None, related: Sequence[Snippet] | None = None
+    ) -> View:
+        """Return a view of a request that begins with its own related text, and about `n_tokens` before the hole."""
+        related = request.related if related is None else related
+        shown, _ = heads.split(related)
+        left, vocabulary = self.left(request).text, self.vocabulary
+        ids = vocabulary.encode(left[-n_tokens * LONGEST_TOKEN :])
+        n_chars = sum(vocabulary.lengths(ids[-n_tokens:])) if len(ids) > n_tokens else len(left)
+        n_suffix = self.profile.suffix_tokens if n_suffix is None else n_suffix
+        return View(shown, _block_start(left, len(left) - n_chars), len(left), n_suffix)
+
+    def lay_out(self, request: InfillRequest, view: View | None = None) -> Sheet:
+        """Return a request with one hole as a sheet, by default with a new and long window."""
+        view = view or self.new_view(request, self.profile.prefix_tokens)
+        profile, hole, left = self.profile, request.holes[0], self.left(request)
+        prefix, typed = (
+            self.vocabulary.encode(text) for text in (left.text[view.start : view.typed_at], left.text[view.typed_at :])
+        )
         held, is_end = suffix_ids(self.vocabulary, request.suffix, profile.held_tokens * STRETCH)
         tail = whole_lines(self.vocabulary, held, profile.held_tokens, is_end=is_end)
         if not hole.block and not tail:  # a long line: the hole's own rest decides where the answer ends
             tail = held[: profile.held_tokens]
-        return Sheet(self._read(request, prefix.ids), tuple(tail), prefix.heal, prefix.heal_ids, self.end)
+        ids, n_text = self._read(request, view, prefix, typed), len(prefix) + len(typed)
+        return Sheet(ids, tuple(tail), left.heal, left.heal_ids, self.end, n_text)
 
-    def _read(self, request: InfillRequest, prefix: Sequence[int]) -> tuple[int, ...]:
+    def _read(self, request: InfillRequest, view: View, prefix: Sequence[int], typed: Sequence[int]) -> tuple[int, ...]:
         """Return the tokens that the model reads before it writes the answer."""
-        return (*self._head(request), *prefix)
+        return (*self.head(request.path, view.related), *prefix, *typed)
 
-    def _head(self, request: InfillRequest) -> list[int]:
+    def head(self, path: str, related: Sequence[Snippet]) -> list[int]:
         """Return the tokens before the prefix: other files and the path, as such models have seen repositories."""
         encode, files = self.vocabulary.encode, list[int]()
         if self.file is not None:
             room = self.profile.related_tokens
-            for snippet in request.related:
+            for snippet in related:
                 own = [self.file, *encode(f"{snippet.path}\n{snippet.text.rstrip()}\n")]
-                if not snippet.for_copying and len(own) <= room:
+                if len(own) <= room:
                     room, files = room - len(own), [*files, *own]
-            if request.path:
-                files = [*files, self.file, *encode(f"{request.path}\n")]
+            if path:
+                files = [*files, self.file, *encode(f"{path}\n")]
         return files if files or self.start is None else [self.start]
 
 
 class FillInTheMiddle(LeftToRight):
     """The layout of causal models with fill-in-the-middle tokens: prefix, suffix, middle.
 
-    The suffix is encoded again after each keystroke, so it is short, and ends with a paragraph.
+    The suffix is encoded again in each place, so it is short, and ends with a paragraph. What is typed there is read after it.
     """
 
     def __init__(self, profile: Profile, vocabulary: Vocabulary) -> None:
@@ -90,18 +129,19 @@ class FillInTheMiddle(LeftToRight):
             raise ValueError("the checkpoint's tokenizer lacks a fill-in-the-middle token, which its layout needs")
         self.before, self.after, self.middle, self.end = vocabulary.fim_tokens
 
-    def lay_out(self, request: InfillRequest) -> Sheet:
-        """Return a request with one hole as a sheet."""
-        sheet = super().lay_out(request)
+    def lay_out(self, request: InfillRequest, view: View | None = None) -> Sheet:
+        """Return a request with one hole as a sheet, by default with a new and long window."""
+        sheet = super().lay_out(request, view)
         follow, _ = suffix_ids(self.vocabulary, request.suffix, self.profile.follow_tokens)
-        return replace(sheet, n_left=sheet.ids.index(self.after), follow=tuple(follow))
+        typed = sheet.ids[len(sheet.ids) - sheet.ids[::-1].index(self.middle) :]
+        return replace(sheet, n_left=sheet.ids.index(self.after), follow=tuple(follow), typed=typed)
 
-    def _read(self, request: InfillRequest, prefix: Sequence[int]) -> tuple[int, ...]:
+    def _read(self, request: InfillRequest, view: View, prefix: Sequence[int], typed: Sequence[int]) -> tuple[int, ...]:
         """Return the tokens that the model reads before it writes the answer."""
-        suffix, is_end = suffix_ids(self.vocabulary, request.suffix, self.profile.suffix_tokens)
+        suffix, is_end = suffix_ids(self.vocabulary, request.suffix, view.n_suffix)
         whole = suffix if is_end else _paragraphs(self.vocabulary, suffix)
-        head = [] if (head := self._head(request)) == [self.start] else head
-        return (*head, self.before, *prefix, self.after, *whole, self.middle)
+        head = [] if (head := self.head(request.path, view.related)) == [self.start] else head
+        return (*head, self.before, *prefix, self.after, *whole, self.middle, *typed)
 
 
 LAYOUTS: dict[LayoutName, Callable[[Profile, Vocabulary], LeftToRight]] = {"left": LeftToRight, "fim": FillInTheMiddle}
@@ -110,6 +150,14 @@ LAYOUTS: dict[LayoutName, Callable[[Profile, Vocabulary], LeftToRight]] = {"left
 def for_profile(profile: Profile, vocabulary: Vocabulary) -> LeftToRight:
     """Return the profile's layout; raise ValueError if the vocabulary lacks a token that it needs."""
     return LAYOUTS[profile.layout](profile, vocabulary)
+
+
+def _block_start(left: str, at: int) -> int:
+    """Return where the least indented line of those begins that are at or a little before a place."""
+    starts = [place for place in range(max(0, at - SLACK_CHARS), at + 1) if not place or left[place - 1] == "\n"]
+    lines = [(start, left[start:].partition("\n")[0]) for start in starts]
+    indents = [(len(line) - len(line.lstrip()), -start) for start, line in lines if line.strip()]
+    return -min(indents)[1] if indents else at
 
 
 def _paragraphs(vocabulary: Vocabulary, suffix: list[int]) -> list[int]:

@@ -50,8 +50,11 @@ class Scorer(scoring.Scorer):
         # The last token may end inside a character.
         follow = self._middle.vocabulary.decode(self._middle.sheet.follow).rstrip("\ufffd")
         parts = [self._joined(text, follow) for text in near]
-        with self._pace.measuring("score", sum(len(ids) + len(after) for ids, after in parts)):
-            rows = self._left.log_probabilities([[*ids, *after] for ids, after in parts], [len(ids) for ids, _ in parts])
+        typed = self._middle.sheet.typed
+        with self._pace.measuring("score", len(typed) + sum(len(ids) + len(after) for ids, after in parts)):
+            rows = self._left.log_probabilities(
+                [[*typed, *ids, *after] for ids, after in parts], [len(typed) + len(ids) for ids, _ in parts]
+            )
         found = {text: FOLLOW_WEIGHT * sum(row) for text, row in zip(near, rows, strict=True)}
         most, least = max(found.values()), min(found.values())
         return [replace(proposal, suffix_margin=found.get(proposal.text, least) - most) for proposal in proposals]

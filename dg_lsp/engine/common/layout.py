@@ -19,15 +19,15 @@ STRETCH = 2  # the held suffix may be this many times its limit to include a lin
 
 
 @dataclass(frozen=True, slots=True)
-class Prefix:
-    """The ids of a prefix, and the bytes and ids removed from its end, with which the answer begins (token healing)."""
+class Left:
+    """The text before a hole, and the bytes and ids removed from its end, with which the answer begins (token healing)."""
 
-    ids: list[int]
+    text: str
     heal: bytes
     heal_ids: tuple[int, ...]
 
 
-def before_last_word(vocabulary: Vocabulary, request: InfillRequest, limit: int, *, keeps_lines: bool = False) -> Prefix:
+def before_last_word(vocabulary: Vocabulary, request: InfillRequest, *, keeps_lines: bool = False) -> Left:
     """Return a request's prefix without its last pre-token, which the answer begins with, in whichever tokens.
 
     That is for models that have not seen prefixes that end inside a word. With `keeps_lines`, the answer begins after the last
@@ -35,8 +35,7 @@ def before_last_word(vocabulary: Vocabulary, request: InfillRequest, limit: int,
     """
     text = context.with_instruction(request)
     cut = max(vocabulary.safe_end(text), text.rfind("\n") + 1 if keeps_lines else 0)
-    ids = truncated(vocabulary, vocabulary.encode(recent(text[:cut], limit)), limit)
-    return Prefix(ids, text[cut:].encode(), tuple(vocabulary.encode(text[cut:])))
+    return Left(text[:cut], text[cut:].encode(), tuple(vocabulary.encode(text[cut:])))
 
 
 def next_after_typed(vocabulary: Vocabulary, heal: bytes, ids: Sequence[int]) -> Sequence[int]:

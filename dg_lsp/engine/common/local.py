@@ -25,7 +25,6 @@ from dg_lsp.engine.common.pace import Budget, Pace, Timing, Usage
 from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.common.task import Concurrency, Filler, Task
 from dg_lsp.engine.model import memory
-from dg_lsp.engine.model.cores import Cores
 from dg_lsp.engine.model.memory import Headroom
 from dg_lsp.engine.model.prefix_cache import KV, LEAST_BYTES, PrefixCache, PrefixEncoder
 
@@ -145,10 +144,12 @@ class LocalTask(Task):
 class LocalFiller(Filler):
     """A loaded model that fills requests in this process. A request of full size has `canvas_tokens` to write.
 
-    `clock` returns the seconds for planning deadlines.
+    `clock` returns the seconds for planning deadlines. Keys and values are cached in `cache_dtype` if given.
     """
 
     calibrations: Calibrations
+    quiet_s = math.inf
+    """Seconds without a new request before `better_sheet` is read; infinite if there is never one."""
 
     def __init__(
         self,
@@ -156,15 +157,17 @@ class LocalFiller(Filler):
         layout: Layout,
         canvas_tokens: int,
         clock: Callable[[], float],
+        cache_dtype: torch.dtype | None = None,
     ) -> None:
         profile, cost = loaded.profile, memory.cost(loaded.passes)
         n_read = profile.prefix_tokens + profile.suffix_tokens
-        cache = PrefixCache(memory.cache_bytes(memory.free_bytes(loaded.device), n_read * cost.prefix_token, LEAST_BYTES))
+        n_bytes = memory.cache_bytes(memory.free_bytes(loaded.device), n_read * cost.prefix_token, LEAST_BYTES)
+        cache = PrefixCache(n_bytes, cache_dtype)
         self.loaded, self.layout = loaded, layout
         self.calibrations, self.pace = Calibrations(profile.calibration), Pace(clock)
         self.prefixes = PrefixEncoder(loaded.passes, loaded.device, cache)
         self.headroom = Headroom(loaded.device, cache, cost, n_read, canvas_tokens)
-        self.ahead = ReadAhead(self.sheets, self.prefixes, loaded.cores)
+        self.ahead = ReadAhead(self)
 
     @property
     def cache(self) -> PrefixCache:
@@ -175,9 +178,13 @@ class LocalFiller(Filler):
         """Return a new task for the request."""
         return LocalTask(request, self)
 
-    def sheets(self, request: InfillRequest, left_ms: float) -> tuple[Sheet, ...]:
-        """Return a request as the sheets to encode, in order; the first is for an answer in the time left."""
-        return (self.layout.lay_out(request),)
+    def sheet(self, request: InfillRequest, left_ms: float) -> Sheet:
+        """Return a request as a sheet, for an answer in the time left."""
+        return self.layout.lay_out(request)
+
+    def better_sheet(self, request: InfillRequest) -> Sheet | None:
+        """Return a sheet that gives better answers and needs more time than that for an answer; None without one."""
+        return None
 
     @abstractmethod
     def generation(self, request: InfillRequest, timing: Timing) -> Generation:
@@ -195,8 +202,8 @@ class LocalFiller(Filler):
         """Use at most this many threads from the next pass on; 0 for what suits the model and the machine."""
         self.loaded.cores.limit_to(threads)
 
-    def foresee(self) -> bool:
-        """Encode one chunk of the expected prefix; return whether more remains."""
+    def foresee(self) -> float | None:
+        """Encode one chunk of the expected prefix; return in how many seconds more can be encoded, None if nothing remains."""
         return self.ahead.read()
 
     def concurrency(self) -> Concurrency:
@@ -230,15 +237,12 @@ class LocalFiller(Filler):
 
 
 class ReadAhead:
-    """The expected request, and the progress of encoding its sheets in their order."""
+    """The expected request, and the progress of encoding it: for an answer, and when nothing happens, for a better one."""
 
-    def __init__(
-        self, sheets: Callable[[InfillRequest, float], tuple[Sheet, ...]], prefixes: PrefixEncoder, cores: Cores
-    ) -> None:
-        self._sheets, self._prefixes, self._cores = sheets, prefixes, cores
+    def __init__(self, filler: LocalFiller) -> None:
+        self._filler = filler
         self._expected: InfillRequest | None = None
-        self._ids: list[tuple[int, ...]] = []
-        self._is_guess = False
+        self._work: Iterator[float] = iter(())
 
     def expect(self, request: InfillRequest, *, accepted: str | None = None) -> None:
         """Expect this request next, instead of any other. If this one is expected, expect it with its answer `accepted`."""
@@ -248,31 +252,29 @@ class ReadAhead:
             request = replace(request, prefix=request.prefix + accepted)
         # With several holes, the later prefixes depend on the answers, so only the single-hole case is prepared.
         self._expected = request if len(request.holes) == 1 else None
-        self._ids, self._is_guess = [], accepted is not None
+        self._work = self._reading(request) if self._expected is not None else iter(())
 
-    def read(self) -> bool:
-        """Encode one chunk of the expected prefix; return whether more remains."""
-        if self._expected is None:
-            return False
-        try:
-            if not self._ids:
-                left_ms = self._expected.budget.ms or math.inf
-                self._ids = [sheet.ids for sheet in self._sheets(self._expected, left_ms)]
-            ids = self._ids[0]
-            n_encoded, kv = self._prefixes.cache.longest(ids, ahead=True)
-            if n_encoded < len(ids):
-                with self._cores.used(), torch.inference_mode():
-                    n_encoded, _ = self._prefixes.encode(
-                        ids, n_encoded, kv, self._prefixes.at_once(AHEAD_CHUNK), is_guess=self._is_guess
-                    )
-        except BaseException:
-            self._expected = None  # a retry would fail again
-            raise
-        if n_encoded == len(ids):
-            del self._ids[0]
-        if not self._ids:
-            self._expected = None
-        return self._expected is not None
+    def read(self) -> float | None:
+        """Encode one chunk of what is expected; return in how many seconds more can be encoded, None if nothing remains."""
+        with torch.inference_mode():
+            return next(self._work, None)  # after an error, too: a retry would fail again
+
+    def _reading(self, request: InfillRequest) -> Iterator[float]:
+        filler, clock = self._filler, self._filler.pace.clock
+        quiet_at = clock() + filler.quiet_s
+        yield from self._encoded(filler.sheet(request, request.budget.ms or math.inf))
+        while 0 < (left_s := quiet_at - clock()) < math.inf:
+            yield left_s
+        if left_s <= 0 and (better := filler.better_sheet(request)) is not None:
+            yield from self._encoded(better)
+
+    def _encoded(self, sheet: Sheet) -> Iterator[float]:
+        prefixes = self._filler.prefixes
+        n_encoded, kv = prefixes.cache.longest(sheet.ids, ahead=True)
+        while n_encoded < len(sheet.ids):
+            with self._filler.loaded.cores.used():
+                n_encoded, kv = prefixes.encode(sheet.ids, n_encoded, kv, prefixes.at_once(AHEAD_CHUNK))
+            yield 0.0
 
 
 def encoded(prefixes: PrefixEncoder, ids: tuple[int, ...], timing: Timing) -> Generator[None, None, KV]:

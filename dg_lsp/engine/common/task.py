@@ -95,9 +95,9 @@ class Filler(ABC):
     def expect(self, request: InfillRequest) -> None:  # noqa: B027 -- optional: not every model can prepare
         """Note a request that will probably come next."""
 
-    def foresee(self) -> bool:
-        """Do one short unit of preparation for the expected request; return whether more remains."""
-        return False
+    def foresee(self) -> float | None:
+        """Do one short unit of preparation for the expected request; return the seconds until the next, None without one."""
+        return None
 
     def trim(self) -> None:  # noqa: B027 -- optional: most models have no caches
         """Drop caches, and everything else that can be computed again."""

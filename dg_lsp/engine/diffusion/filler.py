@@ -13,11 +13,13 @@ Knows the order of the stages. Knows nothing of how they work.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.common.generation import Work
+from dg_lsp.engine.common.heads import Heads
 from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.common.local import LocalFiller
 from dg_lsp.engine.common.pace import Timing
@@ -28,7 +30,7 @@ from dg_lsp.engine.diffusion.denoising.steps import Stepper
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.gemma.trees import TreePasses
 from dg_lsp.engine.diffusion.generation import MAX_ROWS, Generation
-from dg_lsp.engine.diffusion.layout import Layout
+from dg_lsp.engine.diffusion.layout import Layout, Sheet
 from dg_lsp.engine.diffusion.profile import Profile
 from dg_lsp.engine.model.gpu.buffers import Buffers
 from dg_lsp.engine.model.recording import Recorder
@@ -63,6 +65,7 @@ class DiffusionFiller(LocalFiller):
     ) -> None:
         laid_out = layout.for_profile(loaded.profile, loaded.vocabulary)
         super().__init__(loaded, laid_out, loaded.profile.canvas_tokens, clock)
+        self._heads = Heads()
         fixed: FixedSteps | None = None
         self.buffers: Buffers | None = None  # of drafts and scores
         if loaded.device.startswith("cuda"):  # on other devices, launching a kernel costs little beside the kernel
@@ -75,7 +78,11 @@ class DiffusionFiller(LocalFiller):
 
     def canvas(self, request: InfillRequest) -> CanvasRequest:
         """Return the request of one canvas."""
-        return CanvasRequest(request, self.layout.lay_out(request), self.loaded, self.calibrations.current())
+        return CanvasRequest(request, self.sheet(request), self.loaded, self.calibrations.current())
+
+    def sheet(self, request: InfillRequest, left_ms: float = math.inf) -> Sheet:
+        """Return a request as a sheet, with what was shown of other files before."""
+        return self.layout.lay_out(self._heads.kept(request))
 
     def generation(self, request: InfillRequest, timing: Timing) -> Generation:
         """Return the answers of one canvas, before its first unit of work."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from dg_lsp.core import context
 from dg_lsp.core.values import Hole, InfillRequest
 from dg_lsp.engine.common import question
-from dg_lsp.engine.common.layout import Prefix, recent, required_ids, suffix_ids, truncated, whole_lines
+from dg_lsp.engine.common.layout import recent, required_ids, suffix_ids, truncated, whole_lines
 from dg_lsp.engine.diffusion.profile import LayoutName, Profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
 
@@ -81,7 +81,7 @@ class InfillTrained:
         if is_end and len(suffix) < n_read:
             suffix.append(self.eos)
         name = encode("/".join(request.path.split("/")[-2:]))[:12] if request.path else []
-        prefix = _healed(self.vocabulary, context.with_instruction(request), request.holes[0], profile.prefix_tokens)
+        prefix, heal = _healed(self.vocabulary, context.with_instruction(request), request.holes[0], profile.prefix_tokens)
         hole, behind = request.holes[0], (*request.between, request.suffix)[0]
         if hole.kind == "body":
             name_of_kind = "body"
@@ -100,7 +100,8 @@ class InfillTrained:
         tail = suffix[: profile.held_tokens]
         if profile.line_ends:
             tail = whole_lines(self.vocabulary, suffix, profile.held_tokens, is_end=is_end)
-        return Sheet((*head, *prefix.ids), between, tuple(tail), prefix.heal, prefix.heal_ids, self.delete, self.eom)
+        heal_bytes = self.vocabulary.bytes_of(heal)
+        return Sheet((*head, *prefix), between, tuple(tail), heal_bytes, heal, self.delete, self.eom)
 
 
 class Instruct:
@@ -115,10 +116,10 @@ class Instruct:
         """Return the request as tokens."""
         encode, profile = self.vocabulary.encode, self.profile
         fence = question.fence_name(request)
-        prefix = _healed(self.vocabulary, request.prefix, request.holes[0], profile.prefix_tokens)
+        prefix, heal = _healed(self.vocabulary, request.prefix, request.holes[0], profile.prefix_tokens)
         suffix, is_end = suffix_ids(self.vocabulary, request.suffix, profile.suffix_tokens)
         # The user's turn grows by several lines at once, so that most keystrokes change only the end of the model's turn.
-        lines = self.vocabulary.decode(prefix.ids).split("\n")
+        lines = self.vocabulary.decode(prefix).split("\n")
         n_shown = (len(lines) - 1) // REPEATED_LINES * REPEATED_LINES
         before = "".join(f"{line}\n" for line in lines[:n_shown])
         related = question.related_files(request.related, fence, profile.related_tokens, lambda text: len(encode(text)))
@@ -135,15 +136,16 @@ class Instruct:
             closed = "```" if self.vocabulary.decode(tail).endswith("\n") else "\n```"
             tail = [*tail, *encode(closed), self.end_turn, self.eos]
         between = tuple(tuple(encode(text)) for text in request.between)
-        return Sheet(tuple(ids), between, tuple(tail), prefix.heal, prefix.heal_ids, closing=(self.end_turn, self.eos))
+        heal_bytes = self.vocabulary.bytes_of(heal)
+        return Sheet(tuple(ids), between, tuple(tail), heal_bytes, heal, closing=(self.end_turn, self.eos))
 
 
 Layout = InfillTrained | Instruct
 LAYOUTS: dict[LayoutName, Callable[[Profile, Vocabulary], Layout]] = {"infill-trained": InfillTrained, "instruct": Instruct}
 
 
-def _healed(vocabulary: Vocabulary, prefix: str, hole: Hole, limit: int) -> Prefix:
-    """Return the prefix without its last token if more text may change it, which the canvas then rewrites."""
+def _healed(vocabulary: Vocabulary, prefix: str, hole: Hole, limit: int) -> tuple[list[int], tuple[int, ...]]:
+    """Return the prefix's ids, and apart from them its last one if more text may change it, which the canvas then rewrites."""
     ids, pieces = vocabulary.encode(recent(prefix, limit)), vocabulary.pieces
     heal: tuple[int, ...] = ()
     if ids and hole.kind in ("cursor", "selection", "error"):
@@ -151,4 +153,4 @@ def _healed(vocabulary: Vocabulary, prefix: str, hole: Hole, limit: int) -> Pref
         # No token can span the end of the ids after a line end or an indent.
         if not last.endswith(b"\n") and (last.strip() or not before.endswith(b"\n")):
             heal, ids = (ids[-1],), ids[:-1]
-    return Prefix(truncated(vocabulary, ids, limit), vocabulary.bytes_of(heal), heal)
+    return truncated(vocabulary, ids, limit), heal

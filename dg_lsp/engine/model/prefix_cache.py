@@ -9,9 +9,9 @@ Shapes: R rows, N or L tokens, H hidden, V vocabulary.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -22,7 +22,6 @@ from dg_lsp.core.values import n_common
 # engine stays in memory between edits, so it keeps only the places that a user is likely to return to.
 LEAST_BYTES = 64 * 1024 * 1024
 GPU_CHUNK = 2048  # tokens that a GPU encodes in one pass
-END = 64  # a prefix is dropped when a new one differs in at most this many of its last tokens
 
 KV = list[tuple[Tensor, Tensor]]  # per layer: keys and values, each [R or 1, kv heads, L, head dimension]
 
@@ -49,65 +48,128 @@ def crop(kv: KV, length: int) -> KV:
     return [(keys[:, :, :length], values[:, :, :length]) for keys, values in kv]
 
 
-class _Entry(NamedTuple):
-    """A prefix's keys and values, its last hidden state [H] if known, and the bytes of the former."""
+class _Node:
+    """A run of tokens after those of its parent: their keys and values, and their last hidden state [H] if known.
 
-    kv: KV
-    hidden: Tensor | None
-    n_bytes: int
+    `used` grows with each use of it or of a node below it.
+    """
+
+    def __init__(self, parent: _Node | None, ids: tuple[int, ...], kv: KV, hidden: Tensor | None, used: int) -> None:
+        self.parent, self.ids, self.kv, self.hidden, self.used = parent, ids, kv, hidden, used
+        self.children: dict[int, _Node] = {}  # by their first token
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the keys and values."""
+        return sum(side.numel() * side.element_size() for pair in self.kv for side in pair)
 
 
 class PrefixCache:
-    """Encoded prefixes, limited in bytes; the least recently used one is dropped first."""
+    """Encoded prefixes in a tree, where they share what they have in common; limited in bytes.
 
-    def __init__(self, max_bytes: int = LEAST_BYTES) -> None:
-        self.max_bytes = max_bytes
+    The least recently used ends are dropped first. With `dtype`, keys and values are kept in that type.
+    """
+
+    def __init__(self, max_bytes: int = LEAST_BYTES, dtype: torch.dtype | None = None) -> None:
+        self.max_bytes, self._dtype = max_bytes, dtype
         self.reused_tokens = self.asked_tokens = 0
         self.bytes = 0  # the cache's size; other threads may read it at any time
-        self._entries: OrderedDict[tuple[int, ...], _Entry] = OrderedDict()
-        self._guess: tuple[int, ...] | None = None
+        self._clock = itertools.count(1)
+        self._root = _Node(None, (), [], None, 0)
+        self._wide: torch.dtype | None = None  # of the keys and values that a pass reads
+
+    def known(self, ids: Sequence[int]) -> int:
+        """Return the number of leading ids in the cache."""
+        return sum(n for _, n in self._path(tuple(ids)))
 
     def longest(self, ids: Sequence[int], *, ahead: bool = False) -> tuple[int, KV | None]:
         """Return the number of leading ids in the cache, and their keys and values. Lookups `ahead` are not counted."""
-        best, length, ids = None, 0, tuple(ids)
-        for key in self._entries:
-            if (common := n_common(key, ids)) > length:
-                best, length = key, common
+        path, now = self._path(tuple(ids)), next(self._clock)
+        length = sum(n for _, n in path)
         if not ahead:
             self.asked_tokens, self.reused_tokens = self.asked_tokens + len(ids), self.reused_tokens + length
-        if best is None:
-            return 0, None
-        self._entries.move_to_end(best)
-        return length, crop(self._entries[best].kv, length)
+        for node, _ in path:
+            node.used = now
+        return length, self._joined([crop(node.kv, n) for node, n in path]) if path else None
 
     def last_hidden(self, ids: tuple[int, ...]) -> Tensor | None:
         """Return the last hidden state [H] of exactly this prefix, or None."""
-        entry = self._entries.get(ids)
-        return entry.hidden if entry else None
+        path = self._path(ids)
+        is_whole = bool(path) and path[-1][1] == len(path[-1][0].ids) and sum(n for _, n in path) == len(ids)
+        return path[-1][0].hidden if is_whole else None
 
-    def put(self, ids: Sequence[int], kv: KV, hidden: Tensor | None = None, *, is_guess: bool = False) -> None:
-        """Add a prefix with its last hidden state [H], and drop the prefixes that it contains, except for a short end at most.
-
-        A guess is a prefix that no request has used yet. It replaces no other prefix, and only the last guess is kept.
-        """
-        key, dropped = tuple(ids), [tuple(ids), self._guess]
-        if not is_guess:
-            dropped += [known for known in self._entries if len(known) - n_common(known, key) <= min(END, len(known) // 8)]
-        self._guess = key if is_guess else None
-        for each in dropped:
-            if each is not None and (entry := self._entries.pop(each, None)) is not None:
-                self.bytes -= entry.n_bytes
-        n_bytes = sum(tensor.numel() * tensor.element_size() for pair in kv for tensor in pair)
-        self._entries[key] = _Entry(kv, hidden, n_bytes)
-        self.bytes += n_bytes
-        while len(self._entries) > 1 and self.bytes > self.max_bytes:
-            self.bytes -= self._entries.popitem(last=False)[1].n_bytes
+    def put(self, ids: Sequence[int], kv: KV, hidden: Tensor | None = None) -> None:
+        """Add a prefix with its last hidden state [H]."""
+        ids, now, node, n_known = tuple(ids), next(self._clock), self._root, 0
+        for node, n in self._path(ids):
+            n_known, node.used = n_known + n, now
+            if n < len(node.ids):
+                node = self._split(node, n)
+        self._wide = kv[0][0].dtype
+        if n_known < len(ids):
+            own = [(self._own(keys, n_known), self._own(values, n_known)) for keys, values in kv]
+            node.children[ids[n_known]] = node = _Node(node, ids[n_known:], own, None, now)
+            self.bytes += node.bytes
+        node.hidden = hidden if hidden is not None else node.hidden
+        while self.bytes > self.max_bytes and (ends := [each for each in self._ends() if each is not node]):
+            oldest = min(ends, key=lambda each: each.used)
+            assert oldest.parent is not None
+            del oldest.parent.children[oldest.ids[0]]
+            self.bytes -= oldest.bytes
 
     def clear(self) -> None:
         """Drop all prefixes."""
-        self._entries.clear()
-        self._guess = None
+        self._root.children.clear()
         self.bytes = 0
+
+    def _path(self, ids: tuple[int, ...]) -> list[tuple[_Node, int]]:
+        """Return the nodes that the ids lead through, each with the number of ids that it shares with them."""
+        path, at, node = list[tuple[_Node, int]](), 0, self._root
+        while at < len(ids) and (child := node.children.get(ids[at])) is not None:
+            node, n = child, n_common(child.ids, ids[at : at + len(child.ids)])
+            path.append((node, n))
+            at += n
+            if n < len(node.ids):
+                break
+        return path
+
+    def _split(self, node: _Node, n: int) -> _Node:
+        """Return a new node with the first `n` tokens of a node, whose other tokens come after it."""
+        parent = node.parent
+        assert parent is not None
+        first = _Node(parent, node.ids[:n], crop(node.kv, n), None, node.used)
+        parent.children[first.ids[0]] = first
+        node.parent, node.ids, node.kv = first, node.ids[n:], [(keys[:, :, n:], values[:, :, n:]) for keys, values in node.kv]
+        # Copies: a view would keep the memory of both when the end is dropped.
+        first.kv, node.kv = ([(keys.clone(), values.clone()) for keys, values in each] for each in (first.kv, node.kv))
+        first.children[node.ids[0]] = node
+        return first
+
+    def _ends(self) -> Iterator[_Node]:
+        """Yield the nodes without children."""
+        nodes = list(self._root.children.values())
+        while nodes:
+            node = nodes.pop()
+            nodes += node.children.values()
+            if not node.children:
+                yield node
+
+    def _own(self, side: Tensor, start: int) -> Tensor:
+        """Return the keys or values from a position on, in memory of their own."""
+        part = side[:, :, start:]
+        return part.to(self._dtype) if self._dtype not in (None, side.dtype) else part.clone() if start else part
+
+    def _joined(self, parts: Sequence[KV]) -> KV:
+        """Return the keys and values of one run after the other, in the type that passes read."""
+        if len(parts) == 1:
+            return [(keys.to(self._wide), values.to(self._wide)) for keys, values in parts[0]]
+        return [
+            (
+                torch.cat([keys for keys, _ in layer], 2).to(self._wide),
+                torch.cat([values for _, values in layer], 2).to(self._wide),
+            )
+            for layer in zip(*parts, strict=True)
+        ]
 
 
 class PrefixEncoder:
@@ -121,14 +183,12 @@ class PrefixEncoder:
         """Return the most tokens of one pass, where a processor takes a chunk: a GPU reads its weights once for all of them."""
         return max(chunk, GPU_CHUNK) if self._is_on_gpu else chunk
 
-    def encode(
-        self, ids: tuple[int, ...], n_encoded: int, kv: KV | None, most: int, *, is_guess: bool = False
-    ) -> tuple[int, KV]:
+    def encode(self, ids: tuple[int, ...], n_encoded: int, kv: KV | None, most: int) -> tuple[int, KV]:
         """Encode at most `most` more ids after the first `n_encoded`, and cache them; return the new count and the kv."""
         part = torch.tensor([ids[n_encoded : n_encoded + most]], device=self._device)
         hidden, kv = self._passes.encode(part, kv)
         n_encoded = min(n_encoded + most, len(ids))
-        self.cache.put(ids[:n_encoded], kv, hidden[0, -1].clone(), is_guess=is_guess)
+        self.cache.put(ids[:n_encoded], kv, hidden[0, -1].clone())
         if self._is_on_gpu:
             torch.cuda.synchronize(self._device)  # the pass was only queued, and the caller measures how long it takes
         return n_encoded, kv

@@ -13,6 +13,7 @@ import ctypes
 import gc
 import itertools
 import logging
+import math
 import sys
 import threading
 import time
@@ -167,7 +168,8 @@ class Queue:
         self._numbers, self._turns = itertools.count(), itertools.count()
         self._pending: Order | None = None
         self._last_used = clock()
-        self._may_foresee = self._has_answered = False
+        self._has_answered = False
+        self._foresee_at = math.inf  # by the clock
         self._expected: InfillRequest | None = None
 
     # Called by the routes and the process.
@@ -186,7 +188,7 @@ class Queue:
     def expect(self, request: InfillRequest) -> None:
         """Have the model prepare for a probable request once it is loaded and idle; return at once."""
         with self._changed:
-            self._expected, self._may_foresee = request, True
+            self._expected, self._foresee_at = request, 0.0
             self._changed.notify_all()
 
     def submit(self, ask: Ask, emit: Emit) -> Job:
@@ -248,8 +250,8 @@ class Queue:
     def next_work(self, concurrency: Concurrency | None, has_room: Callable[[], bool]) -> Work:
         """Wait for work and return it. `concurrency` is that of the loaded model; None if no model is loaded."""
         with self._changed:
-            while not (self._pending or self._jobs or self._may_foresee):
-                self._changed.wait()
+            while not (self._pending or self._jobs or (left_s := self._foresee_at - self.clock()) <= 0):
+                self._changed.wait(left_s if left_s < math.inf else None)
             if self._has_answered and not self._jobs:
                 # Let the event loop send the last answer first. Otherwise it would have to wait for this thread.
                 self._has_answered = False
@@ -259,7 +261,7 @@ class Queue:
                 return Work("close")
             self._pending = None
             if order == "unload" and not self._jobs:
-                self._may_foresee = False
+                self._foresee_at = math.inf
                 return Work("unload")
             if concurrency is None and (order == "load" or self._jobs):
                 return Work("load")
@@ -279,13 +281,13 @@ class Queue:
     def take_expected(self) -> InfillRequest | None:
         """Return the request expected since the last call, or None; preparation pauses until it is requested again."""
         with self._changed:
-            expected, self._expected, self._may_foresee = self._expected, None, False
+            expected, self._expected, self._foresee_at = self._expected, None, math.inf
             return expected
 
-    def foresee_more(self) -> None:
-        """Note that more preparation remains."""
+    def foresee_in(self, seconds: float) -> None:
+        """Note that more preparation remains, which may go on in so many seconds."""
         with self._changed:
-            self._may_foresee = True
+            self._foresee_at = min(self._foresee_at, self.clock() + seconds)
 
     def touch(self) -> None:
         """Record the current time as the last use of the engine."""
@@ -324,7 +326,7 @@ class Queue:
                 return False
             self._jobs.remove(job)
             self._last_used = self.clock()
-            self._may_foresee = self._has_answered = True
+            self._foresee_at, self._has_answered = 0.0, True
             return True
 
 
@@ -404,8 +406,8 @@ class Worker:
         try:
             if expected is not None:
                 self.filler.expect(expected)
-            if self.filler.foresee():
-                self._queue.foresee_more()
+            if (seconds := self.filler.foresee()) is not None:
+                self._queue.foresee_in(seconds)
         except Exception as error:  # no client waits for this, so only the log gets the error
             log.warning("could not prepare for the next request", exc_info=error)
             if self._has_lost_gpu(error):

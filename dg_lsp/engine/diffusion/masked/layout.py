@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dg_lsp.core.values import InfillRequest
-from dg_lsp.engine.common.layout import before_last_word, required_ids, suffix_ids, whole_lines
+from dg_lsp.engine.common.layout import before_last_word, recent, required_ids, suffix_ids, truncated, whole_lines
 from dg_lsp.engine.diffusion.masked.profile import Profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
 
@@ -39,9 +39,11 @@ class Layout:
     def lay_out(self, request: InfillRequest) -> Sheet:
         """Return the request as tokens."""
         # These models learnt to fill whole lines after a line end, and their indentation is part of that.
-        prefix = before_last_word(self.vocabulary, request, self.profile.prefix_tokens, keeps_lines=True)
+        left = before_last_word(self.vocabulary, request, keeps_lines=True)
         suffix, is_end = suffix_ids(self.vocabulary, request.suffix, self.profile.suffix_tokens)
         if not is_end:
             suffix = whole_lines(self.vocabulary, suffix, len(suffix), is_end=False) or suffix
         right, delete = (*suffix, *(self.after if is_end else ())), next(iter(self.after), None)
-        return Sheet((*self.before, *prefix.ids), right, prefix.heal, delete)
+        limit = self.profile.prefix_tokens
+        prefix = truncated(self.vocabulary, self.vocabulary.encode(recent(left.text, limit)), limit)
+        return Sheet((*self.before, *prefix), right, left.heal, delete)
