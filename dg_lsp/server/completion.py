@@ -111,17 +111,8 @@ class Completer:
         if not self._snapshots.is_current(now):
             return self._nothing(MOVED)
         settings, index, line = now.settings, now.index, now.index.at(request.offset)
-        facts = SuggestionFacts(
-            automatic=request.automatic,
-            before=index.text[index.start(line) : request.offset],
-            after=index.text[request.offset : index.end(line)],
-            language_id=now.base.language_id,
-            n_chars=len(index.text),
-            refused=now.refused,
-            engine=self._resident.trouble() if request.automatic else "",
-            lost=now.lost,
-        )
-        if (reason := next(decisions.reasons(facts, settings), None)) is not None:
+        before, after = index.text[index.start(line) : request.offset], index.text[request.offset : index.end(line)]
+        if (reason := self._refusal(now, after, automatic=request.automatic)) is not None:
             return self._nothing(reason)
         fit = self._cache.find(now.place, self._clock(), partial(self._may_show, request, now))
         if fit is not None and (fit.n_candidates >= settings.candidates or self._is_enough(request, now, fit.suggestions)):
@@ -130,12 +121,12 @@ class Completer:
             # This parses the text, so it runs only when no cached answer fits.
             scope = decisions.scope_at(now.base, self._snapshots.near(now, request.offset), request.offset)
             doc = self._snapshots.documents.get(request.uri)
-            facts = replace(facts, scope=scope, is_unparsed=doc is not None and doc.is_unparsed)
-            if (reason := next(decisions.reasons(facts, settings), None)) is not None:
+            is_unparsed = doc is not None and doc.is_unparsed
+            if (reason := decisions.reason_of_scope(scope, settings, is_unparsed=is_unparsed)) is not None:
                 return self._nothing(reason)
         if request.automatic and self._flights.joinable(now.place, self.rhythm.latency_ms) is None:
             wait_ms = decisions.wait_ms(
-                self.rhythm, self._clock(), facts.before, facts.after, client_ms=request.client_ms, fixed=settings.debounce
+                self.rhythm, self._clock(), before, after, client_ms=request.client_ms, fixed=settings.debounce
             )
             if wait_ms > 0:
                 with contextlib.suppress(TimeoutError):
@@ -151,6 +142,19 @@ class Completer:
         if reason is not None:
             return self._nothing(reason)
         return self._show(request, now, suggestions)
+
+    def _refusal(self, now: Snapshot, after: str = "", *, automatic: bool = True) -> Reason | None:
+        """Return why nothing is suggested, as far as that is known without parsing."""
+        facts = SuggestionFacts(
+            automatic,
+            after,
+            language_id=now.base.language_id,
+            n_chars=len(now.index.text),
+            refused=now.refused,
+            engine=self._resident.trouble() if automatic else "",
+            lost=now.lost,
+        )
+        return next(decisions.reasons(facts, now.settings), None)
 
     def _may_show(self, request: SuggestionRequest, now: Snapshot, suggestion: Suggestion) -> bool:
         """Return whether the request may get this: without being asked for, only what is sure and not unwanted here."""
@@ -229,9 +233,7 @@ class Completer:
         now = await self._snapshots.take(uri, offset)
         if now is None or not self._snapshots.is_current(now) or uri in self._flights.direct:
             return
-        facts = SuggestionFacts(True, n_chars=len(now.index.text), refused=now.refused, lost=now.lost)
-        facts = replace(facts, language_id=now.base.language_id, engine=self._resident.trouble())
-        if next(decisions.reasons(facts, now.settings), None) is None and self._cache.find(now.place, self._clock()) is None:
+        if self._refusal(now) is None and self._cache.find(now.place, self._clock()) is None:
             syntax, hole, context = self._asked(now, 1)
             await self._resident.prepare(pipeline.to_request(now.document, (hole,), context, syntax=syntax))
 

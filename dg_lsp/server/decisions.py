@@ -46,13 +46,11 @@ _INVITES = re.compile(r"(?:[([{=,:.>]|\b(?:return|in|and|or|not|if|import|new)\s
 
 @dataclass(frozen=True, slots=True)
 class SuggestionFacts:
-    """The facts about a request that decide whether to suggest anything."""
+    """What decides whether to suggest anything, before the text is parsed."""
 
     automatic: bool
-    before: str = ""
-    """The line's text before the cursor; `after` is the rest of the line."""
     after: str = ""
-    scope: Scope = "code"
+    """The line's text after the cursor."""
     language_id: str = ""
     n_chars: int = 0
     refused: str = ""
@@ -60,7 +58,6 @@ class SuggestionFacts:
     engine: str = ""
     """Why no unprompted request may be sent to the engine now, as a sentence."""
     lost: bool = False
-    is_unparsed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +76,8 @@ def failed(error: BaseException) -> Reason:
 def reasons(facts: SuggestionFacts, settings: Settings) -> Iterator[Reason]:
     """Yield the reasons not to suggest anything, in order: the first counts. The first three hold for explicit requests too.
 
-    An explicit request gets an engine failure as an error instead of a reason.
+    These are known without parsing; `reason_of_scope` has the others. An explicit request gets an engine failure as an error
+    instead of a reason.
     """
     if not settings.enable:
         yield Reason("off", "dg-lsp is disabled in the settings")
@@ -99,12 +97,17 @@ def reasons(facts: SuggestionFacts, settings: Settings) -> Iterator[Reason]:
         yield Reason("engine", facts.engine)
     if facts.after[:1].isalnum() or facts.after[:1] == "_":
         yield Reason("midWord", "the cursor is before a word")
-    if facts.is_unparsed:
-        yield Reason("unparsed", "the parser takes too long for this text; a suggestion that you ask for is made without it")
-    if facts.scope == "comment" and not settings.in_comments:
-        yield Reason("comment", "the cursor is in a comment")
-    if facts.scope == "string" and not settings.in_strings:
-        yield Reason("string", "the cursor is in a string")
+
+
+def reason_of_scope(scope: Scope, settings: Settings, *, is_unparsed: bool = False) -> Reason | None:
+    """Return why nothing is suggested unprompted at a place that was parsed, or None."""
+    if is_unparsed:
+        return Reason("unparsed", "the parser takes too long for this text; a suggestion that you ask for is made without it")
+    if scope == "comment" and not settings.in_comments:
+        return Reason("comment", "the cursor is in a comment")
+    if scope == "string" and not settings.in_strings:
+        return Reason("string", "the cursor is in a string")
+    return None
 
 
 def paused(settings: Settings) -> Reason | None:

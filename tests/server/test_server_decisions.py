@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +10,7 @@ from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.values import Calibrated, Confidence, Document, Edit, Ranked, Span
 from dg_lsp.infill.pipeline import Suggestion
 from dg_lsp.server import completion, configuration, decisions
-from dg_lsp.server.decisions import Cache, Place, Rhythm, SuggestionFacts, Unwanted
+from dg_lsp.server.decisions import Cache, Place, Rhythm, Scope, SuggestionFacts, Unwanted
 from dg_lsp.wire.settings import Settings
 
 # When to ask
@@ -39,21 +37,29 @@ from dg_lsp.wire.settings import Settings
         (SuggestionFacts(automatic=False), Settings(trigger="manual"), None),
         (SuggestionFacts(automatic=True, engine="the engine is starting"), Settings(), "engine"),
         (SuggestionFacts(automatic=False, engine="the engine is starting"), Settings(), None),
-        (SuggestionFacts(automatic=True, before="x = ", after="foo"), Settings(), "midWord"),
-        (SuggestionFacts(automatic=True, before="fo", after="o"), Settings(), "midWord"),
-        (SuggestionFacts(automatic=True, before="f(", after=")"), Settings(), None),
-        (SuggestionFacts(automatic=True, before="f(", after=" + b"), Settings(), None),
-        (SuggestionFacts(automatic=True, is_unparsed=True), Settings(), "unparsed"),
-        (SuggestionFacts(automatic=False, is_unparsed=True), Settings(), None),
-        (SuggestionFacts(automatic=True, scope="comment"), Settings(), "comment"),
-        (SuggestionFacts(automatic=True, scope="comment"), Settings(in_comments=True), None),
-        (SuggestionFacts(automatic=False, scope="comment"), Settings(), None),
-        (SuggestionFacts(automatic=True, scope="string"), Settings(), "string"),
-        (SuggestionFacts(automatic=True, scope="string"), Settings(in_strings=True), None),
+        (SuggestionFacts(automatic=True, after="foo"), Settings(), "midWord"),
+        (SuggestionFacts(automatic=True, after=")"), Settings(), None),
+        (SuggestionFacts(automatic=True, after=" + b"), Settings(), None),
     ],
 )
 def test_when_not_to_suggest(facts: SuggestionFacts, settings: Settings, code: str | None) -> None:
     reason = next(decisions.reasons(facts, settings), None)
+    assert (reason.code if reason else None) == code
+
+
+@pytest.mark.parametrize(
+    ("scope", "is_unparsed", "settings", "code"),
+    [
+        ("code", True, Settings(), "unparsed"),
+        ("code", False, Settings(), None),
+        ("comment", False, Settings(), "comment"),
+        ("comment", False, Settings(in_comments=True), None),
+        ("string", False, Settings(), "string"),
+        ("string", False, Settings(in_strings=True), None),
+    ],
+)
+def test_where_not_to_suggest(scope: Scope, is_unparsed: bool, settings: Settings, code: str | None) -> None:
+    reason = decisions.reason_of_scope(scope, settings, is_unparsed=is_unparsed)
     assert (reason.code if reason else None) == code
 
 
@@ -461,16 +467,14 @@ def test_every_reason_is_a_sentence_for_people() -> None:
     everything = SuggestionFacts(
         automatic=True,
         after="x",
-        scope="comment",
         n_chars=10**9,
         refused="is ignored",
         engine="the engine is starting",
         lost=True,
-        is_unparsed=True,
     )
     all_off = Settings(enable=False, trigger="manual", disabled_languages=frozenset({""}))
-    reasons = [*decisions.reasons(everything, all_off), *decisions.reasons(replace(everything, scope="string"), all_off)]
-    assert {reason.code for reason in reasons} == {
-        *("off", "lost", "ignored", "language", "large", "manual", "engine", "midWord", "unparsed", "comment", "string")
-    }
+    reasons = list(decisions.reasons(everything, all_off))
+    assert [reason.code for reason in reasons] == [
+        *("off", "lost", "ignored", "language", "large", "manual", "engine", "midWord")
+    ]
     assert all(" " in reason.message for reason in reasons)
