@@ -74,7 +74,6 @@ app = command_group(
     completes=True,
 )
 
-COMPLETE_VARIABLE = "_DG_LSP_COMPLETE"
 INSTALL_COMPLETION = "--install-completion"
 SHOW_COMPLETION = "to add the script by hand, print it with: dg-lsp --show-completion"
 FULL = (errno.ENOSPC, errno.EDQUOT) if hasattr(errno, "EDQUOT") else (errno.ENOSPC,)
@@ -82,8 +81,6 @@ FULL = (errno.ENOSPC, errno.EDQUOT) if hasattr(errno, "EDQUOT") else (errno.ENOS
 
 def main() -> None:
     """Run the command line and end the process with its exit code."""
-    if COMPLETE_VARIABLE in os.environ:
-        _show_whole_help_texts()
     try:
         app(prog_name="dg-lsp")
     except BrokenPipeError:
@@ -129,20 +126,6 @@ def fail(error: Exception) -> NoReturn:
     else:
         print_message(_crash_message(error))
     raise SystemExit(2) from None
-
-
-def _show_whole_help_texts() -> None:
-    """Make typer's completion classes print help texts unchanged.
-
-    typer renders them as markup for a terminal of 80 columns, which cuts them there and drops `[ray]`. It has no setting for
-    this, and `rich_markup_mode` does not apply here.
-    """
-    from typer import _completion_classes
-
-    def unchanged(text: str) -> str:
-        return text
-
-    _completion_classes._sanitize_help_text = unchanged
 
 
 def _version(is_asked: bool) -> None:

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from dg_lsp.cli import completions
 from dg_lsp.cli.command_group import command_group
 from dg_lsp.server import start
 
@@ -18,12 +17,7 @@ def serve(
     stdio: Annotated[bool, typer.Option("--stdio", help="Use standard input and output; this is the default.")] = False,
     tcp: Annotated[str, typer.Option(metavar="HOST:PORT", help="Listen for one client at this address instead.")] = "",
     log: Annotated[
-        str,
-        typer.Option(
-            metavar="LEVEL",
-            help="Log level on standard error: debug, info, warning or error.",
-            autocompletion=completions.one_of(lambda: start.LEVELS),
-        ),
+        str, typer.Option(metavar="LEVEL", help="Log level on standard error: debug, info, warning or error.")
     ] = "warning",
     engine: Annotated[str, typer.Option(metavar="MODULE:FUNCTION", hidden=True)] = "",
 ) -> None:

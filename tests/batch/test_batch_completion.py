@@ -65,7 +65,6 @@ CASES = [
     ("dg-lsp engine sta", "dg-lsp engine sta"),
     ("dg-lsp infill --allow-s", "dg-lsp infill --allow-shrink "),
     ("dg-lsp setup --no-t", "dg-lsp setup --no-try "),
-    ("dg-lsp infill --holes bodies,ma", "dg-lsp infill --holes bodies,markers "),
     ("dg-lsp infill --lang rus", "dg-lsp infill --lang rust "),
     ("dg-lsp engine start --dtype bf", "dg-lsp engine start --dtype bfloat16 "),
     ("dg-lsp bench --model em", "dg-lsp bench --model embedded "),
@@ -133,13 +132,9 @@ LOCAL_MODELS = " ".join(("auto", *(model.name for model in laptop.MODELS), "embe
 @pytest.mark.parametrize(
     ("option", "values"),
     [
-        ("infill --holes", "bodies markers empty"),
-        ("infill --holes bodies,", "bodies,markers bodies,empty"),
         ("infill --model", LOCAL_MODELS),
-        ("infill --ray", "local auto"),
         ("doctor --model", LOCAL_MODELS),
         ("setup --yes", LOCAL_MODELS),
-        ("serve --log", "debug info warning error"),
         ("engine start --dtype", "auto float32 bfloat16 float16 int8 fp8 int4"),
         ("engine start --device", "auto cpu cuda mps"),
         ("infill --lang p", "python php"),
@@ -154,11 +149,6 @@ def test_the_values_of_an_option_are_offered_without_torch(option: str, values: 
 
 def test_a_folder_is_offered_as_a_file_of_the_shell(tmp_path: Path) -> None:
     assert offered("dg-lsp infill --model ./", tmp_path).stdout.strip() == ""
-
-
-def test_help_texts_are_offered_unchanged(tmp_path: Path) -> None:
-    # This fails if typer renames the function that `cli` replaces.
-    assert "the cluster's address. Needs dg-lsp[ray].\n" in offered("dg-lsp infill --ra", tmp_path).stdout
 
 
 @pytest.mark.parametrize("is_text", [True, False])
