@@ -853,13 +853,7 @@ def test_similar_lines_are_not_a_repetition() -> None:
         check(text, answer, text.replace("⟦⟧", answer), block=True, indent="    ")
 
 
-def test_an_answer_that_continues_with_the_next_line_is_cut_before_it() -> None:
-    check_body(
-        "if a:\n    ⟦⟧\nlast.step()\n",
-        "one.step()\n    last.step()",
-        "if a:\n    one.step()\nlast.step()\n",
-        "cut_next_line",
-    )
+def test_the_next_line_alone_is_dropped() -> None:
     check_dropped("⟦⟧\n    try:\n", "try:", "repeats the lines next to it")
 
 

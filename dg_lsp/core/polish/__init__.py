@@ -159,7 +159,6 @@ FILTERS: tuple[Filter, ...] = (
     changes.restore_indent,
     changes.cut_at_dedent,
     changes.cut_at_closer,
-    changes.cut_next_line,
     changes.trim_end,
     drops.drop_unreadable,
     drops.drop_blank,

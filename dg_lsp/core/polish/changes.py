@@ -346,14 +346,6 @@ def cut_at_closer(text: str, around: Around) -> str:
 _ALTERNATIVE = re.compile(r"\}\s*(?:else|elseif|catch|finally)\b")
 
 
-def cut_next_line(text: str, around: Around) -> str:
-    """Cut the last line if it repeats the next line with other indentation: the answer continued too far."""
-    *first_lines, last = text.rstrip().split("\n")
-    following = next(iter(filled_lines(around.after.partition("\n")[2])), "").strip()
-    repeats = first_lines and not around.rest.strip() and last.strip() == following and says_something(last)
-    return "\n".join(first_lines).rstrip() if repeats else text
-
-
 # Control tokens of the embedded checkpoint, of Gemma, and of common fill-in-the-middle models. Excluded are tokens that
 # are also HTML tags, and the `<eos>` of `Vec<eos>`.
 _CONTROL = re.compile(
