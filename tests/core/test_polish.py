@@ -875,8 +875,8 @@ def test_short_or_partial_lines_may_repeat() -> None:
 )
 def test_an_answer_that_is_a_placeholder_is_dropped(language: str, text: str, answer: str) -> None:
     how: dict[str, Any] = {"language": language, "block": True, "indent": "    "}
-    check_dropped(text, answer, "is only a placeholder", kind="body", **how)
-    check_dropped(text, answer, "is only a placeholder", kind="cursor", **how)
+    check_dropped(text, answer, "says nothing, or leaves a new hole", kind="body", **how)
+    check_dropped(text, answer, "says nothing, or leaves a new hole", kind="cursor", **how)
 
 
 @pytest.mark.parametrize(
@@ -1147,13 +1147,13 @@ def test_an_edit_is_one_for_each_hole() -> None:
     "answer", ["# sort them", "# FILL: like the stack's\n    # FILL: like the stack's", "x = 1\n    # FILL"]
 )
 def test_an_answer_with_only_comments_or_a_new_hole_is_dropped(answer: str) -> None:
-    reason = "is only a comment, or contains a new hole"
+    reason = "says nothing, or leaves a new hole"
     check_dropped("def f():\n    ⟦pass⟧\n", answer, reason, kind="body", block=True, indent="    ")
 
 
 def test_an_answer_to_a_marker_contains_no_other_marker() -> None:
     answer = "for each in items:\n        # FILL: another hole\n    return items"
-    reason = "is only a comment, or contains a new hole"
+    reason = "says nothing, or leaves a new hole"
     check_dropped("def f(items):\n    ⟦# FILL⟧\n", answer, reason, kind="marker", block=True, indent="    ")
 
 
@@ -1162,11 +1162,11 @@ def test_a_marker_after_another_marker_on_its_line_can_be_filled() -> None:
 
 
 def test_an_answer_that_makes_a_comment_a_new_hole_is_dropped() -> None:
-    check_dropped("def f():\n    # ⟦⟧\n    return 1\n", "FILL: another hole", "is only a comment, or contains a new hole")
+    check_dropped("def f():\n    # ⟦⟧\n    return 1\n", "FILL: another hole", "says nothing, or leaves a new hole")
     check_dropped(
         "function f() {\n  /* ⟦⟧ */\n  return 1;\n}\n",
         "FILL: another hole",
-        "is only a comment, or contains a new hole",
+        "says nothing, or leaves a new hole",
         language="javascript",
     )
     check("def f():\n    # FILL: ⟦⟧\n", "add one", "def f():\n    # FILL: add one\n")
@@ -1191,7 +1191,7 @@ def test_a_comment_before_code_is_an_answer() -> None:
 def test_an_answer_with_only_words_is_dropped(language: str, text: str, answer: str) -> None:
     how: dict[str, Any] = {"language": language, "block": True, "indent": "    "}
     for kind in ("body", "marker"):
-        check_dropped(text, answer, "is only a description, without code", kind=kind, **how)
+        check_dropped(text, answer, "says nothing, or leaves a new hole", kind=kind, **how)
     end = "\r\n" if "\r" in text else "\n"
     check(text, answer, text.split("⟦")[0] + answer.replace("\n", end) + text.split("⟧")[1], kind="cursor", **how)
 
@@ -1212,7 +1212,7 @@ def test_a_string_that_is_used_is_an_answer(language: str, text: str, answer: st
 
 
 @pytest.mark.parametrize(
-    ("instruction", "drop_reason"), [("write the docstring", ""), ("sort", "is only a description, without code")]
+    ("instruction", "drop_reason"), [("write the docstring", ""), ("sort", "says nothing, or leaves a new hole")]
 )
 def test_a_marker_that_asks_for_words_gets_them(instruction: str, drop_reason: str) -> None:
     document, (drawn_hole,) = drawn("def f():\n    ⟦# FILL⟧\n    return 1\n", language="python", kind="marker", block=True)

@@ -125,7 +125,7 @@ def test_an_answer_may_complete_a_name() -> None:
     [("# FILL: sort the rows", "python"), ("x = 1  # FILL: the rest", "python"), ("// FILL", "javascript")],
 )
 def test_an_answer_with_a_fill_marker_is_refused(kind: HoleKind, answer: str, language: str) -> None:
-    check_refused("⟦⟧\n", answer, "is only a comment, or contains a new hole", kind=kind, block=True, language=language)
+    check_refused("⟦⟧\n", answer, "says nothing, or leaves a new hole", kind=kind, block=True, language=language)
 
 
 @pytest.mark.parametrize(
@@ -142,11 +142,11 @@ def test_an_answer_with_a_fill_marker_is_refused(kind: HoleKind, answer: str, la
 )
 def test_a_body_that_leaves_a_todo_is_refused(answer: str, language: str) -> None:
     text = "def f():\n    ⟦pass⟧\n"
-    check_refused(text, answer, "is only a comment, or contains a new hole", kind="body", block=True, language=language)
+    check_refused(text, answer, "says nothing, or leaves a new hole", kind="body", block=True, language=language)
 
 
 def test_comments_alone_are_refused_where_a_block_belongs() -> None:
-    reason = "is only a comment, or contains a new hole"
+    reason = "says nothing, or leaves a new hole"
     check_refused("if x:\n    f()\nelse:\n    ⟦⟧\n", "# nothing more", reason, block=True)
     check_refused("function f() {\n    ⟦⟧\n}\n", "/* sort\n       them */", reason, block=True, language="javascript")
     check_taken("function f() {\n    ⟦⟧\n}\n", "/* sort */ g(); /* them */", block=True, language="javascript")
@@ -163,7 +163,7 @@ def test_comments_alone_are_refused_where_a_block_belongs() -> None:
     ],
 )
 def test_a_placeholder_of_another_language_is_refused(answer: str, language: str, text: str) -> None:
-    check_refused(text, answer, "is only a placeholder", kind="body", block=True, language=language)
+    check_refused(text, answer, "says nothing, or leaves a new hole", kind="body", block=True, language=language)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_a_placeholder_of_another_language_is_refused(answer: str, language: str
     ],
 )
 def test_a_body_that_only_defines_another_function_is_refused(text: str, answer: str, language: str) -> None:
-    check_refused(text, answer, "only defines what nothing uses", kind="body", block=True, language=language)
+    check_refused(text, answer, "says nothing, or leaves a new hole", kind="body", block=True, language=language)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_a_selection_may_be_deleted_with_permission() -> None:
 def test_code_that_stays_code_does_not_shrink() -> None:
     _, result = answered(WORKING, "return count + 1", kind="selection", block=True)
     assert (result.dropped, result.shrinks) == ("", False)
-    check_refused("def f():\n    ⟦...⟧\n", "pass", "is only a placeholder", kind="selection", block=True)
+    check_refused("def f():\n    ⟦...⟧\n", "pass", "says nothing, or leaves a new hole", kind="selection", block=True)
 
 
 @pytest.mark.parametrize(

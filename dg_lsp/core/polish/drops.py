@@ -133,41 +133,8 @@ def drop_loop(text: str, around: Around) -> str | None:
     return text
 
 
-def drop_placeholder(text: str, around: Around) -> str | None:
-    """Drop an answer that is only a placeholder, of this or of another language.
-
-    At a cursor, it is dropped only if it is the whole body of a function that is not abstract: an `except` may well
-    contain `pass`.
-    """
-    kind = around.hole.kind
-    if around.filled is None or not text or (kind in ("selection", "error") and around.allow_shrink):
-        return text
-    # Another language's placeholder may parse, and models mix them up. At a cursor, it may be the beginning of something.
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if kind != "cursor" and lines and all(map(placeholders.is_line, lines)):
-        return None
-    filled, answer = around.filled(text), answer_span(text, around)
-    facts = filled.facts_near(answer)
-    nodes = [node for capture in PLACEHOLDERS for node in facts.all(capture)]
-    holders = [node for node in nodes if filled.span(node).holds(answer)]
-    if kind == "cursor":
-        # An abstract function has no body of its own, nor has one in a class whose functions all are abstract.
-        items = {
-            owner.items[0].id
-            for owner in facts.owners
-            if owner.kind == "function"
-            and len(owner.items) == 1
-            and not any(facts.has(name, node) for node in ancestors(owner.node) for name in ("abstract", "abstract.members"))
-        }
-        holders = [node for node in holders if node.id in items and filled.span(node) == answer]
-    return None if holders else text
-
-
-def drop_comments(text: str, around: Around) -> str | None:
-    """Drop an answer that adds a FILL comment, or that is only comments where a block of code belongs.
-
-    In a body or at a marker, also drop one that leaves a TODO which says nothing.
-    """
+def drop_holes(text: str, around: Around) -> str | None:
+    """Drop an answer that adds a FILL comment or, in a body or at a marker, leaves a TODO which says nothing."""
     language = languages.get(around.document.language)
     # The marker of the hole itself is what the answer replaces; a selection may hold markers that stay.
     old = "" if around.hole.kind == "marker" else around.old
@@ -177,52 +144,53 @@ def drop_comments(text: str, around: Around) -> str | None:
     n_old, n_new = (len(holes.markers(part, None)) for part in parts)
     if n_new > n_old:
         return None
-    takes_code = around.hole.kind in ("body", "marker") or (around.hole.kind == "cursor" and around.hole.block)
-    if language is None or not takes_code:
+    if language is None or around.hole.kind not in ("body", "marker"):
         return text
-    lines = [line.strip() for line in filled_lines(text)]
-    comments = [line for line in lines if line.startswith(language.line_comments)]
-    begin, end = language.block_comment or ("\0", "\0")
-    is_block = (
-        bool(lines) and lines[0].startswith(begin) and text.find(end, text.find(begin) + 2) == len(text.rstrip()) - len(end)
-    )
-    said = (text[token.span.start : token.span.end] for token in lexing.comments(text, lexing.named(language.name)))
-    leaves_todo = around.hole.kind != "cursor" and any(says_todo(comment, language) for comment in said)
-    return None if leaves_todo or is_block or len(comments) == len(lines) else text
+    comments = (text[token.span.start : token.span.end] for token in lexing.comments(text, lexing.named(language.name)))
+    return None if any(says_todo(comment, language) for comment in comments) else text
 
 
-def drop_description(text: str, around: Around) -> str | None:
-    """Drop an answer to a body or a marker that has only words, such as a docstring alone or above a `pass`."""
-    hole = around.hole
-    wants_words = hole.kind == "marker" and _ASKS_WORDS.search(hole.instruction)
-    if around.filled is None or hole.kind not in ("body", "marker") or wants_words:
+def drop_nothing(text: str, around: Around) -> str | None:
+    """Drop an answer without code: placeholders, comments, words alone, or in a function's body unused definitions alone.
+
+    Where a block belongs at a cursor, comments are no code. A placeholder is dropped there only if it is the whole body of a
+    function that is not abstract: an `except` may well contain `pass`.
+    """
+    hole, kind = around.hole, around.hole.kind
+    if around.filled is None or not text.strip() or (kind in ("selection", "error") and around.allow_shrink):
         return text
+    # Another language's placeholder may parse, and models mix them up. At a cursor, it may be the beginning of something.
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if kind != "cursor" and all(map(placeholders.is_line, lines)):
+        return None
     filled, answer = around.filled(text), answer_span(text, around)
     facts = filled.facts_near(answer)
-    words = sorted(filled.span(node) for node in nothing(facts))
-    at = answer.start
-    for span in words:
-        if filled.text[at : span.start].strip():
-            break
-        at = max(at, span.end)
-    return text if filled.text[at : answer.end].strip() else None
-
-
-def drop_definitions(text: str, around: Around) -> str | None:
-    """Drop an answer to a function's body that only defines functions or classes, which nothing uses."""
-    if around.filled is None or around.hole.kind != "body" or not re.search(r"\w", text):
-        return text
-    filled, answer = around.filled(text), answer_span(text, around)
-    facts = filled.facts_near(answer)
-    holders = [owner for owner in facts.owners if owner.inside.holds(answer)]
-    if not holders or max(holders, key=lambda owner: owner.inside.start).kind != "function":
-        return text
-    unused = [*nothing(facts), *(owner.node for owner in facts.owners if owner.kind != "closure")]
+    nodes = [node for capture in PLACEHOLDERS for node in facts.all(capture)]
+    if kind == "cursor":
+        nodes = [node for node in nodes if node.id in _whole_bodies(facts) and filled.span(node) == answer]
+        nodes += facts.all("comment") if hole.block else ()
+    elif kind in ("body", "marker") and not (kind == "marker" and _ASKS_WORDS.search(hole.instruction)):
+        nodes = nothing(facts)
+        holders = [owner for owner in facts.owners if owner.inside.holds(answer)]
+        inmost = max(holders, key=lambda owner: owner.inside.start, default=None)
+        if kind == "body" and inmost is not None and inmost.kind == "function":
+            nodes += [owner.node for owner in facts.owners if owner.kind != "closure" and answer.holds(filled.span(owner.node))]
     rest = list(filled.text[answer.start : answer.end])
-    for span in (filled.span(node) for node in unused):
-        if answer.holds(span):
-            rest[span.start - answer.start : span.end - answer.start] = " " * (span.end - span.start)
+    for span in map(filled.span, nodes):
+        start, end = (min(max(at - answer.start, 0), len(rest)) for at in (span.start, span.end))
+        rest[start:end] = " " * (end - start)
     return text if "".join(rest).strip(" \t\r\n;") else None
+
+
+def _whole_bodies(facts: Facts) -> set[int]:
+    """Return the ids of the nodes that are all of the body of a function which is not abstract."""
+    return {
+        owner.items[0].id
+        for owner in facts.owners
+        if owner.kind == "function"
+        and len(owner.items) == 1
+        and not any(facts.has(name, node) for node in ancestors(owner.node) for name in ("abstract", "abstract.members"))
+    }
 
 
 _ENDS = ")]},;"
