@@ -18,9 +18,9 @@ from dg_lsp.engine.model import before_torch  # noqa: F401 -- before torch
 import torch
 
 MOST = 8  # small passes gain nothing beyond
-WINDOW_MS = 200.0  # of passes, for one decision
+WINDOW_MS = 300.0  # of passes, for one decision
 FULL = 0.92  # of the wall-clock time of each thread is processor time: perhaps one more core is free
-FREE = 0.8  # as much is needed to keep a thread
+FREE = 0.75  # as much is needed to keep a thread
 RETRY_MS, LONGEST_RETRY_MS = 250.0, 8_000.0  # of passes between two trials of more threads; twice as long after each failure
 
 
