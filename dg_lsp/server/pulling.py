@@ -23,7 +23,7 @@ from lsprotocol import types as lsp
 from pygls.exceptions import JsonRpcInvalidParams
 
 from dg_lsp.core.wording import size
-from dg_lsp.wire import laptop, programs
+from dg_lsp.wire import files, laptop, programs
 from dg_lsp.wire.laptop import LaptopModel
 
 if TYPE_CHECKING:
@@ -167,8 +167,7 @@ def choice_file() -> Path:
 def read_choice() -> Mapping[str, Any]:
     """Return the user's choice: `never`, `not_before` a day, or the name of the model that was `accepted`."""
     try:
-        with choice_file().open("rb") as opened:
-            values = json.loads(opened.read(MAX_BYTES))
+        values = json.loads(files.read_regular(choice_file(), MAX_BYTES))
     except (OSError, ValueError, RecursionError):
         return {}
     return values if isinstance(values, dict) else {}
@@ -176,8 +175,6 @@ def read_choice() -> Mapping[str, Any]:
 
 def write_choice(choice: Mapping[str, Any]) -> bool:
     """Write the user's choice, whose `never` stays; return whether that was possible."""
-    from dg_lsp.wire import files
-
     if read_choice().get("never") is True:
         choice = {**choice, "never": True}
     try:

@@ -123,6 +123,8 @@ def output_problem(path: Path, is_own: IsOwn | None = None) -> str:
             head = read_start(Path(real), _HEAD_BYTES) if is_own else b""
         except OSError as error:
             return f"this file can't be read: {(error.strerror or str(error)).lower()}"
+        if is_own and os.stat(real).st_nlink > 1:  # noqa: PTH116
+            return "this file has other names (hard links), which would change or be left behind; name a new file"
         if is_own and not (is_own(head) if head else _may_be_output(path.name)):
             return "this file is not from an earlier run; name a new file"
     if not os.path.isdir(folder):  # noqa: PTH112

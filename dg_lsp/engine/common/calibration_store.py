@@ -93,8 +93,7 @@ def shares() -> dict[str, tuple[float, int]]:
 
 def _loaded(file: Path) -> Any:
     """Return the values in a file; raise one of `_UNREADABLE`, as may reading what is not there."""
-    with file.open("rb") as opened:
-        return json.loads(opened.read(MAX_BYTES))
+    return json.loads(files.read_regular(file, MAX_BYTES))
 
 
 def parse(values: Mapping[str, Any]) -> Calibration:

@@ -60,8 +60,11 @@ def pull(model: LaptopModel, on_progress: OnProgress = lambda _text, _share: Non
         with _locked(model), _way_out(model):
             if model.is_current:
                 return model.folder
+            _check_is_ours(model)
             work = _work_folder(model)
             work.mkdir(mode=0o700, exist_ok=True)
+            if problem := files.folder_problem(work):
+                raise PullError(f"{work} {problem}")
             gguf = work / "model.gguf"
             if not (gguf.exists() and _hash(gguf) == model.sha256):
                 gguf.unlink(missing_ok=True)
@@ -88,6 +91,7 @@ def remove(model: LaptopModel) -> bool:
     if not places:
         return False
     with _locked(model):
+        _check_is_ours(model)
         for place in places:
             try:
                 # Under another name first, so that a killed process leaves no half of a model.
@@ -98,6 +102,13 @@ def remove(model: LaptopModel) -> bool:
             except OSError as error:
                 raise PullError(f"{place} can't be removed: {(error.strerror or str(error)).lower()}") from error
     return True
+
+
+def _check_is_ours(model: LaptopModel) -> None:
+    """Raise PullError if what is in the model's place was not pulled: it would be removed."""
+    place = model.folder
+    if os.path.lexists(place) and (place.is_symlink() or not (place / laptop.FACTS).is_file()):
+        raise PullError(f"{place} is not from dg-lsp, which would replace it; move it away")
 
 
 @contextlib.contextmanager
