@@ -128,7 +128,7 @@ def test_the_buckets_are_bounded_in_number_and_bytes(passes: Passes) -> None:
         rows = [Row((20,) * n_free + (40,), (True,) * n_free + (False,), 2)]
         assert fixed.step(a_denoiser(rows), LocalDecoder(passes, kv), [0])
     assert len(fixed._held) == MAX_BUCKETS
-    one = bucket_of(a_denoiser(ROWS), [0, 1, 2, 3], 20, conditioned=True).n_bytes(cost)
+    one = bucket_of(a_denoiser(ROWS), [0, 1, 2, 3], 20).n_bytes(cost)
     free = [4 * one]
     short = FixedSteps(passes, cost, lambda: free[0])
     assert short.step(a_denoiser(ROWS), LocalDecoder(passes, kv), [0, 1, 2, 3])
@@ -146,7 +146,7 @@ def test_a_card_of_24_gb_has_room_for_the_longest_prefix_in_fixed_buffers() -> N
     free = page.free_on(24) - fit.needs(PUBLISHED, "int4").weights
     cost = Cost(PUBLISHED.kv_per_token * 2, canvas_token_bytes(PUBLISHED, 2), logit_bytes(PUBLISHED))
     rows = [Row((20,) * 64, (True,) * 64, 9)] * 4
-    n_bytes = bucket_of(a_denoiser(rows), range(4), 7168, conditioned=True).n_bytes(cost)
+    n_bytes = bucket_of(a_denoiser(rows), range(4), 7168).n_bytes(cost)
     reserved = memory.cache_bytes(free, 7168 * cost.prefix_token, 0)
     assert n_bytes <= memory.fixed_bytes(free - reserved)
 

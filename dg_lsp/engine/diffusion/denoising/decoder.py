@@ -17,8 +17,8 @@ from dg_lsp.engine.model.prefix_cache import KV
 class LocalDecoder:
     """The decoder of a loaded model on one encoded prefix."""
 
-    def __init__(self, passes: Passes, kv: KV, *, conditioned: bool = True) -> None:
-        self.passes, self.kv, self.conditioned = passes, kv, conditioned
+    def __init__(self, passes: Passes, kv: KV) -> None:
+        self.passes, self.kv = passes, kv
         self.length = kv[0][0].shape[2]  # of the prefix
         # The prefix's keys and values once for each row, followed by room for a canvas. They are made once for all steps.
         self._rows: KV = []
@@ -31,7 +31,7 @@ class LocalDecoder:
     def logits(self, decoder_input: DecoderInput) -> Tensor:
         """Return logits [G, V] in 32 bits at the free positions of the canvases."""
         self.make_room(*decoder_input.ids.shape)
-        soft = self.passes.soft(decoder_input.top_ids, decoder_input.top_chances * float(self.conditioned))
+        soft = self.passes.soft(decoder_input.top_ids, decoder_input.top_chances)
         canvas, soft, used, free = _compacted(decoder_input.ids, soft, decoder_input.used, decoder_input.free)
         rows, width = canvas.shape
         # Deleted positions do not count, so that the others get the positions they would have without them.

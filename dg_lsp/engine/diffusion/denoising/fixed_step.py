@@ -47,7 +47,6 @@ class Bucket:
     width: int
     free: int
     prefix: int
-    conditioned: bool
     samples: bool
     n_conditioning: int
     sampling: Sampling
@@ -61,7 +60,7 @@ class Bucket:
         return self.prefix * cost.prefix_token + positions * (cost.canvas_token - cost.logit_token) + n_read * logits + mask
 
 
-def bucket_of(denoiser: Denoiser, rows: Sequence[int], prefix: int, *, conditioned: bool) -> Bucket:
+def bucket_of(denoiser: Denoiser, rows: Sequence[int], prefix: int) -> Bucket:
     """Return the smallest bucket for some rows of a denoiser on a prefix of this many tokens."""
     width = _up(denoiser.canvas.ids.shape[1], WIDTH_BUCKET)
     # By the rows as planned, because a position that is held or deleted later must not change the bucket.
@@ -71,7 +70,6 @@ def bucket_of(denoiser: Denoiser, rows: Sequence[int], prefix: int, *, condition
         width,
         min(width, free),
         _up(prefix, PREFIX_BUCKET),
-        conditioned,
         any(not denoiser.rows[index].greedy for index in rows),
         denoiser.canvas.top_ids.shape[-1],
         denoiser.sampling,
@@ -178,8 +176,7 @@ class FixedStep:
         """Return the last hidden states [R * C, H] of all rows, as one canvas behind the prefix."""
         bucket, state = self.bucket, self._state
         flat = (1, bucket.rows * bucket.width)
-        chances = state.top_chances if bucket.conditioned else torch.zeros_like(state.top_chances)
-        soft = self._passes.soft(state.top_ids.view(*flat, -1), chances.view(*flat, -1))
+        soft = self._passes.soft(state.top_ids.view(*flat, -1), state.top_chances.view(*flat, -1))
         # Deleted positions do not count, so that the others get the positions they would have without them.
         positions = self._length + (state.used.cumsum(1) - 1).clamp(min=0)
         prefix_mask = (self._from_end <= self._length).expand(flat[1], -1)
@@ -208,7 +205,7 @@ class FixedSteps(Pool[Bucket, _Entry]):
 
     def step(self, denoiser: Denoiser, decoder: LocalDecoder, rows: Sequence[int]) -> bool:
         """Take one step of these rows on the decoder's prefix; return False if there is no room, and nothing was done."""
-        bucket = bucket_of(denoiser, rows, decoder.kv[0][0].shape[2], conditioned=decoder.conditioned)
+        bucket = bucket_of(denoiser, rows, decoder.kv[0][0].shape[2])
         entry = self._entry(bucket, decoder)
         if entry is None:
             return False
