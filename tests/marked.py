@@ -5,12 +5,19 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterable
+from pathlib import Path
 
 from dg_lsp.core import syntax as core_syntax
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Hole, Span
 
 _MARK = re.compile(r"(?<!\\)\$0|</?hole>")
+
+
+def drawings(path: Path) -> dict[str, str]:
+    """Return the texts of a file by their names, which stand before each as `=== NAME`."""
+    _, *parts = re.split(r"^=== (.*)\n", path.read_text("utf-8"), flags=re.MULTILINE)
+    return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 def read(text: str, language: str = "python", uri: str = "file:///code") -> tuple[Document, list[Span], list[Span]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,6 @@ from dg_lsp.core.values import Document, Hole
 from tests import marked
 
 BODIES = frozenset({"bodies"})
-BODIES_DRAWN = Path(__file__).parent / "bodies"
 LANGUAGES = [language.name for language in languages.TABLE]
 
 
@@ -31,8 +29,7 @@ def check(text: str, language: str, *, empty: bool = False, uri: str = "file:///
 def drawn(language: str) -> dict[str, str]:
     """Return what is drawn in a language's file, by name. TSX has the bodies of TypeScript."""
     name = "typescript" if language == "tsx" else language
-    _, *parts = re.split(r"^=== (.*)\n", (BODIES_DRAWN / f"{name}.txt").read_text("utf-8"), flags=re.MULTILINE)
-    return dict(zip(parts[::2], parts[1::2], strict=True))
+    return marked.drawings(Path(__file__).parent / "bodies" / f"{name}.txt")
 
 
 @pytest.mark.parametrize(
