@@ -2,24 +2,77 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
+from collections.abc import Callable
 from dataclasses import replace
 
+from dg_lsp.client.engine import ConnectOptions, Connector
+from dg_lsp.client.link import Link, OnDone, OnDraft
+from dg_lsp.client.port import EngineError
 from dg_lsp.core.values import Calibrated, Candidate, Document, Hole, HoleKind, InfillRequest, Span
-from dg_lsp.infill.port import EngineError
+from dg_lsp.wire import discovery
+from dg_lsp.wire.messages import Ask, Status
 
 
 class ReadyEngine:
-    """What `server.resident.Warm` has beside `fill`, of an engine that is ready and prepares for nothing."""
+    """An engine in this process that is ready and prepares for nothing; what it answers is for others to say."""
 
     async def ready(self) -> None:
-        pass
+        """Wait until the model is loaded; raise EngineError when that fails."""
 
     async def prepare(self, request: InfillRequest) -> None:
-        pass
+        """Read the text of a probable request."""
+
+    async def fill(
+        self, request: InfillRequest, *, document: str = "", on_draft: OnDraft | None = None
+    ) -> tuple[Candidate, ...]:
+        """Return candidates, best first; raise EngineError."""
+        raise NotImplementedError
 
     async def close(self) -> None:
-        pass
+        """End what waits."""
+
+
+class InProcess(Link):
+    """A link to such an engine."""
+
+    def __init__(self, engine: ReadyEngine, version: str, on_change: Callable[[Link], None]) -> None:
+        self.engine, self.changed = engine, on_change
+        self.state = discovery.State(os.getpid(), "/in/this/process", "token", version)
+        self.status = Status("loading", "reading weights", 0.5)
+        self.said_bye, self.is_silent, self.lost = True, False, False
+        self.loading = asyncio.ensure_future(self.load())
+
+    async def load(self) -> None:
+        await asyncio.sleep(0)  # until the link is the client's
+        try:
+            await self.engine.ready()
+            self.status = Status("ready")
+        except EngineError as error:
+            self.status = Status("failed", str(error))
+        self.changed(self)
+
+    async def infill(self, ask: Ask, on_draft: OnDraft | None = None, on_done: OnDone | None = None) -> tuple[Candidate, ...]:
+        if ask.prepares:
+            await self.engine.prepare(ask.request)
+            return ()
+        return await self.engine.fill(ask.request, document=ask.document, on_draft=on_draft)
+
+    async def close(self) -> None:
+        self.lost = True
+        await self.engine.close()
+        await asyncio.wait([self.loading])
+
+
+def connecting(make: Callable[[str], ReadyEngine]) -> Connector:
+    """Return what connects a client to an engine in this process, which `make` makes of a model's name."""
+
+    async def connect(options: ConnectOptions, version: str, on_change: Callable[[Link], None]) -> Link:
+        return InProcess(make(options.engine_id.model), version, on_change)
+
+    return connect
 
 
 class ScriptedEngine:

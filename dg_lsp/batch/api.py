@@ -30,12 +30,12 @@ from dg_lsp.batch.plan import PLACE_FORM, After, FilePlan, Location, PlanError
 from dg_lsp.batch.report import ReportRow
 from dg_lsp.batch.rounds import ContextOf, HoleResult, Rounds, View
 from dg_lsp.batch.scratch import ScratchError
+from dg_lsp.client import engine as engines
+from dg_lsp.client.life import State
+from dg_lsp.client.port import Engine, EngineError, Guarded, keeps_file, patterns_of
 from dg_lsp.core import holes
 from dg_lsp.core.values import Hole
-from dg_lsp.infill import client
-from dg_lsp.infill.life import Loading, Starting, State
 from dg_lsp.infill.pipeline import FileContext
-from dg_lsp.infill.port import Engine, EngineError, Guarded, keeps_file, patterns_of
 from dg_lsp.infill.workspace import ContextReader
 from dg_lsp.wire import config, model_names
 from dg_lsp.wire.extras import install_command
@@ -165,15 +165,12 @@ def resident(
         raise PlanError(f"the model {model} needs torch, which is not installed; install it with: {install_command('engine')}")
 
     def on_state(state: State) -> None:
-        match state:
-            case Starting():
-                on_progress("starting the engine")
-            case Loading(_, message):
-                on_progress(message)
+        if state.name in ("starting", "loading"):
+            on_progress("starting the engine" if state.name == "starting" else state.message)
 
     configured = config.load_config(config.workspace_of(root))
-    options = client.connect_options(configured, model=model, interactive=False)
-    return client.connect(options, on_state=on_state, on_message=on_message)
+    options = engines.connect_options(configured, model=model, interactive=False)
+    return engines.connect(options, on_state=on_state, on_message=on_message)
 
 
 def guarded(model: str, plans: Sequence[FilePlan], connect: Connect) -> tuple[list[FilePlan], list[Skipped], Connect]:

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dg_lsp.batch.plan import PlanError
+from dg_lsp.client.port import Engine, EngineError
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.common.task import UserError
-from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.model_names import is_remote
 
@@ -144,7 +144,7 @@ def _shares(ray: Any, model: str, n_workers: int) -> dict[str, float]:
 
 @dataclass(slots=True)
 class ClusterEngine:
-    """Satisfies `infill.port.Engine`; requests that arrive together share one pipeline."""
+    """Satisfies `client.port.Engine`; requests that arrive together share one pipeline."""
 
     model: str
     load: Load

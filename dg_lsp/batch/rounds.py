@@ -15,11 +15,11 @@ from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.options import Options
 from dg_lsp.batch.plan import FilePlan
 from dg_lsp.batch.verify import Retry
+from dg_lsp.client.port import Engine, EngineError
 from dg_lsp.core.values import Budget, Edit, Hole, InfillRequest, Span
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.fill import Fill, fills_of, in_turn
 from dg_lsp.infill.pipeline import FileContext
-from dg_lsp.infill.port import Engine, EngineError
 
 # Addresses and times differ between runs. In an instruction they would change the answer each time.
 _VOLATILE = re.compile(r"0x[0-9a-fA-F]+|\b\d+\.\d+ ?m?s(ec\w*)?\b")

@@ -21,8 +21,8 @@ from dg_lsp import __version__
 from dg_lsp.cli import checks, completions, sample
 from dg_lsp.cli.checks import Finding
 from dg_lsp.cli.command_group import command_group
-from dg_lsp.infill.client import connect_options
-from dg_lsp.infill.port import EngineError
+from dg_lsp.client.engine import connect_options
+from dg_lsp.client.port import EngineError
 from dg_lsp.wire import config, model_names
 from dg_lsp.wire.visible import visible_message
 

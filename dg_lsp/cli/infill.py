@@ -36,7 +36,7 @@ def infill(context: typer.Context, options: Options) -> None:
     """
     from dg_lsp.batch import api
     from dg_lsp.batch.report import TRY_AGAIN, WRONG_USE
-    from dg_lsp.infill.port import EngineError
+    from dg_lsp.client.port import EngineError
 
     try:
         _check_outputs(options)

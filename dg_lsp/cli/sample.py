@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from dg_lsp.batch import report
+from dg_lsp.client.engine import ConnectOptions, EngineClient, connect
+from dg_lsp.client.port import EngineError
 from dg_lsp.core import confidence, holes, syntax
 from dg_lsp.core.values import Budget, Document, Hole, InfillRequest, Span, apply
-from dg_lsp.infill import client, pipeline
-from dg_lsp.infill.client import ConnectOptions, ResidentEngine
+from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import FileContext, InfillAnswer
-from dg_lsp.infill.port import EngineError
 from dg_lsp.wire.messages import Done
 
 # Another class shows what belongs into the body, so that small models can fill it.
@@ -82,7 +82,7 @@ async def take(options: ConnectOptions) -> tuple[float, Mapping[str, object], Fi
     hole = Hole(Span(len(prefix), len(prefix)), "cursor", indent=" " * 8)
     request = InfillRequest(prefix, after, (hole,), language="python", path="sample.py", budget=BUDGET)
     began = time.perf_counter()
-    async with client.connect(options) as engine:
+    async with connect(options) as engine:
         join_ms = 1000 * (time.perf_counter() - began)
         fresh = await _timed(engine, request)
         typed = await _timed(engine, replace(request, prefix=prefix + "t"))
@@ -92,7 +92,7 @@ async def take(options: ConnectOptions) -> tuple[float, Mapping[str, object], Fi
 async def measure(options: ConnectOptions) -> tuple[float, float]:
     """Return the milliseconds of a line and of a block with a known prefix; raise EngineError if the engine fails."""
     taken_ms = []
-    async with client.connect(options) as engine:
+    async with connect(options) as engine:
         for text in (SAMPLE.replace("...", LINE), SAMPLE):
             # The first request loads the model and encodes the prefix, as in an editor before the first key.
             for _ in range(2):
@@ -103,7 +103,7 @@ async def measure(options: ConnectOptions) -> tuple[float, float]:
 
 async def trial(options: ConnectOptions) -> Trial:
     """Return the model's fill of the sample, and start the engine if needed; raise EngineError if it fails."""
-    async with client.connect(options) as engine:
+    async with connect(options) as engine:
         answer, ms = await _filled(engine, SAMPLE)
     if not answer.suggestions:
         return Trial(confidence=answer.reason, ms=ms)
@@ -111,7 +111,7 @@ async def trial(options: ConnectOptions) -> Trial:
     return Trial(report.unified("shapes.py", SAMPLE, apply(SAMPLE, best.edits)), confidence.words(best.confidence), ms)
 
 
-async def _timed(engine: ResidentEngine, request: InfillRequest) -> FillTime:
+async def _timed(engine: EngineClient, request: InfillRequest) -> FillTime:
     ends: list[Done] = []
     began = time.perf_counter()
     candidates = await engine.fill(request, on_done=ends.append)
@@ -121,7 +121,7 @@ async def _timed(engine: ResidentEngine, request: InfillRequest) -> FillTime:
     return FillTime(ms, ends[-1])
 
 
-async def _filled(engine: ResidentEngine, text: str) -> tuple[InfillAnswer, float]:
+async def _filled(engine: EngineClient, text: str) -> tuple[InfillAnswer, float]:
     """Return the answer for the text's placeholder body, or else for its started line, and the milliseconds."""
     document = Document("sample:shapes.py", "python", text)
     tree = syntax.of(document)

@@ -30,12 +30,12 @@ from dg_lsp.cli.offers import HERE, NAMES, Endpoint, Key, Machine, Offer, Server
 from dg_lsp.cli.pull import pull_first
 from dg_lsp.cli.sample import Trial
 from dg_lsp.cli.terminal import ask, can_ask
+from dg_lsp.client.engine import connect_options
+from dg_lsp.client.port import EngineError
 from dg_lsp.core.wording import size
 from dg_lsp.engine.backends.fim import DIALECTS
 from dg_lsp.engine.common import calibration_store
 from dg_lsp.engine.model.pull import PullError
-from dg_lsp.infill.client import connect_options
-from dg_lsp.infill.port import EngineError
 from dg_lsp.wire import config, extras, files, laptop, model_names, programs, schema
 from dg_lsp.wire.config import MAX_BYTES
 from dg_lsp.wire.extras import install_command

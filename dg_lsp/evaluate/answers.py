@@ -9,13 +9,13 @@ import asyncio
 import time
 from dataclasses import dataclass
 
+from dg_lsp.client.port import Engine
 from dg_lsp.core import confidence, holes, syntax
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.common.task import Filler
 from dg_lsp.evaluate.tasks import EvalError, Task
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import FileContext
-from dg_lsp.infill.port import Engine
 from dg_lsp.wire.settings import DEFAULTS
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dg_lsp.client.port import EngineError
     from dg_lsp.infill.api import Session, SyncSession, connect, connect_sync
     from dg_lsp.infill.fill import Fill, FillResult
-    from dg_lsp.infill.port import EngineError
 
 __all__ = ["EngineError", "Fill", "FillResult", "Session", "SyncSession", "connect", "connect_sync"]
 
-_MODULES = {"EngineError": "port", "Fill": "fill", "FillResult": "fill"}
+_MODULES = {"EngineError": "client.port", "Fill": "infill.fill", "FillResult": "infill.fill"}
 
 
 def __getattr__(name: str) -> Any:
@@ -23,4 +23,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES.get(name, 'api')}"), name)
+    return getattr(importlib.import_module(f"dg_lsp.{_MODULES.get(name, 'infill.api')}"), name)

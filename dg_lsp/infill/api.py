@@ -16,14 +16,15 @@ from typing import TypeVar
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
+from dg_lsp.client import engine as engines
+from dg_lsp.client.port import Engine, EngineError, Guarded, keeps_file, patterns_of
 from dg_lsp.core import holes, languages
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Budget, Document, Hole, Snippet, Span
-from dg_lsp.infill import client, workspace
+from dg_lsp.infill import workspace
 from dg_lsp.infill.fill import Fill, FillResult, Task, fill, fills_of
 from dg_lsp.infill.pipeline import FileContext
-from dg_lsp.infill.port import Engine, EngineError, Guarded, keeps_file, patterns_of
 from dg_lsp.infill.workspace import ContextReader
 from dg_lsp.wire import config, model_names
 from dg_lsp.wire.config import ConfigError
@@ -156,8 +157,8 @@ async def connect(
     if engine is not None:
         yield session_with(engine)
         return
-    options = client.connect_options(configured, model=model, interactive=False)
-    async with client.connect(options) as resident:
+    options = engines.connect_options(configured, model=model, interactive=False)
+    async with engines.connect(options) as resident:
         is_remote = model_names.is_remote(options.engine_id.model)
         guarded = Guarded(resident, patterns_of([Path.cwd()])) if is_remote else resident
         yield session_with(guarded)

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from dg_lsp.client.port import Engine
 from dg_lsp.core import confidence, context, polish, positions, values
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.confidence import Threshold
@@ -17,7 +18,6 @@ from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Budget, Confidence, Document, Edit, Hole, Ranked
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import FileContext, InfillAnswer, Suggestion
-from dg_lsp.infill.port import Engine
 
 BREAKS, NO_REPAIR = "the answer breaks the syntax", "the answer does not repair the syntax"
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from dg_lsp.client.port import Engine
 from dg_lsp.core import context, paragraphs, polish, repository, scope
 from dg_lsp.core.context import Signatures
 from dg_lsp.core.importing import Sources
@@ -17,7 +18,6 @@ from dg_lsp.core.polish import Polished
 from dg_lsp.core.repository import Repository
 from dg_lsp.core.values import BEST, Budget, Candidate, Confidence, Document, Edit, Hole, InfillRequest, Snippet
 from dg_lsp.infill import unsure
-from dg_lsp.infill.port import Engine
 from dg_lsp.wire.settings import DEFAULTS
 
 if TYPE_CHECKING:

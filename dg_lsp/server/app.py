@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import logging
 import secrets
 import time
@@ -22,15 +23,16 @@ from pygls.exceptions import JsonRpcException
 from pygls.lsp.server import LanguageServer
 
 from dg_lsp import __version__
+from dg_lsp.client.engine import Connector, EngineClient, connect_options, join
+from dg_lsp.client.life import State
+from dg_lsp.client.port import EngineError
 from dg_lsp.core.wording import size
-from dg_lsp.infill.port import EngineError
-from dg_lsp.server import configuration, convert, decisions, methods, protocol, resident
+from dg_lsp.server import configuration, convert, decisions, methods, protocol
 from dg_lsp.server.configuration import Client, Configuration
 from dg_lsp.server.methods import DraftParams, ModelOffer, StatusParams
 from dg_lsp.server.protocol import RpcProtocol
-from dg_lsp.server.resident import Opener, Resident
 from dg_lsp.server.sync import Documents
-from dg_lsp.wire import laptop
+from dg_lsp.wire import config, laptop
 from dg_lsp.wire.schema import SECTION
 from dg_lsp.wire.settings import Settings
 
@@ -72,8 +74,8 @@ class DgLanguageServer(LanguageServer):
 
     protocol: RpcProtocol
 
-    def __init__(self, opener: Opener, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start nothing yet. `opener` opens the engine."""
+    def __init__(self, connector: Connector = join, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Start nothing yet. `connector` connects to the engine."""
         super().__init__(
             "dg-lsp",
             __version__,
@@ -94,7 +96,9 @@ class DgLanguageServer(LanguageServer):
         self.model = ""
         """The name of the model that runs: the configured one, and for `auto` what that means now."""
         self.reporter = Reporter(laptop.resolve(self.settings.model), self._send_status)
-        self.resident = Resident(opener, self._engine_changed, clock, self.configuration.local_only, self._on_message)
+        self.engine = EngineClient(
+            None, self._engine_changed, self._on_message, self.configuration.local_only, clock, connector
+        )
         self.bars: dict[str | int, Callable[[], None]] = {}
         """What the button of each progress bar calls, by the bar's token."""
         self.tasks: set[asyncio.Task[Any]] = set()
@@ -123,7 +127,7 @@ class DgLanguageServer(LanguageServer):
         """The object that answers requests for suggestions, created when it is first needed."""
         from dg_lsp.server.completion import Completer
 
-        return Completer(self.snapshots, self.resident, self.clock, self.note_outcome)
+        return Completer(self.snapshots, self.engine, self.clock, self.note_outcome)
 
     @cached_property
     def snapshots(self) -> Snapshots:
@@ -156,7 +160,7 @@ class DgLanguageServer(LanguageServer):
             await self.completer.close()
         if "nearby" in self.__dict__:
             await self.nearby.close()
-        await self.resident.stop()
+        await self.engine.close()
 
     # Life
 
@@ -190,7 +194,9 @@ class DgLanguageServer(LanguageServer):
         """Ask the client for its settings and connect to the engine."""
         self._show_problems()
         await self.pull_settings()
-        await asyncio.to_thread(resident.preload)
+        with contextlib.suppress(Exception):  # a connection reports it
+            # An editor would wait a tenth of a second for it.
+            await asyncio.to_thread(importlib.import_module, "dg_lsp.client.link")
         if self.client.registers_configuration:
             options = lsp.DidChangeConfigurationRegistrationOptions(section=SECTION)
             self.spawn(self._register(lsp.Registration("dg-lsp-settings", lsp.WORKSPACE_DID_CHANGE_CONFIGURATION, options)))
@@ -239,7 +245,7 @@ class DgLanguageServer(LanguageServer):
         # Cached answers were made with the old settings.
         if "completer" in self.__dict__:
             self.completer.forget_answers()
-        if configuration.restarts_engine(old, self.settings) and self.resident.condition.state != "off":
+        if configuration.restarts_engine(old, self.settings) and self.engine.state.name != "off":
             self.restart_engine()
 
     def restart_engine(self) -> None:
@@ -251,7 +257,7 @@ class DgLanguageServer(LanguageServer):
         """Connect to another engine if `auto` means another model now, such as one that was just pulled."""
         if laptop.resolve(self.settings.model) != self.model:
             self._use_model()
-            if self.resident.condition.state != "off":
+            if self.engine.state.name != "off":
                 self.restart_engine()
 
     async def look_for_card(self) -> None:
@@ -267,7 +273,13 @@ class DgLanguageServer(LanguageServer):
 
     def _connect(self) -> None:
         self._use_model()
-        self.resident.start(replace(self.settings, model=self.model))
+        # How long the engine stays and how wide its passes are is the user's to say: a repository's file may not.
+        own = config.read()[0].settings
+        settings = replace(self.settings, model=self.model, exit_after=own.exit_after, rows=own.rows)
+        try:
+            self.engine.use(connect_options(config.Config(settings)))
+        except EngineError as error:
+            self.engine.refuse(str(error))
 
     def _use_model(self) -> None:
         self.model = laptop.resolve(self.settings.model)
@@ -291,11 +303,10 @@ class DgLanguageServer(LanguageServer):
         if new:
             self.window_show_message(lsp.ShowMessageParams(lsp.MessageType.Warning, " ".join(new)))
 
-    def _engine_changed(self) -> None:
-        condition = self.resident.condition
-        self.reporter.update(state=condition.state, message=condition.message, fraction=condition.fraction)
-        if condition.state == "failed":
-            self._on_message(condition.message)
+    def _engine_changed(self, state: State) -> None:
+        self.reporter.update(state=state.name, message=state.message, fraction=state.fraction)
+        if state.name == "failed":
+            self._on_message(state.message)
 
     def _on_message(self, sentence: str) -> None:
         log.warning("%s", sentence)

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from dg_lsp.client.engine import EngineClient
 from dg_lsp.core import confidence, holes, positions
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Budget, Calibrated, Hole, Ranked, Span
@@ -25,7 +26,6 @@ from dg_lsp.infill.pipeline import FileContext, Suggestion
 from dg_lsp.server import decisions
 from dg_lsp.server.decisions import Cache, Reason, Rhythm, SuggestionFacts, Unwanted
 from dg_lsp.server.flights import EngineAnswer, Flights
-from dg_lsp.server.resident import Resident
 from dg_lsp.server.snapshot import Outlines, Snapshot, Snapshots
 from dg_lsp.wire.settings import Settings
 
@@ -75,12 +75,12 @@ class Completer:
     def __init__(
         self,
         snapshots: Snapshots,
-        resident: Resident,
+        engine: EngineClient,
         clock: Callable[[], float],
         on_outcome: Callable[[Reason | None], None],
     ) -> None:
         """Call `on_outcome` with the reason why a request got no suggestion, or with None when it got one."""
-        self._snapshots, self._resident = snapshots, resident
+        self._snapshots, self._engine = snapshots, engine
         self._clock, self._on_outcome = clock, on_outcome
         self.rhythm = Rhythm()
         self._unwanted = Unwanted()
@@ -151,7 +151,7 @@ class Completer:
             language_id=now.base.language_id,
             n_chars=len(now.index.text),
             refused=now.refused,
-            engine=self._resident.trouble() if automatic else "",
+            engine=self._engine.trouble() if automatic else "",
             lost=now.lost,
         )
         return next(decisions.reasons(facts, now.settings), None)
@@ -191,7 +191,7 @@ class Completer:
     async def _fill(self, now: Snapshot, n_candidates: int, lane: str = "") -> EngineAnswer:
         """Return the engine's suggestions for the snapshot, or why there are none; cache them."""
         settings = now.settings
-        engine = await self._resident.engine(now.document.uri, lane)
+        engine = await self._engine.for_document(now.document.uri, lane)
         syntax, hole, context = self._asked(now, n_candidates)
         started = self._clock()
         answer = await pipeline.infill(
@@ -235,7 +235,7 @@ class Completer:
             return
         if self._refusal(now) is None and self._cache.find(now.place, self._clock()) is None:
             syntax, hole, context = self._asked(now, 1)
-            await self._resident.prepare(pipeline.to_request(now.document, (hole,), context, syntax=syntax))
+            await self._engine.prepare(pipeline.to_request(now.document, (hole,), context, syntax=syntax))
 
     # Reply
 
@@ -273,7 +273,7 @@ class Completer:
     def _look_ahead(self, now: Snapshot, suggestion: Suggestion) -> None:
         """Ask the engine now for the text after the suggestion, in case the user accepts it."""
         is_slow = not self.rhythm.latencies_ms or self.rhythm.latency_ms > AHEAD_LATENCY_MS
-        if not now.settings.speculate or is_slow or now.place.uri in self._flights.direct or self._resident.trouble():
+        if not now.settings.speculate or is_slow or now.place.uri in self._flights.direct or self._engine.trouble():
             return
         after = now.accepting(suggestion.text)
         follows = after.document.text[after.offset : after.offset + 1]

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 
+from dg_lsp.client.port import EngineError
 from dg_lsp.infill.pipeline import Suggestion
-from dg_lsp.infill.port import EngineError
 from dg_lsp.server import decisions
 from dg_lsp.server.decisions import Place, Reason
 

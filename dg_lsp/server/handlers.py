@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types as lsp
 
+from dg_lsp.client.port import EngineError
 from dg_lsp.core import positions
 from dg_lsp.core.values import Span
-from dg_lsp.infill.port import EngineError
 from dg_lsp.server import configuration, convert, decisions, methods
 from dg_lsp.server.app import DgLanguageServer
 from dg_lsp.server.decisions import Reason

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 
 from lsprotocol import types as lsp
 
-from dg_lsp.server.resident import StateName
+from dg_lsp.client.life import StateName
 
 VERSION = 1
 """Grows when an older client would misread a changed message; sent in the result of `initialize` and in each status."""

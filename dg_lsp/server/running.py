@@ -17,13 +17,13 @@ from typing import Any
 from lsprotocol import types as lsp
 from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams, JsonRpcRequestCancelled
 
+from dg_lsp.client.port import Engine, EngineError
 from dg_lsp.core import confidence, holes, polish, positions, values
 from dg_lsp.core.positions import Encoding
 from dg_lsp.core.syntax import Owner, Syntax
 from dg_lsp.core.values import Budget, Document, Hole, Span
 from dg_lsp.infill import fill
 from dg_lsp.infill.fill import FillResult
-from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.server import convert, decisions, methods
 from dg_lsp.server.app import DgLanguageServer, Report
 from dg_lsp.server.methods import KINDS, BadParamsError, DraftParams, FillParams, What
@@ -277,7 +277,7 @@ async def _run(server: DgLanguageServer, params: FillParams, now: Snapshot, repo
             latest = tuple(zip(ranges, texts, strict=False))
             server.send_draft(DraftParams(token, document.uri, document.version, latest, step))
 
-        return await server.resident.engine(document.uri, token, draft if server.client.hears_drafts else None)
+        return await server.engine.for_document(document.uri, token, draft if server.client.hears_drafts else None)
 
     def done(n_done: int, n_holes: int) -> None:
         report(f"{n_done} of {n_holes}", n_done / max(n_holes, 1))

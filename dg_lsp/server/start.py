@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import importlib
 import logging
 import os
 import socket
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO, NoReturn
 from dg_lsp.wire.visible import LogFormatter
 
 if TYPE_CHECKING:
+    from dg_lsp.client.engine import Connector
     from dg_lsp.server.app import DgLanguageServer
 
 ENGINE_VARIABLE = "DG_LSP_SERVE_ENGINE"
@@ -27,7 +29,7 @@ LEVELS = ("debug", "info", "warning", "error")
 def serve(*, stdio: bool = False, tcp: str = "", log: str = "warning", engine: str = "") -> NoReturn:
     """Serve one client, then end the process: with 0 after `shutdown`, with 2 for invalid options, else with 1.
 
-    `engine` names the function that opens the engine as `module:function`, for tests. Without it the variable
+    `engine` names the function that connects to the engine as `module:function`, for tests. Without it the variable
     `DG_LSP_SERVE_ENGINE` counts, and then the resident engine.
     """
     if stdio and tcp:
@@ -75,16 +77,26 @@ async def _watch() -> None:
 
 
 def _server(engine: str) -> DgLanguageServer:
-    from dg_lsp.server import handlers, resident
+    from dg_lsp.server import handlers
     from dg_lsp.server.app import DgLanguageServer
 
-    try:
-        opener = resident.named(engine) if engine else resident.resident
-    except ValueError as error:
-        _refuse(str(error))
-    server = DgLanguageServer(opener)
+    server = DgLanguageServer(_connector(engine))
     handlers.add(server)
     return server
+
+
+def _connector(name: str) -> Connector:
+    """Return the function `module:function`, or the one that connects to the resident engine."""
+    from dg_lsp.client.engine import join
+
+    if not name:
+        return join
+    module, _, function = name.partition(":")
+    try:
+        connector: Connector = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        _refuse(f"can't import the engine {name}: {error}")
+    return connector
 
 
 def _accept(host: str, port: int) -> tuple[BinaryIO, BinaryIO]:

@@ -10,8 +10,8 @@ from pathlib import Path
 from dg_lsp.batch import discover, plan
 from dg_lsp.batch.api import Connect
 from dg_lsp.batch.plan import FilePlan
+from dg_lsp.client.port import Engine
 from dg_lsp.core.values import Calibrated, Candidate, InfillRequest
-from dg_lsp.infill.port import Engine
 
 Write = Callable[[InfillRequest], tuple[str, ...]]
 

@@ -11,8 +11,8 @@ import pytest
 
 from dg_lsp.batch import api, cluster
 from dg_lsp.batch.options import Options
+from dg_lsp.client.port import EngineError
 from dg_lsp.core.values import Candidate, InfillRequest
-from dg_lsp.infill.port import EngineError
 from tests.batch.engines import connecting
 from tests.batch.ray_worker import load
 from tests.engine.engine_kit import wait_until

@@ -15,9 +15,9 @@ from dg_lsp.batch.keep import FileResult
 from dg_lsp.batch.options import Options
 from dg_lsp.batch.plan import FilePlan
 from dg_lsp.batch.rounds import Rounds, View
+from dg_lsp.client.port import Engine, EngineError
 from dg_lsp.core.values import Calibrated, Candidate, Hole, InfillRequest, Snippet
 from dg_lsp.infill.pipeline import FileContext
-from dg_lsp.infill.port import Engine, EngineError
 from tests.batch.engines import Filling, planned
 
 STUB = 'def f():\n    """Do."""\n    ...\n\n\n'

@@ -37,6 +37,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from dg_lsp.client.engine import ConnectOptions, EngineClient, connect
 from dg_lsp.core import languages, syntax
 from dg_lsp.core.values import Budget
 from dg_lsp.engine.model.pull import PullError, pulling
@@ -44,7 +45,6 @@ from dg_lsp.evaluate import tasks as evaluation
 from dg_lsp.evaluate.score import percentile, trimmed
 from dg_lsp.evaluate.tasks import Task
 from dg_lsp.infill import pipeline
-from dg_lsp.infill.client import ConnectOptions, ResidentEngine, connect
 from dg_lsp.wire import laptop
 from dg_lsp.wire.discovery import ENGINE_COMMAND, EngineId, EngineSettings
 from dg_lsp.wire.messages import Done
@@ -139,14 +139,14 @@ def _task(mirrors: Mirrors, position: commits.Position) -> Task:
     return Task(position.id, hole.before, hole.after, hole.truth, kind=kind, language=language.name, path=position.path)
 
 
-async def _ours(engine: ResidentEngine, pid: int, task: Task) -> dict[str, Answer]:
+async def _ours(engine: EngineClient, pid: int, task: Task) -> dict[str, Answer]:
     cold = await _filled(engine, pid, replace(task, prompt=task.prompt[:-TYPED]))
     await asyncio.sleep(PAUSE_S)
     warm = await _filled(engine, pid, task)
     return {"ours cold": cold, "ours": warm | _right(task, warm["text"])}
 
 
-async def _filled(engine: ResidentEngine, pid: int, task: Task) -> Answer:
+async def _filled(engine: EngineClient, pid: int, task: Task) -> Answer:
     document = task.document
     tree = syntax.of(document)
     file_context = pipeline.FileContext(path=task.path, budget=Budget(ms=0))

@@ -22,12 +22,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from dg_lsp.client.engine import ConnectOptions, OnLink, join
+from dg_lsp.client.link import Link, OnDone, OnDraft
 from dg_lsp.core import holes, local, syntax
-from dg_lsp.core.values import Calibrated, Candidate, Document, InfillRequest
-from dg_lsp.server import resident
-from dg_lsp.server.resident import OnDraft, OnMessage, OnState, Warm
+from dg_lsp.core.values import Calibrated, Candidate, Document
 from dg_lsp.wire import messages
-from dg_lsp.wire.settings import Settings
+from dg_lsp.wire.messages import Ask
+from tests.fakes import InProcess, ReadyEngine
 
 ROOT = Path(__file__).parents[2]
 TASKS = ROOT / "fixtures" / "eval" / "heldout.jsonl.gz"
@@ -66,44 +67,31 @@ CAPABILITIES = {
 # The engine, in the server's process
 
 
-class _Noting:
-    """Notes when it was called, with the question written for the wire, and when it was done.
+async def engine(options: ConnectOptions, version: str, on_change: OnLink) -> Link | None:
+    """Connect to the resident engine, or one that answers at once.
 
-    Satisfies `server.resident.Warm`: the resident engine, or one that answers at once.
+    Notes when a request was made, with the question written for the wire, and when it was done.
     """
+    link = await join(options, version, on_change) if os.environ.get(REAL) else InProcess(ReadyEngine(), version, on_change)
+    assert link is not None
+    infill = link.infill
 
-    def __init__(self, inner: Warm | None) -> None:
-        self._inner = inner
-
-    async def ready(self) -> None:
-        if self._inner is not None:
-            await self._inner.ready()
-
-    async def prepare(self, request: InfillRequest) -> None:
-        if self._inner is not None:
-            await self._inner.prepare(request)
-
-    async def close(self) -> None:
-        if self._inner is not None:
-            await self._inner.close()
-
-    async def fill(
-        self, request: InfillRequest, *, document: str = "", on_draft: OnDraft | None = None
-    ) -> tuple[Candidate, ...]:
-        body = messages.as_json(messages.encode_ask(messages.Ask(request, client="benchmark", document=document)))
+    async def noting(ask: Ask, on_draft: OnDraft | None = None, on_done: OnDone | None = None) -> tuple[Candidate, ...]:
+        if ask.prepares:
+            return await infill(ask)
+        body = messages.as_json(messages.encode_ask(replace(ask, client="benchmark")))
         called_at = time.monotonic_ns()
-        if self._inner is not None:
-            candidates = await self._inner.fill(request, document=document, on_draft=on_draft)
+        if os.environ.get(REAL):
+            candidates = await infill(ask, on_draft, on_done)
         else:
             # Each another, as one that was passed over is not shown again at once.
             candidates = (Candidate((ANSWER.format(called_at % 100_000),), Calibrated(0.9)),)
         with Path(os.environ[JOURNAL]).open("a", encoding="ascii") as journal:
-            journal.write(json.dumps([document, called_at, time.monotonic_ns(), len(body)]) + "\n")
+            journal.write(json.dumps([ask.document, called_at, time.monotonic_ns(), len(body)]) + "\n")
         return candidates
 
-
-def engine(settings: Settings, on_state: OnState, on_message: OnMessage) -> _Noting:
-    return _Noting(resident.resident(settings, on_state, on_message) if os.environ.get(REAL) else None)
+    link.infill = noting  # type: ignore[method-assign]
+    return link
 
 
 # The editor

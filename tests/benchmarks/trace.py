@@ -138,12 +138,12 @@ async def completion(tracer: Tracer, folder: Path) -> Counter[tuple[str, str]]:
     """Return the calls of one warm, explicit inline completion, from the server's handler to its answer."""
     from lsprotocol import types as lsp
 
-    from dg_lsp.server import handlers, resident
+    from dg_lsp.server import handlers
     from dg_lsp.server.app import DgLanguageServer
 
     (folder / "shapes.py").write_text(SHAPES)
     (folder / "window.py").write_text(WINDOW)
-    server = DgLanguageServer(resident.resident)
+    server = DgLanguageServer()
     handlers.add(server)
     features = server.protocol.fm.features
     uri = (folder / "window.py").as_uri()
@@ -199,11 +199,11 @@ def infill(tracer: Tracer, folder: Path) -> Counter[tuple[str, str]]:
 
 def serve(work: Callable[[], None]) -> None:
     """Serve the model on its socket, and do the work in a second thread."""
+    from dg_lsp.client.engine import ConnectOptions, connect_options
     from dg_lsp.engine.serve import daemon
-    from dg_lsp.infill import client
     from dg_lsp.wire import config, discovery
 
-    options = client.ConnectOptions(discovery.EngineId(client.connect_options(config.read()[0], command=()).engine_id.model))
+    options = ConnectOptions(discovery.EngineId(connect_options(config.read()[0], command=()).engine_id.model))
     errors: list[BaseException] = []
 
     def working() -> None:

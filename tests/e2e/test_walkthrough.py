@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.cli import sample
-from dg_lsp.infill import client
+from dg_lsp.client import engine as engines
 from dg_lsp.wire import config
 from tests.e2e.editor import CODE, Editor, command, environment
 from tests.engine.engine_kit import home
@@ -75,7 +75,7 @@ def test_the_walkthroughs_suggestion_and_fill_are_right(tmp_path: Path, monkeypa
 
 def test_the_sample_of_setup_is_filled_right(monkeypatch: pytest.MonkeyPatch) -> None:
     with home(monkeypatch):
-        options = client.connect_options(config.Config(), model="embedded")
+        options = engines.connect_options(config.Config(), model="embedded")
         trial_result = asyncio.run(sample.trial(options))
     assert "+        return self.width * self.height" in trial_result.diff
     assert trial_result.confidence.endswith(" %")

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from dg_lsp.client.engine import ConnectOptions, connect
+from dg_lsp.client.port import EngineError
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.model.vocabulary import Vocabulary
-from dg_lsp.infill.client import ConnectOptions, connect
-from dg_lsp.infill.port import EngineError
 from dg_lsp.wire.discovery import ENGINE_COMMAND, EngineId, EngineSettings
 from tests.engine.backends_kit import BODY, Recorder, StandIn, own_judge, request, rules, serving
 from tests.engine.conftest import gemma_like_tokenizer

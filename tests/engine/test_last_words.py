@@ -119,7 +119,7 @@ def test_an_engine_whose_model_can_not_be_loaded_says_so() -> None:
 
 
 def test_an_engine_that_a_client_kills_is_named_in_its_log() -> None:
-    code = "import sys; from dg_lsp.infill import link; from dg_lsp.wire import discovery; "
+    code = "import sys; from dg_lsp.client import link; from dg_lsp.wire import discovery; "
     code += "from tests.engine.engine_kit import engine_id; "
     code += "print(link.kill(discovery.read_state(discovery.engine_files(engine_id()))))"
     process, files = start()

@@ -12,7 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from dg_lsp.infill.client import ConnectOptions, EngineError, connect
+from dg_lsp.client.engine import ConnectOptions, connect
+from dg_lsp.client.port import EngineError
 from dg_lsp.wire.discovery import ENGINE_COMMAND, EngineId
 from tests.engine.engine_kit import FILLER, ROOT, Running, body, gate, home, running, wait_until
 from tests.engine.test_daemon import OPTIONS, refusal

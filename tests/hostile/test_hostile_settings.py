@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from dg_lsp.cli.engine import app
+from dg_lsp.client.engine import connect_options
+from dg_lsp.client.port import EngineError
 from dg_lsp.engine.backends import load_remote
 from dg_lsp.engine.backends.http_client import RemoteError
-from dg_lsp.infill.client import connect_options
-from dg_lsp.infill.port import EngineError
 from dg_lsp.server.configuration import Configuration
 from dg_lsp.wire import config, laptop
 from dg_lsp.wire.config import Config

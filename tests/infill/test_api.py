@@ -15,8 +15,8 @@ import pytest
 from dg_lsp import infill
 from dg_lsp.batch import api as batch_api
 from dg_lsp.batch.options import Options
-from dg_lsp.infill import client
-from dg_lsp.infill.port import EngineError
+from dg_lsp.client import engine as engines
+from dg_lsp.client.port import EngineError
 from tests.batch.engines import Filling, connecting
 
 PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
@@ -33,7 +33,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Filling:
     async def join(*_: Any, **__: Any) -> AsyncIterator[Filling]:
         yield filling
 
-    monkeypatch.setattr(client, "connect", join)
+    monkeypatch.setattr(engines, "connect", join)
     (tmp_path / ".git").mkdir()
     monkeypatch.chdir(tmp_path)
     return filling
@@ -132,7 +132,7 @@ def test_a_file_is_private_by_the_patterns_of_its_own_workspace(tmp_path: Path, 
     async def join(*_: Any, **__: Any) -> AsyncIterator[Filling]:
         yield engine
 
-    monkeypatch.setattr(client, "connect", join)
+    monkeypatch.setattr(engines, "connect", join)
     (tmp_path / "user.toml").write_text("engine.model = 'fim:mercury'\n")
     monkeypatch.setenv("DG_LSP_CONFIG", str(tmp_path / "user.toml"))
     for workspace, pattern in (("here", "ours/"), ("there", "theirs/")):

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.infill import client
-from dg_lsp.infill.client import ConnectOptions
-from dg_lsp.infill.port import keeps_file
+from dg_lsp.client.engine import ConnectOptions, connect_options
+from dg_lsp.client.port import keeps_file
 from dg_lsp.wire import config
 from dg_lsp.wire.config import Config, ConfigError
 from dg_lsp.wire.privacy import stays_local
@@ -34,7 +33,7 @@ def problem(tmp_path: Path, user: str = "", workspace: str | None = None, **envi
 
 
 def joining(configured: Config, *, model: str = "", interactive: bool = True) -> ConnectOptions:
-    return client.connect_options(configured, command=("engine",), model=model, interactive=interactive)
+    return connect_options(configured, command=("engine",), model=model, interactive=interactive)
 
 
 def test_without_configuration_the_defaults_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from dg_lsp.client.port import EngineError
 from dg_lsp.core import holes, syntax
 from dg_lsp.core.values import Budget, Candidate, Document, Hole, InfillRequest, Ranked, Snippet, Span, apply
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import FileContext, InfillAnswer
-from dg_lsp.infill.port import EngineError
 from tests.fakes import FailingEngine, ScriptedEngine, drawn
 
 THREE = FileContext(budget=Budget(candidates=3))

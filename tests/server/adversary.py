@@ -10,10 +10,9 @@ import os
 import random
 from collections.abc import Callable
 
+from dg_lsp.client.link import OnDraft
 from dg_lsp.core.values import Calibrated, Candidate, InfillRequest
-from dg_lsp.server.resident import OnDraft, OnMessage, OnState
-from dg_lsp.wire.settings import Settings
-from tests.fakes import ReadyEngine
+from tests.fakes import ReadyEngine, connecting
 
 PLACEHOLDERS = (
     "pass",
@@ -74,7 +73,7 @@ Make = Callable[[random.Random, InfillRequest], str]
 
 
 class Adversary:
-    """Satisfies `infill.port.Engine`; each request gets other answers."""
+    """Satisfies `client.port.Engine`; each request gets other answers."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -136,7 +135,7 @@ _WEIGHTS = (5, 3, 1, 6, 3, 4, 3, 1)
 
 
 class _Warm(ReadyEngine):
-    """Satisfies `server.resident.Warm`."""
+    """The adversary as an engine of a client."""
 
     def __init__(self, engine: Adversary) -> None:
         self._engine = engine
@@ -147,5 +146,4 @@ class _Warm(ReadyEngine):
         return await self._engine.fill(request)
 
 
-def engine(settings: Settings, on_state: OnState, on_message: OnMessage) -> _Warm:
-    return _Warm(Adversary(int(os.environ.get("DG_LSP_TEST_SEED", "1"))))
+engine = connecting(lambda _model: _Warm(Adversary(int(os.environ.get("DG_LSP_TEST_SEED", "1")))))

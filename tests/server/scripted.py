@@ -16,24 +16,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from dg_lsp.client.port import EngineError
 from dg_lsp.core.values import Calibrated, Candidate, InfillRequest, Ranked
-from dg_lsp.infill.life import Loading
-from dg_lsp.infill.port import EngineError
-from dg_lsp.server.resident import OnMessage, OnState
-from dg_lsp.wire.settings import Settings
-from tests.fakes import ReadyEngine
+from tests.fakes import ReadyEngine, connecting
 
 OnDraft = Callable[[tuple[str, ...], int], None]
 
 
 class Scripted(ReadyEngine):
-    """Satisfies `server.resident.Warm`."""
+    """What the texts say."""
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    def __init__(self, model: str) -> None:
+        self.model = model
 
     async def ready(self) -> None:
-        if self.settings.model == "broken":
+        if self.model == "broken":
             raise EngineError("the model is broken")
 
     async def prepare(self, request: InfillRequest) -> None:
@@ -75,9 +72,7 @@ class Scripted(ReadyEngine):
         return tuple(Candidate(each, confidence, confidences) for each in (texts, *more))
 
 
-def engine(settings: Settings, on_state: OnState, on_message: OnMessage) -> Scripted:
-    on_state(Loading(0.5, "reading weights"))
-    return Scripted(settings)
+engine = connecting(Scripted)
 
 
 def _note(what: str, document: str, **more: Any) -> None:

@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
+from dg_lsp.client.port import Engine
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core import values
 from dg_lsp.core.confidence import Threshold, is_sure
 from dg_lsp.core.values import Calibrated, Candidate, Confidence, Document, Hole, InfillRequest, Ranked, Span
 from dg_lsp.infill import fill
 from dg_lsp.infill.fill import FillResult
-from dg_lsp.infill.port import Engine
 from dg_lsp.server import running
 
 

@@ -9,17 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from dg_lsp.client.engine import ConnectOptions, EngineClient
+from dg_lsp.client.link import OnDraft
+from dg_lsp.client.port import EngineError
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.values import Calibrated, Candidate, Confidence, InfillRequest, Ranked, Span
-from dg_lsp.infill.port import EngineError
 from dg_lsp.server.completion import Completer, Reply, SuggestionRequest
 from dg_lsp.server.decisions import Reason
-from dg_lsp.server.resident import OnDraft, OnMessage, OnState, Resident
 from dg_lsp.server.snapshot import Nearby, Snapshots
 from dg_lsp.server.sync import Documents
 from dg_lsp.wire.settings import Settings
 from tests import naive
-from tests.fakes import ReadyEngine
+from tests.fakes import ReadyEngine, connecting
 from tests.patience import PATIENCE_S
 
 # No name that ends with .py: what the engine of these tests writes need not be bound.
@@ -77,12 +78,10 @@ class Session:
         self.said: list[str] = []
         self.settings = settings
         self.nearby = Nearby(lambda: self.now)
-        self.resident = Resident(self._open, lambda: None, lambda: self.now)
+        connector = connecting(lambda _model: self.held)
+        self.engine = EngineClient(None, lambda _: None, lambda _: None, clock=lambda: self.now, connector=connector)
         self.snapshots = Snapshots(self.documents, self.nearby, lambda _uri: self.settings)
-        self.completer = Completer(self.snapshots, self.resident, lambda: self.now, self._note)
-
-    def _open(self, settings: Settings, on_state: OnState, on_message: OnMessage) -> Held:
-        return self.held
+        self.completer = Completer(self.snapshots, self.engine, lambda: self.now, self._note)
 
     def _note(self, reason: Reason | None) -> None:
         self.noted.append(reason.code if reason else "")
@@ -126,12 +125,12 @@ def settings() -> Settings:
 @pytest.fixture
 async def session(settings: Settings) -> AsyncIterator[Session]:
     session = Session(settings)
-    session.resident.start(settings)
-    await until(lambda: session.resident.condition.state == "ready")
+    session.engine.use(ConnectOptions())
+    await until(lambda: session.engine.state.name == "ready")
     yield session
     await session.completer.close()
     await session.nearby.close()
-    await session.resident.stop()
+    await session.engine.close()
 
 
 def texts(answer: Reply) -> list[str]:
@@ -480,7 +479,7 @@ async def test_engine_errors_reach_explicit_requests_and_pause_unprompted_ones(s
     session.now = 60.0
     session.held.text = "f(a)"
     assert texts(await session.ask("x = $0\n")) == ["f(a)"]
-    assert session.resident.condition.state == "ready"
+    assert session.engine.state.name == "ready"
 
 
 @pytest.mark.parametrize("automatic", [True, False])

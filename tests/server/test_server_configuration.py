@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from dg_lsp.client.engine import ConnectOptions, EngineClient
+from dg_lsp.client.link import OnDraft
+from dg_lsp.client.port import EngineError
 from dg_lsp.core.values import Candidate, Hole, InfillRequest, Snippet, Span
-from dg_lsp.infill.port import EngineError
 from dg_lsp.server.configuration import Configuration
-from dg_lsp.server.resident import OnDraft, OnMessage, OnState, Resident
 from dg_lsp.server.snapshot import Nearby
 from dg_lsp.wire import config
+from dg_lsp.wire.discovery import EngineId
 from dg_lsp.wire.settings import Settings
-from tests.fakes import ReadyEngine
+from tests.fakes import ReadyEngine, connecting
 
 REMOTE = "vllm:http://127.0.0.1:1"
 
@@ -275,12 +277,10 @@ def request(path: str) -> InfillRequest:
 async def test_a_remote_engine_receives_no_local_only_file(model: str) -> None:
     remote = Remote()
 
-    def opener(settings: Settings, on_state: OnState, on_message: OnMessage) -> Remote:
-        return remote
-
-    resident = Resident(opener, lambda: None, lambda: 0.0, lambda uri: ("secret/",))
-    resident.start(Settings(model=model))
-    engine = await resident.engine("file:///a/b.py", "ahead")
+    connector = connecting(lambda _model: remote)
+    client = EngineClient(None, lambda _: None, lambda _: None, lambda _uri: ("secret/",), connector=connector)
+    client.use(ConnectOptions(EngineId(model)))
+    engine = await client.for_document("file:///a/b.py", "ahead")
     await engine.fill(request("b.py"))
     paths = [[snippet.path for snippet in request.related] for request in remote.shown]
     if model == "embedded":
@@ -290,8 +290,8 @@ async def test_a_remote_engine_receives_no_local_only_file(model: str) -> None:
         with pytest.raises(EngineError, match="local models only"):
             await engine.fill(request("secret/c.py"))
         assert len(remote.shown) == 1
-        assert resident.condition.state == "ready"
+        assert client.state.name == "ready"
         # Nothing is sent to a remote model before an answer is wanted.
-        await resident.prepare(request("b.py"))
+        await client.prepare(request("b.py"))
         assert len(remote.shown) == 1
-    await resident.stop()
+    await client.close()

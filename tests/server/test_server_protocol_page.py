@@ -11,9 +11,9 @@ import pytest
 from lsprotocol import converters
 from lsprotocol import types as lsp
 
+from dg_lsp.client.life import StateName
 from dg_lsp.server import configuration, decisions, methods
 from dg_lsp.server.methods import BadParamsError, DraftParams, FillParams, StatusParams
-from dg_lsp.server.resident import StateName
 from dg_lsp.wire import schema
 from dg_lsp.wire.settings import Settings
 from tests.pages import settings as settings_page

@@ -6,34 +6,24 @@ import json
 import os
 from pathlib import Path
 
-from dg_lsp.core.values import Candidate, InfillRequest
-from dg_lsp.server import resident
-from dg_lsp.server.resident import OnDraft, OnMessage, OnState, Warm
-from dg_lsp.wire.settings import Settings
+from dg_lsp.client.engine import ConnectOptions, OnLink, join
+from dg_lsp.client.link import Link, OnDone, OnDraft
+from dg_lsp.core.values import Candidate
+from dg_lsp.wire.messages import Ask
 
 
-class Watched:
-    """Satisfies `server.resident.Warm`."""
+async def engine(options: ConnectOptions, version: str, on_change: OnLink) -> Link | None:
+    link = await join(options, version, on_change)
+    if link is None:
+        return None
+    infill = link.infill
 
-    def __init__(self, warm: Warm) -> None:
-        self._warm = warm
+    async def watched(ask: Ask, on_draft: OnDraft | None = None, on_done: OnDone | None = None) -> tuple[Candidate, ...]:
+        if not ask.prepares:
+            with Path(os.environ["DG_LSP_TEST_JOURNAL"]).open("a", encoding="ascii") as journal:
+                text = {"document": ask.document, "prefix": ask.request.prefix, "suffix": ask.request.suffix}
+                journal.write(json.dumps(text) + "\n")
+        return await infill(ask, on_draft, on_done)
 
-    async def ready(self) -> None:
-        await self._warm.ready()
-
-    async def prepare(self, request: InfillRequest) -> None:
-        await self._warm.prepare(request)
-
-    async def close(self) -> None:
-        await self._warm.close()
-
-    async def fill(
-        self, request: InfillRequest, *, document: str = "", on_draft: OnDraft | None = None
-    ) -> tuple[Candidate, ...]:
-        with Path(os.environ["DG_LSP_TEST_JOURNAL"]).open("a", encoding="ascii") as journal:
-            journal.write(json.dumps({"document": document, "prefix": request.prefix, "suffix": request.suffix}) + "\n")
-        return await self._warm.fill(request, document=document, on_draft=on_draft)
-
-
-def engine(settings: Settings, on_state: OnState, on_message: OnMessage) -> Watched:
-    return Watched(resident.resident(settings, on_state, on_message))
+    link.infill = watched  # type: ignore[method-assign]
+    return link

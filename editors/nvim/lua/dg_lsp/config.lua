@@ -130,10 +130,10 @@ end
 function M.variables()
   local variables = { PYTHONSAFEPATH = "1" }
   for _, name in ipairs({ "PATH", "PYTHONPATH" }) do
-    local folders = vim.split(vim.env[name] or "", ":")
-    variables[name] = vim.iter(folders):filter(function(folder)
+    local folders = vim.tbl_filter(function(folder)
       return vim.startswith(folder, "/")
-    end):join(":")
+    end, vim.split(vim.env[name] or "", ":"))
+    variables[name] = table.concat(folders, ":")
   end
   return variables
 end

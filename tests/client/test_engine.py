@@ -13,16 +13,17 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from dg_lsp.client import engine as client
+from dg_lsp.client import link as links
+from dg_lsp.client.engine import ConnectOptions, EngineClient, connect
+from dg_lsp.client.life import State
+from dg_lsp.client.port import Engine, EngineBusyError, EngineError
 from dg_lsp.core import confidence
-from dg_lsp.infill import client
-from dg_lsp.infill import link as links
-from dg_lsp.infill.client import ConnectOptions, EngineBusyError, EngineError, ResidentEngine, connect
-from dg_lsp.infill.life import Loading, Ready, Starting, State
-from dg_lsp.infill.port import Engine
 from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import ENGINE_COMMAND, EngineId, EngineSettings
 from tests.engine.engine_kit import FILLER, gate, request, running, wait_until
@@ -42,9 +43,9 @@ def options(model: str = "toy", *, interactive: bool = True, autostart: bool = T
 @contextlib.asynccontextmanager
 async def unconnected(
     options: ConnectOptions, on_state: Callable[[State], None] = lambda _state: None
-) -> AsyncIterator[ResidentEngine]:
+) -> AsyncIterator[EngineClient]:
     """Yield a client that its first request connects."""
-    engine = ResidentEngine(options, on_state, lambda _sentence: None)
+    engine = EngineClient(options, on_state, lambda _sentence: None)
     try:
         yield engine
     finally:
@@ -58,11 +59,11 @@ async def until(check: Callable[[], Awaitable[object]]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def info(engine: ResidentEngine, name: str) -> object:
+async def info(engine: EngineClient, name: str) -> object:
     return (await engine.info())[name]
 
 
-async def has(engine: ResidentEngine, name: str, value: object) -> bool:
+async def has(engine: EngineClient, name: str, value: object) -> bool:
     return await info(engine, name) == value
 
 
@@ -95,7 +96,7 @@ async def test_the_engine_needs_neither_certificates_nor_proxies(
 
     async with connect(options()) as engine:
         assert await text(engine, text="return 1") == "return 1"
-        files = discovery.engine_files(engine.options.engine_id)
+        files = discovery.engine_files(options().engine_id)
         report = discovery.inspect_engine(files)
         assert report.info is not None
         assert report.info.integer("leases", 0) == 1
@@ -109,8 +110,8 @@ async def test_an_engine_is_started_watched_while_it_loads_and_left_running(engi
     async with connect(options(), on_state=states.append) as engine:
         assert await text(engine, text="return 1") == "return 1"
         assert (await info(engine, "state"), await info(engine, "leases")) == ("ready", 1)
-        assert engine.state == Ready(await pid_of(engine), discovery.current_build())
-        assert isinstance(states[0], Starting)
+        assert engine.state == State("ready")
+        assert states[0] == State("starting", "starting the engine with model toy")
         assert states[-1] == engine.state
     async with connect(options(autostart=False)) as again:
         assert await text(again, text="x") == "x"
@@ -126,7 +127,7 @@ async def test_loading_progress_is_reported_while_waiting(engines: Path) -> None
     door, progress = engines / "door", asyncio.Event()
 
     def on_state(state: State) -> None:
-        if state == Loading(0.5, "reading weights"):
+        if state == State("loading", "reading weights", 0.5):
             progress.set()
 
     async with unconnected(options(f"gate:{door}"), on_state) as engine:
@@ -190,7 +191,7 @@ async def test_a_cancelled_fill_stops_the_engine(engines: Path) -> None:
         assert len(journal.read_text()) == n_steps
 
 
-async def is_idle(engine: ResidentEngine) -> bool:
+async def is_idle(engine: EngineClient) -> bool:
     engine_info = await engine.info()
     return (engine_info["running"], engine_info["waiting"]) == (0, 0)
 
@@ -211,7 +212,7 @@ def test_two_processes_that_start_at_the_same_moment_share_one_engine(engines: P
     code = (
         "import asyncio, sys\n"
         "from dg_lsp.wire.discovery import ENGINE_COMMAND, EngineId\n"
-        "from dg_lsp.infill.client import ConnectOptions, connect\n"
+        "from dg_lsp.client.engine import ConnectOptions, connect\n"
         "async def main():\n"
         f"    async with connect(ConnectOptions(EngineId('toy', filler={FILLER!r}), command=ENGINE_COMMAND)) as engine:\n"
         "        print((await engine.info())['pid'])\n"
@@ -467,15 +468,11 @@ async def test_a_planned_end_does_not_count_as_a_crash(engines: Path) -> None:
             pid = await info(engine, "pid")
             assert isinstance(pid, int)
             os.kill(pid, signal.SIGTERM)
-            await until(lambda: is_not_ready(engine))
+            await asyncio.to_thread(wait_until, partial(is_gone, pid))
             assert await text(engine, text="x") == "x"
 
 
-async def is_not_ready(engine: ResidentEngine) -> bool:
-    return not isinstance(engine.state, Ready)
-
-
-async def pid_of(engine: ResidentEngine) -> int:
+async def pid_of(engine: EngineClient) -> int:
     pid = await info(engine, "pid")
     assert isinstance(pid, int)
     return pid
@@ -484,7 +481,7 @@ async def pid_of(engine: ResidentEngine) -> int:
 async def test_a_thousand_cancelled_fills_leave_the_engine_as_it_was(engines: Path) -> None:
     rng = random.Random(3)
 
-    async def one(engine: ResidentEngine) -> None:
+    async def one(engine: EngineClient) -> None:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(engine.fill(request({"steps": 50, "pause_s": 0.001})), rng.uniform(0.0005, 0.05))
 
@@ -510,14 +507,14 @@ async def is_at_most(pid: int, files_and_threads: tuple[int, int]) -> bool:
     return all(now <= before for now, before in zip(kept(pid), files_and_threads, strict=True))
 
 
-async def memory(engine: ResidentEngine) -> int:
+async def memory(engine: EngineClient) -> int:
     engine_info = await info(engine, "memory")
     assert isinstance(engine_info, dict)
     return int(engine_info["rss_bytes"])
 
 
 def test_the_client_needs_no_torch() -> None:
-    code = "import sys; sys.modules['torch'] = None; import dg_lsp.infill.client; print('pygls' in sys.modules)"
+    code = "import sys; sys.modules['torch'] = None; import dg_lsp.client.engine; print('pygls' in sys.modules)"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert process.stdout == "False\n"
     assert client.__doc__

@@ -1,6 +1,6 @@
 """One connection to one engine process: an open lease, and concurrent requests.
 
-This module knows HTTP and the wire's messages. It does not start engines or retry (`client` does). Every wait has a
+This module knows HTTP and the wire's messages. It does not start engines or retry (`engine` does). Every wait has a
 deadline here, because a suspended engine keeps its sockets open and sends nothing.
 """
 
@@ -19,9 +19,8 @@ from typing import Any
 
 import httpx
 
+from dg_lsp.client.port import EngineBusyError, EngineError, LinkLostError, SilentError
 from dg_lsp.core.values import Candidate
-from dg_lsp.infill.life import N_PINGS
-from dg_lsp.infill.port import EngineError
 from dg_lsp.wire import discovery, messages, network
 from dg_lsp.wire.discovery import State
 from dg_lsp.wire.messages import Ask, Bye, Done, Draft, Event, Fields, Problem, Status, WireError, parse
@@ -32,7 +31,8 @@ OnDone = Callable[[Done], None]
 CONNECT_PATIENCE_S = 5.0
 PING_EVERY_S = 5.0
 """The engine sends an event or a ping at least this often on every stream."""
-SILENCE_S = N_PINGS * PING_EVERY_S
+SILENCE_S = 3 * PING_EVERY_S
+"""After so long without one, the engine counts as not responding."""
 LOADING_SILENCE_S = 120.0
 """While the engine imports modules and loads the model, it may be silent for this long."""
 ANSWER_PATIENCE_S = 60.0
@@ -87,28 +87,6 @@ class Silence:
             self._count()
         else:
             self._timeout.reschedule(now)
-
-
-class LinkLostError(Exception):
-    """The engine has ended or no longer responds; `crashed` is False when it announced its end."""
-
-    def __init__(self, message: str, *, crashed: bool = True) -> None:
-        """Set the message and whether the engine crashed."""
-        super().__init__(message)
-        self.crashed = crashed
-
-
-class EngineBusyError(EngineError):
-    """The engine's queue is full; asking again later may help."""
-
-
-class SilentError(Exception):
-    """The engine's process runs but does not respond."""
-
-    def __init__(self, state: State) -> None:
-        """Set the engine's state file, which names the process."""
-        super().__init__(f"the engine does not respond (process {state.pid})")
-        self.state = state
 
 
 def on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

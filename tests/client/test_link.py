@@ -11,9 +11,10 @@ import anyio
 import pytest
 from anyio.abc import UNIXSocketStream
 
-from dg_lsp.infill import link as links
-from dg_lsp.infill.client import ConnectOptions, EngineBusyError, ResidentEngine, connect
-from dg_lsp.infill.link import Link, LinkLostError
+from dg_lsp.client import link as links
+from dg_lsp.client.engine import ConnectOptions, EngineClient, connect
+from dg_lsp.client.link import Link
+from dg_lsp.client.port import EngineBusyError, LinkLostError
 from dg_lsp.wire.discovery import ENGINE_COMMAND, EngineId, EngineSettings
 from dg_lsp.wire.messages import Ask, Done
 from tests.engine.engine_kit import FILLER, Running, home, request, running
@@ -34,14 +35,14 @@ async def test_requests_that_are_cancelled_while_they_are_sent_leave_no_connecti
 ) -> None:
     rng = random.Random(5)
 
-    async def cancelled(engine: ResidentEngine) -> None:
+    async def cancelled(engine: EngineClient) -> None:
         filling = asyncio.ensure_future(engine.fill(request({"steps": 20, "pause_s": 0.001})))
         await asyncio.sleep(rng.random() ** 2 * 0.02)
         filling.cancel()
         with contextlib.suppress(EngineBusyError, asyncio.CancelledError):
             await filling
 
-    async def is_answered(engine: ResidentEngine) -> bool:
+    async def is_answered(engine: EngineClient) -> bool:
         with contextlib.suppress(EngineBusyError):  # it may not have heard of all that was cancelled
             return (await engine.fill(request({"text": "x"})))[0].texts == ("x",)
         return False

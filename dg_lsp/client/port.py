@@ -1,4 +1,4 @@
-"""The interface that the pipeline needs of an engine, and an engine that keeps private files from remote models."""
+"""The interface that the pipeline needs of an engine, its errors, and an engine that keeps private files from remote models."""
 
 from __future__ import annotations
 
@@ -8,13 +8,35 @@ from pathlib import Path
 from typing import Protocol
 
 from dg_lsp.core.values import Candidate, InfillRequest
-from dg_lsp.wire import privacy
+from dg_lsp.wire import discovery, privacy
 from dg_lsp.wire.config import private_names, read, workspace_of
 from dg_lsp.wire.privacy import LocalOnlyError, stays_local
 
 
 class EngineError(Exception):
     """An engine could not answer; the message is a sentence for the user."""
+
+
+class EngineBusyError(EngineError):
+    """The engine's queue is full; asking again later may help."""
+
+
+class LinkLostError(Exception):
+    """The engine has ended or no longer responds; `crashed` is False when it announced its end."""
+
+    def __init__(self, message: str, *, crashed: bool = True) -> None:
+        """Set the message and whether the engine crashed."""
+        super().__init__(message)
+        self.crashed = crashed
+
+
+class SilentError(Exception):
+    """The engine's process runs but does not respond."""
+
+    def __init__(self, state: discovery.State) -> None:
+        """Set the engine's state file, which names the process."""
+        super().__init__(f"the engine does not respond (process {state.pid})")
+        self.state = state
 
 
 class Engine(Protocol):
