@@ -27,6 +27,7 @@ READERS = dict.fromkeys(NAMES.split(), f"/{MARK}") | {"HF_HUB_OFFLINE": "1"}
 
 
 @pytest.mark.parametrize("parallel", [(), ("--numprocesses", "1")])
+@pytest.mark.e2e
 def test_no_variable_of_the_reader_reaches_a_test(parallel: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / ".gitconfig").write_text(f"[user]\nname = {MARK}\n")
     (tmp_path / ".config/pip").mkdir(parents=True)

@@ -108,6 +108,7 @@ def infill(folder: Path, *args: str, text: str = "", before: str = "") -> subpro
     )
 
 
+@pytest.mark.e2e
 def test_a_run_without_holes_imports_no_torch_and_starts_no_engine(tmp_path: Path, engines: Path) -> None:
     (tmp_path / "a.py").write_text("x = 1\n")
     process = infill(tmp_path, ".", "--check", "true", "--json", "--patch", "a.diff")
@@ -116,6 +117,7 @@ def test_a_run_without_holes_imports_no_torch_and_starts_no_engine(tmp_path: Pat
     assert list(engines.iterdir()) == []
 
 
+@pytest.mark.e2e
 def test_an_engine_that_cannot_start_is_3_and_one_that_fails_later_too(tmp_path: Path, engines: Path) -> None:
     (tmp_path / "a.py").write_text(STUB)
     log = engines / "closed"
@@ -135,6 +137,7 @@ def test_an_engine_that_cannot_start_is_3_and_one_that_fails_later_too(tmp_path:
     assert (process.returncode, hole["status"], hole["retry"]) == (3, "failed", True)
 
 
+@pytest.mark.e2e
 def test_a_missing_package_is_wrong_setup_and_no_reason_to_try_again(tmp_path: Path, engines: Path) -> None:
     (tmp_path / "a.py").write_text(STUB)
     process = infill(tmp_path, ".", before="sys.modules['torch'] = None")
@@ -235,6 +238,7 @@ def test_year() -> None:
 
 
 @pytest.mark.usefixtures("engines")
+@pytest.mark.e2e
 def test_a_rule_marks_places_and_the_tests_prove_the_fills(tmp_path: Path) -> None:
     """The recipe of docs/infill.md, in a repository of its own, with the real ast-grep and pytest."""
     [rule_tool] = [file.locate() for file in metadata.files("ast-grep-cli") or () if file.name == "ast-grep"]

@@ -104,6 +104,7 @@ WITHOUT_ENGINE = (
 )
 
 
+@pytest.mark.e2e
 def test_each_check_prints_a_line_without_starting_an_engine_or_loading_torch(engines: Path) -> None:
     loaded = "torch" in sys.modules
     findings = run("--no-sample")
@@ -137,6 +138,7 @@ def test_a_sample_fill_reports_the_time_of_its_stages(engines: Path, trained_lay
     )
 
 
+@pytest.mark.e2e
 def test_a_model_that_cannot_be_loaded_is_reported_with_advice(engines: Path, tmp_path: Path) -> None:
     code, findings = diagnosed("--model", tmp_path / "nowhere")
     assert code == 1
@@ -172,6 +174,7 @@ def test_configuration_files_are_reported_with_their_problems(
     assert "sk-secret" not in json.dumps(findings)
 
 
+@pytest.mark.e2e
 def test_engines_that_run_are_reported_with_their_clients(engines: Path) -> None:
     with running() as engine, engine.http.stream("GET", "/v1/lease") as lease:
         lines = lease.iter_lines()  # assigned, because an unreferenced iterator closes the response

@@ -47,6 +47,7 @@ def check(infilled: str) -> None:
     ast.parse(PREFIX + infilled + SUFFIX)
 
 
+@pytest.mark.e2e
 def test_code_from_the_llama_route_parses(embedded: Running) -> None:
     fields = {"input_prefix": PREFIX, "input_suffix": SUFFIX, "prompt": "", "n_predict": 64, "input_extra": []}
     key = f"Authorization: Bearer {embedded.state.token}"

@@ -361,6 +361,7 @@ print([wrong_operation(Fused(kernels), "cpu", dtype) for dtype in (torch.float32
 
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+@pytest.mark.e2e
 def test_triton_kernels_compute_what_torch_does() -> None:
     """By its interpreter, which must be chosen before anything imports triton."""
     environment = {**os.environ, "TRITON_INTERPRET": "1"}

@@ -53,6 +53,7 @@ def test_inputs_are_rounded_to_the_nearest() -> None:
 
 
 @pytest.mark.parametrize("instructions", ["AVX512_CORE_VNNI", "AVX2_VNNI"])
+@pytest.mark.e2e
 def test_no_product_takes_the_reference_code(instructions: str) -> None:
     """On a processor with more instructions, oneDNN behaves as on one that has only these. Its log names each kernel."""
     lines = [

@@ -327,6 +327,7 @@ def test_a_hub_that_does_not_answer_is_left_after_five_seconds(index: Index, mod
     assert index.n_wheels == 2
 
 
+@pytest.mark.e2e
 def test_two_pulls_of_one_model_do_not_collide(index: Index, model: LaptopModel, tmp_path: Path) -> None:
     index.hang_after = 10
     command = [sys.executable, "-m", "tests.engine.laptop_kit", laptop_kit.as_text(model), "tiny"]

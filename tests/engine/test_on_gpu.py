@@ -16,6 +16,7 @@ from tests.benchmarks import candidates, on_gpu, pack
 from tests.benchmarks.on_gpu import Part
 
 
+@pytest.mark.e2e
 def test_a_part_that_fails_or_does_not_end_prints_what_it_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def part(code: str) -> Part:
         return Part("causal", (sys.executable, "-u", "-c", code), 9)

@@ -117,6 +117,7 @@ def test_continues_marker_for_no_suffix_is_an_empty_suffix() -> None:
 
 
 @pytest.mark.parametrize("name", ["openai", "llama"])
+@pytest.mark.e2e
 def test_an_engine_can_serve_another_engine(engine: Running, name: str) -> None:
     [dialect] = [dialect for dialect in fim.DIALECTS if dialect.name == name]
     question = fim.Query("embedded", scripted("x = 1"), "\ny = 2\n", 64)

@@ -158,6 +158,7 @@ def test_every_row_of_the_page_is_tested() -> None:
     assert documented() == ROWS.keys() | ELSEWHERE
 
 
+@pytest.mark.e2e
 def test_an_engine_without_its_model_says_so(engines: Path) -> None:
     # Without a client, this engine would end soon.
     with running(model="fails", wait_for="failed") as engine, engine.http.stream("GET", "/v1/lease"):
@@ -165,6 +166,7 @@ def test_an_engine_without_its_model_says_so(engines: Path) -> None:
         assert error(engine.http.post("/infill", json={"input_prefix": "a"})) == (503, "not_loaded")
 
 
+@pytest.mark.e2e
 def test_a_stopping_engine_says_so(engines: Path, tmp_path: Path) -> None:
     with running() as ending:
         fields = {"prompt": '{"steps": 10000, "pause_s": 0.005}'}

@@ -177,6 +177,7 @@ def test_a_run_goes_on_only_with_its_own_options(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["typed", "request"])
+@pytest.mark.e2e
 def test_the_real_server_is_asked_at_each_position(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mirrored(tmp_path, {"a/f.py": TEXT})
     cursor = TEXT.index("a + 1")

@@ -95,6 +95,7 @@ def test_a_server_imports_nothing_from_the_current_folder(program: tuple[str, ..
 
 
 @pytest.mark.parametrize(("program", "path"), VARIANTS[1:3])
+@pytest.mark.e2e
 def test_an_engine_imports_nothing_from_the_current_folder(program: tuple[str, ...], path: str, tmp_path: Path) -> None:
     root = planted(tmp_path / "work", MODULES)
     env = variables(tmp_path, PYTHONPATH=path)
@@ -104,6 +105,7 @@ def test_an_engine_imports_nothing_from_the_current_folder(program: tuple[str, .
     assert ran(root) == []
 
 
+@pytest.mark.e2e
 def test_what_is_only_in_another_folder_of_pythonpath_is_still_found(tmp_path: Path) -> None:
     (tmp_path / "only.py").write_text("")
     (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
@@ -113,6 +115,7 @@ def test_what_is_only_in_another_folder_of_pythonpath_is_still_found(tmp_path: P
     assert str(tmp_path) not in printed.stdout
 
 
+@pytest.mark.e2e
 def test_no_action_of_an_editor_runs_code_of_the_workspace(tmp_path: Path) -> None:
     root = planted(tmp_path / "work", (*MODULES, *AT_START))
 
@@ -147,6 +150,7 @@ COMMANDS_OF_SERVER: tuple[tuple[Any, ...], ...] = (
 
 
 @pytest.mark.parametrize("is_continued", [False, True])
+@pytest.mark.e2e
 def test_a_download_runs_no_code_of_the_workspace(is_continued: bool, tmp_path: Path) -> None:
     root = planted(tmp_path / "work", (*MODULES, *AT_START))
     data = laptop_kit.write_gguf(tmp_path / "tiny.gguf").read_bytes()
@@ -173,6 +177,7 @@ def test_a_download_runs_no_code_of_the_workspace(is_continued: bool, tmp_path: 
     assert ran(root) == []
 
 
+@pytest.mark.e2e
 def test_what_setup_installs_is_not_chosen_by_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = planted(tmp_path / "work", (*MODULES, *AT_START))
     monkeypatch.chdir(root)

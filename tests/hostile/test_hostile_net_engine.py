@@ -86,6 +86,7 @@ GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 ANSWERED = b"HTTP/1.1 200 OK"
 
 
+@pytest.mark.e2e
 def test_connections_of_the_port_take_no_room_from_the_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routes, "MAX_PORT_CONNECTIONS", 1)
     with socket.socket(socket.AF_UNIX) as listener, contextlib.ExitStack() as stack:
@@ -174,6 +175,7 @@ def test_lines_that_are_alike_are_written_seldom_and_counted() -> None:
     )
 
 
+@pytest.mark.e2e
 def test_the_log_is_bounded_while_it_is_written_and_private(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A process of its own, since it gives its standard error away.
     source = """

@@ -31,6 +31,7 @@ def test_the_server_starts_with_no_more_than_it_needs(arguments: tuple[str, ...]
     assert not imports.intersection(NOT_YET)
 
 
+@pytest.mark.e2e
 def test_options_go_through_the_command_line() -> None:
     process = subprocess.run(
         [sys.executable, "-m", "dg_lsp", "serve", "--stdio", "--tcp", "localhost:0"],
@@ -58,6 +59,7 @@ sys.exit(asyncio.run(start._serve(Blocked(), None, None)))
 """
 
 
+@pytest.mark.e2e
 def test_a_blocked_event_loop_writes_where_it_is_into_the_log() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", BLOCKED], cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
