@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from dg_lsp.client.engine import ConnectOptions, Connector
@@ -59,6 +59,12 @@ class InProcess(Link):
             await self.engine.prepare(ask.request)
             return ()
         return await self.engine.fill(ask.request, document=ask.document, on_draft=on_draft)
+
+    async def configure(self, fields: Mapping[str, float]) -> None:
+        pass
+
+    async def end(self) -> None:
+        pass
 
     async def close(self) -> None:
         self.lost = True

@@ -74,6 +74,15 @@ def connect_options(
     )
 
 
+def changeable(settings: EngineSettings) -> dict[str, float]:
+    """Return the settings that a running engine can change, as its route takes them."""
+    return {
+        "threads": settings.threads,
+        "unload_after_s": settings.unload_after_s,
+        "exit_after_s": settings.exit_after_s,
+    }
+
+
 OnLink = Callable[["Link"], None]
 Connector = Callable[[ConnectOptions, str, OnLink], Awaitable["Link | None"]]
 """Returns a link to an engine, which reports each new status; None when the started process has ended.
@@ -228,11 +237,26 @@ class EngineClient:
         """Return why no unprompted request should be sent now, as a sentence; "" when one may."""
         return self.state.trouble(self._clock())
 
-    def use(self, options: ConnectOptions) -> None:
-        """Disconnect from the engine and connect to this one, which answers waiting requests too."""
-        self.options = options
+    def use(self, options: ConnectOptions) -> bool:
+        """Connect to this engine, which answers waiting requests too; return whether it is another one than before.
+
+        If only its settings are others, the connected engine goes on with them.
+        """
+        old, self.options = self.options, options
+        if old is not None and replace(old, settings=options.settings) == options and self.state.name != "off":
+            if self._link is not None and old.settings != options.settings:
+                self._in_background(self._link.configure(changeable(options.settings)))
+            return False
         self._life = replace(self._life, model=options.engine_id.model)
         self._live(self._life.stopped().asked(self._clock()))
+        return True
+
+    async def restart(self) -> None:
+        """End the engine, also if other clients use it, and start another one."""
+        if self._link is not None:
+            await self._link.end()
+        if self.options is not None and not self._is_closed:
+            self._live(self._life.stopped().asked(self._clock()))
 
     def refuse(self, why: str) -> None:
         """Disconnect from the engine and refuse all requests for a reason, until `use`."""
@@ -416,6 +440,11 @@ class EngineClient:
         self._joining = None
         if self._link is not None:
             self._on_link(self._link)
+            # Another client may have started it. What this user has chosen counts, what he left at its default does not.
+            usual = changeable(EngineSettings())
+            chosen = {name: value for name, value in changeable(self.options.settings).items() if value != usual[name]}
+            if chosen and self.options.interactive:
+                await self._link.configure(chosen)
         elif silent is not None:
             self._end_silent(silent)
         elif problem:

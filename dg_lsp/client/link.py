@@ -14,7 +14,7 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import httpx
@@ -191,6 +191,23 @@ class Link:
                 return parse(await response.aread())
         except (httpx.HTTPError, WireError) as error:
             raise LinkLostError("the engine does not respond", crashed=not self.said_bye) from error
+
+    async def configure(self, fields: Mapping[str, float]) -> None:
+        """Let the engine run with these settings from now on; one that can't be reached is told again by the next link."""
+        await self._post("/v1/settings", fields)
+
+    async def end(self) -> None:
+        """End the engine, also if other clients use it, and wait until it has ended, but not for long."""
+        await self._post("/v1/shutdown", {"when": "now"})
+        await asyncio.wait([self._lease], timeout=SILENCE_S)
+
+    async def _post(self, path: str, body: Mapping[str, object]) -> None:
+        posted = self._http.build_request("POST", path, json=body, timeout=SILENCE_S)
+        try:
+            async with self._sent(posted) as response:
+                response.raise_for_status()
+        except (httpx.HTTPError, LinkLostError) as error:
+            log.warning("the engine did not take %s: %s", path, error)
 
     async def close(self) -> None:
         """End the lease and close all connections."""

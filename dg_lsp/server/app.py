@@ -238,27 +238,27 @@ class DgLanguageServer(LanguageServer):
             self.configure()
 
     def configure(self) -> None:
-        """Apply the current configuration; restart the engine where its settings changed."""
-        old = self.settings
+        """Apply the current configuration, also to the engine, or connect to another one."""
         self._configure()
         self._show_problems()
         # Cached answers were made with the old settings.
         if "completer" in self.__dict__:
             self.completer.forget_answers()
-        if configuration.restarts_engine(old, self.settings) and self.engine.state.name != "off":
-            self.restart_engine()
+        if self.engine.state.name != "off":
+            self._connect()
 
     def restart_engine(self) -> None:
-        """Forget all answers and connect to the engine again."""
-        self.completer.reset()
-        self._connect()
+        """Forget all answers, and restart the engine's process."""
+        if not self._connect():
+            self.completer.reset()
+            self.spawn(self.engine.restart())
 
     def look_for_model(self) -> None:
         """Connect to another engine if `auto` means another model now, such as one that was just pulled."""
         if laptop.resolve(self.settings.model) != self.model:
             self._use_model()
             if self.engine.state.name != "off":
-                self.restart_engine()
+                self._connect()
 
     async def look_for_card(self) -> None:
         """Find the GPU that a laptop model may use, so that the offered model suits it."""
@@ -271,15 +271,20 @@ class DgLanguageServer(LanguageServer):
         if self.card_bytes:
             self._use_model()
 
-    def _connect(self) -> None:
+    def _connect(self) -> bool:
+        """Use the engine of the settings; return whether it is another one, whose answers and times are others."""
         self._use_model()
         # How long the engine stays and how wide its passes are is the user's to say: a repository's file may not.
         own = config.read()[0].settings
         settings = replace(self.settings, model=self.model, exit_after=own.exit_after, rows=own.rows)
         try:
-            self.engine.use(connect_options(config.Config(settings)))
+            is_other = self.engine.use(connect_options(config.Config(settings)))
         except EngineError as error:
             self.engine.refuse(str(error))
+            is_other = True
+        if is_other and "completer" in self.__dict__:
+            self.completer.reset()
+        return is_other
 
     def _use_model(self) -> None:
         self.model = laptop.resolve(self.settings.model)

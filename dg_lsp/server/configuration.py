@@ -62,7 +62,7 @@ class Configuration:
         sentences = dict.fromkeys(problem for root in (self._roots or (None,)) for problem in self._at(root).problems)
         session = self.session
         for root in list(self._roots)[1:]:
-            if restarts_engine(session, self._at(root).settings):
+            if has_other_engine(session, self._at(root).settings):
                 file = root / config.WORKSPACE_FILE
                 sentences[
                     f"The engine settings in {file} are ignored: a window uses those of its first folder, {session.model}."
@@ -201,8 +201,8 @@ def section(data: object) -> object:
     return data
 
 
-def restarts_engine(old: Settings, new: Settings) -> bool:
-    """Return whether an engine setting that editors offer has changed, which requires another engine."""
+def has_other_engine(old: Settings, new: Settings) -> bool:
+    """Return whether an engine setting that editors offer differs."""
     fields = [setting.field for setting in schema.OF_EDITORS if setting.key.startswith("engine.")]
     return any(getattr(old, field) != getattr(new, field) for field in fields)
 

@@ -462,6 +462,39 @@ async def test_a_runtime_folder_with_a_path_too_long_for_sockets_is_one_sentence
     assert str(error.value).startswith(f"the paths of {folders} are too long for the engine's socket; set DG_LSP_RUNTIME_DIR")
 
 
+async def test_a_running_engine_takes_other_settings(engines: Path) -> None:
+    async with connect(options()) as engine:
+        assert engine.options is not None
+        pid = await info(engine, "pid")
+        for threads in (3, 0):
+            settings = replace(engine.options.settings, threads=threads, unload_after_s=7.0)
+            assert not engine.use(replace(engine.options, settings=settings))
+            await until(partial(has, engine, "threads", threads))
+        assert await has(engine, "unload_after_s", 7.0)
+        assert await has(engine, "pid", pid)
+
+
+async def test_a_running_engine_takes_what_a_new_client_has_chosen(engines: Path) -> None:
+    async with connect(options()):
+        for is_interactive, threads in ((False, 0), (True, 3)):
+            chosen = options(interactive=is_interactive)
+            async with connect(replace(chosen, settings=replace(chosen.settings, threads=3))) as other:
+                await until(partial(has, other, "threads", threads))
+        async with connect(options()) as other:
+            assert await has(other, "threads", 3)
+
+
+async def test_a_restart_ends_the_process_and_other_clients_go_on_with_the_new_one(engines: Path) -> None:
+    async with connect(options()) as engine, connect(options()) as other:
+        pid = await info(engine, "pid")
+        assert isinstance(pid, int)
+        await engine.restart()
+        assert await text(engine, text="x") == "x"
+        assert await text(other, text="y") == "y"
+        assert await info(engine, "pid") == await info(other, "pid") != pid
+        await asyncio.to_thread(wait_until, partial(is_gone, pid))
+
+
 async def test_a_planned_end_does_not_count_as_a_crash(engines: Path) -> None:
     async with connect(options()) as engine:
         for _ in range(4):

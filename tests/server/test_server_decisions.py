@@ -456,11 +456,11 @@ def test_whatever_an_editor_sends_as_settings_is_read(data: object) -> None:
 
 
 def test_only_engine_settings_restart_the_engine() -> None:
-    assert configuration.restarts_engine(Settings(), Settings(model="other"))
-    assert configuration.restarts_engine(Settings(), Settings(unload_after=1))
+    assert configuration.has_other_engine(Settings(), Settings(model="other"))
+    assert configuration.has_other_engine(Settings(), Settings(unload_after=1))
     # An editor can't set this one.
-    assert not configuration.restarts_engine(Settings(), Settings(rows=1))
-    assert not configuration.restarts_engine(Settings(), Settings(threshold=0.9))
+    assert not configuration.has_other_engine(Settings(), Settings(rows=1))
+    assert not configuration.has_other_engine(Settings(), Settings(threshold=0.9))
 
 
 def test_every_reason_is_a_sentence_for_people() -> None:
