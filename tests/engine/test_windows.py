@@ -203,6 +203,13 @@ def test_a_paste_of_many_lines_costs_a_new_window(reader: Reader) -> None:
     assert reader.read(at(400)) <= n_place(reader)
 
 
+def test_a_window_is_found_where_its_first_lines_are_repeated(reader: Reader) -> None:
+    lines = "    width,\n" * 4_000
+    reader.read(at(3_500, lines))
+    assert reader.read(at(3_500, lines)) == 0
+    assert reader.read(at(3_510, lines)) <= n_tokens(reader, "    width,\n" * 10) + n_place(reader)
+
+
 def test_a_file_that_is_loaded_again_costs_nothing(reader: Reader) -> None:
     reader.read(at(400))
     again = "".join(list(FILE))

@@ -25,6 +25,7 @@ MOST_LENGTHS = 2  # a window has at most so many times the profile's prefix
 MUCH, LITTLE = 2, 16  # a longer window may need so many times as many new tokens as another, and so many more
 MOST_TYPED = 200  # characters that count as the beginning of the answer
 MARK_LINES = 3  # of a window, by which its beginning is found in a text that may have changed
+MOST_STARTS = 32  # places of these lines, the nearest ones, that are compared
 MOST_WINDOWS = 16
 
 
@@ -143,9 +144,9 @@ def views(windows: Sequence[Window], request: InfillRequest, left: str) -> list[
 def _start_in(left: str, window: Window) -> int | None:
     """Return where a window begins in a text: where most of its text follows. None if its first lines are not there."""
     mark, starts = window.mark, list[int]()
-    at = left.find(mark) if mark else -1
-    while at >= 0:
+    at = left.rfind(mark) if mark else -1
+    while at >= 0 and len(starts) < MOST_STARTS:
         starts.append(at)
-        at = left.find(mark, at + 1)
+        at = left.rfind(mark, 0, at + len(mark) - 1)
     n_chars = len(window.text)
     return max(starts, key=lambda start: (n_common(left[start : start + n_chars], window.text), start), default=None)
