@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,6 +49,11 @@ def test_every_filter_and_check_that_drops_has_a_reason() -> None:
     """A filter that only changes a text begins with `cut_`, `restore_` or `trim_`; every other one drops."""
     dropping = {name for name in ALL if not name.startswith(("cut_", "restore_", "trim_"))}
     assert dropping == set(polish.REASONS)
+
+
+def test_every_filter_and_check_has_a_row_in_the_table_of_what_they_are_worth() -> None:
+    page = Path(__file__).parents[2] / "docs" / "decisions" / "0039-what-rules-are-worth.md"
+    assert set(re.findall(r"^\| `(\w+)` \|", page.read_text("utf-8"), re.MULTILINE)) == ALL
 
 
 # --- Good answers -----------------------------------------------------------------------------------------------------
@@ -185,21 +192,6 @@ def test_an_answer_that_opens_a_block_ends_with_it() -> None:
     check("⟦⟧\nb()\n", "a()\nc()", "a()\nb()\n", "cut_at_line_end", may_open=True)
 
 
-@pytest.mark.parametrize(
-    ("language", "text", "answer"),
-    [
-        ("bash", "curl⟦⟧\nrm -rf build\n", " -sS \\\n  -H a b"),
-        ("bash", "cat a⟦⟧\nb\n", " |"),
-        ("c", "#define A ⟦⟧\nint x;\n", "f() + \\"),
-        ("python", "x = ⟦⟧\nf(1)\n", "a and \\\n    b"),
-        ("ruby", "x = ⟦⟧\ny = 1\n", "a ||"),
-        ("", "X = ⟦⟧\nall:\n", "a.c \\"),
-    ],
-)
-def test_an_answer_that_makes_the_next_statement_its_own_is_dropped(language: str, text: str, answer: str) -> None:
-    check_dropped(text, answer, polish.REASONS["drop_continued"], language=language, grammar=bool(language))
-
-
 # Lines of one depth that go on, and one between them.
 CONTINUED = [
     ("", "RUN apk add \\\n    curl \\\n    ⟦⟧\n    make\n", "git \\"),
@@ -223,13 +215,6 @@ def test_an_answer_may_go_on_in_lines_that_are_there() -> None:
         check(lines, answer, lines.replace("⟦⟧", answer), language=language, grammar=bool(language), indent="    ")
     text = "xs.each do⟦⟧\n  puts 1\nend\n"
     check(text, " |x|", text.replace("⟦⟧", " |x|"), language="ruby")
-
-
-def test_a_backslash_breaks_a_line_of_prose() -> None:
-    text = "Roses ⟦⟧\nviolets are blue.\n"
-    document, holes = drawn(text)
-    result = polish.to_edits(Candidate(("are red,\\",), Calibrated(0.5)), holes, replace(document, uri="file:///a.md"))
-    assert [edit.text for edit in result.edits] == ["are red,\\"]
 
 
 def test_a_repeated_rest_of_the_line_is_cut() -> None:

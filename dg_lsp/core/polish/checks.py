@@ -83,14 +83,16 @@ def parses(whole: Whole) -> bool:
         n_errors, *n_others = frames.errors(whole.before, whole.holes, (whole.edits, *others, *plain))
         return n_errors, min(n_others, default=n_errors)
 
-    n_errors, n_others = least(PLAIN, ())
-    if not n_errors or n_errors > n_others:
+    n_errors, n_plain = least(PLAIN, ())
+    if not n_errors or n_errors > n_plain:
         return not n_errors
-    n_errors, n_others = least(_openers(whole))
+    n_now, n_opened = least(_openers(whole))
+    # What takes an error away may open what the code below closes.
+    if n_now > n_opened or n_errors < n_plain:
+        return n_now <= n_opened
     n_old, n_new = (frames.n_unclosed(whole.before, whole.holes, edits) for edits in ((), whole.edits))
     n_near = frames.n_touching(whole.after, [span for span, _ in whole.answers()])
-    is_near = n_near > frames.n_touching(whole.before, [hole.span for hole in whole.holes])
-    return n_errors <= n_others and n_new <= n_old and not is_near
+    return n_new <= n_old and n_near <= frames.n_touching(whole.before, [hole.span for hole in whole.holes])
 
 
 def binds_once(whole: Whole) -> bool:
