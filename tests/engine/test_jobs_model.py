@@ -86,6 +86,18 @@ def test_preparation_yields_to_a_request_after_one_unit() -> None:
         assert model.foreseen <= 3
 
 
+def test_preparation_goes_on_after_the_time_that_the_model_asks_for() -> None:
+    class Waiting(toy_filler.ToyFiller):
+        def foresee(self) -> float | None:
+            self.foreseen += 1
+            return 0.01 if self.foreseen < 3 else None
+
+    model = Waiting("auto")
+    with running_engine(lambda _: model) as engine:
+        assert submit(engine, {})[1].reason() == "finished"
+        wait_until(lambda: model.foreseen == 3)
+
+
 def test_failed_preparation_is_dropped_silently(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "dg_lsp.engine")
 
