@@ -23,9 +23,9 @@ from urllib.parse import urlsplit
 
 import typer
 
-from dg_lsp.cli import checks, completions, offers, progress, sample
-from dg_lsp.cli.checks import Finding
+from dg_lsp.cli import completions, doctor, offers, progress, sample
 from dg_lsp.cli.command_group import command_group, print_message, reports
+from dg_lsp.cli.doctor import Finding
 from dg_lsp.cli.offers import HERE, NAMES, Endpoint, Key, Machine, Offer, Server
 from dg_lsp.cli.pull import pull_first
 from dg_lsp.cli.sample import Trial
@@ -99,14 +99,14 @@ def setup(
         name: f"{right:.0%} of {n} answers on your code were right" for name, (right, n) in calibration_store.shares().items()
     }
     choices = offers.offers(this_machine, running, _keys(), measured, programs, candidates)
-    if measure or (measure is None and can_ask() and not as_json and not chosen and not checks.engine_packages().advice):
+    if measure or (measure is None and can_ask() and not as_json and not chosen and not doctor.engine_packages().advice):
         choices = _with_speeds(choices)
     if not as_json and not chosen:
         _show(this_machine, running, choices)
         chosen = _ask_choice(choices)
     if chosen:
         prepare(path, chosen)  # a file that can't be written is reported before the test, which may take long
-        for finding in checks.before_use(chosen):
+        for finding in doctor.before_use(chosen):
             if finding.remedy == "install":
                 _install(chosen, finding, may_ask=not yes)
             elif finding.remedy == "pull":
@@ -186,7 +186,7 @@ def _install(chosen: str, finding: Finding, *, may_ask: bool) -> None:
     if extras.has_useless_cuda() and not is_remote:
         needed_size = f"{_CPU_SIZE}, in torch's CPU build because no NVIDIA GPU was found"
     absent = finding.facts["absent"]
-    commands = checks.remote_install_commands(absent) if is_remote else None
+    commands = doctor.remote_install_commands(absent) if is_remote else None
     by_hand = " && ".join(map(shlex.join, commands)) if commands else install_command("engine")
     names = ", ".join(absent)
     print_message(f"{laptop.resolve(chosen)} needs {names}. Not installed yet{f': {needed_size}' if needed_size else ''}")

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from dg_lsp.cli import checks
+from dg_lsp.cli import doctor
 from dg_lsp.cli import main as cli
 from dg_lsp.cli.sample import FillTime
 from dg_lsp.wire import discovery
@@ -29,12 +29,12 @@ from tests.patience import PATIENCE_S
 
 
 def test_a_missing_package_is_named_with_the_command_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert checks.engine_packages().advice == ""
-    monkeypatch.setattr(checks, "ENGINE_NEEDS", ("sys", "no_such_package"))
-    finding = checks.engine_packages()
+    assert doctor.engine_packages().advice == ""
+    monkeypatch.setattr(doctor, "ENGINE_NEEDS", ("sys", "no_such_package"))
+    finding = doctor.engine_packages()
     assert finding.state == "no_such_package not installed"
     assert finding.advice == f"To install them: {install_command('engine')}"
-    assert (finding.remedy, checks.engine_packages("fim:ollama#m").advice) == ("install", "")
+    assert (finding.remedy, doctor.engine_packages("fim:ollama#m").advice) == ("install", "")
 
 
 @pytest.mark.parametrize(
@@ -43,32 +43,32 @@ def test_a_missing_package_is_named_with_the_command_to_install_it(monkeypatch: 
 def test_only_a_model_that_needs_a_package_misses_it(
     engines: Path, monkeypatch: pytest.MonkeyPatch, model: str, is_well: bool
 ) -> None:
-    monkeypatch.setattr(checks, "ENGINE_NEEDS", ("no_such_package",))
-    monkeypatch.setattr(checks, "VLLM_NEEDS", ("no_such_package",))
+    monkeypatch.setattr(doctor, "ENGINE_NEEDS", ("no_such_package",))
+    monkeypatch.setattr(doctor, "VLLM_NEEDS", ("no_such_package",))
     assert diagnosed("--no-sample", "--model", model)[1]["engine"]["ok"] is is_well
 
 
 def test_a_model_that_is_not_whole_is_reported(tmp_path: Path) -> None:
-    for name in checks.MODEL_FILES[1:]:
+    for name in doctor.MODEL_FILES[1:]:
         (tmp_path / name).write_bytes(b"x" * 1000)
-    assert checks.model_files(tmp_path).state == f"config.json missing in {tmp_path}"
+    assert doctor.model_files(tmp_path).state == f"config.json missing in {tmp_path}"
     (tmp_path / "config.json").write_bytes(b"{}")
-    assert checks.model_files(tmp_path).advice == ""
+    assert doctor.model_files(tmp_path).advice == ""
 
 
 def test_a_runtime_folder_that_others_can_enter_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DG_LSP_RUNTIME_DIR", str(tmp_path))
     tmp_path.chmod(0o755)
-    assert "chmod 700" in checks.runtime_folder().advice
+    assert "chmod 700" in doctor.runtime_folder().advice
     tmp_path.chmod(0o700)
-    assert checks.runtime_folder().advice == ""
-    assert checks.running_engines().state == "none; the first request starts one"
+    assert doctor.runtime_folder().advice == ""
+    assert doctor.running_engines().state == "none; the first request starts one"
 
 
 def test_a_log_that_engines_cannot_write_is_reported(engines: Path) -> None:
     log = discovery.engine_files(EngineId()).log
     log.write_text("an earlier engine\n")
-    assert checks.runtime_folder().advice == ""
+    assert doctor.runtime_folder().advice == ""
     log.unlink()
     log.mkdir()
     code, findings = diagnosed("--no-sample")
@@ -149,7 +149,7 @@ def test_a_model_that_cannot_be_loaded_is_reported_with_advice(engines: Path, tm
     assert "model" not in findings  # the engine is not started with a model that can't be read
     empty = tmp_path / "empty"
     empty.mkdir()
-    shutil.copy(Path(checks.__file__).parents[1] / "models" / "embedded" / "config.json", empty)
+    shutil.copy(Path(doctor.__file__).parents[1] / "models" / "embedded" / "config.json", empty)
     code, findings = diagnosed("--model", empty)
     assert code == 1
     assert findings["model"]["state"] == f"{empty} does not respond"
@@ -179,11 +179,11 @@ def test_engines_that_run_are_reported_with_their_clients(engines: Path) -> None
     with running() as engine, engine.http.stream("GET", "/v1/lease") as lease:
         lines = lease.iter_lines()  # assigned, because an unreferenced iterator closes the response
         next(lines)
-        state = checks.running_engines().state
+        state = doctor.running_engines().state
         assert state.startswith(f"toy: ready, process {engine.process.pid}, device toy, 1 client, ")
     # Without a client, this engine would end soon.
     with running(model="fails", wait_for="failed") as engine, engine.http.stream("GET", "/v1/lease"):
-        finding = checks.running_engines()
+        finding = doctor.running_engines()
         assert finding.advice.startswith("the model could not be loaded: there is no checkpoint of that name. ")
 
 
@@ -214,7 +214,7 @@ def an_engine_that_says(info: dict[str, object]) -> Iterator[None]:
 @pytest.mark.parametrize("info", [{"memory": 3}, {"leases": "x"}, {"state": "failed", "message": 3}])
 def test_an_engine_with_a_malformed_answer_is_reported(engines: Path, info: dict[str, object]) -> None:
     with an_engine_that_says(info):
-        finding = checks.running_engines()
+        finding = doctor.running_engines()
     assert finding.state == "an answer can't be parsed"
     assert "must be" in finding.advice
     assert finding.advice.endswith("To restart it, run: dg-lsp engine stop --now --all")
@@ -242,7 +242,7 @@ def test_a_folder_that_is_gone_is_reported(tmp_path: Path) -> None:
 
 def test_a_fill_over_the_deadline_is_reported() -> None:
     timings = Timings(queue_ms=10, prefill_ms=20, draft_ms=30, denoise_ms=40, score_ms=50)
-    quick, slow = (checks.fill_times("a fill", FillTime(ms, Done("finished", 5, timings))) for ms in (200.0, 2000.0))
+    quick, slow = (doctor.fill_times("a fill", FillTime(ms, Done("finished", 5, timings))) for ms in (200.0, 2000.0))
     assert quick.state == (
         "200 ms: queue 10, prefill 20, draft 30, denoise 40, score 50, elsewhere 50; 5 steps, 0 of 0 tokens cached"
     )

@@ -529,10 +529,10 @@ def run(tmp_path: Path, *arguments: str, **environ: str) -> subprocess.Completed
 # As if torch were not installed, until the installer has run.
 WITHOUT_TORCH = """
 import os
-from dg_lsp.cli import checks, setup
+from dg_lsp.cli import doctor, setup
 from dg_lsp.wire import extras
 missing = ["torch"]
-checks.absent = lambda names: missing
+doctor.absent = lambda names: missing
 install = setup.install_packages
 def and_then(names, show):
     install(names, show)
@@ -571,9 +571,9 @@ def test_a_local_model_without_torch_installs_it_first(tmp_path: Path, monkeypat
 def test_a_vllm_model_installs_the_missing_package_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without = """
 import subprocess
-from dg_lsp.cli import checks
+from dg_lsp.cli import doctor
 from dg_lsp.wire import extras
-checks.absent = lambda names: ["tokenizers"]
+doctor.absent = lambda names: ["tokenizers"]
 extras.has_useless_cuda = lambda: True
 popen = subprocess.Popen
 def record(command, *args, **options):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from dg_lsp.cli import checks, offers
+from dg_lsp.cli import doctor, offers
 from dg_lsp.core.wording import size
 from dg_lsp.engine.backends import local
 from dg_lsp.engine.diffusion.denoising.decoder import LocalDecoder
@@ -136,12 +136,12 @@ def test_the_page_has_the_computed_tables() -> None:
 def test_the_doctor_says_what_fits_from_the_configuration_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config.json").write_text(json.dumps(real_geometry.config_values(**real_geometry.PUBLISHED)))
     monkeypatch.setattr(machine, "free_bytes", lambda: 16 * GB)
-    found = checks.what_fits(str(tmp_path), "cpu")
+    found = doctor.what_fits(str(tmp_path), "cpu")
     said, advice, facts = found.state, found.advice, found.facts
     assert said == f"{tmp_path} needs 54.4 GB at 16 bits, 31.5 GB at 8, 19.5 GB at 4; 16.0 GB free on this machine"
     assert advice.startswith(f"{tmp_path} ")
     assert facts["bytes"]["bfloat16"]["weights"] == 2 * PUBLISHED.n_weights
-    found = checks.what_fits("embedded", "cpu")
+    found = doctor.what_fits("embedded", "cpu")
     said, advice, facts = found.state, found.advice, found.facts
     assert not advice
     assert facts["dtype"] == "float32"
@@ -163,7 +163,7 @@ def test_the_doctor_states_the_precision_of_a_laptop_model(
     if flags:
         machine.CPUINFO.write_text(f"processor\t: 0\n{flags}\n")
     model = laptop.MODELS[0]
-    found = checks.what_fits(model.name, "cpu")
+    found = doctor.what_fits(model.name, "cpu")
     said, facts = found.state, found.facts
     needed = model.memory_bytes + (width - 1) * model.n_weights
     assert f"needs {size(needed)}" in said
@@ -187,7 +187,7 @@ def test_the_doctor_states_both_precisions_of_a_laptop_model_on_a_card(
     monkeypatch.setattr(machine, "of_device", lambda _device: Machine(kind, free, "a card"))
     (tmp_path / "qwen2.5-coder-7b").mkdir(mode=0o700)
     (tmp_path / "qwen2.5-coder-7b" / laptop.CONFIG).touch()
-    found = checks.what_fits("qwen2.5-coder-7b", kind)
+    found = doctor.what_fits("qwen2.5-coder-7b", kind)
     said, advice, facts = found.state, found.advice, found.facts
     both = " or 9.0 GB in 8" if kind == "cuda" else ""
     assert said == f"qwen2.5-coder-7b needs 16.5 GB in 16 bits{both}; {size(free)} free on a card"
