@@ -92,10 +92,12 @@ def test_preparation_goes_on_after_the_time_that_the_model_asks_for() -> None:
             self.foreseen += 1
             return 0.01 if self.foreseen < 3 else None
 
-    model = Waiting("auto")
-    with running_engine(lambda _: model) as engine:
+    model, clock = Waiting("auto"), Clock()
+    with running_engine(lambda _: model, clock=clock) as engine:
         assert submit(engine, {})[1].reason() == "finished"
-        wait_until(lambda: model.foreseen == 3)
+        for n_done in (1, 2, 3):
+            wait_until(lambda n_done=n_done: model.foreseen == n_done)  # type: ignore[misc]
+            clock.now += 0.01
 
 
 def test_failed_preparation_is_dropped_silently(caplog: pytest.LogCaptureFixture) -> None:
