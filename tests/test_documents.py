@@ -50,9 +50,6 @@ RUN = (
 )
 # Run by other tests.
 TESTED = {
-    "ast-grep scan --rule rule.yml --json=stream src | dg-lsp infill --places - --check 'pytest -q' --patch dates.diff": (
-        "tests/batch/test_batch_ci.py"
-    ),
     "pytest tests/engine/test_chat_servers.py": "tests/engine/test_chat_servers.py",
     "make test": "all of them",
 }
@@ -126,7 +123,6 @@ ollama pull qwen3-coder:30b
 ollama serve
 pip install './dg_lsp-0.1.0-py3-none-any.whl[engine,quant]'
 pip install './dg_lsp-0.1.0-py3-none-any.whl[ray]'
-pip install ast-grep-cli
 pipx ensurepath
 pipx install . && pipx ensurepath
 pipx install ./dg_lsp-0.1.0-py3-none-any.whl && dg-lsp setup

@@ -26,7 +26,7 @@ class Options:
         str,
         Option(
             "Fill the holes at the places in this file, or in standard input with -: one on each line, as for --at, with "
-            "a colon and a comment of what to write after it. Also reads ast-grep's --json=stream.",
+            "a colon and a comment of what to write after it.",
             "FILE",
         ),
     ] = ""

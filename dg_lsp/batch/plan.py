@@ -14,7 +14,6 @@ import difflib
 import functools
 import hashlib
 import itertools
-import json
 import os
 import re
 import sys
@@ -110,17 +109,15 @@ def parse_place(text: str) -> Location:
 def parse_places(text: str, name: str) -> list[Location]:
     """Return the places that another tool lists, one on each line; raise PlanError naming the line of an invalid one.
 
-    A line is a place, and after a colon or a space a comment of what to write. It may also be a match that ast-grep prints with
-    `--json=stream`; its rule's message is the comment. Blank lines and lines that begin with `#` are ignored.
+    A line is a place, and after a colon or a space a comment of what to write. Blank lines and lines that begin with `#` are
+    ignored.
     """
     places = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
         try:
-            if line.startswith("{"):
-                places.append(_match(line))
-            elif match := _COMMENT.fullmatch(line):
+            if match := _COMMENT.fullmatch(line):
                 places.append(replace(parse_place(match["place"]), comment=(match["comment"] or "").strip()))
             else:
                 raise PlanError(f"{PLACE_FORM}, not {line!r}")
@@ -140,17 +137,6 @@ def read_places(name: str) -> tuple[Location, ...]:
         reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
         raise PlanError(f"--places {name} can't be read: {reason.lower()}") from error
     return tuple(parse_places(text, f"--places {name}"))
-
-
-def _match(line: str) -> Location:
-    """Return the place of a match of ast-grep, whose lines and columns count from 0; raise PlanError if it is none."""
-    try:
-        match = json.loads(line)
-        start, end = (match["range"][edge] for edge in ("start", "end"))
-        first, last = ((int(edge["line"]) + 1, int(edge["column"]) + 1) for edge in (start, end))
-        return Location(str(match["file"]), first, last, str(match.get("message") or "").strip())
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-        raise PlanError("this object has no file and range as ast-grep prints them with --json=stream") from None
 
 
 def for_kinds(source: Source, kinds: frozenset[str]) -> FilePlan:
