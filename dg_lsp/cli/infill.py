@@ -80,11 +80,10 @@ def _list(job: Job) -> int:
     from dg_lsp.batch import api, report
 
     plans, skipped, left_out = api.plans(job)
-    cost = report.cost(plans, job.options, api.contexts())
     if job.options.as_json:
-        typer.echo(json.dumps(report.build_list(plans, skipped, left_out, cost), indent=2))
+        typer.echo(json.dumps(report.build_list(plans, skipped, left_out), indent=2))
     else:
-        print_bytes(report.list_lines(plans, cost))
+        print_bytes(report.list_lines(plans))
         for line in report.before(skipped, {}, left_out):
             print_message(line)
     return int(job.options.fail_on == "any" and bool(plans))

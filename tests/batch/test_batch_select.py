@@ -79,8 +79,7 @@ def test_a_dry_run_lists_the_holes_and_asks_no_engine(files: Path) -> None:
     result = run(".", "--dry-run", "--exclude", "a.py", engine=engine)
     assert result.exit_code == 0
     assert result.stdout == (
-        "5 holes in 4 files\nkinds      body 5\nlanguages  python 4, javascript 1\n"
-        "cost       4 requests, about 83 tokens read and 1.3 k written\n"
+        "5 holes in 4 files\n"
         "c.js:2:3: body f\nk.py:4:9: body C.f\nk.py:8:9: body C.g\nsub/b.py:3:5: body f\nsub/test_b.py:3:5: body f\n"
     )
     assert result.stderr == "dg-lsp: skipped bin.py: it is binary\ndg-lsp: 1 hole left out by --exclude\n"
@@ -89,9 +88,6 @@ def test_a_dry_run_lists_the_holes_and_asks_no_engine(files: Path) -> None:
         {"path": "c.js", "line": 2, "column": 3, "kind": "body", "language": "javascript", "symbol": "f"}
     ]
     assert (report["left_out"], engine.requests) == ({"--lang": 5}, [])
-    assert report["cost"] == {"requests": 1, "tokens_read": len("function f() {\n  \n}\n") // 4, "tokens_written": 64 * 4}
-    cost = json.loads(run(".", "--dry-run", "--json", "--candidates", "16", engine=engine).stdout)["cost"]
-    assert cost["tokens_written"] == 6 * 16 * 64
     (files / "a\nb.py").write_text((files / "k.py").read_text())
     assert "\na\\nb.py:4:9: body C.f\n" in run(".", "--dry-run", engine=engine).stdout
 
