@@ -8,11 +8,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import itertools
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field, replace
 from importlib import util
@@ -26,16 +25,15 @@ from dg_lsp.batch.discover import Skipped, Source
 from dg_lsp.batch.journal import Journal, JournalError
 from dg_lsp.batch.keep import FileResult
 from dg_lsp.batch.options import Options
-from dg_lsp.batch.plan import PLACE_FORM, After, FilePlan, Location, PlanError
+from dg_lsp.batch.plan import PLACE_FORM, FilePlan, Location, PlanError
 from dg_lsp.batch.report import ReportRow
-from dg_lsp.batch.rounds import ContextOf, HoleResult, Rounds, View
+from dg_lsp.batch.rounds import ContextOf, HoleResult, Rounds
 from dg_lsp.batch.scratch import ScratchError
 from dg_lsp.client import engine as engines
 from dg_lsp.client.life import State
 from dg_lsp.client.port import Engine, EngineError, Guarded, keeps_file, patterns_of
 from dg_lsp.core import holes
 from dg_lsp.core.values import Hole
-from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.infill.workspace import ContextReader
 from dg_lsp.wire import config, model_names
 from dg_lsp.wire.extras import install_command
@@ -275,7 +273,7 @@ async def fill(
 def contexts() -> ContextOf:
     """Return a function that reads the contexts of files, and each workspace once."""
     reader = ContextReader()
-    return lambda file_plan, texts: reader.read(file_plan.source.path, file_plan.source.document, texts)
+    return lambda file_plan: reader.read(file_plan.source.path, file_plan.source.document)
 
 
 def common_root(paths: Sequence[Path]) -> Path:
@@ -315,21 +313,18 @@ class Run:
     done: Callable[[int], None] = lambda _n: None
     n_in_flight: int = N_IN_FLIGHT
     _slots: asyncio.Semaphore = field(init=False)
-    _contexts: Sequence[FileContext] = field(init=False)
-    _after: Sequence[Sequence[After]] = field(init=False)
-    _before: Mapping[int, tuple[int, ...]] = field(init=False)
-    _requests: list[list[asyncio.Task[dict[Hole, HoleResult]]]] = field(default_factory=list)
+    _requests: list[asyncio.Task[dict[Hole, HoleResult]]] = field(default_factory=list)
     _files: list[asyncio.Task[FileResult]] = field(default_factory=list)
 
     async def results(self) -> list[FileResult]:
         """Return the result of each plan, in order."""
-        self._slots, self._after = asyncio.Semaphore(self.n_in_flight), plan.order_of(self.plans)
-        self._before = plan.files_before(self.plans, self._after)
+        self._slots = asyncio.Semaphore(self.n_in_flight)
         # Related text is read before the first request, so that edits during the run do not reach only some requests.
-        self._contexts = [self.context_of(each, {}) for each in self.plans]
-        for idx, file_plan in enumerate(self.plans):
-            self._requests.append([asyncio.ensure_future(self._answered(idx, n)) for n in range(len(file_plan.groups))])
-            self._files.append(asyncio.ensure_future(self._finished(idx)))
+        for each, context in [(each, self.context_of(each)) for each in self.plans]:
+            rounds = Rounds(self.engine, each, context, self.options, self.journal)
+            requests = [asyncio.ensure_future(self._answered(rounds, group)) for group in each.groups]
+            self._requests += requests
+            self._files.append(asyncio.ensure_future(self._finished(each, requests)))
         try:
             results = []
             for task in self._files:
@@ -338,50 +333,19 @@ class Run:
                 results.append(task.result())
             return results
         finally:
-            tasks = [*self._files, *itertools.chain(*self._requests)]
-            for each in tasks:
-                each.cancel()
+            tasks: list[asyncio.Task[Any]] = [*self._files, *self._requests]
+            for one in tasks:
+                one.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _finished(self, idx: int) -> FileResult:
+    async def _finished(self, file_plan: FilePlan, requests: Sequence[asyncio.Task[dict[Hole, HoleResult]]]) -> FileResult:
         """Decide which of a file's fills are accepted, once all are answered."""
-        await asyncio.wait(self._requests[idx])
-        by_hole = {hole: result for task in self._requests[idx] for hole, result in task.result().items()}
-        beside = await self._texts(self._before[idx])
-        return replace(await keep.keep(self.plans[idx], by_hole, self.options, self.copies, beside), answers=by_hole)
+        await asyncio.wait(requests)
+        by_hole = {hole: result for task in requests for hole, result in task.result().items()}
+        return replace(await keep.keep(file_plan, by_hole, self.options, self.copies), answers=by_hole)
 
-    async def _texts(self, files: Sequence[int]) -> dict[Path, str]:
-        """Wait for files to finish, and return the new texts of those that changed."""
-        if files:
-            await asyncio.wait([self._files[file] for file in files])
-        results = [self._files[file].result() for file in files]
-        return {each.plan.source.path: each.text for each in results if each.text != each.plan.source.document.text}
-
-    async def _answered(self, idx: int, number: int) -> dict[Hole, HoleResult]:
-        file_plan, after = self.plans[idx], self._after[idx][number]
-        view, texts = await self._view(idx, after), await self._texts(after.files)
-        context = self.context_of(file_plan, texts) if texts else self._contexts[idx]
-        group = file_plan.groups[number]
-        rounds = Rounds(self.engine, view, context, self.options, self.journal)
+    async def _answered(self, rounds: Rounds, group: tuple[Hole, ...]) -> dict[Hole, HoleResult]:
         async with self._slots:
             by_hole = await rounds.first(group)
         self.done(len(group))
         return by_hole
-
-    async def _view(self, idx: int, after: After) -> View:
-        """Return the file with the sure fills of the request's predecessors in this file."""
-        if not after.groups:
-            return View(self.plans[idx])
-        earlier = plan.closure(after.groups, lambda group: self._after[idx][group].groups)
-        await asyncio.wait([self._requests[idx][group] for group in earlier])
-        results = {hole: result for group in earlier for hole, result in self._requests[idx][group].result().items()}
-        best = {hole: result.fills[:1] for hole, result in results.items() if result.fills}
-        sure = {hole: fills for hole, fills in best.items() if not keep.rejection(self.options, hole, fills[0])}
-        before = self.plans[idx].source.document
-        try:
-            settled = keep.settle(self.plans[idx], sure)
-            edits = tuple(sorted((fill.edit for fill in settled.survivors.values()), key=lambda edit: edit.span))
-        except ValueError:  # they overlap; `keep` says so, because the file's fills can't be put into it
-            return View(self.plans[idx])
-        source = replace(self.plans[idx].source, document=replace(before, text=settled.text))
-        return View(FilePlan(source, ()), edits)

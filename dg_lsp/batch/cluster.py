@@ -1,8 +1,8 @@
 """Run a batch's requests on a Ray cluster. Each worker has its own engine; plan, journal and patch stay the same.
 
-Requests that are ready at the same time go through one Ray Data pipeline (`map_batches`). The first pipeline has all requests
-without predecessors; each level of the order and each retry is another one. Ray restarts a worker that died, and gives its
-requests to the others. A worker's answer depends only on the request.
+Requests that are ready at the same time go through one Ray Data pipeline (`map_batches`): first those of all holes, later those
+of each retry. Ray restarts a worker that died, and gives its requests to the others. A worker's answer depends only on the
+request.
 """
 
 from __future__ import annotations

@@ -88,12 +88,8 @@ async def keep(
     by_hole: Mapping[Hole, HoleResult],
     options: Options | None = None,
     copies: Copies | None = None,
-    beside: Mapping[Path, str] | None = None,
 ) -> FileResult:
-    """Return which fills are accepted. With `copies` the check runs; while it rejects all fills, the results provide more.
-
-    `beside` are new texts of other files that the check sees in place of the current ones.
-    """
+    """Return which fills are accepted. With `copies` the check runs; while it rejects all fills, the results provide more."""
     options = options or Options()
     reasons = {hole: answer.reason for hole, answer in by_hole.items() if not answer.fills}
     fills = {hole: answer.fills for hole, answer in by_hole.items() if answer.fills}
@@ -115,7 +111,7 @@ async def keep(
         return more
 
     try:
-        async with copies.taken(root_of(plan, copies.check.folder)) as copy, copy.holding(beside or {}):
+        async with copies.taken(root_of(plan, copies.check.folder)) as copy:
             usable: dict[Hole, tuple[Fill, ...]] = {}
             for hole, choices in fills.items():
                 # What the file can contain, without more syntax errors than before.

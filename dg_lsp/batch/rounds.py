@@ -6,9 +6,8 @@ import contextlib
 import functools
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from dg_lsp.batch import plan as planning
 from dg_lsp.batch.journal import Journal
@@ -16,7 +15,7 @@ from dg_lsp.batch.options import Options
 from dg_lsp.batch.plan import FilePlan
 from dg_lsp.batch.verify import Retry
 from dg_lsp.client.port import Engine, EngineError
-from dg_lsp.core.values import Budget, Edit, Hole, InfillRequest, Span
+from dg_lsp.core.values import Budget, Hole, InfillRequest
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.fill import Fill, fills_of, in_turn
 from dg_lsp.infill.pipeline import FileContext
@@ -38,8 +37,8 @@ class HoleResult:
     further: Retry | None = None
 
 
-ContextOf = Callable[[FilePlan, Mapping[Path, str]], FileContext]
-"""Returns a file's context with new texts of other files."""
+ContextOf = Callable[[FilePlan], FileContext]
+"""Returns a file's context."""
 RequestOf = Callable[[tuple[Hole, ...]], InfillRequest]
 
 
@@ -52,60 +51,34 @@ def request_for(plan: FilePlan, context: FileContext, group: Sequence[Hole], opt
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """A plan of the file with edits in place, without holes."""
-
-    plan: FilePlan
-    edits: tuple[Edit, ...] = ()
-
-    def moved(self, hole: Hole) -> Hole:
-        """Return the file's hole with its span in the view."""
-        shift = sum(len(edit.text) - (edit.span.end - edit.span.start) for edit in self.edits if edit.span <= hole.span)
-        return replace(hole, span=Span(hole.span.start + shift, hole.span.end + shift))
-
-    def back(self, fills: Sequence[Fill], hole: Hole) -> tuple[Fill, ...]:
-        """Return the view's fills as fills of the file's hole."""
-        return tuple(replace(fill, edit=Edit(hole.span, fill.edit.text)) for fill in fills)
-
-
-@dataclass(frozen=True, slots=True)
 class Rounds:
-    """The rounds of requests for holes of one file. All of them see the same text and context.
-
-    The requests see the `view`, which may have earlier fills in place. The holes and the fills are those of the file.
-    """
+    """The rounds of requests for holes of one file. All of them see the same text and context."""
 
     engine: Engine
-    view: View
+    plan: FilePlan
     context: FileContext
     options: Options
     journal: Journal
 
     async def first(self, group: tuple[Hole, ...]) -> dict[Hole, HoleResult]:
         """Return the result of each hole, after further rounds for holes without a usable answer."""
-        shown = tuple(map(self.view.moved, group))
-        results = await self._first(shown)
-        return {
-            hole: replace(results[moved], fills=self.view.back(results[moved].fills, hole), further=self.further)
-            for hole, moved in zip(group, shown, strict=True)
-        }
+        return {hole: replace(result, further=self.further) for hole, result in (await self._first(group)).items()}
 
     async def further(self, hole: Hole, number: int, failure: str) -> tuple[Fill, ...]:
         """Return the fills of round `number` (from 1), requested with the last failure; () after the last round."""
         if number > self.options.retries:
             return ()
-        moved = self.view.moved(hole)
-        with_failure = _with_failure(moved, failure)
+        with_failure = _with_failure(hole, failure)
         key = replace(with_failure, instruction=f"round {number}: {with_failure.instruction}")
         requests = _sent(self._requests(self.options), (with_failure,)) if self.journal.is_stored else ()
-        fills = self.journal.get(self.view.plan.source.document, key, requests)
+        fills = self.journal.get(self.plan.source.document, key, requests)
         if not fills:
-            fills = (await self._round(moved, number, failure)).fills
-            self.journal.add(self.view.plan.source.document, key, fills, requests)
-        return self.view.back(fills, hole)
+            fills = (await self._round(hole, number, failure)).fills
+            self.journal.add(self.plan.source.document, key, fills, requests)
+        return fills
 
     async def _first(self, group: tuple[Hole, ...]) -> dict[Hole, HoleResult]:
-        document, request_of = self.view.plan.source.document, self._requests(self.options)
+        document, request_of = self.plan.source.document, self._requests(self.options)
         # A hole's answer depends on the request of its group, and on the one for the hole alone.
         requests = {hole: _sent(request_of, group, (hole,)) if self.journal.is_stored else () for hole in group}
         stored = {hole: HoleResult(fills) for hole in group if (fills := self.journal.get(document, hole, requests[hole]))}
@@ -135,7 +108,7 @@ class Rounds:
     async def _ask(self, group: tuple[Hole, ...], request_of: RequestOf) -> dict[Hole, HoleResult]:
         start = time.perf_counter()
         answer, reason, is_answered, is_lost = pipeline.InfillAnswer(), "", False, False
-        plan = self.view.plan
+        plan = self.plan
         try:
             request = request_of(group)
             candidates = await self.engine.fill(request)
@@ -161,7 +134,7 @@ class Rounds:
 
     def _requests(self, options: Options) -> RequestOf:
         """Return a function that builds each request once, because a journal needs the request before the engine does."""
-        return functools.cache(lambda group: request_for(self.view.plan, self.context, group, options))
+        return functools.cache(lambda group: request_for(self.plan, self.context, group, options))
 
 
 def _sent(request_of: RequestOf, *groups: tuple[Hole, ...]) -> tuple[InfillRequest, ...]:

@@ -15,7 +15,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,7 +40,6 @@ class Copy:
     root: Path
     _stamps: dict[Path, tuple[int, int]] = field(default_factory=dict)
     _clock: int = 0
-    _held: dict[Path, bytes] = field(default_factory=dict)
 
     def path_of(self, path: Path) -> Path:
         """Return the path in the copy for a path in the original."""
@@ -70,19 +69,6 @@ class Copy:
             with contextlib.suppress(OSError):
                 if place.exists() and _stamp(place) == stamp:
                     continue
-                self.put(path, self._held[path] if path in self._held else path.read_bytes())
-
-    @contextlib.asynccontextmanager
-    async def holding(self, texts: Mapping[Path, str]) -> AsyncIterator[None]:
-        """Give these original files other texts in the copy, for the duration of the context."""
-        self._held = {path: text.encode() for path, text in texts.items() if path.is_relative_to(self.original)}
-        try:
-            for path, data in self._held.items():
-                self.put(path, data)
-            yield
-        finally:
-            paths, self._held = tuple(self._held), {}
-            for path in paths:
                 self.put(path, path.read_bytes())
 
 

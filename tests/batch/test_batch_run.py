@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.keep import FileResult
 from dg_lsp.batch.options import Options
 from dg_lsp.batch.plan import FilePlan
-from dg_lsp.batch.rounds import Rounds, View
+from dg_lsp.batch.rounds import Rounds
 from dg_lsp.client.port import Engine, EngineError
 from dg_lsp.core.values import Calibrated, Candidate, Hole, InfillRequest, Snippet
 from dg_lsp.infill.pipeline import FileContext
@@ -37,7 +37,7 @@ def filled(
 ) -> list[FileResult]:
     on_count = counts.append if counts is not None else lambda n: None
     answers = journal or Journal(None)
-    run = api.Run(engine, plans, options or Options(retries=0), answers, lambda plan, _texts: alone(plan), done=on_count)
+    run = api.Run(engine, plans, options or Options(retries=0), answers, alone, done=on_count)
     return asyncio.run(run.results())
 
 
@@ -179,7 +179,7 @@ def test_a_request_that_cant_be_built_is_the_hole_s_reason_with_and_without_a_jo
         for one in (journal, None):
             [reasons] = answers(filled(engine, plan, options=options, journal=one))
             assert [reason.startswith("the limits of an answer must be at least 0, ") for reason in reasons] == [True, True]
-        assert asyncio.run(Rounds(engine, View(plan), alone(plan), options, journal).further(plan.holes[0], 1, "failed")) == ()
+        assert asyncio.run(Rounds(engine, plan, alone(plan), options, journal).further(plan.holes[0], 1, "failed")) == ()
     assert engine.requests == []
 
 
@@ -208,7 +208,7 @@ def test_related_text_is_read_before_the_first_request(tmp_path: Path) -> None:
     plans = [planned(tmp_path / f"{name}.py", STUB) for name in "ab"]
     order: list[str] = []
 
-    def look(plan: FilePlan, texts: Mapping[Path, str]) -> FileContext:
+    def look(plan: FilePlan) -> FileContext:
         order.append(plan.source.path.name)
         return FileContext("", (Snippet("near.py", "def near(): ..."),))
 
@@ -242,7 +242,7 @@ def test_a_run_that_is_cancelled_cancels_its_requests(tmp_path: Path) -> None:
         engine = Endless()
         plans = [planned(tmp_path / f"{name}.py", STUB) for name in "abc"]
 
-        every = api.Run(engine, plans, Options(retries=0), Journal(None), lambda plan, _texts: alone(plan))
+        every = api.Run(engine, plans, Options(retries=0), Journal(None), alone)
         task = asyncio.ensure_future(every.results())
         await engine.asked.wait()
         await asyncio.sleep(0)
@@ -285,7 +285,7 @@ def test_a_further_round_contains_the_failure_and_is_stored(tmp_path: Path) -> N
     async def again(number: int, failure: str) -> list[str]:
         options = Options(retries=1)
         with Journal(tmp_path / "journal") as journal:
-            fills = await Rounds(engine, View(plan), alone(plan), options, journal).further(hole, number, failure)
+            fills = await Rounds(engine, plan, alone(plan), options, journal).further(hole, number, failure)
         return [fill.edit.text for fill in fills]
 
     assert asyncio.run(again(1, "assert 1 == 2 at 0x7f in 0.31s")) == ["return 2"]
@@ -308,7 +308,7 @@ def test_a_hole_gets_no_passage_of_its_own_file(tmp_path: Path, name: str) -> No
     (tmp_path / "b.py").write_text(f"def third(price, quantity, customer):\n{body}    return 3\n")
     place = planning.parse_place(f"{path}:8:5")
     plan = planning.for_places(api.source_at(place), [place])
-    context = api.contexts()(plan, {})
+    context = api.contexts()(plan)
     request = rounds.request_for(plan, context, plan.groups[0], Options(retries=0))
     passages = [snippet.text for snippet in request.related if snippet.for_copying]
     assert [text for text in passages if "third" in text]
