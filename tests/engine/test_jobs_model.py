@@ -95,9 +95,12 @@ def test_preparation_goes_on_after_the_time_that_the_model_asks_for() -> None:
     model, clock = Waiting("auto"), Clock()
     with running_engine(lambda _: model, clock=clock) as engine:
         assert submit(engine, {})[1].reason() == "finished"
-        for n_done in (1, 2, 3):
-            wait_until(lambda n_done=n_done: model.foreseen == n_done)  # type: ignore[misc]
+
+        def is_done() -> bool:
             clock.now += 0.01
+            return model.foreseen == 3
+
+        wait_until(is_done)
 
 
 def test_failed_preparation_is_dropped_silently(caplog: pytest.LogCaptureFixture) -> None:
