@@ -80,7 +80,7 @@ def parses(whole: Whole) -> bool:
     def least(options: Sequence[str], *others: tuple[Edit, ...]) -> tuple[int, int]:
         """Return the errors with the edits, and the fewest with other ones."""
         plain = [tuple(plain_edits(whole, whole.edits, each)) for each in options]
-        n_errors, *n_others = frames.errors(whole.before, whole.holes, (whole.edits, *others, *plain))
+        n_errors, *n_others = frames.errors(whole.before, whole.holes, (whole.edits, *others, *plain), plain=True)
         return n_errors, min(n_others, default=n_errors)
 
     n_errors, n_plain = least(PLAIN, ())

@@ -24,11 +24,14 @@ MAX_HEAD = 40  # the lines of a block's head
 Edits = tuple[Edit, ...]
 
 
-def errors(before: Syntax, holes: Sequence[Hole], options: Sequence[Edits]) -> list[int]:
+def errors(before: Syntax, holes: Sequence[Hole], options: Sequence[Edits], *, plain: bool = False) -> list[int]:
     """Return how many syntax errors each option leaves: in the file, or in the largest frame in which one leaves none.
 
     An option is edits for the holes, or none for the text as it is. If the file was whole, its errors are the option's own.
     If no frame is free of errors, those of the lines around the holes count.
+
+    With `plain`, only the first option is an answer. That others have no error in a frame without what is around it then says
+    nothing: an item of a list is no statement.
     """
     counts = [len(after(before, each).errors) for each in options]
     if 0 in counts or not before.errors:
@@ -37,7 +40,7 @@ def errors(before: Syntax, holes: Sequence[Hole], options: Sequence[Edits]) -> l
     for number, frame in enumerate(frames):
         parsed = [after(frame, each) for each in options]
         # Without what is around a statement, its brackets must be its own.
-        is_own = number <= own or not any(_closes_more(each) for each in parsed)
+        is_own = number <= own or not ((plain and parsed[0].errors) or any(_closes_more(each) for each in parsed))
         if is_own and not all(each.errors for each in parsed):
             return [len(each.errors) for each in parsed]
     return [len(after(frames[own], each).errors) for each in options]
