@@ -19,6 +19,7 @@ from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.model import fit, speed
 from dg_lsp.evaluate import tasks
 from tests.engine.real_geometry import PUBLISHED
+from tests.engine.test_matmul import needs_16_bits
 from tests.evaluate.scripted import drawn
 
 
@@ -51,7 +52,13 @@ def test_bench_without_tasks_says_what_to_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "expected"), [("plain", "float32"), ("onednn", "float32"), ("onednn-bf16", "bfloat16"), ("", "float32")]
+    ("kind", "expected"),
+    [
+        ("plain", "float32"),
+        ("onednn", "float32"),
+        pytest.param("onednn-bf16", "bfloat16", marks=needs_16_bits),
+        ("", "float32"),
+    ],
 )
 def test_bench_says_in_which_precision_products_are_computed(trained_layout: Path, kind: Any, expected: str) -> None:
     loaded = local.load_model(str(trained_layout), device="cpu", threads=1, dtype="float32")
