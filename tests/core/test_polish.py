@@ -1204,3 +1204,25 @@ def test_a_marker_that_asks_for_words_gets_them(instruction: str, drop_reason: s
     hole = replace(drawn_hole, instruction=instruction)
     result = polish.to_edits(Candidate(('"""Return one."""',), Calibrated(0.5)), (hole,), document, syntax=syntax.of(document))
     assert result.dropped == drop_reason
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "answer"),
+    [
+        ("bash", "curl⟦⟧\nrm -rf build\n", " -sS \\\n  -H a b"),
+        ("bash", "cat a⟦⟧\nb\n", " |"),
+        ("c", "#define A ⟦⟧\nint x;\n", "f() + \\"),
+        ("python", "x = ⟦⟧\nf(1)\n", "a and \\\n    b"),
+        ("ruby", "x = ⟦⟧\ny = 1\n", "a ||"),
+        ("", "X = ⟦⟧\nall:\n", "a.c \\"),
+    ],
+)
+def test_an_answer_that_makes_the_next_statement_its_own_is_dropped(language: str, text: str, answer: str) -> None:
+    check_dropped(text, answer, polish.REASONS["drop_continued"], language=language, grammar=bool(language))
+
+
+def test_a_backslash_breaks_a_line_of_prose() -> None:
+    text = "Roses ⟦⟧\nviolets are blue.\n"
+    document, holes = drawn(text)
+    result = polish.to_edits(Candidate(("are red,\\",), Calibrated(0.5)), holes, replace(document, uri="file:///a.md"))
+    assert [edit.text for edit in result.edits] == ["are red,\\"]

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from tree_sitter import Node
 
-from dg_lsp.core import holes, languages, lexing, placeholders, syntax
+from dg_lsp.core import holes, indentation, languages, lexing, placeholders, syntax
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.holes.body import says_todo
 from dg_lsp.core.languages import GrammarError, Language
@@ -50,6 +50,31 @@ def drop_unchanged(text: str, around: Around) -> str | None:
 def drop_shrunk(text: str, around: Around) -> str | None:
     """Drop an answer that replaces working code by a placeholder, by comments or by nothing, unless that is allowed."""
     return text if around.allow_shrink or not shrinks(around.old, text, around.document.language) else None
+
+
+def drop_continued(text: str, around: Around) -> str | None:
+    """Drop an answer whose last line goes on in the next line, if the statement there is another one.
+
+    Lines that are indented more than the answer's may be what it goes on with. So may others, where a bracket is open in its
+    line, or the line above goes on too. In prose, a backslash breaks a line.
+    """
+    if indentation.is_prose(around.document):
+        return text
+    *above, head = around.before.split("\n")
+    last = next((line for line in reversed(above) if line.strip()), "")
+    if _GOES_ON.search(last) or languages.n_open("", head + text, around.document.language):
+        return text
+    below = next(iter(filled_lines(around.after.partition("\n")[2])), "")
+    depth = len(around.hole.indent.expandtabs(4))
+    is_other = bool(below) and len(below.expandtabs(4)) - len(below.lstrip()) <= depth
+    ends = _PIPES if around.document.language == "bash" else _CONTINUED
+    return None if is_other and not around.rest.strip() and ends.search(text.rstrip(" \t")) else text
+
+
+# What makes the next line a part of this one.
+_CONTINUED = re.compile(r"(?<!\\)\\\Z|(?:&&|\|\|)\s*\Z")
+_GOES_ON = re.compile(rf"{_CONTINUED.pattern}|[|(\[{{,]\s*\Z")
+_PIPES = re.compile(rf"{_CONTINUED.pattern}|\|\s*\Z")
 
 
 def drop_repetition(text: str, around: Around) -> str | None:
