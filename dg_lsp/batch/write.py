@@ -94,8 +94,9 @@ def _written(result: FileResult, *, commits: bool) -> FileResult:
     try:
         if commits:
             root = _repository(source.path)
-            if git.run(root, "status", "--porcelain", "--ignored", "--", _spec(root, result)):
-                raise WriteError("the file has uncommitted changes")
+            if status := git.run(root, "status", "--porcelain", "--ignored", "--", _spec(root, result)):
+                is_ignored = status.startswith(b"!!")
+                raise WriteError("git ignores the file" if is_ignored else "the file has uncommitted changes")
         replace(source.path, result.text.encode(), expected=source.data)
     except (WriteError, git.GitError) as error:
         return result.without(result.fills, str(error))

@@ -438,13 +438,15 @@ class EngineClient:
             log.exception("can't connect to the engine")
             problem = f"can't connect to the engine ({type(error).__name__}); the log says why"
         self._joining = None
-        if self._link is not None:
-            self._on_link(self._link)
+        if (link := self._link) is not None:
+            self._on_link(link)
+            options = self.options
+            if link is not self._link or options is None or not options.interactive:
+                return  # it may be dropped already, as one whose model can't be loaded
             # Another client may have started it. What this user has chosen counts, what he left at its default does not.
             usual = changeable(EngineSettings())
-            chosen = {name: value for name, value in changeable(self.options.settings).items() if value != usual[name]}
-            if chosen and self.options.interactive:
-                await self._link.configure(chosen)
+            if chosen := {name: value for name, value in changeable(options.settings).items() if value != usual[name]}:
+                await link.configure(chosen)
         elif silent is not None:
             self._end_silent(silent)
         elif problem:

@@ -193,7 +193,7 @@ class Link:
             raise LinkLostError("the engine does not respond", crashed=not self.said_bye) from error
 
     async def configure(self, fields: Mapping[str, float]) -> None:
-        """Let the engine run with these settings from now on; one that can't be reached is told again by the next link."""
+        """Let the engine run with these settings from now on. One that can't be reached gets them at the next connection."""
         await self._post("/v1/settings", fields)
 
     async def end(self) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pytest
 
 from dg_lsp.client.engine import ConnectOptions, EngineClient
 from dg_lsp.client.life import State
-from dg_lsp.client.link import OnDraft
+from dg_lsp.client.link import Link, OnDraft
 from dg_lsp.client.port import EngineError, LinkLostError
 from dg_lsp.core.values import Calibrated, Candidate, Hole, InfillRequest, Span
-from dg_lsp.wire.discovery import EngineId
-from tests.fakes import ReadyEngine, connecting
+from dg_lsp.wire.discovery import EngineId, EngineSettings
+from dg_lsp.wire.messages import Status
+from tests.fakes import InProcess, ReadyEngine, connecting
 from tests.patience import PATIENCE_S
 
 
@@ -108,6 +111,36 @@ async def test_a_request_to_a_replaced_engine_does_not_change_the_state() -> Non
         await asyncio.wait_for(waiting, PATIENCE_S)
     assert [state.name for state in states] == ["starting", "loading", "ready", "starting", "loading", "ready"]
     await engine.close()
+
+
+@pytest.mark.parametrize("end", [Status("failed", "no such model"), None])
+async def test_the_settings_of_an_engine_that_is_given_up_at_once_are_not_sent(end: Status | None) -> None:
+    errors: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: errors.append(context))
+
+    class Ended(InProcess):
+        async def load(self) -> None:
+            pass
+
+        async def configure(self, fields: Mapping[str, float]) -> None:
+            errors.append(fields)
+
+    async def connect(options: ConnectOptions, version: str, on_change: Callable[[Link], None]) -> Link:
+        link = Ended(ReadyEngine(), version, on_change)
+        link.status = end or Status("loading")
+        return link
+
+    def on_state(state: State) -> None:
+        if state.name == "loading":
+            engine.refuse("a password")
+
+    engine = EngineClient(None, on_state, lambda _: None, connector=connect)
+    engine.use(replace(model("one"), settings=EngineSettings(threads=3)))
+    with pytest.raises(EngineError, match="no such model" if end else "a password"):
+        await asyncio.wait_for(answer(engine), PATIENCE_S)
+    await engine.close()
+    gc.collect()  # a task that nobody waits for reports its error when it goes
+    assert errors == []
 
 
 async def test_a_request_that_a_remote_engine_takes_over_is_guarded() -> None:

@@ -8,7 +8,7 @@ operation, and some take a megabyte. With the default of 1,024 entries, they too
 these limits, no pass took longer.
 
 Let threads that wait for each other sleep soon. By default libgomp lets them spin for so long that a pass whose threads don't
-all have a core takes thirty times the processor time (decision 37). libomp, on a Mac, is told the same in milliseconds.
+all have a core takes thirty times the processor time (decision 37). The limit of libomp, on a Mac, is in milliseconds.
 """
 
 from __future__ import annotations
