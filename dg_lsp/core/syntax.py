@@ -257,16 +257,6 @@ class Syntax:
         start, end = self.offsets.to_byte(span.start), self.offsets.to_byte(span.end)
         return self.tree.root_node.descendant_for_byte_range(start, end) or self.tree.root_node
 
-    def touching(self, span: Span, margin: int = 0) -> Iterator[Node]:
-        """Yield the nodes within `margin` characters of the span, from the smallest one that contains all of it downwards."""
-        start, end = self.offsets.to_byte(max(0, span.start - margin)), self.offsets.to_byte(span.end + margin)
-        todo = [self.node_at(span)]
-        while todo:
-            node = todo.pop()
-            if node.end_byte >= start and node.start_byte <= end:
-                yield node
-                todo += node.children
-
     def token_ends(self, span: Span) -> tuple[int, ...]:
         """Return the end of each token within the span, in order."""
         start, end = self.offsets.to_byte(span.start), self.offsets.to_byte(span.end)

@@ -296,10 +296,6 @@ class Completer:
 
         task.add_done_callback(ended)
 
-    def is_arriving(self, uri: str) -> bool:
-        """Return whether the place where the cursor arrived is still looked at."""
-        return uri in self._arrivals
-
     def typed(self, uri: str, before: str, text: str) -> None:
         """Record that the text of a document changed."""
         if (arrival := self._arrivals.pop(uri, None)) is not None:

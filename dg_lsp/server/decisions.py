@@ -209,6 +209,8 @@ FRESH_S = 300.0
 REJECTED_S = 120.0
 # What was rejected or removed: how many texts, how much of each, and of the text around it, apart from white space.
 MAX_UNWANTED, MAX_REMOVED_CHARS, AROUND_CHARS = 50, 500, 40
+# So many tokens stand for what begins with them. Fewer, as `(`, do so only for a text that is mostly them.
+TELLING_TOKENS = 3
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
@@ -351,6 +353,16 @@ class _Item:
     tokens: tuple[str, ...]
     until: float
 
+    def left(self, before: str) -> tuple[str, ...]:
+        """Return the tokens that are not written yet where this is the text before; none where it is another place."""
+        # Only the last place counts, because a long text of equal tokens has hundreds.
+        if (at := before.rfind(self.before)) < 0:
+            return ()
+        written, n = before[at + len(self.before) :], 0
+        while written and n < len(self.tokens) and written.startswith(self.tokens[n]):
+            written, n = written[len(self.tokens[n]) :], n + 1
+        return () if written else self.tokens[n:]
+
 
 class Unwanted:
     """What the user rejected or removed lately: it is not offered again while the text around its place stands.
@@ -403,16 +415,16 @@ class Unwanted:
     def holds(self, at: Place, text: str, now_s: float) -> bool:
         """Return whether this text, or the rest of it after some of its tokens were typed, was rejected or removed here.
 
-        The beginning of such a text counts too, and a text that begins with all of it.
+        The beginning of such a text counts too. A text that begins with all of it counts if that is some tokens or most of it:
+        who removes a bracket has said nothing about the arguments in it.
         """
         before, after, tokens = _before(at), _after(at), tuple(_TOKEN.findall(text[:MAX_REMOVED_CHARS]))
         for item in self._items:
-            if item.uri == at.uri and item.after == after and now_s <= item.until:
-                for n_typed in range(len(item.tokens)):
-                    left = item.tokens[n_typed:]
-                    n = min(len(left), len(tokens))
-                    if n and left[:n] == tokens[:n] and before.endswith(item.before + "".join(item.tokens[:n_typed])):
-                        return True
+            if item.uri == at.uri and item.after == after and now_s <= item.until and (left := item.left(before)):
+                n = min(len(left), len(tokens))
+                is_telling = len(item.tokens) >= TELLING_TOKENS or 2 * len("".join(left)) > len("".join(tokens))
+                if n and left[:n] == tokens[:n] and is_telling:
+                    return True
         return False
 
     def forget(self, uri: str) -> None:

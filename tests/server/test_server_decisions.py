@@ -388,6 +388,15 @@ def test_a_rejection_holds_a_few_characters_later_and_not_elsewhere() -> None:
     assert not unwanted.holds(at_cursor("x = $0"), "f(a)", 1.0)
 
 
+def test_of_many_equal_tokens_all_and_the_rest_are_held() -> None:
+    unwanted, removed = Unwanted(), "w " * 250
+    for _ in range(decisions.MAX_UNWANTED):
+        unwanted.change("a", f"w = {removed}", "w = ", 0.0)
+    assert unwanted.holds(at_cursor("w = $0"), removed, 1.0)
+    assert unwanted.holds(at_cursor(f"w = {'w ' * 200}$0"), "w w", 1.0)
+    assert not unwanted.holds(at_cursor("w = $0"), "x", 1.0)
+
+
 # What can be chosen
 
 
