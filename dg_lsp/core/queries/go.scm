@@ -28,4 +28,5 @@
 (source_file [(function_declaration name: (_) @binds) (type_declaration (type_spec name: (_) @binds))] 
   (#not-match? @binds "^(init|_)$"))
 (source_file (method_declaration name: (_) @binds.whole))
-(import_spec path: (_) @binds)
+(import_spec !name path: (_) @binds)
+(import_spec name: (package_identifier) @binds)
