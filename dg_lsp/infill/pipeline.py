@@ -239,9 +239,8 @@ def to_answer(
     suggestions: dict[tuple[Edit, ...], Suggestion] = {}
     for candidate, polished in usable[: request.budget.candidates]:
         if len(request.holes) == 1 and token_threshold:
-            hole = request.holes[0]
-            cut_at = functools.partial(polish.cut, polished, hole=hole, document=document, syntax=syntax, is_file=is_file)
-            polished = unsure.cut(candidate, polished, hole.lead, token_threshold, cut_at)
+            to_cut = functools.partial(to_edits, is_cut=True)
+            polished = unsure.cut(candidate, polished, request.holes[0].lead, token_threshold, to_cut)
         suggestion = Suggestion(
             polished.edits,
             candidate.confidence,

@@ -1,14 +1,15 @@
 """Cut a suggestion before its first uncertain token, at the end of a syntax token or of a line.
 
-Pure. The candidate was polished before, so a cut is only parsed again, because it must be valid alone.
+Pure. The candidate was polished before, so a cut is not changed again, but judged like a whole one.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.polish import Polished
 from dg_lsp.core.values import Candidate, Span
 
@@ -26,29 +27,34 @@ class Doubt:
 
 
 def cut(
-    candidate: Candidate, polished: Polished, lead: str, threshold: float, cut_at: Callable[[str], Polished | None]
+    candidate: Candidate, polished: Polished, lead: str, threshold: float, to_cut: Callable[[Candidate], Polished]
 ) -> Polished:
     """Return the candidate of one hole, cut before its first token below the threshold; all of it if no cut is valid alone.
 
-    `polished` is the whole candidate, and `lead` that of the hole. `cut_at` returns it with the beginning of its text, if that
-    is valid.
+    `polished` is the whole candidate, and `lead` that of the hole. `to_cut` judges the beginning of its text.
     """
-    [edit], whole = polished.edits, polished.after
-    unsure = doubt(candidate, edit.text, lead, threshold)
-    ends: tuple[int, ...] = ()
+    [edit], [text], whole = polished.edits, polished.texts, polished.after
+    unsure = doubt(candidate, text, threshold)
+    ends: list[int] = []
     # In code that does not parse, a cut's own syntax errors could not be told apart.
     if unsure is not None and whole is not None and not whole.errors:
         start = edit.span.start
-        ends = tuple(end - start for end in whole.token_ends(Span(start, start + len(edit.text))))
-    # The parser accepts `x = self.` when another line follows, and the checks of an answer do not.
-    return next(filter(None, map(cut_at, cuts(edit.text, unsure, ends))), polished)
+        own = Span(start, start + len(edit.text))
+        ends = [end - start - whole.text.count("\r\n", start, end) - len(lead) for end in whole.token_ends(own)]
+    for beginning in cuts(text, unsure, ends):
+        alone = to_cut(replace(candidate, texts=(beginning,)))
+        # A cut may leave half a construct, such as an open bracket, which the whole text closes.
+        is_half = whole is not None and alone.after is not None and syntaxes.adds_errors(alone.after, whole)
+        if alone.edits and not is_half:
+            return alone
+    return polished
 
 
-def doubt(candidate: Candidate, text: str, lead: str, threshold: float) -> Doubt | None:
-    r"""Return where the first token below the confidence threshold starts in the text; None when there is none.
+def doubt(candidate: Candidate, text: str, threshold: float) -> Doubt | None:
+    """Return where the first token below the confidence threshold starts in the text; None when there is none.
 
-    The text is the candidate after polishing, with the hole's `lead` before it. Tokens are assumed to be equally long when
-    the engine does not send token lengths, or when polishing changed more than the end.
+    The text is the candidate after polishing. Tokens are assumed to be equally long when the engine does not send token
+    lengths, or when polishing changed more than the end.
     """
     confidences = candidate.confidences[0] if candidate.confidences else ()
     first = next((idx for idx, chance in enumerate(confidences) if chance < threshold), None)
@@ -56,7 +62,7 @@ def doubt(candidate: Candidate, text: str, lead: str, threshold: float) -> Doubt
         return None
     lengths = candidate.lengths[0] if candidate.lengths else ()
     if len(lengths) == len(confidences):
-        sure_text = lead + candidate.texts[0][: sum(lengths[:first])]
+        sure_text = candidate.texts[0][: sum(lengths[:first])]
         if sure_text.startswith(text):
             return None
         if text.startswith(sure_text):

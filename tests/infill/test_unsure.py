@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from dg_lsp.core import syntax
-from dg_lsp.core.values import Budget, Calibrated, Candidate
+from dg_lsp.core import holes, syntax, values
+from dg_lsp.core.values import Budget, Calibrated, Candidate, Document, Hole
 from dg_lsp.infill import pipeline, unsure
 from dg_lsp.infill.pipeline import FileContext
 from tests.fakes import drawn
@@ -26,35 +27,32 @@ from tests.fakes import drawn
     ],
 )
 def test_an_answer_ends_before_its_first_uncertain_line(text: str, confidences: tuple[float, ...], expected: list[str]) -> None:
-    assert list(unsure.cuts(text, unsure.doubt(Candidate((text,), Calibrated(0.9), (confidences,)), text, "", 0.1))) == expected
+    assert list(unsure.cuts(text, unsure.doubt(Candidate((text,), Calibrated(0.9), (confidences,)), text, 0.1))) == expected
 
 
 @pytest.mark.parametrize(
-    ("raw", "lead", "text", "tokens", "expected"),
+    ("raw", "text", "tokens", "expected"),
     [
         # Each token in brackets, an uncertain one with a question mark.
         (
             "x = f(a) + b",
-            "",
             "x = f(a) + b",
             "[x][ =][ f][(a)][ +][? b]",
             ["x = f(a) +", "x = f(a)", "x = f(a", "x = f(", "x = f", "x ="],
         ),
-        ("f(a)\ng(b)", "\n    ", "\n    f(a)\ng(b)", "[f][(a)][\n][g][?(b)]", ["\n    f(a)\ng", "\n    f(a)"]),
-        ("f(a)\ng(b)", "\n    ", "\n    f(a)", "[f][(a)][\n][g][?(b)]", []),
-        ("f(a)", "", "f(a)", "[?f][(a)]", []),
-        ('f("a")', "", 'f("a")', '[f][("][?a")]', ["f(", "f"]),
-        ("(a)", "", "(a)", "[(][?a][)]", []),
+        ("f(a)\ng(b)", "f(a)\ng(b)", "[f][(a)][\n][g][?(b)]", ["f(a)\ng", "f(a)"]),
+        ("f(a)\ng(b)", "f(a)", "[f][(a)][\n][g][?(b)]", []),
+        ("f(a)", "f(a)", "[?f][(a)]", []),
+        ('f("a")', 'f("a")', '[f][("][?a")]', ["f(", "f"]),
+        ("(a)", "(a)", "[(][?a][)]", []),
     ],
 )
-def test_an_answer_ends_before_its_first_uncertain_token(
-    raw: str, lead: str, text: str, tokens: str, expected: list[str]
-) -> None:
+def test_an_answer_ends_before_its_first_uncertain_token(raw: str, text: str, tokens: str, expected: list[str]) -> None:
     pieces = re.findall(r"\[(\??)([^\]]*)\]", tokens)
     assert "".join(token for _, token in pieces) == raw
     lengths = tuple(len(token) for _, token in pieces)
     confidences = tuple(0.01 if mark else 0.9 for mark, _ in pieces)
-    doubt = unsure.doubt(Candidate((raw,), Calibrated(0.9), (confidences,), lengths=(lengths,)), text, lead, 0.1)
+    doubt = unsure.doubt(Candidate((raw,), Calibrated(0.9), (confidences,), lengths=(lengths,)), text, 0.1)
     assert doubt is None or doubt.is_exact
     ends = [match.end() for match in re.finditer(r'\w+|[^\w\s"]|"[^"]*"', text)]
     assert list(unsure.cuts(text, doubt, ends)) == expected
@@ -62,7 +60,7 @@ def test_an_answer_ends_before_its_first_uncertain_token(
 
 def test_an_answer_that_polishing_changed_is_cut_by_estimate() -> None:
     candidate = Candidate(("aa\nbb\ncc",), Calibrated(0.9), ((0.9, 0.9, 0.9, 0.9, 0.01),), lengths=((2, 1, 2, 1, 2),))
-    assert unsure.doubt(candidate, "    aa\n    bb\n    cc", "", 0.1) == unsure.Doubt(16, is_exact=False)
+    assert unsure.doubt(candidate, "    aa\n    bb\n    cc", 0.1) == unsure.Doubt(16, is_exact=False)
 
 
 def answer(text: str, candidates: list[Candidate], parsed: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -94,3 +92,69 @@ def test_suggestions_that_are_equal_once_they_are_cut_are_one(monkeypatch: pytes
         for text, chance in (("f(a) + g(b)", 0.01), ("f(a) + h(c)", 0.01), ("f(a) - h(c)", 0.9))
     ]
     assert answer("x = ⟦⟧\n", candidates, [], monkeypatch) == ["f(a)", "f(a) - h(c)"]
+
+
+@pytest.mark.parametrize(
+    ("language", "code", "tokens", "expected"),
+    [
+        # The hole's trail follows a cut answer too.
+        (
+            "typescript",
+            "function f() {|}\n",
+            ["const a = 1;\n", "  const b = 2;\n", "  return a + b;"],
+            "function f() {\n  const a = 1;\n  const b = 2;\n}\n",
+        ),
+        (
+            "go",
+            "package a\n\nfunc f(b int) {|}\n",
+            ["b++\n", "\tb--\n", "\tb++"],
+            "package a\n\nfunc f(b int) {\n\tb++\n\tb--\n}\n",
+        ),
+        (
+            "go",
+            "package a\r\n\r\nfunc f(b int) {|}\r\n",
+            ["b++", "\n\tb", "--", ";", " b++"],
+            "package a\r\n\r\nfunc f(b int) {\r\n\tb++\r\n\tb--;\r\n}\r\n",
+        ),
+        # A cut that says nothing, or that is the line below, is as useless as a whole answer that does.
+        (
+            "javascript",
+            "function f(a) {\n  |\n}\n",
+            ["// first\n", "  return 1;"],
+            "function f(a) {\n  // first\n  return 1;\n}\n",
+        ),
+        (
+            "javascript",
+            "f(a);\n|\ng(a);\n",
+            ["g(a);\n", "h(a);"],
+            "f(a);\ng(a);\nh(a);\ng(a);\n",
+        ),
+        # A cut may not lose what binds a name.
+        ("python", "a = 1\n|", ["f = lambda: b\n", "b = 2"], "a = 1\nf = lambda: b\nb = 2"),
+    ],
+)
+def test_a_cut_answer_is_written_and_judged_like_a_whole_one(
+    language: str, code: str, tokens: list[str], expected: str
+) -> None:
+    before, _, behind = code.partition("|")
+    document = Document("file:///a.py", language, before + behind)
+    hole = holes.at_cursor(document, len(before), syntax.of(document))
+    assert written(document, hole, tokens) == expected
+
+
+def test_a_cut_text_of_documentation_is_closed() -> None:
+    code = "def f(a):\n    ⟦⟧return a + 1\n"
+    document, [drawn_hole] = drawn(code, language="python", indent="    ", lead='"""', trail='"""\n    ')
+    hole = replace(drawn_hole, several=True)
+    text = written(document, hole, ["Return the next.\n", "    And more.\n", "    And less."])
+    assert text == 'def f(a):\n    """Return the next.\n    And more."""\n    return a + 1\n'
+
+
+def written(document: Document, hole: Hole, tokens: list[str]) -> str:
+    """Return the document with the suggestion that is left of these tokens, the last of them uncertain."""
+    confidences = (*(0.9 for _ in tokens[1:]), 0.01)
+    candidate = Candidate(("".join(tokens),), Calibrated(0.9), (confidences,), lengths=(tuple(map(len, tokens)),))
+    request, tree = pipeline.to_request(document, (hole,), FileContext()), syntax.of(document)
+    found = pipeline.to_answer(request, [candidate], document, syntax=tree, is_file=True, token_threshold=0.1)
+    [suggestion] = found.suggestions
+    return values.apply(document.text, suggestion.edits)

@@ -417,6 +417,8 @@ async def test_an_answer_is_cut_before_its_first_uncertain_token_where_no_error_
     [
         # The parser takes `end = self.` and the line below for one statement; Python does not.
         ("def f(self):\n    end = $0\n    body = 1\n", (4, 1, 6)),
+        # What is left would be the line below.
+        ("def f(self):\n    x = $0\n    x = self.time\n", (9, 2)),
     ],
 )
 async def test_an_invalid_cut_is_replaced_by_a_shorter_one(

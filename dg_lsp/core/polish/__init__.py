@@ -14,26 +14,26 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from dg_lsp.core import importing, scope, values
-from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.importing import Sources
-from dg_lsp.core.polish import changes, checks, drops, frames
+from dg_lsp.core.polish import changes, checks, drops
 from dg_lsp.core.polish.changes import Filter, around_hole, edit_of
 from dg_lsp.core.polish.checks import Check, Whole
 from dg_lsp.core.syntax import ParseLimitError, Syntax
 from dg_lsp.core.values import Candidate, Document, Edit, Hole
 
-__all__ = ["CHECKS", "FILTERS", "REASONS", "SHRINKS", "UNBOUND", "Polished", "cut", "to_edits"]
+__all__ = ["CHECKS", "FILTERS", "REASONS", "SHRINKS", "UNBOUND", "Polished", "to_edits"]
 
 SHRINKS = "replaces working code by less"
 
 
 @dataclass(frozen=True, slots=True)
 class Polished:
-    """The result of polishing a candidate.
+    r"""The result of polishing a candidate.
 
     Either `edits` holds one edit for each hole, in order, or it is empty and `dropped` is the reason: the end of a
-    sentence that begins with "it". `fired` names the filters that changed or dropped a text, once for each text.
+    sentence that begins with "it". `texts` are the edits' texts without the lead and trail of their holes, with `\n` line
+    ends. `fired` names the filters that changed or dropped a text, once for each text.
 
     `unbound` holds names that nothing in the file binds,
     in a language where another file may bind them; such a candidate ranks below those without. `shrinks`
@@ -47,6 +47,7 @@ class Polished:
     unbound: tuple[str, ...] = ()
     shrinks: bool = False
     after: Syntax | None = field(default=None, repr=False, compare=False)
+    texts: tuple[str, ...] = ()
 
 
 def to_edits(
@@ -58,18 +59,20 @@ def to_edits(
     is_file: bool = False,
     allow_shrink: bool = False,
     sources: Sources | None = None,
+    is_cut: bool = False,
 ) -> Polished:
     """Return the candidate as edits of the document, or the reason why it was dropped.
 
     One dropped text drops the whole candidate, because its texts were written to fit each other. `syntax` is the
     document's; without it, no candidate is dropped for its syntax. Pass `is_file=True` if the document is a whole file,
     so that it shows which names are bound; a notebook cell does not. With `sources`, an answer is dropped that imports what
-    the repository lacks. Pass `allow_shrink=True` if the user agreed that less code may replace working code.
+    the repository lacks. Pass `allow_shrink=True` if the user agreed that less code may replace working code, and
+    `is_cut=True` for the beginning of a text that was polished: it is judged like any other, but not changed again.
 
     Never raises, whatever the texts contain.
     """
     try:
-        return _polished(candidate, holes, document, syntax, sources, is_file=is_file, allow_shrink=allow_shrink)
+        return _polished(candidate, holes, document, syntax, sources, is_file=is_file, allow_shrink=allow_shrink, is_cut=is_cut)
     except ParseLimitError:
         return Polished(dropped="takes too long to parse")
 
@@ -83,10 +86,13 @@ def _polished(
     *,
     is_file: bool,
     allow_shrink: bool,
+    is_cut: bool,
 ) -> Polished:
     if len(candidate.texts) != len(holes):
         return Polished(dropped=f"has {len(candidate.texts)} texts for {len(holes)} holes")
+    filters = [each for each in FILTERS if each.__name__ in REASONS] if is_cut else FILTERS
     fired: list[str] = []
+    texts: list[str] = []
     edits: list[Edit] = []
     unbound: tuple[str, ...] = ()
     is_shrunk = False
@@ -95,7 +101,7 @@ def _polished(
     for hole, raw in reversed(list(zip(holes, candidate.texts, strict=True))):
         around = around_hole(filled, hole, tree, allow_shrink=allow_shrink)
         text = with_newlines(raw.removeprefix("\ufeff"))
-        for apply_filter in FILTERS:
+        for apply_filter in filters:
             result = apply_filter(text, around)
             if result != text:
                 fired.append(apply_filter.__name__)
@@ -104,6 +110,7 @@ def _polished(
                 return Polished(fired=tuple(fired), dropped=REASONS[apply_filter.__name__], shrinks=is_less)
             text = result
         is_shrunk = is_shrunk or drops.shrinks(around.old, text, document.language)
+        texts.insert(0, text)
         edits.insert(0, edit_of(text, hole, around.line_end))
         filled = replace(filled, text=values.apply(filled.text, (edits[0],)))
         tree = around.filled(text) if around.filled else None
@@ -119,26 +126,7 @@ def _polished(
             return Polished(fired=(*fired, UNBOUND), dropped=REASONS[UNBOUND])
         if sources and importing.invented(document.text, whole.after.text, document.language, sources):
             return Polished(fired=(*fired, INVENTED), dropped=REASONS[INVENTED])
-    return Polished(tuple(edits), tuple(fired), "", unbound, is_shrunk, tree)
-
-
-def cut(
-    polished: Polished, text: str, hole: Hole, document: Document, syntax: Syntax | None, *, is_file: bool
-) -> Polished | None:
-    """Return a polished candidate of one hole with the beginning of its text, or None if that is not valid alone.
-
-    A cut may leave half a construct, such as an open bracket, which the whole text closes. Never raises.
-    """
-    edits = (replace(polished.edits[0], text=text),)
-    if syntax is None or polished.after is None:
-        return replace(polished, edits=edits)
-    try:
-        after = frames.after(syntax, edits)
-        is_half = syntaxes.adds_errors(after, polished.after)
-        whole = Whole(edits, (hole,), document, syntax, after, is_file)
-        return None if is_half or _failed(whole) else replace(polished, edits=edits, after=after)
-    except ParseLimitError:
-        return None
+    return Polished(tuple(edits), tuple(fired), "", unbound, is_shrunk, tree, tuple(texts))
 
 
 def _failed(whole: Whole) -> str:
