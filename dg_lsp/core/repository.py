@@ -79,11 +79,6 @@ class Repository:
     files: Mapping[str, IndexedFile] = field(default_factory=dict)
     is_whole: bool = False
 
-    def changed(self, files: Mapping[str, IndexedFile]) -> Repository:
-        """Return the repository with these files in place of those with the same keys; unknown keys are ignored."""
-        new = {key: file for key, file in files.items() if key in self.files}
-        return Repository({**self.files, **new}, self.is_whole) if new else self
-
     @cached_property
     def packages(self) -> dict[str, list[str]]:
         """For each name, the paths of the Python packages with this name."""

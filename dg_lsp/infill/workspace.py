@@ -17,7 +17,7 @@ import stat
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path, PurePath
@@ -64,7 +64,7 @@ def related(
     Related files are those that it imports, then files of the same language in its folder. Ignored files, files that may
     hold secrets, files with another workspace's settings, and files that are not UTF-8 text are left out; a workspace that
     can't be read yields nothing. Text that looks like a secret is masked. `ignore` is renewed for this request, or shared by
-    the requests of one run. `text_of` replaces `masked_text`, for a caller that caches texts or is about to change files.
+    the requests of one run. `text_of` replaces `masked_text`, for a caller that caches texts.
     """
     try:
         ignore = ignore or Ignore.for_root(root).renewed()
@@ -442,20 +442,17 @@ class ContextReader:
         self._workspaces: dict[Path, _Workspace] = {}
         self._lock = threading.Lock()
 
-    def read(
-        self, path: Path, document: Document, texts: Mapping[Path, str] | None = None, *, is_fresh: bool = False
-    ) -> FileContext:
+    def read(self, path: Path, document: Document, *, is_fresh: bool = False) -> FileContext:
         """Return the context of the file at this absolute path, whose text is the document.
 
-        `texts` holds the new texts of files that are about to be changed. With `is_fresh`, the workspace's settings and
-        changed files are read again.
+        With `is_fresh`, the workspace's settings and changed files are read again.
         """
         root = config.workspace_of(path)
         with self._lock:
             if root not in self._workspaces:
                 self._workspaces[root] = _Workspace(root)
             own = self._workspaces[root]
-        return own.read(path, document, texts or {}, is_fresh=is_fresh)
+        return own.read(path, document, is_fresh=is_fresh)
 
 
 class _Workspace:
@@ -470,45 +467,27 @@ class _Workspace:
         # No time limit: what is indexed must not depend on the machine's speed. The number and size of files are limited.
         self._index = RepositoryIndex(self._ignore, walk_s=math.inf, read_s=math.inf)
 
-    def read(self, path: Path, document: Document, texts: Mapping[Path, str], *, is_fresh: bool) -> FileContext:
+    def read(self, path: Path, document: Document, *, is_fresh: bool) -> FileContext:
         """Return the context of a file below the root; read the workspace before, if it is the first or with `is_fresh`."""
         with self._lock:
             if is_fresh or not self._is_read:
                 self._renew()
-            return self._context(path, document, texts)
+            return self._context(path, document)
 
     def _renew(self) -> None:
         """Read the settings and the changed files again."""
         self._settings: Settings = config.read(self._root)[0].settings
         self._text = functools.lru_cache(N_TEXTS)(masked_text)
-
-        # Many requests of a run share the new text of a file.
-        @functools.lru_cache(N_TEXTS)
-        def indexed(key: str, text: str) -> IndexedFile:
-            old = self._index.repository.files[key]
-            return repository.index(old.path, old.language, text)
-
-        self._indexed = indexed
         # The requests of a run share the time of a walk, because each may be slow in a hostile workspace.
         self._run_ignore = self._ignore.renewed(is_walk=True)
         if self._settings.related_chars:
             self._index.update()
         self._is_read = True
 
-    def _context(self, path: Path, document: Document, texts: Mapping[Path, str]) -> FileContext:
+    def _context(self, path: Path, document: Document) -> FileContext:
         name, settings = name_of(path.relative_to(self._root)), self._settings
         if not settings.related_chars:
             return FileContext(name, (), repository.EMPTY, settings.window_chars, 0, os.path.realpath(path))
-        # The workspace may have been reached through a link, and the index and the related files have real paths.
-        by_path = {os.path.realpath(other): text for other, text in texts.items()}
-        masked = {key: secrets.mask(text) for key, text in by_path.items() if Path(key).is_relative_to(self._ignore.root)}
-
-        def text_of(other: Path) -> str:
-            key = os.path.realpath(other)
-            return masked[key] if key in masked else self._text(other)
-
-        nearby = related(self._root, path, document, ignore=self._run_ignore, text_of=text_of)
-        files = self._index.repository
-        new_files = {key: self._indexed(key, text) for key, text in masked.items() if key in files.files}
-        own, files = os.path.realpath(path), files.changed(new_files)
+        nearby = related(self._root, path, document, ignore=self._run_ignore, text_of=self._text)
+        own, files = os.path.realpath(path), self._index.repository
         return FileContext(name, (), files, settings.window_chars, settings.related_chars, own, nearby=nearby)

@@ -102,13 +102,6 @@ def test_a_phrase_that_is_everywhere_takes_no_longer() -> None:
     assert 0 < Counted.n_read < 1000
 
 
-def test_a_changed_text_replaces_the_indexed_one() -> None:
-    texts = {"b.py": "def other():\n    pass\n", "new.py": OPENED}
-    files = repo(b_py=OPENED).changed({path: repository.index(path, "python", text) for path, text in texts.items()})
-    assert list(files.files) == ["b.py"]
-    assert repository.passages(request("open(path, encoding=$0"), files) == ()
-
-
 WORDS = st.sampled_from(["a", "bb", "(", ")", "=", "\n", "\n    ", " ", "x1", "é", ".", "return "])
 
 

@@ -116,29 +116,6 @@ def test_a_session_sees_files_that_changed_since(project: Path) -> None:
     assert "def rate_of(item, hour)" in second
 
 
-@pytest.mark.parametrize(("read", "changed"), [("link", "link"), ("link", "real"), ("real", "link")])
-def test_a_new_text_counts_in_a_workspace_reached_through_a_link(project: Path, read: str, changed: str) -> None:
-    places = {"real": project, "link": project.with_name(f"{project.name}-link")}
-    places["link"].symlink_to(project)
-    path, rates = places[read] / "src/a.py", places[changed] / "src/rates.py"
-    document = Document(path.as_uri(), "python", TEXT)
-    context = ContextReader().read(path, document, {rates: RATES.replace("day", "hour")})
-    assert ["hour" in near.text for near in context.nearby if near.path == "src/rates.py"] == [True]
-    assert ["hour" in file.text for file in context.files.files.values() if file.path == "src/rates.py"] == [True]
-
-
-def test_a_new_text_of_a_file_is_masked_and_replaces_the_old_one_everywhere(project: Path) -> None:
-    reader, document = ContextReader(), Document((project / "src/a.py").as_uri(), "python", TEXT)
-    key = "AKIA" + "QWERTYUIOPASDFGH"
-    new = {project / "src/rates.py": f'def rate_of(item, hour):\n    KEY = "{key}"\n'}
-    changed = reader.read(project / "src/a.py", document, new)
-    assert "hour" in changed.nearby[0].text
-    indexed = changed.files.files[str(project / "src/rates.py")].text
-    assert "hour" in indexed
-    assert key not in repr(changed.nearby) + indexed
-    assert "day" in reader.read(project / "src/a.py", document).nearby[0].text
-
-
 def test_a_workspace_that_is_being_read_does_not_delay_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("big", "small"):
         (tmp_path / name / ".git").mkdir(parents=True)
