@@ -48,7 +48,7 @@ def test_without_a_file_it_has_a_placeholder(monkeypatch: pytest.MonkeyPatch, tm
 
 def test_an_environment_without_pip_is_changed_by_uv(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(util, "find_spec", lambda _name: None)
-    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(shutil, "which", lambda name, path: f"/bin/{name}")
     assert install_command("ray").startswith(f"uv pip install --python {sys.executable} ")
 
 
@@ -62,7 +62,7 @@ def test_without_an_nvidia_gpu_linux_gets_torchs_cpu_build(monkeypatch: pytest.M
     assert rest.endswith("[engine]'")
     with monkeypatch.context() as patch:
         patch.setattr(util, "find_spec", lambda _name: None)
-        patch.setattr(shutil, "which", lambda name: f"/bin/{name}")
+        patch.setattr(shutil, "which", lambda name, path: f"/bin/{name}")
         assert " --torch-backend cpu " in install_command("engine")
     monkeypatch.setattr(sys, "platform", "darwin")
     assert CPU_INDEX not in install_command("engine")
@@ -83,5 +83,5 @@ def test_the_extension_looks_for_the_same_gpus_and_index() -> None:
 
 def test_an_environment_with_neither_pip_nor_uv_gets_pip_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(util, "find_spec", lambda _name: None)
-    monkeypatch.setattr(shutil, "which", lambda _name: None)
+    monkeypatch.setattr(shutil, "which", lambda _name, path: None)
     assert install_command("quant").startswith(f"{sys.executable} -m ensurepip && {sys.executable} -m pip install ")
