@@ -82,8 +82,10 @@ def test_no_text_is_parsed_twice_for_its_cuts(monkeypatch: pytest.MonkeyPatch) -
     unsure_of_last = Candidate(("f(a) + g(b)",), Calibrated(0.9), ((0.9, 0.9, 0.9, 0.01),), lengths=((1, 3, 3, 4),))
     parsed: list[str] = []
     assert answer("x = ⟦⟧\n", [unsure_of_last], parsed, monkeypatch) == ["f(a)"]
-    assert parsed == list(dict.fromkeys(parsed))
-    assert {"x = f(a) + g(b)\n", "x = f(a)\n"} <= set(parsed)
+    # Plain answers, with which a file that was broken is compared, are parsed once a request and in few lines.
+    own = [text for text in parsed if "f(a)" in text]
+    assert own == list(dict.fromkeys(own))
+    assert {"x = f(a) + g(b)\n", "x = f(a)\n"} <= set(own)
 
 
 def test_suggestions_that_are_equal_once_they_are_cut_are_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,9 @@ from dg_lsp.core import indentation, languages, lexing, opened, syntax
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.lexing import Lexer
 from dg_lsp.core.polish import frames
+from dg_lsp.core.polish.plain import edit_of, nearest_line_end
 from dg_lsp.core.syntax import Syntax
-from dg_lsp.core.values import Document, Edit, Hole, Span, n_common
+from dg_lsp.core.values import Document, Hole, Span, n_common
 
 # How many characters on each side the filters read. Only the syntax is checked on the whole file.
 NEARBY_CHARS = 4_000
@@ -109,22 +110,6 @@ def answer_span(text: str, around: Around) -> Span:
     lead = around.hole.lead + text[: len(text) - len(text.lstrip())]
     start = around.hole.span.start + len(lead.replace("\n", around.line_end))
     return Span(start, start + len(text.strip().replace("\n", around.line_end)))
-
-
-def edit_of(answer: str, hole: Hole, line_end: str) -> Edit:
-    """Return the edit that writes the answer, with the file's own line ends."""
-    return Edit(hole.span, (hole.lead + answer + hole.trail).replace("\n", line_end))
-
-
-def nearest_line_end(text: str, span: Span) -> str:
-    """Return the line end nearest to the hole: that of its own line, else that of the line above."""
-    after = re.compile(r"\r\n|\r|\n").search(text, span.end)
-    if after:
-        return after[0]
-    last = max(text.rfind("\n", 0, span.start), text.rfind("\r", 0, span.start))
-    if last < 0:
-        return "\n"
-    return "\r\n" if text[last - 1 : last + 1] == "\r\n" else text[last]
 
 
 def filled_lines(text: str) -> list[str]:

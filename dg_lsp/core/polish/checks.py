@@ -13,16 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dg_lsp.core import languages, scope, syntax, values
-from dg_lsp.core.polish import frames
-from dg_lsp.core.polish.changes import edit_of, nearest_line_end
+from dg_lsp.core.polish import frames, plain
 from dg_lsp.core.scope import again
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Edit, Hole, Span
 
 # In the grammars' names of nodes.
 _BLOCK = re.compile("block|body|compound_statement|declaration_list|variant_list|accessor_list|switch|select_|interface_type")
-NAME_CHARS = 200  # more than any name and the spaces after it
-_NAME_BEFORE = re.compile(r"\b([^\W\d]\w*) *\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +49,6 @@ class Whole:
 # Returns whether to keep the candidate.
 Check = Callable[[Whole], bool]
 
-# Plain answers that fit most holes. The errors that they leave are the document's own.
-PLAIN = ("", "x", "pass")
-
-
-def plain_edits(whole: Whole, edits: Sequence[Edit], plain: str) -> list[Edit]:
-    """Return the edits with a plain answer in place of their own."""
-    text, words = whole.document.text, languages.words(whole.before.language)
-    plains = []
-    for hole in (whole.holes[whole.edits.index(edit)] for edit in edits):
-        word = _NAME_BEFORE.search(text[max(0, hole.span.start - NAME_CHARS) : hole.span.start])
-        is_behind_keyword = word is not None and word[1] in words and plain[:1].isalpha()
-        # Right after a keyword, `x` would make it a name, and `pass` would be an error that changes what the parser reads.
-        own = f" {'x' if plain == 'pass' else plain}" if is_behind_keyword else plain
-        plains.append(edit_of(own, hole, nearest_line_end(text, hole.span)))
-    return plains
-
 
 def parses(whole: Whole) -> bool:
     """Return whether the edits leave no more syntax errors than the text has, as it is or with plain answers.
@@ -77,19 +58,13 @@ def parses(whole: Whole) -> bool:
     if not whole.after.errors:
         return True
 
-    def least(options: Sequence[str], *others: tuple[Edit, ...]) -> tuple[int, int]:
-        """Return the errors with the edits, and the fewest with other ones."""
-        plain = [tuple(plain_edits(whole, whole.edits, each)) for each in options]
-        n_errors, *n_others = frames.errors(whole.before, whole.holes, (whole.edits, *others, *plain), plain=True)
-        return n_errors, min(n_others, default=n_errors)
-
-    n_errors, n_plain = least(PLAIN, ())
+    n_errors, n_plain = frames.beside_plain(whole.before, whole.holes, whole.edits)
     if not n_errors or n_errors > n_plain:
         return not n_errors
-    n_now, n_opened = least(_openers(whole))
+    is_more = frames.is_more_than_opened(whole.before, whole.holes, whole.edits)
     # What takes an error away may open what the code below closes.
-    if n_now > n_opened or n_errors < n_plain:
-        return n_now <= n_opened
+    if is_more or n_errors < n_plain:
+        return not is_more
     n_old, n_new = (frames.n_unclosed(whole.before, whole.holes, edits) for edits in ((), whole.edits))
     n_near = frames.n_touching(whole.after, [span for span, _ in whole.answers()])
     return n_new <= n_old and n_near <= frames.n_touching(whole.before, [hole.span for hole in whole.holes])
@@ -98,35 +73,6 @@ def parses(whole: Whole) -> bool:
 def binds_once(whole: Whole) -> bool:
     """Return whether the edits declare and import nothing that their scope has already."""
     return not any(again.declared(whole.after, span) for span, _ in whole.answers())
-
-
-def _openers(whole: Whole) -> list[str]:
-    """Return plain answers that open what the next line of code needs, if that is indented more than the cursor's line.
-
-    An answer that opens nothing adds no error, because the error was there before.
-    """
-    hole, edit, lines = whole.holes[0], whole.edits[0], whole.before.lines
-    if len(whole.edits) > 1 or hole.kind != "cursor" or hole.block or hole.trail:
-        return []
-    line = lines.at(edit.span.end)
-    head, rest = (
-        lines.text[start:end] for start, end in ((lines.start(line), edit.span.start), (edit.span.end, lines.end(line)))
-    )
-    below = next((number for number in range(line + 1, len(lines)) if not lines.is_blank(number)), None)
-    if rest.strip() or below is None or not _is_deeper(lines.indent(below), hole.indent):
-        return []
-    language = whole.before.language
-    bracket = languages.missing_opener(lines.text, edit.span.end, language.name)
-    openers = [
-        opener for opener in language.openers if opener[-1:] == bracket or opener[-1:] not in tuple(language.brackets[0])
-    ]
-    quote, brackets = languages.closers(head, language.name)
-    starts = dict.fromkeys(("", "x", quote, quote + brackets, f"x{quote}{brackets}"))
-    return [start + opener for opener in openers for start in starts]
-
-
-def _is_deeper(indent: str, other: str) -> bool:
-    return len(indent.expandtabs(4)) > len(other.expandtabs(4))
 
 
 def with_block_closed(whole: Whole) -> Whole | None:
@@ -161,7 +107,9 @@ def unbound_names(whole: Whole) -> frozenset[str]:
         return frozenset()
     answers = []
     for span, old in whole.answers():
-        name = _NAME_BEFORE.search(whole.after.text[max(0, span.start - NAME_CHARS) : span.start]) if not old else None
+        name = (
+            plain.NAME_BEFORE.search(whole.after.text[max(0, span.start - plain.NAME_CHARS) : span.start]) if not old else None
+        )
         is_name = name is not None and name[1] not in languages.words(whole.after.language)
         answers.append((Span(span.start - len(name[0]), span.end) if name is not None and is_name else span, old))
     return scope.unbound_names(whole.after, answers, whole.document.uri)
@@ -172,7 +120,7 @@ def unbound_names(whole: Whole) -> frozenset[str]:
 # The start of a broken function is searched for within this many characters before the hole.
 _FUNCTION_CHARS = 12_000
 # Plain answers that continue most beginnings in Python, such as `if`, `from`, `for x` and `def`.
-_PLAIN_BEGINNINGS = (*PLAIN, "x:", "x():", "x import x", "in x:")
+_PLAIN_BEGINNINGS = (*plain.ANSWERS, "x:", "x():", "x import x", "in x:")
 
 
 def compiles(whole: Whole) -> bool:
@@ -191,12 +139,17 @@ def compiles(whole: Whole) -> bool:
         # The parser skipped this text because it is far from the holes. Compiling it takes long.
         gaps = [Edit(span, "") for span in whole.before.gaps(region)]
         if not _compiles(_inside(whole.document.text, region, [*edits, *gaps])):
-            others = ([], *(plain_edits(whole, edits, plain) for plain in PLAIN))
+            others = ([], *(_plain(whole, edits, answer) for answer in plain.ANSWERS))
             if any(_compiles(_inside(whole.document.text, region, [*other, *gaps])) for other in others):
                 return False
             if _can_not_begin_a_program(whole, region, edits):
                 return False
     return True
+
+
+def _plain(whole: Whole, edits: list[Edit], answer: str) -> tuple[Edit, ...]:
+    holes = [whole.holes[whole.edits.index(edit)] for edit in edits]
+    return plain.edits(whole.document.text, holes, whole.before.language, answer)
 
 
 def _by_statement(whole: Whole) -> list[tuple[Span, list[Edit]]]:
@@ -227,7 +180,7 @@ def _by_statement(whole: Whole) -> list[tuple[Span, list[Edit]]]:
     return regions
 
 
-def _inside(text: str, region: Span, edits: list[Edit]) -> str:
+def _inside(text: str, region: Span, edits: Sequence[Edit]) -> str:
     shifted_edits = (replace(edit, span=Span(edit.span.start - region.start, edit.span.end - region.start)) for edit in edits)
     return values.apply(text[region.start : region.end], tuple(shifted_edits))
 
@@ -245,7 +198,7 @@ def _can_not_begin_a_program(whole: Whole, region: Span, edits: list[Edit]) -> b
         return False
     end = whole.before.lines.end(whole.before.lines.at(edits[-1].span.end))
     head = Span(start, max(end, edits[-1].span.end))
-    others = ([], *(plain_edits(whole, edits, plain) for plain in _PLAIN_BEGINNINGS))
+    others = ([], *(_plain(whole, edits, answer) for answer in _PLAIN_BEGINNINGS))
     sources = (_inside(text, head, each) for each in (edits, *others))
     # Compiled one by one: first the one with the edits, and the others only if that can't be the beginning.
     beginnings = (_compiles(f"if 1:\n{one}" if one[:1].isspace() else one, unfinished=True) for one in sources)

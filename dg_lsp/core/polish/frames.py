@@ -3,53 +3,66 @@
 There, a parser counts the errors of other lines too, and takes what follows one for a part of it. So an edit is judged in
 ever smaller frames: the lines of a block around it, with the heads and the ends of the blocks around that one. Reads lines
 and their indentation, because the tree of a broken file does not tell what belongs together.
+
+Parsing takes time, so plain answers choose the frame, once for all answers of a request.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dg_lsp.core import languages, syntax, values
 from dg_lsp.core.languages import Language
+from dg_lsp.core.polish import plain
 from dg_lsp.core.positions import Lines
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Edit, Hole, Span, joined
 
 MAX_LINES = 2_000  # that are read on each side of the edit
 MAX_HEAD = 40  # the lines of a block's head
+N_INNER = 2  # blocks around the edit that are frames, beside the outermost
+N_TRIED = 2  # plain answers that are tried in larger frames, of those that fit equally badly
+MAX_OPENERS = 20  # plain answers that are tried because they open what the lines below close
 
 Edits = tuple[Edit, ...]
 
 
-def errors(before: Syntax, holes: Sequence[Hole], options: Sequence[Edits], *, plain: bool = False) -> list[int]:
-    """Return how many syntax errors each option leaves: in the file, or in the largest frame in which one leaves none.
+def errors(before: Syntax, holes: Sequence[Hole], options: Sequence[Edits]) -> list[int]:
+    """Return how many syntax errors each option leaves: in the file, or in the frame that plain answers chose.
 
-    An option is edits for the holes, or none for the text as it is. If the file was whole, its errors are the option's own.
-    If no frame is free of errors, those of the lines around the holes count.
-
-    With `plain`, only the first option is an answer. That others have no error in a frame without what is around it then says
-    nothing: an item of a list is no statement.
+    An option is edits for the holes. If the file was whole, its errors are the option's own. If each option leaves errors in
+    that frame, those of the lines around the holes count.
     """
     counts = [len(after(before, each).errors) for each in options]
     if 0 in counts or not before.errors:
         return counts
-    own, frames = _frames(before, tuple(holes))
-    for number, frame in enumerate(frames):
-        parsed = [after(frame, each) for each in options]
-        # Without what is around a statement, its brackets must be its own.
-        is_own = number <= own or not ((plain and parsed[0].errors) or any(_closes_more(each) for each in parsed))
-        if is_own and not all(each.errors for each in parsed):
-            return [len(each.errors) for each in parsed]
-    return [len(after(frames[own], each).errors) for each in options]
+    frames = _frames(before, tuple(holes))
+    return next((counts for counts in frames.counts(options) if 0 in counts), [frames.own.n_errors(each) for each in options])
+
+
+def beside_plain(before: Syntax, holes: Sequence[Hole], edits: Edits) -> tuple[int, int]:
+    """Return how many errors the edits leave, as `errors` does, and the fewest that plain answers leave there."""
+    if not before.errors:
+        return len(after(before, edits).errors), 0
+    frames = _frames(before, tuple(holes))
+    free = any(counts == [0] for counts in frames.counts((edits,)))
+    judge = frames.own if frames.n_plain or frames.chosen is None else frames.chosen
+    return (0, 0) if free else (judge.n_errors(edits), frames.n_plain)
+
+
+def is_more_than_opened(before: Syntax, holes: Sequence[Hole], edits: Edits) -> bool:
+    """Return whether the edits leave more errors in the lines around the holes than one that opens what is below."""
+    frames = _frames(before, tuple(holes))
+    return frames.opened.n_errors(edits) > frames.n_opened
 
 
 def n_unclosed(before: Syntax, holes: Sequence[Hole], edits: Edits) -> int:
     """Return how many brackets, strings and comments the edits leave open in the lines around the holes."""
-    own, frames = _frames(before, tuple(holes))
-    return languages.n_unclosed(after(frames[own], edits).parsed, before.language.name)
+    return languages.n_unclosed(_frames(before, tuple(holes)).own.after(edits).parsed, before.language.name)
 
 
 def n_touching(tree: Syntax, spans: Sequence[Span]) -> int:
@@ -70,27 +83,125 @@ def after(before: Syntax, edits: Edits) -> Syntax:
     return syntax.parse(values.apply(before.text, edits), before.language, before) if edits else before
 
 
-def _closes_more(parsed: Syntax) -> bool:
-    return languages.first_closer(parsed.parsed, parsed.language.name) is not None
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """Some lines of a text, and how much further ahead the holes are in them."""
+
+    syntax: Syntax
+    shift: int
+
+    def after(self, edits: Edits) -> Syntax:
+        """Return the lines with these edits."""
+        spans = (Span(each.span.start - self.shift, each.span.end - self.shift) for each in edits)
+        moved = tuple(replace(each, span=span) for each, span in zip(edits, spans, strict=True))
+        return after(self.syntax, moved)
+
+    def n_errors(self, edits: Edits) -> int:
+        """Return how many syntax errors these edits leave in the lines."""
+        return len(self.after(edits).errors)
+
+    def closes_more(self, edits: Edits) -> bool:
+        """Return whether these lines close more brackets than they open, with these edits in them."""
+        parsed = self.after(edits)
+        return languages.first_closer(parsed.parsed, parsed.language.name) is not None
+
+
+@dataclass(frozen=True, eq=False)
+class _Frames:
+    """The frames of a request's holes, and what plain answers show about them. The class has no slots, for its caches."""
+
+    before: Syntax
+    holes: tuple[Hole, ...]
+    own: _Frame
+    """The lines around the holes, in the blocks around them."""
+    around: tuple[_Frame, ...]
+    """Blocks around the holes, from the inside out, in the blocks around these."""
+    within: tuple[_Frame, ...]
+    """Smaller frames, from the largest."""
+    opened: _Frame
+    """Where answers count that open what the lines below close: the holes' own lines, if their block is known."""
+
+    def counts(self, options: Sequence[Edits]) -> Iterator[list[int]]:
+        """Yield the errors of some options in the frame that plain answers chose; without one, in the few that may fit."""
+        if self.chosen:
+            yield [self.chosen.n_errors(each) for each in options]
+            return
+        for frame in (*self.around[:1], self.own):
+            yield [frame.n_errors(each) for each in options]
+        for frame in self.within:
+            # Without what is around a statement, its brackets must be its own.
+            if not any(frame.closes_more(each) for each in options):
+                yield [frame.n_errors(each) for each in options]
+
+    @property
+    def chosen(self) -> _Frame | None:
+        """The largest frame in which a plain answer leaves no error."""
+        return self._plain[0]
+
+    @property
+    def n_plain(self) -> int:
+        """The fewest errors of a plain answer there; in the holes' own lines, if none or only a closing one fits."""
+        return self._plain[1]
+
+    @functools.cached_property
+    def _plain(self) -> tuple[_Frame | None, int]:
+        text, language = self.before.text, self.before.language
+        closing, others = (
+            [plain.edits(text, self.holes, language, each) for each in answers]
+            for answers in (plain.closing(self.before, self.holes), ("x", "pass", ""))
+        )
+        counts = {each: self.own.n_errors(each) for each in (*closing, *others, ())}
+        least = min(counts.values())
+        n_plain = min(n_errors for each, n_errors in counts.items() if each not in closing)
+        # Those that fit best in the smallest frame are tried in larger ones.
+        best = [each for each, n_errors in counts.items() if n_errors == least][: N_TRIED if least else 1]
+        chosen = None if least else self.own
+        for frame in self.around:
+            fitting = next((each for each in best if not frame.n_errors(each)), None)
+            if fitting is not None:
+                chosen, best = frame, [fitting]
+                n_plain = n_plain if fitting in closing else 0
+        # An answer that leaves no error in the text leaves none in the largest block.
+        is_whole = chosen is (self.own, *self.around)[-1] and not after(self.before, best[0]).errors
+        return _Frame(self.before, 0) if is_whole else chosen, n_plain
+
+    @functools.cached_property
+    def n_opened(self) -> int:
+        """The fewest errors with an answer that opens what the lines below close, or with none."""
+        text, language, least = self.before.text, self.before.language, self.opened.n_errors(())
+        for each in itertools.islice(plain.opening(self.before, self.holes), MAX_OPENERS):
+            least = min(least, self.opened.n_errors(plain.edits(text, self.holes, language, each)))
+            if not least:
+                break
+        return least
 
 
 @functools.lru_cache(maxsize=8)
-def _frames(before: Syntax, holes: tuple[Hole, ...]) -> tuple[int, tuple[Syntax, ...]]:
-    """Return the frames of the holes: their blocks from the largest, their own lines in these blocks, and in ever fewer.
-
-    The number is that of the first with their own lines.
-    """
+def _frames(before: Syntax, holes: tuple[Hole, ...]) -> _Frames:
     lines, language = before.lines, before.language
     span = Span(holes[0].span.start, holes[-1].span.end)
     reader, first, last = _Reader(lines, language), lines.at(span.start), lines.at(span.end)
     head = lines.text[lines.start(first) : span.start]
     depth = _width(lines.indent(first) if head.strip() else holes[0].indent)
     own = reader.block(reader.start(first, depth), last, depth)
-    blocks = list(reader.blocks(own.first, depth))[::-1]
-    parts = [reader.spans(blocks[:number], block.first, block.last) for number, block in enumerate(blocks)]
-    parts.append(reader.spans(blocks, own.first, own.last))
-    parts += [reader.spans([*blocks[number:], own], own.first, own.head) for number in range(len(blocks) + 1)]
-    return len(blocks), tuple(syntax.parse(before.text, language, parts=each, lines=lines) for each in parts)
+    blocks = list(reader.blocks(own.first, depth))
+
+    def frame(around: Sequence[_Block], start: int, end: int) -> _Frame:
+        parts = reader.spans(around, start, end)
+        text = "".join(lines.text[part.start : part.end] for part in parts)
+        at = next(part for part in reversed(parts) if part.start <= span.start)
+        ahead = sum(part.end - part.start for part in parts if part.end <= at.start)
+        return _Frame(syntax.parse(text, language), at.start - ahead)
+
+    chosen = dict.fromkeys((*range(len(blocks))[:N_INNER], *range(len(blocks))[-1:]))
+    # A block may seem to end above the holes.
+    around = [frame(blocks[number + 1 :], blocks[number].first, max(blocks[number].last, own.last)) for number in chosen]
+    within = [
+        frame([*blocks[:number], own], own.first, own.head) for number in dict.fromkeys((len(blocks), min(1, len(blocks)), 0))
+    ]
+    near = frame(blocks, own.first, own.last)
+    opened = _Frame(before, 0) if not blocks and lines.indent(own.first) else near
+    return _Frames(before, holes, near, tuple(around), tuple(within), opened)
 
 
 @dataclass(frozen=True, slots=True)
