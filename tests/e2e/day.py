@@ -262,8 +262,6 @@ class Player:
         start, end = _offsets(index, item["range"])
         self.edit(start, end, item["insertText"])
         self.n_accepted += 1
-        command = {key: item["command"][key] for key in ("command", "arguments")}
-        self.requests.append(self.client.start("workspace/executeCommand", command)[1])
         await self.look()
 
     async def _reject(self, act: Act) -> None:
