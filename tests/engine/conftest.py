@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from dg_lsp.engine.common.profile_file import FILE
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
 from dg_lsp.engine.diffusion.profile import Profile
 from dg_lsp.engine.model import matmul
+from dg_lsp.engine.model.fit import machine
 from tests import checkpoints
 from tests.checkpoints import Shape, build
 
@@ -32,9 +34,13 @@ TEXT = (
 )
 
 
-@pytest.fixture(autouse=True)
-def _two_threads() -> None:
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> Iterator[None]:
+    """Run every pass in one thread: a sum's last bits depend on how many threads share it, and passes use as many as are free."""
     torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine, "physical_cores", lambda: 1)
+        yield
 
 
 @pytest.fixture(autouse=True)
