@@ -148,8 +148,11 @@ def _repeats_rest(position: Position, text: str) -> bool:
 
 
 def _repeats_next(position: Position, text: str) -> bool:
-    """Return whether the text ends with the line that comes next; brackets alone repeat nothing."""
-    following = next((line for line in position.after.partition("\n")[2].split("\n") if line.strip()), "").strip()
+    """Return whether the text ends with the line that comes next, as deep as it; brackets alone repeat nothing.
+
+    A line with other indentation belongs to another block: `return False` may end each of two.
+    """
+    following = next((line for line in position.after.partition("\n")[2].split("\n") if line.strip()), "").rstrip()
     last = _last_line(position, text)
     is_code = any(char.isalnum() for char in following)
     return is_code and last == following and _last_line(position, position.truth) != following
@@ -157,7 +160,7 @@ def _repeats_next(position: Position, text: str) -> bool:
 
 def _last_line(position: Position, text: str) -> str:
     rest = position.after.partition("\n")[0]
-    return (position.before.rpartition("\n")[2] + text.rstrip() + rest).rpartition("\n")[2].strip()
+    return (position.before.rpartition("\n")[2] + text.rstrip() + rest).rpartition("\n")[2].rstrip()
 
 
 def _breaks(position: Position, text: str) -> bool:

@@ -56,6 +56,8 @@ def test_positions_are_of_every_kind_and_a_seed_gives_the_same() -> None:
         ("x = f(", ", b)\n", "a, b)", ["overlap", "syntax"]),
         ("a = f(1)\n", "\nb = f(2)\n", "b = f(2)", ["next line"]),
         ("a = [\n    x", "\n    x for x in xs,\n]\n", " for x in xs,", ["next line", "syntax"]),
+        ("def f(a):\n    if a:\n        ", "\n\n    return 1\n", "if int(a):\n            return 1", []),
+        ("def f(a):\n    if a:\n        int(", "\n\n    return 1\n", "2)\n    return 1", ["next line"]),
         ("print('x', self.", "\n\ny = 1\n", '"""', ["syntax"]),
         ("print('x', self.", "\n\ny = 1\n", "name", []),
         ("def f(a\n\n\ndef g():\n    x = [y for y ", "\n\n\nz = 1\n", "put a", ["syntax"]),
