@@ -22,6 +22,7 @@ from typing import Any
 
 from dg_lsp.batch.plan import PlanError
 from dg_lsp.client.port import Engine, EngineError
+from dg_lsp.core import wording
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.common.task import UserError
 from dg_lsp.wire.extras import install_command
@@ -121,9 +122,8 @@ def _join(ray: Any, address: str, n_workers: int) -> None:
         )
     # Ray raises different classes for the reasons why a cluster can't be joined.
     except Exception as error:
-        reason = str(error).strip().partition("\n")[0]
         what = "Ray can't start here" if address == "local" else f"there is no Ray cluster at {address}"
-        raise EngineError(f"{what}: {reason}") from error
+        raise EngineError(f"{what}: {wording.reason(error)}") from error
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
@@ -190,7 +190,7 @@ class ClusterEngine:
                 await asyncio.to_thread(self._map, rows, answered)
             # Ray raises many classes. For all of them, the holes stay open with the error's message.
             except Exception as error:
-                problem = f"Ray failed: {str(error).strip().partition(chr(10))[0]}"
+                problem = f"Ray failed: {wording.reason(error)}"
             for future in futures.values():
                 _settle(future, ((), problem))
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dg_lsp.core import languages, secrets
+from dg_lsp.core.place import first_line
 from dg_lsp.core.values import Document
 from dg_lsp.infill import ignoring, workspace
 from dg_lsp.wire import config
@@ -188,7 +189,7 @@ def _names_interpreter(path: Path) -> bool:
 
 
 def _first_line(text: str) -> str:
-    return text[: N_HEAD_BYTES * 2].split("\n", 1)[0].removeprefix("\ufeff").rstrip("\r")
+    return first_line(text[: N_HEAD_BYTES * 2]).removeprefix("\ufeff").rstrip("\r")
 
 
 def _sentence(error: BaseException) -> str:

@@ -51,9 +51,9 @@ def position(request: InfillRequest) -> HolePosition:
     """Return the position of the request's hole in its line or block."""
     if any(hole.block for hole in request.holes):
         return "block"
-    if request.suffix.partition("\n")[0].strip():
+    if not request.place.ends_line:
         return "inside"
-    return "end" if request.prefix.rpartition("\n")[2].strip() else "line"
+    return "line" if request.place.starts_line else "end"
 
 
 def for_position(

@@ -158,10 +158,10 @@ def with_instruction(request: InfillRequest) -> str:
     if not hole.instruction or not language.line_comments:
         return prefix
     comment = f"{language.line_comments[0]} {' '.join(hole.instruction.split())}\n"
-    above, line_end, head = prefix.rpartition("\n")
-    if hole.block or not head.strip():
+    here = request.place
+    if hole.block or here.starts_line:
         return f"{prefix}{comment}{hole.indent}"
-    return f"{above}{line_end}{head[: len(head) - len(head.lstrip())]}{comment}{head}"
+    return f"{prefix.removesuffix(here.head)}{here.indent}{comment}{here.head}"
 
 
 def imports(text: str, language: str) -> tuple[str, ...]:

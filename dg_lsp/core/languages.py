@@ -25,6 +25,7 @@ import tree_sitter
 from dg_lsp.core import lexing
 from dg_lsp.core.imports import Style
 from dg_lsp.core.lexing import Lexer
+from dg_lsp.core.place import first_line
 from dg_lsp.core.values import Document
 
 # A brace that opens a block. After `=`, `(`, `,`, `:` or `return`, a brace opens a value instead.
@@ -200,8 +201,8 @@ def by_id(lsp_id: str) -> Language | None:
     return _BY_ID.get(lsp_id) or _BY_ID.get(lsp_id.lower())
 
 
-def for_path(name: str, first_line: str = "") -> Language | None:
-    """Return the language of a file by its name, else by the interpreter that its first line names, else None.
+def for_path(name: str, opening: str = "") -> Language | None:
+    """Return the language of a file by its name, else by the interpreter that its `opening` line names, else None.
 
     `name` may be a whole path, with either kind of slash. An extension is compared without case if it is unknown as
     written.
@@ -211,19 +212,19 @@ def for_path(name: str, first_line: str = "") -> Language | None:
     _, dot, ending = base.rpartition(".")
     if language is None and dot and not base.endswith(_TEMPLATES):
         language = _BY_EXTENSION.get(f".{ending}") or _BY_EXTENSION.get(f".{ending.lower()}")
-    return language or _BY_SHEBANG.get(_interpreter(first_line))
+    return language or _BY_SHEBANG.get(_interpreter(opening))
 
 
-def _interpreter(first_line: str) -> str:
-    shebang = _SHEBANG.match(first_line)
+def _interpreter(line: str) -> str:
+    shebang = _SHEBANG.match(line)
     return shebang[1] if shebang else ""
 
 
 def lexer(document: Document) -> Lexer | None:
     """Return the lexer for the document, or None if its language is unknown."""
     language_id = document.language or document.language_id
-    first_line = document.text.partition("\n")[0]
-    return lexing.for_file(document.uri.partition("#")[0], document.text, language_id, _interpreter(first_line))
+    interpreter = _interpreter(first_line(document.text))
+    return lexing.for_file(document.uri.partition("#")[0], document.text, language_id, interpreter)
 
 
 @cache

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from dg_lsp.core import languages
+from dg_lsp.core.place import last_line
 
 
 def block(head: str, text: str, indent: str, language: str) -> tuple[str, bool] | None:
@@ -38,7 +39,7 @@ def block(head: str, text: str, indent: str, language: str) -> tuple[str, bool] 
 
 def may_go_on(head: str, text: str, indent: str, language: str) -> bool:
     """Return whether the last line, of which only the start is written, may belong to the block: by its depth or first word."""
-    row, line = languages.row(language), languages.mask(head + text, language).rpartition("\n")[2]
+    row, line = languages.row(language), last_line(languages.mask(head + text, language))
     code = line.strip(_HIDDEN)
     if not code or _width(line) > _width(indent) or (row.outdents and re.match(row.outdents, code)):
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dg_lsp.core.place import first_line
 from dg_lsp.core.values import n_common
 
 SOLID = 8  # this many visible characters of the suffix do not end an answer by chance
@@ -24,17 +25,17 @@ def before_suffix(text: str, suffix: str, solid: int = SOLID) -> str:
 def _suffix_start(text: str, suffix: str, solid: int) -> int | None:
     """Return the offset of the longest run of the suffix's start in a text; None if no run counts."""
     blank = len(suffix) - len(suffix.lstrip())
-    first_line = suffix[: blank + len(suffix[blank:].split("\n", 1)[0])]
-    if len(first_line) == blank:
+    line = suffix[:blank] + first_line(suffix[blank:])
+    if len(line) == blank:
         return None
-    longest, start, at = 0, None, text.find(first_line)
+    longest, start, at = 0, None, text.find(line)
     while at >= 0:
         run = n_common(text[at:], suffix)
         is_suffix = at + run == len(text) or run == len(suffix) or n_visible(suffix[:run]) >= solid
         if is_suffix and run > longest:
             longest, start = run, at
-        at = text.find(first_line, at + 1)
-    for run in range(min(len(text), len(first_line) - 1), max(longest, blank), -1):  # the run may end within the first line
+        at = text.find(line, at + 1)
+    for run in range(min(len(text), len(line) - 1), max(longest, blank), -1):  # the run may end within the first line
         if text.endswith(suffix[:run]) and n_visible(suffix[:run]) >= solid:
             return len(text) - run
     return start
@@ -47,6 +48,5 @@ def n_visible(text: str) -> int:
 
 def rest_of_line(text: str, suffix: str) -> str:
     """Return the draft's first line, without the rest of the hole's line if the draft repeats it."""
-    line, end, _ = text.partition("\n")
-    rest = suffix.split("\n", 1)[0]
-    return line.removesuffix(rest) if end and rest.strip() else line
+    line, rest = first_line(text), first_line(suffix)
+    return line.removesuffix(rest) if len(line) < len(text) and rest.strip() else line

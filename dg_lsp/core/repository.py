@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from dg_lsp.core import context
+from dg_lsp.core.place import first_line
 from dg_lsp.core.values import InfillRequest, Snippet, n_common
 
 GRAM = 4  # tokens that must agree before a place; three find many more places and no better ones
@@ -148,7 +149,7 @@ def _places(request: InfillRequest, repository: Repository, own: str) -> Iterato
     keys = [(_hash_before(tail), blank)]
     if typed:
         keys.append((_hash_before(tail[: typed.start()]), typed.group()))
-    head = request.suffix[:TAIL_CHARS].lstrip("\n").split("\n", 1)[0].strip()[:MAX_RIGHT]
+    head = first_line(request.suffix[:TAIL_CHARS].lstrip("\n")).strip()[:MAX_RIGHT]
     is_line = not request.suffix.startswith("\n") and bool(head)
     solid_tail = _BLANK.sub("", tail[-MAX_MATCH:])[::-1]
     n_looked, n_compared = 0, 0

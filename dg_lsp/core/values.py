@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import Annotated, Literal
 
 from msgspec import Meta
+
+from dg_lsp.core import place
+from dg_lsp.core.place import Place
 
 HoleKind = Literal["cursor", "body", "marker", "selection", "error"]
 RowKind = Literal["noise", "copy", "causal"]
@@ -143,7 +147,8 @@ class Budget:
             raise ValueError(f"the limits of an answer must be at least 0, and its candidates at least 1, but got {values}")
 
 
-@dataclass(frozen=True, slots=True)
+# The class has no slots, so that its place can be computed on first use.
+@dataclass(frozen=True)
 class InfillRequest:
     """Everything that the engine needs: the text on both sides, the holes, and the fixed text between them.
 
@@ -166,6 +171,11 @@ class InfillRequest:
             raise ValueError("a request needs at least one hole")
         if len(self.between) != len(self.holes) - 1:
             raise ValueError(f"{len(self.holes)} holes need {len(self.holes) - 1} texts between them, not {len(self.between)}")
+
+    @cached_property
+    def place(self) -> Place:
+        """The place between the prefix and the suffix."""
+        return place.between(self.prefix, self.suffix)
 
 
 @dataclass(frozen=True, slots=True)

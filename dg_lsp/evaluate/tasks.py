@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dg_lsp.core import languages, scope, syntax
+from dg_lsp.core.place import last_line
 from dg_lsp.core.values import Budget, Document, Hole, InfillRequest, Span
 from dg_lsp.wire import messages
 
@@ -62,7 +63,7 @@ class Task:
 
         A user knows whether they want a block or the rest of a line, so the answer's line ends decide that here.
         """
-        line = self.prompt.rpartition("\n")[2]
+        line = last_line(self.prompt)
         indent = line[: len(line) - len(line.lstrip(" \t"))]
         block = self.kind in BLOCK_KINDS or "\n" in self.answer
         place = Span(len(self.prompt), len(self.prompt))

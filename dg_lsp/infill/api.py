@@ -20,6 +20,7 @@ from dg_lsp.client import engine as engines
 from dg_lsp.client.port import Engine, EngineError, Guarded, keeps_file, patterns_of
 from dg_lsp.core import holes, languages
 from dg_lsp.core import syntax as syntaxes
+from dg_lsp.core.place import first_line
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Budget, Document, Hole, Snippet, Span
 from dg_lsp.infill import workspace
@@ -228,5 +229,5 @@ def connect_sync(
 
 
 def _document(text: str, path: str, language: str) -> Document:
-    by_name = languages.for_path(path, text.partition("\n")[0])
+    by_name = languages.for_path(path, first_line(text))
     return Document(Path("/", path or "text").as_uri(), language or (by_name.name if by_name else ""), text)

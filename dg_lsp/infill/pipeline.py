@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from dg_lsp.client.port import Engine
-from dg_lsp.core import context, paragraphs, polish, repository, scope
+from dg_lsp.core import context, paragraphs, place, polish, repository, scope
 from dg_lsp.core.context import Signatures
 from dg_lsp.core.importing import Sources
 from dg_lsp.core.polish import Polished
@@ -186,9 +186,8 @@ def _paragraphs(document: Document, holes: Sequence[Hole], file_context: FileCon
     if not file_context.nearby or not holes:
         return ()
     text, at, end = document.text, holes[0].span.start, holes[-1].span.end
-    start = text.rfind("\n", 0, at) + 1
-    above, below = text[max(start - 1 - NEAR_CHARS, 0) : max(start - 1, 0)], text[end : end + NEAR_CHARS].partition("\n")[2]
-    return paragraphs.choose(above, below, file_context.nearby, file_context.related_chars)
+    here = place.between(text[:at], text[end : end + NEAR_CHARS])
+    return paragraphs.choose(here.above[-NEAR_CHARS:], here.below, file_context.nearby, file_context.related_chars)
 
 
 def to_answer(

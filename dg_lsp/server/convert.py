@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from lsprotocol import types as lsp
 
 from dg_lsp.core import positions
+from dg_lsp.core.place import first_line
 from dg_lsp.core.positions import Encoding, Lines
 from dg_lsp.core.values import Edit, Span
 from dg_lsp.server import on_server
@@ -172,7 +173,7 @@ def to_completion_item(index: Lines, at: int, text: str, *, encoding: Encoding) 
         kind=lsp.CompletionItemKind.Snippet if len(lines) > 1 else lsp.CompletionItemKind.Text,
         detail="dg-lsp",
         documentation=whole if len(lines) > 1 else None,
-        filter_text=whole.split("\n")[0].strip() or whole,
+        filter_text=first_line(whole).strip() or whole,
         sort_text="\U0010ffff",
         text_edit=lsp.TextEdit(to_range(index, Span(start, at), encoding), whole),
         insert_text_mode=lsp.InsertTextMode.AsIs,

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from lsprotocol import types as lsp
 from pygls.exceptions import JsonRpcInvalidParams
 
+from dg_lsp.core.place import last_line
 from dg_lsp.core.wording import size
 from dg_lsp.wire import files, laptop, programs
 from dg_lsp.wire.laptop import LaptopModel
@@ -148,7 +149,7 @@ async def _pull(server: DgLanguageServer, model: LaptopModel, *, is_continued: b
     if is_cancelled:
         server.show_message(f"{model.name} was not downloaded; to continue: dg-lsp engine pull {model.name}")
     elif code:
-        sentence = errors.rpartition("\n")[2].removeprefix("dg-lsp engine: ") or f"{model.name} can't be pulled"
+        sentence = last_line(errors).removeprefix("dg-lsp engine: ") or f"{model.name} can't be pulled"
         log.warning("%s", sentence)
         if not is_continued:
             await server.tell(sentence)

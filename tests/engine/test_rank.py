@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dg_lsp.core import calibration, confidence
+from dg_lsp.core import calibration, confidence, place
 from dg_lsp.core.calibration import Calibration
 from dg_lsp.core.values import Calibrated, Ranked
 from dg_lsp.engine.common import rank
@@ -63,11 +63,11 @@ def test_only_some_features_depend_on_the_position() -> None:
 
 def test_lines_near_the_hole_count_as_repeated() -> None:
     prefix, suffix = "import a\n\n\n\nx = 1\ny = 2\nz = 3\nself.", "\nself.end = 0\n"
-    assert rank.repeated_lines(prefix, "end = 0", suffix) == (1.0, 1.0)
-    assert rank.repeated_lines(prefix, "end = 1\ny = 2", suffix) == (0.5, 0.5)
-    assert rank.repeated_lines("import a\n" + prefix[8:], "x", "\nimport a\n") == (0.0, 0.0)
-    assert rank.repeated_lines(prefix.removesuffix("self."), "import a\n", suffix) == (0.0, 1.0)
-    assert rank.repeated_lines("", "\n", "") == (0.0, 0.0)
+    assert rank.repeated_lines(place.between(prefix, suffix), "end = 0") == (1.0, 1.0)
+    assert rank.repeated_lines(place.between(prefix, suffix), "end = 1\ny = 2") == (0.5, 0.5)
+    assert rank.repeated_lines(place.between("import a\n" + prefix[8:], "\nimport a\n"), "x") == (0.0, 0.0)
+    assert rank.repeated_lines(place.between(prefix.removesuffix("self."), suffix), "import a\n") == (0.0, 1.0)
+    assert rank.repeated_lines(place.between("", ""), "\n") == (0.0, 0.0)
 
 
 ITEMS = [

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from dg_lsp.core import repeats
 from dg_lsp.core.calibration import Evidence
+from dg_lsp.core.place import first_line, last_line
 from dg_lsp.core.repeats import SOLID, before_suffix
 from dg_lsp.core.values import InfillRequest, n_common
 from dg_lsp.engine.backends import fim
@@ -314,13 +315,13 @@ def _repeated(code: str, prefix: str) -> tuple[int, int]:
     The repetition with the longest agreement counts, if it is at the code's start or long enough.
     """
     stripped = prefix.rstrip()
-    blank, line = prefix[len(stripped) :], stripped.rpartition("\n")[2].strip()
+    blank, line = prefix[len(stripped) :], last_line(stripped).strip()
     before = "".join(stripped[: len(stripped) - len(line)].split())
     best, n_places = (0, 0), 0
     at = code.find(line) if len(line) >= MIN_CURSOR_CHARS else -1
     while at >= 0 and n_places < MAX_PLACES:
         n_places += 1
-        line_start = code.rfind("\n", 0, at) + 1
+        line_start = at - len(last_line(code[:at]))
         end = at + len(line)
         n_blank = n_common(code[end:], blank)
         # A longer line may begin with the same letters, so the text after the line must agree as well.
@@ -335,7 +336,7 @@ def _repeated(code: str, prefix: str) -> tuple[int, int]:
         at = code.find(line, at + 1)
     if best[1]:
         return best
-    indent = prefix.rpartition("\n")[2]
+    indent = last_line(prefix)
     return (len(indent) if indent and not indent.strip() and code.startswith(indent) else 0), 0
 
 
@@ -352,9 +353,9 @@ def _n_agreeing(code: str, before: str) -> int:
 
 def _is_in(code: str, prefix: str) -> bool:
     """Return whether the code's first line, as far as it is received, is a line of the prefix."""
-    first, end, _ = code.strip().partition("\n")
-    lines = {line.strip() for line in prefix.split("\n")}
-    return first.strip() in lines if end else any(line.startswith(first.strip()) for line in lines)
+    first, lines = first_line(code.strip()), {line.strip() for line in prefix.split("\n")}
+    has_end = len(first) < len(code.strip())
+    return first.strip() in lines if has_end else any(line.startswith(first.strip()) for line in lines)
 
 
 def _before_long_suffix(text: str, suffix: str, least: int) -> str:

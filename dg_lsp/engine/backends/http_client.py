@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from dg_lsp import __version__
-from dg_lsp.core import secrets
+from dg_lsp.core import secrets, wording
 from dg_lsp.engine.common.task import UserError
 from dg_lsp.wire import network
 from dg_lsp.wire.config import KEY_VARIABLE, Config
@@ -206,9 +206,9 @@ class ServerClient:
         except (TimeoutError, httpx.TimeoutException) as error:
             raise RemoteError(f"{host} did not respond within {ANSWER_S:.0f} seconds") from error
         except httpx.ConnectError as error:
-            raise RemoteError(f"{host} can't be reached: {_reason(error)}; {self._remedy(error)}") from error
+            raise RemoteError(f"{host} can't be reached: {wording.reason(error)}; {self._remedy(error)}") from error
         except httpx.HTTPError as error:
-            raise RemoteError(f"the connection to {host} failed: {_reason(error)}{self._by_proxy()}") from error
+            raise RemoteError(f"the connection to {host} failed: {wording.reason(error)}{self._by_proxy()}") from error
         if isinstance(data, Fields):
             return data
         if response.status_code != httpx.codes.OK:
@@ -372,10 +372,6 @@ def _error_message(data: bytes) -> str:
 def cut(text: str) -> str:
     """Return the text, shortened to fit into a message."""
     return text if len(text) <= 300 else f"{text[:299]}…"
-
-
-def _reason(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 DONE = b"[DONE]"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from dg_lsp.core import wording
 from dg_lsp.engine.common import loading
 from dg_lsp.engine.common.calibration_store import ModelId
 from dg_lsp.engine.common.loading import EMBEDDED, Checkpoint, Loaded
@@ -41,7 +42,7 @@ def load_model(
             is_large = opened.model_type not in LLAMA_TYPES and opened.geometry.n_weights > SMALL
             if device != "auto" or opened.device == "cpu" or is_large:
                 raise
-            reason = loading.first_line(error)
+            reason = wording.reason(error)
             log.warning("%s is loaded on the processor, because the GPU has no room for it: %s", name, reason)
             opened = loading.open_checkpoint(name, device="cpu", **options)
             opened.why["device"] = f"the GPU has no room for it: {reason}"

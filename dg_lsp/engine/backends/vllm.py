@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from dg_lsp.core import wording
 from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, server_at
@@ -369,8 +370,9 @@ def tokenizer_folder(name: str) -> Path:
         snapshot = Path(snapshot_download(name, allow_patterns=["tokenizer.json", "dg_lsp.json"]))
     # Every failure of the download is reported in the same way.
     except Exception as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise RemoteError(f"the tokenizer of {name} can't be fetched from the hub ({reason}); {advice}") from error
+        raise RemoteError(
+            f"the tokenizer of {name} can't be fetched from the hub ({wording.reason(error)}); {advice}"
+        ) from error
     if not (snapshot / "tokenizer.json").is_file():
         raise RemoteError(f"{name} has no tokenizer.json; {advice}")
     return snapshot

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from dg_lsp.core.place import first_line
 from dg_lsp.core.values import InfillRequest, Snippet
 from dg_lsp.engine.causal.profile import LayoutName, Profile
 from dg_lsp.engine.common import heads
@@ -155,7 +156,7 @@ def for_profile(profile: Profile, vocabulary: Vocabulary) -> LeftToRight:
 def _block_start(left: str, at: int) -> int:
     """Return where the least indented line of those begins that are at or a little before a place."""
     starts = [place for place in range(max(0, at - SLACK_CHARS), at + 1) if not place or left[place - 1] == "\n"]
-    lines = [(start, left[start:].partition("\n")[0]) for start in starts]
+    lines = [(start, first_line(left[start:])) for start in starts]
     indents = [(len(line) - len(line.lstrip()), -start) for start, line in lines if line.strip()]
     return -min(indents)[1] if indents else at
 

@@ -9,6 +9,7 @@ from itertools import accumulate
 
 from dg_lsp.core import opened
 from dg_lsp.core.calibration import Evidence
+from dg_lsp.core.place import last_line
 from dg_lsp.core.values import Calibrated, Candidate, Ranked
 from dg_lsp.engine.causal.middle import AHEAD_CHANCE, Middle
 from dg_lsp.engine.common.layout import next_after_typed
@@ -51,7 +52,7 @@ def _written(middle: Middle, tree: Tree, timing: Timing, text: str) -> Generator
 
     None if the line opens none, or if the block does not end within its tokens and the time left.
     """
-    indent, language, head = middle.hole.indent, middle.request.language, middle.request.prefix.rpartition("\n")[2]
+    indent, language, head = middle.hole.indent, middle.request.language, middle.request.place.head
     if "\n" in text or opened.block(head, text, indent, language) is None:
         return None
     # The line end is a part of its first or last token, so the line's last token is written again.
@@ -67,8 +68,8 @@ def _written(middle: Middle, tree: Tree, timing: Timing, text: str) -> Generator
         if ids[-1] in middle.ends:
             return True
         written = middle.text_of(ids)
-        lines, has_end, _ = written.rpartition("\n")
-        reached = opened.block(head, lines, indent, language) if has_end else None
+        lines = written[: -len(last_line(written)) - 1]
+        reached = opened.block(head, lines, indent, language) if "\n" in written else None
         return reached is not None and (reached[1] or not opened.may_go_on(head, written, indent, language))
 
     settings = DraftSettings(

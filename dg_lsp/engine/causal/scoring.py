@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import accumulate
 
 from dg_lsp.core import calibration
+from dg_lsp.core.place import first_line
 from dg_lsp.engine.causal.middle import Middle
 from dg_lsp.engine.common import rank, scoring
 from dg_lsp.engine.common.generation import MIDDLING
@@ -99,8 +100,8 @@ class Scorer(scoring.Scorer):
             return [self._joined(text, held)]
         # Up to the first line end, or if it starts with one, up to the end of the first line with visible text.
         n_blank = len(held) - len(held.lstrip()) if held.startswith("\n") else 0
-        line, line_end, _ = held[n_blank:].partition("\n")
-        after = held[:n_blank] + line if n_blank else line + line_end
+        line = held[:n_blank] + first_line(held[n_blank:])
+        after = line if n_blank else held[: len(line) + 1]
         return [(self._middle.ids_of(text), [sheet.end]), self._joined(text, after)]
 
     def _joined(self, text: str, after: str) -> Reading:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dg_lsp.core import context
+from dg_lsp.core.place import last_line
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.model.vocabulary import Vocabulary
 
@@ -34,7 +35,7 @@ def before_last_word(vocabulary: Vocabulary, request: InfillRequest, *, keeps_li
     line end at the earliest.
     """
     text = context.with_instruction(request)
-    cut = max(vocabulary.safe_end(text), text.rfind("\n") + 1 if keeps_lines else 0)
+    cut = max(vocabulary.safe_end(text), len(text) - len(last_line(text)) if keeps_lines else 0)
     return Left(text[:cut], text[cut:].encode(), tuple(vocabulary.encode(text[cut:])))
 
 

@@ -15,6 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from dg_lsp.core import wording
 from dg_lsp.engine.model import before_torch  # noqa: F401 -- before torch
 
 # isort: split
@@ -123,11 +124,6 @@ def wide_dtype(precision: Precision) -> torch.dtype:
     return DTYPES.get(precision, torch.bfloat16)
 
 
-def first_line(error: Exception) -> str:
-    """Return the first line of an error of torch or the driver, which says what is wrong."""
-    return str(error).strip().split("\n")[0]
-
-
 @contextlib.contextmanager
 def reported(name: str) -> Iterator[None]:
     """Raise LoadError with a sentence for what may go wrong while a model is loaded."""
@@ -138,8 +134,8 @@ def reported(name: str) -> Iterator[None]:
     except torch.OutOfMemoryError as error:
         remedy = "close other programs that use it, or choose a smaller model"
         raise LoadError(f"the GPU ran out of memory while {name} was loaded; {remedy}") from error
-    except torch.AcceleratorError as error:  # of several lines, the first says what is wrong
-        raise LoadError(f"{name} can't be loaded on the GPU: {first_line(error)}") from error
+    except torch.AcceleratorError as error:
+        raise LoadError(f"{name} can't be loaded on the GPU: {wording.reason(error)}") from error
     except OSError as error:
         # Such as a folder without permission; the libraries' own errors are handled where they are called.
         raise LoadError(f"{error.filename or name} can't be read: {(error.strerror or str(error)).lower()}") from error

@@ -15,6 +15,7 @@ from itertools import takewhile
 
 from dg_lsp.core import calibration, languages, scope
 from dg_lsp.core.calibration import Calibration, Evidence, HolePosition
+from dg_lsp.core.place import Place
 from dg_lsp.core.values import Candidate, InfillRequest, RowKind
 
 NEAR_LINES = 3
@@ -174,16 +175,14 @@ def unsaid(instruction: str, texts: Sequence[str], language: str) -> list[int]:
     return [len(said - each) for each in words]
 
 
-def repeated_lines(prefix: str, text: str, suffix: str) -> tuple[float, float]:
-    """Return the share of an answer's lines that repeat a line near the hole, and the share that repeat any line around it.
+def repeated_lines(place: Place, text: str) -> tuple[float, float]:
+    """Return the share of an answer's lines that repeat a line near its place, and the share that repeat any line around it.
 
     The first and last lines are compared together with the text left and right of the hole. Blank lines do not count.
     """
-    above, _, head = prefix.rpartition("\n")
-    tail, _, below = suffix.partition("\n")
-    lines = [line.strip() for line in f"{head}{text}{tail}".split("\n")]
-    before = [line for each in above.split("\n") if (line := each.strip())]
-    after = [line for each in below.split("\n") if (line := each.strip())]
+    lines = [line.strip() for line in f"{place.head}{text}{place.tail}".split("\n")]
+    before = [line for each in place.above.split("\n") if (line := each.strip())]
+    after = [line for each in place.below.split("\n") if (line := each.strip())]
     near, around = {*before[-NEAR_LINES:], *after[:NEAR_LINES]}, {*before, *after}
     lines_with_text = [line for line in lines if line]
     n = max(len(lines_with_text), 1)
@@ -213,7 +212,7 @@ class NamesInText:
     def __init__(self, request: InfillRequest) -> None:
         self._is_block = any(hole.block for hole in request.holes)
         before, after = request.prefix[-MOST_CHARS:], request.suffix[:MOST_CHARS]
-        self._left, self._right = before.rpartition("\n")[2], after.partition("\n")[0]
+        self._left, self._right = request.place.head, request.place.tail
         # The parts of a name next to the hole are no names. Together with the answer they become one.
         self._head = "".join(takewhile(_is_word, reversed(before)))[::-1]
         self._tail = "".join(takewhile(_is_word, after))
@@ -266,7 +265,7 @@ class Describer:
         n_unsaid = unsaid(instruction, [proposal.text for proposal in proposals], request.language)
         described = list[Proposal]()
         for proposal, n in zip(proposals, n_unsaid, strict=True):
-            repeats, known = repeated_lines(request.prefix, proposal.text, request.suffix)
+            repeats, known = repeated_lines(request.place, proposal.text)
             described.append(
                 replace(
                     proposal,

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dg_lsp.core import wording
+
 log = logging.getLogger("dg_lsp.engine")
 
 ROWS = (1, 4, 16, 64)  # the numbers of new tokens of a recorded pass over a tree
@@ -46,7 +48,7 @@ class Recorder:
 
     def give_up(self, error: RuntimeError) -> None:
         """Record nothing more, and log why."""
-        self.is_usable, self.reason = False, str(error).strip().split("\n")[0]
+        self.is_usable, self.reason = False, wording.reason(error)
         log.warning("%s are not recorded as CUDA graphs, which makes them slower: %s", self.what, self.reason)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dg_lsp.core import holes, languages, polish, syntax
+from dg_lsp.core import holes, languages, place, polish, syntax
 from dg_lsp.core.values import MAX_CANDIDATES, Budget, Candidate, Document, Hole, InfillRequest, Snippet, Span
 from dg_lsp.engine.serve import prompts
 from dg_lsp.engine.serve.prompts import Parts
@@ -88,15 +88,14 @@ def _request(parts: Parts, stops: tuple[str, ...], budget: Budget, seed: int) ->
     prefix, suffix, path, related = parts.prefix, parts.suffix, parts.path, parts.related
     by_path = languages.for_path(path) if path else None
     language = by_path.name if by_path else prompts.language(prefix, suffix, [snippet.path for snippet in related])
-    line, code = prefix.rpartition("\n")[2], suffix.partition("\n")[0].strip()
-    if code and not line.strip():
+    here = place.between(prefix, suffix)
+    if here.starts_line and not here.ends_line:
         # As for our own clients, what is written before the first code of a line is a line of its own.
         document = Document("", language, prefix + suffix)
         hole = holes.at_cursor(document, len(prefix), syntax.of(document))
     else:
-        indent = line[: len(line) - len(line.lstrip(" \t"))]
         # With code right of the cursor, or a line end as a stop, the client wants one line only.
-        hole = Hole(Span(len(prefix), len(prefix)), "cursor", indent=indent, block=not code and "\n" not in stops)
+        hole = Hole(Span(len(prefix), len(prefix)), "cursor", indent=here.indent, block=here.ends_line and "\n" not in stops)
     prefix, suffix = prefix + hole.lead, hole.trail + suffix
     return InfillRequest(prefix, suffix, (hole,), language=language, path=path, related=related, budget=budget, seed=seed)
 

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
+from dg_lsp.core import wording
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.common.task import Concurrency, Filler, OnProgress, Task, UserError
 from dg_lsp.engine.model.fit import machine
@@ -475,7 +476,7 @@ class Worker:
         """Return whether the error means that the GPU is lost; if so, fail all jobs, and load the model on the processor."""
         if self.filler is None or not self.filler.is_on_gpu() or not is_gpu_lost(error):
             return False
-        machine.lose_gpu(str(error).strip().split("\n")[0])
+        machine.lose_gpu(wording.reason(error))
         self._queue.fail_all("engine_failed", "the GPU failed on this request; the model is loaded again on the processor")
         self.filler = None
         self._set_status(Status("unloaded", "the GPU failed"))  # a model that is ready is not loaded again

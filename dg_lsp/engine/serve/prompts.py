@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dg_lsp.core import fim, languages, syntax
+from dg_lsp.core import fim, languages, place, syntax
 from dg_lsp.core.languages import GrammarError, Language
+from dg_lsp.core.place import first_line
 from dg_lsp.core.values import Snippet
 
 BEFORE_CHARS, AFTER_CHARS = 2_200, 800  # examined for a guess
@@ -74,7 +75,7 @@ def language(before: str, after: str = "", paths: Iterable[str] = ()) -> str:
 
 def declared_language(before: str) -> str | None:
     """Return the language that the text declares, "" if it is not in the table, or None if the text declares none."""
-    first = before.partition("\n")[0]
+    first = first_line(before)
     path = match[1] if (match := _FILE.match(before)) else ""
     if first.lstrip("\ufeff").startswith("#!"):
         return _name(languages.for_path("", first))
@@ -93,9 +94,9 @@ def declared_language(before: str) -> str | None:
 def _evident(before: str, after: str, paths: Iterable[str]) -> str:
     """Return the language whose marks occur in the text and whose grammar parses it with clearly the fewest errors, or ""."""
     # The lines around the cursor, without its own.
-    above, below = before[-BEFORE_CHARS:].rpartition("\n")[0], after[:AFTER_CHARS].partition("\n")[2]
-    above = above if len(before) <= BEFORE_CHARS else above.partition("\n")[2]
-    below = below if len(after) <= AFTER_CHARS else below.rpartition("\n")[0]
+    here = place.between(before[-BEFORE_CHARS:], after[:AFTER_CHARS])
+    above = here.above if len(before) <= BEFORE_CHARS else place.between("", here.above).below
+    below = here.below if len(after) <= AFTER_CHARS else place.between(here.below, "").above
     text = f"{above}\n{below}"
     # Blank lines are removed. Many patterns begin with white space and would be tried at every blank line.
     lines = [line for line in text.split("\n") if line.strip()]

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from dg_lsp.core.place import first_line
 from dg_lsp.core.values import n_common
 
 MIN_MATCH = 3
@@ -131,7 +132,7 @@ def _line(suffix: str, file: Sequence[_Stretch]) -> tuple[Take, int, Sequence[_S
 
     Also return the most characters in which its copies can agree with the suffix, and the stretches where they can.
     """
-    remainder = suffix.split("\n", 1)[0].rstrip()
+    remainder = first_line(suffix).rstrip()
     lengths = [length for length in sorted({len(remainder), 16, 8, 4, 2, 1}, reverse=True) if length <= len(remainder)]
 
     def take(source: str, at: int, left: int) -> Copy | None:
@@ -149,7 +150,7 @@ def _line(suffix: str, file: Sequence[_Stretch]) -> tuple[Take, int, Sequence[_S
 
 def _block(suffix: str, indent: str, file: Sequence[_Stretch]) -> tuple[Take, int, Sequence[_Stretch]]:
     """Return a function that copies up to the suffix's first line, or else to the block's end; the rest as in `_line`."""
-    anchor = suffix.lstrip("\n")[:80].split("\n", 1)[0]
+    anchor = first_line(suffix.lstrip("\n")[:80])
     is_whole = suffix.startswith(("\n", "\r")) or not suffix
 
     def take(source: str, at: int, left: int) -> Copy | None:

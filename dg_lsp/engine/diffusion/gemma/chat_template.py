@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from dg_lsp.core import wording
 from dg_lsp.core.values import n_common
 from dg_lsp.wire import files
 
@@ -33,7 +34,7 @@ def warning(folder: Path) -> str | None:
             conversations=[conversation], chat_template=template, add_generation_prompt=True, enable_thinking=False, **names
         )
     except Exception as error:  # a template can make the renderer raise anything
-        first = (str(error) or type(error).__name__).split("\n")[0]
+        first = wording.reason(error)
         return f"the chat template of {folder} can't be compared with the turns that dg-lsp writes: {first}"
     opened, thought = turns(QUESTION)
     if rendered in (opened, opened + thought):

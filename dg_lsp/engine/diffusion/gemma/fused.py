@@ -19,6 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dg_lsp.core import wording
+
 log = logging.getLogger("dg_lsp.engine")
 
 MAX_LINEAR_ROWS = 512  # for more rows, a matrix is widened first, because the product takes longer than that
@@ -83,8 +85,7 @@ class _Guard:
             if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
                 raise  # the recording is lost; the error says why
             self.is_usable = False
-            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            log.warning("the fused kernels for experts can't be used, which makes steps slower: %s", reason)
+            log.warning("the fused kernels for experts can't be used, which makes steps slower: %s", wording.reason(error))
             return None
 
 

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dg_lsp.core.place import last_line
 from dg_lsp.engine.model.attention import additive, attention_over
 from dg_lsp.engine.model.int8 import Quantised, quantised
 
@@ -199,7 +200,7 @@ def best(device: str) -> Operations:
             return fused
         reason = f"{name} gives other numbers here"
     except Exception as error:  # whatever Triton, its compiler or the driver raises
-        reason = f"{type(error).__name__}: {str(error).strip().splitlines()[-1] if str(error).strip() else 'no reason given'}"
+        reason = f"{type(error).__name__}: {last_line(str(error).strip()) or 'no reason given'}"
     log.warning("passes on the GPU are slower without Triton's kernels, which can't be used: %s", reason)
     return PLAIN
 

