@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -23,12 +24,13 @@ from dg_lsp.infill.fill import Fill
 from dg_lsp.wire import files
 from dg_lsp.wire.messages import Stated, stated
 
-_BEGINS = b'{"key": "'
+# A hash follows, as in no other file that has keys.
+_BEGINS = re.compile(rb'\{"key": "[0-9a-f]{64}", "fills": \[')
 
 
 def is_journal(head: bytes) -> bool:
     """Return whether a file that begins so is a journal."""
-    return head.startswith(_BEGINS[: len(head)])
+    return _BEGINS.match(head) is not None
 
 
 class JournalError(Exception):

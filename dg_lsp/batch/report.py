@@ -201,12 +201,8 @@ def unified(name: str, before: str, after: str) -> str:
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
-_DIFF = re.compile(rb'--- (?:a/[^\t\n]+\t?|"a/[^\n]+")\n\+\+\+ "?b/[^\n]+\n@@ -\d')
-
-
-def is_diff(head: bytes) -> bool:
-    """Return whether a file that begins so has a diff as `unified` writes it."""
-    return _DIFF.match(head) is not None
+PATCH_MARK = "# dg-lsp infill --patch\n"
+"""The first line of a patch file of ours, which `git apply` and `patch` skip: any diff of a user's may begin like our diff."""
 
 
 def _quoted(name: str) -> str:

@@ -53,22 +53,29 @@ def infill(context: typer.Context, options: Options) -> None:
 def _check_outputs(options: Options) -> None:
     """Raise PlanError if --fail-on is invalid, or the patch can't be written, as far as that is known before the run."""
     from dg_lsp.batch.plan import PlanError
-    from dg_lsp.batch.report import FAIL_ON, is_diff
+    from dg_lsp.batch.report import FAIL_ON
     from dg_lsp.wire import files
 
     if options.fail_on not in FAIL_ON:
         raise PlanError(f"--fail-on takes {', '.join(FAIL_ON[:-1])} or {FAIL_ON[-1]}, not {options.fail_on!r}")
-    if options.patch and (problem := files.output_problem(options.patch, is_diff)):
+    if options.patch and (problem := files.output_problem(options.patch, _is_patch)):
         raise PlanError(f"--patch {options.patch}: {problem}")
 
 
+def _is_patch(head: bytes) -> bool:
+    from dg_lsp.batch.report import PATCH_MARK
+
+    return head.startswith(PATCH_MARK.encode())
+
+
 def _write_patch(path: Path, patch: str) -> bool:
-    """Write the patch into its file, and return whether that succeeded."""
-    from dg_lsp.batch.report import is_diff
+    """Write the patch into its file, which stays empty without one, and return whether that succeeded."""
+    from dg_lsp.batch.report import PATCH_MARK
     from dg_lsp.wire import files
 
+    marked = f"{PATCH_MARK}{patch}" if patch else ""
     try:
-        files.write_output(path, patch.encode("utf-8", "surrogateescape"), is_own=is_diff)
+        files.write_output(path, marked.encode("utf-8", "surrogateescape"), is_own=_is_patch)
     except OSError as error:
         print_message(f"the patch can't be written to {path}: {(error.strerror or str(error)).lower()}")
         return False

@@ -150,6 +150,7 @@ def test_a_patch_is_written_beside_the_report(stubbed: Path) -> None:
     result = run("a.py", "--patch", "b.diff")
     assert (result.exit_code, result.stdout) == (0, "")
     assert (stubbed / "b.diff").read_text() == (stubbed / "a.diff").read_text()
+    subprocess.run(["patch", "--dry-run", "-p1", "-i", "a.diff"], check=True)
     subprocess.run(["git", "apply", "a.diff"], check=True)
     assert (stubbed / "a.py").read_text() == FILLED
     result = run("a.py", "--patch", "gone/a.diff")

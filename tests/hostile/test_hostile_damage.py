@@ -37,8 +37,8 @@ pytestmark = pytest.mark.slow
 NOBODY = 65534
 SOURCE = b"x = 1\n"
 DIFF = report.unified("old.py", "1\n", "2\n").encode()
-JOURNAL = b'{"key": "1", "fills": []}\n'
-OWN = {"--patch": DIFF, "--resume": JOURNAL}
+JOURNAL = b'{"key": "%s", "fills": []}\n' % (b"a" * 64)
+OWN = {"--patch": report.PATCH_MARK.encode() + DIFF, "--resume": JOURNAL}
 """What an option wrote in an earlier run."""
 
 
@@ -198,10 +198,14 @@ KEPT: Mapping[str, Make] = {
     "settings": file(".dg-lsp.toml", b"[batch]\n"),
     "git's index": named(".git/index"),
     "git's configuration": named(".git/config"),
+    "diff": file("a.diff", DIFF),
+    "diff with a comment": file("a.diff", b"# mine\n" + DIFF),
     "diff of git": file("a.diff", b"diff --git a/x b/x\n" + DIFF),
     "diff with times": file("a.diff", DIFF.replace(b".py\n", b".py\t2024-01-01\n")),
     "mail with a diff": file("a.patch", b"From: a\n\n" + DIFF),
-    "file with a key": file("a.json", b'{"keys": 1}\n'),
+    "file with a key": file("a.json", b'{"key": "1", "fills": []}\n'),
+    "file with a hash": file("a.json", JOURNAL.replace(b"fills", b"value")),
+    "start of an object": file("a.json", b"{"),
     "link to a source": link("full.py"),
     "link to a source outside": link("../outside/far.py"),
     "link to an earlier output": link("own"),
@@ -237,7 +241,7 @@ def test_an_output_is_the_only_file_that_changes(root: Path, option: str, kind: 
     target = Path(WRITTEN[kind](OWN[option]))
     with only(root, os.path.realpath(target)):
         assert run("holes.py", option, target).exit_code == 0
-    begins = b"--- a/holes.py\n" if option == "--patch" else b'{"key": '
+    begins = report.PATCH_MARK.encode() + b"--- a/holes.py\n" if option == "--patch" else b'{"key": '
     assert target.read_bytes().startswith(begins)
 
 
