@@ -11,7 +11,7 @@ import shlex
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Annotated, Any, NoReturn, TypeVar
 
@@ -161,7 +161,7 @@ def stop(
     running = [each for each in reports if each.info is not None and each.state is not None]
     silent = [each.state.pid for each in reports if each.info is None and each.state is not None]
     if not running and not silent:
-        typer.echo("No engine is running.")
+        typer.echo(visible_line(_others(engine_id)))
     for report in running:
         assert report.state is not None
         waits_for = _end(report.files, report.state, now=now)
@@ -236,6 +236,19 @@ def token(
     if report.info is None:
         _fail(silence(report.state.pid))
     typer.echo(report.state.token)
+
+
+def _others(engine_id: EngineId) -> str:
+    """Return that no such engine is running, and which others are, each with the command that ends it."""
+    states = [report.state for report in map(inspect_engine, discovery.all_engine_files()) if report.state is not None]
+    if not states:
+        return "No engine is running."
+    commands = []
+    for other in (state.engine_id for state in states):
+        differing = [each.name for each in fields(other) if getattr(other, each.name) != getattr(engine_id, each.name)]
+        commands.append(shlex.join(["dg-lsp", "engine", "stop", *(f"--{name}={getattr(other, name)}" for name in differing)]))
+    names = " and ".join(state.engine_id.model for state in states)
+    return f"No engine for {engine_id.model} is running, but one for {names}. To stop it: {' && '.join(commands)}"
 
 
 def _end(files: EngineFiles, state: State, *, now: bool) -> str | None:
