@@ -1,17 +1,21 @@
-"""Make tiny DiffusionGemmas and their tokenizers.
+"""Make tiny DiffusionGemmas and their tokenizers: one per layout, and one with experts.
 
 The trainer of the embedded model, of which these are parts, is in the history at commit a331a6b.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion, DiffusionGemmaTextConfig, Gemma4VisionConfig
+
+from dg_lsp.engine.common.profile_file import FILE
 
 # A token's id is its position in this list. The configuration class expects ids 0-5 below the vocabulary's size.
 SPECIAL = (
@@ -22,6 +26,10 @@ SPECIAL = (
 )  # fmt: skip
 RESERVED = tuple(f"<unused{index}>" for index in range(len(SPECIAL), 32))
 SPLIT = r"\n| {2,}|\t+|[ _]?\p{L}+|[0-9]|_+| ?[^\s\p{L}0-9_]+|\s"
+TEXT = (
+    "def add(a, b):\n    return a + b\n\n\n"
+    "class Point:\n    def __init__(self, x, y):\n        self.x = x\n        self.y = y\n"
+)
 
 
 def tokenizer(texts: Iterable[str], *, vocabulary: int) -> Tokenizer:
@@ -105,3 +113,72 @@ def build(shape: Shape) -> DiffusionGemmaForBlockDiffusion:
             layer.self_attn.q_norm.weight.fill_(64**-0.5)
             layer.post_feedforward_layernorm_2.weight.zero_()
     return model
+
+
+def trained(folder: Path) -> Path:
+    """Write an untrained checkpoint in the infill-trained layout, with a byte-level tokenizer."""
+    made = tokenizer([TEXT] * 3, vocabulary=400)
+    made.save(str(folder / "tokenizer.json"))
+    _save(folder, Shape(hidden=64, layers=2, heads=1, feed_forward=64, vocabulary=made.get_vocab_size()))
+    settings = {
+        "layout": "infill-trained", "prefix_tokens": 128, "suffix_tokens": 32, "held_tokens": 12, "canvas_tokens": 64,
+        "line_gaps": [16], "block_gaps": [32], "gaps_per_canvas": 2, "refine_steps": 2, "causal_rows": 2,
+        "calibration": {"intercept": -1.0, "weights": {"mean": 2.0, "after": 1.0}},
+    }  # fmt: skip
+    (folder / FILE).write_text(json.dumps(settings))
+    return folder
+
+
+def instruct(folder: Path) -> Path:
+    """Write an untrained checkpoint with the tokenizer features of Gemma's: spaces as ▁, byte fallback, newline runs, turns."""
+    made = gemma_like_tokenizer()
+    made.save(str(folder / "tokenizer.json"))
+    _save(folder, Shape(hidden=64, layers=2, heads=1, feed_forward=64, vocabulary=made.get_vocab_size()))
+    return folder
+
+
+def gemma_like_tokenizer() -> Tokenizer:
+    """Return a small tokenizer built the way Gemma's is."""
+    specials = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<image>", "<|turn>", "<turn|>", "<|channel>", "<channel|>"]
+    words = ["▁", "▁▁", "▁▁▁▁", "\n", "\n\n", *(chr(code) for code in range(33, 127)), "de", "def", "re", "return", "▁+", "Ġ"]
+    merges = [("▁", "▁"), ("▁▁", "▁▁"), ("\n", "\n"), ("d", "e"), ("de", "f"), ("r", "e"), ("▁", "+")]
+    for word in ("```", "model", "thought", "python"):  # of a chat turn
+        words += [word[:n] for n in range(2, len(word) + 1)]
+        merges += [(word[:n], word[n]) for n in range(1, len(word))]
+    vocabulary = {token: index for index, token in enumerate([*specials, *(f"<0x{byte:02X}>" for byte in range(256)), *words])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, byte_fallback=True, unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in specials])
+    return tokenizer
+
+
+def with_experts() -> Any:
+    """Return a model whose experts are on and whose window of 8 is shorter than its prefix."""
+    torch.manual_seed(0)
+    model: Any = build(Shape(hidden=64, layers=3, heads=2, feed_forward=64, vocabulary=120, positions=64))
+    config = model.config
+    config.text_config.sliding_window = 8
+    config.text_config.num_experts, config.text_config.top_k_experts = 4, 2
+    config.text_config.moe_intermediate_size = 32
+    model = DiffusionGemmaForBlockDiffusion(config).eval()
+    _shake(model)
+    return model
+
+
+def _save(folder: Path, shape: Shape) -> None:
+    torch.manual_seed(1)
+    model: Any = build(shape)
+    _shake(model)
+    model.save_pretrained(folder)
+
+
+def _shake(model: Any) -> None:
+    """Change every norm's weight from one, so that a test notices a missing norm."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1 and parameter.any():
+                parameter.mul_(1 + 0.2 * torch.randn_like(parameter))
+        for layer in model.model.decoder.layers:
+            layer.self_attn.q_norm.weight.fill_(0.2)

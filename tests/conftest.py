@@ -28,6 +28,8 @@ READERS_OWN = dict(os.environ)
 KEPT = re.compile(r"PATH|TMPDIR|(LD|DYLD|CUDA|NVIDIA|PYTEST|COV|HYPOTHESIS|PLAYWRIGHT|DG_LSP_TEST)_.*|PYTHON.*")
 TOLD = ("DG_LSP_EDITORS", "DG_LSP_VLLM_PATH", "DEADLINE_MS", "KILLS")
 
+GPU_FILES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
+
 _HOME = tempfile.TemporaryDirectory(prefix="dg-home-")
 
 
@@ -35,7 +37,13 @@ def _isolated(home: Path) -> dict[str, str]:
     """Return the environment for the tests, in which the user's folders are below `home`."""
     run = home / "run"
     run.mkdir(mode=0o700)
-    return {name: value for name, value in os.environ.items() if KEPT.fullmatch(name) or name in TOLD} | {
+    kept = {name: value for name, value in os.environ.items() if KEPT.fullmatch(name) or name in TOLD}
+    # The tests start hundreds of processes, none of which should compile again what an earlier one has compiled.
+    kept.pop("PYTHONDONTWRITEBYTECODE", None)
+    if not any(file.exists() for file in GPU_FILES):
+        # Triton's interpreter runs the kernels. Triton reads this when a library first imports it.
+        kept["TRITON_INTERPRET"] = "1"
+    return kept | {
         "HOME": str(home),
         "LANG": "C.UTF-8",
         "XDG_RUNTIME_DIR": str(run),
@@ -66,6 +74,22 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
     with home(monkeypatch) as folder:
         yield folder
+
+
+@pytest.fixture(scope="session")
+def trained_layout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An untrained checkpoint in the infill-trained layout."""
+    from tests import checkpoints  # which imports torch
+
+    return checkpoints.trained(tmp_path_factory.mktemp("trained"))
+
+
+@pytest.fixture(scope="session")
+def instruct_layout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An untrained checkpoint with the tokenizer features of Gemma's."""
+    from tests import checkpoints  # which imports torch
+
+    return checkpoints.instruct(tmp_path_factory.mktemp("instruct"))
 
 
 @pytest.fixture(scope="session")

@@ -1,15 +1,10 @@
-"""Fixtures: the engine's tiny checkpoints, and a project with a hole."""
+"""Fixtures: a project, and one with a hole."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-
-from tests.engine.conftest import trained_layout
-
-__all__ = ["trained_layout"]
-
 
 STUB = 'def f():\n    """Do."""\n    raise NotImplementedError\n'
 

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion
 
 from dg_lsp.engine.diffusion.gemma.quantised import Fp8Weight, is_narrow
-from tests.engine.conftest import gemma_like_tokenizer
+from tests.checkpoints import gemma_like_tokenizer
 
 ROWS = 262_144
 VISION = {

@@ -26,8 +26,8 @@ from dg_lsp.engine.diffusion.profile import Profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.settings import Settings
+from tests.checkpoints import gemma_like_tokenizer
 from tests.engine.backends_kit import BODY, request, serving
-from tests.engine.conftest import gemma_like_tokenizer
 from tests.engine.engine_kit import finish, wait_until
 
 PREFIX, SUFFIX = "import os\n\n\ndef add(a, b):\n    return ", "\n\n\nprint(add(1, 2))\n"

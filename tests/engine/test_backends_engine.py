@@ -18,8 +18,8 @@ from dg_lsp.client.port import EngineError
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.wire.discovery import ENGINE_COMMAND, EngineId, EngineSettings
+from tests.checkpoints import gemma_like_tokenizer
 from tests.engine.backends_kit import BODY, Recorder, StandIn, own_judge, request, rules, serving
-from tests.engine.conftest import gemma_like_tokenizer
 from tests.engine.engine_kit import ROOT, running
 from tests.patience import PATIENCE_S
 

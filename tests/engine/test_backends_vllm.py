@@ -35,8 +35,8 @@ from dg_lsp.engine.common.profile_file import dump
 from dg_lsp.engine.diffusion.profile import Profile, Sampling
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.wire.config import Config
+from tests.checkpoints import gemma_like_tokenizer
 from tests.engine.backends_kit import BODY, LINE, Judge, Recorder, StandIn, own_judge, request, rules, serving
-from tests.engine.conftest import gemma_like_tokenizer
 from tests.engine.engine_kit import finish, wait_until
 
 Opened = Callable[..., AbstractContextManager[tuple[RemoteFiller, StandIn]]]

@@ -32,8 +32,8 @@ from dg_lsp.evaluate import calibrate, fit, tasks
 from dg_lsp.evaluate.fit import Judged, Sample
 from dg_lsp.evaluate.tasks import EvalError, Task
 from dg_lsp.wire.config import Config
+from tests.checkpoints import gemma_like_tokenizer
 from tests.engine.backends_kit import rules, serving
-from tests.engine.conftest import gemma_like_tokenizer
 from tests.evaluate.noisy_servers import NoisyVllm, numbered, openai, openai_that_knows
 
 N_FITTED, N_JUDGED = 400, 800

@@ -18,10 +18,7 @@ from safetensors.torch import load_file, save_file
 from dg_lsp.engine.backends import local
 from dg_lsp.engine.common.loading import LoadError
 from dg_lsp.engine.diffusion.gemma import inventory
-from tests.engine.conftest import trained_layout
 from tests.hostile.test_hostile_files_ignore import in_time
-
-__all__ = ["trained_layout"]
 
 
 @pytest.fixture

@@ -16,11 +16,8 @@ from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import EngineId
 from tests.e2e.editor import CODE, ROOT, Editor
 from tests.e2e.test_server_engine import TWO, run
-from tests.engine.conftest import trained_layout
 from tests.engine.engine_kit import home
 from tests.patience import PATIENCE_S
-
-__all__ = ["trained_layout"]
 
 # Three missed pings take a quarter of a minute.
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
