@@ -1,7 +1,8 @@
 """`dg-lsp doctor`: check the installation, and say what is missing and how to fix it.
 
-`dg-lsp setup` repairs two of the findings: it installs missing packages, and pulls a laptop model. Torch is not imported here:
-what the engine alone knows, it states when `sample` asks it. It is started for that unless `--no-sample` is given.
+`dg-lsp setup` runs the checks that a model needs, and does what two of them advise: it installs packages, and pulls a laptop
+model. Both try a model on our own sample, which takes the path of every request; no file of the user is read or sent. Torch is
+not imported here: what the engine alone knows, it states when asked. It is started for that unless `--no-sample` is given.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import platform
 import re
 import shlex
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata, resources, util
@@ -22,17 +24,20 @@ from typing import Annotated, Any, Literal
 import typer
 
 from dg_lsp import __version__
-from dg_lsp.cli import completions, sample
+from dg_lsp.batch import report
+from dg_lsp.cli import completions
 from dg_lsp.cli.command_group import command_group
 from dg_lsp.cli.engine import line_of
-from dg_lsp.cli.sample import FillTime
-from dg_lsp.client.engine import connect_options
+from dg_lsp.client.engine import ConnectOptions, EngineClient, connect, connect_options
 from dg_lsp.client.port import EngineError
-from dg_lsp.core import languages
+from dg_lsp.core import confidence, holes, languages, syntax
+from dg_lsp.core.values import Budget, Document, apply
 from dg_lsp.core.wording import counted, size
 from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.fit import machine
 from dg_lsp.engine.model.weights import fetch
+from dg_lsp.infill import pipeline
+from dg_lsp.infill.pipeline import FileContext, InfillAnswer
 from dg_lsp.wire import config, discovery, extras, laptop, model_names
 from dg_lsp.wire.discovery import DiscoveryError, inspect_engine
 from dg_lsp.wire.extras import install_command
@@ -46,6 +51,7 @@ VLLM_NEEDS = ("tokenizers",)
 MODEL_FILES = ("config.json", "model.safetensors", "tokenizer.json")
 SCARCE_BYTES = 1 << 30
 """With less free memory than this, an engine with a useful model may run out of memory."""
+IN_LOG = "More is in the engine's log: dg-lsp engine logs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,24 +89,20 @@ def doctor(
     for finding in findings(model, with_sample=is_sampled):
         all_findings.append(finding)
         if not as_json:
-            _show(finding)
+            typer.echo(f"{'no' if finding.advice else 'ok'}  {finding.what}: {visible_message(finding.state)}")
+            if finding.advice:
+                typer.echo(f"    {visible_message(finding.advice)}")
     if as_json:
         rows = [{**asdict(finding), "ok": not finding.advice} for finding in all_findings]
         typer.echo(json.dumps({"ok": all(row["ok"] for row in rows), "findings": rows}, indent=2))
     raise typer.Exit(int(any(finding.advice for finding in all_findings)))
 
 
-def _show(finding: Finding) -> None:
-    typer.echo(f"{'no' if finding.advice else 'ok'}  {finding.what}: {visible_message(finding.state)}")
-    if finding.advice:
-        typer.echo(f"    {visible_message(finding.advice)}")
-
-
 def findings(model: str = "", *, with_sample: bool = False) -> Iterator[Finding]:
     """Yield the findings, one check at a time. `model` replaces the configured model."""
     root = config.workspace_of(Path.cwd())
     configured, problems = config.read(root)
-    model = configured.model(model)
+    settings, model = configured.settings, configured.model(model)
     yield Finding("dg-lsp", f"{__version__} on {platform.system()} {platform.machine()}", facts={"version": __version__})
     yield Finding("Python", f"{platform.python_version()} at {sys.executable}")
     yield engine_packages(model)
@@ -117,25 +119,14 @@ def findings(model: str = "", *, with_sample: bool = False) -> Iterator[Finding]
     is_loaded = any(each.get("model") == name and each.get("state") == "ready" for each in running.facts.get("engines", ()))
     # A loaded model has its memory already, so it is not compared with the free memory.
     if not model_names.is_remote(model) and not is_loaded:
-        room = what_fits(model, configured.settings.device, configured.settings.dtype)
+        room = what_fits(model, settings.device, settings.dtype)
         yield room
         if room.advice:  # the engine would refuse to load it
             return
-    if not with_sample:
-        yield Finding("model", f"{model}, on device {configured.settings.device}; for the reasons, run without --no-sample")
-        return
-    try:
-        join_ms, info, fresh, typed = asyncio.run(sample.take(connect_options(configured, model=model)))
-    except EngineError as error:
-        yield Finding("model", f"{model} does not respond", f"{ended(error)} More is in the engine's log: dg-lsp engine logs")
-        return
-    yield running_model(info, join_ms)
-    yield memory(info)
-    yield fill_times("a fill in a new file", fresh)
-    yield fill_times("a fill one character later", typed)
-
-
-# --- Each check
+    if with_sample:
+        yield from of_sample(model, connect_options(configured, model=model))
+    else:
+        yield Finding("model", f"{model}, on device {settings.device}; for the reasons, run without --no-sample")
 
 
 def before_use(model: str) -> Iterator[Finding]:
@@ -145,6 +136,9 @@ def before_use(model: str) -> Iterator[Finding]:
         yield what_fits(model, DEFAULTS.device)
 
 
+# --- The installation
+
+
 def absent(names: tuple[str, ...]) -> list[str]:
     """Return the packages that this environment lacks, without importing them."""
     return [name for name in names if util.find_spec(name) is None]
@@ -152,20 +146,23 @@ def absent(names: tuple[str, ...]) -> list[str]:
 
 def engine_packages(model: str = EMBEDDED) -> Finding:
     """Return which of the packages that the model's engine needs are installed; most remote models need none."""
-    is_vllm = model.startswith("vllm:")
-    needs = VLLM_NEEDS if is_vllm else ENGINE_NEEDS
-    if lacking := absent(needs):
-        state = f"{', '.join(lacking)} not installed"
-        if model.startswith(("fim:", "chat:")):
-            return Finding("engine", f"{state}; the chosen model is remote and does not need them")
-        command = " && ".join(map(shlex.join, remote_install_commands(lacking))) if is_vllm else install_command("engine")
-        return Finding("engine", state, f"To install them: {command}", {"absent": lacking}, "install")
-    versions = {name: _version(name) for name in needs}
-    return Finding("engine", ", ".join(f"{name} {version}" for name, version in versions.items()), facts=versions)
+    needs = VLLM_NEEDS if model.startswith("vllm:") else ENGINE_NEEDS
+    if not (lacking := absent(needs)):
+        versions = {name: _version(name) for name in needs}
+        return Finding("engine", ", ".join(f"{name} {version}" for name, version in versions.items()), facts=versions)
+    state = f"{', '.join(lacking)} not installed"
+    if model.startswith(("fim:", "chat:")):
+        return Finding("engine", f"{state}; the chosen model is remote and does not need them")
+    facts = {"absent": lacking, "command": install_command("engine")}
+    if commands := remote_install_commands(model, lacking):
+        facts["command"] = " && ".join(map(shlex.join, commands))
+    return Finding("engine", state, f"To install them: {facts['command']}", facts, "install")
 
 
-def remote_install_commands(names: Sequence[str]) -> list[list[str]]:
-    """Return the commands that install only these packages of the engine, in the versions that dg-lsp requires; no torch."""
+def remote_install_commands(model: str, names: Sequence[str]) -> list[list[str]]:
+    """Return the commands that install only these packages, without torch, for a remote model; none for another one."""
+    if not model.startswith("vllm:"):
+        return []
     required = {re.split(r"[^\w.-]", line)[0]: line for line in extras.requirements("engine")}
     return extras.install_commands(*(required.get(name, name) for name in names), any_torch=True)
 
@@ -177,10 +174,26 @@ def _version(package: str) -> str:
         return "of unknown version"
 
 
+def grammars() -> Finding:
+    """Return the grammars, and which languages' queries do not match theirs."""
+    problems = []
+    for language in languages.TABLE:
+        try:
+            languages.query(language)
+        # If a query does not match its grammar, tree-sitter raises various classes. The other grammars are still checked.
+        except Exception as error:
+            problems.append(f"{language.name} ({error})")
+    if problems:
+        return Finding("grammars", "; ".join(problems), "Reinstall dg-lsp, so that grammars and queries match.")
+    packages = (dist.name for dist in metadata.distributions() if (dist.name or "").startswith("tree-sitter"))
+    versions = {name: _version(name) for name in sorted(packages)}
+    installed = ", ".join(f"{name.removeprefix('tree-sitter-')} {version}" for name, version in versions.items())
+    return Finding("grammars", f"{len(languages.TABLE)} languages; {installed}", facts=versions)
+
+
 def model_files(folder: Path) -> Finding:
     """Return whether the embedded model is complete."""
-    absent = [name for name in MODEL_FILES if not (folder / name).is_file()]
-    if absent:
+    if absent := [name for name in MODEL_FILES if not (folder / name).is_file()]:
         advice = "Reinstall dg-lsp, or choose another model with --model."
         return Finding("embedded model", f"{', '.join(absent)} missing in {folder}", advice)
     n_bytes = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
@@ -189,15 +202,14 @@ def model_files(folder: Path) -> Finding:
 
 def configuration(root: Path, problems: tuple[str, ...]) -> Finding:
     """Return the configuration files and environment variables of a workspace, and the problems in them."""
-    files = {str(path): path.is_file() for path, _ in config.sources(root)}
-    variables = [name for name in config.VARIABLES if os.environ.get(name)]
-    sources = [f"{path} {'was read' if exists else 'does not exist'}" for path, exists in files.items()]
-    if variables:
-        sources.append(f"{', '.join(variables)} {'overrides' if len(variables) == 1 else 'override'} them")
+    parts = [f"{path} {'was read' if path.is_file() else 'does not exist'}" for path, _ in config.sources(root)]
     # Only the names: one of the variables holds a key.
-    facts = {"files": files, "variables": variables, "problems": list(problems)}
-    advice = f"Fix or remove it. {' '.join(problems)}" if problems else ""
-    return Finding("configuration", "; ".join(sources), advice, facts)
+    if variables := [name for name in config.VARIABLES if os.environ.get(name)]:
+        parts.append(f"{', '.join(variables)} {'overrides' if len(variables) == 1 else 'override'} them")
+    return Finding("configuration", "; ".join(parts), f"Fix or remove it. {' '.join(problems)}" if problems else "")
+
+
+# --- The engines
 
 
 def runtime_folder() -> Finding:
@@ -215,10 +227,11 @@ def runtime_folder() -> Finding:
 
 def running_engines() -> Finding:
     """Return the running engines and their states."""
+    what = "running engines"
     try:
         reports = [inspect_engine(files) for files in discovery.all_engine_files()]
     except DiscoveryError as error:
-        return Finding("running engines", "they can't be queried", ended(error))
+        return Finding(what, "they can't be queried", ended(error))
     responding = [(each, each.info) for each in reports if each.info is not None]
     silent = [each.state.pid for each in reports if each.info is None and each.state and discovery.alive(each.state.pid)]
     facts = {"engines": [dict(info.values) for _, info in responding]}
@@ -227,95 +240,21 @@ def running_engines() -> Finding:
         errors = [info.text("message", "") for _, info in responding if info.text("state", "") == "failed"]
     except WireError as error:
         advice = f"{ended(f'Its answer is malformed: {error}')} To restart it, run: dg-lsp engine stop --now --all"
-        return Finding("running engines", "an answer can't be parsed", advice, facts)
+        return Finding(what, "an answer can't be parsed", advice, facts)
+    advice = f"{ended('; '.join(errors))} {IN_LOG}" if errors else ""
     if silent:
         pids = ", ".join(map(str, silent))
-        return Finding("running engines", state, f"Process {pids} does not respond; end it with: kill -9 {pids}", facts)
-    advice = f"{ended('; '.join(errors))} More is in the engine's log: dg-lsp engine logs" if errors else ""
-    return Finding("running engines", state, advice, facts)
-
-
-def running_model(info: Mapping[str, object], join_ms: float) -> Finding:
-    why = info.get("why")
-    reasons: Mapping[str, object] = why if isinstance(why, Mapping) else {}
-
-    def because(name: str, value: str) -> str:
-        return f"{value} ({reasons[name]})" if reasons.get(name) else value
-
-    parts = [f"{info.get('model')} runs on {because('device', str(info.get('device')))}"]
-    if info.get("dtype"):
-        parts.append(f"in {because('dtype', str(info['dtype']))}")
-    if isinstance(threads := info.get("threads"), int):
-        parts.append(f"with {because('threads', counted(threads, 'thread'))}")
-    version = info.get("version")
-    other = f" of dg-lsp {version}, which is replaced when no client uses it" if version != discovery.current_build() else ""
-    parts.append(f"connected in {join_ms / 1000:.1f} s, process {info.get('pid')}{other}")
-    facts = {"join_ms": round(join_ms, 1), "info": dict(info)}
-    return Finding("model", ", ".join(parts), facts=facts)
-
-
-def memory(info: Mapping[str, object]) -> Finding:
-    stated = info.get("memory")
-    sizes = {name: value for name, value in stated.items() if isinstance(value, int)} if isinstance(stated, Mapping) else {}
-    parts = [f"the engine uses {size(sizes.get('rss_bytes', 0))}"]
-    if "free_bytes" in sizes:
-        parts.append(f"{size(sizes['free_bytes'])} free on this machine")
-    on_host = str(info.get("device")) in ("cpu", "mps")
-    if "device_bytes" in sizes and not on_host:
-        parts.append(f"the model uses {size(sizes['device_bytes'])} on {info.get('device')}")
-    if "device_free_bytes" in sizes and not on_host:
-        parts.append(f"{size(sizes['device_free_bytes'])} free there")
-    free = [sizes[name] for name in ("free_bytes", "device_free_bytes") if name in sizes]
-    advice = ""
-    if free and min(free) < SCARCE_BYTES:
-        advice = "Memory is low: close other programs, or choose a smaller model (engine.model in the configuration)."
-    return Finding("memory", ", ".join(parts), advice, sizes)
-
-
-def fill_times(what: str, fill: FillTime) -> Finding:
-    known_ms = {name.removesuffix("_ms"): ms for name, ms in asdict(fill.done.timings).items()}
-    # The rest is the way to the engine and back.
-    stage_ms = {**known_ms, "elsewhere": max(0.0, fill.ms - sum(known_ms.values()))}
-    stages = ", ".join(f"{name} {ms:.0f}" for name, ms in stage_ms.items())
-    cache = fill.done.cache
-    state = f"{fill.ms:.0f} ms: {stages}; {fill.done.steps} steps, {cache.reused} of {cache.tokens} tokens cached"
-    facts = {
-        "ms": round(fill.ms, 1),
-        "stages": {name: round(ms, 1) for name, ms in stage_ms.items()},
-        "steps": fill.done.steps,
-    }
-    advice = ""
-    if fill.ms > DEFAULTS.deadline:
-        advice = (
-            "This is over the deadline for suggestions. Choose a smaller model or a faster device (engine.model, "
-            "engine.device), use more threads (engine.threads), or raise the deadline (completion.deadline)."
-        )
+        advice = f"Process {pids} does not respond; end it with: kill -9 {pids}"
     return Finding(what, state, advice, facts)
 
 
 def ended(sentence: object) -> str:
+    """Return the sentence with its full stop."""
     text = str(sentence).rstrip()
     return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
-def grammars() -> Finding:
-    problems = []
-    for language in languages.TABLE:
-        try:
-            languages.query(language)
-        # If a query does not match its grammar, tree-sitter raises various classes. The other grammars are still checked.
-        except Exception as error:
-            problems.append(f"{language.name} ({error})")
-    if problems:
-        return Finding("grammars", "; ".join(problems), "Reinstall dg-lsp, so that grammars and queries match.")
-    packages = (dist.name for dist in metadata.distributions() if (dist.name or "").startswith("tree-sitter"))
-    versions = {name: _version(name) for name in sorted(packages)}
-    installed = ", ".join(f"{name.removeprefix('tree-sitter-')} {version}" for name, version in versions.items())
-    return Finding("grammars", f"{len(languages.TABLE)} languages; {installed}", facts=versions)
-
-
 # --- Whether a model fits on this machine, by its config.json alone
-
 
 MAX_BYTES = 1 << 20
 WIDTHS = {"int8": 1, "bfloat16": 2, "float32": 4}
@@ -333,31 +272,26 @@ def what_fits(model: str, device: str, dtype: str = "") -> Finding:
     host = machine.of_device(device)
     if (known := laptop.by_name(model)) is not None:
         return _laptop(known, host)
-    unknown = "unknown, as its configuration can't be read"
     try:
         values = _config_values(model)
         geometry = fit.of_config(values)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        return Finding("what fits", unknown, f"{error.filename or model}: {reason}. Name a model's folder.")
-    except (fetch.FetchError, fit.GeometryError, ValueError) as error:
-        return Finding("what fits", unknown, f"{model}: {error}.")
+    except (OSError, fetch.FetchError, fit.GeometryError, ValueError) as error:
+        advice = f"{model}: {error}."
+        if isinstance(error, OSError):
+            advice = f"{error.filename or model}: {(error.strerror or str(error)).lower()}. Name a model's folder."
+        return Finding("what fits", "unknown, as its configuration can't be read", advice)
     sizes = {precision: fit.needs(geometry, precision) for precision in fit.PRECISIONS}
     listed = ", ".join(f"{size(sizes[precision].total)} at {name}" for precision, name in LISTED)
-    sentence = f"{model} needs {listed}; {_free(host)}"
-    parts = ("weights", "workspace", "cache", "rows", "total")
-    facts: dict[str, object] = {
-        "free_bytes": host.free,
-        "device": host.kind,
-        "bytes": {name: {part: getattr(one, part) for part in parts} for name, one in sizes.items()},
-    }
+    state = f"{model} needs {listed}; {_free(host)}"
+    needed = {name: {"weights": one.weights, "total": one.total} for name, one in sizes.items()}
+    facts: dict[str, object] = {"free_bytes": host.free, "device": host.kind, "bytes": needed}
     stored = "fp8" if "quantization_config" in values else ""
     try:
         choice = fit.choose(model, geometry, host, asked="" if dtype == "auto" else dtype, stored=stored)
     except fit.NoRoomError as error:
-        return Finding("what fits", sentence, str(error), facts)
-    state = f"{sentence}: it runs in {choice.precision} ({choice.why})"
-    return Finding("what fits", state, facts={**facts, "dtype": choice.precision})
+        return Finding("what fits", state, str(error), facts)
+    facts["dtype"] = choice.precision
+    return Finding("what fits", f"{state}: it runs in {choice.precision} ({choice.why})", facts=facts)
 
 
 def _laptop(model: LaptopModel, host: fit.Machine) -> Finding:
@@ -382,9 +316,8 @@ def _laptop(model: LaptopModel, host: fit.Machine) -> Finding:
     sizes = {name: {"total": n_bytes} for name, n_bytes in needed.items()}
     facts = {"device": host.kind, "bytes": sizes, "dtype": precision, "free_bytes": host.free}
     if not model.is_pulled:
-        return Finding(
-            "what fits", f"{state}, and is not pulled", f"Get it with: dg-lsp engine pull {model.name}", facts, "pull"
-        )
+        state += ", and is not pulled"
+        return Finding("what fits", state, f"Get it with: dg-lsp engine pull {model.name}", facts, "pull")
     return Finding("what fits", state, advice if is_short else "", facts)
 
 
@@ -405,3 +338,138 @@ def _config_values(model: str) -> Mapping[str, Any]:
     if not isinstance(values, dict):
         raise ValueError(f"{file} is not a JSON object")  # noqa: TRY004 -- handled like invalid JSON
     return values
+
+
+# --- A sample, filled by the model
+
+# Another class shows what belongs into the body, so that small models can fill it.
+SAMPLE = """\
+class Rectangle:
+    def __init__(self, width, height):
+        self.width = width
+        self.height = height
+
+    def area(self):
+        return self.width * self.height
+
+    def perimeter(self):
+        return 2 * (self.width + self.height)
+
+
+class Window:
+    def __init__(self, width, height):
+        self.width = width
+        self.height = height
+
+    def area(self):
+        ...
+
+    def perimeter(self):
+        return 2 * (self.width + self.height)
+
+
+window = Window(3, 4)
+print(window.area(), window.perimeter())
+"""
+LINE = "return self.wid"
+"""The start of the body's line, for a fill within a line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """The fill of the sample's body: the diff, "" if there is none, the confidence in words or why there is none.
+
+    `ms` and `line_ms` are the times of the body in a new file, and of its line after that; `info` is how the engine describes
+    itself, and `joined_ms` how long connecting took.
+    """
+
+    diff: str
+    confidence: str
+    ms: float
+    line_ms: float
+    joined_ms: float
+    info: Mapping[str, object]
+
+
+async def trial(options: ConnectOptions) -> Trial:
+    """Let the model fill the sample, and start the engine if needed; raise EngineError if it fails."""
+    began = time.perf_counter()
+    async with connect(options) as engine:
+        joined_ms = 1000 * (time.perf_counter() - began)
+        # The text is new each time, so that the first fill finds nothing in the cache.
+        sample = f"# {time.time_ns()}\n{SAMPLE}"
+        answer, ms = await _filled(engine, sample)
+        _, line_ms = await _filled(engine, sample.replace("...", LINE))
+        info = await engine.info()
+    diff, words = "", answer.reason
+    if answer.suggestions:
+        best = answer.suggestions[0]
+        diff, words = report.unified("shapes.py", sample, apply(sample, best.edits)), confidence.words(best.confidence)
+    return Trial(diff, words, ms, line_ms, joined_ms, info)
+
+
+async def _filled(engine: EngineClient, text: str) -> tuple[InfillAnswer, float]:
+    """Return the answer for the text's placeholder body, or else for its started line, and the milliseconds."""
+    document = Document("sample:shapes.py", "python", text)
+    tree = syntax.of(document)
+    bodies = holes.in_document(document, tree, frozenset({"bodies"}))
+    group = bodies or (holes.at_cursor(document, text.index(f"{LINE}\n") + len(LINE), tree),)
+    context = FileContext(budget=Budget(ms=120_000), path="shapes.py")
+    began = time.perf_counter()
+    answer = await pipeline.infill(engine, document, group, context, syntax=tree, is_file=True)
+    return answer, 1000 * (time.perf_counter() - began)
+
+
+def of_sample(model: str, options: ConnectOptions) -> Iterator[Finding]:
+    """Yield how the model's engine describes itself, its memory, and its times for the sample."""
+    try:
+        result = asyncio.run(trial(options))
+    except EngineError as error:
+        yield Finding("model", f"{model} does not respond", f"{ended(error)} {IN_LOG}")
+        return
+    yield running_model(result)
+    yield memory(result.info)
+    yield fill_times(result)
+
+
+def running_model(result: Trial) -> Finding:
+    """Return where the model runs, and why there."""
+    info, why = result.info, result.info.get("why")
+    reasons: Mapping[str, object] = why if isinstance(why, Mapping) else {}
+
+    def because(name: str, value: str) -> str:
+        return f"{value} ({reasons[name]})" if reasons.get(name) else value
+
+    parts = [f"{info.get('model')} runs on {because('device', str(info.get('device')))}"]
+    if info.get("dtype"):
+        parts.append(f"in {because('dtype', str(info['dtype']))}")
+    if isinstance(threads := info.get("threads"), int):
+        parts.append(f"with {because('threads', counted(threads, 'thread'))}")
+    version = info.get("version")
+    other = f" of dg-lsp {version}, which is replaced when no client uses it" if version != discovery.current_build() else ""
+    parts.append(f"connected in {result.joined_ms / 1000:.1f} s, process {info.get('pid')}{other}")
+    return Finding("model", ", ".join(parts), facts={"joined_ms": round(result.joined_ms, 1), "info": dict(info)})
+
+
+def memory(info: Mapping[str, object]) -> Finding:
+    """Return what the engine and the model use, and what is left."""
+    stated, device = info.get("memory"), info.get("device")
+    sizes = {name: value for name, value in stated.items() if isinstance(value, int)} if isinstance(stated, Mapping) else {}
+    words = {"rss_bytes": "the engine uses {}", "free_bytes": "{} free on this machine"}
+    if device not in ("cpu", "mps"):
+        words |= {"device_bytes": f"the model uses {{}} on {device}", "device_free_bytes": "{} free there"}
+    parts = [words[name].format(size(sizes[name])) for name in words if name in sizes]
+    is_low = any(sizes.get(name, SCARCE_BYTES) < SCARCE_BYTES for name in ("free_bytes", "device_free_bytes"))
+    advice = "Memory is low: close other programs, or choose a smaller model (engine.model in the configuration)."
+    return Finding("memory", ", ".join(parts), advice if is_low else "", sizes)
+
+
+def fill_times(result: Trial) -> Finding:
+    """Return how long the sample took; only the line counts, because it is what is suggested while typing."""
+    state = f"{result.ms:.0f} ms for a body in a new file, then {result.line_ms:.0f} ms for a line"
+    advice = (
+        "A line takes longer than the deadline for suggestions. Choose a smaller model or a faster device (engine.model, "
+        "engine.device), use more threads (engine.threads), or raise the deadline (completion.deadline)."
+    )
+    facts = {"ms": round(result.ms, 1), "line_ms": round(result.line_ms, 1)}
+    return Finding("a sample", state, advice if result.line_ms > DEFAULTS.deadline else "", facts)

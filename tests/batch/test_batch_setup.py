@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from dg_lsp.cli import offers, setup
-from dg_lsp.cli.offers import GIB, Endpoint, Gpu, Key, Machine, Model, Offer, Server
+from dg_lsp.cli.offers import GIB, Gpu, Machine, Model, Offer, Server
 from dg_lsp.cli.setup import SetupError
 from dg_lsp.core.calibration import Calibration
 from dg_lsp.engine.common import calibration_store
@@ -102,7 +102,7 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def look(kind: Any, answers: Mapping[str, Any], fakes: list[Fake]) -> tuple[Server, ...]:
     fakes.append(Fake(answers))
-    return tuple(each for each in asyncio.run(offers.look([Endpoint(kind, fakes[-1].url)])) if isinstance(each, Server))
+    return tuple(each for each in asyncio.run(offers.look([(kind, fakes[-1].url)])) if isinstance(each, Server))
 
 
 @pytest.mark.parametrize("kind", offers.KINDS)
@@ -140,23 +140,23 @@ LM_STUDIO = {
 @pytest.mark.parametrize(
     ("kind", "answers", "found"),
     [
-        ("ollama", ollama(), [("coder:7b", True, 4_683_087_332), ("chat:8b", False, 1)]),
-        ("llama", LLAMA, [("qwen-1.5b.gguf", True, 0)]),
+        ("ollama", ollama(), [("coder:7b", 4_683_087_332)]),
+        ("llama", LLAMA, [("qwen-1.5b.gguf", 0)]),
         # Of vLLM's, only what denoises can be used; of a chat server's, no embedding model.
-        ("vllm", VLLM, [("google/diffusiongemma-26B-A4B-it", True, 0), ("meta/chat", False, 0)]),
-        ("chat", LM_STUDIO, [("qwen2.5-coder-7b-instruct", True, 0)]),
+        ("vllm", VLLM, [("google/diffusiongemma-26B-A4B-it", 0)]),
+        ("chat", LM_STUDIO, [("qwen2.5-coder-7b-instruct", 0)]),
     ],
 )
 def test_a_server_says_which_of_its_models_fill(
-    kind: str, answers: Mapping[str, Any], found: list[tuple[str, bool, int]], fakes: list[Fake]
+    kind: str, answers: Mapping[str, Any], found: list[tuple[str, int]], fakes: list[Fake]
 ) -> None:
     [server] = look(kind, answers, fakes)
     assert server.models == tuple(Model(*each) for each in found)
 
 
 def test_a_chat_model_is_offered_and_never_recommended() -> None:
-    running = Server(Endpoint("chat", "http://127.0.0.1:1234"), (Model("coder-instruct"),))
-    [chat, embedded, *_] = offers.offers(LAPTOP, (running,), (), {})
+    running = Server("chat", "http://127.0.0.1:1234", (Model("coder-instruct"),))
+    [chat, embedded, *_] = offers.offers(LAPTOP, (running,), {}, {})
     assert (chat.model, chat.title, chat.where) == (
         "chat:http://127.0.0.1:1234#coder-instruct",
         "coder-instruct in a chat server",
@@ -166,12 +166,12 @@ def test_a_chat_model_is_offered_and_never_recommended() -> None:
 
 
 def test_a_closed_port_is_not_a_server() -> None:
-    assert asyncio.run(offers.look([Endpoint("ollama", "http://127.0.0.1:9")])) == ("does not respond",)
+    assert asyncio.run(offers.look([("ollama", "http://127.0.0.1:9")])) == ("does not respond",)
 
 
 def test_a_variable_that_keeps_a_server_away_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", "/nonexistent")
-    far, near = asyncio.run(offers.look([Endpoint("chat", "https://models.example"), Endpoint("ollama", "http://127.0.0.1:9")]))
+    far, near = asyncio.run(offers.look([("chat", "https://models.example"), ("ollama", "http://127.0.0.1:9")]))
     assert str(far).startswith("can't be asked: SSL_CERT_FILE names /nonexistent")
     assert near == "does not respond"
 
@@ -201,48 +201,14 @@ def models(*arguments: Any, **more: Any) -> list[tuple[str, bool, bool]]:
     return [(offer.model, offer.is_ready, offer.is_recommended) for offer in offers.offers(*arguments, **more)]
 
 
-def test_a_bare_laptop_has_the_embedded_model_and_commands_for_better_ones() -> None:
-    offer_list = offers.offers(LAPTOP, (), (), {})
-    assert [(offer.model, offer.is_ready, offer.is_recommended) for offer in offer_list] == [
-        ("auto", True, True),
-        ("fim:ollama#qwen2.5-coder:3b-base", False, False),
-        ("fim:llama:http://127.0.0.1:8012", False, False),
-    ]
-    assert offer_list[1].commands[-2:] == (
-        "ollama pull qwen2.5-coder:3b-base",
-        "dg-lsp setup --yes 'fim:ollama#qwen2.5-coder:3b-base'",
-    )
-    # A server's command does not return, so a command below it would wait until the server ends.
-    for offer, start in ((offer_list[1], "ollama serve"), (offer_list[2], "llama-server --fim-qwen-3b-default")):
-        at = offer.commands.index(start)
-        assert offer.commands[at - 1] == "# in another terminal, because it runs until you stop it:"
-        assert offer.commands[at + 1] == "# then in this terminal:"
-
-
-def ollama_commands(url: str) -> tuple[str, ...]:
-    """Return the commands for a model that an Ollama at this address does not have yet."""
-    offer_list = offers.offers(LAPTOP, (Server(Endpoint("ollama", url), (Model("chat", False),)),), (), {})
-    return next(offer.commands for offer in offer_list if "qwen2.5-coder:3b-base" in offer.model)
-
-
-def test_a_new_model_is_pulled_by_the_ollama_that_runs() -> None:
-    url = "http://127.0.0.1:19434"
-    assert ollama_commands(url) == (
-        f"OLLAMA_HOST={url} ollama pull qwen2.5-coder:3b-base",
-        f"dg-lsp setup --yes 'fim:ollama:{url}#qwen2.5-coder:3b-base'",
-    )
-    assert ollama_commands("http://127.0.0.1:11434") == (
-        "ollama pull qwen2.5-coder:3b-base",
-        "dg-lsp setup --yes 'fim:ollama#qwen2.5-coder:3b-base'",
-    )
-    # An Ollama on another machine does not serve this one.
-    assert "ollama serve" in ollama_commands("http://gpu01:11434")
+def test_a_bare_laptop_has_the_embedded_model() -> None:
+    assert models(LAPTOP, (), {}, {}) == [("auto", True, True)]
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1.example.com:80", "http://localhost.example.com:80"])
 def test_a_host_whose_name_begins_like_this_machine_is_elsewhere(url: str) -> None:
-    running = Server(Endpoint("ollama", url), (Model("coder:7b"),))
-    first, *_ = offers.offers(LAPTOP, (running,), (), {})
+    running = Server("ollama", url, (Model("coder:7b"),))
+    first, *_ = offers.offers(LAPTOP, (running,), {}, {})
     assert (first.where, first.is_recommended) == (f"on {url}", False)
 
 
@@ -268,25 +234,25 @@ def test_laptop_models_are_offered_where_they_fit_and_the_best_is_recommended(
 ) -> None:
     sizes = {"huge": 5, "large": 4, "small": 1}
     known = [laptop_model(name, gib, tmp_path, monkeypatch, is_pulled=name == pulled) for name, gib in sizes.items()]
-    assert models(LAPTOP, (), (), {}, laptop_models=known)[:3] == expected
-    offer = next(each for each in offers.offers(LAPTOP, (), (), {}, laptop_models=known) if not each.is_ready)
+    assert models(LAPTOP, (), {}, {}, laptop_models=known) == expected
+    offer = next(each for each in offers.offers(LAPTOP, (), {}, {}, laptop_models=known) if not each.is_ready)
     assert offer.commands == (f"dg-lsp setup --yes {offer.model}",)
     assert "of memory, on the processor, and 0.2 GB to download once, from " in offer.cost
-    running = Server(Endpoint("ollama", "http://127.0.0.1:11434"), (Model("coder:7b", True, 4 * GIB),))
-    assert models(LAPTOP, (running,), (), {}, laptop_models=known)[0] == ("fim:ollama#coder:7b", True, True)
+    running = Server("ollama", "http://127.0.0.1:11434", (Model("coder:7b", 4 * GIB),))
+    assert models(LAPTOP, (running,), {}, {}, laptop_models=known)[0] == ("fim:ollama#coder:7b", True, True)
 
 
 CARD_24 = (Gpu("RTX 4090", 24 * GIB),)
 MACHINES = {
     "old laptop": (Machine(2, 4 * GIB), "smollm2-135m"),
     "laptop": (Machine(8, 16 * GIB), "qwen2.5-coder-0.5b"),
-    "laptop with a GPU of 8 GB": (Machine(8, 16 * GIB, (Gpu("RTX 4060", 8 * GIB),)), "qwen2.5-coder-1.5b"),
-    "workstation with a GPU of 24 GB": (Machine(16, 64 * GIB, CARD_24), "qwen2.5-coder-14b"),
+    "laptop with a GPU of 8 GB": (Machine(8, 16 * GIB, (Gpu("RTX 4060", 8 * GIB),), 8 * GIB), "qwen2.5-coder-1.5b"),
+    "workstation with a GPU of 24 GB": (Machine(16, 64 * GIB, CARD_24, 24 * GIB), "qwen2.5-coder-14b"),
     "Mac with 48 GB": (
-        Machine(12, 48 * GIB, (Gpu("Apple GPU", 32 * GIB, is_nvidia=False),), is_shared=True),
+        Machine(12, 48 * GIB, (Gpu("Apple GPU", 32 * GIB, is_nvidia=False),), 32 * GIB, is_shared=True),
         "qwen2.5-coder-7b",
     ),
-    "server with an H100": (Machine(32, 256 * GIB, (Gpu("H100", 80 * GIB),)), "qwen2.5-coder-14b"),
+    "server with an H100": (Machine(32, 256 * GIB, (Gpu("H100", 80 * GIB),), 80 * GIB), "qwen2.5-coder-14b"),
     "laptop with an AMD GPU": (Machine(8, 16 * GIB, (Gpu("AMD GPU", 16 * GIB, is_nvidia=False),)), "qwen2.5-coder-0.5b"),
 }
 
@@ -297,7 +263,7 @@ def test_the_laptop_model_that_is_recommended_suits_the_machine(
 ) -> None:
     monkeypatch.setenv(laptop.STORE_VARIABLE, str(tmp_path))
     machine, expected = MACHINES[name]
-    offer = next(each for each in offers.offers(machine, (), (), {}, laptop_models=laptop.MODELS) if each.is_recommended)
+    offer = next(each for each in offers.offers(machine, (), {}, {}, laptop_models=laptop.MODELS) if each.is_recommended)
     assert offer.model == expected
     assert "only its known SHA-256 is trusted" in offer.cost
 
@@ -309,8 +275,8 @@ def test_a_better_model_for_the_gpu_is_recommended_where_a_small_one_is_pulled(
     small = next(model for model in laptop.MODELS if model.name == "qwen2.5-coder-0.5b")
     small.folder.mkdir(mode=0o700)
     (small.folder / laptop.CONFIG).touch()
-    machine = Machine(16, 64 * GIB, CARD_24)
-    offered = models(machine, (), (), {}, laptop_models=laptop.MODELS)
+    machine = Machine(16, 64 * GIB, CARD_24, 24 * GIB)
+    offered = models(machine, (), {}, {}, laptop_models=laptop.MODELS)
     assert ("qwen2.5-coder-0.5b", True, False) in offered
     assert ("qwen2.5-coder-14b", False, True) in offered
 
@@ -322,7 +288,7 @@ def test_a_pulled_model_that_needs_a_gpu_is_listed_without_one_and_not_recommend
     large = next(model for model in laptop.MODELS if model.needs_card)
     large.folder.mkdir(mode=0o700)
     (large.folder / laptop.CONFIG).touch()
-    offered = models(LAPTOP, (), (), {}, laptop_models=laptop.MODELS)
+    offered = models(LAPTOP, (), {}, {}, laptop_models=laptop.MODELS)
     assert (large.name, True, False) in offered
     assert ("qwen2.5-coder-0.5b", False, True) in offered
 
@@ -351,15 +317,14 @@ def test_a_chosen_laptop_model_that_can_not_be_pulled_is_not_written(tmp_path: P
 
 
 def test_a_running_server_is_recommended_before_the_embedded_model() -> None:
-    running = Server(Endpoint("ollama", "http://127.0.0.1:11434"), (Model("coder:7b", True, 4 * GIB), Model("chat", False)))
-    offer_list = models(LAPTOP, (running,), (), {})
+    running = Server("ollama", "http://127.0.0.1:11434", (Model("coder:7b", 4 * GIB),))
+    offer_list = models(LAPTOP, (running,), {}, {})
     assert offer_list[:2] == [("fim:ollama#coder:7b", True, True), ("auto", True, False)]
-    assert not any("chat" in model for model, _, _ in offer_list)
 
 
 def test_a_server_elsewhere_is_named_and_not_recommended() -> None:
-    running = Server(Endpoint("ollama", "http://gpu01:11434"), (Model("coder:7b"),))
-    first, *_ = offers.offers(LAPTOP, (running,), (), {})
+    running = Server("ollama", "http://gpu01:11434", (Model("coder:7b"),))
+    first, *_ = offers.offers(LAPTOP, (running,), {}, {})
     assert (first.model, first.where, first.is_recommended) == (
         "fim:ollama:http://gpu01:11434#coder:7b",
         "on http://gpu01:11434",
@@ -372,7 +337,7 @@ def with_gpu(gib: int, **options: Any) -> Machine:
 
 
 def diffusion_offer(machine: Machine) -> Offer | None:
-    return next((offer for offer in offers.offers(machine, (), (), {}) if offer.model == offers.DIFFUSION), None)
+    return next((offer for offer in offers.offers(machine, (), {}, {}) if offer.model == offers.DIFFUSION), None)
 
 
 @pytest.mark.parametrize("gib", [8, 16, 18, 24, 32, 48, 80, 139])
@@ -388,14 +353,6 @@ def test_setup_offers_diffusion_where_doctor_says_that_it_fits_and_in_that_preci
         assert f"({expected})" in offer.title
         assert (offer.is_ready, offer.is_recommended) == (False, False)
         assert offer.commands == (f"dg-lsp engine pull {offers.DIFFUSION}", f"dg-lsp setup --yes {offers.DIFFUSION}")
-
-
-def test_a_card_of_24_gb_also_gets_the_small_models() -> None:
-    listed = [model for model, _, _ in models(with_gpu(24), (), (), {})]
-    assert {offers.DIFFUSION, "fim:ollama#qwen3-coder:30b", "fim:llama:http://127.0.0.1:8012"} <= set(listed)
-    commands = [command for offer in offers.offers(with_gpu(24), (), (), {}) for command in offer.commands]
-    # llama.cpp's preset of the larger model has 8 bits for a weight, and does not fit.
-    assert "llama-server --fim-qwen-7b-default" in commands
 
 
 def test_missing_packages_for_4_bits_come_first() -> None:
@@ -416,10 +373,7 @@ def test_weights_are_quantised_only_on_nvidia() -> None:
 
 
 def test_a_key_offers_its_service_with_what_it_costs() -> None:
-    keys = (
-        Key("codestral", "CODESTRAL_API_KEY", "codestral.mistral.ai"),
-        Key("openai", "OPENAI_API_KEY", "api.openai.com", True),
-    )
+    keys = {"CODESTRAL_API_KEY": "k", "OPENAI_API_KEY": "k"}
     offers_by_model = {offer.model: offer for offer in offers.offers(LAPTOP, (), keys, {"fim:codestral": "61% of 90 answers"})}
     offer = offers_by_model["fim:codestral"]
     assert (offer.is_ready, offer.is_recommended, offer.quality) == (True, False, "61% of 90 answers")
@@ -503,8 +457,10 @@ def test_a_link_and_the_mode_of_the_file_stay(tmp_path: Path) -> None:
 SETUP = """
 import sys
 from dg_lsp.cli import main as cli
-from dg_lsp.cli import offers
-offers.ENDPOINTS = ()
+from dg_lsp.cli import offers, setup
+from dataclasses import replace
+offers.KINDS = {name: replace(kind, urls=()) for name, kind in offers.KINDS.items()}
+setup.KINDS = offers.KINDS
 sys.argv = ["dg-lsp", "setup", *sys.argv[1:]]
 cli.main()
 """
@@ -533,11 +489,11 @@ from dg_lsp.cli import doctor, setup
 from dg_lsp.wire import extras
 missing = ["torch"]
 doctor.absent = lambda names: missing
-install = setup.install_packages
-def and_then(names, show):
-    install(names, show)
+install = setup.install
+def and_then(*arguments):
+    install(*arguments)
     missing.clear()
-setup.install_packages = and_then
+setup.install = and_then
 extras.has_useless_cuda = lambda: True
 if "NEEDS" in os.environ:
     extras.requirements = lambda extra: os.environ["NEEDS"].split()
@@ -582,7 +538,7 @@ def record(command, *args, **options):
 subprocess.Popen = record
 """
     monkeypatch.setattr(sys.modules[__name__], "SETUP", without + SETUP)
-    chosen = ("--yes", "vllm:http://127.0.0.1:9", "--no-try", "--no-measure")
+    chosen = ("--yes", "vllm:http://127.0.0.1:9", "--no-try")
     completed = run(tmp_path, *chosen, DG_LSP_NO_PULL="")
     assert completed.returncode == 0, completed.stderr
     commands = [line for line in completed.stdout.splitlines() if line.startswith("RUN") and "install" in line]
@@ -608,7 +564,8 @@ def test_without_pytorchs_index_the_message_names_it_and_other_ways(tmp_path: Pa
     assert completed.returncode == 2
     problem = completed.stderr.splitlines()[-1]
     assert problem.startswith(
-        "dg-lsp: torch's CPU build (torch==0.0.1+cpu) could not be installed: http://127.0.0.1:9/whl/cpu can't be reached, "
+        "dg-lsp: torch's CPU build (torch==0.0.1+cpu) could not be installed: neither the configured index nor "
+        "http://127.0.0.1:9/whl/cpu gave it ("
     )
     assert "--extra-index-url" not in problem, "the command that has just failed"
     assert "Add an index that has it to pip's extra-index-url, or install the build with CUDA, about 5 GB" in problem

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.cli import sample
+from dg_lsp.cli import doctor
 from dg_lsp.client import engine as engines
 from dg_lsp.wire import config
 from tests.e2e.editor import CODE, Editor, command, environment
@@ -76,6 +76,6 @@ def test_the_walkthroughs_suggestion_and_fill_are_right(tmp_path: Path, monkeypa
 def test_the_sample_of_setup_is_filled_right(monkeypatch: pytest.MonkeyPatch) -> None:
     with home(monkeypatch):
         options = engines.connect_options(config.Config(), model="embedded")
-        trial_result = asyncio.run(sample.trial(options))
+        trial_result = asyncio.run(doctor.trial(options))
     assert "+        return self.width * self.height" in trial_result.diff
     assert trial_result.confidence.endswith(" %")

@@ -16,7 +16,7 @@ import pytest
 
 from dg_lsp.cli import setup
 from dg_lsp.engine.model.fit import machine
-from dg_lsp.wire import laptop
+from dg_lsp.wire import extras, laptop
 from tests.e2e.editor import CODE, ENGINE, ROOT, Editor
 from tests.engine import laptop_kit
 from tests.engine.engine_kit import FILLER
@@ -178,15 +178,16 @@ def test_a_download_runs_no_code_of_the_workspace(is_continued: bool, tmp_path: 
 
 
 @pytest.mark.e2e
-def test_what_setup_installs_is_not_chosen_by_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_setup_installs_is_not_chosen_by_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     root = planted(tmp_path / "work", (*MODULES, *AT_START))
     monkeypatch.chdir(root)
     for name, value in variables(tmp_path).items():
         monkeypatch.setenv(name, value)
-    lines: list[str] = []
     # Whether it fails depends on what is installed.
     with contextlib.suppress(setup.SetupError):
-        setup.install_packages(("torch",), lines.append)
-    assert lines
+        setup.install(extras.install_commands(*extras.requirements("engine")), ("torch",), "")
+    assert capsys.readouterr().err
     assert ran(root) == []
     assert machine.nvidia() == () or ran(root) == []
