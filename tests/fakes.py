@@ -11,7 +11,7 @@ from dataclasses import replace
 from dg_lsp.client.engine import ConnectOptions, Connector
 from dg_lsp.client.link import Link, OnDone, OnDraft
 from dg_lsp.client.port import EngineError
-from dg_lsp.core.values import Calibrated, Candidate, Document, Hole, HoleKind, InfillRequest, Span
+from dg_lsp.core.values import Calibrated, Candidate, Document, Extent, Hole, HoleKind, InfillRequest, Span
 from dg_lsp.wire import discovery
 from dg_lsp.wire.messages import Ask, Status
 
@@ -111,14 +111,13 @@ def drawn(
     *,
     language: str = "",
     kind: HoleKind = "cursor",
-    block: bool = False,
+    extent: Extent = "line",
     indent: str = "",
     lead: str = "",
     trail: str = "",
-    may_open: bool = False,
 ) -> tuple[Document, tuple[Hole, ...]]:
     """Return the document drawn by a text in which each ⟦…⟧ is a hole with what it holds, and its holes."""
-    as_drawn = Hole(Span(0, 0), kind, block=block, indent=indent, lead=lead, trail=trail, may_open=may_open)
+    as_drawn = Hole(Span(0, 0), kind, extent=extent, indent=indent, lead=lead, trail=trail)
     holes, parts, at = [], [], 0
     for idx, part in enumerate(re.split("[⟦⟧]", text)):
         if idx % 2:

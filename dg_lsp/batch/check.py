@@ -410,7 +410,7 @@ def token_of(document: Document, hole: Hole) -> str:
 
 def edit_for(document: Document, hole: Hole, note_file: str) -> Edit | None:
     """Return the edit that makes the hole raise an error; None if it holds no statements or the language is not supported."""
-    if not hole.block:
+    if hole.extent != "block":
         return None
     token = token_of(document, hole)
     if document.language == "python":

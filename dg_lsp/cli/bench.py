@@ -141,7 +141,7 @@ def bench(
     if file is None:
         raise EvalError("no tasks given; name a .jsonl file")
     all_tasks = tasks.read(file)
-    single, blocks = ([task for task in all_tasks if task.hole.block == block] for block in (False, True))
+    single, blocks = ([task for task in all_tasks if (task.hole.extent == "block") == block] for block in (False, True))
     if not single:
         raise EvalError(f"{file} has no single-line task")
     try:

@@ -49,7 +49,7 @@ class Evidence:
 
 def position(request: InfillRequest) -> HolePosition:
     """Return the position of the request's hole in its line or block."""
-    if any(hole.block for hole in request.holes):
+    if request.extent == "block":
         return "block"
     if not request.place.ends_line:
         return "inside"

@@ -159,7 +159,7 @@ def with_instruction(request: InfillRequest) -> str:
         return prefix
     comment = f"{language.line_comments[0]} {' '.join(hole.instruction.split())}\n"
     here = request.place
-    if hole.block or here.starts_line:
+    if hole.extent == "block" or here.starts_line:
         return f"{prefix}{comment}{hole.indent}"
     return f"{prefix.removesuffix(here.head)}{here.indent}{comment}{here.head}"
 

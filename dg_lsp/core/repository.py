@@ -130,7 +130,7 @@ def passages(request: InfillRequest, repository: Repository, most: int = MAX_PAS
         ):
             continue
         start = file.text.rfind("\n", 0, max(at - BEFORE_CHARS, 0)) + 1
-        end = file.text.find("\n", at + (BLOCK_CHARS if hole.block else LINE_CHARS)) + 1 or len(file.text)
+        end = file.text.find("\n", at + (BLOCK_CHARS if hole.extent == "block" else LINE_CHARS)) + 1 or len(file.text)
         shown.append((file, start, end))
         found[ahead] = Snippet(file.path, file.text[start:end], for_copying=True)
     return tuple(found.values())

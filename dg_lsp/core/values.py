@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from msgspec import Meta
 
@@ -19,6 +19,8 @@ from dg_lsp.core.place import Place
 
 HoleKind = Literal["cursor", "body", "marker", "selection", "error"]
 RowKind = Literal["noise", "copy", "causal"]
+Extent = Literal["line", "lines", "block"]
+"""How far an answer may go: to the end of its line, to the end of the block that it opens or is in, or over any lines."""
 
 MAX_CANDIDATES = 64
 MAX_HOLES = 256
@@ -97,22 +99,20 @@ class Hole:
     `lead` and `trail` are fixed text that the edit writes around the answer. The model sees them as given: for
     `function f() {}` the span is empty, lead is "\n  " and trail is "\n".
 
-    `indent` is the white space before each line of the answer. A hole that is not a `block` ends with its line, unless the
-    answer may go on in `several` lines: it is in an empty line, and a model that knows where an answer ends decides. If the
-    answer `may_open` a block, because no lines of one are below, it may go on to the end of that block (`core.opened`).
+    `indent` is the white space before each line of the answer. Its `extent` says how far that may go: of "lines", a model that
+    knows where an answer ends writes several in an empty line; in a line of code, an answer may open a block, because no lines
+    of one are below, and goes on to the end of that block (`core.opened`).
     `needed` are the names that the code after the hole uses and that only the answer can bind (`core.scope.needed_names`).
     """
 
     span: Span
     kind: HoleKind
     indent: str = ""
-    block: bool = False
+    extent: Extent = "line"
     instruction: str = ""
     lead: str = ""
     trail: str = ""
     needed: Texts = ()
-    several: bool = False
-    may_open: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +171,11 @@ class InfillRequest:
             raise ValueError("a request needs at least one hole")
         if len(self.between) != len(self.holes) - 1:
             raise ValueError(f"{len(self.holes)} holes need {len(self.holes) - 1} texts between them, not {len(self.between)}")
+
+    @property
+    def extent(self) -> Extent:
+        """The widest extent of its holes."""
+        return max((hole.extent for hole in self.holes), key=get_args(Extent).index)
 
     @cached_property
     def place(self) -> Place:

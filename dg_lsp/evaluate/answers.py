@@ -55,7 +55,7 @@ def answer(engine: Engine, task: Task, seed: int = 0) -> Answer:
     document = task.document
     tree = syntax.of(document)
     is_body = task.kind == "body"
-    hole = task.hole if task.hole.block else holes.at_cursor(document, len(task.prompt), tree)
+    hole = task.hole if task.hole.extent == "block" else holes.at_cursor(document, len(task.prompt), tree)
     threshold = 0.0 if is_body else DEFAULTS.token_threshold
     context = FileContext(path=task.path, seed=seed)
     try:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from dg_lsp.core import languages, scope, syntax
 from dg_lsp.core.place import last_line
-from dg_lsp.core.values import Budget, Document, Hole, InfillRequest, Span
+from dg_lsp.core.values import Budget, Document, Extent, Hole, InfillRequest, Span
 from dg_lsp.wire import messages
 
 NEEDED = ("task_id", "prompt", "suffix", "canonical_solution")
@@ -65,11 +65,11 @@ class Task:
         """
         line = last_line(self.prompt)
         indent = line[: len(line) - len(line.lstrip(" \t"))]
-        block = self.kind in BLOCK_KINDS or "\n" in self.answer
+        extent: Extent = "block" if self.kind in BLOCK_KINDS or "\n" in self.answer else "line"
         place = Span(len(self.prompt), len(self.prompt))
         tree = syntax.of(Document("", self.language, self.prompt + self.suffix))
         names = scope.needed_names(tree, place) if tree else ()
-        return Hole(place, "body" if self.kind == "body" else "cursor", indent=indent, block=block, needed=names)
+        return Hole(place, "body" if self.kind == "body" else "cursor", indent=indent, extent=extent, needed=names)
 
     def request(self, *, steps: int = 0, seed: int = 0) -> InfillRequest:
         """Return the request for the engine."""

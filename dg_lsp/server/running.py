@@ -407,7 +407,12 @@ def _repairs(document: Document, syntax: Syntax | None, span: Span) -> tuple[tup
     attempts = [tuple(lines[:1])]
     if len(errors) <= MAX_REPAIRS and all(left.end <= right.start for left, right in pairwise(errors)):
         tight = tuple(
-            Hole(error, "error", indent=index.indent(index.at(error.start)), block="\n" in syntax.text[error.start : error.end])
+            Hole(
+                error,
+                "error",
+                indent=index.indent(index.at(error.start)),
+                extent="block" if "\n" in syntax.text[error.start : error.end] else "line",
+            )
             for error in errors
         )
         if tight and tight != attempts[0]:

@@ -24,6 +24,7 @@ from dg_lsp.core.values import (
     Candidate,
     Confidence,
     Count,
+    Extent,
     HoleKind,
     InfillRequest,
     Ranked,
@@ -31,7 +32,7 @@ from dg_lsp.core.values import (
     Texts,
 )
 
-PROTOCOL = 3
+PROTOCOL = 4
 """The version of these messages. It is part of an engine's name, so a client never meets an engine of another version."""
 
 MAX_BODY_BYTES = 2 * 1024 * 1024
@@ -41,7 +42,14 @@ Priority = Literal["interactive", "batch"]
 Reason = Literal["finished", "deadline", "superseded", "cancelled"]
 EngineState = Literal["loading", "ready", "unloaded", "failed"]
 ErrorCode = Literal["bad_request", "busy", "engine_failed", "not_loaded", "out_of_memory", "stopping", "unauthorized"]
-_CHOICES: dict[str, Any] = {"kind": HoleKind, "priority": Priority, "reason": Reason, "row": RowKind, "state": EngineState}
+_CHOICES: dict[str, Any] = {
+    "extent": Extent,
+    "kind": HoleKind,
+    "priority": Priority,
+    "reason": Reason,
+    "row": RowKind,
+    "state": EngineState,
+}
 
 Finite = Annotated[float, Meta(ge=-1e300, le=1e300)]
 """The bounds exclude infinity and NaN, which Python's JSON reads."""

@@ -14,7 +14,7 @@ from dg_lsp.core.values import Calibrated, Document, Edit, Hole, InfillRequest, 
 from dg_lsp.infill.fill import Fill
 
 DOCUMENT = Document("file:///a.py", "python", "def f():\n    pass\n")
-HOLE = Hole(Span(13, 17), "body", indent="    ", block=True)
+HOLE = Hole(Span(13, 17), "body", indent="    ", extent="block")
 FILLS = (Fill(Edit(HOLE.span, "return 'ä'"), Calibrated(0.5), 7), Fill(Edit(HOLE.span, "x"), Ranked(1, True), 0))
 
 

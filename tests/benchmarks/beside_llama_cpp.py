@@ -189,7 +189,7 @@ class Llama:
     def answers(self, task: Task) -> dict[str, Answer]:
         """Return the answers to the hole: with nothing cached, as llama.vim asks, and with the better limits."""
         shorter = replace(task, prompt=task.prompt[:-TYPED])
-        best = {"t_max_predict_ms": 4_000} if task.hole.block else {"stop": ["\n"]}
+        best = {"t_max_predict_ms": 4_000} if task.hole.extent == "block" else {"stop": ["\n"]}
         cold = self._ask(shorter, cache_prompt=False, **best)
         time.sleep(PAUSE_S)
         vim = self._ask(task)

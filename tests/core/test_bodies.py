@@ -92,7 +92,7 @@ def test_an_unknown_language_has_no_body_holes() -> None:
 def shape(text: str, language: str, answer: str) -> str:
     document, _ = marked.holes(text, language)
     (hole,) = holes.in_document(document, marked.parse(document), BODIES)
-    assert hole.block
+    assert hole.extent == "block"
     return marked.filled(document, hole, answer.replace("\n", "\n" + hole.indent))
 
 
@@ -147,10 +147,10 @@ def test_a_comment_behind_the_placeholder_becomes_the_instruction() -> None:
 def test_an_inline_placeholder_is_no_block() -> None:
     document, _ = marked.holes("fn f() { let c = |x| todo!(); }", "rust")
     (hole,) = holes.in_document(document, marked.parse(document), BODIES)
-    assert not hole.block
+    assert hole.extent != "block"
     document, _ = marked.holes("fn f() {\n    a();\n    todo!();\n}", "rust")
     (hole,) = holes.in_document(document, marked.parse(document), BODIES)
-    assert hole.block
+    assert hole.extent == "block"
     assert hole.indent == "    "
 
 

@@ -246,7 +246,7 @@ def test_an_imported_name_does_not_match_another_path(path: str, name: str) -> N
 
 def test_an_instruction_is_a_comment_line_before_the_hole_or_above_its_line_of_code() -> None:
     def said(language: str, prefix: str = "x\n  ", instruction: str = "add  a\nand b", *, block: bool = False) -> str:
-        hole = Hole(Span(0, 0), "cursor", indent="  ", instruction=instruction, block=block)
+        hole = Hole(Span(0, 0), "cursor", indent="  ", instruction=instruction, extent="block" if block else "line")
         return context.with_instruction(InfillRequest(prefix, "", (hole,), language=language))
 
     assert said("python") == "x\n  # add a and b\n  "

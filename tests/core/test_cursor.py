@@ -133,13 +133,13 @@ def test_a_cursor_where_an_empty_block_starts_is_a_block_hole(
     language: str, text: str, lead: str, indent: str, trail: str
 ) -> None:
     hole = at(text, language)
-    assert (hole.block, hole.lead, hole.indent, hole.trail) == (True, lead, indent, trail)
+    assert (hole.extent, hole.lead, hole.indent, hole.trail) == ("block", lead, indent, trail)
 
 
 @pytest.mark.parametrize(("language", "text"), LINES)
 def test_a_cursor_elsewhere_is_a_hole_for_the_rest_of_the_line(language: str, text: str) -> None:
     hole = at(text, language)
-    assert (hole.block, hole.lead, hole.trail) == (False, "", "")
+    assert (hole.extent == "block", hole.lead, hole.trail) == (False, "", "")
 
 
 SEVERAL = [
@@ -150,7 +150,6 @@ SEVERAL = [
     ("typescript", "const a = {\n  b: 1,\n  $0\n}\n"),
 ]
 ONE_LINE = [
-    ("python", "def f():\n    a()\n    x = $0\n"),
     ("python", "$0\n    return 1\n"),
     ("go", "func f() {\n\t$0\n\t\tb()\n\t}\n}\n"),
     ("python", 'x = """\n$0\n"""\n'),
@@ -163,8 +162,7 @@ ONE_LINE = [
 )
 def test_an_answer_in_an_empty_line_of_code_may_have_several_lines(language: str, text: str, several: bool) -> None:
     hole = at(text, language)
-    assert not hole.block
-    assert hole.several == several
+    assert hole.extent == ("lines" if several else "line")
 
 
 @pytest.mark.parametrize(
@@ -180,7 +178,7 @@ def test_an_answer_in_an_empty_line_of_code_may_have_several_lines(language: str
     ],
 )
 def test_an_answer_may_open_a_block_that_is_not_there(language: str, text: str, may_open: bool) -> None:
-    assert at(text, language).may_open == may_open
+    assert at(text, language).extent == ("lines" if may_open else "line")
 
 
 # The language, the text, and the text with an answer in a line of its own.
@@ -234,7 +232,7 @@ ABOVE = [
 def test_an_answer_before_the_code_of_a_line_gets_a_line_of_its_own(language: str, text: str, expected: str) -> None:
     document, _ = marked.cursor(text, language)
     hole = at(text, language)
-    assert not hole.block
+    assert hole.extent != "block"
     assert marked.filled(document, hole, "ANSWER") == expected
 
 
@@ -253,7 +251,7 @@ def test_an_answer_before_the_code_of_a_line_gets_a_line_of_its_own(language: st
 def test_an_empty_block_is_filled_though_the_cursor_is_before_its_end(language: str, text: str, expected: str) -> None:
     document, _ = marked.cursor(text, language)
     hole = at(text, language)
-    assert hole.block
+    assert hole.extent == "block"
     assert marked.filled(document, hole, "ANSWER") == expected
 
 
@@ -288,7 +286,7 @@ def test_the_end_of_a_string_of_several_lines_stays_behind_the_answer(language: 
 def test_a_block_without_a_grammar_is_indented_as_usual_for_its_kind_of_file(name: str, text: str, indent: str) -> None:
     document, spans, _ = marked.read(text, "", f"file:///code/{name}")
     hole = holes.at_cursor(document, spans[0].start, None)
-    assert (hole.indent, hole.lead, hole.block) == (indent, indent, bool(indent))
+    assert (hole.indent, hole.lead, hole.extent == "block") == (indent, indent, bool(indent))
 
 
 @pytest.mark.parametrize("language", ["python", "javascript", "go", ""])
@@ -298,7 +296,7 @@ def test_a_text_without_indentation_takes_that_of_its_project(language: str) -> 
     assert holes.at_cursor(document, len(text), marked.parse(document)).indent == "   "
     document = Document("file:///code", "python", "def f(): pass", indent="   ")
     assert holes.at_placeholder(document, Span(9, 13), marked.parse(document)) == Hole(
-        Span(8, 13), "body", indent="   ", block=True, lead="\n   "
+        Span(8, 13), "body", indent="   ", extent="block", lead="\n   "
     )
 
 
@@ -322,7 +320,7 @@ def check_selection(text: str, *, block: bool, lead: str = "", indent: str = "",
     document, span = marked.selection(text, language)
     hole = holes.selection(document, span, marked.parse(document), "shorter")
     assert (hole.kind, hole.instruction) == ("selection", "shorter")
-    assert (hole.block, hole.lead, hole.indent) == (block, lead, indent)
+    assert (hole.extent == "block", hole.lead, hole.indent) == (block, lead, indent)
     assert document.text[hole.span.start : hole.span.end] == document.text[span.start : span.end].rstrip("\r\n")
 
 
@@ -352,7 +350,7 @@ def check_errors(text: str, language: str = "python") -> None:
     document, expected = marked.holes(text, language)
     errors = holes.errors(marked.parse(document))
     assert marked.draw(document, errors) == marked.draw(document, [Hole(span, "error") for span in expected])
-    assert all(hole.block and hole.kind == "error" for hole in errors)
+    assert all(hole.extent == "block" and hole.kind == "error" for hole in errors)
 
 
 def test_lines_that_can_not_be_parsed_are_holes() -> None:
@@ -444,7 +442,7 @@ def test_any_text_can_be_searched_for_holes(text: str, language: str, offset: in
 def test_pointing_at_a_placeholder_selects_its_body(language: str, text: str, body: str) -> None:
     document, span = marked.selection(text, language)
     hole = holes.at_place(document, span, marked.parse(document), "shorter")
-    assert (hole.kind, hole.block) == ("body", True)
+    assert (hole.kind, hole.extent) == ("body", "block")
     assert document.text[hole.span.start : hole.span.end] == body
     assert hole.instruction.startswith("shorter")
 

@@ -48,14 +48,14 @@ def test_fill_in_line_comments_is_a_marker(language: str) -> None:
         f"{mark} FILLER\n{mark} fill\n{mark} FILL in\n{mark} a FILL\n{mark} FILL_ME\n",
         language,
     )
-    assert (alone.block, alone.indent, alone.instruction) == (True, "", "")
-    assert (with_instruction.block, with_instruction.indent, with_instruction.instruction) == (
-        True,
+    assert (alone.extent, alone.indent, alone.instruction) == ("block", "", "")
+    assert (with_instruction.extent, with_instruction.indent, with_instruction.instruction) == (
+        "block",
         "  ",
         "sort by 🦀, then age",
     )
     assert tight.instruction == "x"
-    assert (behind.block, behind.instruction) == (False, "why")
+    assert (behind.extent, behind.instruction) == ("line", "why")
 
 
 @pytest.mark.parametrize("language", BLOCK)
@@ -65,8 +65,8 @@ def test_fill_in_block_comments_is_a_marker(language: str) -> None:
         f"{head}\t<hole>{opening} FILL: sort\n\t * by age {closing}</hole>\nx = <hole>{opening} FILL {closing}</hole>;\n",
         language,
     )
-    assert (alone.block, alone.indent, alone.instruction) == (True, "\t", "sort by age")
-    assert (inline.block, inline.instruction) == (False, "")
+    assert (alone.extent, alone.indent, alone.instruction) == ("block", "\t", "sort by age")
+    assert (inline.extent, inline.instruction) == ("line", "")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_in_an_unknown_language_a_marker_is_a_comment_that_begins_its_line() -> 
         "",
     )
     assert [hole.instruction for hole in lines] == ["", "a", "", "b", ""]
-    assert [hole.block for hole in lines] == [True, True, True, False, True]
+    assert [hole.extent for hole in lines] == ["block", "block", "block", "line", "block"]
 
 
 def test_broken_code_has_markers() -> None:
@@ -161,7 +161,7 @@ def test_an_unknown_kind_is_named() -> None:
 
 def test_a_marker_takes_the_place_of_the_body_around_it() -> None:
     (hole,) = check("def f():\n    <hole># FILL: return one\n    pass</hole>\n", {"bodies", "markers"})
-    assert (hole.kind, hole.instruction, hole.block, hole.indent) == ("marker", "return one", True, "    ")
+    assert (hole.kind, hole.instruction, hole.extent, hole.indent) == ("marker", "return one", "block", "    ")
     (hole,) = check("function f() {\n  <hole>// FILL: return one</hole>\n}\n", {"bodies", "markers"}, "javascript")
     assert (hole.kind, hole.lead, hole.trail) == ("marker", "", "")
     (hole,) = check(
@@ -182,7 +182,7 @@ def test_a_marker_on_its_openers_line_moves_below() -> None:
     ):
         document, _ = marked.holes(text, language)
         (hole,) = holes.in_document(document, marked.parse(document), frozenset({"bodies", "markers"}))
-        assert (hole.kind, hole.block) == ("marker", True)
+        assert (hole.kind, hole.extent) == ("marker", "block")
         assert marked.filled(document, hole, "a") == expected
 
 

@@ -37,7 +37,7 @@ def check(text: str, answer: str, expected: str, *fired: str, grammar: bool = Tr
 
 
 def check_body(text: str, answer: str, expected: str, *fired: str, indent: str = "    ", **how: Any) -> None:
-    check(text, answer, expected, *fired, **{"block": True, "indent": indent, "kind": "body", **how})
+    check(text, answer, expected, *fired, **{"extent": "block", "indent": indent, "kind": "body", **how})
 
 
 def check_dropped(text: str, answer: str, reason: str, **how: Any) -> None:
@@ -166,7 +166,7 @@ def test_types_and_html_tags_are_not_control_tokens() -> None:
 
 def test_an_answer_is_extracted_from_its_fence() -> None:
     check_body("def f():\n    ⟦⟧\n", "```python\nreturn 1\n```\nThis returns one.", "def f():\n    return 1\n", "cut_at_fence")
-    check("x = ⟦⟧\n", "```\n1\n", "x = 1\n", "cut_at_fence", block=True)
+    check("x = ⟦⟧\n", "```\n1\n", "x = 1\n", "cut_at_fence", extent="block")
 
 
 def test_an_answer_ends_at_the_fence_that_closes_it() -> None:
@@ -179,7 +179,7 @@ def test_a_pair_of_fences_is_an_example() -> None:
 
 
 def test_a_file_without_a_language_may_hold_fences() -> None:
-    check("⟦⟧\n", "a\n```\nb", "a\n```\nb\n", language="", block=True)
+    check("⟦⟧\n", "a\n```\nb", "a\n```\nb\n", language="", extent="block")
 
 
 def test_a_single_line_answer_ends_at_the_line_end() -> None:
@@ -187,9 +187,10 @@ def test_a_single_line_answer_ends_at_the_line_end() -> None:
 
 
 def test_an_answer_that_opens_a_block_ends_with_it() -> None:
-    text, block = "func f() {\n\t⟦⟧\n\ta()\n}\n", "if x {\n\t\tb()\n\t}"
-    check(text, f"{block}\n\tc()", text.replace("⟦⟧", block), "cut_at_line_end", language="go", indent="\t", may_open=True)
-    check("⟦⟧\nb()\n", "a()\nc()", "a()\nb()\n", "cut_at_line_end", may_open=True)
+    text, block = "func f() {\n\ti⟦⟧\n\ta()\n}\n", "f x {\n\t\tb()\n\t}"
+    after = text.replace("⟦⟧", block)
+    check(text, f"{block}\n\tc()", after, "cut_at_line_end", language="go", indent="\t", extent="lines")
+    check("a⟦⟧\nb()\n", "()\nc()", "a()\nb()\n", "cut_at_line_end", extent="lines")
 
 
 # Lines of one depth that go on, and one between them.
@@ -480,7 +481,7 @@ def test_equal_closing_words_are_not_a_repetition() -> None:
 
 
 def test_an_answer_that_only_repeats_what_follows_is_blank() -> None:
-    check_dropped("def f():\n    ⟦⟧\n    return total\n", "return total", "is blank", block=True, indent="    ")
+    check_dropped("def f():\n    ⟦⟧\n    return total\n", "return total", "is blank", extent="block", indent="    ")
 
 
 # --- The file's formatting --------------------------------------------------------------------------------------------
@@ -558,7 +559,7 @@ def test_a_first_level_of_tabs_becomes_spaces_though_the_file_has_none() -> None
 
 def test_a_file_without_indentation_takes_the_answer_s() -> None:
     text, answer = "⟦⟧\n", "if x:\n\ty()"
-    check(text, answer, "if x:\n\ty()\n", block=True)
+    check(text, answer, "if x:\n\ty()\n", extent="block")
 
 
 @pytest.mark.parametrize(
@@ -581,7 +582,7 @@ def test_a_file_without_indentation_takes_the_answer_s() -> None:
     ],
 )
 def test_a_recipe_of_a_makefile_gets_tabs(text: str, answer: str, expected: str) -> None:
-    document, holes = drawn(text, block=True)
+    document, holes = drawn(text, extent="block")
     result = polish.to_edits(Candidate((answer,)), holes, replace(document, uri="file:///code/Makefile"))
     assert apply(document.text, result.edits) == expected
 
@@ -635,7 +636,7 @@ def test_a_line_of_prose_is_indented_only_below_an_indented_one_or_in_code(
 def test_an_answer_in_a_text_without_indentation_gets_that_of_its_project(
     level: str, text: str, answer: str, expected: str
 ) -> None:
-    document, holes = drawn(text, block=True, language="python")
+    document, holes = drawn(text, extent="block", language="python")
     document = replace(document, indent=level)
     result = polish.to_edits(Candidate((answer,)), holes, document, syntax=syntax.of(document))
     assert apply(document.text, result.edits) == expected
@@ -728,7 +729,7 @@ def test_lines_that_must_stand_left_do_not_end_a_block() -> None:
 
 def test_a_selection_may_hold_several_levels() -> None:
     text, answer = "if x:\n    ⟦a\nb⟧\n", "c\nd"
-    check(text, answer, "if x:\n    c\nd\n", block=True, indent="    ", kind="selection")
+    check(text, answer, "if x:\n    c\nd\n", extent="block", indent="    ", kind="selection")
 
 
 def test_without_a_grammar_the_first_dedent_ends_the_block() -> None:
@@ -760,7 +761,7 @@ def test_brackets_in_strings_and_comments_close_nothing() -> None:
     check("f(⟦⟧)\n", "')'", "f(')')\n")
     check("x = f(⟦⟧);\n", "a /* ) */", "x = f(a /* ) */);\n", language="javascript")
     check("fn f<'a>(x: &'a str) { ⟦⟧ }\n", "g(')', \"}\")", "fn f<'a>(x: &'a str) { g(')', \"}\") }\n", language="rust")
-    check("f() { ⟦⟧; }\n", "echo \"${#x}\" $# '\n}'", "f() { echo \"${#x}\" $# '\n}'; }\n", language="bash", block=True)
+    check("f() { ⟦⟧; }\n", "echo \"${#x}\" $# '\n}'", "f() { echo \"${#x}\" $# '\n}'; }\n", language="bash", extent="block")
 
 
 # --- Useless answers --------------------------------------------------------------------------------------------------
@@ -769,7 +770,7 @@ def test_brackets_in_strings_and_comments_close_nothing() -> None:
 @pytest.mark.parametrize("answer", ["", " \n\t", "\n\n"])
 def test_a_blank_answer_is_dropped(answer: str) -> None:
     check_dropped("x = ⟦⟧\n", answer, "is blank")
-    check_dropped("def f():\n    ⟦pass⟧\n", answer, "is blank", block=True, indent="    ")
+    check_dropped("def f():\n    ⟦pass⟧\n", answer, "is blank", extent="block", indent="    ")
 
 
 def test_documentation_without_a_word_is_blank() -> None:
@@ -790,12 +791,14 @@ def test_an_unusual_character_that_the_file_already_has_is_allowed() -> None:
 
 def test_an_answer_that_changes_nothing_is_dropped() -> None:
     check_dropped("x = ⟦old⟧\n", "old ", "changes nothing", kind="selection")
-    check_dropped("x =\r\n⟦a\r\nb⟧\r\n", "a\nb", "changes nothing", kind="selection", block=True)
+    check_dropped("x =\r\n⟦a\r\nb⟧\r\n", "a\nb", "changes nothing", kind="selection", extent="block")
 
 
 def test_an_answer_that_repeats_its_neighbours_is_dropped() -> None:
-    check_dropped("def f():\n    step(one)\n    ⟦⟧\n", "step(one)", "repeats the lines next to it", block=True, indent="    ")
-    check_dropped("if a:\n    ⟦⟧\nstep(one)\n", "step(one)", "repeats the lines next to it", block=True, indent="    ")
+    check_dropped(
+        "def f():\n    step(one)\n    ⟦⟧\n", "step(one)", "repeats the lines next to it", extent="block", indent="    "
+    )
+    check_dropped("if a:\n    ⟦⟧\nstep(one)\n", "step(one)", "repeats the lines next to it", extent="block", indent="    ")
 
 
 def test_the_end_of_a_line_that_makes_it_the_next_line_is_dropped() -> None:
@@ -808,34 +811,36 @@ def test_the_end_of_a_line_that_makes_it_the_next_line_is_dropped() -> None:
 def test_an_answer_that_repeats_one_neighbour_again_and_again_is_dropped() -> None:
     text = "\n    ".join(["step(one)"] * 7)
     reason = "repeats the lines next to it"
-    check_dropped("def f():\n    step(one)\n    ⟦⟧\n", text, reason, block=True, indent="    ")
-    check_dropped("if a:\n    ⟦⟧\nstep(one)\n", text, reason, block=True, indent="    ")
-    check_dropped("def f():\n    '''Do it.'''\n    ⟦pass⟧\n", "'''Do it.'''\n    '''Do it.'''", reason, kind="body", block=True)
+    check_dropped("def f():\n    step(one)\n    ⟦⟧\n", text, reason, extent="block", indent="    ")
+    check_dropped("if a:\n    ⟦⟧\nstep(one)\n", text, reason, extent="block", indent="    ")
+    check_dropped(
+        "def f():\n    '''Do it.'''\n    ⟦pass⟧\n", "'''Do it.'''\n    '''Do it.'''", reason, kind="body", extent="block"
+    )
 
 
 @pytest.mark.parametrize("n_lines", [3, 4, 5, 8])
 def test_an_answer_that_repeats_several_neighbours_again_and_again_is_dropped(n_lines: int) -> None:
     text = "\n    ".join((["step(one)", "step(two)"] * 4)[:n_lines])
     reason = "repeats the lines next to it"
-    check_dropped("def f():\n    step(one)\n    step(two)\n    ⟦⟧\n", text, reason, block=True, indent="    ")
-    check_dropped("if a:\n    ⟦⟧\nstep(one)\nstep(two)\n", text, reason, block=True, indent="    ")
+    check_dropped("def f():\n    step(one)\n    step(two)\n    ⟦⟧\n", text, reason, extent="block", indent="    ")
+    check_dropped("if a:\n    ⟦⟧\nstep(one)\nstep(two)\n", text, reason, extent="block", indent="    ")
 
 
 @pytest.mark.parametrize("lines", [["size += 1"] * 3, ["a = f(1)", "g(a)"] * 3, ["start()", *["size += 1"] * 4, "end()"]])
 def test_an_answer_that_repeats_itself_is_dropped(lines: list[str]) -> None:
-    check_dropped("def f():\n    ⟦⟧\n", "\n    ".join(lines), "repeats itself", block=True, indent="    ")
+    check_dropped("def f():\n    ⟦⟧\n", "\n    ".join(lines), "repeats itself", extent="block", indent="    ")
 
 
 def test_a_line_may_be_there_twice_or_as_often_as_in_the_text_it_replaces() -> None:
     for lines, old in ((["next(rows)"] * 2, ""), (["next(rows)"] * 3 + ["go()"], "\n    ".join(["next(rows)"] * 3))):
         text, kind = "\n    ".join(lines), "selection" if old else "cursor"
-        check(f"def f(rows):\n    ⟦{old}⟧\n", text, f"def f(rows):\n    {text}\n", block=True, indent="    ", kind=kind)
+        check(f"def f(rows):\n    ⟦{old}⟧\n", text, f"def f(rows):\n    {text}\n", extent="block", indent="    ", kind=kind)
 
 
 def test_similar_lines_are_not_a_repetition() -> None:
     for answer in ("step(one)\n    step(two)\n    step(one)\n    step(three)", "step(two)\n    step(one)\n    step(two)"):
         text = "def f():\n    step(one)\n    step(two)\n    ⟦⟧\n"
-        check(text, answer, text.replace("⟦⟧", answer), block=True, indent="    ")
+        check(text, answer, text.replace("⟦⟧", answer), extent="block", indent="    ")
 
 
 def test_the_next_line_alone_is_dropped() -> None:
@@ -859,7 +864,7 @@ def test_short_or_partial_lines_may_repeat() -> None:
     ],
 )
 def test_an_answer_that_is_a_placeholder_is_dropped(language: str, text: str, answer: str) -> None:
-    how: dict[str, Any] = {"language": language, "block": True, "indent": "    "}
+    how: dict[str, Any] = {"language": language, "extent": "block", "indent": "    "}
     check_dropped(text, answer, "says nothing, or leaves a new hole", kind="body", **how)
     check_dropped(text, answer, "says nothing, or leaves a new hole", kind="cursor", **how)
 
@@ -875,7 +880,7 @@ def test_an_answer_that_is_a_placeholder_is_dropped(language: str, text: str, an
     ],
 )
 def test_a_placeholder_may_stand_where_more_is_around_it(language: str, text: str, answer: str) -> None:
-    how: dict[str, Any] = {"language": language, "block": True, "indent": "    "}
+    how: dict[str, Any] = {"language": language, "extent": "block", "indent": "    "}
     check(text, answer, text.split("⟦")[0] + answer + text.split("⟧")[1], kind="cursor", **how)
 
 
@@ -889,7 +894,7 @@ def test_a_body_that_ends_in_a_placeholder_is_an_answer() -> None:
 
 def test_an_answer_that_adds_a_syntax_error_is_dropped() -> None:
     check_dropped("x = ⟦⟧\n", "f(", "adds a syntax error")
-    check_dropped("def f():\n    ⟦pass⟧\n", "return (", "adds a syntax error", block=True, indent="    ")
+    check_dropped("def f():\n    ⟦pass⟧\n", "return (", "adds a syntax error", extent="block", indent="    ")
     check_dropped("int f() { ⟦⟧ }\n", "return (;", "adds a syntax error", language="c")
 
 
@@ -966,7 +971,7 @@ def test_without_a_grammar_nothing_is_dropped_for_its_syntax() -> None:
 
 @pytest.mark.parametrize("answer", ["return 1", "f(a=1, 2)", "break", "x = yield", "print 'x'"])
 def test_an_answer_that_python_rejects_is_dropped(answer: str) -> None:
-    check_dropped("class A:\n    ⟦pass⟧\n", answer, "does not compile", block=True, indent="    ")
+    check_dropped("class A:\n    ⟦pass⟧\n", answer, "does not compile", extent="block", indent="    ")
 
 
 def test_code_that_python_rejected_before_does_not_drop_an_answer() -> None:
@@ -1055,7 +1060,7 @@ def places(draw: st.DrawFn) -> tuple[Document, tuple[Hole, ...]]:
             span,
             draw(st.sampled_from(KINDS)),
             indent=draw(spaces).strip("\n"),
-            block=draw(st.booleans()),
+            extent=draw(st.sampled_from(["line", "lines", "block"])),
             lead=draw(spaces),
             trail=draw(spaces),
         )
@@ -1105,7 +1110,7 @@ def test_every_new_line_ends_as_the_file_s_do(end: str, lines: list[str], answer
     at = min(at, len(lines) - 1)
     start = len(end.join([*lines[:at], ""])) if at else 0
     document = Document("", "", end.join(lines))
-    hole = Hole(Span(start, start + len(lines[at])), "selection", block=True, lead="\n", trail="\n")
+    hole = Hole(Span(start, start + len(lines[at])), "selection", extent="block", lead="\n", trail="\n")
     for edit in polish.to_edits(Candidate((answer,), Calibrated(1.0)), (hole,), document).edits:
         assert not set(edit.text.replace(end, "")) & {"\r", "\n"}
 
@@ -1117,7 +1122,7 @@ def test_any_place_in_a_file_with_two_characters_a_line_end_may_be_filled(start:
     tree = syntax.of(document)
     for end in range(start, 15):
         span = Span(start, end)
-        hole = selection(document, span, tree) if is_selection else Hole(span, "selection", block=True)
+        hole = selection(document, span, tree) if is_selection else Hole(span, "selection", extent="block")
         assert hole.span.end <= end
         result = polish.to_edits(Candidate(("z",), Calibrated(1.0)), (hole,), document, syntax=tree)
         assert bool(result.edits) != bool(result.dropped)
@@ -1133,13 +1138,13 @@ def test_an_edit_is_one_for_each_hole() -> None:
 )
 def test_an_answer_with_only_comments_or_a_new_hole_is_dropped(answer: str) -> None:
     reason = "says nothing, or leaves a new hole"
-    check_dropped("def f():\n    ⟦pass⟧\n", answer, reason, kind="body", block=True, indent="    ")
+    check_dropped("def f():\n    ⟦pass⟧\n", answer, reason, kind="body", extent="block", indent="    ")
 
 
 def test_an_answer_to_a_marker_contains_no_other_marker() -> None:
     answer = "for each in items:\n        # FILL: another hole\n    return items"
     reason = "says nothing, or leaves a new hole"
-    check_dropped("def f(items):\n    ⟦# FILL⟧\n", answer, reason, kind="marker", block=True, indent="    ")
+    check_dropped("def f(items):\n    ⟦# FILL⟧\n", answer, reason, kind="marker", extent="block", indent="    ")
 
 
 def test_a_marker_after_another_marker_on_its_line_can_be_filled() -> None:
@@ -1174,7 +1179,7 @@ def test_a_comment_before_code_is_an_answer() -> None:
     ],
 )
 def test_an_answer_with_only_words_is_dropped(language: str, text: str, answer: str) -> None:
-    how: dict[str, Any] = {"language": language, "block": True, "indent": "    "}
+    how: dict[str, Any] = {"language": language, "extent": "block", "indent": "    "}
     for kind in ("body", "marker"):
         check_dropped(text, answer, "says nothing, or leaves a new hole", kind=kind, **how)
     end = "\r\n" if "\r" in text else "\n"
@@ -1192,15 +1197,15 @@ def test_an_answer_with_only_words_is_dropped(language: str, text: str, answer: 
     ],
 )
 def test_a_string_that_is_used_is_an_answer(language: str, text: str, answer: str) -> None:
-    block = "lambda" not in text
-    check_body(text, answer, text.split("⟦")[0] + answer + text.split("⟧")[1], language=language, block=block)
+    extent = "line" if "lambda" in text else "block"
+    check_body(text, answer, text.split("⟦")[0] + answer + text.split("⟧")[1], language=language, extent=extent)
 
 
 @pytest.mark.parametrize(
     ("instruction", "drop_reason"), [("write the docstring", ""), ("sort", "says nothing, or leaves a new hole")]
 )
 def test_a_marker_that_asks_for_words_gets_them(instruction: str, drop_reason: str) -> None:
-    document, (drawn_hole,) = drawn("def f():\n    ⟦# FILL⟧\n    return 1\n", language="python", kind="marker", block=True)
+    document, (drawn_hole,) = drawn("def f():\n    ⟦# FILL⟧\n    return 1\n", language="python", kind="marker", extent="block")
     hole = replace(drawn_hole, instruction=instruction)
     result = polish.to_edits(Candidate(('"""Return one."""',), Calibrated(0.5)), (hole,), document, syntax=syntax.of(document))
     assert result.dropped == drop_reason

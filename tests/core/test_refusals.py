@@ -6,7 +6,7 @@ import pytest
 
 from dg_lsp.core import polish, syntax
 from dg_lsp.core.polish import Polished, drops
-from dg_lsp.core.values import Candidate, Document, Hole, HoleKind, Span, apply
+from dg_lsp.core.values import Candidate, Document, Extent, Hole, HoleKind, Span, apply
 
 
 def answered(
@@ -15,7 +15,7 @@ def answered(
     *,
     kind: HoleKind = "cursor",
     language: str = "python",
-    block: bool = False,
+    extent: Extent = "line",
     is_file: bool = False,
     allow_shrink: bool = False,
 ) -> tuple[str, Polished]:
@@ -23,7 +23,7 @@ def answered(
     start, end = text.index("⟦"), text.index("⟧") - 1
     document = Document("file:///a.py", language, text.replace("⟦", "").replace("⟧", ""))
     head = document.text[:start].rpartition("\n")[2]
-    hole = Hole(Span(start, end), kind, indent=head if not head.strip() else "", block=block)
+    hole = Hole(Span(start, end), kind, indent=head if not head.strip() else "", extent=extent)
     tree = syntax.of(document)
     result = polish.to_edits(Candidate((answer,)), (hole,), document, syntax=tree, is_file=is_file, allow_shrink=allow_shrink)
     return apply(document.text, result.edits), result
@@ -125,7 +125,7 @@ def test_an_answer_may_complete_a_name() -> None:
     [("# FILL: sort the rows", "python"), ("x = 1  # FILL: the rest", "python"), ("// FILL", "javascript")],
 )
 def test_an_answer_with_a_fill_marker_is_refused(kind: HoleKind, answer: str, language: str) -> None:
-    check_refused("⟦⟧\n", answer, "says nothing, or leaves a new hole", kind=kind, block=True, language=language)
+    check_refused("⟦⟧\n", answer, "says nothing, or leaves a new hole", kind=kind, extent="block", language=language)
 
 
 @pytest.mark.parametrize(
@@ -142,14 +142,14 @@ def test_an_answer_with_a_fill_marker_is_refused(kind: HoleKind, answer: str, la
 )
 def test_a_body_that_leaves_a_todo_is_refused(answer: str, language: str) -> None:
     text = "def f():\n    ⟦pass⟧\n"
-    check_refused(text, answer, "says nothing, or leaves a new hole", kind="body", block=True, language=language)
+    check_refused(text, answer, "says nothing, or leaves a new hole", kind="body", extent="block", language=language)
 
 
 def test_comments_alone_are_refused_where_a_block_belongs() -> None:
     reason = "says nothing, or leaves a new hole"
-    check_refused("if x:\n    f()\nelse:\n    ⟦⟧\n", "# nothing more", reason, block=True)
-    check_refused("function f() {\n    ⟦⟧\n}\n", "/* sort\n       them */", reason, block=True, language="javascript")
-    check_taken("function f() {\n    ⟦⟧\n}\n", "/* sort */ g(); /* them */", block=True, language="javascript")
+    check_refused("if x:\n    f()\nelse:\n    ⟦⟧\n", "# nothing more", reason, extent="block")
+    check_refused("function f() {\n    ⟦⟧\n}\n", "/* sort\n       them */", reason, extent="block", language="javascript")
+    check_taken("function f() {\n    ⟦⟧\n}\n", "/* sort */ g(); /* them */", extent="block", language="javascript")
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_comments_alone_are_refused_where_a_block_belongs() -> None:
     ],
 )
 def test_a_placeholder_of_another_language_is_refused(answer: str, language: str, text: str) -> None:
-    check_refused(text, answer, "says nothing, or leaves a new hole", kind="body", block=True, language=language)
+    check_refused(text, answer, "says nothing, or leaves a new hole", kind="body", extent="block", language=language)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_a_placeholder_of_another_language_is_refused(answer: str, language: str
     ],
 )
 def test_a_body_that_only_defines_another_function_is_refused(text: str, answer: str, language: str) -> None:
-    check_refused(text, answer, "says nothing, or leaves a new hole", kind="body", block=True, language=language)
+    check_refused(text, answer, "says nothing, or leaves a new hole", kind="body", extent="block", language=language)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_a_body_that_only_defines_another_function_is_refused(text: str, answer:
     ],
 )
 def test_a_definition_that_is_used_or_registered_is_taken(text: str, answer: str) -> None:
-    check_taken(text, answer, kind="body", block=True)
+    check_taken(text, answer, kind="body", extent="block")
 
 
 WORKING = "def f(count):\n    ⟦total = count + 1\n    return total⟧\n"
@@ -197,9 +197,9 @@ WORKING = "def f(count):\n    ⟦total = count + 1\n    return total⟧\n"
 
 @pytest.mark.parametrize("answer", ["pass", "...", "raise NotImplementedError", "# TODO", '"""Return it."""', "pass\n    pass"])
 def test_working_code_is_not_replaced_by_less_without_permission(answer: str) -> None:
-    text_after, result = answered(WORKING, answer, kind="selection", block=True)
+    text_after, result = answered(WORKING, answer, kind="selection", extent="block")
     assert (result.edits, result.dropped, result.shrinks) == ((), "replaces working code by less", True)
-    text_after, result = answered(WORKING, answer, kind="selection", block=True, allow_shrink=True)
+    text_after, result = answered(WORKING, answer, kind="selection", extent="block", allow_shrink=True)
     if answer not in ("# TODO",):  # which leaves the function without a body
         assert result.dropped == ""
         assert result.shrinks
@@ -208,15 +208,15 @@ def test_working_code_is_not_replaced_by_less_without_permission(answer: str) ->
 
 def test_a_selection_may_be_deleted_with_permission() -> None:
     text = "x = 1\n⟦y = 2⟧\n"
-    check_refused(text, "", "is blank", kind="selection", block=True)
-    text_after, result = answered(text, "", kind="selection", block=True, allow_shrink=True)
+    check_refused(text, "", "is blank", kind="selection", extent="block")
+    text_after, result = answered(text, "", kind="selection", extent="block", allow_shrink=True)
     assert (text_after, result.shrinks) == ("x = 1\n\n", True)
 
 
 def test_code_that_stays_code_does_not_shrink() -> None:
-    _, result = answered(WORKING, "return count + 1", kind="selection", block=True)
+    _, result = answered(WORKING, "return count + 1", kind="selection", extent="block")
     assert (result.dropped, result.shrinks) == ("", False)
-    check_refused("def f():\n    ⟦...⟧\n", "pass", "says nothing, or leaves a new hole", kind="selection", block=True)
+    check_refused("def f():\n    ⟦...⟧\n", "pass", "says nothing, or leaves a new hole", kind="selection", extent="block")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,9 @@ def repo(**files: str) -> Repository:
 
 def request(text: str, *, path: str = "here.py", block: bool = False) -> InfillRequest:
     prefix, suffix = text.split("$0")
-    return InfillRequest(prefix, suffix, (Hole(Span(0, 0), "cursor", block=block),), language="python", path=path)
+    return InfillRequest(
+        prefix, suffix, (Hole(Span(0, 0), "cursor", extent="block" if block else "line"),), language="python", path=path
+    )
 
 
 def texts(snippets: tuple[Snippet, ...]) -> list[str]:

@@ -34,7 +34,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 Judge = Callable[[dict[str, Any]], "dict[str, Any] | str"]
 
 LINE = Hole(Span(0, 0), "cursor")
-BODY = Hole(Span(0, 0), "body", indent="    ", block=True)
+BODY = Hole(Span(0, 0), "body", indent="    ", extent="block")
 
 
 @contextlib.contextmanager

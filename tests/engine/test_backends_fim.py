@@ -200,7 +200,7 @@ def test_several_holes_are_filled_one_after_another_each_knowing_the_last(openai
 
 
 def test_an_instruction_stands_before_the_hole_as_a_comment(openai: Served) -> None:
-    hole = Hole(Span(0, 0), "marker", indent="    ", block=True, instruction="add\nthem")
+    hole = Hole(Span(0, 0), "marker", indent="    ", extent="block", instruction="add\nthem")
     openai.fill("def f():\n    ", "\n", hole, language="python")
     assert openai.recorder.bodies[0]["prompt"] == "def f():\n    # add them\n    "
 

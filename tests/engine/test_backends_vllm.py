@@ -219,7 +219,7 @@ def test_no_more_canvases_are_sent_than_the_server_steps_together(
 def test_a_line_ends_with_its_line_and_a_block_does_not(open_remote: Opened) -> None:
     with open_remote(answers=["a\nb"]) as (remote, _):
         assert texts(remote, PREFIX, SUFFIX)[0] == ("a",)
-        assert texts(remote, PREFIX, SUFFIX, Hole(Span(0, 0), "selection", block=True))[0][0].startswith("a\nb")
+        assert texts(remote, PREFIX, SUFFIX, Hole(Span(0, 0), "selection", extent="block"))[0][0].startswith("a\nb")
 
 
 def test_several_holes_share_a_canvas(open_remote: Opened, vocabulary: Vocabulary) -> None:

@@ -19,7 +19,7 @@ from tests.engine.test_llama import written_to
 
 PREFIX, SUFFIX = "def add(a, b):\n    ", "\n    return a + b\n"
 LINE = Hole(Span(0, 0), "cursor")
-BLOCK = Hole(Span(0, 0), "selection", indent="    ", block=True)
+BLOCK = Hole(Span(0, 0), "selection", indent="    ", extent="block")
 
 
 def request(hole: Hole, prefix: str = PREFIX, suffix: str = SUFFIX, seed: int = 0) -> InfillRequest:
@@ -74,7 +74,7 @@ def written_plainly(filler: CausalFiller, asked: InfillRequest) -> Iterator[str]
                 others[list(allowed)] = False
                 logits[others] = -torch.inf
             token = int(logits.argmax())
-            if token == sheet.end or (not middle.hole.block and "\n" in vocabulary.decode([token])):
+            if token == sheet.end or (middle.hole.extent != "block" and "\n" in vocabulary.decode([token])):
                 return
             ids.append(token)
             yield middle.own_part(middle.text_of(ids))

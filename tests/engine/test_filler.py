@@ -29,7 +29,7 @@ from dg_lsp.engine.model.prefix_cache import PrefixCache
 from tests.engine.engine_kit import finish
 
 LINE = Hole(Span(0, 0), "cursor")
-BODY = Hole(Span(0, 0), "body", indent="    ", block=True)
+BODY = Hole(Span(0, 0), "body", indent="    ", extent="block")
 PREFIX, SUFFIX = "class Point:\n    def __init__(self, x, y):\n        self.x = x\n        self.", "\n\n\nPoint(1, 2)\n"
 
 

@@ -175,7 +175,7 @@ def test_the_answer_is_the_same_whether_steps_are_recorded_or_not(
 
 REQUESTS = [
     InfillRequest("def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    ret", "\n", (Hole(Span(0, 0), "cursor"),), seed=1),
-    InfillRequest("class P:\n    def f(self):\n", "\n", (Hole(Span(0, 0), "body", indent="    ", block=True),), seed=3),
+    InfillRequest("class P:\n    def f(self):\n", "\n", (Hole(Span(0, 0), "body", indent="    ", extent="block"),), seed=3),
 ]
 
 

@@ -224,7 +224,7 @@ def test_weights_in_8_bits_on_a_card_give_nearly_the_same_logits() -> None:
 
 REQUESTS = [
     InfillRequest("def add(a, b):\n    ret", "\n\nadd(1, 2)\n", (Hole(Span(0, 0), "cursor"),)),
-    InfillRequest("class P:\n    def f(self):\n", "\n\nP().f()\n", (Hole(Span(0, 0), "body", indent="    ", block=True),)),
+    InfillRequest("class P:\n    def f(self):\n", "\n\nP().f()\n", (Hole(Span(0, 0), "body", indent="    ", extent="block"),)),
 ]
 
 

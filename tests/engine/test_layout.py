@@ -14,7 +14,7 @@ from dg_lsp.engine.diffusion import layout
 from dg_lsp.engine.diffusion.profile import Profile, load_profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
 
-CURSOR, BODY = Hole(Span(0, 0), "cursor"), Hole(Span(0, 0), "body", indent="    ", block=True)
+CURSOR, BODY = Hole(Span(0, 0), "cursor"), Hole(Span(0, 0), "body", indent="    ", extent="block")
 
 
 def drawn(folder: Path, request: InfillRequest, profile: Profile | None = None) -> str:
@@ -62,9 +62,9 @@ def test_a_cursor_inside_a_line_is_healed(trained_layout: Path, prefix: str, kep
         ("x = ", "\ny = 2\n", CURSOR, "line"),
         ("x = ", "", CURSOR, "line"),
         ("x = f(", ")\n", CURSOR, "span"),
-        ("if x:\n    ", "\n", Hole(Span(0, 0), "cursor", block=True), "block"),
-        ("if x:\n", "y = 2\n", Hole(Span(0, 0), "cursor", block=True), "lines"),
-        ("", "y = 2\n", Hole(Span(0, 0), "selection", block=True), "lines"),
+        ("if x:\n    ", "\n", Hole(Span(0, 0), "cursor", extent="block"), "block"),
+        ("if x:\n", "y = 2\n", Hole(Span(0, 0), "cursor", extent="block"), "lines"),
+        ("", "y = 2\n", Hole(Span(0, 0), "selection", extent="block"), "lines"),
         ("def f():\n    ", "\n", BODY, "body"),
     ],
 )
@@ -75,7 +75,7 @@ def test_the_kind_of_hole_comes_before_the_prefix(
 
 
 def test_an_instruction_becomes_a_comment_before_the_hole(trained_layout: Path) -> None:
-    hole = Hole(Span(0, 0), "marker", indent="    ", block=True, instruction="add them")
+    hole = Hole(Span(0, 0), "marker", indent="    ", extent="block", instruction="add them")
     assert "<pre>def f():\n    # add them\n    ⟪⟫" in drawn(trained_layout, request("def f():\n    ", "\n", hole))
 
 
@@ -170,7 +170,7 @@ PASSAGE = Snippet("copied.py", "x = 1\n", for_copying=True)
 
 
 def test_the_instruct_layout_states_the_wish_and_shows_related_text(instruct_layout: Path) -> None:
-    hole = Hole(Span(0, 0), "marker", instruction="sort by name", block=True)
+    hole = Hole(Span(0, 0), "marker", instruction="sort by name", extent="block")
     text = drawn(instruct_layout, request("a\n", "", hole, related=(Snippet("b.py", "def g(): ..."), PASSAGE)))
     assert PASSAGE.path not in text
     assert "File b.py:\n```python\ndef g(): ...\n```\n" in text

@@ -10,7 +10,7 @@ from dg_lsp.core.values import Hole, InfillRequest, Span
 from dg_lsp.engine.common.rank import NamesInText
 
 LINE = Hole(Span(0, 0), "cursor")
-BLOCK = Hole(Span(0, 0), "cursor", block=True)
+BLOCK = Hole(Span(0, 0), "cursor", extent="block")
 
 
 def features(prefix: str, text: str, suffix: str = "\n", *, hole: Hole = LINE, language: str = "python") -> dict[str, float]:

@@ -113,7 +113,7 @@ def test_continue_reads_completions_with_its_provider_inception(engine: Running)
 def test_continues_marker_for_no_suffix_is_an_empty_suffix() -> None:
     with_marker, empty = (compat.from_openai(Fields(continues(suffix=suffix))).ask.request for suffix in ("<|endoftext|>", ""))
     assert with_marker == empty
-    assert with_marker.holes[0].block
+    assert with_marker.extent == "block"
 
 
 @pytest.mark.parametrize("name", ["openai", "llama"])

@@ -16,7 +16,7 @@ from dg_lsp.engine.common.pace import Pace
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
 from dg_lsp.engine.diffusion.profile import CANVAS_FIRST, DRAFTS_FIRST, Sampling
 
-BODY = Hole(Span(0, 0), "body", indent="    ", block=True)
+BODY = Hole(Span(0, 0), "body", indent="    ", extent="block")
 BLOCK = InfillRequest("def area(self):\n    ", "\n\n\nprint(1)\n", (BODY,), language="python")
 LINE = InfillRequest("x = alpha(beta)\ny = ", "\n", (Hole(Span(0, 0), "cursor"),), language="python")
 STEP_S, PASS_S = 0.1, 0.001

@@ -34,7 +34,7 @@ from dg_lsp.engine.model.tree import Tree
 from dg_lsp.engine.model.vocabulary import Vocabulary
 
 TEXT = 'def area(width, height):\n    """Return the area."""\n    return width * height\n\n\nclass Point:\n    x = 1\n' * 4
-CURSOR, BODY = Hole(Span(0, 0), "cursor"), Hole(Span(0, 0), "body", indent="    ", block=True)
+CURSOR, BODY = Hole(Span(0, 0), "cursor"), Hole(Span(0, 0), "body", indent="    ", extent="block")
 FIM = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
 FILE = "<file_sep>"
 
@@ -275,7 +275,7 @@ def test_block_ends_before_a_line_that_is_indented_less(left: CausalFiller) -> N
     assert texts(task)[0] == "x = width\n    return x * height"
 
 
-SEVERAL = Hole(Span(0, 0), "cursor", indent="    ", several=True)
+SEVERAL = Hole(Span(0, 0), "cursor", indent="    ", extent="lines")
 
 
 @pytest.mark.parametrize("written", ["\n    x = width", "\n    x = width\n    y = height"])
@@ -317,20 +317,19 @@ def test_lines_that_are_written_count_when_the_time_is_over(fim: CausalFiller) -
     assert texts(task) == ["x = width"]
 
 
-OPEN = Hole(Span(0, 0), "cursor", indent="    ", may_open=True)
 BLOCK = "or x in xs:\n        print(x)\n        y = x"
 
 
 @pytest.mark.parametrize(("written", "first"), [(BLOCK + "\n    return y\n", BLOCK), ("oo(x)\n", "oo(x)")])
 def test_line_that_opens_a_block_goes_on_to_its_end(fim: CausalFiller, left: CausalFiller, written: str, first: str) -> None:
     for filler in (fim, left):
-        task, _ = filled(filler, request("def area(xs):\n    f", "\n\n", OPEN), f" f{written}")
+        task, _ = filled(filler, request("def area(xs):\n    f", "\n\n", SEVERAL), f" f{written}")
         assert texts(task)[:2] == [first, first.partition("\n")[0]][: 1 + ("\n" in first)]
 
 
 def test_block_has_the_chance_of_its_line_times_its_own(fim: CausalFiller) -> None:
     task = started(
-        fim, request("def area(xs):\n    f", "\n\n", OPEN), f" f{BLOCK}\n    return y\n", calibration=Calibration(2.0)
+        fim, request("def area(xs):\n    f", "\n\n", SEVERAL), f" f{BLOCK}\n    return y\n", calibration=Calibration(2.0)
     )
     while task.step():
         pass
@@ -341,7 +340,7 @@ def test_block_has_the_chance_of_its_line_times_its_own(fim: CausalFiller) -> No
 
 
 def test_line_stands_if_its_block_is_not_written_in_time(fim: CausalFiller) -> None:
-    asked = request("def area(xs):\n    f", "\n\n", OPEN)
+    asked = request("def area(xs):\n    f", "\n\n", SEVERAL)
     passes = Scripted(fim, asked, f" f{BLOCK}\n    return y\n")
     loaded: Any = replace(fim.loaded, passes=passes, profile=replace(fim.loaded.profile, branches=0))  # type: ignore[arg-type]
     now = 0.0
@@ -388,7 +387,7 @@ def test_end_that_the_model_writes_counts_as_what_follows(fim: CausalFiller, suf
 
 @pytest.mark.parametrize("needed", [("total",), ("total", "count")])
 def test_block_goes_on_until_it_mentions_what_the_code_after_it_needs(fim: CausalFiller, needed: tuple[str, ...]) -> None:
-    hole = Hole(Span(0, 0), "cursor", indent="    ", block=True, needed=needed)
+    hole = Hole(Span(0, 0), "cursor", indent="    ", extent="block", needed=needed)
     asked = request("def area(width):\n    ", "\n    return total + count\n", hole)
     task, _ = filled(fim, asked, "\n    x = 1")
     assert any(text == "x = 1" for text in texts(task))

@@ -36,7 +36,7 @@ from tests.engine import reference_published as reference
 from tests.engine.engine_kit import finish
 
 TEXT = "def area(width, height):\n    return width * height\n\n\nclass Point:\n    x = 1\n" * 4
-CURSOR, BODY = Hole(Span(0, 0), "cursor"), Hole(Span(0, 0), "body", indent="    ", block=True)
+CURSOR, BODY = Hole(Span(0, 0), "cursor"), Hole(Span(0, 0), "body", indent="    ", extent="block")
 SIZES = {"hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 3, "num_key_value_heads": 1}
 DREAM = ("<|beginoftext|>", "<|mask|>", "<|expand|>")
 MASK, EXPAND, EOS = 20, 21, 22  # of the model without a tokenizer

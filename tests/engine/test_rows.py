@@ -15,7 +15,7 @@ from dg_lsp.engine.diffusion.filler import DiffusionFiller
 from tests.engine.engine_kit import finish
 
 LINE = Hole(Span(0, 0), "cursor")
-BODY = Hole(Span(0, 0), "body", indent="    ", block=True)
+BODY = Hole(Span(0, 0), "body", indent="    ", extent="block")
 REQUEST = InfillRequest("alpha = beta + gamma\nx = 1\nalpha = be", "\n", (LINE,))
 NEW = InfillRequest("def area(width, height):\n    ", "\n\n\nprint(area(2, 3))\n", (BODY,))  # nothing to copy
 

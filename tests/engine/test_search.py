@@ -17,7 +17,7 @@ from dg_lsp.engine.model.prefix_cache import KV
 from tests.engine.engine_kit import finish
 
 PREFIX, SUFFIX = "def f(a, b):\n    value = ", "\n    return value\n\n\ndef g():\n    return f(1, 2)\n"
-LINE, BLOCK = Hole(Span(0, 0), "marker"), Hole(Span(0, 0), "marker", block=True)
+LINE, BLOCK = Hole(Span(0, 0), "marker"), Hole(Span(0, 0), "marker", extent="block")
 SURE = 12.0
 
 

@@ -31,7 +31,7 @@ from dg_lsp.engine.model.prefix_cache import KV
 from tests.engine.engine_kit import finish
 
 LINE = Hole(Span(0, 0), "cursor")
-BODY = Hole(Span(0, 0), "body", indent="    ", block=True)
+BODY = Hole(Span(0, 0), "body", indent="    ", extent="block")
 SUFFIX = "\n\n\nclass Point:\n    pass\n"
 CODE = """
 import os

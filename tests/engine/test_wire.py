@@ -17,6 +17,7 @@ from dg_lsp.core.values import (
     Calibrated,
     Candidate,
     Confidence,
+    Extent,
     Hole,
     InfillRequest,
     Ranked,
@@ -26,6 +27,7 @@ from dg_lsp.core.values import (
 from dg_lsp.wire import messages
 from dg_lsp.wire.messages import Accepted, Ask, Bye, CacheUse, Done, Draft, Problem, Status, Timings, WireError, parse
 
+EXTENTS: list[Extent] = ["line", "lines", "block"]
 TEXTS = st.text(st.characters(), max_size=20)
 LINES = st.sampled_from(["\n", "\r\n", "\u2028", "\x0b", "\x85", "data: x\n\n"])
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False, min_value=-1e30, max_value=1e30)
@@ -39,7 +41,7 @@ def holes(draw: st.DrawFn) -> Hole:
     return Hole(
         Span(start, start + draw(COUNTS)),
         draw(st.sampled_from(["cursor", "body", "marker", "selection", "error"])),
-        *(draw(TEXTS), draw(st.booleans()), draw(TEXTS), draw(TEXTS), draw(TEXTS)),
+        *(draw(TEXTS), draw(st.sampled_from(EXTENTS)), draw(TEXTS), draw(TEXTS), draw(TEXTS)),
     )
 
 
@@ -192,7 +194,7 @@ def body(**changed: object) -> dict[str, object]:
             f"request.holes[0].span.end must be at most {2**53}",
         ),
         (body(holes=[hole(needed=["x"] * 1025)]), "request.holes[0].needed must have at most 1024 entries"),
-        (body(holes=[hole(block="yes")]), "request.holes[0].block must be true or false, but is a string"),
+        (body(holes=[hole(extent="all")]), "request.holes[0].extent must be one of line, lines, block"),
         (body(holes=[hole()] * 300, between=["x"] * 299), "request.holes must have at most 256 entries"),
         (body(between=["x"]), "request is malformed: 1 holes need 0 texts between them, not 1"),
         (body(between=[1]), "request.between[0] must be a string, but is a number"),

@@ -35,8 +35,8 @@ def test_the_line_end_of_a_whole_line_is_the_file_s(tmp_path: Path) -> None:
     more = line | {"task_id": "b", "canonical_solution": "    x += 1\n    return x\n"}
     (tmp_path / "t.jsonl").write_text(f"{json.dumps(line)}\n{json.dumps(more)}\n")
     one, several = tasks.read(tmp_path / "t.jsonl")
-    assert (one.answer, one.suffix, one.hole.block) == ("    return x", "\nf(1)\n", False)
-    assert (several.answer, several.suffix, several.hole.block) == ("    x += 1\n    return x", "\nf(1)\n", True)
+    assert (one.answer, one.suffix, one.hole.extent) == ("    return x", "\nf(1)\n", "line")
+    assert (several.answer, several.suffix, several.hole.extent) == ("    x += 1\n    return x", "\nf(1)\n", "block")
 
 
 def test_the_same_tasks_give_the_same_bytes(tmp_path: Path) -> None:
@@ -88,18 +88,18 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "kind", "shape"),
     [
-        ("def f():\n    x = ⟦1⟧\n", "rest-of-line", ("cursor", False, "    ")),
-        ("def f():\n    ⟦x = 1⟧\n", "whole-line", ("cursor", False, "    ")),
-        ("def f():\n⟦    x = 1\n⟧", "SingleLineInfilling", ("cursor", True, "")),
-        ("if x:\n\t⟦y()⟧\n", "block", ("cursor", True, "\t")),
-        ("def f():\n    ⟦return 1⟧\n", "body", ("body", True, "    ")),
-        ("x = fo⟦o⟧bar\n", "span", ("cursor", False, "")),
-        ("    x = fo⟦o\n    b⟧ar\n", "span", ("cursor", True, "    ")),
+        ("def f():\n    x = ⟦1⟧\n", "rest-of-line", ("cursor", "line", "    ")),
+        ("def f():\n    ⟦x = 1⟧\n", "whole-line", ("cursor", "line", "    ")),
+        ("def f():\n⟦    x = 1\n⟧", "SingleLineInfilling", ("cursor", "block", "")),
+        ("if x:\n\t⟦y()⟧\n", "block", ("cursor", "block", "\t")),
+        ("def f():\n    ⟦return 1⟧\n", "body", ("body", "block", "    ")),
+        ("x = fo⟦o⟧bar\n", "span", ("cursor", "line", "")),
+        ("    x = fo⟦o\n    b⟧ar\n", "span", ("cursor", "block", "    ")),
     ],
 )
-def test_a_task_requests_its_hole_like_a_front_end(text: str, kind: str, shape: tuple[str, bool, str]) -> None:
+def test_a_task_requests_its_hole_like_a_front_end(text: str, kind: str, shape: tuple[str, str, str]) -> None:
     task = drawn(text, kind)
-    assert (task.hole.kind, task.hole.block, task.hole.indent) == shape
+    assert (task.hole.kind, task.hole.extent, task.hole.indent) == shape
     assert (task.hole.lead, task.hole.trail) == ("", "")
     request = task.request(steps=4, seed=7)
     assert (request.prefix, request.suffix) == (task.prompt, task.suffix)

@@ -31,7 +31,7 @@ from dg_lsp.wire.settings import Settings
 from tests.patience import PATIENCE_S
 
 DOCUMENT = Document("file:///a.py", "python", "def f():\n    pass\n")
-HOLE = Hole(Span(13, 17), "body", indent="    ", block=True)
+HOLE = Hole(Span(13, 17), "body", indent="    ", extent="block")
 FILLS = (Fill(Edit(HOLE.span, "return 1"), Calibrated(0.5), 7),)
 
 

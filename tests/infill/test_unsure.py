@@ -147,7 +147,7 @@ def test_a_cut_answer_is_written_and_judged_like_a_whole_one(
 def test_a_cut_text_of_documentation_is_closed() -> None:
     code = "def f(a):\n    ⟦⟧return a + 1\n"
     document, [drawn_hole] = drawn(code, language="python", indent="    ", lead='"""', trail='"""\n    ')
-    hole = replace(drawn_hole, several=True)
+    hole = replace(drawn_hole, extent="block")
     text = written(document, hole, ["Return the next.\n", "    And more.\n", "    And less."])
     assert text == 'def f(a):\n    """Return the next.\n    And more."""\n    return a + 1\n'
 

@@ -17,7 +17,7 @@ from dg_lsp.core import indentation, languages, lexing, positions
 from dg_lsp.core.holes.body import FILL, Body, at_placeholder, find_bodies, trimmed
 from dg_lsp.core.positions import Lines
 from dg_lsp.core.syntax import Syntax, ancestors
-from dg_lsp.core.values import Document, Hole, Span, joined
+from dg_lsp.core.values import Document, Extent, Hole, Span, joined
 
 __all__ = ["KINDS", "at_cursor", "at_place", "at_placeholder", "errors", "in_document", "markers", "selection", "unread"]
 
@@ -82,8 +82,8 @@ def selection(document: Document, span: Span, syntax: Syntax | None, instruction
     code_before = text[index.start(line) : first].strip()
     lead = "" if code_before else text[max(start, index.start(line)) : first]
     alone = not code_before and not text[end : index.end(index.at(end))].strip()
-    block = index.at(start) != index.at(end) or (alone and bool(body))
-    return Hole(Span(start, end), "selection", indent=indent, block=block, instruction=instruction, lead=lead)
+    extent: Extent = "block" if index.at(start) != index.at(end) or (alone and body) else "line"
+    return Hole(Span(start, end), "selection", indent=indent, extent=extent, instruction=instruction, lead=lead)
 
 
 def errors(syntax: Syntax | None) -> tuple[Hole, ...]:
@@ -102,7 +102,7 @@ def errors(syntax: Syntax | None) -> tuple[Hole, ...]:
     for run in joined(runs):
         indent = index.indent(run.start)
         span = Span(index.start(run.start) + len(indent), index.end(run.end))
-        holes.append(Hole(span, "error", indent=indent, block=True))
+        holes.append(Hole(span, "error", indent=indent, extent="block"))
     return tuple(holes)
 
 
@@ -113,13 +113,13 @@ def _with_placeholder(marker: Hole, body: Body, text: str) -> Hole:
         return marker
     before = text[body.inside.start : marker.span.start]
     opens = not before.strip(" \t")
-    if not marker.block and before.strip():
+    if marker.extent != "block" and before.strip():
         return marker
     return replace(
         marker,
         span=Span(body.inside.start if opens else marker.span.start, hole.span.end),
         indent=hole.indent if opens else marker.indent,
-        block=True,
+        extent="block",
         instruction=" ".join(part for part in (marker.instruction, hole.instruction) if part),
         lead="\n" + hole.indent if opens else "",
         trail=hole.trail,
@@ -162,9 +162,8 @@ def at_cursor(document: Document, offset: int, syntax: Syntax | None) -> Hole:
     if opener_line is None:
         if not (is_start and code) or _ENDS_STRING.match(code):
             indent = before if is_start else index.indent(line)
-            may_open = not code and _may_open(offset, indent, syntax, index)
-            several = is_start and may_open
-            return Hole(Span(offset, offset), "cursor", indent=indent, several=several, may_open=may_open)
+            extent: Extent = "lines" if not code and _may_open(offset, indent, syntax, index) else "line"
+            return Hole(Span(offset, offset), "cursor", indent=indent, extent=extent)
         indent = _indent_above(document, line, syntax, index) if closes else index.indent(line)
         lead = indent[len(before) :] if indent.startswith(before) else ""
         return Hole(Span(offset, offset), "cursor", indent=before + lead, lead=lead, trail=f"\n{before}")
@@ -173,11 +172,11 @@ def at_cursor(document: Document, offset: int, syntax: Syntax | None) -> Hole:
     # A closer that is indented too far moves to its place, unless that white space is right of the cursor.
     trail = "\n" + (before if is_start and after != code else outer) if is_between else ""
     if not is_start:
-        return Hole(Span(offset, offset), "cursor", indent=inner, block=True, lead="\n" + inner, trail=trail)
+        return Hole(Span(offset, offset), "cursor", indent=inner, extent="block", lead="\n" + inner, trail=trail)
     if len(before) > len(outer) and before.startswith(outer):
-        return Hole(Span(offset, offset), "cursor", indent=before, block=True, trail=trail)
+        return Hole(Span(offset, offset), "cursor", indent=before, extent="block", trail=trail)
     lead = inner[len(before) :] if inner.startswith(before) else ""
-    return Hole(Span(offset, offset), "cursor", indent=before + lead, block=True, lead=lead, trail=trail)
+    return Hole(Span(offset, offset), "cursor", indent=before + lead, extent="block", lead=lead, trail=trail)
 
 
 def _may_open(offset: int, indent: str, syntax: Syntax | None, index: Lines) -> bool:
@@ -284,11 +283,12 @@ def markers(document: Document, syntax: Syntax | None) -> tuple[Hole, ...]:
             continue
         if syntax is not None and _is_in_open_string(syntax, Span(index.start(line), span.start)):
             continue
+        is_alone = indent is not None and not text[span.end : index.end(index.at(span.end))].strip()
         hole = Hole(
             span,
             "marker",
             indent=indent if indent is not None else index.indent(line),
-            block=indent is not None and not text[span.end : index.end(index.at(span.end))].strip(),
+            extent="block" if is_alone else "line",
             instruction=" ".join(re.sub(r"(?m)^[ \t]*\*(?!/)", "", match.group(1) or "").split()),
         )
         holes.append(hole)

@@ -255,7 +255,7 @@ def hole_of(owner: Owner, parts: Sequence[Part], syntax: Syntax, document: Docum
         start = start - (len(text[:start]) - len(text[:start].rstrip(" \t"))) if replaced_parts else start
     if owner.closed and not text[end : owner.inside.end].strip(" \t;"):
         end, trail = owner.inside.end, "\n" + outer
-    return Hole(Span(start, end), "body", indent=inner, block=True, instruction=instruction, lead=lead, trail=trail)
+    return Hole(Span(start, end), "body", indent=inner, extent="block", instruction=instruction, lead=lead, trail=trail)
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,4 +420,4 @@ def _statement(span: Span, syntax: Syntax) -> Hole:
     indent = index.indent_before(span.start)
     if indent is None or rest.strip() not in ("", ";"):
         return Hole(span, "body", indent=index.indent(index.at(span.start)))
-    return Hole(Span(span.start, span.end + len(rest.rstrip())), "body", indent=indent, block=True)
+    return Hole(Span(span.start, span.end + len(rest.rstrip())), "body", indent=indent, extent="block")

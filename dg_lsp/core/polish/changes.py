@@ -150,10 +150,10 @@ def cut_at_fence(text: str, around: Around) -> str:
 def cut_at_line_end(text: str, around: Around) -> str:
     """Cut the answer at its first line end, unless the hole takes several lines, or else at the end of the block it opens."""
     hole = around.hole
-    if hole.block or hole.several:
+    if hole.extent == "block" or (hole.extent == "lines" and around.starts_line):
         return text
     head = around.before.rpartition("\n")[2]
-    own = opened.block(head, text, hole.indent, around.document.language) if hole.may_open and "\n" in text else None
+    own = opened.block(head, text, hole.indent, around.document.language) if hole.extent == "lines" and "\n" in text else None
     return text.partition("\n")[0] if own is None else own[0]
 
 
@@ -286,7 +286,9 @@ def cut_repeated_lines(text: str, around: Around) -> str:
 
 def cut_at_dedent(text: str, around: Around) -> str:
     """Cut at the first line that is indented less than the block, if the cut adds no syntax error."""
-    if not (around.hole.block or around.hole.several) or around.hole.kind in ("selection", "error"):
+    hole = around.hole
+    takes_lines = hole.extent == "block" or (hole.extent == "lines" and around.starts_line)
+    if not takes_lines or hole.kind in ("selection", "error"):
         return text
     depth = len(around.hole.indent.expandtabs(4))
     lines = [
@@ -312,10 +314,10 @@ def cut_at_closer(text: str, around: Around) -> str:
     if closer is None or languages.first_closer(around.old, around.lexed) is not None:
         return text
     cut = text[:closer]
-    if _ALTERNATIVE.match(text) and not around.hole.block and around.is_worse(text, cut) is False:
+    if _ALTERNATIVE.match(text) and around.hole.extent != "block" and around.is_worse(text, cut) is False:
         return text
     # Someone who types `for (` closes the block that the answer opens (`checks.with_block_closed`).
-    head, is_line = around.before.rpartition("\n")[2], around.hole.kind == "cursor" and not around.hole.block
+    head, is_line = around.before.rpartition("\n")[2], around.hole.kind == "cursor" and around.hole.extent != "block"
     opens = is_line and text.rstrip().endswith("{") and not around.rest.strip() and languages.n_open("", head, language) > 0
     worse = around.is_worse(cut, text)
     if opens and not worse:
@@ -349,7 +351,7 @@ def restore_start(text: str, around: Around) -> str:
     head = around.before.rpartition("\n")[2]
     if head.strip():
         return text
-    body = re.sub(r"\A(?:[ \t\f]*\n)+", "", text) if around.hole.block else text
+    body = re.sub(r"\A(?:[ \t\f]*\n)+", "", text) if around.hole.extent == "block" else text
     start = len(body) - len(body.lstrip(" \t"))
     missing = around.hole.indent.removeprefix(head) if around.hole.indent.startswith(head) else ""
     # At the very start of a line, the answer's own indentation counts.

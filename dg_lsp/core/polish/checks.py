@@ -89,7 +89,7 @@ def with_block_closed(whole: Whole) -> Whole | None:
     last = text.find("\n", below) % (len(text) + 1)
     is_broken = any(error.start <= last and line.start <= error.end for error in whole.before.errors)
     is_at_end = answer.endswith("{") and not text[edit.span.end : line.end].strip()
-    if len(whole.edits) > 1 or hole.kind != "cursor" or hole.block or not (is_at_end and is_broken):
+    if len(whole.edits) > 1 or hole.kind != "cursor" or hole.extent == "block" or not (is_at_end and is_broken):
         return None
     edits = (replace(edit, text=f"{answer}\n}}"),)
     after = syntax.parse(values.apply(text, edits), language, whole.before)

@@ -83,7 +83,7 @@ def drop_repetition(text: str, around: Around) -> str | None:
     An answer within a line is dropped if it makes that line the same as the next, ignoring brackets and commas at their
     ends.
     """
-    if (not around.starts_line or around.rest.strip()) and not around.hole.block:
+    if (not around.starts_line or around.rest.strip()) and around.hole.extent != "block":
         line = (around.before.rpartition("\n")[2] + text + around.rest).strip()
         above, below = _next_lines(around.before.rpartition("\n")[0], around.after.partition("\n")[2])
         same = line.rstrip(_ENDS) == below.rstrip(_ENDS) and above != below
@@ -168,7 +168,7 @@ def drop_nothing(text: str, around: Around) -> str | None:
     nodes = [node for capture in PLACEHOLDERS for node in facts.all(capture)]
     if kind == "cursor":
         nodes = [node for node in nodes if node.id in _whole_bodies(facts) and filled.span(node) == answer]
-        nodes += facts.all("comment") if hole.block else ()
+        nodes += facts.all("comment") if hole.extent == "block" else ()
     elif kind in ("body", "marker") and not (kind == "marker" and _ASKS_WORDS.search(hole.instruction)):
         nodes = nothing(facts)
         holders = [owner for owner in facts.owners if owner.inside.holds(answer)]

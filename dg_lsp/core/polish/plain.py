@@ -41,7 +41,7 @@ def opening(before: Syntax, holes: Sequence[Hole]) -> Iterator[str]:
     An answer that opens nothing adds no error, because the error was there before.
     """
     hole, lines = holes[0], before.lines
-    if len(holes) > 1 or hole.kind != "cursor" or hole.block or hole.trail:
+    if len(holes) > 1 or hole.kind != "cursor" or hole.extent == "block" or hole.trail:
         return
     line = lines.at(hole.span.end)
     head, rest = (

@@ -101,13 +101,13 @@ class Chat(Backend):
         fence = question.fence_name(request)
         related = question.related_files(request.related, fence, RELATED_CHARS, len)
         content = question.ask(request, prefix, suffix, related, fence)
-        text = Text(prefix, suffix, hole.block)
+        text = Text(prefix, suffix, hole.extent == "block")
         calls = []
         for number in range(min(request.budget.candidates, MAX_ANSWERS)):
             body: dict[str, object] = {
                 "model": self.model,
                 "messages": [{"role": "user", "content": content}],
-                LIMIT: BLOCK_TOKENS if hole.block else LINE_TOKENS,
+                LIMIT: BLOCK_TOKENS if hole.extent == "block" else LINE_TOKENS,
                 "temperature": SAMPLING_TEMPERATURE if number else 0.0,
                 "logprobs": True,
                 "stream": True,

@@ -266,8 +266,8 @@ class Fim(Backend):
             model=self.model,
             prefix=prefix,
             suffix=suffix,
-            max_tokens=min(BLOCK_TOKENS if hole.block else LINE_TOKENS, caps.max_tokens),
-            stop=() if hole.block else ("\n",),
+            max_tokens=min(BLOCK_TOKENS if hole.extent == "block" else LINE_TOKENS, caps.max_tokens),
+            stop=() if hole.extent == "block" else ("\n",),
             n=n_answers if caps.n else 1,
             seed=request.seed,
             ms=request.budget.ms,
@@ -280,7 +280,7 @@ class Fim(Backend):
         """Return a candidate with its features for each answer; raise WireError if an answer is malformed."""
         answers = [answer for _, fields in replies for answer in self.dialect.parse(fields)]
         [hole] = request.holes
-        return compared([to_evidence(answer, block=hole.block) for answer in answers], request)
+        return compared([to_evidence(answer, block=hole.extent == "block") for answer in answers], request)
 
 
 def window(prefix: str, suffix: str, most: int) -> tuple[str, str]:

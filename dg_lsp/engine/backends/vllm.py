@@ -90,7 +90,7 @@ class Vllm:
     def calls(self, request: InfillRequest) -> Sequence[Call]:
         """Return one call for each canvas; raise RemoteError if the request does not fit the server's window."""
         sheet = fitting_sheet(request, self.served, self.profile, self.vocabulary)
-        sampling, is_block = self.profile.sampling, any(hole.block for hole in request.holes)
+        sampling, is_block = self.profile.sampling, request.extent == "block"
         usual = sampling.block_steps if is_block else sampling.line_steps
         steps = request.budget.steps or max(usual, SERVED_STEPS)
         return [self._call(sheet, canvas, steps) for canvas in self._writer.canvases(request, sheet)]
@@ -221,7 +221,7 @@ class CanvasWriter:
 
         Raises RemoteError if the served canvas is too short.
         """
-        is_block, served = any(hole.block for hole in request.holes), self._served
+        is_block, served = request.extent == "block", self._served
         lengths = self._profile.block_gaps if is_block else self._profile.line_gaps
         n_fixed = len(sheet.heal_ids) + sum(map(len, sheet.between)) + len(sheet.tail)
         longest = (self._profile.canvas_tokens - n_fixed) // len(request.holes)
@@ -287,7 +287,7 @@ def evidence_of(
         ]
         answer = list(answer_tokens(vocabulary, gap))
         text = common_layout.answer(vocabulary, [token for token, _ in answer], b"")
-        text, chances = trimmed(text, tuple(chance for _, chance in answer), block=hole.block)
+        text, chances = trimmed(text, tuple(chance for _, chance in answer), block=hole.extent == "block")
         texts.append(text)
         confidences.append(chances)
     logs = [math.log(max(chance, LEAST_CHANCE)) for row in confidences for chance in row]

@@ -77,7 +77,7 @@ def _needed_start(middle: Middle, texts: Sequence[str]) -> list[int]:
     if not middle.needed:
         return []
     missing = {text: scope.missing(middle.needed, text) for text in texts or ("",)}
-    best, is_block = min(missing, key=lambda text: len(missing[text])), middle.hole.block
+    best, is_block = min(missing, key=lambda text: len(missing[text])), middle.hole.extent == "block"
     if not missing[best] or (not is_block and len(missing[best]) < len(middle.needed)):
         return []
     request, text = middle.request, best if is_block else ""
@@ -92,7 +92,7 @@ def _drafts(generation: Generation, start: Sequence[int] = ()) -> Drafting:
     With `start`, there is one draft, which begins with it.
     """
     middle, sheet, loaded = generation.middle, generation.middle.sheet, generation.middle.loaded
-    profile, vocabulary, is_block = loaded.profile, loaded.vocabulary, generation.middle.hole.block
+    profile, vocabulary, is_block = loaded.profile, loaded.vocabulary, generation.middle.hole.extent == "block"
     n_branches = 0 if start or middle.wants_first else profile.branches
 
     def is_incomplete(ids: Sequence[int]) -> bool:
@@ -188,7 +188,7 @@ def _shorter(middle: Middle, draft: CausalDraft, text: str) -> Iterator[str]:
     n_yielded = 0
     for n in sorted(lengths, key=lambda n: -draft.heads[n]):
         start = middle.text_of(draft.ids[:n])
-        is_whole = not middle.hole.block or text.startswith(start + "\n")
+        is_whole = middle.hole.extent != "block" or text.startswith(start + "\n")
         if start.strip() and start != text and is_whole and n_yielded < MOST_CUTS:
             n_yielded += 1
             yield start

@@ -95,7 +95,7 @@ class LeftToRight:
         )
         held, is_end = suffix_ids(self.vocabulary, request.suffix, profile.held_tokens * STRETCH)
         tail = whole_lines(self.vocabulary, held, profile.held_tokens, is_end=is_end)
-        if not hole.block and not tail:  # a long line: the hole's own rest decides where the answer ends
+        if hole.extent != "block" and not tail:  # a long line: the hole's own rest decides where the answer ends
             tail = held[: profile.held_tokens]
         ids, n_text = self._read(request, view, prefix, typed), len(prefix) + len(typed)
         return Sheet(ids, tuple(tail), left.heal, left.heal_ids, self.end, n_text)

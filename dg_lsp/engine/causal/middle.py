@@ -44,7 +44,9 @@ class Middle(LaidOut):
         profile, hole = loaded.profile, self.hole
         # In an empty line, a draft may have several lines if the model itself ends an answer there: in the layout that it was
         # trained with.
-        self.takes_lines = hole.block or (hole.several and profile.layout == "fim")
+        self.takes_lines = hole.extent == "block" or (
+            hole.extent == "lines" and request.place.starts_line and profile.layout == "fim"
+        )
         self.most_tokens = profile.block_tokens if self.takes_lines else profile.line_tokens
         self.ends = frozenset({sheet.end}) if sheet.end is not None else self.vocabulary.special
         self.line_ends = frozenset[int]() if self.takes_lines else frozenset(self.vocabulary.with_newline)

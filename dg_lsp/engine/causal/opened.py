@@ -30,7 +30,8 @@ def candidates(
 
     It is as likely to be right as the line times the block's tokens.
     """
-    found = (yield from _written(middle, tree, timing, ranked[0].texts[0])) if ranked and middle.hole.may_open else None
+    may_open = bool(ranked) and middle.hole.extent == "lines"
+    found = (yield from _written(middle, tree, timing, ranked[0].texts[0])) if may_open else None
     if found is None:
         return tuple(ranked)
     proposal, chance = found

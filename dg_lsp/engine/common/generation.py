@@ -106,7 +106,7 @@ class Generation:
         if len(laid_out.request.holes) > 1 or not most:
             return
         prefix, suffix, *related = laid_out.sources
-        block = hole.block if takes_lines is None else takes_lines
+        block = hole.extent == "block" if takes_lines is None else takes_lines
         for copy in copies.find(prefix, suffix, block=block, indent=hole.indent, most=most, related=related):
             text = own_part(copy.text)
             if not say_something or not laid_out.says_nothing(text):

@@ -52,7 +52,7 @@ class LaidOut:
         self.request, self.sheet, self.loaded = request, sheet, loaded
         self.calibration, self.position = weights, calibration.position(request)
         self.vocabulary, self.hole = loaded.vocabulary, request.holes[0]
-        self.is_block = any(hole.block for hole in request.holes)
+        self.is_block = request.extent == "block"
         self.is_body = self.hole.kind in ("body", "marker")
         self.needed = self.hole.needed
         self.typed = sheet.heal.decode("utf-8", "ignore")

@@ -210,7 +210,7 @@ class NamesInText:
     """The names in the text around a request's only hole, and the features of an answer that follow from them."""
 
     def __init__(self, request: InfillRequest) -> None:
-        self._is_block = any(hole.block for hole in request.holes)
+        self._is_block = request.extent == "block"
         before, after = request.prefix[-MOST_CHARS:], request.suffix[:MOST_CHARS]
         self._left, self._right = request.place.head, request.place.tail
         # The parts of a name next to the hole are no names. Together with the answer they become one.

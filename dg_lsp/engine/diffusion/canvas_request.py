@@ -83,7 +83,7 @@ class CanvasRequest(LaidOut):
         hole, request = self.request.holes[hole_idx], self.request
         if not self.profile.line_ends:
             return text
-        if not hole.block:
+        if hole.extent != "block":
             return repeats.rest_of_line(text, (*request.between, request.suffix)[hole_idx])
         is_open = hole_idx == self.n_holes - 1 and not self.tail
         return repeats.before_suffix(text, request.suffix) if is_open else text

@@ -55,7 +55,7 @@ def for_profile(profile: Profile, vocabulary: Vocabulary) -> Layout:
 def fits_one_canvas(request: InfillRequest, profile: Profile, vocabulary: Vocabulary, closing_tokens: int = 0) -> bool:
     """Return whether one canvas has room for the text between the holes and a smallest gap for each hole."""
     n_holes = len(request.holes)
-    gaps = profile.block_gaps if any(hole.block for hole in request.holes) else profile.line_gaps
+    gaps = profile.block_gaps if request.extent == "block" else profile.line_gaps
     fixed = sum(len(vocabulary.encode(text)) for text in request.between) + profile.held_tokens + closing_tokens
     return n_holes <= profile.gaps_per_canvas and fixed + n_holes * min(gaps) <= profile.canvas_tokens
 
@@ -85,7 +85,7 @@ class InfillTrained:
         hole, behind = request.holes[0], (*request.between, request.suffix)[0]
         if hole.kind == "body":
             name_of_kind = "body"
-        elif hole.block:
+        elif hole.extent == "block":
             name_of_kind = "lines" if request.prefix.endswith("\n") or not request.prefix else "block"
         else:  # the rest of a line, or a part of it
             name_of_kind = "line" if not behind or behind[0] in "\r\n" else "span"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dg_lsp.core import holes, languages, place, polish, syntax
-from dg_lsp.core.values import MAX_CANDIDATES, Budget, Candidate, Document, Hole, InfillRequest, Snippet, Span
+from dg_lsp.core.values import MAX_CANDIDATES, Budget, Candidate, Document, Extent, Hole, InfillRequest, Snippet, Span
 from dg_lsp.engine.serve import prompts
 from dg_lsp.engine.serve.prompts import Parts
 from dg_lsp.wire.messages import Ask, Done, Fields, WireError
@@ -95,7 +95,8 @@ def _request(parts: Parts, stops: tuple[str, ...], budget: Budget, seed: int) ->
         hole = holes.at_cursor(document, len(prefix), syntax.of(document))
     else:
         # With code right of the cursor, or a line end as a stop, the client wants one line only.
-        hole = Hole(Span(len(prefix), len(prefix)), "cursor", indent=here.indent, block=here.ends_line and "\n" not in stops)
+        extent: Extent = "block" if here.ends_line and "\n" not in stops else "line"
+        hole = Hole(Span(len(prefix), len(prefix)), "cursor", indent=here.indent, extent=extent)
     prefix, suffix = prefix + hole.lead, hole.trail + suffix
     return InfillRequest(prefix, suffix, (hole,), language=language, path=path, related=related, budget=budget, seed=seed)
 

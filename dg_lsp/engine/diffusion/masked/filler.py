@@ -74,7 +74,7 @@ class Generation(generation.Generation):
     def gap_lengths(self) -> tuple[int, ...]:
         """Return the gap lengths to try: the profile's lengths that fit the canvas."""
         profile, longest = self.loaded.profile, self.loaded.profile.canvas_tokens - len(self.sheet.right)
-        lengths = profile.block_gaps if self.request.holes[0].block else profile.line_gaps
+        lengths = profile.block_gaps if self.request.extent == "block" else profile.line_gaps
         return tuple(length for length in lengths if length <= longest) or (max(longest, 1),)
 
     def tokens(self) -> MaskTokens:
@@ -127,6 +127,6 @@ class Generation(generation.Generation):
     def _own_part(self, text: str) -> str:
         """Return the part of a gap's text for the hole: its line, or the text before the suffix if no suffix is held."""
         suffix = self.request.suffix
-        if not self.request.holes[0].block:
+        if self.request.extent != "block":
             return repeats.rest_of_line(text, suffix)
         return text if self.sheet.right else repeats.before_suffix(text, suffix)
