@@ -18,7 +18,7 @@ from typing import Any
 from lsprotocol import types as lsp
 from pygls.capabilities import get_capability
 
-from dg_lsp.server import convert, on_server
+from dg_lsp.server import convert
 from dg_lsp.wire import config, schema
 from dg_lsp.wire.model_names import is_remote
 from dg_lsp.wire.privacy import LOCAL_ONLY, stays_local
@@ -108,8 +108,8 @@ class Configuration:
         """
         if not is_remote(self.session.model):
             return ""
-        if on_server.is_elsewhere(uri, self._roots):
-            return "belongs to a repository on a server, whose ignore rules are not here; only a local model may see it"
+        if convert.is_elsewhere(uri):
+            return "is on another machine, and its ignore rules are not here; only a local model may see it"
         if not (patterns := self.local_only(uri)):
             return ""
         return LOCAL_ONLY if any(stays_local(name, patterns) for name in self._names(uri)) else ""
@@ -132,9 +132,9 @@ class Configuration:
     def _folder(self, uri: str) -> Path | None:
         """Return the folder whose configuration applies: the innermost workspace folder, else the file's own workspace."""
         if uri not in self._folders:
-            # A document without a folder is of all of them.
-            paths = () if convert.unsaved_name(uri) else self._paths(uri)
-            self._folders[uri] = next(map(self._around, paths), None)
+            paths = self._paths(uri)
+            # One that was never saved may be of several folders.
+            self._folders[uri] = self._around(paths[0]) if len(paths) == 1 else None
         return self._folders[uri]
 
     def _around(self, path: Path) -> Path:

@@ -5,11 +5,10 @@ No other module of the server converts positions, and no conversion makes a deci
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from lsprotocol import types as lsp
 
@@ -17,7 +16,6 @@ from dg_lsp.core import positions
 from dg_lsp.core.place import first_line
 from dg_lsp.core.positions import Encoding, Lines
 from dg_lsp.core.values import Edit, Span
-from dg_lsp.server import on_server
 
 _ANNOTATION = "dg-lsp"
 
@@ -58,90 +56,36 @@ def to_path(uri: str) -> Path | None:
         return None
 
 
-# The beginning of a URI; one letter would be a drive.
-_SCHEME = re.compile(r"[A-Za-z][\w+.-]+:")
-# A repository, its submodule, and a file at a revision, which is a hash or stands before a colon.
-_AT_REVISION = re.compile(
-    r"(.*?)/\.git/(?:modules/(.+?)(?=//)|worktrees/[^/]+(?=//))?/*(?:[0-9a-f]+/|:?[^:]*:/*)(.+)", re.DOTALL
-)
-_INSIDE = re.compile(r"!/|::")  # what is behind it lies in an archive
+# Documents that are not saved yet, which Neovim calls `file://`, and those that an editor shows from another machine.
+_UNSAVED, _ELSEWHERE = ("", "file", "untitled", "inmemory"), ("vscode-vfs", "vscode-remote")
+
+
+def is_shown(uri: str) -> bool:
+    """Return whether a document is no file, and not one to be: a revision (`git:`), an archive's, an editor's output.
+
+    Such a URI names its file in the way of the extension that shows it, so no rule for the file could be relied on.
+    """
+    return to_path(uri) is None and not is_elsewhere(uri) and _scheme(uri) not in _UNSAVED
+
+
+def is_elsewhere(uri: str) -> bool:
+    """Return whether a document is a file of another machine, whose ignore rules are not here."""
+    return _scheme(uri) in _ELSEWHERE
+
+
+def _scheme(uri: str) -> str:
+    return uri.partition(":")[0].lower()
 
 
 def to_paths(uri: str, folders: Iterable[Path]) -> tuple[Path, ...]:
-    """Return the full paths that a document belongs to, by all that its URI names; a relative one may be in each folder.
-
-    A document of another scheme may show a file at another time, and have its path in the URI's path or query, or after the
-    path of the repository: `git:/code/a.py?{"path": "/code/a.py", …}`, `fugitive:///code/.git//0/a.py`. A document
-    that was never saved may be in each folder too.
-    """
+    """Return the full paths that a document has or may get: a named one that was never saved may be in each folder."""
     if (path := to_path(uri)) is not None:
         return (path,)
-    folders = tuple(folders)
-    if name := unsaved_name(uri):
-        return tuple(folder / name for folder in folders)
-    names = (_at_revision(_INSIDE.split(text)[0]) for text in _named(uri))
-    paths = [Path(name) for name in names if "\0" not in name]
-    full = [folder / path for path in paths for folder in ((path,) if path.is_absolute() else folders)]
-    return tuple(dict.fromkeys((*full, *on_server.in_copies(uri, folders))))
-
-
-def unsaved_name(uri: str) -> str:
-    """Return the name of a document that was never saved: `untitled:a.py`; "" if the editor made it up, or it has a folder."""
-    scheme, _, name = uri.partition(":")
-    name = unquote(re.split(r"[?#]", name)[0], errors="surrogateescape")
-    # A name such as `Untitled-1` has no ending.
-    is_name = scheme.lower() == "untitled" and "." in name and "/" not in name and "\0" not in name
-    return name if is_name else ""
-
-
-def _named(uri: str) -> Iterator[str]:
-    """Yield the paths in a URI and in the URIs that it holds; a relative one also below each root that the URI names."""
-    try:
-        parts = urlsplit(uri)
-    except ValueError:
-        return
-    path, *others = (unquote(part, errors="surrogateescape") for part in (parts.path, parts.query, parts.fragment))
-    # GitLens encodes what belongs to a revision as the host.
-    host = re.sub(r"\A[\w.-]+(?:\+|%2B)", "", parts.netloc, flags=re.IGNORECASE)
-    if re.fullmatch(r"(?:[0-9a-f]{2}){4,}", host):
-        others.append(bytes.fromhex(host).decode("utf-8", "replace"))
-    values = [("", path), *(value for text in others for value in _values(text))]
-    roots = [value.rstrip("/") for key, value in values if _ROOT.search(key) and value.startswith("/")]
-    for key, value in values:
-        if _SCHEME.match(value):
-            yield from _named(value)
-        elif value.startswith("/") or (value is path and "/" in value) or _PATH.search(key):
-            yield value
-            yield from (f"{root}/{value.lstrip('/')}" for root in roots if not value.startswith(root))
-
-
-# The names of values in a query.
-_ROOT = re.compile(r"(?i:root|repo|workspace|folder)")
-_PATH = re.compile(r"(?i:path|file|uri|resource)")
-
-
-def _values(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the texts in a query with their names: those of its JSON, or its parameters."""
-    try:
-        todo = [("", json.loads(text))]
-    except (ValueError, RecursionError):
-        yield from parse_qsl(text, errors="surrogateescape")
-        yield "", text
-        return
-    while todo:
-        key, value = todo.pop()
-        if isinstance(value, str):
-            yield key, value
-        elif isinstance(value, dict):
-            todo += value.items()
-        elif isinstance(value, list):
-            todo += ((key, item) for item in value)
-
-
-def _at_revision(path: str) -> str:
-    """Return the path of the file that a path in a `.git` folder means at a revision; any other path as it is."""
-    match = _AT_REVISION.fullmatch(path)
-    return "/".join(filter(None, match.groups())) if match else path
+    name = unquote(re.split(r"[?#]", uri.partition(":")[2])[0], errors="surrogateescape")
+    # The editor made up a name such as `Untitled-1`, which has no ending.
+    if _scheme(uri) != "untitled" or "\0" in name or not ("." in name or "/" in name):
+        return ()
+    return (Path(f"/{name.lstrip('/')}"),) if name.startswith("/") else tuple(folder / name for folder in folders)
 
 
 def to_item(index: Lines, replaced: Span, text: str, *, to_line_end: bool, encoding: Encoding) -> lsp.InlineCompletionItem:

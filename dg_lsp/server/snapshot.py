@@ -326,7 +326,7 @@ class Nearby:
 
         A file is judged by the rules of the folder that it is really in, whatever link it was opened by. One outside all
         workspace folders is judged by its name, its hidden parent folders and the ignore files above it. A document that is no
-        local file is judged by the paths and the names in its URI.
+        local file is refused, unless it was never saved, or is on another machine: then the names in its URI count.
         """
         while (task := self._looked.renew(uri, lambda: asyncio.to_thread(self._look_up, uri))) is not None:
             if not (await asyncio.wait([task], timeout=LOOK_S))[0]:
@@ -399,6 +399,8 @@ class Nearby:
     def _look_up(self, uri: str) -> _Looked:
         """Return why a document may not be sent, and which file it is; its name is relative to its workspace folder."""
         path = convert.to_path(uri)
+        if convert.is_shown(uri):
+            return _Looked("is no file, but shown by the editor, so no ignore rule is known for it", FileContext(""))
         try:
             # A URI with a query or a fragment holds several names.
             names = re.split(r"[?#]", uri) if path is None else []
