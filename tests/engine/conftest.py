@@ -19,7 +19,7 @@ from tests import checkpoints
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> Iterator[None]:
-    """Run every pass in one thread: a sum's last bits depend on how many threads share it, and passes use as many as are free."""
+    """Run every pass in one thread: a sum's last bits depend on how many threads share it, and passes use all free cores."""
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(machine, "physical_cores", lambda: 1)

@@ -354,8 +354,7 @@ def test_the_commands_start_show_and_stop_an_engine(engines: Path) -> None:
     assert "model ready" in command("logs", *OPTIONS)
     assert command("logs", "--path", *OPTIONS).strip() == status["log"]
     assert command("stop", "--model=other") == (
-        "No engine for other is running, but one for toy. "
-        f"To stop it: dg-lsp engine stop --model=toy --filler={FILLER}\n"
+        f"No engine for other is running, but one for toy. To stop it: dg-lsp engine stop --model=toy --filler={FILLER}\n"
     )
     assert command("stop", *OPTIONS) == f"Process {status['pid']} has stopped.\n"
     wait_until(lambda: is_gone(status["pid"]))
