@@ -1,8 +1,8 @@
 """One request for suggestions, from the editor's position to the reply: reuse, wait, ask, show.
 
-This module holds the order of these steps. `flights` has the running requests to the engine. The decisions are pure
-functions: in `decisions` when not to suggest, how long to wait and which earlier answers still fit, and at the end of this
-file whether to show an answer.
+This module holds the order of these steps, and the running requests to the engine. The decisions are pure functions: in
+`decisions` when not to suggest, how long to wait and which earlier answers still fit, and at the end of this file whether to
+show an answer.
 
 A newer request for a document ends the older one with no suggestions. It also cancels the engine's work, unless the running
 answer may still fit.
@@ -13,19 +13,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from functools import partial
 
 from dg_lsp.client.engine import EngineClient
+from dg_lsp.client.port import EngineError
 from dg_lsp.core import confidence, holes, positions
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Budget, Calibrated, Hole, Ranked, Span
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import FileContext, Suggestion
 from dg_lsp.server import decisions
-from dg_lsp.server.decisions import Cache, Reason, Rhythm, SuggestionFacts, Unwanted
-from dg_lsp.server.flights import EngineAnswer, Flights
+from dg_lsp.server.decisions import Cache, Place, Reason, Rhythm, SuggestionFacts, Unwanted
 from dg_lsp.server.snapshot import Outlines, Snapshot, Snapshots
 from dg_lsp.wire.settings import Settings
 
@@ -37,9 +37,15 @@ AHEAD_LATENCY_MS = 400.0
 # A cursor that moves on at once, as with an arrow key that is held down, has not arrived.
 ARRIVAL_S = 0.1
 
+# A running request that none waits for goes on for this long, because the next keystroke's request may still join it.
+GRACE_S = 0.15
+
 SUPERSEDED = Reason("superseded", "a newer request replaced this one")
 NO_ANSWER = Reason("noAnswer", "the model has no answer here")
 MOVED = Reason("moved", "the text changed while the answer was made")
+
+EngineAnswer = tuple[tuple[Suggestion, ...], Reason | None]
+"""The suggestions, and the reason when there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +112,8 @@ class Completer:
         now = await self._snapshots.take(request.uri, request.offset, request.selected)
         if now is None:
             return self._nothing(Reason("unknown", "the document is not open"))
-        if replaced.is_set():
-            return self._nothing(SUPERSEDED)
-        if not self._snapshots.is_current(now):
-            return self._nothing(MOVED)
+        if (stale := self._stale(now, replaced)) is not None:
+            return self._nothing(stale)
         settings, index, line = now.settings, now.index, now.index.at(request.offset)
         before, after = index.text[index.start(line) : request.offset], index.text[request.offset : index.end(line)]
         if (reason := self._refusal(now, after, automatic=request.automatic)) is not None:
@@ -131,10 +135,8 @@ class Completer:
             if wait_ms > 0:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(replaced.wait(), wait_ms / 1000)
-            if replaced.is_set():
-                return self._nothing(SUPERSEDED)
-            if not self._snapshots.is_current(now):
-                return self._nothing(MOVED)
+            if (stale := self._stale(now, replaced)) is not None:
+                return self._nothing(stale)
         n_candidates = 1 if request.automatic and fit is None else settings.candidates
         suggestions, reason = await self._ask(request, now, replaced, n_candidates)
         if reason is None and n_candidates < settings.candidates and not self._is_enough(request, now, suggestions):
@@ -142,6 +144,12 @@ class Completer:
         if reason is not None:
             return self._nothing(reason)
         return self._show(request, now, suggestions)
+
+    def _stale(self, now: Snapshot, replaced: asyncio.Event) -> Reason | None:
+        """Return why the request goes no further: a newer one replaced it, or its text is not the editor's any more."""
+        if replaced.is_set():
+            return SUPERSEDED
+        return None if self._snapshots.is_current(now) else MOVED
 
     def _refusal(self, now: Snapshot, after: str = "", *, automatic: bool = True) -> Reason | None:
         """Return why nothing is suggested, as far as that is known without parsing."""
@@ -231,7 +239,7 @@ class Completer:
         """Let the engine read the text around the cursor, if a suggestion could be asked for there."""
         await asyncio.sleep(ARRIVAL_S)
         now = await self._snapshots.take(uri, offset)
-        if now is None or not self._snapshots.is_current(now) or uri in self._flights.direct:
+        if now is None or not self._snapshots.is_current(now) or self._flights.is_running(uri):
             return
         if self._refusal(now) is None and self._cache.find(now.place, self._clock()) is None:
             syntax, hole, context = self._asked(now, 1)
@@ -273,7 +281,7 @@ class Completer:
     def _look_ahead(self, now: Snapshot, suggestion: Suggestion) -> None:
         """Ask the engine now for the text after the suggestion, in case the user accepts it."""
         is_slow = not self.rhythm.latencies_ms or self.rhythm.latency_ms > AHEAD_LATENCY_MS
-        if not now.settings.speculate or is_slow or now.place.uri in self._flights.direct or self._engine.trouble():
+        if not now.settings.speculate or is_slow or self._flights.is_running(now.place.uri) or self._engine.trouble():
             return
         after = now.accepting(suggestion.text)
         follows = after.document.text[after.offset : after.offset + 1]
@@ -332,6 +340,102 @@ class Completer:
         await asyncio.gather(*self._arrivals.values(), return_exceptions=True)
         await self._flights.close()
         await self._outlines.close()
+
+
+# --- The running requests to the engine: for each document one, and one that asks ahead for the text after a suggestion
+
+
+@dataclass(eq=False, slots=True)
+class Flight:
+    """One request to the engine for a place and a number of candidates, which several requests from the editor may wait for."""
+
+    place: Place
+    n_candidates: int
+    started: float
+    task: asyncio.Future[EngineAnswer]
+    n_waiting: int = 0
+
+    async def wait(self, replaced: asyncio.Event, *, raises: bool) -> EngineAnswer | None:
+        """Return the answer; None when `replaced` is set first, or the request was cancelled.
+
+        Raises EngineError with `raises`; without it, the error is the reason for no suggestions, as any other always is.
+        """
+        self.n_waiting += 1
+        replacing = asyncio.ensure_future(replaced.wait())
+        try:
+            await asyncio.wait((self.task, replacing), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            replacing.cancel()
+            self.n_waiting -= 1
+            if not self.n_waiting and not self.task.done():
+                asyncio.get_running_loop().call_later(GRACE_S, lambda: self.n_waiting or self.task.cancel())
+        if replaced.is_set() or not self.task.done() or self.task.cancelled():
+            return None
+        error = self.task.exception()
+        if error is None:
+            return self.task.result()
+        if not isinstance(error, EngineError):
+            return (), decisions.failed(error)
+        if raises:
+            raise error
+        return (), Reason("noAnswer", str(error))
+
+
+class Flights:
+    """The running requests of one session."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Start with no request; `clock` returns the time in seconds."""
+        self._clock = clock
+        # By document and whether it asks ahead.
+        self._running: dict[tuple[str, bool], Flight] = {}
+
+    def is_running(self, uri: str, *, is_ahead: bool = False) -> bool:
+        """Return whether a document has a running request, or with `is_ahead` one that asks ahead."""
+        return (uri, is_ahead) in self._running
+
+    def joinable(self, place: Place, latency_ms: float) -> Flight | None:
+        """Return the running request whose answer may fit this place; None when there is none."""
+        flight = self._running.get((place.uri, False))
+        if flight is None or flight.task.done():
+            return None
+        age_ms = 1000 * (self._clock() - flight.started)
+        return flight if decisions.joins(flight.place, place, age_ms=age_ms, latency_ms=latency_ms) else None
+
+    def start(
+        self, place: Place, n_candidates: int, work: Coroutine[None, None, EngineAnswer], *, is_ahead: bool = False
+    ) -> Flight:
+        """Return a new running request; cancel the document's older ones, or with `is_ahead` the one that asks ahead."""
+        self.cancel(place.uri, only_ahead=is_ahead)
+        key = place.uri, is_ahead
+        flight = self._running[key] = Flight(place, n_candidates, self._clock(), asyncio.ensure_future(work))
+
+        def settled(task: asyncio.Future[EngineAnswer]) -> None:
+            if self._running.get(key) is flight:
+                del self._running[key]
+            if task.cancelled() or (error := task.exception()) is None:
+                return
+            if is_ahead:
+                # No request waits for it. A request for the same place will fail too, and report the error.
+                log.debug("asking ahead failed: %s", error)
+            elif not isinstance(error, EngineError):
+                log.error("a request failed", exc_info=error)
+
+        flight.task.add_done_callback(settled)
+        return flight
+
+    def cancel(self, uri: str, *, only_ahead: bool = False) -> None:
+        """Cancel a document's requests."""
+        for is_ahead in (True,) if only_ahead else (True, False):
+            if (older := self._running.pop((uri, is_ahead), None)) is not None:
+                older.task.cancel()
+
+    async def close(self) -> None:
+        """Cancel all requests."""
+        tasks = [flight.task for flight in self._running.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 # --- Whether to show an answer. Pure
