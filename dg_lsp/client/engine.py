@@ -13,7 +13,7 @@ import math
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dg_lsp.client.life import Life, State
@@ -72,15 +72,6 @@ def connect_options(
         interactive=interactive,
         command=command,
     )
-
-
-def changeable(settings: EngineSettings) -> dict[str, float]:
-    """Return the settings that a running engine can change, as its route takes them."""
-    return {
-        "threads": settings.threads,
-        "unload_after_s": settings.unload_after_s,
-        "exit_after_s": settings.exit_after_s,
-    }
 
 
 OnLink = Callable[["Link"], None]
@@ -245,7 +236,7 @@ class EngineClient:
         old, self.options = self.options, options
         if old is not None and replace(old, settings=options.settings) == options and self.state.name != "off":
             if self._link is not None and old.settings != options.settings:
-                self._in_background(self._link.configure(changeable(options.settings)))
+                self._in_background(self._link.configure(asdict(options.settings)))
             return False
         self._life = replace(self._life, model=options.engine_id.model)
         self._live(self._life.stopped().asked(self._clock()))
@@ -444,8 +435,8 @@ class EngineClient:
             if link is not self._link or options is None or not options.interactive:
                 return  # it may be dropped already, as one whose model can't be loaded
             # Another client may have started it. What this user has chosen counts, what he left at its default does not.
-            usual = changeable(EngineSettings())
-            if chosen := {name: value for name, value in changeable(options.settings).items() if value != usual[name]}:
+            usual = asdict(EngineSettings())
+            if chosen := {name: value for name, value in asdict(options.settings).items() if value != usual[name]}:
                 await link.configure(chosen)
         elif silent is not None:
             self._end_silent(silent)

@@ -467,10 +467,11 @@ async def test_a_running_engine_takes_other_settings(engines: Path) -> None:
         assert engine.options is not None
         pid = await info(engine, "pid")
         for threads in (3, 0):
-            settings = replace(engine.options.settings, threads=threads, unload_after_s=7.0)
+            settings = replace(engine.options.settings, threads=threads, unload_after_s=7.0, rows=9)
             assert not engine.use(replace(engine.options, settings=settings))
             await until(partial(has, engine, "threads", threads))
         assert await has(engine, "unload_after_s", 7.0)
+        assert await has(engine, "rows", 9)
         assert await has(engine, "pid", pid)
 
 

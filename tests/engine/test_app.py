@@ -171,8 +171,8 @@ def test_a_lease_counts_for_as_long_as_it_is_open(engine: Running) -> None:
 
 
 def test_settings_apply_to_a_running_engine(engine: Running) -> None:
-    before = {name: engine.info()[name] for name in ("threads", "unload_after_s", "exit_after_s")}
-    changed = {"threads": 3, "unload_after_s": 1234.0, "exit_after_s": 4321.0}
+    before = {name: engine.info()[name] for name in ("threads", "unload_after_s", "exit_after_s", "rows")}
+    changed = {"threads": 3, "unload_after_s": 1234.0, "exit_after_s": 4321.0, "rows": 7}
     for settings in ({**changed, "exit_after_s": before["exit_after_s"]}, {"exit_after_s": 4321}, changed, before):
         answer = engine.http.post("/v1/settings", json=settings).json()
         assert {name: engine.info()[name] for name in settings} == settings

@@ -228,12 +228,13 @@ def test_a_wrong_device_is_named(trained_layout: Path) -> None:
         DiffusionFiller(load_model(str(trained_layout), device="gpu"))
 
 
-def test_a_new_limit_of_threads_holds_from_the_next_step_on(trained_layout: Path) -> None:
+def test_a_new_limit_of_threads_and_rows_holds_from_the_next_step_on(trained_layout: Path) -> None:
     filler = DiffusionFiller(load_model(str(trained_layout), device="cpu", threads=1))
     task = filler.start(InfillRequest("x = ", "\n", (Hole(Span(4, 4), "cursor"),)))
     for threads in (1, 2, 1):
-        filler.limit_threads(threads)
+        filler.limit(threads, rows=threads)
         assert task.step()
+        assert filler.stepper.max_rows == threads
         assert (torch.get_num_threads(), filler.about()["threads"]) == (threads, threads)
 
 

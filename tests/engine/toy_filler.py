@@ -78,8 +78,8 @@ class ToyFiller(Filler):
         device = "toy" if self.device == "auto" else self.device
         return {"device": device, "dtype": "int8", "rows": self.rows, "threads": self.threads}
 
-    def limit_threads(self, threads: int) -> None:
-        self.threads = threads
+    def limit(self, threads: int, rows: int) -> None:
+        self.threads, self.rows = threads, rows
 
     def concurrency(self) -> Concurrency:
         return self.turns

@@ -198,7 +198,7 @@ class LocalFiller(Filler):
         """Note the request that will probably come next; `foresee` encodes its prefix."""
         self.ahead.expect(request)
 
-    def limit_threads(self, threads: int) -> None:
+    def limit(self, threads: int, rows: int) -> None:
         """Use at most this many threads from the next pass on; 0 for what suits the model and the machine."""
         self.loaded.cores.limit_to(threads)
 

@@ -76,6 +76,11 @@ class DiffusionFiller(LocalFiller):
         loaded.passes.buffers = self.buffers
         self.stepper = Stepper(self.headroom, self.pace, rows, fixed)
 
+    def limit(self, threads: int, rows: int) -> None:
+        """Use at most so many threads, and rows in one pass, from the next step on."""
+        super().limit(threads, rows)
+        self.stepper.max_rows = rows
+
     def canvas(self, request: InfillRequest) -> CanvasRequest:
         """Return the request of one canvas."""
         return CanvasRequest(request, self.sheet(request), self.loaded, self.calibrations.current())

@@ -109,10 +109,10 @@ class Service:
         self.changed.set()
 
     def change(self, settings: EngineSettings) -> None:
-        """Run with these settings from now on; the loaded model keeps its `rows`."""
+        """Run with these settings from now on."""
         self.settings = settings
         if (filler := self.worker.filler) is not None:
-            filler.limit_threads(settings.threads)
+            filler.limit(settings.threads, settings.rows)
         self.changed.set()
 
     def stop(self, message: str) -> None:
