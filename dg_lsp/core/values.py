@@ -101,7 +101,7 @@ class Hole:
 
     `indent` is the white space before each line of the answer. Its `extent` says how far that may go: of "lines", a model that
     knows where an answer ends writes several in an empty line; in a line of code, an answer may open a block, because no lines
-    of one are below, and goes on to the end of that block (`core.opened`).
+    of one are below, and goes on to the end of that block (`core.extent`).
     `needed` are the names that the code after the hole uses and that only the answer can bind (`core.scope.needed_names`).
     """
 

@@ -180,7 +180,7 @@ class Copying:
     async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
         """Return the copy with the longest match, if there is one."""
         [hole] = request.holes
-        best = copies.find(request.prefix, request.suffix, block=hole.extent == "block", indent=hole.indent, most=1)
+        best = copies.find(request.prefix, request.suffix, takes_lines=hole.extent == "block", indent=hole.indent, most=1)
         return tuple(Candidate((each.text,), row="copy") for each in best)
 
 

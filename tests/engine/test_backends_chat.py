@@ -14,7 +14,9 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from dg_lsp.core.values import Candidate, Hole, Ranked, Snippet, Span
+from dg_lsp.core import extent, place
+from dg_lsp.core.extent import Bounds
+from dg_lsp.core.values import Candidate, Extent, Hole, Ranked, Snippet, Span
 from dg_lsp.engine import backends
 from dg_lsp.engine.backends import chat
 from dg_lsp.engine.backends.chat import BLOCK_TOKENS, LINE_TOKENS, THOUGHT_TOKENS, locate
@@ -235,17 +237,21 @@ def test_the_missing_code_is_found_in_any_answer(answer: str) -> None:
     ],
 )  # fmt: skip
 def test_a_block_is_cut_where_the_file_goes_on(prefix: str, answer: str, suffix: str, expected: str) -> None:
-    place = locate(answer, prefix, suffix, block=True, is_whole=True)
-    assert answer[place.start : place.end] == expected
+    code = locate(answer, bounds(prefix, suffix, "block"), is_whole=True)
+    assert answer[code.start : code.end] == expected
+
+
+def bounds(prefix: str, suffix: str, how_far: Extent) -> Bounds:
+    return extent.of(Hole(Span(0, 0), "cursor", extent=how_far), place.between(prefix, suffix), "python")
 
 
 def test_the_rest_of_a_line_is_left_to_the_filters() -> None:
     answer = "```python\nprint(f(x))\nother(1)\n```"
-    place = locate(answer, "print(", ")\nother(1)\n", block=False, is_whole=True)
-    assert answer[place.start : place.end] == "f(x)"
+    code = locate(answer, bounds("print(", ")\nother(1)\n", "line"), is_whole=True)
+    assert answer[code.start : code.end] == "f(x)"
     answer = "```python\ng(x)\n```"
-    place = locate(answer, "f(", ")\n", block=False, is_whole=True)
-    assert answer[place.start : place.end].split("\n")[0] == "g(x)"
+    code = locate(answer, bounds("f(", ")\n", "line"), is_whole=True)
+    assert answer[code.start : code.end].split("\n")[0] == "g(x)"
 
 
 @pytest.mark.parametrize("answer", ["I can't help with that.", "<think>never ends"])

@@ -77,7 +77,7 @@ def written_plainly(filler: CausalFiller, asked: InfillRequest) -> Iterator[str]
             if token == sheet.end or (middle.hole.extent != "block" and "\n" in vocabulary.decode([token])):
                 return
             ids.append(token)
-            yield middle.own_part(middle.text_of(ids))
+            yield middle.bounds.of_draft(middle.text_of(ids))
 
 
 def test_no_copy_flashes_between_the_draft_and_the_answer(filler: CausalFiller) -> None:

@@ -8,16 +8,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dg_lsp.core import repeats
 from dg_lsp.core.values import n_common
 from dg_lsp.engine.common.propose import copies
 from dg_lsp.engine.common.propose.copies import Copy
-from tests.engine import reference
 
 
 def first(text: str, *, block: bool = False, indent: str = "") -> str | None:
     prefix, suffix = textwrap.dedent(text).split("$0")
-    all_copies = copies.find(prefix, suffix, block=block, indent=indent)
+    all_copies = copies.find(prefix, suffix, takes_lines=block, indent=indent)
     return all_copies[0].text if all_copies else None
 
 
@@ -62,46 +60,8 @@ def test_copied_lines_end_at_the_suffixs_first_line() -> None:
 
 def test_agreement_is_counted_on_both_sides() -> None:
     prefix, suffix = "run(one, two)\nrun(one, ", ")\n"
-    (copy, *_) = copies.find(prefix, suffix, block=False)
+    (copy, *_) = copies.find(prefix, suffix, takes_lines=False)
     assert (copy.text, copy.left, copy.right) == ("two", len("run(one, "), 1)
-
-
-@pytest.mark.parametrize(
-    ("draft", "suffix", "answer"),
-    [
-        ("b\n\nf(1)\ng(2)\n", "\n\nf(1)\ng(2)\n", "b"),
-        ("b\nf(1)\ng(2)", "\n\nf(1)\ng(2)\n", "b"),  # fewer empty lines
-        ("b\n\n\n\nf(1)\ng(2)", "\n\nf(1)\ng(2)\n", "b"),  # more of them
-        ("x = {\n}\nfor y in z:\n}\nreturn value\n", "}\nreturn value\n", "x = {\n}\nfor y in z:\n"),
-        ("x = {\n}\nfor y in z:\n    pass\n", "}\nreturn value\n", "x = {\n}\nfor y in z:\n    pass\n"),
-        ("first, second)", ", second)\n", "first"),
-        ("a\nreturn values[ke", "\nreturn values[key].item\n", "a"),  # cut off within the suffix's first line
-        ("abc", "\n\n", "abc"),
-        ("abc", "", "abc"),
-    ],
-)
-def test_a_draft_ends_before_the_suffix(draft: str, suffix: str, answer: str) -> None:
-    assert repeats.before_suffix(draft, suffix) == answer
-
-
-@given(st.text("ab}\n", max_size=14), st.text("ab}\n", max_size=7), st.integers(1, 5))
-@example("a}\nb}\nab", "}\nab", 3)
-def test_the_end_of_a_draft_equals_the_reference(draft: str, suffix: str, solid: int) -> None:
-    assert repeats.before_suffix(draft, suffix, solid) == reference.before_suffix(draft, suffix, solid)
-
-
-@pytest.mark.parametrize(
-    ("draft", "suffix", "line"),
-    [
-        ("a, b", ")\n", "a, b"),
-        ("a, b)\nnext", ")\n", "a, b"),
-        ("f(a)", ")\n", "f(a)"),  # it never said that the line ends
-        ("a\nnext", "\n", "a"),
-        ("\nnext", "\n", ""),
-    ],
-)
-def test_a_draft_of_a_line_ends_with_the_line(draft: str, suffix: str, line: str) -> None:
-    assert repeats.rest_of_line(draft, suffix) == line
 
 
 def every_copy(prefix: str, suffix: str, *, block: bool, indent: str) -> list[Copy]:
@@ -160,7 +120,7 @@ def test_skipped_places_change_no_result(
     prefix = "".join(f"{white}{code}\n" for white, code in above) + indent
     suffix = rest + "".join(f"\n{white}{code}" for white, code in below)
     assert (
-        copies.find(prefix, suffix, block=block, indent=indent, most=most)
+        copies.find(prefix, suffix, takes_lines=block, indent=indent, most=most)
         == every_copy(prefix, suffix, block=block, indent=indent)[:most]
     )
 
@@ -176,13 +136,13 @@ def test_few_places_of_a_long_file_are_visited(monkeypatch: pytest.MonkeyPatch, 
 
     monkeypatch.setattr(copies, "n_common", look)
     text = "".join(line.format(number) for number in range(2000))
-    assert len(copies.find(f"{text}    ", f"\n{text}", block=block, indent="    ")) <= 2
+    assert len(copies.find(f"{text}    ", f"\n{text}", takes_lines=block, indent="    ")) <= 2
     assert 0 < len(looked) <= copies.MAX_PLACES
 
 
 def test_related_files_are_copied_from_when_they_agree_longer() -> None:
     prefix, suffix = "x = make(1)\nresult = parser.parse(", "\n"
-    [copy] = copies.find(prefix, suffix, block=False, most=1, related=["result = parser.parse(text, strict=True)\n"])
+    [copy] = copies.find(prefix, suffix, takes_lines=False, most=1, related=["result = parser.parse(text, strict=True)\n"])
     assert copy.text == "text, strict=True)"
-    [own] = copies.find("result = parser.parse(line)\n" + prefix, suffix, block=False, most=1, related=["parse(text)\n"])
+    [own] = copies.find("result = parser.parse(line)\n" + prefix, suffix, takes_lines=False, most=1, related=["parse(text)\n"])
     assert own.text == "line)"

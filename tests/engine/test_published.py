@@ -357,7 +357,7 @@ def test_fill_is_what_the_published_algorithm_writes(which: str, hole: Hole, mod
         else:
             both |= {"expand": tokens.expand, "eos": tokens.delete, "most": settings.most_tokens, "steps": settings.steps}
             ids, _ = reference.dreamon(logits, left, right, **both)
-        texts.append(work._own_part(loaded.vocabulary.decode(ids)))
+        texts.append(work.laid_out.bounds.of_canvas(loaded.vocabulary.decode(ids), is_held=bool(right)))
     task = finished(filler, asked)
     assert [proposal.text for proposal in task.proposals()] == [text for text in texts if not says_nothing(asked, text)]
 

@@ -10,8 +10,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from dg_lsp.core import indentation, languages, lexing, opened, syntax
+from dg_lsp.core import extent, indentation, languages, lexing, place, syntax
 from dg_lsp.core.context import with_newlines
+from dg_lsp.core.extent import Bounds
 from dg_lsp.core.lexing import Lexer
 from dg_lsp.core.polish import frames
 from dg_lsp.core.polish.plain import edit_of, nearest_line_end
@@ -149,12 +150,11 @@ def cut_at_fence(text: str, around: Around) -> str:
 
 def cut_at_line_end(text: str, around: Around) -> str:
     """Cut the answer at its first line end, unless the hole takes several lines, or else at the end of the block it opens."""
-    hole = around.hole
-    if hole.extent == "block" or (hole.extent == "lines" and around.starts_line):
-        return text
-    head = around.before.rpartition("\n")[2]
-    own = opened.block(head, text, hole.indent, around.document.language) if hole.extent == "lines" and "\n" in text else None
-    return text.partition("\n")[0] if own is None else own[0]
+    return _bounds(around).cut(text)
+
+
+def _bounds(around: Around) -> Bounds:
+    return extent.of(around.hole, place.between(around.before, around.after), around.document.language, knows_end=True)
 
 
 def cut_repeated_rest(text: str, around: Around) -> str:
@@ -286,9 +286,7 @@ def cut_repeated_lines(text: str, around: Around) -> str:
 
 def cut_at_dedent(text: str, around: Around) -> str:
     """Cut at the first line that is indented less than the block, if the cut adds no syntax error."""
-    hole = around.hole
-    takes_lines = hole.extent == "block" or (hole.extent == "lines" and around.starts_line)
-    if not takes_lines or hole.kind in ("selection", "error"):
+    if not _bounds(around).takes_lines or around.hole.kind in ("selection", "error"):
         return text
     depth = len(around.hole.indent.expandtabs(4))
     lines = [

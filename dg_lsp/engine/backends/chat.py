@@ -10,10 +10,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from dg_lsp.core import repeats
+from dg_lsp.core import extent, place
 from dg_lsp.core.calibration import Evidence
+from dg_lsp.core.extent import SOLID, Bounds, before_long_suffix, before_suffix
 from dg_lsp.core.place import first_line, last_line
-from dg_lsp.core.repeats import SOLID, before_suffix
 from dg_lsp.core.values import InfillRequest, n_common
 from dg_lsp.engine.backends import fim
 from dg_lsp.engine.backends.fim import MAX_ANSWERS, SAMPLING_TEMPERATURE, RemoteAnswer, window
@@ -70,19 +70,6 @@ def _only_model(client: ServerClient) -> str:
     raise RemoteError(f"{host} serves {len(names)} models; name one at the end, as in chat:URL#MODEL{shown}")
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
-    """The text around a hole, and whether the hole is a block."""
-
-    prefix: str
-    suffix: str
-    block: bool
-
-    def locate(self, content: str, *, is_whole: bool) -> CodeSpan:
-        """Return the position of the missing code in an answer."""
-        return locate(content, self.prefix, self.suffix, block=self.block, is_whole=is_whole)
-
-
 class Chat(Backend):
     """The backend for a chat server."""
 
@@ -101,18 +88,18 @@ class Chat(Backend):
         fence = question.fence_name(request)
         related = question.related_files(request.related, fence, RELATED_CHARS, len)
         content = question.ask(request, prefix, suffix, related, fence)
-        text = Text(prefix, suffix, hole.extent == "block")
+        bounds = extent.of(hole, place.between(prefix, suffix), request.language)
         calls = []
         for number in range(min(request.budget.candidates, MAX_ANSWERS)):
             body: dict[str, object] = {
                 "model": self.model,
                 "messages": [{"role": "user", "content": content}],
-                LIMIT: BLOCK_TOKENS if hole.extent == "block" else LINE_TOKENS,
+                LIMIT: BLOCK_TOKENS if bounds.takes_lines else LINE_TOKENS,
                 "temperature": SAMPLING_TEMPERATURE if number else 0.0,
                 "logprobs": True,
                 "stream": True,
             }
-            stream = AnswerStream(text, body, self._refused)
+            stream = AnswerStream(bounds, body, self._refused)
             calls.append(Call(self.path, stream.body(), stream, stream))
         return calls
 
@@ -123,7 +110,7 @@ class Chat(Backend):
             assert isinstance(call.about, AnswerStream)
             # The server accepted this request, so the fields left out of it are the ones that it refuses.
             self._refused |= call.about.refused
-            items += _answers(fields, call.about.text)
+            items += _answers(fields, call.about.bounds)
         return compared(items, request)
 
 
@@ -131,7 +118,7 @@ class Chat(Backend):
 class AnswerStream:
     """One streamed answer: the fields that the server has refused, and the parts received so far."""
 
-    text: Text
+    bounds: Bounds
     full_body: Mapping[str, object]
     refused: frozenset[str] = frozenset()
     _contents: list[str] = field(default_factory=list)
@@ -179,7 +166,7 @@ class AnswerStream:
         if self._n_chars > MAX_CONTENT_CHARS or len(self._logprobs) > MAX_LOGPROBS:
             return True
         # Only a line end or a fence can end the missing code, so only then is the whole answer searched.
-        return ("\n" in new or "`" in new) and self.text.locate("".join(self._contents), is_whole=False).is_closed
+        return ("\n" in new or "`" in new) and locate("".join(self._contents), self.bounds, is_whole=False).is_closed
 
     def answer(self, *, is_whole: bool) -> Fields | None:
         """Return the parts so far in the shape of an unstreamed answer; None if there are none."""
@@ -193,7 +180,7 @@ class AnswerStream:
         return Fields({"choices": [choice], "usage": self._usage})
 
 
-def _answers(fields: Fields, text: Text) -> list[Evidence]:
+def _answers(fields: Fields, bounds: Bounds) -> list[Evidence]:
     choices = fields.objects("choices")
     if not choices:
         raise WireError("choices is empty")
@@ -201,10 +188,10 @@ def _answers(fields: Fields, text: Text) -> list[Evidence]:
     for choice in choices:
         content = _content(choice.inner("message"))
         finish = choice.text("finish_reason", "")
-        code = text.locate(content, is_whole=finish != UNFINISHED)
+        code = locate(content, bounds, is_whole=finish != UNFINISHED)
         chances = _chances(choice, content, code)
         is_cut = finish == "length" and not code.is_closed
-        evidence = fim.to_evidence(RemoteAnswer(content[code.start : code.end], chances, is_cut), block=text.block)
+        evidence = fim.to_evidence(RemoteAnswer(content[code.start : code.end], chances, is_cut), bounds)
         # Text that nothing marks as code may be a refusal or a question.
         items.append(evidence if code.is_marked else replace(evidence, doubted=True))
     return items
@@ -245,7 +232,6 @@ MAX_PLACES = 200
 MIN_CURSOR_CHARS = 2  # visible characters of the cursor's line that count as a repetition of it
 MIN_LINE_CHARS = 4  # visible characters of a whole repeated line at the answer's start: `}` may be part of the answer
 CERTAIN = 3 * SOLID  # visible characters that must agree with the file before reading may stop early
-_END = "\0"  # never occurs in code: appended so that a chance repetition at the answer's end does not count
 _THOUGHT_END = re.compile(r"</think(?:ing)?>[ \t]*\n?")
 _THOUGHT = re.compile(r"\s*<think(?:ing)?>")
 _FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n", re.MULTILINE)
@@ -264,11 +250,12 @@ class CodeSpan:
     is_closed: bool = False
 
 
-def locate(content: str, prefix: str, suffix: str, *, block: bool, is_whole: bool) -> CodeSpan:
+def locate(content: str, bounds: Bounds, *, is_whole: bool) -> CodeSpan:
     """Return the position of the missing code in an answer, or in the part received so far; an empty span if there is none.
 
     Unmarked text counts only in a whole answer: in a part it may be prose before a fence, or the lines before the cursor.
     """
+    prefix, suffix, takes_lines = bounds.place.before, bounds.place.after, bounds.takes_lines
     start, end, is_fenced, is_closed = _fenced(content, is_whole=is_whole)
     code = content[start:end]
     n_repeated, n_visible = _repeated(code, prefix)
@@ -277,14 +264,14 @@ def locate(content: str, prefix: str, suffix: str, *, block: bool, is_whole: boo
         return CodeSpan(end, end)
     text = code[n_repeated:]
     # The answer's last lines may be its own. Only one that repeats the lines before the hole should continue with the suffix.
-    repeats_suffix = block and n_visible > 0 and is_whole
-    cut = before_suffix(text, suffix) if repeats_suffix else _before_long_suffix(text, suffix, SOLID)
+    repeats_suffix = takes_lines and n_visible > 0 and is_whole
+    cut = before_suffix(text, suffix) if repeats_suffix else before_long_suffix(text, suffix, SOLID)
     has_suffix = len(cut) < len(text)
-    if block and is_whole and suffix[:1] in ("", "\r", "\n"):
+    if takes_lines and is_whole and suffix[:1] in ("", "\r", "\n"):
         cut = cut.rstrip("\r\n")
     begin = start + n_repeated
     # It is complete where its line has ended, or much of the suffix is repeated.
-    is_over = (not block and "\n" in text) or len(_before_long_suffix(text, suffix, CERTAIN)) < len(text)
+    is_over = (not takes_lines and "\n" in text) or len(before_long_suffix(text, suffix, CERTAIN)) < len(text)
     is_certain = n_visible >= CERTAIN and is_over
     return CodeSpan(begin, begin + len(cut), is_marked, is_closed or is_certain or (has_suffix and is_whole))
 
@@ -328,7 +315,7 @@ def _repeated(code: str, prefix: str) -> tuple[int, int]:
         is_complete = n_blank > 0 or not blank or end == len(code)
         if is_complete and not code[line_start:at].strip():
             n_agreeing = _n_agreeing(code[:line_start], before)
-            n_visible = repeats.n_visible(line) + n_agreeing
+            n_visible = extent.n_visible(line) + n_agreeing
             is_start = not code[:line_start].strip() and ("\n" not in blank or n_visible >= MIN_LINE_CHARS)
             is_enough = n_visible >= SOLID or is_start or n_agreeing == len(before)
             if is_enough and n_visible > best[1]:
@@ -356,10 +343,3 @@ def _is_in(code: str, prefix: str) -> bool:
     first, lines = first_line(code.strip()), {line.strip() for line in prefix.split("\n")}
     has_end = len(first) < len(code.strip())
     return first.strip() in lines if has_end else any(line.startswith(first.strip()) for line in lines)
-
-
-def _before_long_suffix(text: str, suffix: str, least: int) -> str:
-    """Return the text up to where it repeats at least `least` visible characters of the suffix, also at its end."""
-    if repeats.n_visible(suffix) < least:
-        return text
-    return before_suffix(text + _END, suffix, least).removesuffix(_END)

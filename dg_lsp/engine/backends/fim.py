@@ -12,8 +12,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from dg_lsp.core import context, fim
+from dg_lsp.core import context, extent, fim
 from dg_lsp.core.calibration import Evidence
+from dg_lsp.core.extent import Bounds
 from dg_lsp.core.values import Candidate, InfillRequest, Snippet
 from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, server_at
 from dg_lsp.engine.backends.remote import Backend, RemoteFiller, Replies, compared, to_probability, token_features, trimmed
@@ -262,12 +263,13 @@ class Fim(Backend):
         caps, [hole] = self.dialect.caps, request.holes
         prefix, suffix = window(context.with_instruction(request), request.suffix, caps.window_chars)
         n_answers = min(request.budget.candidates, MAX_ANSWERS) if caps.varies else 1
+        bounds = extent.of(hole, request.place, request.language)
         query = Query(
             model=self.model,
             prefix=prefix,
             suffix=suffix,
-            max_tokens=min(BLOCK_TOKENS if hole.extent == "block" else LINE_TOKENS, caps.max_tokens),
-            stop=() if hole.extent == "block" else ("\n",),
+            max_tokens=min(BLOCK_TOKENS if bounds.takes_lines else LINE_TOKENS, caps.max_tokens),
+            stop=bounds.stops,
             n=n_answers if caps.n else 1,
             seed=request.seed,
             ms=request.budget.ms,
@@ -280,7 +282,8 @@ class Fim(Backend):
         """Return a candidate with its features for each answer; raise WireError if an answer is malformed."""
         answers = [answer for _, fields in replies for answer in self.dialect.parse(fields)]
         [hole] = request.holes
-        return compared([to_evidence(answer, block=hole.extent == "block") for answer in answers], request)
+        bounds = extent.of(hole, request.place, request.language)
+        return compared([to_evidence(answer, bounds) for answer in answers], request)
 
 
 def window(prefix: str, suffix: str, most: int) -> tuple[str, str]:
@@ -295,9 +298,9 @@ def window(prefix: str, suffix: str, most: int) -> tuple[str, str]:
     return prefix, suffix
 
 
-def to_evidence(answer: RemoteAnswer, *, block: bool) -> Evidence:
+def to_evidence(answer: RemoteAnswer, bounds: Bounds) -> Evidence:
     """Return an answer as a candidate with its features."""
-    text, chances = trimmed(answer.text, answer.chances, block=block)
+    text, chances = trimmed(answer.text, answer.chances, bounds)
     logs = [math.log(max(chance, LEAST_CHANCE)) for chance in chances]
     # A text that reached the token limit is doubtful, unless it was already shortened to its first line.
     is_cut = answer.is_cut and text == answer.text

@@ -19,6 +19,7 @@ from typing import Protocol
 
 from dg_lsp.core import calibration, secrets
 from dg_lsp.core.calibration import Calibration, Evidence
+from dg_lsp.core.extent import Bounds
 from dg_lsp.core.values import Candidate, InfillRequest, Ranked
 from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, outcome_of
 from dg_lsp.engine.common import sequence
@@ -231,13 +232,10 @@ def to_probability(logarithm: object) -> float:
     return 0.0 if math.isnan(probability) else probability
 
 
-def trimmed(text: str, confidences: tuple[float, ...], *, block: bool) -> tuple[str, tuple[float, ...]]:
-    """Return the text and its confidences; unless the hole is a block, only the first line and about its share of tokens."""
-    ends = [at for mark in "\r\n" if (at := text.find(mark)) >= 0]
-    if block or not ends:
-        return text, confidences
-    first_line = text[: min(ends)]
-    return first_line, confidences[: -(-len(confidences) * len(first_line) // len(text))]
+def trimmed(text: str, confidences: tuple[float, ...], bounds: Bounds) -> tuple[str, tuple[float, ...]]:
+    """Return the answer in a server's text, and about its share of the confidences."""
+    own = bounds.of_server(text)
+    return own, confidences if own == text else confidences[: -(-len(confidences) * len(own) // len(text))]
 
 
 def token_features(logs: Sequence[float], text: str) -> dict[str, float]:

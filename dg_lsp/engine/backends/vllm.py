@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dg_lsp.core import wording
+from dg_lsp.core import extent, wording
 from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, server_at
@@ -287,7 +287,7 @@ def evidence_of(
         ]
         answer = list(answer_tokens(vocabulary, gap))
         text = common_layout.answer(vocabulary, [token for token, _ in answer], b"")
-        text, chances = trimmed(text, tuple(chance for _, chance in answer), block=hole.extent == "block")
+        text, chances = trimmed(text, tuple(chance for _, chance in answer), extent.of(hole, request.place, request.language))
         texts.append(text)
         confidences.append(chances)
     logs = [math.log(max(chance, LEAST_CHANCE)) for row in confidences for chance in row]

@@ -24,8 +24,7 @@ MOST_BEHIND = 3.0  # nats: a draft that is so much less likely than another of i
 def copies_of(generation: Generation) -> Work:
     """Propose the best copies that say something."""
     middle = generation.middle
-    n_copies, takes_lines = middle.loaded.profile.copy_rows, middle.takes_lines
-    generation.propose_copies(n_copies, middle.own_part, say_something=True, takes_lines=takes_lines)
+    generation.propose_copies(middle.loaded.profile.copy_rows, middle.bounds.of_draft, say_something=True)
     yield from ()  # all of that is no unit of work for the queue to wait for
 
 
@@ -40,7 +39,7 @@ def propose(generation: Generation) -> Work:
     written: list[CausalDraft] = []
     # The first draft stays visible until the answer replaces it.
     generation.live = Live(
-        lambda: (middle.own_part(middle.text_of(written[0].ids)),) if written else (),
+        lambda: (middle.bounds.of_draft(middle.text_of(written[0].ids)),) if written else (),
         lambda: _proposals(middle, [draft for draft in written if draft.is_finished]) if is_open else [],
     )
     is_open = True  # what is written is not in the proposals yet
@@ -52,7 +51,7 @@ def propose(generation: Generation) -> Work:
 
     for n_more in range(MOST_NEEDED, -1, -1):
         found, is_late = yield from drafts.finished(_drafts(generation, start), 1, timing, generation.score_ms, show)
-        if is_late and middle.takes_lines:
+        if is_late and middle.bounds.takes_lines:
             found += [lines for draft in written if not draft.is_finished and (lines := _whole_lines(middle, draft))]
         is_open, proposals = False, _proposals(middle, found)
         generation.proposals += proposals
@@ -136,8 +135,8 @@ def _proposals(middle: Middle, written: Sequence[CausalDraft]) -> list[Proposal]
             ids = [*ids, draft.stop]
         text = middle.text_of(ids)
         if not has_ended or middle.sheet.end is None:
-            text = middle.own_part(text)
-        if middle.takes_lines and ends_line:  # it stopped at a line of the block around it
+            text = middle.bounds.of_draft(text)
+        if middle.bounds.takes_lines and ends_line:  # it stopped at a line of the block around it
             text = text.rstrip()
         for each in (text, *_shorter(middle, draft, text)):
             if not middle.says_nothing(each):
@@ -158,21 +157,11 @@ def _first(middle: Middle, draft: CausalDraft, margin: float) -> FirstDraft | No
 
 
 def _end_of(middle: Middle) -> Callable[[Sequence[int]], bool]:
-    """Return the function that tells whether a draft's last token ends it, for a draft that writes typed text again.
-
-    Within a line it is a line end behind the typed text. Several lines end before one that is indented less than the hole.
-    """
-    n_typed, indent, bytes_of = len(middle.sheet.heal), middle.hole.indent, middle.vocabulary.bytes_of
+    """Return the function that tells whether a draft's last token ends it, for a draft that writes typed text again."""
+    n_typed, bytes_of = len(middle.sheet.heal), middle.vocabulary.bytes_of
 
     def is_over(ids: Sequence[int]) -> bool:
-        if ids[-1] in middle.ends:
-            return True
-        raw = bytes_of(ids)
-        own = raw[max(n_typed, len(raw) - len(bytes_of(ids[-1:]))) :]
-        if not middle.takes_lines:
-            return b"\n" in own or b"\r" in own
-        *lines, last = raw[n_typed:].decode("utf-8", "ignore").split("\n")
-        return bool(lines and own.strip() and last.strip() and not last.startswith(indent))
+        return ids[-1] in middle.ends or middle.bounds.is_over(bytes_of(ids)[n_typed:].decode("utf-8", "ignore"))
 
     return is_over
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dg_lsp.core import repeats
 from dg_lsp.core.calibration import Calibration
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.causal.layout import Sheet
@@ -25,8 +24,8 @@ AHEAD_CHANCE = 0.02  # the least at which they do: up to 16 rows take hardly lon
 class Middle(LaidOut):
     """A laid out request with one hole.
 
-    A draft of at most `most_tokens` is ended by the tokens `ends`, and within a line by `line_ends`; it may have several lines
-    if it `takes_lines`. `wants_likeliest`: one answer is asked for, and nothing but its likelihood and copies decide which.
+    A draft has at most `most_tokens`. `wants_likeliest`: one answer is asked for, and nothing but its likelihood and copies
+    decide which.
     `wants_first`: the first draft and copies are enough, because it is also known how often such a draft is right.
     """
 
@@ -40,17 +39,11 @@ class Middle(LaidOut):
         loaded: Loaded[CausalLlama, Profile],
         weights: Calibration | None,
     ) -> None:
-        super().__init__(request, sheet, loaded, weights)
-        profile, hole = loaded.profile, self.hole
-        # In an empty line, a draft may have several lines if the model itself ends an answer there: in the layout that it was
-        # trained with.
-        self.takes_lines = hole.extent == "block" or (
-            hole.extent == "lines" and request.place.starts_line and profile.layout == "fim"
-        )
-        self.most_tokens = profile.block_tokens if self.takes_lines else profile.line_tokens
-        self.ends = frozenset({sheet.end}) if sheet.end is not None else self.vocabulary.special
-        self.line_ends = frozenset[int]() if self.takes_lines else frozenset(self.vocabulary.with_newline)
-        self.wants_likeliest = request.budget.candidates == 1 and not (self.needed or hole.instruction)
+        profile = loaded.profile
+        # The model itself ends an answer in the layout that it was trained with.
+        super().__init__(request, sheet, loaded, weights, knows_end=profile.layout == "fim")
+        self.most_tokens = profile.block_tokens if self.bounds.takes_lines else profile.line_tokens
+        self.wants_likeliest = request.budget.candidates == 1 and not (self.needed or self.hole.instruction)
         self.wants_first = self.wants_likeliest and profile.draft_calibration is not None
 
     @property
@@ -66,8 +59,3 @@ class Middle(LaidOut):
     def next_tokens(self, ids: Sequence[int]) -> Sequence[int]:
         """Return the tokens that may follow, because of what is already typed; empty means any."""
         return next_after_typed(self.vocabulary, self.sheet.heal, ids)
-
-    def own_part(self, text: str) -> str:
-        """Return the part of a draft that belongs to the hole: its line or lines, without a copy of the suffix."""
-        text = repeats.before_suffix(text, self.request.suffix)
-        return text if self.takes_lines else repeats.rest_of_line(text, self.request.suffix)

@@ -7,9 +7,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-from dg_lsp.core import opened
 from dg_lsp.core.calibration import Evidence
-from dg_lsp.core.place import last_line
 from dg_lsp.core.values import Calibrated, Candidate, Ranked
 from dg_lsp.engine.causal.middle import AHEAD_CHANCE, Middle
 from dg_lsp.engine.common.layout import next_after_typed
@@ -30,7 +28,7 @@ def candidates(
 
     It is as likely to be right as the line times the block's tokens.
     """
-    may_open = bool(ranked) and middle.hole.extent == "lines"
+    may_open = bool(ranked) and middle.bounds.may_open
     found = (yield from _written(middle, tree, timing, ranked[0].texts[0])) if may_open else None
     if found is None:
         return tuple(ranked)
@@ -53,8 +51,8 @@ def _written(middle: Middle, tree: Tree, timing: Timing, text: str) -> Generator
 
     None if the line opens none, or if the block does not end within its tokens and the time left.
     """
-    indent, language, head = middle.hole.indent, middle.request.language, middle.request.place.head
-    if "\n" in text or opened.block(head, text, indent, language) is None:
+    bounds = middle.bounds
+    if "\n" in text or bounds.block(text) is None:
         return None
     # The line end is a part of its first or last token, so the line's last token is written again.
     start, line = middle.ids_of(text)[:-1], f"{middle.typed}{text}\n".encode()
@@ -66,12 +64,7 @@ def _written(middle: Middle, tree: Tree, timing: Timing, text: str) -> Generator
         return math.exp(sum(draft.logps[n_line:]))
 
     def is_over(ids: Sequence[int]) -> bool:
-        if ids[-1] in middle.ends:
-            return True
-        written = middle.text_of(ids)
-        lines = written[: -len(last_line(written)) - 1]
-        reached = opened.block(head, lines, indent, language) if "\n" in written else None
-        return reached is not None and (reached[1] or not opened.may_go_on(head, written, indent, language))
+        return ids[-1] in middle.ends or bounds.is_block_over(middle.text_of(ids))
 
     settings = DraftSettings(
         rows=1,
@@ -80,7 +73,7 @@ def _written(middle: Middle, tree: Tree, timing: Timing, text: str) -> Generator
         banned=middle.banned,
         stops=middle.ends,
         is_over=is_over,
-        is_incomplete=lambda ids: not opened.is_whole(head, middle.text_of(ids), language),
+        is_incomplete=lambda ids: not bounds.is_whole(middle.text_of(ids)),
         going_on=middle.vocabulary.starting_with(b"\n"),
         ahead=middle.ahead,
         least_chance=AHEAD_CHANCE,
@@ -102,8 +95,8 @@ def _written(middle: Middle, tree: Tree, timing: Timing, text: str) -> Generator
     for draft in found:
         # A token that ends a line may contain its last text.
         last = [draft.stop] if draft.stop is not None and draft.stop not in middle.ends else []
-        reached = opened.block(head, middle.text_of([*draft.ids, *last]), indent, language)
-        if draft.stop is not None and reached is not None and opened.is_whole(head, reached[0], language):
+        reached = bounds.block(middle.text_of([*draft.ids, *last]))
+        if draft.stop is not None and reached is not None and bounds.is_whole(reached[0]):
             logps = tuple(draft.logps)
             return Proposal(reached[0], "causal", logps, logps), chance_of(draft)
     return None

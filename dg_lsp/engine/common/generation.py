@@ -95,19 +95,14 @@ class Generation:
         unscored = sum(len(proposal.text) // TOKEN_CHARS + 1 for proposal in self.proposals if not proposal.logps)
         return self.timing.pace.expected_ms("score", unscored + n_positions) or 0.0
 
-    def propose_copies(
-        self, most: int, own_part: Callable[[str], str], *, say_something: bool, takes_lines: bool | None = None
-    ) -> None:
-        """Propose the `most` best copies, of which `own_part` returns the hole's part; with `say_something`, no blank ones.
-
-        Copies for a hole that `takes_lines` go on until their own block ends; by default a block takes them.
-        """
+    def propose_copies(self, most: int, own_part: Callable[[str], str], *, say_something: bool) -> None:
+        """Propose the `most` best copies, of which `own_part` returns the hole's part; with `say_something`, no blank ones."""
         laid_out, hole = self.laid_out, self.laid_out.hole
         if len(laid_out.request.holes) > 1 or not most:
             return
         prefix, suffix, *related = laid_out.sources
-        block = hole.extent == "block" if takes_lines is None else takes_lines
-        for copy in copies.find(prefix, suffix, block=block, indent=hole.indent, most=most, related=related):
+        takes_lines = laid_out.bounds.takes_lines
+        for copy in copies.find(prefix, suffix, takes_lines=takes_lines, indent=hole.indent, most=most, related=related):
             text = own_part(copy.text)
             if not say_something or not laid_out.says_nothing(text):
                 self.proposals.append(Proposal(text, "copy", left=copy.left, right=copy.right))

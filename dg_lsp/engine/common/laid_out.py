@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
-from dg_lsp.core import calibration, placeholders
+from dg_lsp.core import calibration, extent, placeholders
 from dg_lsp.core.calibration import Calibration
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.common.layout import answer
@@ -39,8 +39,9 @@ class Layout(Protocol):
 class LaidOut:
     """A request with its `sheet`, and the model that answers it. `weights` is the current calibration.
 
-    What every stage asks of the request is computed once. `hole` is the first one, and often the only one. `is_block` says
-    whether a hole may take several lines, and `is_body` whether the answer may not be another placeholder. `needed` are the
+    What every stage asks of the request is computed once. `hole` is the first one, and often the only one; `bounds` say where
+    its answer ends, for a model that `knows_end` or not. `is_block` says whether a hole may take several lines, and `is_body`
+    whether the answer may not be another placeholder. `needed` are the
     names that the code after the hole needs and only the answer can bind. `typed` are the characters of the answer's first
     tokens that are already typed.
     """
@@ -48,14 +49,33 @@ class LaidOut:
     sheet: Any
     loaded: Loaded[Any, Any]
 
-    def __init__(self, request: InfillRequest, sheet: Sheet, loaded: Loaded[Any, Any], weights: Calibration | None) -> None:
+    def __init__(
+        self,
+        request: InfillRequest,
+        sheet: Sheet,
+        loaded: Loaded[Any, Any],
+        weights: Calibration | None,
+        *,
+        knows_end: bool = False,
+    ) -> None:
         self.request, self.sheet, self.loaded = request, sheet, loaded
         self.calibration, self.position = weights, calibration.position(request)
         self.vocabulary, self.hole = loaded.vocabulary, request.holes[0]
         self.is_block = request.extent == "block"
+        self.bounds = extent.of(self.hole, request.place, request.language, knows_end=knows_end)
         self.is_body = self.hole.kind in ("body", "marker")
         self.needed = self.hole.needed
         self.typed = sheet.heal.decode("utf-8", "ignore")
+
+    @cached_property
+    def ends(self) -> frozenset[int]:
+        """The tokens that end a draft. A checkpoint without its own end token may write any special token."""
+        return frozenset({self.sheet.end}) if self.sheet.end is not None else self.vocabulary.special
+
+    @cached_property
+    def line_ends(self) -> frozenset[int]:
+        """The tokens that end a draft within a line."""
+        return frozenset() if self.bounds.takes_lines else frozenset(self.vocabulary.with_newline)
 
     @cached_property
     def control(self) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import torch
 
-from dg_lsp.core import repeats
+from dg_lsp.core import extent
 from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import Candidate, InfillRequest, RowKind
 from dg_lsp.engine.common import layout
@@ -324,7 +324,7 @@ def written(canvas: CanvasRequest, kv: KV, seed: int, settle: Settle) -> Generat
         end = next((index for index, token in enumerate(ids) if token in canvas.sheet.closing), None)
         whole = layout.answer(canvas.vocabulary, [*committed, *ids[:end]], canvas.sheet.heal)
         fence = re.search(r"^```", whole, re.MULTILINE)  # a code fence closes an answer
-        text = repeats.before_suffix(whole[: fence.start()].removesuffix("\n") if fence else whole, canvas.request.suffix)
+        text = extent.before_suffix(whole[: fence.start()].removesuffix("\n") if fence else whole, canvas.request.suffix)
         if end is not None or len(text) < len(whole) or number == canvas.profile.max_canvases - 1:
             return text
         # Commit up to the last line end, or all if there is none.

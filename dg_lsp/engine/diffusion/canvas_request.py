@@ -6,9 +6,8 @@ Every stage reads it, and none changes it. Knows requests, layouts and token ids
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 
-from dg_lsp.core import repeats
+from dg_lsp.core import extent, place
 from dg_lsp.engine.common.laid_out import LaidOut
 from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.diffusion.gemma.passes import Passes
@@ -59,16 +58,6 @@ class CanvasRequest(LaidOut):
         n_fixed = len(self.sheet.tail) + sum(map(len, self.sheet.between))
         return (self.profile.canvas_tokens - n_fixed) // self.n_holes
 
-    @cached_property
-    def ends(self) -> frozenset[int]:
-        """The tokens that end a draft. A checkpoint without its own end token may write any special token."""
-        return frozenset({self.sheet.end}) if self.sheet.end is not None else self.vocabulary.special
-
-    @cached_property
-    def line_ends(self) -> frozenset[int]:
-        """The tokens that end a draft within a line."""
-        return frozenset() if self.is_block else frozenset(self.vocabulary.with_newline)
-
     def next_tokens(self, ids: Sequence[int]) -> tuple[int, ...]:
         """Return the tokens that may follow in the first gap: one that starts with what is typed; empty means any."""
         return () if ids or not self.sheet.heal else self.vocabulary.starting_with(self.sheet.heal)
@@ -80,20 +69,16 @@ class CanvasRequest(LaidOut):
 
     def of_canvas(self, text: str, hole_idx: int) -> str:
         """Return the part of a canvas's text for a hole: its line, or the text before the suffix if no suffix is held."""
-        hole, request = self.request.holes[hole_idx], self.request
         if not self.profile.line_ends:
             return text
-        if hole.extent != "block":
-            return repeats.rest_of_line(text, (*request.between, request.suffix)[hole_idx])
-        is_open = hole_idx == self.n_holes - 1 and not self.tail
-        return repeats.before_suffix(text, request.suffix) if is_open else text
+        request, is_last = self.request, hole_idx == self.n_holes - 1
+        here = place.between("", (*request.between, request.suffix)[hole_idx])
+        bounds = extent.of(request.holes[hole_idx], here, request.language)
+        return bounds.of_canvas(text, is_held=not is_last or bool(self.tail))
 
     def of_draft(self, text: str) -> str:
         """Return the part of a draft for the only hole: its line or lines, without a copy of the suffix."""
-        if not self.profile.line_ends:
-            return text
-        text = repeats.before_suffix(text, self.request.suffix)
-        return text if self.is_block else repeats.rest_of_line(text, self.request.suffix)
+        return self.bounds.of_draft(text) if self.profile.line_ends else text
 
     def gap_lengths(self) -> tuple[int, ...]:
         """Return the gap lengths to try: the profile's lengths that fit the canvas."""

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from dg_lsp.core.extent import is_outside
 from dg_lsp.core.place import first_line
 from dg_lsp.core.values import n_common
 
@@ -45,7 +46,9 @@ class _Stretch:
     skip: int
 
 
-def find(prefix: str, suffix: str, *, block: bool, indent: str = "", most: int = 2, related: Sequence[str] = ()) -> list[Copy]:
+def find(
+    prefix: str, suffix: str, *, takes_lines: bool, indent: str = "", most: int = 2, related: Sequence[str] = ()
+) -> list[Copy]:
     """Return the best distinct continuations in the file itself and in `related` texts, longest agreement first.
 
     Ties keep the order of their texts. White space at the prefix's end matches every indentation, thousands of places in a
@@ -54,7 +57,7 @@ def find(prefix: str, suffix: str, *, block: bool, indent: str = "", most: int =
     """
     own = (_Stretch(prefix, 0, len(prefix), len(prefix)), _Stretch(suffix, 0, len(suffix), -1))
     file = (*own, *(_Stretch(text, 0, len(text), -1) for text in related))
-    take, most_right, near = _block(suffix, indent, file) if block else _line(suffix, file)
+    take, most_right, near = _block(suffix, indent, file) if takes_lines else _line(suffix, file)
     copy_by_text: dict[str, Copy] = {}
     longest, searched, n_places = _longest(file, prefix), "", 0
     while longest >= MIN_MATCH and n_places < MAX_PLACES:
@@ -159,7 +162,7 @@ def _block(suffix: str, indent: str, file: Sequence[_Stretch]) -> tuple[Take, in
         if is_whole:
             copied = [lines[0]]
             for line in lines[1:BLOCK_LINES]:
-                if line.strip() and (not line.startswith(indent) or not indent or line == anchor):
+                if is_outside(line, indent) or (line.strip() and (not indent or line == anchor)):
                     break
                 copied.append(line)
             right = len(anchor) if len(copied) < len(lines) and lines[len(copied)] == anchor else 0

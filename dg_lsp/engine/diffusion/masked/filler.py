@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from dg_lsp.core import repeats
 from dg_lsp.core.calibration import Calibration, Evidence
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.common import generation
@@ -118,15 +117,8 @@ class Generation(generation.Generation):
         vocabulary, heal = self.loaded.vocabulary, self.sheet.heal
         written = [pair for pair in zip(gap.ids, gap.logps, strict=True) if pair[0] != mask]
         ids = [token for token, _ in written]
-        text = self._own_part(self.laid_out.text_of(ids))
+        text = self.laid_out.bounds.of_canvas(self.laid_out.text_of(ids), is_held=bool(self.sheet.right))
         if not self.laid_out.says_nothing(text) and vocabulary.bytes_of(ids).startswith(heal):
             n_own = n_tokens(vocabulary, ids, len(heal) + len(text.encode()))
             logps = tuple(logp for _, logp in written[:n_own])
             self.proposals.append(Proposal(text, "noise", logps, logps))
-
-    def _own_part(self, text: str) -> str:
-        """Return the part of a gap's text for the hole: its line, or the text before the suffix if no suffix is held."""
-        suffix = self.request.suffix
-        if self.request.extent != "block":
-            return repeats.rest_of_line(text, suffix)
-        return text if self.sheet.right else repeats.before_suffix(text, suffix)

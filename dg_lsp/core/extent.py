@@ -1,0 +1,203 @@
+"""Where an answer ends: while a model writes it, and once it is written.
+
+    hole, place ── of ──> Bounds
+    while it is written:  Bounds.stops (for servers), is_over, is_block_over
+    once it is written:   Bounds.of_draft, of_canvas, of_server, and `cut` before polishing
+
+An answer ends with its line, with the block that it opens or is in, and before what follows it in the file. Only what the
+text shows counts: a model's own end token and a server's limit come on top of it, and polishing looks at the syntax too. Reads
+lines, by the language's table: strings, comments and what its lines open and close. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from dg_lsp.core import languages
+from dg_lsp.core.place import Place, first_line, last_line
+from dg_lsp.core.values import Hole, n_common
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What ends the answer of one hole.
+
+    It may have several lines if it `takes_lines`. Otherwise it ends with its line, or if it `may_open` a block, with the block
+    that this line opens. `place` is where it is, and `indent` the white space before each of its lines.
+    """
+
+    takes_lines: bool
+    may_open: bool
+    place: Place
+    indent: str
+    language: str
+
+    # --- While it is written
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The texts at which a server stops writing."""
+        return () if self.takes_lines else ("\n",)
+
+    def is_over(self, written: str) -> bool:
+        """Return whether an answer has ended: with its line, or before a line that is indented less."""
+        if not self.takes_lines:
+            return "\n" in written or "\r" in written
+        return "\n" in written and is_outside(last_line(written), self.indent)
+
+    def is_block_over(self, written: str) -> bool:
+        """Return whether the block that an answer opens has ended, or the start of its last line can't belong to it."""
+        if "\n" not in written:
+            return False
+        last = last_line(written)
+        block = self.block(written[: -len(last) - 1])
+        return block is not None and (block[1] or not self.may_go_on(written))
+
+    def block(self, text: str) -> tuple[str, bool] | None:
+        """Return an answer up to the end of the block that its first line opens, and whether it reaches that end.
+
+        None if the first line opens no block.
+        """
+        row, depth = languages.row(self.language), _width(self.indent)
+        # A string of several lines becomes a part of one.
+        first, *others = self._code(text).split("\n")
+        if not self._opens(self.place.head + first):
+            return None
+        end = at = len(first)
+        is_closed = False
+        for line in others:
+            at += 1 + len(line)
+            code = line.strip(_HIDDEN)
+            if not code:
+                continue
+            is_inside = _width(line) > depth or (row.outdents and re.match(row.outdents, code))
+            goes_on = is_inside or (_width(line) == depth and re.match(row.closes, code))
+            if not goes_on or (is_closed and not re.match(_GOES_ON, code)):
+                return text[:end], True
+            end, is_closed = at, not (is_inside or self._opens(line) or code.endswith(_OPENERS))
+        return text[:end], is_closed and at > end
+
+    def may_go_on(self, text: str) -> bool:
+        """Return whether the last line, of which only the start is written, may belong to the block: by depth or first word."""
+        row, line = languages.row(self.language), last_line(languages.mask(self.place.head + text, self.language))
+        code, width, depth = line.strip(_HIDDEN), _width(line), _width(self.indent)
+        if not code or width > depth or (row.outdents and re.match(row.outdents, code)):
+            return True
+        return width == depth and re.match(rf"(?:{row.closes})|[a-z]*$|case\b", code) is not None
+
+    def is_whole(self, text: str) -> bool:
+        """Return whether the block in an answer has lines of its own, and the answer closes all that it opens."""
+        head, language = self.place.head, self.language
+        has_lines = "\n" in text.strip() and languages.kind_at_end(head + text, language) is None
+        return has_lines and not languages.n_open(head, text, language)
+
+    def _code(self, text: str) -> str:
+        return languages.mask(self.place.head + text, self.language)[len(self.place.head) :]
+
+    def _opens(self, line: str) -> bool:
+        return re.search(languages.row(self.language).opens, line.rstrip(_HIDDEN)) is not None
+
+    # --- Once it is written
+
+    def of_draft(self, text: str) -> str:
+        """Return the answer in a draft, which may go on into what follows it."""
+        text = before_suffix(text, self.place.after)
+        return text if self.takes_lines else self._line(text)
+
+    def of_canvas(self, text: str, *, is_held: bool) -> str:
+        """Return the answer in a canvas; if the text after it was held, the canvas does not repeat it."""
+        if not self.takes_lines:
+            return self._line(text)
+        return text if is_held else before_suffix(text, self.place.after)
+
+    def of_server(self, text: str) -> str:
+        """Return the answer in a server's text, which may have any line ends."""
+        return text if self.takes_lines else re.split(r"[\r\n]", text, maxsplit=1)[0]
+
+    def cut(self, text: str) -> str:
+        """Return an answer up to its end by its lines alone: all of it, its line, or the block that this line opens."""
+        if self.takes_lines:
+            return text
+        block = self.block(text) if self.may_open and "\n" in text else None
+        return first_line(text) if block is None else block[0]
+
+    def _line(self, text: str) -> str:
+        """Return a text's first line, without the rest of the place's line if the text repeats it."""
+        line = first_line(text)
+        return line.removesuffix(self.place.tail) if len(line) < len(text) and not self.place.ends_line else line
+
+
+def of(hole: Hole, place: Place, language: str, *, knows_end: bool = False) -> Bounds:
+    """Return what ends the answer of a hole at a place.
+
+    In an empty line, an answer may have several lines if who writes it `knows_end`, such as a model with a token for it.
+    """
+    takes_lines = hole.extent == "block" or (hole.extent == "lines" and place.starts_line and knows_end)
+    return Bounds(takes_lines, hole.extent == "lines", place, hole.indent, language)
+
+
+def is_outside(line: str, indent: str) -> bool:
+    """Return whether a line is indented less than a block, so that it ends the block."""
+    return bool(line.strip()) and not line.startswith(indent)
+
+
+# What may follow a closed block, at the start of a line.
+_GOES_ON = re.compile(r"(?:else|catch|finally)\b|while\b[^{]*$")
+_OPENERS = (":", "{", "[", "(")
+_HIDDEN = " \t\r\0"  # white space and what `languages.mask` hides
+
+
+def _width(line: str) -> int:
+    return len(line[: len(line) - len(line.lstrip(" \t"))].expandtabs(4))
+
+
+# --- Where an answer repeats what follows it
+
+SOLID = 8  # this many visible characters of the suffix do not end an answer by chance
+MAX_HEAD = 400  # the characters of the suffix to compare a draft with
+_END = "\0"  # never occurs in code: appended so that a chance repetition at a text's end does not count
+
+
+def before_suffix(text: str, suffix: str, solid: int = SOLID) -> str:
+    """Return a draft up to where it continues with the suffix, which is the longest run of the suffix's start in it.
+
+    A run counts if it contains the suffix's first line with text. It also needs `solid` visible characters, unless the draft
+    ends with it, because an answer may contain a line such as `}`. If the suffix starts with several line ends, they
+    count as one.
+    """
+    if suffix.startswith("\n"):
+        start = _suffix_start(text, f"\n{suffix.lstrip(chr(10))[:MAX_HEAD]}", solid)
+        return text if start is None else text[:start].rstrip("\n")
+    return text[: _suffix_start(text, suffix[:MAX_HEAD], solid)]
+
+
+def before_long_suffix(text: str, suffix: str, least: int) -> str:
+    """Return a draft up to where it repeats at least `least` visible characters of the suffix, also at its end."""
+    if n_visible(suffix) < least:
+        return text
+    return before_suffix(text + _END, suffix, least).removesuffix(_END)
+
+
+def _suffix_start(text: str, suffix: str, solid: int) -> int | None:
+    """Return the offset of the longest run of the suffix's start in a text; None if no run counts."""
+    blank = len(suffix) - len(suffix.lstrip())
+    line = suffix[:blank] + first_line(suffix[blank:])
+    if len(line) == blank:
+        return None
+    longest, start, at = 0, None, text.find(line)
+    while at >= 0:
+        run = n_common(text[at:], suffix)
+        is_suffix = at + run == len(text) or run == len(suffix) or n_visible(suffix[:run]) >= solid
+        if is_suffix and run > longest:
+            longest, start = run, at
+        at = text.find(line, at + 1)
+    for run in range(min(len(text), len(line) - 1), max(longest, blank), -1):  # the run may end within the first line
+        if text.endswith(suffix[:run]) and n_visible(suffix[:run]) >= solid:
+            return len(text) - run
+    return start
+
+
+def n_visible(text: str) -> int:
+    """Return the number of characters that are no white space."""
+    return sum(not character.isspace() for character in text)
