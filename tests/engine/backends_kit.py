@@ -27,7 +27,6 @@ from starlette.routing import Route
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from tests.engine.engine_kit import wait_until
-from tests.patience import PATIENCE_S
 
 Handler = Callable[[Request], Awaitable[Response]]
 # Given a request's body, what the server makes of it, or the sentence of its refusal.
@@ -37,23 +36,34 @@ LINE = Hole(Span(0, 0), "cursor")
 BODY = Hole(Span(0, 0), "body", indent="    ", extent="block")
 
 
+class _Server:
+    """A server in a thread, whose routes can be replaced; ending one takes uvicorn two tenths of a second."""
+
+    def __init__(self) -> None:
+        self.app = Starlette()
+        config = uvicorn.Config(self.app, port=0, log_config=None, lifespan="off", ws="none")
+        server = uvicorn.Server(config)
+        threading.Thread(target=server.run, daemon=True).start()
+        wait_until(lambda: server.started)
+        [listener] = server.servers
+        self.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+
+
+_IDLE: list[_Server] = []
+
+
 @contextlib.contextmanager
 def serving(routes: Mapping[str, Handler]) -> Iterator[str]:
     """The URL of a server on this machine, whose routes are methods and paths, as in "POST /infill"."""
-    route_list = [Route(key.partition(" ")[2], handler, methods=[key.partition(" ")[0]]) for key, handler in routes.items()]
-    config = uvicorn.Config(
-        Starlette(routes=route_list), port=0, log_config=None, lifespan="off", ws="none", timeout_graceful_shutdown=1
-    )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run)
-    thread.start()
+    server = _IDLE.pop() if _IDLE else _Server()
+    server.app.router.routes = [
+        Route(key.partition(" ")[2], handler, methods=[key.partition(" ")[0]]) for key, handler in routes.items()
+    ]
     try:
-        wait_until(lambda: server.started)
-        [listener] = server.servers
-        yield f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+        yield server.url
     finally:
-        server.should_exit = True
-        thread.join(PATIENCE_S)
+        server.app.router.routes = []
+        _IDLE.append(server)
 
 
 @dataclass
