@@ -19,7 +19,9 @@ from pathlib import Path
 import httpx
 import pytest
 import uvicorn
+from typer.testing import CliRunner
 
+from dg_lsp.cli import main as cli
 from dg_lsp.engine.serve import daemon, jobs
 from dg_lsp.engine.serve.daemon import DaemonError, Discreet, EngineFacts, loader, next_action
 from dg_lsp.engine.serve.jobs import Limits
@@ -341,35 +343,42 @@ def command(*arguments: str, code: int = 0) -> str:
     return process.stdout + process.stderr
 
 
+def quick_command(*arguments: str, code: int = 0) -> str:
+    """Return what a command prints that runs in this process, which has imported what it needs."""
+    result = CliRunner().invoke(cli.app, ["engine", *arguments])
+    assert result.exit_code == code, result.output
+    return result.stdout + result.stderr
+
+
 @pytest.mark.smoke
 def test_the_commands_start_show_and_stop_an_engine(engines: Path) -> None:
-    assert json.loads(command("status", "--json", *OPTIONS, code=1))["state"] == "absent"
-    assert command("status", *OPTIONS, code=1) == "toy: no engine is running\n"
-    assert command("start", *OPTIONS).startswith("The engine for toy is ready (process ")
-    status = json.loads(command("status", "--json", *OPTIONS))
+    assert json.loads(quick_command("status", "--json", *OPTIONS, code=1))["state"] == "absent"
+    assert quick_command("status", *OPTIONS, code=1) == "toy: no engine is running\n"
+    assert quick_command("start", *OPTIONS).startswith("The engine for toy is ready (process ")
+    status = json.loads(quick_command("status", "--json", *OPTIONS))
     assert list(status)[:6] == ["pid", "state", "model", "device", "leases", "memory"]
     assert (status["state"], status["model"], status["device"], status["leases"]) == ("ready", "toy", "toy", 0)
-    assert command("start", *OPTIONS) == f"The engine for toy is ready (process {status['pid']}).\n"
-    assert command("status", "--all").startswith(f"toy: ready, process {status['pid']}, device toy, 0 clients, ")
-    assert "model ready" in command("logs", *OPTIONS)
-    assert command("logs", "--path", *OPTIONS).strip() == status["log"]
-    assert command("stop", "--model=other") == (
+    assert quick_command("start", *OPTIONS) == f"The engine for toy is ready (process {status['pid']}).\n"
+    assert quick_command("status", "--all").startswith(f"toy: ready, process {status['pid']}, device toy, 0 clients, ")
+    assert "model ready" in quick_command("logs", *OPTIONS)
+    assert quick_command("logs", "--path", *OPTIONS).strip() == status["log"]
+    assert quick_command("stop", "--model=other") == (
         f"No engine for other is running, but one for toy. To stop it: dg-lsp engine stop --model=toy --filler={FILLER}\n"
     )
-    assert command("stop", *OPTIONS) == f"Process {status['pid']} has stopped.\n"
+    assert quick_command("stop", *OPTIONS) == f"Process {status['pid']} has stopped.\n"
     wait_until(lambda: is_gone(status["pid"]))
-    assert command("stop", *OPTIONS) == "No engine is running.\n"
-    assert command("status", "--all", code=1) == "No engine is running.\n"
+    assert quick_command("stop", *OPTIONS) == "No engine is running.\n"
+    assert quick_command("status", "--all", code=1) == "No engine is running.\n"
 
 
 def test_start_with_a_port_prints_the_url_and_the_token_command(engines: Path) -> None:
-    output = command("start", "--port=0", *OPTIONS)
-    url = json.loads(command("status", "--json", *OPTIONS))["url"]
+    output = quick_command("start", "--port=0", *OPTIONS)
+    url = json.loads(quick_command("status", "--json", *OPTIONS))["url"]
     assert output.endswith(f" Other clients reach it at {url}, with the token that `dg-lsp engine token` prints.\n")
-    bearer = {"Authorization": f"Bearer {command('token', *OPTIONS).strip()}"}
+    bearer = {"Authorization": f"Bearer {quick_command('token', *OPTIONS).strip()}"}
     assert httpx.get(f"{url}/health", headers=bearer).json()["status"] == "ok"
-    command("stop", *OPTIONS)
-    assert command("token", *OPTIONS, code=2) == NO_TOKEN
+    quick_command("stop", *OPTIONS)
+    assert quick_command("token", *OPTIONS, code=2) == NO_TOKEN
 
 
 def test_a_used_port_is_reported(engines: Path) -> None:
