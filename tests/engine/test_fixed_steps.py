@@ -18,6 +18,7 @@ import torch
 from dg_lsp.cli.offers import PUBLISHED
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
 from dg_lsp.engine.backends.local import load_model
+from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.diffusion.denoising.decoder import LocalDecoder
 from dg_lsp.engine.diffusion.denoising.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.denoising.fixed_step import MAX_BUCKETS, FixedSteps, bucket_of
@@ -179,13 +180,17 @@ REQUESTS = [
 ]
 
 
-@pytest.mark.parametrize("layout", ["trained_layout", "instruct_layout"])
-def test_a_fill_in_fixed_buffers_has_the_same_candidates(layout: str, request: pytest.FixtureRequest) -> None:
-    loaded = DiffusionFiller(load_model(str(request.getfixturevalue(layout)), device="cpu")).loaded
+def of_few_steps(layout: Path) -> Loaded[Any, Any]:
+    """Return the model with short gaps and few steps, which are the same in fixed buffers as many."""
+    loaded = DiffusionFiller(load_model(str(layout), device="cpu")).loaded
     few_steps = replace(loaded.profile.sampling, line_steps=5, block_steps=7)
     profile = replace(loaded.profile, line_gaps=(6, 10), block_gaps=(8, 16), max_canvases=2, sampling=few_steps)
-    loaded = replace(loaded, profile=profile)
-    found = []
+    return replace(loaded, profile=profile)
+
+
+@pytest.mark.parametrize("layout", ["trained_layout", pytest.param("instruct_layout", marks=pytest.mark.slow)])
+def test_a_fill_in_fixed_buffers_has_the_same_candidates(layout: str, request: pytest.FixtureRequest) -> None:
+    loaded, found = of_few_steps(request.getfixturevalue(layout)), []
     for is_fixed in (False, True):
         filler = DiffusionFiller(loaded)
         fixed = steps(loaded.passes)
@@ -203,13 +208,13 @@ def test_a_fill_in_fixed_buffers_has_the_same_candidates(layout: str, request: p
     assert all(found)
 
 
-@pytest.mark.parametrize("where", ["decode", "extend_at"])
+@pytest.mark.parametrize("where", ["decode", pytest.param("extend_at", marks=pytest.mark.slow)])
 def test_memory_that_runs_out_ends_the_request_and_not_the_model(
     trained_layout: Path, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a step, and in a draft or a score. The worker ends the request and calls `trim`."""
     monkeypatch.setattr(packed, "suits", lambda _: False)
-    filler = DiffusionFiller(load_model(str(trained_layout), device="cpu"))
+    filler = DiffusionFiller(of_few_steps(trained_layout))
     passes = filler.loaded.passes
     filler.stepper.fixed = steps(passes, recorder=WorkingRecorder())
     passes.buffers = filler.buffers = Buffers(TreePasses(passes, filler.headroom.cost), lambda: None, WorkingRecorder())

