@@ -9,7 +9,7 @@ import string
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,30 +55,27 @@ def check_closed(root: Path, reason: str, name: str = ".gitignore") -> None:
     assert in_time(lambda: workspace.related(root, root / "c.py", document)) == ()
 
 
-def test_a_link_to_an_endless_device_closes_its_folder(tmp_path: Path) -> None:
-    (tmp_path / ".gitignore").symlink_to("/dev/zero")
-    check_closed(tmp_path, "is not a regular file")
+def a_link(path: Path) -> None:
+    (path.parent / "rules").write_text("*.log\n")
+    path.symlink_to("rules")
 
 
-def test_a_link_to_an_ordinary_file_closes_its_folder(tmp_path: Path) -> None:
-    (tmp_path / "rules").write_text("*.log\n")
-    (tmp_path / ".dgignore").symlink_to("rules")
-    check_closed(tmp_path, "is not a regular file", ".dgignore")
+HOSTILE: Mapping[str, tuple[Callable[[Path], object], str]] = {
+    "an endless device": (lambda path: path.symlink_to("/dev/zero"), "is not a regular file"),
+    "a link": (a_link, "is not a regular file"),
+    "a pipe": (os.mkfifo, "is not a regular file"),
+    "a large file": (lambda path: path.write_text("*.log\n" * 700_000), "is larger than 256 KiB"),
+    "many wildcards": (lambda path: path.write_text(BOMB), "has a pattern with more than 32 wildcards"),
+}
+"""What an ignore file may be, how it is made, and why it closes its folder."""
 
 
-def test_a_pipe_closes_its_folder(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / ".gitignore")
-    check_closed(tmp_path, "is not a regular file")
-
-
-def test_a_large_file_closes_its_folder(tmp_path: Path) -> None:
-    (tmp_path / ".gitignore").write_text("*.log\n" * 700_000)
-    check_closed(tmp_path, "is larger than 256 KiB")
-
-
-def test_a_pattern_of_many_wildcards_closes_its_folder(tmp_path: Path) -> None:
-    (tmp_path / ".gitignore").write_text(BOMB)
-    check_closed(tmp_path, "has a pattern with more than 32 wildcards")
+@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize("name", [".gitignore", ".dgignore"])
+def test_a_hostile_ignore_file_closes_its_folder(tmp_path: Path, kind: str, name: str) -> None:
+    make, reason = HOSTILE[kind]
+    make(tmp_path / name)
+    check_closed(tmp_path, reason, name)
 
 
 def test_rules_that_take_too_long_close_their_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,11 +194,6 @@ def check_refused(root: Path, reason: str) -> None:
     assert config_read.settings.local_only == EVERYTHING
 
 
-def test_a_workspace_s_configuration_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / config.WORKSPACE_FILE)
-    check_refused(tmp_path, "is not a regular file.")
-
-
 @pytest.mark.parametrize("target", ["/dev/zero", "rules.toml", "nowhere"])
 def test_a_workspace_s_configuration_that_is_a_link_is_not_followed(tmp_path: Path, target: str) -> None:
     (tmp_path / "rules.toml").write_text("enable = false\n")
@@ -216,19 +208,16 @@ def test_the_user_s_own_configuration_may_be_a_link(tmp_path: Path) -> None:
     assert (config_read.settings.threads, problems) == (3, ())
 
 
+DOTS = "has a line with more than 100 dots, which may take too long to read. Split the line."
+
+
 # tomllib takes hours for the first two, which is no time for an editor to wait in.
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
         (f"{'a.' * 500_000}a = 1", "is larger than 64 KiB, the limit for a configuration."),
-        (
-            f"{'a.' * 30_000}a = 1",
-            "has a line with more than 100 dots, which may take too long to read. Split the line.",
-        ),
-        (
-            f"[{'engine.' * 200}a]",
-            "has a line with more than 100 dots, which may take too long to read. Split the line.",
-        ),
+        (f"{'a.' * 30_000}a = 1", DOTS),
+        (f"[{'engine.' * 200}a]", DOTS),
     ],
     ids=["a megabyte", "a long key", "a long table"],
 )
@@ -237,15 +226,9 @@ def test_a_workspace_s_configuration_that_takes_too_long_to_read_is_refused(tmp_
     check_refused(tmp_path, reason)
 
 
-@pytest.mark.parametrize("kind", ["device", "pipe", "bomb", "large"])
+@pytest.mark.parametrize("kind", HOSTILE)
 def test_the_event_loop_goes_on_while_a_hostile_folder_is_looked_up(tmp_path: Path, kind: str) -> None:
-    file = tmp_path / ".gitignore"
-    if kind == "device":
-        file.symlink_to("/dev/zero")
-    elif kind == "pipe":
-        os.mkfifo(file)
-    else:
-        file.write_text(BOMB if kind == "bomb" else "*.log\n" * 700_000)
+    HOSTILE[kind][0](tmp_path / ".gitignore")
 
     async def scenario() -> tuple[str, bool]:
         nearby = Nearby(lambda: 0.0)
