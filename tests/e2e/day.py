@@ -1,20 +1,16 @@
-"""An editor's day: half an hour of edits as a recording, how it was made, and how it is played to a server.
+"""Play a recording of half an hour of edits to a server.
 
 A recording is a list of acts, each with the time in milliseconds at which it began. Positions in it are told by the text
 before them, since what a suggestion adds depends on the model. Played, the clock is the server's own: keys of one burst
 follow each other as fast as the server takes them, and where the recording pauses, the player waits for the answer to
 the last request, as a user who pauses sees it.
-
-`python -m tests.e2e.day` records it again: the same day, from the files of fixtures/day/project.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import random
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,118 +22,13 @@ from tests.e2e.editor import Editor
 from tests.e2e.rpc import RpcError
 from tests.patience import PATIENCE_S
 
-FOLDER = Path(__file__).parents[2] / "fixtures" / "day"
-RECORDING = FOLDER / "session.jsonl"
-FILES = ("stock.py", "orders.py", "shop.js")
+RECORDING = Path(__file__).parents[2] / "fixtures" / "day" / "session.jsonl"
 LANGUAGES = {".py": "python", ".js": "javascript"}
-HALF_AN_HOUR_MS = 30 * 60 * 1000
 # After a pause this long, the user looks at the suggestion.
 PAUSE_MS = 900
 CANCELLED = -32800
 
 Act = dict[str, Any]
-
-
-# --- Recording ---------------------------------------------------------------------------------------------------------
-
-
-def record(seed: int = 1) -> list[Act]:
-    """Return the recording: three files typed at human speed, with slips, pastes, undos, accepted suggestions and pauses."""
-    dice = random.Random(seed)
-    typist = _Typist(dice)
-    texts = {name: (FOLDER / "project" / name).read_bytes().decode() for name in FILES}
-    for name, text in texts.items():
-        typist.act("open", file=name, text=text[: text.index("\n") + 1])
-    parts = {name: _parts(text) for name, text in texts.items()}
-    while any(parts.values()):
-        name = dice.choice([name for name in FILES if parts[name]])
-        typist.act("switch", file=name)
-        for _ in range(dice.randint(1, 2)):
-            if parts[name]:
-                typist.write(parts[name].pop(0))
-                _look_around(typist, dice, texts[name])
-        typist.act("save")
-    # Fill the rest of the half hour with reading and small changes.
-    while typist.now < HALF_AN_HOUR_MS:
-        name = dice.choice(FILES)
-        typist.act("switch", file=name)
-        lines = [line for line in texts[name].splitlines() if len(line.strip()) > 12]
-        line = dice.choice(lines)
-        typist.act("move", after=line[: dice.randint(8, len(line))])
-        typist.write(dice.choice((" x", "(a, b)", ".name", "  # why?", "\n")))
-        typist.think(5_000, 60_000)
-        typist.act("undo", times=dice.randint(1, 6))
-        typist.act("save")
-    return typist.acts
-
-
-def _look_around(typist: _Typist, dice: random.Random, text: str) -> None:
-    chance = dice.random()
-    if chance < 0.2:
-        typist.act("paste", text=dice.choice(text.split("\n\n"))[:400] + "\n")
-        typist.think(300, 2_000)
-        typist.act("undo", times=1)
-    elif chance < 0.35:
-        typist.act("menu")
-    elif chance < 0.45:
-        typist.act("fill")
-    elif chance < 0.6:
-        typist.act("undo", times=dice.randint(2, 12))
-    typist.think(1_000, 12_000)
-
-
-def _parts(text: str) -> list[str]:
-    """Return the text to type after the first line, in pieces of a few lines, with the file's own line endings."""
-    end = "\r\n" if "\r\n" in text else "\n"
-    head, *blocks = text.split(end * 2)
-    return [end + head.partition(end)[2]] * bool(head.partition(end)[2]) + [end + block + end for block in blocks]
-
-
-@dataclass
-class _Typist:
-    dice: random.Random
-    now: int = 0
-    acts: list[Act] = field(default_factory=list)
-
-    def act(self, do: str, **more: object) -> None:
-        self.acts.append({"at": self.now, "do": do, **more})
-        self.now += self.dice.randint(120, 700)
-
-    def think(self, least: int, most: int) -> None:
-        self.now += self.dice.randint(least, most)
-
-    def write(self, text: str) -> None:
-        """Type a text in bursts of keys, with occasional slips and pauses at line ends."""
-        keys = re.findall(r"\r\n|.", text, re.DOTALL)
-        while keys:
-            size = self.dice.randint(6, 60)
-            burst, keys = keys[:size], keys[size:]
-            if self.dice.random() < 0.25:
-                at = self.dice.randrange(len(burst))
-                self._keys([*burst[:at], self.dice.choice("aeiou (")])
-                self.act("delete", count=1)
-                self._keys(burst[at:])
-            else:
-                self._keys(burst)
-            chance = self.dice.random()
-            if chance < 0.2:
-                self.think(PAUSE_MS, 4_000)
-                self.act("accept")
-                # The user corrects the slip with the intended text.
-                self.think(400, 1_500)
-                self.act("undo", times=1)
-            elif chance < 0.3:
-                self.think(PAUSE_MS, 4_000)
-                self.act("reject")
-
-    def _keys(self, keys: list[str]) -> None:
-        gaps = [min(700, int(self.dice.lognormvariate(0, 0.45) * (95 if key.isalnum() else 170))) for key in keys]
-        if keys:
-            self.acts.append({"at": self.now, "do": "type", "keys": "".join(keys), "gaps": gaps})
-            self.now += sum(gaps)
-
-
-# --- Playing ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -298,11 +189,3 @@ def _offsets(index: Lines, range_: dict[str, Any]) -> tuple[int, int]:
         positions.to_offset(index, start["line"], start["character"], "utf-16"),
         positions.to_offset(index, end["line"], end["character"], "utf-16"),
     )
-
-
-def _lines(acts: list[Act]) -> Iterator[str]:
-    return (json.dumps(act, ensure_ascii=False, separators=(",", ":")) + "\n" for act in acts)
-
-
-if __name__ == "__main__":
-    RECORDING.write_text("".join(_lines(record())), "utf-8")

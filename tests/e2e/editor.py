@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -10,7 +11,10 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.e2e.rpc import Rpc
+from tests.engine.engine_kit import home
 
 ROOT = Path(__file__).parents[2]
 ENGINE = "tests.server.scripted:engine"
@@ -119,7 +123,7 @@ class Editor(Rpc):
             "starting",
             "loading",
         ):
-            pass
+            await asyncio.sleep(0.01)
 
     def open(self, text: str, uri: str = URI, language: str = "python", version: int = 1) -> None:
         document = {"uri": uri, "languageId": language, "version": version, "text": text}
@@ -199,3 +203,18 @@ async def editor(
             assert await client.end() == 0
         assert client.stderr == b""
         assert not client.strays
+
+
+@contextlib.asynccontextmanager
+async def on_engine(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, settings: Mapping[str, Any], **environ: str
+) -> AsyncIterator[Editor]:
+    """Yield an editor whose server has started the resident engine, which is stopped at the end."""
+    with home(monkeypatch):
+        client = Editor(*command(), env=environment(folder, DG_LSP_SERVE_ENGINE="", **environ))
+        async with client:
+            await client.hello(CODE, settings=settings)
+            await client.until_ready()
+            yield client
+            assert await client.end() == 0
+            assert client.stderr.decode() == ""

@@ -27,15 +27,6 @@ SETTINGS = {"completion": {"threshold": 0.02}}
 WARM_UP = 0.4
 
 
-@pytest.mark.smoke
-def test_the_recording_is_half_an_hour_and_can_be_made_again() -> None:
-    acts = day.recording()
-    assert acts == day.record()
-    assert 29 * 60_000 <= acts[-1]["at"] <= 35 * 60_000
-    actions = {act["do"] for act in acts}
-    assert actions == {"open", "switch", "move", "type", "delete", "paste", "undo", "accept", "reject", "save", "menu", "fill"}
-
-
 @pytest.mark.slow
 def test_a_day_leaves_the_same_text_nothing_unanswered_and_no_more_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,4 +1,4 @@
-"""A few of the random edits that `tests/benchmarks/random_edits.py` makes by thousands, and the judge's own tests."""
+"""No random edit damages code, and the judge's own tests."""
 
 from __future__ import annotations
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +17,13 @@ pytestmark = pytest.mark.e2e
 TWO = "def f():\n    raise NotImplementedError\n\n\ndef g():\n    raise NotImplementedError\n"
 
 
-def run(folder: Path, capabilities: Mapping[str, Any], test: Callable[[Editor], Awaitable[None]], **more: Any) -> None:
-    async def main() -> None:
-        async with editor(folder, capabilities, **more) as client:
-            await test(client)
-
-    asyncio.run(main())
-
-
 def says(**script: Any) -> str:
     return f"# engine: {json.dumps(script)}\n"
 
 
 @pytest.mark.smoke
-def test_an_action_is_resolved_to_an_edit_of_that_version(tmp_path: Path) -> None:
-    async def test(client: Editor) -> None:
+async def test_an_action_is_resolved_to_an_edit_of_that_version(tmp_path: Path) -> None:
+    async with editor(tmp_path, CODE) as client:
         client.open(says(text="return 1") + TWO, version=7)
         menu = await client.menu(2, 4)
         assert [action["title"] for action in menu] == ["Fill function body", "Fill all 2 holes in this file"]
@@ -47,12 +38,10 @@ def test_an_action_is_resolved_to_an_edit_of_that_version(tmp_path: Path) -> Non
         assert edit["range"] == {"start": {"line": 2, "character": 4}, "end": {"line": 2, "character": 29}}
         assert edit["annotationId"] in resolved["edit"]["changeAnnotations"]
 
-    run(tmp_path, CODE, test)
-
 
 @pytest.mark.parametrize(("threshold", "is_sure"), [(0.15, False), (0.03, True)])
-def test_a_fill_below_the_threshold_is_called_a_guess(tmp_path: Path, threshold: float, is_sure: bool) -> None:
-    async def test(client: Editor) -> None:
+async def test_a_fill_below_the_threshold_is_called_a_guess(tmp_path: Path, threshold: float, is_sure: bool) -> None:
+    async with editor(tmp_path, CODE, options={"dgLsp": {"completion": {"threshold": threshold}}}) as client:
         client.open(says(text="return 1", probability=0.04) + TWO)
         resolved = await client.request("codeAction/resolve", (await client.menu(2, 4))[0])
         assert resolved["edit"]["documentChanges"][0]["edits"][0]["newText"] == "return 1"
@@ -66,11 +55,9 @@ def test_a_fill_below_the_threshold_is_called_a_guess(tmp_path: Path, threshold:
             assert labels == ["Filling the function body (best guess, 4 %)"]
             assert messages == ["dg-lsp: best guess, 4 %: check what was filled"]
 
-    run(tmp_path, CODE, test, options={"dgLsp": {"completion": {"threshold": threshold}}})
 
-
-def test_progress_and_drafts_are_seen_while_it_runs(tmp_path: Path) -> None:
-    async def test(client: Editor) -> None:
+async def test_progress_and_drafts_are_seen_while_it_runs(tmp_path: Path) -> None:
+    async with editor(tmp_path, CODE) as client:
         client.open(says(texts=["return 1", "return 2"]) + TWO)
         menu = await client.menu(2, 4)
         resolved = await client.request("codeAction/resolve", menu[1])
@@ -89,12 +76,10 @@ def test_progress_and_drafts_are_seen_while_it_runs(tmp_path: Path) -> None:
         assert first["token"] == last["token"]
         assert [params["busy"] for params in client.said("dgLsp/status")][-2:] == [True, False]
 
-    run(tmp_path, CODE, test)
-
 
 @pytest.mark.smoke
-def test_the_user_can_cancel_it(tmp_path: Path) -> None:
-    async def test(client: Editor) -> None:
+async def test_the_user_can_cancel_it(tmp_path: Path) -> None:
+    async with editor(tmp_path, CODE) as client:
         client.open(says(gate=str(tmp_path / "never")) + TWO)
         menu = await client.menu(2, 4)
         _, resolving = client.start("codeAction/resolve", menu[0])
@@ -115,18 +100,16 @@ def test_the_user_can_cancel_it(tmp_path: Path) -> None:
         await until_asked(client, "cancelled", n=2)
         await client.until(lambda: not client.said("dgLsp/status")[-1]["busy"])
 
-    run(tmp_path, CODE, test)
-
 
 async def until_asked(client: Editor, what: str = "asked", n: int = 1) -> None:
     while len([entry for entry in client.asked if entry["what"] == what]) < n:
         await client.status()
 
 
-def test_an_action_for_an_older_version_is_refused(tmp_path: Path) -> None:
+async def test_an_action_for_an_older_version_is_refused(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
 
-    async def test(client: Editor) -> None:
+    async with editor(tmp_path, CODE) as client:
         client.open(says(gate=str(gate)) + TWO)
         menu = await client.menu(2, 4)
         _, resolving = client.start("codeAction/resolve", menu[0])
@@ -140,12 +123,10 @@ def test_an_action_for_an_older_version_is_refused(tmp_path: Path) -> None:
                 await answer
             assert error.value.code == -32801
 
-    run(tmp_path, CODE, test)
-
 
 @pytest.mark.parametrize(("capabilities", "where"), [(NEOVIM, "changes"), (CODE, "documentChanges")])
-def test_a_command_applies_the_edit(tmp_path: Path, capabilities: Mapping[str, Any], where: str) -> None:
-    async def test(client: Editor) -> None:
+async def test_a_command_applies_the_edit(tmp_path: Path, capabilities: Mapping[str, Any], where: str) -> None:
+    async with editor(tmp_path, capabilities) as client:
         client.answers["workspace/applyEdit"] = lambda params: {"applied": True}
         client.open(says(text="g(b)") + "x = f(a)\n")
         menu = await client.menu(1, 4, end=(1, 8))
@@ -158,11 +139,9 @@ def test_a_command_applies_the_edit(tmp_path: Path, capabilities: Mapping[str, A
         ]
         assert where in workspace_edit
 
-    run(tmp_path, capabilities, test)
 
-
-def test_an_editor_that_knows_only_commands_gets_commands(tmp_path: Path) -> None:
-    async def test(client: Editor) -> None:
+async def test_an_editor_that_knows_only_commands_gets_commands(tmp_path: Path) -> None:
+    async with editor(tmp_path, PLAIN) as client:
         client.open(says(text="return 1") + TWO)
         menu = await client.menu(2, 4)
         assert [entry["command"] for entry in menu] == ["dgLsp.fill"] * 2
@@ -170,11 +149,9 @@ def test_an_editor_that_knows_only_commands_gets_commands(tmp_path: Path) -> Non
         assert not answer["applied"]
         assert answer["edit"]["changes"][URI][0]["newText"] == "return 1"
 
-    run(tmp_path, PLAIN, test)
 
-
-def test_an_editor_is_asked_to_apply_the_edit_though_it_announces_nothing(tmp_path: Path) -> None:
-    async def test(client: Editor) -> None:
+async def test_an_editor_is_asked_to_apply_the_edit_though_it_announces_nothing(tmp_path: Path) -> None:
+    async with editor(tmp_path, KATE) as client:
         client.answers["workspace/applyEdit"] = lambda params: {"applied": True}
         client.open(says(text="return 1") + TWO)
         (entry, *_) = await client.menu(2, 4)
@@ -182,22 +159,18 @@ def test_an_editor_is_asked_to_apply_the_edit_though_it_announces_nothing(tmp_pa
         (edit_params,) = [request["params"] for request in client.requests if request["method"] == "workspace/applyEdit"]
         assert edit_params["edit"]["changes"][URI][0]["newText"] == "return 1"
 
-    run(tmp_path, KATE, test)
 
-
-def test_an_action_without_an_edit_shows_the_reason(tmp_path: Path) -> None:
-    async def test(client: Editor) -> None:
+async def test_an_action_without_an_edit_shows_the_reason(tmp_path: Path) -> None:
+    async with editor(tmp_path, CODE) as client:
         client.open(says(text="return (") + TWO)
         resolved = await client.request("codeAction/resolve", (await client.menu(2, 4))[0])
         assert "edit" not in resolved
         await client.until(lambda: client.said("window/showMessage"))
         assert client.said("window/showMessage")[0]["message"].startswith("dg-lsp: nothing was filled: the answer ")
 
-    run(tmp_path, CODE, test)
 
-
-def test_an_engine_failure_is_shown_once_for_each_action(tmp_path: Path) -> None:
-    async def test(client: Editor) -> None:
+async def test_an_engine_failure_is_shown_once_for_each_action(tmp_path: Path) -> None:
+    async with editor(tmp_path, CODE) as client:
         client.open(says(fail="the engine has no memory left") + TWO)
         # Suggestions have reported the error already, but an explicit request reports it again.
         assert await client.suggestions(2, 4, trigger=1) == []
@@ -209,25 +182,21 @@ def test_an_engine_failure_is_shown_once_for_each_action(tmp_path: Path) -> None
             assert messages == [{"type": 2, "message": "dg-lsp: the engine has no memory left"}] * n_told
         client.stderr = b""
 
-    run(tmp_path, CODE, test)
-
 
 @pytest.mark.parametrize("data", [None, {}, {"do": "dance", "textDocument": {"uri": URI}, "range": {}}, {"do": "body"}, 5])
 @pytest.mark.slow
-def test_an_action_that_no_menu_offered_is_refused(tmp_path: Path, data: object) -> None:
-    async def test(client: Editor) -> None:
+async def test_an_action_that_no_menu_offered_is_refused(tmp_path: Path, data: object) -> None:
+    async with editor(tmp_path, CODE) as client:
         client.open(TWO)
         with pytest.raises(RpcError) as error:
             await client.request("codeAction/resolve", {"title": "x", "data": data})
         assert error.value.code == -32602
 
-    run(tmp_path, CODE, test)
 
-
-def test_automatic_menus_list_only_nearby_actions(tmp_path: Path) -> None:
+async def test_automatic_menus_list_only_nearby_actions(tmp_path: Path) -> None:
     text = "def far():\n    # FILL\n" + "x = 1\n" * 20_000 + "def near():\n    # FILL: add\n"
 
-    async def test(client: Editor) -> None:
+    async with editor(tmp_path, CODE) as client:
         client.open(text)
         at = {"line": 20_003, "character": 6}
         params: dict[str, Any] = {
@@ -242,8 +211,6 @@ def test_automatic_menus_list_only_nearby_actions(tmp_path: Path) -> None:
                 assert [action["title"] for action in actions if action["title"].startswith("Fill")] == expected
             client.change(version + 1, {"range": {"start": at, "end": at}, "text": " "})
 
-    run(tmp_path, CODE, test)
-
 
 WORKING = "def f(count):\n    return count + 1\n"
 PREVIEW = {**CODE, "experimental": {"dgLsp": {"status": True, "preview": True}}}
@@ -256,10 +223,10 @@ def regenerate(text: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("answer", "is_replaced"), [({"title": "Replace"}, True), ({"title": "Keep"}, False), (None, False)])
-def test_working_code_is_shrunk_only_after_confirmation(
+async def test_working_code_is_shrunk_only_after_confirmation(
     tmp_path: Path, answer: Mapping[str, str] | None, is_replaced: bool
 ) -> None:
-    async def test(client: Editor) -> None:
+    async with editor(tmp_path, NEOVIM) as client:
         questions: list[Any] = []
 
         def answered(params: Any) -> Any:
@@ -283,23 +250,19 @@ def test_working_code_is_shrunk_only_after_confirmation(
             assert fill["range"] == {"start": {"line": 2, "character": 4}, "end": {"line": 2, "character": 8}}
             assert result["note"] == "90 %, replaces working code by less"
 
-    run(tmp_path, NEOVIM, test)
 
-
-def test_an_editor_that_can_not_ask_keeps_the_working_code(tmp_path: Path) -> None:
-    async def test(client: Editor) -> None:
+async def test_an_editor_that_can_not_ask_keeps_the_working_code(tmp_path: Path) -> None:
+    async with editor(tmp_path, KATE) as client:
         text = says(text="pass") + WORKING
         client.open(text)
         result = await client.request("workspace/executeCommand", {"command": "dgLsp.fill", "arguments": [regenerate(text)]})
         assert result == {"applied": False}
         assert client.said("window/showMessage")[-1]["message"] == "dg-lsp: nothing was replaced"
 
-    run(tmp_path, KATE, test)
-
 
 @pytest.mark.parametrize(("answer", "note"), [("return 2", "90 %"), ("pass", "90 %, replaces working code by less")])
-def test_a_regenerated_selection_needs_confirmation_in_a_preview(tmp_path: Path, answer: str, note: str) -> None:
-    async def test(client: Editor) -> None:
+async def test_a_regenerated_selection_needs_confirmation_in_a_preview(tmp_path: Path, answer: str, note: str) -> None:
+    async with editor(tmp_path, PREVIEW) as client:
         text = says(text=answer) + WORKING + TWO
         client.open(text)
         edits: list[Any] = []
@@ -317,35 +280,27 @@ def test_a_regenerated_selection_needs_confirmation_in_a_preview(tmp_path: Path,
         assert annotation["label"] == f"Regenerating the selection ({note})"
         assert not client.said("window/showMessageRequest")
 
-    run(tmp_path, PREVIEW, test)
 
-
-def test_a_body_is_filled_without_a_preview(tmp_path: Path) -> None:
-    async def test(client: Editor) -> None:
+async def test_a_body_is_filled_without_a_preview(tmp_path: Path) -> None:
+    async with editor(tmp_path, PREVIEW) as client:
         client.open(says(text="return 1") + TWO)
         resolved = await client.request("codeAction/resolve", (await client.menu(2, 4))[0])
         (annotation,) = resolved["edit"]["changeAnnotations"].values()
         assert "needsConfirmation" not in annotation
 
-    run(tmp_path, PREVIEW, test)
 
-
-def test_an_action_with_a_command_is_left_to_the_command(tmp_path: Path) -> None:
-    async def test(client: Editor) -> None:
+async def test_an_action_with_a_command_is_left_to_the_command(tmp_path: Path) -> None:
+    async with editor(tmp_path, NEOVIM) as client:
         client.open(says(text="return 1") + TWO)
         action = (await client.menu(2, 4))[0]
         assert action["command"]["command"] == "dgLsp.fill"
         assert await client.request("codeAction/resolve", action) == action
         assert not client.asked
 
-    run(tmp_path, NEOVIM, test)
 
-
-def test_the_bar_counts_holes_that_are_tried_one_by_one(tmp_path: Path) -> None:
-    async def test(client: Editor) -> None:
+async def test_the_bar_counts_holes_that_are_tried_one_by_one(tmp_path: Path) -> None:
+    async with editor(tmp_path, CODE) as client:
         client.open(says(texts=["return ("]) + TWO)
         await client.request("codeAction/resolve", (await client.menu(2, 4))[1])
         reports = [each["value"]["message"] for each in client.said("$/progress") if each["value"]["kind"] == "report"]
         assert reports == ["0 of 2", "0 of 2", "1 of 2", "2 of 2"]
-
-    run(tmp_path, CODE, test)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,8 +15,7 @@ import pytest
 
 from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import EngineId
-from tests.e2e.editor import CODE, URI, Editor, command, environment
-from tests.engine.engine_kit import home
+from tests.e2e.editor import URI, Editor, on_engine
 from tests.engine.test_causal_draft import written_profile
 from tests.engine.test_llama import written_to
 from tests.patience import PATIENCE_S
@@ -26,33 +25,19 @@ pytestmark = pytest.mark.e2e
 TWO = "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    raise NotImplementedError\n"
 
 
-def run(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, model: Path, capabilities: object, test: Callable[[Editor], Awaitable[None]]
-) -> None:
+def session(folder: Path, monkeypatch: pytest.MonkeyPatch, model: Path) -> contextlib.AbstractAsyncContextManager[Editor]:
     settings = {
         "engine": {"model": str(model), "threads": 1},
         "completion": {"debounce": 0, "threshold": 0, "speculate": False},
     }
-
-    async def main() -> None:
-        client = Editor(*command(), env=environment(folder, DG_LSP_SERVE_ENGINE="", DG_LSP_ALLOW=str(model)))
-        async with client:
-            await client.hello(capabilities, settings=settings)  # type: ignore[arg-type]  # JSON
-            while (await client.status())["state"] != "ready":
-                await asyncio.sleep(0.05)
-            await test(client)
-            assert await client.end() == 0
-            assert client.stderr.decode() == ""
-
-    with home(monkeypatch):
-        asyncio.run(main())
+    return on_engine(folder, monkeypatch, settings, DG_LSP_ALLOW=str(model))
 
 
 @pytest.mark.slow
-def test_the_real_engine_answers_suggestions_and_actions(
+async def test_the_real_engine_answers_suggestions_and_actions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained_layout: Path
 ) -> None:
-    async def test(client: Editor) -> None:
+    async with session(tmp_path, monkeypatch, trained_layout) as client:
         client.open(TWO + "x = add()\n")
         for column in (4, 8):
             for item in await client.suggestions(6, column, trigger=1):
@@ -70,18 +55,16 @@ def test_the_real_engine_answers_suggestions_and_actions(
         loading = [status["message"] for status in client.said("dgLsp/status") if status["state"] == "loading"]
         assert loading
 
-    run(tmp_path, monkeypatch, trained_layout, CODE, test)
-
 
 @pytest.mark.slow
-def test_a_laptop_model_s_draft_grows_in_its_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_laptop_model_s_draft_grows_in_its_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The editor shows what the engine writes, and the text around the gap stays as it is."""
     model = written_to(tmp_path)
     written_profile(model)
     text = "def add(a, b):\n    total = a + b\n    return total\n\n\nprint(add(1, 2))\n"
     selection = {"start": {"line": 1, "character": 4}, "end": {"line": 2, "character": 16}}
 
-    async def test(client: Editor) -> None:
+    async with session(tmp_path, monkeypatch, model) as client:
         client.open(text)
         client.answers["window/showMessageRequest"] = lambda _params: {"title": "Keep"}
         document = {"uri": URI, "version": 1}
@@ -94,12 +77,12 @@ def test_a_laptop_model_s_draft_grows_in_its_gap(tmp_path: Path, monkeypatch: py
         assert len(set(views)) > 3
         assert all(later.startswith(earlier) for earlier, later in pairwise(views))
 
-    run(tmp_path, monkeypatch, model, CODE, test)
-
 
 @pytest.mark.slow
-def test_an_engine_that_dies_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained_layout: Path) -> None:
-    async def test(client: Editor) -> None:
+async def test_an_engine_that_dies_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained_layout: Path
+) -> None:
+    async with session(tmp_path, monkeypatch, trained_layout) as client:
         client.open(TWO)
         await client.suggestions(1, 4, trigger=1)
         files = discovery.engine_files(EngineId(model=str(trained_layout)))
@@ -113,14 +96,12 @@ def test_an_engine_that_dies_is_started_again(tmp_path: Path, monkeypatch: pytes
         assert again is not None
         assert again.pid != state.pid
 
-    run(tmp_path, monkeypatch, trained_layout, CODE, test)
-
 
 @pytest.mark.slow
-def test_typing_while_a_killed_engine_restarts_does_not_stop_suggestions_for_good(
+async def test_typing_while_a_killed_engine_restarts_does_not_stop_suggestions_for_good(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained_layout: Path
 ) -> None:
-    async def test(client: Editor) -> None:
+    async with session(tmp_path, monkeypatch, trained_layout) as client:
         client.open(TWO + "x = add()\n")
         await client.suggestions(6, 8, trigger=1)
         state = discovery.read_state(discovery.engine_files(EngineId(model=str(trained_layout))))
@@ -152,5 +133,3 @@ def test_typing_while_a_killed_engine_restarts_does_not_stop_suggestions_for_goo
         await client.suggestions(6, len(text) - len(TWO))
         suppressed = (await client.status())["suppressed"]
         assert suppressed is None or suppressed["code"] != "engine"
-
-    run(tmp_path, monkeypatch, trained_layout, CODE, test)

@@ -9,7 +9,6 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +22,6 @@ from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.e2e
 
-Test = Callable[[Editor], Awaitable[None]]
-
-
-def run(folder: Path, capabilities: Mapping[str, Any] | None, test: Test, **more: Any) -> None:
-    async def main() -> None:
-        async with editor(folder, capabilities, **more) as client:
-            await test(client)
-
-    asyncio.run(main())
-
 
 async def code_of(client: Editor, method: str, params: object = None) -> int:
     with pytest.raises(RpcError) as error:
@@ -42,8 +31,8 @@ async def code_of(client: Editor, method: str, params: object = None) -> int:
 
 
 @pytest.mark.smoke
-def test_the_order_of_life_is_kept(tmp_path: Path) -> None:
-    async def test(client: Editor) -> None:
+async def test_the_order_of_life_is_kept(tmp_path: Path) -> None:
+    async with editor(tmp_path, None) as client:
         assert await code_of(client, "textDocument/inlineCompletion", client.inline(0, 0)) == -32002
         client.notify("textDocument/didOpen", {"textDocument": {"uri": URI, "languageId": "python", "version": 1, "text": ""}})
         assert await code_of(client, "initialize", {"capabilities": 1}) == -32602
@@ -60,12 +49,10 @@ def test_the_order_of_life_is_kept(tmp_path: Path) -> None:
         assert await asyncio.wait_for(client.process.wait(), PATIENCE_S) == 0
         client.stderr = b""
 
-    run(tmp_path, None, test)
-
 
 @pytest.mark.parametrize("how", ["exit", "eof", "eof at once"])
-def test_an_end_without_shutdown_is_exit_code_1(tmp_path: Path, how: str) -> None:
-    async def test(client: Editor) -> None:
+async def test_an_end_without_shutdown_is_exit_code_1(tmp_path: Path, how: str) -> None:
+    async with editor(tmp_path, None) as client:
         if how != "eof at once":
             await client.hello(NEOVIM)
         if how == "exit":
@@ -74,11 +61,9 @@ def test_an_end_without_shutdown_is_exit_code_1(tmp_path: Path, how: str) -> Non
             client.process.stdin.close()  # type: ignore[union-attr]
         assert await asyncio.wait_for(client.process.wait(), PATIENCE_S) == 1
 
-    run(tmp_path, None, test)
 
-
-def test_requests_under_way_are_answered_when_the_server_shuts_down(tmp_path: Path) -> None:
-    async def test(client: Editor) -> None:
+async def test_requests_under_way_are_answered_when_the_server_shuts_down(tmp_path: Path) -> None:
+    async with editor(tmp_path, NEOVIM) as client:
         client.open(f"# engine: {json.dumps({'gate': str(tmp_path / 'never')})}\nx = \n")
         _, under_way = client.start("textDocument/inlineCompletion", client.inline(1, 4))
         while not client.asked:
@@ -88,43 +73,35 @@ def test_requests_under_way_are_answered_when_the_server_shuts_down(tmp_path: Pa
             await under_way
         assert error.value.code == -32800
 
-    run(tmp_path, NEOVIM, test)
+
+async def test_the_server_ends_when_its_parent_is_gone(tmp_path: Path) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    async with Rpc(*command(), env=environment(tmp_path)) as client:
+        await client.request("initialize", {"processId": parent.pid, "rootUri": None, "capabilities": {}})
+        client.notify("initialized", {})
+        parent.communicate(b"\n")
+        assert await asyncio.wait_for(client.process.wait(), PATIENCE_S) == 1
 
 
-def test_the_server_ends_when_its_parent_is_gone(tmp_path: Path) -> None:
-    async def main() -> None:
-        parent = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-        async with Rpc(*command(), env=environment(tmp_path)) as client:
-            await client.request("initialize", {"processId": parent.pid, "rootUri": None, "capabilities": {}})
-            client.notify("initialized", {})
-            parent.communicate(b"\n")
-            assert await asyncio.wait_for(client.process.wait(), PATIENCE_S) == 1
-
-    asyncio.run(main())
-
-
-def test_one_client_over_tcp(tmp_path: Path) -> None:
-    async def main() -> None:
-        process = await asyncio.create_subprocess_exec(
-            *command("--tcp", "127.0.0.1:0"), env=environment(tmp_path), stderr=asyncio.subprocess.PIPE
-        )
-        assert process.stderr is not None
-        line = (await asyncio.wait_for(process.stderr.readline(), PATIENCE_S)).decode()
-        host, port = re.search(r"at (\S+):(\d+)", line).groups()  # type: ignore[union-attr]
-        reader, writer = await asyncio.open_connection(host, int(port))
-        for msg_id, method in enumerate(("initialize", "shutdown")):
-            params: object = {"processId": None, "rootUri": None, "capabilities": {}} if not msg_id else None
-            body = json.dumps({"jsonrpc": "2.0", "id": msg_id, "method": method, "params": params}).encode()
-            writer.write(b"content-length: %d\r\n\r\n%s" % (len(body), body))
-            length = int((await reader.readline()).split(b":")[1])
-            while (await reader.readline()).strip():
-                pass
-            assert json.loads(await reader.readexactly(length))["id"] == msg_id
-        writer.write(b'Content-Length: 33\r\n\r\n{"jsonrpc":"2.0","method":"exit"}')
-        assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0
-        writer.close()
-
-    asyncio.run(main())
+async def test_one_client_over_tcp(tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *command("--tcp", "127.0.0.1:0"), env=environment(tmp_path), stderr=asyncio.subprocess.PIPE
+    )
+    assert process.stderr is not None
+    line = (await asyncio.wait_for(process.stderr.readline(), PATIENCE_S)).decode()
+    host, port = re.search(r"at (\S+):(\d+)", line).groups()  # type: ignore[union-attr]
+    reader, writer = await asyncio.open_connection(host, int(port))
+    for msg_id, method in enumerate(("initialize", "shutdown")):
+        params: object = {"processId": None, "rootUri": None, "capabilities": {}} if not msg_id else None
+        body = json.dumps({"jsonrpc": "2.0", "id": msg_id, "method": method, "params": params}).encode()
+        writer.write(b"content-length: %d\r\n\r\n%s" % (len(body), body))
+        length = int((await reader.readline()).split(b":")[1])
+        while (await reader.readline()).strip():
+            pass
+        assert json.loads(await reader.readexactly(length))["id"] == msg_id
+    writer.write(b'Content-Length: 33\r\n\r\n{"jsonrpc":"2.0","method":"exit"}')
+    assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0
+    writer.close()
 
 
 @pytest.mark.parametrize(
@@ -142,28 +119,25 @@ def test_wrong_options_are_one_sentence(tmp_path: Path, arguments: list[str], se
     assert (process.returncode, process.stderr, process.stdout) == (2, f"dg-lsp: {sentence}\n", "")
 
 
-def test_printed_text_does_not_reach_the_client(tmp_path: Path) -> None:
+async def test_printed_text_does_not_reach_the_client(tmp_path: Path) -> None:
     script = tmp_path / "printing.py"
     script.write_text(
         "from tests.server.scripted import engine\nimport os\nprint('hello')\nos.system('echo hello from below')\n"
     )
     env = environment(tmp_path, DG_LSP_SERVE_ENGINE="printing:engine", PYTHONPATH=f"{ROOT}{os.pathsep}{tmp_path}")
 
-    async def main() -> None:
-        async with Rpc(*command(), env=env) as client:
-            await client.request("initialize", {"processId": None, "rootUri": None, "capabilities": {}})
-            assert await client.end() == 0
-            assert client.stderr.count(b"hello") == 2
-
-    asyncio.run(main())
+    async with Rpc(*command(), env=env) as client:
+        await client.request("initialize", {"processId": None, "rootUri": None, "capabilities": {}})
+        assert await client.end() == 0
+        assert client.stderr.count(b"hello") == 2
 
 
 # Settings
 
 
 @pytest.mark.smoke
-def test_settings_are_pulled_again_and_bad_ones_are_reported(tmp_path: Path) -> None:
-    async def test(client: Editor) -> None:
+async def test_settings_are_pulled_again_and_bad_ones_are_reported(tmp_path: Path) -> None:
+    async with editor(tmp_path, CODE) as client:
         client.open(f"# engine: {json.dumps({'text': 'f(a)', 'probability': 0.4})}\nx = \n")
         assert len(await client.suggestions(1, 4)) == 1
         client.answers["workspace/configuration"] = lambda params: [{"completion": {"threshold": 0.5, "debounce": 0, "x": 1}}]
@@ -176,21 +150,20 @@ def test_settings_are_pulled_again_and_bad_ones_are_reported(tmp_path: Path) -> 
         assert (await client.status())["suppressed"]["code"] == "unsure"
         client.stderr = b""
 
-    run(tmp_path, CODE, test)
 
-
-def test_settings_are_taken_where_a_client_only_pushes_them(tmp_path: Path) -> None:
-    async def test(client: Editor) -> None:
+async def test_settings_are_taken_where_a_client_only_pushes_them(tmp_path: Path) -> None:
+    async with editor(
+        tmp_path, {"textDocument": {"inlineCompletion": {}}}, options={"dgLsp": {"completion": {"debounce": 0}}}
+    ) as client:
         client.open(f"# engine: {json.dumps({'text': 'f(a)', 'probability': 0.4})}\nx = \n")
         assert len(await client.suggestions(1, 4)) == 1
         client.notify("workspace/didChangeConfiguration", {"settings": {"dgLsp": {"completion": {"threshold": 0.5}}}})
         assert await client.suggestions(1, 4) == []
 
-    run(tmp_path, {"textDocument": {"inlineCompletion": {}}}, test, options={"dgLsp": {"completion": {"debounce": 0}}})
 
-
-def test_a_pause_leaves_the_status_as_soon_as_the_settings_end_it(tmp_path: Path) -> None:
-    async def test(client: Editor) -> None:
+async def test_a_pause_leaves_the_status_as_soon_as_the_settings_end_it(tmp_path: Path) -> None:
+    options = {"dgLsp": {"completion": {"trigger": "manual", "debounce": 0}}}
+    async with editor(tmp_path, {"textDocument": {"inlineCompletion": {}}}, options=options) as client:
         client.open(f"# engine: {json.dumps({'text': 'f(a)'})}\nx = \n")
         assert await client.suggestions(1, 4) == []
         assert (await client.status())["suppressed"]["code"] == "manual"
@@ -198,14 +171,10 @@ def test_a_pause_leaves_the_status_as_soon_as_the_settings_end_it(tmp_path: Path
         client.notify("workspace/didChangeConfiguration", auto)
         assert (await client.status())["suppressed"] is None
 
-    options = {"dgLsp": {"completion": {"trigger": "manual", "debounce": 0}}}
-    run(tmp_path, {"textDocument": {"inlineCompletion": {}}}, test, options=options)
 
-
-def test_another_model_needs_no_restart_of_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_another_model_needs_no_restart_of_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DG_LSP_ALLOW", "broken")
-
-    async def test(client: Editor) -> None:
+    async with editor(tmp_path, {"textDocument": {"inlineCompletion": {}}}) as client:
         client.notify("workspace/didChangeConfiguration", {"settings": {"dgLsp": {"engine": {"model": "broken"}}}})
         await client.until(lambda: client.said("window/showMessage"))
         assert client.said("window/showMessage")[0]["message"] == "dg-lsp: the model is broken"
@@ -216,18 +185,16 @@ def test_another_model_needs_no_restart_of_the_server(tmp_path: Path, monkeypatc
             pass
         client.stderr = b""
 
-    run(tmp_path, {"textDocument": {"inlineCompletion": {}}}, test)
-
 
 # Text
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-32"])
-def test_the_servers_text_is_the_editors(tmp_path: Path, encoding: Encoding) -> None:
+async def test_the_servers_text_is_the_editors(tmp_path: Path, encoding: Encoding) -> None:
     dice = random.Random(encoding)
     pieces = ["x", "\n", "\r\n", "\r", "\f", "\x85", "\u2028", "é", "漢", "𝕏", "\t", "#", '"', "\x00"]
-
-    async def test(client: Editor) -> None:
+    capabilities = {"general": {"positionEncodings": [encoding]}, "textDocument": {"inlineCompletion": {}}}
+    async with editor(tmp_path, capabilities, options={"completion": {"debounce": 0, "speculate": False}}) as client:
         text = "start"
         client.open(text)
         for version in range(2, 402):
@@ -248,12 +215,9 @@ def test_the_servers_text_is_the_editors(tmp_path: Path, encoding: Encoding) -> 
         own = "\n" if lines.partition("\n")[0].strip() else ""
         assert request["prefix"] + request["suffix"] == own + lines
 
-    capabilities = {"general": {"positionEncodings": [encoding]}, "textDocument": {"inlineCompletion": {}}}
-    run(tmp_path, capabilities, test, options={"completion": {"debounce": 0, "speculate": False}})
 
-
-def test_an_unreadable_change_stops_suggestions_until_the_whole_text_arrives(tmp_path: Path) -> None:
-    async def test(client: Editor) -> None:
+async def test_an_unreadable_change_stops_suggestions_until_the_whole_text_arrives(tmp_path: Path) -> None:
+    async with editor(tmp_path, NEOVIM) as client:
         client.open("x = \n")
         client.change(2, {"text": "y", "range": {"start": "nowhere"}})
         assert await client.suggestions(0, 4, trigger=1) == []
@@ -262,8 +226,6 @@ def test_an_unreadable_change_stops_suggestions_until_the_whole_text_arrives(tmp
         assert await client.suggestions(0, 4, trigger=1)
         assert b"could not be parsed" in client.stderr
         client.stderr = b""
-
-    run(tmp_path, NEOVIM, test)
 
 
 # Anything
@@ -342,11 +304,11 @@ def out_of_order(dice: random.Random) -> tuple[str, dict[str, Any]]:
 NOTES = ("$/", "textDocument/did", "notebookDocument/did", "window/", "initialized")
 
 
-def test_no_message_kills_the_server_or_goes_unanswered(tmp_path: Path) -> None:
+async def test_no_message_kills_the_server_or_goes_unanswered(tmp_path: Path) -> None:
     """Malformed messages, and as many that come out of order, among them responses without a request."""
     dice = random.Random(5)
 
-    async def test(client: Editor) -> None:
+    async with editor(tmp_path, NEOVIM) as client:
         client.open("x = 1\n" * 20)
         futures = []
         for n in range(2000):
@@ -386,5 +348,3 @@ def test_no_message_kills_the_server_or_goes_unanswered(tmp_path: Path) -> None:
         assert b"could not be handled" not in client.stderr
         assert b"a request failed" not in client.stderr
         client.stderr = b""
-
-    run(tmp_path, NEOVIM, test)

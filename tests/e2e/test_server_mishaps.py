@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.editor import CODE, NEOVIM, PLAIN, URI, Editor, editor
+from tests.e2e.editor import CODE, NEOVIM, PLAIN, URI, editor
 from tests.e2e.rpc import RpcError
 
 pytestmark = pytest.mark.e2e
 
 BOOK, FIRST, SECOND = "file:///book.ipynb", "cell:1", "cell:2"
-
-
-def run(folder: Path, capabilities: Mapping[str, Any] | None, test: Callable[[Editor], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with editor(folder, capabilities) as client:
-            await test(client)
-
-    asyncio.run(main())
 
 
 def says(**script: Any) -> str:
@@ -32,8 +22,8 @@ def says(**script: Any) -> str:
 
 @pytest.mark.parametrize("missing", [3, -5, -200])
 @pytest.mark.slow
-def test_a_message_with_a_wrong_length_loses_at_most_the_next(tmp_path: Path, missing: int) -> None:
-    async def test(client: Editor) -> None:
+async def test_a_message_with_a_wrong_length_loses_at_most_the_next(tmp_path: Path, missing: int) -> None:
+    async with editor(tmp_path, NEOVIM) as client:
         body = b'{"jsonrpc":"2.0","method":"$/none","params":{"text":"Content-Length: 7\\r\\n"}}'
         client.write(b"Content-Length: %d\r\n\r\n%s" % (len(body) - missing, body))
         for _ in range(10):
@@ -44,31 +34,25 @@ def test_a_message_with_a_wrong_length_loses_at_most_the_next(tmp_path: Path, mi
         assert b"a message is not valid JSON" in client.stderr
         client.stderr = b""
 
-    run(tmp_path, NEOVIM, test)
 
-
-def test_a_length_of_thousands_of_digits_is_one_bad_message(tmp_path: Path) -> None:
-    async def test(client: Editor) -> None:
+async def test_a_length_of_thousands_of_digits_is_one_bad_message(tmp_path: Path) -> None:
+    async with editor(tmp_path, NEOVIM) as client:
         client.write(b"Content-Length: %s\r\n\r\n" % (b"9" * 5000))
         assert (await client.status())["state"] == "ready"
         assert [stray["error"]["code"] for stray in client.strays] == [-32700]
         client.strays.clear()
         client.stderr = b""
 
-    run(tmp_path, NEOVIM, test)
 
-
-def test_an_answer_that_names_no_method_is_an_answer(tmp_path: Path) -> None:
-    async def test(client: Editor) -> None:
+async def test_an_answer_that_names_no_method_is_an_answer(tmp_path: Path) -> None:
+    async with editor(tmp_path, NEOVIM) as client:
         client.send({"jsonrpc": "2.0", "id": 77, "method": None, "result": None})
         assert (await client.status())["state"] == "ready"
         assert not client.strays
 
-    run(tmp_path, NEOVIM, test)
 
-
-def test_infinity_is_not_a_valid_position(tmp_path: Path) -> None:
-    async def test(client: Editor) -> None:
+async def test_infinity_is_not_a_valid_position(tmp_path: Path) -> None:
+    async with editor(tmp_path, NEOVIM) as client:
         position = {"line": float("inf"), "character": 0}
         client.notify("dgLsp/didMove", {"textDocument": {"uri": URI}, "position": position})
         await client.status()
@@ -76,13 +60,11 @@ def test_infinity_is_not_a_valid_position(tmp_path: Path) -> None:
         assert b"Traceback" not in client.stderr
         client.stderr = b""
 
-    run(tmp_path, NEOVIM, test)
-
 
 @pytest.mark.parametrize("again", [True, False])
 @pytest.mark.smoke
-def test_a_document_that_was_closed_meanwhile_gets_no_edit(tmp_path: Path, again: bool) -> None:
-    async def test(client: Editor) -> None:
+async def test_a_document_that_was_closed_meanwhile_gets_no_edit(tmp_path: Path, again: bool) -> None:
+    async with editor(tmp_path, CODE) as client:
         gate = tmp_path / "gate"
         client.open(says(text="return 1", gate=str(gate)) + "def f():\n    raise NotImplementedError\n")
         (action, *_) = await client.menu(2, 4)
@@ -99,11 +81,9 @@ def test_a_document_that_was_closed_meanwhile_gets_no_edit(tmp_path: Path, again
             await resolving
         assert error.value.code == -32801
 
-    run(tmp_path, CODE, test)
 
-
-def test_a_position_above_the_protocols_maximum_is_refused(tmp_path: Path) -> None:
-    async def test(client: Editor) -> None:
+async def test_a_position_above_the_protocols_maximum_is_refused(tmp_path: Path) -> None:
+    async with editor(tmp_path, CODE) as client:
         client.open("x = 1\n")
         ends = {"start": {"line": 0, "character": 0}, "end": {"line": 0, "character": 2**31}}
         params = {"do": "regenerate", "textDocument": {"uri": URI}, "range": ends}
@@ -111,11 +91,9 @@ def test_a_position_above_the_protocols_maximum_is_refused(tmp_path: Path) -> No
             await client.request("workspace/executeCommand", {"command": "dgLsp.fill", "arguments": [params]})
         assert error.value.code == -32602
 
-    run(tmp_path, CODE, test)
 
-
-def test_the_encoding_is_the_one_that_was_answered(tmp_path: Path) -> None:
-    async def test(client: Editor) -> None:
+async def test_the_encoding_is_the_one_that_was_answered(tmp_path: Path) -> None:
+    async with editor(tmp_path, None) as client:
         await client.hello({**NEOVIM, "general": {"positionEncodings": ["utf-7", "utf-32", "utf-8"]}})
         await client.until_ready()
         assert client.capabilities["positionEncoding"] == "utf-32"
@@ -123,11 +101,9 @@ def test_the_encoding_is_the_one_that_was_answered(tmp_path: Path) -> None:
         await client.request("textDocument/inlineCompletion", client.inline(0, 5, trigger=1))
         assert client.asked[0]["prefix"] == "é😀 = "
 
-    run(tmp_path, None, test)
 
-
-def test_initialize_sets_the_trace_level(tmp_path: Path) -> None:
-    async def test(client: Editor) -> None:
+async def test_initialize_sets_the_trace_level(tmp_path: Path) -> None:
+    async with editor(tmp_path, None) as client:
         greeting = {"processId": None, "rootUri": None, "capabilities": NEOVIM, "trace": "messages"}
         client.answers["workspace/configuration"] = lambda params: [None for _ in params["items"]]
         await client.request("initialize", greeting)
@@ -138,12 +114,12 @@ def test_initialize_sets_the_trace_level(tmp_path: Path) -> None:
             "no suggestion: the document is not open [unknown]"
         ]
 
-    run(tmp_path, None, test)
-
 
 @pytest.mark.parametrize("began", [None, {}, {"params": None}, {"params": {}}])
-def test_a_client_that_says_nothing_after_initialize_gets_suggestions(tmp_path: Path, began: dict[str, Any] | None) -> None:
-    async def test(client: Editor) -> None:
+async def test_a_client_that_says_nothing_after_initialize_gets_suggestions(
+    tmp_path: Path, began: dict[str, Any] | None
+) -> None:
+    async with editor(tmp_path, None) as client:
         await client.request("initialize", {"processId": None, "rootUri": None, "capabilities": PLAIN})
         if began is not None:
             client.send({"jsonrpc": "2.0", "method": "initialized", **began})
@@ -151,23 +127,19 @@ def test_a_client_that_says_nothing_after_initialize_gets_suggestions(tmp_path: 
         params = {"textDocument": {"uri": URI}, "position": {"line": 1, "character": 4}}
         assert (await client.request("textDocument/completion", params))["items"]
 
-    run(tmp_path, None, test)
-
 
 @pytest.mark.parametrize("version", [{}, {"version": None}, {"version": 2}])
-def test_a_change_without_a_version_is_a_change(tmp_path: Path, version: dict[str, Any]) -> None:
-    async def test(client: Editor) -> None:
+async def test_a_change_without_a_version_is_a_change(tmp_path: Path, version: dict[str, Any]) -> None:
+    async with editor(tmp_path, NEOVIM) as client:
         client.open("x = ")
         document: dict[str, Any] = {"uri": URI, **version}
         changes = [{"text": says(text="1") + "y = "}]
         client.notify("textDocument/didChange", {"textDocument": document, "contentChanges": changes})
         assert (await client.suggestions(1, 4, trigger=1))[0]["insertText"] == "1"
 
-    run(tmp_path, NEOVIM, test)
 
-
-def test_a_change_of_a_notebook_that_cant_be_read_loses_its_cells(tmp_path: Path) -> None:
-    async def test(client: Editor) -> None:
+async def test_a_change_of_a_notebook_that_cant_be_read_loses_its_cells(tmp_path: Path) -> None:
+    async with editor(tmp_path, NEOVIM) as client:
         cells = [{"kind": 2, "document": uri} for uri in (FIRST, SECOND)]
         texts = [{"uri": uri, "languageId": "python", "version": 1, "text": says(text="1") + "x = "} for uri in (FIRST, SECOND)]
         book = {"uri": BOOK, "notebookType": "jupyter-notebook", "version": 1, "cells": cells}
@@ -182,11 +154,9 @@ def test_a_change_of_a_notebook_that_cant_be_read_loses_its_cells(tmp_path: Path
         assert (await client.status())["suppressed"]["code"] == "lost"
         client.stderr = b""
 
-    run(tmp_path, NEOVIM, test)
 
-
-def test_no_cell_is_context_when_related_chars_is_zero(tmp_path: Path) -> None:
-    async def test(client: Editor) -> None:
+async def test_no_cell_is_context_when_related_chars_is_zero(tmp_path: Path) -> None:
+    async with editor(tmp_path, NEOVIM) as client:
         client.answers["workspace/configuration"] = lambda params: [{"context.relatedChars": 0} for _ in params["items"]]
         client.notify("workspace/didChangeConfiguration", {"settings": None})
         cells = [{"kind": 2, "document": uri} for uri in (FIRST, SECOND)]
@@ -199,12 +169,10 @@ def test_no_cell_is_context_when_related_chars_is_zero(tmp_path: Path) -> None:
         assert (await client.request("textDocument/inlineCompletion", completion_params))["items"]
         assert client.asked[0]["related"] == []
 
-    run(tmp_path, NEOVIM, test)
-
 
 @pytest.mark.slow
-def test_files_are_reloaded_whatever_process_id_the_editor_sends(tmp_path: Path) -> None:
-    async def test(client: Editor) -> None:
+async def test_files_are_reloaded_whatever_process_id_the_editor_sends(tmp_path: Path) -> None:
+    async with editor(tmp_path, None) as client:
         root = tmp_path / "root"
         root.mkdir()
         greeting = {"processId": 10**20, "rootUri": root.as_uri(), "capabilities": {}}
@@ -217,11 +185,9 @@ def test_files_are_reloaded_whatever_process_id_the_editor_sends(tmp_path: Path)
                 pass
         client.stderr = b""
 
-    run(tmp_path, None, test)
 
-
-def test_an_answer_from_before_a_setting_changed_is_not_shown_again(tmp_path: Path) -> None:
-    async def test(client: Editor) -> None:
+async def test_an_answer_from_before_a_setting_changed_is_not_shown_again(tmp_path: Path) -> None:
+    async with editor(tmp_path, NEOVIM) as client:
         settings: dict[str, int] = {}
         client.answers["workspace/configuration"] = lambda _params: [settings]
 
@@ -238,5 +204,3 @@ def test_an_answer_from_before_a_setting_changed_is_not_shown_again(tmp_path: Pa
                 assert (await client.request("textDocument/inlineCompletion", client.inline(1, 4, trigger=1)))["items"]
             assert [entry["what"] for entry in client.asked].count("asked") == params
             settings["context.relatedChars"] = 1000
-
-    run(tmp_path, NEOVIM, test)

@@ -68,90 +68,75 @@ async def until_model(client: Editor, name: str) -> None:
 
 
 @pytest.mark.smoke
-def test_an_accepted_model_is_pulled_and_used_without_a_restart(index: Index, tmp_path: Path, data: bytes) -> None:
-    async def main() -> None:
-        async with editor(index, tmp_path, data, download) as client:
-            await asyncio.wait_for(until_model(client, "tiny"), PATIENCE_S)
-            await client.until_ready()
-            await client.until(lambda: client.said("window/showMessage"))
-            (question,) = questions(client)
-            assert question["message"].startswith("dg-lsp: download the model tiny (1 MB, once)?")
-            said = client.said("window/showMessage")[-1]["message"]
-            assert said == "dg-lsp: tiny is there and makes the suggestions from now on"
-            values = [note["value"] for note in client.said("$/progress")]
-            assert values[0]["title"] == "Downloading tiny"
-            assert any(" MB" in value.get("message", "") for value in values)
-            assert values[-1]["kind"] == "end"
-        # A model that the user removes is not pulled again.
-        assert "accepted" not in json.loads((tmp_path / "state" / "dg-lsp" / "pull-offer.json").read_text())
-        # The next session finds it there, and asks nothing.
-        n_asked = len(index.asked)
-        async with editor(index, tmp_path, data, download) as client:
-            assert (await client.status())["model"] == "tiny"
-            assert not questions(client)
-        assert len(index.asked) == n_asked
-
-    asyncio.run(main())
+async def test_an_accepted_model_is_pulled_and_used_without_a_restart(index: Index, tmp_path: Path, data: bytes) -> None:
+    async with editor(index, tmp_path, data, download) as client:
+        await asyncio.wait_for(until_model(client, "tiny"), PATIENCE_S)
+        await client.until_ready()
+        await client.until(lambda: client.said("window/showMessage"))
+        (question,) = questions(client)
+        assert question["message"].startswith("dg-lsp: download the model tiny (1 MB, once)?")
+        said = client.said("window/showMessage")[-1]["message"]
+        assert said == "dg-lsp: tiny is there and makes the suggestions from now on"
+        values = [note["value"] for note in client.said("$/progress")]
+        assert values[0]["title"] == "Downloading tiny"
+        assert any(" MB" in value.get("message", "") for value in values)
+        assert values[-1]["kind"] == "end"
+    # A model that the user removes is not pulled again.
+    assert "accepted" not in json.loads((tmp_path / "state" / "dg-lsp" / "pull-offer.json").read_text())
+    # The next session finds it there, and asks nothing.
+    n_asked = len(index.asked)
+    async with editor(index, tmp_path, data, download) as client:
+        assert (await client.status())["model"] == "tiny"
+        assert not questions(client)
+    assert len(index.asked) == n_asked
 
 
 @pytest.mark.parametrize("title", ["Never", "Not now", None])
-def test_a_declined_model_is_not_offered_again_and_nothing_is_fetched(
+async def test_a_declined_model_is_not_offered_again_and_nothing_is_fetched(
     index: Index, tmp_path: Path, data: bytes, title: str | None
 ) -> None:
-    async def main() -> None:
-        async with editor(index, tmp_path, data, lambda _titles: {"title": title} if title else None) as client:
-            await client.until(lambda: questions(client))
-            choice = tmp_path / "state" / "dg-lsp" / "pull-offer.json"
-            while title == "Never" and json.loads(choice.read_text()) != {"never": True}:
-                await asyncio.sleep(0.02)
-            assert (await client.status())["model"] == "embedded"
-        async with editor(index, tmp_path, data, download) as client:
-            # The offer would have been sent before the answers to these.
-            for _ in range(20):
-                await client.status()
-            assert not questions(client)
-        assert not index.asked
-
-    asyncio.run(main())
+    async with editor(index, tmp_path, data, lambda _titles: {"title": title} if title else None) as client:
+        await client.until(lambda: questions(client))
+        choice = tmp_path / "state" / "dg-lsp" / "pull-offer.json"
+        while title == "Never" and json.loads(choice.read_text()) != {"never": True}:
+            await asyncio.sleep(0.02)
+        assert (await client.status())["model"] == "embedded"
+    async with editor(index, tmp_path, data, download) as client:
+        # The offer would have been sent before the answers to these.
+        for _ in range(20):
+            await client.status()
+        assert not questions(client)
+    assert not index.asked
 
 
-def test_a_pull_ends_with_the_editor_and_continues_in_the_next_session(index: Index, tmp_path: Path, data: bytes) -> None:
-    async def main() -> None:
-        index.hang_after = 50_000
-        async with editor(index, tmp_path, data, download) as client:
-            assert await asyncio.to_thread(index.hangs.wait, PATIENCE_S)
-            # The embedded model serves meanwhile.
-            assert (await client.status())["model"] == "embedded"
-        index.hang_after = None
-        async with editor(index, tmp_path, data, lambda _titles: pytest.fail("it asked again")) as client:
-            await asyncio.wait_for(until_model(client, "tiny"), PATIENCE_S)
-
-    asyncio.run(main())
+async def test_a_pull_ends_with_the_editor_and_continues_in_the_next_session(index: Index, tmp_path: Path, data: bytes) -> None:
+    index.hang_after = 50_000
+    async with editor(index, tmp_path, data, download) as client:
+        assert await asyncio.to_thread(index.hangs.wait, PATIENCE_S)
+        # The embedded model serves meanwhile.
+        assert (await client.status())["model"] == "embedded"
+    index.hang_after = None
+    async with editor(index, tmp_path, data, lambda _titles: pytest.fail("it asked again")) as client:
+        await asyncio.wait_for(until_model(client, "tiny"), PATIENCE_S)
 
 
-def test_a_pull_by_another_process_is_noticed(index: Index, tmp_path: Path, data: bytes) -> None:
-    async def main() -> None:
-        async with editor(index, tmp_path, data, lambda _titles: None, KATE) as client:
-            model = laptop_kit.in_parts(data, tmp_path / "wheels")
-            command = [sys.executable, "-m", "tests.engine.laptop_kit", laptop_kit.as_text(model), "tiny"]
-            process = await asyncio.create_subprocess_exec(
-                *command, env=laptop_kit.environment(index.url, tmp_path / "home"), stdout=asyncio.subprocess.DEVNULL
-            )
-            assert await process.wait() == 0
-            await asyncio.wait_for(until_model(client, "tiny"), PATIENCE_S)
-
-    asyncio.run(main())
+async def test_a_pull_by_another_process_is_noticed(index: Index, tmp_path: Path, data: bytes) -> None:
+    async with editor(index, tmp_path, data, lambda _titles: None, KATE) as client:
+        model = laptop_kit.in_parts(data, tmp_path / "wheels")
+        command = [sys.executable, "-m", "tests.engine.laptop_kit", laptop_kit.as_text(model), "tiny"]
+        process = await asyncio.create_subprocess_exec(
+            *command, env=laptop_kit.environment(index.url, tmp_path / "home"), stdout=asyncio.subprocess.DEVNULL
+        )
+        assert await process.wait() == 0
+        await asyncio.wait_for(until_model(client, "tiny"), PATIENCE_S)
 
 
-def test_a_failed_pull_is_one_sentence(index: Index, tmp_path: Path, data: bytes) -> None:
-    async def main() -> None:
-        index.redirect = "file:///etc"
-        async with editor(index, tmp_path, data, download) as client:
-            await client.until(lambda: client.said("window/showMessage"))
-            (said,) = client.said("window/showMessage")
-            assert said["message"].startswith("dg-lsp: tiny can't be pulled: ")
-            assert "Traceback" not in said["message"]
-            assert (await client.status())["model"] == "embedded"
-            client.stderr = b""
-
-    asyncio.run(main())
+async def test_a_failed_pull_is_one_sentence(index: Index, tmp_path: Path, data: bytes) -> None:
+    index.redirect = "file:///etc"
+    async with editor(index, tmp_path, data, download) as client:
+        await client.until(lambda: client.said("window/showMessage"))
+        (said,) = client.said("window/showMessage")
+        assert said["message"].startswith("dg-lsp: tiny can't be pulled: ")
+        assert "Traceback" not in said["message"]
+        assert (await client.status())["model"] == "embedded"
+        client.stderr = b""

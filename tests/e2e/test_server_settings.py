@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,14 +15,8 @@ pytestmark = pytest.mark.e2e
 TEXT = 'x = \n# engine: {"text": "1", "probability": 0.4}\n'
 
 
-def run(folder: Path, root: Path, test: Callable[[Editor], Awaitable[None]], **more: Any) -> None:
-    async def main() -> None:
-        async with editor(
-            folder, CODE, settings={"completion": {"debounce": 0, "speculate": False}}, root=root, **more
-        ) as client:
-            await test(client)
-
-    asyncio.run(main())
+def session(folder: Path, root: Path) -> contextlib.AbstractAsyncContextManager[Editor]:
+    return editor(folder, CODE, settings={"completion": {"debounce": 0, "speculate": False}}, root=root)
 
 
 @pytest.fixture
@@ -38,13 +30,13 @@ async def until_shown(client: Editor, uri: str, n: int) -> None:
         pass
 
 
-def test_changed_configuration_files_need_no_restart(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_changed_configuration_files_need_no_restart(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     users = tmp_path / "users.toml"
     users.write_text("completion.candidates = 2\n")
     monkeypatch.setenv(config.FILE_VARIABLE, str(users))
     uri = (root / "a.py").as_uri()
 
-    async def test(client: Editor) -> None:
+    async with session(tmp_path, root) as client:
         client.open(TEXT, uri)
         await until_shown(client, uri, 2)
         (root / config.WORKSPACE_FILE).write_text("completion.candidates = 4\n")
@@ -55,14 +47,12 @@ def test_changed_configuration_files_need_no_restart(tmp_path: Path, root: Path,
         users.write_text("completion.candidates = 3\n")
         await until_shown(client, uri, 3)
 
-    run(tmp_path, root, test)
 
-
-def test_a_problem_in_a_file_is_shown_once(tmp_path: Path, root: Path) -> None:
+async def test_a_problem_in_a_file_is_shown_once(tmp_path: Path, root: Path) -> None:
     file = root / config.WORKSPACE_FILE
     file.write_text("completion.threshold = 7\n")
 
-    async def test(client: Editor) -> None:
+    async with session(tmp_path, root) as client:
         sentence = f"completion.threshold in {file} must be a number from 0 to 1, not 7."
         await client.until(lambda: client.said("window/showMessage"))
         client.notify("workspace/didChangeConfiguration", {"settings": None})
@@ -80,18 +70,18 @@ def test_a_problem_in_a_file_is_shown_once(tmp_path: Path, root: Path) -> None:
             pass
         client.stderr = b""
 
-    run(tmp_path, root, test)
-
 
 @pytest.mark.smoke
-def test_local_only_files_get_nothing_from_a_remote_model(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_local_only_files_get_nothing_from_a_remote_model(
+    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     users = tmp_path / "users.toml"
     users.write_text("engine.model = 'vllm:http://127.0.0.1:1'\n")
     monkeypatch.setenv(config.FILE_VARIABLE, str(users))
     (root / config.WORKSPACE_FILE).write_text("privacy.local_only = ['hush/*']\n")
     hush, loud = (root / "hush" / "a.py").as_uri(), (root / "a.py").as_uri()
 
-    async def test(client: Editor) -> None:
+    async with session(tmp_path, root) as client:
         client.open(TEXT, hush)
         client.open(TEXT, loud)
         assert await client.suggestions(0, 4, uri=hush, trigger=1) == []
@@ -102,5 +92,3 @@ def test_local_only_files_get_nothing_from_a_remote_model(tmp_path: Path, root: 
         assert client.asked == []
         assert await client.suggestions(0, 4, uri=loud, trigger=1)
         assert {row["document"] for row in client.asked} == {loud}
-
-    run(tmp_path, root, test)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +12,6 @@ from tests.e2e.editor import CODE, NEOVIM, PLAIN, Editor, editor
 from tests.e2e.rpc import RpcError
 
 pytestmark = pytest.mark.e2e
-
-Test = Callable[[Editor], Awaitable[None]]
-
-
-def run(folder: Path, capabilities: Mapping[str, Any], test: Test, **more: Any) -> None:
-    async def main() -> None:
-        async with editor(folder, capabilities, **more) as client:
-            await test(client)
-
-    asyncio.run(main())
 
 
 def says(**script: Any) -> str:
@@ -35,8 +23,8 @@ def at(line: int, start: int, end: int) -> dict[str, Any]:
     return {"start": {"line": line, "character": start}, "end": {"line": line, "character": end}}
 
 
-def test_a_request_before_the_engine_is_ready_is_answered_and_keeps_closed_brackets(tmp_path: Path) -> None:
-    async def test(client: Editor) -> None:
+async def test_a_request_before_the_engine_is_ready_is_answered_and_keeps_closed_brackets(tmp_path: Path) -> None:
+    async with editor(tmp_path, CODE, until_ready=False) as client:
         # Also a client that could register it later is told at once, so that it asks at the first pause.
         assert client.capabilities["inlineCompletionProvider"] == {}
         client.open(says(text="a)") + "x = f()\n")
@@ -46,51 +34,41 @@ def test_a_request_before_the_engine_is_ready_is_answered_and_keeps_closed_brack
         assert states[:1] == ["starting"]
         assert "ready" in states
 
-    run(tmp_path, CODE, test, until_ready=False)
-
 
 @pytest.mark.smoke
-def test_a_block_is_shown_in_the_shape_of_each_editor(tmp_path: Path) -> None:
-    text = says(text="a = 1\n    return a") + "def f(): \n\nx = 1\n"
-
-    async def code(client: Editor) -> None:
+async def test_a_block_is_shown_in_the_shape_of_each_editor(tmp_path: Path) -> None:
+    text, settings = says(text="a = 1\n    return a") + "def f(): \n\nx = 1\n", {"completion": {"candidates": 1}}
+    async with editor(tmp_path / "code", CODE, settings=settings) as client:
         client.open(text)
         (item,) = await client.suggestions(1, 8, trigger=1)
         assert item["insertText"] == "\n    a = 1\n    return a "
         assert item["range"] == at(1, 8, 9)
-
-    async def neovim(client: Editor) -> None:
+    async with editor(tmp_path / "neovim", NEOVIM, settings=settings) as client:
         assert client.capabilities["inlineCompletionProvider"] == {}
         client.open(text)
         (item,) = await client.suggestions(1, 8, trigger=1)
         assert item["insertText"] == "\n    a = 1\n    return a"
         assert item["range"] == at(1, 8, 8)
 
-    run(tmp_path / "code", CODE, code, settings={"completion": {"candidates": 1}})
-    run(tmp_path / "neovim", NEOVIM, neovim, settings={"completion": {"candidates": 1}})
-
 
 @pytest.mark.parametrize(("encoding", "character"), [("utf-8", 11), ("utf-16", 9), ("utf-32", 8)])
-def test_positions_count_in_the_encoding_that_was_agreed_on(tmp_path: Path, encoding: str, character: int) -> None:
-    async def test(client: Editor) -> None:
+async def test_positions_count_in_the_encoding_that_was_agreed_on(tmp_path: Path, encoding: str, character: int) -> None:
+    async with editor(
+        tmp_path,
+        {"general": {"positionEncodings": [encoding]}, "textDocument": {"inlineCompletion": {}}},
+        options={"completion": {"candidates": 1}},
+    ) as client:
         assert client.capabilities["positionEncoding"] == encoding
         client.open(says(text="'é'") + 's = "𝕏"\f= \n')
         (item,) = await client.suggestions(1, character, trigger=1)
         assert item["range"] == at(1, character, character)
         assert client.asked[0]["prefix"].endswith('s = "𝕏"\f')
 
-    run(
-        tmp_path,
-        {"general": {"positionEncodings": [encoding]}, "textDocument": {"inlineCompletion": {}}},
-        test,
-        options={"completion": {"candidates": 1}},
-    )
 
-
-def test_a_superseded_request_gets_an_empty_list_and_a_cancelled_one_the_cancel_error(tmp_path: Path) -> None:
+async def test_a_superseded_request_gets_an_empty_list_and_a_cancelled_one_the_cancel_error(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
 
-    async def test(client: Editor) -> None:
+    async with editor(tmp_path, NEOVIM) as client:
         client.open(says(gate=str(gate), text="1") + "x = \ny = \n")
         _, first = client.start("textDocument/inlineCompletion", client.inline(1, 4))
         await until_asked(client, 1)
@@ -108,23 +86,19 @@ def test_a_superseded_request_gets_an_empty_list_and_a_cancelled_one_the_cancel_
         assert item["insertText"] == "1"
         assert [entry["what"] for entry in client.asked][:3] == ["asked", "cancelled", "asked"]
 
-    run(tmp_path, NEOVIM, test)
-
 
 async def until_asked(client: Editor, n: int) -> None:
     while len([entry for entry in client.asked if entry["what"] == "asked"]) < n:
         await client.status()
 
 
-def test_a_document_that_is_not_open_gets_nothing(tmp_path: Path) -> None:
-    async def test(client: Editor) -> None:
+async def test_a_document_that_is_not_open_gets_nothing(tmp_path: Path) -> None:
+    async with editor(tmp_path, NEOVIM) as client:
         assert await client.suggestions(0, 0, uri="file:///nowhere.py") == []
 
-    run(tmp_path, NEOVIM, test)
 
-
-def test_an_editor_without_inline_completion_gets_an_item_in_its_list(tmp_path: Path) -> None:
-    async def test(client: Editor) -> None:
+async def test_an_editor_without_inline_completion_gets_an_item_in_its_list(tmp_path: Path) -> None:
+    async with editor(tmp_path, PLAIN, options={"completion": {"debounce": 0}}) as client:
         assert "completionProvider" in client.capabilities
         client.open(says(text="oo(a)") + "x = f\n")
         params = {"textDocument": {"uri": "untitled:a"}, "position": {"line": 1, "character": 5}}
@@ -134,12 +108,10 @@ def test_an_editor_without_inline_completion_gets_an_item_in_its_list(tmp_path: 
         assert item["filterText"] == "foo(a)"
         assert answer["isIncomplete"]
 
-    run(tmp_path, PLAIN, test, options={"completion": {"debounce": 0}})
-
 
 @pytest.mark.smoke
-def test_a_secret_file_gets_nothing_and_the_status_says_why(tmp_path: Path) -> None:
-    async def test(client: Editor) -> None:
+async def test_a_secret_file_gets_nothing_and_the_status_says_why(tmp_path: Path) -> None:
+    async with editor(tmp_path, CODE, root=tmp_path) as client:
         uri = (tmp_path / ".env").as_uri()
         client.open("KEY=\n", uri=uri, language="dotenv")
         assert await client.suggestions(0, 4, uri=uri, trigger=1) == []
@@ -149,22 +121,18 @@ def test_a_secret_file_gets_nothing_and_the_status_says_why(tmp_path: Path) -> N
         assert reason == {"code": "ignored", "message": "this file gets no suggestions: it may hold secrets"}
         assert client.asked == []
 
-    run(tmp_path, CODE, test, root=tmp_path)
 
-
-def test_reasons_are_traced_when_tracing_is_on(tmp_path: Path) -> None:
-    async def test(client: Editor) -> None:
+async def test_reasons_are_traced_when_tracing_is_on(tmp_path: Path) -> None:
+    async with editor(tmp_path, NEOVIM) as client:
         client.open("x = foo\n")
         client.notify("$/setTrace", {"value": "messages"})
         assert await client.suggestions(0, 5) == []
         await client.until(lambda: client.said("$/logTrace"))
         assert client.said("$/logTrace") == [{"message": "no suggestion: the cursor is before a word [midWord]"}]
 
-    run(tmp_path, NEOVIM, test)
 
-
-def test_engine_trouble_is_shown_once_without_error_responses(tmp_path: Path) -> None:
-    async def test(client: Editor) -> None:
+async def test_engine_trouble_is_shown_once_without_error_responses(tmp_path: Path) -> None:
+    async with editor(tmp_path, CODE) as client:
         client.open(says(fail="the engine has no memory left") + "x = \n")
         assert await client.suggestions(1, 4, trigger=1) == []
         assert await client.suggestions(1, 4, trigger=1) == []
@@ -175,11 +143,9 @@ def test_engine_trouble_is_shown_once_without_error_responses(tmp_path: Path) ->
         assert (await client.status())["state"] == "failed"
         client.stderr = b""
 
-    run(tmp_path, CODE, test)
 
-
-def test_cells_of_a_notebook_are_documents_that_know_those_before(tmp_path: Path) -> None:
-    async def test(client: Editor) -> None:
+async def test_cells_of_a_notebook_are_documents_that_know_those_before(tmp_path: Path) -> None:
+    async with editor(tmp_path, {**CODE, "notebookDocument": {"synchronization": {}}}) as client:
         cells = [("nb:1", says(text="f(a)") + "first = 1\n"), ("nb:2", "x = \n")]
         client.notify(
             "notebookDocument/didOpen",
@@ -210,5 +176,3 @@ def test_cells_of_a_notebook_are_documents_that_know_those_before(tmp_path: Path
             {"notebookDocument": {"uri": "file:///n.ipynb"}, "cellTextDocuments": [{"uri": uri} for uri, _ in cells]},
         )
         assert await client.suggestions(0, 5, uri="nb:2") == []
-
-    run(tmp_path, {**CODE, "notebookDocument": {"synchronization": {}}}, test)

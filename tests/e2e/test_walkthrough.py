@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ import pytest
 from dg_lsp.cli import doctor
 from dg_lsp.client import engine as engines
 from dg_lsp.wire import config
-from tests.e2e.editor import CODE, Editor, command, environment
+from tests.e2e.editor import on_engine
 from tests.engine.engine_kit import home
 
 ROOT = Path(__file__).parents[2]
@@ -32,23 +32,8 @@ def constant(name: str) -> str:
     return str(json.loads(match[1]))
 
 
-def run(folder: Path, monkeypatch: pytest.MonkeyPatch, test: Callable[[Editor], Awaitable[None]]) -> None:
-    async def main() -> None:
-        client = Editor(*command(), env=environment(folder, DG_LSP_SERVE_ENGINE="", DG_LSP_CONFIG="/dev/null"))
-        async with client:
-            # Default settings, except for deadlines that a busy machine meets.
-            await client.hello(CODE, settings={"completion": {"deadline": 60_000}, "actions": {"deadline": 60_000}})
-            while (await client.status())["state"] != "ready":
-                await asyncio.sleep(0.05)
-            await test(client)
-            assert await client.end() == 0
-
-    with home(monkeypatch):
-        asyncio.run(main())
-
-
 @pytest.mark.skipif(not SOURCE.exists(), reason="the clients are not part of a source distribution")
-def test_the_walkthroughs_suggestion_and_fill_are_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_walkthroughs_suggestion_and_fill_are_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sample, before, typed = constant("SAMPLE"), constant("BEFORE_TYPED"), constant("TYPED")
     body = constant("BEFORE_BODY")
     assert sample.count(before) == 1
@@ -56,7 +41,9 @@ def test_the_walkthroughs_suggestion_and_fill_are_right(tmp_path: Path, monkeypa
     assert sample.count(body) == 2
     assert sample.index(body + constant("FILLED")) < sample.index(body + "...")
 
-    async def test(client: Editor) -> None:
+    # Default settings, except for deadlines that a busy machine meets.
+    settings = {"completion": {"deadline": 60_000}, "actions": {"deadline": 60_000}}
+    async with on_engine(tmp_path, monkeypatch, settings, DG_LSP_CONFIG=os.devnull) as client:
         at = sample.index(before) + len(before)
         client.open(sample[:at] + typed + sample[at:], uri="untitled:sample.py")
         lines = (sample[:at] + typed).split("\n")
@@ -69,8 +56,6 @@ def test_the_walkthroughs_suggestion_and_fill_are_right(tmp_path: Path, monkeypa
         resolved = await client.request("codeAction/resolve", action)
         [edit] = resolved["edit"]["documentChanges"][0]["edits"]
         assert edit["newText"] == constant("FILLED")
-
-    run(tmp_path, monkeypatch, test)
 
 
 def test_the_sample_of_setup_is_filled_right(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import EngineId
-from tests.e2e.editor import CODE, ROOT, Editor
-from tests.e2e.test_server_engine import TWO, run
+from tests.e2e.editor import ROOT
+from tests.e2e.test_server_engine import TWO, session
 from tests.engine.engine_kit import home
 from tests.patience import PATIENCE_S
 
@@ -40,10 +40,10 @@ def pid_of(model: str) -> int:
     return state.pid
 
 
-def test_a_completion_on_a_stopped_engine_is_answered_by_another_and_the_user_is_told(
+async def test_a_completion_on_a_stopped_engine_is_answered_by_another_and_the_user_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained_layout: Path
 ) -> None:
-    async def test(client: Editor) -> None:
+    async with session(tmp_path, monkeypatch, trained_layout) as client:
         client.open(TWO)
         await client.suggestions(1, 4, trigger=1)
         before = pid_of(str(trained_layout))
@@ -56,8 +56,6 @@ def test_a_completion_on_a_stopped_engine_is_answered_by_another_and_the_user_is
         assert any(f"the engine does not respond (process {before})" in sentence for sentence in messages), messages
         assert f"process {before}" in client.stderr.decode()
         client.stderr = b""
-
-    run(tmp_path, monkeypatch, trained_layout, CODE, test)
 
 
 def infill(file: Path) -> subprocess.CompletedProcess[str]:
