@@ -53,63 +53,22 @@ BODY = "\n".join(some(64, string.ascii_letters + string.digits + "+/") for _ in 
 PEM = f"-----BEGIN RSA PRIVATE KEY-----\n{BODY}\n-----END RSA PRIVATE KEY-----\n"
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "client_secret_1234.json",
-        "token.json",
-        "auth.json",
-        "passwords.txt",
-        "private_key.der",
-        "private_key.txt",
-        ".gitconfig",
-        ".bash_history",
-        ".python_history",
-        "psql_history",
-        "me/.config/gh/hosts.yml",
-        "me/.m2/settings.xml",
-        ".vault_pass",
-        ".vault_pass.txt",
-        "site/wp-config.php",
-        "app/local_settings.py",
-        "LocalSettings.php",
-        "config/master.key",
-        "me/.cargo/credentials.toml",
-        "me/.config/gcloud/application_default_credentials.json",
-        ".password-store/mail.gpg",
-        "backup/rclone.conf",
-        "group_vars/all/vault.yml",
-        "host_vars/db/vault.yaml",
-        "server/shop-1a2b3-firebase-adminsdk-x1y2z-0123456789.json",
-        "gha-creds-0123456789abcdef.json",
-        "prod.kubeconfig",
-        "kubeconfig",
-        "kubeconfig.yaml",
-        ".pgpass",
-        ".s3cfg",
-        ".pypirc",
-        "credentials.json",
-        "secrets.yml",
-        "store.kdbx",
-        "release.jks",
-        "debug.keystore",
-        "terraform.tfvars",
-        "prod.auto.tfvars",
-        "terraform.tfstate.backup",
-        ".dbeaver-data-sources.xml",
-        "jenkins.plugins.publish_over_ssh.BapSshPublisherPlugin.xml",
-        "etc/krb5.keytab",
-        ".databrickscfg",
-        ".kaggle/kaggle.json",
-        ".Renviron",
-        "me/.oci/config",
-        "me/.snowsql/config",
-        "me/.dbt/profiles.yml",
-        "shop/.vscode/sftp.json",
-        "me/.cache/huggingface/token",
-        ".dbshell",
-    ],
-)
+SECRET_FILES = """
+    .env .env.local prod.env a/b/server.PEM x.key id_rsa id_ed25519.bak .netrc .npmrc cert.pfx cert.p12 credentials
+    credentials.json secrets.yaml Secrets.toml .ssh/config home/.aws/config .gnupg/a.txt terraform.tfstate
+    client_secret_1234.json token.json auth.json passwords.txt private_key.der private_key.txt .gitconfig .bash_history
+    .python_history psql_history me/.config/gh/hosts.yml me/.m2/settings.xml .vault_pass .vault_pass.txt site/wp-config.php
+    app/local_settings.py LocalSettings.php config/master.key me/.cargo/credentials.toml
+    me/.config/gcloud/application_default_credentials.json .password-store/mail.gpg backup/rclone.conf
+    group_vars/all/vault.yml host_vars/db/vault.yaml server/shop-1a2b3-firebase-adminsdk-x1y2z-0123456789.json
+    gha-creds-0123456789abcdef.json prod.kubeconfig kubeconfig kubeconfig.yaml .pgpass .s3cfg .pypirc secrets.yml store.kdbx
+    release.jks debug.keystore terraform.tfvars prod.auto.tfvars terraform.tfstate.backup .dbeaver-data-sources.xml
+    jenkins.plugins.publish_over_ssh.BapSshPublisherPlugin.xml etc/krb5.keytab .databrickscfg .kaggle/kaggle.json .Renviron
+    me/.oci/config me/.snowsql/config me/.dbt/profiles.yml shop/.vscode/sftp.json me/.cache/huggingface/token .dbshell
+"""
+
+
+@pytest.mark.parametrize("path", SECRET_FILES.split())
 def test_files_that_hold_secrets_are_known_by_name(path: str) -> None:
     assert ignoring.is_secret(path)
     assert ignoring.is_secret(path.upper())
@@ -117,13 +76,19 @@ def test_files_that_hold_secrets_are_known_by_name(path: str) -> None:
     assert ignoring.is_secret_outside(f"file:///people/{path}")
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["settings.py", "vault.py", "vault.go", "rclone.py", "firebase.json", "kube_config.go",
-     "hosts.yml", "tokenizer.json", "history.py", "PrivateKey.java", "auth.py", "token.py",
-     "private_key_test.go",
-     "settings.xml", "password_field.dart", "config/gh.yml", "api_key.rb", "client_secret.py"],
-)  # fmt: skip
+def test_a_folder_of_secrets_counts_in_a_workspace_alone() -> None:
+    assert ignoring.is_secret("secrets/db.py")
+    assert not ignoring.is_secret_outside("file:///people/secrets/db.py")
+
+
+OTHER_FILES = """
+    a.py environment.py keys.py src/keyboard.ts ssh/client.go . settings.py vault.py vault.go rclone.py firebase.json
+    kube_config.go hosts.yml tokenizer.json history.py PrivateKey.java auth.py token.py private_key_test.go settings.xml
+    password_field.dart config/gh.yml api_key.rb client_secret.py
+"""
+
+
+@pytest.mark.parametrize("path", ["", *OTHER_FILES.split()])
 def test_files_of_code_are_not_taken_for_secrets(path: str) -> None:
     assert not ignoring.is_secret(path)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.core.values import Document
-from dg_lsp.infill import ignoring, workspace
+from dg_lsp.infill import workspace
 from dg_lsp.infill.ignoring import Ignore
 
 
@@ -19,43 +19,6 @@ def make(root: Path, files: dict[str, str]) -> Path:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text)
     return root
-
-
-# --- Secrets ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        ".env",
-        ".env.local",
-        "prod.env",
-        "a/b/server.PEM",
-        "x.key",
-        "id_rsa",
-        "id_ed25519.bak",
-        ".netrc",
-        ".npmrc",
-        "cert.pfx",
-        "cert.p12",
-        "credentials",
-        "credentials.json",
-        "secrets.yaml",
-        "Secrets.toml",
-        ".ssh/config",
-        "home/.aws/config",
-        ".gnupg/a.txt",
-        "secrets/db.py",
-        "terraform.tfstate",
-    ],
-)
-def test_names_that_hold_secrets(path: str) -> None:
-    assert ignoring.is_secret(path)
-
-
-@pytest.mark.parametrize("path", ["a.py", "environment.py", "keys.py", "src/keyboard.ts", "ssh/client.go", "", "."])
-def test_names_that_hold_no_secrets(path: str) -> None:
-    assert not ignoring.is_secret(path)
 
 
 # --- Ignored files ----------------------------------------------------------------------------------------------------
