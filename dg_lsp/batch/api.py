@@ -342,7 +342,7 @@ class Run:
         """Decide which of a file's fills are accepted, once all are answered."""
         await asyncio.wait(requests)
         by_hole = {hole: result for task in requests for hole, result in task.result().items()}
-        return replace(await keep.keep(file_plan, by_hole, self.options, self.copies), answers=by_hole)
+        return await keep.keep(file_plan, by_hole, self.options, self.copies)
 
     async def _answered(self, rounds: Rounds, group: tuple[Hole, ...]) -> dict[Hole, HoleResult]:
         async with self._slots:

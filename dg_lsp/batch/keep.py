@@ -8,8 +8,9 @@ together: if the whole patch fails, it is split in halves and checked again, so 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dg_lsp.batch import check
@@ -18,10 +19,10 @@ from dg_lsp.batch.options import Options
 from dg_lsp.batch.plan import FilePlan
 from dg_lsp.batch.rounds import HoleResult
 from dg_lsp.batch.scratch import Copy, ScratchError
-from dg_lsp.batch.verify import Outcome, Verifier
+from dg_lsp.batch.verify import Outcome, Verifier, by_halves
 from dg_lsp.core import confidence, syntax
 from dg_lsp.core.confidence import Threshold
-from dg_lsp.core.values import Edit, Hole
+from dg_lsp.core.values import Hole
 from dg_lsp.infill.fill import Fill, text_with
 
 # Lower at markers, cursors and selections, because the user has named these places. Of the one-line answers there with a
@@ -46,41 +47,45 @@ def rejection(options: Options, hole: Hole, fill: Fill) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class FileResult:
-    """A file's accepted fills, why other holes are unsure or failed, and all candidates of each hole.
+class Decision:
+    """What becomes of a hole: the accepted fill and what proved it, or why the hole stays open.
 
-    `proofs` says what proved a fill. `tests` are those that pass with the proven fills, if the check reports tests. `answers`
-    has what the requests returned for each hole.
+    `is_unsure`: a fill is there, but neither proven nor likely enough. `candidates` are all fills, of further rounds too.
     """
 
+    answer: HoleResult
+    candidates: tuple[Fill, ...] = ()
+    fill: Fill | None = None
+    proof: str = ""
+    reason: str = ""
+    is_unsure: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FileResult:
+    """The decision about each of a file's holes. `tests` are those that pass with the proven fills, if the check has tests."""
+
     plan: FilePlan
-    fills: Mapping[Hole, Fill]
-    reasons: Mapping[Hole, str]
-    unsure: Mapping[Hole, str] = field(default_factory=dict)
-    proofs: Mapping[Hole, str] = field(default_factory=dict)
-    candidates: Mapping[Hole, tuple[Fill, ...]] = field(default_factory=dict)
+    decisions: Mapping[Hole, Decision]
     tests: frozenset[str] = frozenset()
-    answers: Mapping[Hole, HoleResult] = field(default_factory=dict)
 
     @property
-    def edits(self) -> list[Edit]:
-        """The edits of the fills."""
-        return [fill.edit for fill in self.fills.values()]
+    def fills(self) -> dict[Hole, Fill]:
+        """The accepted fills."""
+        return {hole: decision.fill for hole, decision in self.decisions.items() if decision.fill}
 
     @property
     def text(self) -> str:
         """The file's text with the fills in place."""
         return text_with(self.plan.source.document, self.fills.values())
 
-    def without(self, holes: Iterable[Hole], reason: str) -> FileResult:
-        """Return the result with these holes failed for this reason."""
-        failed = dict.fromkeys(holes, reason)
-        return replace(
-            self,
-            fills={hole: fill for hole, fill in self.fills.items() if hole not in failed},
-            proofs={hole: proof for hole, proof in self.proofs.items() if hole not in failed},
-            reasons={**self.reasons, **failed},
-        )
+    def refused(self, reason: str) -> FileResult:
+        """Return the result without any fill, for this reason."""
+        decisions = {
+            hole: replace(decision, fill=None, proof="", reason=reason) if decision.fill else decision
+            for hole, decision in self.decisions.items()
+        }
+        return replace(self, decisions=decisions)
 
 
 async def keep(
@@ -91,25 +96,28 @@ async def keep(
 ) -> FileResult:
     """Return which fills are accepted. With `copies` the check runs; while it rejects all fills, the results provide more."""
     options = options or Options()
-    reasons = {hole: answer.reason for hole, answer in by_hole.items() if not answer.fills}
     fills = {hole: answer.fills for hole, answer in by_hole.items() if answer.fills}
-    try:
-        settle(plan, fills)
-    except ValueError as error:  # overlapping fills; only this file fails
-        return FileResult(
-            plan, {}, reasons | dict.fromkeys(fills, f"the fills can't be put into the file: {error}"), candidates=fills
-        )
-    if copies is None or not fills:
-        outcomes = {hole: Outcome(choices) for hole, choices in fills.items()}
-        return _decided(plan, outcomes, options, reasons, fills)
-    all_fills = dict(fills)
+    candidates = dict(fills)
+    tests = frozenset[str]()
+
+    def decided(outcomes: Mapping[Hole, Outcome]) -> FileResult:
+        return FileResult(plan, _decisions(plan, by_hole, candidates, outcomes, options), tests)
+
+    def all_refused(reason: str) -> FileResult:
+        return decided(dict.fromkeys(fills, Outcome((), reason=reason)))
 
     async def retry_and_record(hole: Hole, round_number: int, failure: str) -> Sequence[Fill]:
         further = by_hole[hole].further
         more = await further(hole, round_number, failure) if further else ()
-        all_fills[hole] = (*all_fills[hole], *more)
+        candidates[hole] = (*candidates[hole], *more)
         return more
 
+    try:
+        settle(plan, fills)
+    except ValueError as error:  # overlapping fills; only this file fails
+        return all_refused(f"the fills can't be put into the file: {error}")
+    if copies is None or not fills:
+        return decided({hole: Outcome(choices) for hole, choices in fills.items()})
     try:
         async with copies.taken(root_of(plan, copies.check.folder)) as copy:
             usable: dict[Hole, tuple[Fill, ...]] = {}
@@ -120,52 +128,48 @@ async def keep(
                     usable[hole] = fitting
             verifier = Verifier(usable, Prober(plan, copy, copies.check), retry_and_record)
             outcomes = dict(await verifier.outcomes())
-            result = _decided(plan, outcomes, options, reasons, all_fills)
-            if any(hole not in result.proofs for hole in result.fills):
-                problem = await verifier.problem_of(result.edits)
-                if problem:
-                    rejected = {hole: Outcome((), reason=problem) for hole in result.fills if hole not in result.proofs}
-                    result = _decided(plan, outcomes | rejected, options, reasons, all_fills)
+            tests = verifier.passing_tests
+            result = decided(outcomes)
+            unproven = [hole for hole in result.fills if not result.decisions[hole].proof]
+            if unproven and (problem := await verifier.problem_of([fill.edit for fill in result.fills.values()])):
+                result = decided({**outcomes, **dict.fromkeys(unproven, Outcome((), reason=problem))})
+            return result
     except (ScratchError, OSError) as error:
         # If the check can't run, no fill is accepted.
-        return FileResult(plan, {}, reasons | dict.fromkeys(fills, f"it can't be checked: {error}"), candidates=all_fills)
-    return replace(result, tests=verifier.passing_tests)
+        return all_refused(f"it can't be checked: {error}")
 
 
-def _decided(
+def _decisions(
     plan: FilePlan,
+    by_hole: Mapping[Hole, HoleResult],
+    candidates: Mapping[Hole, tuple[Fill, ...]],
     outcomes: Mapping[Hole, Outcome],
     options: Options,
-    reasons: Mapping[Hole, str],
-    candidates: Mapping[Hole, tuple[Fill, ...]],
-) -> FileResult:
-    """Return the largest set of proven or sure fills that parse together."""
-    proofs = {hole: outcome.proof for hole, outcome in outcomes.items() if outcome.proof}
-    failed = {hole: outcome.reason for hole, outcome in outcomes.items() if not outcome.choices}
-    for hole, choices in candidates.items():
-        if hole not in outcomes:
-            failed[hole] = BREAKS if any(_is_writable(fill.edit.text) for fill in choices) else UNWRITABLE
-    sure, unsure = {}, {}
-    for hole, outcome in outcomes.items():
-        choices = tuple(fill for fill in outcome.choices if outcome.proof or not rejection(options, hole, fill))
-        if choices:
-            sure[hole] = choices
-        elif outcome.choices:
-            why = rejection(options, hole, outcome.choices[0])
-            unsure[hole] = f"{outcome.reason}, and {why}" if outcome.reason else why
-    n_attempts = max(map(len, sure.values()), default=0)
-    attempts = [settle(plan, sure, place, proven=frozenset(proofs)) for place in range(n_attempts)]
-    best = max(attempts, key=lambda attempt: len(attempt.survivors), default=None)
-    survivors = best.survivors if best else {}
-    dropped = best.dropped if best else {}
-    return FileResult(
-        plan,
-        survivors,
-        {**reasons, **failed, **dropped},
-        unsure,
-        {hole: proof for hole, proof in proofs.items() if hole in survivors},
-        candidates,
-    )
+) -> dict[Hole, Decision]:
+    """Return the decisions with the largest set of proven or sure fills that parse together."""
+    decisions: dict[Hole, Decision] = {}
+    sure: dict[Hole, tuple[Fill, ...]] = {}
+    for hole, answer in by_hole.items():
+        fills = candidates.get(hole, ())
+        reason, is_unsure = answer.reason, False
+        if outcome := outcomes.get(hole):
+            rejections = [(fill, "" if outcome.proof else rejection(options, hole, fill)) for fill in outcome.choices]
+            if choices := tuple(fill for fill, why in rejections if not why):
+                sure[hole] = choices
+            reason, is_unsure = outcome.reason, bool(rejections)
+            if rejections:
+                reason = f"{reason}, and {rejections[0][1]}" if reason else rejections[0][1]
+        elif fills:
+            reason = BREAKS if any(_is_writable(fill.edit.text) for fill in fills) else UNWRITABLE
+        decisions[hole] = Decision(answer, fills, reason=reason, is_unsure=is_unsure)
+    proven = frozenset(hole for hole in sure if outcomes[hole].proof)
+    attempts = [settle(plan, sure, place, proven) for place in range(max(map(len, sure.values()), default=0))]
+    survivors, dropped = max(attempts, key=lambda attempt: len(attempt[0]), default=({}, {}))
+    for hole, fill in survivors.items():
+        decisions[hole] = replace(decisions[hole], fill=fill, proof=outcomes[hole].proof, reason="", is_unsure=False)
+    for hole, reason in dropped.items():
+        decisions[hole] = replace(decisions[hole], reason=reason, is_unsure=False)
+    return decisions
 
 
 FAILS_TOGETHER = "the check fails with the fills of the other files"
@@ -184,15 +188,13 @@ async def passing(results: Sequence[FileResult], copies: Copies) -> list[FileRes
             chosen: list[FileResult] = []
             async with copies.taken(root) as copy:
                 with contextlib.suppress(OSError):  # files that can't be checked are left out
-                    await _grow(copies, copy, group, chosen)
+                    await by_halves(group, functools.partial(_add_passing, copies, copy, chosen))
             left_out |= {result.plan.source.path for result in group} - {result.plan.source.path for result in chosen}
-    return [
-        result.without(result.fills, FAILS_TOGETHER) if result.plan.source.path in left_out else result for result in results
-    ]
+    return [result.refused(FAILS_TOGETHER) if result.plan.source.path in left_out else result for result in results]
 
 
-async def _grow(copies: Copies, copy: Copy, group: Sequence[FileResult], chosen: list[FileResult]) -> None:
-    """Add to the chosen files those of the group that pass together with them: all, or else what passes of each half."""
+async def _add_passing(copies: Copies, copy: Copy, chosen: list[FileResult], group: Sequence[FileResult]) -> bool:
+    """Add the files of the group to the chosen ones if all pass together; return whether they do."""
     together = [*chosen, *group]
     copy.restore()
     try:
@@ -203,33 +205,22 @@ async def _grow(copies: Copies, copy: Copy, group: Sequence[FileResult], chosen:
         for result in together:
             copy.put(result.plan.source.path, result.plan.source.data)
     expected = frozenset[str]().union(*(result.tests for result in together))
-    if expected <= verdict.tests.passed if verdict.tests is not None and expected else not verdict.problem:
+    passes = expected <= verdict.tests.passed if verdict.tests is not None and expected else not verdict.problem
+    if passes:
         chosen += group
-    elif len(group) > 1:
-        middle = len(group) // 2
-        await _grow(copies, copy, group[:middle], chosen)
-        await _grow(copies, copy, group[middle:], chosen)
+    return passes
 
 
 # --- The fills of a file that parse together. Polishing checks each fill alone. A file that parsed before must still parse: if
 # the fills together add errors, the least sure ones are dropped.
 
 
-@dataclass(frozen=True, slots=True)
-class SettledFills:
-    """The accepted fills, the text with them in place, and why each other fill was dropped."""
-
-    survivors: Mapping[Hole, Fill]
-    text: str
-    dropped: Mapping[Hole, str]
-
-
 def settle(
     plan: FilePlan, fills: Mapping[Hole, Sequence[Fill]], attempt: int = 0, proven: frozenset[Hole] = frozenset()
-) -> SettledFills:
-    """Return the fills that parse together: for each hole the one with index `attempt`, or its last if it has fewer.
+) -> tuple[dict[Hole, Fill], dict[Hole, str]]:
+    """Return the fills that parse together, and why each other one was dropped.
 
-    If some must be dropped, `proven` ones are dropped last.
+    Of each hole it is the fill with index `attempt`, or the last one if there are fewer. `proven` ones are dropped last.
     """
     by_hole = {hole: choices[min(attempt, len(choices) - 1)] for hole, choices in fills.items() if choices}
     dropped = {hole: UNWRITABLE for hole, fill in by_hole.items() if not _is_writable(fill.edit.text)}
@@ -237,7 +228,7 @@ def settle(
     while True:
         text = text_with(plan.source.document, survivors.values())
         if not survivors or not _breaks(plan, text):
-            return SettledFills(survivors, text, dropped)
+            return survivors, dropped
         # Of equally sure fills the last one is dropped.
         worst = min(reversed(survivors), key=lambda hole: (hole in proven, confidence.order(survivors[hole].confidence)))
         del survivors[worst]

@@ -58,26 +58,26 @@ def rows(result: FileResult) -> list[ReportRow]:
     lines = positions.lines(source.document.text)
     rows_of_file = []
     for hole in result.plan.holes:
-        fill, answer = result.fills.get(hole), result.answers[hole]
-        status: Status = "filled" if fill else "unsure" if hole in result.unsure else "failed"
-        reason = "" if fill else result.unsure.get(hole) or result.reasons[hole]
+        decision = result.decisions[hole]
+        fill, answer = decision.fill, decision.answer
+        line, column = line_column(lines, hole)
         rows_of_file.append(
             ReportRow(
                 path=source.name,
-                line=line_column(lines, hole)[0],
-                column=line_column(lines, hole)[1],
+                line=line,
+                column=column,
                 kind=hole.kind,
-                status=status,
+                status="filled" if fill else "unsure" if decision.is_unsure else "failed",
                 text=fill.edit.text if fill else "",
                 probability=_probability(fill) if fill else None,
-                verified=result.proofs.get(hole, ""),
+                verified=decision.proof,
                 steps=fill.steps if fill else 0,
                 ms=round(answer.ms, 1),
-                reason=reason,
+                reason=decision.reason,
                 retry=not fill and answer.is_lost,
                 candidates=tuple(
                     {"text": each.edit.text, "probability": _probability(each)}
-                    for each in (() if fill else result.candidates.get(hole, ()))
+                    for each in (() if fill else decision.candidates)
                 ),
             )
         )

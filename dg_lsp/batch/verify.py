@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from dg_lsp.batch.check import Prober, Tests, Verdict
 from dg_lsp.core.values import Edit, Hole
@@ -21,6 +22,7 @@ BLOCKED = "every test that reaches the hole also reaches another open hole"
 NO_PROOF = "the check passes even if the hole raises an error, so it proves nothing"
 UNRAISABLE = "no statement that raises an error fits into the hole, so the check proves nothing"
 _MAX_LINE_CHARS = 300
+Item = TypeVar("Item")
 _FEW_TESTS = 4  # a hole's tests run alone first if at most one in so many tests is among them
 
 
@@ -31,6 +33,14 @@ class Outcome:
     choices: tuple[Fill, ...]
     proof: str = ""
     reason: str = ""
+
+
+async def by_halves(items: Sequence[Item], passes: Callable[[Sequence[Item]], Awaitable[bool]]) -> None:
+    """Try all items together; if they do not pass, each half of them, down to single ones."""
+    if items and not await passes(items) and len(items) > 1:
+        middle = len(items) // 2
+        await by_halves(items[:middle], passes)
+        await by_halves(items[middle:], passes)
 
 
 # Returns the next round's fills of a hole, given the round (from 1) and the failure's message; empty after the last round.
@@ -145,7 +155,7 @@ class Verifier:
 
     async def _by_status(self, all_raising: Verdict) -> None:
         failures: dict[Hole, str] = {}
-        await self._grow(list(self.fills), failures)
+        await by_halves(list(self.fills), lambda holes: self._accept_together(holes, failures))
         for hole in [hole for hole in self.fills if hole not in self._accepted]:
             async for fill in self._candidates(hole, failures, n_tried=len(self.fills[hole])):
                 probed = await self._probed((), {hole: fill})
@@ -165,21 +175,16 @@ class Verifier:
             if hole not in self._accepted:
                 self._outcomes[hole] = Outcome((), reason=failures[hole])
 
-    async def _grow(self, holes: Sequence[Hole], failures: dict[Hole, str]) -> None:
-        """Accept fills that pass together: the first of all these holes, or else of each half of them, or any of one hole."""
-        if not holes:
-            return
+    async def _accept_together(self, holes: Sequence[Hole], failures: dict[Hole, str]) -> bool:
+        """Accept fills that pass together: the first of all these holes, or any of one hole."""
         for index in range(len(self.fills[holes[0]]) if len(holes) == 1 else 1):
             chosen = {hole: self.fills[hole][index] for hole in holes}
             probed = await self._probed((), chosen)
             if not probed.problem:
                 self._accepted.update(chosen)
-                return
+                return True
             failures |= dict.fromkeys(holes, probed.problem)
-        if len(holes) > 1:
-            middle = len(holes) // 2
-            await self._grow(holes[:middle], failures)
-            await self._grow(holes[middle:], failures)
+        return False
 
     async def _fails_without(self, hole: Hole) -> bool:
         fill = self._accepted.pop(hole)

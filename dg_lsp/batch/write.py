@@ -99,7 +99,7 @@ def _written(result: FileResult, *, commits: bool) -> FileResult:
                 raise WriteError("git ignores the file" if is_ignored else "the file has uncommitted changes")
         replace(source.path, result.text.encode(), expected=source.data)
     except (WriteError, git.GitError) as error:
-        return result.without(result.fills, str(error))
+        return result.refused(str(error))
     return result
 
 
@@ -111,9 +111,7 @@ def _found(result: FileResult, refusal: str, on_message: Callable[[str], None]) 
     with contextlib.suppress(OSError):
         text = source.path.read_bytes().decode(errors="surrogateescape")
     if text == source.document.text:
-        return Written(
-            result.without(result.fills, f"a hook took the fill back; {refusal or 'git committed nothing of it'}"), text
-        )
+        return Written(result.refused(f"a hook took the fill back; {refusal or 'git committed nothing of it'}"), text)
     note = refusal and f"is written, but not committed: {refusal}"
     if text != result.text:
         on_message(f"{source.name} was changed by a hook after it was filled")

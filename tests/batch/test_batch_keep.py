@@ -14,7 +14,7 @@ from dg_lsp.batch.options import Options
 from dg_lsp.batch.plan import FilePlan
 from dg_lsp.batch.rounds import HoleResult
 from dg_lsp.core import polish
-from dg_lsp.core.values import Calibrated, Candidate, Edit, Ranked, Span
+from dg_lsp.core.values import Calibrated, Candidate, Edit, Hole, Ranked, Span
 from dg_lsp.infill.fill import Fill
 from tests.batch.engines import planned
 
@@ -40,12 +40,21 @@ def texts(result: FileResult) -> list[str]:
     return [fill.edit.text for fill in result.fills.values()]
 
 
+def stay_open(result: FileResult, *, is_unsure: bool = False) -> dict[Hole, str]:
+    """Return why holes failed, or are unsure."""
+    return {
+        hole: decision.reason
+        for hole, decision in result.decisions.items()
+        if not decision.fill and decision.is_unsure == is_unsure
+    }
+
+
 def test_the_least_sure_fill_is_dropped_if_the_file_would_not_parse(tmp_path: Path) -> None:
     plan = planned(tmp_path / "a.py", TWO)
     answers = answers_for(plan, "return (", "return 2", scores=(0.8, 0.9))
     result = asyncio.run(keep.keep(plan, answers))  # type: ignore[arg-type]
     assert texts(result) == ["return 2"]
-    assert list(result.reasons.values()) == [keep.BREAKS]
+    assert list(stay_open(result).values()) == [keep.BREAKS]
 
 
 def test_a_broken_file_may_stay_as_broken_as_it_was(tmp_path: Path) -> None:
@@ -58,7 +67,7 @@ def test_a_broken_file_may_stay_as_broken_as_it_was(tmp_path: Path) -> None:
 def test_text_that_no_file_can_contain_is_dropped(tmp_path: Path) -> None:
     result = accepted(planned(tmp_path / "a.py", TWO), "return '\ud800'", "return '\0'")
     assert texts(result) == []
-    assert set(result.reasons.values()) == {keep.UNWRITABLE}
+    assert set(stay_open(result).values()) == {keep.UNWRITABLE}
 
 
 def test_the_next_candidate_is_used_if_the_first_does_not_parse(tmp_path: Path) -> None:
@@ -79,14 +88,14 @@ def test_a_file_that_changed_meanwhile_is_left_alone(tmp_path: Path) -> None:
     plan = planned(tmp_path / "a.py", TWO)
     plan.source.path.write_text("mine\n")
     result = accepted(plan, "return 1", "return 2", to_write=True)
-    assert set(result.reasons.values()) == {"the file changed in the meantime"}
+    assert set(stay_open(result).values()) == {"the file changed in the meantime"}
     assert (result.fills, plan.source.path.read_text()) == ({}, "mine\n")
 
 
 def test_a_file_that_is_gone_is_reported(tmp_path: Path) -> None:
     plan = planned(tmp_path / "a.py", TWO)
     plan.source.path.unlink()
-    reasons = set(accepted(plan, "return 1", "return 2", to_write=True).reasons.values())
+    reasons = set(stay_open(accepted(plan, "return 1", "return 2", to_write=True)).values())
     assert reasons == {"the file can't be written: no such file or directory"}
 
 
@@ -98,7 +107,7 @@ def test_overlapping_fills_fail_only_their_file(tmp_path: Path) -> None:
         second: HoleResult((Fill(Edit(second.span, "return 2"), Calibrated(0.9), 1),)),
     }
     result = asyncio.run(keep.keep(plan, answers))
-    assert result.reasons == dict.fromkeys((first, second), "the fills can't be put into the file: edits overlap")
+    assert stay_open(result) == dict.fromkeys((first, second), "the fills can't be put into the file: edits overlap")
     assert (result.fills, plan.source.path.read_text()) == ({}, TWO)
 
 
@@ -106,9 +115,9 @@ def test_a_fill_below_its_kinds_default_stays_open_with_its_candidates(tmp_path:
     plan = planned(tmp_path / "a.py", TWO)
     result = asyncio.run(keep.keep(plan, answers_for(plan, "return 1", "return 2", scores=(0.9, 0.79))))  # type: ignore[arg-type]
     _first, second = plan.holes
-    assert (texts(result), result.reasons) == (["return 1"], {})
-    assert result.unsure == {second: "its probability is 79 %, below --min-confidence 0.8"}
-    assert [fill.edit.text for fill in result.candidates[second]] == ["return 2"]
+    assert (texts(result), stay_open(result)) == (["return 1"], {})
+    assert stay_open(result, is_unsure=True) == {second: "its probability is 79 %, below --min-confidence 0.8"}
+    assert [fill.edit.text for fill in result.decisions[second].candidates] == ["return 2"]
 
 
 @pytest.mark.parametrize(("text", "is_written"), [("y = 2", True), ("if x:\n    y = 2", False)])
@@ -138,14 +147,14 @@ def test_the_first_candidate_that_is_sure_is_taken(tmp_path: Path) -> None:
     }
     result = asyncio.run(keep.keep(plan, answers, Options(min_confidence=0.5)))
     assert texts(result) == ["return 1"]
-    assert result.unsure[second].startswith("the model has no calibrated probabilities")
+    assert stay_open(result, is_unsure=True)[second].startswith("the model has no calibrated probabilities")
 
 
 def test_all_takes_every_fill_that_parses(tmp_path: Path) -> None:
     plan = planned(tmp_path / "a.py", TWO)
     answers = answers_for(plan, "return 1", "return (", scores=(0.01, 0.01))
     result = asyncio.run(keep.keep(plan, answers, Options(take_all=True)))  # type: ignore[arg-type]
-    assert (texts(result), list(result.reasons.values())) == (["return 1"], [keep.BREAKS])
+    assert (texts(result), list(stay_open(result).values())) == (["return 1"], [keep.BREAKS])
 
 
 def test_a_fill_that_passes_polishing_is_accepted_in_a_file_that_never_parses(tmp_path: Path) -> None:
@@ -153,5 +162,5 @@ def test_a_fill_that_passes_polishing_is_accepted_in_a_file_that_never_parses(tm
     plan = planned(tmp_path / "a.cpp", 'void h( {\n  throw std::logic_error("not implemented");\n}\n')
     candidate = Candidate(("return [1, 2];",), Calibrated(0.5))
     (edit,) = polish.to_edits(candidate, plan.holes, plan.source.document, syntax=plan.syntax).edits
-    settled = keep.settle(plan, {plan.holes[0]: (Fill(edit, Calibrated(0.5), 1),)})
-    assert (list(settled.survivors), settled.dropped) == (list(plan.holes), {})
+    survivors, dropped = keep.settle(plan, {plan.holes[0]: (Fill(edit, Calibrated(0.5), 1),)})
+    assert (list(survivors), dropped) == (list(plan.holes), {})

@@ -43,7 +43,10 @@ def filled(
 
 def answers(results: list[FileResult]) -> list[list[str]]:
     return [
-        [answer.fills[0].edit.text if answer.fills else answer.reason for answer in result.answers.values()]
+        [
+            answer.fills[0].edit.text if answer.fills else answer.reason
+            for answer in (decision.answer for decision in result.decisions.values())
+        ]
         for result in results
     ]
 
@@ -117,7 +120,7 @@ def test_each_hole_of_a_request_has_its_own_probability(tmp_path: Path) -> None:
     own = (Calibrated(0.9), Calibrated(0.2))
     engine = InSequence((Candidate(("return 1", "return 2"), Calibrated(0.18), alone=own),))
     [result] = filled(engine, planned(tmp_path / "a.py", STUB * 2))
-    assert [answer.fills[0].probability for answer in result.answers.values()] == [0.9, 0.2]
+    assert [answer.fills[0].probability for answer in (decision.answer for decision in result.decisions.values())] == [0.9, 0.2]
 
 
 def test_the_best_text_of_a_hole_is_kept_if_that_of_another_is_dropped(tmp_path: Path) -> None:
@@ -129,7 +132,7 @@ def test_the_best_text_of_a_hole_is_kept_if_that_of_another_is_dropped(tmp_path:
 def test_holes_that_are_filled_together_have_alternatives(tmp_path: Path) -> None:
     engine = InSequence(in_pairs(("return 1", "return 2"), ("return 3", "return 2")))
     [result] = filled(engine, planned(tmp_path / "a.py", STUB * 2))
-    texts = [[fill.text for fill in answer.fills] for answer in result.answers.values()]
+    texts = [[fill.text for fill in answer.fills] for answer in (decision.answer for decision in result.decisions.values())]
     assert texts == [["return 1", "return 3"], ["return 2"]]
 
 
@@ -159,7 +162,9 @@ def test_options_reach_the_engine(tmp_path: Path) -> None:
     [result] = filled(engine, planned(tmp_path / "a.py", STUB * 2), options=options)
     [request] = engine.requests
     assert (request.budget.ms, request.budget.candidates, request.path) == (200, 2, "a.py")
-    assert [[fill.edit.text for fill in answer.fills] for answer in result.answers.values()] == [["return 1", "return 2"]] * 2
+    assert [
+        [fill.edit.text for fill in answer.fills] for answer in (decision.answer for decision in result.decisions.values())
+    ] == [["return 1", "return 2"]] * 2
 
 
 def test_the_same_seed_sends_the_same_requests(tmp_path: Path) -> None:

@@ -68,11 +68,13 @@ def checked(
 
 def outcome(result: FileResult) -> list[tuple[str, str]]:
     """Return the text and proof of each fill, or "" and the reason if there is none."""
-    reasons = {**result.reasons, **result.unsure}
-    return [
-        (result.fills[hole].edit.text, result.proofs.get(hole, "")) if hole in result.fills else ("", reasons[hole])
-        for hole in result.plan.holes
-    ]
+    decisions = [result.decisions[hole] for hole in result.plan.holes]
+    return [(each.fill.edit.text, each.proof) if each.fill else ("", each.reason) for each in decisions]
+
+
+def proofs(result: FileResult) -> list[str]:
+    """Return what proved the fills."""
+    return [decision.proof for decision in result.decisions.values() if decision.proof]
 
 
 @pytest.mark.parametrize(
@@ -129,7 +131,9 @@ def test_a_check_that_fails_without_running_into_the_hole_proves_nothing(tmp_pat
     code = "import sys; sys.exit('os.sep' not in open(sys.argv[1]).read())"
     [result] = checked(tmp_path, f"{PYTHON} -c {shlex.quote(code)} {{}}", (plan, [["return os.sep"]]))
     assert result.fills == {}
-    assert next(iter(result.unsure.values())).startswith(verify.NO_PROOF)
+    [decision] = result.decisions.values()
+    assert decision.is_unsure
+    assert decision.reason.startswith(verify.NO_PROOF)
 
 
 def test_the_holes_of_a_patch_that_fails_are_tried_by_halves(tmp_path: Path) -> None:
@@ -238,7 +242,7 @@ def test_the_next_round_contains_the_failure(tmp_path: Path) -> None:
     assert [number for number, _ in failures] == [1, 2]
     assert failures[0][1].startswith("test_a::test_f fails: ")
     assert "assert 1 == 3" in failures[0][1]
-    assert [fill.edit.text for fill in result.candidates[plan.holes[0]]] == ["return 1", "return 2", "return 3"]
+    assert [fill.edit.text for fill in result.decisions[plan.holes[0]].candidates] == ["return 1", "return 2", "return 3"]
 
 
 def test_imports_come_from_the_copy_where_the_original_is_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -269,7 +269,7 @@ async def in_the_shell(n: int, draw: random.Random, folder: Path, connect: Conne
             results = await api.fill(options, plans, answers, connect, api.Front())
         for result in results:
             [written], _ = write.write([result], print, commits=False)
-            edits = tuple(written.result.edits)
+            edits = tuple(fill.edit for fill in written.result.fills.values())
             if not edits:
                 continue
             trial = Trial("--at" if is_place else "infill", name, text, at, edits)
