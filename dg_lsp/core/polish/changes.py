@@ -14,6 +14,7 @@ from dg_lsp.core import extent, indentation, languages, lexing, place, syntax
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.extent import Bounds
 from dg_lsp.core.lexing import Lexer
+from dg_lsp.core.place import Place
 from dg_lsp.core.polish import frames
 from dg_lsp.core.polish.plain import edit_of, nearest_line_end
 from dg_lsp.core.syntax import Syntax
@@ -27,19 +28,15 @@ NEARBY_CHARS = 4_000
 class Around:
     r"""The text around a hole, with `\n` line ends, and a function that parses the document with an answer.
 
-    In `document`, the holes after this one are already filled. `before` and `after` include the hole's lead and trail,
-    and are at most `NEARBY_CHARS` long. `old` is the text that the answer replaces, and `rest` the text after the hole on
-    its own line; with `starts_line`, only white space is before it there. With `allow_shrink`, less code may replace
+    In `document`, the holes after this one are already filled. The texts of `place` include the hole's lead and trail, and are
+    at most `NEARBY_CHARS` long. `old` is the text that the answer replaces. With `allow_shrink`, less code may replace
     working code. `filled` returns the syntax of the document with a given answer; it is None if the language has no grammar.
     """
 
     document: Document
     hole: Hole
-    before: str
-    after: str
+    place: Place
     old: str
-    rest: str
-    starts_line: bool
     line_end: str
     allow_shrink: bool
     tree: Syntax | None
@@ -58,7 +55,7 @@ class Around:
 
     def n_loose(self, answer: str) -> int:
         """Return how many brackets, tags and quotes of the hole's line lack their partner, with this answer in it."""
-        return languages.n_loose(self.before.rpartition("\n")[2] + answer + self.rest, self.lexed)
+        return languages.n_loose(self.place.head + answer + self.place.tail, self.lexed)
 
 
 # Returns the text, changed or not, or None to drop the candidate.
@@ -68,28 +65,26 @@ Filter = Callable[[str, Around], "str | None"]
 def around_hole(document: Document, hole: Hole, tree: Syntax | None, *, allow_shrink: bool = False) -> Around:
     """Return the text around the hole; `tree` is the document's syntax, or None if its language has no grammar."""
     text, span = document.text, hole.span
-    before = with_newlines(text[max(0, span.start - NEARBY_CHARS) : span.start]) + hole.lead
-    after = hole.trail + with_newlines(text[span.end : span.end + NEARBY_CHARS])
+    here = place.between(
+        with_newlines(text[max(0, span.start - NEARBY_CHARS) : span.start]) + hole.lead,
+        hole.trail + with_newlines(text[span.end : span.end + NEARBY_CHARS]),
+    )
     line_end = nearest_line_end(text, span)
 
     def filled(answer: str) -> Syntax:
         assert tree is not None
         return frames.after(tree, (edit_of(answer, hole, line_end),))
 
-    rest = after.partition("\n")[0]
     return Around(
         document,
         hole,
-        before,
-        after,
+        here,
         old=text[span.start : span.end],
-        rest=rest,
-        starts_line=not before.rpartition("\n")[2].strip(),
         line_end=line_end,
         allow_shrink=allow_shrink,
         tree=tree,
         filled=filled if tree is not None else None,
-        lexed=_lexed(document, before.rpartition("\n")[2] + rest),
+        lexed=_lexed(document, here.head + here.tail),
     )
 
 
@@ -129,7 +124,7 @@ def says_something(text: str) -> bool:
 def cut_at_control(text: str, around: Around) -> str:
     """Cut at a control token that was decoded as text, unless the code itself contains that token."""
     token = _CONTROL.search(text)
-    if token is None or any(token[0] in near for near in (around.before, around.after, around.old)):
+    if token is None or any(token[0] in near for near in (around.place.before, around.place.after, around.old)):
         return text
     cut = text[: token.start()]
     # If the cut adds an error, the token was part of a string.
@@ -154,19 +149,19 @@ def cut_at_line_end(text: str, around: Around) -> str:
 
 
 def _bounds(around: Around) -> Bounds:
-    return extent.of(around.hole, place.between(around.before, around.after), around.document.language, knows_end=True)
+    return extent.of(around.hole, around.place, around.document.language, knows_end=True)
 
 
 def cut_repeated_rest(text: str, around: Around) -> str:
     """Cut the end of the answer where it repeats what follows the hole on its line."""
-    rest = around.rest.rstrip()
+    rest = around.place.tail.rstrip()
     trimmed = text.rstrip()
     if not rest.strip():
         return text
     if around.filled is None:
         return _with_partners(text, around)
     if not trimmed.endswith(rest):
-        cut = _without_operator(trimmed, around.rest)
+        cut = _without_operator(trimmed, around.place.tail)
         return cut if cut != trimmed and around.is_worse(text, cut) else text
     cut = trimmed.removesuffix(rest)
     if around.is_worse(cut, text):
@@ -185,26 +180,27 @@ def _with_partners(text: str, around: Around) -> str:
 
     The brackets, tags and quotes of the line tell whether the rest repeats the answer's end.
     """
-    rest, trimmed, head = around.rest.strip(), text.rstrip(), around.before.rpartition("\n")[2]
-    if trimmed.endswith(around.rest.rstrip()):
-        cut = trimmed.removesuffix(around.rest.rstrip())
+    tail, trimmed = around.place.tail, text.rstrip()
+    rest = tail.strip()
+    if trimmed.endswith(tail.rstrip()):
+        cut = trimmed.removesuffix(tail.rstrip())
         # Without a bracket or a quote, such as `;`, nothing can be nested.
-        repeats = re.search(r"\w\w|\W*\s\W*\w|\{\{/\w", around.rest) is not None or not re.search(r"[\w()\[\]{}\"'`]|</", rest)
+        repeats = re.search(r"\w\w|\W*\s\W*\w|\{\{/\w", tail) is not None or not re.search(r"[\w()\[\]{}\"'`]|</", rest)
         if around.n_loose(cut) - repeats < around.n_loose(trimmed):
             return cut
     for mark in _TAGS.findall(rest)[:1]:
         if (tag_end := _tag_end(trimmed, mark)) >= 0:
             cut = re.sub(r"[-~]\Z", "", trimmed[:tag_end])
-            return cut.rstrip() if around.rest[0].isspace() else cut
+            return cut.rstrip() if tail[0].isspace() else cut
     # In TeX, the second `$` ends what the first one began.
     end = _ENDS_PART.match(rest)
     is_same = end is not None and trimmed.endswith(end[0]) and not (end[0] == "=" and _OPERATOR_WITH_EQUALS.search(trimmed))
-    if end and is_same and (end[0] != "$" or head.count("$") % 2):
+    if end and is_same and (end[0] != "$" or around.place.head.count("$") % 2):
         cut = trimmed.removesuffix(end[0])
-        return cut.rstrip() if around.rest[0].isspace() else cut
-    if (cut := _without_operator(trimmed, around.rest)) != trimmed:
+        return cut.rstrip() if tail[0].isspace() else cut
+    if (cut := _without_operator(trimmed, tail)) != trimmed:
         return cut
-    if around.starts_line and re.match(r":\s", rest) and (key := _KEY.match(trimmed)):
+    if around.place.starts_line and re.match(r":\s", rest) and (key := _KEY.match(trimmed)):
         return key[0]
     if (clause := _before_clause(trimmed, around)) != trimmed:
         return clause
@@ -218,7 +214,7 @@ def _with_partners(text: str, around: Around) -> str:
     # What goes on like the rest repeats it, whatever comes then.
     common = {end: rest[: n_common(trimmed[end:], rest)] for end in ends}
     again = [end for end in ends if says_something(common[end]) or re.match(r"\W+[(\[{]", common[end])]
-    cuts = [trimmed[:end].rstrip() if around.rest[0].isspace() else trimmed[:end] for end in again]
+    cuts = [trimmed[:end].rstrip() if tail[0].isspace() else trimmed[:end] for end in again]
     # In a string, a bracket needs no partner: `"$(x)"` in Julia.
     if trimmed.endswith((")", "]", "}")) and trimmed[-1] == mark:
         cuts.append(trimmed[:-1])
@@ -237,7 +233,7 @@ def _without_operator(answer: str, rest: str) -> str:
 
 def _before_clause(answer: str, around: Around) -> str:
     """Return the answer up to its own `FROM`, if the rest of a line of SQL begins with that of the same `SELECT`."""
-    if around.lexed != lexing.named("sql") or not re.match(r"\s+FROM\b", around.rest, re.IGNORECASE):
+    if around.lexed != lexing.named("sql") or not re.match(r"\s+FROM\b", around.place.tail, re.IGNORECASE):
         return answer
     code = languages.mask(answer, around.lexed)
     for clause in re.finditer(r"(?<!\bDISTINCT)\s+FROM\b", code, re.IGNORECASE):
@@ -269,10 +265,10 @@ _OPERATOR_WITH_EQUALS = re.compile(r"[-=<>!:+*/%&|^~?.]=\Z")
 
 def cut_repeated_lines(text: str, around: Around) -> str:
     """Cut where the answer continues with the lines that follow the hole."""
-    following = filled_lines(around.after.partition("\n")[2])
+    following = filled_lines(around.place.below)
     lines = text.split("\n")
-    for idx in range(1 if not around.starts_line else 0, len(lines)):
-        line = around.before.rpartition("\n")[2] + lines[idx] if idx == 0 else lines[idx]
+    for idx in range(1 if not around.place.starts_line else 0, len(lines)):
+        line = around.place.head + lines[idx] if idx == 0 else lines[idx]
         if not following or line.rstrip() not in following[:1]:
             continue
         rest = [line.rstrip(), *filled_lines("\n".join(lines[idx + 1 :]))]
@@ -315,15 +311,15 @@ def cut_at_closer(text: str, around: Around) -> str:
     if _ALTERNATIVE.match(text) and around.hole.extent != "block" and around.is_worse(text, cut) is False:
         return text
     # Someone who types `for (` closes the block that the answer opens (`checks.with_block_closed`).
-    head, is_line = around.before.rpartition("\n")[2], around.hole.kind == "cursor" and around.hole.extent != "block"
-    opens = is_line and text.rstrip().endswith("{") and not around.rest.strip() and languages.n_open("", head, language) > 0
+    head, is_line = around.place.head, around.hole.kind == "cursor" and around.hole.extent != "block"
+    opens = is_line and text.rstrip().endswith("{") and around.place.ends_line and languages.n_open("", head, language) > 0
     worse = around.is_worse(cut, text)
     if opens and not worse:
         worse = around.is_worse(cut, f"{text}\n}}")
     if worse is None:
         # `) + f(` before a `)` closes a bracket, and opens another.
-        is_even = bool(around.rest.strip()) and around.n_loose(text) <= around.n_loose("")
-        worse = is_even or not around.after.lstrip().startswith(text[closer])
+        is_even = bool(around.place.tail.strip()) and around.n_loose(text) <= around.n_loose("")
+        worse = is_even or not around.place.after.lstrip().startswith(text[closer])
     return text if worse else cut
 
 
@@ -346,7 +342,7 @@ _FENCE = re.compile(r"^[ \t]*```[\w+#.-]*[ \t]*$", re.MULTILINE)
 
 def restore_start(text: str, around: Around) -> str:
     """Remove leading blank lines, and indentation that the document already has before the hole."""
-    head = around.before.rpartition("\n")[2]
+    head = around.place.head
     if head.strip():
         return text
     body = re.sub(r"\A(?:[ \t\f]*\n)+", "", text) if around.hole.extent == "block" else text
@@ -358,17 +354,17 @@ def restore_start(text: str, around: Around) -> str:
 
 def restore_indent(text: str, around: Around) -> str:
     """Indent new lines with tabs or spaces as the file does. White space in strings and alignment stays."""
-    if not around.before.rpartition("\n")[2]:
+    if not around.place.head:
         above = with_newlines(around.document.text[: around.hole.span.start]) + around.hole.lead
         text = indentation.without_invented(text, around.document, above)
     if indentation.is_makefile(around.document):
-        return indentation.with_recipes(text, around.before)
+        return indentation.with_recipes(text, around.place.before)
     unit, is_new = _unit(around)
     if not unit:
         return text
     lines = languages.split_lines(text, around.document.language)
     # Where the hole starts a line, the white space before the answer is its own.
-    starts_line = not around.before.rpartition("\n")[2]
+    starts_line = not around.place.head
     code = [number for number, line in enumerate(lines) if line.is_code and (number or starts_line)]
     indents = [lines[number].indent for number in code]
     if unit != "\t":
@@ -390,7 +386,7 @@ def trim_end(text: str, around: Around) -> str:
         lines.append(line.rstrip(" \t") if ends_in_code and end < len(text) else line)
         at = end + 1
     trimmed = "\n".join(lines)
-    return trimmed if around.rest.strip() else trimmed.rstrip()
+    return trimmed if around.place.tail.strip() else trimmed.rstrip()
 
 
 def _unit(around: Around) -> tuple[str, bool]:
@@ -398,7 +394,7 @@ def _unit(around: Around) -> tuple[str, bool]:
 
     Where the text shows none, it is that of the document's project, or "" if that is unknown. The second value says so.
     """
-    nearby = around.before + "\n" + around.after
+    nearby = around.place.before + "\n" + around.place.after
     indents = re.findall(r"^(?: *\t|  )", f"{nearby}\n{around.hole.indent}", re.MULTILINE)
     n_tabs = sum("\t" in indent for indent in indents)
     if "\t" in around.hole.indent or (n_tabs and not around.hole.indent):

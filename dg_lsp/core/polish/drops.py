@@ -13,10 +13,11 @@ from functools import lru_cache
 
 from tree_sitter import Node
 
-from dg_lsp.core import holes, indentation, languages, lexing, placeholders, syntax
+from dg_lsp.core import holes, indentation, languages, lexing, place, placeholders, syntax
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.holes.body import says_todo
 from dg_lsp.core.languages import GrammarError, Language
+from dg_lsp.core.place import last_line
 from dg_lsp.core.polish.changes import Around, answer_span, filled_lines, says_something
 from dg_lsp.core.syntax import PLACEHOLDERS, Facts, ancestors
 
@@ -27,7 +28,7 @@ MAX_LOOP = 8  # lines; a model that loops repeats fewer
 def drop_unreadable(text: str, around: Around) -> str | None:
     """Drop an answer with characters that no source file has: control characters, or half of a surrogate pair."""
     bad = set(_UNREADABLE.findall(text))
-    return None if bad.difference(around.before, around.after) else text
+    return None if bad.difference(around.place.before, around.place.after) else text
 
 
 def drop_blank(text: str, around: Around) -> str | None:
@@ -60,15 +61,15 @@ def drop_continued(text: str, around: Around) -> str | None:
     """
     if indentation.is_prose(around.document):
         return text
-    *above, head = around.before.split("\n")
+    *above, head = around.place.before.split("\n")
     last = next((line for line in reversed(above) if line.strip()), "")
     if _GOES_ON.search(last) or languages.n_open("", head + text, around.document.language):
         return text
-    below = next(iter(filled_lines(around.after.partition("\n")[2])), "")
+    below = next(iter(filled_lines(around.place.below)), "")
     depth = len(around.hole.indent.expandtabs(4))
     is_other = bool(below) and len(below.expandtabs(4)) - len(below.lstrip()) <= depth
     ends = _PIPES if around.document.language == "bash" else _CONTINUED
-    return None if is_other and not around.rest.strip() and ends.search(text.rstrip(" \t")) else text
+    return None if is_other and around.place.ends_line and ends.search(text.rstrip(" \t")) else text
 
 
 # What makes the next line a part of this one.
@@ -83,23 +84,23 @@ def drop_repetition(text: str, around: Around) -> str | None:
     An answer within a line is dropped if it makes that line the same as the next, ignoring brackets and commas at their
     ends.
     """
-    if (not around.starts_line or around.rest.strip()) and around.hole.extent != "block":
-        line = (around.before.rpartition("\n")[2] + text + around.rest).strip()
-        above, below = _next_lines(around.before.rpartition("\n")[0], around.after.partition("\n")[2])
+    if (not around.place.starts_line or around.place.tail.strip()) and around.hole.extent != "block":
+        line = (around.place.head + text + around.place.tail).strip()
+        above, below = _next_lines(around.place.above, around.place.below)
         same = line.rstrip(_ENDS) == below.rstrip(_ENDS) and above != below
         return None if same and (says_something(line) or _ITEM.search(below)) else text
-    if not around.starts_line or around.rest.strip():
+    if not around.place.starts_line or around.place.tail.strip():
         return text
     if not says_something(text):
         # `end` and `}` often repeat where they close blocks. In a language that closes blocks by indentation, a short
         # line does not, nor does an item, a call or a selector, unless those above do.
-        above, below = _next_lines(around.before, around.after)
+        above, below = _next_lines(around.place.before, around.place.after)
         is_item = (_ITEM.search(below) or _CALL.search(below)) is not None and above != below
         repeats = (languages.row(around.document.language).by_indentation or is_item) and text.strip() == below
         return None if repeats and re.search(r"\w", text) else text
     lines = [line.strip() for line in filled_lines(text)]
-    before = [line.strip() for line in filled_lines(around.before)]
-    after = [line.strip() for line in filled_lines(around.after)]
+    before = [line.strip() for line in filled_lines(around.place.before)]
+    after = [line.strip() for line in filled_lines(around.place.after)]
     for size in range(1, len(lines) + 1):
         again = all(line == lines[idx % size] for idx, line in enumerate(lines))
         if again and lines[:size] in (before[-size:], after[:size]):
@@ -139,7 +140,7 @@ def drop_holes(text: str, around: Around) -> str | None:
     # The marker of the hole itself is what the answer replaces; a selection may hold markers that stay.
     old = "" if around.hole.kind == "marker" else around.old
     # The text around it on its line may begin and end the comment.
-    head, tail = around.before.rpartition("\n")[2], around.after.partition("\n")[0]
+    head, tail = around.place.head, around.place.tail
     parts = (replace(around.document, text=head + part + tail) for part in (old, text))
     n_old, n_new = (len(holes.markers(part, None)) for part in parts)
     if n_new > n_old:
@@ -211,13 +212,13 @@ _WORD = re.compile(r"[^\W\d_][^\W\d_A-Z]*|\d+")
 def drop_comment_before_code(text: str, around: Around) -> str | None:
     """Drop an answer that starts a comment and thereby comments out the rest of its line."""
     language = languages.row(around.document.language)
-    if not around.rest.strip(" \t)]};,") or around.rest.lstrip().startswith(language.line_comments):
+    if not around.place.tail.strip(" \t)]};,") or around.place.tail.lstrip().startswith(language.line_comments):
         return text
-    line = text.rpartition("\n")[2]
+    line = last_line(text)
     if not any(mark in line for mark in language.line_comments):
         return text
-    is_comment = languages.kind_at_end(around.before + text, language.name) == "comment"
-    return None if is_comment and languages.kind_at_end(around.before, language.name) != "comment" else text
+    is_comment = languages.kind_at_end(around.place.before + text, language.name) == "comment"
+    return None if is_comment and languages.kind_at_end(around.place.before, language.name) != "comment" else text
 
 
 def drop_glued(text: str, around: Around) -> str | None:
@@ -232,24 +233,24 @@ def drop_glued(text: str, around: Around) -> str | None:
     occurs nowhere else.
     """
     language = languages.get(around.document.language)
-    left, first = _NAME_AT_END.search(around.before), _NAME_AT_START.match(text)
-    repeats = left is None and text.rstrip().endswith(around.rest.rstrip())
-    if language is None or repeats or not around.rest.strip(" \t)]};,"):
+    left, first = _NAME_AT_END.search(around.place.before), _NAME_AT_START.match(text)
+    repeats = left is None and text.rstrip().endswith(around.place.tail.rstrip())
+    if language is None or repeats or not around.place.tail.strip(" \t)]};,"):
         return text
-    last, right = _NAME_AT_END.search(text), _NAME_AT_START.match(around.rest)
+    last, right = _NAME_AT_END.search(text), _NAME_AT_START.match(around.place.tail)
     is_glued = False
     if left and first and right and first.end() == len(text):
         is_new = _n_places(left[0] + right[0], around) == 0 and _has_known_words(left[0], text, right[0], around, language)
         is_glued = not is_new and not _is_known(left[0] + text + right[0], around, language)
         last = None
     elif left and first and text[0].islower():
-        is_member = around.before[: left.start()].endswith((".", ":", ">"))
+        is_member = around.place.before[: left.start()].endswith((".", ":", ">"))
         is_whole = len(left[0]) > 1 and _n_places(left[0], around) > 0
         is_glued = is_whole and not is_member and not _is_known(left[0] + first[0], around, language)
     if last and right:
         head = left[0] if left and first and last.start() == 0 else ""
         is_glued = is_glued or not _is_known(head + last[0] + right[0], around, language)
-    if not is_glued or languages.kind_at_end(around.before, language.name) is not None:
+    if not is_glued or languages.kind_at_end(around.place.before, language.name) is not None:
         return text
     return None
 
@@ -318,8 +319,8 @@ def _does_something(text: str, language: str) -> bool:
         return _has_code(code)
     try:
         # The first line of a selection may lack its indentation.
-        first, line_end, others = text.strip("\n").partition("\n")
-        tree = syntax.parse(f"{language_row.tag}\n{first.strip()}{line_end}{textwrap.dedent(others)}", language_row)
+        here = place.between("", text.strip("\n"))
+        tree = syntax.parse(f"{language_row.tag}\n{here.tail.strip()}\n{textwrap.dedent(here.below)}", language_row)
     except GrammarError:
         return True
     rest = list(" " * len(language_row.tag) + tree.text[len(language_row.tag) :])

@@ -18,7 +18,8 @@ from collections.abc import Callable, Sequence
 
 from pyflakes import messages
 
-from dg_lsp.core import languages, syntax
+from dg_lsp.core import languages, place, syntax
+from dg_lsp.core.place import last_line
 from dg_lsp.core.scope import python, uses
 from dg_lsp.core.syntax import ParseLimitError, Syntax, ancestors
 from dg_lsp.core.values import Document, Span
@@ -72,7 +73,8 @@ def needed_names(parsed: Syntax, hole: Span) -> tuple[str, ...]:
 def _needed_names(parsed: Syntax, hole: Span) -> tuple[str, ...]:
     find, most = _FINDERS.get(parsed.language.name, (None, 0))
     before, after = parsed.text[: hole.start], parsed.text[hole.end :]
-    is_whole = not before.rpartition("\n")[2].strip() and not after.partition("\n")[0].strip()
+    here = place.between(before, after)
+    is_whole = here.starts_line and here.ends_line
     if find is None or not is_whole or not after.strip() or len(parsed.text) > most or _LONG_LINE.search(parsed.text):
         return ()
     found, tail = find(parsed, hole)
@@ -81,7 +83,7 @@ def _needed_names(parsed: Syntax, hole: Span) -> tuple[str, ...]:
     in_order = [name for name in dict.fromkeys(_NAME.findall(tail)) if name in found]
     # Within brackets, no statement may stand in the hole.
     statement = "pass" if parsed.language.name == "python" else ";"
-    indent = "" if before.rpartition("\n")[2] else _indent(before, after)
+    indent = "" if here.head else _indent(before, after)
     tried = (f"{before}{indent}{one}{after}" for one in (statement, "if 1:"))
     takes_one = any(not syntax.adds_errors(syntax.parse(text, parsed.language, parsed), parsed) for text in tried)
     return tuple(in_order) if takes_one else ()
@@ -95,7 +97,7 @@ def missing(needed: Sequence[str], answer: str) -> list[str]:
 
 def next_start(prefix: str, answer: str, suffix: str, name: str, language: str) -> str:
     """Return how a line begins that binds a needed name after an answer: a line end if one is needed, indentation and name."""
-    typed, start = prefix.rpartition("\n")[2], name
+    typed, start = last_line(prefix), name
     if language in DECLARED:
         is_assigned = re.search(rf"(?<![\w.]){re.escape(name)}{_ASSIGNS}", suffix)
         start = f"let {name}" if is_assigned else f"const {name}"
@@ -172,7 +174,7 @@ def _is_called(name: str, text: str) -> bool:
 def _around(parsed: Syntax, hole: Span) -> Span:
     """Return the whole lines of the outermost function around a hole, or those of the whole text."""
     function = _outermost(parsed, hole)
-    if function is None and parsed.text[: hole.start].rpartition("\n")[2]:
+    if function is None and last_line(parsed.text[: hole.start]):
         # The body of a block may be empty, so that the tree lacks the block.
         text = f"{parsed.text[: hole.start]}pass{parsed.text[hole.end :]}"
         filled = syntax.parse(text, parsed.language, parsed)
@@ -196,7 +198,7 @@ def _outermost(parsed: Syntax, hole: Span) -> Span | None:
 
 def _unbound_after(head: str, tail: str, available: frozenset[str]) -> frozenset[str]:
     """Return the names that are unbound in the code after an empty hole, and not before it."""
-    typed = head.rpartition("\n")[2]
+    typed = last_line(head)
     for plain in ("", "pass", f"{'' if typed else _indent(head, tail)}if 1:"):
         source = f"{head}{plain}{tail}"
         opener = "if 1:\n" if source[:1].isspace() and source.strip() else ""

@@ -21,6 +21,7 @@ from itertools import pairwise
 from pyflakes import checker, messages
 from tree_sitter import Node
 
+from dg_lsp.core.place import first_line
 from dg_lsp.core.scope import uses
 from dg_lsp.core.syntax import Syntax, ancestors
 from dg_lsp.core.values import Span
@@ -408,7 +409,7 @@ def _bound_by_statement(text: str) -> Iterator[str]:
         yield from _imported(statement[1] or statement[2])
         return
     # The targets of an assignment that starts with a bracket may span several lines.
-    line = text.partition("\n")[0]
+    line = first_line(text)
     yield from (match[1] for match in _WALRUS.finditer(line))
     if annotated := _ANNOTATED.match(line):
         yield annotated[1]
