@@ -127,7 +127,7 @@ def check_eight_steps(timed: Timed, row_s: float, n_rows: int) -> None:
     assert all(candidate.steps == 8 and candidate.finished for candidate in noise)
 
 
-@pytest.mark.parametrize("row_s", [0.0, 0.03])
+@pytest.mark.parametrize("row_s", [pytest.param(0.0, marks=pytest.mark.slow), 0.03])
 def test_a_deadline_of_eight_steps_returns_the_open_canvas_of_a_block(timed: Timed, row_s: float) -> None:
     """Where the gap's length is not known, a canvas that holds the suffix could only guess it: the open one has the time."""
     check_eight_steps(timed, row_s, 1)
@@ -145,7 +145,7 @@ def test_a_deadline_of_sixteen_steps_leaves_eight_for_a_canvas_of_the_right_leng
     assert [timed.did[index + 1] for index in steps[8:-1]] == ["step"] * 7
 
 
-@pytest.mark.parametrize("row_s", [0.0, 0.03])
+@pytest.mark.parametrize("row_s", [0.0, pytest.param(0.03, marks=pytest.mark.slow)])
 def test_a_canvas_with_a_delete_token_takes_all_eight_steps_before_a_deadline(shrinking: Timed, row_s: float) -> None:
     check_eight_steps(shrinking, row_s, len(shrinking.loaded.profile.block_gaps))
 

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from dg_lsp.cli import engine as commands
 from dg_lsp.engine.backends import local
 from dg_lsp.wire import laptop
 from dg_lsp.wire.settings import EMBEDDED
@@ -94,9 +96,8 @@ def test_a_missing_hub_model_is_reported(hub: Hub, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["embedded", "./folder", "vllm:http://localhost:8000", "word"])
-def test_only_hub_ids_can_be_fetched(hub: Hub, tmp_path: Path, name: str) -> None:
-    messages = pull(hub, tmp_path / "home", name, code=2)[1]
+def test_only_hub_ids_can_be_fetched(name: str) -> None:
+    result = CliRunner().invoke(commands.app, ["pull", name])
     names = ", ".join(model.name for model in laptop.MODELS)
     known = f"a laptop model ({names}) or a hub id (OWNER/NAME)"
-    assert messages == f"dg-lsp engine: {name} can't be fetched; give {known}\n"
-    assert not hub.asked
+    assert (result.exit_code, result.stderr) == (2, f"dg-lsp engine: {name} can't be fetched; give {known}\n")
