@@ -21,7 +21,6 @@ def says(**script: Any) -> str:
     return f"# engine: {json.dumps(script)}\n"
 
 
-@pytest.mark.smoke
 async def test_an_action_is_resolved_to_an_edit_of_that_version(tmp_path: Path) -> None:
     async with editor(tmp_path, CODE) as client:
         client.open(says(text="return 1") + TWO, version=7)

@@ -61,8 +61,7 @@ async def test_infinity_is_not_a_valid_position(tmp_path: Path) -> None:
         client.stderr = b""
 
 
-@pytest.mark.parametrize("again", [True, False])
-@pytest.mark.smoke
+@pytest.mark.parametrize("again", [pytest.param(True, marks=pytest.mark.smoke), False])
 async def test_a_document_that_was_closed_meanwhile_gets_no_edit(tmp_path: Path, again: bool) -> None:
     async with editor(tmp_path, CODE) as client:
         gate = tmp_path / "gate"

@@ -67,7 +67,6 @@ async def until_model(client: Editor, name: str) -> None:
         await asyncio.sleep(0.02)
 
 
-@pytest.mark.smoke
 async def test_an_accepted_model_is_pulled_and_used_without_a_restart(index: Index, tmp_path: Path, data: bytes) -> None:
     async with editor(index, tmp_path, data, download) as client:
         await asyncio.wait_for(until_model(client, "tiny"), PATIENCE_S)
