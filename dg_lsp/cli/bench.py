@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dg_lsp.cli import completions
 from dg_lsp.cli.command_group import command_group, reports
+from dg_lsp.cli.from_options import model_option
 from dg_lsp.core.wording import counted, size
 from dg_lsp.evaluate import score, tasks
 from dg_lsp.evaluate.answers import Answer, InProcess, answer
@@ -127,7 +127,7 @@ def bench(
     file: Annotated[
         Path | None, typer.Argument(metavar="FILE", help="Tasks in the format of HumanEval-Infilling: .jsonl or .jsonl.gz.")
     ] = None,
-    model: Annotated[str, completions.model_option("The model: embedded, a folder, or a hub id.")] = "embedded",
+    model: Annotated[str, model_option("The model: embedded, a folder, or a hub id.")] = "embedded",
     limit: Annotated[int, typer.Option(help="How many single-line tasks, and how many blocks, to use; 0: all.")] = 40,
     threads: Annotated[int, typer.Option(help="Threads on a CPU; 0: the engine's default.")] = 0,
     seed: Annotated[int, typer.Option(help="Seed of the noise. The same seed gives the same answers.")] = 0,

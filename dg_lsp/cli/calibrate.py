@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dg_lsp import __version__
-from dg_lsp.cli import completions, progress
+from dg_lsp.cli import progress
 from dg_lsp.cli.command_group import command_group, print_message, reports
-from dg_lsp.cli.from_options import setting_option
+from dg_lsp.cli.from_options import model_option, setting_option
 from dg_lsp.engine import backends
 from dg_lsp.engine.common import calibration_store, profile_file
 from dg_lsp.engine.common.task import Filler, UserError
@@ -32,7 +32,7 @@ app = command_group()
 @app.command()
 @reports(EvalError, doing="calibrating this model")
 def calibrate(
-    model: Annotated[str, completions.model_option("The model, as in engine.model. Default: the configured one.")] = "",
+    model: Annotated[str, model_option("The model, as in engine.model. Default: the configured one.")] = "",
     repo: Annotated[Path, typer.Option(metavar="PATH", help="Where to cut holes: a folder with your code.")] = Path(),
     tasks: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Use these tasks (as HumanEval-Infilling's) instead of cutting holes.")

@@ -25,9 +25,9 @@ import typer
 
 from dg_lsp import __version__
 from dg_lsp.batch import report
-from dg_lsp.cli import completions
 from dg_lsp.cli.command_group import command_group
 from dg_lsp.cli.engine import line_of
+from dg_lsp.cli.from_options import model_option
 from dg_lsp.client.engine import ConnectOptions, EngineClient, connect, connect_options
 from dg_lsp.client.port import EngineError
 from dg_lsp.core import confidence, holes, languages, syntax
@@ -73,7 +73,7 @@ app = command_group()
 
 @app.command()
 def doctor(
-    model: Annotated[str, completions.model_option("Check this model instead of the configured one.")] = "",
+    model: Annotated[str, model_option("Check this model instead of the configured one.")] = "",
     is_sampled: Annotated[
         bool, typer.Option("--sample/--no-sample", help="Request a sample fill, which starts the engine if needed.")
     ] = True,

@@ -1,7 +1,8 @@
 """Give a command an option for each field of those of its parameters that are dataclasses.
 
 A field is `Annotated` with an `Option`, or it has the name of a setting, whose declaration has the help text, the limits and
-the default. A unit at the end of a field's name is not part of the option's.
+the default. A unit at the end of a field's name is not part of the option's. A shell completes models, languages, devices and
+precisions.
 """
 
 from __future__ import annotations
@@ -15,9 +16,8 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 import msgspec
 import typer
 
-from dg_lsp.cli import completions
-from dg_lsp.wire import schema
-from dg_lsp.wire.settings import DEFAULTS, Option
+from dg_lsp.wire import config, laptop, schema
+from dg_lsp.wire.settings import AUTO, DEFAULTS, DEVICES, EMBEDDED, Option, Precision
 
 _SETTINGS = {setting.field: setting for setting in schema.ALL}
 
@@ -82,7 +82,7 @@ def _of_setting(name: str) -> Option:
 
 
 def _info(shown: Callable[..., Any], name: str, option: Option, names: tuple[str, ...]) -> Any:
-    about = {"metavar": option.metavar, "help": option.help, "autocompletion": completions.BY_NAME.get(name)}
+    about = {"metavar": option.metavar, "help": option.help, "autocompletion": _COMPLETIONS.get(name)}
     limits = {name: limit for name, limit in (("min", option.low), ("max", option.high)) if limit is not None}
     default = {} if option.default is None else {"show_default": option.default}
     return shown(*names, **about, **limits, **default, hidden=option.is_hidden)
@@ -98,3 +98,29 @@ def _is_tuple(hint: Any) -> bool:
 
 def _name(field: str) -> str:
     return field.removesuffix("_s")
+
+
+def complete_model(incomplete: str) -> list[str]:
+    """Return the models with a name of their own and the configured one, if the name begins with a text."""
+    names = dict.fromkeys((AUTO, *(each.name for each in laptop.MODELS), EMBEDDED, config.read()[0].settings.model))
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def model_option(text: str) -> Any:
+    """Return the option for a model's name, with this help text."""
+    return typer.Option(metavar="ID_OR_PATH", help=text, autocompletion=complete_model)
+
+
+def _language(incomplete: str) -> list[str]:
+    from dg_lsp.core import languages
+
+    return [each.name for each in languages.TABLE if each.name.startswith(incomplete)]
+
+
+_COMPLETIONS: dict[str, Callable[[str], list[str]]] = {
+    "model": complete_model,
+    "device": lambda incomplete: [each for each in DEVICES if each.startswith(incomplete)],
+    "dtype": lambda incomplete: [each for each in get_args(Precision) if each.startswith(incomplete)],
+    "lang": _language,
+}
+"""What a shell offers as the value of an option, by its name; elsewhere it offers files."""

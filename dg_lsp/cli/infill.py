@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +21,7 @@ import typer
 from dg_lsp.batch.options import Options
 from dg_lsp.cli.command_group import print_message
 from dg_lsp.cli.from_options import with_options
-from dg_lsp.cli.terminal import print_bytes
+from dg_lsp.wire.visible import visible
 
 if TYPE_CHECKING:
     from dg_lsp.batch.api import Connect, Job
@@ -154,3 +156,20 @@ def _ending_in_order() -> Iterator[None]:
                 raise
         if caught:
             raise typer.Exit(128 + caught[0])
+
+
+_COLOURS = {"@": "cyan", "+": "green", "-": "red"}
+
+
+def print_bytes(text: str, *, is_diff: bool = False) -> None:
+    """Print text from files as bytes, so that line ends and names stay unchanged.
+
+    On a terminal, a diff is in colour, and control characters are made visible: a file could hide lines of a diff with them.
+    """
+    if sys.stdout is not None and sys.stdout.isatty():
+        text = "\r\n".join(map(visible, text.split("\r\n")))
+        if is_diff and "NO_COLOR" not in os.environ:
+            lines = text.splitlines(keepends=True)
+            styles = ({"bold": True} if line.startswith(("--- ", "+++ ")) else {"fg": _COLOURS.get(line[:1])} for line in lines)
+            text = "".join(typer.style(line, **style) for line, style in zip(lines, styles, strict=True))
+    typer.echo(text.encode("utf-8", "surrogateescape"), nl=False)

@@ -12,8 +12,9 @@ from typing import Annotated
 
 import typer
 
-from dg_lsp.cli import completions, progress
+from dg_lsp.cli import progress
 from dg_lsp.cli.command_group import fail
+from dg_lsp.cli.from_options import complete_model
 from dg_lsp.core.wording import size
 from dg_lsp.engine.model.fit import machine
 from dg_lsp.engine.model.pull import PullError
@@ -38,7 +39,7 @@ def pull(
         typer.Argument(
             help=f"A laptop model ({_names()}), auto for the first that can be downloaded unless one is pulled, or a hub "
             "id (OWNER/NAME); default: the configured model, or auto if that can't be fetched.",
-            autocompletion=completions.model,
+            autocompletion=complete_model,
         ),
     ] = "",
     revision: Annotated[str, typer.Option(help="Revision of a hub model.")] = "",

@@ -19,12 +19,12 @@ from typing import Annotated, Any
 
 import typer
 
-from dg_lsp.cli import completions, doctor, offers, progress
+from dg_lsp.cli import doctor, offers, progress
 from dg_lsp.cli.command_group import command_group, print_message, reports
 from dg_lsp.cli.doctor import Finding, Trial
+from dg_lsp.cli.from_options import complete_model
 from dg_lsp.cli.offers import KINDS, Machine, Offer, Server
 from dg_lsp.cli.pull import pull_first
-from dg_lsp.cli.terminal import ask, can_ask
 from dg_lsp.client.engine import connect_options
 from dg_lsp.client.port import EngineError
 from dg_lsp.core.wording import size
@@ -49,7 +49,7 @@ class SetupError(Exception):
 @reports(SetupError, PullError, config.ConfigError)
 def setup(
     yes: Annotated[
-        str, typer.Option(metavar="MODEL", help="Choose this model without asking.", autocompletion=completions.model)
+        str, typer.Option(metavar="MODEL", help="Choose this model without asking.", autocompletion=complete_model)
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print one object without asking; --yes chooses.")] = False,
     server: Annotated[
@@ -175,6 +175,25 @@ def _ask_choice(choices: Sequence[Offer]) -> str:
         typer.echo("Run these commands first; the last one chooses the model:")
         for command in offer.commands:
             typer.echo(visible_line(f"  {command}"))
+
+
+def can_ask() -> bool:
+    """Return whether a user can answer questions: standard input is a terminal."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def ask(question: str, *, end: str, default: str | None = None) -> str:
+    """Return the user's answer; `end` if standard input ends, as after Ctrl-D. Raises KeyboardInterrupt on Ctrl-C."""
+    suffix = f" [{default}]: " if default else ": "
+    typer.echo(question + suffix, nl=False, err=True)
+    try:
+        answer = input()
+    except EOFError:
+        typer.echo("", err=True)
+        return end
+    except UnicodeDecodeError:
+        return ""
+    return answer or default or ""
 
 
 def _current() -> str:
