@@ -3,6 +3,7 @@
     hole, place ── of ──> Bounds
     while it is written:  Bounds.stops (for servers), is_over, is_block_over
     once it is written:   Bounds.of_draft, of_canvas, of_server, and `cut` before polishing
+    before it is shown:   doubt and cuts, where a token is uncertain
 
 An answer ends with its line, with the block that it opens or is in, and before what follows it in the file. Only what the
 text shows counts: a model's own end token and a server's limit come on top of it, and polishing looks at the syntax too. Reads
@@ -12,11 +13,12 @@ lines, by the language's table: strings, comments and what its lines open and cl
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from dg_lsp.core import languages
 from dg_lsp.core.place import Place, first_line, last_line
-from dg_lsp.core.values import Hole, n_common
+from dg_lsp.core.values import Candidate, Hole, n_common
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,3 +203,59 @@ def _suffix_start(text: str, suffix: str, solid: int) -> int | None:
 def n_visible(text: str) -> int:
     """Return the number of characters that are no white space."""
     return sum(not character.isspace() for character in text)
+
+
+# --- Where an answer becomes uncertain
+
+MAX_CUTS = 6
+"""Each costs a parse."""
+_WORD = re.compile(r"\w")
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """The offset of a text's first uncertain token, and whether it is exact or estimated."""
+
+    at: int
+    is_exact: bool
+
+
+def doubt(candidate: Candidate, text: str, threshold: float) -> Doubt | None:
+    """Return where the first token below the confidence threshold starts in the text; None when there is none.
+
+    The text is the candidate after polishing. Tokens are assumed to be equally long when the engine does not send token
+    lengths, or when polishing changed more than the end.
+    """
+    confidences = candidate.confidences[0] if candidate.confidences else ()
+    first = next((idx for idx, chance in enumerate(confidences) if chance < threshold), None)
+    if first is None or not text:
+        return None
+    lengths = candidate.lengths[0] if candidate.lengths else ()
+    if len(lengths) == len(confidences):
+        sure_text = candidate.texts[0][: sum(lengths[:first])]
+        if sure_text.startswith(text):
+            return None
+        if text.startswith(sure_text):
+            return Doubt(len(sure_text), is_exact=True)
+    return Doubt(int(first / len(confidences) * len(text)), is_exact=False)
+
+
+def cuts(text: str, doubt: Doubt | None, ends: Iterable[int] = ()) -> Iterator[str]:
+    r"""Yield cuts of the text before its first uncertain token, longest first: at ends of syntax tokens, then of lines.
+
+    `ends` are the end offsets of the syntax tokens. They are used only on the uncertain token's own line, and only when its
+    offset is exact. Otherwise the cuts end before that line. A cut within the line must contain a word.
+    """
+    if doubt is None:
+        return
+    end = text.rfind("\n", 0, doubt.at + 1)
+    line_ends = [at for at in ends if max(end, 0) < at <= doubt.at] if doubt.is_exact else []
+    for at in sorted(line_ends, reverse=True)[:MAX_CUTS]:
+        if _WORD.search(text, max(end, 0), at):
+            yield text[:at]
+    while end > 0:
+        head = text[:end].rstrip("\r\n")
+        if not head.strip():
+            return
+        yield head
+        end = text.rfind("\n", 0, end)

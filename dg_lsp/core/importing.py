@@ -1,13 +1,18 @@
-"""Find imports of what the repository lacks in an answer. Python and the TypeScript family. Pure."""
+"""Find imports of what the repository lacks in an answer. Python and the TypeScript family.
+
+This uses patterns, because it must work in code that does not parse. It reads no files.
+"""
 
 from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dg_lsp.core import languages
-from dg_lsp.core.imports import Style, imported
+from dg_lsp.core.languages import Style
 from dg_lsp.core.repository import EMPTY, IndexedFile, Repository
 
 
@@ -80,3 +85,55 @@ def _has(base: str, name: str, style: Style, sources: Sources) -> bool:
     if any(word.search(file.text) or _ANY_NAME.search(file.text) for file in _files(base, style, sources)):
         return True
     return style == "python" and (bool(_files(f"{base}/{name}", style, sources)) or f"{base}/{name}" in sources.files.folders)
+
+
+# --- The names that a text imports one at a time
+
+
+class Import(NamedTuple):
+    """A name that a file imports: a whole module, or one of its names, under another name with `alias`.
+
+    In TypeScript, `name` is "default" for what a module exports as default, and "*" for all that it exports.
+    """
+
+    module: str
+    name: str = ""
+    alias: str = ""
+
+
+def imported(text: str, style: Style) -> Iterator[Import]:
+    """Yield what a text imports anywhere, with the modules as written."""
+    if "import" not in text or not style:
+        return
+    for match in (_ANY_PYTHON if style == "python" else _ANY_SCRIPT).finditer(text):
+        module = match["module"]
+        if style == "python":
+            clause = re.sub(r"#[^\n]*", "", match[0].partition("import")[2])
+            if module is None:
+                yield from (Import(name, "", alias) for name, alias in _PLAIN_ITEM.findall(clause))
+                continue
+        else:
+            clause = match["clause"]
+            if re.match(r"type\b(?!\s*,)", clause):
+                continue  # it imports only types
+            if default := re.match(r"([\w$]+)", clause):
+                yield Import(module, "default", default[1])
+            if everything := re.search(r"\*\s*as\s+([\w$]+)", clause):
+                yield Import(module, "*", everything[1])
+            clause = clause.partition("{")[2].partition("}")[0]
+        yield from (Import(module, name, alias if alias != name else "") for name, alias in _ITEM_PARTS.findall(clause))
+
+
+# Long lists are read up to a limit, and no further than to what can't be in a list, so that no text makes these slow.
+_ANY_PYTHON = re.compile(
+    r"^[ \t]*(?:from[ \t]+(?P<module>[.\w]+)[ \t]+import\b|import[ \t]+(?P<plain>[.\w]+))"
+    r"[^\r\n(]*(?:\([^()]{0,4000}\))?(?:[^\r\n]*\\\r?\n)*[^\r\n]*(?:\r?\n|\Z)",
+    re.MULTILINE,
+)
+_ANY_SCRIPT = re.compile(
+    r"^import\b\s{0,99}(?P<clause>(?:(?!\bimport\b)[\w$\s{},*]){0,4000}?)(?:\bfrom\s{0,99})?"
+    r"(?P<quote>['\"])(?P<module>[^'\"\r\n]+)(?P=quote);?[^\r\n]*(?:\r?\n|\Z)",
+    re.MULTILINE,
+)
+_ITEM_PARTS = re.compile(r"(?<![\w$])(?!type\s)([\w$]+)(?:[^\S\n]+as[^\S\n]+([\w$]+))?")
+_PLAIN_ITEM = re.compile(r"([\w.]+)(?:[ \t]+as[ \t]+(\w+))?[^\w\n]*")

@@ -23,7 +23,6 @@ from typing import Literal
 import tree_sitter
 
 from dg_lsp.core import lexing
-from dg_lsp.core.imports import Style
 from dg_lsp.core.lexing import Lexer
 from dg_lsp.core.place import first_line
 from dg_lsp.core.values import Document
@@ -38,6 +37,8 @@ BRACE_OPENERS = (
 )
 
 Find = Callable[[str], Iterable[str]]
+Style = Literal["", "python", "script"]
+"""How a language imports names one at a time, "script" for the TypeScript family; "" where that is not read."""
 
 
 class GrammarError(Exception):

@@ -6,18 +6,18 @@ It keeps no state between calls, reads no file, and knows engines only by the in
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from dg_lsp.client.port import Engine
-from dg_lsp.core import context, paragraphs, place, polish, repository, scope
+from dg_lsp.core import context, extent, paragraphs, place, polish, repository, scope
+from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.context import Signatures
 from dg_lsp.core.importing import Sources
 from dg_lsp.core.polish import Polished
 from dg_lsp.core.repository import Repository
-from dg_lsp.core.values import BEST, Budget, Candidate, Confidence, Document, Edit, Hole, InfillRequest, Snippet
-from dg_lsp.infill import unsure
+from dg_lsp.core.values import BEST, Budget, Candidate, Confidence, Document, Edit, Hole, InfillRequest, Snippet, Span
 from dg_lsp.wire.settings import DEFAULTS
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ def to_answer(
     for candidate, polished in usable[: request.budget.candidates]:
         if len(request.holes) == 1 and token_threshold:
             to_cut = functools.partial(to_edits, is_cut=True)
-            polished = unsure.cut(candidate, polished, request.holes[0].lead, token_threshold, to_cut)
+            polished = _cut(candidate, polished, request.holes[0].lead, token_threshold, to_cut)
         suggestion = Suggestion(
             polished.edits,
             candidate.confidence,
@@ -251,3 +251,27 @@ def to_answer(
         suggestions.setdefault(polished.edits, suggestion)
     is_cut_short = bool(candidates) and not any(candidate.finished for candidate in candidates)
     return InfillAnswer(tuple(suggestions.values()), tuple(dropped), tuple(fired), is_cut_short)
+
+
+def _cut(
+    candidate: Candidate, polished: Polished, lead: str, threshold: float, to_cut: Callable[[Candidate], Polished]
+) -> Polished:
+    """Return the candidate of one hole, cut before its first token below the threshold; all of it if no cut is valid alone.
+
+    `polished` is the whole candidate, and `lead` that of the hole. `to_cut` judges the beginning of its text.
+    """
+    [edit], [text], whole = polished.edits, polished.texts, polished.after
+    unsure = extent.doubt(candidate, text, threshold)
+    ends: list[int] = []
+    # In code that does not parse, a cut's own syntax errors could not be told apart.
+    if unsure is not None and whole is not None and not whole.errors:
+        start = edit.span.start
+        own = Span(start, start + len(edit.text))
+        ends = [end - start - whole.text.count("\r\n", start, end) - len(lead) for end in whole.token_ends(own)]
+    for beginning in extent.cuts(text, unsure, ends):
+        alone = to_cut(replace(candidate, texts=(beginning,)))
+        # A cut may leave half a construct, such as an open bracket, which the whole text closes.
+        is_half = whole is not None and alone.after is not None and syntaxes.adds_errors(alone.after, whole)
+        if alone.edits and not is_half:
+            return alone
+    return polished

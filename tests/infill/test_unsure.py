@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dg_lsp.core import holes, syntax, values
+from dg_lsp.core import extent, holes, syntax, values
 from dg_lsp.core.values import Budget, Calibrated, Candidate, Document, Hole
-from dg_lsp.infill import pipeline, unsure
+from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import FileContext
 from tests.fakes import drawn
 
@@ -27,7 +27,7 @@ from tests.fakes import drawn
     ],
 )
 def test_an_answer_ends_before_its_first_uncertain_line(text: str, confidences: tuple[float, ...], expected: list[str]) -> None:
-    assert list(unsure.cuts(text, unsure.doubt(Candidate((text,), Calibrated(0.9), (confidences,)), text, 0.1))) == expected
+    assert list(extent.cuts(text, extent.doubt(Candidate((text,), Calibrated(0.9), (confidences,)), text, 0.1))) == expected
 
 
 @pytest.mark.parametrize(
@@ -52,15 +52,15 @@ def test_an_answer_ends_before_its_first_uncertain_token(raw: str, text: str, to
     assert "".join(token for _, token in pieces) == raw
     lengths = tuple(len(token) for _, token in pieces)
     confidences = tuple(0.01 if mark else 0.9 for mark, _ in pieces)
-    doubt = unsure.doubt(Candidate((raw,), Calibrated(0.9), (confidences,), lengths=(lengths,)), text, 0.1)
+    doubt = extent.doubt(Candidate((raw,), Calibrated(0.9), (confidences,), lengths=(lengths,)), text, 0.1)
     assert doubt is None or doubt.is_exact
     ends = [match.end() for match in re.finditer(r'\w+|[^\w\s"]|"[^"]*"', text)]
-    assert list(unsure.cuts(text, doubt, ends)) == expected
+    assert list(extent.cuts(text, doubt, ends)) == expected
 
 
 def test_an_answer_that_polishing_changed_is_cut_by_estimate() -> None:
     candidate = Candidate(("aa\nbb\ncc",), Calibrated(0.9), ((0.9, 0.9, 0.9, 0.9, 0.01),), lengths=((2, 1, 2, 1, 2),))
-    assert unsure.doubt(candidate, "    aa\n    bb\n    cc", 0.1) == unsure.Doubt(16, is_exact=False)
+    assert extent.doubt(candidate, "    aa\n    bb\n    cc", 0.1) == extent.Doubt(16, is_exact=False)
 
 
 def answer(text: str, candidates: list[Candidate], parsed: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
