@@ -71,9 +71,7 @@ def parts(device: str, model: str, *, is_small: bool) -> list[Part]:
     causal = ("--device", device, *(["--small"] if is_small else []))
     limit = "3" if is_small else "60"
     fills = (
-        "-m",
-        "dg_lsp",
-        "eval",
+        "tests/benchmarks/evaluate.py",
         HELD_OUT,
         "--device",
         device,

@@ -46,6 +46,12 @@ def test_all_parts_fit_into_ten_minutes() -> None:
     assert sum(part.seconds for part in on_gpu.parts("cuda", "", is_small=False)) <= 600
 
 
+def test_the_parts_run_programs_of_the_project() -> None:
+    for part in on_gpu.parts("cuda", "", is_small=False):
+        program, *_ = [word for word in part.command[1:] if word != "-u"]
+        assert program == "-m" or (on_gpu.ROOT / program).is_file(), part.name
+
+
 def test_two_devices_are_compared_fill_by_fill(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """With the processor as both of them, nothing may differ."""
     file, answers = str(on_gpu.ROOT / on_gpu.HELD_OUT), candidates.answers

@@ -1,4 +1,4 @@
-"""Compute how many rows and requests fit in the free memory, and keep buffers in a part of it.
+"""Compute how many rows and requests fit in the free memory.
 
 The bytes of a row follow from the model's sizes (`fit`). The free memory comes from the device, or from the system for the
 CPU.
@@ -6,9 +6,8 @@ CPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -20,13 +19,8 @@ if TYPE_CHECKING:
     from dg_lsp.engine.model.prefix_cache import PrefixCache
 
 SHARE = 0.8  # the share of free memory to use: allocators round up, and other programs allocate too
-WIDTH_BUCKET = 32  # canvases whose widths differ by less share the buffers of a recorded step
-PREFIX_BUCKET = 512  # prefixes whose lengths differ by less share the buffers of a recorded step
 KEPT_PREFIXES = 4  # full-length prefixes to keep, because an editor switches between a few files
 MASK_BYTES = 32  # of one pair of a query and a key: a mask, widened for at most eight heads, as bits and as numbers
-
-KeyT = TypeVar("KeyT")
-BuffersT = TypeVar("BuffersT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,61 +73,6 @@ def cache_bytes(free: int | None, prefix: int, least: int) -> int:
 def fixed_bytes(free: int) -> int:
     """Return the limit in bytes for the buffers and graphs of steps in fixed buffers: a quarter of the free memory."""
     return free // 4
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Held(Generic[KeyT, BuffersT]):
-    key: KeyT
-    n_bytes: int
-    buffers: BuffersT
-
-
-class Pool(Generic[KeyT, BuffersT]):
-    """Buffers of fixed size for passes that a GPU records, by key: at most `most`, in at most a quarter of the free memory.
-
-    `free` returns the free bytes of the device, None if unknown.
-    """
-
-    def __init__(self, free: Callable[[], int | None], most: int) -> None:
-        self._free, self._most = free, most
-        self._held: list[_Held[KeyT, BuffersT]] = []  # the least recently used first
-
-    @property
-    def bytes(self) -> int:
-        """The bytes of all buffers."""
-        return sum(each.n_bytes for each in self._held)
-
-    def clear(self) -> None:
-        """Drop all buffers that are free."""
-        self._held = [each for each in self._held if not self.is_free(each.buffers)]
-
-    def is_free(self, buffers: BuffersT) -> bool:
-        """Return whether the buffers may be given to another request, or dropped."""
-        del buffers
-        return True
-
-    def held(self, key: KeyT, n_bytes: int, make: Callable[[], BuffersT]) -> BuffersT | None:
-        """Return free buffers of this key, made if there are none; None if memory has no room for them.
-
-        For new ones, others are dropped as far as necessary, the least recently used first.
-        """
-        for each in self._held:
-            if each.key == key and self.is_free(each.buffers):
-                self._held.remove(each)
-                self._held.append(each)
-                return each.buffers
-        free = self._free()
-        most_bytes = n_bytes + self.bytes if free is None else fixed_bytes(free + self.bytes)
-        while len(self._held) >= self._most or self.bytes + n_bytes > most_bytes:
-            unused = next((each for each in self._held if self.is_free(each.buffers)), None)
-            if unused is None or n_bytes > most_bytes:
-                return None
-            self._held.remove(unused)
-        try:
-            self._held.append(_Held(key, n_bytes, make()))
-        except torch.OutOfMemoryError:  # the memory is in pieces that are too small
-            return None
-        return self._held[-1].buffers
 
 
 def free_bytes(device: str) -> int | None:

@@ -48,6 +48,19 @@ def crop(kv: KV, length: int) -> KV:
     return [(keys[:, :, :length], values[:, :, :length]) for keys, values in kv]
 
 
+def room(like: KV, n_places: int) -> KV:
+    """Return keys and values of one row with so many places, with the sizes of others. They are zeros: finite if masked."""
+    shapes = [(1, keys.shape[1], n_places, keys.shape[3]) for keys, _ in like]
+    return [(keys.new_zeros(shape), values.new_zeros(shape)) for (keys, values), shape in zip(like, shapes, strict=True)]
+
+
+def put(kv: KV, into: KV, first: int = 0) -> None:
+    """Copy keys and values of one row into others, to the places from `first` on."""
+    for pair, targets in zip(kv, into, strict=True):
+        for values, target in zip(pair, targets, strict=True):
+            target[:, :, first : first + values.shape[2]] = values
+
+
 class _Node:
     """A run of tokens after those of its parent: their keys and values, and their last hidden state [H] if known.
 

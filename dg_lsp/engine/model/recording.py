@@ -1,6 +1,7 @@
 """Record functions that always use the same memory as CUDA graphs, so that the CPU launches them once, not kernel by kernel.
 
-A function that can't be recorded is run directly for good: slower, with the same result. Knows nothing of models.
+Their memory is in buffers of a few lengths, which a pool holds: of the trees of drafts and scores, and of denoising steps. A
+function that can't be recorded is run directly for good: slower, with the same result. Knows nothing of models.
 """
 
 from __future__ import annotations
@@ -8,12 +9,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from dg_lsp.core import wording
+from dg_lsp.engine.model.memory import fixed_bytes
 
 log = logging.getLogger("dg_lsp.engine")
 
@@ -21,6 +23,8 @@ ROWS = (1, 4, 16, 64)  # the numbers of new tokens of a recorded pass over a tre
 WARM_UPS = 2  # direct calls before the recording: they load kernels and plan what a recording can't load
 
 Work = Callable[[], None]
+KeyT = TypeVar("KeyT")
+BuffersT = TypeVar("BuffersT")
 
 
 class Recorder:
@@ -83,6 +87,66 @@ class StepGraph:
         else:
             self._work()
             self._warm_ups.left -= 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Held(Generic[KeyT, BuffersT]):
+    key: KeyT
+    n_bytes: int
+    buffers: BuffersT
+
+
+class Pool(Generic[KeyT, BuffersT]):
+    """Buffers of fixed size for functions that a GPU records, by key: at most `most`, in at most a quarter of the free memory.
+
+    `free` returns the free bytes of the device, None if unknown.
+    """
+
+    def __init__(self, free: Callable[[], int | None], most: int) -> None:
+        self._free, self._most = free, most
+        self._held: list[_Held[KeyT, BuffersT]] = []  # the least recently used first
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of all buffers."""
+        return sum(each.n_bytes for each in self._held)
+
+    def clear(self) -> None:
+        """Drop all buffers that are free."""
+        self._held = [each for each in self._held if not self.is_free(each.buffers)]
+
+    def is_free(self, buffers: BuffersT) -> bool:
+        """Return whether the buffers may be given to another request, or dropped."""
+        del buffers
+        return True
+
+    def held(self, key: KeyT, n_bytes: int, make: Callable[[], BuffersT]) -> BuffersT | None:
+        """Return free buffers of this key, made if there are none; None if memory has no room for them.
+
+        For new ones, others are dropped as far as necessary, the least recently used first.
+        """
+        for each in self._held:
+            if each.key == key and self.is_free(each.buffers):
+                self._held.remove(each)
+                self._held.append(each)
+                return each.buffers
+        free = self._free()
+        most_bytes = n_bytes + self.bytes if free is None else fixed_bytes(free + self.bytes)
+        while len(self._held) >= self._most or self.bytes + n_bytes > most_bytes:
+            unused = next((each for each in self._held if self.is_free(each.buffers)), None)
+            if unused is None or n_bytes > most_bytes:
+                return None
+            self._held.remove(unused)
+        try:
+            self._held.append(_Held(key, n_bytes, make()))
+        except torch.OutOfMemoryError:  # the memory is in pieces that are too small
+            return None
+        return self._held[-1].buffers
+
+
+def padded(number: int, step: int) -> int:
+    """Return the length of the buffers that so many places share: the next multiple of `step`."""
+    return max(1, -(-number // step)) * step
 
 
 def to_device(values: Tensor, device: torch.device | str) -> Tensor:

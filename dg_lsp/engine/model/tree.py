@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dg_lsp.engine.model import prefix_cache
 from dg_lsp.engine.model.prefix_cache import KV, Encoder, crop
 
 ROOT = 0  # the node of the prefix's last token
@@ -196,13 +197,8 @@ class OwnRoom:
     """A copy of one row's keys and values with places for more, whose tokens stand at `positions`."""
 
     def __init__(self, passes: Encoder, kv: KV, n_places: int, positions: Sequence[int]) -> None:
-        self._passes, self.capacity, self.kv = passes, n_places, list[tuple[Tensor, Tensor]]()
-        for pair in kv:
-            _, heads, length, size = pair[0].shape
-            sides = [side.new_zeros(1, heads, n_places, size) for side in pair]
-            for side, values in zip(sides, pair, strict=True):
-                side[:, :, :length] = values
-            self.kv.append((sides[0], sides[1]))
+        self._passes, self.capacity, self.kv = passes, n_places, prefix_cache.room(kv, n_places)
+        prefix_cache.put(kv, self.kv)
         self._device = kv[0][0].device
         self._positions = torch.tensor(positions, dtype=torch.long, device=self._device)
 

@@ -26,11 +26,13 @@ from dg_lsp.engine.diffusion.denoising.decoder import LocalDecoder
 from dg_lsp.engine.diffusion.denoising.denoise import STATE, CanvasState, Denoiser, advanced
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.profile import Sampling
+from dg_lsp.engine.model import prefix_cache
 from dg_lsp.engine.model.fit.needs import VOCABULARY_SLICE
-from dg_lsp.engine.model.memory import MASK_BYTES, PREFIX_BUCKET, WIDTH_BUCKET, Cost, Pool
+from dg_lsp.engine.model.memory import MASK_BYTES, Cost
 from dg_lsp.engine.model.prefix_cache import KV
-from dg_lsp.engine.model.recording import Recorder, StepGraph, to_device
+from dg_lsp.engine.model.recording import Pool, Recorder, StepGraph, padded, to_device
 
+WIDTH_STEP, PREFIX_STEP = 32, 512  # canvases, and prefixes, that differ by less share their buffers
 MAX_BUCKETS = 8  # an editor's requests need two or three
 MAX_POSITIONS = 2048  # more canvas positions in a pass keep a GPU busy without a graph, and their mask would be large
 SLICE_COPIES = 4  # of a position's slice of the logits, in 32 bits: before and after widening, exponentials, and a mask
@@ -62,14 +64,14 @@ class Bucket:
 
 def bucket_of(denoiser: Denoiser, rows: Sequence[int], prefix: int) -> Bucket:
     """Return the smallest bucket for some rows of a denoiser on a prefix of this many tokens."""
-    width = _up(denoiser.canvas.ids.shape[1], WIDTH_BUCKET)
+    width = padded(denoiser.canvas.ids.shape[1], WIDTH_STEP)
     # By the rows as planned, because a position that is held or deleted later must not change the bucket.
-    free = _up(max(sum(denoiser.rows[index].free) for index in rows), WIDTH_BUCKET)
+    free = padded(max(sum(denoiser.rows[index].free) for index in rows), WIDTH_STEP)
     return Bucket(
         1 << (len(rows) - 1).bit_length(),
         width,
         min(width, free),
-        _up(prefix, PREFIX_BUCKET),
+        padded(prefix, PREFIX_STEP),
         any(not denoiser.rows[index].greedy for index in rows),
         denoiser.canvas.top_ids.shape[-1],
         denoiser.sampling,
@@ -88,15 +90,11 @@ class FixedStep:
         """Allocate the buffers; `like` are keys and values of the model, whose sizes and type the prefix has."""
         self._passes, self.bucket, self._n_vocabulary = passes, bucket, n_vocabulary
         rows, width, k, device = bucket.rows, bucket.width, bucket.n_conditioning, like[0][0].device
-        n_places = bucket.prefix + rows * width
-
-        def room(side: Tensor) -> Tensor:  # zeros, because masked values must be finite
-            return side.new_zeros(1, side.shape[1], n_places, side.shape[3])
 
         def canvas(dtype: torch.dtype) -> Tensor:
             return torch.zeros(rows, width, dtype=dtype, device=device)
 
-        self._kv: KV = [(room(keys), room(values)) for keys, values in like]
+        self._kv = prefix_cache.room(like, bucket.prefix + rows * width)
         self._state = CanvasState(
             canvas(torch.long), canvas(torch.bool), canvas(torch.bool), canvas(torch.long), canvas(torch.float32),
             canvas(torch.float32), canvas(torch.bool), torch.zeros(rows, width, k, dtype=torch.long, device=device),
@@ -115,10 +113,8 @@ class FixedStep:
 
     def load_prefix(self, kv: KV) -> None:
         """Copy a prefix to the end of its room."""
-        length, prefix = kv[0][0].shape[2], self.bucket.prefix
-        for own, given in zip(self._kv, kv, strict=True):
-            for side, values in zip(own, given, strict=True):
-                side[:, :, prefix - length : prefix] = values
+        length = kv[0][0].shape[2]
+        prefix_cache.put(kv, self._kv, self.bucket.prefix - length)
         self._length.fill_(length)
 
     def load_rows(self, denoiser: Denoiser, rows: Sequence[int]) -> None:
@@ -227,7 +223,3 @@ class FixedSteps(Pool[Bucket, _Entry]):
             return _Entry(step, StepGraph(step.run, self._recorder))
 
         return self.held(bucket, bucket.n_bytes(self._cost), make)
-
-
-def _up(number: int, step: int) -> int:
-    return max(1, -(-number // step)) * step

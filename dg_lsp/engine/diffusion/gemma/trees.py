@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dg_lsp.engine.diffusion.gemma.passes import Passes
+from dg_lsp.engine.model import prefix_cache
 from dg_lsp.engine.model.gpu.passes import Inputs
 from dg_lsp.engine.model.memory import MASK_BYTES, Cost
 from dg_lsp.engine.model.prefix_cache import KV
@@ -35,12 +36,7 @@ class TreePasses:
 
     def room(self, n_places: int, like: KV) -> Room:
         """Return room for so many places, with the sizes of these keys and values."""
-
-        def sized(side: Tensor) -> Tensor:
-            return side.new_zeros(1, side.shape[1], n_places, side.shape[3])  # zeros: masked values must be finite
-
-        kv = [(sized(keys), sized(values)) for keys, values in like]
-        return Room(kv, torch.zeros(n_places, dtype=torch.long, device=self.device))
+        return Room(prefix_cache.room(like, n_places), torch.zeros(n_places, dtype=torch.long, device=self.device))
 
     def room_bytes(self, n_places: int) -> int:
         """Return the bytes of such a room, and of what a pass over it needs."""
@@ -51,9 +47,7 @@ class TreePasses:
         """Copy keys and values, whose tokens stand at these positions, to the first places of a room."""
         n_given = len(positions)
         room.positions[:n_given] = torch.tensor(positions, dtype=torch.long, device=self.device)
-        for own, given in zip(room.kv, kv, strict=True):
-            for side, values in zip(own, given, strict=True):
-                side[:, :, :n_given] = values
+        prefix_cache.put(kv, room.kv)
 
     def pairs(self, room: Room) -> KV:
         """Return the keys and values in a room."""

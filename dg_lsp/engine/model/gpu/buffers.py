@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dg_lsp.engine.model.gpu.passes import Inputs
-from dg_lsp.engine.model.memory import Pool
 from dg_lsp.engine.model.prefix_cache import KV
-from dg_lsp.engine.model.recording import ROWS, WARM_UPS, Recorder, StepGraph, WarmUps, copy_to_device
+from dg_lsp.engine.model.recording import ROWS, WARM_UPS, Pool, Recorder, StepGraph, WarmUps, copy_to_device, padded
 
 STEP = 256  # places
 MAX_BUFFERS = 6  # a request has at most three trees, and their prefixes two or three lengths
@@ -154,11 +153,6 @@ class Places:
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _bucket(n_places: int) -> int:
-    """Return the places of a buffer for so many, with one for added tokens."""
-    return -(-(n_places + 1) // STEP) * STEP
-
-
 class Buffers(Pool[int, _Buffer]):
     """The buffers of one model, by their numbers of places, usually those of trees with `usual` places.
 
@@ -171,7 +165,7 @@ class Buffers(Pool[int, _Buffer]):
         super().__init__(free, MAX_BUFFERS)
         self._passes, self._recorder = passes, recorder
         self._warm_ups: _WarmUps = defaultdict(WarmUps)
-        self._usual = _bucket(usual) if usual else 0
+        self._usual = padded(usual + 1, STEP) if usual else 0  # with the place of added tokens
 
     def take(self, kv: KV, n_places: int, positions: Sequence[int]) -> Places:
         """Return room for at least `n_places`, which begins with these keys and values of one row, at these positions.
@@ -180,7 +174,7 @@ class Buffers(Pool[int, _Buffer]):
         """
         with torch.inference_mode(mode=False), torch.no_grad():  # as for graphs
             # Attention over places that no token sees takes microseconds, and a buffer of another length has to be recorded.
-            buffer = self._buffer(max(_bucket(n_places), self._usual), kv)
+            buffer = self._buffer(max(padded(n_places + 1, STEP), self._usual), kv)
             places = Places(buffer)
             self._passes.fill(buffer.room, kv, positions)
         return places
@@ -190,7 +184,7 @@ class Buffers(Pool[int, _Buffer]):
 
         If that fails, requests run without recorded passes.
         """
-        self._usual = _bucket(n_places)
+        self._usual = padded(n_places + 1, STEP)
         try:
             with torch.inference_mode():
                 taken = [self.take([], n_places, ()) for _ in range(n_rooms)]

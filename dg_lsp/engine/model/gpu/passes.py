@@ -20,7 +20,7 @@ from torch import Tensor
 from dg_lsp.engine.model.fit.geometry import LlamaSizes
 from dg_lsp.engine.model.gpu.operations import Heads, Operations
 from dg_lsp.engine.model.int8 import Quantised
-from dg_lsp.engine.model.prefix_cache import KV
+from dg_lsp.engine.model.prefix_cache import KV, put
 from dg_lsp.engine.model.recording import ROWS
 from dg_lsp.engine.model.weights.llama_files import Weight
 from dg_lsp.engine.model.weights.llama_layers import Embedding, Layer, Linear, NarrowMatrix, WideMatrix
@@ -156,7 +156,7 @@ class GpuPasses:
         """Copy keys and values to the first places of a room. Each token sees all of them, wherever they stand."""
         del positions
         if kv:
-            copy_into(room.kv, kv)
+            put(kv, as_pairs(room.kv))
 
     def pairs(self, room: Room) -> KV:
         """Return the keys and values in a room."""
@@ -175,7 +175,7 @@ class GpuPasses:
         kv = torch.empty(self.kv_shape(n_past + n_new), dtype=self.dtype, device=self.device)
         places = torch.arange(n_past, n_past + n_new, device=self.device)
         if past:
-            copy_into(kv, past)
+            put(past, as_pairs(kv))
         visible = None
         if past:
             visible = torch.arange(n_past + n_new, device=self.device)[None] <= places[:, None]
@@ -190,13 +190,6 @@ def as_pairs(kv: Tensor) -> KV:
         keys, values = layer.unbind(1)
         pairs.append((keys[None], values[None]))
     return pairs
-
-
-def copy_into(kv: Tensor, given: KV) -> None:
-    """Copy the keys and values of one row to the first places of `kv` [layers, L, 2, kv heads, D]."""
-    for own, pair in zip(as_pairs(kv[:, : given[0][0].shape[2]]), given, strict=True):
-        for side, values in zip(own, pair, strict=True):
-            side.copy_(values)
 
 
 def _causal(queries: Tensor, kv: Tensor, shape: Heads) -> Tensor:
