@@ -23,12 +23,13 @@ from dg_lsp.engine.causal.filler import CausalFiller
 from dg_lsp.engine.causal.generation import Generation
 from dg_lsp.engine.causal.layout import for_profile
 from dg_lsp.engine.causal.profile import Profile
-from dg_lsp.engine.common import pace, sequence
+from dg_lsp.engine.common import pace
 from dg_lsp.engine.common.layout import next_after_typed
 from dg_lsp.engine.common.local import PREFILL_CHUNK, LocalTask
 from dg_lsp.engine.common.propose import drafts
 from dg_lsp.engine.common.propose.drafts import Drafting, DraftSettings
 from dg_lsp.engine.common.rank import Proposal
+from dg_lsp.engine.common.task import next_hole
 from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.tree import Tree
 from dg_lsp.engine.model.vocabulary import Vocabulary
@@ -422,8 +423,8 @@ def test_answer_that_leaves_needed_names_unbound_ranks_as_less_likely(fim: Causa
 def test_hole_need_not_bind_what_an_earlier_one_has_bound() -> None:
     holes = tuple(Hole(Span(at, at), "cursor", needed=("total", "count")) for at in (0, 1))
     both = InfillRequest("", "\nprint(total, count)\n", holes, ("\n",), language="python")
-    assert sequence.next_hole(both, []).holes[0].needed == ("total", "count")
-    assert sequence.next_hole(both, ["total = 0"]).holes[0].needed == ("count",)
+    assert next_hole(both, []).holes[0].needed == ("total", "count")
+    assert next_hole(both, ["total = 0"]).holes[0].needed == ("count",)
 
 
 def test_repeated_code_is_read_ahead_with_the_same_text(left: CausalFiller, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -446,7 +447,7 @@ def started(filler: CausalFiller, asked: InfillRequest, text: str, *, at: int = 
     """A task of a model with probabilities of first drafts, which writes `text`, or "height" as its token `at`."""
     settings: dict[str, Any] = {"branches": 3, "draft_calibration": OF_DRAFTS} | more
     profile = replace(filler.loaded.profile, **settings)
-    passes = Scripted(filler, sequence.next_hole(asked, []), text)
+    passes = Scripted(filler, next_hole(asked, []), text)
     passes.others[at] = filler.loaded.vocabulary.encode("(height")[1]
     loaded: Any = replace(filler.loaded, passes=passes, profile=profile)  # type: ignore[arg-type]
     return CausalFiller(loaded).start(asked)

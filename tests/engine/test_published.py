@@ -25,13 +25,11 @@ from dg_lsp.engine.common.local import LocalTask
 from dg_lsp.engine.common.pace import Budget, Pace, Timing, Usage
 from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.diffusion import canvas
-from dg_lsp.engine.diffusion.masked.filler import Generation, MaskedFiller
-from dg_lsp.engine.diffusion.masked.passes import MaskedLlama
+from dg_lsp.engine.diffusion.masked.filler import Generation, MaskedFiller, MaskedLlama
 from dg_lsp.engine.diffusion.masked.profile import DREAMON, OPEN_DCODER, Unmasking, parse
 from dg_lsp.engine.diffusion.masked.unmasking import Gap, MaskTokens, Unmasker
 from dg_lsp.engine.model.fit.geometry import GeometryError, llama_sizes, of_config
-from dg_lsp.engine.model.vocabulary import Vocabulary
-from dg_lsp.engine.model.weights.byte_level import tokenizer_values
+from dg_lsp.engine.model.vocabulary import Vocabulary, tokenizer_values
 from tests.engine import reference_published as reference
 from tests.engine.engine_kit import finish
 

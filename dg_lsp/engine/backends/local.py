@@ -11,6 +11,7 @@ from dg_lsp.engine.common.calibration_store import ModelId
 from dg_lsp.engine.common.loading import EMBEDDED, Checkpoint, Loaded
 from dg_lsp.engine.common.local import LocalFiller
 from dg_lsp.engine.common.task import OnProgress
+from dg_lsp.engine.diffusion.masked.profile import is_masked
 from dg_lsp.engine.model.fit.choice import SMALL
 from dg_lsp.engine.model.fit.geometry import LLAMA_TYPES
 from dg_lsp.wire import model_names
@@ -52,17 +53,17 @@ def load_model(
 
 
 def _load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[Any, Any]:
-    from dg_lsp.engine.diffusion.masked import loading as masked
-
     if opened.model_type not in LLAMA_TYPES:
-        from dg_lsp.engine.diffusion import loading as diffusion
+        from dg_lsp.engine.diffusion.filler import load as load_diffusion
 
-        return diffusion.load(opened, dtype, on_progress)
-    if masked.is_masked(opened):
-        return masked.load(opened, dtype, on_progress)
-    from dg_lsp.engine.causal import loading as causal
+        return load_diffusion(opened, dtype, on_progress)
+    if is_masked(opened):
+        from dg_lsp.engine.diffusion.masked.filler import load as load_masked
 
-    return causal.load(opened, dtype, on_progress)
+        return load_masked(opened, dtype, on_progress)
+    from dg_lsp.engine.causal.filler import load as load_causal
+
+    return load_causal(opened, dtype, on_progress)
 
 
 def filler_of(loaded: Loaded[Any, Any], *, rows: int = DEFAULTS.rows) -> LocalFiller:

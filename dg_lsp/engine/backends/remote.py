@@ -22,11 +22,10 @@ from dg_lsp.core.calibration import Calibration, Evidence
 from dg_lsp.core.extent import Bounds
 from dg_lsp.core.values import Candidate, InfillRequest, Ranked
 from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, outcome_of
-from dg_lsp.engine.common import sequence
 from dg_lsp.engine.common.calibration_store import Calibrations
 from dg_lsp.engine.common.heads import Heads
 from dg_lsp.engine.common.rank import NamesInText
-from dg_lsp.engine.common.task import Filler, Task
+from dg_lsp.engine.common.task import Filler, Task, next_hole, wholes
 from dg_lsp.wire.messages import Fields, WireError
 from dg_lsp.wire.privacy import Shown, shown
 
@@ -168,7 +167,7 @@ class RemoteTask(Task):
         """Send the calls for the next hole, or for all holes."""
         request, is_whole = self._request, self._together == len(self._request.holes)
         filled = [part[0].texts[0] for part in self._parts]
-        self._part = request if is_whole else Shown(sequence.next_hole(request, filled))
+        self._part = request if is_whole else Shown(next_hole(request, filled))
         for call in self._backend.calls(self._part):
             self._sent.append((call, self._client.send(call)))
         self._unread.update(future for _, future in self._sent)
@@ -196,7 +195,7 @@ class RemoteTask(Task):
         self._parts.append(candidates)
         self._part = None
         is_last = len(self._parts) == len(self._request.holes)
-        self._answers = sequence.wholes(self._parts) if is_last else ()
+        self._answers = wholes(self._parts) if is_last else ()
         return not is_last
 
     def _evidence_in(self, replies: Replies) -> tuple[Evidence, ...]:

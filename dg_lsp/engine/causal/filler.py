@@ -22,15 +22,19 @@ import torch
 
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.causal import drafting, layout
+from dg_lsp.engine.causal.drafting import LONGEST_DRAFT
 from dg_lsp.engine.causal.generation import Generation
 from dg_lsp.engine.causal.layout import LeftToRight, Sheet
 from dg_lsp.engine.causal.middle import Middle
 from dg_lsp.engine.causal.passes import CausalLlama
-from dg_lsp.engine.causal.profile import Profile
+from dg_lsp.engine.causal.profile import Profile, load_profile
 from dg_lsp.engine.causal.windows import MOST_LENGTHS, Windows
-from dg_lsp.engine.common.loading import Loaded
+from dg_lsp.engine.common import loading
+from dg_lsp.engine.common.loading import Checkpoint, Loaded
 from dg_lsp.engine.common.local import PREFILL_CHUNK, LocalFiller
 from dg_lsp.engine.common.pace import Timing
+from dg_lsp.engine.common.task import OnProgress
+from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.tree import ROOM
 
 PROPOSERS = (("draft", drafting.copies_of), ("draft", drafting.propose))
@@ -90,3 +94,11 @@ class CausalFiller(LocalFiller):
         generation = Generation(self.middle(request, timing.budget.left_ms()), timing, self.prefixes)
         generation.proposers = PROPOSERS
         return generation
+
+
+def load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[CausalLlama, Profile]:
+    """Load and return the model of a checkpoint; raises LoadError and the errors of `common.loading.reported`."""
+    profile = load_profile(opened.profile_folder, fills_in=opened.vocabulary.fim_tokens is not None)
+    use = fit.Use(MOST_LENGTHS * profile.prefix_tokens + profile.suffix_tokens, LONGEST_DRAFT)
+    found = loading.open_llama(opened, use, dtype, on_progress)
+    return Loaded.of(opened, CausalLlama(found.sizes, found.weights, found.kind), profile, found.precision)

@@ -16,14 +16,13 @@ import torch
 
 from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import Candidate, InfillRequest, Ranked
-from dg_lsp.engine.common import sequence
 from dg_lsp.engine.common.calibration_store import Calibrations
 from dg_lsp.engine.common.generation import Generation
 from dg_lsp.engine.common.laid_out import Layout, Sheet
 from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.common.pace import Budget, Pace, Timing, Usage
 from dg_lsp.engine.common.rank import Proposal
-from dg_lsp.engine.common.task import Concurrency, Filler, Task
+from dg_lsp.engine.common.task import Concurrency, Filler, Task, next_hole, wholes
 from dg_lsp.engine.model import memory
 from dg_lsp.engine.model.memory import Headroom
 from dg_lsp.engine.model.prefix_cache import KV, LEAST_BYTES, PrefixCache, PrefixEncoder
@@ -117,13 +116,13 @@ class LocalTask(Task):
             filled = [part[0].texts[0] for part in self._parts]
             now, n_left = self._filler.pace.clock(), len(request.holes) - len(self._parts)
             # The holes that are left share the time left.
-            answers = yield from self._fill(sequence.next_hole(request, filled), now + (self._due_at - now) / n_left)
+            answers = yield from self._fill(next_hole(request, filled), now + (self._due_at - now) / n_left)
             if not answers:
                 return
             self._parts.append(answers)
             self._release()
             self.generation = None
-        self._answers = sequence.wholes(self._parts)
+        self._answers = wholes(self._parts)
 
     def _fill(self, request: InfillRequest, due_at: float) -> Generator[None, None, tuple[Candidate, ...]]:
         """Fill all holes of a request together, and return the ranked answers, best first."""

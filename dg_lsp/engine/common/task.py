@@ -1,16 +1,18 @@
 """The interface between serving and a model: a filler starts tasks, and a task runs one step at a time.
 
 The worker and the app know only these two base classes. A model overrides the abstract methods, and those of its optional
-abilities. The defaults suit a model without them.
+abilities. The defaults suit a model without them. Models that fill only one hole at a time fill several in sequence.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Literal
 
+from dg_lsp.core import confidence, scope
 from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.common.calibration_store import Calibrations
@@ -101,3 +103,42 @@ class Filler(ABC):
 
     def trim(self) -> None:  # noqa: B027 -- optional: most models have no caches
         """Drop caches, and everything else that can be computed again."""
+
+
+def next_hole(request: InfillRequest, filled: Sequence[str]) -> InfillRequest:
+    """Return the request for the first unfilled hole alone; the texts of the filled holes become part of its prefix.
+
+    It need not bind the names that they mention.
+    """
+    index, hole = len(filled), request.holes[len(filled)]
+    before = "".join(text + between for text, between in zip(filled, request.between, strict=False))
+    return replace(
+        request,
+        prefix=request.prefix + before,
+        suffix="".join([*request.between[index:], request.suffix]),
+        holes=(replace(hole, needed=tuple(scope.missing(hole.needed, "\n".join(filled)))),),
+        between=(),
+        seed=request.seed + index,
+    )
+
+
+def wholes(parts: Sequence[Sequence[Candidate]]) -> tuple[Candidate, ...]:
+    """Return candidates for all holes from those of the single holes, which are best first.
+
+    The first has the best text of each hole, the second the second best, and so on. A hole with fewer texts repeats its best
+    one. All were written after the best texts of the holes before them, so only the first one's product is a probability.
+    """
+    n_texts = max(len(part) for part in parts)
+    rows = [[part[place if place < len(part) else 0] for part in parts] for place in range(n_texts)]
+    return tuple(
+        Candidate(
+            tuple(one.texts[0] for one in row),
+            confidence.joint(one.confidence for one in row),
+            tuple(one.confidences[0] if one.confidences else () for one in row),
+            row[0].row,
+            sum(one.steps for one in row),
+            lengths=tuple(one.lengths[0] for one in row) if all(one.lengths for one in row) else (),
+            alone=tuple(one.confidence for one in row),
+        )
+        for row in rows
+    )

@@ -10,20 +10,22 @@ from torch import Tensor
 
 from dg_lsp.core.calibration import Calibration, Evidence
 from dg_lsp.core.values import InfillRequest
-from dg_lsp.engine.common import generation
+from dg_lsp.engine.common import generation, loading
 from dg_lsp.engine.common.generation import UNSCORED_ORDER, Work
 from dg_lsp.engine.common.laid_out import LaidOut
 from dg_lsp.engine.common.layout import next_after_typed
-from dg_lsp.engine.common.loading import Loaded
+from dg_lsp.engine.common.loading import Checkpoint, Loaded
 from dg_lsp.engine.common.local import LocalFiller
 from dg_lsp.engine.common.pace import Timing
 from dg_lsp.engine.common.rank import Describer, Proposal
+from dg_lsp.engine.common.task import OnProgress
 from dg_lsp.engine.diffusion.canvas import n_tokens, seed
 from dg_lsp.engine.diffusion.generation import MAX_ROWS
 from dg_lsp.engine.diffusion.masked.layout import Layout, Sheet
-from dg_lsp.engine.diffusion.masked.passes import MaskedLlama
-from dg_lsp.engine.diffusion.masked.profile import Profile
+from dg_lsp.engine.diffusion.masked.profile import Profile, load_profile, published
 from dg_lsp.engine.diffusion.masked.unmasking import Gap, MaskTokens, Unmasker
+from dg_lsp.engine.model import fit
+from dg_lsp.engine.model.llama import Llama
 
 
 class MaskedFiller(LocalFiller):
@@ -122,3 +124,21 @@ class Generation(generation.Generation):
             n_own = n_tokens(vocabulary, ids, len(heal) + len(text.encode()))
             logps = tuple(logp for _, logp in written[:n_own])
             self.proposals.append(Proposal(text, "noise", logps, logps))
+
+
+class MaskedLlama(Llama):
+    """The pass of one loaded model with the weights of a Qwen2 model. Position i predicts token i + 1."""
+
+    def read(self, ids: Tensor) -> Tensor:
+        """Return the last hidden states [C, H] of a text [C]."""
+        with torch.no_grad():
+            return self._pass(ids[None], torch.arange(len(ids), device=ids.device)[None], None, None)[0][0]
+
+
+def load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[MaskedLlama, Profile]:
+    """Load and return the model of a checkpoint; raises LoadError and the errors of `common.loading.reported`."""
+    profile = load_profile(opened.profile_folder, published(opened.name, opened.model_type, opened.vocabulary))
+    use = fit.Use(profile.prefix_tokens + profile.suffix_tokens, profile.canvas_tokens)
+    found = loading.open_llama(opened, use, dtype, on_progress)
+    passes = MaskedLlama(found.sizes, found.weights, found.kind)
+    return Loaded.of(opened, passes, profile, found.precision)

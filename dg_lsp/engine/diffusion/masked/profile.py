@@ -10,6 +10,7 @@ from dg_lsp.core.calibration import Calibration
 from dg_lsp.engine.common import profile_file
 
 if TYPE_CHECKING:  # the tokenizer's package is not needed to read a profile
+    from dg_lsp.engine.common.loading import Checkpoint
     from dg_lsp.engine.model.vocabulary import Vocabulary
 
 LAYOUT = "masked"
@@ -85,6 +86,12 @@ def published(name: str, model_type: str, vocabulary: Vocabulary) -> Profile | N
             )
         return DREAMON
     return OPEN_DCODER if model_type == "qwen2" and vocabulary.id("<M>") in vocabulary.special else None
+
+
+def is_masked(opened: Checkpoint) -> bool:
+    """Return whether a checkpoint fills masks, by what it is or by its profile; raises ProfileError if that can't be read."""
+    is_published = published(opened.name, opened.model_type, opened.vocabulary) is not None
+    return is_published or (profile_file.settings_in(opened.profile_folder) or {}).get("layout") == LAYOUT
 
 
 def load_profile(folder: Path, default: Profile | None) -> Profile:

@@ -25,8 +25,8 @@ import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
+from dg_lsp.engine.model import vocabulary
 from dg_lsp.engine.model.fit.geometry import PROJECTIONS, LlamaSizes, llama_sizes
-from dg_lsp.engine.model.weights import byte_level
 
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
@@ -340,7 +340,7 @@ _CONTROL, _USER_DEFINED, _UNUSED = 3, 4, 5  # kinds of tokens in GGUF; the other
 def tokenizer_values(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of `tokenizer.json` for a GGUF file's fields; raise GgufError if its tokenizer is not known."""
     tokens, kinds, merges = (fields[f"tokenizer.ggml.{name}"] for name in ("tokens", "token_type", "merges"))
-    pre, known = fields.get("tokenizer.ggml.pre"), byte_level.PRE_TOKENIZERS
+    pre, known = fields.get("tokenizer.ggml.pre"), vocabulary.PRE_TOKENIZERS
     if fields.get("tokenizer.ggml.model") != "gpt2" or not isinstance(pre, str) or pre not in known:
         raise GgufError(f"has a tokenizer that is not known ({pre}); known ones are {', '.join(known)}")
     # Rows of the embedding that only fill it up have names that no text contains. The original leaves them out.
@@ -351,4 +351,4 @@ def tokenizer_values(fields: Mapping[str, Any]) -> dict[str, Any]:
         for number, (token, kind) in enumerate(zip(tokens, kinds, strict=True))
         if kind in (_CONTROL, _USER_DEFINED)
     }
-    return byte_level.tokenizer_values(pre, used, pairs, added)
+    return vocabulary.tokenizer_values(pre, used, pairs, added)
