@@ -11,7 +11,7 @@ import math
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Future
 from dataclasses import replace
@@ -20,12 +20,12 @@ from typing import Protocol
 from dg_lsp.core import calibration, secrets
 from dg_lsp.core.calibration import Calibration, Evidence
 from dg_lsp.core.extent import Bounds
-from dg_lsp.core.values import Candidate, InfillRequest, Ranked
+from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, outcome_of
 from dg_lsp.engine.common.calibration_store import Calibrations
 from dg_lsp.engine.common.heads import Heads
 from dg_lsp.engine.common.rank import NamesInText
-from dg_lsp.engine.common.task import Filler, Task, next_hole, wholes
+from dg_lsp.engine.common.task import Filler, HoleTask
 from dg_lsp.wire.messages import Fields, WireError
 from dg_lsp.wire.privacy import Shown, shown
 
@@ -90,10 +90,9 @@ class RemoteFiller(Filler):
         self._end()
 
 
-class RemoteTask(Task):
-    """One running request. Holes that the server can't fill together are filled one after another.
+class RemoteTask(HoleTask):
+    """One running request.
 
-    The attributes are all that a request needs from one step to the next, because the worker may run another task between.
     `unread` are the sent calls of all tasks whose answers no step has read. A waiting step ends as soon as one of them has one.
     """
 
@@ -106,15 +105,12 @@ class RemoteTask(Task):
         calibration: Calibration | None = None,
     ) -> None:
         """Create a task that has sent nothing yet."""
+        super().__init__(request, fills_together=backend.takes_together(request))
         self._calibration = calibration
         self._evidence: tuple[Evidence, ...] = ()
-        self._backend, self._client, self._unread, self._request = backend, client, unread, request
-        n_holes = len(request.holes)
-        self._together = n_holes if n_holes == 1 or backend.takes_together(request) else 1
-        self._part: Shown | None = None
+        self._backend, self._client, self._unread = backend, client, unread
+        self._part = request  # that is being filled
         self._sent: list[tuple[Call, Future[Fields]]] = []
-        self._parts: list[tuple[Candidate, ...]] = []
-        self._answers: tuple[Candidate, ...] = ()
         self._tokens = {"tokens": 0, "reused": 0}
         self.milliseconds: dict[str, float] = {"prefill": 0.0, "draft": 0.0, "denoise": 0.0, "score": 0.0}
         self._end = weakref.finalize(self, _drop, self._sent, unread)
@@ -123,37 +119,13 @@ class RemoteTask(Task):
         """Send the next calls, or wait briefly for an answer; return whether the task is unfinished. Raises RemoteError."""
         began = time.perf_counter()
         try:
-            if self._part is None:
-                self._send()
-                return True
-            futures.wait(self._unread, STEP_S, futures.FIRST_COMPLETED)
-            own = [future for _, future in self._sent]
-            self._unread.difference_update(future for future in own if future.done())
-            return not all(future.done() for future in own) or self._settle()
+            return super().step()
         finally:
             self.milliseconds["denoise"] += (time.perf_counter() - began) * 1000
 
-    def candidates(self) -> tuple[Candidate, ...]:
-        """Return the best candidates so far, best first; they are unfinished until all answers have arrived."""
-        if self._answers:
-            return self._answers
-        now = self._now()
-        if len(self._request.holes) == self._together:
-            return tuple(replace(candidate, finished=False) for candidate in now)
-        texts = self.drafts()
-        return (Candidate(texts, Ranked(doubted=True), finished=False),) if any(texts) else ()
-
-    def drafts(self) -> tuple[str, ...]:
-        """Return each hole's text in the best answer so far."""
-        if self._answers:
-            return self._answers[0].texts
-        texts = [part[0].texts[0] for part in self._parts]
-        texts += [text for candidate in self._now()[:1] for text in candidate.texts]
-        return (*texts, *[""] * (len(self._request.holes) - len(texts)))
-
     def evidence(self) -> tuple[Evidence, ...]:
         """Return the candidates with their features; empty until all answers have arrived."""
-        return self._evidence if len(self._request.holes) == 1 else ()
+        return self._evidence if len(self.request.holes) == 1 else ()
 
     def cache(self) -> Mapping[str, int]:
         """Return how many prompt tokens the server read, and how many of them were cached, if it reports this."""
@@ -161,20 +133,24 @@ class RemoteTask(Task):
 
     def close(self) -> None:
         """Cancel the running calls."""
+        super().close()
         self._end()
 
-    def _send(self) -> None:
-        """Send the calls for the next hole, or for all holes."""
-        request, is_whole = self._request, self._together == len(self._request.holes)
-        filled = [part[0].texts[0] for part in self._parts]
-        self._part = request if is_whole else Shown(next_hole(request, filled))
-        for call in self._backend.calls(self._part):
-            self._sent.append((call, self._client.send(call)))
-        self._unread.update(future for _, future in self._sent)
+    def _fill(self, request: InfillRequest, n_left: int) -> Generator[None, None, tuple[Candidate, ...]]:
+        self._part = Shown(request)
+        self._sent += [(call, self._client.send(call)) for call in self._backend.calls(self._part)]
+        own = [future for _, future in self._sent]
+        self._unread.update(own)
+        is_waiting = True
+        while is_waiting:
+            yield
+            futures.wait(self._unread, STEP_S, futures.FIRST_COMPLETED)
+            self._unread.difference_update(future for future in own if future.done())
+            is_waiting = not all(future.done() for future in own)
+        return self._received()
 
-    def _settle(self) -> bool:
-        """Turn the finished calls into candidates; return whether holes are left."""
-        assert self._part is not None
+    def _received(self) -> tuple[Candidate, ...]:
+        """Turn the finished calls into candidates."""
         outcomes = [(call, outcome_of(future)) for call, future in self._sent]
         replies = [(call, outcome) for call, outcome in outcomes if isinstance(outcome, Fields)]
         failures = [outcome for _, outcome in outcomes if isinstance(outcome, RemoteError)]
@@ -187,25 +163,16 @@ class RemoteTask(Task):
                 self._tokens["tokens"] += usage.integer("prompt_tokens", 0)
                 self._tokens["reused"] += usage.inner("prompt_tokens_details").integer("cached_tokens", 0)
         self._evidence = self._evidence_in(replies)
-        candidates = calibration.to_candidates(self._evidence, self._calibration)
         _drop(self._sent, self._unread)
-        if not candidates or self._together == len(self._request.holes):
-            self._answers = candidates
-            return False
-        self._parts.append(candidates)
-        self._part = None
-        is_last = len(self._parts) == len(self._request.holes)
-        self._answers = wholes(self._parts) if is_last else ()
-        return not is_last
+        return calibration.to_candidates(self._evidence, self._calibration)
 
     def _evidence_in(self, replies: Replies) -> tuple[Evidence, ...]:
-        assert self._part is not None
         try:
             return self._backend.evidence(self._part, replies)
         except WireError as error:
             raise RemoteError(f"the answer of {self._client.host} can't be understood: {error}") from error
 
-    def _now(self) -> tuple[Candidate, ...]:
+    def _so_far(self) -> tuple[Candidate, ...]:
         """Return candidates from the answers received so far, whole or partial."""
         replies: list[tuple[Call, Fields]] = []
         for call, future in self._sent:
@@ -213,11 +180,14 @@ class RemoteTask(Task):
                 replies.append((call, future.result()))
             elif not future.done() and call.listener and (answer := call.listener.answer(is_whole=False)):
                 replies.append((call, answer))
-        if self._part is not None and replies:
-            # Malformed answers are reported once all have arrived.
-            with contextlib.suppress(RemoteError):
-                return calibration.to_candidates(self._evidence_in(replies), self._calibration)
+        # Malformed answers are reported once all have arrived.
+        with contextlib.suppress(RemoteError):
+            found = calibration.to_candidates(self._evidence_in(replies), self._calibration) if replies else ()
+            return tuple(replace(candidate, finished=False) for candidate in found)
         return ()
+
+    def _texts(self) -> tuple[str, ...]:
+        return next((candidate.texts for candidate in self._so_far()), ())
 
 
 def to_probability(logarithm: object) -> float:

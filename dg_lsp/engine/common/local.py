@@ -1,4 +1,4 @@
-"""What all models in this process share: a request as a task of units, one hole after another, and a filler that starts it.
+"""What all models in this process share: a request as a task of units, and a filler that starts it.
 
 Knows requests, candidates and the prefix cache. Knows nothing of how a model proposes texts or ranks them.
 """
@@ -15,70 +15,41 @@ from typing import Any
 import torch
 
 from dg_lsp.core.calibration import Evidence
-from dg_lsp.core.values import Candidate, InfillRequest, Ranked
+from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.common.calibration_store import Calibrations
 from dg_lsp.engine.common.generation import Generation
 from dg_lsp.engine.common.laid_out import Layout, Sheet
 from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.common.pace import Budget, Pace, Timing, Usage
 from dg_lsp.engine.common.rank import Proposal
-from dg_lsp.engine.common.task import Concurrency, Filler, Task, next_hole, wholes
+from dg_lsp.engine.common.task import Concurrency, Filler, HoleTask
 from dg_lsp.engine.model import memory
 from dg_lsp.engine.model.memory import Headroom
 from dg_lsp.engine.model.prefix_cache import KV, LEAST_BYTES, PrefixCache, PrefixEncoder
 
 AHEAD_CHUNK = 64  # tokens encoded in one step ahead of a request, for which a new request has to wait
 PREFILL_CHUNK = 128  # tokens encoded in one uninterruptible step; more at once take no less time for each
-OVER = object()  # what the work of a finished task returns
 
 
-class LocalTask(Task):
-    """One running request. Holes that the model does not fill together are filled in sequence.
-
-    Its attributes are the request, what was answered so far, and what the queue may ask about at any time.
-    """
+class LocalTask(HoleTask):
+    """One running request of a model in this process."""
 
     def __init__(self, request: InfillRequest, filler: LocalFiller) -> None:
-        self.request, self._filler = request, filler
+        super().__init__(request, fills_together=filler.fills_together(request))
+        self._filler = filler
         self.generation: Generation | None = None  # of the hole under way
-        self._answers: tuple[Candidate, ...] = ()
-        self._parts: list[tuple[Candidate, ...]] = []  # the answers of each filled hole, when holes are filled in sequence
         self._due_at = math.inf
         self._usage = Usage()
         self.milliseconds = self._usage.milliseconds
-        self._work: Iterator[None] = self._run()
 
     def step(self) -> bool:
         """Do one unit of work; return whether more remains."""
         self._usage.began = time.perf_counter()
         try:
             with self._filler.loaded.cores.used(), torch.inference_mode():
-                return next(self._work, OVER) is not OVER
+                return super().step()
         finally:
             self._usage.switch(self._usage.stage)
-
-    def candidates(self) -> tuple[Candidate, ...]:
-        """Return the best answers so far, best first; they are unfinished before the task's end."""
-        if self._answers or self.generation is None:
-            return self._answers
-        candidates = self.generation.best_so_far()
-        if len(self.request.holes) == 1:
-            return candidates
-        return tuple(
-            replace(each, texts=self._padded(each.texts), confidence=Ranked(rank, doubted=True), confidences=(), lengths=())
-            for rank, each in enumerate(candidates)
-        )
-
-    def drafts(self) -> tuple[str, ...]:
-        """Return the current text of each hole in the best canvas, or the final answer."""
-        if self._answers:
-            return self._answers[0].texts
-        return self._padded(self.generation.texts() if self.generation else ())
-
-    def _padded(self, texts: tuple[str, ...]) -> tuple[str, ...]:
-        """Return a text for each hole: the filled ones, then `texts`, then empty texts."""
-        n_holes = len(self.request.holes)
-        return (*(part[0].texts[0] for part in self._parts), *texts, *[""] * n_holes)[:n_holes]
 
     def finish_in(self, milliseconds: float) -> None:
         """Plan the work so that it ends within this time."""
@@ -99,36 +70,27 @@ class LocalTask(Task):
 
     def close(self) -> None:
         """Release the task's memory. No step may follow."""
-        self._work = iter(())  # it refers to this task
-        self._release()
-
-    def _release(self) -> None:
-        """Free what the generation holds at once, and not when Python next looks for references in a circle."""
-        if self.generation is not None:
+        super().close()
+        if self.generation is not None:  # at once, and not when Python next looks for references in a circle
             self.generation.leave()
 
-    def _run(self) -> Iterator[None]:
-        request = self.request
-        if len(request.holes) == 1 or self._filler.fills_together(request):
-            self._answers = yield from self._fill(request, self._due_at)
-            return
-        while len(self._parts) < len(request.holes):
-            filled = [part[0].texts[0] for part in self._parts]
-            now, n_left = self._filler.pace.clock(), len(request.holes) - len(self._parts)
-            # The holes that are left share the time left.
-            answers = yield from self._fill(next_hole(request, filled), now + (self._due_at - now) / n_left)
-            if not answers:
-                return
-            self._parts.append(answers)
-            self._release()
-            self.generation = None
-        self._answers = wholes(self._parts)
+    def _so_far(self) -> tuple[Candidate, ...]:
+        return self.generation.best_so_far() if self.generation else ()
 
-    def _fill(self, request: InfillRequest, due_at: float) -> Generator[None, None, tuple[Candidate, ...]]:
-        """Fill all holes of a request together, and return the ranked answers, best first."""
+    def _texts(self) -> tuple[str, ...]:
+        return self.generation.texts() if self.generation else ()
+
+    def _leave(self) -> None:
+        if self.generation is not None:
+            self.generation.leave()
+        self.generation = None
+
+    def _fill(self, request: InfillRequest, n_left: int) -> Generator[None, None, tuple[Candidate, ...]]:
         pace, usage = self._filler.pace, self._usage
+        now = pace.clock()
         usage.switch("prefill")
-        self.generation = generation = self._filler.generation(request, Timing(pace, usage, Budget(pace, due_at)))
+        timing = Timing(pace, usage, Budget(pace, now + (self._due_at - now) / n_left))
+        self.generation = generation = self._filler.generation(request, timing)
         yield from generation.begin()
         for stage, propose in generation.proposers:
             usage.switch(stage)

@@ -7,18 +7,19 @@ abilities. The defaults suit a model without them. Models that fill only one hol
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Literal
 
 from dg_lsp.core import confidence, scope
 from dg_lsp.core.calibration import Evidence
-from dg_lsp.core.values import Candidate, InfillRequest
+from dg_lsp.core.values import Candidate, InfillRequest, Ranked
 from dg_lsp.engine.common.calibration_store import Calibrations
 
 # How a model runs several requests: "independent", because another process or machine does the work, or "in turns".
 Concurrency = Literal["independent", "in turns"]
+OVER = object()  # what the work of a finished task returns
 OnProgress = Callable[[str, float], None]  # reports progress: a message and a fraction
 
 
@@ -103,6 +104,79 @@ class Filler(ABC):
 
     def trim(self) -> None:  # noqa: B027 -- optional: most models have no caches
         """Drop caches, and everything else that can be computed again."""
+
+
+class HoleTask(Task):
+    """A task whose work is that of a generator. Holes that the model does not fill together are filled in sequence.
+
+    Its attributes are the request, what was answered so far, and what the queue may ask about at any time.
+    """
+
+    def __init__(self, request: InfillRequest, *, fills_together: bool) -> None:
+        self.request = request
+        self._fills_together = fills_together or len(request.holes) == 1
+        self._answers: tuple[Candidate, ...] = ()
+        self._parts: list[tuple[Candidate, ...]] = []  # the answers of each filled hole, when holes are filled in sequence
+        self._work: Iterator[None] = self._run()
+
+    @abstractmethod
+    def _fill(self, request: InfillRequest, n_left: int) -> Generator[None, None, tuple[Candidate, ...]]:
+        """Fill all holes of a request together, and return the ranked answers, best first. `n_left` holes share the time."""
+
+    @abstractmethod
+    def _so_far(self) -> tuple[Candidate, ...]:
+        """Return the unfinished answers of the request that is being filled, best first."""
+
+    @abstractmethod
+    def _texts(self) -> tuple[str, ...]:
+        """Return the current texts of the request that is being filled, as far as there are some."""
+
+    def step(self) -> bool:
+        """Do one unit of work; return whether more remains."""
+        return next(self._work, OVER) is not OVER
+
+    def candidates(self) -> tuple[Candidate, ...]:
+        """Return the best answers so far, best first; they are unfinished before the task's end."""
+        if self._answers:
+            return self._answers
+        so_far = self._so_far()
+        if self._fills_together:
+            return so_far
+        if self._parts and not so_far:
+            so_far = (Candidate((), finished=False),)
+        return tuple(
+            replace(each, texts=self._padded(each.texts), confidence=Ranked(rank, doubted=True), confidences=(), lengths=())
+            for rank, each in enumerate(so_far)
+        )
+
+    def drafts(self) -> tuple[str, ...]:
+        """Return the current text of each hole in the best answer so far, or the final answer."""
+        return self._answers[0].texts if self._answers else self._padded(self._texts())
+
+    def close(self) -> None:
+        """Release what the task holds. No step may follow."""
+        self._work = iter(())  # it refers to this task
+
+    def _padded(self, texts: tuple[str, ...]) -> tuple[str, ...]:
+        """Return a text for each hole: the filled ones, then `texts`, then empty texts."""
+        n_holes = len(self.request.holes)
+        return (*(part[0].texts[0] for part in self._parts), *texts, *[""] * n_holes)[:n_holes]
+
+    def _run(self) -> Iterator[None]:
+        if self._fills_together:
+            self._answers = yield from self._fill(self.request, 1)
+            return
+        while n_left := len(self.request.holes) - len(self._parts):
+            filled = [part[0].texts[0] for part in self._parts]
+            answers = yield from self._fill(next_hole(self.request, filled), n_left)
+            if not answers:
+                return
+            self._parts.append(answers)
+            self._leave()
+        self._answers = wholes(self._parts)
+
+    def _leave(self) -> None:
+        """Forget the request that was filled."""
 
 
 def next_hole(request: InfillRequest, filled: Sequence[str]) -> InfillRequest:
