@@ -58,8 +58,7 @@ class Language:
     ends with one of `stub_suffixes`, bodies are meant to be empty.
 
     `imports` returns the names that a text imports. With `imports_folders`, such a name is a folder, and all of its
-    files are imported. `importing` is the style of its imports, if those of an answer are judged. `marks` is tried on
-    each line; it matches text that is rare outside this language and similar ones.
+    files are imported. `importing` is the style of its imports, if those of an answer are judged.
 
     The rest describes how code is read without a tree. `brackets` are the opening and the closing ones. `outdents` matches
     lines that are indented less than their block. `tag` begins the code in a file that holds other text before it.
@@ -71,7 +70,6 @@ class Language:
     extensions: tuple[str, ...]
     lsp_ids: tuple[str, ...]
     line_comments: tuple[str, ...]
-    marks: str
     block_comment: tuple[str, str] | None = None
     doc_comment: str = ""
     opens: str = BRACE_OPENS
@@ -165,7 +163,7 @@ def _table() -> tuple[Language, ...]:
     text = (resources.files("dg_lsp.core") / "languages.toml").read_text(encoding="utf-8")
     rows = tomllib.loads(text)
     for name, row in rows.items():
-        row |= {"name": name, "marks": "|".join(row["marks"])}
+        row["name"] = name
         if "imports" in row:
             row["imports"] = _IMPORTS[row["imports"]]
         row |= {field: tuple(value) for field, value in row.items() if isinstance(value, list)}
@@ -173,7 +171,7 @@ def _table() -> tuple[Language, ...]:
 
 
 TABLE = _table()
-_UNKNOWN = Language("", ("", ""), (), (), (), (), "")
+_UNKNOWN = Language("", ("", ""), (), (), (), ())
 _BY_NAME = {language.name: language for language in TABLE}
 _BY_ID = {lsp_id: language for language in TABLE for lsp_id in language.lsp_ids}
 _BY_EXTENSION = {extension: language for language in TABLE for extension in language.extensions}

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from dg_lsp.engine.serve import prompts
 from tests.e2e import positions
 from tests.engine.engine_kit import Running, home, running
 from tests.patience import PATIENCE_S
@@ -61,18 +60,19 @@ def test_code_from_the_llama_route_parses(embedded: Running) -> None:
 
 @pytest.mark.slow
 def test_fills_of_held_out_files_add_no_syntax_error(embedded: Running) -> None:
-    """As it is in an editor, though these requests do not say that it is Python."""
+    """As it is in an editor, where a request declares its language."""
     n_texts = 0
     transport = httpx.HTTPTransport(uds=embedded.state.address)
     headers = {"Authorization": f"Bearer {embedded.state.token}"}
     with httpx.Client(transport=transport, base_url="http://localhost", headers=headers, timeout=PATIENCE_S) as http:
         for position in positions.positions(60, seed=7):
-            if prompts.language(position.before, position.after) != "python":
+            if not position.path.endswith(".py"):
                 continue
-            fields = {"prompt": position.before, "suffix": position.after, "n": 3}
+            before = f"# language: python\n{position.before}"
+            fields = {"prompt": before, "suffix": position.after, "n": 3}
             choices = http.post("/v1/completions", json=fields).raise_for_status().json()["choices"]
             texts = [choice["text"] for choice in choices if choice["text"]]
-            fields = {"input_prefix": position.before, "input_suffix": position.after}
+            fields = {"input_prefix": before, "input_suffix": position.after}
             content = http.post("/infill", json=fields).raise_for_status().json()["content"]
             assert content == choices[0]["text"]
             assert [text for text in texts if "syntax" in positions.faults(position, text)] == []

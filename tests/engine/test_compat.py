@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from dg_lsp.core import polish, syntax
+from dg_lsp.core import languages, polish, syntax
 from dg_lsp.core.values import Calibrated, Candidate, Document
 from dg_lsp.engine.serve import compat
 from dg_lsp.wire.messages import Done, Fields
-from tests.engine.test_prompts import CODE, FOREIGN, cut
+from tests import marked
 
+CODE = marked.drawings(Path(__file__).parent / "prompts" / "code.txt")  # a function in each language, with a cursor in it
 PREFIX = "def total(prices):\n    result = 0\n    for price in prices:\n        result += "
 SUFFIX = "\n    return result\n"
 # Of this only the first line is shown: the rest repeats what follows.
@@ -34,6 +36,12 @@ def test_max_tokens_counts_the_polished_tokens(lengths: tuple[tuple[int, ...], .
     assert choices(completion, candidate) == [{"index": 0, "text": "price", "finish_reason": "stop", "logprobs": None}]
     assert isinstance(answer["usage"], dict)
     assert answer["usage"]["completion_tokens"] == 1
+
+
+def example(name: str) -> tuple[str, str]:
+    """Return the text on both sides of the cursor in a language's example, which declares the language."""
+    before, _, after = CODE[name].partition("$0")
+    return f"{languages.row(name).line_comments[0]} language: {name}\n{before}", after
 
 
 def asked(kind: str, before: str, after: str) -> compat.CompletionRequest:
@@ -64,7 +72,7 @@ ENDS = {
 @pytest.mark.parametrize("kind", ["openai", "llama"])
 @pytest.mark.parametrize("name", CODE)
 def test_answers_are_polished_by_the_grammar_of_the_text(name: str, kind: str) -> None:
-    before, after = cut(CODE[name])
+    before, after = example(name)
     completion = asked(kind, before, after)
     request = completion.ask.request
     assert request.language == name
@@ -78,15 +86,15 @@ def test_answers_are_polished_by_the_grammar_of_the_text(name: str, kind: str) -
 
 
 @pytest.mark.parametrize("kind", ["openai", "llama"])
-@pytest.mark.parametrize("name", FOREIGN)
-def test_answers_in_an_unknown_language_are_kept(name: str, kind: str) -> None:
-    completion = asked(kind, *cut(FOREIGN[name]))
+@pytest.mark.parametrize("before", ["def total(prices):\n    price = ", "# language: cobol\n    MOVE "])
+def test_answers_in_an_unknown_language_are_kept(before: str, kind: str) -> None:
+    completion = asked(kind, before, "\n")
     assert completion.ask.request.language == ""
     assert text_of(completion, "price + * 1") == "price + * 1"
 
 
 def test_the_best_useful_candidate_is_sent() -> None:
-    before, after = cut(CODE["python"])
+    before, after = example("python")
     candidates = tuple(Candidate((answer_text,), Calibrated(0.5)) for answer_text in ("price * (1", "price", "price + 1", "2"))
     for kind, n in (("openai", 1), ("openai", 2), ("llama", 1)):
         completion = replace(asked(kind, before, after), n=n)
@@ -97,12 +105,6 @@ def test_the_best_useful_candidate_is_sent() -> None:
         else:
             [body] = compat.answers(completion, candidates, Done("finished"), {"model": "embedded"})
             assert [body["content"]] == expected
-
-
-def test_the_paths_of_extra_files_help_to_guess_the_language() -> None:
-    fields = {"input_prefix": "def total(prices):\n    return ", "input_extra": [{"filename": "shop.py", "text": "x = 1"}]}
-    assert compat.from_llama(Fields(fields)).ask.request.language == "python"
-    assert compat.from_llama(Fields({**fields, "input_extra": []})).ask.request.language == ""
 
 
 INDENTED = {

@@ -19,7 +19,7 @@ from dg_lsp.core import languages, local, positions, syntax
 from dg_lsp.core.languages import Language
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Span
-from tests.engine.test_prompts import CODE
+from tests.engine.test_compat import CODE
 
 OPENERS = (
     *("(", "[", "{", "((((", "[[[[", "{{{{", "([{", "<", "<<", "const a = [", "f(", "a[", "x = {", "fn(a, {", "if ("),

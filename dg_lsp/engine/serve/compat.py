@@ -87,7 +87,7 @@ def _stops(fields: Fields) -> tuple[str, ...]:
 def _request(parts: Parts, stops: tuple[str, ...], budget: Budget, seed: int) -> InfillRequest:
     prefix, suffix, path, related = parts.prefix, parts.suffix, parts.path, parts.related
     by_path = languages.for_path(path) if path else None
-    language = by_path.name if by_path else prompts.language(prefix, suffix, [snippet.path for snippet in related])
+    language = by_path.name if by_path else prompts.language(prefix)
     here = place.between(prefix, suffix)
     if here.starts_line and not here.ends_line:
         # As for our own clients, what is written before the first code of a line is a line of its own.
