@@ -17,8 +17,8 @@ import typer
 from dg_lsp.cli.command_group import command_group, reports
 from dg_lsp.cli.from_options import model_option
 from dg_lsp.core.wording import counted, size
-from dg_lsp.evaluate import score, tasks
-from dg_lsp.evaluate.answers import Answer, InProcess, answer
+from dg_lsp.evaluate import tasks
+from dg_lsp.evaluate.answers import Answer, InProcess, answer, is_exact, percentile, similarity
 from dg_lsp.evaluate.tasks import EvalError, Task
 
 if TYPE_CHECKING:
@@ -69,9 +69,9 @@ def measure(loaded: Loaded[Any, Any], holes: Sequence[Task], blocks: Sequence[Ta
 
 def _line(name: str, answers: Sequence[tuple[Task, Answer]]) -> Line:
     n = len(answers)
-    middle, slow = (round(score.percentile([each.ms for _, each in answers], share), 1) for share in (50, 95))
-    right = sum(score.is_exact(each.text, task.answer) for task, each in answers) / n
-    similarity = sum(score.similarity(each.text, task.answer) for task, each in answers) / n
+    middle, slow = (round(percentile([each.ms for _, each in answers], share), 1) for share in (50, 95))
+    right = sum(is_exact(each.text, task.answer) for task, each in answers) / n
+    similarity = sum(similarity(each.text, task.answer) for task, each in answers) / n
     return Line(name, n, middle, slow, round(right, 4), round(similarity, 4))
 
 

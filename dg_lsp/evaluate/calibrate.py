@@ -19,9 +19,9 @@ from dg_lsp.core import polish, syntax
 from dg_lsp.core.calibration import Calibration, Evidence
 from dg_lsp.engine.common.task import Filler
 from dg_lsp.engine.common.task import Task as Work
-from dg_lsp.evaluate import fit, score
+from dg_lsp.evaluate import answers, fit
+from dg_lsp.evaluate.answers import Measure, percentile
 from dg_lsp.evaluate.fit import Judged, Sample
-from dg_lsp.evaluate.score import Measure, percentile
 from dg_lsp.evaluate.tasks import EvalError, Task
 
 N_AT_ONCE = 4  # concurrent requests to a server
@@ -118,7 +118,7 @@ def judged_sample(task: Task, evidence: Sequence[Evidence]) -> Sample:
             continue
         polished = polish.to_edits(item.candidate, (task.hole,), document, syntax=tree)
         if polished.edits:
-            is_right = score.is_exact(polished.edits[0].text, task.answer)
+            is_right = answers.is_exact(polished.edits[0].text, task.answer)
             judged_by_text[item.candidate.texts] = dict(item.features), is_right
     return Sample(
         task.cluster,

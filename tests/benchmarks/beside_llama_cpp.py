@@ -42,7 +42,7 @@ from dg_lsp.core import languages, syntax
 from dg_lsp.core.values import Budget
 from dg_lsp.engine.model.pull import PullError, pulling
 from dg_lsp.evaluate import tasks as evaluation
-from dg_lsp.evaluate.score import percentile, trimmed
+from dg_lsp.evaluate.answers import percentile, trimmed
 from dg_lsp.evaluate.tasks import Task
 from dg_lsp.infill import pipeline
 from dg_lsp.wire import laptop

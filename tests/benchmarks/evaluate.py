@@ -33,7 +33,7 @@ from dg_lsp.cli import progress
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.common.propose import copies
 from dg_lsp.engine.model.fit import machine
-from dg_lsp.evaluate import answers, make, score, tasks
+from dg_lsp.evaluate import answers, make, tasks
 from dg_lsp.evaluate.answers import Answer
 from dg_lsp.evaluate.tasks import EvalError, Task
 from dg_lsp.wire import files
@@ -212,8 +212,8 @@ def to_row(task: Task, method: str, answer: Answer) -> ResultRow:
         task.kind,
         method,
         answer.text,
-        score.is_exact(answer.text, task.answer),
-        round(score.similarity(answer.text, task.answer), 4),
+        answers.is_exact(answer.text, task.answer),
+        round(answers.similarity(answer.text, task.answer), 4),
         scores.parses(task.prompt, answer.text, task.suffix, task.answer, task.language),
         ms=answer.ms,
         steps=answer.steps,

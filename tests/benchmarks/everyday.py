@@ -18,7 +18,7 @@ from dg_lsp.core import languages
 from dg_lsp.engine.backends import local
 from dg_lsp.engine.backends.local import filler_of
 from dg_lsp.engine.common import loading
-from dg_lsp.evaluate import answers, score
+from dg_lsp.evaluate import answers
 from dg_lsp.evaluate.answers import InProcess
 from dg_lsp.evaluate.tasks import Task
 from tests.benchmarks import arguments, evaluate
@@ -32,7 +32,7 @@ def main(model: str) -> int:
     n_right = n_tasks = 0
     for task in tasks():
         found = answers.answer(engine, task)
-        is_right = score.is_exact(found.text, task.answer)
+        is_right = answers.is_exact(found.text, task.answer)
         n_right, n_tasks = n_right + is_right, n_tasks + 1
         stated, mark = "-" if found.probability is None else f"{found.probability:.3f}", "right" if is_right else ""
         print(f"{mark:5}  {task.path:20} {stated:5} {found.text!r}  (expected {task.answer!r})", flush=True)

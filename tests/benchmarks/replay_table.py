@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from dg_lsp.evaluate.score import percentile, trimmed
+from dg_lsp.evaluate.answers import percentile, trimmed
 
 Row = Mapping[str, Any]
 N_DRAWS = 1_000

@@ -23,7 +23,7 @@ from typing import Any
 
 from dg_lsp.core import languages, syntax
 from dg_lsp.core.values import Document
-from dg_lsp.evaluate.score import Measure, percentile
+from dg_lsp.evaluate.answers import Measure, percentile
 
 RESAMPLES = 1000
 

@@ -11,7 +11,7 @@ import pytest
 
 from dg_lsp.core import polish, syntax
 from dg_lsp.core.values import Calibrated, Candidate
-from dg_lsp.evaluate import make, score, tasks
+from dg_lsp.evaluate import answers, make, tasks
 from tests.benchmarks import evaluate, scores
 from tests.benchmarks.evaluate import Setup
 
@@ -55,7 +55,7 @@ def test_polish_keeps_expected_answers() -> None:
         polished = polish.to_edits(
             Candidate((task.answer,), Calibrated(0.5)), (task.hole,), document, syntax=syntax.of(document)
         )
-        if polished.dropped or not score.is_exact(polished.edits[0].text, task.answer):
+        if polished.dropped or not answers.is_exact(polished.edits[0].text, task.answer):
             lost_ids.append(task.task_id)
     assert len(lost_ids) <= 6, lost_ids
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dg_lsp.evaluate import score
-from dg_lsp.evaluate.score import Measure
+from dg_lsp.evaluate import answers
+from dg_lsp.evaluate.answers import Measure
 from tests.benchmarks import scores
 from tests.benchmarks.scores import Keys, ResultRow, Trade
 
@@ -32,7 +32,7 @@ def row(n: int, *, exact: bool, method: str = "full", cluster: str = "") -> Resu
     ],
 )
 def test_trailing_white_space_is_ignored(text: str, answer: str, exact: bool) -> None:
-    assert score.is_exact(text, answer) is exact
+    assert answers.is_exact(text, answer) is exact
 
 
 @pytest.mark.parametrize(
@@ -47,14 +47,14 @@ def test_trailing_white_space_is_ignored(text: str, answer: str, exact: bool) ->
     ],
 )
 def test_similarity_is_the_fraction_that_needs_no_edit(text: str, answer: str, ratio: float) -> None:
-    assert score.similarity(text, answer) == pytest.approx(ratio)
+    assert answers.similarity(text, answer) == pytest.approx(ratio)
 
 
 @given(st.text("ab\n", max_size=9), st.text("ab\n", max_size=9))
 def test_similarity_is_symmetric_and_bounded(one: str, other: str) -> None:
-    assert score.similarity(one, other) == score.similarity(other, one)
-    assert 0 <= score.similarity(one, other) <= 1
-    assert (score.similarity(one, other) == 1) == score.is_exact(one, other)
+    assert answers.similarity(one, other) == answers.similarity(other, one)
+    assert 0 <= answers.similarity(one, other) <= 1
+    assert (answers.similarity(one, other) == 1) == answers.is_exact(one, other)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_gain_is_paired() -> None:
 
 @pytest.mark.parametrize(("share", "value"), [(0, 1), (50, 2.5), (95, 3.85), (100, 4)])
 def test_percentiles_are_interpolated(share: float, value: float) -> None:
-    assert score.percentile([4, 1, 3, 2], share) == pytest.approx(value)
+    assert answers.percentile([4, 1, 3, 2], share) == pytest.approx(value)
 
 
 def test_a_right_answer_saves_its_characters_and_a_wrong_one_is_read_in_vain() -> None:
