@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -227,6 +228,7 @@ def _print_result(path: Path, chosen: str, trial: Trial | str | None) -> None:
     typer.echo(f"{path} now sets engine.model = {json.dumps(chosen)}; editors use it within two seconds.")
     if chosen == AUTO and laptop.resolve(chosen) == EMBEDDED:
         typer.echo(f"That is the {EMBEDDED} model, until you pull a laptop model: dg-lsp engine pull")
+    typer.echo(visible_line(f"An editor that is not set up yet needs this command: {shutil.which('dg-lsp') or 'dg-lsp'} serve"))
     if overruled := _overruled(chosen):
         typer.echo(visible_line(f"But {overruled}."))
     if trial is None:

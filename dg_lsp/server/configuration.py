@@ -139,11 +139,8 @@ class Configuration:
 
     def _around(self, path: Path) -> Path:
         """Return the innermost workspace folder around a path, or around what it leads to, else the path's own workspace."""
-        for tops in ({root: root for root in self._roots}, {root: _real(root) for root in self._roots}):
-            around = [root for root, top in tops.items() if path.is_relative_to(top)]
-            if around:
-                return max(around, key=lambda root: len(tops[root].parts))
-        return config.workspace_of(path)
+        written, real = {root: root for root in self._roots}, {root: _real(root) for root in self._roots}
+        return convert.innermost(path, written) or convert.innermost(path, real) or config.workspace_of(path)
 
     def _at(self, folder: Path | None) -> FolderSettings:
         if folder not in self._by_folder:

@@ -6,7 +6,7 @@ No other module of the server converts positions, and no conversion makes a deci
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -86,6 +86,12 @@ def to_paths(uri: str, folders: Iterable[Path]) -> tuple[Path, ...]:
     if _scheme(uri) != "untitled" or "\0" in name or not ("." in name or "/" in name):
         return ()
     return (Path(f"/{name.lstrip('/')}"),) if name.startswith("/") else tuple(folder / name for folder in folders)
+
+
+def innermost(path: Path, tops: Mapping[Path, Path]) -> Path | None:
+    """Return the innermost folder around a path, or None; `tops` has where each folder is, as it is written or on the disk."""
+    around = [folder for folder, top in tops.items() if path.is_relative_to(top)]
+    return max(around, key=lambda folder: len(tops[folder].parts), default=None)
 
 
 def to_item(index: Lines, replaced: Span, text: str, *, to_line_end: bool, encoding: Encoding) -> lsp.InlineCompletionItem:

@@ -392,9 +392,7 @@ class Nearby:
 
     def _root(self, path: Path, *, is_real: bool = False) -> Path | None:
         """Return the innermost workspace folder around a path, as it is written or as the disk has it."""
-        tops = {root: ignore.root if is_real else root for root, ignore in self._roots.items()}
-        around = [root for root, top in tops.items() if path.is_relative_to(top)]
-        return max(around, key=lambda root: len(tops[root].parts), default=None)
+        return convert.innermost(path, {root: ignore.root if is_real else root for root, ignore in self._roots.items()})
 
     def _look_up(self, uri: str) -> _Looked:
         """Return why a document may not be sent, and which file it is; its name is relative to its workspace folder."""
