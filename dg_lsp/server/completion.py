@@ -118,7 +118,7 @@ class Completer:
         before, after = index.text[index.start(line) : request.offset], index.text[request.offset : index.end(line)]
         if (reason := self._refusal(now, after, automatic=request.automatic)) is not None:
             return self._nothing(reason)
-        fit = self._cache.find(now.place, self._clock(), partial(self._may_show, request, now))
+        fit = self._cache.find(now.place, self._clock(), lambda found: bool(self._to_show(request, now, found)[0]))
         if fit is not None and (fit.n_candidates >= settings.candidates or self._is_enough(request, now, fit.suggestions)):
             return self._show(request, now, fit.suggestions)
         if request.automatic:
@@ -164,10 +164,10 @@ class Completer:
         )
         return next(decisions.reasons(facts, now.settings), None)
 
-    def _may_show(self, request: SuggestionRequest, now: Snapshot, suggestion: Suggestion) -> bool:
-        """Return whether the request may get this: without being asked for, only what is sure and not unwanted here."""
-        is_sure = confidence.is_sure(suggestion.confidence, now.settings.suggestion_threshold)
-        return not request.automatic or (is_sure and not self._is_unwanted(now, suggestion))
+    def _to_show(
+        self, request: SuggestionRequest, now: Snapshot, suggestions: tuple[Suggestion, ...]
+    ) -> tuple[tuple[Suggestion, ...], Reason | None]:
+        return visible(suggestions, partial(self._is_unwanted, now), now.settings, automatic=request.automatic)
 
     def _is_unwanted(self, now: Snapshot, suggestion: Suggestion) -> bool:
         return self._unwanted.holds(now.place, suggestion.text, self._clock())
@@ -186,8 +186,7 @@ class Completer:
             if answer is None:
                 return (), SUPERSEDED
             fit = decisions.advance(flight.place, now.place, answer[0], flight.n_candidates) if answer[0] else None
-            is_usable = fit is not None and any(self._may_show(request, now, suggestion) for suggestion in fit.suggestions)
-            if is_usable or flight.place == now.place:
+            if (fit is not None and self._to_show(request, now, fit.suggestions)[0]) or flight.place == now.place:
                 suggestions = fit.suggestions if fit is not None else ()
                 return suggestions, None if suggestions else answer[1] or NO_ANSWER
         flight = self._flights.start(now.place, n_candidates, self._fill(now, n_candidates))
@@ -248,7 +247,7 @@ class Completer:
     # Reply
 
     def _show(self, request: SuggestionRequest, now: Snapshot, suggestions: tuple[Suggestion, ...]) -> Reply:
-        to_show, reason = visible(suggestions, partial(self._is_unwanted, now), now.settings, automatic=request.automatic)
+        to_show, reason = self._to_show(request, now, suggestions)
         if reason is not None:
             return self._nothing(reason)
         doc = self._snapshots.documents.get(request.uri)

@@ -304,17 +304,17 @@ class Cache:
         while len(self._entries) > MAX_ENTRIES:
             self._entries.popitem(last=False)
 
-    def find(self, place: Place, now: float, is_sure: Callable[[Suggestion], bool] = lambda _: True) -> Fit | None:
+    def find(self, place: Place, now: float, shows: Callable[[tuple[Suggestion, ...]], bool] = lambda _: True) -> Fit | None:
         """Return the answer for this place, or for one from which the user has typed on; None when nothing fits.
 
-        Typed text makes the rest of an answer likelier than it was. So one from another place fits only if a suggestion of it
-        `is_sure` already, and then goes before an answer for this place without such a suggestion.
+        Typed text makes the rest of an answer likelier than it was. So one from another place fits only if `shows` says that
+        some of it may be shown already, and then goes before an answer for this place of which nothing may.
         """
         exact = self._entries.get(place)
         own = Fit(exact.suggestions, 0, exact.n_candidates) if exact is not None and now - exact.at <= FRESH_S else None
         if own is not None:
             self._entries.move_to_end(place)
-            if not own.suggestions or any(map(is_sure, own.suggestions)):
+            if not own.suggestions or shows(own.suggestions):
                 return own
         best: Fit | None = None
         for entry in reversed(self._entries.values()):
@@ -322,7 +322,7 @@ class Cache:
                 continue
             fit = advance(entry.place, place, entry.suggestions, entry.n_candidates)
             # Prefer the answer with the least typed text: it was made with the most of the current context.
-            if fit is not None and any(map(is_sure, fit.suggestions)) and (best is None or fit.typed < best.typed):
+            if fit is not None and shows(fit.suggestions) and (best is None or fit.typed < best.typed):
                 best = fit
         return best or own
 
