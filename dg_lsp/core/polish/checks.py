@@ -58,16 +58,8 @@ def parses(whole: Whole) -> bool:
     if not whole.after.errors:
         return True
 
-    n_errors, n_plain = frames.beside_plain(whole.before, whole.holes, whole.edits)
-    if not n_errors or n_errors > n_plain:
-        return not n_errors
-    is_more = frames.is_more_than_opened(whole.before, whole.holes, whole.edits)
-    # What takes an error away may open what the code below closes.
-    if is_more or n_errors < n_plain:
-        return not is_more
-    n_old, n_new = (frames.n_unclosed(whole.before, whole.holes, edits) for edits in ((), whole.edits))
-    n_near = frames.n_touching(whole.after, [span for span, _ in whole.answers()])
-    return n_new <= n_old and n_near <= frames.n_touching(whole.before, [hole.span for hole in whole.holes])
+    written = [span for span, _ in whole.answers()]
+    return bool(whole.before.errors) and frames.allows(whole.before, whole.holes, whole.edits, written)
 
 
 def binds_once(whole: Whole) -> bool:

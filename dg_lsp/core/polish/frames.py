@@ -1,10 +1,9 @@
-"""Count the syntax errors of an edit in a file that is broken elsewhere.
+"""Judge an edit's syntax in a file that is broken elsewhere.
 
-There, a parser counts the errors of other lines too, and takes what follows one for a part of it. So an edit is judged in
-ever smaller frames: the lines of a block around it, with the heads and the ends of the blocks around that one. Reads lines
-and their indentation, because the tree of a broken file does not tell what belongs together.
-
-Parsing takes time, so plain answers choose the frame, once for all answers of a request.
+There, a parser takes code behind an error for a part of it. So an edit is parsed in frames: its lines in the heads and the
+ends of the blocks around them, and its statement alone. What leaves no error there is right. Otherwise, no more syntax errors
+may touch the edit in the file than before. The frames read lines and their indentation, because the tree of a broken file does
+not tell what belongs together.
 """
 
 from __future__ import annotations
@@ -24,55 +23,63 @@ from dg_lsp.core.values import Edit, Hole, Span, joined
 
 MAX_LINES = 2_000  # that are read on each side of the edit
 MAX_HEAD = 40  # the lines of a block's head
-N_INNER = 2  # blocks around the edit that are frames, beside the outermost
-N_TRIED = 2  # plain answers that are tried in larger frames, of those that fit equally badly
 MAX_OPENERS = 20  # plain answers that are tried because they open what the lines below close
 
 Edits = tuple[Edit, ...]
 
 
 def errors(before: Syntax, holes: Sequence[Hole], options: Sequence[Edits]) -> list[int]:
-    """Return how many syntax errors each option leaves: in the file, or in the frame that plain answers chose.
+    """Return how many syntax errors each option leaves: in the file or, if that was broken and stays so, in the frame.
 
-    An option is edits for the holes. If the file was whole, its errors are the option's own. If each option leaves errors in
-    that frame, those of the lines around the holes count.
+    An option is edits for the holes.
     """
     counts = [len(after(before, each).errors) for each in options]
     if 0 in counts or not before.errors:
         return counts
     frames = _frames(before, tuple(holes))
-    return next((counts for counts in frames.counts(options) if 0 in counts), [frames.own.n_errors(each) for each in options])
+    # Without what is around a statement, its brackets must be its own.
+    if any(frames[-1].closes_more(each) for each in options):
+        frames = frames[:1]
+    in_frames = [[frame.n_errors(each) for each in options] for frame in frames]
+    return next((counts for counts in in_frames if 0 in counts), in_frames[0])
 
 
-def beside_plain(before: Syntax, holes: Sequence[Hole], edits: Edits) -> tuple[int, int]:
-    """Return how many errors the edits leave, as `errors` does, and the fewest that plain answers leave there."""
-    if not before.errors:
-        return len(after(before, edits).errors), 0
-    frames = _frames(before, tuple(holes))
-    free = any(counts == [0] for counts in frames.counts((edits,)))
-    judge = frames.own if frames.n_plain or frames.chosen is None else frames.chosen
-    return (0, 0) if free else (judge.n_errors(edits), frames.n_plain)
+def allows(before: Syntax, holes: tuple[Hole, ...], edits: Edits, written: Sequence[Span]) -> bool:
+    """Return whether edits of a broken file add no error: they leave none in a frame, and no more errors touch them.
+
+    `written` are their spans in the edited file. If they leave errors, these are no more than with plain answers.
+    """
+    frame, line, alone = _frames(before, holes)
+    n_errors = frame.n_errors(edits)
+    if not n_errors or not line.n_errors(edits):
+        return True
+    n_plain, n_opened = _least(before, holes)
+    opens = edits[-1].text.rstrip().endswith(tuple(opener.strip() for opener in before.language.openers if opener))
+    if n_opened < min(n_plain, n_errors) and not opens:
+        return False
+    n_new = _n_touching(after(before, edits), written)
+    is_more = n_new > _n_touching(before, [hole.span for hole in holes], above=True)
+    is_own = not alone.closes_more(edits) and not alone.n_errors(edits)
+    if is_own and (n_errors <= n_plain or not is_more):
+        return True
+    if is_more or n_errors > n_plain:
+        return len(after(before, edits).errors) < len(before.errors) and not n_new
+    n_old, n_open = (languages.n_unclosed(frame.after(each).parsed, before.language.name) for each in ((), edits))
+    # What takes an error away may open what the code below closes.
+    return n_errors < n_plain or n_open <= n_old
 
 
-def is_more_than_opened(before: Syntax, holes: Sequence[Hole], edits: Edits) -> bool:
-    """Return whether the edits leave more errors in the lines around the holes than one that opens what is below."""
-    frames = _frames(before, tuple(holes))
-    return frames.opened.n_errors(edits) > frames.n_opened
+def _n_touching(tree: Syntax, spans: Sequence[Span], *, above: bool = False) -> int:
+    """Return how many syntax errors touch the lines of these spans, or the next line, where a parser sees what is missing.
 
-
-def n_unclosed(before: Syntax, holes: Sequence[Hole], edits: Edits) -> int:
-    """Return how many brackets, strings and comments the edits leave open in the lines around the holes."""
-    return languages.n_unclosed(_frames(before, tuple(holes)).own.after(edits).parsed, before.language.name)
-
-
-def n_touching(tree: Syntax, spans: Sequence[Span]) -> int:
-    """Return how many syntax errors touch the lines of these spans, or the next line, where a parser sees what is missing."""
+    With `above`, the end of the line above too: what a block lacks there is missing behind the answer then.
+    """
     lines, n_errors = tree.lines, 0
     for span in spans:
         first, last = lines.at(span.start), lines.at(span.end)
         below = next((number for number in range(last + 1, len(lines)) if not lines.is_blank(number)), last)
-        around = Span(lines.start(first), lines.end(below))
-        n_errors += sum(error.touches(around) for error in tree.errors)
+        start = lines.end(max(first - 1, 0)) if above else lines.start(first)
+        n_errors += sum(error.touches(Span(start, lines.end(below))) for error in tree.errors)
     return n_errors
 
 
@@ -85,7 +92,7 @@ def after(before: Syntax, edits: Edits) -> Syntax:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """Some lines of a text, and how much further ahead the holes are in them."""
+    """The lines around holes, and how much further ahead the holes are in the text."""
 
     syntax: Syntax
     shift: int
@@ -106,102 +113,38 @@ class _Frame:
         return languages.first_closer(parsed.parsed, parsed.language.name) is not None
 
 
-@dataclass(frozen=True, eq=False)
-class _Frames:
-    """The frames of a request's holes, and what plain answers show about them. The class has no slots, for its caches."""
-
-    before: Syntax
-    holes: tuple[Hole, ...]
-    own: _Frame
-    """The lines around the holes, in the blocks around them."""
-    around: tuple[_Frame, ...]
-    """Blocks around the holes, from the inside out, in the blocks around these."""
-    within: tuple[_Frame, ...]
-    """Smaller frames, from the largest."""
-    opened: _Frame
-    """Where answers count that open what the lines below close: the holes' own lines, if their block is known."""
-
-    def counts(self, options: Sequence[Edits]) -> Iterator[list[int]]:
-        """Yield the errors of some options in the frame that plain answers chose; without one, in the few that may fit."""
-        if self.chosen:
-            yield [self.chosen.n_errors(each) for each in options]
-            return
-        for frame in (*self.around[:1], self.own):
-            yield [frame.n_errors(each) for each in options]
-        for frame in self.within:
-            # Without what is around a statement, its brackets must be its own.
-            if not any(frame.closes_more(each) for each in options):
-                yield [frame.n_errors(each) for each in options]
-
-    @property
-    def chosen(self) -> _Frame | None:
-        """The largest frame in which a plain answer leaves no error."""
-        return self._plain[0]
-
-    @property
-    def n_plain(self) -> int:
-        """The fewest errors of a plain answer there; in the holes' own lines, if none or only a closing one fits."""
-        return self._plain[1]
-
-    @functools.cached_property
-    def _plain(self) -> tuple[_Frame | None, int]:
-        text, language = self.before.text, self.before.language
-        closing, others = (
-            [plain.edits(text, self.holes, language, each) for each in answers]
-            for answers in (plain.closing(self.before, self.holes), ("x", "pass", ""))
-        )
-        counts = {each: self.own.n_errors(each) for each in (*closing, *others, ())}
-        least = min(counts.values())
-        n_plain = min(n_errors for each, n_errors in counts.items() if each not in closing)
-        # Those that fit best in the smallest frame are tried in larger ones.
-        best = [each for each, n_errors in counts.items() if n_errors == least][: N_TRIED if least else 1]
-        chosen = None if least else self.own
-        for frame in self.around:
-            fitting = next((each for each in best if not frame.n_errors(each)), None)
-            if fitting is not None:
-                chosen, best = frame, [fitting]
-                n_plain = n_plain if fitting in closing else 0
-        # An answer that leaves no error in the text leaves none in the largest block.
-        is_whole = chosen is (self.own, *self.around)[-1] and not after(self.before, best[0]).errors
-        return _Frame(self.before, 0) if is_whole else chosen, n_plain
-
-    @functools.cached_property
-    def n_opened(self) -> int:
-        """The fewest errors with an answer that opens what the lines below close, or with none."""
-        text, language, least = self.before.text, self.before.language, self.opened.n_errors(())
-        for each in itertools.islice(plain.opening(self.before, self.holes), MAX_OPENERS):
-            least = min(least, self.opened.n_errors(plain.edits(text, self.holes, language, each)))
-            if not least:
-                break
-        return least
-
-
 @functools.lru_cache(maxsize=8)
-def _frames(before: Syntax, holes: tuple[Hole, ...]) -> _Frames:
+def _frames(before: Syntax, holes: tuple[Hole, ...]) -> tuple[_Frame, ...]:
+    """Return the frames of holes, from the largest: their lines in all blocks around them, without their block, and alone."""
     lines, language = before.lines, before.language
     span = Span(holes[0].span.start, holes[-1].span.end)
     reader, first, last = _Reader(lines, language), lines.at(span.start), lines.at(span.end)
-    head = lines.text[lines.start(first) : span.start]
-    depth = _width(lines.indent(first) if head.strip() else holes[0].indent)
+    depth = _width(lines.indent(first) or holes[0].indent)
     own = reader.block(reader.start(first, depth), last, depth)
     blocks = list(reader.blocks(own.first, depth))
 
-    def frame(around: Sequence[_Block], start: int, end: int) -> _Frame:
-        parts = reader.spans(around, start, end)
-        text = "".join(lines.text[part.start : part.end] for part in parts)
+    def frame(blocks: Sequence[_Block], end: int) -> _Frame:
+        parts = reader.spans(blocks, own.first, end)
         at = next(part for part in reversed(parts) if part.start <= span.start)
         ahead = sum(part.end - part.start for part in parts if part.end <= at.start)
+        text = "".join(lines.text[part.start : part.end] for part in parts)
         return _Frame(syntax.parse(text, language), at.start - ahead)
 
-    chosen = dict.fromkeys((*range(len(blocks))[:N_INNER], *range(len(blocks))[-1:]))
-    # A block may seem to end above the holes.
-    around = [frame(blocks[number + 1 :], blocks[number].first, max(blocks[number].last, own.last)) for number in chosen]
-    within = [
-        frame([*blocks[:number], own], own.first, own.head) for number in dict.fromkeys((len(blocks), min(1, len(blocks)), 0))
-    ]
-    near = frame(blocks, own.first, own.last)
-    opened = _Frame(before, 0) if not blocks and lines.indent(own.first) else near
-    return _Frames(before, holes, near, tuple(around), tuple(within), opened)
+    return frame(blocks, own.last), frame([*blocks[:1], own], own.head), frame([own], own.head)
+
+
+@functools.lru_cache(maxsize=8)
+def _least(before: Syntax, holes: tuple[Hole, ...]) -> tuple[int, int]:
+    """Return the fewest errors that a plain answer leaves in the frame, and one that opens what the lines below close."""
+    frame, text, language = _frames(before, holes)[0], before.text, before.language
+    n_plain = n_opened = frame.n_errors(())
+    for each in ("x", "pass"):
+        n_plain = min(n_plain, frame.n_errors(plain.edits(text, holes, language, each)))
+    for each in itertools.islice(plain.opening(before, holes), MAX_OPENERS):
+        if not n_opened:
+            break
+        n_opened = min(n_opened, frame.n_errors(plain.edits(text, holes, language, each)))
+    return n_plain, n_opened
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,14 +27,6 @@ def edits(text: str, holes: Sequence[Hole], language: Language, answer: str) -> 
     return tuple(made)
 
 
-def closing(before: Syntax, holes: Sequence[Hole]) -> list[str]:
-    """Return plain answers that close what the line before the cursor opens; none if it opens nothing."""
-    start = holes[0].span.start
-    line = before.lines.start(before.lines.at(start))
-    closer = "".join(languages.closers(before.text[line:start], before.language.name))
-    return [f"x{closer}", closer] if closer and len(holes) == 1 and holes[0].kind == "cursor" else []
-
-
 def opening(before: Syntax, holes: Sequence[Hole]) -> Iterator[str]:
     """Yield plain answers that open what the next line of code needs, if that is indented more than the cursor's line.
 
