@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -75,26 +74,26 @@ def test_no_command_runs_code_of_the_current_folder(program: tuple[str, ...], tm
 GIT = ("git", "-c", "user.name=a", "-c", "user.email=a@b")
 
 
-VARIANTS = [(SAFE, ""), (MODULE, ""), (SCRIPT, "."), (SCRIPT, "{root}"), (SCRIPT, ":src")]
-
-
-@pytest.mark.parametrize(("program", "path"), VARIANTS)
-def test_a_server_imports_nothing_from_the_current_folder(program: tuple[str, ...], path: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("program", "path"),
+    [
+        (MODULE, ""),
+        (SCRIPT, ":src"),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in ((SAFE, ""), (SCRIPT, "."), (SCRIPT, "{root}"))),
+    ],
+)
+async def test_a_server_imports_nothing_from_the_current_folder(program: tuple[str, ...], path: str, tmp_path: Path) -> None:
     root = planted(tmp_path / "work", MODULES)
     (root / "src").symlink_to(root)
-
-    async def main() -> None:
-        client = Editor(*program, "serve", env=variables(tmp_path, PYTHONPATH=path.format(root=root)), cwd=root)
-        async with client:
-            await client.hello(CODE, root=root)
-            await client.until_ready()
-            await client.end()
-
-    asyncio.run(main())
+    client = Editor(*program, "serve", env=variables(tmp_path, PYTHONPATH=path.format(root=root)), cwd=root)
+    async with client:
+        await client.hello(CODE, root=root)
+        await client.until_ready()
+        await client.end()
     assert ran(root) == []
 
 
-@pytest.mark.parametrize(("program", "path"), VARIANTS[1:3])
+@pytest.mark.parametrize(("program", "path"), [(MODULE, ""), (SCRIPT, ".")])
 @pytest.mark.e2e
 def test_an_engine_imports_nothing_from_the_current_folder(program: tuple[str, ...], path: str, tmp_path: Path) -> None:
     root = planted(tmp_path / "work", MODULES)
@@ -116,28 +115,24 @@ def test_what_is_only_in_another_folder_of_pythonpath_is_still_found(tmp_path: P
 
 
 @pytest.mark.e2e
-def test_no_action_of_an_editor_runs_code_of_the_workspace(tmp_path: Path) -> None:
+async def test_no_action_of_an_editor_runs_code_of_the_workspace(tmp_path: Path) -> None:
     root = planted(tmp_path / "work", (*MODULES, *AT_START))
-
-    async def main() -> None:
-        client = Editor(*SAFE, "serve", env=variables(tmp_path, PYTHONPATH=str(ROOT)), cwd=root)
-        async with client:
-            await client.hello(CODE, root=root, settings={"completion": {"debounce": 0}})
-            await client.until_ready()
-            uri = (root / "a.py").as_uri()
-            client.open((root / "a.py").read_text(), uri)
-            await client.suggestions(2, 4, uri=uri)
-            for action in await client.menu(2, 4, uri=uri):
-                with contextlib.suppress(Exception):
-                    await client.request("codeAction/resolve", action)
-            for command, *arguments in COMMANDS_OF_SERVER:
-                with contextlib.suppress(Exception):
-                    await client.request("workspace/executeCommand", {"command": command, "arguments": arguments})
-            # The download fails, because nothing is reached, after all of its programs have started.
-            await client.until(lambda: client.said("window/showMessage"))
-            await client.end()
-
-    asyncio.run(main())
+    client = Editor(*SAFE, "serve", env=variables(tmp_path, PYTHONPATH=str(ROOT)), cwd=root)
+    async with client:
+        await client.hello(CODE, root=root, settings={"completion": {"debounce": 0}})
+        await client.until_ready()
+        uri = (root / "a.py").as_uri()
+        client.open((root / "a.py").read_text(), uri)
+        await client.suggestions(2, 4, uri=uri)
+        for action in await client.menu(2, 4, uri=uri):
+            with contextlib.suppress(Exception):
+                await client.request("codeAction/resolve", action)
+        for command, *arguments in COMMANDS_OF_SERVER:
+            with contextlib.suppress(Exception):
+                await client.request("workspace/executeCommand", {"command": command, "arguments": arguments})
+        # The download fails, because nothing is reached, after all of its programs have started.
+        await client.until(lambda: client.said("window/showMessage"))
+        await client.end()
     assert ran(root) == []
 
 
@@ -151,7 +146,7 @@ COMMANDS_OF_SERVER: tuple[tuple[Any, ...], ...] = (
 
 @pytest.mark.parametrize("is_continued", [False, True])
 @pytest.mark.e2e
-def test_a_download_runs_no_code_of_the_workspace(is_continued: bool, tmp_path: Path) -> None:
+async def test_a_download_runs_no_code_of_the_workspace(is_continued: bool, tmp_path: Path) -> None:
     root = planted(tmp_path / "work", (*MODULES, *AT_START))
     data = laptop_kit.write_gguf(tmp_path / "tiny.gguf").read_bytes()
     model = laptop_kit.in_parts(data, tmp_path / "wheels")
@@ -160,9 +155,9 @@ def test_a_download_runs_no_code_of_the_workspace(is_continued: bool, tmp_path: 
         choice.parent.mkdir(parents=True)
         choice.write_text(json.dumps({"accepted": model.name}))
 
-    async def main(url: str) -> None:
+    with laptop_kit.serving(tmp_path / "wheels") as index:
         places = {"PYTHONPATH": str(ROOT), "TEST_LAPTOP_MODEL": laptop_kit.as_text(model)}
-        places |= {"PIP_INDEX_URL": f"{url}/simple", "DG_LSP_MODELS": str(tmp_path / "models"), "NO_PROXY": "127.0.0.1"}
+        places |= {"PIP_INDEX_URL": f"{index.url}/simple", "DG_LSP_MODELS": str(tmp_path / "models"), "NO_PROXY": "127.0.0.1"}
         client = Editor(sys.executable, "-P", "-m", "tests.e2e.laptop_server", env=variables(tmp_path, **places), cwd=root)
         client.answers["window/showMessageRequest"] = lambda _: {"title": "Download"}
         async with client:
@@ -171,9 +166,6 @@ def test_a_download_runs_no_code_of_the_workspace(is_continued: bool, tmp_path: 
             (said,) = client.said("window/showMessage")
             assert said["message"] == "dg-lsp: tiny is there and makes the suggestions from now on"
             await client.end()
-
-    with laptop_kit.serving(tmp_path / "wheels") as index:
-        asyncio.run(main(index.url))
     assert ran(root) == []
 
 
