@@ -143,11 +143,11 @@ def test_a_chat_server_gets_the_instruct_layouts_prompt() -> None:
         assert setup.server.headers[0]["authorization"] == "Bearer secret"
         assert candidate.texts == ("a + b",)
     vocabulary = Vocabulary(gemma_like_tokenizer())
-    sheet = Instruct(Profile(), vocabulary).lay_out(infill_request)
+    prompt = Instruct(Profile(), vocabulary).lay_out(infill_request)
     [user_turn] = [body["messages"][0]["content"]]
     code = question.fenced(PREFIX, "python").removesuffix("\n")
     assert user_turn.endswith(code)
-    assert vocabulary.decode(sheet.ids).startswith("user\n" + user_turn.partition("The code before the gap")[0])
+    assert vocabulary.decode(prompt.ids).startswith("user\n" + user_turn.partition("The code before the gap")[0])
 
 
 def test_a_block_has_more_room() -> None:

@@ -18,17 +18,17 @@ CURSOR, BODY = Hole(Span(0, 0), "cursor"), Hole(Span(0, 0), "body", indent="    
 
 
 def drawn(folder: Path, request: InfillRequest, profile: Profile | None = None) -> str:
-    """Return the sheet as text: the encoder's side, what is healed, and what is held after the gap."""
+    """Return the prompt as text: the encoder's side, what is healed, and what is held after the gap."""
     vocabulary = Vocabulary.from_file(folder / "tokenizer.json")
-    sheet = layout.for_profile(profile or load_profile(folder), vocabulary).lay_out(request)
+    prompt = layout.for_profile(profile or load_profile(folder), vocabulary).lay_out(request)
 
     def text(ids: tuple[int, ...]) -> str:
         return "".join(
             str(vocabulary.tokenizer.id_to_token(i)) if i in vocabulary.special else vocabulary.decode([i]) for i in ids
         )
 
-    middle = "".join(f"⟦⟧{text(part)}" for part in sheet.between)
-    return f"{text(sheet.ids)}⟪{sheet.heal.decode()}⟫{middle}⟦⟧{text(sheet.tail)}"
+    middle = "".join(f"⟦⟧{text(part)}" for part in prompt.between)
+    return f"{text(prompt.ids)}⟪{prompt.heal.decode()}⟫{middle}⟦⟧{text(prompt.tail)}"
 
 
 def request(prefix: str, suffix: str, *holes: Hole, **more: object) -> InfillRequest:
@@ -157,9 +157,9 @@ def test_whole_lines_are_held_and_the_answer_is_closed_at_the_files_end(
 def test_no_held_suffix_ends_within_a_line(instruct_layout: Path, suffix: str, n_held: int) -> None:
     vocabulary = Vocabulary.from_file(instruct_layout / "tokenizer.json")
     profile = Profile(held_tokens=n_held, suffix_tokens=30)
-    sheet = layout.for_profile(profile, vocabulary).lay_out(InfillRequest("a", suffix, (CURSOR,)))
-    held = vocabulary.decode(sheet.tail)
-    if sheet.tail and sheet.tail[-1] in vocabulary.special:
+    prompt = layout.for_profile(profile, vocabulary).lay_out(InfillRequest("a", suffix, (CURSOR,)))
+    held = vocabulary.decode(prompt.tail)
+    if prompt.tail and prompt.tail[-1] in vocabulary.special:
         assert held == suffix + ("```" if suffix.endswith("\n") else "\n```")
     else:
         assert suffix.startswith(held)

@@ -73,14 +73,14 @@ def fim(tmp_path_factory: pytest.TempPathFactory) -> CausalFiller:
 
 
 def drawn(filler: CausalFiller, request: InfillRequest) -> str:
-    """The sheet as text: what the model reads, what is written again, and what is held after the gap."""
+    """The prompt as text: what the model reads, what is written again, and what is held after the gap."""
     vocabulary = filler.loaded.vocabulary
-    sheet = filler.layout.lay_out(request)
+    prompt = filler.layout.lay_out(request)
     read = "".join(
         str(vocabulary.tokenizer.id_to_token(token)) if token in vocabulary.special else vocabulary.decode([token])
-        for token in sheet.ids
+        for token in prompt.ids
     )
-    return f"{read}⟪{sheet.heal.decode()}⟫⟦⟧{vocabulary.decode(sheet.tail)}"
+    return f"{read}⟪{prompt.heal.decode()}⟫⟦⟧{vocabulary.decode(prompt.tail)}"
 
 
 def request(prefix: str, suffix: str, hole: Hole = CURSOR, **more: Any) -> InfillRequest:
@@ -101,8 +101,8 @@ def test_model_without_fim_tokens_reads_the_left_side(left: CausalFiller) -> Non
 @pytest.mark.parametrize("start", layout.START_TOKENS)
 def test_a_model_reads_its_start_token_where_there_is_no_text(start: str) -> None:
     vocabulary = Vocabulary(Tokenizer(models.WordLevel({"?": 0, start: 1}, unk_token="?")))
-    sheet = layout.LeftToRight(Profile("left"), vocabulary).lay_out(request("", ""))
-    assert sheet.ids == (1,)
+    prompt = layout.LeftToRight(Profile("left"), vocabulary).lay_out(request("", ""))
+    assert prompt.ids == (1,)
 
 
 def test_model_with_fim_tokens_reads_both_sides_in_their_order(fim: CausalFiller) -> None:
@@ -132,8 +132,8 @@ def test_suffix_that_is_cut_ends_with_a_paragraph(fim: CausalFiller, suffix: str
 
 def test_path_and_other_files_come_first_as_in_a_repository(fim: CausalFiller) -> None:
     other, copied = Snippet("pkg/other.py", "A = 1\n"), Snippet("pkg/third.py", "B = 1\n", for_copying=True)
-    laid_out = drawn(fim, request("x", "\n", path="pkg/mod.py", related=(other, copied)))
-    assert laid_out.startswith(f"{FILE}pkg/other.py\nA = 1\n{FILE}pkg/mod.py\n<|fim_prefix|>")
+    inputs = drawn(fim, request("x", "\n", path="pkg/mod.py", related=(other, copied)))
+    assert inputs.startswith(f"{FILE}pkg/other.py\nA = 1\n{FILE}pkg/mod.py\n<|fim_prefix|>")
 
 
 @pytest.mark.parametrize(
@@ -593,13 +593,13 @@ def test_score_is_that_of_the_text_as_the_tokenizer_encodes_it_with_what_follows
     )
     while task.step():
         pass
-    sheet, vocabulary = left.layout.lay_out(asked), loaded.vocabulary
+    prompt, vocabulary = left.layout.lay_out(asked), loaded.vocabulary
     assert task.proposals()
     for proposal in task.proposals():
-        joint = vocabulary.encode(sheet.heal.decode() + proposal.text + vocabulary.decode(sheet.tail))
+        joint = vocabulary.encode(prompt.heal.decode() + proposal.text + vocabulary.decode(prompt.tail))
         with torch.inference_mode():
-            hidden, _ = loaded.passes.encode(torch.tensor([[*sheet.ids, *joint]]))
-            logps = loaded.passes.logits(hidden[0, len(sheet.ids) - 1 : -1]).log_softmax(-1)
+            hidden, _ = loaded.passes.encode(torch.tensor([[*prompt.ids, *joint]]))
+            logps = loaded.passes.logits(hidden[0, len(prompt.ids) - 1 : -1]).log_softmax(-1)
         expected = float(logps.gather(1, torch.tensor(joint)[:, None]).sum())
         assert proposal.joint_logp == pytest.approx(expected, abs=1e-3)
 
@@ -627,17 +627,17 @@ def test_likeliest_answers_are_read_from_left_to_right_with_what_follows(
     before = request(TEXT[: 60 - n_typed], TEXT[60:]) if n_typed else None
     task, passes, vocabulary = read_on(fim, asked, before), fim.loaded.passes, fim.loaded.vocabulary
     assert isinstance(task.generation, Generation)
-    sheet = task.generation.middle.sheet
-    assert bool(sheet.typed) == bool(n_typed)
-    left_side = (*sheet.ids[: sheet.n_left], *sheet.typed)
-    assert vocabulary.decode(left_side) + sheet.heal.decode() == asked.prefix
-    follow = vocabulary.decode(sheet.follow)
+    prompt = task.generation.middle.prompt
+    assert bool(prompt.typed) == bool(n_typed)
+    left_side = (*prompt.ids[: prompt.n_left], *prompt.typed)
+    assert vocabulary.decode(left_side) + prompt.heal.decode() == asked.prefix
+    follow = vocabulary.decode(prompt.follow)
     assert follow
     assert asked.suffix.startswith(follow)
 
     def read(text: str) -> float:
-        n_own = len((sheet.heal.decode() + text).encode())
-        ids = vocabulary.encode(sheet.heal.decode() + text + follow)
+        n_own = len((prompt.heal.decode() + text).encode())
+        ids = vocabulary.encode(prompt.heal.decode() + text + follow)
         with torch.inference_mode():
             hidden, _ = passes.encode(torch.tensor([[*left_side, *ids]]))
             logps = passes.logits(hidden[0, len(left_side) - 1 : -1]).log_softmax(-1)
@@ -703,13 +703,13 @@ def test_a_long_window_is_read_when_nothing_happens(name: str, request: pytest.F
     filler.expect(asked)
     while filler.foresee() == 0.0:
         pass
-    short = filler.sheet(asked, 1500.0)
+    short = filler.prompt(asked, 1500.0)
     assert filler.cache.known(short.ids) == len(short.ids)
     filler.expect(asked)
     assert filler.foresee() == filler.quiet_s
     now = filler.quiet_s
     assert not any(read(filler))
-    long = filler.sheet(asked, 1500.0)
+    long = filler.prompt(asked, 1500.0)
     assert long.n_text >= filler.loaded.profile.prefix_tokens > short.n_text
     assert filler.cache.known(long.ids) == len(long.ids)
     filler.expect(asked)
@@ -722,10 +722,10 @@ def test_an_answer_does_not_depend_on_how_much_was_typed_after_the_suffix_was_re
     """Only which tokens come before the suffix differs: the text is the same, and so is the text of what is left."""
     asked = request(LONG + "x = area(", ", 2)\n" + LONG)
     fim.cache.clear()
-    fresh = fim.sheet(asked)
+    fresh = fim.prompt(asked)
     fim.expect(request(LONG + "x", ", 2)\n" + LONG))
     read(fim)
-    warm = fim.sheet(asked)
+    warm = fim.prompt(asked)
     assert (warm.n_text, warm.heal, warm.tail, warm.follow) == (fresh.n_text, fresh.heal, fresh.tail, fresh.follow)
     decode = fim.loaded.vocabulary.decode
     assert decode(warm.typed) == "x = area"

@@ -315,11 +315,11 @@ def says_nothing(asked: InfillRequest, text: str) -> bool:
 
 
 def test_everything_is_on_the_canvas(dream: MaskedFiller) -> None:
-    sheet = dream.layout.lay_out(request("x = 1\ny = wid", "\nz = 2\n"))
+    prompt = dream.layout.lay_out(request("x = 1\ny = wid", "\nz = 2\n"))
     vocabulary = dream.loaded.vocabulary
-    assert sheet.left[0] == vocabulary.id("<|beginoftext|>")
-    assert vocabulary.decode(sheet.left) + sheet.heal.decode() == "x = 1\ny = wid"
-    assert sheet.right == (*vocabulary.encode("\nz = 2\n"), vocabulary.id("<|endoftext|>"))
+    assert prompt.left[0] == vocabulary.id("<|beginoftext|>")
+    assert vocabulary.decode(prompt.left) + prompt.heal.decode() == "x = 1\ny = wid"
+    assert prompt.right == (*vocabulary.encode("\nz = 2\n"), vocabulary.id("<|endoftext|>"))
     cut = dream.layout.lay_out(request("x = ", "\nz = 2\n" * 400))  # the text goes on, so no token ends it
     assert len(cut.right) <= 192
     assert vocabulary.decode(cut.right).endswith("2\n\n")
@@ -335,7 +335,7 @@ def test_fill_is_what_the_published_algorithm_writes(which: str, hole: Hole, mod
     loaded = filler.loaded
     asked = request("def area(width):\n", "\n\nclass Point:\n", hole, seed=3, budget=values.Budget(candidates=1))
     work = generation_of(filler, asked)
-    settings, left, right = loaded.profile.unmasking, list(work.sheet.left), list(work.sheet.right)
+    settings, left, right = loaded.profile.unmasking, list(work.prompt.left), list(work.prompt.right)
     tokens = work.tokens()
 
     def logits(text: list[int]) -> Any:
@@ -357,7 +357,7 @@ def test_fill_is_what_the_published_algorithm_writes(which: str, hole: Hole, mod
         else:
             both |= {"expand": tokens.expand, "eos": tokens.delete, "most": settings.most_tokens, "steps": settings.steps}
             ids, _ = reference.dreamon(logits, left, right, **both)
-        texts.append(work.laid_out.bounds.of_canvas(loaded.vocabulary.decode(ids), is_held=bool(right)))
+        texts.append(work.inputs.bounds.of_canvas(loaded.vocabulary.decode(ids), is_held=bool(right)))
     task = finished(filler, asked)
     assert [proposal.text for proposal in task.proposals()] == [text for text in texts if not says_nothing(asked, text)]
 
@@ -412,7 +412,7 @@ def test_typed_start_of_a_word_begins_the_answer(dream: MaskedFiller) -> None:
     for seed in range(4):
         asked = request("def area(width):\n    return wid", "\n", seed=seed, budget=values.Budget(candidates=1))
         work = generation_of(dream, asked)
-        assert work.sheet.heal == b" wid"
+        assert work.prompt.heal == b" wid"
         allowed = work.tokens().allowed(())
         assert allowed
         assert all(b" wid".startswith(pieces[token]) or pieces[token].startswith(b" wid") for token in allowed)
@@ -422,9 +422,9 @@ def test_typed_start_of_a_word_begins_the_answer(dream: MaskedFiller) -> None:
 
 
 def test_indentation_is_part_of_the_answer_s_tokens_but_not_of_its_text(dream: MaskedFiller) -> None:
-    sheet = dream.layout.lay_out(request("def area(width):\n    ", "\n"))
-    assert dream.loaded.vocabulary.decode(sheet.left) == "def area(width):\n"
-    assert sheet.heal == b"    "
+    prompt = dream.layout.lay_out(request("def area(width):\n    ", "\n"))
+    assert dream.loaded.vocabulary.decode(prompt.left) == "def area(width):\n"
+    assert prompt.heal == b"    "
 
 
 def test_holes_are_filled_one_after_another(dream: MaskedFiller) -> None:

@@ -58,9 +58,9 @@ class Scripted(Passes):
 def scripted(filler: DiffusionFiller, request: InfillRequest, answer: str, **settings: Any) -> tuple[DiffusionFiller, Scripted]:
     """Return a filler whose model knows that an answer and what is held behind it follow."""
     loaded = filler.loaded
-    sheet = filler.layout.lay_out(request)
-    follows = [*loaded.vocabulary.encode(answer), *sheet.tail, *[1] * 300]
-    passes = Scripted(loaded.passes.model, follows, len(sheet.ids))
+    prompt = filler.layout.lay_out(request)
+    follows = [*loaded.vocabulary.encode(answer), *prompt.tail, *[1] * 300]
+    passes = Scripted(loaded.passes.model, follows, len(prompt.ids))
     return DiffusionFiller(replace(loaded, passes=passes, profile=replace(loaded.profile, **settings))), passes
 
 
@@ -108,8 +108,8 @@ def test_several_candidates_get_canvases_too(instruct: DiffusionFiller) -> None:
 )
 def test_no_search_result_continues_into_the_suffix(instruct: DiffusionFiller, hole: Hole, draft: str, answer: str) -> None:
     request = InfillRequest(PREFIX, SUFFIX, (hole,), language="python")
-    sheet, encode = instruct.layout.lay_out(request), instruct.loaded.vocabulary.encode
-    passes = Scripted(instruct.loaded.passes.model, [*encode(draft), *encode("~" * 300)], len(sheet.ids))
+    prompt, encode = instruct.layout.lay_out(request), instruct.loaded.vocabulary.encode
+    passes = Scripted(instruct.loaded.passes.model, [*encode(draft), *encode("~" * 300)], len(prompt.ids))
     seen = finish(DiffusionFiller(replace(instruct.loaded, passes=passes)).start(request)).proposals()
     assert [row.text for row in seen if row.row == "causal"][:1] == [answer]
     assert not any("return value" in row.text for row in seen)
@@ -119,8 +119,8 @@ def test_no_search_result_continues_into_the_suffix(instruct: DiffusionFiller, h
 
 def test_an_answer_that_the_suffix_shortens_gets_a_canvas_of_its_own_length(instruct: DiffusionFiller) -> None:
     request = InfillRequest(PREFIX, SUFFIX, (BLOCK,), language="python")
-    sheet, encode = instruct.layout.lay_out(request), instruct.loaded.vocabulary.encode
-    passes = Scripted(instruct.loaded.passes.model, [*encode("a - b\n" + SUFFIX), *encode("~" * 300)], len(sheet.ids))
+    prompt, encode = instruct.layout.lay_out(request), instruct.loaded.vocabulary.encode
+    passes = Scripted(instruct.loaded.passes.model, [*encode("a - b\n" + SUFFIX), *encode("~" * 300)], len(prompt.ids))
     profile = replace(instruct.loaded.profile, causal_rows=0, copy_rows=0)
     filler = DiffusionFiller(replace(instruct.loaded, passes=passes, profile=profile))
     seen = finish(filler.start(request)).proposals()

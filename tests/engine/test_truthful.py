@@ -239,14 +239,14 @@ def test_a_long_answer_continues_after_the_whole_lines_of_its_canvases(instruct:
     fill = DiffusionFiller(narrow).canvas(InfillRequest("def f():\n", SUFFIX, (BODY,)))
     encode, lines = fill.vocabulary.encode, "a = 1\n" * 6
     last = {"suffix": SUFFIX, "fence": "\n```\nmore", "turn": "<turn|>"}[ending]
-    third = [*encode("c = 3"), *([fill.sheet.closing[0]] if ending == "turn" else encode(last))]
+    third = [*encode("c = 3"), *([fill.prompt.closing[0]] if ending == "turn" else encode(last))]
     texts = [encode(lines + "b = "), encode("b = 2\n" + "b" * 9), third]
     with torch.inference_mode():
-        kv = fill.loaded.passes.encode(torch.tensor([fill.sheet.ids]))[1]
+        kv = fill.loaded.passes.encode(torch.tensor([fill.prompt.ids]))[1]
     prefixes: list[int] = []
     text = run(canvas.written(fill, kv, 1, scripted_canvases(fill, texts, prefixes)))
     assert text == lines + "b = 2\nc = 3"
-    n_kv = len(fill.sheet.ids)
+    n_kv = len(fill.prompt.ids)
     assert prefixes == [n_kv, n_kv + len(encode(lines)), n_kv + len(encode(lines)) + len(encode("b = 2\n"))]
 
 
@@ -254,7 +254,7 @@ def test_an_answer_takes_at_most_max_canvases(instruct: DiffusionFiller) -> None
     profile = replace(instruct.loaded.profile, canvas_tokens=8, max_canvases=3)
     fill = DiffusionFiller(replace(instruct.loaded, profile=profile)).canvas(InfillRequest("def f():\n", SUFFIX, (BODY,)))
     with torch.inference_mode():
-        kv = fill.loaded.passes.encode(torch.tensor([fill.sheet.ids]))[1]
+        kv = fill.loaded.passes.encode(torch.tensor([fill.prompt.ids]))[1]
     prefixes: list[int] = []
     text = run(canvas.written(fill, kv, 1, scripted_canvases(fill, [fill.vocabulary.encode("a = 1\n")] * 3, prefixes)))
     assert text.startswith("a = 1\n" * 3)
@@ -329,7 +329,7 @@ def test_a_chat_template_in_the_tokenizers_settings_counts_as_well(instruct_layo
 
 def test_templates_are_compared_with_the_layouts_own_turns(instruct: DiffusionFiller) -> None:
     vocabulary = instruct.loaded.vocabulary
-    kv = filled(instruct, InfillRequest("x = ", SUFFIX, (LINE,))).sheet.ids
+    kv = filled(instruct, InfillRequest("x = ", SUFFIX, (LINE,))).prompt.ids
     text = "".join(
         str(vocabulary.tokenizer.id_to_token(token)) if token in vocabulary.special else vocabulary.decode([token])
         for token in kv

@@ -14,7 +14,7 @@ import pytest
 
 from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span, n_common
 from dg_lsp.engine.causal import layout, windows
-from dg_lsp.engine.causal.layout import LeftToRight, Sheet
+from dg_lsp.engine.causal.layout import LeftToRight, Prompt
 from dg_lsp.engine.causal.profile import Profile
 from dg_lsp.engine.causal.windows import LEAST_NEW, LEAST_TOKENS, MOST_LENGTHS, SHORT_SUFFIX, Windows
 from dg_lsp.engine.model.vocabulary import Vocabulary
@@ -25,12 +25,12 @@ FUNCTION = "def area{n}(width, height):\n    total = width * height\n    return 
 LINES = 5  # of a function
 FILE = "".join(FUNCTION.format(n=n) for n in range(100, 300))
 PROFILE = Profile("fim", prefix_tokens=800, suffix_tokens=64, related_tokens=100)
-MARKS = 4  # tokens between the parts of a sheet, and one that a cut may change
+MARKS = 4  # tokens between the parts of a prompt, and one that a cut may change
 
 
 @dataclass
 class Reader:
-    """A model that encodes each sheet to its end."""
+    """A model that encodes each prompt to its end."""
 
     layout: LeftToRight
     encoded: list[tuple[int, ...]] = field(default_factory=list)
@@ -43,24 +43,24 @@ class Reader:
 
     def read(self, asked: InfillRequest, n_tokens: float = 0.0) -> int:
         """Read for a request; return the number of new tokens."""
-        self.sheet = self.windows.sheet(asked, n_tokens)
-        return self._encode(self.sheet)
+        self.prompt = self.windows.prompt(asked, n_tokens)
+        return self._encode(self.prompt)
 
     def improve(self, asked: InfillRequest) -> int:
         """Read a better window; return the number of new tokens."""
-        better = self.windows.better_sheet(asked)
+        better = self.windows.better_prompt(asked)
         return 0 if better is None else self._encode(better)
 
-    def _encode(self, sheet: Sheet) -> int:
-        n_new = len(sheet.ids) - self.known(sheet.ids)
-        self.encoded.append(sheet.ids)
+    def _encode(self, prompt: Prompt) -> int:
+        n_new = len(prompt.ids) - self.known(prompt.ids)
+        self.encoded.append(prompt.ids)
         return n_new
 
     def text(self) -> str:
         """What was read last of the file before the hole."""
-        ids, vocabulary = self.sheet.ids, self.layout.vocabulary
-        n_typed, end = len(self.sheet.typed), self.sheet.n_left
-        start = end - (self.sheet.n_text - n_typed)
+        ids, vocabulary = self.prompt.ids, self.layout.vocabulary
+        n_typed, end = len(self.prompt.typed), self.prompt.n_left
+        start = end - (self.prompt.n_text - n_typed)
         return vocabulary.decode([*ids[start:end], *ids[len(ids) - n_typed :]])
 
 
@@ -101,8 +101,8 @@ def test_a_cursor_that_moves_down_costs_the_lines_between(reader: Reader) -> Non
     for line in range(410, 500, 10):
         n_new = reader.read(at(line))
         assert n_new <= n_tokens(reader, FUNCTION.format(n=100)) * 10 // LINES + n_place(reader)
-        assert reader.text().startswith(began) or reader.sheet.n_text < PROFILE.prefix_tokens
-        assert reader.sheet.n_text <= MOST_LENGTHS * PROFILE.prefix_tokens
+        assert reader.text().startswith(began) or reader.prompt.n_text < PROFILE.prefix_tokens
+        assert reader.prompt.n_text <= MOST_LENGTHS * PROFILE.prefix_tokens
 
 
 def test_a_cursor_that_moves_up_costs_the_suffix(reader: Reader) -> None:
@@ -115,14 +115,14 @@ def test_what_is_typed_costs_its_own_tokens(reader: Reader) -> None:
     reader.read(at(400))
     for typed in ("ret", "return", "return wid", "return width + hei"):
         assert reader.read(at(400, typed=typed)) <= 4
-        assert f"{reader.text()}{reader.sheet.heal.decode()}".endswith(f"\n    {typed}")
+        assert f"{reader.text()}{reader.prompt.heal.decode()}".endswith(f"\n    {typed}")
 
 
 def test_much_typed_text_is_read_before_the_suffix_again(reader: Reader) -> None:
     reader.read(at(400))
     typed = "".join(f"width = height + {n}\n    " for n in range(20))
     reader.read(at(400, typed=typed))
-    assert not reader.sheet.typed
+    assert not reader.prompt.typed
     assert reader.text().endswith(typed.rstrip())
 
 
@@ -130,7 +130,7 @@ def test_another_function_gets_a_window_of_its_own_and_the_first_one_stays(reade
     reader.read(at(400))
     first = reader.text()
     n_new = reader.read(at(700))
-    assert LEAST_NEW <= reader.sheet.n_text < n_new
+    assert LEAST_NEW <= reader.prompt.n_text < n_new
     assert reader.read(at(400)) == 0
     assert reader.text() == first
     assert reader.read(at(700)) == 0
@@ -178,7 +178,7 @@ def test_what_is_before_a_renamed_name_stays_used(reader: Reader) -> None:
 
 def test_a_window_whose_most_text_changed_gives_way_to_a_new_one(reader: Reader) -> None:
     reader.read(at(500), math.inf)
-    began, n_long = reader.text().splitlines()[0], reader.sheet.n_text
+    began, n_long = reader.text().splitlines()[0], reader.prompt.n_text
     number = began.removeprefix("def area").partition("(")[0]
     renamed = FILE.replace(f"return total + {number}", "return total + offset")
     assert reader.read(at(500, renamed)) < n_long
@@ -199,7 +199,7 @@ def test_a_paste_of_many_lines_costs_a_new_window(reader: Reader) -> None:
     n_new = reader.read(at(400 + pasted.count("\n"), text))
     assert n_new < PROFILE.prefix_tokens
     assert "size" in reader.text()
-    assert reader.sheet.n_text >= LEAST_NEW
+    assert reader.prompt.n_text >= LEAST_NEW
     assert reader.read(at(400)) <= n_place(reader)
 
 
@@ -223,7 +223,7 @@ def test_a_new_window_is_as_long_as_there_is_time(reader: Reader) -> None:
     sizes = list[int]()
     for number, time in enumerate((0, 200, 500, 700, 5_000, math.inf)):
         reader.read(at(600, path=f"{number}.py"), time)
-        sizes.append(reader.sheet.n_text)
+        sizes.append(reader.prompt.n_text)
     assert sizes == sorted(sizes)
     assert LEAST_NEW <= sizes[0] == sizes[1] < LEAST_NEW + PROFILE.prefix_tokens // 2
     assert sizes[2] < sizes[3] < sizes[4]
@@ -232,9 +232,9 @@ def test_a_new_window_is_as_long_as_there_is_time(reader: Reader) -> None:
 
 def test_a_first_answer_reads_less_of_the_suffix(reader: Reader) -> None:
     reader.read(at(600))
-    assert len(reader.sheet.ids) - reader.sheet.n_left <= SHORT_SUFFIX + 2
+    assert len(reader.prompt.ids) - reader.prompt.n_left <= SHORT_SUFFIX + 2
     reader.read(at(605), math.inf)
-    assert len(reader.sheet.ids) - reader.sheet.n_left > SHORT_SUFFIX + 2
+    assert len(reader.prompt.ids) - reader.prompt.n_left > SHORT_SUFFIX + 2
 
 
 def test_a_window_begins_with_the_least_indented_line(reader: Reader) -> None:
@@ -245,14 +245,14 @@ def test_a_window_begins_with_the_least_indented_line(reader: Reader) -> None:
 
 def test_a_long_line_is_cut_within_itself(reader: Reader) -> None:
     reader.read(InfillRequest("x = [" + "width, " * 5_000, "]\n", (CURSOR,)))
-    assert LEAST_NEW <= reader.sheet.n_text <= LEAST_NEW + 2
+    assert LEAST_NEW <= reader.prompt.n_text <= LEAST_NEW + 2
 
 
 def test_without_a_deadline_a_short_window_is_not_enough(reader: Reader) -> None:
     reader.read(at(600))
-    assert reader.sheet.n_text < PROFILE.prefix_tokens
+    assert reader.prompt.n_text < PROFILE.prefix_tokens
     reader.read(at(600), math.inf)
-    assert reader.sheet.n_text >= PROFILE.prefix_tokens
+    assert reader.prompt.n_text >= PROFILE.prefix_tokens
     assert reader.read(at(600)) == 0
 
 
@@ -260,14 +260,14 @@ def test_what_is_not_encoded_any_more_is_no_window(reader: Reader) -> None:
     reader.read(at(600), math.inf)
     reader.encoded.clear()
     reader.read(at(600))
-    assert reader.sheet.n_text < PROFILE.prefix_tokens
+    assert reader.prompt.n_text < PROFILE.prefix_tokens
 
 
 # Better windows.
 
 
 def shown(reader: Reader) -> str:
-    return reader.layout.vocabulary.decode(reader.sheet.ids[: -reader.sheet.n_text])
+    return reader.layout.vocabulary.decode(reader.prompt.ids[: -reader.prompt.n_text])
 
 
 def paragraph(name: str) -> Snippet:
@@ -281,10 +281,10 @@ def test_a_better_window_is_long_shows_other_files_and_takes_over(reader: Reader
     assert reader.improve(asked) >= PROFILE.prefix_tokens
     assert reader.improve(asked) == 0
     assert reader.read(asked) == 0
-    assert reader.sheet.n_text >= PROFILE.prefix_tokens
+    assert reader.prompt.n_text >= PROFILE.prefix_tokens
     assert "point" in shown(reader)
     reader.read(at(610, related=(paragraph("point"),)))
-    assert reader.sheet.n_text > PROFILE.prefix_tokens
+    assert reader.prompt.n_text > PROFILE.prefix_tokens
 
 
 def test_what_is_shown_of_other_files_stays_until_most_of_it_would_be_new(reader: Reader) -> None:
@@ -304,7 +304,7 @@ def test_a_new_window_of_a_file_shows_what_its_last_one_shows(reader: Reader) ->
     reader.read(at(600, related=(paragraph("point"),)), math.inf)
     n_new = reader.read(at(200, related=(paragraph("shape"),)))
     assert "point" in shown(reader)
-    assert n_new <= len(reader.sheet.ids) - n_tokens(reader, paragraph("point").text)
+    assert n_new <= len(reader.prompt.ids) - n_tokens(reader, paragraph("point").text)
 
 
 def test_snippets_that_are_only_copied_from_change_nothing(reader: Reader) -> None:
@@ -326,6 +326,6 @@ def test_only_so_many_windows_are_remembered(reader: Reader) -> None:
     for number in range(windows.MOST_WINDOWS + 1):
         reader.read(at(400, path=f"{number}.py"), math.inf)
     reader.read(at(400, path="1.py"))
-    assert reader.sheet.n_text >= PROFILE.prefix_tokens
+    assert reader.prompt.n_text >= PROFILE.prefix_tokens
     reader.read(at(400, path="0.py"))
-    assert reader.sheet.n_text < PROFILE.prefix_tokens
+    assert reader.prompt.n_text < PROFILE.prefix_tokens

@@ -23,7 +23,7 @@ from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, 
 from dg_lsp.engine.backends.remote import RemoteFiller, Replies, compared, to_probability, token_features, trimmed
 from dg_lsp.engine.common import layout as common_layout
 from dg_lsp.engine.diffusion import layout
-from dg_lsp.engine.diffusion.layout import Sheet
+from dg_lsp.engine.diffusion.layout import Prompt
 from dg_lsp.engine.diffusion.profile import Profile, load_profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.wire.config import Config
@@ -89,11 +89,11 @@ class Vllm:
 
     def calls(self, request: InfillRequest) -> Sequence[Call]:
         """Return one call for each canvas; raise RemoteError if the request does not fit the server's window."""
-        sheet = fitting_sheet(request, self.served, self.profile, self.vocabulary)
+        prompt = fitting_prompt(request, self.served, self.profile, self.vocabulary)
         sampling, is_block = self.profile.sampling, request.extent == "block"
         usual = sampling.block_steps if is_block else sampling.line_steps
         steps = request.budget.steps or max(usual, SERVED_STEPS)
-        return [self._call(sheet, canvas, steps) for canvas in self._writer.canvases(request, sheet)]
+        return [self._call(prompt, canvas, steps) for canvas in self._writer.canvases(request, prompt)]
 
     def evidence(self, request: InfillRequest, replies: Replies) -> tuple[Evidence, ...]:
         """Return a candidate with its features for each canvas that came back with most of its held text.
@@ -114,12 +114,12 @@ class Vllm:
         items = [evidence_of(request, self.vocabulary, canvas, returned, share) for canvas, returned, share in agreeing]
         return compared(items, request)
 
-    def _call(self, sheet: Sheet, canvas: PinnedCanvas, steps: int) -> Call:
+    def _call(self, prompt: Prompt, canvas: PinnedCanvas, steps: int) -> Call:
         # For a diffusion model the server refuses a temperature and a seed.
         width = len(canvas.ids)
         body = {
             "model": self.served.model,
-            "prompt": list(sheet.ids),
+            "prompt": list(prompt.ids),
             "max_tokens": width,
             "logprobs": 1,
             "return_token_ids": True,
@@ -185,7 +185,7 @@ class ReturnedCanvas:
     chances: tuple[float, ...]
 
 
-def fitting_sheet(request: InfillRequest, served: Served, profile: Profile, vocabulary: Vocabulary) -> Sheet:
+def fitting_prompt(request: InfillRequest, served: Served, profile: Profile, vocabulary: Vocabulary) -> Prompt:
     """Return the request as tokens that fit the server's window.
 
     In a short window, related text is left out first; then the context is halved until it fits. Raises RemoteError if even
@@ -193,14 +193,14 @@ def fitting_sheet(request: InfillRequest, served: Served, profile: Profile, voca
     """
     n_free = served.max_tokens - served.canvas if served.max_tokens else MAX_WINDOW
     for attempt in (request, replace(request, related=())):
-        sheet = layout.for_profile(profile, vocabulary).lay_out(attempt)
-        if len(sheet.ids) <= n_free:
-            return sheet
+        prompt = layout.for_profile(profile, vocabulary).lay_out(attempt)
+        if len(prompt.ids) <= n_free:
+            return prompt
     while profile.prefix_tokens > LEAST_PREFIX_TOKENS:
         profile = replace(profile, prefix_tokens=profile.prefix_tokens // 2, suffix_tokens=profile.suffix_tokens // 2)
-        sheet = layout.for_profile(profile, vocabulary).lay_out(replace(request, related=()))
-        if len(sheet.ids) <= n_free:
-            return sheet
+        prompt = layout.for_profile(profile, vocabulary).lay_out(replace(request, related=()))
+        if len(prompt.ids) <= n_free:
+            return prompt
     raise RemoteError(
         f"{served.host} serves windows of {served.max_tokens} tokens, too short for infilling; "
         "start it with a larger --max-model-len"
@@ -216,14 +216,14 @@ class CanvasWriter:
         eos, pad = vocabulary.id("<eos>"), vocabulary.id("<pad>")
         self._pad = pad if pad is not None else eos if eos is not None else 0
 
-    def canvases(self, request: InfillRequest, sheet: Sheet) -> Iterator[PinnedCanvas]:
+    def canvases(self, request: InfillRequest, prompt: Prompt) -> Iterator[PinnedCanvas]:
         """Yield as many canvases as requested: each gap length once, then again with other noise.
 
         Raises RemoteError if the served canvas is too short.
         """
         is_block, served = request.extent == "block", self._served
         lengths = self._profile.block_gaps if is_block else self._profile.line_gaps
-        n_fixed = len(sheet.heal_ids) + sum(map(len, sheet.between)) + len(sheet.tail)
+        n_fixed = len(prompt.heal_ids) + sum(map(len, prompt.between)) + len(prompt.tail)
         longest = (self._profile.canvas_tokens - n_fixed) // len(request.holes)
         if longest < 1:
             raise RemoteError(
@@ -240,22 +240,22 @@ class CanvasWriter:
         for number in range(min(most, max(len(gaps), request.budget.candidates))):
             # A text as the seed gives the same noise in every process, and different noise for each row.
             noise = random.Random(f"{request.seed} {number}")
-            yield self._canvas(request, sheet, gaps[number % len(gaps)], width, noise)
+            yield self._canvas(request, prompt, gaps[number % len(gaps)], width, noise)
 
-    def _canvas(self, request: InfillRequest, sheet: Sheet, gap: int, width: int, noise: random.Random) -> PinnedCanvas:
+    def _canvas(self, request: InfillRequest, prompt: Prompt, gap: int, width: int, noise: random.Random) -> PinnedCanvas:
         # The server can't constrain a token to begin with certain letters, so the tokens that local models heal are held here.
-        ids, gaps = list(sheet.heal_ids), [-1] * len(sheet.heal_ids)
+        ids, gaps = list(prompt.heal_ids), [-1] * len(prompt.heal_ids)
         for index in range(len(request.holes)):
             # Noise comes from the whole vocabulary, as in training. Noise that looks like code is denoised to similar code.
             ids += noise.choices(self._regular, k=gap)
             gaps += [index] * gap
-            if index < len(sheet.between):
-                ids += sheet.between[index]
-                gaps += [-1] * len(sheet.between[index])
-        ids += sheet.tail
+            if index < len(prompt.between):
+                ids += prompt.between[index]
+                gaps += [-1] * len(prompt.between[index])
+        ids += prompt.tail
         n_filled = len(ids)
         # vLLM fills its own canvases in the same way: an end of turn, unless there is one already, then padding.
-        ending = sheet.closing[:1] if n_filled < width and ids[-1] not in sheet.closing else ()
+        ending = prompt.closing[:1] if n_filled < width and ids[-1] not in prompt.closing else ()
         ids += [*ending, *[self._pad] * (width - n_filled - len(ending))]
         return PinnedCanvas(tuple(ids), (*gaps, *[-1] * (width - len(gaps))), n_filled)
 

@@ -90,7 +90,7 @@ def _drafts(generation: Generation, start: Sequence[int] = ()) -> Drafting:
 
     With `start`, there is one draft, which begins with it.
     """
-    middle, sheet, loaded = generation.middle, generation.middle.sheet, generation.middle.loaded
+    middle, prompt, loaded = generation.middle, generation.middle.prompt, generation.middle.loaded
     profile, vocabulary, is_block = loaded.profile, loaded.vocabulary, generation.middle.hole.extent == "block"
     n_branches = 0 if start or middle.wants_first else profile.branches
 
@@ -112,8 +112,8 @@ def _drafts(generation: Generation, start: Sequence[int] = ()) -> Drafting:
         is_enough=None if start else is_enough,
         others=[[*ids, *after] for each in generation.proposals for ids, after in generation.scorer.readings(each.text)],
         going_on=vocabulary.starting_with(b"\n"),
-        end=sheet.end,
-        head=sheet.tail[0] if sheet.tail and sheet.end is None else None,
+        end=prompt.end,
+        head=prompt.tail[0] if prompt.tail and prompt.end is None else None,
         ahead=middle.ahead,
         least_chance=AHEAD_CHANCE,
         start=start,
@@ -134,7 +134,7 @@ def _proposals(middle: Middle, written: Sequence[CausalDraft]) -> list[Proposal]
         if draft.stop is not None and draft.stop in middle.line_ends and not has_ended:
             ids = [*ids, draft.stop]
         text = middle.text_of(ids)
-        if not has_ended or middle.sheet.end is None:
+        if not has_ended or middle.prompt.end is None:
             text = middle.bounds.of_draft(text)
         if middle.bounds.takes_lines and ends_line:  # it stopped at a line of the block around it
             text = text.rstrip()
@@ -158,7 +158,7 @@ def _first(middle: Middle, draft: CausalDraft, margin: float) -> FirstDraft | No
 
 def _end_of(middle: Middle) -> Callable[[Sequence[int]], bool]:
     """Return the function that tells whether a draft's last token ends it, for a draft that writes typed text again."""
-    n_typed, bytes_of = len(middle.sheet.heal), middle.vocabulary.bytes_of
+    n_typed, bytes_of = len(middle.prompt.heal), middle.vocabulary.bytes_of
 
     def is_over(ids: Sequence[int]) -> bool:
         return ids[-1] in middle.ends or middle.bounds.is_over(bytes_of(ids)[n_typed:].decode("utf-8", "ignore"))

@@ -2,7 +2,7 @@
 
 Some ways propose texts for the middle, one pass scores them all, and one scale ranks them:
 
-    request -> Sheet, in a Middle -> Generation (the encoded sheet)
+    request -> Prompt, in a Middle -> Generation (the encoded prompt)
     each proposer -> Proposal, ...
     all Proposals -> a causal pass over their tree (scoring.py) -> ranked (rank.py, core.calibration) -> Candidate, ...
 
@@ -24,7 +24,7 @@ from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.causal import drafting, layout
 from dg_lsp.engine.causal.drafting import LONGEST_DRAFT
 from dg_lsp.engine.causal.generation import Generation
-from dg_lsp.engine.causal.layout import LeftToRight, Sheet
+from dg_lsp.engine.causal.layout import LeftToRight, Prompt
 from dg_lsp.engine.causal.middle import Middle
 from dg_lsp.engine.causal.passes import CausalLlama
 from dg_lsp.engine.causal.profile import Profile, load_profile
@@ -75,19 +75,19 @@ class CausalFiller(LocalFiller):
         if self.loaded.passes.buffers is not None:
             self.loaded.passes.buffers.clear()
 
-    def sheet(self, request: InfillRequest, left_ms: float = math.inf) -> Sheet:
-        """Return a request with one hole as a sheet, for an answer in the time left; without a deadline it is infinite."""
+    def prompt(self, request: InfillRequest, left_ms: float = math.inf) -> Prompt:
+        """Return a request with one hole as a prompt, for an answer in the time left; without a deadline it is infinite."""
         chunk_ms = self.pace.expected_ms("prefill", PREFILL_CHUNK)
         n_tokens = PREFILL_CHUNK * FIRST_SHARE * left_ms / chunk_ms if chunk_ms else 0.0
-        return self.windows.sheet(request, math.inf if left_ms == math.inf else n_tokens)
+        return self.windows.prompt(request, math.inf if left_ms == math.inf else n_tokens)
 
-    def better_sheet(self, request: InfillRequest) -> Sheet | None:
-        """Return a sheet that gives better answers and needs more time than that for an answer; None without one."""
-        return self.windows.better_sheet(request)
+    def better_prompt(self, request: InfillRequest) -> Prompt | None:
+        """Return a prompt that gives better answers and needs more time than that for an answer; None without one."""
+        return self.windows.better_prompt(request)
 
     def middle(self, request: InfillRequest, left_ms: float = math.inf) -> Middle:
         """Return the middle of a request with one hole, for the time left."""
-        return Middle(request, self.sheet(request, left_ms), self.loaded, self.calibrations.current())
+        return Middle(request, self.prompt(request, left_ms), self.loaded, self.calibrations.current())
 
     def generation(self, request: InfillRequest, timing: Timing) -> Generation:
         """Return the answer of a request with one hole, before its first unit of work."""

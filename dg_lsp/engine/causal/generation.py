@@ -1,4 +1,4 @@
-"""The answer of one hole while it is generated: its encoded sheet, the tree of drafts, and their scores."""
+"""The answer of one hole while it is generated: its encoded prompt, the tree of drafts, and their scores."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class FirstDraft:
 
 
 class Generation(generation.Generation):
-    """The answer of one hole. `begin` sets what needs the encoded sheet: the `tree` of drafts, and the `scorer` of texts."""
+    """The answer of one hole. `begin` sets what needs the encoded prompt: the `tree` of drafts, and the `scorer` of texts."""
 
     tree: Tree
     scorer: Scorer
@@ -51,13 +51,13 @@ class Generation(generation.Generation):
         self.middle, self._prefixes = middle, prefixes
 
     def begin(self) -> Work:
-        """Encode the sheet as far as the cache lacks it."""
-        sheet, passes = self.middle.sheet, self.middle.loaded.passes
-        kv = yield from encoded(self._prefixes, sheet.ids, self.timing)
-        self.tree = Tree(passes, kv, sheet.ids[-1], self._prefixes.cache.last_hidden(sheet.ids), buffers=passes.buffers)
+        """Encode the prompt as far as the cache lacks it."""
+        prompt, passes = self.middle.prompt, self.middle.loaded.passes
+        kv = yield from encoded(self._prefixes, prompt.ids, self.timing)
+        self.tree = Tree(passes, kv, prompt.ids[-1], self._prefixes.cache.last_hidden(prompt.ids), buffers=passes.buffers)
         left = None
-        if sheet.follow and sheet.n_left:
-            left = Tree(passes, crop(kv, sheet.n_left), sheet.ids[sheet.n_left - 1], buffers=passes.buffers)
+        if prompt.follow and prompt.n_left:
+            left = Tree(passes, crop(kv, prompt.n_left), prompt.ids[prompt.n_left - 1], buffers=passes.buffers)
         self.scorer = Scorer(self.middle, self.tree, left, self.timing.pace)
 
     @property
@@ -92,7 +92,7 @@ class Generation(generation.Generation):
             return self._early()
         yield  # a task that is overdue by now still has its first draft
         yield from self.score()
-        n_positions = scoring.MOST_NEAR * len(self.middle.sheet.follow)
+        n_positions = scoring.MOST_NEAR * len(self.middle.prompt.follow)
         if self.timing.budget.may(self.timing.pace.expected_ms("score", n_positions) or 0.0):
             self.proposals = self.scorer.read_on(self.proposals)
         return calibration.to_candidates(self.evidence(), self.middle.calibration)

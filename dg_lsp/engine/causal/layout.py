@@ -1,4 +1,4 @@
-"""Lay a request out as a sheet: the tokens that a causal model reads before it writes the middle.
+"""Lay a request out as a prompt: the tokens that a causal model reads before it writes the middle.
 
 *left*: other files, the path and the prefix. *fim*: also the suffix, between the checkpoint's own fill-in-the-middle tokens.
 Such a model has not seen prefixes that end inside a word. So the prefix is cut before its last pre-token, which the answer
@@ -37,7 +37,7 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Sheet:
+class Prompt:
     """A request as tokens: the `ids` that the model reads, and the first ids of the suffix in two other uses.
 
     `heal` are the prefix's last bytes, removed from `ids`; the answer starts with them, with any tokens. `heal_ids` are their
@@ -86,8 +86,8 @@ class LeftToRight:
         n_suffix = self.profile.suffix_tokens if n_suffix is None else n_suffix
         return View(shown, _block_start(left, len(left) - n_chars), len(left), n_suffix)
 
-    def lay_out(self, request: InfillRequest, view: View | None = None) -> Sheet:
-        """Return a request with one hole as a sheet, by default with a new and long window."""
+    def lay_out(self, request: InfillRequest, view: View | None = None) -> Prompt:
+        """Return a request with one hole as a prompt, by default with a new and long window."""
         view = view or self.new_view(request, self.profile.prefix_tokens)
         profile, hole, left = self.profile, request.holes[0], self.left(request)
         prefix, typed = (
@@ -98,7 +98,7 @@ class LeftToRight:
         if hole.extent != "block" and not tail:  # a long line: the hole's own rest decides where the answer ends
             tail = held[: profile.held_tokens]
         ids, n_text = self._read(request, view, prefix, typed), len(prefix) + len(typed)
-        return Sheet(ids, tuple(tail), left.heal, left.heal_ids, self.end, n_text)
+        return Prompt(ids, tuple(tail), left.heal, left.heal_ids, self.end, n_text)
 
     def _read(self, request: InfillRequest, view: View, prefix: Sequence[int], typed: Sequence[int]) -> tuple[int, ...]:
         """Return the tokens that the model reads before it writes the answer."""
@@ -130,12 +130,12 @@ class FillInTheMiddle(LeftToRight):
             raise ValueError("the checkpoint's tokenizer lacks a fill-in-the-middle token, which its layout needs")
         self.before, self.after, self.middle, self.end = vocabulary.fim_tokens
 
-    def lay_out(self, request: InfillRequest, view: View | None = None) -> Sheet:
-        """Return a request with one hole as a sheet, by default with a new and long window."""
-        sheet = super().lay_out(request, view)
+    def lay_out(self, request: InfillRequest, view: View | None = None) -> Prompt:
+        """Return a request with one hole as a prompt, by default with a new and long window."""
+        prompt = super().lay_out(request, view)
         follow, _ = suffix_ids(self.vocabulary, request.suffix, self.profile.follow_tokens)
-        typed = sheet.ids[len(sheet.ids) - sheet.ids[::-1].index(self.middle) :]
-        return replace(sheet, n_left=sheet.ids.index(self.after), follow=tuple(follow), typed=typed)
+        typed = prompt.ids[len(prompt.ids) - prompt.ids[::-1].index(self.middle) :]
+        return replace(prompt, n_left=prompt.ids.index(self.after), follow=tuple(follow), typed=typed)
 
     def _read(self, request: InfillRequest, view: View, prefix: Sequence[int], typed: Sequence[int]) -> tuple[int, ...]:
         """Return the tokens that the model reads before it writes the answer."""

@@ -22,7 +22,7 @@ FOLLOW_WEIGHT = 0.75  # of the log-probability of what follows an answer, compar
 
 
 class Scorer(scoring.Scorer):
-    """Scores the texts of one hole in the `tree` of drafts, and in that after the left side alone if the sheet holds more."""
+    """Scores the texts of one hole in the `tree` of drafts, and in that after the left side alone if the prompt holds more."""
 
     def __init__(self, middle: Middle, tree: Tree, left: Tree | None, pace: Pace) -> None:
         super().__init__(middle, tree, pace)
@@ -49,9 +49,9 @@ class Scorer(scoring.Scorer):
         if self._left is None or len(near) < 2:
             return list(proposals)
         # The last token may end inside a character.
-        follow = self._middle.vocabulary.decode(self._middle.sheet.follow).rstrip("\ufffd")
+        follow = self._middle.vocabulary.decode(self._middle.prompt.follow).rstrip("\ufffd")
         parts = [self._joined(text, follow) for text in near]
-        typed = self._middle.sheet.typed
+        typed = self._middle.prompt.typed
         with self._pace.measuring("score", len(typed) + sum(len(ids) + len(after) for ids, after in parts)):
             rows = self._left.log_probabilities(
                 [[*typed, *ids, *after] for ids, after in parts], [len(typed) + len(ids) for ids, _ in parts]
@@ -94,15 +94,15 @@ class Scorer(scoring.Scorer):
         token of both counts as the suffix's. Trained to fill in the middle, such a model may end an answer, or write on into
         the suffix's first line.
         """
-        sheet = self._middle.sheet
-        held = self._middle.vocabulary.decode(sheet.tail)
-        if sheet.end is None:
+        prompt = self._middle.prompt
+        held = self._middle.vocabulary.decode(prompt.tail)
+        if prompt.end is None:
             return [self._joined(text, held)]
         # Up to the first line end, or if it starts with one, up to the end of the first line with visible text.
         n_blank = len(held) - len(held.lstrip()) if held.startswith("\n") else 0
         line = held[:n_blank] + first_line(held[n_blank:])
         after = line if n_blank else held[: len(line) + 1]
-        return [(self._middle.ids_of(text), [sheet.end]), self._joined(text, after)]
+        return [(self._middle.ids_of(text), [prompt.end]), self._joined(text, after)]
 
     def _joined(self, text: str, after: str) -> Reading:
         """Return the ids of a text and of what follows it, encoded together."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dg_lsp.core.values import InfillRequest, Snippet, n_common
-from dg_lsp.engine.causal.layout import LeftToRight, Sheet, View
+from dg_lsp.engine.causal.layout import LeftToRight, Prompt, View
 from dg_lsp.engine.common import heads
 
 LEAST_TOKENS = 200  # of the file before the hole, unless it has fewer
@@ -50,7 +50,7 @@ class Choice:
     """A view of a request, its tokens, and how many of these are missing."""
 
     view: View
-    sheet: Sheet
+    prompt: Prompt
     missing: int
 
 
@@ -61,7 +61,7 @@ class Windows:
         self._layout, self._known, self._long = layout, known, layout.profile.prefix_tokens
         self._windows: tuple[Window, ...] = ()
 
-    def sheet(self, request: InfillRequest, n_tokens: float = math.inf) -> Sheet:
+    def prompt(self, request: InfillRequest, n_tokens: float = math.inf) -> Prompt:
         """Return the tokens to read for a request if there is time for `n_tokens` new ones.
 
         It is the window that needs the fewest, or a longer one that needs at most twice as many. If there is any time, it is a
@@ -73,9 +73,9 @@ class Windows:
         choices.append(self._choice(request, self._new_view(request, n_tokens)))
         most = MUCH * min(choice.missing for choice in choices) + LITTLE
         able = [choice for choice in choices if choice.missing <= most]
-        return self._chosen(request, max(able, key=lambda choice: (min(choice.sheet.n_text, self._long), -choice.missing)))
+        return self._chosen(request, max(able, key=lambda choice: (min(choice.prompt.n_text, self._long), -choice.missing)))
 
-    def better_sheet(self, request: InfillRequest) -> Sheet | None:
+    def better_prompt(self, request: InfillRequest) -> Prompt | None:
         """Return the tokens of a long window after other files that resemble the place; None if they are encoded."""
         choices = [
             choice
@@ -86,28 +86,28 @@ class Windows:
         best = min(choices, key=lambda choice: choice.missing)
         return self._chosen(request, best) if best.missing else None
 
-    def _chosen(self, request: InfillRequest, choice: Choice) -> Sheet:
-        """Return the sheet of a choice, whose window is the last one now, in place of the one that it goes on with."""
+    def _chosen(self, request: InfillRequest, choice: Choice) -> Prompt:
+        """Return the prompt of a choice, whose window is the last one now, in place of the one that it goes on with."""
         view, text = choice.view, self._layout.left(request).text
         new = Window(request.path, view.related, text[view.start : view.typed_at], request.suffix, view.n_suffix)
         others = [each for each in self._windows if (each.path, each.related, each.mark) != (new.path, new.related, new.mark)]
         self._windows = (new, *others)[:MOST_WINDOWS]
-        return choice.sheet
+        return choice.prompt
 
     def _choice(self, request: InfillRequest, view: View) -> Choice:
-        sheet = self._layout.lay_out(request, view)
-        return Choice(view, sheet, len(sheet.ids) - self._known(sheet.ids))
+        prompt = self._layout.lay_out(request, view)
+        return Choice(view, prompt, len(prompt.ids) - self._known(prompt.ids))
 
     def _is_long(self, choice: Choice) -> bool:
-        return choice.view.start == 0 or choice.sheet.n_text >= LONG_SHARE * self._long
+        return choice.view.start == 0 or choice.prompt.n_text >= LONG_SHARE * self._long
 
     def _known_choices(self, request: InfillRequest) -> list[Choice]:
         """Return the choices that go on with an encoded window."""
         found = list[Choice]()
         for view in views(self._windows, request, self._layout.left(request).text):
             choice = self._choice(request, view)
-            n_text, n_head = choice.sheet.n_text, len(self._layout.head(request.path, view.related))
-            is_encoded = len(choice.sheet.ids) - choice.missing > n_head + LITTLE
+            n_text, n_head = choice.prompt.n_text, len(self._layout.head(request.path, view.related))
+            is_encoded = len(choice.prompt.ids) - choice.missing > n_head + LITTLE
             has_enough = n_text >= LEAST_TOKENS or view.start == 0
             if has_enough and is_encoded and n_text <= MOST_LENGTHS * self._long:
                 found.append(choice)

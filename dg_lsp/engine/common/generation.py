@@ -16,7 +16,7 @@ from dg_lsp.core import calibration
 from dg_lsp.core.calibration import Calibration, Evidence
 from dg_lsp.core.values import Candidate, Ranked
 from dg_lsp.engine.common import rank
-from dg_lsp.engine.common.laid_out import LaidOut
+from dg_lsp.engine.common.inputs import RequestInputs
 from dg_lsp.engine.common.pace import Timing
 from dg_lsp.engine.common.propose import copies
 from dg_lsp.engine.common.rank import Proposal
@@ -50,8 +50,8 @@ class Generation:
     proposers: Sequence[tuple[str, Callable[[Any], Work]]] = ()
     n_steps = 0  # denoising steps so far, as candidates report them
 
-    def __init__(self, laid_out: LaidOut, timing: Timing) -> None:
-        self.laid_out, self.timing = laid_out, timing
+    def __init__(self, inputs: RequestInputs, timing: Timing) -> None:
+        self.inputs, self.timing = inputs, timing
         self.proposals: list[Proposal] = []
         self.live: Live | None = None
 
@@ -68,7 +68,7 @@ class Generation:
         if not self.proposals:
             return ()
         yield from self.score()
-        return calibration.to_candidates(self.evidence(), self.laid_out.calibration)
+        return calibration.to_candidates(self.evidence(), self.inputs.calibration)
 
     def evidence(self, order: Calibration = rank.ORDER) -> list[Evidence]:
         """Return the evidence for each proposal. Without a calibration, `order` ranks."""
@@ -76,7 +76,7 @@ class Generation:
 
     def evidence_of(self, proposals: Sequence[Proposal], order: Calibration = rank.ORDER) -> list[Evidence]:
         """Return the evidence for each of the proposals of one hole."""
-        vocabulary, typed = self.laid_out.vocabulary, self.laid_out.typed
+        vocabulary, typed = self.inputs.vocabulary, self.inputs.typed
         items = rank.evidence(proposals, order)
         for index, (item, proposal) in enumerate(zip(items, proposals, strict=True)):
             # Each token's number of characters in the answer, without already typed characters; empty if unknown.
@@ -97,14 +97,14 @@ class Generation:
 
     def propose_copies(self, most: int, own_part: Callable[[str], str], *, say_something: bool) -> None:
         """Propose the `most` best copies, of which `own_part` returns the hole's part; with `say_something`, no blank ones."""
-        laid_out, hole = self.laid_out, self.laid_out.hole
-        if len(laid_out.request.holes) > 1 or not most:
+        inputs, hole = self.inputs, self.inputs.hole
+        if len(inputs.request.holes) > 1 or not most:
             return
-        prefix, suffix, *related = laid_out.sources
-        takes_lines = laid_out.bounds.takes_lines
+        prefix, suffix, *related = inputs.sources
+        takes_lines = inputs.bounds.takes_lines
         for copy in copies.find(prefix, suffix, takes_lines=takes_lines, indent=hole.indent, most=most, related=related):
             text = own_part(copy.text)
-            if not say_something or not laid_out.says_nothing(text):
+            if not say_something or not inputs.says_nothing(text):
                 self.proposals.append(Proposal(text, "copy", left=copy.left, right=copy.right))
 
     # Called between units.
@@ -131,8 +131,8 @@ class Generation:
         guessed = list[Proposal]()
         for proposal in proposals:
             logps = (MIDDLING,) * (len(proposal.text) // 4 + 1)
-            guessed.append(replace(proposal, logps=logps, model_logps=logps, position=self.laid_out.position))
-        weights, items = self.laid_out.calibration or UNSCORED_ORDER, rank.evidence(guessed, doubted=True)
+            guessed.append(replace(proposal, logps=logps, model_logps=logps, position=self.inputs.position))
+        weights, items = self.inputs.calibration or UNSCORED_ORDER, rank.evidence(guessed, doubted=True)
         items = [replace(item, order=calibration.linear(item.features, weights)) for item in items]
         return tuple(replace(candidate, finished=False) for candidate in calibration.to_candidates(items, None))
 

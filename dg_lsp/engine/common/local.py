@@ -18,7 +18,7 @@ from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.common.calibration_store import Calibrations
 from dg_lsp.engine.common.generation import Generation
-from dg_lsp.engine.common.laid_out import Layout, Sheet
+from dg_lsp.engine.common.inputs import Layout, Prompt
 from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.common.pace import Budget, Pace, Timing, Usage
 from dg_lsp.engine.common.rank import Proposal
@@ -110,7 +110,7 @@ class LocalFiller(Filler):
 
     calibrations: Calibrations
     quiet_s = math.inf
-    """Seconds without a new request before `better_sheet` is read; infinite if there is never one."""
+    """Seconds without a new request before `better_prompt` is read; infinite if there is never one."""
 
     def __init__(
         self,
@@ -139,12 +139,12 @@ class LocalFiller(Filler):
         """Return a new task for the request."""
         return LocalTask(request, self)
 
-    def sheet(self, request: InfillRequest, left_ms: float) -> Sheet:
-        """Return a request as a sheet, for an answer in the time left."""
+    def prompt(self, request: InfillRequest, left_ms: float) -> Prompt:
+        """Return a request as a prompt, for an answer in the time left."""
         return self.layout.lay_out(request)
 
-    def better_sheet(self, request: InfillRequest) -> Sheet | None:
-        """Return a sheet that gives better answers and needs more time than that for an answer; None without one."""
+    def better_prompt(self, request: InfillRequest) -> Prompt | None:
+        """Return a prompt that gives better answers and needs more time than that for an answer; None without one."""
         return None
 
     @abstractmethod
@@ -223,18 +223,18 @@ class ReadAhead:
     def _reading(self, request: InfillRequest) -> Iterator[float]:
         filler, clock = self._filler, self._filler.pace.clock
         quiet_at = clock() + filler.quiet_s
-        yield from self._encoded(filler.sheet(request, request.budget.ms or math.inf))
+        yield from self._encoded(filler.prompt(request, request.budget.ms or math.inf))
         while 0 < (left_s := quiet_at - clock()) < math.inf:
             yield left_s
-        if left_s <= 0 and (better := filler.better_sheet(request)) is not None:
+        if left_s <= 0 and (better := filler.better_prompt(request)) is not None:
             yield from self._encoded(better)
 
-    def _encoded(self, sheet: Sheet) -> Iterator[float]:
+    def _encoded(self, prompt: Prompt) -> Iterator[float]:
         prefixes = self._filler.prefixes
-        n_encoded, kv = prefixes.cache.longest(sheet.ids, ahead=True)
-        while n_encoded < len(sheet.ids):
+        n_encoded, kv = prefixes.cache.longest(prompt.ids, ahead=True)
+        while n_encoded < len(prompt.ids):
             with self._filler.loaded.cores.used():
-                n_encoded, kv = prefixes.encode(sheet.ids, n_encoded, kv, prefixes.at_once(AHEAD_CHUNK))
+                n_encoded, kv = prefixes.encode(prompt.ids, n_encoded, kv, prefixes.at_once(AHEAD_CHUNK))
             yield 0.0
 
 

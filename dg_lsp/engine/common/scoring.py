@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dg_lsp.engine.common.laid_out import LaidOut
+from dg_lsp.engine.common.inputs import RequestInputs
 from dg_lsp.engine.common.pace import Pace
 from dg_lsp.engine.common.rank import Describer, Proposal
 from dg_lsp.engine.model.tree import Tree
@@ -30,10 +30,10 @@ class Scores:
 class Scorer:
     """Scores the texts of one hole after its encoded prefix, each text only once."""
 
-    def __init__(self, laid_out: LaidOut, tree: Tree, pace: Pace) -> None:
-        self._laid_out, self._tree, self._pace = laid_out, tree, pace
+    def __init__(self, inputs: RequestInputs, tree: Tree, pace: Pace) -> None:
+        self._inputs, self._tree, self._pace = inputs, tree, pace
         self._scores: dict[str, Scores] = {}
-        self.describer = Describer(laid_out.request, needed=laid_out.needed, n_context=len(laid_out.sheet.ids))
+        self.describer = Describer(inputs.request, needed=inputs.needed, n_context=len(inputs.prompt.ids))
 
     @abstractmethod
     def readings(self, text: str) -> list[Reading]:

@@ -134,7 +134,7 @@ def _denoised(generation: Generation, rows: Sequence[PlannedRow]) -> Work:
         n_taken += 1
         if n_taken == 1:
             generation.live = Live(best_texts, is_answer=True)
-        if n_taken == DROPPING_STEP and canvas.sheet.delete is None and generation.found_lengths is None:
+        if n_taken == DROPPING_STEP and canvas.prompt.delete is None and generation.found_lengths is None:
             for index in hopeless(rows, [denoiser.read(index) for index in running]):
                 denoiser.drop(index)
                 running.remove(index)
@@ -184,7 +184,7 @@ def affordable(
         # The expected milliseconds until the rows settle, with hopeless lengths dropped on the way.
         width = max(len(planned_row.row.ids) for planned_row in planned_rows)
         n_steps = min(LEAST_STEPS, max(planned_row.row.steps for planned_row in planned_rows))
-        n_before = min(DROPPING_STEP, n_steps) if canvas.sheet.delete is None else n_steps
+        n_before = min(DROPPING_STEP, n_steps) if canvas.prompt.delete is None else n_steps
         n_kept = min(len(planned_rows), N_LENGTHS + sum(planned_row.kind != "noise" for planned_row in planned_rows))
         before, behind = step_ms(len(planned_rows) * width), step_ms(n_kept * width)
         if before is None or behind is None or n_before * before + (n_steps - n_before) * behind <= left_ms:
@@ -207,7 +207,7 @@ def corrected(canvas: CanvasRequest, drafts: Sequence[Proposal], first_number: i
     for draft in {draft.text: draft for draft in reversed(drafts)}.values():
         draft_ids = canvas.vocabulary.encode(canvas.typed + draft.text)
         length = next((gap for gap in sorted({*DRAFT_LENGTHS, *canvas.gap_lengths()}) if gap > len(draft_ids)), 0)
-        if canvas.sheet.delete is None:
+        if canvas.prompt.delete is None:
             length = len(draft_ids)
         if not length or length > canvas.longest_gap:
             continue
@@ -231,16 +231,16 @@ def seed(request: InfillRequest, number: int) -> int:
 
 def _canvas(canvas: CanvasRequest, drafts: Sequence[Sequence[int]], length: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return a canvas's ids, with drafts padded by delete tokens, and the gap of each position (-1: held)."""
-    sheet = canvas.sheet
-    padding = sheet.delete if sheet.delete is not None else canvas.vocabulary.regular[0]
+    prompt = canvas.prompt
+    padding = prompt.delete if prompt.delete is not None else canvas.vocabulary.regular[0]
     ids: list[int] = []
     gaps: list[int] = []
     for index, draft in enumerate(drafts):
         ids += [*draft, *[padding] * length][:length]
         gaps += [index] * length
-        if index < len(sheet.between):
-            ids += sheet.between[index]
-            gaps += [-1] * len(sheet.between[index])
+        if index < len(prompt.between):
+            ids += prompt.between[index]
+            gaps += [-1] * len(prompt.between[index])
     tail = canvas.tail
     return (*ids, *tail), (*gaps, *[-1] * len(tail))
 
@@ -255,7 +255,7 @@ def _parts(canvas: CanvasRequest, planned_row: PlannedRow, reading: Reading) -> 
     for gap in range(canvas.n_holes):
         places = [index for index, place in enumerate(reading.places) if planned_row.gaps[place] == gap]
         ids = [reading.ids[index] for index in places]
-        heal = canvas.sheet.heal if gap == 0 else b""
+        heal = canvas.prompt.heal if gap == 0 else b""
         text = layout.answer(canvas.vocabulary, ids, heal)
         part = canvas.of_canvas(text, gap)
         if part != text:  # the text was truncated, so leave out the tokens after it
@@ -312,7 +312,7 @@ def expected_confidence(length: int) -> float:
 def written(canvas: CanvasRequest, kv: KV, seed: int, settle: Settle) -> Generator[None, None, str]:
     """Return the text that several canvases write in sequence, up to the suffix or the end of the model's turn."""
     committed, first, width = list[int](), canvas.next_tokens(()), canvas.profile.canvas_tokens
-    banned = tuple(token for token in canvas.control if token not in canvas.sheet.closing)
+    banned = tuple(token for token in canvas.control if token not in canvas.prompt.closing)
     for number in range(canvas.profile.max_canvases):  # without a held suffix
         row = Row(
             (canvas.vocabulary.regular[0],) * width, (True,) * width, canvas.n_steps, seed + number
@@ -321,8 +321,8 @@ def written(canvas: CanvasRequest, kv: KV, seed: int, settle: Settle) -> Generat
         denoiser = Denoiser([row], limits, canvas.profile.sampling, canvas.n_logits, canvas.loaded.device)
         yield from settle(denoiser, kv)
         ids = denoiser.read(0).ids
-        end = next((index for index, token in enumerate(ids) if token in canvas.sheet.closing), None)
-        whole = layout.answer(canvas.vocabulary, [*committed, *ids[:end]], canvas.sheet.heal)
+        end = next((index for index, token in enumerate(ids) if token in canvas.prompt.closing), None)
+        whole = layout.answer(canvas.vocabulary, [*committed, *ids[:end]], canvas.prompt.heal)
         fence = re.search(r"^```", whole, re.MULTILINE)  # a code fence closes an answer
         text = extent.before_suffix(whole[: fence.start()].removesuffix("\n") if fence else whole, canvas.request.suffix)
         if end is not None or len(text) < len(whole) or number == canvas.profile.max_canvases - 1:

@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dg_lsp.core import extent, place
-from dg_lsp.engine.common.laid_out import LaidOut
+from dg_lsp.engine.common.inputs import RequestInputs
 from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.diffusion.gemma.passes import Passes
-from dg_lsp.engine.diffusion.layout import Sheet
+from dg_lsp.engine.diffusion.layout import Prompt
 from dg_lsp.engine.diffusion.profile import Profile
 
 
-class CanvasRequest(LaidOut):
+class CanvasRequest(RequestInputs):
     """The laid out part of a request for one canvas."""
 
-    sheet: Sheet
+    prompt: Prompt
     loaded: Loaded[Passes, Profile]
 
     @property
@@ -45,22 +45,22 @@ class CanvasRequest(LaidOut):
     @property
     def tail(self) -> tuple[int, ...]:
         """The held tokens after the last gap."""
-        return self.sheet.tail
+        return self.prompt.tail
 
     @property
     def delete(self) -> int | None:
         """The token that shrinks a gap, or None if the checkpoint has none."""
-        return self.sheet.delete
+        return self.prompt.delete
 
     @property
     def longest_gap(self) -> int:
         """The most positions of a gap."""
-        n_fixed = len(self.sheet.tail) + sum(map(len, self.sheet.between))
+        n_fixed = len(self.prompt.tail) + sum(map(len, self.prompt.between))
         return (self.profile.canvas_tokens - n_fixed) // self.n_holes
 
     def next_tokens(self, ids: Sequence[int]) -> tuple[int, ...]:
         """Return the tokens that may follow in the first gap: one that starts with what is typed; empty means any."""
-        return () if ids or not self.sheet.heal else self.vocabulary.starting_with(self.sheet.heal)
+        return () if ids or not self.prompt.heal else self.vocabulary.starting_with(self.prompt.heal)
 
     def banned_tokens(self) -> tuple[int, ...]:
         """Return the tokens that a gap never contains: control tokens, and line ends unless the gap may write them."""

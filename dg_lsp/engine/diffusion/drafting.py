@@ -87,8 +87,8 @@ def _drafts(generation: Generation) -> Drafting:
         allowed=canvas.next_tokens,
         banned=[token for token in canvas.control if token not in canvas.ends],
         stops=canvas.ends | canvas.line_ends,
-        end=canvas.sheet.end,
-        head=canvas.tail[0] if canvas.tail and canvas.sheet.end is None else None,
+        end=canvas.prompt.end,
+        head=canvas.tail[0] if canvas.tail and canvas.prompt.end is None else None,
         file=scorer.file,
         ahead=canvas.file_model(AHEAD_WEIGHT, profile.file_half_at) if scorer.file is None else None,
         alone=profile.branches > 0,
@@ -107,7 +107,7 @@ def _proposals(canvas: CanvasRequest, written: Sequence[CausalDraft]) -> list[Pr
         if draft.stop is not None and draft.stop in canvas.line_ends and not has_ended and canvas.profile.line_ends:
             ids = [*ids, draft.stop]
         text = canvas.text_of(ids)
-        if not has_ended or canvas.sheet.end is None:
+        if not has_ended or canvas.prompt.end is None:
             text = canvas.of_draft(text)
         proposals.setdefault(text, Proposal(text, "causal"))
     return list(proposals.values())

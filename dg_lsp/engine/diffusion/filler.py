@@ -3,7 +3,7 @@
 A task runs one request, on one canvas or on one canvas per hole in sequence. On each canvas, some ways propose texts for the
 hole, one pass scores them all, and one scale ranks them:
 
-    request -> Sheet, in a CanvasRequest -> Generation (the encoded prefix)
+    request -> Prompt, in a CanvasRequest -> Generation (the encoded prefix)
     each proposer that the profile lists for this kind of hole -> Proposal, ...
     all Proposals -> a causal pass over their tree (scoring.py) -> ranked (rank.py, core.calibration) -> Candidate, ...
 
@@ -35,7 +35,7 @@ from dg_lsp.engine.diffusion.gemma import chat_template, dense, inventory, packe
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.gemma.trees import TreePasses
 from dg_lsp.engine.diffusion.generation import MAX_ROWS, Generation, Stepper
-from dg_lsp.engine.diffusion.layout import Layout, Sheet
+from dg_lsp.engine.diffusion.layout import Layout, Prompt
 from dg_lsp.engine.diffusion.profile import Profile, load_profile
 from dg_lsp.engine.model import fit, matmul
 from dg_lsp.engine.model.fit.needs import Precision
@@ -73,8 +73,8 @@ class DiffusionFiller(LocalFiller):
         rows: int = MAX_ROWS,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        laid_out = layout.for_profile(loaded.profile, loaded.vocabulary)
-        super().__init__(loaded, laid_out, loaded.profile.canvas_tokens, clock)
+        inputs = layout.for_profile(loaded.profile, loaded.vocabulary)
+        super().__init__(loaded, inputs, loaded.profile.canvas_tokens, clock)
         self._heads = Heads()
         fixed: FixedSteps | None = None
         self.buffers: Buffers | None = None  # of drafts and scores
@@ -93,10 +93,10 @@ class DiffusionFiller(LocalFiller):
 
     def canvas(self, request: InfillRequest) -> CanvasRequest:
         """Return the request of one canvas."""
-        return CanvasRequest(request, self.sheet(request), self.loaded, self.calibrations.current())
+        return CanvasRequest(request, self.prompt(request), self.loaded, self.calibrations.current())
 
-    def sheet(self, request: InfillRequest, left_ms: float = math.inf) -> Sheet:
-        """Return a request as a sheet, with what was shown of other files before."""
+    def prompt(self, request: InfillRequest, left_ms: float = math.inf) -> Prompt:
+        """Return a request as a prompt, with what was shown of other files before."""
         return self.layout.lay_out(self._heads.kept(request))
 
     def generation(self, request: InfillRequest, timing: Timing) -> Generation:

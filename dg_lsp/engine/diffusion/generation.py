@@ -45,7 +45,7 @@ class Generation(generation.Generation):
 
     def begin(self) -> Work:
         """Encode the prefix as far as the cache lacks it."""
-        canvas, ids, prefixes = self.canvas, self.canvas.sheet.ids, self._prefixes
+        canvas, ids, prefixes = self.canvas, self.canvas.prompt.ids, self._prefixes
         file = canvas.file_model(canvas.profile.file_weight, canvas.profile.file_half_at)  # mixed into the scores
         self.kv = yield from encoded(prefixes, ids, self.timing)
         passes = canvas.loaded.passes

@@ -28,7 +28,7 @@ REPEATED_LINES = 8  # the model's turn repeats this many lines of the user's, an
 
 
 @dataclass(frozen=True, slots=True)
-class Sheet:
+class Prompt:
     """A request as tokens: the `ids` that the encoder reads, the fixed ids between gaps, and the held ids after the last gap.
 
     `heal` are the prefix's last bytes, removed from the encoder's ids; the first gap's first token starts with them.
@@ -73,7 +73,7 @@ class InfillTrained:
         # Older checkpoints have no tokens for the kinds of hole.
         self.kinds = {kind: vocabulary.id(f"<{kind}>") for kind in ("span", "line", "lines", "block", "body")}
 
-    def lay_out(self, request: InfillRequest) -> Sheet:
+    def lay_out(self, request: InfillRequest) -> Prompt:
         """Return the request as tokens."""
         encode, profile = self.vocabulary.encode, self.profile
         n_read = profile.suffix_tokens + profile.held_tokens
@@ -101,7 +101,7 @@ class InfillTrained:
         if profile.line_ends:
             tail = whole_lines(self.vocabulary, suffix, profile.held_tokens, is_end=is_end)
         heal_bytes = self.vocabulary.bytes_of(heal)
-        return Sheet((*head, *prefix), between, tuple(tail), heal_bytes, heal, self.delete, self.eom)
+        return Prompt((*head, *prefix), between, tuple(tail), heal_bytes, heal, self.delete, self.eom)
 
 
 class Instruct:
@@ -112,7 +112,7 @@ class Instruct:
         names = ("<bos>", "<eos>", "<|turn>", "<turn|>", "<|channel>", "<channel|>")
         self.bos, self.eos, self.turn, self.end_turn, self.channel, self.end_channel = required_ids(vocabulary, names)
 
-    def lay_out(self, request: InfillRequest) -> Sheet:
+    def lay_out(self, request: InfillRequest) -> Prompt:
         """Return the request as tokens."""
         encode, profile = self.vocabulary.encode, self.profile
         fence = question.fence_name(request)
@@ -137,7 +137,7 @@ class Instruct:
             tail = [*tail, *encode(closed), self.end_turn, self.eos]
         between = tuple(tuple(encode(text)) for text in request.between)
         heal_bytes = self.vocabulary.bytes_of(heal)
-        return Sheet(tuple(ids), between, tuple(tail), heal_bytes, heal, closing=(self.end_turn, self.eos))
+        return Prompt(tuple(ids), between, tuple(tail), heal_bytes, heal, closing=(self.end_turn, self.eos))
 
 
 Layout = InfillTrained | Instruct

@@ -26,8 +26,8 @@ class Scorer(scoring.Scorer):
 
     def readings(self, text: str) -> list[Reading]:
         """Return a text's ids with the end token, or without one, with the held suffix."""
-        sheet = self._laid_out.sheet
-        return [(self._laid_out.ids_of(text), [sheet.end] if sheet.end is not None else list(sheet.tail))]
+        prompt = self._inputs.prompt
+        return [(self._inputs.ids_of(text), [prompt.end] if prompt.end is not None else list(prompt.tail))]
 
     def mixed(self, ids: Sequence[int], logps: tuple[float, ...]) -> tuple[float, ...]:
         """Return the log-probabilities of a text's tokens with the file's repetitions mixed in."""

@@ -35,11 +35,11 @@ class LengthSearch:
 
     def __init__(self, generation: Generation) -> None:
         self._generation, canvas = generation, generation.canvas
-        self._canvas, sheet = canvas, canvas.sheet
+        self._canvas, prompt = canvas, canvas.prompt
         ends = tuple(canvas.ends)  # a checkpoint without its own end token may write any special token
         # The tokens that a causal model writes after an answer, as in `scoring`.
-        self._tail = ends if sheet.end is not None else sheet.tail or ends[:1]
-        longest = canvas.profile.canvas_tokens - len(canvas.sheet.tail)  # the held suffix needs room
+        self._tail = ends if prompt.end is not None else prompt.tail or ends[:1]
+        longest = canvas.profile.canvas_tokens - len(canvas.prompt.tail)  # the held suffix needs room
         writable = {*self._tail, *ends}
         banned = tuple(token for token in canvas.control if token not in writable)
         gap = Gap(
@@ -132,7 +132,7 @@ class LengthSearch:
         """Return the answer with this length, without a copy of the suffix unless it ended with an end token."""
         speculation, text = self._speculation, self._uncut(start)
         following = speculation.text[start] if start < self.n_verified else None
-        if following is not None and following == self._canvas.sheet.end:
+        if following is not None and following == self._canvas.prompt.end:
             return text
         if following in speculation.gap.closing:  # the token may contain text before its line end
             text = self._uncut(start, following)
@@ -140,4 +140,4 @@ class LengthSearch:
 
     def _uncut(self, start: int, *following: int) -> str:
         ids = (*self._speculation.answer(start), *following)
-        return layout.answer(self._canvas.vocabulary, ids, self._canvas.sheet.heal)
+        return layout.answer(self._canvas.vocabulary, ids, self._canvas.prompt.heal)

@@ -12,7 +12,7 @@ from dg_lsp.core.calibration import Calibration, Evidence
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.common import generation, loading
 from dg_lsp.engine.common.generation import UNSCORED_ORDER, Work
-from dg_lsp.engine.common.laid_out import LaidOut
+from dg_lsp.engine.common.inputs import RequestInputs
 from dg_lsp.engine.common.layout import next_after_typed
 from dg_lsp.engine.common.loading import Checkpoint, Loaded
 from dg_lsp.engine.common.local import LocalFiller
@@ -21,7 +21,7 @@ from dg_lsp.engine.common.rank import Describer, Proposal
 from dg_lsp.engine.common.task import OnProgress
 from dg_lsp.engine.diffusion.canvas import n_tokens, seed
 from dg_lsp.engine.diffusion.generation import MAX_ROWS
-from dg_lsp.engine.diffusion.masked.layout import Layout, Sheet
+from dg_lsp.engine.diffusion.masked.layout import Layout, Prompt
 from dg_lsp.engine.diffusion.masked.profile import Profile, load_profile, published
 from dg_lsp.engine.diffusion.masked.unmasking import Gap, MaskTokens, Unmasker
 from dg_lsp.engine.model import fit
@@ -43,28 +43,28 @@ class MaskedFiller(LocalFiller):
         *,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        laid_out = Layout(loaded.profile, loaded.vocabulary)
-        super().__init__(loaded, laid_out, loaded.profile.canvas_tokens, clock)
+        inputs = Layout(loaded.profile, loaded.vocabulary)
+        super().__init__(loaded, inputs, loaded.profile.canvas_tokens, clock)
 
     def generation(self, request: InfillRequest, timing: Timing) -> Generation:
         """Return the texts of a request's gap, before its first unit of work."""
-        sheet = self.layout.lay_out(request)
-        return Generation(LaidOut(request, sheet, self.loaded, self.calibrations.current()), timing)
+        prompt = self.layout.lay_out(request)
+        return Generation(RequestInputs(request, prompt, self.loaded, self.calibrations.current()), timing)
 
 
 class Generation(generation.Generation):
     """The texts of one gap while they are written."""
 
-    def __init__(self, laid_out: LaidOut, timing: Timing) -> None:
-        super().__init__(laid_out, timing)
-        self.sheet: Sheet = laid_out.sheet
-        self.loaded: Loaded[MaskedLlama, Profile] = laid_out.loaded
-        self.request = laid_out.request
+    def __init__(self, inputs: RequestInputs, timing: Timing) -> None:
+        super().__init__(inputs, timing)
+        self.prompt: Prompt = inputs.prompt
+        self.loaded: Loaded[MaskedLlama, Profile] = inputs.loaded
+        self.request = inputs.request
         self.proposers = (("denoise", Generation.propose),)
 
     def score(self) -> Work:
         """Add the features of the texts: nothing but the tokens that the model wrote has a log-probability."""
-        describer = Describer(self.request, needed=self.laid_out.needed, n_context=len(self.sheet.left))
+        describer = Describer(self.request, needed=self.inputs.needed, n_context=len(self.prompt.left))
         self.proposals = describer.described(self.proposals)
         yield
 
@@ -74,21 +74,21 @@ class Generation(generation.Generation):
 
     def gap_lengths(self) -> tuple[int, ...]:
         """Return the gap lengths to try: the profile's lengths that fit the canvas."""
-        profile, longest = self.loaded.profile, self.loaded.profile.canvas_tokens - len(self.sheet.right)
+        profile, longest = self.loaded.profile, self.loaded.profile.canvas_tokens - len(self.prompt.right)
         lengths = profile.block_gaps if self.request.extent == "block" else profile.line_gaps
         return tuple(length for length in lengths if length <= longest) or (max(longest, 1),)
 
     def tokens(self) -> MaskTokens:
         """Return the ids that the gap may contain."""
-        vocabulary, settings, delete = self.loaded.vocabulary, self.loaded.profile.unmasking, self.sheet.delete
+        vocabulary, settings, delete = self.loaded.vocabulary, self.loaded.profile.unmasking, self.prompt.delete
         mask, expand = vocabulary.id(settings.mask), vocabulary.id(settings.expand)
         assert mask is not None
-        banned = tuple({*self.laid_out.control, mask} - {expand, delete})
-        return MaskTokens(mask, expand, delete, banned, lambda ids: next_after_typed(vocabulary, self.sheet.heal, ids))
+        banned = tuple({*self.inputs.control, mask} - {expand, delete})
+        return MaskTokens(mask, expand, delete, banned, lambda ids: next_after_typed(vocabulary, self.prompt.heal, ids))
 
     def propose(self) -> Work:
         """Propose the text of one gap for each requested candidate, at least one for each length."""
-        left, right = self.sheet.left, self.sheet.right
+        left, right = self.prompt.left, self.prompt.right
         passes, settings, lengths = self.loaded.passes, self.loaded.profile.unmasking, self.gap_lengths()
         pace, budget, tokens = self.timing.pace, self.timing.budget, self.tokens()
 
@@ -116,11 +116,11 @@ class Generation(generation.Generation):
 
     def _add(self, gap: Gap, mask: int) -> None:
         """Propose the text of a gap without its masks, unless it says nothing or not what is typed."""
-        vocabulary, heal = self.loaded.vocabulary, self.sheet.heal
+        vocabulary, heal = self.loaded.vocabulary, self.prompt.heal
         written = [pair for pair in zip(gap.ids, gap.logps, strict=True) if pair[0] != mask]
         ids = [token for token, _ in written]
-        text = self.laid_out.bounds.of_canvas(self.laid_out.text_of(ids), is_held=bool(self.sheet.right))
-        if not self.laid_out.says_nothing(text) and vocabulary.bytes_of(ids).startswith(heal):
+        text = self.inputs.bounds.of_canvas(self.inputs.text_of(ids), is_held=bool(self.prompt.right))
+        if not self.inputs.says_nothing(text) and vocabulary.bytes_of(ids).startswith(heal):
             n_own = n_tokens(vocabulary, ids, len(heal) + len(text.encode()))
             logps = tuple(logp for _, logp in written[:n_own])
             self.proposals.append(Proposal(text, "noise", logps, logps))

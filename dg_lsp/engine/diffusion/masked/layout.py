@@ -14,7 +14,7 @@ from dg_lsp.engine.model.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, slots=True)
-class Sheet:
+class Prompt:
     """A request as tokens: those left and right of the gap, with the token before a text and the one after it.
 
     `heal` are the prefix's last bytes, removed from `left`; the gap starts with them, with any tokens. `delete` is the token
@@ -36,7 +36,7 @@ class Layout:
         names = (own.start, own.delete, own.mask, own.expand)
         self.before, self.after, *_ = (required_ids(vocabulary, (name,) if name else ()) for name in names)
 
-    def lay_out(self, request: InfillRequest) -> Sheet:
+    def lay_out(self, request: InfillRequest) -> Prompt:
         """Return the request as tokens."""
         # These models learnt to fill whole lines after a line end, and their indentation is part of that.
         left = before_last_word(self.vocabulary, request, keeps_lines=True)
@@ -46,4 +46,4 @@ class Layout:
         right, delete = (*suffix, *(self.after if is_end else ())), next(iter(self.after), None)
         limit = self.profile.prefix_tokens
         prefix = truncated(self.vocabulary, self.vocabulary.encode(recent(left.text, limit)), limit)
-        return Sheet((*self.before, *prefix), right, left.heal, delete)
+        return Prompt((*self.before, *prefix), right, left.heal, delete)

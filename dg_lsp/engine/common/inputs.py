@@ -19,7 +19,7 @@ from dg_lsp.engine.common.propose.file_model import FileModel
 FILE_CHARS = 12_000  # the characters on each side of the hole that are searched for repetitions
 
 
-class Sheet(Protocol):
+class Prompt(Protocol):
     """A request as tokens, in any layout: the `ids` to encode first, and the typed bytes that the answer begins with."""
 
     @property
@@ -32,12 +32,12 @@ class Sheet(Protocol):
 class Layout(Protocol):
     """Lays out requests."""
 
-    def lay_out(self, request: InfillRequest) -> Sheet:
+    def lay_out(self, request: InfillRequest) -> Prompt:
         """Return the request as tokens."""
 
 
-class LaidOut:
-    """A request with its `sheet`, and the model that answers it. `weights` is the current calibration.
+class RequestInputs:
+    """A request with its `prompt`, and the model that answers it. `weights` is the current calibration.
 
     What every stage asks of the request is computed once. `hole` is the first one, and often the only one; `bounds` say where
     its answer ends, for a model that `knows_end` or not. `is_block` says whether a hole may take several lines, and `is_body`
@@ -46,31 +46,31 @@ class LaidOut:
     tokens that are already typed.
     """
 
-    sheet: Any
+    prompt: Any
     loaded: Loaded[Any, Any]
 
     def __init__(
         self,
         request: InfillRequest,
-        sheet: Sheet,
+        prompt: Prompt,
         loaded: Loaded[Any, Any],
         weights: Calibration | None,
         *,
         knows_end: bool = False,
     ) -> None:
-        self.request, self.sheet, self.loaded = request, sheet, loaded
+        self.request, self.prompt, self.loaded = request, prompt, loaded
         self.calibration, self.position = weights, calibration.position(request)
         self.vocabulary, self.hole = loaded.vocabulary, request.holes[0]
         self.is_block = request.extent == "block"
         self.bounds = extent.of(self.hole, request.place, request.language, knows_end=knows_end)
         self.is_body = self.hole.kind in ("body", "marker")
         self.needed = self.hole.needed
-        self.typed = sheet.heal.decode("utf-8", "ignore")
+        self.typed = prompt.heal.decode("utf-8", "ignore")
 
     @cached_property
     def ends(self) -> frozenset[int]:
         """The tokens that end a draft. A checkpoint without its own end token may write any special token."""
-        return frozenset({self.sheet.end}) if self.sheet.end is not None else self.vocabulary.special
+        return frozenset({self.prompt.end}) if self.prompt.end is not None else self.vocabulary.special
 
     @cached_property
     def line_ends(self) -> frozenset[int]:
@@ -95,7 +95,7 @@ class LaidOut:
 
     def text_of(self, ids: Sequence[int]) -> str:
         """Return the text of an answer's tokens, without the characters that were already typed."""
-        return answer(self.vocabulary, ids, self.sheet.heal)
+        return answer(self.vocabulary, ids, self.prompt.heal)
 
     def ids_of(self, text: str) -> list[int]:
         """Return the ids of an answer, with those of the typed characters that it continues."""
@@ -115,5 +115,5 @@ class LaidOut:
         encode, (prefix, suffix, *related) = self.vocabulary.encode, self.sources
         before = encode(prefix[-FILE_CHARS:])
         others = [encode(text) for text in reversed(related)]
-        known = before[: len(before) - len(self.sheet.heal_ids)]
+        known = before[: len(before) - len(self.prompt.heal_ids)]
         return FileModel(known, encode(suffix[:FILE_CHARS]), related=others, full=weight, half_at=half_at)
