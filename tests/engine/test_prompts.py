@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dg_lsp.core.values import Snippet
-from dg_lsp.engine.serve import prompts
-from dg_lsp.engine.serve.prompts import Parts
+from dg_lsp.engine.serve.compat import Parts, declared_language, read_prompt
 from tests.core.test_fim import AFTER, BEFORE, PUBLISHED
 
 
@@ -45,33 +44,33 @@ from tests.core.test_fim import AFTER, BEFORE, PUBLISHED
     ],
 )
 def test_a_declared_language_counts(before: str, expected: str) -> None:
-    assert prompts.language(before) == expected
-    assert prompts.language(f"{before}func total() int {{\n\treturn ") == expected
+    assert declared_language(before) == expected
+    assert declared_language(f"{before}func total() int {{\n\treturn ") == expected
 
 
 @pytest.mark.parametrize("text", ["# path: shop/total.py\r\nx\r\n", "# shop/total.py\r\n", "# language: python\r\n"])
 def test_windows_line_ends_are_accepted(text: str) -> None:
-    assert prompts.language(text) == "python"
+    assert declared_language(text) == "python"
 
 
 def test_the_last_of_several_files_counts() -> None:
-    assert prompts.language("<|repo_name|>shop\n<|file_sep|>a.go\npackage a\n<|file_sep|>total.rs\nx\n") == "rust"
+    assert declared_language("<|repo_name|>shop\n<|file_sep|>a.go\npackage a\n<|file_sep|>total.rs\nx\n") == "rust"
 
 
 @pytest.mark.parametrize("model", PUBLISHED)
 def test_a_prompt_in_a_models_template_is_read(model: str) -> None:
-    assert prompts.read(PUBLISHED[model]) == Parts(BEFORE, AFTER)
+    assert read_prompt(PUBLISHED[model]) == Parts(BEFORE, AFTER)
 
 
 def test_a_template_without_spaces_is_read_too() -> None:
-    assert prompts.read(f"<PRE>{BEFORE}<SUF>{AFTER}<MID>") == Parts(BEFORE, AFTER)
+    assert read_prompt(f"<PRE>{BEFORE}<SUF>{AFTER}<MID>") == Parts(BEFORE, AFTER)
 
 
 def test_other_files_before_the_markers_are_read() -> None:
     marked = f"<|repo_name|>shop\n<|file_sep|>a.py\nA = 1\n<|file_sep|>b.py\n{PUBLISHED['qwen2.5-coder:7b-base']}"
-    assert prompts.read(marked) == Parts(BEFORE, AFTER, "b.py", (Snippet("a.py", "A = 1\n"),))
+    assert read_prompt(marked) == Parts(BEFORE, AFTER, "b.py", (Snippet("a.py", "A = 1\n"),))
     mellum = f"<filename>a.py\nA = 1\n<filename>b.py\n{PUBLISHED['JetBrains/Mellum-4b-base']}"
-    assert prompts.read(mellum) == Parts(BEFORE, AFTER, "b.py", (Snippet("a.py", "A = 1\n"),))
+    assert read_prompt(mellum) == Parts(BEFORE, AFTER, "b.py", (Snippet("a.py", "A = 1\n"),))
 
 
 @pytest.mark.parametrize(
@@ -90,4 +89,4 @@ def test_other_files_before_the_markers_are_read() -> None:
     ],
 )
 def test_code_that_contains_markers_stays_code(text: str) -> None:
-    assert prompts.read(text) is None
+    assert read_prompt(text) is None

@@ -25,10 +25,9 @@ from dg_lsp.engine.common import layout
 from dg_lsp.engine.common.generation import Live, Work
 from dg_lsp.engine.common.pace import LEAST_STEPS
 from dg_lsp.engine.common.rank import Proposal
-from dg_lsp.engine.diffusion import scoring
 from dg_lsp.engine.diffusion.canvas_request import CanvasRequest
 from dg_lsp.engine.diffusion.denoising.denoise import Denoiser, Reading, Row, TokenLimits
-from dg_lsp.engine.diffusion.generation import MAX_ROWS, Generation
+from dg_lsp.engine.diffusion.generation import MAX_ROWS, Generation, is_unclosed
 from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.vocabulary import Vocabulary
 
@@ -95,7 +94,7 @@ def several(generation: Generation) -> Work:
     if canvas.n_holes > 1 or not canvas.is_block or canvas.profile.max_canvases < 2:
         return
     yield from generation.score()
-    if not all(scoring.is_unclosed(canvas, proposal) for proposal in generation.proposals):
+    if not all(is_unclosed(canvas, proposal) for proposal in generation.proposals):
         return
     n_steps = budget.units(generation.step_ms(canvas.profile.canvas_tokens), generation.score_ms())
     if budget.is_limited and (n_steps is None or n_steps < LEAST_STEPS):

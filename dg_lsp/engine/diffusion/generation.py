@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import math
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from dg_lsp.core import calibration
 from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import Candidate
-from dg_lsp.engine.common import generation
+from dg_lsp.engine.common import generation, scoring
 from dg_lsp.engine.common.generation import Work
 from dg_lsp.engine.common.local import encoded
 from dg_lsp.engine.common.pace import Pace, Timing
+from dg_lsp.engine.common.propose.file_model import FileModel
+from dg_lsp.engine.common.rank import Proposal
+from dg_lsp.engine.common.scoring import Reading
 from dg_lsp.engine.diffusion.canvas_request import CanvasRequest
 from dg_lsp.engine.diffusion.denoising.decoder import LocalDecoder
 from dg_lsp.engine.diffusion.denoising.denoise import Denoiser
 from dg_lsp.engine.diffusion.denoising.fixed_step import FixedSteps
-from dg_lsp.engine.diffusion.scoring import Scorer
 from dg_lsp.engine.model.memory import Headroom
 from dg_lsp.engine.model.prefix_cache import KV, PrefixEncoder
 from dg_lsp.engine.model.tree import Tree
@@ -131,3 +134,39 @@ class Steps:
         """Take one step, after a pause."""
         yield
         self._stepper.step(self)
+
+
+LEAST_CHANCE = 1e-12
+UNCLOSED_NATS = 8.0  # the suffix does not follow an answer if its log-probability there is lower than minus this
+
+
+class Scorer(scoring.Scorer):
+    """Scores the texts of one canvas's hole. The repetitions of `file` are mixed into the scores."""
+
+    def __init__(self, canvas: CanvasRequest, tree: Tree, file: FileModel | None, pace: Pace) -> None:
+        super().__init__(canvas, tree, pace)
+        self.file = file
+
+    def readings(self, text: str) -> list[Reading]:
+        """Return a text's ids with the end token, or without one, with the held suffix."""
+        prompt = self._inputs.prompt
+        return [(self._inputs.ids_of(text), [prompt.end] if prompt.end is not None else list(prompt.tail))]
+
+    def mixed(self, ids: Sequence[int], logps: tuple[float, ...]) -> tuple[float, ...]:
+        """Return the log-probabilities of a text's tokens with the file's repetitions mixed in."""
+        return logps if self.file is None else tuple(mixed(self.file, ids, logps))
+
+
+def mixed(file: FileModel, ids: Sequence[int], logps: Sequence[float]) -> list[float]:
+    """Return the log-probabilities of `ids` under the mixture of the model and the file model."""
+    mixed_logps = []
+    for index, token in enumerate(ids):
+        guess = file.guess(ids[:index])
+        chance = (1 - guess.weight) * math.exp(logps[index]) + guess.weight * guess.shares.get(token, 0.0)
+        mixed_logps.append(math.log(max(chance, LEAST_CHANCE)))
+    return mixed_logps
+
+
+def is_unclosed(canvas: CanvasRequest, proposal: Proposal) -> bool:
+    """Return whether the causal model finds the suffix improbable after a proposal; True if no suffix is held."""
+    return not canvas.tail or -proposal.suffix_mean * len(canvas.tail) > UNCLOSED_NATS

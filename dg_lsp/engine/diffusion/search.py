@@ -37,7 +37,7 @@ class LengthSearch:
         self._generation, canvas = generation, generation.canvas
         self._canvas, prompt = canvas, canvas.prompt
         ends = tuple(canvas.ends)  # a checkpoint without its own end token may write any special token
-        # The tokens that a causal model writes after an answer, as in `scoring`.
+        # The tokens that a causal model writes after an answer, as in `Scorer`.
         self._tail = ends if prompt.end is not None else prompt.tail or ends[:1]
         longest = canvas.profile.canvas_tokens - len(canvas.prompt.tail)  # the held suffix needs room
         writable = {*self._tail, *ends}

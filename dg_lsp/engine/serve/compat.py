@@ -1,20 +1,22 @@
 """Requests and responses in the shapes of other APIs: OpenAI's completions, and llama.cpp's infill.
 
 Pure: converts JSON fields to an ask, and an outcome to JSON values. Fields that our models can't use (temperature, samplers,
-penalties, logprobs) are accepted and ignored.
+penalties, logprobs) are accepted and ignored. Most clients do not say which language they send. A wrong one would reject
+correct answers, so nothing is guessed.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dg_lsp.core import holes, languages, place, polish, syntax
+from dg_lsp.core import fim, holes, languages, place, polish, syntax
+from dg_lsp.core.languages import Language
+from dg_lsp.core.place import first_line
 from dg_lsp.core.values import MAX_CANDIDATES, Budget, Candidate, Document, Extent, Hole, InfillRequest, Snippet, Span
-from dg_lsp.engine.serve import prompts
-from dg_lsp.engine.serve.prompts import Parts
 from dg_lsp.wire.messages import Ask, Done, Fields, WireError
 
 SEED_RANGE = {"low": -(2**63), "high": 2**63 - 1}
@@ -22,6 +24,26 @@ SEED_RANGE = {"low": -(2**63), "high": 2**63 - 1}
 CHOICE = 3
 # The suffix that Continue sends when only whitespace follows the cursor.
 NO_SUFFIX = "<|endoftext|>"
+LEAD_CHARS = 20_000  # of comments above the text: clients put other files there, then the path of this one
+
+# Before the first marker, only the beginning of the text and the name of the repository may stand.
+_BEGINNING = re.compile(
+    r"(?:<s>|<\|begin_of_text\|>|<｜begin▁of▁sentence｜>)?(?:(?:<\|repo_name\|>|<reponame>|<repo_name>)[^\n<]*\n?)?"
+)
+_FILE = re.compile(r"<(?:\|file_sep\||file_sep|filename)>[ \t]*([^\s<]+)")
+_COMMENT = re.compile(r"[ \t]*(?:#|//|--|/\*|<!--|;|%|\")+[ \t]*(.*?)[ \t]*(?:\*/|-->)?[ \t]*")
+_LANGUAGE = re.compile(r"language[ \t]*:[ \t]*([\w+#.-]+)", re.IGNORECASE)
+_PATH = re.compile(r"(?i:(?:file[ _]?)?(?:path|name|file)[ \t]*:[ \t]*)([^\s*]*\.\w+)|([\w.-]+(?:[/\\][\w.-]+)*\.\w+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a prompt contains: both sides of the cursor, the path of their file ("" if unknown), and other files."""
+
+    prefix: str
+    suffix: str
+    path: str = ""
+    related: tuple[Snippet, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +77,7 @@ def from_openai(fields: Fields, choice: int = CHOICE) -> CompletionRequest:
         raise WireError("prompt must be one string; token lists and several prompts are not supported")
     n, suffix = fields.integer("n", 1, low=1, high=MAX_CANDIDATES), fields.text("suffix", "")
     # Clients that know the model's template, such as Zed, write both sides of the cursor into the prompt.
-    parts = (None if suffix else prompts.read(prompt)) or Parts(prompt, "" if suffix == NO_SUFFIX else suffix)
+    parts = (None if suffix else read_prompt(prompt)) or Parts(prompt, "" if suffix == NO_SUFFIX else suffix)
     request = _request(parts, _stops(fields), Budget(candidates=max(n, choice)), fields.integer("seed", 0, **SEED_RANGE))
     max_tokens, options = fields.integer("max_tokens", -1, low=-1), fields.inner("stream_options")
     stream, usage = fields.flag("stream", default=False), options.flag("include_usage", default=False)
@@ -87,7 +109,7 @@ def _stops(fields: Fields) -> tuple[str, ...]:
 def _request(parts: Parts, stops: tuple[str, ...], budget: Budget, seed: int) -> InfillRequest:
     prefix, suffix, path, related = parts.prefix, parts.suffix, parts.path, parts.related
     by_path = languages.for_path(path) if path else None
-    language = by_path.name if by_path else prompts.language(prefix)
+    language = by_path.name if by_path else declared_language(prefix)
     here = place.between(prefix, suffix)
     if here.starts_line and not here.ends_line:
         # As for our own clients, what is written before the first code of a line is a line of its own.
@@ -181,3 +203,46 @@ def _cut(candidate: Candidate, text: str, completion: CompletionRequest) -> Cut:
     if len(short) < len(text) and completion.ask.request.holes[0].trail:
         short = ""
     return Cut(short, why, math.ceil(len(short) * per_char), stop)
+
+
+def read_prompt(prompt: str) -> Parts | None:
+    """Return the parts of a prompt in one of the templates of models; None for text that merely contains their markers."""
+    for template in fim.TEMPLATES:
+        first, second, last = re.split(r"\{(?:prefix|suffix)\}", template.format)
+        head, is_there, rest = prompt.partition(first)
+        one, is_two, other = rest.removesuffix(last).partition(second)
+        if not (is_there and is_two and rest.endswith(last)):
+            continue
+        sides = (one, other) if template.format.find("{prefix}") < template.format.find("{suffix}") else (other, one)
+        if not (head := _BEGINNING.sub("", head, count=1)):
+            return Parts(*sides)
+        if template.path_mark and head.startswith(template.path_mark):
+            *others, (path, _, left) = [part.partition("\n") for part in head.split(template.path_mark)[1:]]
+            if not left:
+                return Parts(*sides, path, tuple(Snippet(name, text) for name, _, text in others))
+    return None
+
+
+def declared_language(before: str) -> str:
+    """Return the name of the language that the text before a cursor declares, "" if it declares none or an unknown one."""
+    before = before.replace("\r\n", "\n")
+    # Other files may come before the one with the cursor.
+    before = before[max((match.start() for match in _FILE.finditer(before)), default=0) :]
+    found = _declared(before)
+    return found.name if found else ""
+
+
+def _declared(before: str) -> Language | None:
+    first, path = first_line(before), match[1] if (match := _FILE.match(before)) else ""
+    if first.lstrip("\ufeff").startswith("#!"):
+        return languages.for_path("", first)
+    for line in before[:LEAD_CHARS].split("\n")[:-1] if not path else ():
+        comment = _COMMENT.fullmatch(line)
+        if line.strip() and not comment:
+            break
+        said = comment[1] if comment else ""
+        if match := _LANGUAGE.fullmatch(said):
+            return languages.by_id(match[1]) or languages.for_path(f".{match[1].lower()}")
+        if match := _PATH.fullmatch(said):
+            path = match[1] or match[2]
+    return languages.for_path(path) if path else None

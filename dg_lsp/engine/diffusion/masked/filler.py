@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,7 +14,15 @@ from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.common import generation, loading
 from dg_lsp.engine.common.generation import UNSCORED_ORDER, Work
 from dg_lsp.engine.common.inputs import RequestInputs
-from dg_lsp.engine.common.layout import next_after_typed
+from dg_lsp.engine.common.layout import (
+    before_last_word,
+    next_after_typed,
+    recent,
+    required_ids,
+    suffix_ids,
+    truncated,
+    whole_lines,
+)
 from dg_lsp.engine.common.loading import Checkpoint, Loaded
 from dg_lsp.engine.common.local import LocalFiller
 from dg_lsp.engine.common.pace import Timing
@@ -21,11 +30,11 @@ from dg_lsp.engine.common.rank import Describer, Proposal
 from dg_lsp.engine.common.task import OnProgress
 from dg_lsp.engine.diffusion.canvas import n_tokens, seed
 from dg_lsp.engine.diffusion.generation import MAX_ROWS
-from dg_lsp.engine.diffusion.masked.layout import Layout, Prompt
 from dg_lsp.engine.diffusion.masked.profile import Profile, load_profile, published
 from dg_lsp.engine.diffusion.masked.unmasking import Gap, MaskTokens, Unmasker
 from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.llama import Llama
+from dg_lsp.engine.model.vocabulary import Vocabulary
 
 
 class MaskedFiller(LocalFiller):
@@ -142,3 +151,39 @@ def load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[Mask
     found = loading.open_llama(opened, use, dtype, on_progress)
     passes = MaskedLlama(found.sizes, found.weights, found.kind)
     return Loaded.of(opened, passes, profile, found.precision)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A request as tokens: those left and right of the gap, with the token before a text and the one after it.
+
+    `heal` are the prefix's last bytes, removed from `left`; the gap starts with them, with any tokens. `delete` is the token
+    that ends a text, and shrinks a gap; None if the checkpoint has none.
+    """
+
+    left: tuple[int, ...]
+    right: tuple[int, ...]
+    heal: bytes = b""
+    delete: int | None = None
+    ids: tuple[int, ...] = ()  # nothing is encoded before
+
+
+class Layout:
+    """Lays out requests with one hole; raises ValueError if the vocabulary lacks a token of the profile."""
+
+    def __init__(self, profile: Profile, vocabulary: Vocabulary) -> None:
+        self.profile, self.vocabulary, own = profile, vocabulary, profile.unmasking
+        names = (own.start, own.delete, own.mask, own.expand)
+        self.before, self.after, *_ = (required_ids(vocabulary, (name,) if name else ()) for name in names)
+
+    def lay_out(self, request: InfillRequest) -> Prompt:
+        """Return the request as tokens."""
+        # These models learnt to fill whole lines after a line end, and their indentation is part of that.
+        left = before_last_word(self.vocabulary, request, keeps_lines=True)
+        suffix, is_end = suffix_ids(self.vocabulary, request.suffix, self.profile.suffix_tokens)
+        if not is_end:
+            suffix = whole_lines(self.vocabulary, suffix, len(suffix), is_end=False) or suffix
+        right, delete = (*suffix, *(self.after if is_end else ())), next(iter(self.after), None)
+        limit = self.profile.prefix_tokens
+        prefix = truncated(self.vocabulary, self.vocabulary.encode(recent(left.text, limit)), limit)
+        return Prompt((*self.before, *prefix), right, left.heal, delete)
