@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Awaitable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
@@ -33,6 +33,7 @@ from dg_lsp.wire.privacy import LOCAL_ONLY
 
 KINDS = ("bodies", "markers")
 Result = TypeVar("Result")
+Parameters = ParamSpec("Parameters")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,42 +166,15 @@ async def connect(
         yield session_with(guarded)
 
 
-@dataclass(frozen=True, slots=True)
-class SyncSession:
-    """A `Session` with blocking methods, which run on an event loop in a background thread."""
+def _blocking(
+    method: Callable[Concatenate[Session, Parameters], Awaitable[Result]],
+) -> Callable[Concatenate[SyncSession, Parameters], Result]:
+    """Return a method of `SyncSession` that blocks until this method of its session has ended."""
 
-    session: Session
-    portal: BlockingPortal
-
-    def fill_at(
-        self, text: str, start: int, end: int | None = None, *, path: str = "", language: str = "", instruction: str = ""
-    ) -> tuple[Fill, ...]:
-        """Return the fills for a place, as `Session.fill_at` does."""
-        return self._run(self.session.fill_at(text, start, end, path=path, language=language, instruction=instruction))
-
-    def fill_text(
-        self,
-        text: str,
-        *,
-        path: str = "",
-        language: str = "",
-        kinds: Collection[str] = KINDS,
-        min_probability: float = 0.0,
-        related: Sequence[Snippet] = (),
-    ) -> FillResult:
-        """Return the text with its holes filled, as `Session.fill_text` does."""
-        work = self.session.fill_text(
-            text, path=path, language=language, kinds=kinds, min_probability=min_probability, related=related
-        )
-        return self._run(work)
-
-    def fill_file(self, path: Path, *, kinds: Collection[str] = KINDS, min_probability: float = 0.0) -> FillResult:
-        """Return a file's text with its holes filled, as `Session.fill_file` does."""
-        return self._run(self.session.fill_file(path, kinds=kinds, min_probability=min_probability))
-
-    def _run(self, work: Awaitable[Result]) -> Result:
+    @functools.wraps(method)
+    def blocking(self: SyncSession, /, *args: Parameters.args, **named: Parameters.kwargs) -> Result:
         async def awaited() -> Result:
-            return await work
+            return await method(self.session, *args, **named)
 
         future = self.portal.start_task_soon(awaited)
         try:
@@ -208,6 +182,20 @@ class SyncSession:
         except BaseException:
             future.cancel()  # the wait was interrupted
             raise
+
+    return blocking
+
+
+@dataclass(frozen=True, slots=True)
+class SyncSession:
+    """A `Session` with blocking methods, which run on an event loop in a background thread."""
+
+    session: Session
+    portal: BlockingPortal
+
+    fill_at = _blocking(Session.fill_at)
+    fill_text = _blocking(Session.fill_text)
+    fill_file = _blocking(Session.fill_file)
 
 
 @contextlib.contextmanager
