@@ -71,8 +71,8 @@ def _line(name: str, answers: Sequence[tuple[Task, Answer]]) -> Line:
     n = len(answers)
     middle, slow = (round(percentile([each.ms for _, each in answers], share), 1) for share in (50, 95))
     right = sum(is_exact(each.text, task.answer) for task, each in answers) / n
-    similarity = sum(similarity(each.text, task.answer) for task, each in answers) / n
-    return Line(name, n, middle, slow, round(right, 4), round(similarity, 4))
+    alike = sum(similarity(each.text, task.answer) for task, each in answers) / n
+    return Line(name, n, middle, slow, round(right, 4), round(alike, 4))
 
 
 def table(lines: Sequence[Line], cores: Cores, speed: Speed | None = None) -> str:
