@@ -1,8 +1,9 @@
-"""A process of ours needs no current folder: it may be removed, as by `git checkout` of a branch without it."""
+"""A process of ours needs no current folder, which `git checkout` may remove, and not each folder of the workspace."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.editor import NEOVIM, Editor, command, environment
+from tests.e2e.editor import CODE, NEOVIM, Editor, command, editor, environment
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.e2e
@@ -55,3 +56,34 @@ def test_a_command_that_needs_no_folder_runs_in_a_removed_one(arguments: tuple[s
     env = environment(tmp_path / "more", DG_LSP_MODEL="./none")
     process = subprocess.run(["sh", "-c", script], env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (process.returncode, process.stderr) == (1 if arguments == ("engine", "status") else 0, "")
+
+
+SETTINGS = {"completion": {"debounce": 0, "speculate": False}}
+
+
+@pytest.mark.parametrize("how", ["name too long", "closed"])
+async def test_an_unreadable_workspace_folder_leaves_the_others_as_they_are(tmp_path: Path, how: str) -> None:
+    bad, good = tmp_path / ("x" * 300 if how == "name too long" else "closed"), tmp_path / "good"
+    good.mkdir()
+    if how == "closed":
+        if os.geteuid() == 0:
+            pytest.skip("root may read every folder")
+        bad.mkdir(mode=0)
+    async with editor(tmp_path) as client:
+        client.answers["workspace/configuration"] = lambda params: [SETTINGS for _ in params["items"]]
+        folders = [{"uri": folder.as_uri(), "name": folder.name[:9]} for folder in (bad, good)]
+        await client.request("initialize", {"processId": None, "capabilities": CODE, "workspaceFolders": folders})
+        client.notify("initialized", {})
+        await client.until_ready()
+        uri, inside = (good / "a.py").as_uri(), (bad / "a.py").as_uri()
+        client.open("x = \n", uri=uri)
+        (item,) = await client.suggestions(0, 4, uri=uri)
+        assert item["insertText"] == "answer = 1"
+        client.open("x = \n", uri=inside)
+        assert await client.suggestions(0, 4, uri=inside) == []
+        suppressed = (await client.status())["suppressed"]
+        assert suppressed["code"] == "ignored"
+        assert "lies in a workspace folder that can't be read" in suppressed["message"]
+        assert b"can't be read" in client.stderr
+        assert b"Traceback" not in client.stderr
+        client.stderr = b""
