@@ -93,10 +93,10 @@ class Snapshots:
         """
         if (doc := self.documents.get(uri)) is None:
             return None
-        index, document = doc.index, doc.document
-        refused = await self.nearby.look(uri)
+        index, document, cells = doc.index, doc.document, self.documents.cells_before(uri)
+        refused = await self.nearby.look(uri, is_cell=cells is not None)
         settings = self.settings(uri)
-        context, n_chars, cells, anchor = FileContext(""), settings.related_chars, self.documents.cells_before(uri), offset
+        context, n_chars, anchor = FileContext(""), settings.related_chars, offset
         if not refused:  # the folders of a refused document are not read for it
             context = self.nearby.context(document, settings)
             above = cells[-MAX_CELLS:] if cells and n_chars else ()
@@ -321,14 +321,15 @@ class Nearby:
             related_chars=limit_chars,
         )
 
-    async def look(self, uri: str) -> str:
+    async def look(self, uri: str, *, is_cell: bool = False) -> str:
         """Return what `refused` returns, after looking it up in a thread; results are cached for some seconds.
 
         A file is judged by the rules of the folder that it is really in, whatever link it was opened by. One outside all
         workspace folders is judged by its name, its hidden parent folders and the ignore files above it. A document that is no
-        local file is refused, unless it was never saved, or is on another machine: then the names in its URI count.
+        local file is refused, unless it was never saved, is a cell of a notebook (`is_cell`), or is on another machine: then
+        the names in its URI count.
         """
-        while (task := self._looked.renew(uri, lambda: asyncio.to_thread(self._look_up, uri))) is not None:
+        while (task := self._looked.renew(uri, lambda: asyncio.to_thread(self._look_up, uri, is_cell=is_cell))) is not None:
             if not (await asyncio.wait([task], timeout=LOOK_S))[0]:
                 return "takes too long to look up"
             # `set_roots` cancels running look-ups; then look up again in the new folders.
@@ -394,10 +395,10 @@ class Nearby:
         """Return the innermost workspace folder around a path, as it is written or as the disk has it."""
         return convert.innermost(path, {root: ignore.root if is_real else root for root, ignore in self._roots.items()})
 
-    def _look_up(self, uri: str) -> _Looked:
+    def _look_up(self, uri: str, *, is_cell: bool) -> _Looked:
         """Return why a document may not be sent, and which file it is; its name is relative to its workspace folder."""
         path = convert.to_path(uri)
-        if convert.is_shown(uri):
+        if convert.is_shown(uri) and not is_cell:
             return _Looked("is no file, but shown by the editor, so no ignore rule is known for it", FileContext(""))
         try:
             # A URI with a query or a fragment holds several names.
