@@ -79,6 +79,11 @@ print(read_text("𝕏"), read_name("a"))
 '''
 
 
+def says(**script: Any) -> str:
+    """Return a comment that tells the scripted engine what to answer."""
+    return f"# engine: {json.dumps(script)}\n"
+
+
 class Editor(Rpc):
     """A client that has sent `initialize`."""
 
@@ -124,6 +129,11 @@ class Editor(Rpc):
             "loading",
         ):
             await asyncio.sleep(0.01)
+
+    async def until_asked(self, n: int = 1, what: str = "asked") -> None:
+        """Wait until the engine has received so many requests, or has seen so many of them cancelled."""
+        while len([entry for entry in self.asked if entry["what"] == what]) < n:
+            await self.status()
 
     def open(self, text: str, uri: str = URI, language: str = "python", version: int = 1) -> None:
         document = {"uri": uri, "languageId": language, "version": version, "text": text}

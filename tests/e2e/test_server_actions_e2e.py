@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.editor import CODE, KATE, NEOVIM, PLAIN, URI, Editor, editor
+from tests.e2e.editor import CODE, KATE, NEOVIM, PLAIN, URI, editor, says
 from tests.e2e.rpc import RpcError
 
 pytestmark = pytest.mark.e2e
 
 TWO = "def f():\n    raise NotImplementedError\n\n\ndef g():\n    raise NotImplementedError\n"
-
-
-def says(**script: Any) -> str:
-    return f"# engine: {json.dumps(script)}\n"
 
 
 async def test_an_action_is_resolved_to_an_edit_of_that_version(tmp_path: Path) -> None:
@@ -82,27 +77,22 @@ async def test_the_user_can_cancel_it(tmp_path: Path) -> None:
         client.open(says(gate=str(tmp_path / "never")) + TWO)
         menu = await client.menu(2, 4)
         _, resolving = client.start("codeAction/resolve", menu[0])
-        await until_asked(client)
+        await client.until_asked()
         await client.until(lambda: client.said("$/progress"))
         token = client.said("$/progress")[0]["token"]
         client.notify("window/workDoneProgress/cancel", {"token": token})
         with pytest.raises(RpcError) as error:
             await resolving
         assert error.value.code == -32800
-        await until_asked(client, "cancelled")
+        await client.until_asked(what="cancelled")
         msg_id, resolving = client.start("codeAction/resolve", menu[0])
-        await until_asked(client, n=2)
+        await client.until_asked(2)
         client.notify("$/cancelRequest", {"id": msg_id})
         with pytest.raises(RpcError) as error:
             await resolving
         assert error.value.code == -32800
-        await until_asked(client, "cancelled", n=2)
+        await client.until_asked(2, "cancelled")
         await client.until(lambda: not client.said("dgLsp/status")[-1]["busy"])
-
-
-async def until_asked(client: Editor, what: str = "asked", n: int = 1) -> None:
-    while len([entry for entry in client.asked if entry["what"] == what]) < n:
-        await client.status()
 
 
 async def test_an_action_for_an_older_version_is_refused(tmp_path: Path) -> None:
@@ -112,7 +102,7 @@ async def test_an_action_for_an_older_version_is_refused(tmp_path: Path) -> None
         client.open(says(gate=str(gate)) + TWO)
         menu = await client.menu(2, 4)
         _, resolving = client.start("codeAction/resolve", menu[0])
-        await until_asked(client)
+        await client.until_asked()
         client.change(2, {"text": "x = 1\n"})
         # The change has been read when a later request is answered; only then may the engine answer.
         await client.status()

@@ -16,7 +16,7 @@ import pytest
 
 from dg_lsp.core.positions import Encoding
 from tests import naive
-from tests.e2e.editor import CODE, NEOVIM, ROOT, URI, Editor, command, editor, environment
+from tests.e2e.editor import CODE, NEOVIM, ROOT, URI, Editor, command, editor, environment, says
 from tests.e2e.rpc import Rpc, RpcError
 from tests.patience import PATIENCE_S
 
@@ -64,7 +64,7 @@ async def test_an_end_without_shutdown_is_exit_code_1(tmp_path: Path, how: str) 
 
 async def test_requests_under_way_are_answered_when_the_server_shuts_down(tmp_path: Path) -> None:
     async with editor(tmp_path, NEOVIM) as client:
-        client.open(f"# engine: {json.dumps({'gate': str(tmp_path / 'never')})}\nx = \n")
+        client.open(says(gate=str(tmp_path / "never")) + "x = \n")
         _, under_way = client.start("textDocument/inlineCompletion", client.inline(1, 4))
         while not client.asked:
             await client.status()
@@ -138,7 +138,7 @@ async def test_printed_text_does_not_reach_the_client(tmp_path: Path) -> None:
 @pytest.mark.smoke
 async def test_settings_are_pulled_again_and_bad_ones_are_reported(tmp_path: Path) -> None:
     async with editor(tmp_path, CODE) as client:
-        client.open(f"# engine: {json.dumps({'text': 'f(a)', 'probability': 0.4})}\nx = \n")
+        client.open(says(text="f(a)", probability=0.4) + "x = \n")
         assert len(await client.suggestions(1, 4)) == 1
         client.answers["workspace/configuration"] = lambda params: [{"completion": {"threshold": 0.5, "debounce": 0, "x": 1}}]
         client.notify("workspace/didChangeConfiguration", {"settings": None})
@@ -155,7 +155,7 @@ async def test_settings_are_taken_where_a_client_only_pushes_them(tmp_path: Path
     async with editor(
         tmp_path, {"textDocument": {"inlineCompletion": {}}}, options={"dgLsp": {"completion": {"debounce": 0}}}
     ) as client:
-        client.open(f"# engine: {json.dumps({'text': 'f(a)', 'probability': 0.4})}\nx = \n")
+        client.open(says(text="f(a)", probability=0.4) + "x = \n")
         assert len(await client.suggestions(1, 4)) == 1
         client.notify("workspace/didChangeConfiguration", {"settings": {"dgLsp": {"completion": {"threshold": 0.5}}}})
         assert await client.suggestions(1, 4) == []
@@ -164,7 +164,7 @@ async def test_settings_are_taken_where_a_client_only_pushes_them(tmp_path: Path
 async def test_a_pause_leaves_the_status_as_soon_as_the_settings_end_it(tmp_path: Path) -> None:
     options = {"dgLsp": {"completion": {"trigger": "manual", "debounce": 0}}}
     async with editor(tmp_path, {"textDocument": {"inlineCompletion": {}}}, options=options) as client:
-        client.open(f"# engine: {json.dumps({'text': 'f(a)'})}\nx = \n")
+        client.open(says(text="f(a)") + "x = \n")
         assert await client.suggestions(1, 4) == []
         assert (await client.status())["suppressed"]["code"] == "manual"
         auto = {"settings": {"dgLsp": {"completion": {"trigger": "auto", "debounce": 0}}}}

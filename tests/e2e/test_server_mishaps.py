@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.editor import CODE, NEOVIM, PLAIN, URI, editor
+from tests.e2e.editor import CODE, NEOVIM, PLAIN, URI, editor, says
 from tests.e2e.rpc import RpcError
 
 pytestmark = pytest.mark.e2e
 
 BOOK, FIRST, SECOND = "file:///book.ipynb", "cell:1", "cell:2"
-
-
-def says(**script: Any) -> str:
-    return f"# engine: {json.dumps(script)}\n"
 
 
 @pytest.mark.parametrize("missing", [3, -5, -200])

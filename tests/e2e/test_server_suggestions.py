@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.editor import CODE, NEOVIM, PLAIN, Editor, editor
+from tests.e2e.editor import CODE, NEOVIM, PLAIN, editor, says
 from tests.e2e.rpc import RpcError
 
 pytestmark = pytest.mark.e2e
-
-
-def says(**script: Any) -> str:
-    """Return a comment that tells the engine what to answer."""
-    return f"# engine: {json.dumps(script)}\n"
 
 
 def at(line: int, start: int, end: int) -> dict[str, Any]:
@@ -71,10 +65,10 @@ async def test_a_superseded_request_gets_an_empty_list_and_a_cancelled_one_the_c
     async with editor(tmp_path, NEOVIM) as client:
         client.open(says(gate=str(gate), text="1") + "x = \ny = \n")
         _, first = client.start("textDocument/inlineCompletion", client.inline(1, 4))
-        await until_asked(client, 1)
+        await client.until_asked()
         _, second = client.start("textDocument/inlineCompletion", client.inline(2, 4))
         assert (await first)["items"] == []
-        await until_asked(client, 2)
+        await client.until_asked(2)
         third_id, third = client.start("textDocument/inlineCompletion", client.inline(2, 4))
         assert (await second)["items"] == []
         client.notify("$/cancelRequest", {"id": third_id})
@@ -85,11 +79,6 @@ async def test_a_superseded_request_gets_an_empty_list_and_a_cancelled_one_the_c
         (item,) = await client.suggestions(2, 4)
         assert item["insertText"] == "1"
         assert [entry["what"] for entry in client.asked][:3] == ["asked", "cancelled", "asked"]
-
-
-async def until_asked(client: Editor, n: int) -> None:
-    while len([entry for entry in client.asked if entry["what"] == "asked"]) < n:
-        await client.status()
 
 
 async def test_a_document_that_is_not_open_gets_nothing(tmp_path: Path) -> None:
