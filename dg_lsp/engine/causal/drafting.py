@@ -24,7 +24,7 @@ MOST_BEHIND = 3.0  # nats: a draft that is so much less likely than another of i
 def copies_of(generation: Generation) -> Work:
     """Propose the best copies that say something."""
     middle = generation.middle
-    generation.propose_copies(middle.loaded.profile.copy_rows, middle.bounds.of_draft, say_something=True)
+    generation.propose_copies(middle.loaded.profile.copy_rows, middle.of_draft, say_something=True)
     yield from ()  # all of that is no unit of work for the queue to wait for
 
 
@@ -39,7 +39,7 @@ def propose(generation: Generation) -> Work:
     written: list[CausalDraft] = []
     # The first draft stays visible until the answer replaces it.
     generation.live = Live(
-        lambda: (middle.bounds.of_draft(middle.text_of(written[0].ids)),) if written else (),
+        lambda: (middle.of_draft(middle.text_of(written[0].ids)),) if written else (),
         lambda: _proposals(middle, [draft for draft in written if draft.is_finished]) if is_open else [],
     )
     is_open = True  # what is written is not in the proposals yet
@@ -129,13 +129,7 @@ def _proposals(middle: Middle, written: Sequence[CausalDraft]) -> list[Proposal]
     proposals: dict[str, Proposal] = {}
     ends_line = middle.request.suffix[:1] in ("", "\n", "\r")
     for draft in written:
-        has_ended, ids = draft.stop in middle.ends, draft.ids
-        # A token with a line end may contain text before it.
-        if draft.stop is not None and draft.stop in middle.line_ends and not has_ended:
-            ids = [*ids, draft.stop]
-        text = middle.text_of(ids)
-        if not has_ended or middle.prompt.end is None:
-            text = middle.bounds.of_draft(text)
+        text = middle.draft_text(draft.ids, draft.stop)
         if middle.bounds.takes_lines and ends_line:  # it stopped at a line of the block around it
             text = text.rstrip()
         for each in (text, *_shorter(middle, draft, text)):

@@ -41,13 +41,14 @@ class RequestInputs:
 
     What every stage asks of the request is computed once. `hole` is the first one, and often the only one; `bounds` say where
     its answer ends, for a model that `knows_end` or not. `is_block` says whether a hole may take several lines, and `is_body`
-    whether the answer may not be another placeholder. `needed` are the
-    names that the code after the hole needs and only the answer can bind. `typed` are the characters of the answer's first
-    tokens that are already typed.
+    whether the answer may not be another placeholder. `needed` are the names that the code after the hole needs and only the
+    answer can bind. `typed` are the characters of the answer's first tokens that are already typed. A text that the model
+    writes is the hole's part, or if it `may_exceed` that, begins with it.
     """
 
     prompt: Any
     loaded: Loaded[Any, Any]
+    may_exceed = True
 
     def __init__(
         self,
@@ -96,6 +97,19 @@ class RequestInputs:
     def text_of(self, ids: Sequence[int]) -> str:
         """Return the text of an answer's tokens, without the characters that were already typed."""
         return answer(self.vocabulary, ids, self.prompt.heal)
+
+    def of_draft(self, text: str) -> str:
+        """Return the part of a draft for the only hole: its line or lines, without a copy of the suffix."""
+        return self.bounds.of_draft(text) if self.may_exceed else text
+
+    def draft_text(self, ids: Sequence[int], stop: int | None) -> str:
+        """Return the hole's part of a draft that ended before the token `stop`, if with one."""
+        has_ended = stop in self.ends
+        # A token with a line end may contain text before it.
+        if stop is not None and stop in self.line_ends and not has_ended and self.may_exceed:
+            ids = [*ids, stop]
+        text = self.text_of(ids)
+        return text if has_ended and self.prompt.end is not None else self.of_draft(text)
 
     def ids_of(self, text: str) -> list[int]:
         """Return the ids of an answer, with those of the typed characters that it continues."""

@@ -27,6 +27,11 @@ class CanvasRequest(RequestInputs):
         return self.loaded.profile
 
     @property
+    def may_exceed(self) -> bool:  # type: ignore[override]
+        """Whether what the model writes may have more than the hole's part."""
+        return self.profile.line_ends
+
+    @property
     def n_holes(self) -> int:
         """The number of holes, each with a gap of its own."""
         return len(self.request.holes)
@@ -75,10 +80,6 @@ class CanvasRequest(RequestInputs):
         here = place.between("", (*request.between, request.suffix)[hole_idx])
         bounds = extent.of(request.holes[hole_idx], here, request.language)
         return bounds.of_canvas(text, is_held=not is_last or bool(self.tail))
-
-    def of_draft(self, text: str) -> str:
-        """Return the part of a draft for the only hole: its line or lines, without a copy of the suffix."""
-        return self.bounds.of_draft(text) if self.profile.line_ends else text
 
     def gap_lengths(self) -> tuple[int, ...]:
         """Return the gap lengths to try: the profile's lengths that fit the canvas."""

@@ -100,14 +100,5 @@ def _drafts(generation: Generation) -> Drafting:
 
 def _proposals(canvas: CanvasRequest, written: Sequence[CausalDraft]) -> list[Proposal]:
     """Return the distinct texts of drafts."""
-    proposals: dict[str, Proposal] = {}
-    for draft in written:
-        has_ended, ids = draft.stop in canvas.ends, draft.ids
-        # A token with a line end may contain text before it.
-        if draft.stop is not None and draft.stop in canvas.line_ends and not has_ended and canvas.profile.line_ends:
-            ids = [*ids, draft.stop]
-        text = canvas.text_of(ids)
-        if not has_ended or canvas.prompt.end is None:
-            text = canvas.of_draft(text)
-        proposals.setdefault(text, Proposal(text, "causal"))
-    return list(proposals.values())
+    texts = dict.fromkeys(canvas.draft_text(draft.ids, draft.stop) for draft in written)
+    return [Proposal(text, "causal") for text in texts]
