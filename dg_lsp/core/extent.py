@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from dg_lsp.core import languages
-from dg_lsp.core.place import Place, first_line, last_line
+from dg_lsp.core.place import Place, depth, first_line, last_line
 from dg_lsp.core.values import Candidate, Hole, n_common
 
 
@@ -61,7 +61,7 @@ class Bounds:
 
         None if the first line opens no block.
         """
-        row, depth = languages.row(self.language), _width(self.indent)
+        row, own = languages.row(self.language), depth(self.indent)
         # A string of several lines becomes a part of one.
         first, *others = self._code(text).split("\n")
         if not self._opens(self.place.head + first):
@@ -73,8 +73,8 @@ class Bounds:
             code = line.strip(_HIDDEN)
             if not code:
                 continue
-            is_inside = _width(line) > depth or (row.outdents and re.match(row.outdents, code))
-            goes_on = is_inside or (_width(line) == depth and re.match(row.closes, code))
+            is_inside = depth(line) > own or (row.outdents and re.match(row.outdents, code))
+            goes_on = is_inside or (depth(line) == own and re.match(row.closes, code))
             if not goes_on or (is_closed and not re.match(_GOES_ON, code)):
                 return text[:end], True
             end, is_closed = at, not (is_inside or self._opens(line) or code.endswith(_OPENERS))
@@ -83,10 +83,10 @@ class Bounds:
     def may_go_on(self, text: str) -> bool:
         """Return whether the last line, of which only the start is written, may belong to the block: by depth or first word."""
         row, line = languages.row(self.language), last_line(languages.mask(self.place.head + text, self.language))
-        code, width, depth = line.strip(_HIDDEN), _width(line), _width(self.indent)
-        if not code or width > depth or (row.outdents and re.match(row.outdents, code)):
+        code, width, own = line.strip(_HIDDEN), depth(line), depth(self.indent)
+        if not code or width > own or (row.outdents and re.match(row.outdents, code)):
             return True
-        return width == depth and re.match(rf"(?:{row.closes})|[a-z]*$|case\b", code) is not None
+        return width == own and re.match(rf"(?:{row.closes})|[a-z]*$|case\b", code) is not None
 
     def is_whole(self, text: str) -> bool:
         """Return whether the block in an answer has lines of its own, and the answer closes all that it opens."""
@@ -148,10 +148,6 @@ def is_outside(line: str, indent: str) -> bool:
 _GOES_ON = re.compile(r"(?:else|catch|finally)\b|while\b[^{]*$")
 _OPENERS = (":", "{", "[", "(")
 _HIDDEN = " \t\r\0"  # white space and what `languages.mask` hides
-
-
-def _width(line: str) -> int:
-    return len(line[: len(line) - len(line.lstrip(" \t"))].expandtabs(4))
 
 
 # --- Where an answer repeats what follows it

@@ -49,6 +49,11 @@ def between(before: str, after: str) -> Place:
     return Place(before, after, last_line(before), first_line(after))
 
 
+def depth(line: str) -> int:
+    """Return how many columns a line is indented; a tab leads to the next of every four."""
+    return len(line[: len(line) - len(line.lstrip(" \t"))].expandtabs(4))
+
+
 def first_line(text: str) -> str:
     """Return the text up to its first line end."""
     return text.partition("\n")[0]

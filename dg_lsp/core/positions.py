@@ -77,6 +77,14 @@ class Lines:
         """Return whether the line holds nothing but white space."""
         return not self.content(line).strip()
 
+    def above(self, line: int) -> int | None:
+        """Return the last line with text above this one, or None."""
+        return next((above for above in range(line - 1, -1, -1) if not self.is_blank(above)), None)
+
+    def below(self, line: int) -> int | None:
+        """Return the first line with text below this one, or None."""
+        return next((below for below in range(line + 1, len(self)) if not self.is_blank(below)), None)
+
 
 def lines(text: str) -> Lines:
     """Return the lines of the text; there is always at least one."""

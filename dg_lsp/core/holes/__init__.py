@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from dg_lsp.core import indentation, languages, lexing, positions
 from dg_lsp.core.holes.body import FILL, Body, at_placeholder, find_bodies, trimmed
+from dg_lsp.core.place import depth
 from dg_lsp.core.positions import Lines
 from dg_lsp.core.syntax import Syntax, ancestors
 from dg_lsp.core.values import Document, Extent, Hole, Span, joined
@@ -156,7 +157,7 @@ def at_cursor(document: Document, offset: int, syntax: Syntax | None) -> Hole:
     opener_line = _opened_line(document, offset, syntax, index)
     if opener_line is not None and not is_between:
         # The lines below may belong to the block by their indentation.
-        below = next((below for below in range(line + 1, len(index)) if not index.is_blank(below)), None)
+        below = index.below(line)
         has_content = below is not None and len(index.indent(below)) > len(index.indent(opener_line))
         opener_line = None if code or has_content else opener_line
     if opener_line is None:
@@ -186,9 +187,8 @@ def _may_open(offset: int, indent: str, syntax: Syntax | None, index: Lines) -> 
     """
     if syntax is None or re.search("comment|string|template", syntax.node_at(Span(offset, offset)).type):
         return False
-    line = index.at(offset)
-    below = next((below for below in range(line + 1, len(index)) if not index.is_blank(below)), None)
-    return below is None or len(index.indent(below).expandtabs(4)) <= len(indent.expandtabs(4))
+    below = index.below(index.at(offset))
+    return below is None or depth(index.indent(below)) <= depth(indent)
 
 
 def _unit(document: Document, syntax: Syntax | None) -> str:
@@ -199,7 +199,7 @@ def _unit(document: Document, syntax: Syntax | None) -> str:
 def _indent_above(document: Document, line: int, syntax: Syntax | None, index: Lines) -> str:
     """Return the indentation of the last line in what this line closes."""
     own = index.indent(line)
-    above = next((above for above in range(line - 1, -1, -1) if not index.is_blank(above)), None)
+    above = index.above(line)
     if above is None:
         return own
     indent = index.indent(above) + (_unit(document, syntax) if _OPENS.search(index.content(above).strip()) else "")

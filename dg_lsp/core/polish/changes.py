@@ -14,7 +14,7 @@ from dg_lsp.core import extent, indentation, languages, lexing, place, syntax
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.extent import Bounds
 from dg_lsp.core.lexing import Lexer
-from dg_lsp.core.place import Place
+from dg_lsp.core.place import Place, depth
 from dg_lsp.core.polish import frames
 from dg_lsp.core.polish.plain import edit_of, nearest_line_end
 from dg_lsp.core.syntax import Syntax
@@ -285,13 +285,13 @@ def cut_at_dedent(text: str, around: Around) -> str:
     """Cut at the first line that is indented less than the block, if the cut adds no syntax error."""
     if not _bounds(around).takes_lines or around.hole.kind in ("selection", "error"):
         return text
-    depth = len(around.hole.indent.expandtabs(4))
+    own = depth(around.hole.indent)
     lines = [
         line
         for line in languages.split_lines(text, around.document.language)[1:]
         if line.is_code and line.text and not line.nested
     ]
-    shallow = [line for line in lines if len(line.indent.expandtabs(4)) < depth]
+    shallow = [line for line in lines if depth(line.indent) < own]
     if outdents := languages.row(around.document.language).outdents:
         shallow = [line for line in shallow if not re.match(outdents, line.text)]
     # A here document is indented less but ends nothing, so a few of the lines are tried.

@@ -17,7 +17,7 @@ from dg_lsp.core import holes, indentation, languages, lexing, place, placeholde
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.holes.body import says_todo
 from dg_lsp.core.languages import GrammarError, Language
-from dg_lsp.core.place import last_line
+from dg_lsp.core.place import depth, last_line
 from dg_lsp.core.polish.changes import Around, answer_span, filled_lines, says_something
 from dg_lsp.core.syntax import PLACEHOLDERS, Facts, ancestors
 
@@ -66,8 +66,7 @@ def drop_continued(text: str, around: Around) -> str | None:
     if _GOES_ON.search(last) or languages.n_open("", head + text, around.document.language):
         return text
     below = next(iter(filled_lines(around.place.below)), "")
-    depth = len(around.hole.indent.expandtabs(4))
-    is_other = bool(below) and len(below.expandtabs(4)) - len(below.lstrip()) <= depth
+    is_other = bool(below) and depth(below) <= depth(around.hole.indent)
     ends = _PIPES if around.document.language == "bash" else _CONTINUED
     return None if is_other and around.place.ends_line and ends.search(text.rstrip(" \t")) else text
 

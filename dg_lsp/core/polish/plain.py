@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from dg_lsp.core import languages
 from dg_lsp.core.languages import Language
+from dg_lsp.core.place import depth
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Edit, Hole, Span
 
@@ -39,8 +40,8 @@ def opening(before: Syntax, holes: Sequence[Hole]) -> Iterator[str]:
     head, rest = (
         lines.text[start:end] for start, end in ((lines.start(line), hole.span.start), (hole.span.end, lines.end(line)))
     )
-    below = next((number for number in range(line + 1, len(lines)) if not lines.is_blank(number)), None)
-    if rest.strip() or below is None or not _is_deeper(lines.indent(below), hole.indent):
+    below = lines.below(line)
+    if rest.strip() or below is None or depth(lines.indent(below)) <= depth(hole.indent):
         return
     language = before.language
     bracket = languages.missing_opener(lines.text, hole.span.end, language.name)
@@ -51,10 +52,6 @@ def opening(before: Syntax, holes: Sequence[Hole]) -> Iterator[str]:
     # In a string, an answer first closes it.
     starts = dict.fromkeys((quote, quote + brackets) if quote else ("", "x", brackets, f"x{brackets}"))
     yield from (start + opener for opener in openers for start in starts)
-
-
-def _is_deeper(indent: str, other: str) -> bool:
-    return len(indent.expandtabs(4)) > len(other.expandtabs(4))
 
 
 def edit_of(answer: str, hole: Hole, line_end: str) -> Edit:
