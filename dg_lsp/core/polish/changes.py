@@ -50,9 +50,8 @@ class Around:
             return None
         edits = [(edit_of(answer, self.hole, self.line_end),) for answer in (one, other)]
         n_one, n_other = frames.errors(self.tree, (self.hole,), edits)
-        # In code that is broken anyway, the brackets of the line tell first.
-        n_loose = self.n_loose(one) - self.n_loose(other) if n_one and n_other else 0
-        return n_loose > 0 if n_loose else n_one > n_other
+        # In code that is broken anyway, the brackets of the line tell.
+        return self.n_loose(one) > self.n_loose(other) if 0 < n_one == n_other else n_one > n_other
 
     def n_loose(self, answer: str) -> int:
         """Return how many brackets, tags and quotes of the hole's line lack their partner, with this answer in it."""

@@ -123,12 +123,16 @@ def _frames(before: Syntax, holes: tuple[Hole, ...]) -> tuple[_Frame, ...]:
     own = reader.block(reader.start(first, depth), last, depth)
     blocks = list(reader.blocks(own.first, depth))
 
+    known = {before.text: before}
+
     def frame(blocks: Sequence[_Block], end: int) -> _Frame:
         parts = reader.spans(blocks, own.first, end)
         at = next(part for part in reversed(parts) if part.start <= span.start)
         ahead = sum(part.end - part.start for part in parts if part.end <= at.start)
         text = "".join(lines.text[part.start : part.end] for part in parts)
-        return _Frame(syntax.parse(text, language), at.start - ahead)
+        if text not in known:
+            known[text] = syntax.parse(text, language)
+        return _Frame(known[text], at.start - ahead)
 
     return frame(blocks, own.last), frame([*blocks[:1], own], own.head), frame([own], own.head)
 
@@ -173,7 +177,7 @@ class _Reader:
             if width is None or width >= depth:
                 continue
             depth, first, head = width, self.start(line, width), line
-            while head < min(line + MAX_HEAD, len(self.lines) - 1) and self._is_open(first, head):
+            while head < min(line + MAX_HEAD, self.end(line, width)) and self._is_open(first, head):
                 head += 1
             yield self.block(first, head, depth)
             line = first
@@ -209,6 +213,8 @@ class _Reader:
     def spans(self, blocks: Sequence[_Block], first: int, last: int) -> tuple[Span, ...]:
         """Return the spans of some lines, with the heads and the ends of the blocks around them."""
         ranges = [(first, last), *((block.first, min(block.head, first - 1)) for block in blocks)]
+        # The lines may be in the middle of a head, as parameters are.
+        ranges += [(last + 1, block.head) for block in blocks if block.head > last]
         ranges += [(number, number) for block in blocks for number in block.closers if number > last]
         lines, tag = self.lines, self.language.tag
         if tag and (at := lines.text.find(tag)) >= 0:
