@@ -103,7 +103,6 @@ class InfillAnswer:
 
     suggestions: tuple[Suggestion, ...] = ()
     dropped: tuple[str, ...] = ()
-    fired: tuple[str, ...] = ()
     is_cut_short: bool = False
 
     @property
@@ -217,7 +216,6 @@ def to_answer(
     # By what speaks against them: nothing, an unbound name, replaces working code by less.
     ranks: tuple[dict[tuple[Edit, ...], tuple[Candidate, Polished]], ...] = ({}, {}, {})
     dropped: list[str] = []
-    fired: list[str] = []
     for candidate in candidates:
         if len(ranks[0]) >= request.budget.candidates:
             break
@@ -225,7 +223,6 @@ def to_answer(
         if polished.dropped and allow_shrink:
             shrinking = to_edits(candidate, allow_shrink=True)
             polished = shrinking if shrinking.shrinks and not shrinking.dropped else polished
-        fired += polished.fired
         if polished.dropped:
             dropped.append(polished.dropped)
         else:
@@ -250,7 +247,7 @@ def to_answer(
         )
         suggestions.setdefault(polished.edits, suggestion)
     is_cut_short = bool(candidates) and not any(candidate.finished for candidate in candidates)
-    return InfillAnswer(tuple(suggestions.values()), tuple(dropped), tuple(fired), is_cut_short)
+    return InfillAnswer(tuple(suggestions.values()), tuple(dropped), is_cut_short)
 
 
 def _cut(

@@ -210,8 +210,6 @@ class Completer:
             is_file=now.is_file,
             token_threshold=settings.token_threshold,
         )
-        if answer.fired:
-            log.debug("polished by %s", ", ".join(answer.fired))
         latency_ms = 1000 * (self._clock() - started)
         self.rhythm = self.rhythm.answered(latency_ms)
         suggestions = answer.suggestions

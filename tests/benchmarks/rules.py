@@ -10,12 +10,14 @@ of those break a file that parsed.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -87,21 +89,36 @@ def proposer(model: str) -> Callable[[Position, Document, Hole, Syntax], list[st
     return propose
 
 
-def outcome(text: str, position: Position, document: Document, hole: Hole, tree: Syntax) -> tuple[str, polish.Polished]:
-    """Return what is offered, None for nothing: "exact", "wrong", "broken" or "", and the polished candidate."""
+def recorded(rule: Callable[..., object], fired: set[str]) -> Callable[..., Any]:
+    """Return the rule, which adds its name to a set when it changes a text, or drops a candidate."""
+
+    @functools.wraps(rule)
+    def apply_rule(*args: object) -> object:
+        result = rule(*args)
+        if result is not True and result != args[0]:
+            fired.add(rule.__name__)
+        return result
+
+    return apply_rule
+
+
+def outcome(text: str, position: Position, document: Document, hole: Hole, tree: Syntax) -> str:
+    """Return what is offered: "exact", "wrong", "broken", or "" for nothing."""
     polished = polish.to_edits(Candidate((text,)), (hole,), document, syntax=tree, is_file=True)
     if not polished.edits:
-        return "", polished
+        return ""
     after = apply(document.text, polished.edits)
     if after.split() == f"{position.before}{position.truth}{position.after}".split():
-        return "exact", polished
+        return "exact"
     whole = syntax.of(Document(document.uri, document.language, after))
-    return "broken" if not tree.errors and (whole is None or whole.errors) else "wrong", polished
+    return "broken" if not tree.errors and (whole is None or whole.errors) else "wrong"
 
 
 def main(n: int, seed: int, model: str, folder: str) -> int:
     filters, checks, propose = polish.FILTERS, polish.CHECKS, proposer(model)
     counts: dict[str, Counter[str]] = {rule.__name__: Counter() for rule in (*filters, *checks)}
+    fired: set[str] = set()
+    watched = tuple(recorded(rule, fired) for rule in filters), tuple(recorded(rule, fired) for rule in checks)
     total, outcomes = 0, Counter[str]()
     for position in in_folder(Path(folder), n, seed) if folder else positions.positions(n, seed):
         language = languages.for_path(position.path)
@@ -113,14 +130,15 @@ def main(n: int, seed: int, model: str, folder: str) -> int:
             continue
         hole = holes.at_cursor(document, len(position.before), tree)
         for text in dict.fromkeys(propose(position, document, hole, tree)):
-            now, polished = outcome(text, position, document, hole, tree)
+            fired.clear()
+            polish.FILTERS, polish.CHECKS = watched
+            now = outcome(text, position, document, hole, tree)
             total += 1
             outcomes[now or "nothing"] += 1
-            for name in {*polished.fired} & counts.keys():
+            for name in sorted(fired):
                 polish.FILTERS = tuple(rule for rule in filters if rule.__name__ != name)
                 polish.CHECKS = tuple(rule for rule in checks if rule.__name__ != name)
-                other, _ = outcome(text, position, document, hole, tree)
-                polish.FILTERS, polish.CHECKS = filters, checks
+                other = outcome(text, position, document, hole, tree)
                 counts[name]["fired"] += 1
                 if other != now:
                     counts[name]["exact lost"] += now == "exact"

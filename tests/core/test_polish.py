@@ -25,19 +25,16 @@ def polished(text: str, *answers: str, grammar: bool = True, **how: Any) -> tupl
     document, holes = drawn(text, **{"language": "python", **how})
     tree = syntax.of(document) if grammar else None
     result = polish.to_edits(Candidate(answers, Calibrated(0.5)), holes, document, syntax=tree)
-    assert set(result.fired) <= ALL
     assert bool(result.edits) != bool(result.dropped)
     return result, apply(document.text, result.edits) if result.edits else ""
 
 
-def check(text: str, answer: str, expected: str, *fired: str, grammar: bool = True, **how: Any) -> None:
-    result, text_after = polished(text, answer, grammar=grammar, **how)
-    assert text_after == expected
-    assert set(fired) <= set(result.fired)  # the filters that a test is about
+def check(text: str, answer: str, expected: str, *, grammar: bool = True, **how: Any) -> None:
+    assert polished(text, answer, grammar=grammar, **how)[1] == expected
 
 
-def check_body(text: str, answer: str, expected: str, *fired: str, indent: str = "    ", **how: Any) -> None:
-    check(text, answer, expected, *fired, **{"extent": "block", "indent": indent, "kind": "body", **how})
+def check_body(text: str, answer: str, expected: str, *, indent: str = "    ", **how: Any) -> None:
+    check(text, answer, expected, **{"extent": "block", "indent": indent, "kind": "body", **how})
 
 
 def check_dropped(text: str, answer: str, reason: str, **how: Any) -> None:
@@ -97,7 +94,7 @@ def test_no_answer_opens_a_block_in_a_line_that_is_whole_or_something_else(langu
 
 def test_an_answer_that_closes_the_block_around_it_is_still_cut() -> None:
     text = "function f() {\n  ⟦⟧\n"
-    check(text, "x(); } function g() {", text.replace("⟦⟧", "x();"), "cut_at_closer", "trim_end", language="javascript")
+    check(text, "x(); } function g() {", text.replace("⟦⟧", "x();"), language="javascript")
 
 
 def test_a_good_answer_is_unchanged() -> None:
@@ -113,13 +110,13 @@ def test_a_good_answer_is_unchanged() -> None:
 
 def test_several_holes_are_filled_together() -> None:
     result, text_after = polished("a(⟦⟧, ⟦⟧)\nb = ⟦⟧\n", "1", "2 + 3", "c")
-    assert (text_after, result.fired) == ("a(1, 2 + 3)\nb = c\n", ())
+    assert text_after == "a(1, 2 + 3)\nb = c\n"
     assert [edit.text for edit in result.edits] == ["1", "2 + 3", "c"]
 
 
 def test_one_bad_text_drops_the_candidate() -> None:
     result, _ = polished("a = ⟦⟧\nb = ⟦⟧\n", "1", " ")
-    assert result == Polished(fired=("trim_end", "drop_blank"), dropped="is blank")
+    assert result == Polished(dropped="is blank")
 
 
 def test_a_candidate_with_another_number_of_texts_is_dropped() -> None:
@@ -132,8 +129,6 @@ def test_lead_and_trail_are_written_around_the_answer() -> None:
         "function f() {⟦⟧}\r\n",
         "return 1;\n  }",
         "function f() {\r\n  return 1;\r\n}\r\n",
-        "cut_at_closer",
-        "trim_end",
         language="javascript",
         indent="  ",
         lead="\n  ",
@@ -148,7 +143,7 @@ def test_lead_and_trail_are_written_around_the_answer() -> None:
     "token", ["<eos>", "<pad>", "<|turn>", "<turn|>", "<|endoftext|>", "<end_of_turn>", "<｜end▁of▁sentence｜>"]
 )
 def test_an_answer_ends_at_a_control_token(token: str) -> None:
-    check("x = ⟦⟧\n", f"1{token}2", "x = 1\n", "cut_at_control")
+    check("x = ⟦⟧\n", f"1{token}2", "x = 1\n")
 
 
 def test_a_file_about_tokens_may_hold_them() -> None:
@@ -165,12 +160,12 @@ def test_types_and_html_tags_are_not_control_tokens() -> None:
 
 
 def test_an_answer_is_extracted_from_its_fence() -> None:
-    check_body("def f():\n    ⟦⟧\n", "```python\nreturn 1\n```\nThis returns one.", "def f():\n    return 1\n", "cut_at_fence")
-    check("x = ⟦⟧\n", "```\n1\n", "x = 1\n", "cut_at_fence", extent="block")
+    check_body("def f():\n    ⟦⟧\n", "```python\nreturn 1\n```\nThis returns one.", "def f():\n    return 1\n")
+    check("x = ⟦⟧\n", "```\n1\n", "x = 1\n", extent="block")
 
 
 def test_an_answer_ends_at_the_fence_that_closes_it() -> None:
-    check_body("def f():\n    ⟦⟧\n", "return 1\n```\nThis returns one.", "def f():\n    return 1\n", "cut_at_fence", "trim_end")
+    check_body("def f():\n    ⟦⟧\n", "return 1\n```\nThis returns one.", "def f():\n    return 1\n")
 
 
 def test_a_pair_of_fences_is_an_example() -> None:
@@ -183,14 +178,14 @@ def test_a_file_without_a_language_may_hold_fences() -> None:
 
 
 def test_a_single_line_answer_ends_at_the_line_end() -> None:
-    check("x = ⟦⟧\n", "1\ny = 2", "x = 1\n", "cut_at_line_end")
+    check("x = ⟦⟧\n", "1\ny = 2", "x = 1\n")
 
 
 def test_an_answer_that_opens_a_block_ends_with_it() -> None:
     text, block = "func f() {\n\ti⟦⟧\n\ta()\n}\n", "f x {\n\t\tb()\n\t}"
     after = text.replace("⟦⟧", block)
-    check(text, f"{block}\n\tc()", after, "cut_at_line_end", language="go", indent="\t", extent="lines")
-    check("a⟦⟧\nb()\n", "()\nc()", "a()\nb()\n", "cut_at_line_end", extent="lines")
+    check(text, f"{block}\n\tc()", after, language="go", indent="\t", extent="lines")
+    check("a⟦⟧\nb()\n", "()\nc()", "a()\nb()\n", extent="lines")
 
 
 # Lines of one depth that go on, and one between them.
@@ -219,10 +214,10 @@ def test_an_answer_may_go_on_in_lines_that_are_there() -> None:
 
 
 def test_a_repeated_rest_of_the_line_is_cut() -> None:
-    check("f(⟦⟧)\n", "x)", "f(x)\n", "cut_repeated_rest")
-    check("f(⟦⟧, b)\n", "a, b)", "f(a, b)\n", "cut_repeated_rest")
-    check("x = ⟦⟧ + total\n", "a + total", "x = a + total\n", "cut_repeated_rest")
-    check("x = ⟦⟧ # the sum\n", "a # the sum", "x = a # the sum\n", "cut_repeated_rest", grammar=False)
+    check("f(⟦⟧)\n", "x)", "f(x)\n")
+    check("f(⟦⟧, b)\n", "a, b)", "f(a, b)\n")
+    check("x = ⟦⟧ + total\n", "a + total", "x = a + total\n")
+    check("x = ⟦⟧ # the sum\n", "a # the sum", "x = a # the sum\n", grammar=False)
 
 
 def test_a_needed_closing_bracket_is_not_cut() -> None:
@@ -238,7 +233,7 @@ def test_a_pattern_of_a_case_closes_nothing() -> None:
 
 
 def test_a_repeated_closer_is_cut_without_a_grammar_too() -> None:
-    check("f(⟦⟧)\n", "x)", "f(x)\n", "cut_repeated_rest", grammar=False)
+    check("f(⟦⟧)\n", "x)", "f(x)\n", grammar=False)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +260,7 @@ def test_a_repeated_closer_is_cut_without_a_grammar_too() -> None:
     ],
 )
 def test_what_follows_is_not_repeated_in_a_file_without_a_grammar(text: str, answer: str, expected: str) -> None:
-    check(f"{text}\n", answer, f"{expected}\n", "cut_repeated_rest", grammar=False, language="")
+    check(f"{text}\n", answer, f"{expected}\n", grammar=False, language="")
 
 
 @pytest.mark.parametrize(
@@ -434,13 +429,13 @@ def test_an_answer_with_pairs_of_its_own_is_whole_in_a_file_without_a_grammar(te
 
 
 def test_an_operator_is_not_written_twice() -> None:
-    check("a = x.⟦⟧ ?? c;\n", "b ??", "a = x.b ?? c;\n", "cut_repeated_rest", language="typescript")
-    check("a = ⟦⟧ or c\n", "b or", "a = b or c\n", "cut_repeated_rest")
+    check("a = x.⟦⟧ ?? c;\n", "b ??", "a = x.b ?? c;\n", language="typescript")
+    check("a = ⟦⟧ or c\n", "b or", "a = b or c\n")
 
 
 def test_the_end_of_a_name_is_not_written_twice() -> None:
-    check("x = ⟦⟧value\n", "new_value", "x = new_value\n", "cut_repeated_rest")
-    check("x = ⟦⟧name\n", "filename", "x = filename\n", "cut_repeated_rest")
+    check("x = ⟦⟧value\n", "new_value", "x = new_value\n")
+    check("x = ⟦⟧name\n", "filename", "x = filename\n")
 
 
 def test_repeated_following_lines_are_cut() -> None:
@@ -448,7 +443,6 @@ def test_repeated_following_lines_are_cut() -> None:
         "def f():\n    ⟦⟧\n    return total\n\nf()\n",
         "total = 1\n    return total\n\nf()",
         "def f():\n    total = 1\n    return total\n\nf()\n",
-        "cut_repeated_lines",
     )
 
 
@@ -457,7 +451,6 @@ def test_following_lines_are_cut_though_the_last_is_cut_off() -> None:
         "def f():\n    ⟦⟧\n    return total\n\ndef g(): pass\n",
         "total = 1\n    return total\n\ndef g",
         "def f():\n    total = 1\n    return total\n\ndef g(): pass\n",
-        "cut_repeated_lines",
     )
 
 
@@ -466,7 +459,6 @@ def test_following_lines_are_cut_though_others_come_after() -> None:
         "def f():\n    ⟦⟧\n    a = one()\n    b = two()\n",
         "x = 0\n    a = one()\n    b = two()\n    c = three()",
         "def f():\n    x = 0\n    a = one()\n    b = two()\n",
-        "cut_repeated_lines",
     )
 
 
@@ -488,9 +480,9 @@ def test_an_answer_that_only_repeats_what_follows_is_blank() -> None:
 
 
 def test_indentation_that_is_there_already_is_left_out() -> None:
-    check_body("def f():\n    ⟦⟧\n", "    return 1", "def f():\n    return 1\n", "restore_start")
-    check_body("def f():\n    ⟦⟧\n", "\n\n    return 1", "def f():\n    return 1\n", "restore_start")
-    check_body("def f():\n\tif x:\n\t⟦⟧\n", "\t\treturn 1", "def f():\n\tif x:\n\t\treturn 1\n", "restore_start", indent="\t\t")
+    check_body("def f():\n    ⟦⟧\n", "    return 1", "def f():\n    return 1\n")
+    check_body("def f():\n    ⟦⟧\n", "\n\n    return 1", "def f():\n    return 1\n")
+    check_body("def f():\n\tif x:\n\t⟦⟧\n", "\t\treturn 1", "def f():\n\tif x:\n\t\treturn 1\n", indent="\t\t")
 
 
 def test_missing_indentation_is_kept() -> None:
@@ -512,17 +504,12 @@ def test_an_answer_behind_a_colon_keeps_its_newline() -> None:
 
 
 def test_spaces_become_tabs_in_a_file_with_tabs() -> None:
-    check_body(
-        "def f():\n\t⟦⟧\n", "if x:\n        y()\n    z()", "def f():\n\tif x:\n\t\ty()\n\tz()\n", "restore_indent", indent="\t"
-    )
-    check_body(
-        "def f():\n\t⟦⟧\n", "if x:\n    y()\n  z()", "def f():\n\tif x:\n\t\ty()\n\tz()\n", "restore_indent", indent="\t"
-    )
+    check_body("def f():\n\t⟦⟧\n", "if x:\n        y()\n    z()", "def f():\n\tif x:\n\t\ty()\n\tz()\n", indent="\t")
+    check_body("def f():\n\t⟦⟧\n", "if x:\n    y()\n  z()", "def f():\n\tif x:\n\t\ty()\n\tz()\n", indent="\t")
     check_body(
         "func f() {\n\t⟦⟧\n}\n",
         "if x {\n\t    y()\n\t}",
         "func f() {\n\tif x {\n\t\ty()\n\t}\n}\n",
-        "restore_indent",
         indent="\t",
         language="go",
     )
@@ -538,7 +525,6 @@ def test_tabs_become_spaces_in_a_file_with_spaces() -> None:
         "def g():\n  pass\ndef f():\n  ⟦⟧\n",
         "if x:\n\t\ty()\n\tz()",
         "def g():\n  pass\ndef f():\n  if x:\n    y()\n  z()\n",
-        "restore_indent",
         indent="  ",
     )
 
@@ -548,7 +534,6 @@ def test_a_first_level_of_tabs_becomes_spaces_though_the_file_has_none() -> None
         "{⟦⟧}",
         "a;\n\t\tb;",
         "{\n  a;\n        b;\n}",
-        "restore_indent",
         indent="  ",
         lead="\n  ",
         trail="\n",
@@ -643,8 +628,8 @@ def test_an_answer_in_a_text_without_indentation_gets_that_of_its_project(
 
 
 def test_the_first_line_of_an_answer_is_indented_like_the_file_too() -> None:
-    check("func f() {\n\ta()\n⟦⟧\n}\n", "    b()", "func f() {\n\ta()\n\tb()\n}\n", "restore_indent", language="go")
-    check("def f():\n    a()\n⟦⟧\n", "\tb()", "def f():\n    a()\n    b()\n", "restore_indent")
+    check("func f() {\n\ta()\n⟦⟧\n}\n", "    b()", "func f() {\n\ta()\n\tb()\n}\n", language="go")
+    check("def f():\n    a()\n⟦⟧\n", "\tb()", "def f():\n    a()\n    b()\n")
     check("/**\n * a\n⟦⟧\n */\nint f() {\n\tg();\n}\n", " * b", "/**\n * a\n * b\n */\nint f() {\n\tg();\n}\n", language="c")
 
 
@@ -669,9 +654,7 @@ def test_a_hole_that_is_indented_unlike_its_file_is_left_alone() -> None:
 
 
 def test_white_space_at_line_ends_is_trimmed_but_not_in_strings() -> None:
-    check_body(
-        "def f():\n    ⟦⟧\n", "x = 1  \n    y = '''a  \n'''\n  \n", "def f():\n    x = 1\n    y = '''a  \n'''\n", "trim_end"
-    )
+    check_body("def f():\n    ⟦⟧\n", "x = 1  \n    y = '''a  \n'''\n  \n", "def f():\n    x = 1\n    y = '''a  \n'''\n")
 
 
 def test_a_space_before_the_rest_of_the_line_is_kept() -> None:
@@ -698,9 +681,8 @@ def test_an_answer_ends_where_its_block_does() -> None:
         "def f():\n    ⟦⟧\n\nx = 1\n",
         "return 1\n\ndef g():\n    return 2",
         "def f():\n    return 1\n\nx = 1\n",
-        "cut_at_dedent",
     )
-    check_body("def f\n  ⟦⟧\nend\n", "a\nend\n\ndef g\n  b", "def f\n  a\nend\n", "cut_at_dedent", language="ruby", indent="  ")
+    check_body("def f\n  ⟦⟧\nend\n", "a\nend\n\ndef g\n  b", "def f\n  a\nend\n", language="ruby", indent="  ")
 
 
 def test_brackets_and_strings_may_reach_further_left() -> None:
@@ -733,7 +715,7 @@ def test_a_selection_may_hold_several_levels() -> None:
 
 
 def test_without_a_grammar_the_first_dedent_ends_the_block() -> None:
-    check_body("begin\n  ⟦⟧\nend\n", "a\nend\nb", "begin\n  a\nend\n", "cut_at_dedent", language="", indent="  ", grammar=False)
+    check_body("begin\n  ⟦⟧\nend\n", "a\nend\nb", "begin\n  a\nend\n", language="", indent="  ", grammar=False)
 
 
 def test_an_answer_ends_at_the_bracket_that_closes_its_block() -> None:
@@ -741,10 +723,9 @@ def test_an_answer_ends_at_the_bracket_that_closes_its_block() -> None:
         "function f() { ⟦⟧ }\n",
         "return 1; } function g() { return 2;",
         "function f() { return 1;  }\n",
-        "cut_at_closer",
         language="javascript",
     )
-    check("{ ⟦⟧\n}\n", "a } b", "{ a\n}\n", "cut_at_closer", grammar=False)
+    check("{ ⟦⟧\n}\n", "a } b", "{ a\n}\n", grammar=False)
     check("{ ⟦⟧ }\n", "a } b", "{ a  }\n", grammar=False)
 
 
@@ -1038,7 +1019,7 @@ def test_python_checks_each_statement_with_a_hole() -> None:
     result, text_after = polished("def f():\n    return ⟦⟧\n\ndef g():\n    return ⟦⟧ + ⟦⟧\n\nx = ⟦⟧\n", "1", "2", "3", "4")
     assert text_after == "def f():\n    return 1\n\ndef g():\n    return 2 + 3\n\nx = 4\n"
     result, _ = polished("def f():\n    return ⟦⟧\n\ndef g():\n    return ⟦⟧\n", "1", "f(a=1, 2)")
-    assert (result.fired, result.dropped) == (("compiles",), "does not compile")
+    assert result.dropped == "does not compile"
 
 
 # --- Random answers ---------------------------------------------------------------------------------------------------

@@ -90,19 +90,6 @@ def test_a_comment_is_accepted_where_no_code_follows() -> None:
     check_taken("f(x⟦⟧)\n", ", b")
 
 
-def test_an_answer_that_runs_into_a_name_is_refused() -> None:
-    reason = "merges with a name next to it"
-    check_refused("f(sku)\nfor sku⟦⟧, item in pairs:\n    f(sku)\n", "p", reason)
-    check_refused("def f():\n    ⟦⟧pass\n", "raise NotIm", reason)
-    check_refused("f(items)\nfor x in ⟦⟧items:\n    pass\n", "list_of", reason)
-    check_refused("f(count)\nx = 1 ⟦⟧count + 1\n", "+ n", reason)
-    check_refused("def f(c⟦⟧ount):\n    return count\n", "h", reason)
-    check_refused("def c⟦⟧ount(items):\n    return len(items)\n", "h", reason)
-    check_refused("x = first_c⟦⟧ount(items)\n", "h", reason)
-    check_refused("x = os.pa⟦⟧th\n", "tchedth", reason)
-    check_refused("x = os.pa⟦⟧th\n", "th", reason)
-
-
 def test_an_answer_may_complete_a_name() -> None:
     check_taken("f(items)\nfor x in it⟦⟧:\n    pass\n", "ems")
     check_taken("parse(x)\nparse⟦⟧\n", "r = 1")

@@ -61,7 +61,6 @@ def test_dropped_candidates_have_reasons() -> None:
     answer, texts = infilled(ScriptedEngine("f(", "", "1 ", "g("), "x = ⟦⟧\n")
     assert texts == ["x = 1\n"]
     assert answer.dropped == ("adds a syntax error", "is blank", "adds a syntax error")
-    assert answer.fired == ("parses", "drop_blank", "trim_end", "parses")
 
 
 def test_a_dropped_candidate_is_replaced_by_a_worse_one() -> None:

@@ -34,7 +34,7 @@ class Polished:
 
     Either `edits` holds one edit for each hole, in order, or it is empty and `dropped` is the reason: the end of a
     sentence that begins with "it". `texts` are the edits' texts without the lead and trail of their holes, with `\n` line
-    ends. `fired` names the filters that changed or dropped a text, once for each text.
+    ends.
 
     `unbound` holds names that nothing in the file binds,
     in a language where another file may bind them; such a candidate ranks below those without. `shrinks`
@@ -43,7 +43,6 @@ class Polished:
     """
 
     edits: tuple[Edit, ...] = ()
-    fired: tuple[str, ...] = ()
     dropped: str = ""
     unbound: tuple[str, ...] = ()
     shrinks: bool = False
@@ -92,7 +91,6 @@ def _polished(
     if len(candidate.texts) != len(holes):
         return Polished(dropped=f"has {len(candidate.texts)} texts for {len(holes)} holes")
     filters = [each for each in FILTERS if each.__name__ in REASONS] if is_cut else FILTERS
-    fired: list[str] = []
     texts: list[str] = []
     edits: list[Edit] = []
     unbound: tuple[str, ...] = ()
@@ -104,11 +102,9 @@ def _polished(
         text = with_newlines(raw.removeprefix("\ufeff"))
         for apply_filter in filters:
             result = apply_filter(text, around)
-            if result != text:
-                fired.append(apply_filter.__name__)
             if result is None:
-                is_less = apply_filter is drops.drop_shrunk
-                return Polished(fired=tuple(fired), dropped=REASONS[apply_filter.__name__], shrinks=is_less)
+                reason = REASONS[apply_filter.__name__]
+                return Polished(dropped=reason, shrinks=reason == SHRINKS)
             text = result
         is_shrunk = is_shrunk or drops.shrinks(around.old, text, document.language)
         texts.insert(0, text)
@@ -120,14 +116,14 @@ def _polished(
         if failed := _failed(whole):
             closed = checks.with_block_closed(whole)
             if closed is None or _failed(closed):
-                return Polished(fired=(*fired, failed), dropped=REASONS[failed])
+                return Polished(dropped=REASONS[failed])
             whole = closed
         unbound = tuple(sorted(checks.unbound_names(whole)))
         if unbound and scope.is_certain(document.language):
-            return Polished(fired=(*fired, UNBOUND), dropped=REASONS[UNBOUND])
+            return Polished(dropped=REASONS[UNBOUND])
         if sources and importing.invented(document.text, whole.after.text, document.language, sources):
-            return Polished(fired=(*fired, INVENTED), dropped=REASONS[INVENTED])
-    return Polished(tuple(edits), tuple(fired), "", unbound, is_shrunk, tree, tuple(texts))
+            return Polished(dropped=REASONS[INVENTED])
+    return Polished(tuple(edits), "", unbound, is_shrunk, tree, tuple(texts))
 
 
 def _failed(whole: Whole) -> str:
@@ -141,7 +137,6 @@ FILTERS: tuple[Filter, ...] = (
     changes.cut_at_control,
     changes.cut_at_fence,
     changes.cut_at_line_end,
-    drops.drop_glued,
     changes.cut_repeated_rest,
     changes.cut_repeated_lines,
     changes.restore_start,
@@ -172,7 +167,6 @@ REASONS = {
     "drop_unchanged": "changes nothing",
     "drop_shrunk": SHRINKS,
     "drop_comment_before_code": "turns the code after it into a comment",
-    "drop_glued": "merges with a name next to it",
     "drop_continued": "makes the next line a part of itself",
     "drop_repetition": "repeats the lines next to it",
     "drop_loop": "repeats itself",
