@@ -54,12 +54,12 @@ def allows(before: Syntax, holes: tuple[Hole, ...], edits: Edits, written: Seque
     if not n_errors or not line.n_errors(edits):
         return True
     n_plain, n_opened = _least(before, holes)
+    is_own = not alone.closes_more(edits) and not alone.n_errors(edits)
     opens = edits[-1].text.rstrip().endswith(tuple(opener.strip() for opener in before.language.openers if opener))
-    if n_opened < min(n_plain, n_errors) and not opens:
+    if n_opened < min(n_plain, n_errors) and not (opens and is_own):
         return False
     n_new = _n_touching(after(before, edits), written)
     is_more = n_new > _n_touching(before, [hole.span for hole in holes], above=True)
-    is_own = not alone.closes_more(edits) and not alone.n_errors(edits)
     if is_own and (n_errors <= n_plain or not is_more):
         return True
     if is_more or n_errors > n_plain:
