@@ -12,6 +12,7 @@ import sys
 import threading
 import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -468,13 +469,34 @@ cli.main()
 """
 
 
+PLAIN_SETUP = SETUP
+
+
+def run_here(folder: Path, arguments: tuple[str, ...], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Do in this process, which has imported what it needs, what `SETUP` does in one of its own."""
+    kinds = {name: replace(kind, urls=()) for name, kind in offers.KINDS.items()}
+    with pytest.MonkeyPatch.context() as patch:
+        for name in list(os.environ):
+            patch.delenv(name)
+        for name, value in environ.items():
+            patch.setenv(name, value)
+        patch.chdir(folder)
+        patch.setattr(offers, "KINDS", kinds)
+        patch.setattr(setup, "KINDS", kinds)
+        result = CliRunner().invoke(cli.app, ["setup", *arguments])
+    return subprocess.CompletedProcess(arguments, result.exit_code, result.stdout, result.stderr)
+
+
 def run(tmp_path: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     base_environment = {
         name: os.environ[name] for name in ("PATH", "PYTHONPATH", "TMPDIR", laptop.NO_PULL_VARIABLE) if name in os.environ
     }
+    environment = {**base_environment, "HOME": str(tmp_path), "DG_LSP_CONFIG": str(tmp_path / "config.toml"), **environ}
+    if SETUP == PLAIN_SETUP:
+        return run_here(tmp_path, arguments, environment)
     return subprocess.run(
         [sys.executable, "-c", SETUP, *arguments],
-        env={**base_environment, "HOME": str(tmp_path), "DG_LSP_CONFIG": str(tmp_path / "config.toml"), **environ},
+        env=environment,
         cwd=tmp_path,
         capture_output=True,
         text=True,
