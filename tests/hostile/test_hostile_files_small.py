@@ -169,7 +169,7 @@ def test_the_menu_of_a_long_file_holds_up_nothing(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(decisions, "MAX_FILE_CHARS", 500)
     monkeypatch.setattr(OpenDocument, "syntax", lambda _self: pytest.fail("all of the file was parsed"))
 
-    async def look(_uri: str) -> str:
+    async def look(_uri: str, *, is_cell: bool) -> str:
         return ""
 
     async def tell(message: str) -> None:
