@@ -90,6 +90,36 @@ def test_a_comment_is_accepted_where_no_code_follows() -> None:
     check_taken("f(x⟦⟧)\n", ", b")
 
 
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("def f():\n    ⟦⟧pass\n", "raise NotIm"),
+        ("f(items)\nfor x in ⟦⟧items:\n    pass\n", "list_of"),
+        ("f(count)\nx = 1 ⟦⟧count + 1\n", "+ n"),
+        ("def f(c⟦⟧ount):\n    return count\n", "h"),
+        ("x = first_c⟦⟧ount(items)\n", "h"),
+        ("x = os.pa⟦⟧th\n", "tchedth"),
+        ("x = os.pa⟦⟧th\n", "tched"),
+        ("x = itertools.⟦⟧ms\n", "ite"),
+    ],
+)
+def test_an_answer_that_runs_into_a_name_is_refused(text: str, answer: str) -> None:
+    check_refused(text, answer, "merges with the name behind it")
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("def f(first_count):\n    return ⟦⟧count\n", "first_"),
+        ("import os\nos.path\nx = os.p⟦⟧th\n", "a"),
+        ("x = n⟦⟧ + 1\n", "ew"),
+        ("x = 'a⟦⟧b'\n", "c"),
+    ],
+)
+def test_an_answer_may_run_into_a_known_name(text: str, answer: str) -> None:
+    check_taken(text, answer)
+
+
 def test_an_answer_may_complete_a_name() -> None:
     check_taken("f(items)\nfor x in it⟦⟧:\n    pass\n", "ems")
     check_taken("parse(x)\nparse⟦⟧\n", "r = 1")

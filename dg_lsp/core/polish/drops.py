@@ -215,6 +215,29 @@ def drop_comment_before_code(text: str, around: Around) -> str | None:
     return None if is_comment and languages.kind_at_end(around.place.before, language.name) != "comment" else text
 
 
+def drop_merged(text: str, around: Around) -> str | None:
+    """Drop an answer whose last name runs into the one behind it, with a word that neither the language nor the file has.
+
+    Between words, an answer may repeat the rest of the line, which is cut; within one, what is left must still be known.
+    """
+    before, tail, language = around.place.before, around.place.tail, languages.get(around.document.language)
+    if language is None:
+        return text
+    if not re.match(r"\w", before[-1:]) and text.rstrip().endswith(tail.rstrip()):
+        return text
+    written, behind = text.removesuffix(tail), re.match(r"\w+", tail)
+    name = re.search(r"(?<!\w)[^\W\d]\w*\Z", around.place.head + written)
+    if not written or behind is None or name is None or languages.kind_at_end(before, language.name):
+        return text
+    words = _WORD.findall(f"{before} {around.place.after}"), languages.words(language)
+    known = {word.lower() for each in words for word in each}
+    return text if all(word.lower() in known for word in _WORD.findall(name[0] + behind[0])) else None
+
+
+_WORD = re.compile(r"[^\W\d_][^\W\d_A-Z]*|\d+")
+"""A word of a name such as `max_size2` or `maxSize`."""
+
+
 # --- Edits that replace code by less
 
 # More pairs of lines are not compared, because that takes too long.
