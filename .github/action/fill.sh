@@ -4,7 +4,7 @@
 set -euo pipefail
 
 folder=$(mktemp -d "${RUNNER_TEMP:-/tmp}/dg-lsp.XXXXXX")
-patch=$folder/patch.diff report=$folder/report.json said=$folder/said.txt body=$folder/comment.md
+patch=$folder/patch.diff shown=$folder/shown.diff report=$folder/report.json said=$folder/said.txt body=$folder/comment.md
 # Bash 3.2, which macOS has, knows no mapfile, and takes an empty array for an unset variable.
 paths=() options=()
 while IFS= read -r line; do paths+=("$line"); done < <(printf '%s\n' "${INPUT_PATHS:-.}" | sed '/^[[:space:]]*$/d')
@@ -20,6 +20,7 @@ dg-lsp infill ${options[@]+"${options[@]}"} --fail-on "${INPUT_FAIL_ON:-never}" 
 cat "$said" >&2
 if [ "$status" -ne 1 ] && [ "$status" -ne 3 ] && [ "$status" -ne 0 ]; then exit "$status"; fi
 touch "$patch" # an engine that can't start leaves none
+sed '1{/^#/d;}' "$patch" >"$shown" # its first line says whose it is
 
 # Longer than any run of backquotes in the patch, which would end the block.
 fence=$(grep -o '`\{3,\}' "$patch" | sort | tail -n 1 || true)
@@ -29,13 +30,13 @@ most=60000 # of the 65536 characters that a comment may have
   echo '<!-- dg-lsp -->'
   tail -n 2 "$said" | sed -n 's/^dg-lsp: \(filled\|wrote\|no holes\)/**dg-lsp** \1/p'
   echo
-  if [ -s "$patch" ]; then
+  if [ -s "$shown" ]; then
     echo '<details open><summary>Patch</summary>'
     echo
     echo "${fence}diff"
-    head -c "$most" "$patch" | iconv -c -f UTF-8 -t UTF-8
+    head -c "$most" "$shown" | iconv -c -f UTF-8 -t UTF-8
     echo "$fence"
-    if [ "$(wc -c <"$patch")" -gt "$most" ]; then echo; echo 'The patch is longer than a comment; the job has all of it.'; fi
+    if [ "$(wc -c <"$shown")" -gt "$most" ]; then echo; echo 'The patch is longer than a comment; the job has all of it.'; fi
     echo '</details>'
   fi
 } >"$body"
