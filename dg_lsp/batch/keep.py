@@ -79,10 +79,10 @@ class FileResult:
         """The file's text with the fills in place."""
         return text_with(self.plan.source.document, self.fills.values())
 
-    def refused(self, reason: str) -> FileResult:
-        """Return the result without any fill, for this reason."""
+    def refused(self, reason: str, kept: frozenset[Hole] = frozenset()) -> FileResult:
+        """Return the result without any fill but those of `kept`, for this reason."""
         decisions = {
-            hole: replace(decision, fill=None, proof="", reason=reason) if decision.fill else decision
+            hole: replace(decision, fill=None, proof="", reason=reason) if decision.fill and hole not in kept else decision
             for hole, decision in self.decisions.items()
         }
         return replace(self, decisions=decisions)

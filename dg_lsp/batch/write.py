@@ -6,7 +6,8 @@ differs from HEAD before the run is not touched.
 
 from __future__ import annotations
 
-import contextlib
+import difflib
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,10 +15,13 @@ from pathlib import Path
 
 from dg_lsp.batch import git
 from dg_lsp.batch.keep import FileResult
+from dg_lsp.core.values import Hole
 from dg_lsp.core.wording import counted
 from dg_lsp.wire import files
 
 _STARTED = time.time()  # older temporary files were left by a killed process
+_TOKEN = re.compile(r"\w+|[^\w\s'\"`,;()]")  # formatters change the other characters
+_MANY = 5_000  # tokens whose exact comparison would take seconds
 
 
 class WriteError(Exception):
@@ -79,7 +83,7 @@ def write(results: Sequence[FileResult], on_message: Callable[[str], None], *, c
             on_message(f"committed in {root}: {subject}")
         except git.GitError as error:
             refusals |= {result.plan.source.path: str(error) for result in own}
-            on_message(f"the fills in {root} are written, but not committed: {error}")
+            on_message(f"nothing is committed in {root}: {error}")
         else:
             _warn_of_detached(root, on_message)
     if not commits:
@@ -104,19 +108,45 @@ def _written(result: FileResult, *, commits: bool) -> FileResult:
 
 
 def _found(result: FileResult, refusal: str, on_message: Callable[[str], None]) -> Written:
-    """Return what a file holds after the commit, whose hooks may have changed it."""
-    source, text = result.plan.source, result.text
+    """Return what a file holds after the commit, whose hooks may have changed it. Fills that they removed fail."""
+    source = result.plan.source
     if not result.fills:
-        return Written(result, text)
-    with contextlib.suppress(OSError):
-        text = source.path.read_bytes().decode(errors="surrogateescape")
-    if text == source.document.text:
-        return Written(result.refused(f"a hook took the fill back; {refusal or 'git committed nothing of it'}"), text)
-    note = refusal and f"is written, but not committed: {refusal}"
-    if text != result.text:
+        return Written(result, result.text)
+    try:
+        text, removed = source.path.read_bytes().decode(errors="surrogateescape"), "a hook removed the fill"
+    except OSError as error:
+        text, removed = source.document.text, f"the file can't be read after the commit: {error.strerror or error}"
+    kept = _holes_filled(result, text)
+    result = result.refused("; ".join(filter(None, [removed, refusal])), kept)
+    notes = [f"is written, but not committed: {refusal}"] if refusal and kept else []
+    if kept and text != result.text:
         on_message(f"{source.name} was changed by a hook after it was filled")
-        note = "; ".join(filter(None, [note, "was changed by a hook after it was filled"]))
-    return Written(result, text, note)
+        notes.append("was changed by a hook after it was filled")
+    return Written(result, text, "; ".join(notes))
+
+
+def _holes_filled(result: FileResult, text: str) -> frozenset[Hole]:
+    """Return the holes whose fill is in the text: half of its tokens, without those of the hole's own text, are in their place.
+
+    Formatters change other characters and the case of numbers.
+    """
+    original, filled = result.plan.source.document.text, result.text
+    if text in (original, filled):
+        return frozenset(result.fills if text == filled else ())
+    tokens, after = list(_TOKEN.finditer(filled)), [token.casefold() for token in _TOKEN.findall(text)]
+    matcher = difflib.SequenceMatcher(None, [token[0].casefold() for token in tokens], after, autojunk=len(after) > _MANY)
+    in_place = {at for block in matcher.get_matching_blocks() for at in range(block.a, block.a + block.size)}
+    holes, shift = set(), 0
+    for hole, fill in sorted(result.fills.items(), key=lambda item: item[1].start):
+        start, end = fill.start + shift, fill.start + shift + len(fill.text)
+        placeholder = original[fill.start : fill.end]
+        shift += len(fill.text) - len(placeholder)
+        own = [at for at, token in enumerate(tokens) if token.start() < end and token.end() > start]
+        old = set(_TOKEN.findall(placeholder))
+        own = [at for at in own if tokens[at][0] not in old] or own
+        if 2 * len(in_place.intersection(own)) >= len(own):
+            holes.add(hole)
+    return frozenset(holes)
 
 
 def _warn_of_detached(root: Path, on_message: Callable[[str], None]) -> None:

@@ -77,6 +77,7 @@ def test_a_file_that_cannot_be_committed_alone_is_not_changed(repository: Path, 
 
 
 FORMAT = "sed -i 's/return 1/return  1/' a.py"
+WRAP = "sed -i 's/return 1/return (\\n        1\\n    )/' a.py"
 
 
 @pytest.mark.parametrize(
@@ -95,8 +96,14 @@ FORMAT = "sed -i 's/return 1/return  1/' a.py"
             FILLED_TWO.replace("return 1", "return  1"),
             "was changed by a hook after it was filled",
         ),
+        (
+            f"sed -i '1i import os' a.py; {WRAP}; git add a.py",
+            True,
+            "import os\n" + FILLED_TWO.replace("return 1", "return (\n        1\n    )"),
+            "was changed by a hook after it was filled",
+        ),
     ],
-    ids=["refuses", "formats and refuses", "formats and adds"],
+    ids=["refuses", "formats and refuses", "formats and adds", "imports and wraps"],
 )
 def test_what_is_reported_after_a_hook_is_in_the_file(
     repository: Path, script: str, committed: bool, text: str, note: str
@@ -119,16 +126,42 @@ def test_a_refused_commit_is_named_with_the_words_of_the_hook(repository: Path) 
     hook(repository, "echo the hook >&2; echo says no; exit 1")
     result = run(".", "--commit")
     assert (result.exit_code, subjects()) == (1, [])
-    assert f"the fills in {repository} are written, but not committed: git commit: the hook says no\n" in result.stderr
+    assert f"nothing is committed in {repository}: git commit: the hook says no\n" in result.stderr
     assert "wrote 3 of 3 holes" in result.stderr
 
 
-def test_a_fill_that_a_hook_takes_back_is_not_filled(repository: Path) -> None:
+@pytest.mark.parametrize("text", ["pass", "raise NotImplementedError", "...", ""])
+@pytest.mark.parametrize("ending", ["exit 1", "git add a.py"], ids=["refuses", "adds"])
+def test_a_fill_that_a_hook_removes_is_not_filled(repository: Path, text: str, ending: str) -> None:
+    hook(repository, f"sed -i '0,/return 1/s//{text}/' a.py; echo no fill there; {ending}")
+    result = run("a.py", "--commit", "--patch", "a.diff")
+    why = "; git commit: no fill there" if ending == "exit 1" else ""
+    assert (result.exit_code, len(subjects())) == (1, not why)
+    assert f"a.py:3:5: not filled: a hook removed the fill{why}\n" in result.stderr
+    assert "wrote 1 of 2 holes" in result.stderr
+    after = (repository / "a.py").read_text()
+    git("checkout", "-q", "main~0" if why else "main~1", "--", "a.py")
+    git("apply", "a.diff")
+    assert (repository / "a.py").read_text() == after
+
+
+def test_fills_that_a_hook_removes_are_not_called_written(repository: Path) -> None:
     hook(repository, "git show HEAD:a.py >a.py; echo no fills here; exit 1")
-    result = run(".", "--commit")
+    result = run("a.py", "--commit")
     assert (result.exit_code, (repository / "a.py").read_text()) == (1, TWO)
-    assert "a.py:3:5: not filled: a hook took the fill back; git commit: no fills here\n" in result.stderr
-    assert "wrote 1 of 3 holes" in result.stderr
+    assert "a.py:3:5: not filled: a hook removed the fill; git commit: no fills here\n" in result.stderr
+    assert "wrote 0 of 2 holes" in result.stderr
+    assert "are written" not in result.stderr
+    assert "was changed" not in result.stderr
+
+
+@pytest.mark.parametrize("ending", ["exit 1", "exit 0"])
+def test_a_file_that_a_hook_removes_is_not_filled(repository: Path, ending: str) -> None:
+    hook(repository, f"rm a.py; {ending}")
+    result = run("a.py", "--commit", "--patch", "a.diff")
+    assert (result.exit_code, (repository / "a.diff").read_text().count("@@")) == (1, 0)
+    assert "a.py:3:5: not filled: the file can't be read after the commit: No such file or directory" in result.stderr
+    assert "wrote 0 of 2 holes" in result.stderr
 
 
 def test_a_lock_of_git_is_named_with_the_way_out(repository: Path) -> None:
