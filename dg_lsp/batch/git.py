@@ -1,7 +1,7 @@
 """Run git in any folder, whatever repository the process that started us is working on.
 
 A hook of git gets variables such as `GIT_DIR` and `GIT_INDEX_FILE`. With them, git would read and change the hook's
-repository in every folder.
+repository in every folder. A user may have set what a path means to git.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from pathlib import Path
 
 from dg_lsp.wire import programs
 
-# Those that `git rev-parse --local-env-vars` names.
+# Those that `git rev-parse --local-env-vars` names, and those that say how git reads paths.
 LOCAL = frozenset(
     f"GIT_{name}"
     for name in (
         *("ALTERNATE_OBJECT_DIRECTORIES", "COMMON_DIR", "CONFIG", "CONFIG_COUNT", "CONFIG_PARAMETERS", "DIR", "GRAFT_FILE"),
         *("IMPLICIT_WORK_TREE", "INDEX_FILE", "INTERNAL_SUPER_PREFIX", "NO_REPLACE_OBJECTS", "OBJECT_DIRECTORY", "PREFIX"),
         *("REPLACE_REF_BASE", "SHALLOW_FILE", "WORK_TREE"),
+        *("GLOB_PATHSPECS", "ICASE_PATHSPECS", "LITERAL_PATHSPECS", "NOGLOB_PATHSPECS"),
     )
 )
 _MAX_CHARS = 400
@@ -34,7 +35,7 @@ class GitError(Exception):
 
 
 def environment() -> dict[str, str]:
-    """Return this process's environment without what ties git to one repository."""
+    """Return this process's environment without what ties git to one repository or changes what paths mean."""
     return {name: value for name, value in os.environ.items() if name not in LOCAL}
 
 

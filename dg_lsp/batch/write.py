@@ -101,6 +101,8 @@ def _written(result: FileResult, *, commits: bool) -> FileResult:
             if status := git.run(root, "status", "--porcelain", "--ignored", "--", _spec(root, result)):
                 is_ignored = status.startswith(b"!!")
                 raise WriteError("git ignores the file" if is_ignored else "the file has uncommitted changes")
+            if not git.run(root, "ls-files", "-v", "--", _spec(root, result)).startswith(b"H"):
+                raise WriteError("git is told to see no changes of the file (git update-index); its changes can't be known")
         replace(source.path, result.text.encode(), expected=source.data)
     except (WriteError, git.GitError) as error:
         return result.refused(str(error))

@@ -50,6 +50,13 @@ def test_all_files_are_one_commit_of_nothing_else(repository: Path) -> None:
     assert git("status", "--porcelain") == "A  other.txt", "what was staged stays staged, and uncommitted"
 
 
+@pytest.mark.parametrize("how", ["LITERAL", "GLOB", "NOGLOB", "ICASE"])
+def test_a_name_is_no_pattern_whatever_git_is_told(repository: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    monkeypatch.setenv(f"GIT_{how}_PATHSPECS", "1")
+    assert run("a.py", "--commit").exit_code == 0
+    assert subjects() == ["fill 2 holes in 1 file"]
+
+
 @pytest.mark.parametrize("name", ["b c.py", "*.py", ":b.py", "-b.py", "ä.py"])
 def test_a_name_is_no_pattern(repository: Path, name: str) -> None:
     (repository / name).write_text(STUB)
@@ -59,12 +66,20 @@ def test_a_name_is_no_pattern(repository: Path, name: str) -> None:
     assert git("-c", "core.quotePath=off", "show", "--format=", "--name-only") == name
 
 
+HIDE = "git update-index --{} b.py; echo 'mine = 1' >>b.py"
+HIDDEN = "git is told to see no changes of the file (git update-index); its changes can't be known"
+
+
 @pytest.mark.parametrize(
     ("prepared", "reason"),
     [
         ("echo '# mine' >>b.py", "the file has uncommitted changes"),
         ("git rm -q --cached b.py", "the file has uncommitted changes"),
         ("git rm -q --cached b.py; echo b.py >.gitignore; git add .; git commit -qm i", "git ignores the file"),
+        (HIDE.format("assume-unchanged"), HIDDEN),
+        (HIDE.format("skip-worktree"), HIDDEN),
+        (HIDE.format("assume-unchanged b.py; git update-index --skip-worktree"), HIDDEN),
+        ("git update-index --skip-worktree b.py", HIDDEN),
     ],
 )
 def test_a_file_that_cannot_be_committed_alone_is_not_changed(repository: Path, prepared: str, reason: str) -> None:
