@@ -17,7 +17,8 @@ Captures in `queries/*.scm` say what a node means:
     @string.alone               a statement that is only a string, and so does nothing
     @scope                      a node with names of its own
     @binds                      a name or an import that a scope has once
-    @binds.signature            such a name, with other parameters each time
+    @binds.signature            such a name, with parameters of other types each time
+    @binds.parameter            the name of a parameter, which is no part of that
     @binds.whole                such a name, with other text before it in its definition each time
     @opens                      a token that starts a block of statements
     @placeholder                a statement that says "not written yet"

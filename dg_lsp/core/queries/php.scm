@@ -42,4 +42,8 @@
 [(program) (declaration_list) (namespace_use_group)] @scope
 (program [(function_definition name: (_) @binds) (class_declaration name: (_) @binds)])
 (declaration_list (method_declaration name: (_) @binds))
+(declaration_list (property_declaration (property_element name: (_) @binds)))
+(const_element . (name) @binds)
 (namespace_use_declaration) @binds
+(namespace_use_declaration (namespace_use_clause !type alias: (_) @binds))
+(namespace_use_group (namespace_use_clause) @binds)

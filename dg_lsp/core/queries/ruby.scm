@@ -40,3 +40,4 @@
 ; Names that a scope binds, each of them once
 [(program) (body_statement)] @scope
 (body_statement (method name: (_) @binds))
+(program (call method: (_) @_name arguments: (argument_list . (string (string_content) @binds) .)) (#eq? @_name "require"))

@@ -29,13 +29,21 @@ def _bound(facts: Facts) -> Iterator[tuple[tuple[int, bytes], Node]]:
             scope = next((each for each in ancestors(node.parent) if facts.has("scope", each)), None)
             statement = next((each for each in ancestors(node) if each.parent == scope), node)
             before, definition = statement.prev_named_sibling, node.parent
-            # A condition such as `#[cfg(unix)]` may choose between two.
-            if scope is None or definition is None or (before is not None and facts.has("decoration", before)):
+            # A condition such as `#[cfg(unix)]` may choose between two. What is broken may bind another name.
+            is_conditional = before is not None and facts.has("decoration", before)
+            if scope is None or definition is None or definition.has_error or is_conditional:
                 continue
             text = node.text or b""
             if capture == "binds.whole":
                 text = (definition.text or b"")[: node.end_byte - definition.start_byte]
             elif capture == "binds.signature":
                 parts = (definition.child_by_field_name(field) for field in ("type_parameters", "parameters"))
-                text = b"".join(part.text or b"" for part in (node, *filter(None, parts)))
+                text = b"".join(_unnamed(part, facts) for part in (node, *filter(None, parts)))
             yield (scope.id, b"".join(text.split())), node
+
+
+def _unnamed(node: Node, facts: Facts) -> bytes:
+    """Return the node's text without the names of parameters in it."""
+    if facts.has("binds.parameter", node):
+        return b""
+    return b" ".join(_unnamed(child, facts) for child in node.children) or node.text or b""
