@@ -1,8 +1,8 @@
 """Store finished answers in a file, so that an interrupted run continues where it stopped.
 
-Each answer is one line of JSON. Its key is a hash of everything that the answer depends on: the file's content, the hole,
-the requests for it, with their text from other files, the model, its options and the version of dg-lsp. So an answer is used
-only if the model would be sent the same.
+Below a first line that only our journals have, each answer is one line of JSON. Its key is a hash of everything that the
+answer depends on: the file's content, the hole, the requests for it, with their text from other files, the model, its options
+and the version of dg-lsp. So an answer is used only if the model would be sent the same.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -24,13 +23,12 @@ from dg_lsp.infill.fill import Fill
 from dg_lsp.wire import files
 from dg_lsp.wire.messages import Stated, stated
 
-# A hash follows, as in no other file that has keys.
-_BEGINS = re.compile(rb'\{"key": "[0-9a-f]{64}", "fills": \[')
+_MARK = b"# dg-lsp infill --resume\n"
 
 
 def is_journal(head: bytes) -> bool:
     """Return whether a file that begins so is a journal."""
-    return _BEGINS.match(head) is not None
+    return head == _MARK or head.startswith(_MARK + b"{")
 
 
 class JournalError(Exception):
@@ -78,7 +76,9 @@ class Journal:
             # The journal contains code, so only the user may read it. O_NONBLOCK: opening a pipe must not block.
             self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW, 0o600)
             data = path.read_bytes()
-            if data and not data.endswith(b"\n"):
+            if not data:
+                os.write(self._handle, _MARK)
+            elif not data.endswith(b"\n"):
                 os.write(self._handle, b"\n")  # the last run stopped in the middle of a line
         except OSError as error:
             raise JournalError(f"{path} can't be used to resume: {(error.strerror or str(error)).lower()}") from error

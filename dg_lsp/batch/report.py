@@ -202,7 +202,10 @@ def unified(name: str, before: str, after: str) -> str:
 
 
 PATCH_MARK = "# dg-lsp infill --patch\n"
-"""The first line of a patch file of ours, which `git apply` and `patch` skip: any diff of a user's may begin like our diff."""
+"""The first line of a patch file of ours, also without a diff; any diff of a user's may begin like our diff.
+
+`git apply` and `patch` skip it.
+"""
 
 
 def _quoted(name: str) -> str:

@@ -67,17 +67,17 @@ def _check_outputs(options: Options) -> None:
 def _is_patch(head: bytes) -> bool:
     from dg_lsp.batch.report import PATCH_MARK
 
-    return head.startswith(PATCH_MARK.encode())
+    mark = PATCH_MARK.encode()
+    return head == mark or head.startswith(mark + b"--- ")
 
 
 def _write_patch(path: Path, patch: str) -> bool:
-    """Write the patch into its file, which stays empty without one, and return whether that succeeded."""
+    """Write the patch into its file, also without any diff, and return whether that succeeded."""
     from dg_lsp.batch.report import PATCH_MARK
     from dg_lsp.wire import files
 
-    marked = f"{PATCH_MARK}{patch}" if patch else ""
     try:
-        files.write_output(path, marked.encode("utf-8", "surrogateescape"), is_own=_is_patch)
+        files.write_output(path, f"{PATCH_MARK}{patch}".encode("utf-8", "surrogateescape"), is_own=_is_patch)
     except OSError as error:
         print_message(f"the patch can't be written to {path}: {(error.strerror or str(error)).lower()}")
         return False

@@ -105,7 +105,7 @@ def output_problem(path: Path, is_own: IsOwn | None = None) -> str:
     """Return why `write_output` can't write a file, as far as that is known before, or "".
 
     With `is_own`, an existing file must be no link, and begin with what the same option writes, so that a mistyped name costs
-    no file. An empty file is accepted, too, unless it is source code such as `__init__.py`.
+    no file. An empty file may be `__init__.py` or `.gitkeep`, so no option writes one.
     """
     real = os.path.realpath(path)
     folder = os.path.dirname(real)  # noqa: PTH120
@@ -125,19 +125,13 @@ def output_problem(path: Path, is_own: IsOwn | None = None) -> str:
             return f"this file can't be read: {(error.strerror or str(error)).lower()}"
         if is_own and os.stat(real).st_nlink > 1:  # noqa: PTH116
             return "this file has other names (hard links), which would change or be left behind; name a new file"
-        if is_own and not (is_own(head) if head else _may_be_output(path.name)):
+        if is_own and not is_own(head):
             return "this file is not from an earlier run; name a new file"
     if not os.path.isdir(folder):  # noqa: PTH112
         return f"there is no folder {folder}"
     if not os.access(folder, os.W_OK | os.X_OK):
         return f"files can't be written in {folder}: permission denied, or the file system is read-only"
     return ""
-
-
-def _may_be_output(name: str) -> bool:
-    from dg_lsp.core import languages  # imported here because few files are empty
-
-    return languages.for_path(name, "") is None
 
 
 def remove_leftovers(path: Path, *, before: float) -> None:

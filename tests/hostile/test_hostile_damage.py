@@ -37,7 +37,7 @@ pytestmark = pytest.mark.slow
 NOBODY = 65534
 SOURCE = b"x = 1\n"
 DIFF = report.unified("old.py", "1\n", "2\n").encode()
-JOURNAL = b'{"key": "%s", "fills": []}\n' % (b"a" * 64)
+JOURNAL = b'# dg-lsp infill --resume\n{"key": "%s", "fills": []}\n' % (b"a" * 64)
 OWN = {"--patch": report.PATCH_MARK.encode() + DIFF, "--resume": JOURNAL}
 """What an option wrote in an earlier run."""
 
@@ -165,10 +165,18 @@ def named(name: str) -> Make:
     return lambda _: name
 
 
+def begins(own: bytes) -> bytes:
+    return own.splitlines(keepends=True)[0]
+
+
+def begun(own: bytes) -> str:
+    return file("begun", begins(own))(own)
+
+
 WRITTEN: Mapping[str, Make] = {
     "new": named("new"),
     "of an earlier run": file("own"),
-    "empty": file("empty", b""),
+    "begun": begun,
     "private": file("own", mode=0o600),
     "executable": file("own", mode=0o755),
     "of another user": file("own", owner=NOBODY),
@@ -185,7 +193,13 @@ KEPT: Mapping[str, Make] = {
     "source": named("full.py"),
     "source with holes": named("src/deep.py"),
     "file to fill": named("holes.py"),
+    "empty": file("empty", b""),
     "empty source": file("pkg/__init__.py", b""),
+    "empty source of another language": file("main.dart", b""),
+    "empty mark": file("py.typed", b""),
+    "source below the first line of an output": lambda own: file("mine.py", begins(own) + SOURCE)(own),
+    "output below another line": lambda own: file("a.txt", b"mine\n" + own)(own),
+    "first line of an output and a bit more": lambda own: file("mine", begins(own) + b"\n")(own),
     "source that begins like a diff": file("a.lua", b"--- a/b is a path\nlocal x = 1\n"),
     "executable source": file("a.sh", b"#!/bin/sh\n", 0o755),
     "private source": file("a.py", SOURCE, 0o600),
@@ -204,7 +218,7 @@ KEPT: Mapping[str, Make] = {
     "diff with times": file("a.diff", DIFF.replace(b".py\n", b".py\t2024-01-01\n")),
     "mail with a diff": file("a.patch", b"From: a\n\n" + DIFF),
     "file with a key": file("a.json", b'{"key": "1", "fills": []}\n'),
-    "file with a hash": file("a.json", JOURNAL.replace(b"fills", b"value")),
+    "file with a hash": file("a.json", JOURNAL.partition(b"\n")[2]),
     "start of an object": file("a.json", b"{"),
     "link to a source": link("full.py"),
     "link to a source outside": link("../outside/far.py"),
@@ -241,8 +255,8 @@ def test_an_output_is_the_only_file_that_changes(root: Path, option: str, kind: 
     target = Path(WRITTEN[kind](OWN[option]))
     with only(root, os.path.realpath(target)):
         assert run("holes.py", option, target).exit_code == 0
-    begins = report.PATCH_MARK.encode() + b"--- a/holes.py\n" if option == "--patch" else b'{"key": '
-    assert target.read_bytes().startswith(begins)
+    begin = report.PATCH_MARK.encode() + b"--- a/holes.py\n" if option == "--patch" else begins(JOURNAL) + b'{"key": '
+    assert target.read_bytes().startswith(begin)
 
 
 @pytest.mark.parametrize("option", OWN)

@@ -71,7 +71,7 @@ def test_a_file_that_cannot_be_replaced_is_explained(tmp_path: Path) -> None:
     [
         ("old", b"own\n", ""),
         ("new", None, ""),
-        ("empty", b"", ""),
+        ("empty", b"", "this file is not from an earlier run; name a new file"),
         ("__init__.py", b"", "this file is not from an earlier run; name a new file"),
         ("old", b"other\n", "this file is not from an earlier run; name a new file"),
         ("old", b"\xff\0", "this file is not from an earlier run; name a new file"),
