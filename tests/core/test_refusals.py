@@ -155,11 +155,52 @@ def test_an_answer_with_a_fill_marker_is_refused(kind: HoleKind, answer: str, la
         ("return None  # TODO: implement", "python"),
         ("return # ... existing code ...", "python"),
         ("x = 1  # rest of the code here", "python"),
+        ("return a  # XXX: implement properly", "python"),
+        ("return None  # a placeholder for now", "python"),
+        ("return None  # to be implemented", "python"),
+        ("x = None  # TODO: compute x\n    return x", "python"),
+        ("return ...", "python"),
+        ('print("TODO")', "python"),
+        ('console.log("TODO: sort them");', "javascript"),
     ],
 )
 def test_a_body_that_leaves_a_todo_is_refused(answer: str, language: str) -> None:
-    text = "def f():\n    ⟦pass⟧\n"
+    text = "function f() {\n    ⟦⟧\n}\n" if language == "javascript" else "def f():\n    ⟦pass⟧\n"
     check_refused(text, answer, "says nothing, or leaves a new hole", kind="body", extent="block", language=language)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "language"),
+    [
+        ("def f():\n    return ⟦⟧\n", "# ... existing code ...", "python"),
+        ("def f():\n    return ⟦⟧\n", "None  # TODO: implement", "python"),
+        ("def f():\n    return ⟦⟧\n", "0  # FIXME: count the rows", "python"),
+        ("package a\n\nfunc f() int {\n\treturn ⟦⟧\n}\n", "0 // not implemented yet", "go"),
+        ("const x = ⟦⟧;\n", "/* your code here */ 1", "javascript"),
+        ("class A { int f() { return ⟦⟧; } }\n", "0 /* placeholder */", "java"),
+    ],
+)
+def test_an_answer_that_says_that_code_is_missing_is_refused_at_a_cursor(text: str, answer: str, language: str) -> None:
+    check_refused(text, answer, "says nothing, or leaves a new hole", language=language)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("x = 1\n⟦⟧\n", "y = 2  # ----"),
+        ("x = 1\n⟦⟧\n", "items = []  # Todo items"),
+        ("x = 1\n⟦⟧\n", 'y = "# TODO"'),
+        ("x = 1\n⟦⟧\n", "# TODO: sort them"),
+        ("x = ⟦⟧ # TODO: sort them\n", "1"),
+        ("# TODO⟦⟧\n", ": implement"),
+    ],
+)
+def test_an_answer_with_a_comment_that_stands_for_no_code_is_taken(text: str, answer: str) -> None:
+    check_taken(text, answer)
+
+
+def test_a_body_may_have_a_note_on_what_is_below() -> None:
+    check_taken("def f(a):\n    ⟦pass⟧\n", "# TODO: sort them\n    return a", kind="body", extent="block")
 
 
 def test_comments_alone_are_refused_where_a_block_belongs() -> None:

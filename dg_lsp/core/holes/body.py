@@ -24,12 +24,12 @@ SAYS_NOTHING = re.compile(
     r"""\W*(?:(?:
         auto-?generated\ (?:method|constructor|function)\ stub
       | (?:please\ )?(?:implement|write|fill(?:\ in)?|complete|finish)
-        (?:\ (?:this|me|it|here|later|code|body|implementation|the|method|function|class|logic))*
-      | not\ (?:yet\ )?implemented(?:\ yet)? | unimplemented
+        (?:\ (?:this|me|it|here|later|properly|code|body|implementation|the|method|function|class|logic))*
+      | not\ (?:yet\ )?implemented(?:\ yet)? | unimplemented | to\ be\ (?:implemented|written|done)(?:\ later)?
       | (?:(?:add|write|put|insert)\ )?(?:your\ |the\ )?(?:code|implementation|solution|logic|body)(?:\ goes)?\ here
       | (?:existing|remaining|previous|other|rest\ of(?:\ the)?)\ (?:code|implementation|logic|function|method)
         (?:\ (?:goes\ )?here|\ (?:is\ |stays\ )?unchanged|\ (?:remains|stays)\ the\ same)?
-      | implementation | later | stub | \.\.\. | …
+      | (?:an?\ )?(?:placeholder|stub)(?:\ (?:implementation|value))?(?:\ for\ now)? | implementation | later | \.\.\. | …
     )\W*)?""",
     re.IGNORECASE | re.VERBOSE,
 )
@@ -77,12 +77,18 @@ ELSEWHERE = re.compile(
 DOC_QUOTES = re.compile(r"""^[a-zA-Z]*(?:\"{3}|'{3}|"|')|(?:\"{3}|'{3}|"|')$""")
 
 
-def says_todo(comment: str, language: Language) -> bool:
-    """Return whether the comment says only that code is missing here."""
+def says_todo(comment: str, language: Language, *, after_code: bool) -> bool:
+    """Return whether the comment says that code is missing here.
+
+    A TODO that says what to do is a note on what is below, but after code on its line it says that this is not yet the code.
+    """
     inner = words(comment, language)
     todo = TODO.match(inner)
-    rest = inner[todo.end() :] if todo else inner
-    return bool(todo or rest.strip()) and SAYS_NOTHING.fullmatch(rest) is not None
+    if todo and after_code and todo[0][:3].isupper():
+        return True
+    # A line of dashes says nothing either, but is no placeholder.
+    is_said = todo or _SAID.search(inner)
+    return is_said is not None and SAYS_NOTHING.fullmatch(inner[todo.end() :] if todo else inner) is not None
 
 
 def words(comment: str, language: Language) -> str:
@@ -160,6 +166,7 @@ class Comments:
 
 
 _WORDS = re.compile(r"[\w\s]*")
+_SAID = re.compile(r"\w|\.\.\.|…")
 
 
 # --- Bodies

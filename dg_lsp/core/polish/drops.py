@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from tree_sitter import Node
 
-from dg_lsp.core import holes, indentation, languages, lexing, place, placeholders, syntax
+from dg_lsp.core import holes, indentation, languages, place, placeholders, syntax
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.holes.body import says_todo
 from dg_lsp.core.languages import GrammarError
@@ -134,25 +134,20 @@ def drop_loop(text: str, around: Around) -> str | None:
 
 
 def drop_holes(text: str, around: Around) -> str | None:
-    """Drop an answer that adds a FILL comment or, in a body or at a marker, leaves a TODO which says nothing."""
-    language = languages.get(around.document.language)
+    """Drop an answer that adds a FILL comment."""
     # The marker of the hole itself is what the answer replaces; a selection may hold markers that stay.
     old = "" if around.hole.kind == "marker" else around.old
     # The text around it on its line may begin and end the comment.
     head, tail = around.place.head, around.place.tail
     parts = (replace(around.document, text=head + part + tail) for part in (old, text))
     n_old, n_new = (len(holes.markers(part, None)) for part in parts)
-    if n_new > n_old:
-        return None
-    if language is None or around.hole.kind not in ("body", "marker"):
-        return text
-    comments = (text[token.span.start : token.span.end] for token in lexing.comments(text, lexing.named(language.name)))
-    return None if any(says_todo(comment, language) for comment in comments) else text
+    return None if n_new > n_old else text
 
 
 def drop_nothing(text: str, around: Around) -> str | None:
     """Drop an answer without code: placeholders, comments, words alone, or in a function's body unused definitions alone.
 
+    So is one with a comment of its own which says that the code is missing, unless the text that it replaces has that comment.
     Where a block belongs at a cursor, comments are no code. A placeholder is dropped there only if it is the whole body of a
     function that is not abstract: an `except` may well contain `pass`.
     """
@@ -165,6 +160,12 @@ def drop_nothing(text: str, around: Around) -> str | None:
         return None
     filled, answer = around.filled(text), answer_span(text, around)
     facts = filled.facts_near(answer)
+    old = "" if kind in ("body", "marker") else around.old
+    for span in map(filled.span, facts.all("comment")):
+        comment, line = filled.text[span.start : span.end], filled.lines.start(filled.lines.at(span.start))
+        is_own = answer.start <= span.start < answer.end and comment not in old
+        if is_own and says_todo(comment, filled.language, after_code=bool(filled.text[line : span.start].strip())):
+            return None
     nodes = [node for capture in PLACEHOLDERS for node in facts.all(capture)]
     if kind == "cursor":
         nodes = [node for node in nodes if node.id in _whole_bodies(facts) and filled.span(node) == answer]

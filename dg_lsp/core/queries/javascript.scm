@@ -38,6 +38,11 @@
   (#match? @_error "^(new )?\\w*(NotImplemented|Unimplemented)\\w*")) @placeholder
 (throw_statement [(string) (template_string)] @_says
   (#match? @_says "(?i)(todo|(not|un)[ _-]?(yet[ _-]?)?implemented)")) @placeholder
+(expression_statement (call_expression
+    function: (member_expression object: (identifier) @_name)
+    arguments: (arguments . [(string) (template_string)] @_says .))
+  (#eq? @_name "console")
+  (#match? @_says "(?i)^\\W*(todo\\b|(not|un)[ _-]?(yet[ _-]?)?implemented)")) @placeholder
 (return_statement . "return" . ";"? .) @placeholder.with
 (return_statement . "return" . [(null) (undefined) (false) (number)] . ";"? .) @placeholder.with
 
