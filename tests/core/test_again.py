@@ -114,6 +114,7 @@ def test_what_a_scope_has_is_not_declared_or_imported_again(language: str, text:
         ("go", "package a\n\nfunc f() {\n\ta, err := g()\n\t⟦⟧\n}\n", "b, err := h()"),
         ("go", "package a\n\nfunc f() {\n\ta := g()\n\tif a {\n\t\t⟦⟧\n\t}\n}\n", "a := h()"),
         ("rust", "enum E { A { x: u8 }, ⟦⟧ }\n", "B { x: u8 }"),
+        ("rust", "#[cfg(unix)]\n/// Return it.\nfn f() {}\n\n#[cfg(windows)]\n/// Return it.\nfn ⟦⟧\n}\n", "f() {"),
         ("rust", "struct S {\n    #[cfg(unix)]\n    x: u8,\n    #[cfg(windows)]\n    ⟦⟧\n}\n", "x: u16,"),
         ("php", "<?php\nuse A\\B as C;\n⟦⟧\n", "use function A\\D as C;"),
         ("php", "<?php\nclass A {\n  const X = 1;\n}\nclass B {\n  ⟦⟧\n}\n", "const X = 2;"),

@@ -28,7 +28,9 @@ def _bound(facts: Facts) -> Iterator[tuple[tuple[int, bytes], Node]]:
         for node in facts.all(capture):
             scope = next((each for each in ancestors(node.parent) if facts.has("scope", each)), None)
             statement = next((each for each in ancestors(node) if each.parent == scope), node)
-            before, definition = statement.prev_named_sibling, node.parent
+            before, definition = statement.prev_named_sibling if "decoration" in facts.nodes else None, node.parent
+            while before is not None and facts.has("comment", before):
+                before = before.prev_named_sibling
             # A condition such as `#[cfg(unix)]` may choose between two. What is broken may bind another name.
             is_conditional = before is not None and facts.has("decoration", before)
             if scope is None or definition is None or definition.has_error or is_conditional:
