@@ -60,8 +60,8 @@ class InProcess(Link):
             return ()
         return await self.engine.fill(ask.request, document=ask.document, on_draft=on_draft)
 
-    async def configure(self, fields: Mapping[str, float]) -> None:
-        pass
+    async def configure(self, fields: Mapping[str, float]) -> Mapping[str, object]:
+        return fields
 
     async def end(self) -> None:
         pass

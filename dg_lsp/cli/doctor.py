@@ -124,7 +124,7 @@ def findings(model: str = "", *, with_sample: bool = False) -> Iterator[Finding]
         if room.advice:  # the engine would refuse to load it
             return
     if with_sample:
-        yield from of_sample(model, connect_options(configured, model=model))
+        yield from of_sample(model, connect_options(configured, model=model, interactive=False))
     else:
         yield Finding("model", f"{model}, on device {settings.device}; for the reasons, run without --no-sample")
 

@@ -127,8 +127,12 @@ def start(
     """Start an engine in the background and wait until it has loaded its model."""
     files = discovery.engine_files(engine_id)
     report = inspect_engine(files)
-    if report.info is not None and report.state is not None and report.state.version != discovery.current_build():
-        _end(files, report.state, now=False)  # so that one of this build starts; one in use ends after its last client
+    if report.info is not None and report.state is not None:
+        if report.state.version != discovery.current_build():
+            _end(files, report.state, now=False)  # so that one of this build starts; one in use ends after its last client
+        else:
+            with contextlib.suppress(httpx.HTTPError, OSError):  # it has ended meanwhile
+                request(report.state, "POST", "/v1/settings", settings.chosen())
     report = _ensure_started(files, engine_id, settings, port)
     if _state(report) not in ("ready", "unloaded"):
         if reason := report.info.text("message", "") if report.info else "":

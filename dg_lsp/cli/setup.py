@@ -215,7 +215,7 @@ def _try(model: str, *, is_quiet: bool) -> Trial | str:
     if not is_quiet:
         typer.echo(visible_line(f"Testing {laptop.resolve(model)}; the first load of a model takes a while."))
     try:
-        return asyncio.run(doctor.trial(connect_options(config.read(None)[0], model=model)))
+        return asyncio.run(doctor.trial(connect_options(config.read(None)[0], model=model, interactive=False)))
     except EngineError as error:
         return str(error)
 

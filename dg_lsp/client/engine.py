@@ -43,8 +43,8 @@ YOUNG_S = 60.0
 class ConnectOptions:
     """Which engine to connect to, and how to start it when none runs.
 
-    An interactive client's requests run before all batch work. `command` starts an engine (`ENGINE_COMMAND`). Without it,
-    the client only connects to a running engine.
+    An interactive client is an editor: its requests run before all batch work, and a running engine takes its settings.
+    `command` starts an engine (`ENGINE_COMMAND`). Without it, the client only connects to a running engine.
     """
 
     engine_id: EngineId = field(default_factory=EngineId)
@@ -432,12 +432,14 @@ class EngineClient:
         if (link := self._link) is not None:
             self._on_link(link)
             options = self.options
-            if link is not self._link or options is None or not options.interactive:
+            if link is not self._link or options is None:
                 return  # it may be dropped already, as one whose model can't be loaded
-            # Another client may have started it. What this user has chosen counts, what he left at its default does not.
-            usual = asdict(EngineSettings())
-            if chosen := {name: value for name, value in asdict(options.settings).items() if value != usual[name]}:
-                await link.configure(chosen)
+            if chosen := options.settings.chosen():  # another client may have started it
+                now = await link.configure(chosen if options.interactive else {})
+                kept = [f"{name} = {now[name]}, not {value}" for name, value in chosen.items() if now.get(name, value) != value]
+                if kept:
+                    command = f"dg-lsp engine start --model {options.engine_id.model}"
+                    self._on_message(f"the running engine keeps its settings ({'; '.join(kept)}); to change them: {command}")
         elif silent is not None:
             self._end_silent(silent)
         elif problem:
@@ -489,7 +491,7 @@ class EngineClient:
             link, self._link = self._link, None
             self._in_background(link.close())
 
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _in_background(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.ensure_future(work)
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

@@ -192,22 +192,24 @@ class Link:
         except (httpx.HTTPError, WireError) as error:
             raise LinkLostError("the engine does not respond", crashed=not self.said_bye) from error
 
-    async def configure(self, fields: Mapping[str, float]) -> None:
-        """Let the engine run with these settings from now on. One that can't be reached gets them at the next connection."""
-        await self._post("/v1/settings", fields)
+    async def configure(self, fields: Mapping[str, float]) -> Mapping[str, object]:
+        """Let the engine run with these settings from now on, and return all that it has; {} if it can't be reached."""
+        return await self._post("/v1/settings", fields)
 
     async def end(self) -> None:
         """End the engine, also if other clients use it, and wait until it has ended, but not for long."""
         await self._post("/v1/shutdown", {"when": "now"})
         await asyncio.wait([self._lease], timeout=SILENCE_S)
 
-    async def _post(self, path: str, body: Mapping[str, object]) -> None:
+    async def _post(self, path: str, body: Mapping[str, object]) -> Mapping[str, object]:
         posted = self._http.build_request("POST", path, json=body, timeout=SILENCE_S)
         try:
             async with self._sent(posted) as response:
                 response.raise_for_status()
-        except (httpx.HTTPError, LinkLostError) as error:
+                return parse(await response.aread()).values
+        except (httpx.HTTPError, LinkLostError, WireError) as error:
             log.warning("the engine did not take %s: %s", path, error)
+            return {}
 
     async def close(self) -> None:
         """End the lease and close all connections."""

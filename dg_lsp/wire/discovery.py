@@ -24,7 +24,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -313,6 +313,11 @@ class EngineSettings:
     unload_after_s: float = DEFAULTS.unload_after
     exit_after_s: float = DEFAULTS.exit_after
     rows: int = DEFAULTS.rows
+
+    def chosen(self) -> dict[str, Any]:
+        """Return the settings that are not left at their default. A running engine keeps its own for the others."""
+        usual = asdict(EngineSettings())
+        return {name: value for name, value in asdict(self).items() if value != usual[name]}
 
 
 def start_engine(

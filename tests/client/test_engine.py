@@ -475,12 +475,17 @@ async def test_a_running_engine_takes_other_settings(engines: Path) -> None:
         assert await has(engine, "pid", pid)
 
 
-async def test_a_running_engine_takes_what_a_new_client_has_chosen(engines: Path) -> None:
+async def test_a_running_engine_takes_what_an_editor_has_chosen_and_a_command_is_told_what_it_keeps(engines: Path) -> None:
+    messages: list[str] = []
     async with connect(options()):
-        for is_interactive, threads in ((False, 0), (True, 3)):
+        for is_interactive, threads in ((False, 0), (True, 3), (False, 3)):
             chosen = options(interactive=is_interactive)
-            async with connect(replace(chosen, settings=replace(chosen.settings, threads=3))) as other:
+            chosen = replace(chosen, settings=replace(chosen.settings, threads=3))
+            async with connect(chosen, on_message=messages.append) as other:
                 await until(partial(has, other, "threads", threads))
+        assert messages == [
+            "the running engine keeps its settings (threads = 0, not 3); to change them: dg-lsp engine start --model toy"
+        ]
         async with connect(options()) as other:
             assert await has(other, "threads", 3)
 

@@ -122,8 +122,9 @@ async def test_the_settings_of_an_engine_that_is_given_up_at_once_are_not_sent(e
         async def load(self) -> None:
             pass
 
-        async def configure(self, fields: Mapping[str, float]) -> None:
+        async def configure(self, fields: Mapping[str, float]) -> Mapping[str, object]:
             errors.append(fields)
+            return fields
 
     async def connect(options: ConnectOptions, version: str, on_change: Callable[[Link], None]) -> Link:
         link = Ended(ReadyEngine(), version, on_change)
