@@ -11,7 +11,7 @@ import contextlib
 import json
 import logging
 import threading
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -216,6 +216,8 @@ class ServerClient:
         try:
             return self._checked(parse(data), call)
         except WireError as error:
+            if _error_message(data):
+                raise refusal(httpx.codes.OK, data, self.server, call) from error
             raise self._not_json_object(call) from error
 
     def _remedy(self, error: httpx.ConnectError) -> str:
@@ -280,9 +282,9 @@ class ServerClient:
 
     def _checked(self, answer: Fields, call: Call) -> Fields:
         """Return an answer or a part of one; raise RemoteError if it reports an error of the server."""
-        if not answer.has("error"):
+        if not answer.has("error") and (not _ANSWERS.isdisjoint(answer.values) or not _words(dict(answer.values))):
             return answer
-        error = answer.values["error"]
+        error = answer.values.get("error")
         code = error.get("code") if isinstance(error, dict) else None
         status = code if isinstance(code, int) and 400 <= code < 600 else httpx.codes.OK
         raise refusal(status, json.dumps(dict(answer.values)).encode(), self.server, call)
@@ -351,22 +353,31 @@ def refusal(status: int, data: bytes, server: ServerAddress, call: Call, retry_a
     return RemoteError(text, status, message)
 
 
+_NAMES_OF_WORDS = ("error", "errors", "message", "detail", "msg", "text", "error_description", "title", "reason")
+
+
 def _error_message(data: bytes) -> str:
     """Return the message in an error's body, on one line; "" if there is none."""
     try:
-        value: object = json.loads(data)
+        words = _words(json.loads(data))
     except (ValueError, RecursionError):
         return ""
-    for name in ("error", "message", "detail"):
-        while isinstance(value, dict) and name in value:
-            value = value[name]
-    # FastAPI sends a list of invalid fields.
-    if isinstance(value, list) and value and isinstance(value[0], dict):
-        location = value[0].get("loc")
-        field_name = location[-1] if isinstance(location, list) and location else ""
-        value = f"{field_name}: {value[0].get('msg')}"
-    text = " ".join(value[:MAX_MESSAGE_CHARS].split()) if isinstance(value, str) else ""
+    text = " ".join(words[:MAX_MESSAGE_CHARS].split())
     return "".join(letter for letter in text if letter.isprintable())
+
+
+def _words(value: object, depth: int = 8) -> str:
+    """Return the first words in an error's body, which may hold them in lists and in fields with usual names."""
+    if isinstance(value, str):
+        return value
+    inner: Iterable[object] = ()
+    if isinstance(value, dict):
+        inner = (value[name] for name in _NAMES_OF_WORDS if name in value)
+    elif isinstance(value, list):
+        inner = value
+    words = next(filter(None, (_words(each, depth - 1) for each in inner)), "") if depth else ""
+    location = value.get("loc") if isinstance(value, dict) else None  # FastAPI names the invalid field
+    return f"{location[-1]}: {words}" if words and isinstance(location, list) and location else words
 
 
 def cut(text: str) -> str:
@@ -375,6 +386,7 @@ def cut(text: str) -> str:
 
 
 DONE = b"[DONE]"
+_ANSWERS = frozenset({"choices", "content", "data", "response"})  # fields that only an answer has
 
 
 class Listener(Protocol):
@@ -408,7 +420,7 @@ class EventReader:
             data = data.lstrip(b"\xef\xbb\xbf \t\r\n")
             if not data:
                 return []
-            self.is_stream = not data.startswith(b"{")
+            self.is_stream = not data.startswith((b"{", b"["))
         if not self.is_stream:
             return []
         *lines, self._rest = (self._rest + data).split(b"\n")
