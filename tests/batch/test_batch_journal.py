@@ -69,9 +69,10 @@ def test_another_version_has_another_key(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("span", [[0, 17], [13, 16], [17, 17], [13, 99]])
 def test_an_edit_of_anything_but_the_hole_is_refused(tmp_path: Path, span: list[int]) -> None:
     keep(tmp_path / "j")
-    entry = json.loads((tmp_path / "j").read_text())
+    mark, line = (tmp_path / "j").read_text().splitlines()
+    entry = json.loads(line)
     entry["fills"][0]["edit"][:2] = span
-    (tmp_path / "j").write_text(json.dumps(entry) + "\n")
+    (tmp_path / "j").write_text(f"{mark}\n{json.dumps(entry)}\n")
     assert known(tmp_path / "j") == FILLS[1:]
 
 
@@ -79,7 +80,7 @@ def test_a_truncated_line_is_ignored_and_does_not_affect_the_next(tmp_path: Path
     path = tmp_path / "j"
     keep(path)
     whole = path.read_bytes()
-    path.write_bytes(whole + whole[:40])
+    path.write_bytes(whole + whole.splitlines()[-1][:40])
     assert known(path) == FILLS
     with Journal(path) as journal:
         journal.add(DOCUMENT, replace(HOLE, kind="marker"), FILLS[:1])
