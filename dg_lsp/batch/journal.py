@@ -73,12 +73,13 @@ class Journal:
         if problem := files.output_problem(path, is_journal):
             raise JournalError(f"--resume {path}: {problem}")
         try:
-            # The journal contains code, so only the user may read it. O_NONBLOCK: opening a pipe must not block.
-            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW, 0o600)
+            if not os.path.lexists(path):
+                # Atomically, so that a killed run leaves a journal or none. It contains code, so only the user may read it.
+                files.write_output(path, _MARK, new_mode=0o600)
+            # O_NONBLOCK: opening a pipe must not block.
+            self._handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW)
             data = path.read_bytes()
-            if not data:
-                os.write(self._handle, _MARK)
-            elif not data.endswith(b"\n"):
+            if not data.endswith(b"\n"):
                 os.write(self._handle, b"\n")  # the last run stopped in the middle of a line
         except OSError as error:
             raise JournalError(f"{path} can't be used to resume: {(error.strerror or str(error)).lower()}") from error
