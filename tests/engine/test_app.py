@@ -19,7 +19,7 @@ from dg_lsp.engine.serve import app
 from dg_lsp.engine.serve.jobs import Limits
 from dg_lsp.engine.serve.service import Service
 from dg_lsp.wire.discovery import EngineId, EngineSettings
-from dg_lsp.wire.messages import Accepted, Done, Event, Status
+from dg_lsp.wire.messages import PROTOCOL, Accepted, Done, Event, Status
 from tests.engine.engine_kit import Running, body, events, home, post, running, wait_until
 from tests.engine.toy_filler import ToyFiller
 
@@ -156,7 +156,7 @@ def test_info_and_models_describe_the_running_engine(engine: Running) -> None:
         "device": "toy",
         "dtype": "int8",
         "leases": 0,
-        "protocol": 3,
+        "protocol": PROTOCOL,
     }
     assert info["memory"]["rss_bytes"] > 0  # type: ignore[index]
     assert [model["id"] for model in engine.http.get("/v1/models").json()["data"]] == ["toy"]
