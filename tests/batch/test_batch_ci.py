@@ -15,6 +15,7 @@ import pytest
 
 from dg_lsp.batch import plan
 from dg_lsp.batch.plan import Location, PlanError
+from dg_lsp.batch.report import PATCH_MARK
 from tests.batch.conftest import STUB
 from tests.batch.engines import Filling
 from tests.batch.test_batch_commands import FILLED, report, run
@@ -112,7 +113,7 @@ def test_a_run_without_holes_imports_no_torch_and_starts_no_engine(tmp_path: Pat
     (tmp_path / "a.py").write_text("x = 1\n")
     process = infill(tmp_path, ".", "--check", "true", "--json", "--patch", "a.diff")
     assert (process.returncode, process.stderr) == (0, "dg-lsp: no holes found\n[]\n")
-    assert (tmp_path / "a.diff").read_text() == ""
+    assert (tmp_path / "a.diff").read_text() == PATCH_MARK
     assert list(engines.iterdir()) == []
 
 
@@ -167,7 +168,7 @@ def test_the_next_patch_replaces_the_last_one(project: Path, name: str) -> None:
         assert run(".", "--patch", "a.diff", engine=Filling(answer)).exit_code == 0
         assert f"+    {answer}\n" in (project / "a.diff").read_text()
     (project / name).write_text(FILLED)
-    assert (run(".", "--patch", "a.diff").exit_code, (project / "a.diff").read_bytes()) == (0, b"")
+    assert (run(".", "--patch", "a.diff").exit_code, (project / "a.diff").read_text()) == (0, PATCH_MARK)
     (project / name).write_text(STUB)
     assert run(".", "--patch", "a.diff").exit_code == 0
 
