@@ -278,7 +278,8 @@ function M.attach(client, bufnr)
       M.refresh(bufnr)
     end,
   })
-  -- Neovim's own ends with InsertLeave, which `<C-c>` skips, as does what leaves the window in insert mode. `<C-o>` returns.
+  -- Neovim's own ends with InsertLeave, which `<C-c>` skips, as does what leaves the window in insert mode.
+  -- `<C-o>` returns.
   vim.api.nvim_create_autocmd({ "BufLeave", "WinLeave", "ModeChanged" }, {
     group = group,
     buffer = bufnr,

@@ -5,7 +5,8 @@ local M = {}
 ---@param command string[]
 ---@return vim.SystemCompleted?
 local function run(command)
-  local ok, process = pcall(vim.system, command, { env = require("dg_lsp.config").variables(), text = true, timeout = 20000 })
+  local ok, process =
+    pcall(vim.system, command, { env = require("dg_lsp.config").variables(), text = true, timeout = 20000 })
   return ok and process:wait() or nil
 end
 
