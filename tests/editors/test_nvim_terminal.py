@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import json
+import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -15,7 +19,7 @@ from tests.editors import machine
 from tests.editors.neovim import PLUGIN
 from tests.editors.terminal import Terminal
 from tests.editors.test_nvim import OPTIONS
-from tests.editors.texts import BODIES, FILES, LONG_BODY
+from tests.editors.texts import BODIES, FILES, INSIDE, LONG_BODY, SHOP, paced
 from tests.editors.waiting import until
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not there")
@@ -82,6 +86,52 @@ class Neovim(Terminal):
         return path.read_bytes().decode()
 
 
+@pytest.fixture
+def terminal(environment: Mapping[str, str], tmp_path: Path, watch: Callable[[Callable[[], str]], None]) -> Iterator[Neovim]:
+    neovim_terminal = Neovim(tmp_path, environment)
+    watch(neovim_terminal.screen)
+    yield neovim_terminal
+    neovim_terminal.close()
+
+
+def test_the_accepted_text_is_the_ghost_text(terminal: Neovim) -> None:
+    path = terminal.open("shop.py", SHOP)
+    ghost = terminal.begin("self.")
+    terminal.press("M-l")
+    until(lambda: not terminal.grey(), "no ghost text", tell=terminal.screen)
+    saved = terminal.save(path)
+    head, tail = SHOP.split("item):\n", 1)
+    assert saved.startswith(f"{head}item):\n        self.{ghost.splitlines()[0]}")
+    assert saved.endswith(tail)
+    ast.parse(saved)
+
+
+def test_a_word_is_accepted(terminal: Neovim) -> None:
+    path = terminal.open("files.py", FILES.replace("    ...\n", ""))
+    terminal.type(f"{LONG_BODY}GA\ntry:")
+    whole = terminal.until_grey()
+    assert "open(path)" in whole
+    terminal.press("M-w")
+    until(lambda: (now := terminal.grey()) and now != whole, "the rest of the suggestion", tell=terminal.screen)
+    # Its first word stands behind the line break and the indent.
+    saved = terminal.save(path)
+    assert saved.count("        with\n") == 1
+    assert saved.endswith(FILES.split("...\n")[1])
+
+
+def test_other_suggestions_are_shown_in_turn(terminal: Neovim) -> None:
+    terminal.open("shop.py", SHOP)
+    suggestions = {terminal.begin("value = ")}
+    terminal.press("M-n")
+    until(lambda: terminal.grey() not in ("", *suggestions), "another suggestion", tell=terminal.screen)
+    terminal.press("M-p")
+    until(
+        lambda: terminal.grey().split("\n")[0] in {each.split("\n")[0] for each in suggestions},
+        "the first",
+        tell=terminal.screen,
+    )
+
+
 def test_a_draft_is_visible_during_a_fill(terminal: Neovim) -> None:
     terminal.open("item.py", BODIES)
     terminal.type(":11\n:DgFill\n")
@@ -120,6 +170,22 @@ def test_all_holes_are_filled_while_the_statusline_says_so(terminal: Neovim) -> 
     until(lambda: terminal.screen().count("...") == 3, "the old text after one undo", tell=terminal.screen)
 
 
+def test_a_killed_engine_comes_back_and_the_statusline_says_so(terminal: Neovim, environment: Mapping[str, str]) -> None:
+    terminal.open("shop.py", SHOP)
+    terminal.begin("self.")
+    terminal.press("Escape")
+    os.kill(int(json.loads(machine.engine(environment, "status", "--json"))["pid"]), signal.SIGKILL)
+    states: set[str] = set()
+
+    def looked() -> str:
+        states.update(re.findall(r"shop\.py (?:\[\+\] )?DG *(\S*)", terminal.screen()))
+        return terminal.grey()
+
+    terminal.type("S        value = self.")
+    until(looked, "ghost text", tell=lambda: (states, terminal.screen()))
+    assert "Working" in states, states
+
+
 def test_a_file_of_secrets_gets_nothing_and_the_status_says_why(terminal: Neovim) -> None:
     terminal.open(".env", "API_KEY=\n")
     terminal.type("A1")
@@ -139,6 +205,44 @@ def test_a_file_of_secrets_gets_nothing_and_the_status_says_why(terminal: Neovim
     assert terminal.screen().count("may hold secrets") == 1  # the last message was the same reason
     terminal.type("h")
     until(lambda: "may hold secrets" not in terminal.screen(), "the float to close", tell=terminal.screen)
+
+
+@pytest.mark.parametrize("kind", ["crlf", "tabs", "wide"])
+def test_other_texts_stay_whole(terminal: Neovim, kind: str) -> None:
+    text = {
+        "crlf": SHOP.replace("\n", "\r\n"),
+        "tabs": SHOP.replace("    ", "\t"),
+        "wide": SHOP.replace("def add(self, item):", "def add(self, item='😀日本語'):"),
+    }[kind]
+    path = terminal.open(f"{kind}.py", text)
+    if kind == "tabs":
+        terminal.type(":set noexpandtab\n")
+    ghost = terminal.begin("x = '😀日'; value = self.").split("\n")[0]
+    terminal.press("M-l")
+    until(lambda: not terminal.grey(), "no ghost text", tell=terminal.screen)
+    saved = terminal.save(path)
+    eol, indent = "\r\n" if kind == "crlf" else "\n", "\t\t" if kind == "tabs" else "        "
+    lines = text.split(eol)
+    head, tail = eol.join(lines[: INSIDE[0] + 1]), eol.join(lines[INSIDE[0] + 1 :])
+    assert saved.startswith(f"{head}{eol}{indent}x = '😀日'; value = self.{ghost}")
+    assert saved.endswith(tail)
+    ast.parse(saved)
+
+
+def test_fast_typing_is_exactly_what_was_typed(terminal: Neovim) -> None:
+    path = terminal.open("fast.py", "\n")
+    terminal.type(":set noautoindent indentexpr=\n")
+    typed_text, keys = paced()
+    terminal.press("i")
+    for key in keys:
+        if len(key) > 1:
+            terminal.press({"Backspace": "BSpace"}.get(key, key))
+        else:
+            terminal.type(key)
+        # Twelve keys a second is what is tested; there is no state to wait for.
+        time.sleep(1 / 12)
+    assert terminal.save(path) == typed_text + "\n"
+    until(lambda: not terminal.grey(), "no ghost text outside insert mode", tell=terminal.screen)
 
 
 def test_the_code_actions_are_in_the_menu(terminal: Neovim) -> None:
