@@ -210,6 +210,7 @@ REJECTED_S = 120.0
 # What was rejected or removed: how many texts, how much of each, and of the text around it, apart from white space.
 MAX_UNWANTED, MAX_REMOVED_CHARS, AROUND_CHARS = 50, 500, 40
 # So many tokens stand for what begins with them. Fewer, as `(`, do so only for a text that is mostly them.
+WANTED_TOKENS = 8  # of a removed text that are typed again
 TELLING_TOKENS = 3
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 
@@ -415,15 +416,16 @@ class Unwanted:
     def holds(self, at: Place, text: str, now_s: float) -> bool:
         """Return whether this text, or the rest of it after some of its tokens were typed, was rejected or removed here.
 
-        The beginning of such a text counts too. A text that begins with all of it counts if that is some tokens or most of it:
-        who removes a bracket has said nothing about the arguments in it.
+        Who has typed many of them wants the rest. The beginning of such a text counts too. A text that begins with all of it
+        counts if that is some tokens or most of it: who removes a bracket has said nothing about the arguments in it.
         """
         before, after, tokens = _before(at), _after(at), tuple(_TOKEN.findall(text[:MAX_REMOVED_CHARS]))
         for item in self._items:
             if item.uri == at.uri and item.after == after and now_s <= item.until and (left := item.left(before)):
                 n = min(len(left), len(tokens))
+                is_wanted = len(item.tokens) - len(left) >= WANTED_TOKENS
                 is_telling = len(item.tokens) >= TELLING_TOKENS or 2 * len("".join(left)) > len("".join(tokens))
-                if n and left[:n] == tokens[:n] and is_telling:
+                if n and left[:n] == tokens[:n] and is_telling and not is_wanted:
                     return True
         return False
 

@@ -86,7 +86,7 @@ def test_other_suggestions_are_shown_in_turn(code: Workbench) -> None:
 
 
 def test_escape_dismisses_a_suggestion(code: Workbench) -> None:
-    begin(code)
+    begin(code, name="escape.py")
     before = code.text()
     code.press("Escape")
     until(lambda: not code.ghost(), "no ghost text", tell=code.picture)
