@@ -127,3 +127,14 @@ def test_what_a_scope_has_is_not_declared_or_imported_again(language: str, text:
 )
 def test_what_may_be_there_twice_is_kept(language: str, text: str, answer: str) -> None:
     assert dropped(language, text, answer) == ""
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "answer"),
+    [
+        ("c", "int g(int a);\n⟦⟧\n", f"int f(int {'(' * 2_000}a{')' * 2_000}) {{ return 1; }}"),
+        ("java", "class A {\n⟦⟧\n}\n", f"int f({'L<' * 2_000}A{'>' * 2_000} a) {{ return 1; }}"),
+    ],
+)
+def test_deep_types_are_judged(language: str, text: str, answer: str) -> None:
+    assert dropped(language, text, answer) == ""

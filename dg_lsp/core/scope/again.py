@@ -46,6 +46,10 @@ def _bound(facts: Facts) -> Iterator[tuple[tuple[int, bytes], Node]]:
 
 def _unnamed(node: Node, facts: Facts) -> bytes:
     """Return the node's text without the names of parameters in it."""
-    if facts.has("binds.parameter", node):
-        return b""
-    return b" ".join(_unnamed(child, facts) for child in node.children) or node.text or b""
+    parts, todo = list[bytes](), [node]
+    while todo:
+        each = todo.pop()
+        if not facts.has("binds.parameter", each):
+            todo += reversed(each.children)
+            parts += [] if each.children else [each.text or b""]
+    return b"".join(parts)
