@@ -41,9 +41,11 @@ def test_a_journal_line_with_an_invalid_number_is_skipped(tmp_path: Path, field:
     path = tmp_path / "journal"
     with Journal(path) as journal:
         journal.add(DOCUMENT, HOLE, FILLS)
-    entry = json.loads(path.read_text())
+    mark, line = path.read_text().splitlines()
+    entry = json.loads(line)
     entry["fills"][0][field] = "HERE"
-    path.write_text(json.dumps(entry).replace('"HERE"', value) + "\n" + '{"key": ' + "[" * 100_000 + "\n")
+    rows = mark, json.dumps(entry).replace('"HERE"', value), '{"key": ' + "[" * 100_000
+    path.write_text("\n".join(rows) + "\n")
     with Journal(path) as journal:
         assert journal.get(DOCUMENT, HOLE) == ()
 
