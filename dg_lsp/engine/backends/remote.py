@@ -113,7 +113,6 @@ class RemoteTask(HoleTask):
         self._sent: list[tuple[Call, Future[Fields]]] = []
         self._tokens = {"tokens": 0, "reused": 0}
         self.milliseconds: dict[str, float] = {"prefill": 0.0, "draft": 0.0, "denoise": 0.0, "score": 0.0}
-        self._end = weakref.finalize(self, _drop, self._sent, unread)
 
     def step(self) -> bool:
         """Send the next calls, or wait briefly for an answer; return whether the task is unfinished. Raises RemoteError."""
@@ -134,7 +133,7 @@ class RemoteTask(HoleTask):
     def close(self) -> None:
         """Cancel the running calls."""
         super().close()
-        self._end()
+        self._drop()
 
     def _fill(self, request: InfillRequest, n_left: int) -> Generator[None, None, tuple[Candidate, ...]]:
         self._part = Shown(request)
@@ -163,8 +162,15 @@ class RemoteTask(HoleTask):
                 self._tokens["tokens"] += usage.integer("prompt_tokens", 0)
                 self._tokens["reused"] += usage.inner("prompt_tokens_details").integer("cached_tokens", 0)
         self._evidence = self._evidence_in(replies)
-        _drop(self._sent, self._unread)
+        self._drop()
         return calibration.to_candidates(self._evidence, self._calibration)
+
+    def _drop(self) -> None:
+        """Cancel the running calls, which closes their connections."""
+        for _, future in self._sent:
+            future.cancel()
+            self._unread.discard(future)
+        self._sent.clear()
 
     def _evidence_in(self, replies: Replies) -> tuple[Evidence, ...]:
         try:
@@ -241,11 +247,3 @@ def compared(evidence: Sequence[Evidence], request: InfillRequest) -> tuple[Evid
         )
         for item in evidence
     )
-
-
-def _drop(sent: list[tuple[Call, Future[Fields]]], unread: set[Future[Fields]]) -> None:
-    """Cancel the running calls, which closes their connections. Garbage collection may call this on any thread."""
-    for _, future in sent:
-        future.cancel()
-        unread.discard(future)
-    sent.clear()
