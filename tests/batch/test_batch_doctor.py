@@ -194,7 +194,7 @@ def an_engine_that_says(info: dict[str, object]) -> Iterator[None]:
             pass
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         files = discovery.engine_files(EngineId())
         discovery.write_state(files, State(os.getpid(), f"127.0.0.1:{server.server_address[1]}", "token", "9.9"))
         try:

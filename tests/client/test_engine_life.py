@@ -65,7 +65,6 @@ def test_the_engine_pings_as_often_as_the_client_counts_on() -> None:
     assert app.PING_EVERY_S == links.PING_EVERY_S
 
 
-@pytest.mark.smoke
 async def test_a_fill_on_an_engine_that_stops_is_answered_by_another(folder: Path) -> None:
     notes: list[str] = []
     stop = gate(folder)
