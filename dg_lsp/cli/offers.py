@@ -21,11 +21,10 @@ import httpx
 from dg_lsp.core.wording import size
 from dg_lsp.engine.backends.fim import DIALECTS
 from dg_lsp.engine.model import fit
-from dg_lsp.engine.model.fit import Precision
+from dg_lsp.engine.model.fit import NAMES as BITS
+from dg_lsp.engine.model.fit import QUANTISED, Precision
 from dg_lsp.engine.model.fit import machine as fit_machine
-from dg_lsp.engine.model.fit.choice import NAMES as BITS
 from dg_lsp.engine.model.fit.geometry import of_config
-from dg_lsp.engine.model.fit.needs import QUANTISED
 from dg_lsp.wire import laptop, network
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.laptop import LaptopModel

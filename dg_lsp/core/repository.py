@@ -2,7 +2,7 @@
 
     files that may be read ── infill/workspace.py: walk, read the changed ones, mask ──> IndexedFile, … = Repository
     Repository + request   ── passages ──> Snippet.for_copying
-    passages ──> engine/common/propose/; no model reads them as context
+    passages ──> engine/common/; no model reads them as context
 
 A passage is found by the tokens before the hole. The index of a file maps each run of `GRAM` tokens to the offsets where
 such runs end. It is a sorted array of integers, eight bytes per token, so a changed file replaces only its own array.

@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from dg_lsp.cli import progress
 from dg_lsp.core.values import Candidate, InfillRequest
-from dg_lsp.engine.common.propose import copies
+from dg_lsp.engine.common import copies
 from dg_lsp.engine.model.fit import machine
 from dg_lsp.evaluate import answers, make, tasks
 from dg_lsp.evaluate.answers import Answer

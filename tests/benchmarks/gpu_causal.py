@@ -28,9 +28,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dg_lsp.engine.causal.passes import CausalLlama
+from dg_lsp.engine.common import drafts
+from dg_lsp.engine.common.drafts import DraftSettings
 from dg_lsp.engine.common.loading import set_up
-from dg_lsp.engine.common.propose import drafts
-from dg_lsp.engine.common.propose.drafts import DraftSettings
 from dg_lsp.engine.model import memory
 from dg_lsp.engine.model.fit.geometry import LlamaSizes
 from dg_lsp.engine.model.gpu import operations

@@ -31,12 +31,10 @@ from dg_lsp.engine.model.gpu.buffers import Buffers
 import torch
 
 from dg_lsp.cli.bench import processor
-from dg_lsp.engine.diffusion.denoising.decoder import LocalDecoder
 from dg_lsp.engine.diffusion.denoising.denoise import Denoiser, Row, TokenLimits
-from dg_lsp.engine.diffusion.denoising.fixed_step import FixedSteps
-from dg_lsp.engine.diffusion.gemma import reading, skeleton
-from dg_lsp.engine.diffusion.gemma.passes import Passes
-from dg_lsp.engine.diffusion.gemma.trees import TreePasses
+from dg_lsp.engine.diffusion.denoising.fixed_step import FixedSteps, LocalDecoder
+from dg_lsp.engine.diffusion.gemma import inventory, reading
+from dg_lsp.engine.diffusion.gemma.passes import Passes, TreePasses
 from dg_lsp.engine.diffusion.profile import Sampling
 from dg_lsp.engine.model import memory
 from dg_lsp.engine.model.prefix_cache import KV
@@ -183,16 +181,16 @@ def build(widths: Widths, layers: int, device: str, dtype: torch.dtype, precisio
     config = DiffusionGemmaConfig(
         text_config=text, vision_config=vision, canvas_length=LIBRARY_CANVAS, boi_token_id=3, eoi_token_id=4, image_token_id=5
     )
-    model = skeleton.build(config, dtype)
+    model = inventory.build(config, dtype)
     templates, names = model.state_dict(keep_vars=True), dict[str, list[str]]()
-    for name, first in skeleton.aliases(model).items():
+    for name, first in inventory.aliases(model).items():
         names.setdefault(first, []).append(name)
     for first, own in names.items():
         template = templates[first]
         value = torch.empty(template.shape, dtype=template.dtype, device=device)
         value = value.normal_(0, 0.02) if value.ndim > 1 else value.fill_(1)
         reading.place(model, own, value, "fp8" if precision == "fp8" else "bfloat16", dtype, tuple(value.shape))
-    skeleton.fill_buffers(model, device)
+    inventory.fill_buffers(model, device)
     return model.eval().requires_grad_(False)
 
 

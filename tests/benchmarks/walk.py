@@ -119,7 +119,7 @@ class Walker:
         answered = time.process_time()
         texts, cache = [each.texts[0] for each in task.candidates()], task.cache()
         assert isinstance(task.generation, Generation)
-        n_text = task.generation.middle.prompt.n_text
+        n_text = task.generation.inputs.prompt.n_text
         task.close()
         is_right = bool(texts) and texts[0].strip() == rest.strip()
         times = 1000 * (looked - began), 1000 * (answered - looked)

@@ -16,8 +16,8 @@ from starlette.applications import Starlette
 
 from dg_lsp.core.values import Candidate
 from dg_lsp.engine.serve import app
+from dg_lsp.engine.serve.app import Service
 from dg_lsp.engine.serve.jobs import Limits
-from dg_lsp.engine.serve.service import Service
 from dg_lsp.wire.discovery import EngineId, EngineSettings
 from dg_lsp.wire.messages import PROTOCOL, Accepted, Done, Event, Status
 from tests.engine.engine_kit import Running, body, events, home, post, running, wait_until

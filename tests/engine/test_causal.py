@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from dg_lsp.engine.common.propose import drafts
-from dg_lsp.engine.common.propose.drafts import CausalDraft, DraftSettings
-from dg_lsp.engine.common.propose.file_model import FileModel
+from dg_lsp.engine.common import drafts
+from dg_lsp.engine.common.drafts import CausalDraft, DraftSettings
+from dg_lsp.engine.common.file_model import FileModel
 from dg_lsp.engine.diffusion.gemma.packed import PackedPasses
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.model import matmul

@@ -60,24 +60,24 @@ def test_the_live_draft_is_what_was_written_so_far(filler: CausalFiller, hole: H
 
 def written_plainly(filler: CausalFiller, asked: InfillRequest) -> Iterator[str]:
     """Yield the text of the likeliest draft after each of its tokens, without anything kept from one token to the next."""
-    middle, passes = filler.middle(asked), filler.loaded.passes
-    vocabulary, prompt, ids = filler.loaded.vocabulary, middle.prompt, list[int]()
+    inputs, passes = filler.inputs(asked), filler.loaded.passes
+    vocabulary, prompt, ids = filler.loaded.vocabulary, inputs.prompt, list[int]()
     banned = [token for token in vocabulary.special if token != prompt.end]
     with torch.inference_mode():
-        while len(ids) < middle.most_tokens:
+        while len(ids) < inputs.most_tokens:
             tree = Tree(passes, passes.encode(torch.tensor([prompt.ids]))[1], prompt.ids[-1])
             node = tree.grow([(ROOT, ids)])[0][-1] if ids else ROOT
             logits = passes.logits(tree.hidden([node]))[0]
             logits[banned] = -torch.inf
-            if allowed := middle.next_tokens(ids):
+            if allowed := inputs.next_tokens(ids):
                 others = torch.ones_like(logits, dtype=torch.bool)
                 others[list(allowed)] = False
                 logits[others] = -torch.inf
             token = int(logits.argmax())
-            if token == prompt.end or (middle.hole.extent != "block" and "\n" in vocabulary.decode([token])):
+            if token == prompt.end or (inputs.hole.extent != "block" and "\n" in vocabulary.decode([token])):
                 return
             ids.append(token)
-            yield middle.bounds.of_draft(middle.text_of(ids))
+            yield inputs.bounds.of_draft(inputs.text_of(ids))
 
 
 def test_no_copy_flashes_between_the_draft_and_the_answer(filler: CausalFiller) -> None:

@@ -23,9 +23,9 @@ from typer.testing import CliRunner
 
 from dg_lsp.cli import main as cli
 from dg_lsp.engine.serve import daemon, jobs
+from dg_lsp.engine.serve.app import Service
 from dg_lsp.engine.serve.daemon import DaemonError, Discreet, EngineFacts, loader, next_action
 from dg_lsp.engine.serve.jobs import Limits
-from dg_lsp.engine.serve.service import Service
 from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import ENGINE_COMMAND, DiscoveryError, EngineFiles, EngineId, EngineSettings, State
 from dg_lsp.wire.extras import install_command

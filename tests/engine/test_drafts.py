@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dg_lsp.core.values import n_common
-from dg_lsp.engine.common.propose import copies
-from dg_lsp.engine.common.propose.copies import Copy
+from dg_lsp.engine.common import copies
+from dg_lsp.engine.common.copies import Copy
 
 
 def first(text: str, *, block: bool = False, indent: str = "") -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dg_lsp.engine.common.propose.file_model import FileModel
+from dg_lsp.engine.common.file_model import FileModel
 
 
 def test_the_token_after_the_longest_match_is_likeliest() -> None:

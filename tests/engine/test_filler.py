@@ -22,9 +22,9 @@ from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.common.loading import LoadError, find
 from dg_lsp.engine.common.local import AHEAD_CHUNK, LocalTask
 from dg_lsp.engine.diffusion import filler as filler_module
-from dg_lsp.engine.diffusion.denoising.speculation import Speculate
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
 from dg_lsp.engine.diffusion.generation import MAX_ROWS, Generation
+from dg_lsp.engine.diffusion.search import Speculate
 from dg_lsp.engine.model.prefix_cache import PrefixCache
 from tests.engine.engine_kit import finish
 

@@ -19,16 +19,14 @@ from dg_lsp.cli.offers import PUBLISHED
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
 from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.common.loading import Loaded
-from dg_lsp.engine.diffusion.denoising.decoder import LocalDecoder
 from dg_lsp.engine.diffusion.denoising.denoise import Denoiser, Row, TokenLimits
-from dg_lsp.engine.diffusion.denoising.fixed_step import MAX_BUCKETS, FixedSteps, bucket_of
+from dg_lsp.engine.diffusion.denoising.fixed_step import MAX_BUCKETS, FixedSteps, LocalDecoder, bucket_of
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
 from dg_lsp.engine.diffusion.gemma import packed
-from dg_lsp.engine.diffusion.gemma.passes import Passes
-from dg_lsp.engine.diffusion.gemma.trees import TreePasses
+from dg_lsp.engine.diffusion.gemma.passes import Passes, TreePasses
 from dg_lsp.engine.diffusion.profile import Sampling
 from dg_lsp.engine.model import fit, memory
-from dg_lsp.engine.model.fit.needs import canvas_token_bytes, logit_bytes
+from dg_lsp.engine.model.fit import canvas_token_bytes, logit_bytes
 from dg_lsp.engine.model.gpu.buffers import Buffers
 from dg_lsp.engine.model.memory import Cost
 from dg_lsp.engine.model.prefix_cache import KV

@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dg_lsp.engine.diffusion.gemma.passes import Passes
-from dg_lsp.engine.diffusion.gemma.trees import TreePasses
+from dg_lsp.engine.diffusion.gemma.passes import Passes, TreePasses
 from dg_lsp.engine.model import memory
 from dg_lsp.engine.model.gpu.buffers import STEP, Buffers
 from dg_lsp.engine.model.recording import ROWS, WARM_UPS, Recorder

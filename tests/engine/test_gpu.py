@@ -12,13 +12,11 @@ import torch
 
 from dg_lsp.engine.causal.passes import CausalLlama
 from dg_lsp.engine.diffusion.denoising import readout
-from dg_lsp.engine.diffusion.denoising.decoder import LocalDecoder
 from dg_lsp.engine.diffusion.denoising.denoise import Denoiser, Row, TokenLimits
-from dg_lsp.engine.diffusion.denoising.fixed_step import FixedSteps
+from dg_lsp.engine.diffusion.denoising.fixed_step import FixedSteps, LocalDecoder
 from dg_lsp.engine.diffusion.gemma import fused
-from dg_lsp.engine.diffusion.gemma.passes import Passes
+from dg_lsp.engine.diffusion.gemma.passes import Passes, TreePasses
 from dg_lsp.engine.diffusion.gemma.quantised import Fp8Weight
-from dg_lsp.engine.diffusion.gemma.trees import TreePasses
 from dg_lsp.engine.diffusion.profile import Sampling
 from dg_lsp.engine.model import memory
 from dg_lsp.engine.model.fit.geometry import llama_sizes

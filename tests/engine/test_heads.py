@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
-from dg_lsp.engine.common.heads import MOST_FILES, Heads
+from dg_lsp.engine.common.question import MOST_FILES, Heads
 
 CURSOR = Hole(Span(0, 0), "cursor")
 

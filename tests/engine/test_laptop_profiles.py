@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dg_lsp.engine.causal.profile import load_profile
+from dg_lsp.engine.causal.layout import load_profile
 from dg_lsp.engine.common import rank
 from dg_lsp.wire import laptop
 

@@ -18,8 +18,8 @@ from torch.profiler import ProfilerActivity, profile
 from dg_lsp.engine.common import loading
 from dg_lsp.engine.diffusion.gemma import inventory, quantised, reading
 from dg_lsp.engine.model import fit
-from dg_lsp.engine.model.fit.needs import Precision
-from dg_lsp.engine.model.weights.progress import Meter
+from dg_lsp.engine.model.fit import Precision
+from dg_lsp.engine.model.weights.fetch import Meter
 from tests.benchmarks import stages
 from tests.engine import real_geometry
 

@@ -18,16 +18,14 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from dg_lsp.core.calibration import Calibration
 from dg_lsp.core.values import Budget, Calibrated, Hole, InfillRequest, Snippet, Span
 from dg_lsp.engine.backends.local import load_model
-from dg_lsp.engine.causal import drafting, layout, middle, scoring
+from dg_lsp.engine.causal import drafting, generation, layout
 from dg_lsp.engine.causal.filler import CausalFiller
 from dg_lsp.engine.causal.generation import Generation
-from dg_lsp.engine.causal.layout import for_profile
-from dg_lsp.engine.causal.profile import Profile
-from dg_lsp.engine.common import pace
+from dg_lsp.engine.causal.layout import Profile, for_profile
+from dg_lsp.engine.common import drafts, pace
+from dg_lsp.engine.common.drafts import Drafting, DraftSettings
 from dg_lsp.engine.common.layout import next_after_typed
 from dg_lsp.engine.common.local import PREFILL_CHUNK, LocalTask
-from dg_lsp.engine.common.propose import drafts
-from dg_lsp.engine.common.propose.drafts import Drafting, DraftSettings
 from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.common.task import next_hole
 from dg_lsp.engine.model.prefix_cache import KV
@@ -432,7 +430,7 @@ def test_repeated_code_is_read_ahead_with_the_same_text(left: CausalFiller, monk
     asked = request(f"def one():\n{line}\n\ndef two():\n    ret", "\n")
     written = " return area(width, height) + area(height, width)\n"
     ahead, ahead_passes = filled(left, asked, written)
-    monkeypatch.setattr(middle, "AHEAD_WEIGHT", 0.0)
+    monkeypatch.setattr(layout, "AHEAD_WEIGHT", 0.0)
     plain, plain_passes = filled(left, asked, written)
     assert texts(ahead) == texts(plain)
     assert ahead_passes.n_passes < plain_passes.n_passes / 2
@@ -478,7 +476,7 @@ def test_sure_draft_is_the_answer_without_branches_and_scores(fim: CausalFiller)
     assert task.candidates()[0].finished
     # The draft's log-probability is -0.48. This is the logistic function of 1 + 2 * 0.62.
     assert probability(task) == pytest.approx(0.90, abs=0.01)
-    passes, whole_passes = (each.generation.middle.loaded.passes for each in (task, whole))  # type: ignore[union-attr]
+    passes, whole_passes = (each.generation.inputs.loaded.passes for each in (task, whole))  # type: ignore[union-attr]
     assert passes.n_passes < whole_passes.n_passes
 
 
@@ -560,29 +558,29 @@ def test_one_block_is_looked_for_only_among_likely_ones(
 def test_improbable_copies_are_read_if_a_calibration_decides_the_order(
     fim: CausalFiller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(middle, "AHEAD_WEIGHT", 0.0)
+    monkeypatch.setattr(layout, "AHEAD_WEIGHT", 0.0)
     asked = request("x = area(width, 1)\ny = area(", ", 2)\n")
     weights = [Calibration(0.0, {"copied": 9.0}, reorders) for reorders in (True, False)]
     ordered, given = (ended(started(fim, asked, "(height", calibration=each, draft_calibration=None)) for each in weights)
     assert (texts(ordered)[0], texts(given)[0]) == ("width", "height")
-    rows = [each.generation.middle.loaded.passes.n_rows for each in (ordered, given)]  # type: ignore[union-attr]
+    rows = [each.generation.inputs.loaded.passes.n_rows for each in (ordered, given)]  # type: ignore[union-attr]
     assert rows[0] > rows[1]
 
 
 def test_improbable_copies_are_not_read_if_one_answer_is_wanted(fim: CausalFiller, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = request("x = area(width, 1)\ny = area(", ", 2)\n")
-    monkeypatch.setattr(middle, "AHEAD_WEIGHT", 0.0)  # the file's repetitions would read the copy ahead
+    monkeypatch.setattr(layout, "AHEAD_WEIGHT", 0.0)  # the file's repetitions would read the copy ahead
     one, several = (
         ended(started(fim, replace(asked, budget=Budget(candidates=n)), "(height", draft_calibration=None)) for n in (1, 3)
     )
     assert texts(one)[0] == texts(several)[0] == "height"
     assert {proposal.text for proposal in one.proposals()} == {proposal.text for proposal in several.proposals()}
     assert any(proposal.row == "copy" for proposal in one.proposals())
-    passes, more_passes = (each.generation.middle.loaded.passes for each in (one, several))  # type: ignore[union-attr]
+    passes, more_passes = (each.generation.inputs.loaded.passes for each in (one, several))  # type: ignore[union-attr]
     assert passes.n_rows < more_passes.n_rows
     best = max(proposal.joint_logp for proposal in one.proposals())
     for proposal in one.proposals():  # what was not read does not look likelier than what was
-        assert proposal.text == "height" or proposal.joint_logp < best - scoring.NEAR
+        assert proposal.text == "height" or proposal.joint_logp < best - generation.NEAR
 
 
 def test_score_is_that_of_the_text_as_the_tokenizer_encodes_it_with_what_follows(left: CausalFiller) -> None:
@@ -622,12 +620,12 @@ def test_likeliest_answers_are_read_from_left_to_right_with_what_follows(
     fim: CausalFiller, monkeypatch: pytest.MonkeyPatch, n_typed: int
 ) -> None:
     """In one pass over the rows after the left side alone, each equals a plain pass over the whole text."""
-    monkeypatch.setattr(scoring, "NEAR", 50.0)  # random weights write answers of very different lengths
+    monkeypatch.setattr(generation, "NEAR", 50.0)  # random weights write answers of very different lengths
     asked = request(TEXT[:60], TEXT[60:])
     before = request(TEXT[: 60 - n_typed], TEXT[60:]) if n_typed else None
     task, passes, vocabulary = read_on(fim, asked, before), fim.loaded.passes, fim.loaded.vocabulary
     assert isinstance(task.generation, Generation)
-    prompt = task.generation.middle.prompt
+    prompt = task.generation.inputs.prompt
     assert bool(prompt.typed) == bool(n_typed)
     left_side = (*prompt.ids[: prompt.n_left], *prompt.typed)
     assert vocabulary.decode(left_side) + prompt.heal.decode() == asked.prefix
@@ -643,12 +641,12 @@ def test_likeliest_answers_are_read_from_left_to_right_with_what_follows(
             logps = passes.logits(hidden[0, len(left_side) - 1 : -1]).log_softmax(-1)
         each = logps.gather(1, torch.tensor(ids)[:, None])[:, 0].tolist()
         ends = list(accumulate(len(vocabulary.pieces[token]) for token in ids))
-        return scoring.FOLLOW_WEIGHT * float(sum(logp for end, logp in zip(ends, each, strict=True) if end > n_own))
+        return generation.FOLLOW_WEIGHT * float(sum(logp for end, logp in zip(ends, each, strict=True) if end > n_own))
 
     plain = {one.text: one.joint_logp - one.suffix_margin for one in task.proposals()}
     best = max(plain.values())
-    near = sorted((text for text in plain if plain[text] >= best - scoring.NEAR), key=lambda text: -plain[text])
-    found = {text: read(text) for text in near[: scoring.MOST_NEAR]}
+    near = sorted((text for text in plain if plain[text] >= best - generation.NEAR), key=lambda text: -plain[text])
+    found = {text: read(text) for text in near[: generation.MOST_NEAR]}
     assert len(found) > 1
     most, least = max(found.values()), min(found.values())
     assert least < most

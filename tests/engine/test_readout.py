@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dg_lsp.engine.diffusion.denoising import readout
 from dg_lsp.engine.diffusion.denoising.readout import Constraints, Readout
 from dg_lsp.engine.diffusion.gemma.passes import Passes
-from dg_lsp.engine.model.fit.needs import VOCABULARY_SLICE
+from dg_lsp.engine.model.fit import VOCABULARY_SLICE
 
 
 def constraints(n_positions: int, n_vocabulary: int, seed: int, *, sampled: bool, starts: bool) -> Constraints:

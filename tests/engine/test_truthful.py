@@ -14,17 +14,15 @@ import torch
 
 from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
 from dg_lsp.engine.backends import local
-from dg_lsp.engine.common import loading
+from dg_lsp.engine.common import drafts, loading
+from dg_lsp.engine.common.drafts import CausalDraft
 from dg_lsp.engine.common.profile_file import dump
-from dg_lsp.engine.common.propose import drafts
-from dg_lsp.engine.common.propose.drafts import CausalDraft
 from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.diffusion import canvas, layout
 from dg_lsp.engine.diffusion import filler as filler_module
-from dg_lsp.engine.diffusion.canvas_request import CanvasRequest
 from dg_lsp.engine.diffusion.denoising.denoise import Denoiser, Reading
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
-from dg_lsp.engine.diffusion.gemma import chat_template
+from dg_lsp.engine.diffusion.generation import CanvasRequest
 from dg_lsp.engine.diffusion.layout import REPEATED_LINES
 from dg_lsp.engine.diffusion.profile import PROPOSERS, TRAINED, LayoutName, Profile, load_profile, parse
 from dg_lsp.engine.model.prefix_cache import KV
@@ -294,8 +292,8 @@ def with_template(folder: Path, tmp_path: Path, template: str, name: str = "chat
 
 @pytest.mark.parametrize("more", ["", "{{ '<|channel>thought\\n<channel|>' }}"])
 def test_a_matching_chat_template_gives_no_warning(instruct_layout: Path, tmp_path: Path, more: str) -> None:
-    assert chat_template.warning(with_template(instruct_layout, tmp_path, TEMPLATE + more)) is None
-    assert chat_template.warning(instruct_layout) is None  # it has none
+    assert layout.template_warning(with_template(instruct_layout, tmp_path, TEMPLATE + more)) is None
+    assert layout.template_warning(instruct_layout) is None  # it has none
 
 
 @pytest.mark.parametrize(
@@ -324,7 +322,7 @@ def test_a_chat_template_in_the_tokenizers_settings_counts_as_well(instruct_layo
     (folder / "tokenizer_config.json").write_text(
         '{"chat_template": "{{ messages[0].content }}", "bos_token": {"content": "<bos>"}}'
     )
-    assert "after '' it writes 'What is missing?'" in (chat_template.warning(folder) or "")
+    assert "after '' it writes 'What is missing?'" in (layout.template_warning(folder) or "")
 
 
 def test_templates_are_compared_with_the_layouts_own_turns(instruct: DiffusionFiller) -> None:
@@ -335,7 +333,7 @@ def test_templates_are_compared_with_the_layouts_own_turns(instruct: DiffusionFi
         for token in kv
     )
     question = text.removeprefix("<bos><|turn>user\n").partition("<turn|>")[0]
-    turns, thought_turn = chat_template.turns(question)
+    turns, thought_turn = layout.turns(question)
     assert text.startswith(turns + thought_turn)
 
 

@@ -23,8 +23,8 @@ from dg_lsp.engine.common import loading
 from dg_lsp.engine.common.loading import Loaded, LoadError
 from dg_lsp.engine.diffusion.gemma import quantised, reading
 from dg_lsp.engine.model import fit, memory
-from dg_lsp.engine.model.fit.choice import VLLM_NVFP4
-from dg_lsp.engine.model.weights.progress import Meter, duration
+from dg_lsp.engine.model.fit import VLLM_NVFP4
+from dg_lsp.engine.model.weights.fetch import Meter, duration
 from tests.engine import real_geometry
 
 needs_bitsandbytes = pytest.mark.skipif(util.find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")

@@ -14,8 +14,7 @@ import pytest
 
 from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span, n_common
 from dg_lsp.engine.causal import layout, windows
-from dg_lsp.engine.causal.layout import LeftToRight, Prompt
-from dg_lsp.engine.causal.profile import Profile
+from dg_lsp.engine.causal.layout import LeftToRight, Profile, Prompt
 from dg_lsp.engine.causal.windows import LEAST_NEW, LEAST_TOKENS, MOST_LENGTHS, SHORT_SUFFIX, Windows
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from tests.engine.test_pretrained import FIM, tokenizer

@@ -22,8 +22,8 @@ from starlette.responses import JSONResponse, Response
 
 from dg_lsp.engine.backends import fim
 from dg_lsp.engine.serve import app
+from dg_lsp.engine.serve.app import Service
 from dg_lsp.engine.serve.jobs import Limits
-from dg_lsp.engine.serve.service import Service
 from dg_lsp.wire import config, messages, model_names
 from dg_lsp.wire.discovery import EngineId, EngineSettings
 from dg_lsp.wire.messages import Ask

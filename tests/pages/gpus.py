@@ -12,8 +12,7 @@ from pathlib import Path
 
 from dg_lsp.cli.offers import CONTEXT_BYTES, DIFFUSION, PUBLISHED
 from dg_lsp.core.wording import size
-from dg_lsp.engine.model.fit.choice import Machine, NoRoomError, choose
-from dg_lsp.engine.model.fit.needs import Precision, Use, needs
+from dg_lsp.engine.model.fit import Machine, NoRoomError, Precision, Use, choose, needs
 
 PAGE = "docs/which-model.md"
 BEGIN, END = "<!-- {name}: written by `make settings` -->", "<!-- end of {name} -->"

@@ -23,7 +23,7 @@ from dg_lsp.core.extent import Bounds
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, outcome_of
 from dg_lsp.engine.common.calibration_store import Calibrations
-from dg_lsp.engine.common.heads import Heads
+from dg_lsp.engine.common.question import Heads
 from dg_lsp.engine.common.rank import NamesInText
 from dg_lsp.engine.common.task import Filler, HoleTask
 from dg_lsp.wire.messages import Fields, WireError

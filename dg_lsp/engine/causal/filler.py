@@ -2,9 +2,9 @@
 
 Some ways propose texts for the middle, one pass scores them all, and one scale ranks them:
 
-    request -> Prompt, in a Middle -> Generation (the encoded prompt)
+    request -> Prompt, in CausalInputs -> Generation (the encoded prompt)
     each proposer -> Proposal, ...
-    all Proposals -> a causal pass over their tree (scoring.py) -> ranked (rank.py, core.calibration) -> Candidate, ...
+    all Proposals -> a causal pass over their tree (`Scorer`) -> ranked (rank.py, core.calibration) -> Candidate, ...
 
 A proposer is a generator. It adds to the generation's proposals, and yields after each uninterruptible unit of work.
 Several holes are filled in sequence. Knows the order of the stages. Knows nothing of how they work.
@@ -24,10 +24,8 @@ from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.causal import drafting, layout
 from dg_lsp.engine.causal.drafting import LONGEST_DRAFT
 from dg_lsp.engine.causal.generation import Generation
-from dg_lsp.engine.causal.layout import LeftToRight, Prompt
-from dg_lsp.engine.causal.middle import Middle
+from dg_lsp.engine.causal.layout import CausalInputs, LeftToRight, Profile, Prompt, load_profile
 from dg_lsp.engine.causal.passes import CausalLlama
-from dg_lsp.engine.causal.profile import Profile, load_profile
 from dg_lsp.engine.causal.windows import MOST_LENGTHS, Windows
 from dg_lsp.engine.common import loading
 from dg_lsp.engine.common.loading import Checkpoint, Loaded
@@ -85,13 +83,13 @@ class CausalFiller(LocalFiller):
         """Return a prompt that gives better answers and needs more time than that for an answer; None without one."""
         return self.windows.better_prompt(request)
 
-    def middle(self, request: InfillRequest, left_ms: float = math.inf) -> Middle:
-        """Return the middle of a request with one hole, for the time left."""
-        return Middle(request, self.prompt(request, left_ms), self.loaded, self.calibrations.current())
+    def inputs(self, request: InfillRequest, left_ms: float = math.inf) -> CausalInputs:
+        """Return a request with one hole as the inputs of its stages, for the time left."""
+        return CausalInputs(request, self.prompt(request, left_ms), self.loaded, self.calibrations.current())
 
     def generation(self, request: InfillRequest, timing: Timing) -> Generation:
         """Return the answer of a request with one hole, before its first unit of work."""
-        generation = Generation(self.middle(request, timing.budget.left_ms()), timing, self.prefixes)
+        generation = Generation(self.inputs(request, timing.budget.left_ms()), timing, self.prefixes)
         generation.proposers = PROPOSERS
         return generation
 

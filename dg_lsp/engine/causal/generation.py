@@ -1,23 +1,125 @@
-"""The answer of one hole while it is generated: its encoded prompt, the tree of drafts, and their scores."""
+"""The answer of one hole while it is generated: its encoded prompt, the tree of drafts, and their scores.
+
+A text is scored with what follows it: after all that the model read, and after the left side alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import math
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from dg_lsp.core import calibration
 from dg_lsp.core.calibration import Evidence
+from dg_lsp.core.place import first_line
 from dg_lsp.core.values import Candidate
-from dg_lsp.engine.causal import opened, scoring
-from dg_lsp.engine.causal.middle import Middle
-from dg_lsp.engine.causal.scoring import Scorer
-from dg_lsp.engine.common import generation
-from dg_lsp.engine.common.generation import Work
+from dg_lsp.engine.causal import opened
+from dg_lsp.engine.causal.layout import CausalInputs
+from dg_lsp.engine.common import generation, rank
+from dg_lsp.engine.common.generation import MIDDLING, Reading, Work
 from dg_lsp.engine.common.local import encoded
-from dg_lsp.engine.common.pace import Timing
+from dg_lsp.engine.common.pace import Pace, Timing
 from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.model.prefix_cache import PrefixEncoder, crop
 from dg_lsp.engine.model.tree import Tree
+
+MOST_NEAR, NEAR = 3, 3.0  # candidates that are read on: so many, at most so many nats behind the best
+FOLLOW_WEIGHT = 0.75  # of the log-probability of what follows an answer, compared with the answer's own
+
+
+class Scorer(generation.Scorer):
+    """Scores the texts of one hole in the `tree` of drafts, and in that after the left side alone if the prompt holds more."""
+
+    _inputs: CausalInputs
+
+    def __init__(self, inputs: CausalInputs, tree: Tree, left: Tree | None, pace: Pace) -> None:
+        super().__init__(inputs, tree, pace)
+        self._left = left
+        self._copied = set[str]()
+
+    def score(self, proposals: Sequence[Proposal]) -> list[Proposal]:
+        """Return the proposals with the log-probabilities of their tokens and of the suffix after them, and their features."""
+        self._copied |= {each.text for each in proposals if each.row == "copy"}
+        return super().score(proposals)
+
+    def read_on(self, proposals: Sequence[Proposal]) -> list[Proposal]:
+        """Return the scored proposals with `suffix_margin`: how likely the suffix is after the left side and the likeliest.
+
+        A small model that has read the suffix before it writes hardly uses it to choose between answers. Where the suffix
+        comes after an answer, the model says better how well both fit.
+        """
+        orders: dict[str, float] = {}
+        for proposal in proposals:
+            order = calibration.linear({"joint": proposal.joint_logp, **proposal.incomplete}, rank.ORDER)
+            orders[proposal.text] = max(order, orders.get(proposal.text, -math.inf))
+        best = max(orders.values(), default=0.0)
+        near = sorted((text for text in orders if orders[text] >= best - NEAR), key=lambda text: -orders[text])[:MOST_NEAR]
+        if self._left is None or len(near) < 2:
+            return list(proposals)
+        # The last token may end inside a character.
+        follow = self._inputs.vocabulary.decode(self._inputs.prompt.follow).rstrip("\ufffd")
+        parts = [self._joined(text, follow) for text in near]
+        typed = self._inputs.prompt.typed
+        with self._pace.measuring("score", len(typed) + sum(len(ids) + len(after) for ids, after in parts)):
+            rows = self._left.log_probabilities(
+                [[*typed, *ids, *after] for ids, after in parts], [len(typed) + len(ids) for ids, _ in parts]
+            )
+        found = {text: FOLLOW_WEIGHT * sum(row) for text, row in zip(near, rows, strict=True)}
+        most, least = max(found.values()), min(found.values())
+        return [replace(proposal, suffix_margin=found.get(proposal.text, least) - most) for proposal in proposals]
+
+    def _read(self, texts: Sequence[str]) -> None:
+        """Learn the log-probabilities of texts and of what follows them, as far as they matter.
+
+        A reading that can't be the likeliest of its text is left out. If only the likeliest answer is wanted, so is a text
+        that is behind it in any case, unless it is a copy that a calibration may prefer: it counts as if its unknown tokens
+        were middling.
+        """
+        readings = [(text, *reading) for text in texts for reading in self.readings(text)]
+        bounds = [self._tree.bound([*ids, *after]) for _, ids, after in readings]
+        least = dict.fromkeys(texts, -math.inf)
+        for (text, _, _), bound in zip(readings, bounds, strict=True):
+            least[text] = max(least[text], bound.logp if bound.is_exact else -math.inf)
+        if self._inputs.wants_likeliest:
+            behind = max(least.values(), default=0.0) - NEAR
+            weights = self._inputs.calibration
+            kept = self._copied if weights is not None and weights.reorders else set()
+            least = {text: logp if text in kept else max(logp, behind) for text, logp in least.items()}
+        chosen = list[tuple[str, list[int], list[int]]]()
+        for reading, bound in sorted(zip(readings, bounds, strict=True), key=lambda pair: pair[1].logp):
+            text, ids, _ = reading
+            if bound.is_exact or bound.logp > least[text]:
+                chosen.append(reading)
+            guess = bound.logp + MIDDLING * bound.n_unknown
+            self._keep(text, ids, [guess / max(len(ids), 1)] * len(ids), [])
+        if chosen:
+            self._likeliest(chosen)
+
+    def readings(self, text: str) -> list[Reading]:
+        """Return the ways to read a text, each as its ids and those of what follows it: the end token, or the held suffix.
+
+        A pretrained model knows code only as its tokenizer encodes it. So the text and the suffix are encoded together, and a
+        token of both counts as the suffix's. Trained to fill in the middle, such a model may end an answer, or write on into
+        the suffix's first line.
+        """
+        prompt = self._inputs.prompt
+        held = self._inputs.vocabulary.decode(prompt.tail)
+        if prompt.end is None:
+            return [self._joined(text, held)]
+        # Up to the first line end, or if it starts with one, up to the end of the first line with visible text.
+        n_blank = len(held) - len(held.lstrip()) if held.startswith("\n") else 0
+        line = held[:n_blank] + first_line(held[n_blank:])
+        after = line if n_blank else held[: len(line) + 1]
+        return [(self._inputs.ids_of(text), [prompt.end]), self._joined(text, after)]
+
+    def _joined(self, text: str, after: str) -> Reading:
+        """Return the ids of a text and of what follows it, encoded together."""
+        vocabulary, own = self._inputs.vocabulary, self._inputs.typed + text
+        ids, n_bytes = vocabulary.encode(own + after), len(own.encode())
+        n_own = sum(length <= n_bytes for length in accumulate(len(vocabulary.pieces[token]) for token in ids))
+        return ids[:n_own], ids[n_own:]
+
 
 MOST_MARGIN = 5.0  # nats
 RIVAL_CHARS = 60  # that a copy has in common with the text before the hole, so that a draft with another text is not sure
@@ -38,6 +140,7 @@ class FirstDraft:
 class Generation(generation.Generation):
     """The answer of one hole. `begin` sets what needs the encoded prompt: the `tree` of drafts, and the `scorer` of texts."""
 
+    inputs: CausalInputs
     tree: Tree
     scorer: Scorer
     first: FirstDraft | None = None
@@ -46,25 +149,25 @@ class Generation(generation.Generation):
     _ranked: tuple[Candidate, ...] = ()
     """The candidates, while a block is still being written."""
 
-    def __init__(self, middle: Middle, timing: Timing, prefixes: PrefixEncoder) -> None:
-        super().__init__(middle, timing)
-        self.middle, self._prefixes = middle, prefixes
+    def __init__(self, inputs: CausalInputs, timing: Timing, prefixes: PrefixEncoder) -> None:
+        super().__init__(inputs, timing)
+        self._prefixes = prefixes
 
     def begin(self) -> Work:
         """Encode the prompt as far as the cache lacks it."""
-        prompt, passes = self.middle.prompt, self.middle.loaded.passes
+        prompt, passes = self.inputs.prompt, self.inputs.loaded.passes
         kv = yield from encoded(self._prefixes, prompt.ids, self.timing)
         self.tree = Tree(passes, kv, prompt.ids[-1], self._prefixes.cache.last_hidden(prompt.ids), buffers=passes.buffers)
         left = None
         if prompt.follow and prompt.n_left:
             left = Tree(passes, crop(kv, prompt.n_left), prompt.ids[prompt.n_left - 1], buffers=passes.buffers)
-        self.scorer = Scorer(self.middle, self.tree, left, self.timing.pace)
+        self.scorer = Scorer(self.inputs, self.tree, left, self.timing.pace)
 
     @property
     def is_answered(self) -> bool:
         """Whether the first draft is the answer: one is asked for, and nothing that may still come is likely to be better."""
         first = self.first
-        return first is not None and first.is_sure and self.middle.wants_first and not self._has_rival(first)
+        return first is not None and first.is_sure and self.inputs.wants_first and not self._has_rival(first)
 
     def _has_rival(self, first: FirstDraft) -> bool:
         """Return whether code that agrees long with the text before the hole goes on in another way, and ends as it does."""
@@ -80,7 +183,7 @@ class Generation(generation.Generation):
         """Score the proposals, and return them as candidates, best first, the first also with the block that it opens."""
         self._ranked = yield from self._ranking()
         self.timing.usage.switch("draft")
-        return (yield from opened.candidates(self.middle, self.tree, self.timing, self._ranked, self._evidence))
+        return (yield from opened.candidates(self.inputs, self.tree, self.timing, self._ranked, self._evidence))
 
     def _ranking(self) -> Generator[None, None, tuple[Candidate, ...]]:
         """Score the proposals, and return them as candidates, best first.
@@ -92,17 +195,17 @@ class Generation(generation.Generation):
             return self._early()
         yield  # a task that is overdue by now still has its first draft
         yield from self.score()
-        n_positions = scoring.MOST_NEAR * len(self.middle.prompt.follow)
+        n_positions = MOST_NEAR * len(self.inputs.prompt.follow)
         if self.timing.budget.may(self.timing.pace.expected_ms("score", n_positions) or 0.0):
             self.proposals = self.scorer.read_on(self.proposals)
-        return calibration.to_candidates(self.evidence(), self.middle.calibration)
+        return calibration.to_candidates(self.evidence(), self.inputs.calibration)
 
     def best_so_far(self) -> tuple[Candidate, ...]:
         """Return the candidates before the end: with their scores if there are any, otherwise the first draft first."""
         if self._ranked:
             return self._ranked
         if self._is_scored:
-            candidates = calibration.to_candidates(self.evidence(), self.middle.calibration)
+            candidates = calibration.to_candidates(self.evidence(), self.inputs.calibration)
         else:
             candidates = self._early()
             known = [candidate.texts for candidate in candidates]
@@ -126,5 +229,5 @@ class Generation(generation.Generation):
 
     def _early(self) -> tuple[Candidate, ...]:
         """Return the first draft with the probability that its own tokens give it; nothing if that was never measured."""
-        evidence, weights = self.first_evidence(), self.middle.loaded.profile.draft_calibration
+        evidence, weights = self.first_evidence(), self.inputs.loaded.profile.draft_calibration
         return calibration.to_candidates([evidence], weights) if evidence is not None and weights is not None else ()

@@ -1,21 +1,67 @@
-"""Lay a request out as a prompt: the tokens that a causal model reads before it writes the middle.
+"""Lay a request out as a prompt: the tokens that a causal model reads before it writes the middle, and what it may write there.
 
 *left*: other files, the path and the prefix. *fim*: also the suffix, between the checkpoint's own fill-in-the-middle tokens.
 Such a model has not seen prefixes that end inside a word. So the prefix is cut before its last pre-token, which the answer
-must begin with, in whichever tokens. Knows nothing of tensors.
+must begin with, in whichever tokens. A checkpoint's profile has its layout and budgets. Knows nothing of rows or tensors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
 
+from dg_lsp.core.calibration import Calibration
 from dg_lsp.core.place import first_line
 from dg_lsp.core.values import InfillRequest, Snippet
-from dg_lsp.engine.causal.profile import LayoutName, Profile
-from dg_lsp.engine.common import heads
-from dg_lsp.engine.common.layout import STRETCH, Left, before_last_word, suffix_ids, whole_lines
+from dg_lsp.engine.causal.passes import CausalLlama
+from dg_lsp.engine.common import profile_file, question
+from dg_lsp.engine.common.file_model import FileModel
+from dg_lsp.engine.common.inputs import RequestInputs
+from dg_lsp.engine.common.layout import STRETCH, Left, before_last_word, next_after_typed, suffix_ids, whole_lines
+from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.model.vocabulary import Vocabulary
+
+LayoutName = Literal["left", "fim"]
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The settings for one checkpoint, one per entry of its file. Lengths are in tokens.
+
+    The defaults suit pretrained models, with fill-in-the-middle tokens ("fim") or without ("left").
+    """
+
+    layout: LayoutName
+    prefix_tokens: int = 768
+    suffix_tokens: int = 64  # that the layout "fim" reads
+    related_tokens: int = 192
+    held_tokens: int = 8  # of the suffix, that answers are scored with; more make the ranking no better, and slower
+    follow_tokens: int = 16  # of the suffix, read after the likeliest answers if the model read the suffix before them
+    line_tokens: int = 32  # the longest draft within a line
+    block_tokens: int = 96  # and of several lines
+    copy_rows: int = 3
+    branches: int = 3  # of a draft: others that differ from it first in one token
+    calibration: Calibration | None = None  # None: its confidence was never measured
+    draft_calibration: Calibration | None = None  # of the first draft by its own tokens, before anything else is known
+    # The first draft is sure from this log-probability on, or if it is so many nats likelier than the start of any branch.
+    sure_logp: float = -0.6
+    sure_margin: float = 1.0
+
+
+def load_profile(folder: Path, *, fills_in: bool) -> Profile:
+    """Return the profile of a checkpoint's folder; the default depends on whether it has fill-in-the-middle tokens.
+
+    Raises ValueError with a sentence if the file exists but this version can't read it.
+    """
+    return profile_file.load(folder, parse, Profile("fim" if fills_in else "left"))
+
+
+def parse(settings: dict[str, Any]) -> Profile:
+    """Return the profile in a JSON object; raise ValueError or TypeError if it contains something unknown."""
+    return Profile(**profile_file.values_of(Profile, settings, layouts=get_args(LayoutName)))
+
 
 FILE_TOKENS = ("<|file_sep|>", "<file_sep>")  # what pretrained models have between files
 LONGEST_TOKEN = 16  # characters, about; so the start of a long file need not be encoded
@@ -79,7 +125,7 @@ class LeftToRight:
     ) -> View:
         """Return a view of a request that begins with its own related text, and about `n_tokens` before the hole."""
         related = request.related if related is None else related
-        shown, _ = heads.split(related)
+        shown, _ = question.split(related)
         left, vocabulary = self.left(request).text, self.vocabulary
         ids = vocabulary.encode(left[-n_tokens * LONGEST_TOKEN :])
         n_chars = sum(vocabulary.lengths(ids[-n_tokens:])) if len(ids) > n_tokens else len(left)
@@ -171,3 +217,47 @@ def _paragraphs(vocabulary: Vocabulary, suffix: list[int]) -> list[int]:
     blank = max((index for index in range(first, len(lines) - 1) if not lines[index].strip()), default=0)
     n_whole = blank or len(lines) - 1
     return vocabulary.encode("\n".join([*lines[:n_whole], ""])) if n_whole > first else suffix
+
+
+AHEAD_WEIGHT = 0.9  # of the file's repetitions, which only predict what to read ahead
+AHEAD_CHANCE = 0.02  # the least at which they do: up to 16 rows take hardly longer than one, whose pass reads all weights
+
+
+class CausalInputs(RequestInputs):
+    """A laid out request with one hole.
+
+    A draft has at most `most_tokens`. `wants_likeliest`: one answer is asked for, and nothing but its likelihood and copies
+    decide which.
+    `wants_first`: the first draft and copies are enough, because it is also known how often such a draft is right.
+    """
+
+    prompt: Prompt
+    loaded: Loaded[CausalLlama, Profile]
+
+    def __init__(
+        self,
+        request: InfillRequest,
+        prompt: Prompt,
+        loaded: Loaded[CausalLlama, Profile],
+        weights: Calibration | None,
+    ) -> None:
+        profile = loaded.profile
+        # The model itself ends an answer in the layout that it was trained with.
+        super().__init__(request, prompt, loaded, weights, knows_end=profile.layout == "fim")
+        self.most_tokens = profile.block_tokens if self.bounds.takes_lines else profile.line_tokens
+        self.wants_likeliest = request.budget.candidates == 1 and not (self.needed or self.hole.instruction)
+        self.wants_first = self.wants_likeliest and profile.draft_calibration is not None
+
+    @property
+    def banned(self) -> list[int]:
+        """The tokens that no draft has."""
+        return [token for token in self.control if token not in self.ends]
+
+    @property
+    def ahead(self) -> FileModel | None:
+        """What the file repeats, which predicts tokens to read ahead."""
+        return self.file_model(AHEAD_WEIGHT)
+
+    def next_tokens(self, ids: Sequence[int]) -> Sequence[int]:
+        """Return the tokens that may follow, because of what is already typed; empty means any."""
+        return next_after_typed(self.vocabulary, self.prompt.heal, ids)

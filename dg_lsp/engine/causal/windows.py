@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from dg_lsp.core.values import InfillRequest, Snippet, n_common
 from dg_lsp.engine.causal.layout import LeftToRight, Prompt, View
-from dg_lsp.engine.common import heads
+from dg_lsp.engine.common import question
 
 LEAST_TOKENS = 200  # of the file before the hole, unless it has fewer
 LEAST_NEW = 256  # the same for a new window
@@ -80,7 +80,7 @@ class Windows:
         choices = [
             choice
             for choice in self._known_choices(request)
-            if self._is_long(choice) and not heads.is_stale(choice.view.related, heads.split(request.related)[0])
+            if self._is_long(choice) and not question.is_stale(choice.view.related, question.split(request.related)[0])
         ]
         choices = choices or [self._choice(request, self._layout.new_view(request, self._long))]
         best = min(choices, key=lambda choice: choice.missing)
@@ -119,7 +119,7 @@ class Windows:
         related = next((window.related for window in self._windows if window.path == request.path), ())
         head = self._layout.head(request.path, related)
         is_encoded = self._known(head) == len(head)
-        if not is_encoded or (n_tokens == math.inf and heads.is_stale(related, heads.split(request.related)[0])):
+        if not is_encoded or (n_tokens == math.inf and question.is_stale(related, question.split(request.related)[0])):
             has_time = n_tokens >= LEAST_NEW + profile.related_tokens + profile.suffix_tokens
             related = request.related if has_time else ()
             n_tokens -= profile.related_tokens if has_time else 0

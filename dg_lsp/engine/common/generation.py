@@ -1,6 +1,7 @@
-"""The answers of one hole or canvas while they are generated, which proposers add to.
+"""The answers of one hole or canvas while they are generated, which proposers add to, and their scores.
 
-Knows proposals, their ranking and the time that is left. Knows nothing of how texts are proposed.
+A causal pass reads each distinct text and what follows it. Knows proposals, trees, log-probabilities and the time that is left.
+Knows nothing of how texts are proposed.
 """
 
 from __future__ import annotations
@@ -15,11 +16,73 @@ from typing import Any
 from dg_lsp.core import calibration
 from dg_lsp.core.calibration import Calibration, Evidence
 from dg_lsp.core.values import Candidate, Ranked
-from dg_lsp.engine.common import rank
+from dg_lsp.engine.common import copies, rank
 from dg_lsp.engine.common.inputs import RequestInputs
-from dg_lsp.engine.common.pace import Timing
-from dg_lsp.engine.common.propose import copies
-from dg_lsp.engine.common.rank import Proposal
+from dg_lsp.engine.common.pace import Pace, Timing
+from dg_lsp.engine.common.rank import Describer, Proposal
+from dg_lsp.engine.model.tree import Tree
+
+# A way to read a text: its ids, and those of what follows it.
+Reading = tuple[list[int], list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Natural log-probabilities of a text: those of its tokens that rank it and under the model alone, and of what follows."""
+
+    logps: tuple[float, ...]
+    model_logps: tuple[float, ...]
+    after: tuple[float, ...]
+
+
+class Scorer:
+    """Scores the texts of one hole after its encoded prefix, each text only once."""
+
+    def __init__(self, inputs: RequestInputs, tree: Tree, pace: Pace) -> None:
+        self._inputs, self._tree, self._pace = inputs, tree, pace
+        self._scores: dict[str, Scores] = {}
+        self.describer = Describer(inputs.request, needed=inputs.needed, n_context=len(inputs.prompt.ids))
+
+    @abstractmethod
+    def readings(self, text: str) -> list[Reading]:
+        """Return the ways to read a text, of which the likeliest counts."""
+
+    def mixed(self, ids: Sequence[int], logps: tuple[float, ...]) -> tuple[float, ...]:
+        """Return the log-probabilities of a text's tokens that rank it: those of the model, unless a room mixes others in."""
+        return logps
+
+    def score(self, proposals: Sequence[Proposal]) -> list[Proposal]:
+        """Return the proposals with the log-probabilities of their tokens and of the text after them, and their features."""
+        self._read([text for text in dict.fromkeys(each.text for each in proposals) if text not in self._scores])
+        scored = []
+        for proposal in proposals:
+            scores = self._scores[proposal.text]
+            total = sum(scores.after)
+            mean = total / max(len(scores.after), 1)
+            logps, model_logps = scores.logps, scores.model_logps
+            scored.append(replace(proposal, logps=logps, model_logps=model_logps, suffix_mean=mean, suffix_sum=total))
+        return self.describer.described(scored)
+
+    def _read(self, texts: Sequence[str]) -> None:
+        """Learn the log-probabilities of texts and of what follows them."""
+        self._likeliest([(text, *reading) for text in texts for reading in self.readings(text)])
+
+    def _likeliest(self, readings: Sequence[tuple[str, list[int], list[int]]]) -> None:
+        """Learn the log-probabilities of texts and of what follows them, by the likeliest of the ways to read each."""
+        began, n_nodes = self._pace.clock(), self._tree.n_nodes
+        rows = self._tree.log_probabilities([[*ids, *after] for _, ids, after in readings])
+        if (n_read := self._tree.n_nodes - n_nodes) > 0:
+            self._pace.note("score", n_read, 1000 * (self._pace.clock() - began))
+        best: dict[str, tuple[list[int], list[float]]] = {}
+        for (text, ids, _), row in zip(readings, rows, strict=True):
+            if text not in best or sum(row) > sum(best[text][1]):
+                best[text] = ids, row
+        for text, (ids, row) in best.items():
+            self._keep(text, ids, row[: len(ids)], row[len(ids) :])
+
+    def _keep(self, text: str, ids: Sequence[int], logps: Sequence[float], after: Sequence[float]) -> None:
+        self._scores[text] = Scores(self.mixed(ids, tuple(logps)), tuple(logps), tuple(after))
+
 
 MIDDLING = -1.5  # nats: the assumed log-probability of an unscored token
 UNSCORED_ORDER = Calibration(0.0, {"mean": 1.0})  # by the sum, the shortest text would rank best

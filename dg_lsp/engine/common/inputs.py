@@ -12,9 +12,9 @@ from typing import Any, Protocol
 from dg_lsp.core import calibration, extent, placeholders
 from dg_lsp.core.calibration import Calibration
 from dg_lsp.core.values import InfillRequest
+from dg_lsp.engine.common.file_model import FileModel
 from dg_lsp.engine.common.layout import answer
 from dg_lsp.engine.common.loading import Loaded
-from dg_lsp.engine.common.propose.file_model import FileModel
 
 FILE_CHARS = 12_000  # the characters on each side of the hole that are searched for repetitions
 

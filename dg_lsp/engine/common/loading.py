@@ -25,13 +25,11 @@ from dg_lsp.engine.common import profile_file
 from dg_lsp.engine.common.task import OnProgress, UserError
 from dg_lsp.engine.model import cores, fit, int8, matmul, memory
 from dg_lsp.engine.model.cores import Cores
-from dg_lsp.engine.model.fit import machine
-from dg_lsp.engine.model.fit.choice import CHOSEN, SMALL
+from dg_lsp.engine.model.fit import CHOSEN, QUANTISED, SMALL, Precision, machine
 from dg_lsp.engine.model.fit.geometry import LlamaSizes, llama_sizes
-from dg_lsp.engine.model.fit.needs import QUANTISED, Precision
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.engine.model.weights import checkpoint, fetch, llama_files
-from dg_lsp.engine.model.weights.progress import Meter
+from dg_lsp.engine.model.weights.fetch import Meter
 from dg_lsp.wire import files, laptop
 from dg_lsp.wire.model_names import folder_of
 from dg_lsp.wire.settings import DEVICES

@@ -8,12 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from dg_lsp.engine.common import drafts
+from dg_lsp.engine.common.drafts import CausalDraft, Drafting, DraftSettings
 from dg_lsp.engine.common.generation import Live, Work
-from dg_lsp.engine.common.propose import drafts
-from dg_lsp.engine.common.propose.drafts import CausalDraft, Drafting, DraftSettings
 from dg_lsp.engine.common.rank import Proposal
-from dg_lsp.engine.diffusion.canvas_request import CanvasRequest
-from dg_lsp.engine.diffusion.generation import Generation
+from dg_lsp.engine.diffusion.generation import CanvasRequest, Generation
 
 MAX_CAUSAL_TOKENS = 128
 AHEAD_WEIGHT = 0.9  # of the file's repetitions, where they only predict what to read ahead

@@ -23,26 +23,24 @@ from typing import Any
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.common import loading
 from dg_lsp.engine.common.generation import Work
-from dg_lsp.engine.common.heads import Heads
 from dg_lsp.engine.common.loading import EMBEDDED, Checkpoint, Loaded, LoadError
 from dg_lsp.engine.common.local import LocalFiller
 from dg_lsp.engine.common.pace import Timing
+from dg_lsp.engine.common.question import Heads
 from dg_lsp.engine.common.task import OnProgress
 from dg_lsp.engine.diffusion import canvas, drafting, layout, search
-from dg_lsp.engine.diffusion.canvas_request import CanvasRequest
 from dg_lsp.engine.diffusion.denoising.fixed_step import FixedSteps
-from dg_lsp.engine.diffusion.gemma import chat_template, dense, inventory, packed, reading
-from dg_lsp.engine.diffusion.gemma.passes import Passes
-from dg_lsp.engine.diffusion.gemma.trees import TreePasses
-from dg_lsp.engine.diffusion.generation import MAX_ROWS, Generation, Stepper
+from dg_lsp.engine.diffusion.gemma import dense, inventory, packed, reading
+from dg_lsp.engine.diffusion.gemma.passes import Passes, TreePasses
+from dg_lsp.engine.diffusion.generation import MAX_ROWS, CanvasRequest, Generation, Stepper
 from dg_lsp.engine.diffusion.layout import Layout, Prompt
 from dg_lsp.engine.diffusion.profile import Profile, load_profile
 from dg_lsp.engine.model import fit, matmul
-from dg_lsp.engine.model.fit.needs import Precision
+from dg_lsp.engine.model.fit import Precision
 from dg_lsp.engine.model.gpu.buffers import Buffers
 from dg_lsp.engine.model.recording import Recorder
 from dg_lsp.engine.model.tree import ROOM
-from dg_lsp.engine.model.weights.progress import Meter
+from dg_lsp.engine.model.weights.fetch import Meter
 
 log = logging.getLogger("dg_lsp.engine")
 
@@ -124,7 +122,7 @@ def load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[Pass
     """Load and return the model of a checkpoint; raises LoadError and the errors of `common.loading.reported`."""
     name, folder, device = opened.name, opened.folder, opened.device
     profile = load_profile(opened.profile_folder)
-    if profile.layout == "instruct" and (warning := chat_template.warning(folder)):
+    if profile.layout == "instruct" and (warning := layout.template_warning(folder)):
         log.warning("%s", warning)
     loading.check_dtype(dtype)
     if dtype == "int8":

@@ -14,15 +14,18 @@ then start with the characters that are already typed (token healing, FIM-SE, ar
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
-from dg_lsp.core import context
-from dg_lsp.core.values import Hole, InfillRequest
+from dg_lsp.core import context, wording
+from dg_lsp.core.values import Hole, InfillRequest, n_common
 from dg_lsp.engine.common import question
 from dg_lsp.engine.common.layout import recent, required_ids, suffix_ids, truncated, whole_lines
 from dg_lsp.engine.diffusion.profile import LayoutName, Profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
+from dg_lsp.wire import files
 
 REPEATED_LINES = 8  # the model's turn repeats this many lines of the user's, and adds at most as many new ones
 
@@ -125,7 +128,7 @@ class Instruct:
         related = question.related_files(request.related, fence, profile.related_tokens, lambda text: len(encode(text)))
         asked = question.ask(request, before, self.vocabulary.decode(suffix), related, fence)
         ids = [
-            # These are the turns of `gemma.chat_template.turns`.
+            # These are the turns of `turns`.
             *(self.bos, self.turn, *encode(f"user\n{asked}")),
             *(self.end_turn, *encode("\n"), self.turn, *encode("model\n")),
             *(self.channel, *encode("thought\n"), self.end_channel, *encode(f"```{fence}\n")),
@@ -154,3 +157,62 @@ def _healed(vocabulary: Vocabulary, prefix: str, hole: Hole, limit: int) -> tupl
         if not last.endswith(b"\n") and (last.strip() or not before.endswith(b"\n")):
             heal, ids = (ids[-1],), ids[:-1]
     return truncated(vocabulary, ids, limit), heal
+
+
+# --- Whether a checkpoint's own chat template writes the turns of the instruct layout: if not, it was trained on others
+
+
+TEMPLATE = "chat_template.jinja"
+CONFIG = "tokenizer_config.json"
+MAX_BYTES = 1 << 20
+QUESTION = "What is missing?"
+EXCERPT = 60
+
+
+def template_warning(folder: Path) -> str | None:
+    """Return a warning if the folder's chat template differs from our turns or can't be rendered; otherwise None."""
+    try:
+        template, names = _template_and_tokens(folder)
+        if template is None:
+            return None
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        # The library renders in a sandbox, so a template can access neither files nor code.
+        conversation = [{"role": "user", "content": QUESTION}]
+        [rendered], _ = render_jinja_template(
+            conversations=[conversation], chat_template=template, add_generation_prompt=True, enable_thinking=False, **names
+        )
+    except Exception as error:  # a template can make the renderer raise anything
+        first = wording.reason(error)
+        return f"the chat template of {folder} can't be compared with the turns that dg-lsp writes: {first}"
+    opened, thought = turns(QUESTION)
+    if rendered in (opened, opened + thought):
+        return None
+    same = n_common(rendered, opened)
+    return (
+        f"the chat template of {folder} differs from the turns that dg-lsp writes, so this model may fill worse than it could: "
+        f"after {opened[:same][-EXCERPT:]!r} it writes {rendered[same : same + EXCERPT]!r}, "
+        f"dg-lsp {(opened + thought)[same : same + EXCERPT]!r}"
+    )
+
+
+def _template_and_tokens(folder: Path) -> tuple[str | None, dict[str, str]]:
+    """Return the template, or None if there is none, and the special tokens that it may use, by name."""
+    path, config = folder / TEMPLATE, folder / CONFIG
+    settings = json.loads(files.read_regular(config.resolve(), MAX_BYTES)) if config.exists() else {}
+    names = {
+        name: value["content"] if isinstance(value, dict) else value
+        for name, value in settings.items()
+        if name.endswith("_token") and isinstance(value, str | dict)
+    }
+    if path.exists():
+        return files.read_regular(path.resolve(), MAX_BYTES).decode("utf-8"), names
+    template = settings.get("chat_template")
+    if isinstance(template, list):  # several templates by name
+        template = next((each["template"] for each in template if each.get("name") == "default"), None)
+    return template, names
+
+
+def turns(user_turn: str) -> tuple[str, str]:
+    """Return the chat of the instruct layout as text: the user's turn with the model's opened one, and its empty thought."""
+    return f"<bos><|turn>user\n{user_turn}<turn|>\n<|turn>model\n", "<|channel>thought\n<channel|>"

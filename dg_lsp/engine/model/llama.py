@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from dg_lsp.engine.model import int8, matmul
-from dg_lsp.engine.model.attention import additive, attention_over
 from dg_lsp.engine.model.fit.geometry import LlamaSizes
 from dg_lsp.engine.model.int8 import Quantised
+from dg_lsp.engine.model.matmul import additive, attention_over
 from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.weights.llama_files import Weight
 from dg_lsp.engine.model.weights.llama_layers import (

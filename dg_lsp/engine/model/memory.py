@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from dg_lsp.engine.model.fit import machine
-from dg_lsp.engine.model.fit.needs import canvas_token_bytes, logit_bytes
+from dg_lsp.engine.model.fit import canvas_token_bytes, logit_bytes, machine
 
 if TYPE_CHECKING:
-    from dg_lsp.engine.model.fit import Geometry
+    from dg_lsp.engine.model.fit.geometry import Geometry
     from dg_lsp.engine.model.prefix_cache import PrefixCache
 
 SHARE = 0.8  # the share of free memory to use: allocators round up, and other programs allocate too

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from dg_lsp.engine.model import memory
-from dg_lsp.engine.model.fit import Geometry
+from dg_lsp.engine.model.fit.geometry import Geometry
 from dg_lsp.engine.model.tree import ROOT, Tree
 
 COPIED = 1 << 28  # bytes; more than any cache has

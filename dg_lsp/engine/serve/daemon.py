@@ -32,8 +32,8 @@ from starlette.applications import Starlette
 
 from dg_lsp.engine.common.task import Filler, UserError
 from dg_lsp.engine.serve import app as routes
+from dg_lsp.engine.serve.app import BUILD, Service
 from dg_lsp.engine.serve.jobs import Limits, Load
-from dg_lsp.engine.serve.service import BUILD, Service
 from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import DiscoveryError, EngineFiles, EngineId, EngineSettings, State
 from dg_lsp.wire.extras import install_command

@@ -17,7 +17,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from dg_lsp.engine.model.fit.needs import VOCABULARY_SLICE
+from dg_lsp.engine.model.fit import VOCABULARY_SLICE
 
 NEVER = -1e9  # the logit of a forbidden token, whose probability becomes exactly 0
 POSITIONS = 512  # positions whose slices are in memory at once, when the logits are computed slice by slice

@@ -10,14 +10,64 @@ Nothing is allocated until the weight headers match `config.json`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dg_lsp.engine.diffusion.gemma import skeleton
-from dg_lsp.engine.model.fit.choice import VLLM_NVFP4
+import torch
+from torch import nn
+
+from dg_lsp.engine.model.fit import VLLM_NVFP4
 from dg_lsp.engine.model.weights.checkpoint import CONFIG, WIDE, CheckpointError, Stored, stated_values, stored
+
+META = torch.device("meta")
+
+
+def build(config: Any, dtype: torch.dtype = torch.float32) -> Any:
+    """Return a text-only `DiffusionGemmaForBlockDiffusion` on the meta device."""
+    from transformers import DiffusionGemmaForBlockDiffusion
+
+    with META:
+        # This affects only the library's own computation; `passes` has its own attention.
+        model: Any = DiffusionGemmaForBlockDiffusion._from_config(config, dtype=dtype, attn_implementation="sdpa")
+    model.model.encoder.vision_tower = model.model.encoder.embed_vision = None
+    return model
+
+
+def aliases(model: Any) -> dict[str, str]:
+    """Return all names of all weights and saved buffers, each mapped to the first name of the same tensor."""
+    first: dict[int, str] = {}
+    return {name: first.setdefault(id(tensor), name) for name, tensor in model.state_dict(keep_vars=True).items()}
+
+
+def fill_buffers(model: Any, device: str) -> None:
+    """Compute the buffers that no file stores: the rotary frequencies and the embedding's scale."""
+    text = model.config.text_config
+    for stack in (model.model.encoder.language_model, model.model.decoder):
+        stack.rotary_emb = type(stack.rotary_emb)(text).to(device)
+        embed = stack.embed_tokens
+        # Computed on the CPU in 32 bits, like the library, whatever the type of the weights.
+        embed.embed_scale = torch.tensor(embed.scalar_embed_scale).to(device)
+
+
+def set_weight(model: Any, names: Sequence[str], value: torch.Tensor) -> None:
+    """Set a parameter or buffer to a tensor, under all its names in the model."""
+    parameter = nn.Parameter(value, requires_grad=False)
+    for name in names:
+        path, _, attribute = name.rpartition(".")
+        module: nn.Module = model.get_submodule(path)
+        if attribute in module._buffers:
+            module._buffers[attribute] = value
+        else:
+            module._parameters[attribute] = parameter
+
+
+def left_empty(model: Any) -> list[str]:
+    """Return the names of the tensors that still have no memory."""
+    tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    return [name for name, tensor in tensors if tensor.device == META]
+
 
 FP8 = "F8_E4M3"
 VISION = ("model.encoder.vision_tower.", "model.encoder.embed_vision.")
@@ -79,17 +129,17 @@ def check(folder: Path, config: Any) -> tuple[Any, Inventory]:
     Raises CheckpointError unless the folder holds exactly the weights that the configuration describes.
     """
     try:
-        model = skeleton.build(config)
+        model = build(config)
     except Exception as error:
         raise CheckpointError(f"{CONFIG} of {folder} describes no model: {error}") from error
     described = model.state_dict(keep_vars=True)
     # A weight that the model uses in two places may be stored under either name.
-    aliases = skeleton.aliases(model)
-    weights = take(stored(folder), aliases)
+    first_names = aliases(model)
+    weights = take(stored(folder), first_names)
     for target, group in sorted(weights.pieces.items()):
         if wrong := problem(group, tuple(described[target].shape)):
             raise CheckpointError(f"{group[0].stored.name} in {folder} {wrong}")
-    targets = set(aliases.values())
+    targets = set(first_names.values())
     missing_names = _unexcused(targets - weights.pieces.keys(), model._keys_to_ignore_on_load_missing)
     if missing_names:
         raise CheckpointError(

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from dg_lsp.engine.diffusion.gemma import passes
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.model import matmul
-from dg_lsp.engine.model.attention import additive, attention_over
-from dg_lsp.engine.model.matmul import Kind, Matrix, with_rows
+from dg_lsp.engine.model.matmul import Kind, Matrix, additive, attention_over, with_rows
 from dg_lsp.engine.model.prefix_cache import KV
 
 MAX_BYTES = 512 << 20  # the most weights to store a second time

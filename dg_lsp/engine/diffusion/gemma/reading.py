@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dg_lsp.engine.diffusion.gemma import quantised, skeleton
+from dg_lsp.engine.diffusion.gemma import inventory, quantised
 from dg_lsp.engine.diffusion.gemma.inventory import Inventory, Piece
 from dg_lsp.engine.diffusion.gemma.quantised import Fp8Weight, Int4Weight, NarrowExperts, NarrowWeight
-from dg_lsp.engine.model.fit.needs import QUANTISED, Precision
+from dg_lsp.engine.model.fit import QUANTISED, Precision
 from dg_lsp.engine.model.weights.checkpoint import CheckpointError
-from dg_lsp.engine.model.weights.progress import Meter
+from dg_lsp.engine.model.weights.fetch import Meter
 
 
 class ReadError(CheckpointError):
@@ -28,7 +28,7 @@ def fill(model: Any, inventory: Inventory, device: str, precision: Precision, dt
     from safetensors import SafetensorError, safe_open
 
     names: dict[str, list[str]] = {}
-    for name, first in skeleton.aliases(model).items():
+    for name, first in inventory.aliases(model).items():
         names.setdefault(first, []).append(name)
     by_file: dict[Path, list[Piece]] = {}
     for group in inventory.pieces.values():
@@ -51,8 +51,8 @@ def fill(model: Any, inventory: Inventory, device: str, precision: Precision, dt
                     meter.add(piece.stored.n_bytes)
         except (OSError, SafetensorError) as error:
             raise ReadError(f"{file} can't be read ({error}); download it again") from error
-    skeleton.fill_buffers(model, device)
-    if empty := skeleton.left_empty(model):
+    inventory.fill_buffers(model, device)
+    if empty := inventory.left_empty(model):
         raise ReadError(f"{len(empty)} weights of the model were not filled, such as {min(empty)}")
 
 
@@ -129,7 +129,7 @@ def place(
         weight = weight.dense(dtype)
     if not narrow:
         assert isinstance(weight, Tensor)
-        skeleton.set_weight(model, names, weight)
+        inventory.set_weight(model, names, weight)
         return
     placed: NarrowWeight = (
         weight if isinstance(weight, Fp8Weight) else (Fp8Weight if precision == "fp8" else Int4Weight).of(weight)

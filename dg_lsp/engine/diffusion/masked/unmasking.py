@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dg_lsp.engine.common.propose.drafts import Allowed, anything
+from dg_lsp.engine.common.drafts import Allowed, anything
 from dg_lsp.engine.diffusion.masked.profile import Unmasking
 
 LIKELIEST = 256  # tokens that are sorted first; they nearly always reach `top_p`

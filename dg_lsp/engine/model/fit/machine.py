@@ -13,8 +13,7 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import Literal
 
-from dg_lsp.engine.model.fit.choice import Machine
-from dg_lsp.engine.model.fit.needs import Precision
+from dg_lsp.engine.model.fit import Machine, Precision
 from dg_lsp.wire import laptop, programs
 
 CPUINFO, MEMINFO, CGROUP = Path("/proc/cpuinfo"), Path("/proc/meminfo"), Path("/sys/fs/cgroup")

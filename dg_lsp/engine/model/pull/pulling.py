@@ -28,8 +28,7 @@ from dg_lsp.core import wording
 from dg_lsp.core.wording import size
 from dg_lsp.engine.model.pull import PullError
 from dg_lsp.engine.model.pull.convert import GgufError, convert
-from dg_lsp.engine.model.weights.fetch import bar_for
-from dg_lsp.engine.model.weights.progress import Meter
+from dg_lsp.engine.model.weights.fetch import Meter, bar_for
 from dg_lsp.wire import files, laptop, programs
 from dg_lsp.wire.discovery import DiscoveryError, hold
 from dg_lsp.wire.laptop import LaptopModel, Part

@@ -1,5 +1,5 @@
 """Load a model folder's weights onto a device.
 
-`checkpoint` reads the files' headers, `llama_layers` joins the matrices of a Llama layer, `fetch` downloads a model from the
-hub, and `progress` reports the progress.
+`checkpoint` reads the files' headers, `llama_layers` joins the matrices of a Llama layer, and `fetch` downloads a model
+from the hub.
 """

@@ -1,4 +1,4 @@
-"""Fetch a model from the hub into the local cache, and report the progress. Cached files are not fetched again.
+"""Fetch a model from the hub into the local cache, and report the progress in words. Cached files are not fetched again.
 
 The configuration is fetched first, so that neither an unsupported model nor one too large for the disk is downloaded.
 Imports no torch.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,67 @@ from typing import Any
 from dg_lsp.core import wording
 from dg_lsp.core.wording import size
 from dg_lsp.engine.model.fit.geometry import type_problem
-from dg_lsp.engine.model.weights.progress import Meter
+
+EVERY_S = 0.5  # the interval between reports
+
+
+class Meter:
+    """Counts bytes, from any thread, and reports the progress at intervals.
+
+    `on_progress` receives a text and a fraction between `low` and `high`. `done` bytes were there before and do not count.
+    Its attributes are its parameters, and the counts and times of a report, which one lock guards.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        total: int,
+        on_progress: Callable[[str, float], None],
+        *,
+        low: float = 0.0,
+        high: float = 1.0,
+        done: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.what, self.total, self.done = what, total, done
+        self._on_progress, self._low, self._high, self._clock = on_progress, low, high, clock
+        self._lock = threading.Lock()
+        self._began, self._before = clock(), done
+        self._reported_at: float | None = None
+
+    def add(self, n_bytes: int) -> None:
+        """Count more bytes as done, and report if it is time."""
+        with self._lock:
+            self.done += n_bytes
+            now = self._clock()
+            if self._reported_at is not None and now - self._reported_at < EVERY_S and self.done < self.total:
+                return
+            self._reported_at = now
+            self._on_progress(self.text(now), self._low + (self._high - self._low) * self.share())
+
+    def share(self) -> float:
+        """Return the fraction that is done."""
+        return min(1.0, self.done / self.total) if self.total > 0 else 1.0
+
+    def text(self, now: float) -> str:
+        """Return the progress as text, with the rate and the time left if known."""
+        text = f"{self.what}: {size(min(self.done, self.total))} of {size(self.total)}"
+        took_s = now - self._began
+        if took_s <= 0 or self.done <= self._before:
+            return text
+        rate = (self.done - self._before) / took_s
+        return f"{text}, {size(rate)}/s, {duration(max(0, self.total - self.done) / rate)} left"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration as readable text, rounded up to seconds or minutes, or in hours."""
+    whole = int(seconds + 0.999)
+    if whole < 90:
+        return f"{whole} s"
+    if whole < 90 * 60:
+        return f"{-(-whole // 60)} min"
+    return f"{whole / 3600:.1f} h"
+
 
 CONFIG = "config.json"
 # Only the files at the top of the repository: subfolders hold the same weights in other formats.

@@ -18,7 +18,7 @@ from dg_lsp.engine.model.fit.geometry import LlamaSizes
 from dg_lsp.engine.model.int8 import Quantised, quantised
 from dg_lsp.engine.model.weights import checkpoint
 from dg_lsp.engine.model.weights.checkpoint import CONFIG, WIDE, CheckpointError, Stored
-from dg_lsp.engine.model.weights.progress import Meter
+from dg_lsp.engine.model.weights.fetch import Meter
 
 FORMAT_KEY, FORMAT = "dg_lsp_quantisation", "int8-rows"
 SCALE = "_scale"

@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dg_lsp.engine.model import int8, matmul
+from dg_lsp.engine.model.fit import VOCABULARY_SLICE
 from dg_lsp.engine.model.fit.geometry import PROJECTIONS, LlamaSizes
-from dg_lsp.engine.model.fit.needs import VOCABULARY_SLICE
 from dg_lsp.engine.model.int8 import Int8Matrix, Quantised, QuantisedRows
 from dg_lsp.engine.model.matmul import OneDnnMatrix, with_rows
 from dg_lsp.engine.model.weights.llama_files import Weight

@@ -22,8 +22,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from dg_lsp.engine.common.file_model import NOTHING, FileModel
 from dg_lsp.engine.common.pace import Timing
-from dg_lsp.engine.common.propose.file_model import NOTHING, FileModel
 from dg_lsp.engine.model.prefix_cache import Encoder
 from dg_lsp.engine.model.tree import LEAST, ROOT, Tree
 
