@@ -122,7 +122,7 @@ def trained(folder: Path) -> Path:
     _save(folder, Shape(hidden=64, layers=2, heads=1, feed_forward=64, vocabulary=made.get_vocab_size()))
     settings = {
         "layout": "infill-trained", "prefix_tokens": 128, "suffix_tokens": 32, "held_tokens": 12, "canvas_tokens": 64,
-        "line_gaps": [16], "block_gaps": [32], "gaps_per_canvas": 2, "refine_steps": 2, "causal_rows": 2,
+        "line_gaps": [16], "block_gaps": [32], "gaps_per_canvas": 2, "causal_rows": 2,
         "calibration": {"intercept": -1.0, "weights": {"mean": 2.0, "after": 1.0}},
     }  # fmt: skip
     (folder / FILE).write_text(json.dumps(settings))

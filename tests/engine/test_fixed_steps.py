@@ -182,7 +182,7 @@ def of_few_steps(layout: Path) -> Loaded[Any, Any]:
     """Return the model with short gaps and few steps, which are the same in fixed buffers as many."""
     loaded = DiffusionFiller(load_model(str(layout), device="cpu")).loaded
     few_steps = replace(loaded.profile.sampling, line_steps=5, block_steps=7)
-    profile = replace(loaded.profile, line_gaps=(6, 10), block_gaps=(8, 16), max_canvases=2, sampling=few_steps)
+    profile = replace(loaded.profile, line_gaps=(6, 10), block_gaps=(8, 16), sampling=few_steps)
     return replace(loaded, profile=profile)
 
 

@@ -128,7 +128,6 @@ def test_the_instruct_layout_marks_further_holes(instruct_layout: Path) -> None:
 LINES = "".join(f"value_{n} = {n}\n" for n in range(40))
 
 
-@pytest.mark.parametrize("which", ["trained_layout", "instruct_layout"])
 @pytest.mark.parametrize(
     ("suffix", "held"),
     [
@@ -142,13 +141,10 @@ LINES = "".join(f"value_{n} = {n}\n" for n in range(40))
         ("", ""),
     ],
 )
-def test_whole_lines_are_held_and_the_answer_is_closed_at_the_files_end(
-    request: pytest.FixtureRequest, which: str, suffix: str, held: str
-) -> None:
-    folder = request.getfixturevalue(which)
-    profile = replace(load_profile(folder), line_ends=True, held_tokens=9)
-    text = drawn(folder, InfillRequest("a = 1\nb = ", suffix, (CURSOR,)), profile).rpartition("⟦⟧")[2]
-    closing = "<eos>" if which == "trained_layout" else "```<turn|><eos>" if held.endswith("\n") else "\n```<turn|><eos>"
+def test_whole_lines_are_held_and_the_answer_is_closed_at_the_files_end(instruct_layout: Path, suffix: str, held: str) -> None:
+    profile = replace(load_profile(instruct_layout), held_tokens=9)
+    text = drawn(instruct_layout, InfillRequest("a = 1\nb = ", suffix, (CURSOR,)), profile).rpartition("⟦⟧")[2]
+    closing = "```<turn|><eos>" if held.endswith("\n") else "\n```<turn|><eos>"
     assert text == held + (closing if held == suffix else "")
 
 

@@ -14,7 +14,7 @@ from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.diffusion.denoising.fixed_step import LocalDecoder
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
 from dg_lsp.engine.diffusion.gemma.passes import Passes
-from dg_lsp.engine.diffusion.generation import MAX_ROWS, Generation
+from dg_lsp.engine.diffusion.generation import MAX_ROWS
 from dg_lsp.engine.model import memory
 from dg_lsp.engine.model.fit import machine
 from dg_lsp.engine.model.memory import Cost, rows_that_fit
@@ -98,10 +98,8 @@ def a_request(seed: int = 0) -> InfillRequest:
 
 def short_of_memory(monkeypatch: pytest.MonkeyPatch, model: DiffusionFiller, n_rows: int) -> None:
     """Leave room for so many rows of the request above, and for all that the prefix cache may still take."""
-    task = model.start(a_request())
-    while not isinstance(task.generation, Generation) or (steps := task.generation.steps) is None:
-        assert task.step()
-    row = model.headroom.cost.row(steps.decoder.length, steps.width)
+    canvas = model.canvas(a_request())
+    row = model.headroom.cost.row(len(canvas.prompt.ids), canvas.gap_lengths()[0] + len(canvas.tail))
     monkeypatch.setattr(
         memory, "free_bytes", lambda _: model.cache.max_bytes - model.cache.bytes + int((n_rows + 0.5) * row / memory.SHARE)
     )

@@ -24,7 +24,7 @@ NEW = InfillRequest("def area(width, height):\n    ", "\n\n\nprint(area(2, 3))\n
 def filler(trained_layout: Path) -> DiffusionFiller:
     """Return a filler whose profile asks for no noise."""
     filler = DiffusionFiller(load_model(str(trained_layout), device="cpu"))
-    return DiffusionFiller(replace(filler.loaded, profile=replace(filler.loaded.profile, line_noise_rows=0, refine_steps=0)))
+    return DiffusionFiller(replace(filler.loaded, profile=replace(filler.loaded.profile, line_noise_rows=0)))
 
 
 def kinds(task: LocalTask) -> list[str]:

@@ -13,12 +13,11 @@ from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
 from dg_lsp.engine.diffusion.generation import Scorer
-from dg_lsp.engine.diffusion.profile import DRAFTS_FIRST
 from tests.engine.engine_kit import finish
 
 PREFIX = "class Point:\n    def __init__(self, x, y):\n        self.x = x\n        self."
 LINE = InfillRequest(PREFIX, "\n\n\nPoint(1, 2)\n", (Hole(Span(0, 0), "cursor"),), language="python")
-DRAFTS = {"line": DRAFTS_FIRST, "line_noise_rows": 0, "refine_steps": 0, "copy_rows": 3, "causal_rows": 3, "branches": 3}
+DRAFTS = {"line_noise_rows": 0, "copy_rows": 3, "causal_rows": 3, "branches": 3}
 
 
 @pytest.fixture(scope="module")

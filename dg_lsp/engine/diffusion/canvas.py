@@ -31,7 +31,8 @@ from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.vocabulary import Vocabulary
 
 LARGEST_SEED = 2**63 - 1
-DRAFT_LENGTHS = (8, 16)  # gap lengths for drafts, besides the profile's
+REFINE_STEPS = 4  # in which a canvas may correct a draft
+MAX_CANVASES = 4  # one after another, for one answer
 DROPPING_STEP = 2  # without a delete token, gap lengths of low probability are dropped after this many steps
 N_LENGTHS = 2  # without a delete token, this many gap lengths are denoised to the end
 SURE = 0.5  # a token of a draft with a lower causal probability than this may be wrong
@@ -60,7 +61,7 @@ def propose(generation: Generation) -> Work:
     lengths = canvas.gap_lengths() if generation.found_lengths is None else generation.found_lengths
     if not lengths:  # a search found that no canvas could write a better answer
         return
-    if generation.proposals and canvas.profile.refine_steps:  # a canvas keeps the tokens of a high causal probability
+    if generation.proposals and canvas.profile.is_instruct:  # a canvas keeps the tokens of a high causal probability
         yield from generation.score()
     rows = planned(canvas, generation.proposals, lengths)
     if generation.timing.budget.is_limited:
@@ -69,28 +70,13 @@ def propose(generation: Generation) -> Work:
     yield from _denoised(generation, rows)
 
 
-def repair(generation: Generation) -> Work:
-    """Propose the texts of canvases that correct the causal drafts since the last canvas, if they say something new.
-
-    The drafts of a search came before the canvas, which has corrected them.
-    """
-    if not generation.canvas.profile.refine_steps or generation.found_lengths is not None:
-        return
-    since = max((index + 1 for index, each in enumerate(generation.proposals) if each.entropy is not None), default=0)
-    known = {proposal.text for proposal in generation.proposals[:since]}
-    if generation.proposals:
-        yield from generation.score()
-    new = [each for each in generation.proposals[since:] if each.row == "causal" and each.text not in known]
-    yield from _denoised(generation, corrected(generation.canvas, new, len(known)))
-
-
 def several(generation: Generation) -> Work:
     """Propose an answer of several canvases in sequence, if the suffix follows none of the proposals.
 
     That is for a single block.
     """
     canvas, budget = generation.canvas, generation.timing.budget
-    if canvas.n_holes > 1 or not canvas.is_block or canvas.profile.max_canvases < 2:
+    if canvas.n_holes > 1 or not canvas.is_block:
         return
     yield from generation.score()
     if not all(is_unclosed(canvas, proposal) for proposal in generation.proposals):
@@ -154,7 +140,7 @@ def planned(canvas: CanvasRequest, drafts: Sequence[Proposal], lengths: Sequence
 
     There is noise of each of the gap `lengths` unless the drafts suffice, and again with other noise as far as there is room.
     """
-    n_corrected = len({draft.text for draft in drafts}) if canvas.profile.refine_steps else 0
+    n_corrected = len({draft.text for draft in drafts}) if canvas.profile.is_instruct else 0
     n_wanted = canvas.profile.block_noise_rows if canvas.is_block else canvas.profile.line_noise_rows
     n_rounds = max(n_wanted, canvas.request.budget.candidates - len(drafts))
     if n_rounds < 1:
@@ -196,20 +182,16 @@ def affordable(
 def corrected(canvas: CanvasRequest, drafts: Sequence[Proposal], first_number: int) -> list[PlannedRow]:
     """Return a row that corrects each distinct draft, numbered from `first_number`; none if the checkpoint corrects no drafts.
 
-    It has room to make the draft longer if the checkpoint has a delete token. Tokens with a low causal probability start as
-    noise, and the probabilities condition the first step.
+    Tokens with a low causal probability start as noise, and the probabilities condition the first step.
     """
     planned_rows = list[PlannedRow]()
-    if not canvas.profile.refine_steps:
+    if not canvas.profile.is_instruct:
         return planned_rows
     for draft in {draft.text: draft for draft in reversed(drafts)}.values():
         draft_ids = canvas.vocabulary.encode(canvas.typed + draft.text)
-        length = next((gap for gap in sorted({*DRAFT_LENGTHS, *canvas.gap_lengths()}) if gap > len(draft_ids)), 0)
-        if canvas.prompt.delete is None:
-            length = len(draft_ids)
-        if not length or length > canvas.longest_gap:
+        if not 0 < len(draft_ids) <= canvas.longest_gap:
             continue
-        ids, gaps = _canvas(canvas, [draft_ids], length)
+        ids, gaps = _canvas(canvas, [draft_ids], len(draft_ids))
         free = tuple(gap >= 0 for gap in gaps)
         chances, noisy = tuple[float, ...](), tuple[bool, ...]()
         if len(draft.logps) == len(draft_ids):  # a pass has scored the draft
@@ -217,7 +199,7 @@ def corrected(canvas: CanvasRequest, drafts: Sequence[Proposal], first_number: i
             chances = (*own, *[0.0] * rest)
             noisy = (*(chance < SURE for chance in own), *[False] * rest)
         own_seed = seed(canvas.request, first_number + len(planned_rows))
-        row = Row(ids, free, canvas.profile.refine_steps, own_seed, True, True, chances, noisy)
+        row = Row(ids, free, REFINE_STEPS, own_seed, True, True, chances, noisy)
         planned_rows.append(PlannedRow(row, draft.row, gaps, draft.left, draft.right))
     return planned_rows
 
@@ -228,9 +210,8 @@ def seed(request: InfillRequest, number: int) -> int:
 
 
 def _canvas(canvas: CanvasRequest, drafts: Sequence[Sequence[int]], length: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return a canvas's ids, with drafts padded by delete tokens, and the gap of each position (-1: held)."""
-    prompt = canvas.prompt
-    padding = prompt.delete if prompt.delete is not None else canvas.vocabulary.regular[0]
+    """Return a canvas's ids, with drafts padded, and the gap of each position (-1: held)."""
+    prompt, padding = canvas.prompt, canvas.vocabulary.regular[0]
     ids: list[int] = []
     gaps: list[int] = []
     for index, draft in enumerate(drafts):
@@ -311,10 +292,8 @@ def written(canvas: CanvasRequest, kv: KV, seed: int, settle: Settle) -> Generat
     """Return the text that several canvases write in sequence, up to the suffix or the end of the model's turn."""
     committed, first, width = list[int](), canvas.next_tokens(()), canvas.profile.canvas_tokens
     banned = tuple(token for token in canvas.control if token not in canvas.prompt.closing)
-    for number in range(canvas.profile.max_canvases):  # without a held suffix
-        row = Row(
-            (canvas.vocabulary.regular[0],) * width, (True,) * width, canvas.n_steps, seed + number
-        )  # without a held suffix
+    for number in range(MAX_CANVASES):  # without a held suffix
+        row = Row((canvas.vocabulary.regular[0],) * width, (True,) * width, canvas.n_steps, seed + number)
         limits = TokenLimits(canvas.vocabulary.regular, banned, first)
         denoiser = Denoiser([row], limits, canvas.profile.sampling, canvas.n_logits, canvas.loaded.device)
         yield from settle(denoiser, kv)
@@ -323,7 +302,7 @@ def written(canvas: CanvasRequest, kv: KV, seed: int, settle: Settle) -> Generat
         whole = layout.answer(canvas.vocabulary, [*committed, *ids[:end]], canvas.prompt.heal)
         fence = re.search(r"^```", whole, re.MULTILINE)  # a code fence closes an answer
         text = extent.before_suffix(whole[: fence.start()].removesuffix("\n") if fence else whole, canvas.request.suffix)
-        if end is not None or len(text) < len(whole) or number == canvas.profile.max_canvases - 1:
+        if end is not None or len(text) < len(whole) or number == MAX_CANVASES - 1:
             return text
         # Commit up to the last line end, or all if there is none.
         ends = [index + 1 for index, token in enumerate(ids) if canvas.vocabulary.pieces[token].endswith(b"\n")]

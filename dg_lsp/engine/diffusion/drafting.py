@@ -15,7 +15,6 @@ from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.diffusion.generation import CanvasRequest, Generation
 
 MAX_CAUSAL_TOKENS = 128
-AHEAD_WEIGHT = 0.9  # of the file's repetitions, where they only predict what to read ahead
 MOST_BEHIND = 3.0  # nats: a draft that is so much less likely than another of its hole is hardly ever right
 
 
@@ -29,20 +28,19 @@ def copies_of(generation: Generation) -> Work:
 def propose(generation: Generation) -> Work:
     """Propose the causal drafts that are complete before the time runs out, and their branches.
 
-    A search for the gap's length has written them already. At the end, another draft than the first may be the likeliest.
+    At the end, another draft than the first may be the likeliest.
     """
     canvas, timing = generation.canvas, generation.timing
     is_off = canvas.n_holes > 1 or not canvas.profile.causal_rows
-    if is_off or generation.found_lengths is not None or not _pays(generation):
+    if is_off or timing.budget.left_ms(generation.score_ms()) <= 0:
         return
     written: list[CausalDraft] = []
     is_open = True  # what is written is not in the proposals yet
-    if generation.live is None:
-        # The first draft stays visible until the answer replaces it.
-        generation.live = Live(
-            lambda: (canvas.of_draft(canvas.text_of(written[0].ids)),) if written else (),
-            lambda: _proposals(canvas, [draft for draft in written if draft.is_finished]) if is_open else [],
-        )
+    # The first draft stays visible until the answer replaces it.
+    generation.live = Live(
+        lambda: (canvas.of_draft(canvas.text_of(written[0].ids)),) if written else (),
+        lambda: _proposals(canvas, [draft for draft in written if draft.is_finished]) if is_open else [],
+    )
 
     def show(drafts_so_far: list[CausalDraft]) -> None:
         nonlocal written
@@ -52,24 +50,6 @@ def propose(generation: Generation) -> Work:
     found, _ = yield from drafts.finished(work, canvas.profile.causal_rows, timing, generation.score_ms, show)
     is_open = False
     generation.proposals += _proposals(canvas, found)
-
-
-def _pays(generation: Generation) -> bool:
-    """Return whether a causal draft pays: it takes no longer than the time left, or than the canvas took.
-
-    Without a deadline it always pays, because answers must not depend on the clock.
-    """
-    canvas, budget = generation.canvas, generation.timing.budget
-    if not budget.is_limited:
-        return True
-    left_ms = budget.left_ms(generation.score_ms())
-    token_ms = generation.timing.pace.expected_ms("token", canvas.profile.causal_rows)
-    if token_ms is None or generation.steps is None:
-        return left_ms > 0
-    lengths = [len(canvas.vocabulary.encode(each.text)) for each in generation.proposals if each.row == "noise"]
-    draft_ms = token_ms * (1 + max(lengths, default=max(canvas.gap_lengths())))
-    canvas_ms = max(generation.steps.denoiser.canvas.steps) * (generation.step_ms(generation.steps.width) or 0.0)
-    return draft_ms <= min(left_ms, canvas_ms)
 
 
 def _drafts(generation: Generation) -> Drafting:
@@ -87,9 +67,7 @@ def _drafts(generation: Generation) -> Drafting:
         banned=[token for token in canvas.control if token not in canvas.ends],
         stops=canvas.ends | canvas.line_ends,
         end=canvas.prompt.end,
-        head=canvas.tail[0] if canvas.tail and canvas.prompt.end is None else None,
         file=scorer.file,
-        ahead=canvas.file_model(AHEAD_WEIGHT, profile.file_half_at) if scorer.file is None else None,
         alone=profile.branches > 0,
         branches=n_branches,
         most_behind=MOST_BEHIND if n_branches else math.inf,

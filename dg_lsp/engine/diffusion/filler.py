@@ -4,7 +4,7 @@ A task runs one request, on one canvas or on one canvas per hole in sequence. On
 hole, one pass scores them all, and one scale ranks them:
 
     request -> Prompt, in a CanvasRequest -> Generation (the encoded prefix)
-    each proposer that the profile lists for this kind of hole -> Proposal, ...
+    each proposer for the model's layout -> Proposal, ...
     all Proposals -> a causal pass over their tree (`Scorer`) -> ranked (rank.py, core.calibration) -> Candidate, ...
 
 A proposer is a generator. It adds to the generation's proposals, and yields after each uninterruptible unit of work.
@@ -34,7 +34,7 @@ from dg_lsp.engine.diffusion.gemma import dense, inventory, packed, reading
 from dg_lsp.engine.diffusion.gemma.passes import Passes, TreePasses
 from dg_lsp.engine.diffusion.generation import MAX_ROWS, CanvasRequest, Generation, Stepper
 from dg_lsp.engine.diffusion.layout import Layout, Prompt
-from dg_lsp.engine.diffusion.profile import Profile, load_profile
+from dg_lsp.engine.diffusion.profile import LayoutName, Profile, load_profile
 from dg_lsp.engine.model import fit, matmul
 from dg_lsp.engine.model.fit import Precision
 from dg_lsp.engine.model.gpu.buffers import Buffers
@@ -44,15 +44,18 @@ from dg_lsp.engine.model.weights.fetch import Meter
 
 log = logging.getLogger("dg_lsp.engine")
 
-PROPOSERS: dict[str, tuple[str, Callable[[Generation], Work]]] = {
-    "copy": ("draft", drafting.copies_of),
-    "search": ("denoise", search.propose),
-    "causal": ("draft", drafting.propose),
-    "canvas": ("denoise", canvas.propose),
-    "repair": ("denoise", canvas.repair),
-    "several_canvases": ("denoise", canvas.several),
+PROPOSERS: dict[LayoutName, tuple[tuple[str, Callable[[Generation], Work]], ...]] = {
+    # A search writes the causal draft too.
+    "instruct": (
+        ("draft", drafting.copies_of),
+        ("denoise", search.propose),
+        ("denoise", canvas.propose),
+        ("denoise", canvas.several),
+    ),
+    # A causal token is cheap compared with a canvas step.
+    "infill-trained": (("draft", drafting.copies_of), ("draft", drafting.propose), ("denoise", canvas.propose)),
 }
-"""Each proposer by its name in a profile, with the stage that its time counts for."""
+"""The proposers for a layout, in their order, each with the stage that its time counts for."""
 
 
 class DiffusionFiller(LocalFiller):
@@ -101,8 +104,7 @@ class DiffusionFiller(LocalFiller):
         """Return the answers of one canvas, before its first unit of work."""
         of_canvas = self.canvas(request)
         generation = Generation(of_canvas, timing, self.prefixes, self.stepper)
-        names = of_canvas.profile.block if of_canvas.is_block else of_canvas.profile.line
-        generation.proposers = [PROPOSERS[name] for name in names]
+        generation.proposers = PROPOSERS[of_canvas.profile.layout]
         return generation
 
     def fills_together(self, request: InfillRequest) -> bool:
@@ -122,7 +124,7 @@ def load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[Pass
     """Load and return the model of a checkpoint; raises LoadError and the errors of `common.loading.reported`."""
     name, folder, device = opened.name, opened.folder, opened.device
     profile = load_profile(opened.profile_folder)
-    if profile.layout == "instruct" and (warning := layout.template_warning(folder)):
+    if profile.is_instruct and (warning := layout.template_warning(folder)):
         log.warning("%s", warning)
     loading.check_dtype(dtype)
     if dtype == "int8":

@@ -41,7 +41,7 @@ class CanvasRequest(RequestInputs):
     @property
     def may_exceed(self) -> bool:  # type: ignore[override]
         """Whether what the model writes may have more than the hole's part."""
-        return self.profile.line_ends
+        return self.profile.is_instruct
 
     @property
     def n_holes(self) -> int:
@@ -82,11 +82,11 @@ class CanvasRequest(RequestInputs):
     def banned_tokens(self) -> tuple[int, ...]:
         """Return the tokens that a gap never contains: control tokens, and line ends unless the gap may write them."""
         banned = tuple(token for token in self.control if token != self.delete)
-        return banned if self.is_block or self.profile.line_ends else banned + self.vocabulary.with_newline
+        return banned if self.is_block or self.profile.is_instruct else banned + self.vocabulary.with_newline
 
     def of_canvas(self, text: str, hole_idx: int) -> str:
         """Return the part of a canvas's text for a hole: its line, or the text before the suffix if no suffix is held."""
-        if not self.profile.line_ends:
+        if not self.profile.is_instruct:
             return text
         request, is_last = self.request, hole_idx == self.n_holes - 1
         here = place.between("", (*request.between, request.suffix)[hole_idx])
@@ -108,7 +108,7 @@ class Generation(generation.Generation):
 
     `begin` sets what needs the encoded prefix: its keys and values `kv`, the `tree` of drafts, and the `scorer` of texts.
     `found_lengths` are the gap's likely lengths in tokens, likeliest first, and empty if no canvas could write a better answer;
-    None if no search has run. `steps` are those of the last canvas. It holds all that proposers share.
+    None if no search has run. It holds all that proposers share.
     """
 
     kv: KV
@@ -120,7 +120,6 @@ class Generation(generation.Generation):
         self.canvas, self._prefixes, self._stepper = canvas, prefixes, stepper
         self.joint: list[Evidence] = []
         self.found_lengths: tuple[int, ...] | None = None
-        self.steps: Steps | None = None
 
     def begin(self) -> Work:
         """Encode the prefix as far as the cache lacks it."""
@@ -143,9 +142,8 @@ class Generation(generation.Generation):
         return self.timing.pace.expected_ms("step", n_positions)
 
     def stepping(self, denoiser: Denoiser, kv: KV, *, is_open: bool = False) -> Steps:
-        """Return the steps of a canvas on a prefix; from now on, they are those of this generation."""
-        self.steps = Steps(denoiser, LocalDecoder(self.canvas.loaded.passes, kv), self._stepper, is_open=is_open)
-        return self.steps
+        """Return the steps of a canvas on a prefix."""
+        return Steps(denoiser, LocalDecoder(self.canvas.loaded.passes, kv), self._stepper, is_open=is_open)
 
     def is_over(self, steps: Steps, n_positions: int = 0) -> bool:
         """Return whether a canvas is finished, or no time is left for a step beside scoring the results and `n_positions` more.
@@ -165,11 +163,6 @@ class Generation(generation.Generation):
         if self.canvas.n_holes > 1:
             return calibration.to_candidates(self.joint, None)
         return (yield from super().ranked())
-
-    def leave(self) -> None:
-        """Forget what was being written."""
-        self.steps = None
-        super().leave()
 
 
 @dataclass(slots=True)

@@ -36,8 +36,8 @@ class Prompt:
 
     `heal` are the prefix's last bytes, removed from the encoder's ids; the first gap's first token starts with them.
     `heal_ids` are their ids. `delete` is the token that shrinks a gap, and `end` the token that ends a causal draft, if the
-    checkpoint has them. `closing` are the tokens that end the model's turn. `tail` holds whole lines of the suffix if the
-    profile says so. It ends with the tokens that end an answer only if the file ends there.
+    checkpoint has them. `closing` are the tokens that end the model's turn. `tail` holds the
+    suffix's head, in the instruct layout whole lines. It ends with the tokens that end an answer only if the file ends there.
     """
 
     ids: tuple[int, ...]
@@ -100,11 +100,8 @@ class InfillTrained:
             self.pre,
         ]
         between = tuple(tuple(encode(text)) for text in request.between)
-        tail = suffix[: profile.held_tokens]
-        if profile.line_ends:
-            tail = whole_lines(self.vocabulary, suffix, profile.held_tokens, is_end=is_end)
         heal_bytes = self.vocabulary.bytes_of(heal)
-        return Prompt((*head, *prefix), between, tuple(tail), heal_bytes, heal, self.delete, self.eom)
+        return Prompt((*head, *prefix), between, tuple(suffix[: profile.held_tokens]), heal_bytes, heal, self.delete, self.eom)
 
 
 class Instruct:

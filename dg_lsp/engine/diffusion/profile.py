@@ -13,12 +13,8 @@ from dg_lsp.core.calibration import Calibration
 from dg_lsp.engine.common import profile_file
 
 LayoutName = Literal["infill-trained", "instruct"]
-# Defaults of infill-trained profiles without these settings: such checkpoints were trained before the settings existed.
-# A proposer proposes nothing where it does not apply, as `search` with a delete token.
-DRAFTS_FIRST = ("copy", "search", "causal", "canvas")  # where a causal token is cheap compared with a canvas step
-CANVAS_FIRST = ("copy", "search", "canvas", "causal", "repair", "several_canvases")
-PROPOSERS = frozenset({*DRAFTS_FIRST, *CANVAS_FIRST})  # those of `filler.PROPOSERS`
-TRAINED = {"refine_steps": 0, "line_ends": False, "line": DRAFTS_FIRST, "block": DRAFTS_FIRST, "max_canvases": 1}
+# In profiles that older versions wrote; what they said follows from the layout.
+OLDER = frozenset({"refine_steps", "line_ends", "line", "block", "max_canvases"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +56,13 @@ class Profile:
     branches: int = 0  # of a causal draft within a line: others that differ from it first in one token
     file_weight: float = 0.0  # the weight of the file's own repetitions beside the causal model; 0: they are only read ahead
     file_half_at: float = 4.0  # the match length, in tokens, at which they have half of that weight
-    refine_steps: int = 4  # steps in which the canvas may correct a draft; 0: drafts stay unchanged
-    line_ends: bool = True  # the held suffix ends at a line end, and a hole at a line's end may write the line end
-    line: tuple[str, ...] = CANVAS_FIRST  # the proposers of a hole within a line, in their order
-    block: tuple[str, ...] = CANVAS_FIRST  # those of a hole that may take several lines
-    max_canvases: int = 4  # the most canvases, one after another, for one answer
     sampling: Sampling = field(default_factory=Sampling)
     calibration: Calibration | None = None  # None: its confidence was never measured
+
+    @property
+    def is_instruct(self) -> bool:
+        """Whether canvases write lines after the hole's too, and correct drafts. An infill-trained model has learnt neither."""
+        return self.layout == "instruct"
 
 
 def load_profile(folder: Path) -> Profile:
@@ -79,10 +75,8 @@ def load_profile(folder: Path) -> Profile:
 
 def parse(settings: dict[str, Any]) -> Profile:
     """Return the profile in a JSON object; raise ValueError or TypeError if it contains something unknown."""
-    values = profile_file.values_of(Profile, settings, layouts=get_args(LayoutName))
-    for kind in ("line", "block"):
-        if unknown := set(values.get(kind, ())) - PROPOSERS:
-            raise ValueError(f"unknown proposer {sorted(unknown)[0]!r} in {kind}; known ones: {', '.join(sorted(PROPOSERS))}")
+    known = {name: value for name, value in settings.items() if name not in OLDER}
+    values = profile_file.values_of(Profile, known, layouts=get_args(LayoutName))
     if "sampling" in values:
         values["sampling"] = Sampling(**values["sampling"])
-    return Profile(**(TRAINED | values if values.get("layout") == "infill-trained" else values))
+    return Profile(**values)

@@ -279,8 +279,7 @@ class LengthSearch:
         self._generation, canvas = generation, generation.canvas
         self._canvas, prompt = canvas, canvas.prompt
         ends = tuple(canvas.ends)  # a checkpoint without its own end token may write any special token
-        # The tokens that a causal model writes after an answer, as in `Scorer`.
-        self._tail = ends if prompt.end is not None else prompt.tail or ends[:1]
+        self._tail = prompt.tail or ends[:1]
         longest = canvas.profile.canvas_tokens - len(canvas.prompt.tail)  # the held suffix needs room
         writable = {*self._tail, *ends}
         banned = tuple(token for token in canvas.control if token not in writable)
@@ -371,11 +370,9 @@ class LengthSearch:
         return start if text == uncut else max(len(self._canvas.vocabulary.encode(self._canvas.typed + text)), 1)
 
     def _text(self, start: int) -> str:
-        """Return the answer with this length, without a copy of the suffix unless it ended with an end token."""
+        """Return the answer with this length, without a copy of the suffix."""
         speculation, text = self._speculation, self._uncut(start)
         following = speculation.text[start] if start < self.n_verified else None
-        if following is not None and following == self._canvas.prompt.end:
-            return text
         if following in speculation.gap.closing:  # the token may contain text before its line end
             text = self._uncut(start, following)
         return self._canvas.of_draft(text)
