@@ -50,7 +50,7 @@ def test_the_embedded_model_equals_the_librarys(embedded: Path) -> None:
 @pytest.mark.slow
 def test_the_embedded_model_is_loaded_without_transformers_and_torchs_compiler() -> None:
     code = (
-        "import sys; from dg_lsp.engine.backends import local; local.load_local(device='cpu'); "
+        "import sys; from dg_lsp.engine import backends; backends.load_filler('embedded', device='cpu'); "
         "print(sorted(name for name in ('transformers', 'torch', 'torch._dynamo', 'sympy') if name in sys.modules))"
     )
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

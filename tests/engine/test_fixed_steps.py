@@ -206,7 +206,7 @@ def test_a_fill_in_fixed_buffers_has_the_same_candidates(layout: str, request: p
     assert all(found)
 
 
-@pytest.mark.parametrize("where", ["decode", pytest.param("extend_at", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("where", ["decode", pytest.param("extend", marks=pytest.mark.slow)])
 def test_memory_that_runs_out_ends_the_request_and_not_the_model(
     trained_layout: Path, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -370,9 +370,9 @@ def test_triton_kernels_compute_what_torch_does() -> None:
 
 
 def test_a_wrong_kernel_is_named() -> None:
-    from dg_lsp.engine.model.gpu.operations import Plain, wrong_operation
+    from dg_lsp.engine.model.gpu.operations import Operations, wrong_operation
 
-    class Wrong(Plain):
+    class Wrong(Operations):
         def gated(self, gate_up: Tensor) -> Tensor:
             return super().gated(gate_up) * 1.2
 

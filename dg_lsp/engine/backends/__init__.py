@@ -79,10 +79,13 @@ def load_filler(
     rows: int = DEFAULTS.rows,
     on_progress: OnProgress = lambda _text, _share: None,
 ) -> Filler:
-    """Return a filler for a local or remote model; only a local one imports torch."""
+    """Return a filler for a local or remote model; only a local one imports torch. `local.load_model` documents its errors."""
     if is_remote(name):
         return load_remote(name, on_progress=on_progress)
     from dg_lsp.engine.model import before_torch  # noqa: F401, I001 -- before torch
-    from dg_lsp.engine.backends.local import load_local
+    from dg_lsp.engine.backends import local
 
-    return load_local(name, device=device, threads=threads, revision=revision, dtype=dtype, rows=rows, on_progress=on_progress)
+    loaded = local.load_model(name, device=device, threads=threads, revision=revision, dtype=dtype, on_progress=on_progress)
+    filler = local.filler_of(loaded, rows=rows)
+    filler.calibrations.watch(ModelId(str(model_names.folder_of(name) or name), loaded.fingerprint))
+    return filler

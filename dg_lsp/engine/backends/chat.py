@@ -78,7 +78,6 @@ class Chat(Backend):
         self._refused: frozenset[str] = frozenset()
 
     def about(self) -> Mapping[str, object]:
-        """Return facts about the server by name."""
         return {"remote": {"model": self.model, "dialect": "chat"}}
 
     def calls(self, request: InfillRequest) -> Sequence[Call]:
@@ -104,7 +103,6 @@ class Chat(Backend):
         return calls
 
     def evidence(self, request: InfillRequest, replies: Replies) -> tuple[Evidence, ...]:
-        """Return a candidate with its features for each answer; raise WireError if an answer is malformed."""
         items: list[Evidence] = []
         for call, fields in replies:
             assert isinstance(call.about, AnswerStream)
@@ -134,7 +132,6 @@ class AnswerStream:
         return {**body, THINKING_LIMIT: THOUGHT_TOKENS} if LIMIT in self.refused else body
 
     def body_after(self, status: int, message: str) -> dict[str, object] | None:
-        """Return the body to send after a refusal of a field; None after any other refusal."""
         if status not in REFUSING or self._has_parts:
             return None
         optional = [name for name in OPTIONAL if name not in self.refused]
@@ -151,7 +148,6 @@ class AnswerStream:
         return self.body()
 
     def add(self, event: Fields) -> bool:
-        """Add the next part; return whether the missing code is complete. Raises WireError for a malformed part."""
         self._has_parts = True
         if event.has("usage"):
             self._usage = event.inner("usage").values
@@ -169,7 +165,6 @@ class AnswerStream:
         return ("\n" in new or "`" in new) and locate("".join(self._contents), self.bounds, is_whole=False).is_closed
 
     def answer(self, *, is_whole: bool) -> Fields | None:
-        """Return the parts so far in the shape of an unstreamed answer; None if there are none."""
         if not self._has_parts:
             return None
         choice = {

@@ -255,7 +255,6 @@ class Fim(Backend):
         self.dialect, self.model = dialect, model
 
     def about(self) -> Mapping[str, object]:
-        """Return facts about the server by name."""
         return {"remote": {"model": self.model, "dialect": self.dialect.name}}
 
     def calls(self, request: InfillRequest) -> Sequence[Call]:
@@ -279,7 +278,6 @@ class Fim(Backend):
         return [Call(self.dialect.path, self.dialect.build(replace(query, number=number))) for number in numbers]
 
     def evidence(self, request: InfillRequest, replies: Replies) -> tuple[Evidence, ...]:
-        """Return a candidate with its features for each answer; raise WireError if an answer is malformed."""
         answers = [answer for _, fields in replies for answer in self.dialect.parse(fields)]
         [hole] = request.holes
         bounds = extent.of(hole, request.place, request.language)

@@ -7,14 +7,12 @@ from typing import Any
 
 from dg_lsp.core import wording
 from dg_lsp.engine.common import loading
-from dg_lsp.engine.common.calibration_store import ModelId
 from dg_lsp.engine.common.loading import EMBEDDED, Checkpoint, Loaded
 from dg_lsp.engine.common.local import LocalFiller
 from dg_lsp.engine.common.task import OnProgress
 from dg_lsp.engine.diffusion.masked.profile import is_masked
 from dg_lsp.engine.model.fit import SMALL
 from dg_lsp.engine.model.fit.geometry import LLAMA_TYPES
-from dg_lsp.wire import model_names
 from dg_lsp.wire.settings import DEFAULTS
 
 log = logging.getLogger("dg_lsp.engine")
@@ -82,23 +80,3 @@ def filler_of(loaded: Loaded[Any, Any], *, rows: int = DEFAULTS.rows) -> LocalFi
     from dg_lsp.engine.diffusion.filler import DiffusionFiller
 
     return DiffusionFiller(loaded, rows=rows)
-
-
-def load_local(
-    name: str = EMBEDDED,
-    *,
-    device: str = "auto",
-    threads: int = 0,
-    revision: str = "",
-    dtype: str = "",
-    rows: int = DEFAULTS.rows,
-    on_progress: OnProgress = lambda _text, _share: None,
-) -> LocalFiller:
-    """Load the local model `name` and return its filler; `load_model` documents the errors.
-
-    `engine.backends.load_filler` also loads models that run elsewhere.
-    """
-    loaded = load_model(name, device=device, threads=threads, revision=revision, dtype=dtype, on_progress=on_progress)
-    filler = filler_of(loaded, rows=rows)
-    filler.calibrations.watch(ModelId(str(model_names.folder_of(name) or name), loaded.fingerprint))
-    return filler

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from dg_lsp.core import calibration, secrets
-from dg_lsp.core.calibration import Calibration, Evidence
+from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.extent import Bounds
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, outcome_of
@@ -66,7 +66,8 @@ class RemoteFiller(Filler):
         self.backend, self.client, self.local_only = backend, client, local_only
         self.newer_patterns: Callable[[], tuple[str, ...]] = lambda: ()
         """Returns the `privacy.local_only` patterns of the current configuration, which may have changed since the start."""
-        self._unread: set[Future[Fields]] = set()
+        self.unread: set[Future[Fields]] = set()
+        """The sent calls of all tasks whose answers no step has read. A waiting step ends as soon as one of them has one."""
         self._heads = Heads()
         self.calibrations = Calibrations()
         self._end = weakref.finalize(self, client.close)
@@ -79,7 +80,7 @@ class RemoteFiller(Filler):
         # Servers encode what they have seen before only once, up to its first change.
         allowed_request = shown(self._heads.kept(request), (*self.local_only, *self.newer_patterns()))
         masked_request = Shown(secrets.mask_request(allowed_request))
-        return RemoteTask(self.backend, self.client, self._unread, masked_request, self.calibrations.current())
+        return RemoteTask(self, masked_request)
 
     def about(self) -> Mapping[str, object]:
         """Return where the model runs, and the backend's facts about it."""
@@ -91,24 +92,13 @@ class RemoteFiller(Filler):
 
 
 class RemoteTask(HoleTask):
-    """One running request.
+    """One running request."""
 
-    `unread` are the sent calls of all tasks whose answers no step has read. A waiting step ends as soon as one of them has one.
-    """
-
-    def __init__(
-        self,
-        backend: Backend,
-        client: ServerClient,
-        unread: set[Future[Fields]],
-        request: Shown,
-        calibration: Calibration | None = None,
-    ) -> None:
+    def __init__(self, filler: RemoteFiller, request: Shown) -> None:
         """Create a task that has sent nothing yet."""
-        super().__init__(request, fills_together=backend.takes_together(request))
-        self._calibration = calibration
-        self._evidence: tuple[Evidence, ...] = ()
-        self._backend, self._client, self._unread = backend, client, unread
+        super().__init__(request, fills_together=filler.backend.takes_together(request))
+        self._calibration, self._evidence = filler.calibrations.current(), tuple[Evidence, ...]()
+        self._backend, self._client, self._unread = filler.backend, filler.client, filler.unread
         self._part = request  # that is being filled
         self._sent: list[tuple[Call, Future[Fields]]] = []
         self._tokens = {"tokens": 0, "reused": 0}
@@ -123,7 +113,6 @@ class RemoteTask(HoleTask):
             self.milliseconds["denoise"] += (time.perf_counter() - began) * 1000
 
     def evidence(self) -> tuple[Evidence, ...]:
-        """Return the candidates with their features; empty until all answers have arrived."""
         return self._evidence if len(self.request.holes) == 1 else ()
 
     def cache(self) -> Mapping[str, int]:
@@ -179,7 +168,6 @@ class RemoteTask(HoleTask):
             raise RemoteError(f"the answer of {self._client.host} can't be understood: {error}") from error
 
     def _so_far(self) -> tuple[Candidate, ...]:
-        """Return candidates from the answers received so far, whole or partial."""
         replies: list[tuple[Call, Fields]] = []
         for call, future in self._sent:
             if future.done() and not future.cancelled() and future.exception() is None:

@@ -78,11 +78,9 @@ class Vllm:
         self._writer = CanvasWriter(served, self.profile, vocabulary)
 
     def takes_together(self, request: InfillRequest) -> bool:
-        """Return whether the holes and the text between them fit on one canvas, each with room for an answer."""
         return layout.fits_one_canvas(request, self.profile, self.vocabulary, CLOSING_TOKENS)
 
     def about(self) -> Mapping[str, object]:
-        """Return facts about the server by name."""
         served = self.served
         rows = {"rows": served.max_rows} if served.max_rows else {}
         return {"remote": {"model": served.model, "canvas": served.canvas, "vllm": served.version, **rows}}

@@ -80,7 +80,6 @@ class CausalFiller(LocalFiller):
         return self.windows.prompt(request, math.inf if left_ms == math.inf else n_tokens)
 
     def better_prompt(self, request: InfillRequest) -> Prompt | None:
-        """Return a prompt that gives better answers and needs more time than that for an answer; None without one."""
         return self.windows.better_prompt(request)
 
     def inputs(self, request: InfillRequest, left_ms: float = math.inf) -> CausalInputs:
@@ -88,7 +87,6 @@ class CausalFiller(LocalFiller):
         return CausalInputs(request, self.prompt(request, left_ms), self.loaded, self.calibrations.current())
 
     def generation(self, request: InfillRequest, timing: Timing) -> Generation:
-        """Return the answer of a request with one hole, before its first unit of work."""
         generation = Generation(self.inputs(request, timing.budget.left_ms()), timing, self.prefixes)
         generation.proposers = PROPOSERS
         return generation
@@ -98,5 +96,4 @@ def load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[Caus
     """Load and return the model of a checkpoint; raises LoadError and the errors of `common.loading.reported`."""
     profile = load_profile(opened.profile_folder, fills_in=opened.vocabulary.fim_tokens is not None)
     use = fit.Use(MOST_LENGTHS * profile.prefix_tokens + profile.suffix_tokens, LONGEST_DRAFT)
-    found = loading.open_llama(opened, use, dtype, on_progress)
-    return Loaded.of(opened, CausalLlama(found.sizes, found.weights, found.kind), profile, found.precision)
+    return loading.load_llama(opened, CausalLlama, profile, use, dtype, on_progress)

@@ -39,7 +39,6 @@ class Scorer(generation.Scorer):
         self._copied = set[str]()
 
     def score(self, proposals: Sequence[Proposal]) -> list[Proposal]:
-        """Return the proposals with the log-probabilities of their tokens and of the suffix after them, and their features."""
         self._copied |= {each.text for each in proposals if each.row == "copy"}
         return super().score(proposals)
 
@@ -175,7 +174,6 @@ class Generation(generation.Generation):
         return any(each.text != first.proposal.text for each in copies)
 
     def score(self) -> Work:
-        """Score the proposals that have no score yet."""
         self.proposals, self._is_scored = self.scorer.score(self.proposals), True
         yield
 

@@ -177,14 +177,12 @@ class FillInTheMiddle(LeftToRight):
         self.before, self.after, self.middle, self.end = vocabulary.fim_tokens
 
     def lay_out(self, request: InfillRequest, view: View | None = None) -> Prompt:
-        """Return a request with one hole as a prompt, by default with a new and long window."""
         prompt = super().lay_out(request, view)
         follow, _ = suffix_ids(self.vocabulary, request.suffix, self.profile.follow_tokens)
         typed = prompt.ids[len(prompt.ids) - prompt.ids[::-1].index(self.middle) :]
         return replace(prompt, n_left=prompt.ids.index(self.after), follow=tuple(follow), typed=typed)
 
     def _read(self, request: InfillRequest, view: View, prefix: Sequence[int], typed: Sequence[int]) -> tuple[int, ...]:
-        """Return the tokens that the model reads before it writes the answer."""
         suffix, is_end = suffix_ids(self.vocabulary, request.suffix, view.n_suffix)
         whole = suffix if is_end else _paragraphs(self.vocabulary, suffix)
         head = [] if (head := self.head(request.path, view.related)) == [self.start] else head

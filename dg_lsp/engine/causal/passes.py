@@ -44,7 +44,6 @@ class CausalLlama(Llama):
             self.buffers = Buffers(self._gpu, free, recorder)
 
     def encode(self, ids: Tensor, past: KV | None = None) -> tuple[Tensor, KV]:
-        """Return the last hidden states [R, L, H] of new tokens [R, L], and the keys and values of past and new tokens."""
         if self._gpu is not None and len(ids) == 1:
             with torch.no_grad():
                 return self._gpu.encode(ids, past)
@@ -59,7 +58,6 @@ class CausalLlama(Llama):
             return self._pass(ids, positions[None], past, mask, causal=causal)
 
     def logits(self, hidden: Tensor, first: int = 0, last: int | None = None) -> Tensor:
-        """Return the logits [..., V] in 32 bits, or only those of the tokens from `first` to `last`."""
         if self._gpu is None:
             return super().logits(hidden, first, last)
         with torch.no_grad():
@@ -68,11 +66,6 @@ class CausalLlama(Llama):
             return found.view(*hidden.shape[:-1], -1)
 
     def extend(self, ids: Tensor, positions: Tensor, kv: KV, mask: Tensor, key_positions: Tensor) -> Tensor:
-        """Return the last hidden states [N, H] of new tokens [N], each at its own position [N].
-
-        The pass overwrites the last N places of `kv` with the new tokens' keys and values. Token n sees the places in
-        `mask` [N, L], whose positions are `key_positions` [L].
-        """
         del key_positions  # every layer sees the whole prefix
         with torch.no_grad():
             return self._pass(ids[None], positions[None], kv, mask[None, None], with_room=True)[0][0]

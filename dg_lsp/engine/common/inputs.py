@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 from dg_lsp.core import calibration, extent, placeholders
 from dg_lsp.core.calibration import Calibration
@@ -17,23 +17,6 @@ from dg_lsp.engine.common.layout import answer
 from dg_lsp.engine.common.loading import Loaded
 
 FILE_CHARS = 12_000  # the characters on each side of the hole that are searched for repetitions
-
-
-class Prompt(Protocol):
-    """A request as tokens, in any layout: the `ids` to encode first, and the typed bytes that the answer begins with."""
-
-    @property
-    def ids(self) -> tuple[int, ...]: ...
-
-    @property
-    def heal(self) -> bytes: ...
-
-
-class Layout(Protocol):
-    """Lays out requests."""
-
-    def lay_out(self, request: InfillRequest) -> Prompt:
-        """Return the request as tokens."""
 
 
 class RequestInputs:
@@ -46,14 +29,14 @@ class RequestInputs:
     writes is the hole's part, or if it `may_exceed` that, begins with it.
     """
 
-    prompt: Any
+    prompt: Any  # of any layout: it has the `ids` to encode first, and the typed bytes `heal` that the answer begins with
     loaded: Loaded[Any, Any]
     may_exceed = True
 
     def __init__(
         self,
         request: InfillRequest,
-        prompt: Prompt,
+        prompt: Any,
         loaded: Loaded[Any, Any],
         weights: Calibration | None,
         *,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -103,18 +103,8 @@ class Loaded(Generic[PassesT, ProfileT]):
     @classmethod
     def of(cls, checkpoint: Checkpoint, passes: PassesT, profile: ProfileT, dtype: str) -> Loaded[PassesT, ProfileT]:
         """Return the loaded model of a checkpoint."""
-        return cls(
-            checkpoint.name,
-            passes,
-            checkpoint.vocabulary,
-            profile,
-            checkpoint.device,
-            dtype,
-            checkpoint.revision,
-            checkpoint.cores,
-            checkpoint.why,
-            _fingerprint(checkpoint.folder),
-        )
+        of, fingerprint = checkpoint, _fingerprint(checkpoint.folder)
+        return cls(of.name, passes, of.vocabulary, profile, of.device, dtype, of.revision, of.cores, of.why, fingerprint)
 
 
 def wide_dtype(precision: Precision) -> torch.dtype:
@@ -187,18 +177,18 @@ def choose(opened: Checkpoint, use: fit.Use, *, asked: str = "", stored: str = "
     return fit.choose(opened.name, opened.geometry, facts, asked=asked, stored=stored, use=use)
 
 
-@dataclass(frozen=True, slots=True)
-class LlamaWeights:
-    """What the passes of such a model are made of, and its precision."""
+def load_llama(
+    opened: Checkpoint,
+    passes: Callable[[LlamaSizes, llama_files.Weights, matmul.Kind], PassesT],
+    profile: ProfileT,
+    use: fit.Use,
+    dtype: str,
+    on_progress: OnProgress,
+) -> Loaded[PassesT, ProfileT]:
+    """Return the loaded Llama or Qwen2 model of a folder, which is validated before anything is allocated.
 
-    sizes: LlamaSizes
-    weights: llama_files.Weights
-    kind: matmul.Kind
-    precision: Precision
-
-
-def open_llama(opened: Checkpoint, use: fit.Use, dtype: str, on_progress: OnProgress) -> LlamaWeights:
-    """Return the weights of a folder, which is validated before anything is allocated. Raises LoadError and CheckpointError."""
+    Raises LoadError and CheckpointError.
+    """
     folder, device, values, vocabulary = opened.folder, opened.device, opened.values, opened.vocabulary
     choice = choose(opened, use, asked=_llama_dtype(dtype, device, opened.name))
     is_narrow = choice.precision == "int8" and device != "cpu"
@@ -213,7 +203,7 @@ def open_llama(opened: Checkpoint, use: fit.Use, dtype: str, on_progress: OnProg
     if wide is not None:
         is_on_cpu = device == "cpu" and wide != torch.float16
         kind = matmul.best_kind(in_16_bits=wide != torch.float32) if is_on_cpu else "plain"
-    return LlamaWeights(sizes, llama_files.Weights(stored, device, wide, meter), kind, precision)
+    return Loaded.of(opened, passes(sizes, llama_files.Weights(stored, device, wide, meter), kind), profile, precision)
 
 
 def _llama_dtype(asked: str, device: str, name: str) -> str:

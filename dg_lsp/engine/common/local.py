@@ -18,7 +18,6 @@ from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.common.calibration_store import Calibrations
 from dg_lsp.engine.common.generation import Generation
-from dg_lsp.engine.common.inputs import Layout, Prompt
 from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.common.pace import Budget, Pace, Timing, Usage
 from dg_lsp.engine.common.rank import Proposal
@@ -43,7 +42,6 @@ class LocalTask(HoleTask):
         self.milliseconds = self._usage.milliseconds
 
     def step(self) -> bool:
-        """Do one unit of work; return whether more remains."""
         self._usage.began = time.perf_counter()
         try:
             with self._filler.loaded.cores.used(), torch.inference_mode():
@@ -52,11 +50,9 @@ class LocalTask(HoleTask):
             self._usage.switch(self._usage.stage)
 
     def finish_in(self, milliseconds: float) -> None:
-        """Plan the work so that it ends within this time."""
         self._due_at = self._filler.pace.clock() + milliseconds / 1000
 
     def cache(self) -> dict[str, int]:
-        """Return the number of prefix `tokens` of this task, and how many were `reused` from the cache."""
         return {"tokens": self._usage.prefix_tokens, "reused": self._usage.reused_tokens}
 
     def proposals(self) -> tuple[Proposal, ...]:
@@ -64,12 +60,10 @@ class LocalTask(HoleTask):
         return tuple(self.generation.proposals) if self.generation else ()
 
     def evidence(self) -> tuple[Evidence, ...]:
-        """Return the evidence for each proposal of a single hole."""
         generation = self.generation if len(self.request.holes) == 1 else None
         return tuple(generation.evidence()) if generation else ()
 
     def close(self) -> None:
-        """Release the task's memory. No step may follow."""
         super().close()
         if self.generation is not None:  # at once, and not when Python next looks for references in a circle
             self.generation.leave()
@@ -115,7 +109,7 @@ class LocalFiller(Filler):
     def __init__(
         self,
         loaded: Loaded[Any, Any],
-        layout: Layout,
+        layout: Any,
         canvas_tokens: int,
         clock: Callable[[], float],
         cache_dtype: torch.dtype | None = None,
@@ -136,14 +130,13 @@ class LocalFiller(Filler):
         return self.prefixes.cache
 
     def start(self, request: InfillRequest) -> LocalTask:
-        """Return a new task for the request."""
         return LocalTask(request, self)
 
-    def prompt(self, request: InfillRequest, left_ms: float) -> Prompt:
+    def prompt(self, request: InfillRequest, left_ms: float) -> Any:
         """Return a request as a prompt, for an answer in the time left."""
         return self.layout.lay_out(request)
 
-    def better_prompt(self, request: InfillRequest) -> Prompt | None:
+    def better_prompt(self, request: InfillRequest) -> Any:
         """Return a prompt that gives better answers and needs more time than that for an answer; None without one."""
         return None
 
@@ -156,31 +149,24 @@ class LocalFiller(Filler):
         return False
 
     def expect(self, request: InfillRequest) -> None:
-        """Note the request that will probably come next; `foresee` encodes its prefix."""
         self.ahead.expect(request)
 
     def limit(self, threads: int, rows: int) -> None:
-        """Use at most this many threads from the next pass on; 0 for what suits the model and the machine."""
         self.loaded.cores.limit_to(threads)
 
     def foresee(self) -> float | None:
-        """Encode one chunk of the expected prefix; return in how many seconds more can be encoded, None if nothing remains."""
         return self.ahead.read()
 
     def concurrency(self) -> Concurrency:
-        """Return "in turns": running several requests together saves no time."""
         return "in turns"
 
     def is_on_gpu(self) -> bool:
-        """Return whether the model's weights are on a GPU."""
         return self.loaded.device != "cpu"
 
     def has_room(self) -> bool:
-        """Return whether memory has room for another request of full size beside the running ones."""
         return self.headroom.admits_request()
 
     def about(self) -> dict[str, object]:
-        """Return the facts of the model: device, dtype, revision, threads, the reasons for them, and memory."""
         loaded = self.loaded
         return {
             "device": loaded.device,
@@ -193,7 +179,6 @@ class LocalFiller(Filler):
         }
 
     def trim(self) -> None:
-        """Drop the prefix cache."""
         self.cache.clear()
 
 
@@ -229,7 +214,7 @@ class ReadAhead:
         if left_s <= 0 and (better := filler.better_prompt(request)) is not None:
             yield from self._encoded(better)
 
-    def _encoded(self, prompt: Prompt) -> Iterator[float]:
+    def _encoded(self, prompt: Any) -> Iterator[float]:
         prefixes = self._filler.prefixes
         n_encoded, kv = prefixes.cache.longest(prompt.ids, ahead=True)
         while n_encoded < len(prompt.ids):

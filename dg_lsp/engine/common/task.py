@@ -132,11 +132,9 @@ class HoleTask(Task):
         """Return the current texts of the request that is being filled, as far as there are some."""
 
     def step(self) -> bool:
-        """Do one unit of work; return whether more remains."""
         return next(self._work, OVER) is not OVER
 
     def candidates(self) -> tuple[Candidate, ...]:
-        """Return the best answers so far, best first; they are unfinished before the task's end."""
         if self._answers:
             return self._answers
         so_far = self._so_far()
@@ -150,11 +148,9 @@ class HoleTask(Task):
         )
 
     def drafts(self) -> tuple[str, ...]:
-        """Return the current text of each hole in the best answer so far, or the final answer."""
         return self._answers[0].texts if self._answers else self._padded(self._texts())
 
     def close(self) -> None:
-        """Release what the task holds. No step may follow."""
         self._work = iter(())  # it refers to this task
 
     def _padded(self, texts: tuple[str, ...]) -> tuple[str, ...]:

@@ -88,7 +88,6 @@ class DiffusionFiller(LocalFiller):
         self.stepper = Stepper(self.headroom, self.pace, rows, fixed)
 
     def limit(self, threads: int, rows: int) -> None:
-        """Use at most so many threads, and rows in one pass, from the next step on."""
         super().limit(threads, rows)
         self.stepper.max_rows = rows
 
@@ -101,7 +100,6 @@ class DiffusionFiller(LocalFiller):
         return self.layout.lay_out(self._heads.kept(request))
 
     def generation(self, request: InfillRequest, timing: Timing) -> Generation:
-        """Return the answers of one canvas, before its first unit of work."""
         of_canvas = self.canvas(request)
         generation = Generation(of_canvas, timing, self.prefixes, self.stepper)
         generation.proposers = PROPOSERS[of_canvas.profile.layout]

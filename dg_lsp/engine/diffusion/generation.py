@@ -131,7 +131,6 @@ class Generation(generation.Generation):
         self.scorer = Scorer(canvas, self.tree, file, self.timing.pace)
 
     def score(self) -> Work:
-        """Score the proposals that have no score yet."""
         before = self.timing.usage.switch("score")
         self.proposals = self.scorer.score(self.proposals)
         yield
@@ -222,7 +221,6 @@ class Scorer(generation.Scorer):
         return [(self._inputs.ids_of(text), [prompt.end] if prompt.end is not None else list(prompt.tail))]
 
     def mixed(self, ids: Sequence[int], logps: tuple[float, ...]) -> tuple[float, ...]:
-        """Return the log-probabilities of a text's tokens with the file's repetitions mixed in."""
         return logps if self.file is None else tuple(mixed(self.file, ids, logps))
 
 

@@ -81,7 +81,6 @@ class Llama:
         return self._embed.n_bytes() + self._head.n_bytes() + sum(layer.n_bytes() for layer in self.layers)
 
     def logits(self, hidden: Tensor, first: int = 0, last: int | None = None) -> Tensor:
-        """Return the logits [..., V] in 32 bits, or only those of the tokens from `first` to `last`."""
         with torch.no_grad():
             flat = hidden.reshape(-1, hidden.shape[-1])
             found = self._head.logits(flat, first, self.n_vocabulary if last is None else min(last, self.n_vocabulary))

@@ -60,15 +60,12 @@ class PlainMatrix:
         self.weight = weight.float().t().contiguous()
 
     def times(self, inputs: Tensor) -> Tensor:
-        """Return the products [N, O] of inputs [N, I]."""
         return inputs @ self.weight
 
     def tanh(self, inputs: Tensor) -> Tensor:
-        """Return the hyperbolic tangents [N, O] of the products."""
         return (inputs @ self.weight).tanh_()
 
     def feed(self, inputs: Tensor, up: PlainMatrix, down: PlainMatrix) -> Tensor:
-        """Return the output of a gated feed-forward layer whose gate is this matrix."""
         return F.gelu(inputs @ self.weight, approximate="tanh").mul_(inputs @ up.weight) @ down.weight
 
 
@@ -80,11 +77,9 @@ class OneDnnMatrix:
         self.weight: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.to(dtype).contiguous(), 64)
 
     def times(self, inputs: Tensor) -> Tensor:
-        """Return the products [N, O] of inputs [N, I], in 32 bits."""
         return _product(inputs.to(self.dtype), self.weight).float()
 
     def tanh(self, inputs: Tensor) -> Tensor:
-        """Return the hyperbolic tangents [N, O] of the products, in 32 bits."""
         return _product(inputs.to(self.dtype), self.weight, "tanh").float()
 
     def feed(self, inputs: Tensor, up: OneDnnMatrix, down: OneDnnMatrix) -> Tensor:

@@ -7,14 +7,13 @@ CPU.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dg_lsp.engine.model.fit import canvas_token_bytes, logit_bytes, machine
 
 if TYPE_CHECKING:
-    from dg_lsp.engine.model.fit.geometry import Geometry
     from dg_lsp.engine.model.prefix_cache import PrefixCache
 
 SHARE = 0.8  # the share of free memory to use: allocators round up, and other programs allocate too
@@ -38,19 +37,7 @@ class Cost:
         return prefix_tokens * self.prefix_token + canvas_tokens * self.canvas_token
 
 
-class Measured(Protocol):
-    """A loaded model as far as its memory needs it."""
-
-    @property
-    def geometry(self) -> Geometry:
-        """The model's sizes."""
-
-    @property
-    def value_bytes(self) -> int:
-        """The bytes of one number in the keys and values."""
-
-
-def cost(passes: Measured) -> Cost:
+def cost(passes: Any) -> Cost:
     """Return the bytes that a token needs in a loaded model."""
     shape, size = passes.geometry, passes.value_bytes
     return Cost(shape.kv_per_token * size, canvas_token_bytes(shape, size), logit_bytes(shape))

@@ -203,7 +203,6 @@ class OwnRoom:
         self._positions = torch.tensor(positions, dtype=torch.long, device=self._device)
 
     def extend(self, first: int, ids: Sequence[int], positions: Sequence[int], visible: NDArray[np.bool_]) -> Tensor:
-        """Return the last hidden states [N, H] of new tokens in the places from `first` on."""
         own = torch.tensor(positions, device=self._device)
         self._positions = torch.cat([self._positions, own])
         mask, kv = torch.from_numpy(visible).to(self._device), crop(self.kv, first + len(ids))

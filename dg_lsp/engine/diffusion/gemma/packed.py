@@ -81,11 +81,9 @@ class PackedPasses(Passes):
 
     @property
     def products_dtype(self) -> str:
-        """The precision of the products with the weights, which may be narrower than that of the weights."""
         return "bfloat16" if self.kind == "onednn-bf16" else "float32"
 
     def logits(self, hidden: Tensor, first: int = 0, last: int | None = None) -> Tensor:
-        """Return the softcapped logits [..., V] in 32 bits, or only those of the tokens from `first` to `last`."""
         if first or last is not None:
             return super().logits(hidden, first, last)
         flat = hidden.reshape(-1, hidden.shape[-1])
@@ -93,7 +91,6 @@ class PackedPasses(Passes):
         return ratios.mul_(self.model.final_logit_softcapping).view(*hidden.shape[:-1], -1)
 
     def soft(self, ids: Tensor, probabilities: Tensor) -> Tensor:
-        """Return the embeddings [R, C, H] of the tokens `ids` [R, C, K] weighted by their probabilities [R, C, K]."""
         embed = self.decoder.embed_tokens
         k = ids.shape[-1]
         bags = F.embedding_bag(ids.reshape(-1, k), embed.weight, per_sample_weights=probabilities.reshape(-1, k), mode="sum")

@@ -29,7 +29,10 @@ from dg_lsp.engine.model.tree import Rooms
 
 
 class Passes:
-    """The encoder pass and the decoder pass of one loaded model. `buffers` has room for trees on a GPU; None elsewhere."""
+    """The encoder passes (`prefix_cache.Encoder`) and the decoder pass of one loaded model.
+
+    `buffers` has room for trees on a GPU; None elsewhere.
+    """
 
     buffers: Rooms | None = None
 
@@ -71,7 +74,6 @@ class Passes:
         return quantised.n_bytes(self.model)
 
     def encode(self, ids: Tensor, past: KV | None = None) -> tuple[Tensor, KV]:
-        """Return the last hidden states [R, L, H] of new tokens [R, L], and the keys and values of past and new tokens."""
         n_past, n_new = past[0][0].shape[2] if past else 0, ids.shape[1]
         positions = torch.arange(n_past, n_past + n_new, device=ids.device)
         masks: dict[str, Tensor | None] = {"full_attention": None, "sliding_attention": None}
@@ -116,7 +118,6 @@ class Passes:
         return self._layers(self.decoder, hidden, positions, kv_by_layer, masks, bidirectional=True, with_room=with_room)[0]
 
     def logits(self, hidden: Tensor, first: int = 0, last: int | None = None) -> Tensor:
-        """Return the softcapped logits [..., V] in 32 bits, or only those of the tokens from `first` to `last`."""
         cap: float = self.model.final_logit_softcapping
         raw = F.linear(hidden, self.model.lm_head.weight[first:last]).float()
         return raw.div_(cap).tanh_().mul_(cap)  # the logits of a large vocabulary must be in memory only once
@@ -129,19 +130,10 @@ class Passes:
         scale: Tensor = embed.embed_scale
         return weighted * scale.to(vectors.dtype)
 
-    def extend(self, ids: Tensor, positions: Tensor, kv: KV, mask: Tensor, key_positions: Tensor) -> Tensor:
-        """Return the encoder's last hidden states [N, H] of new tokens [N], each at its own position [N].
-
-        The pass overwrites the last N places of `kv` with the new tokens' keys and values. Token n sees the places in
-        `mask` [N, L], whose positions are `key_positions` [L]. So one pass reads several continuations of a prefix, each of
-        which sees only the prefix and itself.
-        """
-        return self.extend_at(ids, positions, kv, mask, key_positions)
-
-    def extend_at(
+    def extend(
         self, ids: Tensor, positions: Tensor, kv: KV, mask: Tensor, key_positions: Tensor, places: Tensor | None = None
     ) -> Tensor:
-        """Do what `extend` does, with the keys and values at the given places [N] of `kv` instead of its last ones."""
+        """Do what `prefix_cache.Encoder` says, with keys and values at the given places [N] of `kv` or its last ones."""
         masks: dict[str, Tensor | None] = {"full_attention": mask[None, None]}
         near = mask if len(key_positions) < self.window else mask & (key_positions[None] > positions[:, None] - self.window)
         masks["sliding_attention"] = near[None, None]
@@ -270,7 +262,7 @@ class Room(NamedTuple):
 
 
 class TreePasses:
-    """The encoder passes of one loaded model over the tokens of trees."""
+    """The encoder passes of one loaded model over the tokens of trees, as `gpu.buffers.TreePasses` describes them."""
 
     most_rows = sys.maxsize  # a pass of many tokens reads each expert once, recorded or not
 
@@ -280,7 +272,6 @@ class TreePasses:
         self.n_hidden = int(passes.config.hidden_size)
 
     def room(self, n_places: int, like: KV) -> Room:
-        """Return room for so many places, with the sizes of these keys and values."""
         return Room(prefix_cache.room(like, n_places), torch.zeros(n_places, dtype=torch.long, device=self.device))
 
     def room_bytes(self, n_places: int) -> int:
@@ -289,18 +280,15 @@ class TreePasses:
         return n_places * self._cost.prefix_token + of_rows
 
     def fill(self, room: Room, kv: KV, positions: Sequence[int]) -> None:
-        """Copy keys and values, whose tokens stand at these positions, to the first places of a room."""
         n_given = len(positions)
         room.positions[:n_given] = torch.tensor(positions, dtype=torch.long, device=self.device)
         prefix_cache.put(kv, room.kv)
 
     def pairs(self, room: Room) -> KV:
-        """Return the keys and values in a room."""
         return room.kv
 
     def read(self, inputs: Inputs, room: Room) -> Tensor:
-        """Return the last hidden states [N, H] of new tokens, whose keys and values go to their places."""
         assert inputs.visible is not None
         room.positions.index_copy_(0, inputs.places, inputs.positions)
         ids, positions, visible = inputs.ids, inputs.positions, inputs.visible
-        return self._passes.extend_at(ids, positions, room.kv, visible, room.positions, inputs.places)
+        return self._passes.extend(ids, positions, room.kv, visible, room.positions, inputs.places)

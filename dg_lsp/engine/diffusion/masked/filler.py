@@ -56,7 +56,6 @@ class MaskedFiller(LocalFiller):
         super().__init__(loaded, inputs, loaded.profile.canvas_tokens, clock)
 
     def generation(self, request: InfillRequest, timing: Timing) -> Generation:
-        """Return the texts of a request's gap, before its first unit of work."""
         prompt = self.layout.lay_out(request)
         return Generation(RequestInputs(request, prompt, self.loaded, self.calibrations.current()), timing)
 
@@ -148,9 +147,7 @@ def load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[Mask
     """Load and return the model of a checkpoint; raises LoadError and the errors of `common.loading.reported`."""
     profile = load_profile(opened.profile_folder, published(opened.name, opened.model_type, opened.vocabulary))
     use = fit.Use(profile.prefix_tokens + profile.suffix_tokens, profile.canvas_tokens)
-    found = loading.open_llama(opened, use, dtype, on_progress)
-    passes = MaskedLlama(found.sizes, found.weights, found.kind)
-    return Loaded.of(opened, passes, profile, found.precision)
+    return loading.load_llama(opened, MaskedLlama, profile, use, dtype, on_progress)
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,7 +142,6 @@ class Places:
         return self._buffer.n_places - 1
 
     def extend(self, first: int, ids: Sequence[int], positions: Sequence[int], visible: NDArray[np.bool_]) -> Tensor:
-        """Return the last hidden states [N, H] of new tokens, as `tree.Room` describes it."""
         parts, most = [], self._buffer.passes.most_rows
         for start in range(0, len(ids), most):
             own = slice(start, min(start + most, len(ids)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -44,11 +44,17 @@ class Heads:
         return self.queries // self.kv
 
 
-class Operations(Protocol):
-    """What a layer does between its products. Numbers have 16 bits, and hidden states 32, unless the weights are wide."""
+class Operations:
+    """What a layer does between its products, by torch's own operations, on any device.
+
+    Numbers have 16 bits, and hidden states 32, unless the weights are wide.
+    """
 
     def norm(self, hidden: Tensor, more: Tensor | None, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
         """Add `more` [N, H] to the hidden states [N, H] in place; return their RMS norm times a weight, in `dtype`."""
+        if more is not None:
+            hidden.add_(more)
+        return F.rms_norm(hidden, hidden.shape[-1:], weight, eps).to(dtype)
 
     def place(self, heads: Tensor, positions: Tensor, places: Tensor, table: Tensor, kv: Tensor, shape: Heads) -> Tensor:
         """Rotate rows of queries, keys and values [N, (heads + 2 kv heads) * D] at their positions [N].
@@ -56,28 +62,6 @@ class Operations(Protocol):
         Return the queries [N, heads, D], and write keys and values to their places [N] in `kv` [L, 2, kv heads, D]. `table`
         [P, D / 2] has the complex rotations of all positions.
         """
-
-    def attend(self, queries: Tensor, kv: Tensor, visible: Tensor, shape: Heads) -> Tensor:
-        """Return the attention [N, heads * D] of queries [N, heads, D] over the places that are `visible` [N, L]."""
-
-    def gated(self, gate_up: Tensor) -> Tensor:
-        """Return SiLU of the first half of rows [N, 2 * F], times the second half."""
-
-    def narrow_product(self, inputs: Tensor, weight: Quantised, bias: Tensor | None) -> Tensor:
-        """Return the products [N, O] of inputs [N, I], which keep their type, and a weight in 8 bits."""
-
-
-class Plain:
-    """torch's own operations, on any device."""
-
-    def norm(self, hidden: Tensor, more: Tensor | None, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
-        """Add `more` to the hidden states in place; return their norm."""
-        if more is not None:
-            hidden.add_(more)
-        return F.rms_norm(hidden, hidden.shape[-1:], weight, eps).to(dtype)
-
-    def place(self, heads: Tensor, positions: Tensor, places: Tensor, table: Tensor, kv: Tensor, shape: Heads) -> Tensor:
-        """Return the rotated queries, and write the keys and values."""
         n_queries, n_rotated = shape.queries * shape.size, (shape.queries + shape.kv) * shape.size
         pairs = torch.view_as_complex(heads[:, :n_rotated].float().view(len(heads), -1, shape.size // 2, 2))
         turned = torch.view_as_real(pairs * table[positions][:, None]).flatten(1).to(kv.dtype)
@@ -86,32 +70,31 @@ class Plain:
         return turned[:, :n_queries].view(len(heads), shape.queries, shape.size)
 
     def attend(self, queries: Tensor, kv: Tensor, visible: Tensor, shape: Heads) -> Tensor:
-        """Return the attention over the visible places."""
+        """Return the attention [N, heads * D] of queries [N, heads, D] over the places that are `visible` [N, L]."""
         keys, values = (side.transpose(0, 1)[None] for side in kv.unbind(1))
         mask = additive(visible[None, None], shape.groups, queries.dtype)
         mixed = attention_over(queries[None], keys, values, mask, shape.size**-0.5, causal=False)
         return mixed.reshape(len(queries), -1)
 
     def gated(self, gate_up: Tensor) -> Tensor:
-        """Return the gated rows."""
+        """Return SiLU of the first half of rows [N, 2 * F], times the second half."""
         gate, up = gate_up.chunk(2, dim=1)
         return F.silu(gate) * up
 
     def narrow_product(self, inputs: Tensor, weight: Quantised, bias: Tensor | None) -> Tensor:
-        """Return the products with the widened weight."""
+        """Return the products [N, O] of inputs [N, I], which keep their type, and a weight in 8 bits."""
         wide = weight.values.to(inputs.dtype)
         products = F.linear(inputs, wide).float() * weight.scales.reshape(-1)
         return (products if bias is None else products + bias).to(inputs.dtype)
 
 
-class Fused(Plain):
+class Fused(Operations):
     """Triton's kernels. `kernels` is their module, which is imported only where triton is installed."""
 
     def __init__(self, kernels: Any) -> None:
         self._kernels = kernels
 
     def norm(self, hidden: Tensor, more: Tensor | None, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
-        """Add `more` to the hidden states in place; return their norm."""
         n_rows, size = hidden.shape
         out = torch.empty(n_rows, size, dtype=dtype, device=hidden.device)
         given = hidden if more is None else more
@@ -122,7 +105,6 @@ class Fused(Plain):
         return out
 
     def place(self, heads: Tensor, positions: Tensor, places: Tensor, table: Tensor, kv: Tensor, shape: Heads) -> Tensor:
-        """Return the rotated queries, and write the keys and values."""
         queries, half = kv.new_empty(len(heads), shape.queries, shape.size), shape.size // 2
         self._kernels.place[(len(heads), shape.queries + 2 * shape.kv)](
             heads, positions, places, torch.view_as_real(table), queries, kv,
@@ -152,7 +134,6 @@ class Fused(Plain):
         return out
 
     def gated(self, gate_up: Tensor) -> Tensor:
-        """Return the gated rows."""
         n_rows, size = gate_up.shape[0], gate_up.shape[1] // 2
         out = gate_up.new_empty(n_rows, size)
         self._kernels.gated[(-(-out.numel() // 1024),)](gate_up, out, out.numel(), N=size, BLOCK=1024)
@@ -181,7 +162,7 @@ class Fused(Plain):
         return out
 
 
-PLAIN = Plain()
+PLAIN = Operations()
 
 
 @functools.cache
@@ -206,7 +187,7 @@ def best(device: str) -> Operations:
 
 
 def wrong_operation(fused: Operations, device: str, dtype: torch.dtype = torch.bfloat16) -> str | None:
-    """Return the name of the first operation that computes something else than `Plain`, or None."""
+    """Return the name of the first operation that computes something else than torch, or None."""
     noise = torch.Generator().manual_seed(0)
 
     def some(*shape: int) -> Tensor:

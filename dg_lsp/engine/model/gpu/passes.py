@@ -142,14 +142,12 @@ class GpuPasses:
         return operations.norm(hidden, more, self._last_norm, eps, torch.float32)
 
     def room(self, n_places: int, like: KV) -> Room:
-        """Return room for a tree with so many places."""
         del like
         # Zeros, because values that no token sees must be finite.
         kv = torch.zeros(self.kv_shape(n_places), dtype=self.dtype, device=self.device)
         return Room(kv, self.table(n_places + MORE_POSITIONS))
 
     def room_bytes(self, n_places: int) -> int:
-        """Return the bytes of such a room."""
         return math.prod(self.kv_shape(n_places)) * self.dtype.itemsize
 
     def fill(self, room: Room, kv: KV, positions: Sequence[int]) -> None:
@@ -159,11 +157,9 @@ class GpuPasses:
             put(kv, as_pairs(room.kv))
 
     def pairs(self, room: Room) -> KV:
-        """Return the keys and values in a room."""
         return as_pairs(room.kv)
 
     def read(self, inputs: Inputs, room: Room) -> Tensor:
-        """Return the last hidden states [N, H] of new tokens, whose keys and values go to their places."""
         return self.run(inputs, room.kv, room.table)
 
     def encode(self, ids: Tensor, past: KV | None) -> tuple[Tensor, KV]:

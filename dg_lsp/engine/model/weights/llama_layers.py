@@ -9,9 +9,9 @@ Shapes: N rows, I inputs, O outputs, H hidden, D head dimension, F feed-forward,
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -29,17 +29,21 @@ ALL = slice(None)  # rows
 FUSED = ("qkv", "o", "gu", "d")  # the letters of the projections in each of a layer's fused matrices
 
 
-class Matrix(Protocol):
+class Matrix:
     """A weight matrix [O, I] in the form that its products need."""
 
-    def times(self, inputs: Inputs, more: Tensor | None = None) -> Tensor:
-        """Return the products [N, O] of inputs [N, I] in 32 bits, plus `more` [O] or [N, O]."""
-
+    @abstractmethod
     def unscaled(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         """Return numbers [N, O], and the factors [N, 1] by which they become the products, or None for one."""
 
+    @abstractmethod
     def n_bytes(self) -> int:
         """Return the bytes of the weights."""
+
+    def times(self, inputs: Inputs, more: Tensor | None = None) -> Tensor:
+        """Return the products [N, O] of inputs [N, I] in 32 bits, plus `more` [O] or [N, O]."""
+        result = self.unscaled(inputs)[0]
+        return result if more is None else result + more
 
 
 class Inputs:
@@ -104,53 +108,39 @@ class JoinedInputs(Inputs):
         return QuantisedRows(torch.cat(values), torch.cat(scales))
 
 
-class WideMatrix:
+class WideMatrix(Matrix):
     """A matrix for torch's own product, on any device."""
 
     def __init__(self, weight: Tensor) -> None:
         self.weight = weight
 
-    def times(self, inputs: Inputs, more: Tensor | None = None) -> Tensor:
-        """Return the products [N, O] of inputs [N, I] in 32 bits, plus `more` [O] or [N, O]."""
-        result = F.linear(inputs.rows.to(self.weight.dtype), self.weight).float()
-        return result if more is None else result + more
-
     def unscaled(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-        """Return the products [N, O] of inputs [N, I], and None."""
-        return self.times(inputs), None
+        return F.linear(inputs.rows.to(self.weight.dtype), self.weight).float(), None
 
     def n_bytes(self) -> int:
-        """Return the bytes of the weights."""
-        return self.weight.numel() * self.weight.element_size()
+        return self.weight.nbytes
 
 
-class NarrowMatrix:
+class NarrowMatrix(Matrix):
     """A matrix in 8 bits whose inputs have 16, on any device. `gpu.passes` multiplies by it without widening it as a whole."""
 
     def __init__(self, narrow: Quantised) -> None:
         self.narrow = narrow
 
-    def times(self, inputs: Inputs, more: Tensor | None = None) -> Tensor:
-        """Return the products [N, O] of inputs [N, I] in 32 bits, plus `more` [O] or [N, O]."""
-        return WideMatrix(self.narrow.dense().bfloat16()).times(inputs, more)
-
     def unscaled(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-        """Return the products [N, O] of inputs [N, I], and None."""
-        return self.times(inputs), None
+        return WideMatrix(self.narrow.dense().bfloat16()).unscaled(inputs)
 
     def n_bytes(self) -> int:
-        """Return the bytes of the weights and their scales."""
         return self.narrow.values.nbytes + self.narrow.scales.nbytes
 
 
-class ByRow:
+class ByRow(Matrix):
     """A matrix in 8 bits, with scales by row for its inputs."""
 
     def __init__(self, weight: Quantised) -> None:
         self._matrix = Int8Matrix(weight)
 
     def times(self, inputs: Inputs, more: Tensor | None = None) -> Tensor:
-        """Return the products [N, O] of inputs [N, I] in 32 bits, plus `more` [O] or [N, O]."""
         rows = inputs.quantised
         result = self._matrix.times(rows)
         if inputs.fine is not None:
@@ -161,35 +151,26 @@ class ByRow:
         return result.mul_(rows.scales) if more is None else torch.addcmul(more, result, rows.scales)
 
     def unscaled(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-        """Return the products [N, O] of inputs [N, I] without the scales of the inputs, and these scales [N, 1]."""
         rows = inputs.quantised
         return self._matrix.times(rows), rows.scales
 
     def n_bytes(self) -> int:
-        """Return the bytes of the weights."""
         return self._matrix.n_bytes()
 
 
-class OneDnn:
+class OneDnn(Matrix):
     """A matrix in oneDNN's layout, in 32 or 16 bits."""
 
     def __init__(self, weight: Tensor, dtype: torch.dtype) -> None:
         self._matrix = OneDnnMatrix(weight, dtype)
         self._n_bytes = weight.numel() * dtype.itemsize
 
-    def times(self, inputs: Inputs, more: Tensor | None = None) -> Tensor:
-        """Return the products [N, O] of inputs [N, I] in 32 bits, plus `more` [O] or [N, O]."""
-        result = self.unscaled(inputs)[0]
-        return result if more is None else result.add_(more)
-
     def unscaled(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-        """Return the products [N, O] of inputs [N, I], and None."""
         rows = inputs.rows
         # oneDNN generates code for each number of rows, which takes longer than a small product.
         return self._matrix.times(with_rows(rows, matmul.padded(len(rows), "onednn")))[: len(rows)], None
 
     def n_bytes(self) -> int:
-        """Return the bytes of the weights."""
         return self._n_bytes
 
 
