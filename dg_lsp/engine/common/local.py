@@ -216,7 +216,7 @@ class ReadAhead:
 
     def _encoded(self, prompt: Any) -> Iterator[float]:
         prefixes = self._filler.prefixes
-        n_encoded, kv = prefixes.cache.longest(prompt.ids, ahead=True)
+        n_encoded, kv = prefixes.cache.longest(prompt.ids)
         while n_encoded < len(prompt.ids):
             with self._filler.loaded.cores.used():
                 n_encoded, kv = prefixes.encode(prompt.ids, n_encoded, kv, prefixes.at_once(AHEAD_CHUNK))

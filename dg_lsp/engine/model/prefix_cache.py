@@ -85,7 +85,6 @@ class PrefixCache:
 
     def __init__(self, max_bytes: int = LEAST_BYTES, dtype: torch.dtype | None = None) -> None:
         self.max_bytes, self._dtype = max_bytes, dtype
-        self.reused_tokens = self.asked_tokens = 0
         self.bytes = 0  # the cache's size; other threads may read it at any time
         self._clock = itertools.count(1)
         self._root = _Node(None, (), [], None, 0)
@@ -95,12 +94,10 @@ class PrefixCache:
         """Return the number of leading ids in the cache."""
         return sum(n for _, n in self._path(tuple(ids)))
 
-    def longest(self, ids: Sequence[int], *, ahead: bool = False) -> tuple[int, KV | None]:
-        """Return the number of leading ids in the cache, and their keys and values. Lookups `ahead` are not counted."""
+    def longest(self, ids: Sequence[int]) -> tuple[int, KV | None]:
+        """Return the number of leading ids in the cache, and their keys and values."""
         path, now = self._path(tuple(ids)), next(self._clock)
         length = sum(n for _, n in path)
-        if not ahead:
-            self.asked_tokens, self.reused_tokens = self.asked_tokens + len(ids), self.reused_tokens + length
         for node, _ in path:
             node.used = now
         return length, self._joined([crop(node.kv, n) for node, n in path]) if path else None

@@ -19,6 +19,10 @@ SOFTCAP = 30.0  # the default of the configuration
 # Weights that the library's class always has, but that a dense model does not use.
 UNUSED = ("vision", "experts", "router", "feedforward_layernorm_2")
 OFF = "post_feedforward_layernorm_2.weight"
+NORMS = (  # of a layer
+    "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm",
+    "post_feedforward_layernorm_1",
+)  # fmt: skip
 
 
 def load_dense(folder: Path, dtype: torch.dtype) -> Dense | None:
@@ -80,53 +84,46 @@ class Embedding(nn.Embedding):
         return super().forward(ids) * self.embed_scale.to(self.weight.dtype)
 
 
-class Attention(nn.Module):
-    """The weights of an attention layer. Only sliding layers have a value projection."""
-
-    def __init__(self, text: dict[str, Any], kind: str) -> None:
-        super().__init__()
-        hidden, heads, n_kv = text["hidden_size"], text["num_attention_heads"], text["num_key_value_heads"]
-        self.head_dim: int = text["head_dim"]
-        self.num_key_value_groups, self.scaling = heads // n_kv, 1.0
-        self.q_proj = nn.Linear(hidden, heads * self.head_dim, bias=False)
-        self.k_proj = nn.Linear(hidden, n_kv * self.head_dim, bias=False)
-        self.v_proj = nn.Linear(hidden, n_kv * self.head_dim, bias=False) if kind == "sliding_attention" else None
-        self.o_proj = nn.Linear(heads * self.head_dim, hidden, bias=False)
-        self.q_norm, self.k_norm = (Norm(self.head_dim, text["rms_norm_eps"]) for _ in range(2))
-        self.v_norm = Norm(self.head_dim, text["rms_norm_eps"], with_scale=False)
+def _modules(**parts: Any) -> Any:
+    """Return a module with these modules and values as its attributes."""
+    module = nn.Module()
+    for name, part in parts.items():
+        setattr(module, name, part)
+    return module
 
 
-class FeedForward(nn.Module):
-    """The weights of a gated feed-forward layer."""
-
-    def __init__(self, hidden: int, inner: int) -> None:
-        super().__init__()
-        self.gate_proj, self.up_proj = (nn.Linear(hidden, inner, bias=False) for _ in range(2))
-        self.down_proj = nn.Linear(inner, hidden, bias=False)
+def _linear(n_inputs: int, n_outputs: int) -> nn.Linear:
+    return nn.Linear(n_inputs, n_outputs, bias=False)
 
 
-class Conditioning(FeedForward):
-    """The weights for the self-conditioning signal."""
-
-    def __init__(self, hidden: int, inner: int, eps: float) -> None:
-        super().__init__(hidden, inner)
-        self.pre_norm, self.post_norm = Norm(hidden, eps), Norm(hidden, eps, with_scale=False)
+def _feed_forward(hidden: int, inner: int) -> dict[str, nn.Module]:
+    """Return the parts of a gated feed-forward layer."""
+    return {"gate_proj": _linear(hidden, inner), "up_proj": _linear(hidden, inner), "down_proj": _linear(inner, hidden)}
 
 
-class Layer(nn.Module):
-    """One layer's weights, with a disabled expert branch."""
+def _scalars(**parts: Any) -> Any:
+    """Return a layer with these parts, and its own scalar. The encoder's shares all but that with the decoder's."""
+    layer = _modules(**parts)
+    layer.register_buffer("layer_scalar", torch.empty(1))
+    return layer
 
-    layer_scalar: Tensor
 
-    def __init__(self, text: dict[str, Any], kind: str) -> None:
-        super().__init__()
-        hidden, eps = text["hidden_size"], text["rms_norm_eps"]
-        self.self_attn, self.mlp = Attention(text, kind), FeedForward(hidden, text["intermediate_size"])
-        self.input_layernorm, self.post_attention_layernorm = (Norm(hidden, eps) for _ in range(2))
-        self.pre_feedforward_layernorm, self.post_feedforward_layernorm = (Norm(hidden, eps) for _ in range(2))
-        self.post_feedforward_layernorm_1 = Norm(hidden, eps)
-        self.post_feedforward_layernorm_2 = SimpleNamespace(weight=torch.zeros(1, device="cpu"))
-        self.register_buffer("layer_scalar", torch.empty(1))
+def _layer(text: dict[str, Any], kind: str) -> Any:
+    """Return one layer, with a disabled expert branch. Only sliding layers have a value projection."""
+    hidden, eps, size = text["hidden_size"], text["rms_norm_eps"], text["head_dim"]
+    heads, n_kv = text["num_attention_heads"], text["num_key_value_heads"]
+    attention = _modules(
+        q_proj=_linear(hidden, heads * size), k_proj=_linear(hidden, n_kv * size), o_proj=_linear(heads * size, hidden),
+        v_proj=_linear(hidden, n_kv * size) if kind == "sliding_attention" else None,
+        q_norm=Norm(size, eps), k_norm=Norm(size, eps), v_norm=Norm(size, eps, with_scale=False),
+        head_dim=size, num_key_value_groups=heads // n_kv, scaling=1.0,
+    )  # fmt: skip
+    return _scalars(
+        self_attn=attention,
+        mlp=_modules(**_feed_forward(hidden, text["intermediate_size"])),
+        **{name: Norm(hidden, eps) for name in NORMS},
+        post_feedforward_layernorm_2=SimpleNamespace(weight=torch.zeros(1, device="cpu")),
+    )
 
 
 class Rotary:
@@ -142,27 +139,17 @@ class Rotary:
         return both.cos().to(like.dtype), both.sin().to(like.dtype)
 
 
-class Scalars(nn.Module):
-    """The encoder layer's own scalar; it shares all other weights with the decoder's layer."""
-
-    layer_scalar: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("layer_scalar", torch.empty(1))
-
-
-class Decoder(nn.Module):
-    """The decoder's layers, and the weights for the self-conditioning signal."""
-
-    def __init__(self, text: dict[str, Any]) -> None:
-        super().__init__()
-        hidden, eps = text["hidden_size"], text["rms_norm_eps"]
-        self.embed_tokens = Embedding(text["vocab_size"], hidden)
-        self.layers = nn.ModuleList([Layer(text, kind) for kind in text["layer_types"]])
-        self.norm = Norm(hidden, eps)
-        self.self_conditioning = Conditioning(hidden, text["intermediate_size"], eps)
-        self.rotary_emb = Rotary(text)
+def _decoder(text: dict[str, Any]) -> Any:
+    """Return the decoder's layers, and the weights for the self-conditioning signal."""
+    hidden, eps = text["hidden_size"], text["rms_norm_eps"]
+    conditioning = {"pre_norm": Norm(hidden, eps), "post_norm": Norm(hidden, eps, with_scale=False)}
+    return _modules(
+        embed_tokens=Embedding(text["vocab_size"], hidden),
+        layers=nn.ModuleList([_layer(text, kind) for kind in text["layer_types"]]),
+        norm=Norm(hidden, eps),
+        self_conditioning=_modules(**_feed_forward(hidden, text["intermediate_size"]), **conditioning),
+        rotary_emb=Rotary(text),
+    )
 
 
 class Dense(nn.Module):
@@ -174,12 +161,8 @@ class Dense(nn.Module):
         # The attributes of the library's configuration that `passes` uses.
         self.config = SimpleNamespace(text_config=SimpleNamespace(**text), to_dict=lambda: values)
         self.final_logit_softcapping: float = text.get("final_logit_softcapping", SOFTCAP)
-        stacks: Any = nn.Module()
-        stacks.decoder = Decoder(text)
-        stacks.encoder = nn.Module()
-        stacks.encoder.language_model = nn.Module()
-        stacks.encoder.language_model.layers = nn.ModuleList([Scalars() for _ in text["layer_types"]])
-        self.model: Any = stacks
+        encoder = _modules(layers=nn.ModuleList([_scalars() for _ in text["layer_types"]]))
+        self.model: Any = _modules(decoder=_decoder(text), encoder=_modules(language_model=encoder))
 
     def tied(self) -> Dense:
         """Give the encoder and the output head the decoder's weights, which they share; return the model."""
