@@ -18,12 +18,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from dg_lsp.core.calibration import Calibration
 from dg_lsp.core.values import Budget, Calibrated, Hole, InfillRequest, Snippet, Span
 from dg_lsp.engine.backends.local import load_model
-from dg_lsp.engine.causal import drafting, generation, layout
+from dg_lsp.engine.causal import generation, layout
 from dg_lsp.engine.causal.filler import CausalFiller
 from dg_lsp.engine.causal.generation import Generation
 from dg_lsp.engine.causal.layout import Profile, for_profile
 from dg_lsp.engine.common import drafts, pace
-from dg_lsp.engine.common.drafts import Drafting, DraftSettings
+from dg_lsp.engine.common.drafts import MOST_BEHIND, Drafting, DraftSettings
 from dg_lsp.engine.common.layout import next_after_typed
 from dg_lsp.engine.common.local import PREFILL_CHUNK, LocalTask
 from dg_lsp.engine.common.rank import Proposal
@@ -535,7 +535,7 @@ def test_drafts_of_several_holes_have_no_probability_at_the_deadline(fim: Causal
     assert not any(isinstance(candidate.confidence, Calibrated) for candidate in task.candidates())
 
 
-@pytest.mark.parametrize(("n_candidates", "behind"), [(1, drafting.MOST_BEHIND), (2, math.inf)])
+@pytest.mark.parametrize(("n_candidates", "behind"), [(1, MOST_BEHIND), (2, math.inf)])
 def test_one_block_is_looked_for_only_among_likely_ones(
     fim: CausalFiller, monkeypatch: pytest.MonkeyPatch, n_candidates: int, behind: float
 ) -> None:

@@ -384,14 +384,21 @@ def unfit(host: str, what: str) -> RemoteError:
     )
 
 
+def _answer(client: ServerClient, path: str, body: Mapping[str, object] | None = None) -> Fields | RemoteError:
+    """Return a server's answer, or its refusal; raise RemoteError if it does not respond."""
+    try:
+        return client.ask(Call(path, body))
+    except RemoteError as error:
+        if not error.status:
+            raise
+        return error
+
+
 def _version(client: ServerClient) -> str:
     """Return the server's version, or "" if it is unknown; raise RemoteError if it is too old."""
-    try:
-        version = client.ask(Call("/version")).text("version", "")
-    except (RemoteError, WireError) as error:
-        if isinstance(error, RemoteError) and not error.status:
-            raise
-        return ""
+    version, answer = "", _answer(client, "/version")
+    with contextlib.suppress(WireError):
+        version = answer.text("version", "") if isinstance(answer, Fields) else ""
     match = re.match(r"v?(\d+)\.(\d+)", version)
     # Every build from source has the version 0.1.dev…
     if match and ".dev" not in version and (int(match[1]), int(match[2])) < OLDEST:
@@ -415,14 +422,9 @@ def _model(client: ServerClient, name: str) -> tuple[str, str, int]:
 def _compare(client: ServerClient, model: str, vocabulary: Vocabulary) -> None:
     """Raise RemoteError if the server's tokenizer gives other tokens than ours. A server without the endpoint is trusted."""
     body = {"model": model, "prompt": SAMPLE, "add_special_tokens": False}
+    answer = _answer(client, "/tokenize", body)
     with contextlib.suppress(WireError):
-        try:
-            server_tokens = client.ask(Call("/tokenize", body)).items("tokens", high=1024)
-        except RemoteError as error:
-            if not error.status:
-                raise
-            return
-        if list(server_tokens) != vocabulary.encode(SAMPLE):
+        if isinstance(answer, Fields) and list(answer.items("tokens", high=1024)) != vocabulary.encode(SAMPLE):
             raise RemoteError(
                 f"{client.server.host} serves {model} with a tokenizer other than the given one; "
                 "name the served model's own folder or hub id after the #"
@@ -461,22 +463,18 @@ def _admitted_rows(client: ServerClient, model: str) -> int:
     DiffusionGemma the limit is always below the number requested here.
     """
     body = {"model": model, "token_ids": [0], "sampling_params": {"n": TOO_MANY_ROWS, "max_tokens": 1}}
-    try:
-        client.ask(Call(GENERATE, body))
-    except RemoteError as error:
-        if not error.status:
-            raise
-        limit = re.search(r"max_num_seqs \((\d{1,4})\)", error.server_message)
-        return int(limit[1]) if limit else 0
-    return 0
+    answer = _answer(client, GENERATE, body)
+    message = answer.server_message if isinstance(answer, RemoteError) else ""
+    limit = re.search(r"max_num_seqs \((\d{1,4})\)", message)
+    return int(limit[1]) if limit else 0
 
 
 def _refusal(client: ServerClient, model: str, xargs: Mapping[str, object], max_tokens: int = 1) -> RemoteError | None:
     """Return the server's refusal of a canvas, or None if it accepts it; raise RemoteError for other failures."""
-    try:
-        client.ask(Call(COMPLETIONS, {"model": model, "prompt": [0], "max_tokens": max_tokens, "vllm_xargs": dict(xargs)}))
-    except RemoteError as error:
-        if error.status == 400:
-            return error
-        raise
-    return None
+    body = {"model": model, "prompt": [0], "max_tokens": max_tokens, "vllm_xargs": dict(xargs)}
+    answer = _answer(client, COMPLETIONS, body)
+    if isinstance(answer, Fields):
+        return None
+    if answer.status != 400:
+        raise answer
+    return answer

@@ -10,15 +10,13 @@ from dg_lsp.core import scope
 from dg_lsp.engine.causal.generation import FirstDraft, Generation
 from dg_lsp.engine.causal.layout import AHEAD_CHANCE, CausalInputs
 from dg_lsp.engine.common import drafts
-from dg_lsp.engine.common.drafts import CausalDraft, Drafting, DraftSettings
+from dg_lsp.engine.common.drafts import LONGEST_DRAFT, MOST_BEHIND, CausalDraft, Drafting, DraftSettings
 from dg_lsp.engine.common.generation import Live, Work
 from dg_lsp.engine.common.rank import Proposal
 
-LONGEST_DRAFT = 128
 MOST_NEEDED = 3  # more drafts, to bind the names that the code after the hole needs
 MOST_CUTS = 3  # of one draft, besides its end
 LEAST_HEAD = math.log(0.02)  # where the suffix's first token is less likely, an answer hardly ever ends
-MOST_BEHIND = 3.0  # nats: a draft that is so much less likely than another of its hole is hardly ever right
 
 
 def copies_of(generation: Generation) -> Work:
@@ -44,13 +42,8 @@ def propose(generation: Generation) -> Work:
     )
     is_open = True  # what is written is not in the proposals yet
     texts, start = list[str](), list[int]()
-
-    def show(drafts_so_far: list[CausalDraft]) -> None:
-        nonlocal written
-        written = drafts_so_far
-
     for n_more in range(MOST_NEEDED, -1, -1):
-        found, is_late = yield from drafts.finished(_drafts(generation, start), 1, timing, generation.score_ms, show)
+        found, is_late = yield from drafts.finished(_drafts(generation, start), 1, timing, generation.score_ms, written)
         if is_late and inputs.bounds.takes_lines:
             found += [lines for draft in written if not draft.is_finished and (lines := _whole_lines(inputs, draft))]
         is_open, proposals = False, _proposals(inputs, found)

@@ -22,12 +22,12 @@ import torch
 
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.causal import drafting, layout
-from dg_lsp.engine.causal.drafting import LONGEST_DRAFT
 from dg_lsp.engine.causal.generation import Generation
 from dg_lsp.engine.causal.layout import CausalInputs, LeftToRight, Profile, Prompt, load_profile
 from dg_lsp.engine.causal.passes import CausalLlama
 from dg_lsp.engine.causal.windows import MOST_LENGTHS, Windows
 from dg_lsp.engine.common import loading
+from dg_lsp.engine.common.drafts import LONGEST_DRAFT
 from dg_lsp.engine.common.loading import Checkpoint, Loaded
 from dg_lsp.engine.common.local import PREFILL_CHUNK, LocalFiller
 from dg_lsp.engine.common.pace import Timing
@@ -56,7 +56,7 @@ class CausalFiller(LocalFiller):
         profile, vocabulary = loaded.profile, loaded.vocabulary
         # Half the memory, and rounded less than in the other type of 16 bits.
         cache_dtype = torch.float16 if loaded.passes.kv_dtype is torch.float32 else None
-        super().__init__(loaded, layout.for_profile(profile, vocabulary), drafting.LONGEST_DRAFT, clock, cache_dtype)
+        super().__init__(loaded, layout.for_profile(profile, vocabulary), LONGEST_DRAFT, clock, cache_dtype)
         self._record(loaded.passes, profile)
         self.windows = Windows(self.layout, self.cache.known)
 

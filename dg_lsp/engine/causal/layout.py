@@ -247,11 +247,6 @@ class CausalInputs(RequestInputs):
         self.wants_first = self.wants_likeliest and profile.draft_calibration is not None
 
     @property
-    def banned(self) -> list[int]:
-        """The tokens that no draft has."""
-        return [token for token in self.control if token not in self.ends]
-
-    @property
     def ahead(self) -> FileModel | None:
         """What the file repeats, which predicts tokens to read ahead."""
         return self.file_model(AHEAD_WEIGHT)

@@ -81,11 +81,7 @@ def _written(
         least_chance=AHEAD_CHANCE,
         start=start,
     )
-    so_far: Sequence[CausalDraft] = ()
-
-    def show(drafts_so_far: list[CausalDraft]) -> None:
-        nonlocal so_far
-        so_far = drafts_so_far
+    so_far = list[CausalDraft]()
 
     def needed_ms() -> float:
         # No time is enough for a block that has too low a probability to be the only answer.
@@ -93,7 +89,7 @@ def _written(
         return math.inf if is_hopeless else 0.0
 
     work = drafts.drafts(inputs.loaded.passes, tree, settings)
-    found, _ = yield from drafts.finished(work, 1, timing, needed_ms, show)
+    found, _ = yield from drafts.finished(work, 1, timing, needed_ms, so_far)
     for draft in found:
         # A token that ends a line may contain its last text.
         last = [draft.stop] if draft.stop is not None and draft.stop not in inputs.ends else []

@@ -32,6 +32,8 @@ BRANCH_AHEAD = 6  # and in a branch; most branches meet their draft again, or ne
 MOST_MORE, MOST_TIMES = 8, 1.5  # a branch is dropped if it becomes so many tokens and times longer than its finished draft
 LEAST_CHANCE = 0.2  # the least joint probability at which one more predicted token pays
 MOST_ENDS = 4
+MOST_BEHIND = 3.0  # nats: a draft that is so much less likely than another of its hole is hardly ever right
+LONGEST_DRAFT = 128  # tokens
 STOP = -1  # stands for every token that ends a draft, because the text is the same
 
 # Returns the tokens that may follow a draft's tokens; empty means any.
@@ -163,17 +165,17 @@ def drafts(passes: Encoder, tree: Tree, settings: DraftSettings) -> Drafting:
 
 
 def finished(
-    work: Drafting, n_rows: int, timing: Timing, score_ms: Callable[[], float], show: Callable[[list[CausalDraft]], None]
+    work: Drafting, n_rows: int, timing: Timing, score_ms: Callable[[], float], written: list[CausalDraft]
 ) -> Generator[None, None, tuple[list[CausalDraft], bool]]:
     """Return the drafts that are finished before the time runs out, which scoring needs too, and whether it did.
 
-    `show` receives the drafts after each pass.
+    `written` holds the drafts after each pass.
     """
     is_late: bool | None = None
     while True:
         began = timing.pace.clock()
         try:
-            show(work.send(is_late))
+            written[:] = work.send(is_late)
         except StopIteration as stop:
             return stop.value, bool(is_late)
         timing.pace.note("token", n_rows, (timing.pace.clock() - began) * 1000)

@@ -66,6 +66,11 @@ class RequestInputs:
         """The tokens without text: control tokens, and logits without a token."""
         return (*self.vocabulary.special, *range(self.vocabulary.size, self.loaded.passes.n_vocabulary))
 
+    @property
+    def banned(self) -> list[int]:
+        """The tokens that no draft has."""
+        return [token for token in self.control if token not in self.ends]
+
     @cached_property
     def sources(self) -> tuple[str, ...]:
         """The texts to copy from: the prefix, the suffix, and the related texts.

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dg_lsp.engine.common import calibration_store
-from dg_lsp.wire import files
+from dg_lsp.engine.model.weights.checkpoint import CheckpointError, read_json
 
 FILE = "dg_lsp.json"
-MAX_BYTES = 1 << 20
 CALIBRATIONS = ("calibration", "draft_calibration")  # settings that are one, in the families that have them
 T = TypeVar("T")
 
@@ -35,29 +34,15 @@ def load(folder: Path, parse: Callable[[dict[str, Any]], T], default: T) -> T:
     try:
         return parse(settings)
     except (ValueError, TypeError, LookupError) as error:
-        raise _unreadable(folder, error) from error
+        raise ProfileError(f"{folder / FILE} is not a profile that this version can read: {error}") from error
 
 
 def settings_in(folder: Path) -> dict[str, Any] | None:
     """Return the settings in a folder's profile, None without one; raise ProfileError if it can't be read."""
-    path = folder / FILE
-    if not path.exists():
-        return None
     try:
-        settings = json.loads(files.read_regular(path.resolve(), MAX_BYTES))
-    except (files.NotRegularError, files.TooLargeError) as error:
-        raise ProfileError(f"{path} {error}") from error
-    except OSError as error:
-        raise ProfileError(f"{path} can't be read: {(error.strerror or str(error)).lower()}") from error
-    except ValueError as error:
-        raise _unreadable(folder, error) from error
-    if not isinstance(settings, dict):
-        raise _unreadable(folder, "it is not an object")
-    return settings
-
-
-def _unreadable(folder: Path, why: object) -> ProfileError:
-    return ProfileError(f"{folder / FILE} is not a profile that this version can read: {why}")
+        return read_json(folder, FILE) if (folder / FILE).exists() else None
+    except CheckpointError as error:
+        raise ProfileError(str(error)) from error
 
 
 def values_of(profile: type[Any], settings: Mapping[str, Any], *, layouts: tuple[str, ...]) -> dict[str, Any]:

@@ -9,13 +9,10 @@ import math
 from collections.abc import Sequence
 
 from dg_lsp.engine.common import drafts
-from dg_lsp.engine.common.drafts import CausalDraft, Drafting, DraftSettings
+from dg_lsp.engine.common.drafts import LONGEST_DRAFT, MOST_BEHIND, CausalDraft, Drafting, DraftSettings
 from dg_lsp.engine.common.generation import Live, Work
 from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.diffusion.generation import CanvasRequest, Generation
-
-MAX_CAUSAL_TOKENS = 128
-MOST_BEHIND = 3.0  # nats: a draft that is so much less likely than another of its hole is hardly ever right
 
 
 def copies_of(generation: Generation) -> Work:
@@ -41,13 +38,8 @@ def propose(generation: Generation) -> Work:
         lambda: (canvas.of_draft(canvas.text_of(written[0].ids)),) if written else (),
         lambda: _proposals(canvas, [draft for draft in written if draft.is_finished]) if is_open else [],
     )
-
-    def show(drafts_so_far: list[CausalDraft]) -> None:
-        nonlocal written
-        written = drafts_so_far
-
-    work = _drafts(generation)
-    found, _ = yield from drafts.finished(work, canvas.profile.causal_rows, timing, generation.score_ms, show)
+    n_rows = canvas.profile.causal_rows
+    found, _ = yield from drafts.finished(_drafts(generation), n_rows, timing, generation.score_ms, written)
     is_open = False
     generation.proposals += _proposals(canvas, found)
 
@@ -62,9 +54,9 @@ def _drafts(generation: Generation) -> Drafting:
     n_branches = 0 if canvas.is_block else profile.branches
     settings = DraftSettings(
         rows=1 if n_branches else profile.causal_rows,
-        most=min(MAX_CAUSAL_TOKENS, max(canvas.gap_lengths())),
+        most=min(LONGEST_DRAFT, max(canvas.gap_lengths())),
         allowed=canvas.next_tokens,
-        banned=[token for token in canvas.control if token not in canvas.ends],
+        banned=canvas.banned,
         stops=canvas.ends | canvas.line_ends,
         end=canvas.prompt.end,
         file=scorer.file,
