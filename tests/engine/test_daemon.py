@@ -333,11 +333,7 @@ NO_TOKEN = "dg-lsp engine: no engine for toy is running; start one with: dg-lsp 
 
 def command(*arguments: str, code: int = 0) -> str:
     process = subprocess.run(
-        [sys.executable, "-m", "dg_lsp", "engine", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=PATIENCE_S,
+        [sys.executable, "-m", "dg_lsp", "engine", *arguments], capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE_S
     )
     assert process.returncode == code, process
     return process.stdout + process.stderr

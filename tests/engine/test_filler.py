@@ -157,10 +157,7 @@ def test_an_empty_file_has_an_answer(trained_filler: DiffusionFiller) -> None:
 
 @pytest.mark.parametrize(
     ("name", "sentence"),
-    [
-        ("/no/such/folder", "there is no model folder /no/such/folder"),
-        ("nonsense", "there is no model folder nonsense"),
-    ],
+    [("/no/such/folder", "there is no model folder /no/such/folder"), ("nonsense", "there is no model folder nonsense")],
 )
 def test_a_missing_model_is_named(name: str, sentence: str) -> None:
     with pytest.raises(LoadError, match=sentence):

@@ -70,11 +70,7 @@ def test_lines_near_the_hole_count_as_repeated() -> None:
     assert rank.repeated_lines(place.between("", ""), "\n") == (0.0, 0.0)
 
 
-ITEMS = [
-    Proposal("a", "copy", logps=(-3.0,)),
-    Proposal("b", "causal", logps=(-1.0,)),
-    Proposal("a", "noise", logps=(-2.0,)),
-]
+ITEMS = [Proposal("a", "copy", logps=(-3.0,)), Proposal("b", "causal", logps=(-1.0,)), Proposal("a", "noise", logps=(-2.0,))]
 
 
 def test_each_text_appears_once_best_first() -> None:

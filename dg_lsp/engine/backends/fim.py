@@ -118,11 +118,7 @@ def _deepseek(query: Query) -> dict[str, object]:
 
 
 def _codestral(query: Query) -> dict[str, object]:
-    return {
-        **_completion(query),
-        "temperature": query.temperature,
-        "random_seed": (query.seed + query.number) % 2**31,
-    }
+    return {**_completion(query), "temperature": query.temperature, "random_seed": (query.seed + query.number) % 2**31}
 
 
 def _llama(query: Query) -> dict[str, object]:

@@ -47,12 +47,7 @@ class CausalFiller(LocalFiller):
     layout: LeftToRight
     quiet_s = 2.0
 
-    def __init__(
-        self,
-        loaded: Loaded[CausalLlama, Profile],
-        *,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
+    def __init__(self, loaded: Loaded[CausalLlama, Profile], *, clock: Callable[[], float] = time.perf_counter) -> None:
         profile, vocabulary = loaded.profile, loaded.vocabulary
         # Half the memory, and rounded less than in the other type of 16 bits.
         cache_dtype = torch.float16 if loaded.passes.kv_dtype is torch.float32 else None

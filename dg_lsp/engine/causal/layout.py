@@ -233,11 +233,7 @@ class CausalInputs(RequestInputs):
     loaded: Loaded[CausalLlama, Profile]
 
     def __init__(
-        self,
-        request: InfillRequest,
-        prompt: Prompt,
-        loaded: Loaded[CausalLlama, Profile],
-        weights: Calibration | None,
+        self, request: InfillRequest, prompt: Prompt, loaded: Loaded[CausalLlama, Profile], weights: Calibration | None
     ) -> None:
         profile = loaded.profile
         # The model itself ends an answer in the layout that it was trained with.

@@ -83,10 +83,7 @@ class Proposal:
     @property
     def incomplete(self) -> dict[str, float]:
         """The features of needed names that the answer does not bind, and of the instruction's words that it lacks."""
-        return {
-            "incomplete": float(self.missing > 0),
-            "missing": float(min(self.missing + self.unsaid, MOST_MISSING)),
-        }
+        return {"incomplete": float(self.missing > 0), "missing": float(min(self.missing + self.unsaid, MOST_MISSING))}
 
 
 def features(item: Proposal, others: Sequence[Proposal]) -> dict[str, float]:

@@ -68,11 +68,7 @@ class DiffusionFiller(LocalFiller):
     layout: Layout
 
     def __init__(
-        self,
-        loaded: Loaded[Passes, Profile],
-        *,
-        rows: int = MAX_ROWS,
-        clock: Callable[[], float] = time.perf_counter,
+        self, loaded: Loaded[Passes, Profile], *, rows: int = MAX_ROWS, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         inputs = layout.for_profile(loaded.profile, loaded.vocabulary)
         super().__init__(loaded, inputs, loaded.profile.canvas_tokens, clock)

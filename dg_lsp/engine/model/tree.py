@@ -71,13 +71,7 @@ class Tree:
     """
 
     def __init__(
-        self,
-        passes: Encoder,
-        kv: KV,
-        last: int,
-        hidden: Tensor | None = None,
-        *,
-        buffers: Rooms | None = None,
+        self, passes: Encoder, kv: KV, last: int, hidden: Tensor | None = None, *, buffers: Rooms | None = None
     ) -> None:
         self._passes, self._device, self._buffers = passes, kv[0][0].device, buffers
         self._room: Room | None = None

@@ -101,15 +101,7 @@ class Service:
     It holds the whole state of the engine's process, which the routes and the life of the process share.
     """
 
-    def __init__(
-        self,
-        load: Load,
-        limits: Limits,
-        engine_id: EngineId,
-        settings: EngineSettings,
-        *,
-        url: str = "",
-    ) -> None:
+    def __init__(self, load: Load, limits: Limits, engine_id: EngineId, settings: EngineSettings, *, url: str = "") -> None:
         """Create the queue and the worker; `start` starts them."""
         self.queue = Queue(limits)
         self.worker = Worker(self.queue, load, self._on_status)

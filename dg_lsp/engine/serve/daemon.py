@@ -384,8 +384,7 @@ class Discreet(LogFormatter):
     """A formatter that logs an error's type and frames only, because its message may contain the user's code."""
 
     def formatException(  # noqa: N802 -- logging defines the name
-        self,
-        ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None],
+        self, ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
     ) -> str:
         """Return the frames of an error, without its message or source lines."""
         frames = traceback.extract_tb(ei[2])

@@ -26,19 +26,7 @@ from dg_lsp.core import wording
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.common.task import Concurrency, Filler, OnProgress, Task, UserError
 from dg_lsp.engine.model.fit import machine
-from dg_lsp.wire.messages import (
-    Accepted,
-    Ask,
-    CacheUse,
-    Done,
-    Draft,
-    ErrorCode,
-    Event,
-    Problem,
-    Reason,
-    Status,
-    Timings,
-)
+from dg_lsp.wire.messages import Accepted, Ask, CacheUse, Done, Draft, ErrorCode, Event, Problem, Reason, Status, Timings
 
 log = logging.getLogger("dg_lsp.engine")
 

@@ -134,12 +134,7 @@ def linear(inputs: Tensor, matrix: Bank) -> Tensor | None:
 
 
 def compute(
-    hidden: Tensor,
-    expert_ids: Tensor,
-    weights: Tensor,
-    gate_up: Bank,
-    down: Bank,
-    tiles: tuple[Tiles, Tiles] | None = None,
+    hidden: Tensor, expert_ids: Tensor, weights: Tensor, gate_up: Bank, down: Bank, tiles: tuple[Tiles, Tiles] | None = None
 ) -> Tensor:
     """Compute what `experts` returns, with other tiles than those of the table if some are given. Raises what Triton raises."""
     kernels, (n_experts, two_inner, size) = _kernels(), gate_up.values.shape

@@ -46,12 +46,7 @@ class MaskedFiller(LocalFiller):
     loaded: Loaded[MaskedLlama, Profile]
     layout: Layout
 
-    def __init__(
-        self,
-        loaded: Loaded[MaskedLlama, Profile],
-        *,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
+    def __init__(self, loaded: Loaded[MaskedLlama, Profile], *, clock: Callable[[], float] = time.perf_counter) -> None:
         inputs = Layout(loaded.profile, loaded.vocabulary)
         super().__init__(loaded, inputs, loaded.profile.canvas_tokens, clock)
 
