@@ -76,27 +76,12 @@ def test_llama_vim_warms_the_cache_without_an_answer(engine: Running) -> None:
     assert (response.status_code, response.json()) == (200, {})
 
 
-def minuet(engine: Running, **more: object) -> httpx.Response:
-    """Ask as minuet-ai.nvim does."""
-    before = '# language: python\n# indentation: use 4 spaces for a tab\n"""Money."""\n'
-    fields = {"model": "embedded", "stream": True, "prompt": before, "suffix": "\n\n\ndef other():\n    return 1\n", **more}
-    return engine.http.post("/v1/completions", json=fields, headers={"Accept": "application/json"})
-
-
 def streamed(response: httpx.Response) -> list[dict[str, Any]]:
     """The events of a stream as clients read them: each line by itself, up to the mark at the end."""
     assert response.status_code == 200, response.text
     lines = [line for line in response.text.split("\n") if line]
     assert lines[-1] == "data: [DONE]"
     return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
-
-
-def test_minuet_reads_each_event_of_a_stream(engine: Running) -> None:
-    assert [event["choices"][0]["text"] for event in streamed(minuet(engine))] == ["answer"]
-
-
-def test_minuet_reads_an_unstreamed_answer(engine: Running) -> None:
-    assert minuet(engine, stream=False).json()["choices"][0]["text"] == "answer"
 
 
 def continues(stop: list[str] | None = None, suffix: str = "\n    return result\n") -> dict[str, object]:

@@ -16,14 +16,13 @@ from tokenizers import Tokenizer, trainers
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from dg_lsp.core import calibration, placeholders, values
+from dg_lsp.core import placeholders, values
 from dg_lsp.core.values import Hole, InfillRequest, Ranked, Span
 from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.common import profile_file
 from dg_lsp.engine.common.loading import LoadError
 from dg_lsp.engine.common.local import LocalTask
 from dg_lsp.engine.common.pace import Budget, Pace, Timing, Usage
-from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.diffusion import canvas
 from dg_lsp.engine.diffusion.masked.filler import Generation, MaskedFiller, MaskedLlama
 from dg_lsp.engine.diffusion.masked.profile import DREAMON, OPEN_DCODER, Unmasking, parse
@@ -421,18 +420,6 @@ def test_typed_start_of_a_word_begins_the_answer(dream: MaskedFiller) -> None:
     assert not any(answer.startswith(" wid") for answer in answers)
 
 
-def test_indentation_is_part_of_the_answer_s_tokens_but_not_of_its_text(dream: MaskedFiller) -> None:
-    prompt = dream.layout.lay_out(request("def area(width):\n    ", "\n"))
-    assert dream.loaded.vocabulary.decode(prompt.left) == "def area(width):\n"
-    assert prompt.heal == b"    "
-
-
-def test_holes_are_filled_one_after_another(dream: MaskedFiller) -> None:
-    asked = request("x = ", "\n", CURSOR, CURSOR, between=("\ny = ",), budget=values.Budget(candidates=1), seed=1)
-    [candidate] = finished(dream, asked).candidates()
-    assert len(candidate.texts) == 2
-
-
 def test_answers_rank_by_their_mean_log_probability(dcoder: MaskedFiller) -> None:
     task = finished(
         dcoder, request("def area(width):\n    return ", "\n\nclass Point:\n", seed=4, budget=values.Budget(candidates=4))
@@ -442,13 +429,6 @@ def test_answers_rank_by_their_mean_log_probability(dcoder: MaskedFiller) -> Non
     assert ranked == sorted(ranked, key=lambda text: -means[text])
     assert [candidate.confidence for candidate in task.candidates()] == [Ranked(index) for index in range(len(ranked))]
     assert len(ranked) > 1
-
-
-def test_longer_answer_may_rank_before_a_shorter_one(dcoder: MaskedFiller) -> None:
-    items = [Proposal("short", "noise", logps=(-1.0,)), Proposal("much longer", "noise", logps=(-0.4,) * 5)]
-    work = generation_of(dcoder, request("x =", "\n"))
-    work.proposals = items
-    assert [each.texts[0] for each in calibration.to_candidates(work.evidence(), None)] == ["much longer", "short"]
 
 
 def test_deadline_ends_a_gap_with_all_its_masks_written(dcoder: MaskedFiller, monkeypatch: pytest.MonkeyPatch) -> None:

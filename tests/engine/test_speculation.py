@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,23 +79,6 @@ def test_the_verified_text_is_the_greedy_causal_text(gap: Gap, seed: int) -> Non
             others = [other for other in range(VOCABULARY) if other not in gap.limits.first]
             logits[others] = -torch.inf
         assert token == int(logits.argmax())
-
-
-@pytest.mark.slow
-def test_answers_of_every_length_are_found_if_the_causal_model_knows_them() -> None:
-    width, tail = 60, (7, 9, 8, 9)
-    limits = TokenLimits(tuple(range(4, VOCABULARY)), (0, 1, 2))
-    for length in range(1, 41):
-        expected = [4 + (n * n + length) % 3 for n in range(length)]
-        script = [*expected, *tail, *[11] * width]
-
-        def causal(text: list[int], script: list[int] = script) -> Tensor:
-            return torch.nn.functional.one_hot(torch.tensor(script[len(text)]), VOCABULARY) * 9.0
-
-        gap = Gap(width, tail, limits, (), steps=60)
-        speculation = speculated(gap, Speculate(), Toy(length, 1.0), causal)  # type: ignore[arg-type]
-        assert speculation.starts()[0] == length
-        assert list(speculation.answer(length)) == expected
 
 
 def test_the_rest_of_the_suffix_is_verified_in_one_pass() -> None:
