@@ -31,8 +31,8 @@ from dg_lsp.engine.model.gpu.buffers import Buffers
 import torch
 
 from dg_lsp.cli.bench import processor
-from dg_lsp.engine.diffusion.denoising.denoise import Denoiser, Row, TokenLimits
-from dg_lsp.engine.diffusion.denoising.fixed_step import FixedSteps, LocalDecoder
+from dg_lsp.engine.diffusion.denoise import Denoiser, Row, TokenLimits
+from dg_lsp.engine.diffusion.fixed_step import FixedSteps, LocalDecoder
 from dg_lsp.engine.diffusion.gemma import inventory, reading
 from dg_lsp.engine.diffusion.gemma.passes import Passes, TreePasses
 from dg_lsp.engine.diffusion.profile import Sampling

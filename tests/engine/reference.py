@@ -1,7 +1,7 @@
-"""A readable implementation of the denoising rule for one row, against which tests check `diffusion.denoising.denoise`.
+"""A readable implementation of the denoising rule for one row, against which tests check `diffusion.denoise`.
 
 It uses plain lists and loops, and deleted positions really leave the list. It is slow on purpose. It also has readable
-versions of the rules of `diffusion.denoising.speculation` and `common.copies`.
+versions of the rules of `diffusion.speculation` and `common.copies`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from dg_lsp.engine.diffusion.denoising.denoise import Decoder, DecoderInput, Row, TokenLimits
+from dg_lsp.engine.diffusion.denoise import Decoder, DecoderInput, Row, TokenLimits
 from dg_lsp.engine.diffusion.profile import Sampling
 from dg_lsp.engine.diffusion.search import Gap, Speculate
 

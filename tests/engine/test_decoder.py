@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from dg_lsp.engine.diffusion.denoising.denoise import DecoderInput, Denoiser, Row, TokenLimits
-from dg_lsp.engine.diffusion.denoising.fixed_step import LocalDecoder
+from dg_lsp.engine.diffusion.denoise import DecoderInput, Denoiser, Row, TokenLimits
+from dg_lsp.engine.diffusion.fixed_step import LocalDecoder
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.profile import Sampling
 from dg_lsp.engine.model.prefix_cache import KV

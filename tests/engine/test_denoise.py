@@ -11,11 +11,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dg_lsp.engine.diffusion.denoising.denoise import DecoderInput, Denoiser, Row, TokenLimits, accept, temperature
-from dg_lsp.engine.diffusion.denoising.fixed_step import LocalDecoder
-from dg_lsp.engine.diffusion.denoising.readout import draw
+from dg_lsp.engine.diffusion.denoise import DecoderInput, Denoiser, Row, TokenLimits, accept, temperature
+from dg_lsp.engine.diffusion.fixed_step import LocalDecoder
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.profile import Sampling
+from dg_lsp.engine.diffusion.readout import draw
 from tests.engine import reference
 
 VOCABULARY, DELETE = 12, 3

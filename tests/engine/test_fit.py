@@ -14,7 +14,7 @@ import torch
 from dg_lsp.cli import doctor, offers
 from dg_lsp.core.wording import size
 from dg_lsp.engine.backends import local
-from dg_lsp.engine.diffusion.denoising.fixed_step import LocalDecoder
+from dg_lsp.engine.diffusion.fixed_step import LocalDecoder
 from dg_lsp.engine.diffusion.gemma import inventory, quantised
 from dg_lsp.engine.model import fit, memory
 from dg_lsp.engine.model.fit import VLLM_NVFP4, Machine, NoRoomError, machine

@@ -19,9 +19,9 @@ from dg_lsp.cli.offers import PUBLISHED
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
 from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.common.loading import Loaded
-from dg_lsp.engine.diffusion.denoising.denoise import Denoiser, Row, TokenLimits
-from dg_lsp.engine.diffusion.denoising.fixed_step import MAX_BUCKETS, FixedSteps, LocalDecoder, bucket_of
+from dg_lsp.engine.diffusion.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
+from dg_lsp.engine.diffusion.fixed_step import MAX_BUCKETS, FixedSteps, LocalDecoder, bucket_of
 from dg_lsp.engine.diffusion.gemma import packed
 from dg_lsp.engine.diffusion.gemma.passes import Passes, TreePasses
 from dg_lsp.engine.diffusion.profile import Sampling

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from dg_lsp.engine.causal.passes import CausalLlama
-from dg_lsp.engine.diffusion.denoising import readout
-from dg_lsp.engine.diffusion.denoising.denoise import Denoiser, Row, TokenLimits
-from dg_lsp.engine.diffusion.denoising.fixed_step import FixedSteps, LocalDecoder
+from dg_lsp.engine.diffusion import readout
+from dg_lsp.engine.diffusion.denoise import Denoiser, Row, TokenLimits
+from dg_lsp.engine.diffusion.fixed_step import FixedSteps, LocalDecoder
 from dg_lsp.engine.diffusion.gemma import fused
 from dg_lsp.engine.diffusion.gemma.passes import Passes, TreePasses
 from dg_lsp.engine.diffusion.gemma.quantised import Fp8Weight

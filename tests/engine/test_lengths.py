@@ -14,8 +14,8 @@ import torch
 
 from dg_lsp.engine.backends import local
 from dg_lsp.engine.common.loading import Loaded
-from dg_lsp.engine.diffusion.denoising.denoise import Denoiser, Row, TokenLimits
-from dg_lsp.engine.diffusion.denoising.fixed_step import LocalDecoder
+from dg_lsp.engine.diffusion.denoise import Denoiser, Row, TokenLimits
+from dg_lsp.engine.diffusion.fixed_step import LocalDecoder
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.profile import Profile
 from dg_lsp.engine.diffusion.search import CausalText, Gap, Speculation

@@ -9,9 +9,9 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dg_lsp.engine.diffusion.denoising import readout
-from dg_lsp.engine.diffusion.denoising.readout import Constraints, Readout
+from dg_lsp.engine.diffusion import readout
 from dg_lsp.engine.diffusion.gemma.passes import Passes
+from dg_lsp.engine.diffusion.readout import Constraints, Readout
 from dg_lsp.engine.model.fit import VOCABULARY_SLICE
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dg_lsp.engine.diffusion.denoising.denoise import TokenLimits
+from dg_lsp.engine.diffusion.denoise import TokenLimits
 from dg_lsp.engine.diffusion.profile import Sampling
 from dg_lsp.engine.diffusion.search import Gap, Speculate, Speculation, cut_at_suffix
 from tests.engine import reference

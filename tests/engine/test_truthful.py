@@ -17,7 +17,7 @@ from dg_lsp.engine.backends import local
 from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.diffusion import canvas, layout
 from dg_lsp.engine.diffusion import filler as filler_module
-from dg_lsp.engine.diffusion.denoising.denoise import Denoiser, Reading
+from dg_lsp.engine.diffusion.denoise import Denoiser, Reading
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
 from dg_lsp.engine.diffusion.generation import CanvasRequest
 from dg_lsp.engine.diffusion.layout import REPEATED_LINES

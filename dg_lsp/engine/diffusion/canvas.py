@@ -25,7 +25,7 @@ from dg_lsp.engine.common import layout
 from dg_lsp.engine.common.generation import Live, Work
 from dg_lsp.engine.common.pace import LEAST_STEPS
 from dg_lsp.engine.common.rank import Proposal
-from dg_lsp.engine.diffusion.denoising.denoise import Denoiser, Reading, Row, TokenLimits
+from dg_lsp.engine.diffusion.denoise import Denoiser, Reading, Row, TokenLimits
 from dg_lsp.engine.diffusion.generation import MAX_ROWS, CanvasRequest, Generation, is_unclosed
 from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.vocabulary import Vocabulary

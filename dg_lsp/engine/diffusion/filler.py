@@ -29,7 +29,7 @@ from dg_lsp.engine.common.pace import Timing
 from dg_lsp.engine.common.question import Heads
 from dg_lsp.engine.common.task import OnProgress
 from dg_lsp.engine.diffusion import canvas, drafting, layout, search
-from dg_lsp.engine.diffusion.denoising.fixed_step import FixedSteps
+from dg_lsp.engine.diffusion.fixed_step import FixedSteps
 from dg_lsp.engine.diffusion.gemma import dense, inventory, packed, reading
 from dg_lsp.engine.diffusion.gemma.passes import Passes, TreePasses
 from dg_lsp.engine.diffusion.generation import MAX_ROWS, CanvasRequest, Generation, Stepper

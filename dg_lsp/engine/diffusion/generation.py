@@ -17,8 +17,8 @@ from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.common.local import encoded
 from dg_lsp.engine.common.pace import Pace, Timing
 from dg_lsp.engine.common.rank import Proposal
-from dg_lsp.engine.diffusion.denoising.denoise import Denoiser
-from dg_lsp.engine.diffusion.denoising.fixed_step import FixedSteps, LocalDecoder
+from dg_lsp.engine.diffusion.denoise import Denoiser
+from dg_lsp.engine.diffusion.fixed_step import FixedSteps, LocalDecoder
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.layout import Prompt
 from dg_lsp.engine.diffusion.profile import Profile

@@ -24,7 +24,7 @@ from dg_lsp.engine.common.generation import Live, Work
 from dg_lsp.engine.common.pace import LEAST_STEPS
 from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.diffusion.canvas import LARGEST_SEED
-from dg_lsp.engine.diffusion.denoising.denoise import Denoiser, Row, TokenLimits
+from dg_lsp.engine.diffusion.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.generation import Generation
 from dg_lsp.engine.diffusion.profile import Sampling
 from dg_lsp.engine.model.prefix_cache import Encoder

@@ -23,9 +23,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from dg_lsp.engine.diffusion.denoising import readout
-from dg_lsp.engine.diffusion.denoising.readout import Readout
+from dg_lsp.engine.diffusion import readout
 from dg_lsp.engine.diffusion.profile import Sampling
+from dg_lsp.engine.diffusion.readout import Readout
 
 
 @dataclass(frozen=True, slots=True)

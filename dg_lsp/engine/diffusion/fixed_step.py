@@ -22,8 +22,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dg_lsp.engine.diffusion.denoising import readout
-from dg_lsp.engine.diffusion.denoising.denoise import STATE, CanvasState, DecoderInput, Denoiser, advanced
+from dg_lsp.engine.diffusion import readout
+from dg_lsp.engine.diffusion.denoise import STATE, CanvasState, DecoderInput, Denoiser, advanced
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.profile import Sampling
 from dg_lsp.engine.model import prefix_cache
