@@ -23,7 +23,7 @@ class ReadError(CheckpointError):
     """A weight file can't be read; the message is a sentence."""
 
 
-def fill(model: Any, inventory: Inventory, device: str, precision: Precision, dtype: torch.dtype, meter: Meter) -> None:
+def fill(model: Any, listed: Inventory, device: str, precision: Precision, dtype: torch.dtype, meter: Meter) -> None:
     """Fill an empty model with its weights on a device, in `dtype` or narrower as `precision` says. Raises ReadError."""
     from safetensors import SafetensorError, safe_open
 
@@ -31,7 +31,7 @@ def fill(model: Any, inventory: Inventory, device: str, precision: Precision, dt
     for name, first in inventory.aliases(model).items():
         names.setdefault(first, []).append(name)
     by_file: dict[Path, list[Piece]] = {}
-    for group in inventory.pieces.values():
+    for group in listed.pieces.values():
         for piece in group:
             by_file.setdefault(piece.stored.file, []).append(piece)
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict(keep_vars=True).items()}
@@ -43,7 +43,7 @@ def fill(model: Any, inventory: Inventory, device: str, precision: Precision, dt
                 for piece in pieces:
                     target = piece.target
                     if target not in gathered:
-                        gathered[target] = _Gathered(inventory.pieces[target], shapes[target], device, dtype)
+                        gathered[target] = _Gathered(listed.pieces[target], shapes[target], device, dtype)
                     if gathered[target].add(piece, opened.get_tensor(piece.stored.name)):
                         weight = gathered.pop(target).weight()
                         place(model, names[target], weight, precision, dtype, shapes[target])
