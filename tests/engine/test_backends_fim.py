@@ -22,7 +22,7 @@ from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerAddress,
 from dg_lsp.engine.backends.remote import RemoteFiller
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.messages import Fields
-from dg_lsp.wire.model_names import USUAL_URLS
+from dg_lsp.wire.model_names import USUAL_URLS, is_remote, parse_remote
 from tests.engine.backends_kit import BODY, LINE, Recorder, request, serving
 from tests.engine.engine_kit import finish, wait_until
 from tests.patience import PATIENCE_S
@@ -414,15 +414,15 @@ def test_a_url_is_one_of_a_server_without_secrets(url: str, sentence: str) -> No
     ],
 )
 def test_a_name_is_a_backend_a_url_and_a_model(name: str, expected: tuple[str, ...]) -> None:
-    candidates = backends.parse(name)
+    candidates = parse_remote(name)
     assert (candidates.backend, candidates.dialect, candidates.url, candidates.model) == expected
-    assert backends.is_remote(name)
+    assert is_remote(name)
 
 
 @pytest.mark.parametrize("name", ["vllm:", "chat:", "chat:#m", "fim:", "fim:http://a", "embedded", "owner/name"])
 def test_an_incomplete_name_is_reported(name: str) -> None:
     with pytest.raises(RemoteError, match=r"vllm:URL\[#MODEL\], chat:URL\[#MODEL\], or fim:DIALECT"):
-        backends.parse(name)
+        backends.load_remote(name)
 
 
 @pytest.mark.parametrize(

@@ -215,7 +215,7 @@ def test_memory_that_runs_out_ends_the_request_and_not_the_model(
     filler = DiffusionFiller(of_few_steps(trained_layout))
     passes = filler.loaded.passes
     filler.stepper.fixed = steps(passes, recorder=WorkingRecorder())
-    passes.buffers = filler.buffers = Buffers(TreePasses(passes, filler.headroom.cost), lambda: None, WorkingRecorder())
+    passes.buffers = buffers = Buffers(TreePasses(passes, filler.headroom.cost), lambda: None, WorkingRecorder())
 
     def texts() -> list[tuple[str, ...]]:
         task = filler.start(replace(REQUESTS[1], budget=Budget(candidates=4)))
@@ -224,7 +224,7 @@ def test_memory_that_runs_out_ends_the_request_and_not_the_model(
         return [candidate.texts for candidate in task.candidates()]
 
     expected, whole = texts(), getattr(passes, where)
-    assert filler.buffers.bytes
+    assert buffers.bytes
 
     def runs_out(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
@@ -235,7 +235,7 @@ def test_memory_that_runs_out_ends_the_request_and_not_the_model(
     assert is_out_of_memory(error.value)
     traceback.clear_frames(error.value.__traceback__)  # as the worker does
     filler.trim()
-    assert not filler.buffers.bytes
+    assert not buffers.bytes
     monkeypatch.setattr(passes, where, whole)
     assert texts() == expected
 

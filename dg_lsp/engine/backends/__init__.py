@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from dg_lsp.engine.common.calibration_store import ModelId
 from dg_lsp.engine.common.task import OnProgress
 from dg_lsp.wire import config, model_names, privacy
-from dg_lsp.wire.model_names import Remote, is_remote
+from dg_lsp.wire.model_names import is_remote
 from dg_lsp.wire.privacy import LOCAL_ONLY
 from dg_lsp.wire.settings import DEFAULTS
 
@@ -20,19 +20,7 @@ if TYPE_CHECKING:
     from dg_lsp.engine.backends.remote import RemoteFiller
     from dg_lsp.engine.common.task import Filler
 
-__all__ = ["is_remote", "load_filler", "load_remote", "parse"]
-
 log = logging.getLogger("dg_lsp.engine")
-
-
-def parse(name: str) -> Remote:
-    """Return the parts of a remote model's name; raise RemoteError if it is not one."""
-    from dg_lsp.engine.backends.http_client import RemoteError
-
-    try:
-        return model_names.parse_remote(name)
-    except model_names.ModelNameError as error:
-        raise RemoteError(str(error)) from error
 
 
 def load_remote(name: str, *, on_progress: OnProgress = lambda _text, _share: None) -> RemoteFiller:
@@ -40,13 +28,16 @@ def load_remote(name: str, *, on_progress: OnProgress = lambda _text, _share: No
 
     Keys and privacy come from the user's configuration and the environment, never from a workspace.
     """
+    from dg_lsp.engine.backends.http_client import RemoteError
+
     configured, problems = config.read()
     for problem in problems:
         log.warning("%s", problem)
-    remote_name = parse(name)
+    try:
+        remote_name = model_names.parse_remote(name)
+    except model_names.ModelNameError as error:
+        raise RemoteError(str(error)) from error
     if privacy.keeps_everything(configured.settings.local_only):
-        from dg_lsp.engine.backends.http_client import RemoteError
-
         # Checked before anything is sent: the first request would already reveal the key.
         raise RemoteError(f"every file {LOCAL_ONLY}. {' '.join(problems)}".rstrip())
     on_progress("querying the server", 0.2)

@@ -62,12 +62,6 @@ class CausalFiller(LocalFiller):
         if passes.buffers is not None:  # with two trees in the layout "fim": one reads on after the left side alone
             passes.buffers.record(n_places, 2 if profile.layout == "fim" else 1)
 
-    def trim(self) -> None:
-        """Drop the prefix cache, and the buffers that no request uses."""
-        super().trim()
-        if self.loaded.passes.buffers is not None:
-            self.loaded.passes.buffers.clear()
-
     def prompt(self, request: InfillRequest, left_ms: float = math.inf) -> Prompt:
         """Return a request with one hole as a prompt, for an answer in the time left; without a deadline it is infinite."""
         chunk_ms = self.pace.expected_ms("prefill", PREFILL_CHUNK)

@@ -180,6 +180,8 @@ class LocalFiller(Filler):
 
     def trim(self) -> None:
         self.cache.clear()
+        if (buffers := getattr(self.loaded.passes, "buffers", None)) is not None:  # those that no request uses
+            buffers.clear()
 
 
 class ReadAhead:

@@ -74,13 +74,12 @@ class DiffusionFiller(LocalFiller):
         super().__init__(loaded, inputs, loaded.profile.canvas_tokens, clock)
         self._heads = Heads()
         fixed: FixedSteps | None = None
-        self.buffers: Buffers | None = None  # of drafts and scores
+        loaded.passes.buffers = None
         if loaded.device.startswith("cuda"):  # on other devices, launching a kernel costs little beside the kernel
             passes, cost, free = loaded.passes, self.headroom.cost, self.headroom.free
             fixed = FixedSteps(passes, cost, free, recorder=Recorder())
             usual = loaded.profile.prefix_tokens + loaded.profile.suffix_tokens + 2 * ROOM
-            self.buffers = Buffers(TreePasses(passes, cost), free, Recorder("drafts and scores"), usual)
-        loaded.passes.buffers = self.buffers
+            passes.buffers = Buffers(TreePasses(passes, cost), free, Recorder("drafts and scores"), usual)
         self.stepper = Stepper(self.headroom, self.pace, rows, fixed)
 
     def limit(self, threads: int, rows: int) -> None:
@@ -106,10 +105,8 @@ class DiffusionFiller(LocalFiller):
         return layout.fits_one_canvas(request, self.loaded.profile, self.loaded.vocabulary)
 
     def trim(self) -> None:
-        """Drop the prefix cache and the buffers of steps, drafts and scores."""
+        """Drop the buffers of steps too."""
         super().trim()
-        if self.buffers is not None:
-            self.buffers.clear()
         if self.stepper.fixed is not None:
             self.stepper.fixed.clear()
 
