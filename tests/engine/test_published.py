@@ -22,7 +22,7 @@ from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.common import profile_file
 from dg_lsp.engine.common.loading import LoadError
 from dg_lsp.engine.common.local import LocalTask
-from dg_lsp.engine.common.pace import Budget, Pace, Timing, Usage
+from dg_lsp.engine.common.pace import Pace, Timing
 from dg_lsp.engine.diffusion import canvas
 from dg_lsp.engine.diffusion.masked.filler import Generation, MaskedFiller, MaskedLlama
 from dg_lsp.engine.diffusion.masked.profile import DREAMON, OPEN_DCODER, Unmasking, parse
@@ -306,7 +306,7 @@ def test_damaged_parts_of_a_tokenizer_are_one_sentence(tmp_path: Path) -> None:
 
 def generation_of(filler: MaskedFiller, asked: InfillRequest) -> Generation:
     """Return the generation of a request before its first unit."""
-    return filler.generation(asked, Timing(filler.pace, Usage(), Budget(filler.pace)))
+    return filler.generation(asked, Timing(filler.pace))
 
 
 def says_nothing(asked: InfillRequest, text: str) -> bool:

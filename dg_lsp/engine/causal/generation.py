@@ -180,7 +180,7 @@ class Generation(generation.Generation):
     def ranked(self) -> Generator[None, None, tuple[Candidate, ...]]:
         """Score the proposals, and return them as candidates, best first, the first also with the block that it opens."""
         self._ranked = yield from self._ranking()
-        self.timing.usage.switch("draft")
+        self.timing.switch("draft")
         return (yield from opened.candidates(self.inputs, self.tree, self.timing, self._ranked, self._evidence))
 
     def _ranking(self) -> Generator[None, None, tuple[Candidate, ...]]:

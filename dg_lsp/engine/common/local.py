@@ -19,7 +19,7 @@ from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.common.calibration_store import Calibrations
 from dg_lsp.engine.common.generation import Generation
 from dg_lsp.engine.common.loading import Loaded
-from dg_lsp.engine.common.pace import Budget, Pace, Timing, Usage
+from dg_lsp.engine.common.pace import Budget, Pace, Timing
 from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.common.task import Concurrency, Filler, HoleTask
 from dg_lsp.engine.model import memory
@@ -38,22 +38,22 @@ class LocalTask(HoleTask):
         self._filler = filler
         self.generation: Generation | None = None  # of the hole under way
         self._due_at = math.inf
-        self._usage = Usage()
-        self.milliseconds = self._usage.milliseconds
+        self._timing = Timing(filler.pace)
+        self.milliseconds = self._timing.milliseconds
 
     def step(self) -> bool:
-        self._usage.began = time.perf_counter()
+        self._timing.began = time.perf_counter()
         try:
             with self._filler.loaded.cores.used(), torch.inference_mode():
                 return super().step()
         finally:
-            self._usage.switch(self._usage.stage)
+            self._timing.switch(self._timing.stage)
 
     def finish_in(self, milliseconds: float) -> None:
         self._due_at = self._filler.pace.clock() + milliseconds / 1000
 
     def cache(self) -> dict[str, int]:
-        return {"tokens": self._usage.prefix_tokens, "reused": self._usage.reused_tokens}
+        return {"tokens": self._timing.prefix_tokens, "reused": self._timing.reused_tokens}
 
     def proposals(self) -> tuple[Proposal, ...]:
         """Return what was proposed for the last canvas, with the numbers that rank it."""
@@ -80,16 +80,16 @@ class LocalTask(HoleTask):
         self.generation = None
 
     def _fill(self, request: InfillRequest, n_left: int) -> Generator[None, None, tuple[Candidate, ...]]:
-        pace, usage = self._filler.pace, self._usage
+        pace, timing = self._filler.pace, self._timing
         now = pace.clock()
-        usage.switch("prefill")
-        timing = Timing(pace, usage, Budget(pace, now + (self._due_at - now) / n_left))
+        timing.switch("prefill")
+        timing.budget = Budget(pace, now + (self._due_at - now) / n_left)
         self.generation = generation = self._filler.generation(request, timing)
         yield from generation.begin()
         for stage, propose in generation.proposers:
-            usage.switch(stage)
+            timing.switch(stage)
             yield from propose(generation)
-        usage.switch("score")
+        timing.switch("score")
         answers = yield from generation.ranked()
         if answers:
             self._filler.ahead.expect(request, accepted=answers[0].texts[0])
@@ -228,8 +228,8 @@ class ReadAhead:
 def encoded(prefixes: PrefixEncoder, ids: tuple[int, ...], timing: Timing) -> Generator[None, None, KV]:
     """Encode a prefix as far as the cache lacks it, chunk by chunk, and return its keys and values."""
     n_encoded, kv = prefixes.cache.longest(ids)
-    timing.usage.prefix_tokens += len(ids)
-    timing.usage.reused_tokens += n_encoded
+    timing.prefix_tokens += len(ids)
+    timing.reused_tokens += n_encoded
     while n_encoded < len(ids):
         n_chunk = min(prefixes.at_once(PREFILL_CHUNK), len(ids) - n_encoded)
         with timing.pace.measuring("prefill", n_chunk):

@@ -11,7 +11,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Literal
 
 Unit = Literal["step", "token", "score", "prefill"]
@@ -54,25 +53,6 @@ class Pace:
         return max(ms_1 + slope * (positions - size_1), 0.0)
 
 
-class Usage:
-    """What one request has used over all its canvases: the milliseconds of each stage, and the tokens of its prefixes.
-
-    Time counts for the `stage`, and only within the request's own units of work, each of which `began` at some time.
-    """
-
-    def __init__(self) -> None:
-        self.milliseconds = {"prefill": 0.0, "draft": 0.0, "denoise": 0.0, "score": 0.0}
-        self.prefix_tokens = self.reused_tokens = 0
-        self.stage, self.began = "prefill", 0.0
-
-    def switch(self, stage: str) -> str:
-        """Count the time from now on for another stage; return the stage before."""
-        now, before = time.perf_counter(), self.stage
-        self.milliseconds[before] += (now - self.began) * 1000
-        self.stage, self.began = stage, now
-        return before
-
-
 class Budget:
     """The time that a fill may still take: until `due_at` on the clock of a pace, in seconds.
 
@@ -98,10 +78,22 @@ class Budget:
         return max(0, int(self.left_ms(reserve_ms) // max(unit_ms, 1e-6)))
 
 
-@dataclass(slots=True)
 class Timing:
-    """How long the units of a model take, what a task has used, and what it may still use."""
+    """How long the units of a model take, what a task has used over all its canvases, and what it may still use.
 
-    pace: Pace
-    usage: Usage
-    budget: Budget
+    Its milliseconds count for the `stage`, and only within the task's own units of work, each of which `began` at some time. The
+    tokens are those of its prefixes.
+    """
+
+    def __init__(self, pace: Pace) -> None:
+        self.pace, self.budget = pace, Budget(pace)
+        self.milliseconds = {"prefill": 0.0, "draft": 0.0, "denoise": 0.0, "score": 0.0}
+        self.prefix_tokens = self.reused_tokens = 0
+        self.stage, self.began = "prefill", 0.0
+
+    def switch(self, stage: str) -> str:
+        """Count the time from now on for another stage; return the stage before."""
+        now, before = time.perf_counter(), self.stage
+        self.milliseconds[before] += (now - self.began) * 1000
+        self.stage, self.began = stage, now
+        return before

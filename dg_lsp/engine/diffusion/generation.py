@@ -131,10 +131,10 @@ class Generation(generation.Generation):
         self.scorer = Scorer(canvas, self.tree, file, self.timing.pace)
 
     def score(self) -> Work:
-        before = self.timing.usage.switch("score")
+        before = self.timing.switch("score")
         self.proposals = self.scorer.score(self.proposals)
         yield
-        self.timing.usage.switch(before)
+        self.timing.switch(before)
 
     def step_ms(self, n_positions: int) -> float | None:
         """Return the expected milliseconds of a denoising step; None if none was measured."""
