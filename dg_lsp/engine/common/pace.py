@@ -81,8 +81,8 @@ class Budget:
 class Timing:
     """How long the units of a model take, what a task has used over all its canvases, and what it may still use.
 
-    Its milliseconds count for the `stage`, and only within the task's own units of work, each of which `began` at some time. The
-    tokens are those of its prefixes.
+    Its milliseconds count for the `stage`, and only within the task's own units of work, each of which `began` at some time.
+    The tokens are those of its prefixes.
     """
 
     def __init__(self, pace: Pace) -> None:
