@@ -21,17 +21,7 @@ from dg_lsp.engine.model.int8 import Quantised
 from dg_lsp.engine.model.matmul import additive, attention_over
 from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.weights.llama_files import Weight
-from dg_lsp.engine.model.weights.llama_layers import (
-    ALL,
-    Embedding,
-    Head,
-    Inputs,
-    Layer,
-    layer_of,
-    linears_of,
-    norm_of,
-    norms_of,
-)
+from dg_lsp.engine.model.weights.llama_layers import ALL, Embedding, Head, Inputs, layer_of, norm_of
 
 # The most queries times groups of one attention: from 768 on, torch's kernel takes blocks that do not fit the cache.
 FOLDED = 480
@@ -55,16 +45,13 @@ class Llama:
             self._device = (table.values if isinstance(table, Quantised) else table).device
             self._embed = Embedding(table)
             self._head = Head(table if sizes.tied else weights["lm_head.weight"], kind)
-            self.layers = [self._layer(weights, index) for index in range(sizes.layers)]
+            # One layer after another, so that memory holds few of the weights twice.
+            self.layers = [layer_of(sizes, weights, index, kind) for index in range(sizes.layers)]
             self._norm = norm_of(weights["model.norm.weight"], sizes)
             self._least = torch.tensor((sizes.eps * sizes.hidden) ** 0.5, device=self._device)
         self.kv_dtype = torch.bfloat16 if kind == "int8-weights" else _kv_dtype(table)
         self._in_blocks = self.kv_dtype is torch.bfloat16 and self._device.type == "cpu" and matmul.are_blocks_faster()
         self._rotations = torch.empty(0)
-
-    def _layer(self, weights: Mapping[str, Weight], index: int) -> Layer:
-        """Return one layer; the weights are read one layer after another, so that memory holds few of them twice."""
-        return layer_of(norms_of(self.sizes, weights, index), linears_of(self.sizes, weights, index, self.kind))
 
     @property
     def value_bytes(self) -> int:
@@ -168,7 +155,7 @@ class Llama:
         return torch.cat([sides[0], keys], dim=2), torch.cat([sides[1], values], dim=2)
 
     def _normed(self, hidden: Tensor, weight: Tensor, fine: slice | None = None) -> Inputs:
-        """Return the hidden states divided by the root of their mean square plus epsilon, times a weight of `_norm_of`."""
+        """Return the hidden states divided by the root of their mean square plus epsilon, times a weight of `norm_of`."""
         lengths = torch.hypot(torch.linalg.vector_norm(hidden, dim=-1, keepdim=True), self._least)
         return Inputs(hidden * weight, lengths.reciprocal(), fine)
 

@@ -19,14 +19,13 @@ from torch import Tensor
 
 from dg_lsp.engine.model import int8, matmul
 from dg_lsp.engine.model.fit import VOCABULARY_SLICE
-from dg_lsp.engine.model.fit.geometry import PROJECTIONS, LlamaSizes
+from dg_lsp.engine.model.fit.geometry import LlamaSizes
 from dg_lsp.engine.model.int8 import Int8Matrix, Quantised, QuantisedRows
 from dg_lsp.engine.model.matmul import OneDnnMatrix, with_rows
 from dg_lsp.engine.model.weights.llama_files import Weight
 
 BLOCK = 64  # rows of the feed-forward that are gated and quantised at once; the fastest of 16, 32, 64, 128 and 256
 ALL = slice(None)  # rows
-FUSED = ("qkv", "o", "gu", "d")  # the letters of the projections in each of a layer's fused matrices
 
 
 class Matrix:
@@ -255,9 +254,8 @@ class Head:
 
     def __init__(self, weight: Weight, kind: matmul.Kind) -> None:
         self.n_tokens = len(weight.values if isinstance(weight, Quantised) else weight)
-        self._slices = [
-            matrix(_rows(weight, start, start + VOCABULARY_SLICE), kind) for start in range(0, self.n_tokens, VOCABULARY_SLICE)
-        ]
+        starts = range(0, self.n_tokens, VOCABULARY_SLICE)
+        self._slices = [matrix(_rows(weight, slice(start, start + VOCABULARY_SLICE)), kind) for start in starts]
         # What passes on a GPU multiply by; the slices are views of it. Other kinds have copies in their own layouts.
         self.whole = weight if kind in ("plain", "int8-weights") else None
 
@@ -279,43 +277,37 @@ class Head:
         return sum(part.n_bytes() for part in self._slices)
 
 
-def linears_of(sizes: LlamaSizes, weights: Mapping[str, Weight], index: int, kind: matmul.Kind) -> tuple[Linear, ...]:
-    """Return a layer's fused matrices, in the order of `FUSED`. `weights` has the library's names."""
-    start, found = f"model.layers.{index}.", list[Linear]()
-    for letters in FUSED:
-        parts = [_cased(weights[f"{start}{PROJECTIONS[letter]}.weight"], kind) for letter in letters]
-        biases = [weights.get(f"{start}{PROJECTIONS[letter]}.bias") for letter in letters]
-        rows, whole = fused_order(sizes, letters).to(_values(parts[0]).device), _concatenated(parts)
-        bias = None if biases[0] is None else torch.cat([_wide(one) for one in biases if one is not None])[rows]
-        found.append(Linear(matrix(_rows(whole, 0, len(rows), rows) if "q" in letters else whole, kind), bias))
-    return tuple(found)
+def layer_of(sizes: LlamaSizes, weights: Mapping[str, Weight], index: int, kind: matmul.Kind) -> Layer:
+    """Return a layer's norms, and its projections in four matrices. `weights` has the library's names."""
+    start = f"model.layers.{index}."
 
+    def linear(*names: str, order: Tensor | None = None) -> Linear:
+        whole = _concatenated([_cased(weights[f"{start}{name}.weight"], kind) for name in names])
+        biases = [_wide(bias) for name in names if (bias := weights.get(f"{start}{name}.bias")) is not None]
+        bias = torch.cat(biases) if biases else None
+        if order is not None:
+            order = order.to(_values(whole).device)
+            whole, bias = _rows(whole, order), None if bias is None else bias[order]
+        return Linear(matrix(whole, kind), bias)
 
-def norms_of(sizes: LlamaSizes, weights: Mapping[str, Weight], index: int) -> tuple[Tensor, Tensor]:
-    """Return the weights of a layer's norms, before its attention and before its feed-forward."""
-    before_attention, before_mlp = (
-        norm_of(weights[f"model.layers.{index}.{name}.weight"], sizes)
-        for name in ("input_layernorm", "post_attention_layernorm")
+    before_attention = norm_of(weights[f"{start}input_layernorm.weight"], sizes)
+    before_mlp = norm_of(weights[f"{start}post_attention_layernorm.weight"], sizes)
+    return Layer(
+        before_attention,
+        linear("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", order=_in_pairs(sizes)),
+        linear("self_attn.o_proj"),
+        before_mlp,
+        linear("mlp.gate_proj", "mlp.up_proj"),
+        linear("mlp.down_proj"),
     )
-    return before_attention, before_mlp
 
 
-def layer_of(norms: tuple[Tensor, Tensor], linears: Sequence[Linear]) -> Layer:
-    """Return a layer of the matrices in the order of `FUSED`."""
-    qkv, out, gate_up, down = linears
-    return Layer(norms[0], qkv, out, norms[1], gate_up, down)
-
-
-def fused_order(sizes: LlamaSizes, letters: str) -> Tensor:
-    """Return the order of the projections' rows in a fused matrix: the two halves of each rotated pair are side by side."""
-    pairs, start = torch.arange(sizes.head_dim).view(2, -1).t().reshape(-1), 0
-    parts = []
-    for letter in letters:
-        n_rows = sizes.projection(PROJECTIONS[letter])[0]
-        rotated = torch.arange(0, n_rows, sizes.head_dim)[:, None] + pairs
-        parts.append(start + (rotated.reshape(-1) if letter in "qk" else torch.arange(n_rows)))
-        start += n_rows
-    return torch.cat(parts)
+def _in_pairs(sizes: LlamaSizes) -> Tensor:
+    """Return the order of the rows of queries, keys and values: the two halves of each rotated pair are side by side."""
+    pairs = torch.arange(sizes.head_dim).view(2, -1).t().reshape(-1)
+    n_rotated, n_values = ((sizes.heads + sizes.kv_heads) * sizes.head_dim), sizes.kv_heads * sizes.head_dim
+    rotated = torch.arange(0, n_rotated, sizes.head_dim)[:, None] + pairs
+    return torch.cat([rotated.reshape(-1), torch.arange(n_rotated, n_rotated + n_values)])
 
 
 def _cased(weight: Weight, kind: matmul.Kind) -> Weight:
@@ -338,13 +330,9 @@ def norm_of(weight: Weight, sizes: LlamaSizes) -> Tensor:
     return _wide(weight) * math.sqrt(sizes.hidden)
 
 
-def _rows(weight: Weight, start: int, end: int, order: Tensor | None = None) -> Weight:
-    """Return the rows of a matrix from `start` to `end`, or in an order."""
-    if isinstance(weight, Quantised):
-        if order is None:
-            return Quantised(weight.values[start:end], weight.scales[start:end])
-        return Quantised(weight.values[order], weight.scales[order])
-    return weight[start:end] if order is None else weight[order]
+def _rows(weight: Weight, rows: slice | Tensor) -> Weight:
+    """Return some rows of a matrix, or all in an order."""
+    return Quantised(weight.values[rows], weight.scales[rows]) if isinstance(weight, Quantised) else weight[rows]
 
 
 def _concatenated(parts: list[Weight]) -> Weight:
