@@ -41,7 +41,7 @@ class Scripted(Passes):
             self.n_encoded += 1
         return self.expected(kv[0][0].shape[2] - ids.shape[1] + 1, ids.shape), kv
 
-    def extend(self, ids: Tensor, positions: Tensor, kv: KV, mask: Tensor, key_positions: Tensor, **options: Any) -> Tensor:
+    def extend(self, ids: Tensor, positions: Tensor, *_others: Any, **_options: Any) -> Tensor:
         """Return what follows each node of a tree: the script knows it by the node's position alone."""
         self.n_encoded += 1
         return torch.cat([self.expected(position + 1, torch.Size((1, 1)))[0] for position in positions.tolist()])
