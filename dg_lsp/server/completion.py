@@ -170,7 +170,7 @@ class Completer:
         return visible(suggestions, partial(self._is_unwanted, now), now.settings, automatic=request.automatic)
 
     def _is_unwanted(self, now: Snapshot, suggestion: Suggestion) -> bool:
-        return self._unwanted.holds(now.place, suggestion.text, self._clock())
+        return self._unwanted.holds(now.base.uri, now.document.text, now.offset, suggestion.text, self._clock())
 
     def _is_enough(self, request: SuggestionRequest, now: Snapshot, suggestions: tuple[Suggestion, ...]) -> bool:
         """Return whether no further candidates are needed: not all of these were rejected or removed by the user."""

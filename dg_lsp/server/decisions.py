@@ -207,8 +207,7 @@ _CLOSERS = ")]}>\"'`"
 MAX_ENTRIES = 100
 FRESH_S = 300.0
 REJECTED_S = 120.0
-# What was rejected or removed: how many texts, how much of each, and of the text around it, apart from white space.
-MAX_UNWANTED, MAX_REMOVED_CHARS, AROUND_CHARS = 50, 500, 40
+MAX_UNWANTED, MAX_REMOVED_CHARS = 50, 500  # how many texts that were rejected or removed, and how much of each
 # So many tokens stand for what begins with them. Fewer, as `(`, do so only for a text that is mostly them.
 WANTED_TOKENS = 8  # of a removed text that are typed again
 TELLING_TOKENS = 3
@@ -346,30 +345,32 @@ def advance(then: Place, now: Place, suggestions: tuple[Suggestion, ...], n_cand
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """A text that is not offered at a place: the text around it without white space, its tokens, and until when."""
+    """A text that is not offered at an offset of a document, which moves with the text around it, and until when."""
 
     uri: str
-    before: str
-    after: str
-    tokens: tuple[str, ...]
+    at: int
+    text: str
     until: float
 
-    def left(self, before: str) -> tuple[str, ...]:
-        """Return the tokens that are not written yet where this is the text before; none where it is another place."""
-        # Only the last place counts, because a long text of equal tokens has hundreds.
-        if (at := before.rfind(self.before)) < 0:
+    def left(self, text: str, offset: int) -> tuple[str, ...]:
+        """Return the tokens that are not written yet before an offset; none where that is another place."""
+        if abs(offset - self.at) > MAX_REMOVED_CHARS or (offset < self.at and text[offset : self.at].strip()):
             return ()
-        written, n = before[at + len(self.before) :], 0
-        while written and n < len(self.tokens) and written.startswith(self.tokens[n]):
-            written, n = written[len(self.tokens[n]) :], n + 1
-        return () if written else self.tokens[n:]
+        written, tokens, n = "".join(text[self.at : offset].split()), _tokens(self.text), 0
+        while written and n < len(tokens) and written.startswith(tokens[n]):
+            written, n = written[len(tokens[n]) :], n + 1
+        return () if written else tokens[n:]
+
+    def is_in(self, text: str) -> bool:
+        """Return whether a text begins with all of this one. White space is not compared."""
+        return "".join(text[: 2 * MAX_REMOVED_CHARS].split()).startswith("".join(self.text.split()))
 
 
 class Unwanted:
-    """What the user rejected or removed lately: it is not offered again while the text around its place stands.
+    """What the user rejected or removed lately: it is not offered again at its place.
 
-    What several keystrokes remove one after another is one text. White space is not compared. A text that is written there
-    again is forgotten.
+    A place moves with the text around it, and is forgotten when the text before it is removed. What several keystrokes remove
+    one after another is one text. White space is not compared. A text that is written there again is forgotten.
     """
 
     def __init__(self) -> None:
@@ -377,54 +378,55 @@ class Unwanted:
         self._items: tuple[_Item, ...] = ()
         # The offer on the screen of each document: the text when it was made, its offset and its own text.
         self._offers: dict[str, tuple[str, int, str]] = {}
-        # A removal that the next one may go on with: its document, its offset, its text and its item.
-        self._removal: tuple[str, int, str, _Item] | None = None
+        # What the last change removed, if it wrote nothing: the next change may go on with it.
+        self._removal: _Item | None = None
 
     def offer(self, uri: str, text: str, at: int, suggestion: str) -> None:
         """Record that a suggestion is shown at an offset of a document; a later change tells whether it is rejected."""
         self._offers[uri] = (text, at, suggestion)
 
-    def reject(self, at: Place, text: str, now_s: float) -> None:
-        """Store a rejected suggestion for some minutes."""
-        self._store(at, text, now_s + REJECTED_S)
+    def reject(self, uri: str, at: int, text: str, now_s: float) -> None:
+        """Store a suggestion that was rejected at an offset, for some minutes."""
+        self._items = (*self._items, _Item(uri, at, text[:MAX_REMOVED_CHARS], now_s + REJECTED_S))[-MAX_UNWANTED:]
 
     def change(self, uri: str, before: str, now: str, now_s: float) -> None:
-        """Store what a change of a document removed or rejected, and forget what it wrote again."""
+        """Store what a change of a document removed or rejected, move the places, and forget what it wrote again."""
         if (offer := self._offers.get(uri)) is not None and (what := outcome(*offer, now)) != "typing":
             del self._offers[uri]
             if what == "rejected":
-                text, at, suggestion = offer
-                self.reject(place(uri, text, at), suggestion, now_s)
+                self.reject(uri, *offer[1:], now_s)
         start = n_common(before, now)
         n_after = n_common(before[start:][::-1], now[start:][::-1])
-        removed, end = before[start : len(before) - n_after], len(now) - n_after
+        old_end, end = len(before) - n_after, len(now) - n_after
+        removed, last = before[start:old_end], self._removal
+        if not removed or last is None or last.uri != uri or not start <= last.at <= old_end:
+            last = None
+        else:
+            removed = before[start : last.at] + last.text + before[last.at : old_end]
+        items = [
+            item if item.uri != uri or item.at <= start else replace(item, at=max(start, item.at + end - old_end))
+            for item in self._items
+            if item is not last and (item.uri != uri or not start < item.at <= old_end or not before[start : item.at].strip())
+        ]
         if end > start:
-            self._removal = None
-            text = _before(place(uri, now, end))
-            self._items = tuple(
-                item for item in self._items if item.uri != uri or not text.endswith(item.before + "".join(item.tokens))
-            )
-        if not removed:
-            return
-        if self._removal is not None and self._removal[:2] in ((uri, start), (uri, start + len(removed))):
-            _, at, more, older = self._removal
-            removed = more + removed if at == start else removed + more
-            self._items = tuple(item for item in self._items if item is not older)
-        item = self._store(Place(uri, place(uri, now, start).before, place(uri, now, end).after), removed, math.inf)
-        self._removal = (uri, start, removed, item) if end == start else None
+            items = [item for item in items if item.uri != uri or item.at > start or not item.is_in(now[item.at : end])]
+        removal = _Item(uri, start, removed[:MAX_REMOVED_CHARS], math.inf)
+        self._items = tuple([*items, removal] if removed.strip() else items)[-MAX_UNWANTED:]
+        if removed or end > start:
+            self._removal = removal if end == start else None
 
-    def holds(self, at: Place, text: str, now_s: float) -> bool:
-        """Return whether this text, or the rest of it after some of its tokens were typed, was rejected or removed here.
+    def holds(self, uri: str, text: str, offset: int, suggestion: str, now_s: float) -> bool:
+        """Return whether this suggestion, or the rest of it after some of its tokens were typed, was rejected or removed here.
 
         Who has typed many of them wants the rest. The beginning of such a text counts too. A text that begins with all of it
         counts if that is some tokens or most of it: who removes a bracket has said nothing about the arguments in it.
         """
-        before, after, tokens = _before(at), _after(at), tuple(_TOKEN.findall(text[:MAX_REMOVED_CHARS]))
+        tokens = _tokens(suggestion)
         for item in self._items:
-            if item.uri == at.uri and item.after == after and now_s <= item.until and (left := item.left(before)):
-                n = min(len(left), len(tokens))
-                is_wanted = len(item.tokens) - len(left) >= WANTED_TOKENS
-                is_telling = len(item.tokens) >= TELLING_TOKENS or 2 * len("".join(left)) > len("".join(tokens))
+            if item.uri == uri and now_s <= item.until and (left := item.left(text, offset)):
+                n, n_tokens = min(len(left), len(tokens)), len(_tokens(item.text))
+                is_wanted = n_tokens - len(left) >= WANTED_TOKENS
+                is_telling = n_tokens >= TELLING_TOKENS or 2 * len("".join(left)) > len("".join(tokens))
                 if n and left[:n] == tokens[:n] and is_telling and not is_wanted:
                     return True
         return False
@@ -434,21 +436,9 @@ class Unwanted:
         self._items, self._removal = tuple(item for item in self._items if item.uri != uri), None
         self._offers.pop(uri, None)
 
-    def _store(self, at: Place, text: str, until: float) -> _Item:
-        tokens = tuple(_TOKEN.findall(text[:MAX_REMOVED_CHARS]))
-        item = _Item(at.uri, _before(at)[-AROUND_CHARS:], _after(at), tokens, until)
-        self._items = (*(item for item in self._items if item.tokens), item)[-MAX_UNWANTED:]
-        return item
 
-
-def _before(at: Place) -> str:
-    """Return the text before a place without white space; a NUL is where the document begins."""
-    return "\0" * (len(at.before) < BEFORE_CHARS) + "".join(at.before.split())
-
-
-def _after(at: Place) -> str:
-    """Return the first text after a place, without white space and the closers that an editor inserts."""
-    return "".join(at.after.split()).lstrip(_CLOSERS)[:AROUND_CHARS]
+def _tokens(text: str) -> tuple[str, ...]:
+    return tuple(_TOKEN.findall(text[:MAX_REMOVED_CHARS]))
 
 
 def joins(then: Place, now: Place, *, age_ms: float, latency_ms: float) -> bool:
@@ -469,19 +459,16 @@ Outcome = Literal["typing", "over", "rejected"]
 def outcome(text: str, at: int, suggestion: str, now: str) -> Outcome:
     """Return what a change of the text means for a suggestion at an offset of the old text.
 
-    `typing`: the suggestion still fits. `rejected`: its line changed otherwise. `over`: the whole suggestion was inserted, or
-    the change was on another line.
+    `typing`: the suggestion still fits. `rejected`: something else was inserted at its place. `over`: the whole suggestion was
+    inserted, or the change was elsewhere.
     """
     n_new = len(now) - len(text)
-    if n_new >= 0 and now.startswith(text[:at]) and now.endswith(text[at:]):
-        new = now[at : at + n_new]
-        if new == suggestion:
-            return "over"
-        return "typing" if any(rest(suggestion, *parts) is not None for parts in _typings(new)) else "rejected"
-    line = max(text.rfind("\n", 0, at), text.rfind("\r", 0, at)) + 1
-    head = now[: max(len(now) - (len(text) - at), 0)]
-    same_line = head.startswith(text[:line]) and not {"\n", "\r"} & set(head[line:])
-    return "rejected" if same_line and now.endswith(text[at:]) else "over"
+    if n_new < 0 or not (now.startswith(text[:at]) and now.endswith(text[at:])):
+        return "over"
+    new = now[at : at + n_new]
+    if new == suggestion:
+        return "over"
+    return "typing" if any(rest(suggestion, *parts) is not None for parts in _typings(new)) else "rejected"
 
 
 def realigned(text: str, at: int, suggestions: tuple[Suggestion, ...], now: str) -> tuple[int, tuple[Suggestion, ...]] | None:

@@ -365,12 +365,33 @@ async def test_a_longer_text_is_suggested_where_only_its_beginning_was_removed(
     assert texts(await session.ask(f"a = 1\n{left}$0\n")) == [expected]
 
 
+@pytest.mark.parametrize(
+    "around",
+    [
+        "class A:\n    def total(self):\n        x = 1\n        return $0\n",
+        "class A:\n    def total(self) -> int:\n        return $0\n",
+        "class B:\n    def sum(self):\n        return $0\n",
+        "class A:\n    def total(self):\n        return $0\n\n    def other(self):\n        return 1\n",
+        "class A:\n    def total(self):\n        yield $0\n",
+        "class A:\n    def total(self):\n        return  $0  # the total\n",
+        "class A:\n\tdef total(self):\n\t\treturn $0\n",
+        "import os\n\nclass A:\n    def total(self):\n        return $0\n",
+    ],
+)
+async def test_what_was_removed_is_not_suggested_again_when_the_text_around_it_changes(session: Session, around: str) -> None:
+    session.opened("class A:\n    def total(self):\n        return self.price$0\n")
+    session.opened("class A:\n    def total(self):\n        return $0\n")
+    session.held.text, session.held.others = "self.price", ("cost",)
+    assert texts(await session.ask(around)) == ["cost"]
+
+
 async def test_what_was_removed_and_is_written_by_hand_or_stands_elsewhere_is_suggested(session: Session) -> None:
     session.opened("a = 1\nx = f(a)$0\n")
     session.opened("a = 1\nx = $0\n")
     session.held.text = "f(a)"
     assert texts(await session.ask("a = 1\nx = $0\n")) == []
-    assert texts(await session.ask("a = 1\nb = 2\nx = $0\n")) == ["f(a)"]
+    assert texts(await session.ask("a = 1\nx = \nx = $0\n")) == ["f(a)"]
+    session.opened("a = 1\nx = $0\n")
     session.held.text = "oo(a)"
     assert texts(await session.ask("a = 1\nx = f$0\n")) == ["oo(a)"]
     session.opened("a = 1\nx = f(a)$0\n")

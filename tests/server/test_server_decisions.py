@@ -283,7 +283,8 @@ def test_typed_text_and_rest_together_are_the_offer(before: str, after: str, typ
         ("x = a\n", "typing"),
         ("x = \n", "typing"),
         ("x = b\n", "rejected"),
-        ("x =\n", "rejected"),
+        ("x =\n", "over"),
+        ("y = \n", "over"),
         ("x = abc\n", "rejected"),
         ("x = \ny = 1\n", "rejected"),
         ("import os\nx = \n", "over"),
@@ -337,7 +338,10 @@ def shown(
 ) -> list[str]:
     at, known = at_cursor("x = $0"), unwanted or Unwanted()
     to_show, reason = completion.visible(
-        offers, lambda each: known.holds(at, each.text, 10.0), settings or Settings(), automatic=automatic
+        offers,
+        lambda each: known.holds("a", at.before, len(at.before), each.text, 10.0),
+        settings or Settings(),
+        automatic=automatic,
     )
     return [offer.text for offer in to_show] if reason is None else [reason.code]
 
@@ -369,7 +373,7 @@ def test_a_model_without_a_probability_shows_its_best_answer_whatever_the_thresh
 )
 def test_a_rejected_suggestion_is_not_offered_again_at_once(rejected_at: float, text: str, code: str) -> None:
     unwanted = Unwanted()
-    unwanted.reject(at_cursor("x = $0"), "f(a)", rejected_at)
+    unwanted.reject("a", 4, "f(a)", rejected_at)
     assert shown(offer(text, Calibrated(0.9)), unwanted=unwanted) == [code]
     assert shown(offer(text, Calibrated(0.9)), unwanted=unwanted, automatic=False) == [text]
 
@@ -379,28 +383,33 @@ def test_a_rejected_suggestion_is_not_offered_again_at_once(rejected_at: float, 
 )
 def test_without_a_rejected_suggestion_the_others_are_likelier(second: Confidence, code: str) -> None:
     unwanted, first = Unwanted(), Calibrated(0.9) if isinstance(second, Calibrated) else Ranked(0)
-    unwanted.reject(at_cursor("x = $0"), "f(a)", 0.0)
+    unwanted.reject("a", 4, "f(a)", 0.0)
     assert shown(offer("f(a)", first), offer("f(b)", second), unwanted=unwanted) == [code]
+
+
+def holds(unwanted: Unwanted, text: str, suggestion: str) -> bool:
+    return unwanted.holds("a", text, len(text), suggestion, 1.0)
 
 
 def test_a_rejection_holds_a_few_characters_later_and_not_elsewhere() -> None:
     unwanted = Unwanted()
-    unwanted.reject(at_cursor("x = $0"), "f(a)", 0.0)
-    assert unwanted.holds(at_cursor("x = f$0"), "(a)", 1.0)
-    assert not unwanted.holds(at_cursor("y = $0"), "f(a)", 1.0)
+    unwanted.reject("a", 4, "f(a)", 0.0)
+    assert holds(unwanted, "x = f", "(a)")
+    assert not holds(unwanted, "x = 1\ny = ", "f(a)")
+    assert not unwanted.holds("b", "x = ", 4, "f(a)", 1.0)
     unwanted.forget("a")
-    assert not unwanted.holds(at_cursor("x = $0"), "f(a)", 1.0)
+    assert not holds(unwanted, "x = ", "f(a)")
 
 
 def test_of_many_equal_tokens_all_and_the_rest_are_held() -> None:
     unwanted, removed = Unwanted(), "w " * 250
     for _ in range(decisions.MAX_UNWANTED):
         unwanted.change("a", f"w = {removed}", "w = ", 0.0)
-    assert unwanted.holds(at_cursor("w = $0"), removed, 1.0)
-    assert unwanted.holds(at_cursor(f"w = {'w ' * 5}$0"), "w w", 1.0)
+    assert holds(unwanted, "w = ", removed)
+    assert holds(unwanted, f"w = {'w ' * 5}", "w w")
     # Who has typed so many of them again wants the rest.
-    assert not unwanted.holds(at_cursor(f"w = {'w ' * 200}$0"), "w w", 1.0)
-    assert not unwanted.holds(at_cursor("w = $0"), "x", 1.0)
+    assert not holds(unwanted, f"w = {'w ' * 200}", "w w")
+    assert not holds(unwanted, "w = ", "x")
 
 
 # What can be chosen
