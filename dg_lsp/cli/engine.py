@@ -11,7 +11,7 @@ import shlex
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from functools import partial
 from typing import Annotated, Any, NoReturn, TypeVar
 
@@ -124,7 +124,7 @@ def start(
     settings: EngineSettings,
     port: Port = -1,
 ) -> None:
-    """Start an engine in the background and wait until it has loaded its model."""
+    """Start an engine in the background, or give a running one these settings, and wait until it has loaded its model."""
     files = discovery.engine_files(engine_id)
     report = inspect_engine(files)
     if report.info is not None and report.state is not None:
@@ -132,7 +132,7 @@ def start(
             _end(files, report.state, now=False)  # so that one of this build starts; one in use ends after its last client
         else:
             with contextlib.suppress(httpx.HTTPError, OSError):  # it has ended meanwhile
-                request(report.state, "POST", "/v1/settings", settings.chosen())
+                request(report.state, "POST", "/v1/settings", asdict(settings))
     report = _ensure_started(files, engine_id, settings, port)
     if _state(report) not in ("ready", "unloaded"):
         if reason := report.info.text("message", "") if report.info else "":

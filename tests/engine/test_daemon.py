@@ -355,10 +355,12 @@ def test_the_commands_start_show_and_stop_an_engine(engines: Path) -> None:
     assert list(status)[:6] == ["pid", "state", "model", "device", "leases", "memory"]
     assert (status["state"], status["model"], status["device"], status["leases"]) == ("ready", "toy", "toy", 0)
     assert quick_command("start", *OPTIONS) == f"The engine for toy is ready (process {status['pid']}).\n"
-    assert quick_command("start", *OPTIONS, "--threads=3") == f"The engine for toy is ready (process {status['pid']}).\n"
     state = discovery.read_state(discovery.engine_files(EngineId("toy", filler=FILLER)))
     assert state is not None
-    assert discovery.request(state, "POST", "/v1/settings", {}).values["threads"] == 3, "a running engine takes them"
+    for n_threads in (3, 0):
+        ready = f"The engine for toy is ready (process {status['pid']}).\n"
+        assert quick_command("start", *OPTIONS, f"--threads={n_threads}") == ready
+        assert discovery.request(state, "POST", "/v1/settings", {}).values["threads"] == n_threads
     assert quick_command("status", "--all").startswith(f"toy: ready, process {status['pid']}, device toy, 0 clients, ")
     assert "model ready" in quick_command("logs", *OPTIONS)
     assert quick_command("logs", "--path", *OPTIONS).strip() == status["log"]

@@ -169,7 +169,9 @@ def _run(files: EngineFiles, options: Options) -> None:
         # A process that ends by itself removes its state. Writing our own says what is wrong with a state that can't be read.
         with contextlib.suppress(DiscoveryError):
             if (before := discovery.read_state(files)) is not None:
-                log.warning("process %d ended without a word: it was killed, perhaps because memory ran out", before.pid)
+                # Its starter may have said why, or says so just now.
+                why = "unless a line near this says why, it was killed, perhaps because memory ran out"
+                log.warning("process %d ended without a word of its own; %s", before.pid, why)
         state = State(os.getpid(), address, token, BUILD, options.engine_id)
         discovery.write_state(files, state)
         log.info("process %d serves %s", os.getpid(), options.engine_id.model)
