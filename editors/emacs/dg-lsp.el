@@ -303,11 +303,18 @@ Every other reason concerns one place only.")
 
 ;;; The client
 
+(defun dg-lsp--environment ()
+  "Return variables that let nothing of the project's folder be imported or run."
+  (cons '("PYTHONSAFEPATH" . "1")
+        (mapcar (lambda (name)
+                  (let ((folders (split-string (or (getenv name) "") path-separator t)))
+                    (cons name (mapconcat #'identity (seq-filter #'file-name-absolute-p folders) path-separator))))
+                '("PATH" "PYTHONPATH"))))
+
 (lsp-register-client
  (make-lsp-client
   :new-connection (lsp-stdio-connection (lambda () dg-lsp-command))
-  ;; Python imports no module from the project's folder.
-  :environment-fn (lambda () '(("PYTHONSAFEPATH" . "1")))
+  :environment-fn #'dg-lsp--environment
   :activation-fn (lambda (_file-name mode) (provided-mode-derived-p mode 'prog-mode))
   :server-id 'dg-lsp
   ;; Run in addition to the language's own server.

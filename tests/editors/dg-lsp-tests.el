@@ -79,6 +79,10 @@ cart.add(\"tea\")
 print(cart.items)
 ")
 
+(ert-deftest tests-a-server-gets-no-relative-folders ()
+  (let ((process-environment (append '("PATH=.:bin:/bin" "PYTHONPATH=.::/x") process-environment)))
+    (should (equal (dg-lsp--environment) '(("PYTHONSAFEPATH" . "1") ("PATH" . "/bin") ("PYTHONPATH" . "/x"))))))
+
 (ert-deftest tests-a-suggestion-is-shown-and-accepted ()
   (tests-open "shop.py" tests-shop)
   (search-forward "        self.\n")
