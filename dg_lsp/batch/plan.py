@@ -103,18 +103,17 @@ def parse_place(text: str) -> Location:
 def parse_places(text: str, name: str) -> list[Location]:
     """Return the places that another tool lists, one on each line; raise PlanError naming the line of an invalid one.
 
-    A line is a place, and after a colon or a space a comment of what to write. Blank lines and lines that begin with `#` are
-    ignored.
+    A line is a place, and after a colon or a space a comment of what to write. Blank lines, lines that begin with `#`, and
+    byte order marks, also where lists were joined, are ignored.
     """
     places = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.replace("\ufeff", "").splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
         try:
-            if match := _COMMENT.fullmatch(line):
-                places.append(replace(parse_place(match["place"]), comment=(match["comment"] or "").strip()))
-            else:
-                raise PlanError(f"{PLACE_FORM}, not {line!r}")
+            match = _COMMENT.fullmatch(line)
+            place, comment = (match["place"], match["comment"] or "") if match else (line, "")
+            places.append(replace(parse_place(place), comment=comment.strip()))
         except PlanError as error:
             raise PlanError(f"{name}, line {number}: {error}") from None
     return places
@@ -124,7 +123,7 @@ def read_places(name: str) -> tuple[Location, ...]:
     """Return the places in a file, or in standard input for `-`; raise PlanError if it can't be read or a line is invalid."""
     try:
         data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-        text = data.decode("utf-8-sig")
+        text = data.decode()
     except UnicodeDecodeError as error:
         raise PlanError(f"--places {name} is not UTF-8") from error
     except (OSError, ValueError) as error:

@@ -5,6 +5,7 @@ Pure; callers print the texts. docs/infill.md describes the object.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -201,11 +202,17 @@ def unified(name: str, before: str, after: str) -> str:
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
-PATCH_MARK = "# dg-lsp infill --patch\n"
-"""The first line of a patch file of ours, also without a diff; any diff of a user's may begin like our diff.
+def patch_file(diff: bytes) -> bytes:
+    """Return the content of a patch file of ours, also without a diff: a line that `git apply` and `patch` skip, and the diff.
 
-`git apply` and `patch` skip it.
-"""
+    The line has the diff's hash, so that a file which the user changed is not ours any more.
+    """
+    return f"# dg-lsp infill --patch {hashlib.sha256(diff).hexdigest()[:16]}\n".encode() + diff
+
+
+def is_patch_file(data: bytes) -> bool:
+    """Return whether this is the content of a patch file of ours, unchanged."""
+    return data == patch_file(data.partition(b"\n")[2])
 
 
 def _quoted(name: str) -> str:

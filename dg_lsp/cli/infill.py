@@ -55,29 +55,22 @@ def infill(context: typer.Context, options: Options) -> None:
 def _check_outputs(options: Options) -> None:
     """Raise PlanError if --fail-on is invalid, or the patch can't be written, as far as that is known before the run."""
     from dg_lsp.batch.plan import PlanError
-    from dg_lsp.batch.report import FAIL_ON
+    from dg_lsp.batch.report import FAIL_ON, is_patch_file
     from dg_lsp.wire import files
 
     if options.fail_on not in FAIL_ON:
         raise PlanError(f"--fail-on takes {', '.join(FAIL_ON[:-1])} or {FAIL_ON[-1]}, not {options.fail_on!r}")
-    if options.patch and (problem := files.output_problem(options.patch, _is_patch)):
+    if options.patch and (problem := files.output_problem(options.patch, is_patch_file)):
         raise PlanError(f"--patch {options.patch}: {problem}")
-
-
-def _is_patch(head: bytes) -> bool:
-    from dg_lsp.batch.report import PATCH_MARK
-
-    mark = PATCH_MARK.encode()
-    return head == mark or head.startswith(mark + b"--- ")
 
 
 def _write_patch(path: Path, patch: str) -> bool:
     """Write the patch into its file, also without any diff, and return whether that succeeded."""
-    from dg_lsp.batch.report import PATCH_MARK
+    from dg_lsp.batch.report import is_patch_file, patch_file
     from dg_lsp.wire import files
 
     try:
-        files.write_output(path, f"{PATCH_MARK}{patch}".encode("utf-8", "surrogateescape"), is_own=_is_patch)
+        files.write_output(path, patch_file(patch.encode("utf-8", "surrogateescape")), is_own=is_patch_file)
     except OSError as error:
         print_message(f"the patch can't be written to {path}: {(error.strerror or str(error)).lower()}")
         return False

@@ -17,9 +17,9 @@ from functools import lru_cache
 from pathlib import Path
 
 IsOwn = Callable[[bytes], bool]
-"""Returns whether a file that begins so was written by an option."""
+"""Returns whether a file with this content, or one that begins so, was written by an option."""
 
-_HEAD_BYTES = 64 << 10  # more than the two longest names, with which a diff begins
+_OWN_BYTES = 64 << 20  # a longer patch counts as changed
 _SUFFIX = ".dg-lsp"
 _N_RANDOM = 8  # characters that `tempfile` puts between a prefix and a suffix
 
@@ -104,8 +104,8 @@ def like(path: Path) -> Callable[[Path], None]:
 def output_problem(path: Path, is_own: IsOwn | None = None) -> str:
     """Return why `write_output` can't write a file, as far as that is known before, or "".
 
-    With `is_own`, an existing file must be no link, and begin with what the same option writes, so that a mistyped name costs
-    no file. An empty file may be `__init__.py` or `.gitkeep`, so no option writes one.
+    With `is_own`, an existing file must be no link, and be as the same option left it, so that no file is lost. An empty file
+    may be `__init__.py` or `.gitkeep`, so no option writes one.
     """
     real = os.path.realpath(path)
     folder = os.path.dirname(real)  # noqa: PTH120
@@ -120,13 +120,13 @@ def output_problem(path: Path, is_own: IsOwn | None = None) -> str:
         if not os.access(real, os.W_OK) or not os.stat(real).st_mode & 0o222:  # noqa: PTH116 -- root may write any file
             return "this file is read-only"
         try:
-            head = read_start(Path(real), _HEAD_BYTES) if is_own else b""
+            head = read_start(Path(real), _OWN_BYTES) if is_own else b""
         except OSError as error:
             return f"this file can't be read: {(error.strerror or str(error)).lower()}"
         if is_own and os.stat(real).st_nlink > 1:  # noqa: PTH116
             return "this file has other names (hard links), which would change or be left behind; name a new file"
         if is_own and not is_own(head):
-            return "this file is not from an earlier run; name a new file"
+            return "this file is not as an earlier run left it; name a new file"
     if not os.path.isdir(folder):  # noqa: PTH112
         return f"there is no folder {folder}"
     if not os.access(folder, os.W_OK | os.X_OK):

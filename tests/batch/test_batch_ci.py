@@ -15,7 +15,7 @@ import pytest
 
 from dg_lsp.batch import plan
 from dg_lsp.batch.plan import Location, PlanError
-from dg_lsp.batch.report import PATCH_MARK
+from dg_lsp.batch.report import patch_file
 from tests.batch.conftest import STUB
 from tests.batch.engines import Filling
 from tests.batch.test_batch_commands import FILLED, report, run
@@ -113,7 +113,7 @@ def test_a_run_without_holes_imports_no_torch_and_starts_no_engine(tmp_path: Pat
     (tmp_path / "a.py").write_text("x = 1\n")
     process = infill(tmp_path, ".", "--check", "true", "--json", "--patch", "a.diff")
     assert (process.returncode, process.stderr) == (0, "dg-lsp: no holes found\n[]\n")
-    assert (tmp_path / "a.diff").read_text() == PATCH_MARK
+    assert (tmp_path / "a.diff").read_bytes() == patch_file(b"")
     assert list(engines.iterdir()) == []
 
 
@@ -167,14 +167,17 @@ def test_the_next_patch_replaces_the_last_one(project: Path, name: str) -> None:
     for answer in ("return 1", "return 22"):
         assert run(".", "--patch", "a.diff", engine=Filling(answer)).exit_code == 0
         assert f"+    {answer}\n" in (project / "a.diff").read_text()
+    changed = (project / "a.diff").read_text().replace("22", "33")
+    (project / "changed.diff").write_text(changed)
+    assert (run(".", "--patch", "changed.diff").exit_code, (project / "changed.diff").read_text()) == (2, changed)
     (project / name).write_text(FILLED)
-    assert (run(".", "--patch", "a.diff").exit_code, (project / "a.diff").read_text()) == (0, PATCH_MARK)
+    assert (run(".", "--patch", "a.diff").exit_code, (project / "a.diff").read_bytes()) == (0, patch_file(b""))
     (project / name).write_text(STUB)
     assert run(".", "--patch", "a.diff").exit_code == 0
 
 
 def test_places_have_an_optional_comment() -> None:
-    text = "\n# from a tool\na.py:3:5\nb c.py:1:2-1:9: sort the rows: by date\nc.py:1:1 use f()\r\n"
+    text = "\ufeff\n# from a tool\na.py:3:5\nb c.py:1:2-1:9: sort the rows: by date\n\ufeffc.py:1:1 use f()\r\n\ufeff"
     assert plan.parse_places(text, "x") == [
         Location("a.py", (3, 5)),
         Location("b c.py", (1, 2), (1, 9), "sort the rows: by date"),

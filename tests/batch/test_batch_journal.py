@@ -94,7 +94,7 @@ def test_only_the_user_can_read_it(tmp_path: Path) -> None:
 
 def test_a_file_that_is_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "code.py").write_text("x = 1")
-    with pytest.raises(JournalError, match="is not from an earlier run"):
+    with pytest.raises(JournalError, match="is not as an earlier run left it"):
         Journal(tmp_path / "code.py")
     assert (tmp_path / "code.py").read_text() == "x = 1"
 

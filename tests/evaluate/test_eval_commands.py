@@ -165,8 +165,8 @@ def test_a_file_with_an_undecodable_name_is_cut_too(tmp_path: Path) -> None:
             ("FILE", "--baselines-only", "--baseline", "copy", "--csv", "no/such/folder.csv"),
             "--csv no/such/folder.csv: there is no folder ",
         ),
-        (("FILE", "--baselines-only", "--baseline", "copy", "--csv", "FILE"), "this file is not from an earlier run"),
-        (("--make", ".", "--out", "FILE"), "this file is not from an earlier run"),
+        (("FILE", "--baselines-only", "--baseline", "copy", "--csv", "FILE"), "this file is not as an earlier run left it"),
+        (("--make", ".", "--out", "FILE"), "this file is not as an earlier run left it"),
     ],
 )
 def test_an_impossible_request_is_reported_in_one_sentence(programs: Path, arguments: tuple[str, ...], sentence: str) -> None:

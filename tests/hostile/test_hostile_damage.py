@@ -38,7 +38,7 @@ NOBODY = 65534
 SOURCE = b"x = 1\n"
 DIFF = report.unified("old.py", "1\n", "2\n").encode()
 JOURNAL = b'# dg-lsp infill --resume\n{"key": "%s", "fills": []}\n' % (b"a" * 64)
-OWN = {"--patch": report.PATCH_MARK.encode() + DIFF, "--resume": JOURNAL}
+OWN = {"--patch": report.patch_file(DIFF), "--resume": JOURNAL}
 """What an option wrote in an earlier run."""
 
 
@@ -170,7 +170,7 @@ def begins(own: bytes) -> bytes:
 
 
 def begun(own: bytes) -> str:
-    return file("begun", begins(own))(own)
+    return file("begun", report.patch_file(b"") if report.is_patch_file(own) else begins(own))(own)
 
 
 WRITTEN: Mapping[str, Make] = {
@@ -255,8 +255,12 @@ def test_an_output_is_the_only_file_that_changes(root: Path, option: str, kind: 
     target = Path(WRITTEN[kind](OWN[option]))
     with only(root, os.path.realpath(target)):
         assert run("holes.py", option, target).exit_code == 0
-    begin = report.PATCH_MARK.encode() + b"--- a/holes.py\n" if option == "--patch" else begins(JOURNAL) + b'{"key": '
-    assert target.read_bytes().startswith(begin)
+    written = target.read_bytes()
+    if option == "--patch":
+        assert report.is_patch_file(written)
+        assert b"\n--- a/holes.py\n" in written
+    else:
+        assert written.startswith(begins(JOURNAL) + b'{"key": ')
 
 
 @pytest.mark.parametrize("option", OWN)

@@ -71,10 +71,10 @@ def test_a_file_that_cannot_be_replaced_is_explained(tmp_path: Path) -> None:
     [
         ("old", b"own\n", ""),
         ("new", None, ""),
-        ("empty", b"", "this file is not from an earlier run; name a new file"),
-        ("__init__.py", b"", "this file is not from an earlier run; name a new file"),
-        ("old", b"other\n", "this file is not from an earlier run; name a new file"),
-        ("old", b"\xff\0", "this file is not from an earlier run; name a new file"),
+        ("empty", b"", "this file is not as an earlier run left it; name a new file"),
+        ("__init__.py", b"", "this file is not as an earlier run left it; name a new file"),
+        ("old", b"other\n", "this file is not as an earlier run left it; name a new file"),
+        ("old", b"\xff\0", "this file is not as an earlier run left it; name a new file"),
     ],
 )
 def test_an_option_writes_only_new_files_and_its_own(tmp_path: Path, name: str, content: bytes | None, problem: str) -> None:
