@@ -114,12 +114,7 @@ def _join(ray: Any, address: str, n_workers: int) -> None:
             os.environ.setdefault(name, value)
     local = {"include_dashboard": False, "num_cpus": max(n_workers, os.cpu_count() or 1)}
     try:
-        ray.init(
-            address=address,
-            log_to_driver=False,
-            logging_level="ERROR",
-            **(local if address == "local" else {}),
-        )
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR", **(local if address == "local" else {}))
     # Ray raises different classes for the reasons why a cluster can't be joined.
     except Exception as error:
         what = "Ray can't start here" if address == "local" else f"there is no Ray cluster at {address}"

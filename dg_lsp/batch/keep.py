@@ -120,12 +120,8 @@ async def keep(
         return decided({hole: Outcome(choices) for hole, choices in fills.items()})
     try:
         async with copies.taken(root_of(plan, copies.check.folder)) as copy:
-            usable: dict[Hole, tuple[Fill, ...]] = {}
-            for hole, choices in fills.items():
-                # What the file can contain, without more syntax errors than before.
-                writable = (fill for fill in choices if _is_writable(fill.edit.text))
-                if fitting := tuple(fill for fill in writable if not _breaks(plan, text_with(plan.source.document, (fill,)))):
-                    usable[hole] = fitting
+            usable = {hole: tuple(fill for fill in choices if _fits(plan, fill)) for hole, choices in fills.items()}
+            usable = {hole: choices for hole, choices in usable.items() if choices}
             verifier = Verifier(usable, Prober(plan, copy, copies.check), retry_and_record)
             outcomes = dict(await verifier.outcomes())
             tests = verifier.passing_tests
@@ -237,6 +233,11 @@ def settle(
 
 def _is_writable(text: str) -> bool:
     return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+def _fits(plan: FilePlan, fill: Fill) -> bool:
+    """Return whether the file can contain a fill, without more syntax errors than before."""
+    return _is_writable(fill.edit.text) and not _breaks(plan, text_with(plan.source.document, (fill,)))
 
 
 def _breaks(plan: FilePlan, text: str) -> bool:

@@ -109,10 +109,8 @@ def copy(original: Path, into: Path, command: str = "") -> tuple[Copy, list[str]
             place.parent.mkdir(parents=True, exist_ok=True)
             n_bytes += _copy_one(path, place, made)
             made.record(path)
-        except FileNotFoundError:
-            continue  # deleted, but still in git's index
-        except shutil.SpecialFileError:
-            continue
+        except (FileNotFoundError, shutil.SpecialFileError):
+            continue  # deleted, but still in git's index; or a pipe, a socket or a device
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise ScratchError(f"no space left for a copy of {original} in {into}; free some, or set TMPDIR") from error
