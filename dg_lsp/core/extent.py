@@ -180,20 +180,18 @@ def before_long_suffix(text: str, suffix: str, least: int) -> str:
 def _suffix_start(text: str, suffix: str, solid: int) -> int | None:
     """Return the offset of the longest run of the suffix's start in a text; None if no run counts."""
     blank = len(suffix) - len(suffix.lstrip())
-    line = suffix[:blank] + first_line(suffix[blank:])
-    if len(line) == blank:
-        return None
-    longest, start, at = 0, None, text.find(line)
-    while at >= 0:
-        run = n_common(text[at:], suffix)
-        is_suffix = at + run == len(text) or run == len(suffix) or n_visible(suffix[:run]) >= solid
-        if is_suffix and run > longest:
-            longest, start = run, at
-        at = text.find(line, at + 1)
-    for run in range(min(len(text), len(line) - 1), max(longest, blank), -1):  # the run may end within the first line
-        if text.endswith(suffix[:run]) and n_visible(suffix[:run]) >= solid:
-            return len(text) - run
-    return start
+    line = blank + len(first_line(suffix[blank:]))
+    for start, size in runs(text, suffix) if line > blank else ():
+        is_solid, is_end = n_visible(suffix[:size]) >= solid, start + size == len(text)
+        if (size >= line and (is_solid or is_end or size == len(suffix))) or (is_end and is_solid):
+            return start
+    return None
+
+
+def runs(text: str, suffix: str) -> list[tuple[int, int]]:
+    """Return where a text goes on like a suffix, and how far: the longest first, and of equal ones the first."""
+    starts = (start for start, char in enumerate(text) if char == suffix[0])
+    return sorted(((start, n_common(text[start:], suffix)) for start in starts), key=lambda run: -run[1])
 
 
 def n_visible(text: str) -> int:

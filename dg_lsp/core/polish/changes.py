@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from dg_lsp.core import extent, indentation, languages, lexing, place, syntax
+from dg_lsp.core import extent, indentation, languages, place, syntax
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.extent import Bounds
 from dg_lsp.core.lexing import Lexer
@@ -44,14 +44,21 @@ class Around:
     lexed: str | Lexer
     """What reads the hole's line without a grammar: the name of its language, or a lexer."""
 
+    def worse_by(self, one: str, other: str) -> int:
+        """Return how many more errors answer `one` leaves than answer `other`.
+
+        Without a grammar, and in code that is broken anyway, the brackets, tags and quotes of the line tell.
+        """
+        if self.tree is not None:
+            edits = [(edit_of(answer, self.hole, self.line_end),) for answer in (one, other)]
+            n_one, n_other = frames.errors(self.tree, (self.hole,), edits)
+            if n_one != n_other or not n_one:
+                return n_one - n_other
+        return self.n_loose(one) - self.n_loose(other)
+
     def is_worse(self, one: str, other: str) -> bool | None:
         """Return whether answer `one` leaves more syntax errors than answer `other`; None if there is no grammar."""
-        if self.tree is None:
-            return None
-        edits = [(edit_of(answer, self.hole, self.line_end),) for answer in (one, other)]
-        n_one, n_other = frames.errors(self.tree, (self.hole,), edits)
-        # In code that is broken anyway, the brackets of the line tell.
-        return self.n_loose(one) > self.n_loose(other) if 0 < n_one == n_other else n_one > n_other
+        return None if self.tree is None else self.worse_by(one, other) > 0
 
     def n_loose(self, answer: str) -> int:
         """Return how many brackets, tags and quotes of the hole's line lack their partner, with this answer in it."""
@@ -153,114 +160,34 @@ def _bounds(around: Around) -> Bounds:
 
 
 def cut_repeated_rest(text: str, around: Around) -> str:
-    """Cut the end of the answer where it repeats what follows the hole on its line."""
-    rest = around.place.tail.rstrip()
-    trimmed = text.rstrip()
-    if not rest.strip():
-        return text
-    if around.filled is None:
-        return _with_partners(text, around)
-    if not trimmed.endswith(rest):
-        cut = _without_operator(trimmed, around.place.tail)
-        return cut if cut != trimmed and around.is_worse(text, cut) else text
-    cut = trimmed.removesuffix(rest)
-    if around.is_worse(cut, text):
-        return text
-    if around.is_worse(text, cut):
-        return cut
-    # `g(x)` before the `)` of `f(…)` ends like the rest of its line, but repeats nothing. Words do repeat, also if the
-    # rest is only the end of a word: after the cut, the answer and the rest read as the model wrote them.
-    is_word = says_something(rest) or re.match(r"\w", rest) is not None
-    repeats = is_word or languages.first_closer(trimmed, around.document.language) is not None
-    return cut if repeats else text
+    """Cut the answer where it goes on like the rest of its line: at the longest run that repeats the rest's beginning.
 
-
-def _with_partners(text: str, around: Around) -> str:
-    """Return the answer up to where it closes what the rest of the line closes; for a language without a grammar.
-
-    The brackets, tags and quotes of the line tell whether the rest repeats the answer's end.
+    `g(x)` before the `)` of `f(…)` ends like the rest, but repeats nothing. So a run is cut if that leaves fewer errors. If it
+    leaves as many, it is cut at the answer's end if it is a word, an operator, or a bracket that the answer did not open.
     """
-    tail, trimmed = around.place.tail, text.rstrip()
-    rest = tail.strip()
-    if trimmed.endswith(tail.rstrip()):
-        cut = trimmed.removesuffix(tail.rstrip())
-        # Without a bracket or a quote, such as `;`, nothing can be nested.
-        repeats = re.search(r"\w\w|\W*\s\W*\w|\{\{/\w", tail) is not None or not re.search(r"[\w()\[\]{}\"'`]|</", rest)
-        if around.n_loose(cut) - repeats < around.n_loose(trimmed):
+    tail, trimmed = around.place.tail.rstrip(), text.rstrip()
+    rest, closer = tail.strip(), languages.first_closer(trimmed, around.lexed)
+    runs = extent.runs(trimmed, rest) if rest else []
+    for start, size in sorted(runs, key=lambda run: (-run[1], sum(run) < len(trimmed))):
+        run, left = rest[:size], trimmed[max(start - 1, 0) : start + 1]
+        is_whole, is_end = size == len(rest), start + size == len(trimmed)
+        is_within_word = re.match(r"\w\w", left) is not None and not (is_whole and is_end)
+        if is_within_word or not (is_whole or is_end or _PAIR.search(run) or says_something(run)):
+            continue
+        is_token = not (_WITHIN_TOKEN.match(left) or _WITHIN_TOKEN.match(rest[size - 1 : size + 1]))
+        repeats = is_end and (start == closer or (is_whole and trimmed.endswith(tail) and _PARTS.search(tail)))
+        repeats = repeats or ((is_end or is_whole) and is_token and _WORD_OR_OPERATOR.search(run))
+        cut = trimmed[:start].rstrip() if tail[0].isspace() else trimmed[:start]
+        if around.worse_by(cut, trimmed) < bool(repeats):
             return cut
-    for mark in _TAGS.findall(rest)[:1]:
-        if (tag_end := _tag_end(trimmed, mark)) >= 0:
-            cut = re.sub(r"[-~]\Z", "", trimmed[:tag_end])
-            return cut.rstrip() if tail[0].isspace() else cut
-    # In TeX, the second `$` ends what the first one began.
-    end = _ENDS_PART.match(rest)
-    is_same = end is not None and trimmed.endswith(end[0]) and not (end[0] == "=" and _OPERATOR_WITH_EQUALS.search(trimmed))
-    if end and is_same and (end[0] != "$" or around.place.head.count("$") % 2):
-        cut = trimmed.removesuffix(end[0])
-        return cut.rstrip() if tail[0].isspace() else cut
-    if (cut := _without_operator(trimmed, tail)) != trimmed:
-        return cut
-    if around.place.starts_line and re.match(r":\s", rest) and (key := _KEY.match(trimmed)):
-        return key[0]
-    if (clause := _before_clause(trimmed, around)) != trimmed:
-        return clause
-    mark = "</" if rest.startswith("</") else rest[0]
-    if mark == "</" and (half := re.search(r"</?\w*\Z", trimmed)) and rest.startswith(half[0]):
-        trimmed = text = trimmed[: half.start()]
-    n_least = around.n_loose("")
-    is_loose = around.n_loose(trimmed) > n_least
-    # An apostrophe ends no string.
-    ends = [match.start() for match in re.finditer(rf"(?!\b'\b){re.escape(mark)}", trimmed)] if is_loose else []
-    # What goes on like the rest repeats it, whatever comes then.
-    common = {end: rest[: n_common(trimmed[end:], rest)] for end in ends}
-    again = [end for end in ends if says_something(common[end]) or re.match(r"\W+[(\[{]", common[end])]
-    cuts = [trimmed[:end].rstrip() if tail[0].isspace() else trimmed[:end] for end in again]
-    # In a string, a bracket needs no partner: `"$(x)"` in Julia.
-    if trimmed.endswith((")", "]", "}")) and trimmed[-1] == mark:
-        cuts.append(trimmed[:-1])
-    if is_loose:
-        # The last is what the answer opened.
-        cuts += [*(trimmed[:end] for end in reversed(ends)), trimmed + languages.closers(trimmed, around.lexed)[1]]
-    return next((cut for cut in cuts if around.n_loose(cut) <= n_least), text)
+    return text
 
 
-def _without_operator(answer: str, rest: str) -> str:
-    """Return the answer without the operator or the word at its end with which the rest of the line begins."""
-    word = _OPERATOR.match(rest)
-    is_same = word is not None and re.search(rf"\S\s+{re.escape(word[1])}\Z", answer) is not None
-    return answer.removesuffix(word[1]).rstrip() if word is not None and is_same else answer
-
-
-def _before_clause(answer: str, around: Around) -> str:
-    """Return the answer up to its own `FROM`, if the rest of a line of SQL begins with that of the same `SELECT`."""
-    if around.lexed != lexing.named("sql") or not re.match(r"\s+FROM\b", around.place.tail, re.IGNORECASE):
-        return answer
-    code = languages.mask(answer, around.lexed)
-    for clause in re.finditer(r"(?<!\bDISTINCT)\s+FROM\b", code, re.IGNORECASE):
-        before = code[: clause.start()]
-        if before.count("(") == before.count(")"):
-            return answer if re.search(r"\bSELECT\b", before, re.IGNORECASE) else answer[: len(before)]
-    return answer
-
-
-def _tag_end(answer: str, mark: str) -> int:
-    """Return where the answer ends a tag of a template that was open before it; -1 if it opens another one after that."""
-    opener, depth, first = _TAG_OPENERS[mark], 0, -1
-    for tag in re.finditer(f"{re.escape(opener)}|{re.escape(mark)}", answer):
-        depth += 1 if tag[0] == opener else -1
-        if depth < 0 and first < 0:
-            first = tag.start()
-    return first if depth < 0 else -1
-
-
-# What ends a statement, an item of a list, a key, a target or a default, or a formula.
-_ENDS_PART = re.compile(r"''|``|;|\$|,|\?\?(?!=)|=(?![=~>])")
-# An operator or a word between spaces, such as `+` or `FROM`.
-_OPERATOR = re.compile(r"\s+((?!(?i:end)\b)\w{2,}|[-+*/%<>=!&|?:.^~]+)(?=\s)")
-_KEY = re.compile(r"[\w.-]+(?=:(?:\s.*;)?\Z)")
-_TAG_OPENERS = {"%}": "{%", "%>": "<%", "?>": "<?", "-->": "<!--"}
-_TAGS = re.compile(r"\A[-~]?(%\}|%>|\?>|-->)")
-_OPERATOR_WITH_EQUALS = re.compile(r"[-=<>!:+*/%&|^~?.]=\Z")
+_PAIR = re.compile(r"[()\[\]{}\"'`]")
+_PARTS = re.compile(r"\A\w|\s|\w\w")  # what has them is no bracket that may be nested
+_WITHIN_TOKEN = re.compile(r"\w\w|([-+*/%<>=!&|?:.^~])(?:\1|=)")
+# A word of two letters, a closing tag, a quote of TeX, or nothing but operators.
+_WORD_OR_OPERATOR = re.compile(rf"[^\W\d]\w|/\w|\A(?:''|``|(?:(?!{_PAIR.pattern})\W)*)\Z")
 
 
 def cut_repeated_lines(text: str, around: Around) -> str:
