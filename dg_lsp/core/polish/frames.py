@@ -54,19 +54,15 @@ def allows(before: Syntax, holes: tuple[Hole, ...], edits: Edits, written: Seque
     if not n_errors or not line.n_errors(edits):
         return True
     n_plain, n_opened = _least(before, holes)
-    is_own = not alone.closes_more(edits) and not alone.n_errors(edits)
-    opens = edits[-1].text.rstrip().endswith(tuple(opener.strip() for opener in before.language.openers if opener))
-    if n_opened < min(n_plain, n_errors) and not (opens and is_own):
+    if n_opened < min(n_plain, n_errors):
         return False
-    n_new = _n_touching(after(before, edits), written)
-    is_more = n_new > _n_touching(before, [hole.span for hole in holes], above=True)
-    if is_own and (n_errors <= n_plain or not is_more):
+    changed = after(before, edits)
+    n_new, n_old = _n_touching(changed, written), _n_touching(before, [hole.span for hole in holes], above=True)
+    if not n_new and len(changed.errors) < len(before.errors):
         return True
-    if is_more or n_errors > n_plain:
-        return len(after(before, edits).errors) < len(before.errors) and not n_new
-    n_old, n_open = (languages.n_unclosed(frame.after(each).parsed, before.language.name) for each in ((), edits))
-    # What takes an error away may open what the code below closes.
-    return n_errors < n_plain or n_open <= n_old
+    is_own = not alone.closes_more(edits) and not alone.n_errors(edits)
+    is_open = frame.n_unclosed(edits) > frame.n_unclosed(())
+    return n_new <= n_old and not is_open and (is_own or n_errors <= n_plain)
 
 
 def _n_touching(tree: Syntax, spans: Sequence[Span], *, above: bool = False) -> int:
@@ -106,6 +102,11 @@ class _Frame:
     def n_errors(self, edits: Edits) -> int:
         """Return how many syntax errors these edits leave in the lines."""
         return len(self.after(edits).errors)
+
+    def n_unclosed(self, edits: Edits) -> int:
+        """Return how many brackets, strings and comments these edits leave open in the lines."""
+        parsed = self.after(edits)
+        return languages.n_unclosed(parsed.parsed, parsed.language.name)
 
     def closes_more(self, edits: Edits) -> bool:
         """Return whether these lines close more brackets than they open, with these edits in them."""
