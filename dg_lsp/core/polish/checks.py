@@ -127,74 +127,51 @@ def compiles(whole: Whole) -> bool:
     """
     if whole.document.language != "python":
         return True
-    for region, edits in _by_statement(whole):
-        # The parser skipped this text because it is far from the holes. Compiling it takes long.
-        gaps = [Edit(span, "") for span in whole.before.gaps(region)]
-        if not _compiles(_inside(whole.document.text, region, [*edits, *gaps])):
-            others = ([], *(_plain(whole, edits, answer) for answer in plain.ANSWERS))
-            if any(_compiles(_inside(whole.document.text, region, [*other, *gaps])) for other in others):
-                return False
-            if _can_not_begin_a_program(whole, region, edits):
-                return False
-    return True
+    text, holes = whole.document.text, whole.holes
+    region = _statements(whole)
+    # The parser skipped this text because it is far from the holes. Compiling it takes long.
+    gaps = tuple(Edit(span, "") for span in whole.before.gaps(region))
+    if _compiles(_inside(text, region, (*whole.edits, *gaps))):
+        return True
+    others = [(), *(plain.edits(text, holes, whole.before.language, answer) for answer in _PLAIN_BEGINNINGS)]
+    if any(_compiles(_inside(text, region, (*other, *gaps))) for other in others[: 1 + len(plain.ANSWERS)]):
+        return False
+    # From the enclosing function or class to the end of the last edit's line.
+    nearest, first = max(0, holes[0].span.start - _FUNCTION_CHARS), holes[0].span.start
+    start = max((match.start() for match in _DEFINITION.finditer(text, nearest, first)), default=region.start)
+    end = whole.before.lines.end(whole.before.lines.at(holes[-1].span.end))
+    head = Span(start, max(end, holes[-1].span.end))
+    # Compiled one by one: first the one with the edits, and the others only if that can't be the beginning.
+    beginnings = (_begins(_inside(text, head, each)) for each in (whole.edits, *others))
+    return start < nearest or next(beginnings) or not any(beginnings)
 
 
-def _plain(whole: Whole, edits: list[Edit], answer: str) -> tuple[Edit, ...]:
-    holes = [whole.holes[whole.edits.index(edit)] for edit in edits]
-    return plain.edits(whole.document.text, holes, whole.before.language, answer)
-
-
-def _by_statement(whole: Whole) -> list[tuple[Span, list[Edit]]]:
-    """Return the spans of the module's statements that contain edits, each with its edits.
+def _statements(whole: Whole) -> Span:
+    """Return the span of the module's statements that contain the holes, as whole lines.
 
     Compiling only these statements takes the same time for every length of the file.
     """
     tree, lines = whole.before, whole.before.lines
-    regions: list[tuple[Span, list[Edit]]] = []
-    for edit in whole.edits:
-        # Whole lines, from the module's statement that contains or precedes the hole to the hole's end.
-        start, end = tree.offsets.to_byte(edit.span.start), tree.offsets.to_byte(edit.span.end)
-        nodes = [node for node in tree.tree.root_node.children if node.type != "comment" and node.start_byte <= end]
-        first = max((node.start_byte for node in nodes if node.start_byte <= start), default=start)
-        last = max((node.end_byte for node in nodes), default=end)
-        last_line = lines.at(tree.offsets.to_end(max(last, end)))
-        # The body of a head that is missing is no part of a statement yet.
-        below = range(last_line + 1, len(lines))
-        body = itertools.takewhile(lambda line: lines.is_blank(line) or lines.indent(line), below)
-        last_line = max([last_line, *(line for line in body if not lines.is_blank(line))])
-        # A hole between \r and \n ends after its line's content.
-        region = Span(lines.start(lines.at(tree.offsets.to_point(first))), max(lines.end(last_line), edit.span.end))
-        if regions and region.start <= regions[-1][0].end:
-            other, edits = regions.pop()
-            regions.append((Span(min(other.start, region.start), max(other.end, region.end)), [*edits, edit]))
-        else:
-            regions.append((region, [edit]))
-    return regions
+    start, end = (tree.offsets.to_byte(at) for at in (whole.holes[0].span.start, whole.holes[-1].span.end))
+    nodes = [node for node in tree.tree.root_node.children if node.type != "comment" and node.start_byte <= end]
+    first = max((node.start_byte for node in nodes if node.start_byte <= start), default=start)
+    last_line = lines.at(tree.offsets.to_end(max([end, *(node.end_byte for node in nodes)])))
+    # The body of a head that is missing is no part of a statement yet.
+    body = itertools.takewhile(lambda line: lines.is_blank(line) or lines.indent(line), range(last_line + 1, len(lines)))
+    last_line = max([last_line, *(line for line in body if not lines.is_blank(line))])
+    # A hole between \r and \n ends after its line's content.
+    return Span(lines.start(lines.at(tree.offsets.to_point(first))), max(lines.end(last_line), whole.holes[-1].span.end))
 
 
 def _inside(text: str, region: Span, edits: Sequence[Edit]) -> str:
-    shifted_edits = (replace(edit, span=Span(edit.span.start - region.start, edit.span.end - region.start)) for edit in edits)
-    return values.apply(text[region.start : region.end], tuple(shifted_edits))
+    """Return a region of the text with these edits."""
+    shifted = (replace(edit, span=Span(edit.span.start - region.start, edit.span.end - region.start)) for edit in edits)
+    return values.apply(text[region.start : region.end], tuple(shifted))
 
 
-def _can_not_begin_a_program(whole: Whole, region: Span, edits: list[Edit]) -> bool:
-    """Return whether the code can be the beginning of a program with a plain answer, but not with the edits.
-
-    The code is compiled from the enclosing function or class to the end of the last edit's line.
-    """
-    text = whole.document.text
-    nearest = max(0, edits[0].span.start - _FUNCTION_CHARS)
-    definitions = list(_DEFINITION.finditer(text, nearest, edits[0].span.start))
-    start = definitions[-1].start() if definitions else region.start
-    if start < nearest:
-        return False
-    end = whole.before.lines.end(whole.before.lines.at(edits[-1].span.end))
-    head = Span(start, max(end, edits[-1].span.end))
-    others = ([], *(_plain(whole, edits, answer) for answer in _PLAIN_BEGINNINGS))
-    sources = (_inside(text, head, each) for each in (edits, *others))
-    # Compiled one by one: first the one with the edits, and the others only if that can't be the beginning.
-    beginnings = (_compiles(f"if 1:\n{one}" if one[:1].isspace() else one, unfinished=True) for one in sources)
-    return not next(beginnings) and any(beginnings)
+def _begins(source: str) -> bool:
+    """Return whether Python accepts the source as the beginning of a program, or of a block in one."""
+    return _compiles(f"if 1:\n{source}" if source[:1].isspace() else source, unfinished=True)
 
 
 def _compiles(source: str, *, unfinished: bool = False) -> bool:
