@@ -308,6 +308,14 @@ def test_a_task_that_is_dropped_closes_its_stream() -> None:
         wait_until(lambda: setup.server.n_dropped == 2)
 
 
+def test_an_answer_that_opens_a_block_ends_with_it() -> None:
+    hole = Hole(Span(0, 0), "cursor", indent="\t", extent="lines")
+    block = " err != nil {\n\t\treturn err\n\t}"
+    with Served(f"```go\n\tif{block}\n\treturn nil\n```") as setup:
+        [candidate] = setup.fill("func f() error {\n\terr := g()\n\tif", "\n\treturn h()\n}\n", hole, language="go")
+        assert candidate.texts == (block,)
+
+
 def test_an_answer_cut_by_the_token_limit_is_doubted() -> None:
     cut_text = "```python\ndef f():\n    a = 1\n    b ="
     with Served(cut_text, "```python\n    a = 1\n```", finish_reason="length") as setup:

@@ -245,7 +245,7 @@ def cut_at_closer(text: str, around: Around) -> str:
         worse = around.is_worse(cut, f"{text}\n}}")
     if worse is None:
         # `) + f(` before a `)` closes a bracket, and opens another.
-        is_even = bool(around.place.tail.strip()) and around.n_loose(text) <= around.n_loose("")
+        is_even = not around.place.ends_line and around.n_loose(text) <= around.n_loose("")
         worse = is_even or not around.place.after.lstrip().startswith(text[closer])
     return text if worse else cut
 
@@ -313,7 +313,7 @@ def trim_end(text: str, around: Around) -> str:
         lines.append(line.rstrip(" \t") if ends_in_code and end < len(text) else line)
         at = end + 1
     trimmed = "\n".join(lines)
-    return trimmed if around.place.tail.strip() else trimmed.rstrip()
+    return trimmed.rstrip() if around.place.ends_line else trimmed
 
 
 def _unit(around: Around) -> tuple[str, bool]:

@@ -83,12 +83,13 @@ def drop_repetition(text: str, around: Around) -> str | None:
     An answer within a line is dropped if it makes that line the same as the next, ignoring brackets and commas at their
     ends.
     """
-    if (not around.place.starts_line or around.place.tail.strip()) and around.hole.extent != "block":
+    is_part = not (around.place.starts_line and around.place.ends_line)
+    if is_part and around.hole.extent != "block":
         line = (around.place.head + text + around.place.tail).strip()
         above, below = _next_lines(around.place.above, around.place.below)
         same = line.rstrip(_ENDS) == below.rstrip(_ENDS) and above != below
         return None if same and (says_something(line) or _ITEM.search(below)) else text
-    if not around.place.starts_line or around.place.tail.strip():
+    if is_part:
         return text
     if not says_something(text):
         # `end` and `}` often repeat where they close blocks. In a language that closes blocks by indentation, a short

@@ -19,6 +19,7 @@ from typing import Protocol
 
 from dg_lsp.core import calibration, secrets
 from dg_lsp.core.calibration import Evidence
+from dg_lsp.core.context import with_newlines
 from dg_lsp.core.extent import Bounds
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, outcome_of
@@ -197,7 +198,7 @@ def to_probability(logarithm: object) -> float:
 
 def trimmed(text: str, confidences: tuple[float, ...], bounds: Bounds) -> tuple[str, tuple[float, ...]]:
     """Return the answer in a server's text, and about its share of the confidences."""
-    own = bounds.of_server(text)
+    own = bounds.cut(with_newlines(text))
     return own, confidences if own == text else confidences[: -(-len(confidences) * len(own) // len(text))]
 
 
