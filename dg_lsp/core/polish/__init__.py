@@ -19,7 +19,7 @@ from dg_lsp.core.importing import Sources
 from dg_lsp.core.polish import changes, checks, drops
 from dg_lsp.core.polish.changes import Filter, around_hole
 from dg_lsp.core.polish.checks import Check, Whole
-from dg_lsp.core.polish.plain import edit_of
+from dg_lsp.core.polish.frames import edit_of
 from dg_lsp.core.syntax import ParseLimitError, Syntax
 from dg_lsp.core.values import Candidate, Document, Edit, Hole
 

@@ -16,7 +16,7 @@ from dg_lsp.core.extent import Bounds
 from dg_lsp.core.lexing import Lexer
 from dg_lsp.core.place import Place, depth
 from dg_lsp.core.polish import frames
-from dg_lsp.core.polish.plain import edit_of, nearest_line_end
+from dg_lsp.core.polish.frames import edit_of, nearest_line_end
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Hole, Span, n_common
 

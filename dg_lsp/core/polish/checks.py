@@ -12,10 +12,11 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from tree_sitter import Node
+
 from dg_lsp.core import languages, scope, syntax, values
-from dg_lsp.core.polish import frames, plain
-from dg_lsp.core.scope import again
-from dg_lsp.core.syntax import Syntax
+from dg_lsp.core.polish import frames
+from dg_lsp.core.syntax import Facts, Syntax, ancestors
 from dg_lsp.core.values import Document, Edit, Hole, Span
 
 # In the grammars' names of nodes.
@@ -64,7 +65,49 @@ def parses(whole: Whole) -> bool:
 
 def binds_once(whole: Whole) -> bool:
     """Return whether the edits declare and import nothing that their scope has already."""
-    return not any(again.declared(whole.after, span) for span, _ in whole.answers())
+    return not any(_declared_again(whole.after, span) for span, _ in whole.answers())
+
+
+def _declared_again(filled: Syntax, answer: Span) -> frozenset[str]:
+    """Return the names and imports in the answer that its own scope has elsewhere too."""
+    own = {key: node for key, node in _bound(filled.facts_near(answer)) if filled.span(node).overlaps(answer)}
+    if not own:
+        return frozenset()
+    others = {key for key, node in _bound(filled.facts) if not filled.span(node).overlaps(answer)}
+    return frozenset(filled.text[span.start : span.end] for span in (filled.span(own[key]) for key in own.keys() & others))
+
+
+def _bound(facts: Facts) -> Iterator[tuple[tuple[int, bytes], Node]]:
+    """Yield what scopes bind, each with its scope and its text."""
+    for capture in ("binds", "binds.signature", "binds.whole"):
+        for node in facts.all(capture):
+            scope = next((each for each in ancestors(node.parent) if facts.has("scope", each)), None)
+            statement = next((each for each in ancestors(node) if each.parent == scope), node)
+            before, definition = statement.prev_named_sibling if "decoration" in facts.nodes else None, node.parent
+            while before is not None and facts.has("comment", before):
+                before = before.prev_named_sibling
+            # A condition such as `#[cfg(unix)]` may choose between two. What is broken may bind another name.
+            is_conditional = before is not None and facts.has("decoration", before)
+            if scope is None or definition is None or definition.has_error or is_conditional:
+                continue
+            text = node.text or b""
+            if capture == "binds.whole":
+                text = (definition.text or b"")[: node.end_byte - definition.start_byte]
+            elif capture == "binds.signature":
+                parts = (definition.child_by_field_name(field) for field in ("type_parameters", "parameters"))
+                text = b"".join(_unnamed(part, facts) for part in (node, *filter(None, parts)))
+            yield (scope.id, b"".join(text.split())), node
+
+
+def _unnamed(node: Node, facts: Facts) -> bytes:
+    """Return the node's text without the names of parameters in it."""
+    parts, todo = list[bytes](), [node]
+    while todo:
+        each = todo.pop()
+        if not facts.has("binds.parameter", each):
+            todo += reversed(each.children)
+            parts += [] if each.children else [each.text or b""]
+    return b"".join(parts)
 
 
 def with_block_closed(whole: Whole) -> Whole | None:
@@ -97,13 +140,11 @@ def unbound_names(whole: Whole) -> frozenset[str]:
     """
     if not whole.is_file:
         return frozenset()
-    answers = []
+    text, words, answers = whole.after.text, languages.words(whole.after.language), []
     for span, old in whole.answers():
-        name = (
-            plain.NAME_BEFORE.search(whole.after.text[max(0, span.start - plain.NAME_CHARS) : span.start]) if not old else None
-        )
-        is_name = name is not None and name[1] not in languages.words(whole.after.language)
-        answers.append((Span(span.start - len(name[0]), span.end) if name is not None and is_name else span, old))
+        name = None if old else frames.NAME_BEFORE.search(text[max(0, span.start - frames.NAME_CHARS) : span.start])
+        start = span.start - len(name[0]) if name is not None and name[1] not in words else span.start
+        answers.append((Span(start, span.end), old))
     return scope.unbound_names(whole.after, answers, whole.document.uri)
 
 
@@ -112,7 +153,7 @@ def unbound_names(whole: Whole) -> frozenset[str]:
 # The start of a broken function is searched for within this many characters before the hole.
 _FUNCTION_CHARS = 12_000
 # Plain answers that continue most beginnings in Python, such as `if`, `from`, `for x` and `def`.
-_PLAIN_BEGINNINGS = (*plain.ANSWERS, "x:", "x():", "x import x", "in x:")
+_PLAIN_BEGINNINGS = (*frames.PLAIN_ANSWERS, "x:", "x():", "x import x", "in x:")
 
 
 def compiles(whole: Whole) -> bool:
@@ -133,8 +174,8 @@ def compiles(whole: Whole) -> bool:
     gaps = tuple(Edit(span, "") for span in whole.before.gaps(region))
     if _compiles(_inside(text, region, (*whole.edits, *gaps))):
         return True
-    others = [(), *(plain.edits(text, holes, whole.before.language, answer) for answer in _PLAIN_BEGINNINGS)]
-    if any(_compiles(_inside(text, region, (*other, *gaps))) for other in others[: 1 + len(plain.ANSWERS)]):
+    others = [(), *(frames.plain_edits(text, holes, whole.before.language, answer) for answer in _PLAIN_BEGINNINGS)]
+    if any(_compiles(_inside(text, region, (*other, *gaps))) for other in others[: 1 + len(frames.PLAIN_ANSWERS)]):
         return False
     # From the enclosing function or class to the end of the last edit's line.
     nearest, first = max(0, holes[0].span.start - _FUNCTION_CHARS), holes[0].span.start
