@@ -66,7 +66,7 @@ def _is_format(syntax: Syntax, offset: int) -> bool:
     near = range(lines.at(max(0, offset - _NEAR_CHARS)), lines.at(offset) + 1)
     start = next((lines.start(line) for line in near if not _continues_literal(syntax, lines.start(line))), offset)
     before = syntax.text[start:offset]
-    return _MACRO.search(before) is not None and languages.kind_at_end(before, lexer) is None
+    return _MACRO.search(before) is not None and languages.kind_at_end(before, syntax.language.name) is None
 
 
 def _continues_literal(syntax: Syntax, line_start: int) -> bool:

@@ -260,7 +260,7 @@ def query(language: Language) -> tree_sitter.Query:
     return compiled
 
 
-# --- Strings, comments and brackets, without a syntax tree. A language is given by its name or by its lexer
+# --- Strings, comments and brackets, without a syntax tree
 
 QUOTES = ('"', "'", "`")
 
@@ -280,27 +280,19 @@ class Line:
     nested: bool
 
 
-def mask(text: str, language: str | Lexer) -> str:
+def mask(text: str, language: str) -> str:
     r"""Return the text with each character of a string or comment replaced by `\0`, so that offsets stay the same."""
     pieces, at = [], 0
-    for token in (token for token in lexing.tokens(text, _lexer(language)) if token.kind != "code"):
+    for token in (token for token in lexing.tokens(text, lexing.named(language)) if token.kind != "code"):
         pieces += [text[at : token.span.start], "\0" * (token.span.end - token.span.start)]
         at = token.span.end
     return "".join([*pieces, text[at:]])
 
 
-def kind_at_end(text: str, language: str | Lexer) -> Literal["comment", "string"] | None:
+def kind_at_end(text: str, language: str) -> Literal["comment", "string"] | None:
     """Return "comment" or "string" if one is open at the end of the text, or None for code."""
-    kind = lexing.kind_at(text, len(text), _lexer(language))
+    kind = lexing.kind_at(text, len(text), lexing.named(language))
     return kind if kind in ("comment", "string") else None
-
-
-def _lexer(language: str | Lexer) -> Lexer:
-    return lexing.named(language) if isinstance(language, str) else language
-
-
-def _brackets(language: str | Lexer) -> tuple[str, str]:
-    return row(language if isinstance(language, str) else "").brackets
 
 
 def split_lines(text: str, language: str) -> list[Line]:
@@ -317,9 +309,9 @@ def split_lines(text: str, language: str) -> list[Line]:
     return lines
 
 
-def first_closer(text: str, language: str | Lexer) -> int | None:
+def first_closer(text: str, language: str) -> int | None:
     """Return the offset of the first closing bracket that the text did not open, or None."""
-    opening, closing = _brackets(language)
+    opening, closing = row(language).brackets
     depth = 0
     for idx, char in enumerate(mask(text, language)):
         depth += (char in opening) - (char in closing)
@@ -330,16 +322,16 @@ def first_closer(text: str, language: str | Lexer) -> int | None:
 
 def n_open(before: str, text: str, language: str) -> int:
     """Return how many brackets the text leaves open; `before` is the preceding text, needed to tell strings from code."""
-    opening, closing = _brackets(language)
+    opening, closing = row(language).brackets
     depth = 0
     for char in mask(before + text, language)[len(before) :]:
         depth = max(0, depth + (char in opening) - (char in closing))
     return depth
 
 
-def closers(text: str, language: str | Lexer) -> tuple[str, str]:
+def closers(text: str, language: str) -> tuple[str, str]:
     """Return the quote and the brackets that close what the text leaves open."""
-    opening, closing = _brackets(language)
+    opening, closing = row(language).brackets
     is_string = kind_at_end(text, language) == "string"
     quote = next((quote for quote in QUOTES if is_string and kind_at_end(text + quote, language) is None), "")
     opened = list[str]()
@@ -353,7 +345,7 @@ def closers(text: str, language: str | Lexer) -> tuple[str, str]:
 
 def missing_opener(text: str, at: int, language: str) -> str:
     """Return the opening bracket that the code after the offset lacks; "" if there are enough of that kind in the text."""
-    opening, closing = _brackets(language)
+    opening, closing = row(language).brackets
     code, depth = mask(text, language), 0
     for char in code[at:]:
         depth += (char in opening) - (char in closing)
@@ -363,9 +355,9 @@ def missing_opener(text: str, at: int, language: str) -> str:
     return ""
 
 
-def n_loose(text: str, language: str | Lexer) -> int:
+def n_loose(text: str, language: str) -> int:
     """Return how many brackets, tags and quotes of the text lack their partner."""
-    code, partners = mask(text, language), dict(zip(*reversed(_brackets(language)), strict=True))
+    code, partners = mask(text, language), dict(zip(*reversed(row(language).brackets), strict=True))
     # Tags count in strings too: an apostrophe in the text of a page opens none.
     marks = [char for char in code if char in partners or char in partners.values()]
     tags = [match[1] for match in _TAG.finditer(text)]
@@ -373,11 +365,11 @@ def n_loose(text: str, language: str | Lexer) -> int:
     return n_quotes + _n_unmatched(marks, partners) + _n_unmatched(tags, {tag: tag[1:] for tag in tags if tag[0] == "/"})
 
 
-def n_unclosed(text: str, language: str | Lexer) -> int:
+def n_unclosed(text: str, language: str) -> int:
     """Return how many brackets, strings and comments the text opens and does not close."""
-    literals = [token for token in lexing.tokens(text, _lexer(language)) if token.kind in ("string", "comment")]
+    literals = [token for token in lexing.tokens(text, lexing.named(language)) if token.kind in ("string", "comment")]
     n_literals = sum(token.ends == "text" or (token.kind == "string" and token.ends == "line") for token in literals)
-    opening, closing = _brackets(language)
+    opening, closing = row(language).brackets
     opened = list[str]()
     for char in mask(text, language):
         if char in opening:

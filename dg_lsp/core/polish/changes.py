@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from dg_lsp.core import extent, indentation, languages, place, syntax
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.extent import Bounds
-from dg_lsp.core.lexing import Lexer
 from dg_lsp.core.place import Place, depth
 from dg_lsp.core.polish import frames
 from dg_lsp.core.polish.frames import edit_of, nearest_line_end
@@ -41,8 +40,6 @@ class Around:
     allow_shrink: bool
     tree: Syntax | None
     filled: Callable[[str], Syntax] | None
-    lexed: str | Lexer
-    """What reads the hole's line without a grammar: the name of its language, or a lexer."""
 
     def worse_by(self, one: str, other: str) -> int:
         """Return how many more errors answer `one` leaves than answer `other`.
@@ -62,7 +59,7 @@ class Around:
 
     def n_loose(self, answer: str) -> int:
         """Return how many brackets, tags and quotes of the hole's line lack their partner, with this answer in it."""
-        return languages.n_loose(self.place.head + answer + self.place.tail, self.lexed)
+        return languages.n_loose(self.place.head + answer + self.place.tail, self.document.language)
 
 
 # Returns the text, changed or not, or None to drop the candidate.
@@ -91,21 +88,7 @@ def around_hole(document: Document, hole: Hole, tree: Syntax | None, *, allow_sh
         allow_shrink=allow_shrink,
         tree=tree,
         filled=filled if tree is not None else None,
-        lexed=_lexed(document, here.head + here.tail),
     )
-
-
-def _lexed(document: Document, line: str) -> str | Lexer:
-    """Return what reads this line, without its answer.
-
-    Of a language without a grammar it is its lexer, or one that knows only quotes if that finds more partners. A lexer may know
-    no open quote: in YAML, one is text.
-    """
-    lexer = languages.lexer(document)
-    if document.language or lexer is None or lexer.is_data:
-        return document.language
-    knows_quotes = languages.kind_at_end('x "', lexer) == "string"
-    return lexer if languages.n_loose(line, lexer) < languages.n_loose(line, "") + knows_quotes else ""
 
 
 def answer_span(text: str, around: Around) -> Span:
@@ -166,7 +149,7 @@ def cut_repeated_rest(text: str, around: Around) -> str:
     leaves as many, it is cut at the answer's end if it is a word, an operator, or a bracket that the answer did not open.
     """
     tail, trimmed = around.place.tail.rstrip(), text.rstrip()
-    rest, closer = tail.strip(), languages.first_closer(trimmed, around.lexed)
+    rest, closer = tail.strip(), languages.first_closer(trimmed, around.document.language)
     runs = extent.runs(trimmed, rest) if rest else []
     for start, size in sorted(runs, key=lambda run: (-run[1], sum(run) < len(trimmed))):
         run, left = rest[:size], trimmed[max(start - 1, 0) : start + 1]
@@ -231,8 +214,8 @@ def cut_at_dedent(text: str, around: Around) -> str:
 def cut_at_closer(text: str, around: Around) -> str:
     """Cut at a bracket that closes an outer construct, if the document already closes that construct."""
     language = around.document.language
-    closer = languages.first_closer(text, around.lexed)
-    if closer is None or languages.first_closer(around.old, around.lexed) is not None:
+    closer = languages.first_closer(text, around.document.language)
+    if closer is None or languages.first_closer(around.old, around.document.language) is not None:
         return text
     cut = text[:closer]
     if _ALTERNATIVE.match(text) and around.hole.extent != "block" and around.is_worse(text, cut) is False:
