@@ -14,7 +14,7 @@ import builtins
 import importlib
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -311,85 +311,66 @@ def split_lines(text: str, language: str) -> list[Line]:
 
 def first_closer(text: str, language: str) -> int | None:
     """Return the offset of the first closing bracket that the text did not open, or None."""
-    opening, closing = row(language).brackets
-    depth = 0
-    for idx, char in enumerate(mask(text, language)):
-        depth += (char in opening) - (char in closing)
-        if depth < 0:
-            return idx
-    return None
+    return next(iter(_unpaired(mask(text, language), _partners(language))[1]), None)
 
 
 def n_open(before: str, text: str, language: str) -> int:
     """Return how many brackets the text leaves open; `before` is the preceding text, needed to tell strings from code."""
-    opening, closing = row(language).brackets
-    depth = 0
-    for char in mask(before + text, language)[len(before) :]:
-        depth = max(0, depth + (char in opening) - (char in closing))
-    return depth
+    return len(_unpaired(mask(before + text, language)[len(before) :], _partners(language))[0])
 
 
 def closers(text: str, language: str) -> tuple[str, str]:
     """Return the quote and the brackets that close what the text leaves open."""
-    opening, closing = row(language).brackets
     is_string = kind_at_end(text, language) == "string"
     quote = next((quote for quote in QUOTES if is_string and kind_at_end(text + quote, language) is None), "")
-    opened = list[str]()
-    for char in mask(text, language):
-        if char in opening:
-            opened.append(closing[opening.index(char)])
-        elif char in closing and opened:
-            opened.pop()
-    return quote, "".join(reversed(opened))
+    opened, _ = _unpaired(mask(text, language), _partners(language))
+    return quote, "".join(reversed(opened)).translate(str.maketrans(*row(language).brackets))
 
 
 def missing_opener(text: str, at: int, language: str) -> str:
     """Return the opening bracket that the code after the offset lacks; "" if there are enough of that kind in the text."""
-    opening, closing = row(language).brackets
-    code, depth = mask(text, language), 0
-    for char in code[at:]:
-        depth += (char in opening) - (char in closing)
-        if depth < 0:
-            opener = opening[closing.index(char)]
-            return opener if code.count(opener) < code.count(char) else ""
-    return ""
+    code = mask(text, language)
+    closer = "".join(code[at + idx] for idx in _unpaired(code[at:], _partners(language))[1][:1])
+    opener = _partners(language).get(closer, "")
+    return opener if code.count(opener) < code.count(closer) else ""
 
 
 def n_loose(text: str, language: str) -> int:
     """Return how many brackets, tags and quotes of the text lack their partner."""
-    code, partners = mask(text, language), dict(zip(*reversed(row(language).brackets), strict=True))
     # Tags count in strings too: an apostrophe in the text of a page opens none.
-    marks = [char for char in code if char in partners or char in partners.values()]
     tags = [match[1] for match in _TAG.finditer(text)]
-    n_quotes = int(kind_at_end(text, language) == "string")
-    return n_quotes + _n_unmatched(marks, partners) + _n_unmatched(tags, {tag: tag[1:] for tag in tags if tag[0] == "/"})
+    partners = {f"/{name}": name for name in (tag.removeprefix("/") for tag in tags)}
+    unpaired = (*_unpaired(mask(text, language), _partners(language)), *_unpaired(tags, partners))
+    return (kind_at_end(text, language) == "string") + sum(map(len, unpaired))
 
 
 def n_unclosed(text: str, language: str) -> int:
     """Return how many brackets, strings and comments the text opens and does not close."""
     literals = [token for token in lexing.tokens(text, lexing.named(language)) if token.kind in ("string", "comment")]
     n_literals = sum(token.ends == "text" or (token.kind == "string" and token.ends == "line") for token in literals)
+    return n_literals + n_open("", text, language)
+
+
+def _partners(language: str) -> dict[str, str]:
+    """Return the opening bracket of each closing one."""
     opening, closing = row(language).brackets
-    opened = list[str]()
-    for char in mask(text, language):
-        if char in opening:
-            opened.append(char)
-        elif char in closing and opened and opened[-1] == opening[closing.index(char)]:
-            opened.pop()
-    return n_literals + len(opened)
+    return dict(zip(closing, opening, strict=True))
 
 
-def _n_unmatched(marks: Iterable[str], partners: Mapping[str, str]) -> int:
-    """Return how many marks lack their partner; `partners` has the opening mark of each closing one."""
-    opened, n_closed = list[str](), 0
-    for mark in marks:
-        if mark not in partners:
+def _unpaired(marks: Sequence[str], partners: Mapping[str, str]) -> tuple[list[str], list[int]]:
+    """Return the marks that open what none closes, and the indices of those that close what none opened.
+
+    `partners` has the opening mark of each closing one.
+    """
+    opened, unopened, openers = list[str](), list[int](), set(partners.values())
+    for idx, mark in enumerate(marks):
+        if mark in openers:
             opened.append(mark)
-        elif opened and opened[-1] == partners[mark]:
+        elif mark in partners and opened and opened[-1] == partners[mark]:
             opened.pop()
-        else:
-            n_closed += 1
-    return len(opened) + n_closed
+        elif mark in partners:
+            unopened.append(idx)
+    return opened, unopened
 
 
 _TAG = re.compile(r"<(/?[a-zA-Z][\w:.-]*)(?:[^<>]*[^<>/])?>")
