@@ -340,8 +340,8 @@ def n_loose(text: str, language: str) -> int:
     # Tags count in strings too: an apostrophe in the text of a page opens none.
     tags = [match[1] for match in _TAG.finditer(text)]
     partners = {f"/{name}": name for name in (tag.removeprefix("/") for tag in tags)}
-    unpaired = (*_unpaired(mask(text, language), _partners(language)), *_unpaired(tags, partners))
-    return (kind_at_end(text, language) == "string") + sum(map(len, unpaired))
+    both = _unpaired(mask(text, language), _partners(language)), _unpaired(tags, partners)
+    return (kind_at_end(text, language) == "string") + sum(len(opened) + len(unopened) for opened, unopened in both)
 
 
 def n_unclosed(text: str, language: str) -> int:
