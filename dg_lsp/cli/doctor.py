@@ -8,14 +8,14 @@ not imported here: what the engine alone knows, it states when asked. It is star
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import platform
 import re
-import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import metadata, resources, util
 from pathlib import Path
@@ -26,7 +26,7 @@ import typer
 from dg_lsp import __version__
 from dg_lsp.batch import report
 from dg_lsp.cli.command_group import command_group
-from dg_lsp.cli.engine import line_of
+from dg_lsp.cli.engine import line_of, silence
 from dg_lsp.cli.from_options import model_option
 from dg_lsp.client.engine import ConnectOptions, EngineClient, connect, connect_options
 from dg_lsp.client.port import EngineError
@@ -35,12 +35,11 @@ from dg_lsp.core.values import Budget, Document, apply
 from dg_lsp.core.wording import counted, size
 from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.fit import machine
-from dg_lsp.engine.model.weights import fetch
+from dg_lsp.engine.model.weights import checkpoint, fetch
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import FileContext, InfillAnswer
 from dg_lsp.wire import config, discovery, extras, laptop, model_names
 from dg_lsp.wire.discovery import DiscoveryError, inspect_engine
-from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.laptop import LaptopModel
 from dg_lsp.wire.messages import WireError
 from dg_lsp.wire.settings import DEFAULTS, EMBEDDED
@@ -48,6 +47,7 @@ from dg_lsp.wire.visible import visible_message
 
 ENGINE_NEEDS = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 VLLM_NEEDS = ("tokenizers",)
+MODELS = Path(str(resources.files("dg_lsp.models")))
 MODEL_FILES = ("config.json", "model.safetensors", "tokenizer.json")
 SCARCE_BYTES = 1 << 30
 """With less free memory than this, an engine with a useful model may run out of memory."""
@@ -107,7 +107,7 @@ def findings(model: str = "", *, with_sample: bool = False) -> Iterator[Finding]
     yield Finding("Python", f"{platform.python_version()} at {sys.executable}")
     yield engine_packages(model)
     yield grammars()
-    yield model_files(Path(str(resources.files("dg_lsp.models"))) / "embedded")
+    yield model_files(MODELS / EMBEDDED)
     yield configuration(root, problems)
     folder = runtime_folder()
     yield folder
@@ -124,7 +124,7 @@ def findings(model: str = "", *, with_sample: bool = False) -> Iterator[Finding]
         if room.advice:  # the engine would refuse to load it
             return
     if with_sample:
-        yield from of_sample(model, connect_options(configured, model=model, interactive=False))
+        yield from of_sample(model, trial(configured, model))
     else:
         yield Finding("model", f"{model}, on device {settings.device}; for the reasons, run without --no-sample")
 
@@ -146,32 +146,30 @@ def absent(names: tuple[str, ...]) -> list[str]:
 
 def engine_packages(model: str = EMBEDDED) -> Finding:
     """Return which of the packages that the model's engine needs are installed; most remote models need none."""
-    needs = VLLM_NEEDS if model.startswith("vllm:") else ENGINE_NEEDS
+    is_vllm = model.startswith("vllm:")
+    needs = VLLM_NEEDS if is_vllm else ENGINE_NEEDS
     if not (lacking := absent(needs)):
-        versions = {name: _version(name) for name in needs}
-        return Finding("engine", ", ".join(f"{name} {version}" for name, version in versions.items()), facts=versions)
+        return Finding("engine", *_versions(needs))
     state = f"{', '.join(lacking)} not installed"
     if model.startswith(("fim:", "chat:")):
         return Finding("engine", f"{state}; the chosen model is remote and does not need them")
-    facts = {"absent": lacking, "command": install_command("engine")}
-    if commands := remote_install_commands(model, lacking):
-        facts["command"] = " && ".join(map(shlex.join, commands))
-    return Finding("engine", state, f"To install them: {facts['command']}", facts, "install")
+    required = extras.requirements("engine")
+    if is_vllm:  # nothing but these, so no torch
+        by_name = {re.split(r"[^\w.-]", line)[0]: line for line in required}
+        required = [by_name.get(name, name) for name in lacking]
+    commands = extras.install_commands(*required)
+    command = extras.in_shell(commands)
+    facts = {"absent": lacking, "command": command, "commands": commands}
+    return Finding("engine", state, f"To install them: {command}", facts, "install")
 
 
-def remote_install_commands(model: str, names: Sequence[str]) -> list[list[str]]:
-    """Return the commands that install only these packages, without torch, for a remote model; none for another one."""
-    if not model.startswith("vllm:"):
-        return []
-    required = {re.split(r"[^\w.-]", line)[0]: line for line in extras.requirements("engine")}
-    return extras.install_commands(*(required.get(name, name) for name in names), any_torch=True)
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:  # part of Python, or a folder on its path
-        return "of unknown version"
+def _versions(packages: Iterable[str], prefix: str = "") -> tuple[str, str, dict[str, str]]:
+    """Return the state of a finding that lists the versions of packages, no advice, and the versions by package."""
+    versions = dict.fromkeys(packages, "of unknown version")  # part of Python, or a folder on its path
+    for name in versions:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return ", ".join(f"{name.removeprefix(prefix)} {version}" for name, version in versions.items()), "", versions
 
 
 def grammars() -> Finding:
@@ -186,16 +184,15 @@ def grammars() -> Finding:
     if problems:
         return Finding("grammars", "; ".join(problems), "Reinstall dg-lsp, so that grammars and queries match.")
     packages = (dist.name for dist in metadata.distributions() if (dist.name or "").startswith("tree-sitter"))
-    versions = {name: _version(name) for name in sorted(packages)}
-    installed = ", ".join(f"{name.removeprefix('tree-sitter-')} {version}" for name, version in versions.items())
+    installed, _, versions = _versions(sorted(packages), "tree-sitter-")
     return Finding("grammars", f"{len(languages.TABLE)} languages; {installed}", facts=versions)
 
 
 def model_files(folder: Path) -> Finding:
     """Return whether the embedded model is complete."""
-    if absent := [name for name in MODEL_FILES if not (folder / name).is_file()]:
+    if missing := [name for name in MODEL_FILES if not (folder / name).is_file()]:
         advice = "Reinstall dg-lsp, or choose another model with --model."
-        return Finding("embedded model", f"{', '.join(absent)} missing in {folder}", advice)
+        return Finding("embedded model", f"{', '.join(missing)} missing in {folder}", advice)
     n_bytes = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
     return Finding("embedded model", f"{size(n_bytes)} in {folder}")
 
@@ -227,25 +224,22 @@ def runtime_folder() -> Finding:
 
 def running_engines() -> Finding:
     """Return the running engines and their states."""
-    what = "running engines"
+    what, facts = "running engines", dict[str, object]()
     try:
-        reports = [inspect_engine(files) for files in discovery.all_engine_files()]
+        reports = [each for each in map(inspect_engine, discovery.all_engine_files()) if each.state is not None]
+        infos = [each.info for each in reports if each.info is not None]
+        facts = {"engines": [dict(info.values) for info in infos]}
+        lines = [line_of(each) for each in reports]
+        errors = [info.text("message", "") for info in infos if info.text("state", "") == "failed"]
     except DiscoveryError as error:
         return Finding(what, "they can't be queried", ended(error))
-    responding = [(each, each.info) for each in reports if each.info is not None]
-    silent = [each.state.pid for each in reports if each.info is None and each.state and discovery.alive(each.state.pid)]
-    facts = {"engines": [dict(info.values) for _, info in responding]}
-    try:
-        state = "; ".join(line_of(each) for each, _ in responding) or "none; the first request starts one"
-        errors = [info.text("message", "") for _, info in responding if info.text("state", "") == "failed"]
     except WireError as error:
         advice = f"{ended(f'Its answer is malformed: {error}')} To restart it, run: dg-lsp engine stop --now --all"
         return Finding(what, "an answer can't be parsed", advice, facts)
     advice = f"{ended('; '.join(errors))} {IN_LOG}" if errors else ""
-    if silent:
-        pids = ", ".join(map(str, silent))
-        advice = f"Process {pids} does not respond; end it with: kill -9 {pids}"
-    return Finding(what, state, advice, facts)
+    if silent := [silence(each.state.pid) for each in reports if each.state and each.info is None]:
+        advice = f"{ended('; '.join(silent))} {advice}".strip()
+    return Finding(what, "; ".join(lines) or "none; the first request starts one", advice, facts)
 
 
 def ended(sentence: object) -> str:
@@ -256,7 +250,6 @@ def ended(sentence: object) -> str:
 
 # --- Whether a model fits on this machine, by its config.json alone
 
-MAX_BYTES = 1 << 20
 WIDTHS = {"int8": 1, "bfloat16": 2, "float32": 4}
 KEPT: dict[machine.LaptopPrecision | None, str] = {
     "int8": "in 8 bits",
@@ -264,7 +257,6 @@ KEPT: dict[machine.LaptopPrecision | None, str] = {
     "float32": "in 32 bits, because this processor has no instructions for 8-bit or 16-bit products",
     None: "in 8 bits, and more on a processor without instructions for 8-bit products",
 }
-LISTED: tuple[tuple[fit.Precision, str], ...] = (("bfloat16", "16 bits"), ("fp8", "8"), ("int4", "4"))
 
 
 def what_fits(model: str, device: str, dtype: str = "") -> Finding:
@@ -272,19 +264,17 @@ def what_fits(model: str, device: str, dtype: str = "") -> Finding:
     host = machine.of_device(device)
     if (known := laptop.by_name(model)) is not None:
         return _laptop(known, host)
+    folder = MODELS / EMBEDDED if model == EMBEDDED else model_names.folder_of(model)
     try:
-        values = _config_values(model)
+        values = fetch.config_values(model) if folder is None else checkpoint.read_json(folder, checkpoint.CONFIG)
         geometry = fit.of_config(values)
-    except (OSError, fetch.FetchError, fit.GeometryError, ValueError) as error:
-        advice = f"{model}: {error}."
-        if isinstance(error, OSError):
-            advice = f"{error.filename or model}: {(error.strerror or str(error)).lower()}. Name a model's folder."
-        return Finding("what fits", "unknown, as its configuration can't be read", advice)
-    sizes = {precision: fit.needs(geometry, precision) for precision in fit.PRECISIONS}
-    listed = ", ".join(f"{size(sizes[precision].total)} at {name}" for precision, name in LISTED)
-    state = f"{model} needs {listed}; {_free(host)}"
-    needed = {name: {"weights": one.weights, "total": one.total} for name, one in sizes.items()}
-    facts: dict[str, object] = {"free_bytes": host.free, "device": host.kind, "bytes": needed}
+    except (checkpoint.CheckpointError, fetch.FetchError, fit.GeometryError) as error:
+        return Finding("what fits", "unknown, as its configuration can't be read", f"{model}: {ended(error)}")
+    needed = {name: fit.needs(geometry, name) for name in fit.PRECISIONS}
+    wide, narrow, narrowest = (size(needed[name].total) for name in ("bfloat16", "fp8", "int4"))
+    state = f"{model} needs {wide} at 16 bits, {narrow} at 8, {narrowest} at 4; {_free(host)}"
+    n_bytes = {name: {"weights": one.weights, "total": one.total} for name, one in needed.items()}
+    facts: dict[str, object] = {"free_bytes": host.free, "device": host.kind, "bytes": n_bytes}
     stored = "fp8" if "quantization_config" in values else ""
     try:
         choice = fit.choose(model, geometry, host, asked="" if dtype == "auto" else dtype, stored=stored)
@@ -325,21 +315,6 @@ def _free(host: fit.Machine) -> str:
     return f"{'unknown' if host.free is None else size(host.free)} free on {host.label}"
 
 
-def _config_values(model: str) -> Mapping[str, Any]:
-    folder = model_names.folder_of(model)
-    if model == EMBEDDED:
-        folder = Path(str(resources.files("dg_lsp.models"))) / EMBEDDED
-    if folder is None:
-        return fetch.config_values(model)
-    file = folder / fetch.CONFIG
-    if file.stat().st_size > MAX_BYTES:
-        raise ValueError(f"{file} is too large for a configuration")
-    values = json.loads(file.read_text(encoding="utf-8"))
-    if not isinstance(values, dict):
-        raise ValueError(f"{file} is not a JSON object")  # noqa: TRY004 -- handled like invalid JSON
-    return values
-
-
 # --- A sample, filled by the model
 
 # Another class shows what belongs into the body, so that small models can fill it.
@@ -352,9 +327,6 @@ class Rectangle:
     def area(self):
         return self.width * self.height
 
-    def perimeter(self):
-        return 2 * (self.width + self.height)
-
 
 class Window:
     def __init__(self, width, height):
@@ -364,12 +336,9 @@ class Window:
     def area(self):
         ...
 
-    def perimeter(self):
-        return 2 * (self.width + self.height)
-
 
 window = Window(3, 4)
-print(window.area(), window.perimeter())
+print(window.area())
 """
 LINE = "return self.wid"
 """The start of the body's line, for a fill within a line."""
@@ -380,19 +349,27 @@ class Trial:
     """The fill of the sample's body: the diff, "" if there is none, the confidence in words or why there is none.
 
     `ms` and `line_ms` are the times of the body in a new file, and of its line after that; `info` is how the engine describes
-    itself, and `joined_ms` how long connecting took.
+    itself, and `joined_ms` how long connecting took. `problem` says why the model can't be used, "" if it can.
     """
 
-    diff: str
-    confidence: str
-    ms: float
-    line_ms: float
-    joined_ms: float
-    info: Mapping[str, object]
+    diff: str = ""
+    confidence: str = ""
+    ms: float = 0
+    line_ms: float = 0
+    joined_ms: float = 0
+    info: Mapping[str, Any] = field(default_factory=dict)
+    problem: str = ""
 
 
-async def trial(options: ConnectOptions) -> Trial:
-    """Let the model fill the sample, and start the engine if needed; raise EngineError if it fails."""
+def trial(configured: config.Config, model: str) -> Trial:
+    """Let the model fill the sample, and start its engine if needed."""
+    try:
+        return asyncio.run(_trial(connect_options(configured, model=model, interactive=False)))
+    except EngineError as error:
+        return Trial(problem=str(error))
+
+
+async def _trial(options: ConnectOptions) -> Trial:
     began = time.perf_counter()
     async with connect(options) as engine:
         joined_ms = 1000 * (time.perf_counter() - began)
@@ -420,56 +397,42 @@ async def _filled(engine: EngineClient, text: str) -> tuple[InfillAnswer, float]
     return answer, 1000 * (time.perf_counter() - began)
 
 
-def of_sample(model: str, options: ConnectOptions) -> Iterator[Finding]:
-    """Yield how the model's engine describes itself, its memory, and its times for the sample."""
-    try:
-        result = asyncio.run(trial(options))
-    except EngineError as error:
-        yield Finding("model", f"{model} does not respond", f"{ended(error)} {IN_LOG}")
+def of_sample(model: str, result: Trial) -> Iterator[Finding]:
+    """Yield how the model's engine describes itself and why it runs so, what it and the model use, and its times."""
+    if result.problem:
+        yield Finding("model", f"{model} does not respond", f"{ended(result.problem)} {IN_LOG}")
         return
-    yield running_model(result)
-    yield memory(result.info)
-    yield fill_times(result)
-
-
-def running_model(result: Trial) -> Finding:
-    """Return where the model runs, and why there."""
-    info, why = result.info, result.info.get("why")
-    reasons: Mapping[str, object] = why if isinstance(why, Mapping) else {}
-
-    def because(name: str, value: str) -> str:
-        return f"{value} ({reasons[name]})" if reasons.get(name) else value
-
-    parts = [f"{info.get('model')} runs on {because('device', str(info.get('device')))}"]
-    if info.get("dtype"):
-        parts.append(f"in {because('dtype', str(info['dtype']))}")
-    if isinstance(threads := info.get("threads"), int):
-        parts.append(f"with {because('threads', counted(threads, 'thread'))}")
-    version = info.get("version")
-    other = f" of dg-lsp {version}, which is replaced when no client uses it" if version != discovery.current_build() else ""
+    info = result.info
+    reasons = why if isinstance(why := info.get("why"), Mapping) else {}
+    n_threads = counted(threads, "thread") if isinstance(threads := info.get("threads"), int) else ""
+    values = {"device": info.get("device"), "dtype": info.get("dtype"), "threads": n_threads}
+    device, *rest = (f"{value} ({reasons[name]})" if reasons.get(name) else value for name, value in values.items())
+    parts = [
+        f"{info.get('model')} runs on {device}",
+        *(f"{word} {value}" for word, value in zip(("in", "with"), rest, strict=True) if value),
+    ]
+    other = ""
+    if info.get("version") != discovery.current_build():
+        other = f" of dg-lsp {info.get('version')}, which is replaced when no client uses it"
     parts.append(f"connected in {result.joined_ms / 1000:.1f} s, process {info.get('pid')}{other}")
-    return Finding("model", ", ".join(parts), facts={"joined_ms": round(result.joined_ms, 1), "info": dict(info)})
+    facts = {"joined_ms": round(result.joined_ms, 1), "info": dict(info)}
+    yield Finding("model", ", ".join(parts), facts=facts)
 
-
-def memory(info: Mapping[str, object]) -> Finding:
-    """Return what the engine and the model use, and what is left."""
     stated, device = info.get("memory"), info.get("device")
     sizes = {name: value for name, value in stated.items() if isinstance(value, int)} if isinstance(stated, Mapping) else {}
-    words = {"rss_bytes": "the engine uses {}", "free_bytes": "{} free on this machine"}
+    uses = {"rss_bytes": "the engine uses {}", "free_bytes": "{} free on this machine"}
     if device not in ("cpu", "mps"):
-        words |= {"device_bytes": f"the model uses {{}} on {device}", "device_free_bytes": "{} free there"}
-    parts = [words[name].format(size(sizes[name])) for name in words if name in sizes]
+        uses |= {"device_bytes": f"the model uses {{}} on {device}", "device_free_bytes": "{} free there"}
     is_low = any(sizes.get(name, SCARCE_BYTES) < SCARCE_BYTES for name in ("free_bytes", "device_free_bytes"))
     advice = "Memory is low: close other programs, or choose a smaller model (engine.model in the configuration)."
-    return Finding("memory", ", ".join(parts), advice if is_low else "", sizes)
+    state = ", ".join(words.format(size(sizes[name])) for name, words in uses.items() if name in sizes)
+    yield Finding("memory", state, advice if is_low else "", sizes)
 
-
-def fill_times(result: Trial) -> Finding:
-    """Return how long the sample took; only the line counts, because it is what is suggested while typing."""
+    # Only the line counts, because it is what is suggested while typing.
     state = f"{result.ms:.0f} ms for a body in a new file, then {result.line_ms:.0f} ms for a line"
     advice = (
         "A line takes longer than the deadline for suggestions. Choose a smaller model or a faster device (engine.model, "
         "engine.device), use more threads (engine.threads), or raise the deadline (completion.deadline)."
     )
     facts = {"ms": round(result.ms, 1), "line_ms": round(result.line_ms, 1)}
-    return Finding("a sample", state, advice if result.line_ms > DEFAULTS.deadline else "", facts)
+    yield Finding("a sample", state, advice if result.line_ms > DEFAULTS.deadline else "", facts)

@@ -1,6 +1,7 @@
 """`dg-lsp setup`: let the user choose a model, install what it lacks, try it on a sample, and write it into the configuration.
 
-Editors use the same command with `--json` for their own pickers.
+The machine and its model servers become offers (`offers`). What the chosen one lacks are findings of `doctor`, each with its
+remedy. Editors use the same command with `--json` for their own pickers.
 """
 
 from __future__ import annotations
@@ -24,15 +25,12 @@ from dg_lsp.cli import doctor, offers, progress
 from dg_lsp.cli.command_group import command_group, print_message, reports
 from dg_lsp.cli.doctor import Finding, Trial
 from dg_lsp.cli.from_options import complete_model
-from dg_lsp.cli.offers import KINDS, Machine, Offer, Server
+from dg_lsp.cli.offers import KINDS, Offer, Place
 from dg_lsp.cli.pull import pull_first
-from dg_lsp.client.engine import connect_options
-from dg_lsp.client.port import EngineError
 from dg_lsp.core.wording import size
 from dg_lsp.engine.common import calibration_store
 from dg_lsp.engine.model.pull import PullError
 from dg_lsp.wire import config, extras, files, laptop, model_names, programs, schema
-from dg_lsp.wire.config import MAX_BYTES
 from dg_lsp.wire.settings import AUTO, EMBEDDED
 from dg_lsp.wire.visible import visible, visible_line
 
@@ -72,36 +70,62 @@ def setup(
     if yes:
         config.check_model(yes)
     machine = offers.detect()
-    usual = [(kind, url) for kind, row in KINDS.items() if kind not in dict(named) for url in row.urls]
-    answers = asyncio.run(offers.look([*named, *usual]))
-    for (_, url), answer in zip(named, answers, strict=False):
-        if isinstance(answer, str):
-            print_message(f"{url} {answer}")
-    running = tuple(answer for answer in answers if isinstance(answer, Server))
+    places = [*named, *((kind, url) for kind, row in KINDS.items() if kind not in dict(named) for url in row.urls)]
+    running = dict[Place, tuple[Offer, ...]]()
+    for place, answer in zip(places, asyncio.run(offers.look(places)), strict=True):
+        if not isinstance(answer, str):
+            running[place] = answer
+        elif place in named:
+            print_message(f"{place[1]} {answer}")
     shares = calibration_store.shares().items()
     quality = {name: f"{right:.0%} of {n} answers on your code were right" for name, (right, n) in shares}
     models = [model for model in laptop.MODELS if model.is_pulled or laptop.may_pull()]
-    choices = offers.offers(machine, running, os.environ, quality, models)
+    choices = offers.offers(machine, [each for served in running.values() for each in served], os.environ, quality, models)
+    current = _current()
     if not as_json and not yes:
-        _show(machine, running, choices)
+        gpus = ", ".join(f"{gpu.name} with {size(gpu.memory)}" for gpu in machine.gpus) or "no GPU"
+        meaning = laptop.resolve(current)
+        _show(
+            f"This machine: {machine.cores} cores, {size(machine.memory)} of memory, {gpus}.",
+            f"Running model servers: {', '.join(f'{KINDS[kind].name} at {url}' for kind, url in running) or 'none'}.",
+            f"Current model: {current}{'' if meaning == current else f', which means {meaning} now'}.",
+            "",
+            *(line for number, offer in enumerate(choices, 1) for line in _lines(number, offer)),
+        )
     # The configuration applies in every folder, so a relative path must be resolved.
     chosen = str(model_names.folder_of(yes) or yes) if yes or as_json else _ask_choice(choices)
     trial = None
     if chosen:
         prepare(path, chosen)  # a file that can't be written is reported before the test, which may take long
         _provide(chosen, may_ask=not yes, is_quiet=as_json)
-        trial = _try(chosen, is_quiet=as_json) if is_tried else None
-    is_written = bool(chosen) and not isinstance(trial, str)
+        if is_tried:
+            if not as_json:
+                _show(f"Testing {laptop.resolve(chosen)}; the first load of a model takes a while.")
+            trial = doctor.trial(config.read(None)[0], chosen)
+    is_written = bool(chosen) and not (trial and trial.problem)
     if is_written:
         write_model(path, chosen)
     if as_json:
-        typer.echo(json.dumps(_report(path, machine, choices, chosen, trial, is_written=is_written), indent=2))
+        report: dict[str, Any] = {
+            "version": VERSION,
+            "machine": {"cores": machine.cores, "memory": machine.memory, "gpus": [gpu[:2] for gpu in machine.gpus]},
+            "file": str(path),
+            "model": laptop.resolve(current),
+            "offers": [{name.removeprefix("is_"): value for name, value in asdict(offer).items()} for offer in choices],
+        }
+        if chosen:
+            tried = trial and {name: getattr(trial, name) for name in ("diff", "confidence", "problem")} | {
+                "ms": round(trial.ms)
+            }
+            overruled = _overruled(chosen) if is_written else ""
+            report |= {"written": chosen if is_written else "", "overruled": overruled, "trial": tried}
+        typer.echo(json.dumps(report, indent=2))
     elif chosen:
         _print_result(path, chosen, trial)
     raise typer.Exit(int(bool(chosen) and not is_written))
 
 
-def _place(option: str) -> tuple[str, str]:
+def _place(option: str) -> Place:
     """Return the kind and the URL of a server that the user names."""
     kind, _, url = option.partition("=")
     # Without a kind, the address stands before the first "=".
@@ -112,89 +136,45 @@ def _place(option: str) -> tuple[str, str]:
     return kind, url.rstrip("/")
 
 
-def _report(
-    path: Path, machine: Machine, choices: Sequence[Offer], chosen: str, trial: Trial | str | None, *, is_written: bool
-) -> dict[str, Any]:
-    """Return the object of `--json`: the machine, the user's file, the model before, the offers, and what was chosen."""
-    gpus = [[gpu.name, gpu.memory] for gpu in machine.gpus]
-    report = {
-        "version": VERSION,
-        "machine": {"cores": machine.cores, "memory": machine.memory, "gpus": gpus},
-        "file": str(path),
-        "model": laptop.resolve(_current()),
-        "offers": [{name.removeprefix("is_"): value for name, value in asdict(offer).items()} for offer in choices],
-    }
-    if not chosen:
-        return report
-    tried: dict[str, Any] | None = None
-    if isinstance(trial, str):
-        tried = {"diff": "", "confidence": "", "ms": 0, "problem": trial}
-    elif trial:
-        tried = {"diff": trial.diff, "confidence": trial.confidence, "ms": round(trial.ms), "problem": ""}
-    overruled = _overruled(chosen) if is_written else ""
-    return {**report, "written": chosen if is_written else "", "overruled": overruled, "trial": tried}
-
-
-def _show(machine: Machine, running: Sequence[Server], choices: Sequence[Offer]) -> None:
-    gpus = ", ".join(f"{gpu.name} with {size(gpu.memory)}" for gpu in machine.gpus) or "no GPU"
-    names = ", ".join(f"{KINDS[server.kind].name} at {server.url}" for server in running) or "none"
-    current = _current()
-    meaning = "" if laptop.resolve(current) == current else f", which means {laptop.resolve(current)} now"
-    lines = [
-        f"This machine: {machine.cores} cores, {size(machine.memory)} of memory, {gpus}.",
-        f"Running model servers: {names}.",
-        f"Current model: {current}{meaning}.",
-        "",
-    ]
-    for number, offer in enumerate(choices, 1):
-        is_pulled_when_chosen = laptop.by_name(offer.model) is not None
-        later = "downloaded when chosen" if is_pulled_when_chosen else "after these commands"
-        state = "recommended" if offer.is_recommended else "" if offer.is_ready else later
-        lines.append(f"{number}. {offer.title}{f' ({state})' if state else ''}")
-        lines.append(f"   {offer.where}; {offer.cost}; {offer.quality}")
-        lines += [f"     {command}" for command in offer.commands if not is_pulled_when_chosen]
+def _show(*lines: str) -> None:
     for line in lines:
         typer.echo(visible_line(line))
 
 
+def _lines(number: int, offer: Offer) -> list[str]:
+    is_pulled_when_chosen = laptop.by_name(offer.model) is not None
+    later = "downloaded when chosen" if is_pulled_when_chosen else "after these commands"
+    state = "recommended" if offer.is_recommended else "" if offer.is_ready else later
+    commands = [] if is_pulled_when_chosen else [f"     {command}" for command in offer.commands]
+    title = f"{number}. {offer.title}{f' ({state})' if state else ''}"
+    return [title, f"   {offer.where}; {offer.cost}; {offer.quality}", *commands]
+
+
 def _ask_choice(choices: Sequence[Offer]) -> str:
     """Return the model that the user chooses; "" for none."""
-    if not can_ask():
+    if sys.stdin is None or not sys.stdin.isatty():
         print_message("choose with --yes MODEL, or run this in a terminal")
         return ""
     best = next(number for number, offer in enumerate(choices, 1) if offer.is_recommended)
-    while True:
-        answer = ask(f"\nWhich one? 1 to {len(choices)}, or q", end="q", default=str(best)).strip()
-        if answer.lower() in ("q", "quit"):
-            return ""
+    while (answer := _ask(f"\nWhich one? 1 to {len(choices)}, or q", str(best))) not in ("", "q", "quit"):
         if not answer.isdecimal() or not 1 <= int(answer) <= len(choices):
             print_message(f"answer with a number from 1 to {len(choices)}, or q")
             continue
         offer = choices[int(answer) - 1]
         if offer.is_ready or laptop.by_name(offer.model) is not None:
             return offer.model
-        typer.echo("Run these commands first; the last one chooses the model:")
-        for command in offer.commands:
-            typer.echo(visible_line(f"  {command}"))
+        _show("Run these commands first; the last one chooses the model:", *(f"  {command}" for command in offer.commands))
+    return ""
 
 
-def can_ask() -> bool:
-    """Return whether a user can answer questions: standard input is a terminal."""
-    return sys.stdin is not None and sys.stdin.isatty()
-
-
-def ask(question: str, *, end: str, default: str | None = None) -> str:
-    """Return the user's answer; `end` if standard input ends, as after Ctrl-D. Raises KeyboardInterrupt on Ctrl-C."""
-    suffix = f" [{default}]: " if default else ": "
-    typer.echo(question + suffix, nl=False, err=True)
+def _ask(question: str, default: str) -> str:
+    """Return the user's answer in lower case, or the default; "" if standard input ends, as after Ctrl-D, or is not text."""
+    typer.echo(f"{question} [{default}]: ", nl=False, err=True)
     try:
-        answer = input()
-    except EOFError:
+        return input().strip().lower() or default
+    except (EOFError, UnicodeDecodeError):
         typer.echo("", err=True)
-        return end
-    except UnicodeDecodeError:
         return ""
-    return answer or default or ""
 
 
 def _current() -> str:
@@ -210,36 +190,23 @@ def _overruled(chosen: str) -> str:
     return f"{source} sets {current}, which overrides it here"
 
 
-def _try(model: str, *, is_quiet: bool) -> Trial | str:
-    """Return the result of a sample fill with the model, or why it can't be used."""
-    if not is_quiet:
-        typer.echo(visible_line(f"Testing {laptop.resolve(model)}; the first load of a model takes a while."))
-    try:
-        return asyncio.run(doctor.trial(connect_options(config.read(None)[0], model=model, interactive=False)))
-    except EngineError as error:
-        return str(error)
-
-
-def _print_result(path: Path, chosen: str, trial: Trial | str | None) -> None:
-    if isinstance(trial, str):
-        print_message(trial)
+def _print_result(path: Path, chosen: str, trial: Trial | None) -> None:
+    if trial and trial.problem:
+        print_message(trial.problem)
         print_message(f"{path} is unchanged; to choose {chosen} without a test, add --no-try")
         return
     typer.echo(f"{path} now sets engine.model = {json.dumps(chosen)}; editors use it within two seconds.")
     if chosen == AUTO and laptop.resolve(chosen) == EMBEDDED:
-        typer.echo(f"That is the {EMBEDDED} model, until you pull a laptop model: dg-lsp engine pull")
-    typer.echo(visible_line(f"An editor that is not set up yet needs this command: {shutil.which('dg-lsp') or 'dg-lsp'} serve"))
+        _show(f"That is the {EMBEDDED} model, until you pull a laptop model: dg-lsp engine pull")
+    _show(f"An editor that is not set up yet needs this command: {shutil.which('dg-lsp') or 'dg-lsp'} serve")
     if overruled := _overruled(chosen):
-        typer.echo(visible_line(f"But {overruled}."))
-    if trial is None:
-        return
-    seconds = f"{trial.ms / 1000:.1f} s"
-    if trial.diff:
+        _show(f"But {overruled}.")
+    if trial and trial.diff:
+        seconds = f"{trial.ms / 1000:.1f} s"
         typer.echo(f"\nA sample, filled in {seconds} ({trial.confidence}), and a line of it in {trial.line_ms:.0f} ms:\n")
         typer.echo(visible(trial.diff))
-    else:
-        why = trial.confidence or "there was no answer"
-        typer.echo(visible_line(f"A sample was not filled, after {seconds}: {why}."))
+    elif trial:
+        _show(f"A sample was not filled, after {trial.ms / 1000:.1f} s: {trial.confidence or 'there was no answer'}.")
 
 
 # --- Get what a model lacks: packages, in the smallest build that fits this machine, and the model itself
@@ -260,53 +227,42 @@ def _provide(chosen: str, *, may_ask: bool, is_quiet: bool) -> None:
 
 
 def _offer_install(chosen: str, finding: Finding, *, may_ask: bool) -> None:
-    names, by_hand = finding.facts["absent"], finding.facts["command"]
-    remote = doctor.remote_install_commands(chosen, names)
-    is_cpu = extras.has_useless_cuda() and not remote
-    needed = f": {_CPU_SIZE}, in torch's CPU build because no NVIDIA GPU was found" if is_cpu else ""
-    if not is_cpu and not remote and sys.platform == "linux":
-        needed = f": {_CUDA_SIZE}"
+    names, commands, by_hand = (finding.facts[name] for name in ("absent", "commands", "command"))
+    needed, advice = f": {_CUDA_SIZE}" if "torch" in names and sys.platform == "linux" else "", f"install it with: {by_hand}"
+    if extras.CPU_TORCH in by_hand or "--torch-backend" in by_hand:
+        needed = f": {_CPU_SIZE}, in torch's CPU build because no NVIDIA GPU was found"
+        advice = (
+            f"torch's CPU build ({extras.CPU_TORCH}) is in {extras.CPU_INDEX}, or in an index that you add to pip's "
+            f"extra-index-url; the build with CUDA, {_CUDA_SIZE}: {extras.install_command('engine', any_torch=True)}"
+        )
     print_message(f"{laptop.resolve(chosen)} needs {', '.join(names)}. Not installed yet{needed}")
-    is_refused = may_ask and ask("Install it now? y or n", end="n", default="y").lower() not in ("y", "yes")
+    is_refused = may_ask and _ask("Install it now? y or n", "y") not in ("y", "yes")
     if is_refused or not laptop.may_pull():
         raise SetupError(f"nothing was changed; to install it yourself: {by_hand}")
-    if is_cpu:
-        by_hand += f"; or, with {_CUDA_SIZE}: {extras.install_command('engine', any_torch=True)}"
-    install(remote or extras.install_commands(*extras.requirements("engine")), names, by_hand)
-
-
-def install(commands: Sequence[Sequence[str]], names: Sequence[str], by_hand: str) -> None:
-    """Run an installer's commands and show each line; raise SetupError, with the commands for the user, if one fails."""
-    advice = f"install it with: {by_hand}; then run `dg-lsp setup` again"
     for command in commands:
-        lines = []
-        try:
-            with subprocess.Popen(  # noqa: S603  # pip or uv, with dg-lsp's own requirements
-                command,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                cwd=programs.FOLDER,
-                env=programs.environment(),
-            ) as process:
-                for line in process.stdout or ():
-                    lines.append(line.strip())
-                    typer.echo(visible_line(line.rstrip()), err=True)
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise SetupError(f"{error.filename} can't be run: {reason}; {advice}") from error
-        if process.returncode:
-            last = next(filter(None, reversed(lines)), f"exit status {process.returncode}")
-            # The command that failed is no advice.
-            if extras.CPU_TORCH in command or "--torch-backend" in command:
-                raise SetupError(
-                    f"torch's CPU build ({extras.CPU_TORCH}) could not be installed: neither the configured index nor "
-                    f"{extras.CPU_INDEX} gave it ({last}). Add an index that has it to pip's extra-index-url, or install the "
-                    f"build with CUDA, {_CUDA_SIZE}: {extras.install_command('engine', any_torch=True)}; then run "
-                    "`dg-lsp setup` again"
-                )
-            raise SetupError(f"{', '.join(names)} could not be installed: {last}; {advice}")
+        if problem := install(command):
+            raise SetupError(f"{', '.join(names)} could not be installed: {problem}; {advice}; then run `dg-lsp setup` again")
+
+
+def install(command: Sequence[str]) -> str:
+    """Run an installer and show each line; return the last one if it fails, else ""."""
+    last = ""
+    try:
+        with subprocess.Popen(  # noqa: S603  # pip or uv, with dg-lsp's own requirements
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            cwd=programs.FOLDER,
+            env=programs.environment(),
+        ) as process:
+            for line in process.stdout or ():
+                last = line.strip() or last
+                typer.echo(visible_line(line.rstrip()), err=True)
+    except OSError as error:
+        return f"{error.filename} can't be run: {(error.strerror or str(error)).lower()}"
+    return (last or f"exit status {process.returncode}") if process.returncode else ""
 
 
 # --- Write the model into the user's configuration file, and change nothing else in it
@@ -326,19 +282,15 @@ def prepare(path: Path, model: str) -> str:
 
     Raises SetupError if the file can't be read, changed or written.
     """
+    real, doing = Path(os.path.realpath(path)), "read"
     try:
-        old = files.read_regular(Path(os.path.realpath(path)), MAX_BYTES).decode("utf-8")
-    except FileNotFoundError:
-        old = ""
+        old = files.read_regular(real, config.MAX_BYTES).decode("utf-8") if os.path.lexists(real) else ""
+        new, doing = with_model(old, model, str(path)), "written"
+        real.parent.mkdir(parents=True, exist_ok=True)
     except UnicodeDecodeError as error:
         raise SetupError(f"{path} is not UTF-8; fix or remove it") from error
     except OSError as error:
-        raise SetupError(f"{path} can't be read: {error.strerror or error}") from error
-    new = with_model(old, model, str(path))
-    try:
-        Path(os.path.realpath(path)).parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SetupError(f"{path} can't be written: {error.strerror or error}") from error
+        raise SetupError(f"{path} can't be {doing}: {error.strerror or error}") from error
     if problem := files.output_problem(path):
         raise SetupError(f"{path} can't be written: {problem}")
     return new
@@ -352,21 +304,15 @@ def with_model(text: str, model: str, name: str) -> str:
     mark, body = ("\ufeff", text[1:]) if text.startswith("\ufeff") else ("", text)
     try:
         document: Any = tomlkit.parse(body)
-        engine = document.get("engine")
-        if engine is None:
-            table = tomlkit.table()
-            table["model"] = model
+        if "engine" not in document:
             if document:
                 document.add(tomlkit.nl())
-            document["engine"] = table
-        else:
-            engine["model"] = model
+            document["engine"] = tomlkit.table()
+        document["engine"]["model"] = model
         new = tomlkit.dumps(document)
-        after = tomllib.loads(new)
+        values = [value for key, value in schema.flat(tomllib.loads(new)) if schema.squeezed(key) == "engine.model"]
     except (TOMLKitError, tomllib.TOMLDecodeError, TypeError, ValueError, RecursionError) as error:
         raise SetupError(f'{name} can\'t be changed: {error}. Fix it, or set engine.model = "{model}" by hand') from error
-    values, _ = schema.parse({key: value for key, value in after.items() if key != "keys"})
-    # Only one key may set it.
-    if values.get("model") != model or [schema.squeezed(key) for key, _ in schema.flat(after)].count("engine.model") != 1:
+    if values != [model]:  # only one key may set it
         raise SetupError(f'{name} sets the model in an unusual way; set engine.model = "{model}" there by hand')
     return mark + new

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from importlib import metadata, util
-from pathlib import Path
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 from dg_lsp.wire import programs
-
-# No package index has dg-lsp yet, so a user without its file can't name it.
-_UNKNOWN = Path("/path/to/dg-lsp")
-
 
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 """PyTorch's own index of CPU builds, as pytorch.org names it. On Linux other indexes have torch with CUDA only."""
@@ -32,18 +25,21 @@ def has_useless_cuda() -> bool:
 
 
 def install_command(extra: str, *, any_torch: bool = False) -> str:
-    """Return the shell command that installs an extra of dg-lsp, such as `engine`, from where dg-lsp itself was installed.
+    """Return the shell command that installs what an extra of dg-lsp requires, such as `engine`.
 
-    If that wheel or checkout is not there any more, the command has a placeholder for its path. `any_torch` takes the package
-    index's build of torch, even if that is several gigabytes of CUDA without a use.
+    `any_torch` takes the package index's build of torch, even if that is several gigabytes of CUDA without a use.
     """
-    commands = install_commands(f"{_source() or _UNKNOWN}[{extra}]", any_torch=any_torch)
+    return in_shell(install_commands(*requirements(extra), any_torch=any_torch))
+
+
+def in_shell(commands: Sequence[Sequence[str]]) -> str:
+    """Return commands as one line for a shell."""
     return " && ".join(map(shlex.join, commands))
 
 
 def install_commands(*requirements: str, any_torch: bool = False) -> list[list[str]]:
     """Return the commands that install packages into the environment of this process, with torch's CPU build where it fits."""
-    is_cpu = has_useless_cuda() and not any_torch
+    is_cpu = not any_torch and has_useless_cuda() and any(each.startswith("torch") for each in requirements)
     has_pip = util.find_spec("pip") is not None
     if not has_pip and shutil.which("uv", path=programs.search_path()):  # an environment that uv made
         return [
@@ -57,20 +53,10 @@ def install_commands(*requirements: str, any_torch: bool = False) -> list[list[s
 
 
 def requirements(extra: str) -> list[str]:
-    """Return what an extra of the installed dg-lsp requires, such as `torch>=2.9`; empty if dg-lsp is not installed."""
+    """Return what an extra of dg-lsp requires, such as `torch>=2.9`; dg-lsp's own place if it is not an installed package."""
     try:
         declared = metadata.requires("dg-lsp") or []
     except metadata.PackageNotFoundError:
-        return []
+        return [f"/path/to/dg-lsp[{extra}]"]  # a package of this name in an index would not be ours
     parts = [line.replace('"', "'").partition(";") for line in declared]
     return [name.strip() for name, _, marker in parts if marker.replace(" ", "") == f"extra=='{extra}'"]
-
-
-def _source() -> Path | None:
-    """Return the wheel or folder that dg-lsp was installed from, as pip recorded it (PEP 610); None if it is not there."""
-    try:
-        address = urlsplit(json.loads(metadata.distribution("dg-lsp").read_text("direct_url.json") or "{}").get("url", ""))
-    except (metadata.PackageNotFoundError, ValueError, AttributeError):
-        return None
-    path = Path(url2pathname(address.path))
-    return path if address.scheme == "file" and path.exists() else None

@@ -137,7 +137,7 @@ def test_a_model_that_cannot_be_loaded_is_reported_with_advice(engines: Path, tm
     assert code == 1
     assert findings["what fits"]["state"] == "unknown, as its configuration can't be read"
     assert findings["what fits"]["advice"] == (
-        f"{tmp_path / 'nowhere' / 'config.json'}: no such file or directory. Name a model's folder."
+        f"{tmp_path / 'nowhere'}: {tmp_path / 'nowhere' / 'config.json'} can't be read: no such file or directory."
     )
     assert "model" not in findings  # the engine is not started with a model that can't be read
     empty = tmp_path / "empty"
@@ -234,7 +234,7 @@ def test_a_folder_that_is_gone_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_line_over_the_deadline_is_reported() -> None:
-    quick, slow = (doctor.fill_times(Trial("", "", 9000.0, line_ms, 1.0, {})) for line_ms in (200.0, 2000.0))
+    quick, slow = (list(doctor.of_sample("a", Trial(ms=9000, line_ms=line_ms)))[-1] for line_ms in (200, 2000))
     assert quick.state == "9000 ms for a body in a new file, then 200 ms for a line"
     assert quick.advice == ""
     assert slow.advice.startswith("A line takes longer than the deadline for suggestions. ")

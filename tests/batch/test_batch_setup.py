@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from dg_lsp.cli import main as cli
 from dg_lsp.cli import offers, setup
-from dg_lsp.cli.offers import GIB, Gpu, Machine, Model, Offer, Server
+from dg_lsp.cli.offers import GIB, Gpu, Machine, Offer, served
 from dg_lsp.cli.setup import SetupError
 from dg_lsp.core.calibration import Calibration
 from dg_lsp.engine.common import calibration_store
@@ -103,9 +103,10 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offers, "PATIENCE_S", PATIENCE_S)
 
 
-def look(kind: Any, answers: Mapping[str, Any], fakes: list[Fake]) -> tuple[Server, ...]:
+def look(kind: Any, answers: Mapping[str, Any], fakes: list[Fake]) -> tuple[Offer, ...] | str:
     fakes.append(Fake(answers))
-    return tuple(each for each in asyncio.run(offers.look([(kind, fakes[-1].url)])) if isinstance(each, Server))
+    [found] = asyncio.run(offers.look([(kind, fakes[-1].url)]))
+    return found
 
 
 @pytest.mark.parametrize("kind", offers.KINDS)
@@ -121,12 +122,12 @@ def look(kind: Any, answers: Mapping[str, Any], fakes: list[Fake]) -> tuple[Serv
     ],
 )
 def test_another_kind_of_server_is_not_offered(kind: str, answers: Mapping[str, Any], fakes: list[Fake]) -> None:
-    assert look(kind, answers, fakes) == ()
+    assert isinstance(look(kind, answers, fakes), str)
 
 
 @pytest.mark.parametrize("kind", ["llama", "vllm"])
 def test_models_of_another_owner_are_ignored(kind: str, fakes: list[Fake]) -> None:
-    assert look(kind, {"/v1/models": {"data": [{"id": "x", "owned_by": "somebody"}]}}, fakes) == ()
+    assert isinstance(look(kind, {"/v1/models": {"data": [{"id": "x", "owned_by": "somebody"}]}}, fakes), str)
 
 
 LM_STUDIO = {
@@ -143,22 +144,21 @@ LM_STUDIO = {
 @pytest.mark.parametrize(
     ("kind", "answers", "found"),
     [
-        ("ollama", ollama(), [("coder:7b", 4_683_087_332)]),
-        ("llama", LLAMA, [("qwen-1.5b.gguf", 0)]),
+        ("ollama", ollama(), ("coder:7b", 4_683_087_332)),
+        ("llama", LLAMA, ("qwen-1.5b.gguf", 0)),
         # Of vLLM's, only what denoises can be used; of a chat server's, no embedding model.
-        ("vllm", VLLM, [("google/diffusiongemma-26B-A4B-it", 0)]),
-        ("chat", LM_STUDIO, [("qwen2.5-coder-7b-instruct", 0)]),
+        ("vllm", VLLM, ("google/diffusiongemma-26B-A4B-it", 0)),
+        ("chat", LM_STUDIO, ("qwen2.5-coder-7b-instruct", 0)),
     ],
 )
 def test_a_server_says_which_of_its_models_fill(
-    kind: str, answers: Mapping[str, Any], found: list[tuple[str, int]], fakes: list[Fake]
+    kind: str, answers: Mapping[str, Any], found: tuple[str, int], fakes: list[Fake]
 ) -> None:
-    [server] = look(kind, answers, fakes)
-    assert server.models == tuple(Model(*each) for each in found)
+    assert look(kind, answers, fakes) == (served(kind, fakes[0].url, *found),)
 
 
 def test_a_chat_model_is_offered_and_never_recommended() -> None:
-    running = Server("chat", "http://127.0.0.1:1234", (Model("coder-instruct"),))
+    running = served("chat", "http://127.0.0.1:1234", "coder-instruct")
     [chat, embedded, *_] = offers.offers(LAPTOP, (running,), {}, {})
     assert (chat.model, chat.title, chat.where) == (
         "chat:http://127.0.0.1:1234#coder-instruct",
@@ -197,7 +197,7 @@ def test_gpus_are_read_from_the_output_of_their_tools(tmp_path: Path, monkeypatc
     (tmp_path / "card0" / "device").mkdir(parents=True)
     (tmp_path / "card0" / "device" / "mem_info_vram_total").write_text("17163091968\n")
     (tmp_path / "card1" / "device").mkdir(parents=True)
-    assert offers.amd(tmp_path) == (Gpu("AMD GPU", 17163091968, is_nvidia=False),)
+    assert offers.detect(tmp_path).gpus[-1] == Gpu("AMD GPU", 17163091968, "AMD")
 
 
 def models(*arguments: Any, **more: Any) -> list[tuple[str, bool, bool]]:
@@ -210,7 +210,7 @@ def test_a_bare_laptop_has_the_embedded_model() -> None:
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1.example.com:80", "http://localhost.example.com:80"])
 def test_a_host_whose_name_begins_like_this_machine_is_elsewhere(url: str) -> None:
-    running = Server("ollama", url, (Model("coder:7b"),))
+    running = served("ollama", url, "coder:7b")
     first, *_ = offers.offers(LAPTOP, (running,), {}, {})
     assert (first.where, first.is_recommended) == (f"on {url}", False)
 
@@ -241,7 +241,7 @@ def test_laptop_models_are_offered_where_they_fit_and_the_best_is_recommended(
     offer = next(each for each in offers.offers(LAPTOP, (), {}, {}, laptop_models=known) if not each.is_ready)
     assert offer.commands == (f"dg-lsp setup --yes {offer.model}",)
     assert "of memory, on the processor, and 0.2 GB to download once, from " in offer.cost
-    running = Server("ollama", "http://127.0.0.1:11434", (Model("coder:7b", 4 * GIB),))
+    running = served("ollama", "http://127.0.0.1:11434", "coder:7b", 4 * GIB)
     assert models(LAPTOP, (running,), {}, {}, laptop_models=known)[0] == ("fim:ollama#coder:7b", True, True)
 
 
@@ -252,11 +252,11 @@ MACHINES = {
     "laptop with a GPU of 8 GB": (Machine(8, 16 * GIB, (Gpu("RTX 4060", 8 * GIB),), 8 * GIB), "qwen2.5-coder-1.5b"),
     "workstation with a GPU of 24 GB": (Machine(16, 64 * GIB, CARD_24, 24 * GIB), "qwen2.5-coder-14b"),
     "Mac with 48 GB": (
-        Machine(12, 48 * GIB, (Gpu("Apple GPU", 32 * GIB, is_nvidia=False),), 32 * GIB, is_shared=True),
+        Machine(12, 48 * GIB, (Gpu("Apple GPU", 32 * GIB, "Apple"),), 32 * GIB),
         "qwen2.5-coder-7b",
     ),
     "server with an H100": (Machine(32, 256 * GIB, (Gpu("H100", 80 * GIB),), 80 * GIB), "qwen2.5-coder-14b"),
-    "laptop with an AMD GPU": (Machine(8, 16 * GIB, (Gpu("AMD GPU", 16 * GIB, is_nvidia=False),)), "qwen2.5-coder-0.5b"),
+    "laptop with an AMD GPU": (Machine(8, 16 * GIB, (Gpu("AMD GPU", 16 * GIB, "AMD"),)), "qwen2.5-coder-0.5b"),
 }
 
 
@@ -320,13 +320,13 @@ def test_a_chosen_laptop_model_that_can_not_be_pulled_is_not_written(tmp_path: P
 
 
 def test_a_running_server_is_recommended_before_the_embedded_model() -> None:
-    running = Server("ollama", "http://127.0.0.1:11434", (Model("coder:7b", 4 * GIB),))
+    running = served("ollama", "http://127.0.0.1:11434", "coder:7b", 4 * GIB)
     offer_list = models(LAPTOP, (running,), {}, {})
     assert offer_list[:2] == [("fim:ollama#coder:7b", True, True), ("auto", True, False)]
 
 
 def test_a_server_elsewhere_is_named_and_not_recommended() -> None:
-    running = Server("ollama", "http://gpu01:11434", (Model("coder:7b"),))
+    running = served("ollama", "http://gpu01:11434", "coder:7b")
     first, *_ = offers.offers(LAPTOP, (running,), {}, {})
     assert (first.model, first.where, first.is_recommended) == (
         "fim:ollama:http://gpu01:11434#coder:7b",
@@ -368,9 +368,9 @@ def test_missing_packages_for_4_bits_come_first() -> None:
 
 
 def test_weights_are_quantised_only_on_nvidia() -> None:
-    assert diffusion_offer(Machine(8, 64 * GIB, (Gpu("AMD GPU", 48 * GIB, is_nvidia=False),))) is None
-    assert diffusion_offer(Machine(8, 64 * GIB, (Gpu("Apple GPU", 42 * GIB, is_nvidia=False),), is_shared=True)) is None
-    mac = diffusion_offer(Machine(16, 128 * GIB, (Gpu("Apple GPU", 85 * GIB, is_nvidia=False),), is_shared=True))
+    assert diffusion_offer(Machine(8, 64 * GIB, (Gpu("AMD GPU", 48 * GIB, "AMD"),))) is None
+    assert diffusion_offer(Machine(8, 64 * GIB, (Gpu("Apple GPU", 42 * GIB, "Apple"),))) is None
+    mac = diffusion_offer(Machine(16, 128 * GIB, (Gpu("Apple GPU", 85 * GIB, "Apple"),)))
     assert mac is not None
     assert "(bfloat16)" in mac.title
 
@@ -514,9 +514,11 @@ from dg_lsp.wire import extras
 missing = ["torch"]
 doctor.absent = lambda names: missing
 install = setup.install
-def and_then(*arguments):
-    install(*arguments)
-    missing.clear()
+def and_then(command):
+    problem = install(command)
+    if not problem:
+        missing.clear()
+    return problem
 setup.install = and_then
 extras.has_useless_cuda = lambda: True
 if "NEEDS" in os.environ:
@@ -538,8 +540,8 @@ def test_a_local_model_without_torch_installs_it_first(tmp_path: Path, monkeypat
     assert failed.returncode == 2
     problem = failed.stderr.splitlines()[-1]
     assert problem.startswith("dg-lsp: torch could not be installed: ERROR: No matching distribution found for no-package")
-    assert f"--extra-index-url {CPU_INDEX} {CPU_TORCH} && " in problem
-    assert "; or, with about 5 GB on the disk: " in problem
+    assert f"torch's CPU build ({CPU_TORCH}) is in {CPU_INDEX}, or " in problem
+    assert "; the build with CUDA, about 5 GB on the disk: " in problem
     assert problem.endswith("; then run `dg-lsp setup` again")
     refused = run(tmp_path, *chosen, DG_LSP_NO_PULL="1")
     assert (refused.returncode, "nothing was changed; to install it yourself: " in refused.stderr) == (2, True)
@@ -588,12 +590,11 @@ def test_without_pytorchs_index_the_message_names_it_and_other_ways(tmp_path: Pa
     assert completed.returncode == 2
     problem = completed.stderr.splitlines()[-1]
     assert problem.startswith(
-        "dg-lsp: torch's CPU build (torch==0.0.1+cpu) could not be installed: neither the configured index nor "
-        "http://127.0.0.1:9/whl/cpu gave it ("
+        "dg-lsp: torch could not be installed: ERROR: No matching distribution found for torch==0.0.1+cpu; torch's CPU build "
+        "(torch==0.0.1+cpu) is in http://127.0.0.1:9/whl/cpu, or in an index that you add to pip's extra-index-url; "
     )
     assert "--extra-index-url" not in problem, "the command that has just failed"
-    assert "Add an index that has it to pip's extra-index-url, or install the build with CUDA, about 5 GB" in problem
-    assert problem.endswith("[engine]'; then run `dg-lsp setup` again")
+    assert problem.endswith("; then run `dg-lsp setup` again")
     assert not (tmp_path / "config.toml").exists()
 
 

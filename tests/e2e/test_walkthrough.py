@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.cli import doctor
-from dg_lsp.client import engine as engines
 from dg_lsp.wire import config
 from tests.e2e.editor import on_engine
 from tests.engine.engine_kit import home
@@ -60,7 +58,6 @@ async def test_the_walkthroughs_suggestion_and_fill_are_right(tmp_path: Path, mo
 
 def test_the_sample_of_setup_is_filled_right(monkeypatch: pytest.MonkeyPatch) -> None:
     with home(monkeypatch):
-        options = engines.connect_options(config.Config(), model="embedded")
-        trial_result = asyncio.run(doctor.trial(options))
+        trial_result = doctor.trial(config.Config(), "embedded")
     assert "+        return self.width * self.height" in trial_result.diff
     assert trial_result.confidence.endswith(" %")

@@ -177,9 +177,8 @@ def test_what_setup_installs_is_not_chosen_by_the_current_folder(
     monkeypatch.chdir(root)
     for name, value in variables(tmp_path).items():
         monkeypatch.setenv(name, value)
-    # Whether it fails depends on what is installed.
-    with contextlib.suppress(setup.SetupError):
-        setup.install(extras.install_commands(*extras.requirements("engine")), ("torch",), "")
+    for command in extras.install_commands(*extras.requirements("engine")):
+        setup.install(command)
     assert capsys.readouterr().err
     assert ran(root) == []
     assert machine.nvidia() == () or ran(root) == []
