@@ -5,15 +5,15 @@ Front ends start and use the resident engine without these commands.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import shlex
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from functools import partial
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import httpx
 import typer
@@ -22,6 +22,9 @@ from dg_lsp.cli import progress
 from dg_lsp.cli import pull as pull_commands
 from dg_lsp.cli.command_group import command_group, fail
 from dg_lsp.cli.from_options import with_options
+from dg_lsp.client import life
+from dg_lsp.client.engine import ConnectOptions, connect
+from dg_lsp.client.port import EngineError
 from dg_lsp.core.wording import counted, size
 from dg_lsp.wire import config, discovery, laptop, model_names, schema
 from dg_lsp.wire.discovery import (
@@ -36,7 +39,7 @@ from dg_lsp.wire.discovery import (
     request,
 )
 from dg_lsp.wire.messages import WireError
-from dg_lsp.wire.visible import visible_line, with_log
+from dg_lsp.wire.visible import visible_line
 
 
 class EngineCommands(typer.core.TyperGroup):
@@ -56,7 +59,6 @@ app = command_group(cls=EngineCommands, summary="The resident engine: it keeps a
 
 T = TypeVar("T")
 
-START_PATIENCE_S = 600.0
 STOP_PATIENCE_S = 30.0
 _fail = partial(fail, who="dg-lsp engine")
 Port = Annotated[int, typer.Option(help="Also listen on this port of 127.0.0.1; 0: any, -1: none.", min=-1, max=65535)]
@@ -125,24 +127,18 @@ def start(
     port: Port = -1,
 ) -> None:
     """Start an engine in the background, or give a running one these settings, and wait until it has loaded its model."""
-    files = discovery.engine_files(engine_id)
-    report = inspect_engine(files)
-    if report.info is not None and report.state is not None:
-        if report.state.version != discovery.current_build():
-            _end(files, report.state, now=False)  # so that one of this build starts; one in use ends after its last client
-        else:
-            with contextlib.suppress(httpx.HTTPError, OSError):  # it has ended meanwhile
-                request(report.state, "POST", "/v1/settings", asdict(settings))
-    report = _ensure_started(files, engine_id, settings, port)
-    if _state(report) not in ("ready", "unloaded"):
-        if reason := report.info.text("message", "") if report.info else "":
-            _fail(reason)
-        _fail_with_log(files, "the engine did not start")
-    summary = f"The engine for {engine_id.model} is {_state(report)} (process {report.state.pid if report.state else '?'})."
+    options = ConnectOptions(engine_id, settings, command=(*ENGINE_COMMAND, f"--port={port}"))
+    asyncio.run(_ready(options))
+    report = inspect_engine(discovery.engine_files(engine_id))
+    if report.state is None:
+        _fail("the engine has ended again; see: dg-lsp engine logs")
+    with contextlib.suppress(httpx.HTTPError, OSError):  # it has ended meanwhile
+        request(report.state, "POST", "/v1/settings", asdict(settings))
+    summary = f"The engine for {engine_id.model} is ready (process {report.state.pid})."
     url = report.info.text("url", "") if report.info else ""
     if port >= 0 and not url:
         _fail(f"{summary} It already ran, without a port for other clients; stop it with: dg-lsp engine stop")
-    if report.state and (other := other_version(report.state)):
+    if other := other_version(report.state):
         summary += f" {other}"
     others = f" Other clients reach it at {url}, with the token that `dg-lsp engine token` prints." if url else ""
     typer.echo(visible_line(summary + others))
@@ -271,46 +267,19 @@ def _end(files: EngineFiles, state: State, *, now: bool) -> str | None:
     return ""
 
 
-def _ensure_started(files: EngineFiles, engine_id: EngineId, settings: EngineSettings, port: int) -> EngineReport:
-    """Return the engine's report once the model is loaded or has failed to load; start an engine if none runs.
-
-    Exit with the reason if the engine ends while it starts.
-    """
-    process: subprocess.Popen[bytes] | None = None
-    give_up = time.monotonic() + START_PATIENCE_S
-    message = ""
+async def _ready(options: ConnectOptions) -> None:
+    """Connect to the engine as an editor does, and show how its model is loaded. Fail if the client gives up."""
     with progress.shares() as show:
-        while _state(report := inspect_engine(files)) in ("loading", "absent"):
-            if report.info is not None and (new_message := report.info.text("message", "")) != message:
-                # A download may take long. While its progress changes, the timeout starts again.
-                message, give_up = new_message, time.monotonic() + START_PATIENCE_S
-                show(message, report.info.number("fraction", 0.0))
-            if report.info is None and process is not None and process.poll() is not None:
-                if report.state is not None:
-                    _fail(silence(report.state.pid))  # ours ended because this one holds the lock
-                _fail_with_log(files, "the engine ended while starting")
-            # Another process that holds this lock is starting the engine. If that fails, the lock is free and we try.
-            if report.info is None and process is None and (starting := discovery.hold(files.starting)) is not None:
-                try:
-                    if inspect_engine(files).info is None:
-                        process = discovery.start_engine(ENGINE_COMMAND, files, engine_id, settings, {"port": str(port)})
-                        _wait(partial(_is_decided, files, process), START_PATIENCE_S)
-                finally:
-                    starting.release()
-            elif time.monotonic() >= give_up:
-                break
-            else:
-                time.sleep(0.1)
-    return report
 
+        def on_state(state: life.State) -> None:
+            if state.name == "loading":
+                show(state.message, state.fraction)
 
-def _is_decided(files: EngineFiles, process: subprocess.Popen[bytes]) -> bool:
-    """Return whether an engine responds or the process we started has ended."""
-    return inspect_engine(files).info is not None or process.poll() is not None
-
-
-def _state(report: EngineReport) -> str:
-    return report.info.text("state", "absent") if report.info else "absent"
+        try:
+            async with connect(options, on_state=on_state):
+                pass
+        except EngineError as error:
+            _fail(str(error))
 
 
 def _wait(check: Callable[[], T], patience_s: float) -> T:
@@ -320,10 +289,6 @@ def _wait(check: Callable[[], T], patience_s: float) -> T:
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, 0.25)
     return value
-
-
-def _fail_with_log(files: EngineFiles, sentence: str) -> NoReturn:
-    _fail(with_log(sentence, discovery.last_words(files)))
 
 
 def facts_of(report: EngineReport, model: str) -> dict[str, object]:

@@ -158,8 +158,8 @@ OnState = Callable[[State], None]
 OnMessage = Callable[[str], None]
 
 BUSY_PATIENCE_S = 60.0
-LOADING_PATIENCE_S, BATCH_LOADING_PATIENCE_S = 600.0, 3600.0
-"""How long a request waits for the model to load. Downloading a model over a slow line takes long."""
+LOADING_PATIENCE_S = 600.0
+"""How long a request waits while the engine's state stays the same. Downloading a model over a slow line takes longer."""
 OUTDATED_IDLE_S = 5.0
 """After this long without a request, disconnect from an engine of another build, so that it can end."""
 CLOSED = "the connection to the engine was closed before it answered; try again"
@@ -371,9 +371,9 @@ class EngineClient:
 
         Cancelling this does not cancel the connection attempt, because the next request needs the same engine.
         """
-        patience_s = LOADING_PATIENCE_S if self.options is None or self.options.interactive else BATCH_LOADING_PATIENCE_S
+        clock = asyncio.get_running_loop().time
         try:
-            async with asyncio.timeout(patience_s):
+            async with asyncio.timeout(LOADING_PATIENCE_S) as timeout:
                 while True:
                     if self._is_closed:
                         raise EngineError(CLOSED)
@@ -387,9 +387,10 @@ class EngineClient:
                         why = self.state.message
                         raise EngineError(self._with_log(why) if self._life.closed_for_s(self._clock()) else why)
                     await changed.wait()
+                    timeout.reschedule(clock() + LOADING_PATIENCE_S)
         except TimeoutError:
             why = f": {self.state.message}" if self.state.message else ""
-            raise EngineError(f"the engine was not ready after {patience_s / 60:.0f} min{why}; try again") from None
+            raise EngineError(f"the engine made no progress for {LOADING_PATIENCE_S / 60:.0f} min{why}; try again") from None
 
     # The engine's life
 

@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -321,31 +321,27 @@ class EngineSettings:
 
 
 def start_engine(
-    command: Sequence[str],
-    files: EngineFiles,
-    engine_id: EngineId,
-    settings: EngineSettings,
-    more: Mapping[str, str] | None = None,
+    command: Sequence[str], files: EngineFiles, engine_id: EngineId, settings: EngineSettings
 ) -> subprocess.Popen[bytes]:
     """Return a new engine process, detached from this process and its terminal; raise DiscoveryError if it can't be started.
 
-    `command` runs an engine; the settings and `more` are added to it as options. The process writes its output to the
-    log.
+    `command` runs an engine; the settings are added to it as options. The process writes its output to the log.
     """
     socket_path(files)  # raises here, and not only in the engine
     # The options of the command are named like the fields, without their units.
     by_field = {name.removesuffix("_s").replace("_", "-"): str(value) for name, value in asdict(settings).items()}
-    options = {**asdict(engine_id), "model": engine_id.resolved_model, **by_field, **(more or {})}
+    options = {**asdict(engine_id), "model": engine_id.resolved_model, **by_field}
     arguments = [f"--{name}={value}" for name, value in options.items() if value]
-    _roll(files.log)
+    with contextlib.suppress(OSError):
+        if files.log.stat().st_size > MAX_LOG_BYTES:
+            files.log.replace(files.log.with_suffix(".log.1"))
     try:
         handle = os.open(files.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     except OSError as error:
         raise unusable(files.log, error) from error
     try:
         # If the log can't be written, as on a full disk, nothing could later say why the engine ended.
-        log_line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {STARTING} {visible_line(engine_id.model)}\n"
-        os.write(handle, log_line.encode("utf-8", "backslashreplace"))
+        _write_line(handle, f"{STARTING} {engine_id.model}")
     except OSError as error:
         os.close(handle)
         raise unusable(files.log, error) from error
@@ -380,10 +376,14 @@ def write_log(files: EngineFiles, sentence: str) -> None:
     with contextlib.suppress(OSError):
         handle = os.open(files.log, os.O_WRONLY | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0))
         try:
-            line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {visible_line(sentence)}\n"
-            os.write(handle, line.encode("utf-8", "backslashreplace"))
+            _write_line(handle, sentence)
         finally:
             os.close(handle)
+
+
+def _write_line(handle: int, sentence: str) -> None:
+    line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {visible_line(sentence)}\n"
+    os.write(handle, line.encode("utf-8", "backslashreplace"))
 
 
 def last_words(files: EngineFiles) -> tuple[str, ...]:
@@ -413,12 +413,6 @@ def alive(pid: int) -> bool:
     except (PermissionError, OverflowError):  # another user's process; an id that no system gives says nothing
         return True
     return True
-
-
-def _roll(log: Path) -> None:
-    with contextlib.suppress(OSError):
-        if log.stat().st_size > MAX_LOG_BYTES:
-            log.replace(log.with_suffix(".log.1"))
 
 
 # --- Queries of a running engine, which neither start it nor keep it alive

@@ -213,9 +213,9 @@ def test_an_engine_with_a_malformed_answer_is_reported(engines: Path, info: dict
     assert finding.advice.endswith("To restart it, run: dg-lsp engine stop --now --all")
 
 
-def test_an_engine_with_a_malformed_answer_is_not_joined(engines: Path) -> None:
+def test_a_command_reports_an_engine_with_a_malformed_answer(engines: Path) -> None:
     with an_engine_that_says({"pid": 1, "state": 3}):
-        findings = CliRunner().invoke(cli.app, ["engine", "start"])
+        findings = CliRunner().invoke(cli.app, ["engine", "status"])
     assert findings.exit_code != 0
     assert "sent an invalid response: state must be a string" in findings.output
 

