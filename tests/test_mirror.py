@@ -50,7 +50,7 @@ def test_the_fields_of_our_messages_are_the_servers() -> None:
     assert draft is not None
     status_fields = methods.StatusParams("off", "embedded").to_json()
     assert re.findall(r"^  (\w+):", status[1], re.MULTILINE) == list(status_fields)
-    draft_fields = methods.DraftParams("token", "file:///a.py", 1, ()).to_json()
+    draft_fields = methods.DraftParams("token", methods.Versioned("file:///a.py", 1), ()).to_json()
     assert re.findall(r"^  (\w+):", draft[1], re.MULTILINE) == list(draft_fields)
 
 

@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
+import msgspec
 from lsprotocol import types as lsp
 from pygls.capabilities import ServerCapabilitiesBuilder
 from pygls.exceptions import JsonRpcException
@@ -29,6 +30,7 @@ from dg_lsp.client.port import EngineError
 from dg_lsp.core.wording import size
 from dg_lsp.server import configuration, convert, decisions, methods, protocol
 from dg_lsp.server.configuration import Client, Configuration
+from dg_lsp.server.decisions import Reason
 from dg_lsp.server.methods import DraftParams, ModelOffer, StatusParams
 from dg_lsp.server.protocol import RpcProtocol
 from dg_lsp.server.sync import Documents
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
     # These are imported after `initialize` was answered, so that the editor starts fast.
     from dg_lsp.server.completion import Completer
     from dg_lsp.server.snapshot import Nearby, Snapshots
-from dg_lsp.server.decisions import Reason
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -309,7 +310,7 @@ class DgLanguageServer(LanguageServer):
             self.window_show_message(lsp.ShowMessageParams(lsp.MessageType.Warning, " ".join(new)))
 
     def _engine_changed(self, state: State) -> None:
-        self.reporter.update(state=state.name, message=state.message, fraction=state.fraction)
+        self.reporter.update(state=state.name, message=state.message, fraction=round(state.fraction, 3))
         if state.name == "failed":
             self._on_message(state.message)
 
@@ -454,7 +455,7 @@ class Reporter:
 
     def update(self, **changes: Any) -> None:
         """Change these fields of the status."""
-        status = replace(self.status, **changes)
+        status = msgspec.structs.replace(self.status, **changes)
         if status != self.status:
             self.status = status
             self._send(status)
@@ -462,14 +463,14 @@ class Reporter:
     def suppressed(self, reason: Reason | None) -> None:
         """Set the reason why the last request got no suggestion; None when it got one."""
         if reason is None or reason.code not in _PASSING:
-            self.update(suppressed=(reason.code, reason.message) if reason else None)
+            self.update(suppressed=reason)
 
     def paused(self, reason: Reason | None) -> None:
         """Set why the settings stop unprompted suggestions everywhere.
 
         None forgets a reason that earlier settings gave, because the next request may be allowed, and keeps any other.
         """
-        if reason is not None or (self.status.suppressed and self.status.suppressed[0] in _OF_SETTINGS):
+        if reason is not None or (self.status.suppressed and self.status.suppressed.code in _OF_SETTINGS):
             self.suppressed(reason)
 
     def busy(self, change: int) -> None:

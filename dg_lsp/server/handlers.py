@@ -137,7 +137,8 @@ def add(server: DgLanguageServer) -> None:
     @server.feature(methods.DID_MOVE)
     def _(params: Any) -> None:
         try:
-            _moved(server, *methods.to_place(params))
+            moved = methods.read(params, methods.MoveParams)
+            _moved(server, moved.document.uri, moved.position)
         except BadParamsError as error:
             log.warning("ignored a notification with bad parameters: %s", error)
 

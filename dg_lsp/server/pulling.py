@@ -15,10 +15,10 @@ import datetime
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from lsprotocol import types as lsp
 from pygls.exceptions import JsonRpcInvalidParams
 
@@ -59,7 +59,7 @@ async def offer(server: DgLanguageServer) -> None:
         return
     if server.client.shows_offers:
         if current := server.reporter.status.offer:
-            server.reporter.update(offer=replace(current, is_new=True))
+            server.reporter.update(offer=msgspec.structs.replace(current, is_new=True))
         return
     question = (
         f"dg-lsp: download the model {model.name} ({size(model.n_bytes)}, once)? It gives {model.gives}. It comes from "
@@ -89,11 +89,8 @@ async def execute(server: DgLanguageServer, choice: object) -> None:
 
 
 async def _accept(server: DgLanguageServer, model: LaptopModel) -> None:
-    try:
-        await asyncio.to_thread(write_choice, {**_later(), "accepted": model.name})
-        await pull(server, model)
-    finally:
-        server.is_pulling = False
+    await asyncio.to_thread(write_choice, {**_later(), "accepted": model.name})
+    await pull(server, model)
 
 
 async def pull(server: DgLanguageServer, model: LaptopModel, *, is_continued: bool = False) -> None:

@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 from lsprotocol import types as lsp
+from msgspec import structs
 from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams, JsonRpcRequestCancelled
 
 from dg_lsp.client.port import Engine, EngineError
@@ -26,7 +27,7 @@ from dg_lsp.infill import fill
 from dg_lsp.infill.fill import FillResult
 from dg_lsp.server import convert, decisions, methods
 from dg_lsp.server.app import DgLanguageServer, Report
-from dg_lsp.server.methods import KINDS, BadParamsError, DraftParams, FillParams, What
+from dg_lsp.server.methods import KINDS, BadParamsError, DraftHole, DraftParams, FillParams, Versioned, What
 from dg_lsp.server.protocol import CONTENT_MODIFIED
 from dg_lsp.server.snapshot import Snapshot
 
@@ -117,7 +118,7 @@ async def _fill(server: DgLanguageServer, params: FillParams) -> dict[str, Any]:
 def to_fill_params(data: object) -> FillParams:
     """Return the parameters in a code action's data; raise JsonRpcInvalidParams when they can't be parsed."""
     try:
-        return methods.to_fill_params(data)
+        return methods.read(data, FillParams)
     except BadParamsError as error:
         raise JsonRpcInvalidParams(str(error)) from error
 
@@ -125,7 +126,7 @@ def to_fill_params(data: object) -> FillParams:
 def _to_action(server: DgLanguageServer, now: Snapshot, action: Action) -> lsp.CodeAction:
     """Return a menu entry, with the data or the command that runs it later."""
     range_ = convert.to_range(now.index, action.span, server.documents.encoding)
-    data = FillParams(action.what, now.document.uri, now.document.version, range_).to_json()
+    data = FillParams(action.what, Versioned(now.document.uri, now.document.version), range_).to_json()
     by_command = lsp.Command(action.title, methods.FILL, arguments=[data])
     is_previewed = action.what in PREVIEWED and server.client.previews
     return lsp.CodeAction(
@@ -158,10 +159,10 @@ async def edit(server: DgLanguageServer, params: FillParams) -> ActionResult | N
 
     Raises JsonRpcException when the document has changed or the action was cancelled.
     """
-    now = await server.snapshots.take(params.uri)
+    now = await server.snapshots.take(params.document.uri)
     if now is None:
         raise JsonRpcException("the document is not open", CONTENT_MODIFIED)
-    is_version = params.version is None or params.version == now.document.version
+    is_version = params.document.version in (None, now.document.version)
     if not server.snapshots.is_current(now) or now.lost or not is_version:
         raise JsonRpcException("the document has changed since the action was offered", CONTENT_MODIFIED)
     index, document, encoding = now.index, now.document, server.documents.encoding
@@ -188,7 +189,7 @@ async def edit(server: DgLanguageServer, params: FillParams) -> ActionResult | N
     if caution:
         server.show_message(f"{caution}: check what was filled")
     workspace_edit = convert.to_workspace_edit(
-        params.uri,
+        params.document.uri,
         document.version,
         index,
         result.edits,
@@ -262,22 +263,21 @@ async def _run(server: DgLanguageServer, params: FillParams, now: Snapshot, repo
     document, syntax, index = now.document, server.snapshots.whole(now), now.index
     encoding, settings = server.documents.encoding, now.settings
     span = convert.to_span(index, params.range, encoding)
-    hole_sets = attempts(params.what, document, syntax, span, params.instruction)
+    hole_sets = attempts(params.what, document, syntax, span, params.instruction or "")
     context = await server.nearby.read(document, settings)
     budget = Budget(ms=settings.action_deadline, candidates=settings.candidates)
-    token = secrets.token_hex(6)
-    latest: tuple[tuple[lsp.Range, str], ...] = ()
+    draft = DraftParams(secrets.token_hex(6), Versioned(document.uri, document.version), ())
 
     async def engine_for(group: tuple[Hole, ...]) -> Engine:
         ranges = [convert.to_range(index, hole.span, encoding) for hole in group]
 
-        def draft(texts: tuple[str, ...], step: int) -> None:
-            nonlocal latest
+        def on_draft(texts: tuple[str, ...], step: int) -> None:
+            nonlocal draft
             texts = tuple(f"{hole.lead}{text}{hole.trail}" for hole, text in zip(group, texts, strict=False))
-            latest = tuple(zip(ranges, texts, strict=False))
-            server.send_draft(DraftParams(token, document.uri, document.version, latest, step))
+            draft = structs.replace(draft, holes=tuple(map(DraftHole, ranges, texts)), step=step)
+            server.send_draft(draft)
 
-        return await server.engine.for_document(document.uri, token, draft if server.client.hears_drafts else None)
+        return await server.engine.for_document(document.uri, draft.token, on_draft if server.client.hears_drafts else None)
 
     def done(n_done: int, n_holes: int) -> None:
         report(f"{n_done} of {n_holes}", n_done / max(n_holes, 1))
@@ -295,8 +295,8 @@ async def _run(server: DgLanguageServer, params: FillParams, now: Snapshot, repo
         )
         return await fill.fill(hole_sets, task, engine_for, done)
     finally:
-        if latest:
-            server.send_draft(DraftParams(token, document.uri, document.version, (), done=True))
+        if draft.holes:
+            server.send_draft(structs.replace(draft, holes=(), step=0, done=True))
 
 
 # --- The actions at a place

@@ -514,7 +514,7 @@ def test_a_pause_in_the_settings_is_reported_before_the_next_request() -> None:
     reporter = Reporter("embedded", sent.append)
     reporter.paused(decisions.paused(MANUAL))
     assert sent[-1].suppressed is not None
-    assert sent[-1].suppressed[0] == "manual"
+    assert sent[-1].suppressed.code == "manual"
     reporter.paused(decisions.paused(Settings()))
     assert sent[-1].suppressed is None
 
@@ -529,4 +529,4 @@ def test_new_settings_keep_a_reason_that_is_no_pause() -> None:
     reporter = Reporter("embedded", lambda status: None)
     reporter.suppressed(Reason("comment", "the cursor is in a comment"))
     reporter.paused(decisions.paused(Settings()))
-    assert reporter.status.suppressed == ("comment", "the cursor is in a comment")
+    assert reporter.status.suppressed == Reason("comment", "the cursor is in a comment")

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from lsprotocol import converters
 from lsprotocol import types as lsp
 
 from dg_lsp.client.life import StateName
 from dg_lsp.server import configuration, decisions, methods
-from dg_lsp.server.methods import BadParamsError, DraftParams, FillParams, StatusParams
+from dg_lsp.server.methods import BadParamsError, DraftHole, DraftParams, FillParams, MoveParams, StatusParams, Versioned
 from dg_lsp.wire import schema
 from dg_lsp.wire.settings import Settings
 from tests.pages import settings as settings_page
@@ -42,8 +41,8 @@ def test_every_setting_is_on_the_page_and_its_default_counts_as_null_does() -> N
 
 
 def test_the_fields_of_each_message_are_on_the_page() -> None:
-    draft = DraftParams("t", "u", 1, ((RANGE, "x"),))
-    params = FillParams("body", "u", 1, RANGE)
+    draft = DraftParams("t", Versioned("u", 1), (DraftHole(RANGE, "x"),))
+    params = FillParams("body", Versioned("u", 1), RANGE)
     for name, data in (
         ("Status", StatusParams("off", "m").to_json()),
         ("Draft", draft.to_json()),
@@ -65,13 +64,12 @@ def test_every_reason_is_on_the_page() -> None:
 
 
 def test_fill_parameters_survive_a_round_trip() -> None:
-    params = FillParams("regenerate", "untitled:a", None, RANGE, "shorter")
-    assert methods.to_fill_params(converters.get_converter().unstructure(params.to_json())) == params
+    params = FillParams("regenerate", Versioned("untitled:a"), RANGE, "shorter")
+    assert methods.read(params.to_json(), FillParams) == params
 
 
 @pytest.mark.parametrize("data", [None, [], {"do": []}, {"do": "all", "textDocument": 1, "range": {}}, {"do": "all"}])
 def test_unreadable_parameters_are_refused(data: object) -> None:
-    with pytest.raises(BadParamsError):
-        methods.to_fill_params(data)
-    with pytest.raises(BadParamsError):
-        methods.to_place(data)
+    for kind in (FillParams, MoveParams):
+        with pytest.raises(BadParamsError):
+            methods.read(data, kind)
