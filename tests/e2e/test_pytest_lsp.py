@@ -17,7 +17,6 @@ import pytest
 import pytest_asyncio
 import pytest_lsp
 from lsprotocol import types as lsp
-from pygls.exceptions import JsonRpcException
 from pytest_lsp import LanguageClient
 from pytest_lsp.client import register_lsp_features
 
@@ -72,7 +71,6 @@ class Client:
         self.registered: list[str] = []
         self.statuses: list[Any] = []
         self.drafts: list[Any] = []
-        self.applied: list[lsp.ApplyWorkspaceEditParams] = []
         self._heard = asyncio.Condition()
         self.server: lsp.InitializeResult
 
@@ -91,15 +89,10 @@ class Client:
             self.registered += [each.method for each in params.registrations]
             await self._tell()
 
-        async def apply(params: lsp.ApplyWorkspaceEditParams) -> lsp.ApplyWorkspaceEditResult:
-            self.applied.append(params)
-            return lsp.ApplyWorkspaceEditResult(self.apply(params.edit))
-
         features: dict[str, Any] = {
             "dgLsp/status": status,
             "dgLsp/draft": draft,
             lsp.CLIENT_REGISTER_CAPABILITY: register,
-            lsp.WORKSPACE_APPLY_EDIT: apply,
         }
         register_lsp_features(self.lsp, features)
 
@@ -152,15 +145,8 @@ class Client:
             self.take(document.uri, [each for each in change.edits if isinstance(each, lsp.TextEdit)])
         return bool(changes)
 
-    async def inline(
-        self,
-        where: lsp.TextDocumentPositionParams,
-        *,
-        by_hand: bool = False,
-        selected_item: lsp.SelectedCompletionInfo | None = None,
-    ) -> list[lsp.InlineCompletionItem]:
-        kind = lsp.InlineCompletionTriggerKind.Invoked if by_hand else lsp.InlineCompletionTriggerKind.Automatic
-        context = lsp.InlineCompletionContext(kind, selected_item)
+    async def inline(self, where: lsp.TextDocumentPositionParams) -> list[lsp.InlineCompletionItem]:
+        context = lsp.InlineCompletionContext(lsp.InlineCompletionTriggerKind.Automatic)
         params = lsp.InlineCompletionParams(context, where.text_document, where.position)
         answer = await self.lsp.text_document_inline_completion_async(params)
         return list(answer.items if isinstance(answer, lsp.InlineCompletionList) else answer or ())
@@ -222,36 +208,6 @@ async def test_a_suggestion_is_typed_through_without_the_engine(client: Client) 
     assert rest.insert_text == 'oding="utf-8") as file:'
 
 
-async def test_an_explicit_request_gets_several_suggestions(client: Client) -> None:
-    items = await client.inline(client.open("by_hand", READERS), by_hand=True)
-    texts = [item.insert_text for item in items]
-    assert 'encoding="utf-8") as file:' in texts
-    assert 1 < len(texts) == len(set(map(str, texts)))
-
-
-async def test_a_suggestion_continues_the_selected_list_item(client: Client) -> None:
-    where = client.open("selected", READERS.replace("$0", "enc$0"))
-    line, character = where.position.line, where.position.character
-    range_ = lsp.Range(lsp.Position(line, character - 3), where.position)
-    items = await client.inline(where, selected_item=lsp.SelectedCompletionInfo(range_, "encoding="))
-    assert [item.range for item in items] == [range_]
-    assert str(items[0].insert_text).startswith("encoding=")
-    assert len(str(items[0].insert_text)) > len("encoding=")
-
-
-async def test_a_cancelled_request_is_answered_with_the_cancel_error(client: Client) -> None:
-    where = client.open("cancelled", READERS.replace("read_lines", "read_other"))
-    context = lsp.InlineCompletionContext(lsp.InlineCompletionTriggerKind.Automatic)
-    params = lsp.InlineCompletionParams(context, where.text_document, where.position)
-    send = client.lsp.protocol.send_request_async
-    request = asyncio.ensure_future(send(lsp.TEXT_DOCUMENT_INLINE_COMPLETION, params, msg_id="mine"))  # type: ignore[no-untyped-call]
-    await asyncio.sleep(0)
-    client.lsp.cancel_request(lsp.CancelParams("mine"))
-    with pytest.raises(JsonRpcException) as error:
-        await asyncio.wait_for(request, PATIENCE_S)
-    assert error.value.code == lsp.LSPErrorCodes.RequestCancelled
-
-
 async def test_an_action_is_resolved_with_progress_and_drafts_to_an_edit_that_parses(client: Client) -> None:
     where = client.open("resolved", STUB)
     uri = where.text_document.uri
@@ -275,28 +231,3 @@ async def test_an_action_is_resolved_with_progress_and_drafts_to_an_edit_that_pa
     drafts = client.drafts[before[0] :]
     assert {draft.textDocument.uri for draft in drafts} == {uri}
     assert [draft.done for draft in drafts] == [False] * (len(drafts) - 1) + [True]
-
-
-async def test_a_command_applies_the_edit_to_the_version_that_it_was_made_for(client: Client) -> None:
-    where = client.open("applied", STUB)
-    uri = where.text_document.uri
-    (action, *_) = await client.menu(client.at(uri, STUB.index("raise")))
-    n_applied = len(client.applied)
-    answer = await client.lsp.workspace_execute_command_async(lsp.ExecuteCommandParams("dgLsp.fill", [action.data]))
-    assert answer is not None
-    assert answer["applied"] is True
-    [fill] = answer["fills"]
-    assert fill["confidence"].endswith("%")
-    (request,) = client.applied[n_applied:]
-    (change,) = request.edit.document_changes or ()
-    assert isinstance(change, lsp.TextDocumentEdit)
-    assert (change.text_document.uri, change.text_document.version) == (uri, 1)
-    assert client.texts[uri][0] == 2
-    ast.parse(client.texts[uri][1])
-    # Told of the change, the server refuses what was asked for the older version.
-    start = lsp.Position(0, 0)
-    client.texts[uri] = (1, STUB)
-    client.change(uri, lsp.Range(start, start), "# new\n")
-    with pytest.raises(JsonRpcException) as error:
-        await client.lsp.code_action_resolve_async(action)
-    assert error.value.code == lsp.LSPErrorCodes.ContentModified

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,23 +89,6 @@ def test_the_table_compares_methods(programs: Path, trained_layout: Path) -> Non
     assert "exact match of full minus copy, task by task: " in result.stdout
 
 
-def test_the_share_of_programs_that_pass_is_printed_for_each_kind_in_every_form(programs: Path) -> None:
-    arguments = (programs, "--baselines-only", "--baseline", "answer", "--baseline", "empty", "--execute", "--unprotected")
-    kinds = ["MultiLineInfilling", "RandomSpanInfilling", "SingleLineInfilling"]
-    head, _, *lines = call(*arguments).stdout.partition("\n\n")[0].splitlines()
-    columns = [cell.strip() for cell in head.strip("|").split("|")]
-    first = columns.index(f"pass@1, {kinds[0]}")
-    assert columns[first : first + 4] == [*(f"pass@1, {kind}" for kind in kinds), "pass@1, all"]
-    cells = {line.split("|")[1].strip(): [cell.strip() for cell in line.strip("|").split("|")] for line in lines}
-    assert cells["answer"][first : first + 4] == ["1.000", "1.000", "1.000", "1.000 [1.00, 1.00]"]
-    assert cells["empty"][first : first + 4] == ["0.000", "0.000", "0.000", "0.000 [0.00, 0.00]"]
-    assert all(line.count("|") == head.count("|") for line in lines)
-    stated = json.loads(call(*arguments, "--json").stdout)
-    for method, value in (("answer", 1), ("empty", 0)):
-        measured = stated["methods"][method]["kinds"]
-        assert {kind: measured[kind]["pass_at_1"]["value"] for kind in kinds} == dict.fromkeys(kinds, value)
-
-
 def test_no_share_of_passes_is_printed_for_kinds_without_programs() -> None:
     rows = [
         ResultRow("a", "a", "body", "full", "x", True, 1.0, passed=True),
@@ -143,15 +124,6 @@ def test_tasks_are_made_from_a_folder(tmp_path: Path) -> None:
     assert "(fewer than 9999, because the files have no more)" in short.stderr
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a file's name is Unicode")
-def test_a_file_with_an_undecodable_name_is_cut_too(tmp_path: Path) -> None:
-    (tmp_path / "src").mkdir()
-    (tmp_path / "src" / os.fsdecode(b"caf\xe9.py")).write_text(PYTHON)
-    result = call("--make", tmp_path / "src", "--out", tmp_path / "t.jsonl", "--n", "5")
-    assert result.exit_code == 0, result.output
-    assert {task.path for task in tasks.read(tmp_path / "t.jsonl")} == {"caf\\udce9.py"}
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -182,16 +154,6 @@ def test_execute_without_tests_is_an_error(tmp_path: Path) -> None:
     result = call(tmp_path / "t.jsonl", "--execute", "--baselines-only", "--baseline", "copy")
     assert result.exit_code == 2
     assert "no task has a test and an entry_point" in result.stderr
-
-
-def test_more_workers_than_cores_are_not_used(programs: Path) -> None:
-    result = call(programs, "--workers", "10000", "--baselines-only", "--baseline", "copy", "--json")
-    assert result.exit_code == 0, result.output
-    assert "workers instead of 10000: this machine has no more cores" in result.stderr
-
-
-def test_help_says_that_generated_code_is_run() -> None:
-    assert "run the programs, which a model wrote" in call("--help").stdout
 
 
 def test_an_unnamed_kind_is_called_other() -> None:

@@ -166,16 +166,6 @@ def test_a_table_has_the_shares_of_each_group(tmp_path: Path, capsys: pytest.Cap
     assert any("0.3 to 0.5: 2 of 3" in line for line in lines)
 
 
-def test_a_run_goes_on_only_with_its_own_options(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert replay._done(out, {"mode": "first"}) == set()
-    with out.open("a") as rows:
-        rows.write(json.dumps({"id": "dev-001"}) + "\n")
-    assert replay._done(out, {"mode": "first"}) == {"dev-001"}
-    with pytest.raises(SystemExit, match="has another run"):
-        replay._done(out, {"mode": "typed"})
-
-
 @pytest.mark.parametrize("mode", ["typed", "request"])
 @pytest.mark.e2e
 def test_the_real_server_is_asked_at_each_position(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
