@@ -283,26 +283,25 @@ class EngineClient:
     async def for_document(self, uri: str, lane: str = "", on_draft: OnDraft | None = None) -> Engine:
         """Return the engine for a document once its model is loaded; raise EngineError when that fails or takes too long.
 
-        Newer requests replace older ones for the same document and `lane`. A remote model is not sent the files that must
-        stay on this machine, even if an earlier check missed them.
+        It sends the requests as `fill` does.
         """
         await self._linked()
-        return _DocumentEngine(self, f"{uri}#{lane}" if lane else uri, self._local_only(uri), on_draft)
+        return _DocumentEngine(self, uri, lane, on_draft)
 
     async def fill(
         self,
         request: InfillRequest,
         *,
         document: str = "",
-        local_only: tuple[str, ...] = (),
+        lane: str = "",
         on_draft: OnDraft | None = None,
         on_done: OnDone | None = None,
     ) -> tuple[Candidate, ...]:
-        """Return candidates, best first; an empty tuple when a newer request for the same `document` replaced this one.
+        """Return candidates, best first; an empty tuple when a newer request for the same document and lane replaced this one.
 
-        No file that the patterns of `local_only` name is sent to a remote model. `on_draft` is called with the text of each
-        denoising step, `on_done` with the cost of the answer. Cancelling stops the engine's work within one step. After a
-        crash, the engine is restarted once. Raises EngineError.
+        A remote model is not sent the files that must stay on this machine, even if an earlier check missed them. `on_draft` is
+        called with the text of each denoising step, `on_done` with the cost of the answer. Cancelling stops the engine's work
+        within one step. After a crash, the engine is restarted once. Raises EngineError.
         """
         self._n_filling += 1
         self._hold_on()
@@ -311,9 +310,9 @@ class EngineClient:
                 link = await self._linked()
                 ask = Ask(
                     # Here, because the engine may be another one than at the last try.
-                    shown(request, local_only) if self._is_remote else request,
+                    shown(request, self._local_only(document)) if self._is_remote else request,
                     client=self._client,
-                    document=document,
+                    document=f"{document}#{lane}" if lane else document,
                     priority="interactive" if self.options is None or self.options.interactive else "batch",
                     drafts=on_draft is not None,
                 )
@@ -527,10 +526,10 @@ class _DocumentEngine:
     """The engine for the requests of one document."""
 
     client: EngineClient
-    document: str
-    local_only: tuple[str, ...]
+    uri: str
+    lane: str
     on_draft: OnDraft | None
 
     async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
         """Return the engine's candidates; raise EngineError."""
-        return await self.client.fill(request, document=self.document, local_only=self.local_only, on_draft=self.on_draft)
+        return await self.client.fill(request, document=self.uri, lane=self.lane, on_draft=self.on_draft)
