@@ -105,7 +105,8 @@ dg-lsp engine pull smollm2-135m
 dg-lsp engine pull google/diffusiongemma-26B-A4B-it
 dg-lsp engine start --model google/diffusiongemma-26B-A4B-it
 dg-lsp infill --all src/ --model vllm:http://127.0.0.1:8000
-dg-lsp setup --server vllm=https://HOST
+dg-lsp setup --yes chat:URL#MODEL
+dg-lsp setup --yes vllm:https://HOST
 dg-lsp setup --yes google/diffusiongemma-26B-A4B-it
 llama-server --fim-qwen-1.5b-default
 llama-server --fim-qwen-30b-default

@@ -1,6 +1,6 @@
 """Which models suit this machine: what it has, which model servers run, and the offers that follow from both.
 
-`detect` queries the operating system and loads no library; unknown facts are left out. `look` asks servers for their models:
+`detect` queries the operating system and loads no library; unknown facts are left out. `running` asks servers for their models:
 it sends no code and no key, and follows no redirect. Any program may listen on a port, so a server counts only if its answer
 has the shape of its kind. The rest is pure.
 """
@@ -32,7 +32,6 @@ from dg_lsp.wire.laptop import LaptopModel
 from dg_lsp.wire.model_names import USUAL_URLS, address_of
 from dg_lsp.wire.settings import AUTO, EMBEDDED
 
-GIB = 1 << 30
 HERE = "on this machine"
 
 
@@ -93,8 +92,13 @@ def detect(drm: Path = Path("/sys/class/drm")) -> Machine:
     return Machine(cores, memory, tuple(gpus), card, fit_machine.installed())
 
 
-# --- The model servers
+# --- The model servers on this machine that fill in the middle. Any other is chosen by its name.
 
+PLACES = (
+    ("ollama", USUAL_URLS["ollama"]),
+    ("llama", USUAL_URLS["llama"]),
+    ("llama", "http://127.0.0.1:8012"),  # the port of llama.cpp's presets for code models
+)
 PATIENCE_S = 2.0
 MAX_MODELS = 20
 MAX_BYTES = 4 << 20
@@ -102,85 +106,44 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}")
 """A safe name of a model, because it is printed and written into a file."""
 
 
-class Kind(NamedTuple):
-    """A kind of server: its name for users, its usual addresses, where it lists models, and whom it names as their owner."""
-
-    name: str
-    urls: tuple[str, ...]
-    path: str = "/v1/models"
-    owner: str = ""
+async def running() -> list[Offer]:
+    """Return the offers of the servers that run here."""
+    async with httpx.AsyncClient(timeout=PATIENCE_S, verify=network.NO_TLS, trust_env=False) as client:
+        found = await asyncio.gather(*(_offers_at(client, kind, url) for kind, url in PLACES))
+    return [offer for offers in found for offer in offers]
 
 
-KINDS: Mapping[str, Kind] = {
-    "ollama": Kind("Ollama", (USUAL_URLS["ollama"],), "/api/tags"),
-    # The second is the port of llama.cpp's presets for code models.
-    "llama": Kind("llama.cpp", (USUAL_URLS["llama"], "http://127.0.0.1:8012"), owner="llamacpp"),
-    "vllm": Kind("vLLM", ("http://127.0.0.1:8000",), owner="vllm"),
-    # The ports of LM Studio and of SGLang.
-    "chat": Kind("a chat server", ("http://127.0.0.1:1234", "http://127.0.0.1:30000")),
-}
-Place = tuple[str, str]
-"""The kind of a server, and its URL."""
-
-
-async def look(places: Sequence[Place]) -> tuple[tuple[Offer, ...] | str, ...]:
-    """Return for each place the offers of the server there, or why there is none, as a sentence about the URL."""
-    return tuple(await asyncio.gather(*(_query(*place) for place in places)))
-
-
-async def _query(kind: str, url: str) -> tuple[Offer, ...] | str:
+async def _offers_at(client: httpx.AsyncClient, kind: str, url: str) -> list[Offer]:
+    """Return the offers of the server at a URL; none for a server of another kind, or without a model that fills."""
     try:
-        route = network.route_to(httpx.URL(url))
-        own = httpx.AsyncClient(timeout=PATIENCE_S, verify=route.tls, proxy=route.proxy, trust_env=False)
-        async with asyncio.timeout(4 * PATIENCE_S), own as client:
-            models = await _models(client, kind, url)
-            return tuple(served(kind, url, name, n_bytes) for name, n_bytes in models.items())
-    except network.NetworkError as error:
-        return f"can't be asked: {error}"
-    except httpx.HTTPStatusError as error:
-        status = error.response.status_code
-        if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
-            return f"requires an API key, which setup does not send; name its model: --yes '{_value(kind, url, 'MODEL')}'"
-        return f"answered with status {status}"
-    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError):
-        return "does not respond"
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-        return "answers as a server of another kind, or has no model"
-
-
-async def _models(client: httpx.AsyncClient, kind: str, url: str) -> dict[str, int]:
-    """Return the models that can be used, with their bytes as far as stated; raise an error for a server of another kind."""
-    answer = await _json(client, "GET", url + KINDS[kind].path)
-    if kind == "ollama":
-        sizes = {each["name"]: each.get("size") for each in answer["models"] if _NAME.fullmatch(each["name"])}
-        names = list(sizes)[:MAX_MODELS]
-        inserts = await asyncio.gather(*(_inserts(client, url, name) for name in names))
-        usable = [name for name, is_usable in zip(names, inserts, strict=True) if is_usable]
-        return {name: n if isinstance(n := sizes[name], int) and n > 0 else 0 for name in usable}
-    owned = [each["id"] for each in answer["data"] if KINDS[kind].owner in ("", each.get("owned_by"))]
-    if not (names := [name for name in owned if _NAME.fullmatch(name.lstrip("/"))]):
-        raise ValueError("the server lists no model of its kind")
-    if kind == "llama":  # It has one model. The name may be a path, and /infill does not need it.
-        names = [names[0].rpartition("/")[2]]
-    elif kind == "vllm":  # Its completions accept no suffix, so only diffusion models can fill in the middle.
-        names = [name for name in names if "diffusion" in name.casefold()]
-    else:  # LM Studio also lists embedding models, which can't chat.
-        names = [name for name in names if "embed" not in name.casefold()]
-    return dict.fromkeys(names[:MAX_MODELS], 0)
+        async with asyncio.timeout(4 * PATIENCE_S):
+            if kind == "ollama":
+                sizes = {each["name"]: each.get("size") for each in (await _json(client, f"{url}/api/tags"))["models"]}
+                names = [name for name in sizes if _NAME.fullmatch(name)][:MAX_MODELS]
+                inserts = await asyncio.gather(*(_inserts(client, url, name) for name in names))
+                return [
+                    served(kind, url, name, sizes[name]) for name, is_usable in zip(names, inserts, strict=True) if is_usable
+                ]
+            # It has one model, whose name may be a path.
+            entries = (await _json(client, f"{url}/v1/models"))["data"]
+            names = [each["id"].rpartition("/")[2] for each in entries if each["owned_by"] == "llamacpp"]
+            return [served(kind, url, name) for name in names[:1] if _NAME.fullmatch(name)]
+    except (httpx.HTTPError, TimeoutError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        return []
 
 
 async def _inserts(client: httpx.AsyncClient, url: str, model: str) -> bool:
     """Return whether Ollama reports that a model can fill in the middle; it refuses requests for other models."""
     with contextlib.suppress(httpx.HTTPError, ValueError, TypeError, LookupError):
-        return "insert" in (await _json(client, "POST", f"{url}/api/show", {"model": model}))["capabilities"]
+        return "insert" in (await _json(client, f"{url}/api/show", {"model": model}))["capabilities"]
     return False
 
 
-async def _json(client: httpx.AsyncClient, method: str, url: str, body: object = None) -> Any:
+async def _json(client: httpx.AsyncClient, url: str, body: object = None) -> Any:
     """Return the parsed JSON answer; raise httpx.HTTPError or ValueError, also if the answer is too long."""
-    async with client.stream(method, url, json=body) as response:
+    async with client.stream("POST" if body else "GET", url, json=body) as response:
         if response.status_code != httpx.codes.OK:
-            raise httpx.HTTPStatusError("not 200", request=response.request, response=response)
+            raise ValueError(f"status {response.status_code}")
         data = bytearray()
         async for part in response.aiter_bytes():
             data += part
@@ -189,22 +152,12 @@ async def _json(client: httpx.AsyncClient, method: str, url: str, body: object =
     return json.loads(data)
 
 
-def served(kind: str, url: str, model: str, n_bytes: int = 0) -> Offer:
-    """Return the offer of a running server's model."""
-    cost = f"{size(n_bytes)} of memory" if n_bytes else "no more memory than the server already uses"
-    if kind == "chat":
-        cost += ", slower than a model that fills in the middle"
-    address = address_of(url)
-    where = HERE if address is not None and address.is_here else f"on {url}"
-    return Offer(_value(kind, url, model), f"{model} in {KINDS[kind].name}", where, cost)
-
-
-def _value(kind: str, url: str, model: str) -> str:
-    """Return the value of `engine.model` for a server's model."""
-    if kind in ("vllm", "chat"):
-        return f"{kind}:{url}#{model}"
-    at = "" if url == USUAL_URLS[kind] else f":{url}"
-    return f"fim:{kind}{at}" if kind == "llama" else f"fim:{kind}{at}#{model}"
+def served(kind: str, url: str, model: str, n_bytes: object = None) -> Offer:
+    """Return the offer of a running server's model; its bytes may be anything that the server stated."""
+    cost = f"{size(n_bytes)} of memory" if isinstance(n_bytes, int) and n_bytes > 0 else "no more memory than the server uses"
+    value = f"fim:{kind}" if url == USUAL_URLS[kind] else f"fim:{kind}:{url}"
+    title = f"{model} in {'Ollama' if kind == 'ollama' else 'llama.cpp'}"
+    return Offer(f"{value}#{model}" if kind == "ollama" else value, title, HERE, cost)
 
 
 # --- The offers
@@ -237,10 +190,8 @@ def offers(
     here = [_laptop(each, machine) for each in sorted(pulled, key=lambda model: model.name in unfit)]
     ready = [*running, *here, embedded, *_remote(environ)]
     others = [_laptop(each, machine) for each in missing]
-    # To recommend: a model that runs on this machine, at no further cost. A chat model is never recommended, because it writes
-    # more than the hole needs and is slow while typing.
-    local = [each for each in ready if each.where == HERE and each.model not in unfit and not each.model.startswith("chat:")]
-    best = min(local, key=lambda each: (not each.model.startswith("vllm:"), each.model == EMBEDDED))
+    # To recommend: a model that runs on this machine, at no further cost.
+    best = next(each for each in ready if each.where == HERE and each.model not in unfit)
     # A GPU with room for a larger model than the pulled one is worth the download.
     is_small = best.model in [model.name for model in fitting if not model.needs_card]
     if others and (best.model == EMBEDDED or (is_small and missing[0].needs_card)):

@@ -25,7 +25,7 @@ from dg_lsp.cli import doctor, offers, progress
 from dg_lsp.cli.command_group import command_group, print_message, reports
 from dg_lsp.cli.doctor import Finding, Trial
 from dg_lsp.cli.from_options import complete_model
-from dg_lsp.cli.offers import KINDS, Offer, Place
+from dg_lsp.cli.offers import Offer
 from dg_lsp.cli.pull import pull_first
 from dg_lsp.core.wording import size
 from dg_lsp.engine.common import calibration_store
@@ -51,43 +51,30 @@ def setup(
         str, typer.Option(metavar="MODEL", help="Choose this model without asking.", autocompletion=complete_model)
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print one object without asking; --yes chooses.")] = False,
-    server: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KIND=URL", help="Look for a server here: ollama, llama, vllm or chat. Repeatable."),
-    ] = None,
     is_tried: Annotated[bool, typer.Option("--try/--no-try", help="Fill a sample with the chosen model.")] = True,
 ) -> None:
     """Inspect this machine, offer the models that fit, and write the choice into your configuration file.
 
     A laptop model that is not there yet is pulled when it is chosen. If torch is missing, it is installed first, in its CPU
     build if there is no NVIDIA GPU.
-    Looks for a GPU, for Ollama, llama.cpp, vLLM and chat servers (LM Studio, SGLang), and for API keys in the environment.
-    This sends no code and no key.
+    Looks for a GPU, for Ollama and llama.cpp, and for API keys in the environment. This sends no code and no key. Any other
+    server is chosen with --yes, such as vllm:URL or chat:URL#MODEL.
     Exits with 1 if the chosen model does not respond, and writes nothing then.
     """
     path = config.sources()[0][0]
-    named = [_place(option) for option in server or ()]
     if yes:
         config.check_model(yes)
     machine = offers.detect()
-    places = [*named, *((kind, url) for kind, row in KINDS.items() if kind not in dict(named) for url in row.urls)]
-    running = dict[Place, tuple[Offer, ...]]()
-    for place, answer in zip(places, asyncio.run(offers.look(places)), strict=True):
-        if not isinstance(answer, str):
-            running[place] = answer
-        elif place in named:
-            print_message(f"{place[1]} {answer}")
     shares = calibration_store.shares().items()
     quality = {name: f"{right:.0%} of {n} answers on your code were right" for name, (right, n) in shares}
     models = [model for model in laptop.MODELS if model.is_pulled or laptop.may_pull()]
-    choices = offers.offers(machine, [each for served in running.values() for each in served], os.environ, quality, models)
+    choices = offers.offers(machine, asyncio.run(offers.running()), os.environ, quality, models)
     current = _current()
     if not as_json and not yes:
         gpus = ", ".join(f"{gpu.name} with {size(gpu.memory)}" for gpu in machine.gpus) or "no GPU"
         meaning = laptop.resolve(current)
         _show(
             f"This machine: {machine.cores} cores, {size(machine.memory)} of memory, {gpus}.",
-            f"Running model servers: {', '.join(f'{KINDS[kind].name} at {url}' for kind, url in running) or 'none'}.",
             f"Current model: {current}{'' if meaning == current else f', which means {meaning} now'}.",
             "",
             *(line for number, offer in enumerate(choices, 1) for line in _lines(number, offer)),
@@ -123,17 +110,6 @@ def setup(
     elif chosen:
         _print_result(path, chosen, trial)
     raise typer.Exit(int(bool(chosen) and not is_written))
-
-
-def _place(option: str) -> Place:
-    """Return the kind and the URL of a server that the user names."""
-    kind, _, url = option.partition("=")
-    # Without a kind, the address stands before the first "=".
-    if any(model_names.has_password(f"vllm:{part}") for part in (option, kind, url)):
-        raise SetupError(f"--server {config.NO_PASSWORD}")
-    if kind not in KINDS or model_names.address_of(url) is None:
-        raise SetupError(f"--server {option} must be KIND=URL, where KIND is {', '.join(KINDS)}")
-    return kind, url.rstrip("/")
 
 
 def _show(*lines: str) -> None:

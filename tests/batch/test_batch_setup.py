@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from dg_lsp.cli import main as cli
 from dg_lsp.cli import offers, setup
-from dg_lsp.cli.offers import GIB, Gpu, Machine, Offer, served
+from dg_lsp.cli.offers import Gpu, Machine, Offer, served
 from dg_lsp.cli.setup import SetupError
 from dg_lsp.core.calibration import Calibration
 from dg_lsp.engine.common import calibration_store
@@ -32,6 +32,7 @@ from dg_lsp.wire.extras import CPU_INDEX, CPU_TORCH, install_command
 from dg_lsp.wire.laptop import LaptopModel
 from tests.patience import PATIENCE_S
 
+GIB = 1 << 30
 LAPTOP = Machine(8, 16 * GIB)
 
 
@@ -78,14 +79,6 @@ def ollama() -> dict[str, Any]:
 
 
 LLAMA = {"/v1/models": {"data": [{"id": "/models/qwen-1.5b.gguf", "owned_by": "llamacpp"}]}}
-VLLM = {
-    "/v1/models": {
-        "data": [
-            {"id": "google/diffusiongemma-26B-A4B-it", "owned_by": "vllm"},
-            {"id": "meta/chat", "owned_by": "vllm"},
-        ]
-    }
-}
 
 
 @pytest.fixture
@@ -102,70 +95,57 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offers, "PATIENCE_S", PATIENCE_S)
 
 
-def look(kind: Any, answers: Mapping[str, Any], fakes: list[Fake]) -> tuple[Offer, ...] | str:
-    fakes.append(Fake(answers))
-    [found] = asyncio.run(offers.look([(kind, fakes[-1].url)]))
-    return found
+@pytest.fixture
+def look(fakes: list[Fake], monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Mapping[str, Any]], list[Offer]]:
+    """A function that returns what is offered where only a fake server of this kind may run."""
+
+    def look(kind: str, answers: Mapping[str, Any]) -> list[Offer]:
+        fakes.append(Fake(answers))
+        monkeypatch.setattr(offers, "PLACES", ((kind, fakes[-1].url),))
+        return asyncio.run(offers.running())
+
+    return look
 
 
-@pytest.mark.parametrize("kind", offers.KINDS)
+Look = Callable[[str, Mapping[str, Any]], list[Offer]]
+
+
+@pytest.mark.parametrize("kind", ["ollama", "llama"])
 @pytest.mark.parametrize(
     "answers",
     [
         {},
+        {"/api/tags": 401, "/v1/models": 401},
         {"/api/tags": b"<html>", "/v1/models": b"<html>"},
         {"/api/tags": [], "/v1/models": 3},
-        {"/api/tags": {"models": [3]}, "/v1/models": {"data": [{"id": 5, "owned_by": "vllm"}]}},
+        {"/api/tags": {"models": [3]}, "/v1/models": {"data": [{"id": 5, "owned_by": "llamacpp"}]}},
+        {"/v1/models": {"data": [{"id": "x", "owned_by": "somebody"}]}},
         {"/api/tags": b" " * (offers.MAX_BYTES + 1), "/v1/models": b" " * (offers.MAX_BYTES + 1)},
         {"/api/tags": b"[" * 100_000, "/v1/models": b"[" * 100_000},
     ],
 )
-def test_another_kind_of_server_is_not_offered(kind: str, answers: Mapping[str, Any], fakes: list[Fake]) -> None:
-    assert isinstance(look(kind, answers, fakes), str)
-
-
-@pytest.mark.parametrize("kind", ["llama", "vllm"])
-def test_models_of_another_owner_are_ignored(kind: str, fakes: list[Fake]) -> None:
-    assert isinstance(look(kind, {"/v1/models": {"data": [{"id": "x", "owned_by": "somebody"}]}}, fakes), str)
-
-
-LM_STUDIO = {
-    "/v1/models": {
-        "object": "list",
-        "data": [
-            {"id": "qwen2.5-coder-7b-instruct", "object": "model", "owned_by": "organization_owner"},
-            {"id": "text-embedding-nomic-embed-text-v1.5", "object": "model", "owned_by": "organization_owner"},
-        ],
-    }
-}
+def test_another_kind_of_server_is_not_offered(kind: str, answers: Mapping[str, Any], look: Look) -> None:
+    assert look(kind, answers) == []
 
 
 @pytest.mark.parametrize(
     ("kind", "answers", "found"),
-    [
-        ("ollama", ollama(), ("coder:7b", 4_683_087_332)),
-        ("llama", LLAMA, ("qwen-1.5b.gguf", 0)),
-        # Of vLLM's, only what denoises can be used; of a chat server's, no embedding model.
-        ("vllm", VLLM, ("google/diffusiongemma-26B-A4B-it", 0)),
-        ("chat", LM_STUDIO, ("qwen2.5-coder-7b-instruct", 0)),
-    ],
+    [("ollama", ollama(), ("coder:7b", 4_683_087_332)), ("llama", LLAMA, ("qwen-1.5b.gguf",))],
 )
 def test_a_server_says_which_of_its_models_fill(
-    kind: str, answers: Mapping[str, Any], found: tuple[str, int], fakes: list[Fake]
+    kind: str, answers: Mapping[str, Any], found: tuple[str, int], look: Look, fakes: list[Fake]
 ) -> None:
-    assert look(kind, answers, fakes) == (served(kind, fakes[0].url, *found),)
+    assert look(kind, answers) == [served(kind, fakes[0].url, *found)]
 
 
-def test_a_variable_that_keeps_a_server_away_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SSL_CERT_FILE", "/nonexistent")
-    far, near = asyncio.run(offers.look([("chat", "https://models.example"), ("ollama", "http://127.0.0.1:9")]))
-    assert str(far).startswith("can't be asked: SSL_CERT_FILE names /nonexistent")
-    assert near == "does not respond"
+def test_a_closed_port_is_not_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offers, "PLACES", (("ollama", "http://127.0.0.1:9"),))
+    assert asyncio.run(offers.running()) == []
 
 
-def test_detection_sends_no_key_and_no_code(fakes: list[Fake], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_detection_sends_no_key_and_no_code(look: Look, fakes: list[Fake], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
-    look("ollama", ollama(), fakes)
+    look("ollama", ollama())
     assert fakes[0].requests
     assert "secret" not in str(fakes[0].requests)
     assert {body for _, _, body in fakes[0].requests} <= {b"", b'{"model":"coder:7b"}', b'{"model":"chat:8b"}'}
@@ -192,31 +172,18 @@ def test_a_bare_laptop_has_the_embedded_model() -> None:
     assert models(LAPTOP, (), {}, {}) == [("auto", True, True)]
 
 
-@pytest.mark.parametrize(
-    ("kind", "url", "where", "is_best"),
-    [
-        ("ollama", "http://127.0.0.1:11434", offers.HERE, True),
-        ("ollama", "http://gpu01:11434", "on http://gpu01:11434", False),
-        ("ollama", "http://127.0.0.1.example.com:80", "on http://127.0.0.1.example.com:80", False),
-        ("ollama", "http://localhost.example.com:80", "on http://localhost.example.com:80", False),
-        ("chat", "http://127.0.0.1:1234", offers.HERE, False),
-    ],
-)
-def test_a_server_on_this_machine_is_recommended_unless_it_only_chats(kind: str, url: str, where: str, is_best: bool) -> None:
-    first, embedded = offers.offers(LAPTOP, (served(kind, url, "coder:7b"),), {}, {})
-    assert (first.where, first.is_ready, first.is_recommended) == (where, True, is_best)
-    assert (embedded.model, embedded.is_recommended) == ("auto", not is_best)
+def test_a_running_server_is_recommended_before_the_embedded_model() -> None:
+    first, embedded = offers.offers(LAPTOP, (served("ollama", "http://127.0.0.1:11434", "coder:7b"),), {}, {})
+    assert (first.where, first.is_ready, first.is_recommended) == (offers.HERE, True, True)
+    assert (embedded.model, embedded.is_recommended) == ("auto", False)
 
 
 @pytest.mark.parametrize(
     ("kind", "url", "value"),
     [
         ("ollama", "http://127.0.0.1:11434", "fim:ollama#a"),
-        ("ollama", "http://gpu01:11434", "fim:ollama:http://gpu01:11434#a"),
         ("llama", "http://127.0.0.1:8080", "fim:llama"),
         ("llama", "http://127.0.0.1:8012", "fim:llama:http://127.0.0.1:8012"),
-        ("vllm", "http://127.0.0.1:8000", "vllm:http://127.0.0.1:8000#a"),
-        ("chat", "http://127.0.0.1:1234", "chat:http://127.0.0.1:1234#a"),
     ],
 )
 def test_the_value_of_a_servers_model_names_its_address_unless_it_is_the_usual_one(kind: str, url: str, value: str) -> None:
@@ -448,27 +415,25 @@ SETUP = """
 import sys
 from dg_lsp.cli import main as cli
 from dg_lsp.cli import offers, setup
-offers.KINDS = {name: kind._replace(urls=()) for name, kind in offers.KINDS.items()}
-setup.KINDS = offers.KINDS
+offers.PLACES = ()
 sys.argv = ["dg-lsp", "setup", *sys.argv[1:]]
 cli.main()
 """
 
 
 PLAIN_SETUP = SETUP
+PLACES: tuple[tuple[str, str], ...] = ()
 
 
 def run_here(folder: Path, arguments: tuple[str, ...], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """Do in this process, which has imported what it needs, what `SETUP` does in one of its own."""
-    kinds = {name: kind._replace(urls=()) for name, kind in offers.KINDS.items()}
     with pytest.MonkeyPatch.context() as patch:
         for name in list(os.environ):
             patch.delenv(name)
         for name, value in environ.items():
             patch.setenv(name, value)
         patch.chdir(folder)
-        patch.setattr(offers, "KINDS", kinds)
-        patch.setattr(setup, "KINDS", kinds)
+        patch.setattr(offers, "PLACES", PLACES)
         result = CliRunner().invoke(cli.app, ["setup", *arguments])
     return subprocess.CompletedProcess(arguments, result.exit_code, result.stdout, result.stderr)
 
@@ -593,11 +558,13 @@ def test_the_index_of_cpu_builds_is_added_to_the_users_own(tmp_path: Path) -> No
     assert f"Looking in indexes: http://127.0.0.1:9/own, http://127.0.0.1:9/more, {CPU_INDEX}" in done.stdout
 
 
-def test_scripts_get_one_object_and_write_what_they_choose(tmp_path: Path, fakes: list[Fake]) -> None:
+def test_scripts_get_one_object_and_write_what_they_choose(
+    tmp_path: Path, fakes: list[Fake], monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "config.toml").write_text(FILE)
     fakes.append(Fake(ollama()))
-    at = f"ollama={fakes[0].url}"
-    completed = run(tmp_path, "--json", "--server", at, CODESTRAL_API_KEY="k")
+    monkeypatch.setattr(sys.modules[__name__], "PLACES", (("ollama", fakes[0].url),))
+    completed = run(tmp_path, "--json", CODESTRAL_API_KEY="k")
     assert (completed.returncode, completed.stderr) == (0, "")
     report = json.loads(completed.stdout)
     assert (report["version"], report["model"], report["file"]) == (1, "old", str(tmp_path / "config.toml"))
@@ -610,24 +577,6 @@ def test_scripts_get_one_object_and_write_what_they_choose(tmp_path: Path, fakes
     completed = run(tmp_path, "--json", "--yes", model, "--no-try")
     assert json.loads(completed.stdout)["written"] == model
     assert (tmp_path / "config.toml").read_text() == FILE.replace('"old"', json.dumps(model))
-
-
-@pytest.mark.parametrize(
-    ("answers", "sentence"),
-    [
-        ({}, "answered with status 404"),
-        ({"/v1/models": 401}, "requires an API key, which setup does not send; name its model: --yes 'chat:http"),
-        ({"/v1/models": b"<html>"}, "answers as a server of another kind, or has no model"),
-    ],
-)
-def test_a_named_server_that_is_not_found_is_reported(
-    tmp_path: Path, fakes: list[Fake], answers: Mapping[str, Any], sentence: str
-) -> None:
-    fakes.append(Fake(answers))
-    completed = run(tmp_path, "--json", "--server", f"chat={fakes[0].url}")
-    assert completed.returncode == 0
-    assert f"{fakes[0].url} {sentence}" in completed.stderr
-    assert completed.stderr.count("\n") == 1
 
 
 def test_a_sample_that_was_not_filled_is_not_called_filled(tmp_path: Path, fakes: list[Fake]) -> None:
@@ -670,11 +619,7 @@ def test_a_file_that_cannot_be_written_is_reported_before_the_model_is_tried(tmp
         (("--yes", "fim:openai:http://me:pw@host#x"), "must hold no user name or password"),
         (("--yes", "./nowhere"), "there is no folder"),
         (("--yes", "  "), "a model needs a name"),
-        (("--server", "llama=http://me:secret@127.0.0.1:9"), "--server must hold no user name or password"),
-        (("--server", "http://me:secret@127.0.0.1:9"), "--server must hold no user name or password"),
-        (("--server", "http://me:secret@127.0.0.1:9/?a=1"), "--server must hold no user name or password"),
-        (("--server", "ollama=file:///etc"), "KIND=URL"),
-        (("--server", "gopher=http://a"), "KIND=URL"),
+        (("--yes", "vllm:http://me:secret@127.0.0.1:9"), "must hold no user name or password"),
     ],
 )
 def test_an_invalid_option_is_refused_in_one_sentence(
