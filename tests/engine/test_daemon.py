@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import re
-import shutil
 import signal
 import socket
 import stat
@@ -455,17 +454,6 @@ def test_start_reports_why_a_model_fails_to_load(engines: Path) -> None:
     assert f"nowhere is not installed; {INSTALL_IT}" in output
 
 
-@pytest.mark.slow
-def test_two_failing_starts_both_report_the_reason(engines: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        start = [sys.executable, "-m", "dg_lsp", "engine", "start", f"--port={listener.getsockname()[1]}", *OPTIONS]
-        both = [subprocess.Popen(start, stderr=subprocess.PIPE, text=True, cwd=ROOT) for _ in range(2)]
-        errors = [process.communicate(timeout=PATIENCE_S)[1] for process in both]
-    assert [process.returncode for process in both] == [2, 2]
-    assert all(each.startswith("dg-lsp engine: the engine crashed 3 times; ") for each in errors)
-    assert all("can't be used: Address already in use" in each for each in errors)
-
-
 def test_start_reports_a_running_engine_without_the_requested_port(engines: Path) -> None:
     command("start", *OPTIONS)
     assert "It already ran, without a port" in refusal("start", "--port=0", *OPTIONS)
@@ -498,27 +486,6 @@ def test_start_replaces_an_unused_engine_of_another_version(engines: Path) -> No
         assert "0.0.1" not in output
         assert "0.0.1" not in command("status", *OPTIONS)
         wait_until(lambda: engine.process.poll() is not None)
-
-
-@pytest.mark.slow
-def test_start_replaces_an_engine_of_another_installation_of_this_version(engines: Path, tmp_path: Path) -> None:
-    # Its files differ, because it is without the models, which the toy filler does not need.
-    shutil.copytree(ROOT / "dg_lsp", tmp_path / "dg_lsp", ignore=shutil.ignore_patterns("__pycache__", "embedded"))
-    subprocess.run(
-        [sys.executable, "-m", "dg_lsp", "engine", "start", *OPTIONS],
-        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
-        cwd=tmp_path,
-        check=True,
-        timeout=PATIENCE_S,
-    )
-    other = discovery.read_state(discovery.engine_files(engine_id()))
-    assert other is not None
-    output = command("start", *OPTIONS)
-    assert output.startswith("The engine for toy is ready (process ")
-    assert f"process {other.pid})" not in output
-    wait_until(lambda: is_gone(other.pid))
-    assert command("start", *OPTIONS) == output
-    command("stop", "--now", *OPTIONS)
 
 
 def test_start_says_that_an_engine_in_use_is_of_another_version(engines: Path) -> None:

@@ -39,22 +39,25 @@ def test_several_holes_are_one_request() -> None:
     assert [len(request.holes) for request in engine.requests] == [2]
 
 
+PYTHON, TYPESCRIPT = "def f(xs):\n    |\n    for x in xs:\n        total += x\n", "function f() {\n  |\n  return x;\n}\n"
+
+
 @pytest.mark.parametrize(
-    ("uri", "needed"), [("file:///x/a.py", ("total",)), ("vscode-notebook-cell:///x/a.ipynb#1", ()), ("file:///x/BUILD", ())]
+    ("uri", "language", "marked", "needed"),
+    [
+        ("file:///x/a.py", "python", PYTHON, ("total",)),
+        ("vscode-notebook-cell:///x/a.ipynb#1", "python", PYTHON, ()),
+        ("file:///x/BUILD", "python", PYTHON, ()),
+        ("file:///x/a.ts", "typescript", TYPESCRIPT, ("x",)),
+        ("vscode-notebook-cell:///x/a.ipynb#1", "typescript", TYPESCRIPT, ()),
+    ],
 )
-def test_holes_know_what_the_code_after_them_needs(uri: str, needed: tuple[str, ...]) -> None:
-    text = "def f(xs):\n    \n    for x in xs:\n        total += x\n"
-    document, hole = Document(uri, "python", text), Hole(Span(15, 15), "cursor", indent="    ")
+def test_holes_know_what_the_code_after_them_needs(uri: str, language: str, marked: str, needed: tuple[str, ...]) -> None:
+    at, document = marked.index("|"), Document(uri, language, marked.replace("|", ""))
+    hole = Hole(Span(at, at), "cursor")
     request = pipeline.to_request(document, (hole,), FileContext(), syntax=syntax.of(document))
     assert request.holes[0].needed == needed
     assert pipeline.to_request(document, (hole,), FileContext()).holes[0].needed == ()
-
-
-@pytest.mark.parametrize(("uri", "needed"), [("file:///x/a.ts", ("x",)), ("vscode-notebook-cell:///x/a.ipynb#1", ())])
-def test_so_do_holes_in_typescript(uri: str, needed: tuple[str, ...]) -> None:
-    document = Document(uri, "typescript", "function f() {\n  \n  return x;\n}\n")
-    request = pipeline.to_request(document, (Hole(Span(17, 17), "cursor"),), FileContext(), syntax=syntax.of(document))
-    assert request.holes[0].needed == needed
 
 
 def test_dropped_candidates_have_reasons() -> None:
