@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import metadata, resources, util
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,16 +29,14 @@ from dg_lsp.batch import report
 from dg_lsp.cli.command_group import command_group
 from dg_lsp.cli.engine import line_of, silence
 from dg_lsp.cli.from_options import model_option
-from dg_lsp.client.engine import ConnectOptions, EngineClient, connect, connect_options
+from dg_lsp.client.engine import ConnectOptions, connect, connect_options
 from dg_lsp.client.port import EngineError
-from dg_lsp.core import confidence, holes, languages, syntax
-from dg_lsp.core.values import Budget, Document, apply
+from dg_lsp.core import confidence, languages
 from dg_lsp.core.wording import counted, size
 from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.fit import machine
 from dg_lsp.engine.model.weights import checkpoint, fetch
-from dg_lsp.infill import pipeline
-from dg_lsp.infill.pipeline import FileContext, InfillAnswer
+from dg_lsp.infill.api import Session
 from dg_lsp.wire import config, discovery, extras, laptop, model_names
 from dg_lsp.wire.discovery import DiscoveryError, inspect_engine
 from dg_lsp.wire.laptop import LaptopModel
@@ -370,31 +369,21 @@ def trial(configured: config.Config, model: str) -> Trial:
 
 
 async def _trial(options: ConnectOptions) -> Trial:
-    began = time.perf_counter()
+    times = [time.perf_counter()]
     async with connect(options) as engine:
-        joined_ms = 1000 * (time.perf_counter() - began)
+        times.append(time.perf_counter())
+        session = Session(engine, candidates=1, deadline_ms=120_000)
         # The text is new each time, so that the first fill finds nothing in the cache.
         sample = f"# {time.time_ns()}\n{SAMPLE}"
-        answer, ms = await _filled(engine, sample)
-        _, line_ms = await _filled(engine, sample.replace("...", LINE))
+        body = await session.fill_text(sample, path="shapes.py", kinds=("bodies",))
+        times.append(time.perf_counter())
+        line = sample.replace("...", LINE)
+        await session.fill_at(line, line.index(f"{LINE}\n") + len(LINE), path="shapes.py")
+        times.append(time.perf_counter())
         info = await engine.info()
-    diff, words = "", answer.reason
-    if answer.suggestions:
-        best = answer.suggestions[0]
-        diff, words = report.unified("shapes.py", sample, apply(sample, best.edits)), confidence.words(best.confidence)
-    return Trial(diff, words, ms, line_ms, joined_ms, info)
-
-
-async def _filled(engine: EngineClient, text: str) -> tuple[InfillAnswer, float]:
-    """Return the answer for the text's placeholder body, or else for its started line, and the milliseconds."""
-    document = Document("sample:shapes.py", "python", text)
-    tree = syntax.of(document)
-    bodies = holes.in_document(document, tree, frozenset({"bodies"}))
-    group = bodies or (holes.at_cursor(document, text.index(f"{LINE}\n") + len(LINE), tree),)
-    context = FileContext(budget=Budget(ms=120_000), path="shapes.py")
-    began = time.perf_counter()
-    answer = await pipeline.infill(engine, document, group, context, syntax=tree, is_file=True)
-    return answer, 1000 * (time.perf_counter() - began)
+    joined_ms, ms, line_ms = (1000 * (end - start) for start, end in pairwise(times))
+    words = confidence.words(body.fills[0].confidence) if body.fills else "; ".join(body.reasons)
+    return Trial(report.unified("shapes.py", sample, body.text), words, ms, line_ms, joined_ms, info)
 
 
 def of_sample(model: str, result: Trial) -> Iterator[Finding]:
