@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import platform
 import stat
 import subprocess
 import sys
-import threading
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 from typer.testing import CliRunner
 
 from dg_lsp.cli import main as cli
@@ -30,44 +31,44 @@ from dg_lsp.engine.model import fit
 from dg_lsp.wire import laptop
 from dg_lsp.wire.extras import CPU_INDEX, CPU_TORCH, install_command
 from dg_lsp.wire.laptop import LaptopModel
+from tests.engine.backends_kit import serving
 from tests.patience import PATIENCE_S
 
 GIB = 1 << 30
 LAPTOP = Machine(8, 16 * GIB)
 
 
-class Fake:
-    """A server that answers GET and POST with JSON by path, and records the requests."""
+class Fake(NamedTuple):
+    """A server on this machine, and the path, the headers and the body of each request to it."""
 
-    def __init__(self, answers: Mapping[str, Any]) -> None:
-        self.requests: list[tuple[str, str, bytes]] = []
-        fake = self
+    url: str
+    requests: list[tuple[str, str, bytes]]
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                fake.requests.append((self.path, str(self.headers), body))
-                answer = answers.get(self.path)
-                if callable(answer):
-                    answer = answer(json.loads(body))
-                data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
-                self.send_response(404 if answer is None else answer if isinstance(answer, int) else 200)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
 
-            do_POST = do_GET  # noqa: N815 -- the library's name
+@pytest.fixture
+def fake() -> Iterator[Callable[[Mapping[str, Any]], Fake]]:
+    """A function that starts a server with an answer for each path: a status, bytes, or JSON, perhaps made of the body."""
+    with contextlib.ExitStack() as stack:
 
-            def log_message(self, *args: object) -> None:
-                pass
+        def start(answers: Mapping[str, Any]) -> Fake:
+            requests: list[tuple[str, str, bytes]] = []
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+            async def answer(request: Request) -> Response:
+                body = await request.body()
+                requests.append((request.url.path, str(request.headers), body))
+                said = answers[request.url.path]
+                said = said(json.loads(body)) if callable(said) else said
+                if isinstance(said, int):
+                    return Response(status_code=said)
+                return Response(said) if isinstance(said, bytes) else JSONResponse(said)
 
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+            routes = {f"{method} {path}": answer for path in answers for method in ("GET", "POST")}
+            return Fake(stack.enter_context(serving(routes)), requests)
+
+        yield start
+
+
+Start = Callable[[Mapping[str, Any]], Fake]
 
 
 def ollama() -> dict[str, Any]:
@@ -81,14 +82,6 @@ def ollama() -> dict[str, Any]:
 LLAMA = {"/v1/models": {"data": [{"id": "/models/qwen-1.5b.gguf", "owned_by": "llamacpp"}]}}
 
 
-@pytest.fixture
-def fakes() -> Iterator[list[Fake]]:
-    servers: list[Fake] = []
-    yield servers
-    for fake in servers:
-        fake.close()
-
-
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fake server on a busy machine may take long to answer."""
@@ -96,18 +89,17 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def look(fakes: list[Fake], monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Mapping[str, Any]], list[Offer]]:
-    """A function that returns what is offered where only a fake server of this kind may run."""
+def look(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Fake], list[Offer]]:
+    """A function that returns what is offered where only a server of this kind may run."""
 
-    def look(kind: str, answers: Mapping[str, Any]) -> list[Offer]:
-        fakes.append(Fake(answers))
-        monkeypatch.setattr(offers, "PLACES", ((kind, fakes[-1].url),))
+    def look(kind: str, server: Fake) -> list[Offer]:
+        monkeypatch.setattr(offers, "PLACES", ((kind, server.url),))
         return asyncio.run(offers.running())
 
     return look
 
 
-Look = Callable[[str, Mapping[str, Any]], list[Offer]]
+Look = Callable[[str, Fake], list[Offer]]
 
 
 @pytest.mark.parametrize("kind", ["ollama", "llama"])
@@ -124,8 +116,8 @@ Look = Callable[[str, Mapping[str, Any]], list[Offer]]
         {"/api/tags": b"[" * 100_000, "/v1/models": b"[" * 100_000},
     ],
 )
-def test_another_kind_of_server_is_not_offered(kind: str, answers: Mapping[str, Any], look: Look) -> None:
-    assert look(kind, answers) == []
+def test_another_kind_of_server_is_not_offered(kind: str, answers: Mapping[str, Any], look: Look, fake: Start) -> None:
+    assert look(kind, fake(answers)) == []
 
 
 @pytest.mark.parametrize(
@@ -133,9 +125,10 @@ def test_another_kind_of_server_is_not_offered(kind: str, answers: Mapping[str, 
     [("ollama", ollama(), ("coder:7b", 4_683_087_332)), ("llama", LLAMA, ("qwen-1.5b.gguf",))],
 )
 def test_a_server_says_which_of_its_models_fill(
-    kind: str, answers: Mapping[str, Any], found: tuple[str, int], look: Look, fakes: list[Fake]
+    kind: str, answers: Mapping[str, Any], found: tuple[str, int], look: Look, fake: Start
 ) -> None:
-    assert look(kind, answers) == [served(kind, fakes[0].url, *found)]
+    server = fake(answers)
+    assert look(kind, server) == [served(kind, server.url, *found)]
 
 
 def test_a_closed_port_is_not_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,12 +136,13 @@ def test_a_closed_port_is_not_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asyncio.run(offers.running()) == []
 
 
-def test_detection_sends_no_key_and_no_code(look: Look, fakes: list[Fake], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_detection_sends_no_key_and_no_code(look: Look, fake: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
-    look("ollama", ollama())
-    assert fakes[0].requests
-    assert "secret" not in str(fakes[0].requests)
-    assert {body for _, _, body in fakes[0].requests} <= {b"", b'{"model":"coder:7b"}', b'{"model":"chat:8b"}'}
+    server = fake(ollama())
+    look("ollama", server)
+    assert server.requests
+    assert "secret" not in str(server.requests)
+    assert {body for _, _, body in server.requests} <= {b"", b'{"model":"coder:7b"}', b'{"model":"chat:8b"}'}
 
 
 def test_gpus_are_read_from_the_output_of_their_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -463,7 +457,7 @@ import os
 from dg_lsp.cli import doctor, setup
 from dg_lsp.wire import extras
 missing = ["torch"]
-doctor.absent = lambda names: missing
+doctor.absent = lambda names: list(missing)
 install = setup.install
 def and_then(command):
     problem = install(command)
@@ -487,7 +481,7 @@ def test_a_local_model_without_torch_installs_it_first(tmp_path: Path, monkeypat
     assert "Requirement already satisfied: torch" in completed.stderr
     assert 'model = "embedded"' in (tmp_path / "config.toml").read_text()
     (tmp_path / "config.toml").unlink()
-    failed = run(tmp_path, *chosen, DG_LSP_NO_PULL="", PIP_NO_INDEX="1", NEEDS="no-package-has-this-name")
+    failed = run(tmp_path, *chosen, DG_LSP_NO_PULL="", PIP_NO_INDEX="1", NEEDS="torch no-package-has-this-name")
     assert failed.returncode == 2
     problem = failed.stderr.splitlines()[-1]
     assert problem.startswith("dg-lsp: torch could not be installed: ERROR: No matching distribution found for no-package")
@@ -559,16 +553,16 @@ def test_the_index_of_cpu_builds_is_added_to_the_users_own(tmp_path: Path) -> No
 
 
 def test_scripts_get_one_object_and_write_what_they_choose(
-    tmp_path: Path, fakes: list[Fake], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, fake: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "config.toml").write_text(FILE)
-    fakes.append(Fake(ollama()))
-    monkeypatch.setattr(sys.modules[__name__], "PLACES", (("ollama", fakes[0].url),))
+    server = fake(ollama())
+    monkeypatch.setattr(sys.modules[__name__], "PLACES", (("ollama", server.url),))
     completed = run(tmp_path, "--json", CODESTRAL_API_KEY="k")
     assert (completed.returncode, completed.stderr) == (0, "")
     report = json.loads(completed.stdout)
     assert (report["version"], report["model"], report["file"]) == (1, "old", str(tmp_path / "config.toml"))
-    model = f"fim:ollama:{fakes[0].url}#coder:7b"
+    model = f"fim:ollama:{server.url}#coder:7b"
     by_model = {offer["model"]: offer for offer in report["offers"]}
     assert by_model[model]["recommended"]
     assert by_model["fim:codestral"]["ready"]
@@ -579,10 +573,10 @@ def test_scripts_get_one_object_and_write_what_they_choose(
     assert (tmp_path / "config.toml").read_text() == FILE.replace('"old"', json.dumps(model))
 
 
-def test_a_sample_that_was_not_filled_is_not_called_filled(tmp_path: Path, fakes: list[Fake]) -> None:
+def test_a_sample_that_was_not_filled_is_not_called_filled(tmp_path: Path, fake: Start) -> None:
     (tmp_path / "config.toml").write_text("")
-    fakes.append(Fake({"/infill": {"content": "return unbound_name", "stop": True, "tokens_predicted": 4}}))
-    completed = run(tmp_path, "--yes", f"fim:llama:{fakes[0].url}", DG_LSP_RUNTIME_DIR=str(tmp_path / "run"))
+    server = fake({"/infill": {"content": "return unbound_name", "stop": True, "tokens_predicted": 4}})
+    completed = run(tmp_path, "--yes", f"fim:llama:{server.url}", DG_LSP_RUNTIME_DIR=str(tmp_path / "run"))
     assert "A sample was not filled" in completed.stdout, completed.stderr
     assert "the answer uses a name that nothing binds" in completed.stdout
     assert "filled in" not in completed.stdout
