@@ -110,7 +110,7 @@ def _polished(
         texts.insert(0, text)
         edits.insert(0, edit_of(text, hole, around.line_end))
         filled = replace(filled, text=values.apply(filled.text, (edits[0],)))
-        tree = around.filled(text) if around.filled else None
+        tree = around.filled(text)
     if syntax is not None and tree is not None:
         whole = Whole(tuple(edits), holes, document, syntax, tree, is_file)
         if failed := _failed(whole):

@@ -25,11 +25,11 @@ NEARBY_CHARS = 4_000
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    r"""The text around a hole, with `\n` line ends, and a function that parses the document with an answer.
+    r"""The text around a hole, with `\n` line ends.
 
     In `document`, the holes after this one are already filled. The texts of `place` include the hole's lead and trail, and are
     at most `NEARBY_CHARS` long. `old` is the text that the answer replaces. With `allow_shrink`, less code may replace
-    working code. `filled` returns the syntax of the document with a given answer; it is None if the language has no grammar.
+    working code. `tree` is the document's syntax; None if its language has no grammar.
     """
 
     document: Document
@@ -39,7 +39,10 @@ class Around:
     line_end: str
     allow_shrink: bool
     tree: Syntax | None
-    filled: Callable[[str], Syntax] | None
+
+    def filled(self, answer: str) -> Syntax | None:
+        """Return the syntax of the document with an answer."""
+        return None if self.tree is None else frames.after(self.tree, (edit_of(answer, self.hole, self.line_end),))
 
     def worse_by(self, one: str, other: str) -> int:
         """Return how many more errors answer `one` leaves than answer `other`.
@@ -52,10 +55,6 @@ class Around:
             if n_one != n_other or not n_one:
                 return n_one - n_other
         return self.n_loose(one) - self.n_loose(other)
-
-    def is_worse(self, one: str, other: str) -> bool | None:
-        """Return whether answer `one` leaves more syntax errors than answer `other`; None if there is no grammar."""
-        return None if self.tree is None else self.worse_by(one, other) > 0
 
     def n_loose(self, answer: str) -> int:
         """Return how many brackets, tags and quotes of the hole's line lack their partner, with this answer in it."""
@@ -73,21 +72,14 @@ def around_hole(document: Document, hole: Hole, tree: Syntax | None, *, allow_sh
         with_newlines(text[max(0, span.start - NEARBY_CHARS) : span.start]) + hole.lead,
         hole.trail + with_newlines(text[span.end : span.end + NEARBY_CHARS]),
     )
-    line_end = nearest_line_end(text, span)
-
-    def filled(answer: str) -> Syntax:
-        assert tree is not None
-        return frames.after(tree, (edit_of(answer, hole, line_end),))
-
     return Around(
         document,
         hole,
         here,
         old=text[span.start : span.end],
-        line_end=line_end,
+        line_end=nearest_line_end(text, span),
         allow_shrink=allow_shrink,
         tree=tree,
-        filled=filled if tree is not None else None,
     )
 
 
@@ -118,7 +110,7 @@ def cut_at_control(text: str, around: Around) -> str:
         return text
     cut = text[: token.start()]
     # If the cut adds an error, the token was part of a string.
-    return text if around.is_worse(cut, text) else cut
+    return text if around.worse_by(cut, text) > 0 else cut
 
 
 def cut_at_fence(text: str, around: Around) -> str:
@@ -206,7 +198,7 @@ def cut_at_dedent(text: str, around: Around) -> str:
     # A here document is indented less but ends nothing, so a few of the lines are tried.
     for line in shallow[:4]:
         cut = text[: line.start].rstrip()
-        if not around.is_worse(cut, text):
+        if around.worse_by(cut, text) <= 0:
             return cut
     return text
 
@@ -217,20 +209,18 @@ def cut_at_closer(text: str, around: Around) -> str:
     closer = languages.first_closer(text, around.document.language)
     if closer is None or languages.first_closer(around.old, around.document.language) is not None:
         return text
-    cut = text[:closer]
-    if _ALTERNATIVE.match(text) and around.hole.extent != "block" and around.is_worse(text, cut) is False:
-        return text
-    # Someone who types `for (` closes the block that the answer opens (`checks.with_block_closed`).
-    head, is_line = around.place.head, around.hole.kind == "cursor" and around.hole.extent != "block"
-    opens = is_line and text.rstrip().endswith("{") and around.place.ends_line and languages.n_open("", head, language) > 0
-    worse = around.is_worse(cut, text)
-    if opens and not worse:
-        worse = around.is_worse(cut, f"{text}\n}}")
-    if worse is None:
+    cut, head = text[:closer], around.place.head
+    if around.tree is None:
         # `) + f(` before a `)` closes a bracket, and opens another.
         is_even = not around.place.ends_line and around.n_loose(text) <= around.n_loose("")
-        worse = is_even or not around.place.after.lstrip().startswith(text[closer])
-    return text if worse else cut
+        return text if is_even or not around.place.after.lstrip().startswith(text[closer]) else cut
+    if _ALTERNATIVE.match(text) and around.hole.extent != "block" and around.worse_by(text, cut) <= 0:
+        return text
+    # Someone who types `for (` closes the block that the answer opens (`checks.with_block_closed`).
+    is_line = around.hole.kind == "cursor" and around.hole.extent != "block" and around.place.ends_line
+    opens = is_line and text.rstrip().endswith("{") and languages.n_open("", head, language) > 0
+    is_worse = around.worse_by(cut, text) > 0 or (opens and around.worse_by(cut, f"{text}\n}}") > 0)
+    return text if is_worse else cut
 
 
 # A line that closes a block and opens the next.

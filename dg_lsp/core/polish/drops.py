@@ -153,13 +153,14 @@ def drop_nothing(text: str, around: Around) -> str | None:
     function that is not abstract: an `except` may well contain `pass`.
     """
     hole, kind = around.hole, around.hole.kind
-    if around.filled is None or not text.strip() or (kind in ("selection", "error") and around.allow_shrink):
+    filled = around.filled(text)
+    if filled is None or not text.strip() or (kind in ("selection", "error") and around.allow_shrink):
         return text
     # Another language's placeholder may parse, and models mix them up. At a cursor, it may be the beginning of something.
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if kind != "cursor" and all(map(placeholders.is_line, lines)):
         return None
-    filled, answer = around.filled(text), answer_span(text, around)
+    answer = answer_span(text, around)
     facts = filled.facts_near(answer)
     old = "" if kind in ("body", "marker") else around.old
     for span in map(filled.span, facts.all("comment")):
