@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from dg_lsp.client.port import Engine
-from dg_lsp.core import context, extent, paragraphs, place, polish, repository, scope
+from dg_lsp.core import context, extent, place, polish, repository, scope
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.context import Signatures
 from dg_lsp.core.importing import Sources
@@ -186,7 +186,7 @@ def _paragraphs(document: Document, holes: Sequence[Hole], file_context: FileCon
         return ()
     text, at, end = document.text, holes[0].span.start, holes[-1].span.end
     here = place.between(text[:at], text[end : end + NEAR_CHARS])
-    return paragraphs.choose(here.above[-NEAR_CHARS:], here.below, file_context.nearby, file_context.related_chars)
+    return context.paragraphs(here.above[-NEAR_CHARS:], here.below, file_context.nearby, file_context.related_chars)
 
 
 def to_answer(

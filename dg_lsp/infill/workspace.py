@@ -1,7 +1,7 @@
 """What is read of a workspace as context: related files, an index of all that may be read, and how the project indents.
 
 `Ignore` and the secret rules decide which files those are, again at each update. Text that looks like a secret is masked before
-it is used. The index is in memory only; `core.repository` searches it, and `core.paragraphs` chooses what is worth sending.
+it is used. The index is in memory only; `core.repository` searches it, and `core.context` chooses what is worth sending.
 
 `dg-lsp infill` and the Python API read their context with a `ContextReader`. The server's `snapshot` module reads the same in
 threads, because a keystroke must not wait for the disk.

@@ -19,7 +19,7 @@ from pathlib import Path, PurePath
 from typing import Generic, TypeVar
 from urllib.parse import unquote
 
-from dg_lsp.core import local, paragraphs, repository
+from dg_lsp.core import context, local, repository
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.context import Signatures
 from dg_lsp.core.positions import Lines
@@ -381,7 +381,7 @@ class Nearby:
 
         def read() -> tuple[Snippet, ...]:
             files = workspace.related(root, path, document, ignore=ignore)
-            paragraphs.prepare(files)  # here, because a request chooses among them on the event loop
+            context.divide(files)  # here, because a request chooses among them on the event loop
             return files
 
         return await asyncio.to_thread(read)

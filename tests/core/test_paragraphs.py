@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dg_lsp.core import paragraphs
+from dg_lsp.core import context
 from dg_lsp.core.values import Snippet
 
 CART = """class Cart:
@@ -17,7 +17,7 @@ OTHER = "def unrelated():\n    first = 1\n    second = 2\n    return first\n"
 
 def chosen(above: str, *texts: str, below: str = "", limit_chars: int = 10_000) -> list[str]:
     files = [Snippet(f"{number}.py", text) for number, text in enumerate(texts)]
-    return [snippet.text for snippet in paragraphs.choose(above, below, files, limit_chars)]
+    return [snippet.text for snippet in context.paragraphs(above, below, files, limit_chars)]
 
 
 def test_a_paragraph_with_the_rare_names_around_the_place_comes_first() -> None:
@@ -39,8 +39,8 @@ def test_text_that_shares_no_name_is_not_shown() -> None:
 def test_a_blank_line_ends_a_paragraph_of_some_lines_and_a_long_one_is_divided() -> None:
     short, rest = "alpha = 1\n\nalpha(2)\nalpha(3)\n", "beta = 4\nbeta(5)\nbeta(6)\nbeta(7)\n"
     assert chosen("alpha", f"{short}\n{rest}", OTHER) == [short]
-    long = "".join(f"line{number} = 0\n" for number in range(paragraphs.MOST_LINES + 4))
-    assert chosen("line1", long, OTHER)[0].count("\n") == paragraphs.MOST_LINES
+    long = "".join(f"line{number} = 0\n" for number in range(context.MOST_LINES + 4))
+    assert chosen("line1", long, OTHER)[0].count("\n") == context.MOST_LINES
 
 
 def test_the_text_has_a_limit_and_the_last_paragraph_is_cut_at_a_line_end() -> None:
@@ -56,7 +56,7 @@ def test_the_same_paragraph_of_several_files_is_shown_once_with_plain_line_ends(
 
 def test_files_that_were_prepared_are_not_divided_again() -> None:
     files = [Snippet("a.py", CART + "# prepared\n"), Snippet("b.py", OTHER + "# prepared\n")]
-    paragraphs.prepare(files)
-    before = paragraphs._paragraphs.cache_info().misses
-    assert paragraphs.choose("cart.add(price)", "", files, 1_000)
-    assert paragraphs._paragraphs.cache_info().misses == before
+    context.divide(files)
+    before = context._divided.cache_info().misses
+    assert context.paragraphs("cart.add(price)", "", files, 1_000)
+    assert context._divided.cache_info().misses == before
