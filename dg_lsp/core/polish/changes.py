@@ -6,8 +6,9 @@ file's indentation, and no trailing white space.
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from dg_lsp.core import extent, indentation, languages, place, syntax
@@ -21,6 +22,7 @@ from dg_lsp.core.values import Document, Hole, Span, n_common
 
 # How many characters on each side the filters read. Only the syntax is checked on the whole file.
 NEARBY_CHARS = 4_000
+MAX_CUTS = 20  # of an answer that may repeat the rest of its line; each costs a parse
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,14 @@ def cut_repeated_rest(text: str, around: Around) -> str:
     `g(x)` before the `)` of `f(…)` ends like the rest, but repeats nothing. So a run is cut if that leaves fewer errors. If it
     leaves as many, it is cut at the answer's end if it is a word, an operator, or a bracket that the answer did not open.
     """
-    tail, trimmed = around.place.tail.rstrip(), text.rstrip()
+    trimmed = text.rstrip()
+    cuts = itertools.islice(_repetitions(trimmed, around), MAX_CUTS)
+    return next((cut for cut, repeats in cuts if around.worse_by(cut, trimmed) < repeats), text)
+
+
+def _repetitions(trimmed: str, around: Around) -> Iterator[tuple[str, bool]]:
+    """Yield the answer up to where it may repeat the rest of its line, and whether it surely does, the longest run first."""
+    tail = around.place.tail.rstrip()
     rest, closer = tail.strip(), languages.first_closer(trimmed, around.document.language)
     runs = extent.runs(trimmed, rest) if rest else []
     for start, size in sorted(runs, key=lambda run: (-run[1], sum(run) < len(trimmed))):
@@ -152,10 +161,7 @@ def cut_repeated_rest(text: str, around: Around) -> str:
         is_token = not (_WITHIN_TOKEN.match(left) or _WITHIN_TOKEN.match(rest[size - 1 : size + 1]))
         repeats = is_end and (start == closer or (is_whole and trimmed.endswith(tail) and _PARTS.search(tail)))
         repeats = repeats or ((is_end or is_whole) and is_token and _WORD_OR_OPERATOR.search(run))
-        cut = trimmed[:start].rstrip() if tail[0].isspace() else trimmed[:start]
-        if around.worse_by(cut, trimmed) < bool(repeats):
-            return cut
-    return text
+        yield trimmed[:start].rstrip() if tail[0].isspace() else trimmed[:start], bool(repeats)
 
 
 _PAIR = re.compile(r"[()\[\]{}\"'`]")
