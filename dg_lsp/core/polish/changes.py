@@ -112,7 +112,7 @@ def cut_at_control(text: str, around: Around) -> str:
         return text
     cut = text[: token.start()]
     # If the cut adds an error, the token was part of a string.
-    return text if around.worse_by(cut, text) > 0 else cut
+    return text if around.tree and around.worse_by(cut, text) > 0 else cut
 
 
 def cut_at_fence(text: str, around: Around) -> str:
@@ -204,7 +204,7 @@ def cut_at_dedent(text: str, around: Around) -> str:
     # A here document is indented less but ends nothing, so a few of the lines are tried.
     for line in shallow[:4]:
         cut = text[: line.start].rstrip()
-        if around.worse_by(cut, text) <= 0:
+        if around.tree is None or around.worse_by(cut, text) <= 0:
             return cut
     return text
 
