@@ -115,15 +115,12 @@ def with_block_closed(whole: Whole) -> Whole | None:
 
     Someone who types `if `, so that this line is broken, closes the block later. None if this does not apply.
     """
-    hole, edit = whole.holes[0], whole.edits[0]
-    text, language = whole.document.text, whole.before.language
-    answer = edit.text.rstrip()
-    line = Span(text.rfind("\n", 0, edit.span.start) + 1, text.find("\n", edit.span.end) % (len(text) + 1))
+    hole, edit, lines, language = whole.holes[0], whole.edits[0], whole.before.lines, whole.before.language
+    text, answer, last = whole.document.text, edit.text.rstrip(), lines.at(edit.span.end)
     # A parser often misses what a line lacks only in the next line of code.
-    below = len(text) - len(text[line.end :].lstrip())
-    last = text.find("\n", below) % (len(text) + 1)
-    is_broken = any(error.start <= last and line.start <= error.end for error in whole.before.errors)
-    is_at_end = answer.endswith("{") and not text[edit.span.end : line.end].strip()
+    near = Span(lines.start(lines.at(edit.span.start)), lines.end(lines.below(last) or last))
+    is_broken = any(error.touches(near) for error in whole.before.errors)
+    is_at_end = answer.endswith("{") and not text[edit.span.end : lines.end(last)].strip()
     if len(whole.edits) > 1 or hole.kind != "cursor" or hole.extent == "block" or not (is_at_end and is_broken):
         return None
     edits = (replace(edit, text=f"{answer}\n}}"),)
