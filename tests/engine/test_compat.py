@@ -64,8 +64,7 @@ ENDS = {
     **dict.fromkeys(CODE, ("price;", "price * (1")),
     "tsx": ("const n = 1;", "const n = (1"),
     "php": ("$price;", "$price * (1"),
-    "bash": ("price", "price))) (("),
-    **dict.fromkeys(("python", "go", "ruby", "lua"), ("price", "price * (1")),
+    **dict.fromkeys(("python", "go", "ruby", "lua", "bash"), ("price", "price * (1")),
 }
 
 
