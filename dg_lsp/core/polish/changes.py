@@ -192,17 +192,11 @@ def cut_at_dedent(text: str, around: Around) -> str:
     """Cut at the first line that is indented less than the block, if the cut adds no syntax error."""
     if not _bounds(around).takes_lines or around.hole.kind in ("selection", "error"):
         return text
-    own = depth(around.hole.indent)
-    lines = [
-        line
-        for line in languages.split_lines(text, around.document.language)[1:]
-        if line.is_code and line.text and not line.nested
-    ]
-    shallow = [line for line in lines if depth(line.indent) < own]
-    if outdents := languages.row(around.document.language).outdents:
-        shallow = [line for line in shallow if not re.match(outdents, line.text)]
+    own, row = depth(around.hole.indent), languages.row(around.document.language)
+    lines = (line for line in languages.split_lines(text, row.name)[1:] if line.is_code and line.text and not line.nested)
+    shallow = (line for line in lines if depth(line.indent) < own and not (row.outdents and re.match(row.outdents, line.text)))
     # A here document is indented less but ends nothing, so a few of the lines are tried.
-    for line in shallow[:4]:
+    for line in itertools.islice(shallow, 4):
         cut = text[: line.start].rstrip()
         if around.tree is None or around.worse_by(cut, text) <= 0:
             return cut
@@ -212,8 +206,8 @@ def cut_at_dedent(text: str, around: Around) -> str:
 def cut_at_closer(text: str, around: Around) -> str:
     """Cut at a bracket that closes an outer construct, if the document already closes that construct."""
     language = around.document.language
-    closer = languages.first_closer(text, around.document.language)
-    if closer is None or languages.first_closer(around.old, around.document.language) is not None:
+    closer = languages.first_closer(text, language)
+    if closer is None or languages.first_closer(around.old, language) is not None:
         return text
     cut, head = text[:closer], around.place.head
     if around.tree is None:
