@@ -310,8 +310,14 @@ def split_lines(text: str, language: str) -> list[Line]:
 
 
 def first_closer(text: str, language: str) -> int | None:
-    """Return the offset of the first closing bracket that the text did not open, or None."""
-    return next(iter(_unpaired(mask(text, language), _partners(language))[1]), None)
+    """Return the offset of the first closing bracket that the text did not open, whatever its kind, or None."""
+    opening, closing = row(language).brackets
+    depth = 0
+    for idx, char in enumerate(mask(text, language)):
+        depth += (char in opening) - (char in closing)
+        if depth < 0:
+            return idx
+    return None
 
 
 def n_open(before: str, text: str, language: str) -> int:
