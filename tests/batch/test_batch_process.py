@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,10 +83,18 @@ def finish(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
     return process.returncode, out.decode(), err.decode()
 
 
+def ran(*arguments: str | Path, cwd: Path = ROOT, **more: Any) -> subprocess.CompletedProcess[str]:
+    """Return a process of this Python that has ended."""
+    options = {"env": environment(), "text": True, "timeout": PATIENCE_S, "check": False, **more}
+    if "stdout" not in options:
+        options["capture_output"] = True
+    return subprocess.run([sys.executable, *arguments], cwd=cwd, **options)
+
+
 def python(code: str) -> str:
-    return subprocess.run(
-        [sys.executable, "-c", code], env=environment(), check=True, capture_output=True, text=True, timeout=PATIENCE_S
-    ).stdout.strip()
+    process = ran("-c", code)
+    assert process.returncode == 0, process
+    return process.stdout.strip()
 
 
 @pytest.mark.smoke
@@ -181,21 +190,9 @@ def test_an_interrupted_run_ends_quietly(tmp_path: Path) -> None:
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_closed_standard_stream_fails_nothing(tmp_path: Path, closed: str) -> None:
     (tmp_path / "a.py").write_text(STUB)
+    command = [sys.executable, "-c", SCRIPTED, "fills", "infill", "--all", "--write", "."]
     process = subprocess.run(
-        [
-            "/bin/sh",
-            "-c",
-            f'exec "$@" {closed}',
-            "sh",
-            sys.executable,
-            "-c",
-            SCRIPTED,
-            "fills",
-            "infill",
-            "--all",
-            "--write",
-            ".",
-        ],
+        ["/bin/sh", "-c", f'exec "$@" {closed}', "sh", *command],
         cwd=tmp_path,
         env=environment(XDG_STATE_HOME=str(tmp_path / "logs")),
         capture_output=True,
@@ -241,15 +238,10 @@ COMPLETION = {"_DG_LSP_COMPLETE": "complete_bash", "COMP_WORDS": "dg-lsp engine 
 def test_ctrl_c_shows_no_traceback_before_a_command_runs(
     module: str, arguments: tuple[str, ...], variables: dict[str, str]
 ) -> None:
-    process = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED_IMPORT, module, *arguments],
-        cwd=ROOT,
+    process = ran(
+        *("-c", INTERRUPTED_IMPORT, module, *arguments),
         env={**os.environ, **variables},
         stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
         preexec_fn=handling(signal.SIGINT),
     )
     # `calibrate` says first what it begins.
@@ -277,9 +269,7 @@ __main__.main()
 
 @pytest.mark.parametrize("where", ["command", "import"])
 def test_ctrl_c_that_a_library_wraps_shows_no_traceback(where: str) -> None:
-    process = subprocess.run(
-        [sys.executable, "-c", WRAPPED, where], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
+    process = ran("-c", WRAPPED, where, env=None)
     assert (process.returncode, process.stdout, process.stderr) == (130, "", "dg-lsp: interrupted\n")
 
 
@@ -310,8 +300,7 @@ except RuntimeError as error:
 
 @pytest.mark.smoke
 def test_an_error_that_causes_itself_is_no_interrupt_and_a_cause_hides_none() -> None:
-    process = subprocess.run([sys.executable, "-c", CIRCLE], cwd=ROOT, capture_output=True, text=True, timeout=20, check=True)
-    assert process.stdout == "False\nTrue\n"
+    assert python(CIRCLE) == "False\nTrue"
 
 
 def test_ctrl_c_ends_the_server_without_a_traceback() -> None:
@@ -374,16 +363,10 @@ def test_a_run_in_the_background_outlives_its_terminal(tmp_path: Path) -> None:
 def test_a_full_disk_is_not_an_internal_error(tmp_path: Path, arguments: list[str]) -> None:
     (tmp_path / "a.py").write_text(STUB)
     with Path("/dev/full").open("wb") as full:
-        completed = subprocess.run(
-            [sys.executable, "-m", "dg_lsp", *arguments],
-            cwd=tmp_path,
-            env=environment(DG_LSP_RUNTIME_DIR=str(tmp_path / "run"), XDG_STATE_HOME=str(tmp_path / "state")),
-            stdout=full,
-            stderr=subprocess.PIPE,
-            check=False,
-        )
+        own = environment(DG_LSP_RUNTIME_DIR=str(tmp_path / "run"), XDG_STATE_HOME=str(tmp_path / "state"))
+        completed = ran("-m", "dg_lsp", *arguments, cwd=tmp_path, env=own, stdout=full, stderr=subprocess.PIPE)
     assert completed.returncode == 2
-    assert completed.stderr == b"dg-lsp: the output can't be written: No space left on device\n"
+    assert completed.stderr == "dg-lsp: the output can't be written: No space left on device\n"
     assert not (tmp_path / "state").exists()
 
 
@@ -391,13 +374,10 @@ def test_a_full_disk_is_not_an_internal_error(tmp_path: Path, arguments: list[st
 @pytest.mark.slow
 def test_a_name_that_is_too_long_is_not_an_internal_error(tmp_path: Path, name: str) -> None:
     for arguments in (["infill", "--at", f"{name}:1:1"], ["infill", name]):
-        completed = subprocess.run(
-            [sys.executable, "-m", "dg_lsp", *arguments], cwd=tmp_path, env=environment(), capture_output=True, check=False
-        )
+        completed = ran("-m", "dg_lsp", *arguments, cwd=tmp_path)
         assert completed.returncode == 2
-        assert re.fullmatch(
-            rb"dg-lsp: (x+(/a.py)? can't be read: file name too long|there is no x+(/a.py)?)\n", completed.stderr
-        )
+        sentence = r"dg-lsp: (x+(/a.py)? can't be read: file name too long|there is no x+(/a.py)?)\n"
+        assert re.fullmatch(sentence, completed.stderr)
 
 
 @pytest.mark.smoke
@@ -453,14 +433,7 @@ except SystemExit as end:
 
 @pytest.mark.parametrize("command", list(cli.LATER))
 def test_each_subcommand_has_plain_help_of_its_own(command: str) -> None:
-    process = subprocess.run(
-        [sys.executable, "-m", "dg_lsp", command, "-h"],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=PATIENCE_S,
-    )
+    process = ran("-m", "dg_lsp", command, "-h")
     assert process.stdout.startswith(f"Usage: dg-lsp {command} ")
     assert "completion for the current shell" not in process.stdout
     assert "─" not in process.stdout

@@ -88,12 +88,6 @@ def test_the_number_of_concurrent_requests_is_limited(tmp_path: Path) -> None:
     assert engine.most == api.N_IN_FLIGHT
 
 
-def test_holes_near_each_other_share_a_request(tmp_path: Path) -> None:
-    engine = Filling("return 1")
-    assert answers(filled(engine, planned(tmp_path / "a.py", STUB * 2))) == [["return 1", "return 1"]]
-    assert [len(request.holes) for request in engine.requests] == [2]
-
-
 def test_holes_that_fail_together_are_asked_one_by_one(tmp_path: Path) -> None:
     # The second text is blank, so the answer for both holes is dropped.
     engine = Filling(lambda request: ("return 1", "") if len(request.holes) == 2 else ("return 2",))

@@ -55,9 +55,8 @@ def test_only_what_changed_since_a_revision_is_filled(files: Path) -> None:
     (files / "sub" / "b.py").write_text("# changed\n" + STUB)
     (files / ".gitignore").write_text("k.py\n")
     assert chosen("--changed-since", "HEAD") == ["sub/b.py:4", "sub/test_b.py:3"]
-    for revision, sentence in (("nowhere", "git knows no such revision"), ("--output=x", "takes a git revision")):
-        result = run(".", f"--changed-since={revision}")
-        assert (result.exit_code, sentence in result.stderr) == (2, True)
+    result = run(".", "--changed-since=--output=x")
+    assert (result.exit_code, "takes a git revision" in result.stderr) == (2, True)
     assert not (files / "x").exists()
 
 
