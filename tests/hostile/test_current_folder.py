@@ -35,6 +35,7 @@ def variables(folder: Path, **more: str) -> dict[str, str]:
 SCRIPT = (str(Path(sys.executable).with_name("dg-lsp")),)
 SAFE = (sys.executable, "-P", "-m", "dg_lsp")
 MODULE = (sys.executable, "-m", "dg_lsp")
+ISOLATED = (sys.executable, "-I", "-m", "dg_lsp")
 COMMANDS = (
     ("--version",),
     ("doctor", "--no-sample"),
@@ -61,11 +62,11 @@ def run(root: Path, command: Sequence[str], *, env: dict[str, str]) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", [SCRIPT, SAFE], ids=["script", "-P"])
-def test_no_command_runs_code_of_the_current_folder(program: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("program", "path"), [(SCRIPT, ""), (SAFE, ""), (ISOLATED, ".")], ids=["script", "-P", "-I"])
+def test_no_command_runs_code_of_the_current_folder(program: tuple[str, ...], path: str, tmp_path: Path) -> None:
     root = planted(tmp_path / "work", (*MODULES, *AT_START))
     run(root, [*GIT, "init"], env=dict(os.environ))
-    env = variables(tmp_path)
+    env = variables(tmp_path, PYTHONPATH=path)
     for command in COMMANDS:
         run(root, [*program, *command], env=env)
         assert ran(root) == [], command
