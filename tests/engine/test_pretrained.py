@@ -25,7 +25,7 @@ from dg_lsp.engine.causal.layout import Profile, for_profile
 from dg_lsp.engine.common import drafts, pace
 from dg_lsp.engine.common.drafts import MOST_BEHIND, Drafting, DraftSettings
 from dg_lsp.engine.common.layout import next_after_typed
-from dg_lsp.engine.common.local import PREFILL_CHUNK, LocalTask
+from dg_lsp.engine.common.local import LONGEST_QUIET_S, PREFILL_CHUNK, LocalTask
 from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.common.task import next_hole
 from dg_lsp.engine.model.prefix_cache import KV
@@ -714,6 +714,30 @@ def test_a_long_window_is_read_when_nothing_happens(name: str, request: pytest.F
     assert filler.foresee() == filler.quiet_s
     now += filler.quiet_s
     assert filler.foresee() is None  # there is no better one
+
+
+def test_a_better_window_that_was_not_read_to_its_end_is_read_after_a_longer_pause(left: CausalFiller) -> None:
+    now = 0.0
+    filler = CausalFiller(left.loaded, clock=lambda: now)
+    asked = InfillRequest(LONG + "x = ", "\n" + LONG, (CURSOR,), language="python", budget=Budget(ms=1500))
+
+    def wait() -> float | None:
+        """Return how long the filler waits after the cursor arrived, and let that time pass."""
+        nonlocal now
+        filler.expect(asked)
+        while (seconds := filler.foresee()) == 0.0:
+            pass
+        now += seconds or 0.0
+        return seconds
+
+    filler.pace.note("prefill", PREFILL_CHUNK, 10_000.0)
+    waits = list[float | None]()
+    for _ in range(4):
+        waits.append(wait())
+        assert filler.foresee() == 0.0  # one chunk of several
+    assert waits == [filler.quiet_s, 2 * filler.quiet_s, LONGEST_QUIET_S, LONGEST_QUIET_S]
+    read(filler)
+    assert wait() == filler.quiet_s
 
 
 def test_an_answer_does_not_depend_on_how_much_was_typed_after_the_suffix_was_read(fim: CausalFiller) -> None:

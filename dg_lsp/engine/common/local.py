@@ -28,6 +28,7 @@ from dg_lsp.engine.model.prefix_cache import KV, LEAST_BYTES, PrefixCache, Prefi
 
 AHEAD_CHUNK = 64  # tokens encoded in one step ahead of a request, for which a new request has to wait
 PREFILL_CHUNK = 128  # tokens encoded in one uninterruptible step; more at once take no less time for each
+LONGEST_QUIET_S = 8.0  # before `better_prompt` is read: twice `quiet_s` after each time that it was not read to its end
 
 
 class LocalTask(HoleTask):
@@ -188,7 +189,7 @@ class ReadAhead:
     """The expected request, and the progress of encoding it: for an answer, and when nothing happens, for a better one."""
 
     def __init__(self, filler: LocalFiller) -> None:
-        self._filler = filler
+        self._filler, self._quiet_s = filler, filler.quiet_s
         self._expected: InfillRequest | None = None
         self._work: Iterator[float] = iter(())
 
@@ -209,12 +210,15 @@ class ReadAhead:
 
     def _reading(self, request: InfillRequest) -> Iterator[float]:
         filler, clock = self._filler, self._filler.pace.clock
-        quiet_at = clock() + filler.quiet_s
+        quiet_at = clock() + self._quiet_s
         yield from self._encoded(filler.prompt(request, request.budget.ms or math.inf))
         while 0 < (left_s := quiet_at - clock()) < math.inf:
             yield left_s
         if left_s <= 0 and (better := filler.better_prompt(request)) is not None:
+            # A user who always moves on sooner would make the model read one after another in vain.
+            self._quiet_s = min(2 * self._quiet_s, LONGEST_QUIET_S)
             yield from self._encoded(better)
+            self._quiet_s = filler.quiet_s
 
     def _encoded(self, prompt: Any) -> Iterator[float]:
         prefixes = self._filler.prefixes
