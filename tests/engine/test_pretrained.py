@@ -583,6 +583,30 @@ def test_improbable_copies_are_not_read_if_one_answer_is_wanted(fim: CausalFille
         assert proposal.text == "height" or proposal.joint_logp < best - generation.NEAR
 
 
+LONG_COPY = "height * " * 20 + "height"
+
+
+@pytest.mark.parametrize(("weights", "is_read"), [({"left": 9.0}, True), ({"left": -9.0}, False), ({"chance": 3.0}, False)])
+def test_a_copy_that_can_have_no_probability_is_not_read(
+    fim: CausalFiller, monkeypatch: pytest.MonkeyPatch, weights: dict[str, float], is_read: bool
+) -> None:
+    monkeypatch.setattr(layout, "AHEAD_WEIGHT", 0.0)  # the file's repetitions would read the copy ahead
+    asked = request(f"x = area({LONG_COPY}, 1)\ny = area(", ", 2)\n")
+    task = ended(started(fim, asked, "(width", sure_logp=0.0, calibration=Calibration(-4.0, weights)))
+    assert isinstance(task.generation, Generation)
+    assert {(each.text, each.row) for each in task.proposals()} == {("width", "causal"), (LONG_COPY, "copy")}
+    assert texts(task)[0] == (LONG_COPY if is_read else "width")
+    assert (task.generation.tree.n_nodes > len(fim.loaded.vocabulary.encode(LONG_COPY))) == is_read
+
+
+def test_a_draft_is_written_where_there_is_no_time_to_score_copies(fim: CausalFiller) -> None:
+    asked = request(f"x = area({LONG_COPY}, 1)\ny = area(", ", 2)\n")
+    task = started(fim, asked, "(width", sure_logp=0.0)
+    task._filler.pace.note("score", 1, 10_000.0)
+    task.finish_in(5_000.0)
+    assert "width" in texts(ended(task))
+
+
 def test_score_is_that_of_the_text_as_the_tokenizer_encodes_it_with_what_follows(left: CausalFiller) -> None:
     asked = request("x = area(", ", 2)\ny = 1\n")
     task, loaded = (

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from dg_lsp.core import calibration
-from dg_lsp.core.calibration import Evidence
+from dg_lsp.core.calibration import Calibration, Evidence
 from dg_lsp.core.place import first_line
 from dg_lsp.core.values import Candidate
 from dg_lsp.engine.causal import opened
@@ -26,6 +26,8 @@ from dg_lsp.engine.model.tree import Tree
 
 MOST_NEAR, NEAR = 3, 3.0  # candidates that are read on: so many, at most so many nats behind the best
 FOLLOW_WEIGHT = 0.75  # of the log-probability of what follows an answer, compared with the answer's own
+FIRST_TOKENS = 8  # of a long text: they tell whether the rest is worth reading
+LEAST_CHANCE = 0.15  # of an answer that is worth scoring
 
 
 class Scorer(generation.Scorer):
@@ -36,10 +38,10 @@ class Scorer(generation.Scorer):
     def __init__(self, inputs: CausalInputs, tree: Tree, left: Tree | None, pace: Pace) -> None:
         super().__init__(inputs, tree, pace)
         self._left = left
-        self._copied = set[str]()
+        self._copies: dict[str, Proposal] = {}
 
     def score(self, proposals: Sequence[Proposal]) -> list[Proposal]:
-        self._copied |= {each.text for each in proposals if each.row == "copy"}
+        self._copies |= {each.text: each for each in proposals if each.row == "copy"}
         return super().score(proposals)
 
     def read_on(self, proposals: Sequence[Proposal]) -> list[Proposal]:
@@ -72,19 +74,27 @@ class Scorer(generation.Scorer):
         """Learn the log-probabilities of texts and of what follows them, as far as they matter.
 
         A reading that can't be the likeliest of its text is left out. If only the likeliest answer is wanted, so is a text
-        that is behind it in any case, unless it is a copy that a calibration may prefer: it counts as if its unknown tokens
-        were middling.
+        that is behind it in any case: it counts as if its unknown tokens were middling. A calibration may prefer a copy that is
+        behind; that is left out if it can't have `LEAST_CHANCE`. Of a long text, the first tokens are read before that is
+        decided.
         """
         readings = [(text, *reading) for text in texts for reading in self.readings(text)]
-        bounds = [self._tree.bound([*ids, *after]) for _, ids, after in readings]
+        rows = [[*ids, *after] for _, ids, after in readings]
+        long = [row[:FIRST_TOKENS] for row in rows if self._tree.bound(row).n_unknown > 2 * FIRST_TOKENS]
+        if self._inputs.wants_likeliest and long:
+            self._tree.log_probabilities(long)
+        bounds = [self._tree.bound(row) for row in rows]
         least = dict.fromkeys(texts, -math.inf)
         for (text, _, _), bound in zip(readings, bounds, strict=True):
             least[text] = max(least[text], bound.logp if bound.is_exact else -math.inf)
         if self._inputs.wants_likeliest:
-            behind = max(least.values(), default=0.0) - NEAR
-            weights = self._inputs.calibration
-            kept = self._copied if weights is not None and weights.reorders else set()
-            least = {text: logp if text in kept else max(logp, behind) for text, logp in least.items()}
+            behind, weights = max(least.values(), default=0.0) - NEAR, self._inputs.calibration
+            for text in texts:
+                if text in self._copies and weights is not None and weights.reorders:
+                    most = max(bound.logp for reading, bound in zip(readings, bounds, strict=True) if reading[0] == text)
+                    least[text] = least[text] if self._most_chance(text, most, weights) >= LEAST_CHANCE else math.inf
+                else:
+                    least[text] = max(least[text], behind)
         chosen = list[tuple[str, list[int], list[int]]]()
         for reading, bound in sorted(zip(readings, bounds, strict=True), key=lambda pair: pair[1].logp):
             text, ids, _ = reading
@@ -94,6 +104,13 @@ class Scorer(generation.Scorer):
             self._keep(text, ids, [guess / max(len(ids), 1)] * len(ids), [])
         if chosen:
             self._likeliest(chosen)
+
+    def _most_chance(self, text: str, logp: float, weights: Calibration) -> float:
+        """Return the most that the probability of a copy can be if its log-probability is at most this."""
+        others = [replace(copy, logps=(-math.inf,)) for copy in self._copies.values() if copy.text != text]
+        (copy,) = self.describer.described([self._copies[text]])
+        likeliest = replace(copy, logps=(logp, *[0.0] * (len(self._inputs.ids_of(text)) - 1)))
+        return calibration.probability(rank.features(likeliest, [likeliest, *others]), weights)
 
     def readings(self, text: str) -> list[Reading]:
         """Return the ways to read a text, each as its ids and those of what follows it: the end token, or the held suffix.
@@ -172,6 +189,10 @@ class Generation(generation.Generation):
         """Return whether code that agrees long with the text before the hole goes on in another way, and ends as it does."""
         copies = [each for each in self.proposals if each.row == "copy" and each.left >= RIVAL_CHARS and each.right]
         return any(each.text != first.proposal.text for each in copies)
+
+    def score_ms(self, n_positions: int = 0) -> float:
+        """Return the expected milliseconds of what must follow the drafts; a first draft that is the answer needs no score."""
+        return 0.0 if self.inputs.wants_first else super().score_ms(n_positions)
 
     def score(self) -> Work:
         self.proposals, self._is_scored = self.scorer.score(self.proposals), True
