@@ -2,7 +2,8 @@
 
 A pass whose threads all have a core takes as much processor time as wall-clock time in each of them. If it takes less, some
 thread waits for a core and all others wait for that thread. So two times of the last passes say how many cores are free.
-`before_torch` lets waiting threads sleep soon, so that their processor time is work.
+`before_torch` lets waiting threads sleep soon, so that their processor time is work. The number may change between two layers:
+a pass of a quarter of a second took three with two threads, while another program began to need a core.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ import torch
 
 MOST = 8  # small passes gain nothing beyond
 WINDOW_MS = 300.0  # of passes, for one decision
+SOON_MS, SHARED = 100.0, 0.6  # after so much there are fewer threads if each has less of a core: they share one
 FULL = 0.92  # of the wall-clock time of each thread is processor time: perhaps one more core is free
 FREE = 0.75  # as much is needed to keep a thread
-RETRY_MS, LONGEST_RETRY_MS = 250.0, 8_000.0  # of passes between two trials of more threads; twice as long after each failure
+RETRY_MS, LONGEST_RETRY_MS = 250.0, 2_000.0  # of passes between two trials of more threads; twice as long after each failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,8 @@ class Plan:
 def after(plan: Plan, wall_ms: float, processor_ms: float) -> Plan:
     """Return the plan after a pass that took these times, the processor time in all of its threads together."""
     wall, processor, threads = plan.wall + wall_ms, plan.processor + processor_ms, plan.threads
-    if wall < WINDOW_MS:
+    is_shared = threads > 1 and wall >= SOON_MS and processor < SHARED * threads * wall
+    if wall < WINDOW_MS and not is_shared:
         return replace(plan, wall=wall, processor=processor)
     n_cores, waited = processor / wall, plan.waited + wall
     if threads > 1 and n_cores < FREE * threads:
@@ -66,6 +69,7 @@ class Cores:
         # Another implementation of threads than OpenMP can't change their number once it has some.
         self._follows = follows and bool(torch.backends.openmp.is_available())  # type: ignore[no-untyped-call]
         self.wall_ms = self.processor_ms = 0.0  # of all passes
+        self._times = 0.0, 0.0
 
     @property
     def threads(self) -> int:
@@ -84,13 +88,35 @@ class Cores:
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:
         """Run the block's passes with the threads that are free, and learn from its times."""
+        global _used
         if self._plan.limit != self._limit:
             self._plan = Plan(self._limit, self._limit)
-        if torch.get_num_threads() != self.threads:
-            torch.set_num_threads(self.threads)
-        wall, processor = time.perf_counter(), time.process_time()
-        yield
-        wall_ms, processor_ms = 1000 * (time.perf_counter() - wall), 1000 * (time.process_time() - processor)
+        self._set()
+        self._times, _used = (time.perf_counter(), time.process_time()), self
+        try:
+            yield
+        finally:
+            _used = None
+        self.learn()
+
+    def learn(self) -> None:
+        """Change the number of threads if the times since the last call say so."""
+        before, self._times = self._times, (time.perf_counter(), time.process_time())
+        wall_ms, processor_ms = (1000 * (now - then) for now, then in zip(self._times, before, strict=True))
         self.wall_ms, self.processor_ms = self.wall_ms + wall_ms, self.processor_ms + processor_ms
         if self._follows:
             self._plan = after(self._plan, wall_ms, processor_ms)
+            self._set()
+
+    def _set(self) -> None:
+        if torch.get_num_threads() != self.threads:
+            torch.set_num_threads(self.threads)
+
+
+_used: Cores | None = None  # by the pass that is running
+
+
+def between_layers() -> None:
+    """Let the running pass change its number of threads, if its times say so."""
+    if _used is not None:
+        _used.learn()

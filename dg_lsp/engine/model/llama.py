@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from dg_lsp.engine.model import int8, matmul
+from dg_lsp.engine.model import cores, int8, matmul
 from dg_lsp.engine.model.fit.geometry import LlamaSizes
 from dg_lsp.engine.model.int8 import Quantised
 from dg_lsp.engine.model.matmul import additive, attention_over
@@ -94,6 +94,7 @@ class Llama:
         fine = None if past else slice(None, None, length)
         kv: KV = []
         for index, layer in enumerate(self.layers):
+            cores.between_layers()
             # In 16 bits, because rounding these inputs costs more in nats than the rest, and their products are the smallest.
             normed = self._normed(hidden, layer.before_attention, ALL)
             heads = layer.queries_keys_values.times(normed)
