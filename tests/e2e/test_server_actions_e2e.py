@@ -172,13 +172,12 @@ async def test_an_engine_failure_is_shown_once_for_each_action(tmp_path: Path) -
         client.stderr = b""
 
 
-@pytest.mark.parametrize("data", [None, {}, {"do": "dance", "textDocument": {"uri": URI}, "range": {}}, {"do": "body"}, 5])
 @pytest.mark.slow
-async def test_an_action_that_no_menu_offered_is_refused(tmp_path: Path, data: object) -> None:
+async def test_an_action_that_no_menu_offered_is_refused(tmp_path: Path) -> None:
     async with editor(tmp_path, CODE) as client:
         client.open(TWO)
         with pytest.raises(RpcError) as error:
-            await client.request("codeAction/resolve", {"title": "x", "data": data})
+            await client.request("codeAction/resolve", {"title": "x", "data": {"do": "body"}})
         assert error.value.code == -32602
 
 

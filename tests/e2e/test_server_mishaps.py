@@ -46,16 +46,6 @@ async def test_an_answer_that_names_no_method_is_an_answer(tmp_path: Path) -> No
         assert not client.strays
 
 
-async def test_infinity_is_not_a_valid_position(tmp_path: Path) -> None:
-    async with editor(tmp_path, NEOVIM) as client:
-        position = {"line": float("inf"), "character": 0}
-        client.notify("dgLsp/didMove", {"textDocument": {"uri": URI}, "position": position})
-        await client.status()
-        assert client.stderr.count(b"ignored a notification with bad parameters") == 1
-        assert b"Traceback" not in client.stderr
-        client.stderr = b""
-
-
 @pytest.mark.parametrize("again", [pytest.param(True, marks=pytest.mark.smoke), False])
 async def test_a_document_that_was_closed_meanwhile_gets_no_edit(tmp_path: Path, again: bool) -> None:
     async with editor(tmp_path, CODE) as client:
@@ -74,26 +64,6 @@ async def test_a_document_that_was_closed_meanwhile_gets_no_edit(tmp_path: Path,
         with pytest.raises(RpcError) as error:
             await resolving
         assert error.value.code == -32801
-
-
-async def test_a_position_above_the_protocols_maximum_is_refused(tmp_path: Path) -> None:
-    async with editor(tmp_path, CODE) as client:
-        client.open("x = 1\n")
-        ends = {"start": {"line": 0, "character": 0}, "end": {"line": 0, "character": 2**31}}
-        params = {"do": "regenerate", "textDocument": {"uri": URI}, "range": ends}
-        with pytest.raises(RpcError) as error:
-            await client.request("workspace/executeCommand", {"command": "dgLsp.fill", "arguments": [params]})
-        assert error.value.code == -32602
-
-
-async def test_the_encoding_is_the_one_that_was_answered(tmp_path: Path) -> None:
-    async with editor(tmp_path, None) as client:
-        await client.hello({**NEOVIM, "general": {"positionEncodings": ["utf-7", "utf-32", "utf-8"]}})
-        await client.until_ready()
-        assert client.capabilities["positionEncoding"] == "utf-32"
-        client.open("é😀 = ", language="plaintext")
-        await client.request("textDocument/inlineCompletion", client.inline(0, 5, trigger=1))
-        assert client.asked[0]["prefix"] == "é😀 = "
 
 
 async def test_initialize_sets_the_trace_level(tmp_path: Path) -> None:

@@ -81,11 +81,6 @@ async def test_a_superseded_request_gets_an_empty_list_and_a_cancelled_one_the_c
         assert [entry["what"] for entry in client.asked][:3] == ["asked", "cancelled", "asked"]
 
 
-async def test_a_document_that_is_not_open_gets_nothing(tmp_path: Path) -> None:
-    async with editor(tmp_path, NEOVIM) as client:
-        assert await client.suggestions(0, 0, uri="file:///nowhere.py") == []
-
-
 async def test_an_editor_without_inline_completion_gets_an_item_in_its_list(tmp_path: Path) -> None:
     async with editor(tmp_path, PLAIN, options={"completion": {"debounce": 0}}) as client:
         assert "completionProvider" in client.capabilities
@@ -109,15 +104,6 @@ async def test_a_secret_file_gets_nothing_and_the_status_says_why(tmp_path: Path
         reason = client.said("dgLsp/status")[-1]["suppressed"]
         assert reason == {"code": "ignored", "message": "this file gets no suggestions: it may hold secrets"}
         assert client.asked == []
-
-
-async def test_reasons_are_traced_when_tracing_is_on(tmp_path: Path) -> None:
-    async with editor(tmp_path, NEOVIM) as client:
-        client.open("x = foo\n")
-        client.notify("$/setTrace", {"value": "messages"})
-        assert await client.suggestions(0, 5) == []
-        await client.until(lambda: client.said("$/logTrace"))
-        assert client.said("$/logTrace") == [{"message": "no suggestion: the cursor is before a word [midWord]"}]
 
 
 async def test_engine_trouble_is_shown_once_without_error_responses(tmp_path: Path) -> None:

@@ -66,10 +66,32 @@ def test_every_reason_is_on_the_page() -> None:
 def test_fill_parameters_survive_a_round_trip() -> None:
     params = FillParams("regenerate", Versioned("untitled:a"), RANGE, "shorter")
     assert methods.read(params.to_json(), FillParams) == params
+    with pytest.raises(BadParamsError, match="dance"):
+        methods.read({**params.to_json(), "do": "dance"}, FillParams)
 
 
-@pytest.mark.parametrize("data", [None, [], {"do": []}, {"do": "all", "textDocument": 1, "range": {}}, {"do": "all"}])
+def at(**position: object) -> dict[str, object]:
+    ends = {"start": position, "end": position}
+    return {"do": "all", "textDocument": {"uri": "u"}, "range": ends, "position": position}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        5,
+        [],
+        {"do": "all"},
+        {**at(line=0, character=0), "textDocument": 1},
+        {**at(line=0, character=0), "textDocument": {"uri": None}},
+        at(line=0, character=2**31),
+        at(line=-1, character=0),
+        at(line=float("inf"), character=0),
+        at(line=0),
+    ],
+)
 def test_unreadable_parameters_are_refused(data: object) -> None:
     for kind in (FillParams, MoveParams):
         with pytest.raises(BadParamsError):
             methods.read(data, kind)
+    assert methods.read(at(line=0, character=2**31 - 1), MoveParams).document.uri == "u"
