@@ -74,11 +74,11 @@ def fit(samples: Sequence[Sample], seed: int = 0) -> Calibration:
             z = calibration.linear(sample.features[at], part)
             unseen.append(({"z": z, **{name: sample.features[at].get(name, 0.0) for name in POSITIONS}}, sample.right[at]))
     outcomes = [right for _, right in unseen]
-    second = _logistic([features for features, _ in unseen], outcomes)
+    second = logistic([features for features, _ in unseen], outcomes)
     slope = second.weights.get("z", 0.0)
     if slope <= 0:  # the features predict nothing: each candidate gets the base rate of its hole's position
         slope = 0.0
-        second = _logistic([{name: features[name] for name in POSITIONS} for features, _ in unseen], outcomes)
+        second = logistic([{name: features[name] for name in POSITIONS} for features, _ in unseen], outcomes)
     weights = {name: slope * weight for name, weight in first.weights.items()}
     for name in POSITIONS:
         weights[name] = weights.get(name, 0.0) + second.weights.get(name, 0.0)
@@ -134,7 +134,7 @@ def _folds(samples: Sequence[Sample], seed: int) -> list[tuple[list[Sample], lis
     return parts
 
 
-def _logistic(rows: Sequence[Features], right: Sequence[bool]) -> Calibration:
+def logistic(rows: Sequence[Features], right: Sequence[bool]) -> Calibration:
     """Return the weights of a logistic regression with an L2 penalty."""
     if not rows:
         return Calibration(0.0)

@@ -60,13 +60,13 @@ def tasks(folder: Path, n: int, seed: int) -> list[Task]:
 
     The same files and seed give the same tasks. Raises EvalError if nothing can be read.
     """
-    files = _files(folder)
+    files = source_files(folder)
     sources: dict[str, Source | None] = {}
     contents: set[str] = set()
 
     def source(path: str) -> Source | None:
         if path not in sources:
-            parsed_source = read(path, _text(files[path]))
+            parsed_source = read(path, text_of(files[path]))
             squeezed = _squeezed(parsed_source.syntax.text) if parsed_source else ""
             sources[path] = parsed_source if squeezed not in contents else None
             contents.add(squeezed)
@@ -274,7 +274,7 @@ def _squeezed(text: str) -> str:
     return re.sub(r"\s+", "", text)
 
 
-def _files(folder: Path) -> dict[str, Path]:
+def source_files(folder: Path) -> dict[str, Path]:
     """Return the source files in the folder by their relative paths, in which bytes that are not characters are escaped."""
     if not folder.is_dir():
         raise EvalError(f"{folder} is not a folder")
@@ -292,7 +292,8 @@ def _files(folder: Path) -> dict[str, Path]:
     return files
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """Return a file's text; "" if it can't be read."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

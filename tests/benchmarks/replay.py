@@ -274,7 +274,7 @@ class Session:
         answer = await asyncio.wait_for(future, PATIENCE_S)
         ms = 1000 * (time.monotonic() - began)
         items = answer["items"] if isinstance(answer, dict) else answer or []
-        return [_inserted(item, text, cursor) for item in items], ms
+        return [inserted(item, text, cursor) for item in items], ms
 
     def _open(self, hole: Hole) -> str:
         uri = (self.root / hole.position.path).as_uri()
@@ -309,7 +309,7 @@ def _point(text: str, at: int) -> dict[str, int]:
     return {"line": line, "character": character}
 
 
-def _inserted(item: Mapping[str, Any], text: str, cursor: int) -> str:
+def inserted(item: Mapping[str, Any], text: str, cursor: int) -> str:
     """Return what the item adds at the cursor; its range may include the rest of the line."""
     new, index = item["insertText"], places.lines(text)
     if isinstance(new, dict):

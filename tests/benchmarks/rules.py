@@ -39,14 +39,14 @@ def in_folder(folder: Path, n: int, seed: int) -> Iterator[Position]:
     """Yield positions in the files of a folder, as many of each language."""
     draw = random.Random(seed)
     by_language: dict[str, list[Path]] = {}
-    for name, path in sorted(make._files(folder).items()):
+    for name, path in sorted(make.source_files(folder).items()):
         language = languages.for_path(name)
         if language is not None:
             by_language.setdefault(language.name, []).append(path)
     for _ in range(n // len(by_language) + 1):
         for paths in by_language.values():
             path = draw.choice(paths)
-            source = make.read(path.name, make._text(path))
+            source = make.read(path.name, make.text_of(path))
             places = positions._places(source, draw.choice(positions.KINDS[:-1]), draw) if source else []
             if places:
                 yield draw.choice(places)

@@ -49,7 +49,7 @@ def test_of_one_candidate_the_choice_is_a_logistic_regression() -> None:
     draw = random.Random(5)
     values = [draw.gauss(0, 1) for _ in range(300)]
     right = [draw.random() < 1 / (1 + math.exp(-(2 * value - 1))) for value in values]
-    fitted = fit._logistic([{"x": value} for value in values], right)
+    fitted = fit.logistic([{"x": value} for value in values], right)
     weight, spread = fitted.weights["x"], statistics.pstdev(values)
     chances = [1 / (1 + math.exp(-(fitted.intercept + weight * value))) for value in values]
     errors = [chance - is_right for chance, is_right in zip(chances, right, strict=True)]

@@ -133,7 +133,7 @@ def test_a_further_suggestion_counts_only_as_one_of_all() -> None:
 def test_an_item_with_a_range_is_read_as_text_at_the_cursor(item: dict[str, Any], expected: str) -> None:
     if "range" in item:
         item["range"] = {key: dict(zip(("line", "character"), at, strict=True)) for key, at in item["range"].items()}
-    assert replay._inserted(item, "f()\n", 2) == expected
+    assert replay.inserted(item, "f()\n", 2) == expected
 
 
 def result(folder: Path, file_name: str, exact: dict[str, bool]) -> Path:
