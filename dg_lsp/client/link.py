@@ -15,6 +15,7 @@ import socket
 import struct
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import httpx
@@ -137,7 +138,7 @@ class Link:
         timeout = asyncio.timeout(patience_s)
         self._timeouts.add(timeout)
         try:
-            content, headers = messages.as_json(messages.encode_ask(ask)), {"Content-Type": "application/json"}
+            content, headers = messages.as_json(asdict(ask)), {"Content-Type": "application/json"}
             posted = self._http.build_request("POST", "/v1/infill", content=content, headers=headers)
             async with timeout, self._sent(posted) as response:
                 return await self._answer(response, on_draft, on_done)

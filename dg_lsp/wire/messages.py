@@ -267,13 +267,8 @@ Event = Accepted | Draft | Candidate | Done | Problem | Status | Bye
 """What the engine sends on a stream. Candidates are sent best first."""
 
 
-def encode_ask(ask: Ask) -> dict[str, Any]:
-    """Return the body of `POST /v1/infill`."""
-    return asdict(ask)
-
-
 def decode_ask(fields: Fields) -> Ask:
-    """Return the ask in a body; raise WireError if it is malformed."""
+    """Return the ask in a body, which is its dict; raise WireError if it is malformed."""
     return _converted(fields.values, Ask)
 
 

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,7 @@ async def engine(options: ConnectOptions, version: str, on_change: OnLink) -> Li
     async def noting(ask: Ask, on_draft: OnDraft | None = None, on_done: OnDone | None = None) -> tuple[Candidate, ...]:
         if ask.prepares:
             return await infill(ask)
-        body = messages.as_json(messages.encode_ask(replace(ask, client="benchmark")))
+        body = messages.as_json(asdict(replace(ask, client="benchmark")))
         called_at = time.monotonic_ns()
         if os.environ.get(REAL):
             candidates = await infill(ask, on_draft, on_done)

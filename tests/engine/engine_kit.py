@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -136,7 +136,7 @@ def request(script: Mapping[str, object] | None = None, *, ms: int = 0, n: int =
 
 
 def body(script: Mapping[str, object] | None = None, *, ms: int = 0, n: int = 1, **envelope: object) -> dict[str, object]:
-    return {**messages.encode_ask(Ask(request(script, ms=ms, n=n))), **envelope}
+    return {**asdict(Ask(request(script, ms=ms, n=n))), **envelope}
 
 
 def events(lines: Iterator[str]) -> Iterator[Event]:

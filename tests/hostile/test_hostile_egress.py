@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,7 +24,7 @@ from dg_lsp.engine.backends import fim
 from dg_lsp.engine.serve import app
 from dg_lsp.engine.serve.app import Service
 from dg_lsp.engine.serve.jobs import Limits
-from dg_lsp.wire import config, messages, model_names
+from dg_lsp.wire import config, model_names
 from dg_lsp.wire.discovery import EngineId, EngineSettings
 from dg_lsp.wire.messages import Ask
 from tests.e2e.editor import CODE, Editor, command, environment
@@ -72,7 +72,7 @@ class Route:
 
 def infill(path: str) -> Route:
     infill_request = request(f"{CODE_TEXT} = ", "\n", path=path)
-    return Route("/v1/infill", messages.encode_ask(Ask(infill_request)), path, streams=True)
+    return Route("/v1/infill", asdict(Ask(infill_request)), path, streams=True)
 
 
 OPENAI = {"prompt": f"{CODE_TEXT} = ", "suffix": "\n", "max_tokens": 5}
