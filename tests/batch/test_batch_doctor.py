@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import http.server
 import json
 import os
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 from typer.testing import CliRunner, Result
 
 from dg_lsp.cli import doctor
@@ -23,6 +23,7 @@ from dg_lsp.cli.doctor import Trial
 from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import EngineId, State
 from dg_lsp.wire.extras import install_command
+from tests.engine.backends_kit import serving
 from tests.engine.engine_kit import running
 from tests.patience import PATIENCE_S
 
@@ -184,24 +185,16 @@ def test_engines_that_run_are_reported_with_their_clients(engines: Path) -> None
 def an_engine_that_says(info: dict[str, object]) -> Iterator[None]:
     """A server in place of the default engine, which answers with this description of itself."""
 
-    class Answer(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(json.dumps(info).encode())
+    async def answer(_request: Request) -> Response:
+        return JSONResponse(info)
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    with serving({"GET /v1/info": answer}) as url:
         files = discovery.engine_files(EngineId())
-        discovery.write_state(files, State(os.getpid(), f"127.0.0.1:{server.server_address[1]}", "token", "9.9"))
+        discovery.write_state(files, State(os.getpid(), url.removeprefix("http://"), "token", "9.9"))
         try:
             yield
         finally:
             files.state.unlink()  # otherwise this process would be killed as a left-over engine
-            server.shutdown()
 
 
 @pytest.mark.parametrize("info", [{"memory": 3}, {"leases": "x"}, {"state": "failed", "message": 3}])
