@@ -94,8 +94,6 @@ class DgLanguageServer(LanguageServer):
         self.settings = Settings()
         self.documents = Documents()
         self.clock = clock
-        self.model = ""
-        """The name of the model that runs: the configured one, and for `auto` what that means now."""
         self.reporter = Reporter(laptop.resolve(self.settings.model), self._send_status)
         self.engine = EngineClient(
             None, self._engine_changed, self._on_message, self.configuration.local_only, clock, connector
@@ -256,7 +254,7 @@ class DgLanguageServer(LanguageServer):
 
     def look_for_model(self) -> None:
         """Connect to another engine if `auto` means another model now, such as one that was just pulled."""
-        if laptop.resolve(self.settings.model) != self.model:
+        if laptop.resolve(self.settings.model) != self.reporter.status.model:
             self._use_model()
             if self.engine.state.name != "off":
                 self._connect()
@@ -277,7 +275,7 @@ class DgLanguageServer(LanguageServer):
         self._use_model()
         # How long the engine stays and how wide its passes are is the user's to say: a repository's file may not.
         own = config.read()[0].settings
-        settings = replace(self.settings, model=self.model, exit_after=own.exit_after, rows=own.rows)
+        settings = replace(self.settings, model=self.reporter.status.model, exit_after=own.exit_after, rows=own.rows)
         try:
             is_other = self.engine.use(connect_options(config.Config(settings)))
         except EngineError as error:
@@ -288,10 +286,9 @@ class DgLanguageServer(LanguageServer):
         return is_other
 
     def _use_model(self) -> None:
-        self.model = laptop.resolve(self.settings.model)
         better = laptop.offered(self.settings.model, self.card_bytes)
         offer = ModelOffer(better.name, size(better.n_bytes), better.gives) if better else None
-        self.reporter.update(model=self.model, offer=offer)
+        self.reporter.update(model=laptop.resolve(self.settings.model), offer=offer)
 
     def _configure(self) -> None:
         self.settings = self.configuration.session

@@ -82,7 +82,7 @@ async def execute(server: DgLanguageServer, choice: object) -> None:
     elif server.is_pulling:
         server.show_message("a model is being downloaded already")
     elif (model := laptop.offered(server.settings.model, server.card_bytes)) is None:
-        server.show_message(f"no better model than {server.model} is offered here; to choose one: dg-lsp setup")
+        server.show_message(f"no better model than {server.reporter.status.model} is offered here; to choose one: dg-lsp setup")
     else:
         server.is_pulling = True  # before the task begins, because the command may be sent twice
         server.spawn(_accept(server, model))
