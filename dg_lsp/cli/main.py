@@ -26,7 +26,6 @@ from dg_lsp.wire.extras import install_command
 LATER = {
     "doctor": ("Show what is installed, how fast it fills, and how to fix what is missing.", "dg_lsp.cli.doctor", ""),
     "setup": ("Choose a model: what fits this machine, what it costs, how good it is.", "dg_lsp.cli.setup", ""),
-    "serve": ("Run the language server, on standard input and output.", "dg_lsp.cli.server", ""),
     "engine": ("Run, start, stop or inspect the resident engine.", "dg_lsp.cli.engine", "engine"),
     "bench": ("Measure how fast the fills of a model are.", "dg_lsp.cli.bench", "engine"),
     "calibrate": ("Measure how likely a model's answers are right, on your own code.", "dg_lsp.cli.calibrate", "engine"),
@@ -142,6 +141,21 @@ def _options(
 
 
 app.command("infill")(infill.infill)
+
+
+@app.command()
+def serve(
+    stdio: Annotated[bool, typer.Option("--stdio", help="Use standard input and output; this is the default.")] = False,
+    tcp: Annotated[str, typer.Option(metavar="HOST:PORT", help="Listen for one client at this address instead.")] = "",
+    log: Annotated[
+        str, typer.Option(metavar="LEVEL", help="Log level on standard error: debug, info, warning or error.")
+    ] = "warning",
+    engine: Annotated[str, typer.Option(metavar="MODULE:FUNCTION", hidden=True)] = "",
+) -> None:
+    """Run the language server; editors start this command. Exits with 0 after the editor's shutdown request, else with 1."""
+    from dg_lsp.server import start
+
+    start.serve(stdio=stdio, tcp=tcp, log=log, engine=engine)
 
 
 def _crash_message(error: Exception) -> str:
