@@ -10,10 +10,9 @@ import contextlib
 import json
 import shlex
 import time
-from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import httpx
 import typer
@@ -56,8 +55,6 @@ class EngineCommands(typer.core.TyperGroup):
 
 
 app = command_group(cls=EngineCommands, summary="The resident engine: it keeps a model loaded for editors and commands.")
-
-T = TypeVar("T")
 
 STOP_PATIENCE_S = 30.0
 _fail = partial(fail, who="dg-lsp engine")
@@ -260,9 +257,11 @@ def _end(files: EngineFiles, state: State, *, now: bool) -> str | None:
         n_clients, n_requests = answer.integer("leases", 0), answer.integer("requests", 0)
     if not now and (n_clients or n_requests):
         return f"{counted(n_clients, 'client')} and {counted(n_requests, 'request')}"
-    lock = _wait(partial(discovery.hold, files.lock), STOP_PATIENCE_S)
-    if lock is None:
-        return None
+    give_up = time.monotonic() + STOP_PATIENCE_S
+    while (lock := discovery.hold(files.lock)) is None:
+        if time.monotonic() >= give_up:
+            return None
+        time.sleep(0.05)
     lock.release()
     return ""
 
@@ -282,30 +281,13 @@ async def _ready(options: ConnectOptions) -> None:
             _fail(str(error))
 
 
-def _wait(check: Callable[[], T], patience_s: float) -> T:
-    """Return the first true value of a check, or its last value after the timeout."""
-    give_up, pause_s = time.monotonic() + patience_s, 0.02
-    while not (value := check()) and time.monotonic() < give_up:
-        time.sleep(pause_s)
-        pause_s = min(2 * pause_s, 0.25)
-    return value
-
-
 def facts_of(report: EngineReport, model: str) -> dict[str, object]:
     """Return the object that `status --json` prints; `model` is the name to show if no engine runs."""
-    if report.info is None:
-        nothing = {
-            "pid": report.state.pid if report.state else None,
-            "state": "silent" if report.state else "absent",
-            "model": model or report.files.name,
-            "device": None,
-            "leases": 0,
-            "memory": None,
-        }
-        return {**nothing, "log": str(report.files.log)}
-    first = {name: report.info.values.get(name) for name in ("pid", "state", "model", "device", "leases", "memory")}
-    address = report.state.address if report.state else None
-    return {**first, **report.info.values, "address": address, "log": str(report.files.log)}
+    state = report.state
+    pid, name = (state.pid, "silent") if state else (None, "absent")
+    absent = {"pid": pid, "state": name, "model": model or report.files.name, "device": None, "leases": 0, "memory": None}
+    values = report.info.values if report.info else {}
+    return {**absent, **values, "address": state.address if state else None, "log": str(report.files.log)}
 
 
 def line_of(report: EngineReport, model: str = "") -> str:
