@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import time
@@ -72,7 +71,7 @@ async def test_a_laptop_model_s_draft_grows_in_its_gap(tmp_path: Path, monkeypat
         await client.request("workspace/executeCommand", {"command": "dgLsp.fill", "arguments": [fill]})
         *drafts, last = client.said("dgLsp/draft")
         assert last["done"]
-        assert {json.dumps(hole["range"]) for draft in drafts for hole in draft["holes"]} == {json.dumps(selection)}
+        assert all(hole["range"] == selection for draft in drafts for hole in draft["holes"])
         views = [hole["text"] for draft in drafts for hole in draft["holes"]]
         assert len(set(views)) > 3
         assert all(later.startswith(earlier) for earlier, later in pairwise(views))
