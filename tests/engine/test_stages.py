@@ -35,16 +35,3 @@ def test_matrices_in_8_bits_are_timed_without_the_library(capsys: pytest.Capture
     assert figures["precision"] == "fp8"
     assert figures["library_step_ms"] == 0
     assert len(figures["stages"]) == 11
-
-
-def test_an_unknown_precision_names_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    assert stages.main("tiny", "cpu", 1, "int3") == 2
-    assert capsys.readouterr().err == "unknown precision 'int3'; give wide or fp8\n"
-
-
-@pytest.mark.parametrize("size", ["huge", "0", "31", "-1"])
-def test_an_unknown_size_names_the_known_ones(size: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert stages.main(size, "cpu", 1) == 2
-    said = capsys.readouterr().err
-    assert size in said
-    assert "full, tiny, or a number of layers" in said
