@@ -213,19 +213,6 @@ def test_a_draft_that_is_enough_has_no_branches(passes: Passes) -> None:
 
 
 @torch.no_grad()
-def test_more_is_read_ahead_if_less_likely_tokens_may_be(passes: Passes) -> None:
-    file = FileModel(PREFIX, AFTER, full=0.5, half_at=0.1)
-    n_nodes = []
-    for least_chance in (0.9, 0.01):
-        tree = after_prefix(passes)
-        limits: dict[str, Any] = {"rows": 1, "most": 6, "banned": BANNED, "stops": STOPS, "allowed": starting((32,))}
-        [draft], _ = counted(drafts.drafts(passes, tree, DraftSettings(**limits, ahead=file, least_chance=least_chance)))
-        n_nodes.append(tree.n_nodes)
-        assert draft.ids[0] == 32
-    assert n_nodes[0] < n_nodes[1]
-
-
-@torch.no_grad()
 def test_a_tree_learns_how_likely_other_texts_are_where_drafts_begin_like_them(passes: Passes) -> None:
     tree = after_prefix(passes)
     settings: dict[str, Any] = {"rows": 1, "most": 6, "banned": BANNED, "stops": STOPS, "end": END}

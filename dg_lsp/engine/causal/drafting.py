@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from dg_lsp.core import scope
 from dg_lsp.engine.causal.generation import FirstDraft, Generation
-from dg_lsp.engine.causal.layout import AHEAD_CHANCE, CausalInputs
+from dg_lsp.engine.causal.layout import CausalInputs
 from dg_lsp.engine.common import drafts
 from dg_lsp.engine.common.drafts import LONGEST_DRAFT, MOST_BEHIND, CausalDraft, Drafting, DraftSettings
 from dg_lsp.engine.common.generation import Live, Work
@@ -17,13 +17,6 @@ from dg_lsp.engine.common.rank import Proposal
 MOST_NEEDED = 3  # more drafts, to bind the names that the code after the hole needs
 MOST_CUTS = 3  # of one draft, besides its end
 LEAST_HEAD = math.log(0.02)  # where the suffix's first token is less likely, an answer hardly ever ends
-
-
-def copies_of(generation: Generation) -> Work:
-    """Propose the best copies that say something."""
-    inputs = generation.inputs
-    generation.propose_copies(inputs.loaded.profile.copy_rows, inputs.of_draft, say_something=True)
-    yield from ()  # all of that is no unit of work for the queue to wait for
 
 
 def propose(generation: Generation) -> Work:
@@ -108,7 +101,6 @@ def _drafts(generation: Generation, start: Sequence[int] = ()) -> Drafting:
         end=prompt.end,
         head=prompt.tail[0] if prompt.tail and prompt.end is None else None,
         ahead=inputs.ahead,
-        least_chance=AHEAD_CHANCE,
         start=start,
         branches=n_branches,
         # Of blocks, the likeliest are the shortest, so a choice of several has the others too.

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -35,7 +36,7 @@ from dg_lsp.engine.common.task import OnProgress
 from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.tree import ROOM
 
-PROPOSERS = (("draft", drafting.copies_of), ("draft", drafting.propose))
+PROPOSERS = (("draft", partial(Generation.propose_copies, say_something=True)), ("draft", drafting.propose))
 """Each proposer, in the order in which they run, with the stage that its time counts for."""
 FIRST_SHARE = 0.6  # of the time for an answer that may pass before the first token of a draft
 

@@ -218,7 +218,6 @@ def _paragraphs(vocabulary: Vocabulary, suffix: list[int]) -> list[int]:
 
 
 AHEAD_WEIGHT = 0.9  # of the file's repetitions, which only predict what to read ahead
-AHEAD_CHANCE = 0.02  # the least at which they do: up to 16 rows take hardly longer than one, whose pass reads all weights
 
 
 class CausalInputs(RequestInputs):

@@ -9,7 +9,7 @@ from itertools import accumulate
 
 from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import Calibrated, Candidate, Ranked
-from dg_lsp.engine.causal.layout import AHEAD_CHANCE, CausalInputs
+from dg_lsp.engine.causal.layout import CausalInputs
 from dg_lsp.engine.common import drafts
 from dg_lsp.engine.common.drafts import CausalDraft, DraftSettings
 from dg_lsp.engine.common.layout import next_after_typed
@@ -78,7 +78,6 @@ def _written(
         is_incomplete=lambda ids: not bounds.is_whole(inputs.text_of(ids)),
         going_on=inputs.vocabulary.starting_with(b"\n"),
         ahead=inputs.ahead,
-        least_chance=AHEAD_CHANCE,
         start=start,
     )
     so_far = list[CausalDraft]()

@@ -31,6 +31,7 @@ MAX_AHEAD = 16  # the most predicted tokens per pass
 BRANCH_AHEAD = 6  # and in a branch; most branches meet their draft again, or never
 MOST_MORE, MOST_TIMES = 8, 1.5  # a branch is dropped if it becomes so many tokens and times longer than its finished draft
 LEAST_CHANCE = 0.2  # the least joint probability at which one more predicted token pays
+AHEAD_CHANCE = 0.02  # the same where the file only predicts: up to 16 rows take hardly longer than one, which reads all weights
 MOST_ENDS = 4
 MOST_BEHIND = 3.0  # nats: a draft that is so much less likely than another of its hole is hardly ever right
 LONGEST_DRAFT = 128  # tokens
@@ -82,7 +83,7 @@ class DraftSettings:
     before the token after which `is_over` says so. If it `is_incomplete` there, a shorter draft ends instead, and it goes on
     with one of the tokens `going_on`, up to `MOST_ENDS` times. `end` is the token that ends an answer, if the model has one,
     and `head` the suffix's first token. The probabilities of `file` are mixed into every token. `ahead` only predicts tokens
-    to read ahead, where `file` does not, as long as they are right with `least_chance`. With `alone`, one more draft follows,
+    to read ahead, where `file` does not. With `alone`, one more draft follows,
     which the model writes without `file`. With `start`, there is only one, which begins with these tokens, at least two.
 
     After these follow the `branches` likeliest branches of each: another token at one place, then a greedy continuation. A
@@ -110,7 +111,6 @@ class DraftSettings:
     head: int | None = None
     file: FileModel | None = None
     ahead: FileModel | None = None
-    least_chance: float = LEAST_CHANCE
     alone: bool = False
     start: Sequence[int] = ()
     branches: int = 0
@@ -397,10 +397,10 @@ def _ahead(draft: CausalDraft, settings: DraftSettings) -> Sequence[int]:
         places = [place for place, token in enumerate(source) if token == ids[-1]]
         start = min(places, key=lambda place: abs(place - len(ids) + 1)) + 1 if places else len(source)
         return source[start : start + room]
-    file = draft.file or settings.ahead
+    file, least_chance = draft.file or settings.ahead, LEAST_CHANCE if draft.file else AHEAD_CHANCE
     if file is None:
         return []
-    ahead = file.continuation(draft.ids, most=room, least_chance=settings.least_chance, stops=settings.stops)
+    ahead = file.continuation(draft.ids, most=room, least_chance=least_chance, stops=settings.stops)
     end = next((index for index, token in enumerate(ahead) if token < 0 or token in settings.stops), len(ahead))
     return ahead[:end]
 

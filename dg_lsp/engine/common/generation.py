@@ -158,15 +158,16 @@ class Generation:
         unscored = sum(len(proposal.text) // TOKEN_CHARS + 1 for proposal in self.proposals if not proposal.logps)
         return self.timing.pace.expected_ms("score", unscored + n_positions) or 0.0
 
-    def propose_copies(self, most: int, own_part: Callable[[str], str], *, say_something: bool) -> None:
-        """Propose the `most` best copies, of which `own_part` returns the hole's part; with `say_something`, no blank ones."""
-        inputs, hole = self.inputs, self.inputs.hole
+    def propose_copies(self, *, say_something: bool) -> Work:
+        """Propose the best copies for a single hole; with `say_something`, no blank ones."""
+        yield from ()  # all of that is no unit of work for the queue to wait for
+        inputs, hole, most = self.inputs, self.inputs.hole, self.inputs.loaded.profile.copy_rows
         if len(inputs.request.holes) > 1 or not most:
             return
         prefix, suffix, *related = inputs.sources
         takes_lines = inputs.bounds.takes_lines
         for copy in copies.find(prefix, suffix, takes_lines=takes_lines, indent=hole.indent, most=most, related=related):
-            text = own_part(copy.text)
+            text = inputs.of_draft(copy.text)
             if not say_something or not inputs.says_nothing(text):
                 self.proposals.append(Proposal(text, "copy", left=copy.left, right=copy.right))
 

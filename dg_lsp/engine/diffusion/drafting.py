@@ -15,13 +15,6 @@ from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.diffusion.generation import CanvasRequest, Generation
 
 
-def copies_of(generation: Generation) -> Work:
-    """Propose the best copies for a single hole, also those that say nothing: the probabilities were fitted with them."""
-    canvas = generation.canvas
-    generation.propose_copies(canvas.profile.copy_rows, canvas.of_draft, say_something=False)
-    yield from ()  # all of that is no unit of work for the queue to wait for
-
-
 def propose(generation: Generation) -> Work:
     """Propose the causal drafts that are complete before the time runs out, and their branches.
 

@@ -17,6 +17,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,16 +45,12 @@ from dg_lsp.engine.model.weights.fetch import Meter
 
 log = logging.getLogger("dg_lsp.engine")
 
+COPIES = ("draft", partial(Generation.propose_copies, say_something=False))  # as those that the probabilities were fitted with
 PROPOSERS: dict[LayoutName, tuple[tuple[str, Callable[[Generation], Work]], ...]] = {
     # A search writes the causal draft too.
-    "instruct": (
-        ("draft", drafting.copies_of),
-        ("denoise", search.propose),
-        ("denoise", canvas.propose),
-        ("denoise", canvas.several),
-    ),
+    "instruct": (COPIES, ("denoise", search.propose), ("denoise", canvas.propose), ("denoise", canvas.several)),
     # A causal token is cheap compared with a canvas step.
-    "infill-trained": (("draft", drafting.copies_of), ("draft", drafting.propose), ("denoise", canvas.propose)),
+    "infill-trained": (COPIES, ("draft", drafting.propose), ("denoise", canvas.propose)),
 }
 """The proposers for a layout, in their order, each with the stage that its time counts for."""
 
