@@ -26,7 +26,6 @@ LINE_TOKENS = 96
 BLOCK_TOKENS = 512
 MAX_ANSWERS = 8
 SAMPLING_TEMPERATURE = 0.6  # of all answers but the first, which is greedy
-LEAST_CHANCE = 1e-9
 UNKNOWN_LOG = math.log(0.5)  # ranks an answer without log-probabilities among those with some
 
 
@@ -295,9 +294,8 @@ def window(prefix: str, suffix: str, most: int) -> tuple[str, str]:
 def to_evidence(answer: RemoteAnswer, bounds: Bounds) -> Evidence:
     """Return an answer as a candidate with its features."""
     text, chances = trimmed(answer.text, answer.chances, bounds)
-    logs = [math.log(max(chance, LEAST_CHANCE)) for chance in chances]
     # A text that reached the token limit is doubtful, unless it was already shortened to its first line.
     is_cut = answer.is_cut and text == answer.text
-    features = {**token_features(logs, text), "cut": float(is_cut)}
+    features = {**token_features(chances, text), "cut": float(is_cut)}
     candidate = Candidate((text,), confidences=(chances,) if chances else ())
-    return Evidence(candidate, features["mean"] if logs else UNKNOWN_LOG, features, doubted=is_cut)
+    return Evidence(candidate, features["mean"] if chances else UNKNOWN_LOG, features, doubted=is_cut)

@@ -30,6 +30,7 @@ from dg_lsp.engine.common.task import Filler, HoleTask
 from dg_lsp.wire.messages import Fields, WireError
 from dg_lsp.wire.privacy import Shown, shown
 
+LEAST_CHANCE = 1e-9
 STEP_S = 0.01
 """The longest wait of a step. A new request waits as long, because its calls are sent in its first step."""
 
@@ -202,8 +203,9 @@ def trimmed(text: str, confidences: tuple[float, ...], bounds: Bounds) -> tuple[
     return own, confidences if own == text else confidences[: -(-len(confidences) * len(own) // len(text))]
 
 
-def token_features(logs: Sequence[float], text: str) -> dict[str, float]:
-    """Return the features that a calibration weighs, from the log-probabilities of an answer's tokens."""
+def token_features(chances: Sequence[float], text: str) -> dict[str, float]:
+    """Return the features that a calibration weighs, from the probabilities of an answer's tokens."""
+    logs = [math.log(max(chance, LEAST_CHANCE)) for chance in chances]
     mean = sum(logs) / len(logs) if logs else 0.0
     return {
         "told": float(bool(logs)),

@@ -41,7 +41,6 @@ WIDTH_STEP = 16
 FULL_WIDTH = 64  # up to this, the whole canvas is used: a step takes about as long, and only that width has full graphs
 LEAST_PREFIX_TOKENS = 64
 MAX_WINDOW = 1 << 26  # tokens; for a server that does not report its window
-LEAST_CHANCE = 1e-9
 FULL_AGREEMENT = 0.9  # an answer is doubted if the model predicts a smaller share of the held text correctly
 
 
@@ -288,8 +287,8 @@ def evidence_of(
         text, chances = trimmed(text, tuple(chance for _, chance in answer), extent.of(hole, request.place, request.language))
         texts.append(text)
         confidences.append(chances)
-    logs = [math.log(max(chance, LEAST_CHANCE)) for row in confidences for chance in row]
-    features = {**token_features(logs, "".join(texts)), "share": share, "gap": math.log1p(len(canvas.gaps) - len(canvas.held))}
+    features = token_features([chance for row in confidences for chance in row], "".join(texts))
+    features |= {"share": share, "gap": math.log1p(len(canvas.gaps) - len(canvas.held))}
     candidate = Candidate(tuple(texts), confidences=tuple(confidences))
     return Evidence(candidate, share * math.exp(features["mean"]), features, doubted=share < FULL_AGREEMENT)
 

@@ -59,18 +59,12 @@ OPEN_DCODER = Profile(
 )
 DREAMON = Profile(
     Unmasking(
-        "entropy",
-        "<|mask|>",
-        temperature=0.2,
-        top_p=0.9,
-        steps=256,
-        start="<|beginoftext|>",
-        expand="<|expand|>",
-        delete="<|endoftext|>",
+        "entropy", "<|mask|>", temperature=0.2, top_p=0.9, steps=256,
+        start="<|beginoftext|>", expand="<|expand|>", delete="<|endoftext|>",
     ),
     line_gaps=(64,),  # its authors' longest start is their best: deleting takes fewer passes than expanding
     block_gaps=(64,),
-)
+)  # fmt: skip
 
 
 def published(name: str, model_type: str, vocabulary: Vocabulary) -> Profile | None:
