@@ -15,7 +15,7 @@ from dg_lsp.core import confidence
 from dg_lsp.core.values import Budget, Candidate, Hole, InfillRequest, Span
 from dg_lsp.engine.common.task import OnProgress
 from dg_lsp.engine.model.fit import machine
-from dg_lsp.engine.serve.jobs import Job, Limits, Queue, UnavailableError, choose, is_crowded, superseded
+from dg_lsp.engine.serve.jobs import Job, Limits, Queue, RefusalError, choose, is_crowded, superseded
 from dg_lsp.wire.messages import Accepted, Ask, Done, Draft, Priority, Problem, Status
 from tests.engine import toy_filler
 from tests.engine.engine_kit import gate, wait_until
@@ -121,7 +121,7 @@ def test_no_job_starts_beside_others_without_memory() -> None:
 def refuses(queue: Queue) -> bool:
     try:
         submit(queue, {})
-    except UnavailableError as error:
+    except RefusalError as error:
         return str(error) == "the engine is stopping"
     return False
 
@@ -244,7 +244,7 @@ def test_a_full_queue_raises_busy(tmp_path: Path) -> None:
         first = submit(engine, {"steps": 1, "gate": str(stop.path)})[1]
         wait_until(lambda: engine.sizes()[0])
         second = submit(engine, {})[1]
-        with pytest.raises(UnavailableError, match="the engine is busy: 1 requests are already waiting"):
+        with pytest.raises(RefusalError, match="the engine is busy: 1 requests are already waiting"):
             submit(engine, {})
         stop.let(1)
         assert [first.reason(), second.reason()] == ["finished", "finished"]
@@ -379,7 +379,7 @@ def test_a_model_that_fails_to_load_fails_waiting_and_later_requests(caplog: pyt
         sentence = "the model could not be loaded: there is no checkpoint of that name"
         assert problem == Problem("not_loaded", sentence)
         assert engine.statuses[-1] == Status("failed", sentence)
-        with pytest.raises(UnavailableError, match=sentence):
+        with pytest.raises(RefusalError, match=sentence):
             submit(engine, {})
     assert f"model failed: {sentence}" in caplog.messages
     assert not any(record.exc_info for record in caplog.records)

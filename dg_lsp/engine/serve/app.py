@@ -32,7 +32,7 @@ from dg_lsp.core.values import Candidate
 from dg_lsp.engine.model.fit import machine
 from dg_lsp.engine.serve import compat
 from dg_lsp.engine.serve.compat import CompletionRequest
-from dg_lsp.engine.serve.jobs import Job, Limits, Load, Queue, UnavailableError, Worker
+from dg_lsp.engine.serve.jobs import Job, Limits, Load, Queue, RefusalError, Worker
 from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import EngineId, EngineSettings
 from dg_lsp.wire.messages import (
@@ -43,7 +43,6 @@ from dg_lsp.wire.messages import (
     Bye,
     Done,
     Draft,
-    ErrorCode,
     Event,
     Fields,
     Problem,
@@ -212,7 +211,6 @@ log = logging.getLogger("dg_lsp.engine")
 
 PING_EVERY_S = 5.0
 PING = b": still here\n\n"
-STATUS_OF: dict[ErrorCode, int] = {"bad_request": 400, "busy": 429, "out_of_memory": 507, "engine_failed": 500}
 
 
 def build(service: Service, token: str, lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]]) -> ASGIApp:
@@ -230,7 +228,7 @@ def build(service: Service, token: str, lifespan: Callable[[Starlette], Abstract
             Route("/v1/shutdown", routes.shutdown, methods=["POST"]),
             Route("/health", routes.health),
         ],
-        exception_handlers=dict.fromkeys((RefusalError, WireError, UnavailableError, HTTPException, Exception), _on_error),
+        exception_handlers=dict.fromkeys((RefusalError, WireError, HTTPException, Exception), _on_error),
         lifespan=lifespan,
     )
     return AccessControl(app, token)
@@ -250,10 +248,7 @@ class Routes:
         ask = decode_ask(await read_body(request))
         if ask.prepares:
             self._queue.expect(ask.request)
-            inbox = Inbox(self._service.changed)
-            for event in (Accepted(""), Done("finished")):
-                inbox.put(event)
-            return Events(_sent(inbox), lambda: None)
+            return Response(to_sse(Accepted("")) + to_sse(Done("finished")), media_type="text/event-stream")
         job, inbox = self._submit(ask)
         return Events(_sent(inbox), lambda: self._queue.cancel(job))
 
@@ -321,7 +316,7 @@ class Routes:
         return JSONResponse({"when": when, "leases": service.n_leases, "requests": running + waiting})
 
     def _submit(self, ask: Ask) -> tuple[Job, Inbox]:
-        """Return a new job and the inbox of its events; raise UnavailableError."""
+        """Return a new job and the inbox of its events; raise RefusalError."""
         inbox = Inbox(self._service.changed)
         job = self._queue.submit(ask, inbox.put)
         if ask.request.budget.ms:
@@ -355,7 +350,7 @@ class Routes:
         try:
             await asyncio.wait((gathering, leaving), return_when=asyncio.FIRST_COMPLETED)
             if not gathering.done():
-                raise RefusalError(400, "bad_request", "the client disconnected")
+                raise RefusalError("bad_request", "the client disconnected")
             return JSONResponse(compat.answers(completion, *gathering.result(), self._facts())[0])
         finally:
             self._queue.cancel(job)
@@ -402,7 +397,7 @@ async def _gather(inbox: Inbox) -> tuple[list[Candidate], Done]:
             case Done() as done:
                 return candidates, done
             case Problem(code, message):
-                raise RefusalError(STATUS_OF.get(code, 503), code, message)
+                raise RefusalError(code, message)
             case _:
                 pass
 
@@ -412,15 +407,13 @@ async def _on_error(_: Request, error: Exception) -> Response:
         case RefusalError():
             refusal = error
         case WireError():
-            refusal = RefusalError(400, "bad_request", str(error))
-        case UnavailableError(code=code):
-            refusal = RefusalError(STATUS_OF.get(code, 503), code, str(error))
+            refusal = RefusalError("bad_request", str(error))
         case HTTPException(status_code=status):
             sentences = {404: "no such path", 405: "this path does not accept that method"}
-            refusal = RefusalError(status, "bad_request", sentences.get(status, str(error.detail)))
+            refusal = RefusalError("bad_request", sentences.get(status, str(error.detail)), status)
         case _:
             sentence = f"the engine failed on this request ({type(error).__name__}); its log says where"
-            refusal = RefusalError(500, "engine_failed", sentence)
+            refusal = RefusalError("engine_failed", sentence)
     return to_response(refusal)
 
 
@@ -428,16 +421,6 @@ async def _on_error(_: Request, error: Exception) -> Response:
 
 
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
-
-
-class RefusalError(Exception):
-    """A request is refused; the message is a sentence for the user."""
-
-    def __init__(self, status: int, code: ErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code: ErrorCode = code
-        self.message = message
 
 
 def refused(method: str, headers: Mapping[str, str], token: str) -> RefusalError | None:
@@ -449,16 +432,16 @@ def refused(method: str, headers: Mapping[str, str], token: str) -> RefusalError
     scheme, _, request_token = headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not hmac.compare_digest(request_token.strip().encode(), token.encode()):
         return RefusalError(
-            401, "unauthorized", "the request needs the header `Authorization: Bearer TOKEN` with this engine's token"
+            "unauthorized", "the request needs the header `Authorization: Bearer TOKEN` with this engine's token", 401
         )
     if "origin" in headers:
-        return RefusalError(403, "unauthorized", "requests from web pages are refused")
+        return RefusalError("unauthorized", "requests from web pages are refused", 403)
     host = headers.get("host", "")
     name = host if host.endswith("]") else host.rpartition(":")[0] or host
     if name.lower() not in LOCAL_HOSTS:
-        return RefusalError(403, "unauthorized", "the Host header must name this machine: localhost or 127.0.0.1")
+        return RefusalError("unauthorized", "the Host header must name this machine: localhost or 127.0.0.1", 403)
     if method == "POST" and headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        return RefusalError(415, "bad_request", "the body must be JSON, with the header `Content-Type: application/json`")
+        return RefusalError("bad_request", "the body must be JSON, with the header `Content-Type: application/json`", 415)
     if (length := headers.get("content-length", "")).isdecimal() and len(length) < 20 and int(length) > MAX_BODY_BYTES:
         return too_large()
     return None
@@ -466,7 +449,7 @@ def refused(method: str, headers: Mapping[str, str], token: str) -> RefusalError
 
 def too_large() -> RefusalError:
     """Return the refusal of a body over the size limit."""
-    return RefusalError(413, "bad_request", f"the body is larger than {MAX_BODY_BYTES // 1024**2} MB")
+    return RefusalError("bad_request", f"the body is larger than {MAX_BODY_BYTES // 1024**2} MB", 413)
 
 
 def to_response(refusal: RefusalError) -> JSONResponse:
@@ -506,7 +489,7 @@ async def read_body(request: Request) -> Fields:
             if len(body) > MAX_BODY_BYTES:
                 raise too_large()
     except ClientDisconnect as error:
-        raise RefusalError(400, "bad_request", "the request ended before its body did") from error
+        raise RefusalError("bad_request", "the request ended before its body did") from error
     return parse(bytes(body))
 
 

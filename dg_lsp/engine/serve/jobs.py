@@ -35,17 +35,19 @@ SHORT_STEPS = 32  # with the embedded model, the rest of a line takes at most 32
 LONG_EVERY = 4  # while there are short requests, long ones get one turn in this many
 SENDING_S = 0.02  # time for the event loop to send an answer
 STAGES = ("prefill", "draft", "denoise", "score")
+STATUS_OF: dict[ErrorCode, int] = {"bad_request": 400, "busy": 429, "out_of_memory": 507, "engine_failed": 500}
 Order = Literal["load", "unload", "close"]
 Emit = Callable[[Event], None]
 Load = Callable[[OnProgress], Filler]
 
 
-class UnavailableError(Exception):
-    """The engine can't take a request: its queue is full, its model could not be loaded, or it is stopping."""
+class RefusalError(Exception):
+    """A request is refused. The message is a sentence for the user, and `status` that of HTTP, by default the code's."""
 
-    def __init__(self, code: ErrorCode, message: str) -> None:
+    def __init__(self, code: ErrorCode, message: str, status: int = 0) -> None:
         super().__init__(message)
         self.code: ErrorCode = code
+        self.message, self.status = message, status or STATUS_OF.get(code, 503)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,20 +183,20 @@ class Queue:
             self._changed.notify_all()
 
     def submit(self, ask: Ask, emit: Emit) -> Job:
-        """Return a new job. Its events go to `emit`, from any thread. Raises UnavailableError."""
+        """Return a new job. Its events go to `emit`, from any thread. Raises RefusalError."""
         now, ms = self.clock(), ask.request.budget.ms
         with self._changed:
             if self._pending == "close":
-                raise UnavailableError("stopping", "the engine is stopping")
+                raise RefusalError("stopping", "the engine is stopping")
             if self.status.state == "failed":
-                raise UnavailableError("not_loaded", self.status.message)
+                raise RefusalError("not_loaded", self.status.message)
             older = superseded(self._jobs, ask)
             for job in older:
                 job.end = job.end or "superseded"
             # A superseded job does not count as waiting, although the worker has not removed it yet.
             if is_crowded([job for job in self._jobs if job.end is None], ask, self.limits):
                 waiting = sum(job.started_at is None for job in self._jobs)
-                raise UnavailableError("busy", f"the engine is busy: {waiting} requests are already waiting")
+                raise RefusalError("busy", f"the engine is busy: {waiting} requests are already waiting")
             job = Job(ask, emit, next(self._numbers), now, due=now + ms / 1000 if ms else None)
             emit(Accepted(f"{job.order:x}", sum(other.end is None for other in self._jobs)))
             self._jobs.append(job)
