@@ -56,6 +56,10 @@ from dg_lsp.wire.messages import (
 )
 from dg_lsp.wire.model_names import is_remote
 
+log = logging.getLogger("dg_lsp.engine")
+
+PING_EVERY_S = 5.0
+PING = b": still here\n\n"
 BUILD = discovery.current_build()
 """The build of this process, read before its files can be replaced."""
 
@@ -166,9 +170,7 @@ class Service:
             "protocol": PROTOCOL,
             "pid": os.getpid(),
             "url": self.url,
-            "state": status.state,
-            "message": status.message,
-            "fraction": status.fraction,
+            **asdict(status),
             "model": self.engine_id.model,
             "revision": self.engine_id.revision,
             "dtype": self.engine_id.dtype,
@@ -205,12 +207,6 @@ def call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., object], 
     except RuntimeError:
         if not loop.is_closed():
             raise
-
-
-log = logging.getLogger("dg_lsp.engine")
-
-PING_EVERY_S = 5.0
-PING = b": still here\n\n"
 
 
 def build(service: Service, token: str, lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]]) -> ASGIApp:
