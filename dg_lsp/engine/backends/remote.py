@@ -199,8 +199,9 @@ def to_probability(logarithm: object) -> float:
 
 def trimmed(text: str, confidences: tuple[float, ...], bounds: Bounds) -> tuple[str, tuple[float, ...]]:
     """Return the answer in a server's text, and about its share of the confidences."""
-    own = bounds.cut(with_newlines(text))
-    return own, confidences if own == text else confidences[: -(-len(confidences) * len(own) // len(text))]
+    lines = with_newlines(text)
+    own = bounds.cut(lines)
+    return (text, confidences) if own == lines else (own, confidences[: -(-len(confidences) * len(own) // len(lines))])
 
 
 def token_features(chances: Sequence[float], text: str) -> dict[str, float]:
