@@ -523,6 +523,9 @@ def test_what_follows_is_not_repeated_in_a_file_without_a_grammar(text: str, ans
         ("a.md", "| a | ⟦⟧ |", "b |", "b"),
         ("Dockerfile", 'CMD ["⟦⟧"]', 'a", "b"]', 'a", "b'),
         ("a.ini", "[⟦⟧]", "a]", "a"),
+        ("a.json5", '"dist/**⟦⟧*",', '/*.ts",', "/"),
+        ("a.xml", "<a>x⟦⟧-y</a>", "-b-c</a>", "-b"),
+        ("a.ex", "a ++ [b⟦⟧+ [c]", "] +", "] +"),
     ],
 )
 def test_what_follows_is_not_repeated_by_the_rules_of_the_file_s_language(

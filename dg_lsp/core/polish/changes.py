@@ -152,15 +152,19 @@ def _repetitions(trimmed: str, around: Around) -> Iterator[tuple[str, bool]]:
     tail = around.place.tail.rstrip()
     rest, closer = tail.strip(), languages.first_closer(trimmed, around.document.language)
     runs = extent.runs(trimmed, rest) if rest else []
-    for start, size in sorted(runs, key=lambda run: (-run[1], sum(run) < len(trimmed))):
+    for start, size in sorted(runs, key=lambda run: (-run[1], -run[0])):
         run, left = rest[:size], trimmed[max(start - 1, 0) : start + 1]
         is_whole, is_end = size == len(rest), start + size == len(trimmed)
         is_within_word = re.match(r"\w\w", left) is not None and not (is_whole and is_end)
-        if is_within_word or not (is_whole or is_end or _PAIR.search(run) or says_something(run)):
+        is_tag = run == "<" and rest.startswith("</")
+        if is_within_word or (not is_end and (is_tag or not trimmed[:start].strip())):
             continue
-        is_token = not (_WITHIN_TOKEN.match(left) or _WITHIN_TOKEN.match(rest[size - 1 : size + 1]))
+        # The cursor may be in the middle of `++`.
+        is_half = not tail[0].isspace() and not is_whole and re.fullmatch(r"[-+*/&|=>.]", run) is not None
+        is_token = not (is_half or _WITHIN_TOKEN.match(left) or _WITHIN_TOKEN.match(rest[size - 1 : size + 1]))
+        is_solid = is_end or (is_whole and size >= extent.SOLID)
         repeats = is_end and (start == closer or (is_whole and trimmed.endswith(tail) and _PARTS.search(tail)))
-        repeats = repeats or ((is_end or is_whole) and is_token and _WORD_OR_OPERATOR.search(run))
+        repeats = repeats or (is_solid and is_token and _WORD_OR_OPERATOR.search(run))
         yield trimmed[:start].rstrip() if tail[0].isspace() else trimmed[:start], bool(repeats)
 
 
