@@ -116,6 +116,19 @@ def test_a_pass_goes_on_with_fewer_threads_when_another_program_begins_to_need_a
     assert seen == [2, 1, 1]
 
 
+def test_all_threads_are_tried_again_after_a_second_without_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    used, now = Cores(2, follows=True), 0.0
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    monkeypatch.setattr("time.process_time", lambda: now)  # a core for all threads together
+    seen = list[int]()
+    for pause in (0.0, 0.1, cores.STALE_S + 0.1):
+        now += pause
+        with used.used():
+            seen.append(torch.get_num_threads())
+            now += 2 * cores.SOON_MS / 1000
+    assert seen == [2, 1, 2]
+
+
 def test_nothing_changes_between_layers_that_no_model_of_ours_runs() -> None:
     threads = torch.get_num_threads()
     cores.between_layers()

@@ -24,6 +24,7 @@ SOON_MS, SHARED = 100.0, 0.6  # after so much there are fewer threads if each ha
 FULL = 0.92  # of the wall-clock time of each thread is processor time: perhaps one more core is free
 FREE = 0.75  # as much is needed to keep a thread
 RETRY_MS, LONGEST_RETRY_MS = 250.0, 2_000.0  # of passes between two trials of more threads; twice as long after each failure
+STALE_S = 1.0  # without a pass: all that are allowed are tried again, because what was busy then may be free
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +90,11 @@ class Cores:
     def used(self) -> Iterator[None]:
         """Run the block's passes with the threads that are free, and learn from its times."""
         global _used
-        if self._plan.limit != self._limit:
-            self._plan = Plan(self._limit, self._limit)
+        now = time.perf_counter(), time.process_time()
+        if self._plan.limit != self._limit or now[0] - self._times[0] > STALE_S:
+            self._plan = Plan(self._limit, self._limit, retry=self._plan.retry)
         self._set()
-        self._times, _used = (time.perf_counter(), time.process_time()), self
+        self._times, _used = now, self
         try:
             yield
         finally:
