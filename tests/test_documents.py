@@ -87,6 +87,7 @@ python tests/benchmarks/positions.py
 python tests/benchmarks/positions.py 500 0 MODEL RECORDS
 python tests/benchmarks/replay.py recall NAMES --mirror DIR --sample 120
 python tests/benchmarks/replay.py run OUT --mirror DIR --set end --sample 160
+python tests/benchmarks/walk.py --mirror DIR --places 6
 """
 # Names of commands in a sentence, not commands to type.
 NAMES = """
