@@ -174,10 +174,14 @@ def test_a_suggestion_that_no_longer_fits_is_neither_shown_nor_inserted(nvim: Ne
 FLOAT = (
     "lua vim.api.nvim_open_win(vim.api.nvim_create_buf(false, true), true, {relative='editor',row=1,col=1,width=9,height=2})"
 )
-WAYS = ("new", "tabnew", "split | wincmd w", "bnext", "copen", "help", FLOAT, "stopinsert", "vsplit other.py", "normal! v")
+WAYS = (
+    *("new", "tabnew", "split | wincmd w", "bnext", "copen", "help", FLOAT, "stopinsert", "vsplit other.py", "normal! v"),
+    *("edit!", "undo", "terminal", "Explore", "bwipeout!", "Dg pause"),
+)
+KEYS = ("<C-c>", "<Esc>", "<C-o>v", "<Esc>qa$A.x<Esc>q@a", "<Esc>0<C-v>kIx<Esc>", "<Esc>j.", "<Esc>q:")
 
 
-@pytest.mark.parametrize("key", ["<C-c>", "<Esc>", "<C-o>v", *WAYS])
+@pytest.mark.parametrize("key", [*KEYS, *WAYS])
 def test_a_suggestion_goes_when_insert_mode_or_its_window_is_left(nvim: Neovim, key: str) -> None:
     nvim.edit("other.py", "")
     nvim.edit("shop.py", SHOP)
@@ -189,7 +193,20 @@ def test_a_suggestion_goes_when_insert_mode_or_its_window_is_left(nvim: Neovim, 
     nvim.until_ghost()
     buffer = nvim.call("nvim_get_current_buf").data[-1]
     nvim.type(key)
-    until(lambda: not nvim.ghost(buffer), "no ghost text", tell=nvim.picture)
+    until(lambda: not nvim.call("nvim_buf_is_valid", buffer) or not nvim.ghost(buffer), "no ghost text", tell=nvim.picture)
+
+
+def test_a_suggestion_goes_when_another_program_changes_the_file(nvim: Neovim) -> None:
+    path = nvim.edit("shop.py", SHOP)
+    nvim.put(*INSIDE)
+    nvim.type("<CR>self.")
+    nvim.until_ghost()
+    path.write_text(f"# changed\n{SHOP}")
+    os.utime(path, (1, 1))
+    nvim.command("set autoread nomodified")
+    nvim.command("silent checktime")
+    until(lambda: not nvim.ghost(), "no ghost text", tell=nvim.picture)
+    assert nvim.text().startswith("# changed\n")
 
 
 def test_the_typed_part_of_a_suggestion_is_not_inserted_again(nvim: Neovim) -> None:

@@ -278,9 +278,9 @@ function M.attach(client, bufnr)
       M.refresh(bufnr)
     end,
   })
-  -- Neovim's own ends with InsertLeave, which `<C-c>` skips, as does what leaves the window in insert mode.
-  -- `<C-o>` returns.
-  vim.api.nvim_create_autocmd({ "BufLeave", "WinLeave", "ModeChanged" }, {
+  -- Neovim's own ends with InsertLeave, which `<C-c>` skips, as does what leaves the window in insert mode, or reads
+  -- the file again. `<C-o>` returns.
+  vim.api.nvim_create_autocmd({ "BufLeave", "WinLeave", "ModeChanged", "FileChangedShellPost" }, {
     group = group,
     buffer = bufnr,
     callback = function(event)

@@ -71,6 +71,7 @@ end
 ---Stop unprompted suggestions, everywhere or in one language. Explicit requests still work.
 ---@param filetype? string
 function M.pause(filetype)
+  ghost.dismiss()
   if not filetype then
     stop_snooze_timer()
     set_trigger("manual")
