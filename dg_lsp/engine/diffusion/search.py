@@ -295,11 +295,6 @@ class LengthSearch:
         self._has_drafts = canvas.profile.causal_rows > 0
         self._causal = CausalText(canvas.loaded.passes, generation.tree)
 
-    @property
-    def n_verified(self) -> int:
-        """The number of tokens that the causal model has verified."""
-        return len(self._speculation.text)
-
     def run(self) -> Work:
         """Propose the search's results, and set the lengths worth a canvas, likeliest first.
 
@@ -333,12 +328,12 @@ class LengthSearch:
             generation.found_lengths = ()
         else:
             generation.found_lengths = tuple(dict.fromkeys(map(self._length, likely)))
-            if starts[0] > self.n_verified:  # the search ended before it verified the open canvas's length
+            if starts[0] > len(speculation.text):  # the search ended before it verified the open canvas's length
                 likely = [*likely, starts[0]]
         # A causal draft if it is verified, otherwise the canvas's text.
         results: dict[str, Proposal] = {}
         for start in likely:
-            is_causal = start <= self.n_verified
+            is_causal = start <= len(speculation.text)
             if speculation.is_valid(start) and (self._has_drafts or not is_causal):
                 text = self._text(start)
                 results.setdefault(text, Proposal(text, "causal" if is_causal else "noise"))
@@ -372,7 +367,7 @@ class LengthSearch:
     def _text(self, start: int) -> str:
         """Return the answer with this length, without a copy of the suffix."""
         speculation, text = self._speculation, self._uncut(start)
-        following = speculation.text[start] if start < self.n_verified else None
+        following = speculation.text[start] if start < len(speculation.text) else None
         if following in speculation.gap.closing:  # the token may contain text before its line end
             text = self._uncut(start, following)
         return self._canvas.of_draft(text)

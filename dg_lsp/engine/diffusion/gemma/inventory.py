@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from dg_lsp.engine.model.fit import VLLM_NVFP4
-from dg_lsp.engine.model.weights.checkpoint import CONFIG, WIDE, CheckpointError, Stored, stated_values, stored
+from dg_lsp.engine.model.weights.checkpoint import CONFIG, WIDE, CheckpointError, Stored, check_names, stated_values, stored
 
 META = torch.device("meta")
 
@@ -140,19 +140,9 @@ def check(folder: Path, config: Any) -> tuple[Any, Inventory]:
         if wrong := problem(group, tuple(described[target].shape)):
             raise CheckpointError(f"{group[0].stored.name} in {folder} {wrong}")
     targets = set(first_names.values())
-    missing_names = _unexcused(targets - weights.pieces.keys(), model._keys_to_ignore_on_load_missing)
-    if missing_names:
-        raise CheckpointError(
-            f"{folder} lacks {len(missing_names)} of the {len(targets)} weights that its {CONFIG} describes, "
-            f"such as {min(missing_names)}; "
-            "download it again, or correct it"
-        )
+    missing = _unexcused(targets - weights.pieces.keys(), model._keys_to_ignore_on_load_missing)
     extra = _unexcused([one.name for one in weights.unplaced], model._keys_to_ignore_on_load_unexpected)
-    if extra:
-        raise CheckpointError(
-            f"{folder} holds {len(extra)} weights that its {CONFIG} does not describe, such as {min(extra)}; "
-            "it belongs to another model"
-        )
+    check_names(folder, len(targets), missing, extra)
     return model, weights
 
 

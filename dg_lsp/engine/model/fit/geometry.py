@@ -111,7 +111,7 @@ class Geometry:
         return max(attention, 3 * self.feed_forward) + 3 * self.experts_at_once * self.expert_width
 
 
-# The projections of a layer by their letters in an adapter's names, and in those of fused matrices.
+# The projections of a layer by their letters in an adapter's names.
 PROJECTIONS = {
     "q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.o_proj",
     "g": "mlp.gate_proj", "u": "mlp.up_proj", "d": "mlp.down_proj",
@@ -156,23 +156,14 @@ class LlamaSizes:
             has_head=not self.tied,
         )
 
-    def projection(self, name: str) -> tuple[int, int]:
-        """Return the numbers of outputs and inputs of one of a layer's `PROJECTIONS`."""
-        queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        outputs = {
-            "q_proj": queries,
-            "k_proj": keys,
-            "v_proj": keys,
-            "gate_proj": self.feed_forward,
-            "up_proj": self.feed_forward,
-        }
-        inputs = {"o_proj": queries, "down_proj": self.feed_forward}
-        short = name.rpartition(".")[2]
-        return outputs.get(short, self.hidden), inputs.get(short, self.hidden)
-
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of each weight by its name in a checkpoint."""
-        matrices = {name: self.projection(name) for name in PROJECTIONS.values()}
+        queries, keys, hidden, inner = self.heads * self.head_dim, self.kv_heads * self.head_dim, self.hidden, self.feed_forward
+        matrices = {
+            "self_attn.q_proj": (queries, hidden), "self_attn.k_proj": (keys, hidden), "self_attn.v_proj": (keys, hidden),
+            "self_attn.o_proj": (hidden, queries), "mlp.gate_proj": (inner, hidden), "mlp.up_proj": (inner, hidden),
+            "mlp.down_proj": (hidden, inner),
+        }  # fmt: skip
         found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (self.vocabulary, self.hidden)}
         for index in range(self.layers):
             start = f"model.layers.{index}."

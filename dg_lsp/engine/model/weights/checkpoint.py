@@ -10,7 +10,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,20 @@ def stored(folder: Path) -> Iterator[Stored]:
         except Exception as error:  # the library's own error is not an OSError
             raise CheckpointError(f"{file} is not a complete safetensors file ({error}); download it again") from error
         yield from listed
+
+
+def check_names(folder: Path, n_described: int, missing: Collection[str], extra: Collection[str]) -> None:
+    """Raise CheckpointError if a folder lacks some of the weights that its configuration describes, or holds others."""
+    if missing:
+        raise CheckpointError(
+            f"{folder} lacks {len(missing)} of the {n_described} weights that its {CONFIG} describes, such as {min(missing)}; "
+            "download it again, or correct it"
+        )
+    if extra:
+        raise CheckpointError(
+            f"{folder} holds {len(extra)} weights that its {CONFIG} does not describe, such as {min(extra)}; "
+            "it belongs to another model"
+        )
 
 
 def own_file(folder: Path, name: str) -> Path:

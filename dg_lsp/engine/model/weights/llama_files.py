@@ -43,16 +43,8 @@ def check(folder: Path, sizes: LlamaSizes, *, in_int8: bool) -> dict[str, Stored
     if in_int8:
         shapes |= {name + SCALE: shape[:1] for name, shape in shapes.items() if len(shape) == 2}
     stored = {one.name: one for one in checkpoint.stored(folder)}
-    if missing := shapes.keys() - stored.keys():
-        raise CheckpointError(
-            f"{folder} lacks {len(missing)} of the {len(shapes)} weights that its {CONFIG} describes, such as {min(missing)}; "
-            "download it again, or correct it"
-        )
-    if extra := [name for name in stored.keys() - shapes.keys() if not _UNUSED.fullmatch(name.removesuffix(SCALE))]:
-        raise CheckpointError(
-            f"{folder} holds {len(extra)} weights that its {CONFIG} does not describe, such as {min(extra)}; "
-            "it belongs to another model"
-        )
+    extra = [name for name in stored.keys() - shapes.keys() if not _UNUSED.fullmatch(name.removesuffix(SCALE))]
+    checkpoint.check_names(folder, len(shapes), shapes.keys() - stored.keys(), extra)
     for name, shape in shapes.items():
         one = stored[name]
         if one.shape != shape:
