@@ -408,7 +408,7 @@ print("heavy:", sorted(heavy & set(sys.modules)))
         assert python(code.format(args=args)).endswith("heavy: []"), args
 
 
-@pytest.mark.parametrize("command", ["serve", "engine", "bench"])
+@pytest.mark.parametrize("command", ["engine", "bench"])
 def test_a_subcommand_whose_module_is_missing_is_reported(command: str) -> None:
     code = f"""
 import sys
