@@ -2,7 +2,7 @@
 
     hole, place ── of ──> Bounds
     while it is written:  Bounds.stops (for servers), is_over, is_block_over
-    once it is written:   Bounds.of_draft, of_canvas, and `cut` for a server's and before polishing
+    once it is written:   Bounds.of_draft, of_canvas, of_server, and `cut` before polishing
     before it is shown:   doubt and cuts, where a token is uncertain
 
 An answer ends with its line, with the block that it opens or is in, and before what follows it in the file. Only what the
@@ -112,6 +112,10 @@ class Bounds:
         if not self.takes_lines:
             return self._line(text)
         return text if is_held else before_suffix(text, self.place.after)
+
+    def of_server(self, text: str) -> str:
+        """Return the answer in a server's text, which may have any line ends."""
+        return text if self.takes_lines else re.split(r"[\r\n]", text, maxsplit=1)[0]
 
     def cut(self, text: str) -> str:
         """Return an answer up to its end by its lines alone: all of it, its line, or the block that this line opens."""

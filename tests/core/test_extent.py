@@ -50,6 +50,8 @@ def test_in_an_empty_line_an_answer_has_several_lines_only_of_who_knows_its_end(
 
 def test_a_server_stops_at_the_end_of_a_line_unless_the_answer_has_several() -> None:
     assert (bounds().stops, bounds(how_far="block").stops) == (("\n",), ())
+    assert [bounds(how_far="line").of_server(text) for text in ("a\r\nb", "a\nb", "a", "")] == ["a", "a", "a", ""]
+    assert bounds(how_far="block").of_server("a\nb") == "a\nb"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """A readable implementation of the denoising rule for one row, against which tests check `diffusion.denoise`.
 
 It uses plain lists and loops, and deleted positions really leave the list. It is slow on purpose. It also has readable
-versions of the rules of `diffusion.speculation` and `common.copies`.
+versions of the rules of `diffusion.search` and `common.copies`.
 """
 
 from __future__ import annotations

@@ -300,7 +300,7 @@ def test_received_text_is_a_draft_until_the_answer_ends() -> None:
         assert task.cache()["tokens"] == 7
 
 
-def test_a_task_that_is_dropped_closes_its_stream() -> None:
+def test_a_task_that_is_closed_closes_its_stream() -> None:
     with Served(FENCED * 50, hold=threading.Event(), held_at=5) as setup:
         task = setup.filler.start(request(PREFIX, SUFFIX, n=2))
         wait_until(lambda: task.step() and setup.server.n_sent == 2)
@@ -308,12 +308,12 @@ def test_a_task_that_is_dropped_closes_its_stream() -> None:
         wait_until(lambda: setup.server.n_dropped == 2)
 
 
-def test_an_answer_that_opens_a_block_ends_with_it() -> None:
+@pytest.mark.parametrize("size", [1, 20, 45, 400])
+def test_an_answer_that_opens_a_block_ends_with_its_line(size: int) -> None:
     hole = Hole(Span(0, 0), "cursor", indent="\t", extent="lines")
-    block = " err != nil {\n\t\treturn err\n\t}"
-    with Served(f"```go\n\tif{block}\n\treturn nil\n```") as setup:
+    with Served("```go\n\tif err != nil {\n\t\treturn err\n\t}\n\treturn nil\n```", size=size) as setup:
         [candidate] = setup.fill("func f() error {\n\terr := g()\n\tif", "\n\treturn h()\n}\n", hole, language="go")
-        assert candidate.texts == (block,)
+        assert candidate.texts == (" err != nil {",)
 
 
 def test_an_answer_cut_by_the_token_limit_is_doubted() -> None:

@@ -109,11 +109,11 @@ def test_a_pass_goes_on_with_fewer_threads_when_another_program_begins_to_need_a
     monkeypatch.setattr("time.process_time", lambda: spent)
     seen = list[int]()
     with used.used():
-        for _ in range(3):
-            cores.between_layers()
-            seen.append(torch.get_num_threads())
+        for index in range(3):
             now, spent = now + cores.SOON_MS / 1000, spent + cores.SOON_MS / 1000  # a core for both threads together
-    assert seen == [2, 1, 1]
+            cores.before_layer(index)
+            seen.append(torch.get_num_threads())
+    assert seen == [2, 1, 1]  # what comes before the first layer has one thread anyway
 
 
 def test_all_threads_are_tried_again_after_a_second_without_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def test_all_threads_are_tried_again_after_a_second_without_a_pass(monkeypatch: 
 
 def test_nothing_changes_between_layers_that_no_model_of_ours_runs() -> None:
     threads = torch.get_num_threads()
-    cores.between_layers()
+    cores.before_layer(1)
     assert torch.get_num_threads() == threads
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.benchmarks import on_gpu, pack
+from dg_lsp.core.values import InfillRequest
+from tests.benchmarks import candidates, on_gpu, pack
 from tests.benchmarks.on_gpu import Part
 
 
@@ -41,7 +46,49 @@ def test_the_parts_run_programs_of_the_project() -> None:
         assert program == "-m" or (on_gpu.ROOT / program).is_file(), part.name
 
 
+def test_two_devices_are_compared_fill_by_fill(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the processor as both of them, nothing may differ."""
+    file, answers = str(on_gpu.ROOT / on_gpu.HELD_OUT), candidates.answers
+    assert candidates.main(file, "embedded", "cpu", 2) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "2 of 2 holes filled on the processor and on cpu, in 32 bits and from the same seeds:"
+    assert printed[1].startswith("2 have the same candidates in the same order, whose probabilities differ by at most 0;")
+    assert printed[2] == "2 have the same best candidate"
+    n_answers = itertools.count()
+
+    def other(model: Any, request: InfillRequest) -> list[candidates.Answer]:
+        found = answers(model, request)
+        return [(("wrong",), "noise", 0.5), *found] if next(n_answers) % 2 else found
+
+    monkeypatch.setattr(candidates, "answers", other)
+    assert candidates.main(file, "embedded", "cpu", 1) == 1
+    [hole, *_, last] = capsys.readouterr().out.splitlines()
+    assert json.loads(hole)[2][0][0] == ["wrong"]
+    assert last == "0 have the same best candidate"
+
+
 def test_the_pack_lacks_only_what_comes_with_torch() -> None:
     packages = pack.needed()
     assert {"transformers", "tree-sitter-php", "pygls", "attrs", "httpcore", "pytest"} <= packages.keys()
     assert not packages.keys() & {"torch", "triton", "numpy", "sympy", "bitsandbytes"}
+
+
+def test_a_model_s_pieces_join_to_the_same_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pack, "PIECE", 4000)
+    model, folder, carried = (tmp_path / name for name in ("model", "pack", "carried"))
+    for each in (model, folder, carried):
+        each.mkdir()
+    (model / "model.safetensors").write_bytes(bytes(range(256)) * 60)
+    (model / "config.json").write_text("{}")
+    n_pieces = pack._cut(model, folder)
+    assert n_pieces == len(list(folder.glob("model-*"))) > 3
+    for piece in sorted(folder.glob("model-*/*")):
+        assert piece.stat().st_size <= 4000
+        (carried / piece.name).write_bytes(piece.read_bytes())
+    (folder / "join.sh").write_text(pack.JOIN)
+    join = ["sh", str(folder / "join.sh"), str(carried), str(tmp_path / "joined")]
+    subprocess.run(join, check=True)
+    for path in model.iterdir():
+        assert (tmp_path / "joined" / path.name).read_bytes() == path.read_bytes()
+    (carried / "model.tar.01").write_bytes(b"damaged")
+    assert subprocess.run(join, check=False, capture_output=True).returncode

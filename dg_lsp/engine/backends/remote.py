@@ -19,7 +19,6 @@ from typing import Protocol
 
 from dg_lsp.core import calibration, secrets
 from dg_lsp.core.calibration import Evidence
-from dg_lsp.core.context import with_newlines
 from dg_lsp.core.extent import Bounds
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, outcome_of
@@ -199,9 +198,8 @@ def to_probability(logarithm: object) -> float:
 
 def trimmed(text: str, confidences: tuple[float, ...], bounds: Bounds) -> tuple[str, tuple[float, ...]]:
     """Return the answer in a server's text, and about its share of the confidences."""
-    lines = with_newlines(text)
-    own = bounds.cut(lines)
-    return (text, confidences) if own == lines else (own, confidences[: -(-len(confidences) * len(own) // len(lines))])
+    own = bounds.of_server(text)
+    return own, confidences if own == text else confidences[: -(-len(confidences) * len(own) // len(text))]
 
 
 def token_features(chances: Sequence[float], text: str) -> dict[str, float]:

@@ -75,14 +75,15 @@ class Scorer(generation.Scorer):
 
         A reading that can't be the likeliest of its text is left out. If only the likeliest answer is wanted, so is a text
         that is behind it in any case: it counts as if its unknown tokens were middling. A calibration may prefer a copy that is
-        behind; that is left out if it can't have `LEAST_CHANCE`. Of a long text, the first tokens are read before that is
+        behind; that is left out if it will hardly have `LEAST_CHANCE`. Of a long text, the first tokens are read before that is
         decided.
         """
         readings = [(text, *reading) for text in texts for reading in self.readings(text)]
         rows = [[*ids, *after] for _, ids, after in readings]
         long = [row[:FIRST_TOKENS] for row in rows if self._tree.bound(row).n_unknown > 2 * FIRST_TOKENS]
         if self._inputs.wants_likeliest and long:
-            self._tree.log_probabilities(long)
+            with self._pace.measuring("score", FIRST_TOKENS * len(long)):
+                self._tree.log_probabilities(long)
         bounds = [self._tree.bound(row) for row in rows]
         least = dict.fromkeys(texts, -math.inf)
         for (text, _, _), bound in zip(readings, bounds, strict=True):
@@ -106,7 +107,7 @@ class Scorer(generation.Scorer):
             self._likeliest(chosen)
 
     def _most_chance(self, text: str, logp: float, weights: Calibration) -> float:
-        """Return the most that the probability of a copy can be if its log-probability is at most this."""
+        """Return about the most that the probability of a copy can be if its log-probability is at most this."""
         others = [replace(copy, logps=(-math.inf,)) for copy in self._copies.values() if copy.text != text]
         (copy,) = self.describer.described([self._copies[text]])
         likeliest = replace(copy, logps=(logp, *[0.0] * (len(self._inputs.ids_of(text)) - 1)))

@@ -211,22 +211,26 @@ class ReadAhead:
     def _reading(self, request: InfillRequest) -> Iterator[float]:
         filler, clock = self._filler, self._filler.pace.clock
         quiet_at = clock() + self._quiet_s
-        yield from self._encoded(filler.prompt(request, request.budget.ms or math.inf))
+        for _ in self._encoded(filler.prompt(request, request.budget.ms or math.inf)):
+            yield 0.0
         while 0 < (left_s := quiet_at - clock()) < math.inf:
             yield left_s
         if left_s <= 0 and (better := filler.better_prompt(request)) is not None:
             # A user who always moves on sooner would make the model read one after another in vain.
             self._quiet_s = min(2 * self._quiet_s, LONGEST_QUIET_S)
-            yield from self._encoded(better)
-            self._quiet_s = filler.quiet_s
+            for n_left in self._encoded(better):
+                if not n_left:
+                    self._quiet_s = filler.quiet_s
+                yield 0.0
 
-    def _encoded(self, prompt: Any) -> Iterator[float]:
+    def _encoded(self, prompt: Any) -> Iterator[int]:
+        """Encode a prefix chunk by chunk; yield how many tokens are left."""
         prefixes = self._filler.prefixes
         n_encoded, kv = prefixes.cache.longest(prompt.ids)
         while n_encoded < len(prompt.ids):
             with self._filler.loaded.cores.used():
                 n_encoded, kv = prefixes.encode(prompt.ids, n_encoded, kv, prefixes.at_once(AHEAD_CHUNK))
-            yield 0.0
+            yield len(prompt.ids) - n_encoded
 
 
 def encoded(prefixes: PrefixEncoder, ids: tuple[int, ...], timing: Timing) -> Generator[None, None, KV]:

@@ -54,7 +54,7 @@ class Profile:
     copy_rows: int = 2
     causal_rows: int = 1
     branches: int = 0  # of a causal draft within a line: others that differ from it first in one token
-    file_weight: float = 0.0  # the weight of the file's own repetitions beside the causal model; 0: they are only read ahead
+    file_weight: float = 0.0  # the weight of the file's own repetitions beside the causal model; 0: not used
     file_half_at: float = 4.0  # the match length, in tokens, at which they have half of that weight
     sampling: Sampling = field(default_factory=Sampling)
     calibration: Calibration | None = None  # None: its confidence was never measured

@@ -101,12 +101,12 @@ class Cores:
             _used = None
         self.learn()
 
-    def learn(self) -> None:
-        """Change the number of threads if the times since the last call say so."""
+    def learn(self, *, counts: bool = True) -> None:
+        """Change the number of threads if the times since the last call say so; they do not if that was no pass."""
         before, self._times = self._times, (time.perf_counter(), time.process_time())
         wall_ms, processor_ms = (1000 * (now - then) for now, then in zip(self._times, before, strict=True))
         self.wall_ms, self.processor_ms = self.wall_ms + wall_ms, self.processor_ms + processor_ms
-        if self._follows:
+        if self._follows and counts:
             self._plan = after(self._plan, wall_ms, processor_ms)
             self._set()
 
@@ -118,7 +118,7 @@ class Cores:
 _used: Cores | None = None  # by the pass that is running
 
 
-def between_layers() -> None:
-    """Let the running pass change its number of threads, if its times say so."""
+def before_layer(index: int) -> None:
+    """Let the running pass change its number of threads, if the times of its layers say so."""
     if _used is not None:
-        _used.learn()
+        _used.learn(counts=index > 0)  # before the first one, a single thread prepares the pass

@@ -94,7 +94,7 @@ class Llama:
         fine = None if past else slice(None, None, length)
         kv: KV = []
         for index, layer in enumerate(self.layers):
-            cores.between_layers()
+            cores.before_layer(index)
             # In 16 bits, because rounding these inputs costs more in nats than the rest, and their products are the smallest.
             normed = self._normed(hidden, layer.before_attention, ALL)
             heads = layer.queries_keys_values.times(normed)

@@ -60,6 +60,7 @@ log = logging.getLogger("dg_lsp.engine")
 
 PING_EVERY_S = 5.0
 PING = b": still here\n\n"
+NOT_STORED = {"Cache-Control": "no-store"}
 BUILD = discovery.current_build()
 """The build of this process, read before its files can be replaced."""
 
@@ -244,7 +245,7 @@ class Routes:
         ask = decode_ask(await read_body(request))
         if ask.prepares:
             self._queue.expect(ask.request)
-            return Response(to_sse(Accepted("")) + to_sse(Done("finished")), media_type="text/event-stream")
+            return Response(to_sse(Accepted("")) + to_sse(Done("finished")), headers=NOT_STORED, media_type="text/event-stream")
         job, inbox = self._submit(ask)
         return Events(_sent(inbox), lambda: self._queue.cancel(job))
 
@@ -359,7 +360,7 @@ class Events(StreamingResponse):
     """Server-sent events that call `on_close` however they end, even if they end before the first event."""
 
     def __init__(self, events: AsyncIterator[bytes], on_close: Callable[[], None]) -> None:
-        super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        super().__init__(events, media_type="text/event-stream", headers=NOT_STORED)
         self._on_close = on_close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
