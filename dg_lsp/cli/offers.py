@@ -128,7 +128,7 @@ async def _offers_at(client: httpx.AsyncClient, kind: str, url: str) -> list[Off
             entries = (await _json(client, f"{url}/v1/models"))["data"]
             names = [each["id"].rpartition("/")[2] for each in entries if each["owned_by"] == "llamacpp"]
             return [served(kind, url, name) for name in names[:1] if _NAME.fullmatch(name)]
-    except (httpx.HTTPError, TimeoutError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
+    except (httpx.HTTPError, TimeoutError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
         return []
 
 

@@ -260,7 +260,10 @@ def prepare(path: Path, model: str) -> str:
     """
     real, doing = Path(os.path.realpath(path)), "read"
     try:
-        old = files.read_regular(real, config.MAX_BYTES).decode("utf-8") if os.path.lexists(real) else ""
+        try:
+            old = files.read_regular(real, config.MAX_BYTES).decode("utf-8")
+        except FileNotFoundError:
+            old = ""
         new, doing = with_model(old, model, str(path)), "written"
         real.parent.mkdir(parents=True, exist_ok=True)
     except UnicodeDecodeError as error:

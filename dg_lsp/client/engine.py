@@ -244,13 +244,14 @@ class EngineClient:
 
     async def restart(self) -> None:
         """End the engine, also if other clients use it, and start another one."""
-        if self._link is not None and self.options is not None:
-            await self._link.end()
+        link, options = self._link, self.options
+        if link is not None and options is not None:
+            await link.end()
             with contextlib.suppress(DiscoveryError):
-                lock = discovery.engine_files(self.options.engine_id).lock
+                lock = discovery.engine_files(options.engine_id).lock
                 # Until its process has ended, it may take requests.
-                await _until(lambda: not discovery.is_held(lock), END_PATIENCE_S)
-        if self.options is not None and not self._is_closed:
+                await _until(lambda: not discovery.is_held(lock) or self.options is not options, END_PATIENCE_S)
+        if options is not None and self.options is options and not self._is_closed:
             self._live(self._life.stopped().asked(self._clock()))
 
     def refuse(self, why: str) -> None:

@@ -379,4 +379,4 @@ def _unpaired(marks: Sequence[str], partners: Mapping[str, str]) -> tuple[list[s
     return opened, unopened
 
 
-_TAG = re.compile(r"<(/?[a-zA-Z][\w:.-]*)(?:[^<>]*[^<>/])?>")
+_TAG = re.compile(r"<(/?[a-zA-Z][\w:.-]*+)(?:[^<>]*+(?<!/))?>")

@@ -361,9 +361,10 @@ class _Item:
             written, n = written[len(tokens[n]) :], n + 1
         return () if written else tokens[n:]
 
-    def is_in(self, text: str) -> bool:
-        """Return whether a text begins with all of this one. White space is not compared."""
-        return "".join(text[: 2 * MAX_REMOVED_CHARS].split()).startswith("".join(self.text.split()))
+    def is_in(self, text: str, end: int) -> bool:
+        """Return whether all of this stands at its offset, before `end`. White space is not compared."""
+        written = text[self.at : min(end, self.at + 2 * MAX_REMOVED_CHARS)]
+        return "".join(written.split()).startswith("".join(self.text.split()))
 
 
 class Unwanted:
@@ -409,7 +410,7 @@ class Unwanted:
             if item is not last and (item.uri != uri or not start < item.at <= old_end or not before[start : item.at].strip())
         ]
         if end > start:
-            items = [item for item in items if item.uri != uri or item.at > start or not item.is_in(now[item.at : end])]
+            items = [item for item in items if item.uri != uri or item.at > start or not item.is_in(now, end)]
         removal = _Item(uri, start, removed[:MAX_REMOVED_CHARS], math.inf)
         self._items = tuple([*items, removal] if removed.strip() else items)[-MAX_UNWANTED:]
         if removed or end > start:

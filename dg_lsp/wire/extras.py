@@ -39,7 +39,8 @@ def in_shell(commands: Sequence[Sequence[str]]) -> str:
 
 def install_commands(*requirements: str, any_torch: bool = False) -> list[list[str]]:
     """Return the commands that install packages into the environment of this process, with torch's CPU build where it fits."""
-    is_cpu = not any_torch and has_useless_cuda() and any(each.startswith("torch") for each in requirements)
+    is_torch = any(each.startswith("torch") or each.endswith(("[engine]", "[quant]")) for each in requirements)
+    is_cpu = is_torch and not any_torch and has_useless_cuda()
     has_pip = util.find_spec("pip") is not None
     if not has_pip and shutil.which("uv", path=programs.search_path()):  # an environment that uv made
         return [

@@ -900,6 +900,12 @@ def test_a_head_is_compiled_with_the_body_below_it() -> None:
         check(text, answer, text.replace("⟦⟧", answer))
 
 
+def test_what_stands_between_two_holes_does_not_keep_them_from_being_compiled() -> None:
+    text = "def b(x):\n    ⟦⟧\n\n\nreturn 5\n\n\ndef c():\n    ⟦⟧\n"
+    assert polished(text, "x = 1; nonlocal x", "return 1")[0].dropped == "does not compile"
+    assert polished(text, "x = 1", "return 1")[1] == text.replace("⟦⟧", "x = 1", 1).replace("⟦⟧", "return 1")
+
+
 def test_all_texts_of_a_candidate_are_checked_together() -> None:
     result, text_after = polished("a(⟦⟧, ⟦⟧)\n", "f(b)", "c")
     assert text_after == "a(f(b), c)\n"

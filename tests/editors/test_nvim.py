@@ -176,7 +176,7 @@ FLOAT = (
 )
 WAYS = (
     *("new", "tabnew", "split | wincmd w", "bnext", "copen", "help", FLOAT, "stopinsert", "vsplit other.py", "normal! v"),
-    *("edit!", "undo", "terminal", "Explore", "bwipeout!", "Dg pause"),
+    *("edit!", "undo", "terminal", "Explore", "bwipeout!", "Dg pause", "Dg snooze"),
 )
 KEYS = ("<C-c>", "<Esc>", "<C-o>v", "<Esc>qa$A.x<Esc>q@a", "<Esc>0<C-v>kIx<Esc>", "<Esc>j.", "<Esc>q:")
 

@@ -28,6 +28,9 @@ def test_without_an_installed_package_the_command_names_no_package_of_an_index(m
 
     monkeypatch.setattr(metadata, "requires", missing)
     assert install_command("quant") == f"{sys.executable} -m pip install '/path/to/dg-lsp[quant]'"
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(extras, "GPU_FILES", ("/no/such/file",))
+    assert CPU_TORCH in install_command("engine")
 
 
 def test_an_environment_without_pip_is_changed_by_uv(monkeypatch: pytest.MonkeyPatch) -> None:

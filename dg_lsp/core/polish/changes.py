@@ -22,7 +22,7 @@ from dg_lsp.core.values import Document, Hole, Span, n_common
 
 # How many characters on each side the filters read. Only the syntax is checked on the whole file.
 NEARBY_CHARS = 4_000
-MAX_CUTS = 20  # of an answer that may repeat the rest of its line; each costs a parse
+MAX_CUTS = 4  # of an answer that may repeat the rest of its line; each costs a parse, and the first is nearly always right
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,13 +163,14 @@ def compiles(whole: Whole) -> bool:
     1. Python accepts the statements without the edits, or with a plain answer in their place.
     2. The code up to the end of the answer's line can't be the beginning of a program, but can be with a plain answer.
     """
-    if whole.document.language != "python":
-        return True
-    text, holes = whole.document.text, whole.holes
-    region = _statements(whole)
+    return whole.document.language != "python" or all(_compiles_in(whole, *each) for each in _by_statement(whole))
+
+
+def _compiles_in(whole: Whole, region: Span, numbers: Sequence[int]) -> bool:
+    text, holes, edits = whole.document.text, [whole.holes[n] for n in numbers], [whole.edits[n] for n in numbers]
     # The parser skipped this text because it is far from the holes. Compiling it takes long.
     gaps = tuple(Edit(span, "") for span in whole.before.gaps(region))
-    if _compiles(_inside(text, region, (*whole.edits, *gaps))):
+    if _compiles(_inside(text, region, (*edits, *gaps))):
         return True
     others = [(), *(frames.plain_edits(text, holes, whole.before.language, answer) for answer in _PLAIN_BEGINNINGS)]
     if any(_compiles(_inside(text, region, (*other, *gaps))) for other in others[: 1 + len(frames.PLAIN_ANSWERS)]):
@@ -180,17 +181,29 @@ def compiles(whole: Whole) -> bool:
     end = whole.before.lines.end(whole.before.lines.at(holes[-1].span.end))
     head = Span(start, max(end, holes[-1].span.end))
     # Compiled one by one: first the one with the edits, and the others only if that can't be the beginning.
-    beginnings = (_begins(_inside(text, head, each)) for each in (whole.edits, *others))
+    beginnings = (_begins(_inside(text, head, each)) for each in (edits, *others))
     return start < nearest or next(beginnings) or not any(beginnings)
 
 
-def _statements(whole: Whole) -> Span:
-    """Return the span of the module's statements that contain the holes, as whole lines.
+def _by_statement(whole: Whole) -> list[tuple[Span, list[int]]]:
+    """Return the spans of the module's statements that contain holes, each with the numbers of its holes.
 
     Compiling only these statements takes the same time for every length of the file.
     """
+    regions: list[tuple[Span, list[int]]] = []
+    for number, hole in enumerate(whole.holes):
+        region, numbers = _statements(whole, hole.span), [number]
+        if regions and region.start <= regions[-1][0].end:
+            other, before = regions.pop()
+            region, numbers = Span(min(other.start, region.start), max(other.end, region.end)), [*before, number]
+        regions.append((region, numbers))
+    return regions
+
+
+def _statements(whole: Whole, hole: Span) -> Span:
+    """Return the span of the module's statements that contain a hole, as whole lines."""
     tree, lines = whole.before, whole.before.lines
-    start, end = (tree.offsets.to_byte(at) for at in (whole.holes[0].span.start, whole.holes[-1].span.end))
+    start, end = tree.offsets.to_byte(hole.start), tree.offsets.to_byte(hole.end)
     nodes = [node for node in tree.tree.root_node.children if node.type != "comment" and node.start_byte <= end]
     first = max((node.start_byte for node in nodes if node.start_byte <= start), default=start)
     last_line = lines.at(tree.offsets.to_end(max([end, *(node.end_byte for node in nodes)])))
@@ -198,7 +211,7 @@ def _statements(whole: Whole) -> Span:
     body = itertools.takewhile(lambda line: lines.is_blank(line) or lines.indent(line), range(last_line + 1, len(lines)))
     last_line = max([last_line, *(line for line in body if not lines.is_blank(line))])
     # A hole between \r and \n ends after its line's content.
-    return Span(lines.start(lines.at(tree.offsets.to_point(first))), max(lines.end(last_line), whole.holes[-1].span.end))
+    return Span(lines.start(lines.at(tree.offsets.to_point(first))), max(lines.end(last_line), hole.end))
 
 
 def _inside(text: str, region: Span, edits: Sequence[Edit]) -> str:

@@ -61,6 +61,12 @@ local function stop_snooze_timer()
   end
 end
 
+local function hide()
+  if ghost.is_shown() then
+    ghost.dismiss()
+  end
+end
+
 ---@param trigger "auto"|"manual"
 local function set_trigger(trigger)
   server.change_settings(function(settings)
@@ -71,7 +77,7 @@ end
 ---Stop unprompted suggestions, everywhere or in one language. Explicit requests still work.
 ---@param filetype? string
 function M.pause(filetype)
-  ghost.dismiss()
+  hide()
   if not filetype then
     stop_snooze_timer()
     set_trigger("manual")
@@ -113,6 +119,7 @@ function M.snooze(minutes)
     return
   end
   stop_snooze_timer()
+  hide()
   set_trigger("manual")
   snooze_end = os.date("%H:%M", os.time() + math.floor(minutes * 60)) --[[@as string]]
   snooze_timer = vim.defer_fn(function()
