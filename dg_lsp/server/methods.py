@@ -127,5 +127,5 @@ def read(data: object, kind: type[Params]) -> Params:
     """Return the parameters that the JSON describes; raise BadParamsError when it can't be parsed."""
     try:
         return msgspec.convert(data, kind)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeError) as error:  # half of a surrogate pair is no text
         raise BadParamsError(f"the parameters can't be read: {error}") from error
