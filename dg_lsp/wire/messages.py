@@ -157,6 +157,8 @@ def _converted(value: object, kind: type[T], what: str = "the message") -> T:
     """Return a value as this type; raise WireError, which names the field, if it is malformed."""
     try:
         return msgspec.convert(value, kind)
+    except UnicodeError as error:
+        raise WireError(f"{what} has half of a surrogate pair, which is no text") from error
     except msgspec.ValidationError as error:
         sentence, *places = str(error).rsplit(" - at `$", 1)
         place = places[0].rstrip("`") if places else ""

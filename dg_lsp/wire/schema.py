@@ -74,7 +74,7 @@ class Setting:
             value = int(value)
         try:
             parsed: object = msgspec.convert(value, self.kind, strict=not is_text)
-        except msgspec.ValidationError as error:
+        except (msgspec.ValidationError, UnicodeError) as error:  # half of a surrogate pair is no text
             raise BadValueError(f"must be {self.allowed}, not {_shown(value)}") from error
         if self.about.check is not None:
             self.about.check(parsed)

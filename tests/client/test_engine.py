@@ -475,6 +475,10 @@ async def test_a_running_engine_takes_other_settings(engines: Path) -> None:
         assert await has(engine, "pid", pid)
 
 
+async def _said(messages: list[str]) -> bool:
+    return bool(messages)
+
+
 async def test_a_running_engine_takes_what_an_editor_has_chosen_and_a_command_is_told_what_it_keeps(engines: Path) -> None:
     messages: list[str] = []
     async with connect(options()):
@@ -483,6 +487,7 @@ async def test_a_running_engine_takes_what_an_editor_has_chosen_and_a_command_is
             chosen = replace(chosen, settings=replace(chosen.settings, threads=3))
             async with connect(chosen, on_message=messages.append) as other:
                 await until(partial(has, other, "threads", threads))
+                await until(partial(_said, messages))
         assert messages == [
             "the running engine keeps its settings (threads = 0, not 3); to change them: dg-lsp engine start --model toy"
         ]

@@ -77,6 +77,7 @@ def test_the_editors_schema_accepts_exactly_the_valid_values(setting: Setting) -
     [
         ("engine.threads", 10**400, "must be a whole number from 0 to 1024, not a huge number"),
         ("engine.threads", 1.5, "must be a whole number from 0 to 1024, not 1.5"),
+        ("engine.threads", "\ud800", "must be a whole number from 0 to 1024, not"),
         ("engine.threads", {}, "must be a whole number from 0 to 1024, not a table"),
         ("completion.threshold", float("nan"), "must be a number from 0 to 1, not NaN"),
         ("engine.device", "x" * 0, 'must be a string that is not empty, not ""'),
