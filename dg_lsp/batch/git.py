@@ -18,6 +18,7 @@ LOCAL = frozenset(
     for name in (
         *("ALTERNATE_OBJECT_DIRECTORIES", "COMMON_DIR", "CONFIG", "CONFIG_COUNT", "CONFIG_PARAMETERS", "DIR", "GRAFT_FILE"),
         *("IMPLICIT_WORK_TREE", "INDEX_FILE", "INTERNAL_SUPER_PREFIX", "NO_REPLACE_OBJECTS", "OBJECT_DIRECTORY", "PREFIX"),
+        "QUARANTINE_PATH",  # of a hook that receives commits, which may write nowhere else
         *("REPLACE_REF_BASE", "SHALLOW_FILE", "WORK_TREE"),
         *("GLOB_PATHSPECS", "ICASE_PATHSPECS", "LITERAL_PATHSPECS", "NOGLOB_PATHSPECS"),
     )

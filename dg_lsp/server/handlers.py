@@ -61,7 +61,7 @@ def add(server: DgLanguageServer) -> None:
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_CHANGE)
     def _(params: lsp.DidChangeTextDocumentParams) -> None:
-        _changed(server, params.text_document, params.content_changes)
+        changed(server, params.text_document, params.content_changes)
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_CLOSE)
     def _(params: lsp.DidCloseTextDocumentParams) -> None:
@@ -166,7 +166,7 @@ def _add_notebook_handlers(server: DgLanguageServer) -> None:
             for closed in cells.structure.did_close or ():
                 _closed(server, closed.uri)
         for content in cells.text_content or ():
-            _changed(server, content.document, content.changes)
+            changed(server, content.document, content.changes)
 
     @server.feature(lsp.NOTEBOOK_DOCUMENT_DID_CLOSE)
     def _(params: lsp.DidCloseNotebookDocumentParams) -> None:
@@ -181,13 +181,19 @@ def _closed(server: DgLanguageServer, uri: str) -> None:
     server.nearby.forget(uri)
 
 
-def _changed(
+MOST_APART = 50
+
+
+def changed(
     server: DgLanguageServer, of: lsp.VersionedTextDocumentIdentifier, changes: Sequence[lsp.TextDocumentContentChangeEvent]
 ) -> None:
+    """Apply the changes of a notification to an open document, and let the completer learn from them."""
     if (doc := server.documents.get(of.uri)) is not None:
-        before = doc.index.text
-        server.documents.change(of.uri, None if of.version == NO_VERSION else of.version, changes)
-        server.completer.typed(of.uri, before, doc.index.text)
+        # One by one, as several cursors remove several texts; many together, because each compares the whole text.
+        for part in [(change,) for change in changes] if len(changes) <= MOST_APART else [changes]:
+            before = doc.index.text
+            server.documents.change(of.uri, None if of.version == NO_VERSION else of.version, part)
+            server.completer.typed(of.uri, before, doc.index.text)
 
 
 def _moved(server: DgLanguageServer, uri: str, position: lsp.Position) -> None:

@@ -440,9 +440,13 @@ async def test_leftovers_of_another_build_do_not_block_a_start(engines: Path, ha
     assert len(pids()) == 1
 
 
-async def test_an_engine_whose_state_file_was_removed_is_found_by_new_clients(engines: Path) -> None:
+@pytest.mark.parametrize("left", [None, "", "{"])
+async def test_an_engine_whose_state_file_was_removed_or_damaged_is_found_by_new_clients(
+    engines: Path, left: str | None
+) -> None:
     async with connect(options()) as engine:
-        discovery.engine_files(options().engine_id).state.unlink()
+        state = discovery.engine_files(options().engine_id).state
+        state.unlink() if left is None else state.write_text(left)
         async with connect(options()) as other:
             assert await text(other, text="x") == "x"
             assert await info(other, "pid") == await info(engine, "pid")

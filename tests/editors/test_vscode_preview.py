@@ -146,9 +146,9 @@ def listing(code: Workbench) -> Iterator[None]:
     code.run(change.replace("VALUE", "{ other: 'off' }"))
 
 
-def open_list(code: Workbench) -> None:
-    """Begin a name; wait for the list, and for ghost text beside it."""
-    code.open("a.py", PRICES)
+def open_list(code: Workbench, name: str) -> None:
+    """Begin a name in a new file; wait for the list, and for ghost text beside it."""
+    code.open(name, PRICES)
     code.put(PRICES.count("\n"), 0)
     code.type("pric")
     until(lambda: "price_total" in "".join(code.page.locator(LISTED).all_text_contents()), "the list", tell=code.picture)
@@ -157,7 +157,7 @@ def open_list(code: Workbench) -> None:
 
 @pytest.mark.usefixtures("listing")
 def test_ghost_text_continues_the_entry_that_the_list_selects(code: Workbench) -> None:
-    open_list(code)
+    open_list(code, "a.py")
     code.press("Tab")
     until(lambda: code.text() == f"{PRICES}price_total", "the entry, and no more", tell=code.picture)
     until(lambda: code.ghost() == "(3)", "ghost text behind the entry", tell=code.picture)
@@ -167,7 +167,7 @@ def test_ghost_text_continues_the_entry_that_the_list_selects(code: Workbench) -
 
 @pytest.mark.usefixtures("listing")
 def test_once_the_list_is_closed_tab_inserts_the_ghost_text(code: Workbench) -> None:
-    open_list(code)
+    open_list(code, "d.py")  # in the other one, its text was removed and is not suggested again
     code.press("Escape")
     until(lambda: not code.page.locator(LISTED).count(), "the list to close", tell=code.picture)
     ghost = code.until_ghost()

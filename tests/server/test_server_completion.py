@@ -6,14 +6,18 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from lsprotocol import types as lsp
 
 from dg_lsp.client.engine import ConnectOptions, EngineClient
 from dg_lsp.client.link import OnDraft
 from dg_lsp.client.port import EngineError
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.values import Calibrated, Candidate, Confidence, InfillRequest, Ranked, Span
+from dg_lsp.server import handlers
 from dg_lsp.server.completion import Completer, Reply, SuggestionRequest
 from dg_lsp.server.decisions import Reason
 from dg_lsp.server.snapshot import Nearby, Snapshots
@@ -343,6 +347,23 @@ async def test_what_was_removed_is_not_suggested_again_but_the_next_best_is(
         await session.ask(drawn(line))
     assert texts(await session.ask(drawn(lines[-1]))) == ["cost"]
     assert texts(await session.ask(drawn(lines[-1]), automatic=False))[0] == text
+
+
+async def test_what_several_cursors_remove_is_not_suggested_again_at_any_of_their_places(session: Session) -> None:
+    line = "    return {}\n\n"
+    session.held.text, session.held.others = "a + b", ("cost",)
+    session.opened("def f():\n" + line.format("a + b") + "def g():\n" + line.format("a + b$0"))
+    of = lsp.VersionedTextDocumentIdentifier(version=2, uri=URI)
+    server: Any = SimpleNamespace(documents=session.documents, completer=session.completer)
+    handlers.changed(server, of, [naive.edit("", (row, 11), (row, 16)) for row in (1, 4)])
+    doc = session.documents.get(URI)
+    assert doc is not None
+    assert doc.index.text.count("return \n") == 2
+    for row in (1, 4):
+        lines = ["def f():", "    return ", "", "def g():", "    return ", "", ""]
+        lines[row] += "$0"
+        at = "\n".join(lines).index("$0")
+        assert texts(await session.completer.complete(SuggestionRequest(URI, at, automatic=True))) == ["cost"]
 
 
 @pytest.mark.parametrize(

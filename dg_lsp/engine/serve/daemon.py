@@ -360,9 +360,9 @@ def _listen(files: EngineFiles, options: Options) -> tuple[str, list[socket.sock
 
 
 def _restore(files: EngineFiles, state: State) -> None:
-    """Write the state file again if something removed it, such as a cleanup of old files: no client would find the engine."""
+    """Write the state file again if something removed or damaged it, such as a cleanup: no client would find the engine."""
     with contextlib.suppress(DiscoveryError):
-        if not files.state.exists():
+        if discovery.read_state(files) is None:
             discovery.write_state(files, state)
 
 
