@@ -258,12 +258,10 @@ def prepare(path: Path, model: str) -> str:
 
     Raises SetupError if the file can't be read, changed or written.
     """
-    real, doing = Path(os.path.realpath(path)), "read"
+    real, doing, old = Path(os.path.realpath(path)), "read", ""
     try:
-        try:
+        with contextlib.suppress(FileNotFoundError):
             old = files.read_regular(real, config.MAX_BYTES).decode("utf-8")
-        except FileNotFoundError:
-            old = ""
         new, doing = with_model(old, model, str(path)), "written"
         real.parent.mkdir(parents=True, exist_ok=True)
     except UnicodeDecodeError as error:

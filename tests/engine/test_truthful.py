@@ -21,7 +21,7 @@ from dg_lsp.engine.diffusion.denoise import Denoiser, Reading
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
 from dg_lsp.engine.diffusion.generation import CanvasRequest
 from dg_lsp.engine.diffusion.layout import REPEATED_LINES
-from dg_lsp.engine.diffusion.profile import LayoutName, Profile, parse
+from dg_lsp.engine.diffusion.profile import LayoutName, parse
 from dg_lsp.engine.model.prefix_cache import KV
 from tests.engine.engine_kit import finish
 
@@ -282,6 +282,7 @@ def test_each_name_that_a_profile_may_have_is_implemented() -> None:
     assert filler_module.PROPOSERS.keys() == layout.LAYOUTS.keys() == set(get_args(LayoutName))
 
 
-def test_settings_that_older_versions_wrote_are_ignored() -> None:
-    assert parse({"layout": "infill-trained", "refine_steps": 0, "line": ["copy"]}) == Profile("infill-trained")
-    assert parse({"layout": "instruct", "max_canvases": 4}) == parse({}) == Profile()
+@pytest.mark.parametrize("name", ["refine_steps", "line", "max_canvases"])
+def test_a_setting_that_follows_from_the_layout_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        parse({"layout": "instruct", name: 0})

@@ -13,8 +13,6 @@ from dg_lsp.core.calibration import Calibration
 from dg_lsp.engine.common import profile_file
 
 LayoutName = Literal["infill-trained", "instruct"]
-# In profiles that older versions wrote; what they said follows from the layout.
-OLDER = frozenset({"refine_steps", "line_ends", "line", "block", "max_canvases"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +73,7 @@ def load_profile(folder: Path) -> Profile:
 
 def parse(settings: dict[str, Any]) -> Profile:
     """Return the profile in a JSON object; raise ValueError or TypeError if it contains something unknown."""
-    known = {name: value for name, value in settings.items() if name not in OLDER}
-    values = profile_file.values_of(Profile, known, layouts=get_args(LayoutName))
+    values = profile_file.values_of(Profile, settings, layouts=get_args(LayoutName))
     if "sampling" in values:
         values["sampling"] = Sampling(**values["sampling"])
     return Profile(**values)

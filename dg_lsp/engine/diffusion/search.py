@@ -1,4 +1,4 @@
-"""Propose what a search for a gap's likely lengths finds, for a checkpoint without a delete token.
+"""Propose what a search for a gap's likely lengths finds, in the instruct layout, whose checkpoints have no delete token.
 
 An open canvas proposes the text after the prefix, and causal passes verify it. The canvas holds no suffix, so it settles to the
 answer followed by the suffix. After each step, one causal pass over its text keeps the tokens that the causal model would also
@@ -263,12 +263,8 @@ LINE_TOKENS = 64  # the longest answer within a line; a block may use the whole 
 
 
 def propose(generation: Generation) -> Work:
-    """Propose the texts that a search verified, and set the gap's likely lengths, if the request needs a search.
-
-    That is one hole without a delete token.
-    """
-    canvas = generation.canvas
-    if canvas.n_holes == 1 and canvas.delete is None:
+    """Propose the texts that a search verified, and set the gap's likely lengths, if the request has one hole."""
+    if generation.canvas.n_holes == 1:
         yield from LengthSearch(generation).run()
 
 
