@@ -27,7 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dg_lsp.engine.causal.passes import CausalLlama
+from dg_lsp.engine.causal.filler import CausalLlama
 from dg_lsp.engine.common import drafts
 from dg_lsp.engine.common.drafts import DraftSettings
 from dg_lsp.engine.common.loading import set_up
@@ -35,7 +35,7 @@ from dg_lsp.engine.model import memory
 from dg_lsp.engine.model.fit.geometry import LlamaSizes
 from dg_lsp.engine.model.gpu import operations
 from dg_lsp.engine.model.gpu.buffers import Buffers
-from dg_lsp.engine.model.int8 import Quantised, quantised
+from dg_lsp.engine.model.matmul import Quantised, quantised
 from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.recording import ROWS, WARM_UPS, Recorder, StepGraph
 from dg_lsp.engine.model.tree import ROOM, ROOT, OwnRoom, Tree

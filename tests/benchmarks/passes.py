@@ -14,9 +14,9 @@ from collections.abc import Callable
 import torch
 
 from dg_lsp.engine.backends.local import load_model
-from dg_lsp.engine.causal.passes import CausalLlama
+from dg_lsp.engine.causal.filler import CausalLlama
 from dg_lsp.engine.model.tree import Tree
-from dg_lsp.engine.model.weights.llama_layers import Inputs
+from dg_lsp.engine.model.weights.llama import Inputs
 
 ROWS = (1, 8, 16, 32, 64, 256)
 

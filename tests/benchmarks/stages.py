@@ -33,9 +33,9 @@ import torch
 from dg_lsp.cli.bench import processor
 from dg_lsp.engine.diffusion.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.fixed_step import FixedSteps, LocalDecoder
-from dg_lsp.engine.diffusion.gemma import inventory, reading
+from dg_lsp.engine.diffusion.gemma import weights
 from dg_lsp.engine.diffusion.gemma.passes import Passes, TreePasses
-from dg_lsp.engine.diffusion.profile import Sampling
+from dg_lsp.engine.diffusion.layout import Sampling
 from dg_lsp.engine.model import memory
 from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.recording import WARM_UPS, Recorder
@@ -181,16 +181,16 @@ def build(widths: Widths, layers: int, device: str, dtype: torch.dtype, precisio
     config = DiffusionGemmaConfig(
         text_config=text, vision_config=vision, canvas_length=LIBRARY_CANVAS, boi_token_id=3, eoi_token_id=4, image_token_id=5
     )
-    model = inventory.build(config, dtype)
+    model = weights.build(config, dtype)
     templates, names = model.state_dict(keep_vars=True), dict[str, list[str]]()
-    for name, first in inventory.aliases(model).items():
+    for name, first in weights.aliases(model).items():
         names.setdefault(first, []).append(name)
     for first, own in names.items():
         template = templates[first]
         value = torch.empty(template.shape, dtype=template.dtype, device=device)
         value = value.normal_(0, 0.02) if value.ndim > 1 else value.fill_(1)
-        reading.place(model, own, value, "fp8" if precision == "fp8" else "bfloat16", dtype, tuple(value.shape))
-    inventory.fill_buffers(model, device)
+        weights.place(model, own, value, "fp8" if precision == "fp8" else "bfloat16", dtype, tuple(value.shape))
+    weights.fill_buffers(model, device)
     return model.eval().requires_grad_(False)
 
 

@@ -11,7 +11,7 @@ import torch
 
 from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
-from dg_lsp.engine.diffusion.profile import Profile
+from dg_lsp.engine.diffusion.layout import Profile
 from dg_lsp.engine.model import matmul
 from dg_lsp.engine.model.fit import machine
 from tests import checkpoints

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from dg_lsp.engine.diffusion.denoise import Decoder, DecoderInput, Row, TokenLimits
-from dg_lsp.engine.diffusion.profile import Sampling
+from dg_lsp.engine.diffusion.layout import Sampling
 from dg_lsp.engine.diffusion.search import Gap, Speculate
 
 

@@ -23,8 +23,7 @@ from dg_lsp.engine.backends.chat import BLOCK_TOKENS, LINE_TOKENS, THOUGHT_TOKEN
 from dg_lsp.engine.backends.fim import MAX_ANSWERS, SAMPLING_TEMPERATURE
 from dg_lsp.engine.backends.http_client import EventReader, RemoteError
 from dg_lsp.engine.common import question
-from dg_lsp.engine.diffusion.layout import Instruct
-from dg_lsp.engine.diffusion.profile import Profile
+from dg_lsp.engine.diffusion.layout import Instruct, Profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.settings import Settings

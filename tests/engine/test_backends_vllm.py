@@ -31,7 +31,7 @@ from dg_lsp.engine.backends.vllm import (
     connect,
 )
 from dg_lsp.engine.common.profile_file import dump
-from dg_lsp.engine.diffusion.profile import Profile, Sampling
+from dg_lsp.engine.diffusion.layout import Profile, Sampling
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.wire.config import Config
 from tests.checkpoints import gemma_like_tokenizer

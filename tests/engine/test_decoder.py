@@ -10,7 +10,7 @@ import torch
 from dg_lsp.engine.diffusion.denoise import DecoderInput, Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.fixed_step import LocalDecoder
 from dg_lsp.engine.diffusion.gemma.passes import Passes
-from dg_lsp.engine.diffusion.profile import Sampling
+from dg_lsp.engine.diffusion.layout import Sampling
 from dg_lsp.engine.model.prefix_cache import KV
 from tests.engine.filler_kit import a_prefix
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from dg_lsp.engine.diffusion.denoise import DecoderInput, Denoiser, Row, TokenLimits, accept, temperature
 from dg_lsp.engine.diffusion.fixed_step import LocalDecoder
 from dg_lsp.engine.diffusion.gemma.passes import Passes
-from dg_lsp.engine.diffusion.profile import Sampling
+from dg_lsp.engine.diffusion.layout import Sampling
 from dg_lsp.engine.diffusion.readout import draw
 from tests.engine import reference
 

@@ -15,7 +15,7 @@ from dg_lsp.cli import doctor, offers
 from dg_lsp.core.wording import size
 from dg_lsp.engine.backends import local
 from dg_lsp.engine.diffusion.fixed_step import LocalDecoder
-from dg_lsp.engine.diffusion.gemma import inventory, quantised
+from dg_lsp.engine.diffusion.gemma import quantised, weights
 from dg_lsp.engine.model import fit, memory
 from dg_lsp.engine.model.fit import VLLM_NVFP4, Machine, NoRoomError, machine
 from dg_lsp.wire import laptop
@@ -33,7 +33,7 @@ def test_the_computed_number_of_weights_equals_the_librarys() -> None:
     from transformers import DiffusionGemmaConfig
 
     values = real_geometry.config_values(**real_geometry.PUBLISHED)
-    built = inventory.build(DiffusionGemmaConfig.from_dict(values))
+    built = weights.build(DiffusionGemmaConfig.from_dict(values))
     tensors = {id(tensor): tensor for tensor in built.state_dict(keep_vars=True).values()}
     assert sum(tensor.numel() for tensor in tensors.values()) == PUBLISHED.n_weights == 25_250_986_812
     # What transformers writes says the same as what was published.

@@ -24,7 +24,7 @@ from dg_lsp.engine.diffusion.filler import DiffusionFiller
 from dg_lsp.engine.diffusion.fixed_step import MAX_BUCKETS, FixedSteps, LocalDecoder, bucket_of
 from dg_lsp.engine.diffusion.gemma import packed
 from dg_lsp.engine.diffusion.gemma.passes import Passes, TreePasses
-from dg_lsp.engine.diffusion.profile import Sampling
+from dg_lsp.engine.diffusion.layout import Sampling
 from dg_lsp.engine.model import fit, memory
 from dg_lsp.engine.model.fit import canvas_token_bytes, logit_bytes
 from dg_lsp.engine.model.gpu.buffers import Buffers

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from dg_lsp.engine.causal.passes import CausalLlama
+from dg_lsp.engine.causal.filler import CausalLlama
 from dg_lsp.engine.diffusion import readout
 from dg_lsp.engine.diffusion.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.fixed_step import FixedSteps, LocalDecoder
 from dg_lsp.engine.diffusion.gemma import fused
 from dg_lsp.engine.diffusion.gemma.passes import Passes, TreePasses
 from dg_lsp.engine.diffusion.gemma.quantised import Fp8Weight
-from dg_lsp.engine.diffusion.profile import Sampling
+from dg_lsp.engine.diffusion.layout import Sampling
 from dg_lsp.engine.model import memory
 from dg_lsp.engine.model.fit.geometry import llama_sizes
 from dg_lsp.engine.model.gpu import operations

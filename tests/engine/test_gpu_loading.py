@@ -13,7 +13,7 @@ from dg_lsp.engine.backends import local
 from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.common import loading
 from dg_lsp.engine.common.loading import EMBEDDED, LoadError
-from dg_lsp.engine.diffusion.gemma import reading
+from dg_lsp.engine.diffusion.gemma import weights
 from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.fit import Machine, machine
 from dg_lsp.engine.model.fit.geometry import LlamaSizes
@@ -109,14 +109,14 @@ def test_a_card_that_fails_while_the_weights_are_read_is_named_and_not_the_check
     trained_layout: Path, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A large model of canvases has no place on a processor, so the user reads why it can't be loaded."""
-    fill, cpu = reading.fill, Machine("cpu", None)
+    fill, cpu = weights.fill, Machine("cpu", None)
 
     def failing(model: Any, listed: Any, device: str, *arguments: Any) -> None:
         if device == "cuda":
             raise error
         fill(model, listed, device, *arguments)
 
-    monkeypatch.setattr(reading, "fill", failing)
+    monkeypatch.setattr(weights, "fill", failing)
     monkeypatch.setattr(loading, "choose", lambda opened, *_, **__: fit.choose(opened.name, opened.geometry, cpu, use=USE))
     assert load_model(str(trained_layout), device="auto").device == "cpu"
     monkeypatch.setattr(local, "SMALL", 0)

@@ -24,8 +24,7 @@ from torch import Tensor
 
 from dg_lsp.core.values import Hole, InfillRequest, Span
 from dg_lsp.engine.backends.local import load_model
-from dg_lsp.engine.causal.filler import CausalFiller
-from dg_lsp.engine.causal.passes import CausalLlama
+from dg_lsp.engine.causal.filler import CausalFiller, CausalLlama
 from dg_lsp.engine.model.fit.geometry import llama_sizes
 from dg_lsp.engine.model.gpu.buffers import MAX_BUFFERS, STEP, Buffers
 from dg_lsp.engine.model.gpu.operations import PLAIN

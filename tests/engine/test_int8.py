@@ -9,13 +9,13 @@ import sys
 import pytest
 import torch
 
-from dg_lsp.engine.causal.passes import CausalLlama
-from dg_lsp.engine.model import int8
+from dg_lsp.engine.causal.filler import CausalLlama
+from dg_lsp.engine.model import matmul
 from dg_lsp.engine.model.fit.geometry import LlamaSizes
-from dg_lsp.engine.model.int8 import LARGEST, ZERO, Int8Matrix, Quantised, QuantisedRows, quantised, quantised_rows
-from dg_lsp.engine.model.weights.llama_layers import Inputs, matrix
+from dg_lsp.engine.model.matmul import LARGEST, ZERO, Int8Matrix, Quantised, QuantisedRows, quantised, quantised_rows
+from dg_lsp.engine.model.weights.llama import Inputs, matrix
 
-pytestmark = pytest.mark.skipif(not int8.is_supported(), reason="this processor has no instructions for 8-bit products")
+pytestmark = pytest.mark.skipif(not matmul.int8_is_supported(), reason="this processor has no instructions for 8-bit products")
 
 ROWS = (1, 2, 7, 8, 15, 16, 17, 33, 64, 100)
 
@@ -58,9 +58,9 @@ def test_no_product_takes_the_reference_code(instructions: str) -> None:
     """On a processor with more instructions, oneDNN behaves as on one that has only these. Its log names each kernel."""
     lines = [
         "import torch",
-        "from dg_lsp.engine.model import int8",
-        "matrix = int8.Int8Matrix(int8.quantised(torch.randn(48, 64)))",
-        "for n in (1, 2, 16, 64): matrix.times(int8.quantised_rows(torch.randn(n, 64)))",
+        "from dg_lsp.engine.model import matmul",
+        "matrix = matmul.Int8Matrix(matmul.quantised(torch.randn(48, 64)))",
+        "for n in (1, 2, 16, 64): matrix.times(matmul.quantised_rows(torch.randn(n, 64)))",
     ]
     environment = os.environ | {"ONEDNN_MAX_CPU_ISA": instructions, "ONEDNN_VERBOSE": "profile_exec"}
     log = subprocess.run(
@@ -95,7 +95,7 @@ def test_fine_rows_have_16_bits() -> None:
     weight, rows = torch.randn(64, 512), rows_of(9, 512)
     rows[::3, 7] = 1e6
     narrow, factors = matrix(weight, "int8"), torch.rand(9, 1)
-    exact = rows.double() @ int8.quantised(weight).dense().double().t() * factors
+    exact = rows.double() @ matmul.quantised(weight).dense().double().t() * factors
     for more in (None, torch.ones(9, 64)):
         products = narrow.times(Inputs(rows, factors, slice(None, None, 3)), more)
         products = products if more is None else products - more
@@ -141,22 +141,22 @@ def test_blocks_of_the_feed_forward_change_nothing(monkeypatch: pytest.MonkeyPat
     passes, ids = CausalLlama(sizes, weights, "int8"), torch.randint(0, 120, (3, 11))
     whole, kv = passes.encode(ids)
     more, _ = passes.encode(ids, kv)
-    monkeypatch.setattr("dg_lsp.engine.model.weights.llama_layers.BLOCK", 4)
+    monkeypatch.setattr("dg_lsp.engine.model.weights.llama.BLOCK", 4)
     blocks, kv = passes.encode(ids)
     assert torch.equal(blocks, whole)
     assert torch.equal(passes.encode(ids, kv)[0], more)
 
 
 def test_processors_without_the_instructions_are_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
-    int8.is_supported.cache_clear()
+    matmul.int8_is_supported.cache_clear()
     with monkeypatch.context() as patch:
         patch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
         patch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
         patch.setattr(torch.cpu, "get_capabilities", dict)
-        assert not int8.is_supported()
-    int8.is_supported.cache_clear()
+        assert not matmul.int8_is_supported()
+    matmul.int8_is_supported.cache_clear()
     with monkeypatch.context() as patch:  # a torch whose operations compute something else
         patch.setattr(Int8Matrix, "times", lambda _matrix, rows: rows.values.float().sum(-1, keepdim=True).expand(-1, 32))
-        assert not int8.is_supported()
-    int8.is_supported.cache_clear()
-    assert int8.is_supported()
+        assert not matmul.int8_is_supported()
+    matmul.int8_is_supported.cache_clear()
+    assert matmul.int8_is_supported()

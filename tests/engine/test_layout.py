@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
 from dg_lsp.engine.diffusion import layout
-from dg_lsp.engine.diffusion.profile import Profile, load_profile
+from dg_lsp.engine.diffusion.layout import Profile, load_profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
 
 CURSOR, BODY = Hole(Span(0, 0), "cursor"), Hole(Span(0, 0), "body", indent="    ", extent="block")

@@ -17,7 +17,7 @@ from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.diffusion.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.fixed_step import LocalDecoder
 from dg_lsp.engine.diffusion.gemma.passes import Passes
-from dg_lsp.engine.diffusion.profile import Profile
+from dg_lsp.engine.diffusion.layout import Profile
 from dg_lsp.engine.diffusion.search import CausalText, Gap, Speculation
 from dg_lsp.engine.model.tree import Tree
 from tests.checkpoints import SPECIAL

@@ -14,12 +14,12 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from dg_lsp.engine.backends.local import load_model
-from dg_lsp.engine.causal.passes import CausalLlama
+from dg_lsp.engine.causal.filler import CausalLlama
 from dg_lsp.engine.common import loading
 from dg_lsp.engine.common.loading import LoadError, set_up
 from dg_lsp.engine.model import tree as trees
 from dg_lsp.engine.model.fit.geometry import GeometryError, llama_sizes
-from dg_lsp.engine.model.int8 import Quantised, is_supported, quantised
+from dg_lsp.engine.model.matmul import Quantised, int8_is_supported, quantised
 from dg_lsp.engine.model.tree import ROOT, Tree
 from tests import checkpoints
 
@@ -95,7 +95,7 @@ def test_tree_equals_separate_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_logits_of_some_tokens_are_those_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dg_lsp.engine.model.weights.llama_layers.VOCABULARY_SLICE", 128)
+    monkeypatch.setattr("dg_lsp.engine.model.weights.llama.VOCABULARY_SLICE", 128)
     model = checkpoint("untied")
     passes = passes_of(model)
     hidden, _ = passes.encode(ids_of(1, 5))
@@ -178,7 +178,7 @@ def test_converted_folder_in_32_bits_has_the_values_times_their_scales(folder: P
     torch.testing.assert_close(passes.logits(passes.encode(ids)[0]), expected, atol=2e-4, rtol=1e-4)
 
 
-@pytest.mark.skipif(not is_supported(), reason="this processor has no instructions for 8-bit products")
+@pytest.mark.skipif(not int8_is_supported(), reason="this processor has no instructions for 8-bit products")
 def test_both_formats_give_the_same_8_bit_model(folder: Path, tmp_path: Path) -> None:
     first = load_model(str(folder), device="cpu")
     second = load_model(str(converted(folder, tmp_path / "converted")), device="cpu")
@@ -270,7 +270,7 @@ def test_precision_of_another_family_gives_one_sentence(folder: Path, trained_la
 
 
 def test_processor_without_8_bit_products_loads_in_a_wider_precision(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dg_lsp.engine.common.loading.int8.is_supported", lambda: False)
+    monkeypatch.setattr("dg_lsp.engine.common.loading.matmul.int8_is_supported", lambda: False)
     loaded = load_model(str(folder), device="cpu")
     assert loaded.dtype == "float32"
     assert loaded.why["dtype"] == loading.LLAMA_WHY["float32"]

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from torch.profiler import ProfilerActivity, profile
 
 from dg_lsp.engine.common import loading
-from dg_lsp.engine.diffusion.gemma import inventory, quantised, reading
+from dg_lsp.engine.diffusion.gemma import quantised, weights
 from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.fit import Precision
 from dg_lsp.engine.model.weights.fetch import Meter
@@ -61,13 +61,13 @@ def test_loading_allocates_what_the_model_is_said_to_need(
     On a processor, bitsandbytes needs many times a weight's memory to pack it in 4 bits, so only the result is counted.
     """
     folder = real_geometry.save(tmp_path, real_geometry.build(**SIZES))
-    config = inventory.configuration(folder)
+    config = weights.configuration(folder)
     needs = fit.needs(fit.of_config(config.to_dict()), precision)
 
     def load() -> Any:
-        reading.fill(model, listed, "cpu", precision, loading.wide_dtype(precision), Meter("", 1, lambda *_: None))
+        weights.fill(model, listed, "cpu", precision, loading.wide_dtype(precision), Meter("", 1, lambda *_: None))
 
-    model, listed = inventory.check(folder, config)
+    model, listed = weights.check(folder, config)
     stored = load_file(folder / "model.safetensors")
     opened = SimpleNamespace(get_tensor=stored.__getitem__)
     monkeypatch.setattr(safetensors, "safe_open", lambda *_, **__: contextlib.nullcontext(opened))

@@ -14,7 +14,7 @@ from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.common.local import LocalTask
 from dg_lsp.engine.common.pace import Pace
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
-from dg_lsp.engine.diffusion.profile import Sampling
+from dg_lsp.engine.diffusion.layout import Sampling
 
 BODY = Hole(Span(0, 0), "body", indent="    ", extent="block")
 BLOCK = InfillRequest("def area(self):\n    ", "\n\n\nprint(1)\n", (BODY,), language="python")

@@ -25,8 +25,7 @@ from dg_lsp.engine.common.local import LocalTask
 from dg_lsp.engine.common.pace import Pace, Timing
 from dg_lsp.engine.diffusion import canvas
 from dg_lsp.engine.diffusion.masked.filler import Generation, MaskedFiller, MaskedLlama
-from dg_lsp.engine.diffusion.masked.profile import DREAMON, OPEN_DCODER, Unmasking, parse
-from dg_lsp.engine.diffusion.masked.unmasking import Gap, MaskTokens, Unmasker
+from dg_lsp.engine.diffusion.masked.unmasking import DREAMON, OPEN_DCODER, Gap, MaskTokens, Unmasker, Unmasking, parse
 from dg_lsp.engine.model.fit.geometry import GeometryError, llama_sizes, of_config
 from dg_lsp.engine.model.vocabulary import Vocabulary, tokenizer_values
 from tests.engine import reference_published as reference

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dg_lsp.engine.diffusion.denoise import TokenLimits
-from dg_lsp.engine.diffusion.profile import Sampling
+from dg_lsp.engine.diffusion.layout import Sampling
 from dg_lsp.engine.diffusion.search import Gap, Speculate, Speculation, cut_at_suffix
 from tests.engine import reference
 from tests.engine.test_denoise import VOCABULARY, Toy

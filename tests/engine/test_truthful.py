@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import logging
-import shutil
 from collections.abc import Generator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import get_args
 
 import pytest
 import torch
 
 from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
-from dg_lsp.engine.backends import local
 from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.diffusion import canvas, layout
 from dg_lsp.engine.diffusion import filler as filler_module
 from dg_lsp.engine.diffusion.denoise import Denoiser, Reading
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
 from dg_lsp.engine.diffusion.generation import CanvasRequest
-from dg_lsp.engine.diffusion.layout import REPEATED_LINES
-from dg_lsp.engine.diffusion.profile import LayoutName, parse
+from dg_lsp.engine.diffusion.layout import REPEATED_LINES, LayoutName, parse
 from dg_lsp.engine.model.prefix_cache import KV
 from tests.engine.engine_kit import finish
 
@@ -217,65 +212,16 @@ def test_a_block_that_the_suffix_does_not_follow_is_written_on_longer_canvases(i
 
 # The checkpoint's own files.
 
-TEMPLATE = (
-    "{{ bos_token }}{% for m in messages %}{{ '<|turn>' + m['role'] + '\\n' + m['content'] | trim + '<turn|>\\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|turn>model\\n' }}{% endif %}"
-)
 
-
-def with_template(folder: Path, tmp_path: Path, template: str, name: str = "chat_template.jinja") -> Path:
-    copy = tmp_path / "model"
-    shutil.copytree(folder, copy)
-    (copy / "tokenizer_config.json").write_text('{"bos_token": "<bos>"}')
-    (copy / name).write_text(template)
-    return copy
-
-
-@pytest.mark.parametrize("more", ["", "{{ '<|channel>thought\\n<channel|>' }}"])
-def test_a_matching_chat_template_gives_no_warning(instruct_layout: Path, tmp_path: Path, more: str) -> None:
-    assert layout.template_warning(with_template(instruct_layout, tmp_path, TEMPLATE + more)) is None
-    assert layout.template_warning(instruct_layout) is None  # it has none
-
-
-@pytest.mark.parametrize(
-    ("template", "says"),
-    [
-        (TEMPLATE.replace("<|turn>model", "<|turn>assistant"), "it writes 'assistant\\n', dg-lsp 'model\\n"),
-        (TEMPLATE.replace("{{ bos_token }}", "{{ bos_token }}<|turn>system\\nBe brief.<turn|>\\n"), "it writes 'system"),
-        ("{{ nothing.at.all }}", "can't be compared with the turns that dg-lsp writes: 'nothing' is undefined"),
-        ("{{ ''.__class__.__mro__ }}", "can't be compared"),
-    ],
-)
-def test_a_different_chat_template_is_logged_in_one_line_at_loading(
-    instruct_layout: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, template: str, says: str
-) -> None:
-    folder = with_template(instruct_layout, tmp_path, template)
-    with caplog.at_level(logging.WARNING, "dg_lsp.engine"):
-        local.load_model(str(folder), device="cpu")
-    [record] = caplog.records
-    assert says in record.getMessage()
-    assert str(folder) in record.getMessage()
-    assert "\n" not in record.getMessage()
-
-
-def test_a_chat_template_in_the_tokenizers_settings_counts_as_well(instruct_layout: Path, tmp_path: Path) -> None:
-    folder = with_template(instruct_layout, tmp_path, "", "unused")
-    (folder / "tokenizer_config.json").write_text(
-        '{"chat_template": "{{ messages[0].content }}", "bos_token": {"content": "<bos>"}}'
-    )
-    assert "after '' it writes 'What is missing?'" in (layout.template_warning(folder) or "")
-
-
-def test_templates_are_compared_with_the_layouts_own_turns(instruct: DiffusionFiller) -> None:
+def test_the_turns_are_those_of_the_published_chat_template(instruct: DiffusionFiller) -> None:
     vocabulary = instruct.loaded.vocabulary
-    kv = filled(instruct, InfillRequest("x = ", SUFFIX, (LINE,))).prompt.ids
     text = "".join(
         str(vocabulary.tokenizer.id_to_token(token)) if token in vocabulary.special else vocabulary.decode([token])
-        for token in kv
+        for token in filled(instruct, InfillRequest("x = ", SUFFIX, (LINE,))).prompt.ids
     )
     question = text.removeprefix("<bos><|turn>user\n").partition("<turn|>")[0]
-    turns, thought_turn = layout.turns(question)
-    assert text.startswith(turns + thought_turn)
+    turns = f"<bos><|turn>user\n{question}<turn|>\n<|turn>model\n<|channel>thought\n<channel|>"
+    assert text.startswith(turns)
 
 
 def test_each_name_that_a_profile_may_have_is_implemented() -> None:

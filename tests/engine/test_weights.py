@@ -21,7 +21,7 @@ from dg_lsp.engine.backends import local
 from dg_lsp.engine.backends.local import filler_of
 from dg_lsp.engine.common import loading
 from dg_lsp.engine.common.loading import Loaded, LoadError
-from dg_lsp.engine.diffusion.gemma import quantised, reading
+from dg_lsp.engine.diffusion.gemma import quantised, weights
 from dg_lsp.engine.model import fit, memory
 from dg_lsp.engine.model.fit import VLLM_NVFP4
 from dg_lsp.engine.model.weights.fetch import Meter, duration
@@ -231,7 +231,7 @@ def test_a_missing_shard_is_refused(whole: Path, tmp_path: Path) -> None:
 
 def test_too_little_memory_is_reported_before_reading(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "free_bytes", lambda _device: 5_000_000)
-    monkeypatch.setattr(reading, "fill", lambda *_: pytest.fail("weights were read"))
+    monkeypatch.setattr(weights, "fill", lambda *_: pytest.fail("weights were read"))
     shape = fit.of_config(json.loads((folder / "config.json").read_text()))
     needs = fit.needs(shape, "float32", fit.Use(7168, 256))
     assert refusal(folder) == (
@@ -243,7 +243,7 @@ def test_too_little_memory_is_reported_before_reading(folder: Path, monkeypatch:
 def test_a_cpu_without_bf16_gets_32_bits_only_on_request(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     monkeypatch.setattr(memory, "free_bytes", lambda _device: 400_000_000_000)
-    monkeypatch.setattr(reading, "fill", lambda *_: pytest.fail("weights were read"))
+    monkeypatch.setattr(weights, "fill", lambda *_: pytest.fail("weights were read"))
     real_geometry.configure(folder, text_config={**real_geometry.TEXT, **real_geometry.PUBLISHED})
     assert refusal(folder) == (
         "FOLDER would need 101.0 GB for its weights: this processor has no bfloat16 instructions, so they would be kept in "

@@ -26,7 +26,7 @@ from dg_lsp.engine.common import calibration_store
 from dg_lsp.engine.common.calibration_store import ModelId
 from dg_lsp.engine.common.profile_file import dump
 from dg_lsp.engine.common.task import Filler
-from dg_lsp.engine.diffusion.profile import Profile, load_profile
+from dg_lsp.engine.diffusion.layout import Profile, load_profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.evaluate import calibrate, fit, tasks
 from dg_lsp.evaluate.fit import Judged, Sample

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from dg_lsp.engine.backends import local
 from dg_lsp.engine.common.loading import LoadError
-from dg_lsp.engine.diffusion.gemma import inventory
+from dg_lsp.engine.diffusion.gemma import weights
 from tests.hostile.test_hostile_files_ignore import in_time
 
 
@@ -182,7 +182,7 @@ def test_the_configuration_chooses_no_code(folder: Path) -> None:
     assert loaded.passes.model.config._attn_implementation == "sdpa"
     assert loaded.passes.model.config.text_config._attn_implementation == "sdpa"
     # Nor does the library hear of it: what it makes of each such value is not ours to know.
-    assert "somebody" not in json.dumps(inventory.configuration(folder).to_dict())
+    assert "somebody" not in json.dumps(weights.configuration(folder).to_dict())
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from dg_lsp.engine.common import loading
 from dg_lsp.engine.common.loading import EMBEDDED, Checkpoint, Loaded
 from dg_lsp.engine.common.local import LocalFiller
 from dg_lsp.engine.common.task import OnProgress
-from dg_lsp.engine.diffusion.masked.profile import is_masked
+from dg_lsp.engine.diffusion.masked.unmasking import is_masked
 from dg_lsp.engine.model.fit import SMALL
 from dg_lsp.engine.model.fit.geometry import LLAMA_TYPES
 from dg_lsp.wire.settings import DEFAULTS
@@ -67,7 +67,7 @@ def _load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[Any
 def filler_of(loaded: Loaded[Any, Any], *, rows: int = DEFAULTS.rows) -> LocalFiller:
     """Return the filler of a loaded model; raise ValueError if its vocabulary lacks a token of its layout."""
     from dg_lsp.engine.causal.layout import Profile as CausalProfile
-    from dg_lsp.engine.diffusion.masked.profile import Profile as MaskedProfile
+    from dg_lsp.engine.diffusion.masked.unmasking import Profile as MaskedProfile
 
     if isinstance(loaded.profile, CausalProfile):
         from dg_lsp.engine.causal.filler import CausalFiller

@@ -23,8 +23,7 @@ from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, 
 from dg_lsp.engine.backends.remote import RemoteFiller, Replies, compared, to_probability, token_features, trimmed
 from dg_lsp.engine.common import layout as common_layout
 from dg_lsp.engine.diffusion import layout
-from dg_lsp.engine.diffusion.layout import Prompt
-from dg_lsp.engine.diffusion.profile import Profile, load_profile
+from dg_lsp.engine.diffusion.layout import Profile, Prompt, load_profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.messages import Fields, WireError

@@ -1,4 +1,4 @@
-"""The answer of one hole while it is generated: its encoded prompt, the tree of drafts, and their scores.
+"""The answer of one hole while it is generated: its encoded prompt, the tree of drafts, their scores, and what it opens.
 
 A text is scored with what follows it: after all that the model read, and after the left side alone.
 """
@@ -13,11 +13,12 @@ from itertools import accumulate
 from dg_lsp.core import calibration
 from dg_lsp.core.calibration import Calibration, Evidence
 from dg_lsp.core.place import first_line
-from dg_lsp.core.values import Candidate
-from dg_lsp.engine.causal import opened
+from dg_lsp.core.values import Calibrated, Candidate, Ranked
 from dg_lsp.engine.causal.layout import CausalInputs
-from dg_lsp.engine.common import generation, rank
+from dg_lsp.engine.common import drafts, generation, rank
+from dg_lsp.engine.common.drafts import CausalDraft, DraftSettings
 from dg_lsp.engine.common.generation import MIDDLING, Reading, Work
+from dg_lsp.engine.common.layout import next_after_typed
 from dg_lsp.engine.common.local import encoded
 from dg_lsp.engine.common.pace import Pace, Timing
 from dg_lsp.engine.common.rank import Proposal
@@ -139,6 +140,8 @@ class Scorer(generation.Scorer):
 
 
 MOST_MARGIN = 5.0  # nats
+MOST_OPENED = 64  # tokens of a block that an answer opens
+LEAST_OPENED = 0.4  # the probability of its tokens: where they are less likely, the line alone ranks before it
 RIVAL_CHARS = 60  # that a copy has in common with the text before the hole, so that a draft with another text is not sure
 
 
@@ -200,10 +203,22 @@ class Generation(generation.Generation):
         yield
 
     def ranked(self) -> Generator[None, None, tuple[Candidate, ...]]:
-        """Score the proposals, and return them as candidates, best first, the first also with the block that it opens."""
-        self._ranked = yield from self._ranking()
+        """Score the proposals, and return them as candidates, best first, the first also with the block that it opens.
+
+        With the block, it is as likely to be right as its line times the block's tokens, and stands before or after its line.
+        """
+        self._ranked = ranked = yield from self._ranking()
         self.timing.switch("draft")
-        return (yield from opened.candidates(self.inputs, self.tree, self.timing, self._ranked, self._evidence))
+        may_open = bool(ranked) and self.inputs.bounds.may_open
+        found = (yield from self._opened(ranked[0].texts[0])) if may_open else None
+        if found is None:
+            return ranked
+        proposal, chance = found
+        line = ranked[0].confidence
+        confidence = Calibrated(line.probability * chance) if isinstance(line, Calibrated) else line
+        whole = replace(self._evidence(proposal).candidate, confidence=confidence)
+        first = (whole, ranked[0]) if chance >= LEAST_OPENED else (ranked[0], whole)
+        return tuple(map(_at, range(len(ranked) + 1), (*first, *ranked[1:])))
 
     def _ranking(self) -> Generator[None, None, tuple[Candidate, ...]]:
         """Score the proposals, and return them as candidates, best first.
@@ -219,6 +234,56 @@ class Generation(generation.Generation):
         if self.timing.budget.may(self.timing.pace.expected_ms("score", n_positions) or 0.0):
             self.proposals = self.scorer.read_on(self.proposals)
         return calibration.to_candidates(self.evidence(), self.inputs.calibration)
+
+    def _opened(self, text: str) -> Generator[None, None, tuple[Proposal, float] | None]:
+        """Return the line with the block that it opens, and the probability of the block's tokens; one unit of work is a pass.
+
+        None if the line opens none, or if the block does not end within its tokens and the time left.
+        """
+        inputs, bounds = self.inputs, self.inputs.bounds
+        if "\n" in text or bounds.block(text) is None:
+            return None
+        # The line end is a part of its first or last token, so the line's last token is written again.
+        start, line = inputs.ids_of(text)[:-1], f"{inputs.typed}{text}\n".encode()
+        start = start if len(start) > 1 else []
+
+        def chance_of(draft: CausalDraft) -> float:
+            ends = accumulate(len(inputs.vocabulary.pieces[token]) for token in draft.ids)
+            n_line = next((n for n, end in enumerate(ends, 1) if end >= len(line)), len(draft.ids))
+            return math.exp(sum(draft.logps[n_line:]))
+
+        def is_over(ids: Sequence[int]) -> bool:
+            return ids[-1] in inputs.ends or bounds.is_block_over(inputs.text_of(ids))
+
+        settings = DraftSettings(
+            rows=1,
+            most=len(start) + MOST_OPENED,
+            allowed=lambda ids: next_after_typed(inputs.vocabulary, line, ids),
+            banned=inputs.banned,
+            stops=inputs.ends,
+            is_over=is_over,
+            is_incomplete=lambda ids: not bounds.is_whole(inputs.text_of(ids)),
+            going_on=inputs.vocabulary.starting_with(b"\n"),
+            ahead=inputs.ahead,
+            start=start,
+        )
+        so_far = list[CausalDraft]()
+
+        def needed_ms() -> float:
+            # No time is enough for a block that has too low a probability to be the only answer.
+            is_hopeless = inputs.request.budget.candidates == 1 and any(chance_of(draft) < LEAST_OPENED for draft in so_far)
+            return math.inf if is_hopeless else 0.0
+
+        work = drafts.drafts(inputs.loaded.passes, self.tree, settings)
+        found, _ = yield from drafts.finished(work, 1, self.timing, needed_ms, so_far)
+        for draft in found:
+            # A token that ends a line may contain its last text.
+            last = [draft.stop] if draft.stop is not None and draft.stop not in inputs.ends else []
+            reached = bounds.block(inputs.text_of([*draft.ids, *last]))
+            if draft.stop is not None and reached is not None and bounds.is_whole(reached[0]):
+                logps = tuple(draft.logps)
+                return Proposal(reached[0], "causal", logps, logps), chance_of(draft)
+        return None
 
     def best_so_far(self) -> tuple[Candidate, ...]:
         """Return the candidates before the end: with their scores if there are any, otherwise the first draft first."""
@@ -251,3 +316,9 @@ class Generation(generation.Generation):
         """Return the first draft with the probability that its own tokens give it; nothing if that was never measured."""
         evidence, weights = self.first_evidence(), self.inputs.loaded.profile.draft_calibration
         return calibration.to_candidates([evidence], weights) if evidence is not None and weights is not None else ()
+
+
+def _at(rank: int, candidate: Candidate) -> Candidate:
+    """Return a candidate at this rank, which is its confidence if it has no probability."""
+    confidence = candidate.confidence
+    return replace(candidate, confidence=Ranked(rank, confidence.doubted)) if isinstance(confidence, Ranked) else candidate

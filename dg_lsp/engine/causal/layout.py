@@ -15,7 +15,6 @@ from typing import Any, Literal, get_args
 from dg_lsp.core.calibration import Calibration
 from dg_lsp.core.place import first_line
 from dg_lsp.core.values import InfillRequest, Snippet
-from dg_lsp.engine.causal.passes import CausalLlama
 from dg_lsp.engine.common import profile_file, question
 from dg_lsp.engine.common.file_model import FileModel
 from dg_lsp.engine.common.inputs import RequestInputs
@@ -229,10 +228,10 @@ class CausalInputs(RequestInputs):
     """
 
     prompt: Prompt
-    loaded: Loaded[CausalLlama, Profile]
+    loaded: Loaded[Any, Profile]
 
     def __init__(
-        self, request: InfillRequest, prompt: Prompt, loaded: Loaded[CausalLlama, Profile], weights: Calibration | None
+        self, request: InfillRequest, prompt: Prompt, loaded: Loaded[Any, Profile], weights: Calibration | None
     ) -> None:
         profile = loaded.profile
         # The model itself ends an answer in the layout that it was trained with.

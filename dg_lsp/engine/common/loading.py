@@ -23,12 +23,12 @@ import torch
 
 from dg_lsp.engine.common import profile_file
 from dg_lsp.engine.common.task import OnProgress, UserError
-from dg_lsp.engine.model import cores, fit, int8, matmul, memory
+from dg_lsp.engine.model import cores, fit, matmul, memory
 from dg_lsp.engine.model.cores import Cores
 from dg_lsp.engine.model.fit import CHOSEN, QUANTISED, SMALL, Precision, machine
 from dg_lsp.engine.model.fit.geometry import LlamaSizes, llama_sizes
 from dg_lsp.engine.model.vocabulary import Vocabulary
-from dg_lsp.engine.model.weights import checkpoint, fetch, llama_files
+from dg_lsp.engine.model.weights import checkpoint, fetch, llama
 from dg_lsp.engine.model.weights.fetch import Meter
 from dg_lsp.wire import files, laptop
 from dg_lsp.wire.model_names import folder_of
@@ -179,7 +179,7 @@ def choose(opened: Checkpoint, use: fit.Use, *, asked: str = "", stored: str = "
 
 def load_llama(
     opened: Checkpoint,
-    passes: Callable[[LlamaSizes, llama_files.Weights, matmul.Kind], PassesT],
+    passes: Callable[[LlamaSizes, llama.Weights, matmul.Kind], PassesT],
     profile: ProfileT,
     use: fit.Use,
     dtype: str,
@@ -196,14 +196,14 @@ def load_llama(
     sizes = llama_sizes(values)
     if vocabulary.size > sizes.vocabulary:
         raise LoadError(f"the tokenizer of {folder} has {vocabulary.size} tokens, more than the model's {sizes.vocabulary}")
-    stored = llama_files.check(folder, sizes, in_int8=llama_files.is_quantised(folder, values))
+    stored = llama.check(folder, sizes, in_int8=llama.is_quantised(folder, values))
     meter = Meter("reading the weights", sum(one.n_bytes for one in stored.values()), on_progress, low=0.5)
     wide = None if precision == "int8" else wide_dtype(precision)
     kind: matmul.Kind = "int8-weights" if is_narrow else "int8"
     if wide is not None:
         is_on_cpu = device == "cpu" and wide != torch.float16
         kind = matmul.best_kind(in_16_bits=wide != torch.float32) if is_on_cpu else "plain"
-    return Loaded.of(opened, passes(sizes, llama_files.Weights(stored, device, wide, meter), kind), profile, precision)
+    return Loaded.of(opened, passes(sizes, llama.Weights(stored, device, wide, meter), kind), profile, precision)
 
 
 def _llama_dtype(asked: str, device: str, name: str) -> str:
@@ -212,14 +212,14 @@ def _llama_dtype(asked: str, device: str, name: str) -> str:
     if asked in QUANTISED:
         raise LoadError(f"{name} can't be loaded at {asked}; choose int8, bfloat16 or float32")
     is_cuda = device.startswith("cuda")
-    if asked == "int8" and not is_cuda and (device != "cpu" or not int8.is_supported()):
+    if asked == "int8" and not is_cuda and (device != "cpu" or not matmul.int8_is_supported()):
         where = "this processor has no instructions for it" if device == "cpu" else f"{device} does not compute in int8"
         raise LoadError(f"{name} can't be loaded at int8, because {where}; choose bfloat16 or float32")
     if asked or is_cuda:
         return asked  # without a choice, the widest that fits
     if device != "cpu":
         return "bfloat16"
-    if int8.is_supported():
+    if matmul.int8_is_supported():
         return "int8"
     return "bfloat16" if matmul.best_kind() == "onednn-bf16" else "float32"
 

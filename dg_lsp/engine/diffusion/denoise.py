@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from dg_lsp.engine.diffusion import readout
-from dg_lsp.engine.diffusion.profile import Sampling
+from dg_lsp.engine.diffusion.layout import Sampling
 from dg_lsp.engine.diffusion.readout import Readout
 
 

@@ -13,7 +13,6 @@ Knows the order of the stages. Knows nothing of how they work.
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Callable
@@ -29,28 +28,26 @@ from dg_lsp.engine.common.local import LocalFiller
 from dg_lsp.engine.common.pace import Timing
 from dg_lsp.engine.common.question import Heads
 from dg_lsp.engine.common.task import OnProgress
-from dg_lsp.engine.diffusion import canvas, drafting, layout, search
+from dg_lsp.engine.diffusion import canvas, layout, search
 from dg_lsp.engine.diffusion.fixed_step import FixedSteps
-from dg_lsp.engine.diffusion.gemma import dense, inventory, packed, reading
+from dg_lsp.engine.diffusion.gemma import dense, packed, weights
 from dg_lsp.engine.diffusion.gemma.passes import Passes, TreePasses
-from dg_lsp.engine.diffusion.generation import MAX_ROWS, CanvasRequest, Generation, Stepper
-from dg_lsp.engine.diffusion.layout import Layout, Prompt
-from dg_lsp.engine.diffusion.profile import LayoutName, Profile, load_profile
+from dg_lsp.engine.diffusion.generation import MAX_ROWS, CanvasRequest, Generation, Stepper, propose_drafts
+from dg_lsp.engine.diffusion.layout import Layout, LayoutName, Profile, Prompt, load_profile
 from dg_lsp.engine.model import fit, matmul
 from dg_lsp.engine.model.fit import Precision
 from dg_lsp.engine.model.gpu.buffers import Buffers
 from dg_lsp.engine.model.recording import Recorder
 from dg_lsp.engine.model.tree import ROOM
+from dg_lsp.engine.model.weights.checkpoint import CheckpointError
 from dg_lsp.engine.model.weights.fetch import Meter
-
-log = logging.getLogger("dg_lsp.engine")
 
 COPIES = ("draft", partial(Generation.propose_copies, say_something=False))  # as those that the probabilities were fitted with
 PROPOSERS: dict[LayoutName, tuple[tuple[str, Callable[[Generation], Work]], ...]] = {
     # A search writes the causal draft too.
     "instruct": (COPIES, ("denoise", search.propose), ("denoise", canvas.propose), ("denoise", canvas.several)),
     # A causal token is cheap compared with a canvas step.
-    "infill-trained": (COPIES, ("draft", drafting.propose), ("denoise", canvas.propose)),
+    "infill-trained": (COPIES, ("draft", propose_drafts), ("denoise", canvas.propose)),
 }
 """The proposers for a layout, in their order, each with the stage that its time counts for."""
 
@@ -112,13 +109,11 @@ def load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[Pass
     """Load and return the model of a checkpoint; raises LoadError and the errors of `common.loading.reported`."""
     name, folder, device = opened.name, opened.folder, opened.device
     profile = load_profile(opened.profile_folder)
-    if profile.is_instruct and (warning := layout.template_warning(folder)):
-        log.warning("%s", warning)
     loading.check_dtype(dtype)
     if dtype == "int8":
         raise LoadError(f"{name} can't be loaded at int8; choose fp8 or int4")
     use = fit.Use(profile.prefix_tokens + profile.suffix_tokens, profile.canvas_tokens)
-    choice = loading.choose(opened, use, asked=dtype, stored=inventory.stored_precision(folder, opened.values))
+    choice = loading.choose(opened, use, asked=dtype, stored=weights.stored_precision(folder, opened.values))
     precision, opened.why["dtype"] = choice.precision, choice.why
     # Load the embedded weights without transformers, because its import takes longer than the rest of the start.
     is_plain = name == EMBEDDED and device == "cpu"
@@ -137,13 +132,13 @@ def _with_weights(folder: Path, device: str, precision: Precision, on_progress: 
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # the engine reports the progress itself
-    model, listed = inventory.check(folder, inventory.configuration(folder))
+    model, listed = weights.check(folder, weights.configuration(folder))
     meter = Meter("reading the weights", listed.n_bytes, on_progress, low=0.5)
     dtype = loading.wide_dtype(precision)
     model.config.dtype = model.config.text_config.dtype = dtype
     try:
-        reading.fill(model, listed, device, precision, dtype, meter)
-    except (reading.ReadError, *loading.NO_ROOM):
+        weights.fill(model, listed, device, precision, dtype, meter)
+    except (CheckpointError, *loading.NO_ROOM):
         raise
     except Exception as error:  # the libraries may raise anything for values that they have not checked
         raise LoadError(f"{folder} can't be loaded as a DiffusionGemma checkpoint: {error}") from error

@@ -25,7 +25,7 @@ from torch import Tensor
 from dg_lsp.engine.diffusion import readout
 from dg_lsp.engine.diffusion.denoise import STATE, CanvasState, DecoderInput, Denoiser, advanced
 from dg_lsp.engine.diffusion.gemma.passes import Passes
-from dg_lsp.engine.diffusion.profile import Sampling
+from dg_lsp.engine.diffusion.layout import Sampling
 from dg_lsp.engine.model import prefix_cache
 from dg_lsp.engine.model.fit import VOCABULARY_SLICE
 from dg_lsp.engine.model.memory import MASK_BYTES, Cost

@@ -1,4 +1,4 @@
-"""The answers of one canvas while they are generated: its request, encoded prefix and steps, and what proposers found out."""
+"""The answers of one canvas while they are generated: its request, prefix, drafts and steps, and what proposers found."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from dg_lsp.core import calibration, extent, place
 from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import Candidate
-from dg_lsp.engine.common import generation
+from dg_lsp.engine.common import drafts, generation
+from dg_lsp.engine.common.drafts import LONGEST_DRAFT, MOST_BEHIND, CausalDraft, Drafting, DraftSettings
 from dg_lsp.engine.common.file_model import FileModel
-from dg_lsp.engine.common.generation import Reading, Work
+from dg_lsp.engine.common.generation import Live, Reading, Work
 from dg_lsp.engine.common.inputs import RequestInputs
 from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.common.local import encoded
@@ -20,8 +21,7 @@ from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.diffusion.denoise import Denoiser
 from dg_lsp.engine.diffusion.fixed_step import FixedSteps, LocalDecoder
 from dg_lsp.engine.diffusion.gemma.passes import Passes
-from dg_lsp.engine.diffusion.layout import Prompt
-from dg_lsp.engine.diffusion.profile import Profile
+from dg_lsp.engine.diffusion.layout import Profile, Prompt
 from dg_lsp.engine.model.memory import Headroom
 from dg_lsp.engine.model.prefix_cache import KV, PrefixEncoder
 from dg_lsp.engine.model.tree import Tree
@@ -237,3 +237,57 @@ def mixed(file: FileModel, ids: Sequence[int], logps: Sequence[float]) -> list[f
 def is_unclosed(canvas: CanvasRequest, proposal: Proposal) -> bool:
     """Return whether the causal model finds the suffix improbable after a proposal; True if no suffix is held."""
     return not canvas.tail or -proposal.suffix_mean * len(canvas.tail) > UNCLOSED_NATS
+
+
+# --- What the encoder writes from left to right. Several holes get no drafts
+
+
+def propose_drafts(generation: Generation) -> Work:
+    """Propose the causal drafts that are complete before the time runs out, and their branches.
+
+    At the end, another draft than the first may be the likeliest.
+    """
+    canvas, timing = generation.canvas, generation.timing
+    is_off = canvas.n_holes > 1 or not canvas.profile.causal_rows
+    if is_off or timing.budget.left_ms(generation.score_ms()) <= 0:
+        return
+    written: list[CausalDraft] = []
+    is_open = True  # what is written is not in the proposals yet
+    # The first draft stays visible until the answer replaces it.
+    generation.live = Live(
+        lambda: (canvas.of_draft(canvas.text_of(written[0].ids)),) if written else (),
+        lambda: _proposals(canvas, [draft for draft in written if draft.is_finished]) if is_open else [],
+    )
+    n_rows = canvas.profile.causal_rows
+    found, _ = yield from drafts.finished(_drafts(generation), n_rows, timing, generation.score_ms, written)
+    is_open = False
+    generation.proposals += _proposals(canvas, found)
+
+
+def _drafts(generation: Generation) -> Drafting:
+    """Return the drafts, as `drafts.drafts` does.
+
+    Within a line there is one that starts with the likeliest token, because its branches start with other likely tokens too.
+    In blocks, branches found hardly any right answer more.
+    """
+    canvas, scorer, profile = generation.canvas, generation.scorer, generation.canvas.profile
+    n_branches = 0 if canvas.is_block else profile.branches
+    settings = DraftSettings(
+        rows=1 if n_branches else profile.causal_rows,
+        most=min(LONGEST_DRAFT, max(canvas.gap_lengths())),
+        allowed=canvas.next_tokens,
+        banned=canvas.banned,
+        stops=canvas.ends | canvas.line_ends,
+        end=canvas.prompt.end,
+        file=scorer.file,
+        alone=profile.branches > 0,
+        branches=n_branches,
+        most_behind=MOST_BEHIND if n_branches else math.inf,
+    )
+    return drafts.drafts(canvas.loaded.passes, generation.tree, settings)
+
+
+def _proposals(canvas: CanvasRequest, written: Sequence[CausalDraft]) -> list[Proposal]:
+    """Return the distinct texts of drafts."""
+    texts = dict.fromkeys(canvas.draft_text(draft.ids, draft.stop) for draft in written)
+    return [Proposal(text, "causal") for text in texts]

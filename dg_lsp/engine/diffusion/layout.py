@@ -1,4 +1,4 @@
-"""Lay a request out as tokens: the encoder's input, and the fixed tokens of the canvas.
+"""Lay a request out as tokens: the encoder's input, and the fixed tokens of the canvas. A checkpoint's profile says how.
 
 *infill-trained*: the encoder reads `BOS <path> name <suf> S <pre> P`. The suffix comes first, so that typing only extends
 the cached tokens (SPM order, arXiv 2207.14255). If the vocabulary has tokens for the kinds of hole, the hole's kind comes
@@ -14,18 +14,84 @@ then start with the characters that are already typed (token healing, FIM-SE, ar
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Literal, get_args
 
-from dg_lsp.core import context, wording
-from dg_lsp.core.values import Hole, InfillRequest, n_common
-from dg_lsp.engine.common import question
+from dg_lsp.core import context
+from dg_lsp.core.calibration import Calibration
+from dg_lsp.core.values import Hole, InfillRequest
+from dg_lsp.engine.common import profile_file, question
 from dg_lsp.engine.common.layout import recent, required_ids, suffix_ids, truncated, whole_lines
-from dg_lsp.engine.diffusion.profile import LayoutName, Profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
-from dg_lsp.wire import files
+
+LayoutName = Literal["infill-trained", "instruct"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """The settings of the denoising loop. The defaults are those of Google's 26B checkpoint (its generation config).
+
+    Temperatures run from `t_max` at the first step to `t_min` at the last. `entropy_bound` and `stop_entropy` are in
+    nats. `line_steps` and `block_steps` bound a row's steps.
+    """
+
+    line_steps: int = 12
+    block_steps: int = 24
+    t_min: float = 0.4
+    t_max: float = 0.8
+    entropy_bound: float = 0.1
+    stop_entropy: float = 0.02
+    conditioning_tokens: int = 64  # the number of tokens in a position's self-conditioning
+    delete_entropy: float = 0.05  # a delete token below this entropy twice in a row leaves the canvas
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The settings for one checkpoint, one per entry of its file. Lengths are in tokens."""
+
+    layout: LayoutName = "instruct"
+    prefix_tokens: int = 6144
+    suffix_tokens: int = 1024
+    related_tokens: int = 2048
+    held_tokens: int = 24
+    canvas_tokens: int = 256
+    line_gaps: tuple[int, ...] = (6, 10, 16, 24, 32)
+    block_gaps: tuple[int, ...] = (16, 32, 64, 96, 128)
+    gaps_per_canvas: int = 4
+    # Per gap length, for a hole within a line and for lines; 0: only if there are fewer drafts than requested candidates.
+    line_noise_rows: int = 1
+    block_noise_rows: int = 1
+    copy_rows: int = 2
+    causal_rows: int = 1
+    branches: int = 0  # of a causal draft within a line: others that differ from it first in one token
+    file_weight: float = 0.0  # the weight of the file's own repetitions beside the causal model; 0: not used
+    file_half_at: float = 4.0  # the match length, in tokens, at which they have half of that weight
+    sampling: Sampling = field(default_factory=Sampling)
+    calibration: Calibration | None = None  # None: its confidence was never measured
+
+    @property
+    def is_instruct(self) -> bool:
+        """Whether canvases write lines after the hole's too, and correct drafts. An infill-trained model has learnt neither."""
+        return self.layout == "instruct"
+
+
+def load_profile(folder: Path) -> Profile:
+    """Return the profile of a checkpoint's folder, or that of Google's instruct model if it has none.
+
+    Raises ValueError with a sentence if the file exists but this version can't read it.
+    """
+    return profile_file.load(folder, parse, Profile())
+
+
+def parse(settings: dict[str, Any]) -> Profile:
+    """Return the profile in a JSON object; raise ValueError or TypeError if it contains something unknown."""
+    values = profile_file.values_of(Profile, settings, layouts=get_args(LayoutName))
+    if "sampling" in values:
+        values["sampling"] = Sampling(**values["sampling"])
+    return Profile(**values)
+
 
 REPEATED_LINES = 8  # the model's turn repeats this many lines of the user's, and adds at most as many new ones
 
@@ -125,7 +191,6 @@ class Instruct:
         related = question.related_files(request.related, fence, profile.related_tokens, lambda text: len(encode(text)))
         asked = question.ask(request, before, self.vocabulary.decode(suffix), related, fence)
         ids = [
-            # These are the turns of `turns`.
             *(self.bos, self.turn, *encode(f"user\n{asked}")),
             *(self.end_turn, *encode("\n"), self.turn, *encode("model\n")),
             *(self.channel, *encode("thought\n"), self.end_channel, *encode(f"```{fence}\n")),
@@ -154,62 +219,3 @@ def _healed(vocabulary: Vocabulary, prefix: str, hole: Hole, limit: int) -> tupl
         if not last.endswith(b"\n") and (last.strip() or not before.endswith(b"\n")):
             heal, ids = (ids[-1],), ids[:-1]
     return truncated(vocabulary, ids, limit), heal
-
-
-# --- Whether a checkpoint's own chat template writes the turns of the instruct layout: if not, it was trained on others
-
-
-TEMPLATE = "chat_template.jinja"
-CONFIG = "tokenizer_config.json"
-MAX_BYTES = 1 << 20
-QUESTION = "What is missing?"
-EXCERPT = 60
-
-
-def template_warning(folder: Path) -> str | None:
-    """Return a warning if the folder's chat template differs from our turns or can't be rendered; otherwise None."""
-    try:
-        template, names = _template_and_tokens(folder)
-        if template is None:
-            return None
-        from transformers.utils.chat_template_utils import render_jinja_template
-
-        # The library renders in a sandbox, so a template can access neither files nor code.
-        conversation = [{"role": "user", "content": QUESTION}]
-        [rendered], _ = render_jinja_template(
-            conversations=[conversation], chat_template=template, add_generation_prompt=True, enable_thinking=False, **names
-        )
-    except Exception as error:  # a template can make the renderer raise anything
-        first = wording.reason(error)
-        return f"the chat template of {folder} can't be compared with the turns that dg-lsp writes: {first}"
-    opened, thought = turns(QUESTION)
-    if rendered in (opened, opened + thought):
-        return None
-    same = n_common(rendered, opened)
-    return (
-        f"the chat template of {folder} differs from the turns that dg-lsp writes, so this model may fill worse than it could: "
-        f"after {opened[:same][-EXCERPT:]!r} it writes {rendered[same : same + EXCERPT]!r}, "
-        f"dg-lsp {(opened + thought)[same : same + EXCERPT]!r}"
-    )
-
-
-def _template_and_tokens(folder: Path) -> tuple[str | None, dict[str, str]]:
-    """Return the template, or None if there is none, and the special tokens that it may use, by name."""
-    path, config = folder / TEMPLATE, folder / CONFIG
-    settings = json.loads(files.read_regular(config.resolve(), MAX_BYTES)) if config.exists() else {}
-    names = {
-        name: value["content"] if isinstance(value, dict) else value
-        for name, value in settings.items()
-        if name.endswith("_token") and isinstance(value, str | dict)
-    }
-    if path.exists():
-        return files.read_regular(path.resolve(), MAX_BYTES).decode("utf-8"), names
-    template = settings.get("chat_template")
-    if isinstance(template, list):  # several templates by name
-        template = next((each["template"] for each in template if each.get("name") == "default"), None)
-    return template, names
-
-
-def turns(user_turn: str) -> tuple[str, str]:
-    """Return the chat of the instruct layout as text: the user's turn with the model's opened one, and its empty thought."""
-    return f"<bos><|turn>user\n{user_turn}<turn|>\n<|turn>model\n", "<|channel>thought\n<channel|>"

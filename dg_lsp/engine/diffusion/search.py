@@ -26,7 +26,7 @@ from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.diffusion.canvas import LARGEST_SEED
 from dg_lsp.engine.diffusion.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.generation import Generation
-from dg_lsp.engine.diffusion.profile import Sampling
+from dg_lsp.engine.diffusion.layout import Sampling
 from dg_lsp.engine.model.prefix_cache import Encoder
 from dg_lsp.engine.model.tree import ROOT, Tree
 

@@ -1,7 +1,7 @@
 """The layers of Llama, Qwen2 and Dream checkpoints, and one pass over them, for inference only.
 
 As in `diffusion.gemma.packed`, the time of a pass over few tokens depends on the number of operations. So
-`weights.llama_layers` joins matrices, and heads are rotated as complex numbers. That needs the rows of queries and keys in
+`weights.llama` joins matrices, and heads are rotated as complex numbers. That needs the rows of queries and keys in
 pairs, so the cached keys have another order than the library's. Each kind of model says what a pass sees. Knows nothing of
 the tokens' meaning.
 
@@ -15,13 +15,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from dg_lsp.engine.model import cores, int8, matmul
+from dg_lsp.engine.model import cores, matmul
 from dg_lsp.engine.model.fit.geometry import LlamaSizes
-from dg_lsp.engine.model.int8 import Quantised
-from dg_lsp.engine.model.matmul import additive, attention_over
+from dg_lsp.engine.model.matmul import Quantised, additive, attention_over
 from dg_lsp.engine.model.prefix_cache import KV
-from dg_lsp.engine.model.weights.llama_files import Weight
-from dg_lsp.engine.model.weights.llama_layers import ALL, Embedding, Head, Inputs, layer_of, norm_of
+from dg_lsp.engine.model.weights.llama import ALL, Embedding, Head, Inputs, Weight, layer_of, norm_of
 
 # The most queries times groups of one attention: from 768 on, torch's kernel takes blocks that do not fit the cache.
 FOLDED = 480
@@ -41,7 +39,7 @@ class Llama:
         with torch.no_grad():
             table = weights["model.embed_tokens.weight"]
             if kind in matmul.NARROW and isinstance(table, Tensor):
-                table = int8.quantised(table.float())
+                table = matmul.quantised(table.float())
             self._device = (table.values if isinstance(table, Quantised) else table).device
             self._embed = Embedding(table)
             self._head = Head(table if sizes.tied else weights["lm_head.weight"], kind)

@@ -30,8 +30,7 @@ from dg_lsp.engine.common.rank import Describer, Proposal
 from dg_lsp.engine.common.task import OnProgress
 from dg_lsp.engine.diffusion.canvas import n_tokens, seed
 from dg_lsp.engine.diffusion.generation import MAX_ROWS
-from dg_lsp.engine.diffusion.masked.profile import Profile, load_profile, published
-from dg_lsp.engine.diffusion.masked.unmasking import Gap, MaskTokens, Unmasker
+from dg_lsp.engine.diffusion.masked.unmasking import Gap, MaskTokens, Profile, Unmasker, load_profile, published
 from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.llama import Llama
 from dg_lsp.engine.model.vocabulary import Vocabulary

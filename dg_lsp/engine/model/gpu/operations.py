@@ -17,8 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dg_lsp.core.place import last_line
-from dg_lsp.engine.model.int8 import Quantised, quantised
-from dg_lsp.engine.model.matmul import additive, attention_over
+from dg_lsp.engine.model.matmul import Quantised, additive, attention_over, quantised
 
 log = logging.getLogger("dg_lsp.engine")
 

@@ -19,11 +19,10 @@ from torch import Tensor
 
 from dg_lsp.engine.model.fit.geometry import LlamaSizes
 from dg_lsp.engine.model.gpu.operations import Heads, Operations
-from dg_lsp.engine.model.int8 import Quantised
+from dg_lsp.engine.model.matmul import Quantised
 from dg_lsp.engine.model.prefix_cache import KV, put
 from dg_lsp.engine.model.recording import ROWS
-from dg_lsp.engine.model.weights.llama_files import Weight
-from dg_lsp.engine.model.weights.llama_layers import Embedding, Layer, Linear, NarrowMatrix, WideMatrix
+from dg_lsp.engine.model.weights.llama import Embedding, Layer, Linear, NarrowMatrix, Weight, WideMatrix
 
 LEAST_POSITIONS = 4096  # that a table of rotations has
 MORE_POSITIONS = 256  # than places: a tree's tokens may stand behind a gap

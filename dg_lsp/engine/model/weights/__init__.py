@@ -1,5 +1,5 @@
 """Load a model folder's weights onto a device.
 
-`checkpoint` reads the files' headers, `llama_layers` joins the matrices of a Llama layer, and `fetch` downloads a model
-from the hub.
+`checkpoint` reads the files' headers, `llama` reads the weights of a Llama model and joins their matrices, and `fetch`
+downloads a model from the hub.
 """

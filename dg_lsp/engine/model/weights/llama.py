@@ -1,4 +1,8 @@
-"""Build the layers of a Llama or Qwen2 model from its weights, as matrices in the form that their products need.
+"""Validate and read the weights of a Llama or Qwen2 folder, and join them to layers in the form that their products need.
+
+A folder holds wide weights, or the format that `dg-lsp engine pull` writes: matrices in 8-bit integers, with a scale per row
+under the name of the weight and `_scale`. Nothing is allocated until the headers of the files match `config.json`. It needs no
+transformers, whose import takes seconds.
 
 The projections to queries, keys and values form one matrix, gate and up another, because the time of a pass over few tokens
 depends on the number of operations. The rows of queries and keys are in rotated pairs. Knows nothing of passes.
@@ -9,20 +13,117 @@ Shapes: N rows, I inputs, O outputs, H hidden, D head dimension, F feed-forward,
 from __future__ import annotations
 
 import math
+import re
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dg_lsp.engine.model import int8, matmul
+from dg_lsp.engine.model import matmul
 from dg_lsp.engine.model.fit import VOCABULARY_SLICE
 from dg_lsp.engine.model.fit.geometry import LlamaSizes
-from dg_lsp.engine.model.int8 import Int8Matrix, Quantised, QuantisedRows
-from dg_lsp.engine.model.matmul import OneDnnMatrix, with_rows
-from dg_lsp.engine.model.weights.llama_files import Weight
+from dg_lsp.engine.model.matmul import Int8Matrix, OneDnnMatrix, Quantised, QuantisedRows, quantised, with_rows
+from dg_lsp.engine.model.weights import checkpoint
+from dg_lsp.engine.model.weights.checkpoint import CONFIG, WIDE, CheckpointError, Stored
+from dg_lsp.engine.model.weights.fetch import Meter
+
+FORMAT_KEY, FORMAT = "dg_lsp_quantisation", "int8-rows"
+SCALE = "_scale"
+MAX_MAPPED = 64 << 20  # bytes read from one mapping of a file
+# Older checkpoints store the rotary frequencies, and some store a tied head.
+_UNUSED = re.compile(r".+\.rotary_emb\.inv_freq|lm_head\.weight")
+
+Weight = Tensor | Quantised
+
+
+def is_quantised(folder: Path, values: Mapping[str, Any]) -> bool:
+    """Return whether a configuration says that the weights are in 8-bit integers; raise CheckpointError for another format."""
+    stated = values.get(FORMAT_KEY)
+    if stated not in (None, FORMAT):
+        raise CheckpointError(f"{CONFIG} of {folder} says {FORMAT_KEY} = {stated!r}; this version of dg-lsp reads {FORMAT!r}")
+    return stated == FORMAT
+
+
+def check(folder: Path, sizes: LlamaSizes, *, in_int8: bool) -> dict[str, Stored]:
+    """Return the stored tensors by name; raise CheckpointError unless they are exactly what the configuration describes."""
+    shapes = sizes.shapes()
+    if in_int8:
+        shapes |= {name + SCALE: shape[:1] for name, shape in shapes.items() if len(shape) == 2}
+    stored = {one.name: one for one in checkpoint.stored(folder)}
+    extra = [name for name in stored.keys() - shapes.keys() if not _UNUSED.fullmatch(name.removesuffix(SCALE))]
+    checkpoint.check_names(folder, len(shapes), shapes.keys() - stored.keys(), extra)
+    for name, shape in shapes.items():
+        one = stored[name]
+        if one.shape != shape:
+            raise CheckpointError(f"{name} in {folder} has the shape {list(one.shape)}, but {CONFIG} describes {list(shape)}")
+        expected = ("I8",) if in_int8 and len(shape) == 2 else ("F32",) if name.endswith(SCALE) else tuple(WIDE)
+        if one.dtype not in expected:
+            raise CheckpointError(f"{name} in {folder} is stored as {one.dtype}, not as {' or '.join(expected)}")
+    return {name: stored[name] for name in shapes}
+
+
+class Weights(Mapping[str, Weight]):
+    """The weights on a device, each read when it is asked for: in `dtype`, or in 8-bit integers if it is None.
+
+    Vectors are in 32 bits. Nothing is kept, so the memory holds few weights twice. Raises CheckpointError if a file can't be
+    read, or holds numbers that are not finite.
+    """
+
+    def __init__(self, stored: Mapping[str, Stored], device: str, dtype: torch.dtype | None, meter: Meter) -> None:
+        self._stored, self._device, self._dtype, self._meter = stored, device, dtype, meter
+        self._opened: tuple[Path, Any] | None = None
+        self._n_mapped = 0
+
+    def __len__(self) -> int:
+        return sum(not name.endswith(SCALE) for name in self._stored)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._stored if not name.endswith(SCALE))
+
+    def __getitem__(self, name: str) -> Weight:
+        tensor, device, dtype = self._read(name), self._device, self._dtype
+        self._meter.add(self._stored[name].n_bytes)
+        if name + SCALE in self._stored:
+            narrow = Quantised(tensor, _finite(name, self._read(name + SCALE))[:, None])
+            return _moved(narrow, device) if dtype is None else narrow.dense().to(device, dtype)
+        wide = _finite(name, tensor)
+        if tensor.ndim == 1:
+            return wide.to(device, torch.float32)
+        return _moved(quantised(wide.float()), device) if dtype is None else wide.to(device, dtype)
+
+    def _read(self, name: str) -> Tensor:
+        """Return a copy of a stored tensor: a mapping of a file that another program shortens would end this process."""
+        from safetensors import SafetensorError, safe_open
+
+        one = self._stored[name]
+        try:
+            # An open file is mapped. To open it again frees the pages that were read.
+            if self._opened is None or self._opened[0] != one.file or self._n_mapped > MAX_MAPPED:
+                self._opened, self._n_mapped = (one.file, safe_open(one.file, framework="pt")), 0
+            self._n_mapped += one.n_bytes
+            tensor: Tensor = self._opened[1].get_tensor(one.name)
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(f"{one.file} can't be read ({error}); download it again") from error
+        return tensor.clone()
+
+
+def _moved(narrow: Quantised, device: str) -> Quantised:
+    return Quantised(narrow.values.to(device), narrow.scales.to(device))
+
+
+def _finite(name: str, tensor: Tensor) -> Tensor:
+    if not bool(torch.isfinite(tensor).all()):
+        raise CheckpointError(f"the weight {name} holds numbers that are not finite; download the model again")
+    return tensor
+
+
+# --- The layers
+
 
 BLOCK = 64  # rows of the feed-forward that are gated and quantised at once; the fastest of 16, 32, 64, 128 and 256
 ALL = slice(None)  # rows
@@ -69,9 +170,9 @@ class Inputs:
     def quantised(self) -> QuantisedRows:
         """The rows in 8 bits."""
         if self._quantised is None:
-            values, scales = int8.quantised_rows(self._rows)
+            values, scales = matmul.quantised_rows(self._rows)
             if self.fine is not None:
-                more = int8.remainders(*(_of(one, self.fine) for one in (self._rows, values, scales)))
+                more = matmul.remainders(*(_of(one, self.fine) for one in (self._rows, values, scales)))
                 if self._factors is not None:
                     more.scales.mul_(_of(self._factors, self.fine))
             if self._factors is not None:
@@ -313,7 +414,7 @@ def _in_pairs(sizes: LlamaSizes) -> Tensor:
 def _cased(weight: Weight, kind: matmul.Kind) -> Weight:
     """Return a weight in the form in which several can be concatenated."""
     if kind in matmul.NARROW:
-        return weight if isinstance(weight, Quantised) else int8.quantised(weight.float())
+        return weight if isinstance(weight, Quantised) else matmul.quantised(weight.float())
     return weight.dense() if isinstance(weight, Quantised) else weight
 
 
