@@ -60,6 +60,10 @@ class Language:
     `imports` returns the names that a text imports. With `imports_folders`, such a name is a folder, and all of its
     files are imported. `importing` is the style of its imports, if those of an answer are judged.
 
+    `repeats` matches declarations that a scope may have twice, in the names of their nodes from the scope on and what is
+    before the name in each; without it, none are judged. `apart` matches what sets apart declarations of one name. Functions
+    with `overloads` differ by their parameters.
+
     The rest describes how code is read without a tree. `brackets` are the opening and the closing ones. `outdents` matches
     lines that are indented less than their block. `tag` begins the code in a file that holds other text before it.
     """
@@ -85,6 +89,9 @@ class Language:
     imports: Find = lambda _text: ()
     imports_folders: bool = False
     importing: Style = ""
+    repeats: str = ""
+    apart: str = ""
+    overloads: bool = False
     brackets: tuple[str, str] = ("([{", ")]}")
     outdents: str = ""
     tag: str = ""

@@ -15,11 +15,6 @@ Captures in `queries/*.scm` say what a node means:
     @unparsed                   text that may hold comments which the grammar does not see
     @decoration                 a decorator, attribute or template header between a comment and what it describes
     @string.alone               a statement that is only a string, and so does nothing
-    @scope                      a node with names of its own
-    @binds                      a name or an import that a scope has once
-    @binds.signature            such a name, with parameters of other types each time
-    @binds.parameter            the name of a parameter, which is no part of that
-    @binds.whole                such a name, with other text before it in its definition each time
     @opens                      a token that starts a block of statements
     @placeholder                a statement that says "not written yet"
     @placeholder.weak           a statement that does nothing

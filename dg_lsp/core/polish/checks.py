@@ -12,11 +12,10 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tree_sitter import Node
-
 from dg_lsp.core import languages, scope, syntax, values
 from dg_lsp.core.polish import frames
-from dg_lsp.core.syntax import Facts, Syntax, ancestors
+from dg_lsp.core.scope import declared
+from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Edit, Hole, Span
 
 # In the grammars' names of nodes.
@@ -65,49 +64,7 @@ def parses(whole: Whole) -> bool:
 
 def binds_once(whole: Whole) -> bool:
     """Return whether the edits declare and import nothing that their scope has already."""
-    return not any(_declared_again(whole.after, span) for span, _ in whole.answers())
-
-
-def _declared_again(filled: Syntax, answer: Span) -> frozenset[str]:
-    """Return the names and imports in the answer that its own scope has elsewhere too."""
-    own = {key: node for key, node in _bound(filled.facts_near(answer)) if filled.span(node).overlaps(answer)}
-    if not own:
-        return frozenset()
-    others = {key for key, node in _bound(filled.facts) if not filled.span(node).overlaps(answer)}
-    return frozenset(filled.text[span.start : span.end] for span in (filled.span(own[key]) for key in own.keys() & others))
-
-
-def _bound(facts: Facts) -> Iterator[tuple[tuple[int, bytes], Node]]:
-    """Yield what scopes bind, each with its scope and its text."""
-    for capture in ("binds", "binds.signature", "binds.whole"):
-        for node in facts.all(capture):
-            scope = next((each for each in ancestors(node.parent) if facts.has("scope", each)), None)
-            statement = next((each for each in ancestors(node) if each.parent == scope), node)
-            before, definition = statement.prev_named_sibling if "decoration" in facts.nodes else None, node.parent
-            while before is not None and facts.has("comment", before):
-                before = before.prev_named_sibling
-            # A condition such as `#[cfg(unix)]` may choose between two. What is broken may bind another name.
-            is_conditional = before is not None and facts.has("decoration", before)
-            if scope is None or definition is None or definition.has_error or is_conditional:
-                continue
-            text = node.text or b""
-            if capture == "binds.whole":
-                text = (definition.text or b"")[: node.end_byte - definition.start_byte]
-            elif capture == "binds.signature":
-                parts = (definition.child_by_field_name(field) for field in ("type_parameters", "parameters"))
-                text = b"".join(_unnamed(part, facts) for part in (node, *filter(None, parts)))
-            yield (scope.id, b"".join(text.split())), node
-
-
-def _unnamed(node: Node, facts: Facts) -> bytes:
-    """Return the node's text without the names of parameters in it."""
-    parts, todo = list[bytes](), [node]
-    while todo:
-        each = todo.pop()
-        if not facts.has("binds.parameter", each):
-            todo += reversed(each.children)
-            parts += [] if each.children else [each.text or b""]
-    return b"".join(parts)
+    return not any(declared.again(whole.after, span) for span, _ in whole.answers())
 
 
 def with_block_closed(whole: Whole) -> Whole | None:

@@ -27,7 +27,3 @@
   (#any-of? @_name "echo" "printf")
   (#match? @placeholder "(?i)^\\S+ \\W*(-\\S+ )*\\W*([$\\w{}\\[\\]]+:? ?)?(todo|(not|un)[ _-]?(yet[ _-]?)?implemented|implement (me|this))"))
 ((command name: (command_name) @_name) @placeholder.with (#any-of? @_name "return" "exit"))
-
-; Names that a scope binds, each of them once
-(program) @scope
-(program (function_definition name: (_) @binds))

@@ -20,15 +20,3 @@
 (expression_statement (call_expression function: (_) @_name)
   (#match? @_name "^(std::)?(abort|exit|terminate)$")) @placeholder.with
 ((return_statement) @placeholder.with (#match? @placeholder.with "^return( (NULL|nullptr|false|-?[01]))?;$"))
-
-; Names that a scope binds, each of them once
-[(translation_unit) (enumerator_list) (field_declaration_list)] @scope
-(translation_unit (preproc_include) @binds)
-(enumerator_list (enumerator name: (_) @binds))
-(field_declaration_list (field_declaration declarator: [
-  (field_identifier) @binds
-  (_ !parameters declarator: (field_identifier) @binds)]))
-(translation_unit (function_definition declarator: [
-  (function_declarator declarator: (identifier) @binds.signature)
-  (_ declarator: (function_declarator declarator: (identifier) @binds.signature))]))
-(parameter_declaration declarator: [(identifier) @binds.parameter (_ declarator: (identifier) @binds.parameter)])

@@ -43,12 +43,3 @@
 (constructor_declaration (modifier) @_access (#eq? @_access "private")) @empty
 (constructor_declaration parameters: (parameter_list . "(" . ")" .)) @empty
 (class_declaration (base_list) @_base (#match? @_base "Exception\\b")) @empty
-
-; Names that a scope binds, each of them once
-[(compilation_unit) (declaration_list) (enum_member_declaration_list)] @scope
-(declaration_list (method_declaration name: (_) @binds.signature))
-(declaration_list (property_declaration name: (_) @binds))
-(using_directive) @binds
-(using_directive name: (_) @binds)
-(enum_member_declaration name: (_) @binds)
-(parameter name: (_) @binds.parameter)

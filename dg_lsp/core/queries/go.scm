@@ -22,18 +22,3 @@
   (#match? @placeholder.with "^return( (nil|false|0|\"\")(, *(nil|false|0|\"\"))*)?$"))
 ((return_statement) @placeholder
   (#match? @placeholder "(?i)(errors\\.New|Errorf)\\(\"\\W*(todo|\\w*:? ?(not|un)[ _-]?(yet[ _-]?)?implemented)"))
-
-; Names that a scope binds, each of them once
-[(source_file) (import_spec_list) (field_declaration_list) (statement_list)] @scope
-(source_file [
-    (function_declaration name: (_) @binds)
-    (type_declaration (type_spec name: (_) @binds))
-    (const_declaration (const_spec name: (_) @binds))
-    (var_declaration (var_spec name: (_) @binds))
-    (var_declaration (var_spec_list (var_spec name: (_) @binds)))]
-  (#not-match? @binds "^(init|_)$"))
-(source_file (method_declaration name: (_) @binds.whole))
-(import_spec !name path: (_) @binds)
-(import_spec name: (package_identifier) @binds)
-((field_declaration name: (_) @binds) (#not-eq? @binds "_"))
-(statement_list (short_var_declaration left: (_) @binds))

@@ -32,13 +32,3 @@
 (constructor_declaration (modifiers "private")) @abstract
 (constructor_declaration parameters: (formal_parameters . "(" . ")" .)) @empty
 (class_declaration (superclass) @_base (#match? @_base "(Error|Exception)\\b")) @empty
-
-; Names that a scope binds, each of them once
-[(program) (class_body) (interface_body) (enum_body) (enum_body_declarations)] @scope
-(method_declaration name: (_) @binds.signature)
-(_ [(class_declaration name: (_) @binds) (record_declaration name: (_) @binds)
-    (interface_declaration name: (_) @binds) (enum_declaration name: (_) @binds)])
-(class_body (field_declaration declarator: (variable_declarator name: (_) @binds)))
-(import_declaration) @binds
-(enum_constant name: (_) @binds)
-(formal_parameter name: (_) @binds.parameter)

@@ -53,17 +53,3 @@
 
 ; A declaration inside code that can't be parsed
 (ERROR (function_expression name: (_) @name body: (statement_block . "{" @opener "}" @closer .) @body) @function)
-
-; Names that a scope binds, each of them once
-[(program) (statement_block) (class_body) (object_pattern) (export_clause)] @scope
-(program [(lexical_declaration (variable_declarator name: (identifier) @binds)) (function_declaration name: (_) @binds)])
-(statement_block [(lexical_declaration (variable_declarator name: (identifier) @binds)) (function_declaration name: (_) @binds)])
-(export_statement [(lexical_declaration (variable_declarator name: (identifier) @binds)) (function_declaration name: (_) @binds)])
-(class_body (method_definition name: (_) @binds.whole))
-(object_pattern [(shorthand_property_identifier_pattern) @binds (object_assignment_pattern left: (_) @binds)])
-(export_specifier !alias name: (_) @binds)
-(export_specifier alias: (_) @binds)
-(import_specifier !alias name: (_) @binds)
-(import_specifier alias: (_) @binds)
-(import_clause (identifier) @binds)
-(namespace_import (identifier) @binds)

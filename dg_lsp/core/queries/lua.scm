@@ -21,7 +21,3 @@
   (#any-of? @_name "error" "assert")
   (#match? @_says "(?i)(todo|(not|un)[ _-]?(yet[ _-]?)?implemented|implement (me|this))")) @placeholder
 ((return_statement) @placeholder.with (#match? @placeholder.with "^return( (nil|false|0))?;?$"))
-
-; Names that a scope binds, each of them once
-(chunk) @scope
-(chunk (function_declaration name: (_) @binds))

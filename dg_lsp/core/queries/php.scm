@@ -37,13 +37,3 @@
 (method_declaration name: (name) @_name parameters: (formal_parameters . "(" . ")" .)
   (#any-of? @_name "__construct" "__destruct")) @empty
 (class_declaration (base_clause) @_base (#match? @_base "(Error|Exception)\\b")) @empty
-
-; Names that a scope binds, each of them once
-[(program) (declaration_list) (namespace_use_group)] @scope
-(program [(function_definition name: (_) @binds) (class_declaration name: (_) @binds)])
-(declaration_list (method_declaration name: (_) @binds))
-(declaration_list (property_declaration (property_element name: (_) @binds)))
-(const_element . (name) @binds)
-(namespace_use_declaration) @binds
-(namespace_use_declaration (namespace_use_clause !type alias: (_) @binds))
-(namespace_use_group (namespace_use_clause) @binds)

@@ -52,10 +52,3 @@
   (decorator) @_decorator
   definition: (function_definition) @empty
   (#match? @_decorator "^@\\s*[\\w.]*\\b(group|callback)\\("))
-
-; Names that a scope binds, each of them once
-[(module) (block) (import_from_statement)] @scope
-(module [(function_definition name: (_) @binds) (class_definition name: (_) @binds)])
-(class_definition body: (block [(function_definition name: (_) @binds) (class_definition name: (_) @binds)]))
-(module (import_statement name: (_) @binds))
-(import_from_statement name: (_) @binds)

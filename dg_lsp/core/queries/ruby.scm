@@ -36,8 +36,3 @@
 
 ; Meant to be empty
 (class superclass: (superclass) @_base (#match? @_base "(Error|Exception)$")) @empty
-
-; Names that a scope binds, each of them once
-[(program) (body_statement)] @scope
-(body_statement (method name: (_) @binds))
-(program (call method: (_) @_name arguments: (argument_list . (string (string_content) @binds) .)) (#eq? @_name "require"))

@@ -29,12 +29,3 @@
 
 ; Meant to be empty: default methods of a trait, and markers such as `impl Trait for Type {}`
 (trait_item) @abstract.members
-
-; Names that a scope binds, each of them once
-[(source_file) (declaration_list) (block) (use_list) (enum_variant_list) (field_declaration_list)] @scope
-(source_file [(function_item name: (_) @binds) (struct_item name: (_) @binds) (enum_item name: (_) @binds)])
-(declaration_list [(function_item name: (_) @binds) (function_signature_item name: (_) @binds)])
-(enum_variant name: (_) @binds)
-(field_declaration name: (_) @binds)
-(use_declaration argument: (_) @binds)
-(use_list (_) @binds)

@@ -13,9 +13,3 @@
   name: (property_identifier) @_name
   (#eq? @_name "constructor")
   (#match? @_access "^(private|protected)$")) @empty
-
-; Names that a scope binds, each of them once
-[(enum_body) (interface_body)] @scope
-(enum_body [name: (_) @binds (enum_assignment name: (_) @binds)])
-(interface_body (property_signature name: (_) @binds))
-(type_alias_declaration name: (_) @binds.whole)
