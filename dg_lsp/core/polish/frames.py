@@ -58,7 +58,7 @@ def errors(before: Syntax, holes: Sequence[Hole], options: Sequence[Edits]) -> l
         return counts
     frames = _frames(before, tuple(holes))
     # Without what is around a statement, its brackets must be its own.
-    if any(frames[-1].closes_more(each) for each in options):
+    if any(frames[2].closes_more(each) for each in options):
         frames = frames[:1]
     in_frames = [[frame.n_errors(each) for each in options] for frame in frames]
     return next((counts for counts in in_frames if 0 in counts), in_frames[0])
@@ -69,12 +69,11 @@ def allows(before: Syntax, holes: tuple[Hole, ...], edits: Edits, written: Seque
 
     `written` are their spans in the edited file. If they leave errors, these are no more than with plain answers.
     """
-    frame, line, alone = _frames(before, holes)
-    n_errors = frame.n_errors(edits)
-    if not n_errors or not line.n_errors(edits):
+    frame, line, alone, _ = _frames(before, holes)
+    if not frame.n_errors(edits) or not line.n_errors(edits):
         return True
-    n_plain, n_opened = _least(before, holes)
-    if n_opened < min(n_plain, n_errors):
+    judge, n_plain, n_opened = _least(before, holes)
+    if n_opened is not None and frame.n_errors(edits) > n_opened:
         return False
     changed = after(before, edits)
     n_new, n_old = _n_touching(changed, written), _n_touching(before, [hole.span for hole in holes], above=True)
@@ -82,7 +81,7 @@ def allows(before: Syntax, holes: tuple[Hole, ...], edits: Edits, written: Seque
         return True
     is_own = not alone.closes_more(edits) and not alone.n_errors(edits)
     is_open = frame.n_unclosed(edits) > frame.n_unclosed(())
-    return n_new <= n_old and not is_open and (is_own or n_errors <= n_plain)
+    return n_new <= n_old and not is_open and (is_own or judge.n_closed(alone, edits) <= n_plain)
 
 
 def _n_touching(tree: Syntax, spans: Sequence[Span], *, above: bool = False) -> int:
@@ -128,6 +127,21 @@ class _Frame:
         parsed = self.after(edits)
         return languages.n_unclosed(parsed.parsed, parsed.language.name)
 
+    def n_closed(self, alone: _Frame, edits: Edits) -> int:
+        """Return how many errors the edits leave, with or without brackets that close what the edit's line leaves open.
+
+        Otherwise one error, that a bracket is open, would hide all others.
+        """
+        brackets = [each.closers(edits[-1]) for each in (alone, self)] if edits else []
+        ends = dict.fromkeys(("", *(f"{each}{end}" for end in ("", ";") for each in brackets)))
+        closed = ((*edits[:-1], *(replace(each, text=each.text + end) for each in edits[-1:])) for end in ends)
+        return _fewest(map(self.n_errors, closed))
+
+    def closers(self, edit: Edit) -> str:
+        """Return the brackets that close what the lines up to the end of this edit leave open."""
+        before = self.syntax.text[: edit.span.start - self.shift]
+        return languages.closers(before + edit.text, self.syntax.language.name)[1]
+
     def closes_more(self, edits: Edits) -> bool:
         """Return whether these lines close more brackets than they open, with these edits in them."""
         parsed = self.after(edits)
@@ -155,21 +169,34 @@ def _frames(before: Syntax, holes: tuple[Hole, ...]) -> tuple[_Frame, ...]:
             known[text] = syntax.parse(text, language)
         return _Frame(known[text], at.start - ahead)
 
-    return frame(blocks, own.last), frame([*blocks[:1], own], own.head), frame([own], own.head)
+    return frame(blocks, own.last), frame([*blocks[:1], own], own.head), frame([own], own.head), frame([], own.head)
 
 
 @functools.lru_cache(maxsize=8)
-def _least(before: Syntax, holes: tuple[Hole, ...]) -> tuple[int, int]:
-    """Return the fewest errors that a plain answer leaves in the frame, and one that opens what the lines below close."""
-    frame, text, language = _frames(before, holes)[0], before.text, before.language
-    n_plain = n_opened = frame.n_errors(())
-    for each in PLAIN_ANSWERS[1:]:
-        n_plain = min(n_plain, frame.n_errors(plain_edits(text, holes, language, each)))
-    for each in itertools.islice(_opening(before, holes), MAX_OPENERS):
-        if not n_opened:
+def _least(before: Syntax, holes: tuple[Hole, ...]) -> tuple[_Frame, int, int | None]:
+    """Return the frame to judge in, the fewest errors of a plain answer there, and what one leaves that opens a block.
+
+    The last is None unless such an answer leaves fewer errors than others.
+    """
+    text, language, (frame, _, alone, bare) = before.text, before.language, _frames(before, holes)
+    plain = [plain_edits(text, holes, language, each) for each in PLAIN_ANSWERS]
+    # A line below that seems to close the statement may close another.
+    judges = (frame, bare) if bare.syntax.text != alone.syntax.text else (frame,)
+    closed = [_fewest(each.n_closed(alone, one) for one in plain) for each in judges]
+    n_plain = min(map(frame.n_errors, ((), *plain)))
+    opening = (plain_edits(text, holes, language, each) for each in itertools.islice(_opening(before, holes), MAX_OPENERS))
+    n_opened = _fewest(map(frame.n_errors, itertools.chain([()], opening)))
+    return judges[closed.index(min(closed))], min(closed), n_opened if n_opened < n_plain else None
+
+
+def _fewest(counts: Iterator[int]) -> int:
+    """Return the smallest of some counts, up to the first that is 0."""
+    least = next(counts)
+    for each in counts:
+        if not least:
             break
-        n_opened = min(n_opened, frame.n_errors(plain_edits(text, holes, language, each)))
-    return n_plain, n_opened
+        least = min(least, each)
+    return least
 
 
 # --- Plain answers, which fit most holes: the errors that they leave are the document's own
