@@ -1,8 +1,8 @@
 """`dg-lsp doctor`: check the installation, and say what is missing and how to fix it.
 
-`dg-lsp setup` runs the checks that a model needs, and does what two of them advise: it installs packages, and pulls a laptop
-model. Both try a model on our own sample, which takes the path of every request; no file of the user is read or sent. Torch is
-not imported here: what the engine alone knows, it states when asked. It is started for that unless `--no-sample` is given.
+`dg-lsp setup` installs the packages that are missing here, and tries a model on the same sample, which takes the path of every
+request; no file of the user is read or sent. Torch is not imported: what the engine alone knows, it states when asked. It is
+started for that unless `--no-sample` is given.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import platform
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata, resources, util
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -55,16 +55,11 @@ IN_LOG = "More is in the engine's log: dg-lsp engine logs"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check. `advice` says what to do and is empty if the check passed; `facts` are for programs.
-
-    `remedy` is what `dg-lsp setup` does about it: it installs packages, or pulls a laptop model. Others have none.
-    """
+    """The result of one check. `advice` says what to do and is empty if the check passed."""
 
     what: str
     state: str
     advice: str = ""
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    remedy: Literal["", "install", "pull"] = ""
 
 
 app = command_group()
@@ -91,10 +86,11 @@ def doctor(
             typer.echo(f"{'no' if finding.advice else 'ok'}  {finding.what}: {visible_message(finding.state)}")
             if finding.advice:
                 typer.echo(f"    {visible_message(finding.advice)}")
+    has_failed = any(finding.advice for finding in all_findings)
     if as_json:
         rows = [{**asdict(finding), "ok": not finding.advice} for finding in all_findings]
-        typer.echo(json.dumps({"ok": all(row["ok"] for row in rows), "findings": rows}, indent=2))
-    raise typer.Exit(int(any(finding.advice for finding in all_findings)))
+        typer.echo(json.dumps({"ok": not has_failed, "findings": rows}, indent=2))
+    raise typer.Exit(int(has_failed))
 
 
 def findings(model: str = "", *, with_sample: bool = False) -> Iterator[Finding]:
@@ -102,7 +98,7 @@ def findings(model: str = "", *, with_sample: bool = False) -> Iterator[Finding]
     root = config.workspace_of(Path.cwd())
     configured, problems = config.read(root)
     settings, model = configured.settings, configured.model(model)
-    yield Finding("dg-lsp", f"{__version__} on {platform.system()} {platform.machine()}", facts={"version": __version__})
+    yield Finding("dg-lsp", f"{__version__} on {platform.system()} {platform.machine()}")
     yield Finding("Python", f"{platform.python_version()} at {sys.executable}")
     yield engine_packages(model)
     yield grammars()
@@ -112,10 +108,11 @@ def findings(model: str = "", *, with_sample: bool = False) -> Iterator[Finding]
     yield folder
     if folder.advice:
         return
-    running = running_engines()
-    yield running
-    name = str(model_names.folder_of(model) or model)
-    is_loaded = any(each.get("model") == name and each.get("state") == "ready" for each in running.facts.get("engines", ()))
+    yield running_engines()
+    is_loaded = False
+    with contextlib.suppress(DiscoveryError, EngineError, WireError):
+        info = inspect_engine(discovery.engine_files(connect_options(configured, model=model).engine_id)).info
+        is_loaded = info is not None and info.text("state", "") == "ready"
     # A loaded model has its memory already, so it is not compared with the free memory.
     if not model_names.is_remote(model) and not is_loaded:
         room = what_fits(model, settings.device, settings.dtype)
@@ -128,47 +125,38 @@ def findings(model: str = "", *, with_sample: bool = False) -> Iterator[Finding]
         yield Finding("model", f"{model}, on device {settings.device}; for the reasons, run without --no-sample")
 
 
-def before_use(model: str) -> Iterator[Finding]:
-    """Yield the findings whose remedy setup carries out before a model is tried."""
-    yield engine_packages(model)
-    if laptop.by_name(model) is not None:
-        yield what_fits(model, DEFAULTS.device)
-
-
 # --- The installation
 
 
-def absent(names: tuple[str, ...]) -> list[str]:
-    """Return the packages that this environment lacks, without importing them."""
-    return [name for name in names if util.find_spec(name) is None]
+def lacking(model: str) -> tuple[list[str], list[list[str]]]:
+    """Return the packages that the model's engine needs and this environment lacks, and the commands that install them."""
+    # Without importing them. Most remote models need none.
+    names = [name for name in _needs(model) if util.find_spec(name) is None]
+    required = extras.requirements("engine")
+    if model.startswith("vllm:"):  # nothing but these, so no torch
+        by_name = {re.split(r"[^\w.-]", line)[0]: line for line in required}
+        required = [by_name.get(name, name) for name in names]
+    return names, extras.install_commands(*required) if names else []
+
+
+def _needs(model: str) -> tuple[str, ...]:
+    return () if model.startswith(("fim:", "chat:")) else VLLM_NEEDS if model.startswith("vllm:") else ENGINE_NEEDS
 
 
 def engine_packages(model: str = EMBEDDED) -> Finding:
-    """Return which of the packages that the model's engine needs are installed; most remote models need none."""
-    is_vllm = model.startswith("vllm:")
-    needs = VLLM_NEEDS if is_vllm else ENGINE_NEEDS
-    if not (lacking := absent(needs)):
-        return Finding("engine", *_versions(needs))
-    state = f"{', '.join(lacking)} not installed"
-    if model.startswith(("fim:", "chat:")):
-        return Finding("engine", f"{state}; the chosen model is remote and does not need them")
-    required = extras.requirements("engine")
-    if is_vllm:  # nothing but these, so no torch
-        by_name = {re.split(r"[^\w.-]", line)[0]: line for line in required}
-        required = [by_name.get(name, name) for name in lacking]
-    commands = extras.install_commands(*required)
-    command = extras.in_shell(commands)
-    facts = {"absent": lacking, "command": command, "commands": commands}
-    return Finding("engine", state, f"To install them: {command}", facts, "install")
+    """Return which of the packages that the model's engine needs are installed."""
+    names, commands = lacking(model)
+    if names:
+        return Finding("engine", f"{', '.join(names)} not installed", f"To install them: {extras.in_shell(commands)}")
+    return Finding("engine", _versions(_needs(model)) or "the chosen model is remote and needs no packages")
 
 
-def _versions(packages: Iterable[str], prefix: str = "") -> tuple[str, str, dict[str, str]]:
-    """Return the state of a finding that lists the versions of packages, no advice, and the versions by package."""
+def _versions(packages: Sequence[str], prefix: str = "") -> str:
     versions = dict.fromkeys(packages, "of unknown version")  # part of Python, or a folder on its path
     for name in versions:
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
-    return ", ".join(f"{name.removeprefix(prefix)} {version}" for name, version in versions.items()), "", versions
+    return ", ".join(f"{name.removeprefix(prefix)} {version}" for name, version in versions.items())
 
 
 def grammars() -> Finding:
@@ -183,8 +171,7 @@ def grammars() -> Finding:
     if problems:
         return Finding("grammars", "; ".join(problems), "Reinstall dg-lsp, so that grammars and queries match.")
     packages = (dist.name for dist in metadata.distributions() if (dist.name or "").startswith("tree-sitter"))
-    installed, _, versions = _versions(sorted(packages), "tree-sitter-")
-    return Finding("grammars", f"{len(languages.TABLE)} languages; {installed}", facts=versions)
+    return Finding("grammars", f"{len(languages.TABLE)} languages; {_versions(sorted(packages), 'tree-sitter-')}")
 
 
 def model_files(folder: Path) -> Finding:
@@ -223,22 +210,20 @@ def runtime_folder() -> Finding:
 
 def running_engines() -> Finding:
     """Return the running engines and their states."""
-    what, facts = "running engines", dict[str, object]()
+    what = "running engines"
     try:
         reports = [each for each in map(inspect_engine, discovery.all_engine_files()) if each.state is not None]
-        infos = [each.info for each in reports if each.info is not None]
-        facts = {"engines": [dict(info.values) for info in infos]}
         lines = [line_of(each) for each in reports]
+        problems = [silence(each.state.pid) for each in reports if each.state and each.info is None]
+        infos = [each.info for each in reports if each.info is not None]
         errors = [info.text("message", "") for info in infos if info.text("state", "") == "failed"]
     except DiscoveryError as error:
         return Finding(what, "they can't be queried", ended(error))
     except WireError as error:
         advice = f"{ended(f'Its answer is malformed: {error}')} To restart it, run: dg-lsp engine stop --now --all"
-        return Finding(what, "an answer can't be parsed", advice, facts)
-    advice = f"{ended('; '.join(errors))} {IN_LOG}" if errors else ""
-    if silent := [silence(each.state.pid) for each in reports if each.state and each.info is None]:
-        advice = f"{ended('; '.join(silent))} {advice}".strip()
-    return Finding(what, "; ".join(lines) or "none; the first request starts one", advice, facts)
+        return Finding(what, "an answer can't be parsed", advice)
+    advice = " ".join(ended("; ".join(sentences)) for sentences in (problems, errors) if sentences)
+    return Finding(what, "; ".join(lines) or "none; the first request starts one", f"{advice} {IN_LOG}" if errors else advice)
 
 
 def ended(sentence: object) -> str:
@@ -249,7 +234,7 @@ def ended(sentence: object) -> str:
 
 # --- Whether a model fits on this machine, by its config.json alone
 
-WIDTHS = {"int8": 1, "bfloat16": 2, "float32": 4}
+WIDTHS: dict[machine.LaptopPrecision | None, int] = {"int8": 1, "bfloat16": 2, "float32": 4, None: 1}
 KEPT: dict[machine.LaptopPrecision | None, str] = {
     "int8": "in 8 bits",
     "bfloat16": "in 16 bits, because this processor has no instructions for 8-bit products",
@@ -259,7 +244,7 @@ KEPT: dict[machine.LaptopPrecision | None, str] = {
 
 
 def what_fits(model: str, device: str, dtype: str = "") -> Finding:
-    """Return what a model needs and whether it fits, with the sizes in bytes."""
+    """Return what a model needs, and whether it fits."""
     host = machine.of_device(device)
     if (known := laptop.by_name(model)) is not None:
         return _laptop(known, host)
@@ -269,45 +254,36 @@ def what_fits(model: str, device: str, dtype: str = "") -> Finding:
         geometry = fit.of_config(values)
     except (checkpoint.CheckpointError, fetch.FetchError, fit.GeometryError) as error:
         return Finding("what fits", "unknown, as its configuration can't be read", f"{model}: {ended(error)}")
-    needed = {name: fit.needs(geometry, name) for name in fit.PRECISIONS}
-    wide, narrow, narrowest = (size(needed[name].total) for name in ("bfloat16", "fp8", "int4"))
+    wide, narrow, narrowest = (size(fit.needs(geometry, name).total) for name in ("bfloat16", "fp8", "int4"))
     state = f"{model} needs {wide} at 16 bits, {narrow} at 8, {narrowest} at 4; {_free(host)}"
-    n_bytes = {name: {"weights": one.weights, "total": one.total} for name, one in needed.items()}
-    facts: dict[str, object] = {"free_bytes": host.free, "device": host.kind, "bytes": n_bytes}
     stored = "fp8" if "quantization_config" in values else ""
     try:
         choice = fit.choose(model, geometry, host, asked="" if dtype == "auto" else dtype, stored=stored)
     except fit.NoRoomError as error:
-        return Finding("what fits", state, str(error), facts)
-    facts["dtype"] = choice.precision
-    return Finding("what fits", f"{state}: it runs in {choice.precision} ({choice.why})", facts=facts)
+        return Finding("what fits", state, str(error))
+    return Finding("what fits", f"{state}: it runs in {choice.precision} ({choice.why})")
 
 
 def _laptop(model: LaptopModel, host: fit.Machine) -> Finding:
     """Return what a laptop model needs: on a processor in the precision that it multiplies in, on a GPU in 16 or 8 bits."""
     if host.kind == "cpu":
-        own = machine.laptop_precision()
-        precision: str = own or "int8"
-        needed = {precision: model.memory_bytes + (WIDTHS[precision] - 1) * model.n_weights}
-        state = f"{model.name} needs {size(needed[precision])} of memory, {KEPT[own]}"
+        precision = machine.laptop_precision()
+        needed = model.memory_bytes + (WIDTHS[precision] - 1) * model.n_weights
+        state = f"{model.name} needs {size(needed)} of memory, {KEPT[precision]}"
         advice = "Close other programs, or choose a smaller model."
     else:
-        needed, precision = {"bfloat16": model.card_bytes}, "bfloat16"
-        state = f"{model.name} needs {size(model.card_bytes)} in 16 bits"
+        needed = model.card_bytes
+        state = f"{model.name} needs {size(needed)} in 16 bits"
         if host.kind == "cuda":  # the others do not compute in 8 bits
-            needed["int8"] = model.narrow_card_bytes
-            state += f" or {size(model.narrow_card_bytes)} in 8"
-            precision = "int8" if host.free is not None and host.free < model.card_bytes else precision
+            needed = model.narrow_card_bytes
+            state += f" or {size(needed)} in 8"
         advice = "Free the GPU, choose a smaller model, or set engine.device = cpu."
-    is_short = host.free is not None and host.free < needed[precision]
+    is_short = host.free is not None and host.free < needed
     if host.kind != "cpu" or (model.is_pulled and is_short):
         state += f"; {_free(host)}"
-    sizes = {name: {"total": n_bytes} for name, n_bytes in needed.items()}
-    facts = {"device": host.kind, "bytes": sizes, "dtype": precision, "free_bytes": host.free}
     if not model.is_pulled:
-        state += ", and is not pulled"
-        return Finding("what fits", state, f"Get it with: dg-lsp engine pull {model.name}", facts, "pull")
-    return Finding("what fits", state, advice if is_short else "", facts)
+        return Finding("what fits", f"{state}, and is not pulled", f"Get it with: dg-lsp engine pull {model.name}")
+    return Finding("what fits", state, advice if is_short else "")
 
 
 def _free(host: fit.Machine) -> str:
@@ -391,31 +367,30 @@ def of_sample(model: str, result: Trial) -> Iterator[Finding]:
     if result.problem:
         yield Finding("model", f"{model} does not respond", f"{ended(result.problem)} {IN_LOG}")
         return
-    info = result.info
-    reasons = why if isinstance(why := info.get("why"), Mapping) else {}
-    n_threads = counted(threads, "thread") if isinstance(threads := info.get("threads"), int) else ""
-    values = {"device": info.get("device"), "dtype": info.get("dtype"), "threads": n_threads}
-    device, *rest = (f"{value} ({reasons[name]})" if reasons.get(name) else value for name, value in values.items())
-    parts = [
-        f"{info.get('model')} runs on {device}",
-        *(f"{word} {value}" for word, value in zip(("in", "with"), rest, strict=True) if value),
+    info, why, memory = result.info, result.info.get("why") or {}, result.info.get("memory") or {}
+    n_threads = counted(info["threads"], "thread") if info.get("threads") else ""
+    said = [
+        f"{word} {value} ({why[name]})" if why.get(name) else f"{word} {value}"
+        for word, name, value in (
+            ("on", "device", info["device"]),
+            ("in", "dtype", info["dtype"]),
+            ("with", "threads", n_threads),
+        )
+        if value
     ]
-    other = ""
-    if info.get("version") != discovery.current_build():
-        other = f" of dg-lsp {info.get('version')}, which is replaced when no client uses it"
-    parts.append(f"connected in {result.joined_ms / 1000:.1f} s, process {info.get('pid')}{other}")
-    facts = {"joined_ms": round(result.joined_ms, 1), "info": dict(info)}
-    yield Finding("model", ", ".join(parts), facts=facts)
+    said.append(f"connected in {result.joined_ms / 1000:.1f} s")
+    is_other = info["version"] != discovery.current_build()
+    other = f" of dg-lsp {info['version']}, which is replaced when no client uses it" if is_other else ""
+    yield Finding("model", f"{info['model']} runs {', '.join(said)}, process {info['pid']}{other}")
 
-    stated, device = info.get("memory"), info.get("device")
-    sizes = {name: value for name, value in stated.items() if isinstance(value, int)} if isinstance(stated, Mapping) else {}
+    sizes = {name: value for name, value in memory.items() if isinstance(value, int)}
     uses = {"rss_bytes": "the engine uses {}", "free_bytes": "{} free on this machine"}
-    if device not in ("cpu", "mps"):
-        uses |= {"device_bytes": f"the model uses {{}} on {device}", "device_free_bytes": "{} free there"}
+    if info["device"] not in ("cpu", "mps"):
+        uses |= {"device_bytes": f"the model uses {{}} on {info['device']}", "device_free_bytes": "{} free there"}
     is_low = any(sizes.get(name, SCARCE_BYTES) < SCARCE_BYTES for name in ("free_bytes", "device_free_bytes"))
     advice = "Memory is low: close other programs, or choose a smaller model (engine.model in the configuration)."
     state = ", ".join(words.format(size(sizes[name])) for name, words in uses.items() if name in sizes)
-    yield Finding("memory", state, advice if is_low else "", sizes)
+    yield Finding("memory", state, advice if is_low else "")
 
     # Only the line counts, because it is what is suggested while typing.
     state = f"{result.ms:.0f} ms for a body in a new file, then {result.line_ms:.0f} ms for a line"
@@ -423,5 +398,4 @@ def of_sample(model: str, result: Trial) -> Iterator[Finding]:
         "A line takes longer than the deadline for suggestions. Choose a smaller model or a faster device (engine.model, "
         "engine.device), use more threads (engine.threads), or raise the deadline (completion.deadline)."
     )
-    facts = {"ms": round(result.ms, 1), "line_ms": round(result.line_ms, 1)}
-    yield Finding("a sample", state, advice if result.line_ms > DEFAULTS.deadline else "", facts)
+    yield Finding("a sample", state, advice if result.line_ms > DEFAULTS.deadline else "")

@@ -1,4 +1,4 @@
-"""The commands `dg-lsp engine run | start | pull | models | stop | status | logs | token`.
+"""The commands `dg-lsp engine run | start | stop | status | logs | token | pull | models`.
 
 Front ends start and use the resident engine without these commands.
 """
@@ -9,22 +9,26 @@ import asyncio
 import contextlib
 import json
 import shlex
+import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import httpx
 import typer
 
 from dg_lsp.cli import progress
-from dg_lsp.cli import pull as pull_commands
 from dg_lsp.cli.command_group import command_group, fail
-from dg_lsp.cli.from_options import with_options
+from dg_lsp.cli.from_options import complete_model, with_options
 from dg_lsp.client import life
 from dg_lsp.client.engine import ConnectOptions, connect
 from dg_lsp.client.port import EngineError
 from dg_lsp.core.wording import counted, size
+from dg_lsp.engine.model.fit import machine
+from dg_lsp.engine.model.pull import PullError
 from dg_lsp.wire import config, discovery, laptop, model_names, schema
 from dg_lsp.wire.discovery import (
     ENGINE_COMMAND,
@@ -37,7 +41,10 @@ from dg_lsp.wire.discovery import (
     inspect_engine,
     request,
 )
+from dg_lsp.wire.extras import install_command
+from dg_lsp.wire.laptop import LaptopModel
 from dg_lsp.wire.messages import WireError
+from dg_lsp.wire.settings import AUTO, EMBEDDED
 from dg_lsp.wire.visible import visible_line
 
 
@@ -58,6 +65,7 @@ app = command_group(cls=EngineCommands, summary="The resident engine: it keeps a
 
 STOP_PATIENCE_S = 30.0
 _fail = partial(fail, who="dg-lsp engine")
+OnProgress = Callable[[str, float], None]
 Port = Annotated[int, typer.Option(help="Also listen on this port of 127.0.0.1; 0: any, -1: none.", min=-1, max=65535)]
 
 
@@ -139,10 +147,6 @@ def start(
         summary += f" {other}"
     others = f" Other clients reach it at {url}, with the token that `dg-lsp engine token` prints." if url else ""
     typer.echo(visible_line(summary + others))
-
-
-app.command()(pull_commands.pull)
-app.command()(pull_commands.models)
 
 
 @app.command()
@@ -233,6 +237,136 @@ def token(
     if report.info is None:
         _fail(silence(report.state.pid))
     typer.echo(report.state.token)
+
+
+# --- Laptop models
+
+
+def _names() -> str:
+    return ", ".join(model.name for model in laptop.MODELS)
+
+
+@app.command()
+def pull(
+    context: typer.Context,
+    model: Annotated[
+        str,
+        typer.Argument(
+            help=f"A laptop model ({_names()}), auto for the first that can be downloaded unless one is pulled, or a hub "
+            "id (OWNER/NAME); default: the configured model, or auto if that can't be fetched.",
+            autocompletion=complete_model,
+        ),
+    ] = "",
+    revision: Annotated[str, typer.Option(help="Revision of a hub model.")] = "",
+    file: Annotated[Path | None, typer.Option("--from", help="Take a laptop model from this GGUF file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", hidden=True, help="Print the progress as JSON objects.")] = False,
+) -> None:
+    """Fetch a model ahead of its first use. What is there is not fetched again, and what was begun is continued."""
+    source = context.get_parameter_source("model")
+    if source is not None and source.name == "DEFAULT_MAP" and laptop.by_name(model) is None and not _is_on_hub(model):
+        model = AUTO
+    if model in ("", AUTO):
+        laptop_models = laptop.suitable(machine.usable_card())
+        laptop_models += tuple(each for each in laptop.MODELS if each.is_pulled and each not in laptop_models)
+    else:
+        laptop_models = tuple(each for each in laptop.MODELS if each.name == model)
+    if not laptop_models and file is not None:
+        _fail(f"--from is for a laptop model ({_names()})")
+    try:
+        with progress.shares() if not as_json else contextlib.nullcontext(_print_json) as on_progress:
+            name, folder = (
+                pull_first(laptop_models, on_progress, file)
+                if laptop_models
+                else (model, _from_hub(model, revision, on_progress))
+            )
+    except PullError as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        _fail("stopped; the same command continues where it was", code=130)
+    if not as_json:
+        typer.echo(visible_line(f"{name} is in {folder}"))
+        if (used := config.read()[0].model()) != name:
+            typer.echo(visible_line(f"the model in use is {used}; to use {name}: dg-lsp setup --yes {name}"))
+
+
+@app.command()
+def models(
+    remove: Annotated[str, typer.Option("--remove", metavar="NAME", help="Remove a pulled model from the disk.")] = "",
+) -> None:
+    """List the models for a laptop: which are pulled, which one is used, their size, and what they give."""
+    if remove:
+        from dg_lsp.engine.model.pull import pulling
+
+        if (known := laptop.by_name(remove)) is None:
+            _fail(f"{remove} is not a laptop model ({_names()})")
+        try:
+            removed = pulling.remove(known)
+        except PullError as error:
+            _fail(str(error))
+        return typer.echo(f"{remove} was removed" if removed else f"{remove} is not there")
+    used = config.read()[0].model()
+    rows = [(model.name, model.n_bytes, model.is_pulled, _gives(model)) for model in laptop.MODELS]
+    rows.append((EMBEDDED, 0, True, laptop.EMBEDDED_GIVES))
+    if all(name != used for name, *_ in rows):
+        rows.append((used, 0, True, "the configured model"))
+    for name, n_bytes, is_pulled, gives in rows:
+        state = "in use" if name == used else "not in use" if is_pulled else f"{size(n_bytes)} to pull"
+        typer.echo(visible_line(f"{name:20} {state:16} {gives}"))
+    return None
+
+
+def _gives(model: LaptopModel) -> str:
+    older = model.is_pulled and not model.is_current
+    return f"{model.gives} (better ones after: dg-lsp engine pull {model.name})" if older else model.gives
+
+
+def pull_first(candidates: tuple[LaptopModel, ...], on_progress: OnProgress, file: Path | None = None) -> tuple[str, Path]:
+    """Return the name and folder of the first model that is pulled, or else can be downloaded; raise PullError.
+
+    A pulled model whose weights lack this version's adapter is pulled again, and stays as it is if that fails.
+    """
+    try:
+        from dg_lsp.engine.model.pull.pulling import pull as pull_model
+    except ModuleNotFoundError as error:
+        needs = f"pulling needs {error.name}, which is not installed; install it with: {install_command('engine')}"
+        raise PullError(needs) from error
+
+    there = next((model for model in candidates if model.is_pulled), None)
+    failures = []
+    for model in candidates if there is None else (there,):
+        try:
+            return model.name, pull_model(model, on_progress, file=file)
+        except PullError as error:
+            failures.append(str(error))
+    if there is not None:
+        raise PullError(f"{failures[0]}. Until then, {there.name} works as an earlier version pulled it")
+    # The other models mostly fail for the same reason.
+    raise PullError(f"{failures[0]}. The embedded model is used" if len(failures) > 1 else failures[0])
+
+
+def _print_json(text: str, share: float) -> None:
+    typer.echo(json.dumps({"text": text, "share": share}))
+    sys.stdout.flush()
+
+
+def _from_hub(model: str, revision: str, on_progress: OnProgress) -> Path:
+    from dg_lsp.engine.model.weights import fetch
+
+    if not _is_on_hub(model):
+        raise PullError(f"{model} can't be fetched; give a laptop model ({_names()}) or a hub id (OWNER/NAME)")
+    try:
+        return fetch.snapshot(model, revision, on_progress)
+    except fetch.FetchError as error:
+        raise PullError(str(error)) from error
+
+
+def _is_on_hub(model: str) -> bool:
+    """Return whether the name has the form of a hub id."""
+    elsewhere = model_names.is_remote(model) or model_names.folder_of(model) is not None
+    return not elsewhere and model.count("/") == 1
+
+
+# --- What the commands say and do
 
 
 def _others(engine_id: EngineId) -> str:

@@ -1,7 +1,7 @@
 """`dg-lsp setup`: let the user choose a model, install what it lacks, try it on a sample, and write it into the configuration.
 
-The machine and its model servers become offers (`offers`). What the chosen one lacks are findings of `doctor`, each with its
-remedy. Editors use the same command with `--json` for their own pickers.
+The machine and its model servers become offers. What an installation lacks is known to `doctor`. Editors use the same command
+with `--json` for their own pickers.
 """
 
 from __future__ import annotations
@@ -10,27 +10,37 @@ import asyncio
 import contextlib
 import json
 import os
+import platform
+import re
 import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, NamedTuple
 
+import httpx
 import typer
 
-from dg_lsp.cli import doctor, offers, progress
+from dg_lsp.cli import doctor, progress
 from dg_lsp.cli.command_group import command_group, print_message, reports
-from dg_lsp.cli.doctor import Finding, Trial
+from dg_lsp.cli.doctor import Trial
+from dg_lsp.cli.engine import pull_first
 from dg_lsp.cli.from_options import complete_model
-from dg_lsp.cli.offers import Offer
-from dg_lsp.cli.pull import pull_first
 from dg_lsp.core.wording import size
+from dg_lsp.engine.backends.fim import DIALECTS
 from dg_lsp.engine.common import calibration_store
+from dg_lsp.engine.model import fit
+from dg_lsp.engine.model.fit import NAMES as BITS
+from dg_lsp.engine.model.fit import QUANTISED, Precision
+from dg_lsp.engine.model.fit import machine as fit_machine
+from dg_lsp.engine.model.fit.geometry import of_config
 from dg_lsp.engine.model.pull import PullError
-from dg_lsp.wire import config, extras, files, laptop, model_names, programs, schema
+from dg_lsp.wire import config, extras, files, laptop, model_names, network, programs, schema
+from dg_lsp.wire.laptop import LaptopModel
+from dg_lsp.wire.model_names import USUAL_URLS, address_of
 from dg_lsp.wire.settings import AUTO, EMBEDDED
 from dg_lsp.wire.visible import visible, visible_line
 
@@ -64,11 +74,11 @@ def setup(
     path = config.sources()[0][0]
     if yes:
         config.check_model(yes)
-    machine = offers.detect()
+    machine = detect()
     shares = calibration_store.shares().items()
     quality = {name: f"{right:.0%} of {n} answers on your code were right" for name, (right, n) in shares}
     models = [model for model in laptop.MODELS if model.is_pulled or laptop.may_pull()]
-    choices = offers.offers(machine, asyncio.run(offers.running()), os.environ, quality, models)
+    choices = offers(machine, asyncio.run(running()), os.environ, quality, models)
     current = _current()
     if not as_json and not yes:
         gpus = ", ".join(f"{gpu.name} with {size(gpu.memory)}" for gpu in machine.gpus) or "no GPU"
@@ -84,7 +94,10 @@ def setup(
     trial = None
     if chosen:
         prepare(path, chosen)  # a file that can't be written is reported before the test, which may take long
-        _provide(chosen, may_ask=not yes, is_quiet=as_json)
+        _install(chosen, may_ask=not yes)
+        if (known := laptop.by_name(chosen)) is not None and not known.is_pulled:
+            with contextlib.nullcontext(lambda _text, _share: None) if as_json else progress.shares() as on_progress:
+                pull_first((known,), on_progress)
         if is_tried:
             if not as_json:
                 _show(f"Testing {laptop.resolve(chosen)}; the first load of a model takes a while.")
@@ -101,8 +114,11 @@ def setup(
             "offers": [{name.removeprefix("is_"): value for name, value in asdict(offer).items()} for offer in choices],
         }
         if chosen:
-            tried = trial and {name: getattr(trial, name) for name in ("diff", "confidence", "problem")} | {
-                "ms": round(trial.ms)
+            tried = trial and {
+                "diff": trial.diff,
+                "confidence": trial.confidence,
+                "ms": round(trial.ms),
+                "problem": trial.problem,
             }
             overruled = _overruled(chosen) if is_written else ""
             report |= {"written": chosen if is_written else "", "overruled": overruled, "trial": tried}
@@ -185,39 +201,248 @@ def _print_result(path: Path, chosen: str, trial: Trial | None) -> None:
         _show(f"A sample was not filled, after {trial.ms / 1000:.1f} s: {trial.confidence or 'there was no answer'}.")
 
 
-# --- Get what a model lacks: packages, in the smallest build that fits this machine, and the model itself
+# --- What this machine offers: its own models, which model servers run on it, and the services whose key the user has
+
+HERE = "on this machine"
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A model to choose: its value for `engine.model`, where it runs, its cost and its quality.
+
+    The value of the embedded model is `auto` while no laptop model is pulled, because it means the same then.
+    `is_ready`: it can be used now. Otherwise the user must run `commands` first.
+    """
+
+    model: str
+    title: str
+    where: str
+    cost: str
+    quality: str = ""
+    is_ready: bool = True
+    is_recommended: bool = False
+    commands: tuple[str, ...] = ()
+
+
+class Gpu(NamedTuple):
+    """A GPU, and its memory in bytes; Apple's is the machine's. Only on NVIDIA's do weights in 8 or 4 bits run."""
+
+    name: str
+    memory: int
+    maker: Literal["NVIDIA", "AMD", "Apple"] = "NVIDIA"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Cores, bytes of memory, GPUs, and the quantised precisions that this installation can load.
+
+    `card` has the bytes of the largest GPU that a laptop model can use, NVIDIA's or Apple's; 0 for none.
+    """
+
+    cores: int
+    memory: int
+    gpus: tuple[Gpu, ...] = ()
+    card: int = 0
+    installed: tuple[Precision, ...] = QUANTISED
+
+
+def detect(drm: Path = Path("/sys/class/drm")) -> Machine:
+    """Return the description of this machine."""
+    cores, memory, card = fit_machine.n_cores(), laptop.machine_memory(), fit_machine.usable_card()
+    if platform.system() == "Darwin" and platform.machine() == "arm64":
+        return Machine(cores, memory, (Gpu("Apple GPU", card, "Apple"),), card)
+    gpus = [Gpu(each.name, each.total) for each in fit_machine.nvidia()]
+    for file in sorted(drm.glob("card[0-9]*/device/mem_info_vram_total")):
+        with contextlib.suppress(OSError, ValueError):
+            gpus.append(Gpu("AMD GPU", int(file.read_text("ascii")), "AMD"))
+    return Machine(cores, memory, tuple(gpus), card, fit_machine.installed())
+
+
+# --- The model servers on this machine that fill in the middle. Any other is chosen by its name.
+
+PLACES = (
+    ("ollama", USUAL_URLS["ollama"]),
+    ("llama", USUAL_URLS["llama"]),
+    ("llama", "http://127.0.0.1:8012"),  # the port of llama.cpp's presets for code models
+)
+PATIENCE_S = 2.0
+MAX_MODELS = 20
+MAX_BYTES = 4 << 20
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}")
+"""A safe name of a model, because it is printed and written into a file."""
+
+
+async def running() -> list[Offer]:
+    """Return the offers of the servers that run here."""
+    async with httpx.AsyncClient(timeout=PATIENCE_S, verify=network.NO_TLS, trust_env=False) as client:
+        found = await asyncio.gather(*(_offers_at(client, kind, url) for kind, url in PLACES))
+    return [offer for offers in found for offer in offers]
+
+
+async def _offers_at(client: httpx.AsyncClient, kind: str, url: str) -> list[Offer]:
+    """Return the offers of the server at a URL; none for a server of another kind, or without a model that fills."""
+    try:
+        async with asyncio.timeout(4 * PATIENCE_S):
+            if kind == "ollama":
+                sizes = {each["name"]: each.get("size") for each in (await _json(client, f"{url}/api/tags"))["models"]}
+                names = [name for name in sizes if _NAME.fullmatch(name)][:MAX_MODELS]
+                inserts = await asyncio.gather(*(_inserts(client, url, name) for name in names))
+                return [
+                    served(kind, url, name, sizes[name]) for name, is_usable in zip(names, inserts, strict=True) if is_usable
+                ]
+            # It has one model, whose name may be a path.
+            entries = (await _json(client, f"{url}/v1/models"))["data"]
+            names = [each["id"].rpartition("/")[2] for each in entries if each["owned_by"] == "llamacpp"]
+            return [served(kind, url, name) for name in names[:1] if _NAME.fullmatch(name)]
+    except (httpx.HTTPError, TimeoutError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
+        return []
+
+
+async def _inserts(client: httpx.AsyncClient, url: str, model: str) -> bool:
+    """Return whether Ollama reports that a model can fill in the middle; it refuses requests for other models."""
+    with contextlib.suppress(httpx.HTTPError, ValueError, TypeError, LookupError):
+        return "insert" in (await _json(client, f"{url}/api/show", {"model": model}))["capabilities"]
+    return False
+
+
+async def _json(client: httpx.AsyncClient, url: str, body: object = None) -> Any:
+    """Return the parsed JSON answer; raise httpx.HTTPError or ValueError, also if the answer is too long."""
+    async with client.stream("POST" if body else "GET", url, json=body) as response:
+        if response.status_code != httpx.codes.OK:
+            raise ValueError(f"status {response.status_code}")
+        data = bytearray()
+        async for part in response.aiter_bytes():
+            data += part
+            if len(data) > MAX_BYTES:
+                raise ValueError("the answer is too long")
+    return json.loads(data)
+
+
+def served(kind: str, url: str, model: str, n_bytes: object = None) -> Offer:
+    """Return the offer of a running server's model; its bytes may be anything that the server stated."""
+    cost = f"{size(n_bytes)} of memory" if isinstance(n_bytes, int) and n_bytes > 0 else "no more memory than the server uses"
+    value = f"fim:{kind}" if url == USUAL_URLS[kind] else f"fim:{kind}:{url}"
+    title = f"{model} in {'Ollama' if kind == 'ollama' else 'llama.cpp'}"
+    return Offer(f"{value}#{model}" if kind == "ollama" else value, title, HERE, cost)
+
+
+# --- The offers
+
+DIFFUSION = "google/diffusiongemma-26B-A4B-it"
+DOWNLOAD_BYTES = 51_600_000_000  # its files, also if the weights are quantised after that
+CONTEXT_BYTES = 600_000_000  # what CUDA uses on a GPU before anything is loaded
+PUBLISHED = of_config(json.loads((Path(__file__).parents[1] / "models" / "diffusiongemma.json").read_bytes()))
+"""The sizes of the published model."""
+
+
+def offers(
+    machine: Machine,
+    running: Sequence[Offer],
+    environ: Mapping[str, str],
+    quality_by_model: Mapping[str, str],
+    laptop_models: Sequence[LaptopModel] = (),
+) -> tuple[Offer, ...]:
+    """Return the offers, ready ones first; exactly one is recommended.
+
+    `running` are those of the servers. `laptop_models` are those that are pulled or may be, best first. `quality_by_model` has
+    the results of `dg-lsp calibrate`, and `environ` the keys of services.
+    """
+    fitting = [each for each in laptop_models if each.fits(machine.memory, machine.card)]
+    pulled = [each for each in laptop_models if each.is_pulled]
+    missing = [each for each in fitting if not each.is_pulled]
+    unfit = {each.name for each in pulled if each not in fitting}
+    embedded = Offer(EMBEDDED, "the small model that comes with dg-lsp", HERE, "about 500 MB of memory, on the processor")
+    # What was pulled is listed on any machine, after what suits this one.
+    here = [_laptop(each, machine) for each in sorted(pulled, key=lambda model: model.name in unfit)]
+    ready = [*running, *here, embedded, *_remote(environ)]
+    others = [_laptop(each, machine) for each in missing]
+    # To recommend: a model that runs on this machine, at no further cost.
+    best = next(each for each in ready if each.where == HERE and each.model not in unfit)
+    # A GPU with room for a larger model than the pulled one is worth the download.
+    is_small = best.model in [model.name for model in fitting if not model.needs_card]
+    if others and (best.model == EMBEDDED or (is_small and missing[0].needs_card)):
+        best = others[0]
+    measure = "quality on your code not measured; to measure it: dg-lsp calibrate --model"
+    return tuple(
+        replace(
+            offer,
+            # While no model is pulled, `auto` means the embedded model now, and later the pulled one.
+            model=AUTO if offer.model == EMBEDDED and not pulled else offer.model,
+            quality=quality_by_model.get(offer.model) or f"{measure} '{offer.model}'",
+            is_recommended=offer is best,
+        )
+        for offer in (*ready, *others, *_diffusion(machine))
+    )
+
+
+def _laptop(model: LaptopModel, machine: Machine) -> Offer:
+    cost = f"{size(model.memory_bytes)} of memory, on the processor"
+    if machine.card:
+        cost = f"{size(model.bytes_on(machine.card))} of the GPU's memory"
+    offer = Offer(model.name, f"{model.name}: {model.gives}", HERE, cost)
+    if model.is_pulled:
+        return offer
+    cost += f", and {size(model.n_bytes)} to download once, from {model.places}; only its known SHA-256 is trusted"
+    return replace(offer, cost=cost, is_ready=False, commands=(f"dg-lsp setup --yes {model.name}",))
+
+
+def _remote(environ: Mapping[str, str]) -> Iterator[Offer]:
+    """Yield the services whose key is in the environment and that need no name of a model."""
+    for dialect in DIALECTS:
+        address = address_of(dialect.url)
+        has_key = dialect.variable and environ.get(dialect.variable, "").strip()
+        if has_key and address is not None and (dialect.model or not dialect.caps.needs_model):
+            title = f"{address.name}, with the key in {dialect.variable}"
+            where = f"at {address.name}, which receives the code around the cursor"
+            yield Offer(f"fim:{dialect.name}", title, where, "each request is billed to the key's account")
+
+
+def _diffusion(machine: Machine) -> Iterator[Offer]:
+    """Yield DiffusionGemma if it fits on the largest GPU, in the precision that `engine.dtype = "auto"` then chooses."""
+    gpu = max(machine.gpus, key=lambda gpu: gpu.memory, default=None)
+    if gpu is None:
+        return
+    kind, taken = ("mps", 0) if gpu.maker == "Apple" else ("cuda", CONTEXT_BYTES)
+    host = fit.Machine(kind, gpu.memory - taken, gpu.name, installed=QUANTISED if gpu.maker == "NVIDIA" else ())
+    try:
+        choice = fit.choose(DIFFUSION, PUBLISHED, host)
+    except fit.NoRoomError:
+        return
+    precision = choice.precision
+    install = (extras.install_command("quant"),) if precision in QUANTISED and precision not in machine.installed else ()
+    title = f"DiffusionGemma on this machine's GPU, in {BITS[precision]} ({precision})"
+    cost = f"{size(choice.needs.total)} of the GPU's memory, and {size(DOWNLOAD_BYTES)} to download"
+    commands = (*install, f"dg-lsp engine pull {DIFFUSION}", f"dg-lsp setup --yes {DIFFUSION}")
+    yield Offer(DIFFUSION, title, HERE, cost, is_ready=False, commands=commands)
+
+
+# --- Install the packages that a model lacks, in the smallest build that fits this machine
 
 # Measured on Linux, x86_64; docs/measurements.md has the commands.
 _CPU_SIZE = "about 250 MB to download and 1.2 GB on the disk"
 _CUDA_SIZE = "about 5 GB on the disk"
 
 
-def _provide(chosen: str, *, may_ask: bool, is_quiet: bool) -> None:
-    """Install the packages that a model lacks, and pull it; raise SetupError or PullError if something stays missing."""
-    for finding in doctor.before_use(chosen):
-        if finding.remedy == "install":
-            _offer_install(chosen, finding, may_ask=may_ask)
-        elif finding.remedy == "pull":
-            with contextlib.nullcontext(lambda _text, _share: None) if is_quiet else progress.shares() as show:
-                pull_first(tuple(model for model in laptop.MODELS if model.name == chosen), show)
-
-
-def _offer_install(chosen: str, finding: Finding, *, may_ask: bool) -> None:
-    names, commands, by_hand = (finding.facts[name] for name in ("absent", "commands", "command"))
-    needed, advice = f": {_CUDA_SIZE}" if "torch" in names and sys.platform == "linux" else "", f"install it with: {by_hand}"
+def _install(chosen: str, *, may_ask: bool) -> None:
+    """Install the packages that a model lacks; raise SetupError if something stays missing."""
+    absent, commands = doctor.lacking(chosen)
+    if not absent:
+        return
+    names, by_hand = ", ".join(absent), extras.in_shell(commands)
+    needed, advice = f": {_CUDA_SIZE}" if "torch" in absent and sys.platform == "linux" else "", f"install it with: {by_hand}"
     if extras.CPU_TORCH in by_hand or "--torch-backend" in by_hand:
         needed = f": {_CPU_SIZE}, in torch's CPU build because no NVIDIA GPU was found"
         advice = (
             f"torch's CPU build ({extras.CPU_TORCH}) is in {extras.CPU_INDEX}, or in an index that you add to pip's "
             f"extra-index-url; the build with CUDA, {_CUDA_SIZE}: {extras.install_command('engine', any_torch=True)}"
         )
-    print_message(f"{laptop.resolve(chosen)} needs {', '.join(names)}. Not installed yet{needed}")
+    print_message(f"{laptop.resolve(chosen)} needs {names}. Not installed yet{needed}")
     is_refused = may_ask and _ask("Install it now? y or n", "y") not in ("y", "yes")
     if is_refused or not laptop.may_pull():
         raise SetupError(f"nothing was changed; to install it yourself: {by_hand}")
     for command in commands:
         if problem := install(command):
-            raise SetupError(f"{', '.join(names)} could not be installed: {problem}; {advice}; then run `dg-lsp setup` again")
+            raise SetupError(f"{names} could not be installed: {problem}; {advice}; then run `dg-lsp setup` again")
 
 
 def install(command: Sequence[str]) -> str:

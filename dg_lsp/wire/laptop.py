@@ -75,19 +75,18 @@ class LaptopModel:
     needs_card: bool = False
     profile_of: str = ""
 
-    def fits(self, memory: int, card: int = 0, *, may_narrow: bool = GPU_MAY_NARROW) -> bool:
+    def fits(self, memory: int, card: int = 0) -> bool:
         """Return whether the model suits a machine with `memory` bytes, and `card` bytes on its largest GPU.
 
         A GPU keeps a tenth of its memory for the desktop. A processor's memory keeps three quarters for other programs.
         """
-        if card and self.bytes_on(card, may_narrow=may_narrow) <= card - card // 10:
-            return True
-        return not self.needs_card and self.memory_bytes <= memory // 4
+        is_on_card = card > 0 and self.bytes_on(card) <= card - card // 10
+        return is_on_card or (not self.needs_card and self.memory_bytes <= memory // 4)
 
-    def bytes_on(self, card: int, *, may_narrow: bool = GPU_MAY_NARROW) -> int:
+    def bytes_on(self, card: int) -> int:
         """Return the bytes of the model on a GPU with `card` bytes: in 16 bits if nine tenths have room, else in 8."""
-        is_wide = self.card_bytes <= card - card // 10 or not may_narrow
-        return self.card_bytes if is_wide else self.narrow_card_bytes
+        is_narrow = GPU_MAY_NARROW and self.card_bytes > card - card // 10
+        return self.narrow_card_bytes if is_narrow else self.card_bytes
 
     @property
     def disk_bytes(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -34,7 +35,6 @@ def test_a_missing_package_is_named_with_the_command_to_install_it(monkeypatch: 
     finding = doctor.engine_packages()
     assert finding.state == "no_such_package not installed"
     assert finding.advice == f"To install them: {install_command('engine')}"
-    assert (finding.remedy, doctor.engine_packages("fim:ollama#m").advice) == ("install", "")
 
 
 @pytest.mark.parametrize(
@@ -118,18 +118,14 @@ def test_each_check_prints_a_line_without_starting_an_engine_or_loading_torch(en
 @pytest.mark.slow
 def test_a_sample_fill_reports_where_the_model_runs_and_its_times(engines: Path, trained_layout: Path) -> None:
     _, findings = diagnosed("--model", trained_layout)
-    info = findings["model"]["facts"]["info"]
-    assert (info["state"], info["model"], info["device"]) == ("ready", str(trained_layout), "cpu")
-    for name in ("device", "dtype", "threads"):
-        assert info["why"][name] in findings["model"]["state"]
-    assert findings["memory"]["facts"]["rss_bytes"] > 0
-    assert findings["memory"]["facts"]["free_bytes"] > 0
-    assert findings["a sample"]["facts"]["ms"] > 0
-    assert findings["a sample"]["facts"]["line_ms"] > 0
-    _, findings = diagnosed("--no-sample")
-    assert findings["running engines"]["state"].startswith(
-        f"{trained_layout}: ready, process {info['pid']}, device cpu, 0 clients, "
+    state = findings["model"]["state"]
+    assert re.fullmatch(
+        rf"{trained_layout} runs on cpu \(.+\), in \w+ \(.+\), with \d+ threads? \(.+\), connected in .* s, process \d+", state
     )
+    assert findings["memory"]["state"].startswith("the engine uses ")
+    _, findings = diagnosed("--no-sample")
+    process = state.rpartition(", ")[2]
+    assert findings["running engines"]["state"].startswith(f"{trained_layout}: ready, {process}, device cpu, 0 clients, ")
 
 
 @pytest.mark.e2e

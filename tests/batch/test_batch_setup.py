@@ -11,25 +11,25 @@ import stat
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import util
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from dg_lsp.cli import main as cli
-from dg_lsp.cli import offers, setup
-from dg_lsp.cli.offers import Gpu, Machine, Offer, served
-from dg_lsp.cli.setup import SetupError
+from dg_lsp.cli import setup
+from dg_lsp.cli.setup import Gpu, Machine, Offer, SetupError, served
 from dg_lsp.core.calibration import Calibration
 from dg_lsp.engine.common import calibration_store
 from dg_lsp.engine.common.calibration_store import ModelId
 from dg_lsp.engine.model import fit
-from dg_lsp.wire import laptop
-from dg_lsp.wire.extras import CPU_INDEX, CPU_TORCH, install_command
+from dg_lsp.wire import extras, laptop
+from dg_lsp.wire.extras import CPU_INDEX, install_command
 from dg_lsp.wire.laptop import LaptopModel
 from tests.engine.backends_kit import serving
 from tests.patience import PATIENCE_S
@@ -85,21 +85,13 @@ LLAMA = {"/v1/models": {"data": [{"id": "/models/qwen-1.5b.gguf", "owned_by": "l
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fake server on a busy machine may take long to answer."""
-    monkeypatch.setattr(offers, "PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(setup, "PATIENCE_S", PATIENCE_S)
 
 
-@pytest.fixture
-def look(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Fake], list[Offer]]:
-    """A function that returns what is offered where only a server of this kind may run."""
-
-    def look(kind: str, server: Fake) -> list[Offer]:
-        monkeypatch.setattr(offers, "PLACES", ((kind, server.url),))
-        return asyncio.run(offers.running())
-
-    return look
-
-
-Look = Callable[[str, Fake], list[Offer]]
+def offered(monkeypatch: pytest.MonkeyPatch, kind: str, url: str) -> list[Offer]:
+    """Return what is offered where only a server of this kind may run."""
+    monkeypatch.setattr(setup, "PLACES", ((kind, url),))
+    return asyncio.run(setup.running())
 
 
 @pytest.mark.parametrize("kind", ["ollama", "llama"])
@@ -112,35 +104,30 @@ Look = Callable[[str, Fake], list[Offer]]
         {"/api/tags": [], "/v1/models": 3},
         {"/api/tags": {"models": [3]}, "/v1/models": {"data": [{"id": 5, "owned_by": "llamacpp"}]}},
         {"/v1/models": {"data": [{"id": "x", "owned_by": "somebody"}]}},
-        {"/api/tags": b" " * (offers.MAX_BYTES + 1), "/v1/models": b" " * (offers.MAX_BYTES + 1)},
+        {"/api/tags": b" " * (setup.MAX_BYTES + 1), "/v1/models": b" " * (setup.MAX_BYTES + 1)},
         {"/api/tags": b"[" * 100_000, "/v1/models": b"[" * 100_000},
     ],
 )
-def test_another_kind_of_server_is_not_offered(kind: str, answers: Mapping[str, Any], look: Look, fake: Start) -> None:
-    assert look(kind, fake(answers)) == []
+def test_another_kind_of_server_is_not_offered(
+    kind: str, answers: Mapping[str, Any], fake: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert offered(monkeypatch, kind, fake(answers).url) == []
+
+
+def test_a_closed_port_is_not_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert offered(monkeypatch, "ollama", "http://127.0.0.1:9") == []
 
 
 @pytest.mark.parametrize(
     ("kind", "answers", "found"),
     [("ollama", ollama(), ("coder:7b", 4_683_087_332)), ("llama", LLAMA, ("qwen-1.5b.gguf",))],
 )
-def test_a_server_says_which_of_its_models_fill(
-    kind: str, answers: Mapping[str, Any], found: tuple[str, int], look: Look, fake: Start
+def test_a_server_says_which_of_its_models_fill_and_is_sent_no_key_and_no_code(
+    kind: str, answers: Mapping[str, Any], found: tuple[str, int], fake: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = fake(answers)
-    assert look(kind, server) == [served(kind, server.url, *found)]
-
-
-def test_a_closed_port_is_not_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offers, "PLACES", (("ollama", "http://127.0.0.1:9"),))
-    assert asyncio.run(offers.running()) == []
-
-
-def test_detection_sends_no_key_and_no_code(look: Look, fake: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
-    server = fake(ollama())
-    look("ollama", server)
-    assert server.requests
+    server = fake(answers)
+    assert offered(monkeypatch, kind, server.url) == [served(kind, server.url, *found)]
     assert "secret" not in str(server.requests)
     assert {body for _, _, body in server.requests} <= {b"", b'{"model":"coder:7b"}', b'{"model":"chat:8b"}'}
 
@@ -151,25 +138,15 @@ def test_gpus_are_read_from_the_output_of_their_tools(tmp_path: Path, monkeypatc
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     if platform.system() == "Linux":
-        assert offers.detect(tmp_path / "none").gpus == (Gpu("NVIDIA H200", 143771 << 20),)
+        assert setup.detect(tmp_path / "none").gpus == (Gpu("NVIDIA H200", 143771 << 20),)
     (tmp_path / "card0" / "device").mkdir(parents=True)
     (tmp_path / "card0" / "device" / "mem_info_vram_total").write_text("17163091968\n")
     (tmp_path / "card1" / "device").mkdir(parents=True)
-    assert offers.detect(tmp_path).gpus[-1] == Gpu("AMD GPU", 17163091968, "AMD")
+    assert setup.detect(tmp_path).gpus[-1] == Gpu("AMD GPU", 17163091968, "AMD")
 
 
 def models(*arguments: Any, **more: Any) -> list[tuple[str, bool, bool]]:
-    return [(offer.model, offer.is_ready, offer.is_recommended) for offer in offers.offers(*arguments, **more)]
-
-
-def test_a_bare_laptop_has_the_embedded_model() -> None:
-    assert models(LAPTOP, (), {}, {}) == [("auto", True, True)]
-
-
-def test_a_running_server_is_recommended_before_the_embedded_model() -> None:
-    first, embedded = offers.offers(LAPTOP, (served("ollama", "http://127.0.0.1:11434", "coder:7b"),), {}, {})
-    assert (first.where, first.is_ready, first.is_recommended) == (offers.HERE, True, True)
-    assert (embedded.model, embedded.is_recommended) == ("auto", False)
+    return [(offer.model, offer.is_ready, offer.is_recommended) for offer in setup.offers(*arguments, **more)]
 
 
 @pytest.mark.parametrize(
@@ -184,13 +161,16 @@ def test_the_value_of_a_servers_model_names_its_address_unless_it_is_the_usual_o
     assert served(kind, url, "a").model == value
 
 
-def laptop_model(name: str, gib: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_pulled: bool) -> LaptopModel:
+@pytest.fixture
+def pull(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[LaptopModel], None]:
+    """A function that makes a laptop model one that was pulled."""
     monkeypatch.setenv(laptop.STORE_VARIABLE, str(tmp_path))
-    model = LaptopModel(name, "suggestions", "Apache-2.0", 200_000_000, gib * GIB, "0" * 64)
-    if is_pulled:
+
+    def pull(model: LaptopModel) -> None:
         model.folder.mkdir(mode=0o700)
         (model.folder / laptop.CONFIG).touch()
-    return model
+
+    return pull
 
 
 @pytest.mark.parametrize(
@@ -202,12 +182,16 @@ def laptop_model(name: str, gib: int, tmp_path: Path, monkeypatch: pytest.Monkey
     ],
 )
 def test_laptop_models_are_offered_where_they_fit_and_the_best_is_recommended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pulled: str, expected: list[tuple[str, bool, bool]]
+    pull: Callable[[LaptopModel], None], pulled: str, expected: list[tuple[str, bool, bool]]
 ) -> None:
+    assert models(LAPTOP, (), {}, {}) == [("auto", True, True)]
     sizes = {"huge": 5, "large": 4, "small": 1}
-    known = [laptop_model(name, gib, tmp_path, monkeypatch, is_pulled=name == pulled) for name, gib in sizes.items()]
+    known = [LaptopModel(name, "", "Apache-2.0", 200_000_000, gib * GIB, "0" * 64) for name, gib in sizes.items()]
+    for model in known:
+        if model.name == pulled:
+            pull(model)
     assert models(LAPTOP, (), {}, {}, laptop_models=known) == expected
-    offer = next(each for each in offers.offers(LAPTOP, (), {}, {}, laptop_models=known) if not each.is_ready)
+    offer = next(each for each in setup.offers(LAPTOP, (), {}, {}, laptop_models=known) if not each.is_ready)
     assert offer.commands == (f"dg-lsp setup --yes {offer.model}",)
     assert "of memory, on the processor, and 0.2 GB to download once, from " in offer.cost
     running = served("ollama", "http://127.0.0.1:11434", "coder:7b", 4 * GIB)
@@ -234,8 +218,9 @@ def test_the_laptop_model_that_is_recommended_suits_the_machine(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(laptop.STORE_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(laptop, "GPU_MAY_NARROW", "Mac" not in name)
     machine, expected = MACHINES[name]
-    offer = next(each for each in offers.offers(machine, (), {}, {}, laptop_models=laptop.MODELS) if each.is_recommended)
+    offer = next(each for each in setup.offers(machine, (), {}, {}, laptop_models=laptop.MODELS) if each.is_recommended)
     assert offer.model == expected
     assert "only its known SHA-256 is trusted" in offer.cost
 
@@ -249,15 +234,12 @@ def test_the_laptop_model_that_is_recommended_suits_the_machine(
     ids=["a small one beside a GPU", "one that needs a GPU without one"],
 )
 def test_a_pulled_model_that_does_not_suit_the_machine_is_listed_and_another_recommended(
-    pulled: str, machine: Machine, best: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pulled: str, machine: Machine, best: str, pull: Callable[[LaptopModel], None]
 ) -> None:
-    monkeypatch.setenv(laptop.STORE_VARIABLE, str(tmp_path))
-    known = next(model for model in laptop.MODELS if model.name == pulled)
-    known.folder.mkdir(mode=0o700)
-    (known.folder / laptop.CONFIG).touch()
-    offered = models(machine, (), {}, {}, laptop_models=laptop.MODELS)
-    assert (pulled, True, False) in offered
-    assert (best, False, True) in offered
+    pull(next(model for model in laptop.MODELS if model.name == pulled))
+    listed = models(machine, (), {}, {}, laptop_models=laptop.MODELS)
+    assert (pulled, True, False) in listed
+    assert (best, False, True) in listed
 
 
 def test_the_embedded_model_is_chosen_as_auto_so_that_a_better_one_is_used_later(tmp_path: Path) -> None:
@@ -278,7 +260,7 @@ def test_the_embedded_model_is_chosen_as_auto_so_that_a_better_one_is_used_later
 def test_a_chosen_laptop_model_that_can_not_be_pulled_is_not_written(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(FILE)
     completed = run(tmp_path, "--yes", "smollm2-135m")
-    assert completed.returncode == 2
+    assert completed.exit_code == 2
     assert "smollm2-135m is not downloaded, because DG_LSP_NO_PULL is set" in completed.stderr
     assert (tmp_path / "config.toml").read_text() == FILE
 
@@ -288,14 +270,14 @@ def with_gpu(gib: int, **options: Any) -> Machine:
 
 
 def diffusion_offer(machine: Machine) -> Offer | None:
-    return next((offer for offer in offers.offers(machine, (), {}, {}) if offer.model == offers.DIFFUSION), None)
+    return next((offer for offer in setup.offers(machine, (), {}, {}) if offer.model == setup.DIFFUSION), None)
 
 
 @pytest.mark.parametrize("gib", [8, 16, 18, 24, 32, 48, 80, 139])
 def test_setup_offers_diffusion_where_doctor_says_that_it_fits_and_in_that_precision(gib: int) -> None:
-    free = gib * GIB - offers.CONTEXT_BYTES
+    free = gib * GIB - setup.CONTEXT_BYTES
     try:
-        expected = fit.choose(offers.DIFFUSION, offers.PUBLISHED, fit.Machine("cuda", free)).precision
+        expected = fit.choose(setup.DIFFUSION, setup.PUBLISHED, fit.Machine("cuda", free)).precision
     except fit.NoRoomError:
         expected = None
     offer = diffusion_offer(with_gpu(gib))
@@ -303,7 +285,7 @@ def test_setup_offers_diffusion_where_doctor_says_that_it_fits_and_in_that_preci
     if offer is not None:
         assert f"({expected})" in offer.title
         assert (offer.is_ready, offer.is_recommended) == (False, False)
-        assert offer.commands == (f"dg-lsp engine pull {offers.DIFFUSION}", f"dg-lsp setup --yes {offers.DIFFUSION}")
+        assert offer.commands == (f"dg-lsp engine pull {setup.DIFFUSION}", f"dg-lsp setup --yes {setup.DIFFUSION}")
 
 
 def test_missing_packages_for_4_bits_come_first() -> None:
@@ -325,7 +307,7 @@ def test_weights_are_quantised_only_on_nvidia() -> None:
 
 def test_a_key_offers_its_service_with_what_it_costs() -> None:
     keys = {"CODESTRAL_API_KEY": "k", "OPENAI_API_KEY": "k"}
-    offers_by_model = {offer.model: offer for offer in offers.offers(LAPTOP, (), keys, {"fim:codestral": "61% of 90 answers"})}
+    offers_by_model = {offer.model: offer for offer in setup.offers(LAPTOP, (), keys, {"fim:codestral": "61% of 90 answers"})}
     offer = offers_by_model["fim:codestral"]
     assert (offer.is_ready, offer.is_recommended, offer.quality) == (True, False, "61% of 90 answers")
     assert "billed" in offer.cost
@@ -404,140 +386,72 @@ def test_a_link_and_the_mode_of_the_file_stay(tmp_path: Path) -> None:
     assert stat.S_IMODE(real.stat().st_mode) == 0o640
 
 
-# The command, without looking at the ports where this machine may run servers of its own.
-SETUP = """
-import sys
-from dg_lsp.cli import main as cli
-from dg_lsp.cli import offers, setup
-offers.PLACES = ()
-sys.argv = ["dg-lsp", "setup", *sys.argv[1:]]
-cli.main()
-"""
-
-
-PLAIN_SETUP = SETUP
-PLACES: tuple[tuple[str, str], ...] = ()
-
-
-def run_here(folder: Path, arguments: tuple[str, ...], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Do in this process, which has imported what it needs, what `SETUP` does in one of its own."""
+def run(tmp_path: Path, *arguments: str, places: tuple[tuple[str, str], ...] = (), **environ: str) -> Result:
+    """Run the command in this process, without looking at the ports where this machine may run servers of its own."""
+    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "TMPDIR", laptop.NO_PULL_VARIABLE) if name in os.environ}
+    variables = {**kept, "HOME": str(tmp_path), "DG_LSP_CONFIG": str(tmp_path / "config.toml"), **environ}
     with pytest.MonkeyPatch.context() as patch:
         for name in list(os.environ):
             patch.delenv(name)
-        for name, value in environ.items():
+        for name, value in variables.items():
             patch.setenv(name, value)
-        patch.chdir(folder)
-        patch.setattr(offers, "PLACES", PLACES)
-        result = CliRunner().invoke(cli.app, ["setup", *arguments])
-    return subprocess.CompletedProcess(arguments, result.exit_code, result.stdout, result.stderr)
+        patch.chdir(tmp_path)
+        patch.setattr(setup, "PLACES", places)
+        return CliRunner().invoke(cli.app, ["setup", *arguments])
 
 
-def run(tmp_path: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    base_environment = {
-        name: os.environ[name] for name in ("PATH", "PYTHONPATH", "TMPDIR", laptop.NO_PULL_VARIABLE) if name in os.environ
-    }
-    environment = {**base_environment, "HOME": str(tmp_path), "DG_LSP_CONFIG": str(tmp_path / "config.toml"), **environ}
-    if SETUP == PLAIN_SETUP:
-        return run_here(tmp_path, arguments, environment)
-    return subprocess.run(
-        [sys.executable, "-c", SETUP, *arguments],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-
-
-# As if torch were not installed, until the installer has run.
-WITHOUT_TORCH = """
-import os
-from dg_lsp.cli import doctor, setup
-from dg_lsp.wire import extras
-missing = ["torch"]
-doctor.absent = lambda names: list(missing)
-install = setup.install
-def and_then(command):
-    problem = install(command)
-    if not problem:
-        missing.clear()
-    return problem
-setup.install = and_then
-extras.has_useless_cuda = lambda: True
-if "NEEDS" in os.environ:
-    extras.requirements = lambda extra: os.environ["NEEDS"].split()
-"""
+def miss(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    """Let a package be missing, on a machine without a GPU."""
+    find_spec = util.find_spec
+    monkeypatch.setattr(util, "find_spec", lambda name: None if name == package else find_spec(name))
+    monkeypatch.setattr(extras, "has_useless_cuda", lambda: True)
 
 
 def test_a_local_model_without_torch_installs_it_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[__name__], "SETUP", WITHOUT_TORCH + SETUP)
+    miss(monkeypatch, "torch")
     chosen = ("--yes", "embedded", "--no-try")
     # pip changes nothing here, because all that the engine requires is installed.
     completed = run(tmp_path, *chosen, DG_LSP_NO_PULL="", PIP_NO_INDEX="1")
-    assert completed.returncode == 0, completed.stderr
+    assert completed.exit_code == 0, completed.stderr
     assert "embedded needs torch. Not installed yet: about 250 MB to download and 1.2 GB on the disk" in completed.stderr
     assert "Requirement already satisfied: torch" in completed.stderr
     assert 'model = "embedded"' in (tmp_path / "config.toml").read_text()
     (tmp_path / "config.toml").unlink()
-    failed = run(tmp_path, *chosen, DG_LSP_NO_PULL="", PIP_NO_INDEX="1", NEEDS="torch no-package-has-this-name")
-    assert failed.returncode == 2
-    problem = failed.stderr.splitlines()[-1]
-    assert problem.startswith("dg-lsp: torch could not be installed: ERROR: No matching distribution found for no-package")
-    assert f"torch's CPU build ({CPU_TORCH}) is in {CPU_INDEX}, or " in problem
-    assert "; the build with CUDA, about 5 GB on the disk: " in problem
-    assert problem.endswith("; then run `dg-lsp setup` again")
     refused = run(tmp_path, *chosen, DG_LSP_NO_PULL="1")
-    assert (refused.returncode, "nothing was changed; to install it yourself: " in refused.stderr) == (2, True)
+    assert (refused.exit_code, "nothing was changed; to install it yourself: " in refused.stderr) == (2, True)
     assert not (tmp_path / "config.toml").exists()
     remote = run(tmp_path, "--yes", "fim:ollama#a", "--no-try")
-    assert (remote.returncode, "torch" in remote.stderr) == (0, False)
+    assert (remote.exit_code, "torch" in remote.stderr) == (0, False)
 
 
 def test_a_vllm_model_installs_the_missing_package_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    without = """
-import subprocess
-from dg_lsp.cli import doctor
-from dg_lsp.wire import extras
-doctor.absent = lambda names: ["tokenizers"]
-extras.has_useless_cuda = lambda: True
-popen = subprocess.Popen
-def record(command, *args, **options):
-    print("RUN", *command)
-    return popen(["true"], *args, **options)
-subprocess.Popen = record
-"""
-    monkeypatch.setattr(sys.modules[__name__], "SETUP", without + SETUP)
-    chosen = ("--yes", "vllm:http://127.0.0.1:9", "--no-try")
-    completed = run(tmp_path, *chosen, DG_LSP_NO_PULL="")
-    assert completed.returncode == 0, completed.stderr
-    commands = [line for line in completed.stdout.splitlines() if line.startswith("RUN") and "install" in line]
-    assert len(commands) == 1
-    assert commands[0].split()[-1].startswith("tokenizers")
-    assert "torch" not in completed.stdout + completed.stderr
+    installed: list[Sequence[str]] = []
+    miss(monkeypatch, "tokenizers")
+    monkeypatch.setattr(setup, "install", installed.append)
+    completed = run(tmp_path, "--yes", "vllm:http://127.0.0.1:9", "--no-try", DG_LSP_NO_PULL="")
+    assert completed.exit_code == 0, completed.stderr
+    assert [command[-1].partition(">")[0] for command in installed] == ["tokenizers"]
     assert "needs tokenizers. Not installed yet\n" in completed.stderr
-    refused = run(tmp_path, *chosen, DG_LSP_NO_PULL="1")
-    assert refused.returncode == 2
-    assert "nothing was changed; to install it yourself: " in refused.stderr
-    assert "[engine]" not in refused.stderr
+    assert "torch" not in completed.output
 
 
 def test_without_pytorchs_index_the_message_names_it_and_other_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    miss(monkeypatch, "torch")
     # A build that is not installed here, in an index that refuses connections.
-    unknown = "extras.CPU_INDEX, extras.CPU_TORCH = 'http://127.0.0.1:9/whl/cpu', 'torch==0.0.1+cpu'\n"
-    monkeypatch.setattr(sys.modules[__name__], "SETUP", WITHOUT_TORCH + unknown + SETUP)
+    monkeypatch.setattr(extras, "CPU_INDEX", "http://127.0.0.1:9/whl/cpu")
+    monkeypatch.setattr(extras, "CPU_TORCH", "torch==0.0.1+cpu")
     own = tmp_path / "own"
     own.mkdir()
     (own / "index.html").write_text("<!DOCTYPE html><html><body></body></html>")
-    variables = {"DG_LSP_NO_PULL": "", "PIP_INDEX_URL": own.as_uri(), "PIP_CONFIG_FILE": os.devnull}
-    completed = run(tmp_path, "--yes", "auto", "--no-try", **variables)
-    assert completed.returncode == 2
+    chosen = ("--yes", "auto", "--no-try")
+    completed = run(tmp_path, *chosen, DG_LSP_NO_PULL="", PIP_INDEX_URL=own.as_uri(), PIP_CONFIG_FILE=os.devnull)
+    assert completed.exit_code == 2
     problem = completed.stderr.splitlines()[-1]
     assert problem.startswith(
         "dg-lsp: torch could not be installed: ERROR: No matching distribution found for torch==0.0.1+cpu; torch's CPU build "
         "(torch==0.0.1+cpu) is in http://127.0.0.1:9/whl/cpu, or in an index that you add to pip's extra-index-url; "
     )
+    assert "; the build with CUDA, about 5 GB on the disk: " in problem
     assert "--extra-index-url" not in problem, "the command that has just failed"
     assert problem.endswith("; then run `dg-lsp setup` again")
     assert not (tmp_path / "config.toml").exists()
@@ -552,14 +466,12 @@ def test_the_index_of_cpu_builds_is_added_to_the_users_own(tmp_path: Path) -> No
     assert f"Looking in indexes: http://127.0.0.1:9/own, http://127.0.0.1:9/more, {CPU_INDEX}" in done.stdout
 
 
-def test_scripts_get_one_object_and_write_what_they_choose(
-    tmp_path: Path, fake: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scripts_get_one_object_and_write_what_they_choose(tmp_path: Path, fake: Start) -> None:
     (tmp_path / "config.toml").write_text(FILE)
     server = fake(ollama())
-    monkeypatch.setattr(sys.modules[__name__], "PLACES", (("ollama", server.url),))
-    completed = run(tmp_path, "--json", CODESTRAL_API_KEY="k")
-    assert (completed.returncode, completed.stderr) == (0, "")
+    places = (("ollama", server.url),)
+    completed = run(tmp_path, "--json", places=places, CODESTRAL_API_KEY="k")
+    assert (completed.exit_code, completed.stderr) == (0, "")
     report = json.loads(completed.stdout)
     assert (report["version"], report["model"], report["file"]) == (1, "old", str(tmp_path / "config.toml"))
     model = f"fim:ollama:{server.url}#coder:7b"
@@ -568,7 +480,7 @@ def test_scripts_get_one_object_and_write_what_they_choose(
     assert by_model["fim:codestral"]["ready"]
     assert "written" not in report
     assert (tmp_path / "config.toml").read_text() == FILE
-    completed = run(tmp_path, "--json", "--yes", model, "--no-try")
+    completed = run(tmp_path, "--json", "--yes", model, "--no-try", places=places)
     assert json.loads(completed.stdout)["written"] == model
     assert (tmp_path / "config.toml").read_text() == FILE.replace('"old"', json.dumps(model))
 
@@ -586,7 +498,7 @@ def test_a_model_that_does_not_respond_is_not_written(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(FILE)
     model = "fim:ollama:http://127.0.0.1:9#x"
     completed = run(tmp_path, "--yes", model, DG_LSP_RUNTIME_DIR=str(tmp_path / "run"))
-    assert completed.returncode == 1
+    assert completed.exit_code == 1
     assert completed.stderr.endswith(
         f"dg-lsp: {tmp_path / 'config.toml'} is unchanged; to choose {model} without a test, add --no-try\n"
     )
@@ -594,7 +506,7 @@ def test_a_model_that_does_not_respond_is_not_written(tmp_path: Path) -> None:
     assert "Traceback" not in completed.stderr
     completed = run(tmp_path, "--json", "--yes", model, DG_LSP_RUNTIME_DIR=str(tmp_path / "run"))
     report = json.loads(completed.stdout)
-    assert (completed.returncode, report["written"], report["overruled"]) == (1, "", "")
+    assert (completed.exit_code, report["written"], report["overruled"]) == (1, "", "")
     assert report["trial"]["problem"]
     assert (tmp_path / "config.toml").read_text() == FILE
 
@@ -602,7 +514,7 @@ def test_a_model_that_does_not_respond_is_not_written(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="no folder is read-only for every user")
 def test_a_file_that_cannot_be_written_is_reported_before_the_model_is_tried(tmp_path: Path) -> None:
     completed = run(tmp_path, "--yes", "embedded", DG_LSP_CONFIG="/proc/dg-lsp/config.toml")
-    assert (completed.returncode, completed.stdout) == (2, "")
+    assert (completed.exit_code, completed.stdout) == (2, "")
     assert completed.stderr == "dg-lsp: /proc/dg-lsp/config.toml can't be written: No such file or directory\n"
 
 
@@ -616,13 +528,8 @@ def test_a_file_that_cannot_be_written_is_reported_before_the_model_is_tried(tmp
         (("--yes", "vllm:http://me:secret@127.0.0.1:9"), "must hold no user name or password"),
     ],
 )
-def test_an_invalid_option_is_refused_in_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], sentence: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DG_LSP_CONFIG", str(tmp_path / "config.toml"))
-    # In this process, which has imported what it needs.
-    completed = CliRunner().invoke(cli.app, ["setup", *arguments])
+def test_an_invalid_option_is_refused_in_one_sentence(tmp_path: Path, arguments: tuple[str, ...], sentence: str) -> None:
+    completed = run(tmp_path, *arguments)
     assert (completed.exit_code, completed.stdout) == (2, "")
     assert sentence in completed.stderr
     assert "secret" not in completed.stderr
@@ -633,7 +540,7 @@ def test_an_invalid_option_is_refused_in_one_sentence(
 def test_without_a_terminal_it_shows_the_offers_and_writes_nothing(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("")
     completed = run(tmp_path)
-    assert completed.returncode == 0
+    assert completed.exit_code == 0
     assert "1. the small model that comes with dg-lsp (recommended)" in completed.stdout
     assert "choose with --yes MODEL" in completed.stderr
     assert (tmp_path / "config.toml").read_text() == ""

@@ -19,7 +19,7 @@ import gguf
 import numpy as np
 from gguf.constants import GGMLQuantizationType as Kind
 
-from dg_lsp.cli import pull as commands
+from dg_lsp.cli import engine as commands
 from dg_lsp.wire import laptop
 from dg_lsp.wire.laptop import HubFile, LaptopModel, Part
 

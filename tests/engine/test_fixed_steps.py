@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from dg_lsp.cli.offers import PUBLISHED
+from dg_lsp.cli.setup import PUBLISHED
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
 from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.common.loading import Loaded

@@ -361,8 +361,7 @@ def test_the_commands_pull_list_and_remove(index: Index, model: LaptopModel) -> 
         f"embedded             in use           {laptop.EMBEDDED_GIVES}",
     ]
     assert run("pull", "auto")[:2] == (0, f"tiny is in {model.folder}\n")
-    rows = json.loads(run("models", "--json")[1])
-    assert [(row["name"], row["pulled"]) for row in rows] == [("tiny", True), ("embedded", True)]
+    assert [line.split("  ")[0] for line in run("models")[1].splitlines()] == ["tiny", "embedded"]
     n_asked = len(index.asked)
     assert run("pull", "auto")[0] == run("pull", "tiny")[0] == 0
     assert len(index.asked) == n_asked

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dg_lsp.cli.offers import CONTEXT_BYTES, DIFFUSION, PUBLISHED
+from dg_lsp.cli.setup import CONTEXT_BYTES, DIFFUSION, PUBLISHED
 from dg_lsp.core.wording import size
 from dg_lsp.engine.model.fit import Machine, NoRoomError, Precision, Use, choose, needs
 
