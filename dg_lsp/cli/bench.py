@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dg_lsp.cli.command_group import command_group, reports
-from dg_lsp.cli.from_options import model_option
+from dg_lsp.cli.options import command_group, model_option, reports
 from dg_lsp.core.wording import counted, size
 from dg_lsp.evaluate import tasks
 from dg_lsp.evaluate.answers import Answer, InProcess, answer, is_exact, percentile, similarity

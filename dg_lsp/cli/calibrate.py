@@ -12,8 +12,7 @@ import typer
 
 from dg_lsp import __version__
 from dg_lsp.cli import progress
-from dg_lsp.cli.command_group import command_group, print_message, reports
-from dg_lsp.cli.from_options import model_option, setting_option
+from dg_lsp.cli.options import command_group, model_option, print_message, reports, setting_option
 from dg_lsp.engine import backends
 from dg_lsp.engine.common import calibration_store, profile_file
 from dg_lsp.engine.common.task import Filler, UserError

@@ -26,9 +26,8 @@ import typer
 
 from dg_lsp import __version__
 from dg_lsp.batch import report
-from dg_lsp.cli.command_group import command_group
 from dg_lsp.cli.engine import line_of, silence
-from dg_lsp.cli.from_options import model_option
+from dg_lsp.cli.options import command_group, model_option
 from dg_lsp.client.engine import ConnectOptions, connect, connect_options
 from dg_lsp.client.port import EngineError
 from dg_lsp.core import confidence, languages

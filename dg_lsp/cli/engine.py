@@ -21,8 +21,7 @@ import httpx
 import typer
 
 from dg_lsp.cli import progress
-from dg_lsp.cli.command_group import command_group, fail
-from dg_lsp.cli.from_options import complete_model, with_options
+from dg_lsp.cli.options import command_group, complete_model, fail, with_options
 from dg_lsp.client import life
 from dg_lsp.client.engine import ConnectOptions, connect
 from dg_lsp.client.port import EngineError

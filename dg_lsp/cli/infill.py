@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dg_lsp.batch.options import Options
-from dg_lsp.cli.command_group import print_message
-from dg_lsp.cli.from_options import with_options
+from dg_lsp.cli.options import print_message, with_options
 from dg_lsp.wire.visible import visible
 
 if TYPE_CHECKING:

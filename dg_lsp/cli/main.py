@@ -19,7 +19,7 @@ import typer
 
 from dg_lsp import INTERRUPTED, __version__, is_interrupt
 from dg_lsp.cli import infill
-from dg_lsp.cli.command_group import command_group, print_message
+from dg_lsp.cli.options import command_group, print_message
 from dg_lsp.wire.extras import install_command
 
 # Subcommands with heavy modules: the help text, the module, and the extra that it needs.

@@ -25,10 +25,9 @@ import httpx
 import typer
 
 from dg_lsp.cli import doctor, progress
-from dg_lsp.cli.command_group import command_group, print_message, reports
 from dg_lsp.cli.doctor import Trial
 from dg_lsp.cli.engine import pull_first
-from dg_lsp.cli.from_options import complete_model
+from dg_lsp.cli.options import command_group, complete_model, print_message, reports
 from dg_lsp.core.wording import size
 from dg_lsp.engine.backends.fim import DIALECTS
 from dg_lsp.engine.common import calibration_store

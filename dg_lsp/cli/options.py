@@ -1,23 +1,81 @@
-"""Give a command an option for each field of those of its parameters that are dataclasses.
+"""What all commands share: groups of commands, messages to the user, and options that are declared elsewhere.
 
-A field is `Annotated` with an `Option`, or it has the name of a setting, whose declaration has the help text, the limits and
-the default. A unit at the end of a field's name is not part of the option's. A shell completes models, languages, devices and
-precisions.
+A command has an option for each field of those of its parameters that are dataclasses. A field is `Annotated` with an `Option`,
+or it has the name of a setting, whose declaration has the help text, the limits and the default. A unit at the end of a field's
+name is not part of the option's. A shell completes models, languages, devices and precisions.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, fields, is_dataclass
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from dataclasses import fields, is_dataclass
+from typing import Annotated, Any, NoReturn, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 import typer
 
+from dg_lsp import is_interrupt
 from dg_lsp.wire import config, laptop, schema
+from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.settings import AUTO, DEFAULTS, DEVICES, EMBEDDED, Option, Precision
+from dg_lsp.wire.visible import visible_message
+
+
+def command_group(
+    *,
+    name: str | None = None,
+    cls: type[typer.core.TyperGroup] | None = None,
+    summary: str | None = None,
+    completes: bool = False,
+) -> typer.Typer:
+    """Return an empty group of commands. A group with a `summary` prints its help if it is run without arguments.
+
+    `completes` adds the options that install the shell's completion; only the outermost group has them.
+    """
+    return typer.Typer(
+        name=name,
+        cls=cls,
+        help=summary,
+        no_args_is_help=summary is not None,
+        add_completion=completes,
+        rich_markup_mode=None,
+        # Our own handlers turn an exception into one sentence.
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
+def print_message(text: str, who: str = "dg-lsp") -> None:
+    """Print a message to standard error, so that it is not part of the results."""
+    typer.echo(f"{who}: {visible_message(text)}", err=True)
+
+
+def fail(text: str, who: str = "dg-lsp", code: int = 2) -> NoReturn:
+    """Print a message to standard error, and end the command with this exit status."""
+    print_message(text, who)
+    raise typer.Exit(code)
+
+
+@contextlib.contextmanager
+def reports(*errors: type[Exception], who: str = "dg-lsp", doing: str = "") -> Iterator[None]:
+    """End a command with status 2 and one sentence if one of these errors is raised; used as a decorator.
+
+    With `doing`, such as "measuring", so does a missing package of the engine.
+    """
+    try:
+        yield
+    except errors as error:
+        fail(str(error), who)
+    except ModuleNotFoundError as error:
+        if not doing or is_interrupt(error):
+            raise
+        fail(f"{doing} needs {error.name}, which is not installed; install it with: {install_command('engine')}", who)
+
+
+# --- Options
 
 _SETTINGS = {setting.field: setting for setting in schema.ALL}
 
@@ -50,28 +108,22 @@ def with_options(
     return run
 
 
-def setting_option(name: str, more: str = "") -> Any:
-    """Return the option for a declared setting; `more` is added to its help text."""
-    option = _of_setting(name)
-    return _info(typer.Option, name, Option(f"{option.help}{more}", low=option.low, high=option.high), ())
+def setting_option(name: str) -> Any:
+    """Return the option for a declared setting."""
+    return _info(typer.Option, name, _of_setting(name))
 
 
 def _options_of(kind: type[Any]) -> Iterator[inspect.Parameter]:
-    hints = dict(_hints(kind))
-    for field in fields(kind):
-        name, hint = _name(field.name), hints[field.name]
-        default = inspect.Parameter.empty if field.default is MISSING else field.default
+    for field, hint in zip(fields(kind), dict(_hints(kind)).values(), strict=True):
+        name, default = _name(field.name), field.default
         if get_origin(hint) is Annotated:
             hint, option = get_args(hint)
         else:
             option, default = _of_setting(name), getattr(DEFAULTS, name)
         names = (option.name or f"--{name.replace('_', '-')}",) if hint is bool or option.name else ()
         if _is_tuple(hint):
-            hint = list[get_args(hint)[0]]  # type: ignore[misc]  # made here
-            if default is not inspect.Parameter.empty:
-                hint, default = Union[hint, None], None  # noqa: UP007 -- made here
-        shown = typer.Argument if option.is_argument else typer.Option
-        info = _info(shown, name, option, names)
+            hint, default = Union[list[get_args(hint)[0]], None], None  # type: ignore[misc]  # noqa: UP007 -- made here
+        info = _info(typer.Argument if option.is_argument else typer.Option, name, option, *names)
         yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hint, info])
 
 
@@ -81,7 +133,7 @@ def _of_setting(name: str) -> Option:
     return Option(setting.about.text.replace("`", ""), low=getattr(kind, "ge", None), high=getattr(kind, "le", None))
 
 
-def _info(shown: Callable[..., Any], name: str, option: Option, names: tuple[str, ...]) -> Any:
+def _info(shown: Callable[..., Any], name: str, option: Option, *names: str) -> Any:
     about = {"metavar": option.metavar, "help": option.help, "autocompletion": _COMPLETIONS.get(name)}
     limits = {name: limit for name, limit in (("min", option.low), ("max", option.high)) if limit is not None}
     default = {} if option.default is None else {"show_default": option.default}
