@@ -112,7 +112,6 @@ def as_object(lines: Sequence[Line], loaded: Loaded[Any, Any], speed: Speed | No
 
 
 def processor() -> str:
-    """Return the processor's name."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))

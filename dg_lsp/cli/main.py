@@ -145,8 +145,7 @@ app.command("infill")(infill.infill)
 
 @app.command()
 def serve(
-    stdio: Annotated[bool, typer.Option("--stdio", help="Use standard input and output; this is the default.")] = False,
-    tcp: Annotated[str, typer.Option(metavar="HOST:PORT", help="Listen for one client at this address instead.")] = "",
+    stdio: Annotated[bool, typer.Option("--stdio", help="Use standard input and output, as always.")] = False,
     log: Annotated[
         str, typer.Option(metavar="LEVEL", help="Log level on standard error: debug, info, warning or error.")
     ] = "warning",
@@ -155,7 +154,7 @@ def serve(
     """Run the language server; editors start this command. Exits with 0 after the editor's shutdown request, else with 1."""
     from dg_lsp.server import start
 
-    start.serve(stdio=stdio, tcp=tcp, log=log, engine=engine)
+    start.serve(log=log, engine=engine)
 
 
 def _crash_message(error: Exception) -> str:

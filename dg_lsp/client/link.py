@@ -56,7 +56,6 @@ class Silence:
     """
 
     def __init__(self, limit_s: float) -> None:
-        """Start with this limit, in seconds."""
         self._left_s = limit_s
         self._timeout = asyncio.timeout(None)
 
@@ -65,7 +64,6 @@ class Silence:
         self._left_s = limit_s
 
     async def __aenter__(self) -> Silence:
-        """Begin to count."""
         await self._timeout.__aenter__()
         self._count()
         return self
@@ -213,7 +211,6 @@ class Link:
             return {}
 
     async def close(self) -> None:
-        """End the lease and close all connections."""
         self._on_change = lambda _link: None
         if self.lost:
             # The lease is about to end. Cancelling it in the moment its socket wakes up makes anyio log an error.

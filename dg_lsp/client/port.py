@@ -25,7 +25,6 @@ class LinkLostError(Exception):
     """The engine has ended or no longer responds; `crashed` is False when it announced its end."""
 
     def __init__(self, message: str, *, crashed: bool = True) -> None:
-        """Set the message and whether the engine crashed."""
         super().__init__(message)
         self.crashed = crashed
 
@@ -34,7 +33,6 @@ class SilentError(Exception):
     """The engine's process runs but does not respond."""
 
     def __init__(self, state: discovery.State) -> None:
-        """Set the engine's state file, which names the process."""
         super().__init__(f"the engine does not respond (process {state.pid})")
         self.state = state
 

@@ -28,7 +28,7 @@ from dg_lsp.client.engine import Connector, EngineClient, connect_options, join
 from dg_lsp.client.life import State
 from dg_lsp.client.port import EngineError
 from dg_lsp.core.wording import size
-from dg_lsp.server import configuration, convert, decisions, methods, protocol
+from dg_lsp.server import configuration, decisions, methods, protocol
 from dg_lsp.server.configuration import Client, Configuration
 from dg_lsp.server.decisions import Reason
 from dg_lsp.server.methods import DraftParams, ModelOffer, StatusParams
@@ -54,14 +54,13 @@ BAR_PATIENCE_S = 2.0
 Report = Callable[[str, float], None]
 """Shows a message and the completed share, from 0 to 1."""
 
-# For each message that changes a document or a notebook: the key of its URI, and how to mark it as out of step with the
-# editor when the message can't be parsed.
-_MARK_LOST: dict[str, tuple[str, Callable[[Documents, str], None]]] = {
-    lsp.TEXT_DOCUMENT_DID_OPEN: ("textDocument", Documents.lose),
-    lsp.TEXT_DOCUMENT_DID_CHANGE: ("textDocument", Documents.lose),
-    lsp.NOTEBOOK_DOCUMENT_DID_OPEN: ("notebookDocument", Documents.lose_notebook),
-    lsp.NOTEBOOK_DOCUMENT_DID_CHANGE: ("notebookDocument", Documents.lose_notebook),
-}
+# After one of these that can't be parsed, our text differs from the editor's.
+_CHANGES = (
+    lsp.TEXT_DOCUMENT_DID_OPEN,
+    lsp.TEXT_DOCUMENT_DID_CHANGE,
+    lsp.NOTEBOOK_DOCUMENT_DID_OPEN,
+    lsp.NOTEBOOK_DOCUMENT_DID_CHANGE,
+)
 
 # The caller that awaits the task reports these errors.
 _REPORTED_ERRORS = (EngineError, JsonRpcException, ValueError)
@@ -167,8 +166,8 @@ class DgLanguageServer(LanguageServer):
         """Read the client's capabilities and settings before `initialize` is answered."""
         self.client = configuration.read_client(params)
         # pygls makes the same choice again for its response, and keeps neither.
-        encoding = ServerCapabilitiesBuilder.choose_position_encoding(params.capabilities)
-        self.documents.encoding = convert.to_encoding(encoding)
+        encoding = lsp.PositionEncodingKind(ServerCapabilitiesBuilder.choose_position_encoding(params.capabilities))
+        self.documents.encoding = encoding.value
         self.protocol.trace = params.trace or lsp.TraceValue.Off
         roots = [folder.uri for folder in params.workspace_folders or ()]
         roots += [params.root_uri] if params.root_uri and not roots else []
@@ -198,7 +197,8 @@ class DgLanguageServer(LanguageServer):
             await asyncio.to_thread(importlib.import_module, "dg_lsp.client.link")
         if self.client.registers_configuration:
             options = lsp.DidChangeConfigurationRegistrationOptions(section=SECTION)
-            self.spawn(self._register(lsp.Registration("dg-lsp-settings", lsp.WORKSPACE_DID_CHANGE_CONFIGURATION, options)))
+            registration = lsp.Registration("dg-lsp-settings", lsp.WORKSPACE_DID_CHANGE_CONFIGURATION, options)
+            self.spawn(self.client_register_capability_async(lsp.RegistrationParams([registration])))
         self._connect()
 
     async def pull_settings(self) -> None:
@@ -325,12 +325,6 @@ class DgLanguageServer(LanguageServer):
         """Let `tell` show the last warning once more."""
         self._last_message = ""
 
-    async def _register(self, registration: lsp.Registration) -> None:
-        try:
-            await self.client_register_capability_async(lsp.RegistrationParams([registration]))
-        except JsonRpcException as error:
-            log.warning("the editor refused to register %s: %s", registration.method, error)
-
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Return a background task for the work; it is cancelled when the server ends."""
         task = asyncio.get_running_loop().create_task(work)
@@ -377,12 +371,10 @@ class DgLanguageServer(LanguageServer):
             self.protocol.notify(methods.STATUS, status.to_json())
 
     def _unreadable(self, method: str, params: object) -> None:
-        """Mark the document as lost: after an unreadable change, our text differs from the editor's."""
-        key, lose = _MARK_LOST.get(method, ("", None))
-        document = params.get(key) if isinstance(params, Mapping) else None
-        uri = document.get("uri") if isinstance(document, Mapping) else None
-        if lose is not None and isinstance(uri, str):
-            lose(self.documents, uri)
+        if method in _CHANGES and isinstance(params, Mapping):
+            for document in (params.get("textDocument"), params.get("notebookDocument")):
+                if isinstance(document, Mapping) and isinstance(uri := document.get("uri"), str):
+                    self.documents.lose(uri)
 
     # Messages to the editor
 
@@ -413,7 +405,6 @@ class DgLanguageServer(LanguageServer):
             send(lsp.WorkDoneProgressEnd())
 
     def show_message(self, sentence: str) -> None:
-        """Show an informational message to the user."""
         self.window_show_message(lsp.ShowMessageParams(lsp.MessageType.Info, f"dg-lsp: {sentence}"))
 
     async def ask(self, kind: lsp.MessageType, question: str, *titles: str) -> str:
@@ -427,7 +418,6 @@ class DgLanguageServer(LanguageServer):
         return answer.title if answer is not None else ""
 
     def send_draft(self, draft: DraftParams) -> None:
-        """Send the draft to a client that displays drafts."""
         if self.client.hears_drafts:
             self.protocol.notify(methods.DRAFT, draft.to_json())
 
@@ -451,7 +441,6 @@ class Reporter:
         self._n_busy = 0
 
     def update(self, **changes: Any) -> None:
-        """Change these fields of the status."""
         status = msgspec.structs.replace(self.status, **changes)
         if status != self.status:
             self.status = status

@@ -29,48 +29,36 @@ KEYS = tuple(setting.editor_key for setting in schema.OF_EDITORS)
 Stamp = tuple[int, int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class FolderSettings:
-    """The settings of one folder, and the problems in their sources."""
-
-    settings: Settings
-    problems: tuple[str, ...]
-
-
 class Configuration:
     """The settings of one session, by its folders."""
 
     def __init__(self) -> None:
-        """Start with no folder and no editor settings."""
         self.options: object = None
         """The settings sent with `initialize`; the editor's later settings override them."""
         self._editor_settings: object = None
         self._editor_settings_by_folder: Mapping[str, object] = {}
         self._roots: dict[Path, str] = {}
-        self._by_folder: dict[Path | None, FolderSettings] = {}
+        self._by_folder: dict[Path | None, tuple[Settings, tuple[str, ...]]] = {}
         self._stamps: dict[Path, Stamp | None] = {}
         self._folders: dict[str, Path | None] = {}
 
     @property
     def session(self) -> Settings:
         """The settings of the first folder, which hold for the whole session, such as the engine's."""
-        return self._at(next(iter(self._roots), None)).settings
+        return self._at(next(iter(self._roots), None))[0]
 
     @property
     def problems(self) -> tuple[str, ...]:
         """A sentence for each setting that is ignored because it is wrong."""
-        sentences = dict.fromkeys(problem for root in (self._roots or (None,)) for problem in self._at(root).problems)
+        sentences = dict.fromkeys(problem for root in (self._roots or (None,)) for problem in self._at(root)[1])
         session = self.session
         for root in list(self._roots)[1:]:
-            if has_other_engine(session, self._at(root).settings):
-                file = root / config.WORKSPACE_FILE
-                sentences[
-                    f"The engine settings in {file} are ignored: a window uses those of its first folder, {session.model}."
-                ] = None
+            if has_other_engine(session, self._at(root)[0]):
+                ignored = f"The engine settings in {root / config.WORKSPACE_FILE} are ignored"
+                sentences[f"{ignored}: a window uses those of its first folder, {session.model}."] = None
         return tuple(sentences)
 
     def set_roots(self, uris: Iterable[str]) -> None:
-        """Replace the workspace folders by these."""
         self._roots = {path: uri for uri in uris if (path := convert.to_path(uri)) is not None}
         self.forget()
 
@@ -90,8 +78,7 @@ class Configuration:
         return any(_stamp(path) != stamp for path, stamp in self._stamps.items())
 
     def at(self, uri: str) -> Settings:
-        """Return the settings of a document."""
-        return self._at(self._folder(uri)).settings
+        return self._at(self._folder(uri))[0]
 
     def local_only(self, uri: str) -> tuple[str, ...]:
         """Return the patterns of the files that no remote model may see, as they count for a document.
@@ -99,7 +86,7 @@ class Configuration:
         Those of the folder that the file is really in count too, if a link leads there.
         """
         folders = {self._folder(uri), *(self._around(place) for path in self._paths(uri) for place in (path, _real(path)))}
-        return tuple(dict.fromkeys(pattern for folder in folders for pattern in self._at(folder).settings.local_only))
+        return tuple(dict.fromkeys(pattern for folder in folders for pattern in self._at(folder)[0].local_only))
 
     def withheld(self, uri: str) -> str:
         """Return why a document may not be sent to the session's model; "" if it may.
@@ -142,7 +129,8 @@ class Configuration:
         written, real = {root: root for root in self._roots}, {root: _real(root) for root in self._roots}
         return convert.innermost(path, written) or convert.innermost(path, real) or config.workspace_of(path)
 
-    def _at(self, folder: Path | None) -> FolderSettings:
+    def _at(self, folder: Path | None) -> tuple[Settings, tuple[str, ...]]:
+        """Return the settings of a folder, and the problems in their sources."""
         if folder not in self._by_folder:
             for path, _ in config.sources(folder):
                 # Take the stamp before reading, so that a change in between is noticed.
@@ -155,7 +143,7 @@ class Configuration:
             for data in (without(self.options, *current), *current):
                 result, more = read(data, result, defaults_count=False)
                 problems = (*problems, *more)
-            self._by_folder[folder] = FolderSettings(result, problems)
+            self._by_folder[folder] = result, problems
         return self._by_folder[folder]
 
 
@@ -246,7 +234,6 @@ class Client:
 
 
 def read_client(params: lsp.InitializeParams) -> Client:
-    """Return the client that these parameters describe."""
     can = params.capabilities
     name = params.client_info.name if params.client_info else ""
     inline = can.text_document.inline_completion if can.text_document else None

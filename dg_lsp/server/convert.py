@@ -21,7 +21,6 @@ _ANNOTATION = "dg-lsp"
 
 
 def to_offset(index: Lines, position: lsp.Position, encoding: Encoding) -> int:
-    """Return an editor's position as an offset."""
     return positions.to_offset(index, position.line, position.character, encoding)
 
 
@@ -32,15 +31,8 @@ def to_span(index: Lines, range_: lsp.Range, encoding: Encoding) -> Span:
 
 
 def to_range(index: Lines, span: Span, encoding: Encoding) -> lsp.Range:
-    """Return a span as an editor's range."""
     start, end = (lsp.Position(*positions.to_position(index, offset, encoding)) for offset in (span.start, span.end))
     return lsp.Range(start, end)
-
-
-def to_encoding(kind: lsp.PositionEncodingKind | str | None) -> Encoding:
-    """Return our name of a position encoding; UTF-16 for an unknown one."""
-    name = kind.value if isinstance(kind, lsp.PositionEncodingKind) else kind
-    return "utf-8" if name == "utf-8" else "utf-32" if name == "utf-32" else "utf-16"
 
 
 def to_path(uri: str) -> Path | None:

@@ -161,13 +161,11 @@ class Rhythm:
     latencies_ms: tuple[float, ...] = ()
 
     def typed(self, now: float) -> Rhythm:
-        """Return the rhythm after a keystroke."""
         gap = now - self.last if self.last is not None else 0.0
         gaps = (*self.gaps, gap)[-N_GAPS:] if MIN_GAP_S <= gap <= MAX_GAP_S else self.gaps
         return replace(self, last=now, gaps=gaps)
 
     def answered(self, latency_ms: float) -> Rhythm:
-        """Return the rhythm after an answer from the engine."""
         return replace(self, latencies_ms=(*self.latencies_ms, latency_ms)[-10:])
 
     @property
@@ -224,7 +222,6 @@ class Place:
 
 
 def place(uri: str, text: str, offset: int) -> Place:
-    """Return the place of an offset in a text."""
     return Place(uri, text[max(0, offset - BEFORE_CHARS) : offset], text[offset : offset + AFTER_CHARS])
 
 
@@ -279,27 +276,19 @@ def rest(text: str, typed: str, added: str) -> str | None:
     return left
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    place: Place
-    suggestions: tuple[Suggestion, ...]
-    n_candidates: int
-    at: float
-
-
 class Cache:
     """A cache of answers by place; the least recently used entry is dropped first, and every entry after some minutes."""
 
     def __init__(self) -> None:
-        """Start empty."""
-        self._entries: OrderedDict[Place, _Entry] = OrderedDict()
+        # Each answer, and until when it is used.
+        self._entries: OrderedDict[Place, tuple[Fit, float]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def keep(self, place: Place, suggestions: tuple[Suggestion, ...], n_candidates: int, now: float) -> None:
         """Store the answer for a place, also an empty one; `n_candidates` is how many suggestions were requested."""
-        self._entries[place] = _Entry(place, suggestions, n_candidates, now)
+        self._entries[place] = Fit(suggestions, 0, n_candidates), now + FRESH_S
         self._entries.move_to_end(place)
         while len(self._entries) > MAX_ENTRIES:
             self._entries.popitem(last=False)
@@ -310,24 +299,16 @@ class Cache:
         Typed text makes the rest of an answer likelier than it was. So one from another place fits only if `shows` says that
         some of it may be shown already, and then goes before an answer for this place of which nothing may.
         """
-        exact = self._entries.get(place)
-        own = Fit(exact.suggestions, 0, exact.n_candidates) if exact is not None and now - exact.at <= FRESH_S else None
-        if own is not None:
+        fresh = {then: fit for then, (fit, until) in self._entries.items() if now <= until}
+        if (own := fresh.pop(place, None)) is not None:
             self._entries.move_to_end(place)
             if not own.suggestions or shows(own.suggestions):
                 return own
-        best: Fit | None = None
-        for entry in reversed(self._entries.values()):
-            if now - entry.at > FRESH_S or not entry.suggestions or entry is exact:
-                continue
-            fit = advance(entry.place, place, entry.suggestions, entry.n_candidates)
-            # Prefer the answer with the least typed text: it was made with the most of the current context.
-            if fit is not None and shows(fit.suggestions) and (best is None or fit.typed < best.typed):
-                best = fit
-        return best or own
+        fits = (advance(then, place, fit.suggestions, fit.n_candidates) for then, fit in reversed(fresh.items()))
+        # Prefer the answer with the least typed text: it was made with the most of the current context.
+        return min((fit for fit in fits if fit and shows(fit.suggestions)), key=lambda fit: fit.typed, default=own)
 
     def forget(self, uri: str) -> None:
-        """Drop all answers for a document."""
         for place in [place for place in self._entries if place.uri == uri]:
             del self._entries[place]
 
@@ -375,7 +356,6 @@ class Unwanted:
     """
 
     def __init__(self) -> None:
-        """Start empty."""
         self._items: tuple[_Item, ...] = ()
         # The offer on the screen of each document: the text when it was made, its offset and its own text.
         self._offers: dict[str, tuple[str, int, str]] = {}
@@ -433,7 +413,6 @@ class Unwanted:
         return False
 
     def forget(self, uri: str) -> None:
-        """Forget a document that was closed."""
         self._items, self._removal = tuple(item for item in self._items if item.uri != uri), None
         self._offers.pop(uri, None)
 
@@ -463,21 +442,15 @@ def outcome(text: str, at: int, suggestion: str, now: str) -> Outcome:
     `typing`: the suggestion still fits. `rejected`: something else was inserted at its place. `over`: the whole suggestion was
     inserted, or the change was elsewhere.
     """
-    n_new = len(now) - len(text)
-    if n_new < 0 or not (now.startswith(text[:at]) and now.endswith(text[at:])):
-        return "over"
-    new = now[at : at + n_new]
-    if new == suggestion:
+    new = _inserted(text, at, now)
+    if new is None or new == suggestion:
         return "over"
     return "typing" if any(rest(suggestion, *parts) is not None for parts in _typings(new)) else "rejected"
 
 
 def realigned(text: str, at: int, suggestions: tuple[Suggestion, ...], now: str) -> tuple[int, tuple[Suggestion, ...]] | None:
     """Return the offset in a later text and the rest of the suggestions; None when no suggestion fits there."""
-    n_new = len(now) - len(text)
-    if n_new < 0 or not (now.startswith(text[:at]) and now.endswith(text[at:])):
-        return None
-    for typed, added in _typings(now[at : at + n_new]):
+    for typed, added in _typings(_inserted(text, at, now)):
         left = ((suggestion, rest(suggestion.text, typed, added)) for suggestion in suggestions)
         fitting = tuple(suggestion.with_text(part) for suggestion, part in left if part)
         if fitting:
@@ -485,8 +458,17 @@ def realigned(text: str, at: int, suggestions: tuple[Suggestion, ...], now: str)
     return None
 
 
-def _typings(new: str) -> Iterator[tuple[str, str]]:
+def _inserted(text: str, at: int, now: str) -> str | None:
+    """Return what was inserted at an offset; None after any other change."""
+    n_new = len(now) - len(text)
+    is_insertion = n_new >= 0 and now.startswith(text[:at]) and now.endswith(text[at:])
+    return now[at : at + n_new] if is_insertion else None
+
+
+def _typings(new: str | None) -> Iterator[tuple[str, str]]:
     """Yield the ways to split new text into typed text and closers that the editor inserted after it."""
+    if new is None:
+        return
     for n in range(min(len(new), 3) + 1):
         typed, added = new[: len(new) - n], new[len(new) - n :]
         if added.strip(_CLOSERS):

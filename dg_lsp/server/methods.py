@@ -43,7 +43,6 @@ class Message(msgspec.Struct, frozen=True, rename="camel"):
     """The parameters of a message, with the protocol's names in JSON."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the parameters as JSON, with the version."""
         return {"version": VERSION, **msgspec.to_builtins(self)}
 
 

@@ -156,7 +156,6 @@ async def _pull(server: DgLanguageServer, model: LaptopModel, *, is_continued: b
 
 
 def choice_file() -> Path:
-    """Return the file of the user's choice."""
     import platformdirs
 
     return Path(platformdirs.user_state_dir("dg-lsp", appauthor=False)) / "pull-offer.json"

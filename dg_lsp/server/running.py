@@ -259,7 +259,6 @@ async def _fill_holes(server: DgLanguageServer, params: FillParams, now: Snapsho
 
 
 async def _run(server: DgLanguageServer, params: FillParams, now: Snapshot, report: Report) -> FillResult:
-    """Return the fills of an action; raise EngineError."""
     document, syntax, index = now.document, server.snapshots.whole(now), now.index
     encoding, settings = server.documents.encoding, now.settings
     span = convert.to_span(index, params.range, encoding)

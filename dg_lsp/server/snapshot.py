@@ -166,7 +166,6 @@ class Background(Generic[Key, Value]):
         self._tasks: dict[Key, asyncio.Task[None]] = {}
 
     def get(self, key: Key) -> Value:
-        """Return the last value of a key."""
         return self._values.get(key, (self._unread, 0.0))[0]
 
     def renew(self, key: Key, read: Callable[[], Awaitable[Value]]) -> asyncio.Task[None] | None:
@@ -186,18 +185,15 @@ class Background(Generic[Key, Value]):
             self._values[key] = value[0], -math.inf
 
     def forget(self, key: Key) -> None:
-        """Forget a key's value, and stop reading it."""
         self._values.pop(key, None)
         if (task := self._tasks.pop(key, None)) is not None:
             task.cancel()
 
     def clear(self) -> None:
-        """Forget all keys."""
         for key in (*self._values, *self._tasks):
             self.forget(key)
 
     async def close(self) -> None:
-        """Stop all reading, and wait until it has ended."""
         tasks = tuple(self._tasks.values())
         self.clear()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -225,7 +221,6 @@ class Outlines(Background[str, Signatures]):
     """The cached outlines of long documents, by URI."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Start empty; `clock` returns the time in seconds."""
         super().__init__(clock, (), fresh_s=OUTLINE_FRESH_S)
 
     def signatures(self, document: Document, window_chars: int, whole: Callable[[], Syntax | None]) -> Signatures:
@@ -282,7 +277,6 @@ class Nearby:
         self._updated = Background[Path, None](clock, None, fresh_s=FRESH_S, share=INDEX_SHARE)
 
     def set_roots(self, uris: Iterable[str]) -> None:
-        """Replace the workspace folders by these."""
         before, self._roots, self._unreadable = self._roots, {}, set()
         for path in (path for uri in uris if (path := convert.to_path(uri)) is not None):
             try:
@@ -363,12 +357,10 @@ class Nearby:
         self._looked.age(uri)
 
     def forget(self, uri: str) -> None:
-        """Forget what was read for a document."""
         self._related.forget(uri)
         self._looked.forget(uri)
 
     async def close(self) -> None:
-        """Stop all reading."""
         for index in self._indexes.values():
             index.stop()
         await asyncio.gather(self._looked.close(), self._related.close(), self._updated.close())

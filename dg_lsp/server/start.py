@@ -1,4 +1,4 @@
-"""Run the language server over standard input and output, or for one client over TCP.
+"""Run the language server over standard input and output.
 
 Imports no command-line library, because an editor waits for the response to `initialize`.
 """
@@ -10,14 +10,12 @@ import faulthandler
 import importlib
 import logging
 import os
-import socket
 import sys
 from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 from dg_lsp.wire.visible import LogFormatter
 
 if TYPE_CHECKING:
-    from dg_lsp.client.engine import Connector
     from dg_lsp.server.app import DgLanguageServer
 
 ENGINE_VARIABLE = "DG_LSP_SERVE_ENGINE"
@@ -26,14 +24,12 @@ BLOCKED_S = 8.0
 LEVELS = ("debug", "info", "warning", "error")
 
 
-def serve(*, stdio: bool = False, tcp: str = "", log: str = "warning", engine: str = "") -> NoReturn:
+def serve(*, log: str = "warning", engine: str = "") -> NoReturn:
     """Serve one client, then end the process: with 0 after `shutdown`, with 2 for invalid options, else with 1.
 
     `engine` names the function that connects to the engine as `module:function`, for tests. Without it the variable
     `DG_LSP_SERVE_ENGINE` counts, and then the resident engine.
     """
-    if stdio and tcp:
-        _refuse("--stdio and --tcp can't be used together")
     level = logging.getLevelName(log.upper())
     if not isinstance(level, int):
         _refuse(f"--log must be {', '.join(LEVELS[:-1])} or {LEVELS[-1]}, not {log}")
@@ -42,23 +38,25 @@ def serve(*, stdio: bool = False, tcp: str = "", log: str = "warning", engine: s
     logging.basicConfig(level=level, handlers=[handler])
     # pygls writes messages, and so the user's code, to its log.
     logging.getLogger("pygls").setLevel(logging.CRITICAL)
-    if tcp:
-        host, _, port = tcp.rpartition(":")
-        if not host or not port.isdecimal() or int(port) > 65_535:
-            _refuse(f"--tcp must be HOST:PORT, not {tcp}")
-        reader, writer = _accept(host.strip("[]"), int(port))
-    else:
-        # Standard output becomes standard error, so that no print breaks the protocol.
-        reader, writer = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-        os.dup2(2, 1)
-    code = asyncio.run(_serve(_server(engine or os.environ.get(ENGINE_VARIABLE, "")), reader, writer))
+    # Standard output becomes standard error, so that no print breaks the protocol.
+    reader, writer = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    code = asyncio.run(watched(_server(engine or os.environ.get(ENGINE_VARIABLE, "")), reader, writer))
     logging.shutdown()
     # The reader thread may still wait for input. A normal exit would wait for the thread.
     os._exit(code)
 
 
-async def _serve(server: DgLanguageServer, reader: BinaryIO, writer: BinaryIO) -> int:
-    watchdog = asyncio.create_task(_watch())
+async def watched(server: DgLanguageServer, reader: BinaryIO, writer: BinaryIO) -> int:
+    """Serve one client and return the exit code; write to the log where the event loop is, whenever it is blocked."""
+
+    async def watch() -> None:
+        # The timer's thread needs no interpreter lock, so it also shows a call into C that never returns.
+        while True:
+            faulthandler.dump_traceback_later(BLOCKED_S)
+            await asyncio.sleep(BLOCKED_S / 4)
+
+    watchdog = asyncio.create_task(watch())
     try:
         return await server.serve(reader, writer)
     finally:
@@ -66,49 +64,18 @@ async def _serve(server: DgLanguageServer, reader: BinaryIO, writer: BinaryIO) -
         faulthandler.cancel_dump_traceback_later()
 
 
-async def _watch() -> None:
-    """Write to the log where the event loop is, whenever it is blocked for `BLOCKED_S`; runs until cancelled.
-
-    The timer's thread needs no interpreter lock, so it also shows a call into C that never returns.
-    """
-    while True:
-        faulthandler.dump_traceback_later(BLOCKED_S)
-        await asyncio.sleep(BLOCKED_S / 4)
-
-
 def _server(engine: str) -> DgLanguageServer:
+    from dg_lsp.client.engine import join
     from dg_lsp.server import handlers
     from dg_lsp.server.app import DgLanguageServer
 
-    server = DgLanguageServer(_connector(engine))
+    module, _, function = engine.partition(":")
+    try:
+        server = DgLanguageServer(getattr(importlib.import_module(module), function) if engine else join)
+    except (ImportError, AttributeError, ValueError) as error:
+        _refuse(f"can't import the engine {engine}: {error}")
     handlers.add(server)
     return server
-
-
-def _connector(name: str) -> Connector:
-    """Return the function `module:function`, or the one that connects to the resident engine."""
-    from dg_lsp.client.engine import join
-
-    if not name:
-        return join
-    module, _, function = name.partition(":")
-    try:
-        connector: Connector = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
-        _refuse(f"can't import the engine {name}: {error}")
-    return connector
-
-
-def _accept(host: str, port: int) -> tuple[BinaryIO, BinaryIO]:
-    try:
-        with socket.create_server((host, port)) as listener:
-            address = listener.getsockname()
-            sys.stderr.write(f"dg-lsp: waiting for a client at {address[0]}:{address[1]}\n")
-            sys.stderr.flush()
-            connection, _ = listener.accept()
-    except OSError as error:
-        _refuse(f"can't listen on {host}:{port}: {error.strerror or error}")
-    return connection.makefile("rb"), connection.makefile("wb")
 
 
 def _refuse(sentence: str) -> NoReturn:

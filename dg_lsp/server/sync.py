@@ -33,7 +33,6 @@ class OpenDocument:
     """One open document, as the editor has it now."""
 
     def __init__(self, uri: str, language_id: str, version: int, text: str) -> None:
-        """Open the document with its whole text."""
         self.language_id = language_id
 
         self.lost = False
@@ -52,7 +51,6 @@ class OpenDocument:
         self._n_failures = self._n_changes_to_wait = 0
 
     def change(self, version: int | None, changes: Iterable[Change], encoding: Encoding) -> None:
-        """Apply the changes of the next version."""
         self._n_changes_to_wait = max(self._n_changes_to_wait - 1, 0)
         for change in changes:
             old, span = self.index, None
@@ -142,13 +140,11 @@ class Documents:
     """The open documents by URI, including the cells of notebooks."""
 
     def __init__(self) -> None:
-        """Start with no document."""
         self.encoding: Encoding = "utf-16"
         self._open: dict[str, OpenDocument] = {}
         self._cells: dict[str, list[str]] = {}
 
     def get(self, uri: str) -> OpenDocument | None:
-        """Return the open document, or None."""
         return self._open.get(uri)
 
     def open(self, uri: str, language_id: str, version: int, text: str) -> OpenDocument:
@@ -165,32 +161,24 @@ class Documents:
         return doc
 
     def close(self, uri: str) -> None:
-        """Close a document, if it is open."""
         self._open.pop(uri, None)
 
     def lose(self, uri: str) -> None:
-        """Mark the document: a change of it could not be parsed."""
-        if (doc := self._open.get(uri)) is not None:
-            doc.lost = True
+        """Mark a document, or all cells of a notebook: a change could not be parsed, and may have concerned any of them."""
+        for each in (uri, *self._cells.get(uri, ())):
+            if (doc := self._open.get(each)) is not None:
+                doc.lost = True
 
     def open_notebook(self, uri: str, cells: Iterable[str]) -> None:
-        """Store the order of a notebook's cells."""
         self._cells[uri] = list(cells)
 
     def splice_cells(self, uri: str, start: int, n_deleted: int, new: Iterable[str]) -> None:
-        """Replace cells in a notebook's order."""
         if (cells := self._cells.get(uri)) is not None:
             cells[start : start + n_deleted] = new
 
     def close_notebook(self, uri: str) -> None:
-        """Close a notebook and its cells."""
         for cell in self._cells.pop(uri, ()):
             self.close(cell)
-
-    def lose_notebook(self, uri: str) -> None:
-        """Mark all cells of a notebook: a change could not be parsed, and it may have concerned any of them."""
-        for cell in self._cells.get(uri, ()):
-            self.lose(cell)
 
     def cells_before(self, uri: str) -> tuple[Document, ...] | None:
         """Return the open cells before this one in its notebook, in order; None if the document is no cell."""

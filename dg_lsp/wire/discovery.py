@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -60,7 +60,7 @@ class EngineId:
 
     @property
     def resolved_model(self) -> str:
-        """Return the model's name; a folder by its full path, which is the same from every working directory."""
+        """The model's name; a folder by its full path, which is the same from every working directory."""
         return str(model_names.folder_of(self.model) or self.model)
 
     @property
@@ -72,29 +72,28 @@ class EngineId:
 
 @dataclass(frozen=True, slots=True)
 class EngineFiles:
-    """The files of one engine."""
+    """The files of one engine: it holds `lock` while it runs, publishes its address in `state`, and writes to `log`.
+
+    A starter holds `starting` while it starts the engine.
+    """
 
     directory: Path
     name: str
 
     @property
     def lock(self) -> Path:
-        """The file that the engine locks while it runs."""
         return self.directory / f"{self.name}.lock"
 
     @property
     def starting(self) -> Path:
-        """The file that a starter locks while it starts the engine."""
         return self.directory / f"{self.name}.starting"
 
     @property
     def state(self) -> Path:
-        """The file in which the engine publishes its address."""
         return self.directory / f"{self.name}.json"
 
     @property
     def log(self) -> Path:
-        """The engine's log."""
         return self.directory / f"{self.name}.log"
 
 
@@ -171,19 +170,18 @@ def _private(directory: Path) -> Path:
 # --- Locks that the kernel releases however their process ends
 
 
+@dataclass(frozen=True, slots=True)
 class Lock:
-    """A lock on a file by the operating system, held until `release` or the end of the process."""
+    """A lock on a file by the operating system, held until `release` or the end of the process; use `hold` to get one."""
 
-    def __init__(self, path: Path, handle: int) -> None:
-        """Take over a handle that is already locked; use `hold` to get a lock."""
-        self.path = path
-        self._handle = handle
+    path: Path
+    handle: int
 
     def release(self) -> None:
         """Remove the file and release the lock. A process that waits on the removed file notices in `hold`, and retries."""
         with contextlib.suppress(OSError):
             self.path.unlink()
-        os.close(self._handle)
+        os.close(self.handle)
 
 
 def hold(path: Path) -> Lock | None:
@@ -335,30 +333,25 @@ def start_engine(
     with contextlib.suppress(OSError):
         if files.log.stat().st_size > MAX_LOG_BYTES:
             files.log.replace(files.log.with_suffix(".log.1"))
-    try:
-        handle = os.open(files.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    except OSError as error:
-        raise unusable(files.log, error) from error
-    try:
-        # If the log can't be written, as on a full disk, nothing could later say why the engine ended.
-        _write_line(handle, f"{STARTING} {engine_id.model}")
-    except OSError as error:
-        os.close(handle)
-        raise unusable(files.log, error) from error
-    try:
-        process = subprocess.Popen(  # noqa: S603 -- the command is the program's own
-            [*command, "--detached", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=handle,
-            stderr=handle,
-            cwd=files.directory,
-            env=programs.environment(**{RUNTIME_DIR_VARIABLE: str(files.directory)}),
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise DiscoveryError(f"the engine can't be started: {error.strerror}") from error
-    finally:
-        os.close(handle)
+    with contextlib.ExitStack() as stack:
+        try:
+            log = stack.enter_context(open(files.log, "ab", 0, opener=lambda path, flags: os.open(path, flags, 0o600)))
+            # If the log can't be written, as on a full disk, nothing could later say why the engine ended.
+            log.write(_line(f"{STARTING} {engine_id.model}"))
+        except OSError as error:
+            raise unusable(files.log, error) from error
+        try:
+            process = subprocess.Popen(  # noqa: S603 -- the command is the program's own
+                [*command, "--detached", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=files.directory,
+                env=programs.environment(**{RUNTIME_DIR_VARIABLE: str(files.directory)}),
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise DiscoveryError(f"the engine can't be started: {error.strerror}") from error
     # Without this wait, an engine that ends before its starter would stay in the process table as a zombie.
     threading.Thread(target=_reap, args=(process, files), name="dg-lsp-reaper", daemon=True).start()
     return process
@@ -373,17 +366,16 @@ def _reap(process: subprocess.Popen[bytes], files: EngineFiles) -> None:
 
 def write_log(files: EngineFiles, sentence: str) -> None:
     """Add to an engine's log what happens to the engine from outside."""
-    with contextlib.suppress(OSError):
-        handle = os.open(files.log, os.O_WRONLY | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0))
-        try:
-            _write_line(handle, sentence)
-        finally:
-            os.close(handle)
+
+    def opened(path: str, flags: int) -> int:
+        return os.open(path, (flags | os.O_NOFOLLOW) & ~os.O_CREAT)
+
+    with contextlib.suppress(OSError), open(files.log, "ab", 0, opener=opened) as log:
+        log.write(_line(sentence))
 
 
-def _write_line(handle: int, sentence: str) -> None:
-    line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {visible_line(sentence)}\n"
-    os.write(handle, line.encode("utf-8", "backslashreplace"))
+def _line(sentence: str) -> bytes:
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S')} {visible_line(sentence)}\n".encode("utf-8", "backslashreplace")
 
 
 def last_words(files: EngineFiles) -> tuple[str, ...]:
@@ -405,7 +397,6 @@ def log_tail(files: EngineFiles, n_lines: int = 5) -> tuple[str, ...]:
 
 
 def alive(pid: int) -> bool:
-    """Return whether a process with this id exists."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -479,21 +470,14 @@ def current_build(package: Path = PACKAGE) -> str:
     try:
         first = (package / "__init__.py").read_text("utf-8")
         digest = hashlib.blake2b(first.encode(), digest_size=4)
-        for name in sorted(_names(package)):
-            digest.update(f"\0{name}\0".encode())
-            digest.update(_content(package / name))
+        paths = (path for part in PARTS for path in (package / part).rglob("*") if path.suffix in SUFFIXES)
+        for path in sorted(path for path in paths if "__pycache__" not in path.parts):
+            digest.update(f"\0{path.relative_to(package)}\0".encode())
+            digest.update(_content(path))
     except (OSError, UnicodeDecodeError):
         return __version__
     match = _VERSION.search(first)
     return f"{match[1] if match else __version__}+{digest.hexdigest()}"
-
-
-def _names(package: Path) -> Iterator[str]:
-    """Yield the paths of the files that an engine may read, relative to the package."""
-    for part in PARTS:
-        for folder, folders, files in os.walk(package / part):
-            folders[:] = [name for name in folders if name != "__pycache__"]
-            yield from (os.path.relpath(Path(folder) / name, package) for name in files if name.endswith(SUFFIXES))
 
 
 def _content(path: Path) -> bytes:

@@ -36,7 +36,6 @@ class TooLargeError(OSError):
     """The file is larger than its limit."""
 
     def __init__(self, limit: int) -> None:
-        """Store the limit, in bytes."""
         super().__init__(errno.EFBIG, os.strerror(errno.EFBIG))
         self.limit = limit
 

@@ -150,7 +150,6 @@ EMBEDDED_GIVES = "suggestions at once and without a download, from a model of si
 
 
 def by_name(name: str) -> LaptopModel | None:
-    """Return the laptop model of this name, or None."""
     return next((model for model in MODELS if model.name == name), None)
 
 
@@ -178,7 +177,6 @@ def offered(model: str, card: int) -> LaptopModel | None:
 
 
 def store() -> Path:
-    """Return the folder that holds the pulled models."""
     if folder := os.environ.get(STORE_VARIABLE):
         return Path(os.path.abspath(os.path.expanduser(folder)))  # noqa: PTH100, PTH111 -- Path's raises for an unknown user
     import platformdirs  # imported here, so that front ends start fast
@@ -195,5 +193,4 @@ def machine_memory() -> int:
 
 
 def may_pull() -> bool:
-    """Return whether models may be pulled and offered."""
     return not os.environ.get(NO_PULL_VARIABLE)

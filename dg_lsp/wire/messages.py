@@ -97,16 +97,13 @@ class Fields:
     where: str = ""
 
     def has(self, name: str) -> bool:
-        """Return whether a field is present and not null."""
         return self.values.get(name) is not None
 
     def text(self, name: str, default: object = _REQUIRED) -> str:
-        """Return a field that is a string."""
         value: str = self._read(name, str, default)
         return value
 
     def flag(self, name: str, default: object = _REQUIRED) -> bool:
-        """Return a field that is true or false."""
         value: bool = self._read(name, bool, default)
         return value
 
@@ -116,12 +113,10 @@ class Fields:
         return value
 
     def number(self, name: str, default: object = _REQUIRED) -> float:
-        """Return a field that is a finite number."""
         value: float = self._read(name, Finite, default)
         return value
 
     def choice(self, name: str, choices: tuple[str, ...], default: object = _REQUIRED) -> str:
-        """Return a field that is one of the allowed strings."""
         value = self.text(name, default)
         if value not in choices:
             raise WireError(f"{self._path(name)} must be one of {', '.join(choices)}")
@@ -132,7 +127,6 @@ class Fields:
         return tuple(self._read(name, Annotated[list[Any], Meta(max_length=high)], default))
 
     def texts(self, name: str, default: object = _REQUIRED, *, high: int = 1024) -> tuple[str, ...]:
-        """Return a field that is a list of strings."""
         return tuple(self._read(name, Annotated[list[str], Meta(max_length=high)], default))
 
     def inner(self, name: str) -> Fields:
@@ -140,7 +134,6 @@ class Fields:
         return of(self._read(name, Any, {}), self._path(name))
 
     def objects(self, name: str, default: object = _REQUIRED) -> tuple[Fields, ...]:
-        """Return a field that is a list of objects."""
         return tuple(of(value, f"{self._path(name)}[{idx}]") for idx, value in enumerate(self.items(name, default)))
 
     def _read(self, name: str, kind: Any, default: object) -> Any:

@@ -13,4 +13,4 @@ if __name__ == "__main__":
     text = os.environ["TEST_LAPTOP_MODEL"]
     laptop.MODELS = (laptop_kit.from_text(text),)
     pulling.PULL_COMMAND = (sys.executable, "-m", "tests.engine.laptop_kit", text)
-    start.serve(stdio=True)
+    start.serve()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import re
@@ -83,33 +82,9 @@ async def test_the_server_ends_when_its_parent_is_gone(tmp_path: Path) -> None:
         assert await asyncio.wait_for(client.process.wait(), PATIENCE_S) == 1
 
 
-async def test_one_client_over_tcp(tmp_path: Path) -> None:
-    process = await asyncio.create_subprocess_exec(
-        *command("--tcp", "127.0.0.1:0"), env=environment(tmp_path), stderr=asyncio.subprocess.PIPE
-    )
-    assert process.stderr is not None
-    line = (await asyncio.wait_for(process.stderr.readline(), PATIENCE_S)).decode()
-    host, port = re.search(r"at (\S+):(\d+)", line).groups()  # type: ignore[union-attr]
-    reader, writer = await asyncio.open_connection(host, int(port))
-    for msg_id, method in enumerate(("initialize", "shutdown")):
-        params: object = {"processId": None, "rootUri": None, "capabilities": {}} if not msg_id else None
-        body = json.dumps({"jsonrpc": "2.0", "id": msg_id, "method": method, "params": params}).encode()
-        writer.write(b"content-length: %d\r\n\r\n%s" % (len(body), body))
-        length = int((await reader.readline()).split(b":")[1])
-        while (await reader.readline()).strip():
-            pass
-        assert json.loads(await reader.readexactly(length))["id"] == msg_id
-    writer.write(b'Content-Length: 33\r\n\r\n{"jsonrpc":"2.0","method":"exit"}')
-    assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0
-    writer.close()
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--tcp", "nowhere"], "--tcp must be HOST:PORT, not nowhere"),
-        (["--tcp", "127.0.0.1:99999"], "--tcp must be HOST:PORT, not 127.0.0.1:99999"),
-        (["--stdio", "--tcp", "a:1"], "--stdio and --tcp can't be used together"),
         (["--log", "loud"], "--log must be debug, info, warning or error, not loud"),
         (["--engine", "nowhere:at_all"], "can't import the engine nowhere:at_all: No module named 'nowhere'"),
     ],

@@ -31,19 +31,6 @@ def test_the_server_starts_with_no_more_than_it_needs(arguments: tuple[str, ...]
     assert not imports.intersection(NOT_YET)
 
 
-@pytest.mark.e2e
-def test_options_go_through_the_command_line() -> None:
-    process = subprocess.run(
-        [sys.executable, "-m", "dg_lsp", "serve", "--stdio", "--tcp", "localhost:0"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE_S,
-    )
-    assert (process.returncode, process.stderr) == (2, "dg-lsp: --stdio and --tcp can't be used together\n")
-
-
 BLOCKED = """
 import asyncio, sys, time
 from dg_lsp.server import start
@@ -55,7 +42,7 @@ class Blocked:
         return 0
 
 start.BLOCKED_S = 0.1
-sys.exit(asyncio.run(start._serve(Blocked(), None, None)))
+sys.exit(asyncio.run(start.watched(Blocked(), None, None)))
 """
 
 
