@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from dg_lsp import is_interrupt
 from dg_lsp.cli import main as cli
+from dg_lsp.cli import progress
 from tests.batch.conftest import STUB
 from tests.batch.engines import Filling, connecting
 from tests.fakes import FailingEngine
@@ -321,3 +323,53 @@ def test_local_only_files_are_never_sent_to_a_remote_model(project: Path) -> Non
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(project / "vault")
             assert sent("a.py", project / "src", "--model", model) == [("src/c d.py", []), ("src/vault/b.py", [])]
+
+
+def test_a_rate_reads_well() -> None:
+    assert [progress.rate(speed) for speed in (None, 0.0, 0.05, 1.0, 12.34)] == ["", "", "20.0 s each", "1.0/s", "12.3/s"]
+
+
+def test_progress_in_lines_is_reported_at_intervals() -> None:
+    lines: list[str] = []
+    times = iter([0.0, 9.0, 10.0, 11.0, 20.0, 99.0])
+    done = progress.in_lines("filling", 50, lines.append, lambda: next(times))
+    for n in (1, 1, 1, 20):
+        done(n)
+    assert lines == ["filling (0 of 50)", "filling (2 of 50)", "filling (23 of 50)"]
+    done(27)
+    assert len(lines) == 3
+    progress.in_lines("fitting", 1, lines.append)(1)
+    assert lines[3:] == ["fitting"]
+
+
+def test_an_error_that_causes_itself_is_no_interrupt_and_a_cause_hides_none() -> None:
+    circle, wrapper, hidden = ValueError(), RuntimeError(), RuntimeError()
+    circle.__context__, wrapper.__cause__ = wrapper, circle
+    hidden.__cause__, hidden.__context__ = TypeError(), KeyboardInterrupt()
+    assert (is_interrupt(circle), is_interrupt(hidden)) == (False, True)
+
+
+def invoked(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.app, arguments)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, f"{'x' * 300}/a.py"])
+def test_a_name_that_is_too_long_is_not_an_internal_error(name: str) -> None:
+    for arguments in (["infill", "--at", f"{name}:1:1"], ["infill", name]):
+        result = invoked(*arguments)
+        assert result.exit_code == 2
+        sentence = r"dg-lsp: (x+(/a.py)? can't be read: file name too long|there is no x+(/a.py)?)\n"
+        assert re.fullmatch(sentence, result.stderr)
+
+
+@pytest.mark.parametrize("command", list(cli.LATER))
+def test_each_subcommand_has_plain_help_of_its_own_and_is_reported_if_it_is_missing(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = invoked(command, "-h")
+    assert result.stdout.startswith(f"Usage: dg-lsp {command} ")
+    assert "completion for the current shell" not in result.stdout
+    assert "─" not in result.stdout
+    monkeypatch.setitem(sys.modules, cli.LATER[command][1], None)
+    result = invoked(command, "--help")
+    assert (result.exit_code, f"this installation has no `{command}`" in result.stderr) == (2, True)

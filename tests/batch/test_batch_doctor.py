@@ -223,7 +223,8 @@ def test_a_folder_that_is_gone_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_line_over_the_deadline_is_reported() -> None:
-    quick, slow = (list(doctor.of_sample("a", Trial(ms=9000, line_ms=line_ms)))[-1] for line_ms in (200, 2000))
+    info = {"model": "a", "device": "cpu", "dtype": "int8", "version": "1", "pid": 1}
+    quick, slow = (list(doctor.of_sample("a", Trial(ms=9000, line_ms=line_ms, info=info)))[-1] for line_ms in (200, 2000))
     assert quick.state == "9000 ms for a body in a new file, then 200 ms for a line"
     assert quick.advice == ""
     assert slow.advice.startswith("A line takes longer than the deadline for suggestions. ")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -34,11 +32,6 @@ def problem(tmp_path: Path, user: str = "", workspace: str | None = None, **envi
 
 def joining(configured: Config, *, model: str = "", interactive: bool = True) -> ConnectOptions:
     return connect_options(configured, command=("engine",), model=model, interactive=interactive)
-
-
-def test_without_configuration_the_defaults_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "user_file", lambda: tmp_path / "absent.toml")
-    assert config.read(tmp_path, {}) == (Config(), ())
 
 
 def test_a_file_sets_what_it_names(tmp_path: Path) -> None:
@@ -103,17 +96,9 @@ def test_a_file_sets_what_it_names(tmp_path: Path) -> None:
 )
 def test_a_problem_names_the_file_the_key_and_the_valid_values(tmp_path: Path, text: str, sentence: str) -> None:
     assert problem(tmp_path, text).startswith(sentence)
-
-
-def test_a_wrong_value_in_the_environment_is_named_by_its_variable(tmp_path: Path) -> None:
-    assert problem(tmp_path, DG_LSP_THREADS="-1") == (
-        'DG_LSP_THREADS in the environment must be a whole number from 0 to 1024, not "-1".'
-    )
-
-
-def test_valid_keys_are_used_next_to_wrong_ones(tmp_path: Path) -> None:
-    configured, problems = read(tmp_path, "[engine]\nthreads = 'x'\ndevice = 'cpu'\nspeed = 1")
-    assert (configured.settings.device, configured.settings.threads, len(problems)) == ("cpu", 0, 2)
+    variable, [said] = read(tmp_path, "engine.device = 'cpu'", DG_LSP_THREADS="-1")
+    assert said == 'DG_LSP_THREADS in the environment must be a whole number from 0 to 1024, not "-1".'
+    assert (variable.settings.device, variable.settings.threads) == ("cpu", 0)
 
 
 def test_loading_raises_all_problems_in_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,11 +156,8 @@ def test_keys_are_told_apart_by_host(tmp_path: Path) -> None:
     assert problems == ()
     hosts = ("api.one.example", "api.one.example:444", "gpu01:8000", "gpu01", "local.host", "other")
     assert [configured.key_for(host) for host in hosts] == ["one", "one", "two", "", "three", ""]
-
-
-def test_the_environments_key_goes_before_those_of_the_file(tmp_path: Path) -> None:
-    configured, problems = read(tmp_path, "[keys]\n'a' = 'one'\n'b' = 'one'", DG_LSP_API_KEY="a=two==")
-    assert (configured.key_for("a"), configured.key_for("b"), problems) == ("two==", "one", ())
+    configured, _ = read(tmp_path, "[keys]\n'a' = 'one'\n'b' = 'one'", DG_LSP_API_KEY="a=two==")
+    assert (configured.key_for("a"), configured.key_for("b"), "two" in repr(configured)) == ("two==", "one", False)
 
 
 @pytest.mark.parametrize(
@@ -196,11 +178,6 @@ def test_a_key_without_a_host_is_for_the_users_own_model_alone(
     )
     assert dict(configured.keys) == ({host: "sk-x=="} if host else {})
     assert len(problems) == 1
-
-
-def test_keys_are_never_shown(tmp_path: Path) -> None:
-    configured, _ = read(tmp_path, "[keys]\n'a' = 'sk-secret'", DG_LSP_API_KEY="sk-other")
-    assert "sk-" not in repr(configured)
 
 
 def test_local_only_patterns_of_all_sources_are_combined(tmp_path: Path) -> None:
@@ -280,15 +257,6 @@ def test_a_workspace_is_the_nearest_repository_or_configured_folder(tmp_path: Pa
     assert config.workspace_of(file) == tmp_path / "a" / "b"
 
 
-def test_reading_the_configuration_imports_no_heavy_module() -> None:
-    code = (
-        "import sys, dg_lsp.wire.config as c; c.read(); "
-        "print(sorted({'httpx', 'torch', 'pathspec', 'pygls'} & set(sys.modules)))"
-    )
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert process.stdout.strip() == "[]"
-
-
 def test_a_file_outside_of_all_workspaces_is_judged_by_its_full_path(tmp_path: Path) -> None:
     (tmp_path / "vault").mkdir()
     private_file, other = tmp_path / "vault" / "a.py", tmp_path / "a.py"
@@ -302,13 +270,10 @@ def test_a_private_pattern_that_names_the_workspace_keeps_every_file_in_it(tmp_p
     file = tmp_path / "above" / "vault" / "src" / "a.py"
     for pattern in ("vault/", "vault", "va*", "vault/src"):
         assert keeps_file(file, (pattern,))
+    assert config.private_names(Path("/a.py"), Path("/")) == ("a.py",)
     # The names of the folders above it mean nothing.
     for pattern in ("above/", "src/vault", "vault/lib", f"{tmp_path}/above/"):
         assert not keeps_file(file, (pattern,))
-
-
-def test_a_file_in_the_topmost_folder_has_one_name() -> None:
-    assert config.private_names(Path("/a.py"), Path("/")) == ("a.py",)
 
 
 @pytest.mark.parametrize("rest", ["https://b.example", "http://b.example/v1", "https://user:secret@b.example"])
@@ -320,8 +285,6 @@ def test_a_name_of_several_servers_is_refused_and_allows_nothing(rest: str) -> N
     assert "secret" not in str(refused.value)
     if "@" not in rest:
         assert str(refused.value) == (f"{model} names several servers; name one, such as a load balancer in front of them")
-
-
-def test_a_comma_in_the_path_of_a_url_names_one_server() -> None:
+    # A comma in the path of a URL names one server.
     assert config.unallowed("vllm:https://a.example/x,y", ("a.example",)) is None
     assert config.unallowed("vllm:https://a.example,evil.example", ("a.example",)) == ""

@@ -21,24 +21,24 @@ from tests.fakes import ReadyEngine, connecting
 REMOTE = "vllm:http://127.0.0.1:1"
 
 
-class Folders:
-    """A user's file and some folders with files of their own."""
+class Folders(Configuration):
+    """A user's file, some folders with files of their own, and the configuration that they make."""
 
     def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.place = place
-        self.users = place / "users.toml"
+        super().__init__()
+        self.place, self.users = place, place / "users.toml"
         monkeypatch.setenv(config.FILE_VARIABLE, str(self.users))
         self.user("")
-        self.configuration = Configuration()
 
     def user(self, text: str) -> None:
         self.users.write_text(text)
+        self.forget()
 
     def folder(self, name: str, text: str | None = None) -> str:
         (self.place / name).mkdir(exist_ok=True)
         if text is not None:
             (self.place / name / config.WORKSPACE_FILE).write_text(text)
-        return (self.place / name).as_uri()
+        return self.uri(name)
 
     def uri(self, name: str) -> str:
         return (self.place / name).as_uri()
@@ -51,188 +51,167 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folders:
 
 def test_defaults_sent_by_an_editor_are_ignored(folders: Folders) -> None:
     folders.user("completion.candidates = 5\nengine.model = 'embedded'\n")
-    configuration = folders.configuration
-    configuration.set_editor_settings({"completion.candidates": Settings().candidates, "completion.threshold": 0.9})
-    assert (configuration.session.candidates, configuration.session.threshold) == (5, 0.9)
-    configuration.set_editor_settings({"completion.candidates": None})
-    assert configuration.session.candidates == Settings().candidates
+    folders.set_editor_settings({"completion.candidates": Settings().candidates, "completion.threshold": 0.9})
+    assert (folders.session.candidates, folders.session.threshold) == (5, 0.9)
+    folders.set_editor_settings({"completion.candidates": None})
+    assert folders.session.candidates == Settings().candidates
 
 
 def test_a_later_default_overrides_the_initialization_options(folders: Folders) -> None:
     folders.user("completion.candidates = 5\n")
-    configuration = folders.configuration
-    configuration.set_roots([])
-    configuration.options = {"completion": {"trigger": "manual", "candidates": 2}, "completion.deadline": 900}
-    assert (configuration.session.trigger, configuration.session.candidates, configuration.session.deadline) == (
+    folders.set_roots([])
+    folders.options = {"completion": {"trigger": "manual", "candidates": 2}, "completion.deadline": 900}
+    assert (folders.session.trigger, folders.session.candidates, folders.session.deadline) == (
         "manual",
         2,
         900,
     )
-    configuration.set_editor_settings({"completion.trigger": "auto", "completion": {"candidates": Settings().candidates}})
+    folders.set_editor_settings({"completion.trigger": "auto", "completion": {"candidates": Settings().candidates}})
     # Of what stands in a file, a default still takes nothing back.
-    assert (configuration.session.trigger, configuration.session.candidates, configuration.session.deadline) == ("auto", 5, 900)
-    configuration.set_editor_settings(None)
-    assert (configuration.session.trigger, configuration.session.candidates) == ("manual", 2)
+    assert (folders.session.trigger, folders.session.candidates, folders.session.deadline) == ("auto", 5, 900)
+    folders.set_editor_settings(None)
+    assert (folders.session.trigger, folders.session.candidates) == ("manual", 2)
 
 
 def test_each_folder_has_its_own_settings(folders: Folders) -> None:
     folders.user("completion.candidates = 5\n")
     a, b = folders.folder("a", "enable = false\n"), folders.folder("b", "context.related_chars = 0\n")
     inner = folders.folder("a/inner", "completion.trigger = 'manual'\n")
-    configuration = folders.configuration
-    configuration.set_roots([a, b, inner])
-    assert not configuration.at(folders.uri("a/x.py")).enable
-    assert configuration.at(folders.uri("b/x.py")) == Settings(candidates=5, related_chars=0)
-    assert configuration.at(folders.uri("a/inner/deep/x.py")) == Settings(candidates=5, trigger="manual")
-    assert configuration.at("untitled:x.py") == Settings(candidates=5)
-    configuration.set_editor_settings({}, {b: {"completion": {"inComments": True}}})
-    assert configuration.at(folders.uri("b/x.py")).in_comments
-    assert not configuration.at(folders.uri("a/x.py")).in_comments
+    folders.set_roots([a, b, inner])
+    assert not folders.at(folders.uri("a/x.py")).enable
+    assert folders.at(folders.uri("b/x.py")) == Settings(candidates=5, related_chars=0)
+    assert folders.at(folders.uri("a/inner/deep/x.py")) == Settings(candidates=5, trigger="manual")
+    assert folders.at("untitled:x.py") == Settings(candidates=5)
+    folders.set_editor_settings({}, {b: {"completion": {"inComments": True}}})
+    assert folders.at(folders.uri("b/x.py")).in_comments
+    assert not folders.at(folders.uri("a/x.py")).in_comments
 
 
 def test_a_document_outside_all_folders_uses_its_own_workspace(folders: Folders) -> None:
     folders.folder("lone", "completion.candidates = 9\n")
-    assert folders.configuration.at(folders.uri("lone/x.py")).candidates == 9
+    assert folders.at(folders.uri("lone/x.py")).candidates == 9
 
 
 def test_one_window_has_one_engine(folders: Folders) -> None:
     a, b = folders.folder("a", "engine.threads = 1\n"), folders.folder("b", "engine.threads = 2\n")
-    configuration = folders.configuration
-    configuration.set_roots([a, b])
-    assert configuration.session.threads == 1
+    folders.set_roots([a, b])
+    assert folders.session.threads == 1
     rest = "a window uses those of its first folder, auto."
-    assert configuration.problems == (
-        f"The engine settings in {folders.place / 'b' / config.WORKSPACE_FILE} are ignored: {rest}",
-    )
+    assert folders.problems == (f"The engine settings in {folders.place / 'b' / config.WORKSPACE_FILE} are ignored: {rest}",)
 
 
 def test_problems_name_the_file_the_key_and_what_is_allowed(folders: Folders) -> None:
     folders.user("completion.candidates = 99\ncompletion.colour = 'red'\n")
-    configuration = folders.configuration
-    configuration.set_roots([folders.folder("a", "completion.threshold = 'high'\n")])
-    configuration.options = {"completion": {"debounce": "soon"}}
+    folders.set_roots([folders.folder("a", "completion.threshold = 'high'\n")])
+    folders.options = {"completion": {"debounce": "soon"}}
     file = folders.place / "a" / config.WORKSPACE_FILE
-    assert configuration.problems[1].startswith(f"Unknown key completion.colour in {folders.users}. ")
-    assert (configuration.problems[0], *configuration.problems[2:]) == (
+    assert folders.problems[1].startswith(f"Unknown key completion.colour in {folders.users}. ")
+    assert (folders.problems[0], *folders.problems[2:]) == (
         f"completion.candidates in {folders.users} must be a whole number from 1 to 16, not 99.",
         f'completion.threshold in {file} must be a number from 0 to 1, not "high".',
         'dgLsp.completion.debounce in the editor\'s settings must be a whole number from 0 to 10000, or "auto", not "soon".',
     )
-    assert configuration.session == Settings()
+    assert folders.session == Settings()
 
 
 def test_a_file_that_changes_is_read_again(folders: Folders) -> None:
-    configuration = folders.configuration
-    configuration.set_roots([folders.folder("a")])
-    assert configuration.session.candidates == Settings().candidates
-    assert not configuration.has_changed()
+    folders.set_roots([folders.folder("a")])
+    assert folders.session.candidates == Settings().candidates
+    assert not folders.has_changed()
     folders.folder("a", "completion.candidates = 4\n")
-    assert configuration.has_changed()
-    configuration.forget()
-    assert configuration.session.candidates == 4
-    assert not configuration.has_changed()
-    folders.user("completion.deadline = 5\n")
-    assert configuration.has_changed()
-    configuration.forget()
+    assert folders.has_changed()
+    folders.forget()
+    assert folders.session.candidates == 4
+    assert not folders.has_changed()
+    folders.users.write_text("completion.deadline = 5\n")
+    assert folders.has_changed()
+    folders.forget()
     (folders.place / "a" / config.WORKSPACE_FILE).unlink()
-    assert configuration.session.deadline == 5
-    configuration.forget()
-    assert (configuration.session.candidates, configuration.session.deadline) == (Settings().candidates, 5)
+    assert folders.session.deadline == 5
+    folders.forget()
+    assert (folders.session.candidates, folders.session.deadline) == (Settings().candidates, 5)
 
 
 def test_local_only_files_are_withheld_from_remote_models(folders: Folders) -> None:
     folders.user(f"engine.model = '{REMOTE}'\nprivacy.local_only = ['*.key.py']\n")
-    configuration = folders.configuration
-    configuration.set_roots([folders.folder("a", "privacy.local_only = ['secret/']\n")])
+    folders.set_roots([folders.folder("a", "privacy.local_only = ['secret/']\n")])
     reason = "is for local models only (privacy.local_only), and the chosen model is remote"
-    assert configuration.withheld(folders.uri("a/secret/x.py")) == reason
-    assert configuration.withheld(folders.uri("a/my.key.py")) == reason
-    assert configuration.withheld("untitled:my.key.py") == reason
-    assert (
-        configuration.withheld("vscode-notebook-cell:" + folders.uri("a/secret/n.ipynb").removeprefix("file:") + "#W0")
-        == reason
-    )
-    assert configuration.withheld(folders.uri("a/x.py")) == ""
+    assert folders.withheld(folders.uri("a/secret/x.py")) == reason
+    assert folders.withheld(folders.uri("a/my.key.py")) == reason
+    assert folders.withheld("untitled:my.key.py") == reason
+    assert folders.withheld("vscode-notebook-cell:" + folders.uri("a/secret/n.ipynb").removeprefix("file:") + "#W0") == reason
+    assert folders.withheld(folders.uri("a/x.py")) == ""
     (folders.place / "a" / "secret").mkdir()
     (folders.place / "a" / "secret" / "x.py").write_text("")
     (folders.place / "a" / "link.py").symlink_to(folders.place / "a" / "secret" / "x.py")
-    assert configuration.withheld(folders.uri("a/link.py")) == reason
-    assert configuration.withheld("vscode-vfs://github/me/a/x.py").startswith("is on another machine")
+    assert folders.withheld(folders.uri("a/link.py")) == reason
+    assert folders.withheld("vscode-vfs://github/me/a/x.py").startswith("is on another machine")
     # A file outside of all workspaces is judged by its full path.
     folders.user(f"engine.model = '{REMOTE}'\nprivacy.local_only = ['vault/']\n")
-    configuration.forget()
-    assert configuration.withheld(folders.uri("vault/x.py")) == reason
-    assert configuration.withheld(folders.uri("other/x.py")) == ""
+    assert folders.withheld(folders.uri("vault/x.py")) == reason
+    assert folders.withheld(folders.uri("other/x.py")) == ""
     # A pattern that names a folder of the window means every file in it.
     folders.user(f"engine.model = '{REMOTE}'\nprivacy.local_only = ['a/']\n")
-    configuration.forget()
-    assert configuration.withheld(folders.uri("a/x.py")) == reason
+    assert folders.withheld(folders.uri("a/x.py")) == reason
     folders.user(f"engine.model = '{REMOTE}'\n")
-    configuration.forget()
-    nearby = Nearby(lambda: 0.0, configuration.withheld)
+    nearby = Nearby(lambda: 0.0, folders.withheld)
     nearby.set_roots([folders.folder("a")])
     assert asyncio.run(nearby.look(folders.uri("a/secret/x.py"))) == reason
     assert asyncio.run(nearby.look(folders.uri("a/x.py"))) == ""
     folders.user("privacy.local_only = ['*']\n")
-    configuration.forget()
-    assert configuration.withheld(folders.uri("a/x.py")) == ""
+    assert folders.withheld(folders.uri("a/x.py")) == ""
 
 
 @pytest.mark.parametrize("uri", ["untitled:{}/a/secret/x.py", "untitled:secret/x.py"])
 def test_a_document_that_was_never_saved_is_withheld_as_its_file_would_be(folders: Folders, uri: str) -> None:
     folders.user(f"engine.model = '{REMOTE}'\n")
-    configuration = folders.configuration
-    configuration.set_roots([folders.folder("a", "privacy.local_only = ['secret/']\ncompletion.candidates = 3\n")])
+    folders.set_roots([folders.folder("a", "privacy.local_only = ['secret/']\ncompletion.candidates = 3\n")])
     uri = uri.replace("{}", str(folders.place))
-    assert configuration.withheld(uri)
-    assert "secret/" in configuration.local_only(uri)
-    assert configuration.at(uri).candidates == 3
-    assert not configuration.withheld(uri.replace("secret/", "src/"))
+    assert folders.withheld(uri)
+    assert "secret/" in folders.local_only(uri)
+    assert folders.at(uri).candidates == 3
+    assert not folders.withheld(uri.replace("secret/", "src/"))
 
 
 def test_a_named_document_that_was_never_saved_has_the_patterns_of_each_folder(folders: Folders) -> None:
     folders.user(f"engine.model = '{REMOTE}'\n")
-    configuration = folders.configuration
-    configuration.set_roots([folders.folder("a"), folders.folder("b", "privacy.local_only = ['*.local.py']\n")])
-    assert configuration.withheld("untitled:x.local.py")
-    assert "*.local.py" in configuration.local_only("untitled:x.local.py")
-    assert not configuration.withheld("untitled:x.py")
+    folders.set_roots([folders.folder("a"), folders.folder("b", "privacy.local_only = ['*.local.py']\n")])
+    assert folders.withheld("untitled:x.local.py")
+    assert "*.local.py" in folders.local_only("untitled:x.local.py")
+    assert not folders.withheld("untitled:x.py")
 
 
 def test_the_patterns_of_a_linked_folder_count_by_all_names(folders: Folders) -> None:
     folders.user(f"engine.model = '{REMOTE}'\n")
-    configuration = folders.configuration
     app, shared = folders.folder("app", "privacy.local_only = ['own/']\n"), folders.folder("shared", "")
     (folders.place / "app" / "packages").symlink_to(folders.place / "shared")
     (folders.place / "shared" / config.WORKSPACE_FILE).write_text("privacy.local_only = ['vault/']\n")
     for roots in ([app], [app, shared], [shared, app]):
-        configuration.set_roots(roots)
+        folders.set_roots(roots)
         for name in ("shared", "app/packages"):
-            assert configuration.withheld(folders.uri(f"{name}/vault/x.py"))
-            assert "vault/" in configuration.local_only(folders.uri(f"{name}/vault/x.py"))
-            assert not configuration.withheld(folders.uri(f"{name}/x.py"))
-    assert configuration.withheld(folders.uri("app/packages/own/x.py"))
+            assert folders.withheld(folders.uri(f"{name}/vault/x.py"))
+            assert "vault/" in folders.local_only(folders.uri(f"{name}/vault/x.py"))
+            assert not folders.withheld(folders.uri(f"{name}/x.py"))
+    assert folders.withheld(folders.uri("app/packages/own/x.py"))
 
 
 def test_a_folder_that_is_opened_by_a_link_has_its_settings_by_all_names(folders: Folders) -> None:
     folders.user(f"engine.model = '{REMOTE}'\n")
     folders.folder("real", "privacy.local_only = ['secret/']\n")
     (folders.place / "link").symlink_to("real")
-    configuration = folders.configuration
-    configuration.set_roots([(folders.place / "link").as_uri()])
-    configuration.set_editor_settings({}, {(folders.place / "link").as_uri(): {"completion": {"candidates": 3}}})
+    folders.set_roots([(folders.place / "link").as_uri()])
+    folders.set_editor_settings({}, {(folders.place / "link").as_uri(): {"completion": {"candidates": 3}}})
     for name in ("link", "real"):
-        assert configuration.withheld(folders.uri(f"{name}/secret/x.py"))
-        assert not configuration.withheld(folders.uri(f"{name}/x.py"))
-        assert configuration.at(folders.uri(f"{name}/x.py")).candidates == 3
+        assert folders.withheld(folders.uri(f"{name}/secret/x.py"))
+        assert not folders.withheld(folders.uri(f"{name}/x.py"))
+        assert folders.at(folders.uri(f"{name}/x.py")).candidates == 3
 
 
 def test_an_invalid_configuration_withholds_every_file(folders: Folders) -> None:
-    configuration = folders.configuration
     folders.user(f"engine.model = '{REMOTE}'\n")
-    configuration.set_roots([folders.folder("a", "privacy.local_only = ['x'\n")])
-    assert configuration.withheld(folders.uri("a/y.py"))
-    assert "is not valid TOML" in configuration.problems[0]
+    folders.set_roots([folders.folder("a", "privacy.local_only = ['x'\n")])
+    assert folders.withheld(folders.uri("a/y.py"))
+    assert "is not valid TOML" in folders.problems[0]
 
 
 class Remote(ReadyEngine):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dg_lsp.core import syntax as syntaxes
@@ -14,7 +14,6 @@ from dg_lsp.infill.pipeline import Suggestion
 from dg_lsp.server import completion, configuration, decisions
 from dg_lsp.server.app import Reporter
 from dg_lsp.server.decisions import Cache, Place, Reason, Rhythm, Scope, SuggestionFacts, Unwanted
-from dg_lsp.server.methods import StatusParams
 from dg_lsp.wire.settings import Settings
 
 # When to ask
@@ -112,10 +111,6 @@ def test_an_unterminated_comment_or_string_has_its_scope(language: str, text: st
     assert decisions.scope_at(document, syntaxes.of(document), text.index("$0")) == scope
 
 
-def test_a_text_without_grammar_is_all_code() -> None:
-    assert decisions.scope_at(Document("file:///a", "", "# a # b"), None, 3) == "code"
-
-
 # How long to wait
 
 
@@ -130,47 +125,30 @@ def test_pauses_and_bursts_do_not_change_the_typing_speed() -> None:
     assert rhythm(0.0, 0.1, 5.0, 5.001, 5.101).gaps == pytest.approx((0.1, 0.1))
 
 
-def test_a_fast_typist_waits_less_than_a_slow_one() -> None:
-    waits = [
-        decisions.wait_ms(rhythm(*(gap * n for n in range(10))), 9 * gap, "x = f(", "", client_ms=0, fixed=None)
-        for gap in (0.06, 0.15, 0.4)
-    ]
-    assert waits == sorted(waits)
-    assert waits[0] < waits[-1]
+def wait_ms(typing: Rhythm, before: str, after: str = "", *, now: float = 0.0, client_ms: float = 0) -> float:
+    return decisions.wait_ms(typing, now, before, after, client_ms=client_ms, fixed=None)
+
+
+TYPED = Rhythm(last=0.0)
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "invites"),
+    ("shorter", "longer"),
     [
-        ("x = ", "", True),
-        ("f(", ")", True),
-        ("    ", "", True),
-        ("return ", "", True),
-        ("foo", "", False),
-        ("f(", "x, y)", False),
+        pytest.param(wait_ms(TYPED, before, after), wait_ms(TYPED, "word"), id=f"after {before}")
+        for before, after in (("x = ", ""), ("f(", ")"), ("    ", ""), ("return ", ""))
+    ]
+    + [
+        (wait_ms(rhythm(*(0.06 * n for n in range(10))), "x", now=0.54), wait_ms(rhythm(0, 0.4, 0.8, 1.2, 1.6, 2), "x", now=2)),
+        (wait_ms(TYPED.answered(900.0), "x"), wait_ms(TYPED, "x")),
+        (wait_ms(TYPED, "x = ", client_ms=50), wait_ms(TYPED, "x = ")),
+        (wait_ms(TYPED, "x = ", now=0.2, client_ms=200), 1),
     ],
 )
-def test_inviting_places_wait_less(before: str, after: str, invites: bool) -> None:
-    usual = decisions.wait_ms(Rhythm(last=0.0), 0.0, "word", "", client_ms=0, fixed=None)
-    wait = decisions.wait_ms(Rhythm(last=0.0), 0.0, before, after, client_ms=0, fixed=None)
-    assert (wait < usual) == invites
-
-
-def test_the_editors_own_debounce_is_subtracted() -> None:
-    now = Rhythm(last=0.0)
-    alone = decisions.wait_ms(now, 0.0, "x = ", "", client_ms=0, fixed=None)
-    assert decisions.wait_ms(now, 0.0, "x = ", "", client_ms=50, fixed=None) == pytest.approx(alone - 50)
-    assert decisions.wait_ms(now, 0.2, "x = ", "", client_ms=200, fixed=None) == 0
-
-
-def test_a_slow_engine_is_asked_sooner() -> None:
-    slow = Rhythm(last=0.0).answered(900.0)
-    assert decisions.wait_ms(slow, 0.0, "x", "", client_ms=0, fixed=None) < decisions.wait_ms(
-        Rhythm(last=0.0), 0.0, "x", "", client_ms=0, fixed=None
-    )
-
-
-def test_a_configured_debounce_is_used_unchanged() -> None:
+def test_a_wait_follows_the_place_the_typist_the_engine_and_the_editor(shorter: float, longer: float) -> None:
+    assert shorter < longer
+    assert wait_ms(TYPED, "foo") == wait_ms(TYPED, "f(", "x, y)") == wait_ms(TYPED, "word")
+    # The user's own setting is used unchanged.
     assert decisions.wait_ms(Rhythm(), 0.0, "x", "", client_ms=200, fixed=75) == 75
 
 
@@ -198,6 +176,9 @@ def at_cursor(text: str, uri: str = "a") -> Place:
     return decisions.place(uri, text.replace("$0", ""), text.index("$0"))
 
 
+BODY = "value = compute()\n" * 200
+
+
 @pytest.mark.parametrize(
     ("then", "text", "now", "rest"),
     [
@@ -213,6 +194,9 @@ def at_cursor(text: str, uri: str = "a") -> Place:
         ("x = $0\ny\n", "1", "x = $0\nz\n", None),
         ("$0", "import os", "imp$0", "ort os"),
         ("$0\nx", "import os", "$0\nx", "import os"),
+        ("x$0", "y", "xy$0", None),
+        ("x$0", "y  \n", "xy$0", None),
+        (f"{BODY}x = $0\n{BODY}", "1", f"import os\n{BODY}x = $0\n{BODY}y", "1"),
     ],
 )
 def test_typed_through(then: str, text: str, now: str, rest: str | None) -> None:
@@ -220,27 +204,7 @@ def test_typed_through(then: str, text: str, now: str, rest: str | None) -> None
     cache.keep(at_cursor(then), (offer(text, Calibrated(0.9)),), 1, 0.0)
     fit = cache.find(at_cursor(now), 1.0)
     assert (fit.suggestions[0].text if fit else None) == rest
-
-
-@pytest.mark.parametrize("rest", ["", "  \n"])
-def test_an_empty_rest_is_no_offer(rest: str) -> None:
-    cache = Cache()
-    cache.keep(at_cursor("x$0"), (offer("y" + rest, Calibrated(0.9)),), 1, 0.0)
-    assert cache.find(at_cursor("xy$0"), 0.0) is None
-
-
-def test_edits_far_away_and_other_line_numbers_keep_an_answer() -> None:
-    body = "value = compute()\n" * 200
-    cache = Cache()
-    cache.keep(at_cursor(f"{body}x = $0\n{body}"), (offer("1", Calibrated(0.9)),), 1, 0.0)
-    assert cache.find(at_cursor(f"import os\n{body}x = $0\n{body}y"), 0.0)
-
-
-def test_an_answer_fits_only_the_same_text_and_document() -> None:
-    cache = Cache()
-    cache.keep(at_cursor("x = $0\ny"), (offer("1", Calibrated(0.9)),), 1, 0.0)
-    assert cache.find(at_cursor("x = $0\nz"), 0.0) is None
-    assert cache.find(at_cursor("x = $0\ny", uri="b"), 0.0) is None
+    assert cache.find(at_cursor(now, uri="b"), 1.0) is None
 
 
 def test_the_cache_is_bounded_and_entries_expire() -> None:
@@ -289,15 +253,14 @@ def test_typed_text_and_rest_together_are_the_offer(before: str, after: str, typ
         ("x = \ny = 1\n", "rejected"),
         ("import os\nx = \n", "over"),
         ("", "over"),
+        ("x = a()\n", "rejected"),
     ],
 )
 def test_what_a_change_means_for_an_offer(now: str, expected: str) -> None:
     # Offered in `x = $0`.
     assert decisions.outcome("x = \n", 4, "ab", now) == expected
-
-
-def test_an_editors_own_bracket_is_no_rejection() -> None:
-    assert decisions.outcome("x = \n", 4, "f(a)", "x = f()\n") == "typing"
+    # A bracket that the editor closed is none of the user's.
+    assert decisions.outcome("x = \n", 4, "a(b)", "x = a()\n") == "typing"
 
 
 @pytest.mark.parametrize(
@@ -346,25 +309,29 @@ def shown(
     return [offer.text for offer in to_show] if reason is None else [reason.code]
 
 
-def test_unprompted_shows_one_offer_and_explicit_all() -> None:
-    offers = offer("a", Calibrated(0.9)), offer("b", Calibrated(0.8)), offer("c", Calibrated(0.1))
-    assert shown(*offers) == ["a"]
-    assert shown(*offers, automatic=False) == ["a", "b", "c"]
+SURE, UNSURE, FIRST, SECOND = Calibrated(0.9), Calibrated(0.1), Ranked(0), Ranked(1)
 
 
-def test_an_uncertain_answer_is_shown_only_on_request() -> None:
-    assert shown(offer("a", Calibrated(0.1))) == ["unsure"]
-    assert shown(offer("a", Calibrated(0.1)), automatic=False) == ["a"]
-    assert shown(offer("a", Calibrated(0.1)), settings=Settings(threshold=0.05)) == ["a"]
-
-
-@pytest.mark.parametrize("threshold", [0.0, 0.15, 1.0])
-def test_a_model_without_a_probability_shows_its_best_answer_whatever_the_threshold(threshold: float) -> None:
-    assert shown(offer("a", Ranked(0)), settings=Settings(threshold=threshold)) == ["a"]
-    assert shown(offer("a", Ranked(1)), settings=Settings(threshold=threshold)) == ["unsure"]
-    assert shown(offer("a", Ranked(0, doubted=True)), settings=Settings(threshold=threshold)) == ["unsure"]
-    assert shown(offer("a", Ranked(0)), settings=Settings(threshold=threshold, uncalibrated_best=0)) == ["unsure"]
-    assert shown() == ["noAnswer"]
+@pytest.mark.parametrize(
+    ("confidences", "settings", "unprompted", "asked"),
+    [
+        ((), Settings(), ["noAnswer"], ["noAnswer"]),
+        ((SURE, Calibrated(0.8), UNSURE), Settings(), ["0"], ["0", "1", "2"]),
+        ((UNSURE,), Settings(), ["unsure"], ["0"]),
+        ((UNSURE,), Settings(threshold=0.05), ["0"], ["0"]),
+        # A model without a probability shows its best answer, whatever the threshold.
+        *(((FIRST,), Settings(threshold=threshold), ["0"], ["0"]) for threshold in (0.0, 0.15, 1.0)),
+        ((SECOND,), Settings(threshold=0.0), ["unsure"], ["0"]),
+        ((Ranked(0, doubted=True),), Settings(threshold=0.0), ["unsure"], ["0"]),
+        ((FIRST,), Settings(uncalibrated_best=0), ["unsure"], ["0"]),
+    ],
+)
+def test_what_is_shown(
+    confidences: tuple[Confidence, ...], settings: Settings, unprompted: list[str], asked: list[str]
+) -> None:
+    offers = [offer(str(number), each) for number, each in enumerate(confidences)]
+    assert shown(*offers, settings=settings) == unprompted
+    assert shown(*offers, settings=settings, automatic=False) == asked
 
 
 @pytest.mark.parametrize(
@@ -415,53 +382,6 @@ def test_of_many_equal_tokens_all_and_the_rest_are_held() -> None:
 # What can be chosen
 
 
-@pytest.mark.parametrize(
-    ("data", "field", "value"),
-    [
-        ({"completion": {"threshold": 0.5}}, "threshold", 0.5),
-        ({"completion.threshold": 1}, "threshold", 1.0),
-        ({"context": {"window_chars": 500.0}}, "window_chars", 500),
-        ({"completion": {"debounce": "auto"}}, "debounce", None),
-        ({"completion": {"inLists": True}}, "completion_list", True),
-        ({"engine": {"model": None}}, "model", "auto"),
-        ({"completion": {"disabledLanguages": ["c"]}}, "disabled_languages", frozenset({"c"})),
-        ({"enable": False}, "enable", False),
-    ],
-)
-def test_settings_are_read(data: object, field: str, value: object) -> None:
-    result, problems = configuration.read(data, Settings(model="other", debounce=3))
-    assert getattr(result, field) == value
-    assert problems == ()
-
-
-@pytest.mark.parametrize(
-    ("data", "problem"),
-    [
-        ({"completion": {"threshold": 2}}, "completion.threshold must be a number from 0 to 1, not 2"),
-        ({"completion": {"candidates": True}}, "completion.candidates must be a whole number from 1 to 16, not true"),
-        ({"completion": {"trigger": "never"}}, 'completion.trigger must be "auto" or "manual", not "never"'),
-        ({"enable": "yes"}, 'enable must be true or false, not "yes"'),
-        ({"completion": {"inLists": "maybe"}}, 'completion.inLists must be true or false, or "auto", not "maybe"'),
-        ({"engine": {"model": ""}}, 'engine.model must be a string that is not empty, not ""'),
-        ({"completion": {"disabledLanguages": [1]}}, "completion.disabledLanguages must be a list of language ids, not a list"),
-    ],
-)
-def test_a_bad_setting_changes_nothing_and_says_what_is_allowed(data: object, problem: str) -> None:
-    key, _, rest = problem.partition(" ")
-    assert configuration.read(data, Settings()) == (Settings(), (f"dgLsp.{key} in the editor's settings {rest}.",))
-
-
-def test_settings_that_are_no_object_change_nothing() -> None:
-    assert configuration.read([], Settings()) == (Settings(), ("The settings in dgLsp must be an object.",))
-
-
-def test_an_unknown_setting_is_named_with_those_there_are() -> None:
-    _, (problem,) = configuration.read({"completion": {"treshold": 1}}, Settings())
-    assert problem == (
-        "Unknown key dgLsp.completion.treshold in the editor's settings. Did you mean dgLsp.completion.threshold?"
-    )
-
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=True) | st.text(max_size=5),
     lambda inner: (
@@ -473,6 +393,7 @@ JSON = st.recursive(
 
 
 @given(JSON)
+@example([])
 def test_whatever_an_editor_sends_as_settings_is_read(data: object) -> None:
     result, problems = configuration.read(data, Settings())
     assert isinstance(result, Settings)
@@ -506,27 +427,15 @@ def test_every_reason_is_a_sentence_for_people() -> None:
 
 # The status that editors show
 
-MANUAL = replace(Settings(), trigger="manual")
+
+MANUAL, COMMENT = Settings(trigger="manual"), Reason("comment", "the cursor is in a comment")
 
 
-def test_a_pause_in_the_settings_is_reported_before_the_next_request() -> None:
-    sent: list[StatusParams] = []
-    reporter = Reporter("embedded", sent.append)
-    reporter.paused(decisions.paused(MANUAL))
-    assert sent[-1].suppressed is not None
-    assert sent[-1].suppressed.code == "manual"
+def test_new_settings_report_a_pause_at_once_and_keep_a_reason_that_is_none() -> None:
+    reporter = Reporter("embedded", lambda _status: None)
+    for settings, code in ((MANUAL, "manual"), (replace(MANUAL, enable=False), "off"), (Settings(), None)):
+        reporter.paused(decisions.paused(settings))
+        assert (reporter.status.suppressed.code if reporter.status.suppressed else None) == code
+    reporter.suppressed(COMMENT)
     reporter.paused(decisions.paused(Settings()))
-    assert sent[-1].suppressed is None
-
-
-def test_dg_lsp_being_disabled_is_reported_as_such() -> None:
-    reason = decisions.paused(replace(MANUAL, enable=False))
-    assert reason is not None
-    assert reason.code == "off"
-
-
-def test_new_settings_keep_a_reason_that_is_no_pause() -> None:
-    reporter = Reporter("embedded", lambda status: None)
-    reporter.suppressed(Reason("comment", "the cursor is in a comment"))
-    reporter.paused(decisions.paused(Settings()))
-    assert reporter.status.suppressed == Reason("comment", "the cursor is in a comment")
+    assert reporter.status.suppressed == COMMENT

@@ -14,12 +14,34 @@ import pytest
 from dg_lsp.wire import extras
 from dg_lsp.wire.extras import CPU_INDEX, CPU_TORCH, install_command, requirements
 
-REAL_FILES = list(extras.GPU_FILES)
+PIP = f"{sys.executable} -m pip install "
+CPU = f"{PIP}--retries 1 --extra-index-url {CPU_INDEX} {CPU_TORCH} && "
 
 
-@pytest.fixture(autouse=True)
-def _with_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras, "GPU_FILES", (sys.executable,))
+@pytest.mark.parametrize(
+    ("platform", "has_gpu", "has_pip", "has_uv", "extra", "start"),
+    [
+        ("linux", True, True, True, "engine", PIP),
+        ("linux", False, True, True, "engine", CPU + PIP),
+        ("linux", False, True, True, "ray", PIP),
+        ("darwin", False, True, True, "engine", PIP),
+        ("linux", True, False, True, "ray", f"uv pip install --python {sys.executable} "),
+        ("linux", False, False, True, "engine", f"uv pip install --python {sys.executable} --torch-backend cpu "),
+        ("linux", True, False, False, "quant", f"{sys.executable} -m ensurepip && {PIP}"),
+    ],
+)
+def test_the_command_is_that_of_the_environment(
+    platform: str, has_gpu: bool, has_pip: bool, has_uv: bool, extra: str, start: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(extras, "GPU_FILES", (sys.executable,) if has_gpu else ())
+    monkeypatch.setattr(util, "find_spec", lambda _name: has_pip or None)
+    monkeypatch.setattr(shutil, "which", lambda name, path: f"/bin/{name}" if has_uv else None)
+    command = install_command(extra)
+    assert command.startswith(start)
+    assert (CPU_INDEX in command) == start.startswith(CPU)
+    assert ("torch" in command) == (extra == "engine") or extra == "quant"
+    assert CPU_TORCH not in install_command(extra, any_torch=True)
 
 
 def test_without_an_installed_package_the_command_names_no_package_of_an_index(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,33 +49,8 @@ def test_without_an_installed_package_the_command_names_no_package_of_an_index(m
         raise metadata.PackageNotFoundError
 
     monkeypatch.setattr(metadata, "requires", missing)
-    assert install_command("quant") == f"{sys.executable} -m pip install '/path/to/dg-lsp[quant]'"
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(extras, "GPU_FILES", ("/no/such/file",))
-    assert CPU_TORCH in install_command("engine")
-
-
-def test_an_environment_without_pip_is_changed_by_uv(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(util, "find_spec", lambda _name: None)
-    monkeypatch.setattr(shutil, "which", lambda name, path: f"/bin/{name}")
-    assert install_command("ray").startswith(f"uv pip install --python {sys.executable} ")
-
-
-def test_without_an_nvidia_gpu_linux_gets_torchs_cpu_build(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(extras, "GPU_FILES", ("/no/such/file",))
-    torch, rest = install_command("engine").split(" && ")
-    assert torch.endswith(f" -m pip install --retries 1 --extra-index-url {CPU_INDEX} {CPU_TORCH}")
-    assert CPU_TORCH not in install_command("engine", any_torch=True)
-    assert rest.startswith(f"{sys.executable} -m pip install ")
-    assert "torch>=" in rest
-    assert "torch" not in install_command("ray")
-    with monkeypatch.context() as patch:
-        patch.setattr(util, "find_spec", lambda _name: None)
-        patch.setattr(shutil, "which", lambda name, path: f"/bin/{name}")
-        assert " --torch-backend cpu " in install_command("engine")
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert CPU_INDEX not in install_command("engine")
+    monkeypatch.setattr(extras, "GPU_FILES", ())
+    assert install_command("quant").endswith(f"{PIP}'/path/to/dg-lsp[quant]'")
 
 
 def test_what_an_extra_requires_is_read_from_the_installed_package() -> None:
@@ -66,10 +63,4 @@ def test_the_extension_looks_for_the_same_gpus_and_index() -> None:
     assert json.dumps(CPU_INDEX) in source
     pinned = (Path(__file__).parents[2] / "editors" / "vscode" / "server" / "requirements-cpu.txt").read_text("utf-8")
     assert f"\n{CPU_TORCH} \\\n" in pinned
-    assert f"const GPU_FILES = {json.dumps(REAL_FILES)};" in source
-
-
-def test_an_environment_with_neither_pip_nor_uv_gets_pip_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(util, "find_spec", lambda _name: None)
-    monkeypatch.setattr(shutil, "which", lambda _name, path: None)
-    assert install_command("quant").startswith(f"{sys.executable} -m ensurepip && {sys.executable} -m pip install ")
+    assert f"const GPU_FILES = {json.dumps(list(extras.GPU_FILES))};" in source

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from pathlib import Path
 
@@ -52,57 +53,46 @@ def test_a_failure_before_the_move_keeps_the_old_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_a_file_that_can_be_replaced_has_no_problem(tmp_path: Path) -> None:
-    (tmp_path / "old").write_text("old")
-    for name in ("new", "old"):
-        assert files.output_problem(tmp_path / name) == ""
-
-
-def test_a_file_that_cannot_be_replaced_is_explained(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    assert files.output_problem(tmp_path) == "this is a folder; name a file in it"
-    assert files.output_problem(tmp_path / "pipe") == "this is not a regular file"
-    assert files.output_problem(tmp_path / "gone" / "a") == f"there is no folder {tmp_path / 'gone'}"
-    assert files.output_problem(tmp_path / ("x" * 300) / "a").startswith("there is no folder ")
+NOT_OWN = "this file is not as an earlier run left it; name a new file"
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "problem"),
+    ("name", "problem", "own_problem"),
     [
-        ("old", b"own\n", ""),
-        ("new", None, ""),
-        ("empty", b"", "this file is not as an earlier run left it; name a new file"),
-        ("__init__.py", b"", "this file is not as an earlier run left it; name a new file"),
-        ("old", b"other\n", "this file is not as an earlier run left it; name a new file"),
-        ("old", b"\xff\0", "this file is not as an earlier run left it; name a new file"),
+        ("new", "", ""),
+        ("own", "", ""),
+        ("other", "", NOT_OWN),
+        ("binary", "", NOT_OWN),
+        ("empty", "", NOT_OWN),
+        ("link to own", "", "this is a link; name a new file"),
+        ("link to gone", "", "this is a link; name a new file"),
+        ("pipe", *["this is not a regular file"] * 2),
+        (".", *["this is a folder; name a file in it"] * 2),
+        # Even root does not write it.
+        ("read-only", *["this file is read-only"] * 2),
+        ("gone/a", *["there is no folder {}/gone"] * 2),
+        (f"{'x' * 300}/a", *["there is no folder {}/" + "x" * 300] * 2),
     ],
 )
-def test_an_option_writes_only_new_files_and_its_own(tmp_path: Path, name: str, content: bytes | None, problem: str) -> None:
+def test_a_file_that_can_not_be_written_is_explained(tmp_path: Path, name: str, problem: str, own_problem: str) -> None:
+    for content in (b"own", b"other", b"empty", b"read-only"):
+        (tmp_path / content.decode()).write_bytes(content.replace(b"empty", b"").replace(b"read-only", b"own"))
+    (tmp_path / "binary").write_bytes(b"\xff\0")
+    (tmp_path / "read-only").chmod(0o444)
+    (tmp_path / "link to own").symlink_to("own")
+    (tmp_path / "link to gone").symlink_to("gone")
+    os.mkfifo(tmp_path / "pipe")
     path = tmp_path / name
-    if content is not None:
-        path.write_bytes(content)
-    assert files.output_problem(path, is_own) == problem
-    if problem:
-        with pytest.raises(OSError, match=problem):
+    assert files.output_problem(path) == problem.format(tmp_path)
+    assert files.output_problem(path, is_own) == own_problem.format(tmp_path)
+    if own_problem:
+        before = sorted(each.lstat() for each in tmp_path.iterdir())
+        with pytest.raises(OSError, match=re.escape(own_problem.format(tmp_path))):
             files.write_output(path, b"own 2", is_own=is_own)
-        assert path.read_bytes() == content
+        assert sorted(each.lstat() for each in tmp_path.iterdir()) == before
     else:
         files.write_output(path, b"own 2", is_own=is_own)
         assert path.read_bytes() == b"own 2"
-
-
-def test_an_option_writes_through_no_link(tmp_path: Path) -> None:
-    (tmp_path / "own").write_bytes(b"own")
-    for target in ("own", "gone"):
-        link = tmp_path / f"link to {target}"
-        link.symlink_to(target)
-        assert files.output_problem(link, is_own) == "this is a link; name a new file"
-
-
-def test_a_read_only_file_is_not_written_even_by_root(tmp_path: Path) -> None:
-    (tmp_path / "own").write_bytes(b"own")
-    (tmp_path / "own").chmod(0o444)
-    assert files.output_problem(tmp_path / "own", is_own) == files.output_problem(tmp_path / "own") == "this file is read-only"
 
 
 def test_a_file_in_a_folder_without_permission_is_explained(tmp_path: Path) -> None:
