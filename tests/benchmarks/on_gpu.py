@@ -2,8 +2,8 @@
 
 The parts, what matters most first: `tests` for correctness; `causal`, passes of laptop models; `full`, all stages of the 26B
 model with random weights; `fills`, the product with the model of --model or the embedded one; `same`, 200 fills there and on
-the processor; `experts`, the kernels of one layer; `full8`, as `full` in 8 bits. Each has its own time limit, and its table is
-printed when it ends, so that a later failure loses nothing. Needs no network. Ends with 1 if a part failed.
+the processor; `full8`, as `full` in 8 bits. Each has its own time limit, and its table is printed when it ends, so that a later
+failure loses nothing. Needs no network. Ends with 1 if a part failed.
 
 `--small --device cpu` runs the same parts on tiny models.
 
@@ -87,7 +87,6 @@ def parts(device: str, model: str, *, is_small: bool) -> list[Part]:
         Part("full", (*python, "tests/benchmarks/stages.py", size, device, "0", "wide"), 120),
         Part("fills", (*python, *fills), 60),
         Part("same", (*python, *same), 100),
-        Part("experts", (*python, "tests/benchmarks/gpu_experts.py", device, size), 80),
         Part("full8", (*python, "tests/benchmarks/stages.py", size, device, "0", "fp8"), 90),
     ]
 

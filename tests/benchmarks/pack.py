@@ -68,11 +68,7 @@ def pack(folder: Path, python: str, model: Path | None) -> int:
 def _project(folder: Path) -> None:
     """Copy the files of the working tree that the parts read."""
     listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True, text=True
     )
     for name in listed.stdout.splitlines():
         path = ROOT / name

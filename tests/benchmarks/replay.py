@@ -4,7 +4,6 @@
     python tests/benchmarks/replay.py table OUT…
     python tests/benchmarks/replay.py compare OLD NEW
     python tests/benchmarks/replay.py show OUT --mirror DIR [--number N] [--only wrong|right|silent]
-    python tests/benchmarks/replay.py recall NAMES --mirror DIR [--out OUT]
 
 A position is a line that a commit of 2026 added, which no model has read: within the line, the whole line, or two to six
 lines. DIR has the git folders of the repositories (`commits.py` names them), as `owner+name/repo`. The file is opened as it
@@ -384,14 +383,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     show.add_argument("--number", type=int, default=20)
     show.add_argument("--only", choices=("all", "wrong", "right", "silent"), default="all")
     show.add_argument("--seed", type=int, default=1)
-    recall = commands.add_parser("recall", help="count where the names stand that a right answer needs and its file lacks")
-    recall.add_argument("names", help="the file of the names that were found; a later run takes them from it")
-    recall.add_argument("--out", type=Path, help="a result file, for how many of its answers are right there")
-    for each in (ask, recall):
-        each.add_argument("--set", choices=tuple(commits.REPOSITORIES), default="dev")
-        each.add_argument("--model", default="qwen2.5-coder-0.5b")
-        each.add_argument("--sample", type=int, default=0, metavar="N", help="only N positions, spread evenly")
-    for each in (ask, show, recall):
+    ask.add_argument("--set", choices=tuple(commits.REPOSITORIES), default="dev")
+    ask.add_argument("--model", default="qwen2.5-coder-0.5b")
+    ask.add_argument("--sample", type=int, default=0, metavar="N", help="only N positions, spread evenly")
+    for each in (ask, show):
         each.add_argument("--mirror", type=Path, required=True, metavar="DIR", help="the folder of the git folders")
     options = parser.parse_args(arguments)
     try:
@@ -402,10 +397,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return replay_table.show(options.outs)
             case "compare":
                 return replay_table.compare(options.old, options.new)
-            case "recall":
-                from tests.benchmarks import replay_recall  # it imports the engine
-
-                return replay_recall.show(options)
             case _:
                 return _show(options)
     except MirrorError as error:

@@ -163,18 +163,7 @@ def _bootstrap(values: Sequence[tuple[str, float]], seed: int) -> Measure | None
 
 # --- The figures as a table, an object, a CSV and Markdown
 
-COLUMNS = (
-    "task_id",
-    "kind",
-    "method",
-    "exact",
-    "similarity",
-    "parses",
-    "passed",
-    "probability",
-    "steps",
-    "text_sha256",
-)
+COLUMNS = ("task_id", "kind", "method", "exact", "similarity", "parses", "passed", "probability", "steps", "text_sha256")
 ALL = "all"
 FULL = "full"  # the method with which the others are compared: the model, as an editor asks it
 

@@ -182,10 +182,7 @@ def infill(tracer: Tracer, folder: Path) -> Counter[tuple[str, str]]:
     def run() -> None:
         sys.argv = ["dg-lsp", "infill", "--all", str(file)]
         output = io.BytesIO()
-        with (
-            contextlib.suppress(SystemExit),
-            contextlib.redirect_stdout(io.TextIOWrapper(output, write_through=True)) as text,
-        ):
+        with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.TextIOWrapper(output, write_through=True)) as text:
             cli.main()
         if b"+" not in output.getvalue():
             raise SystemExit("the hole was not filled")

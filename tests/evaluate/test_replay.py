@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.benchmarks import commits, replay, replay_recall, replay_table
+from tests.benchmarks import commits, replay, replay_table
 from tests.benchmarks.commits import Hole, Mirrors, Position
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +37,7 @@ def test_each_set_has_its_positions_of_new_commits(name: str) -> None:
     positions = commits.read(name)
     assert len(positions) == commits.SIZES[name]
     assert {each.repository for each in positions} == set(commits.REPOSITORIES[name])
-    assert min(each.date for each in positions) >= commits.SINCE[1]
+    assert min(each.date for each in positions) >= commits.SINCE
     assert all(0 < each.line <= each.cursor < each.end for each in positions)
     by_kind = Counter(each.kind for each in positions)
     assert min(by_kind[kind] for kind in commits.KINDS) >= 0.28 * commits.SIZES[name]
@@ -182,37 +181,3 @@ def test_the_real_server_is_asked_at_each_position(mode: str, tmp_path: Path, mo
     assert rows[0]["ms"] > 0
     assert bool(rows[0]["reason"]) != rows[0]["shown"]
     assert rows[0]["typed"] == (2 if mode == "typed" else 0)
-
-
-CALLER = """\
-from helper import load
-
-
-def run(path: str) -> int:
-    data = load(path)
-    return data.n_rows + len(render(data, "pages"))
-"""
-
-
-def test_only_identifiers_that_the_file_has_nowhere_else_are_lacking() -> None:
-    start = CALLER.index("data.n_rows")
-    hole = Hole(position(start, CALLER.index("\n", start), CALLER), CALLER)
-    assert replay_recall.lacking_names(hole) == {"n_rows", "len", "render"}
-    typed = start + len("data.n_r")
-    assert "n_rows" in replay_recall.lacking_names(Hole(position(typed, hole.position.end, CALLER), CALLER))
-
-
-def test_recall_finds_a_name_in_the_imported_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    start = CALLER.index("data.n_rows")
-    place = position(start, start + len("data.n_rows"), CALLER)
-    mirrored(tmp_path, {"a/f.py": CALLER, "a/helper.py": "class Data:\n    n_rows = 3\n", "b/g.py": "n = 3\n"})
-    monkeypatch.setattr(commits, "read", lambda name: [place])
-    arguments = ["recall", str(tmp_path / "names"), "--mirror", str(tmp_path), "--model", "embedded"]
-    assert replay.main(arguments) == 0
-    printed = capsys.readouterr().out
-    shutil.rmtree(tmp_path / "o+n")  # the second run looks nothing up
-    assert replay.main(arguments) == 0
-    assert capsys.readouterr().out == printed
-    assert "1 positions; 1 need a name that the file lacks, 1 one that another file has" in printed
-    for source, n in (("imported files", 1), ("files of the same folder", 1), ("tested module", 0), ("index", 1)):
-        assert f"| {source} | {n}.00 | {n} of 1 |" in printed
