@@ -5,10 +5,15 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.editors import machine
+
+if TYPE_CHECKING:
+    from tests.editors.neovim import Neovim
+    from tests.editors.workbench import Workbench
 
 HERE = Path(__file__).parent
 # A function that returns the screen of a test's editor, as text.
@@ -45,8 +50,11 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
+Watch = Callable[[Callable[[], str]], None]
+
+
 @pytest.fixture
-def watch(request: pytest.FixtureRequest) -> Callable[[Callable[[], str]], None]:
+def watch(request: pytest.FixtureRequest) -> Watch:
     """Return a function with which an editor's fixture registers how to read its screen."""
 
     def use(look: Callable[[], str]) -> None:
@@ -65,3 +73,23 @@ def environment() -> Iterator[Mapping[str, str]]:
         machine.engine(environment_of_session, "start")
         yield environment_of_session
         machine.engine(environment_of_session, "stop", "--now", "--all")
+
+
+@pytest.fixture
+def nvim(request: pytest.FixtureRequest, environment: Mapping[str, str], tmp_path: Path, watch: Watch) -> Iterator[Neovim]:
+    """Yield a Neovim with the plugin. OPTIONS of the test's module are for `setup`, and VARIABLES are in its environment."""
+    from tests.editors.neovim import Neovim  # it needs a package that only these tests need
+
+    options, variables = getattr(request.module, "OPTIONS", "{}"), getattr(request.module, "VARIABLES", {})
+    with Neovim(machine.program("nvim"), tmp_path, {**environment, **variables}, options) as editor:
+        watch(editor.picture)
+        yield editor
+
+
+@pytest.fixture
+def photographed(request: pytest.FixtureRequest, code: Workbench, watch: Watch) -> Iterator[None]:
+    """Save the last picture of a test in VS Code."""
+    name = machine.file_name(request.node.name)
+    watch(lambda: code.picture(f"{name}.failed"))
+    yield
+    code.photograph(name)

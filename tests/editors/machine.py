@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -73,3 +74,13 @@ def engine(environment: Mapping[str, str], *arguments: str) -> str:
     )
     assert process.returncode == 0, process.stdout + process.stderr
     return process.stdout
+
+
+def engine_pid(environment: Mapping[str, str]) -> int:
+    """Return the process of the engine that runs."""
+    return int(json.loads(engine(environment, "status", "--json"))["pid"])
+
+
+def n_engines(environment: Mapping[str, str]) -> int:
+    """Return the number of engines that run."""
+    return len([each for each in json.loads(engine(environment, "status", "--all", "--json")) if each.get("pid")])

@@ -15,10 +15,16 @@ from typing import Any
 
 import msgpack
 
+from tests.editors.texts import INSIDE, SHOP, inserted
 from tests.editors.waiting import until
 
 ROOT = Path(__file__).parents[2]
 PLUGIN = ROOT / "editors" / "nvim"
+# Show every suggestion, whatever its probability and latency, because these tests are about editors.
+EVERYTHING = (
+    "{ settings = { ['completion.threshold'] = 0, ['completion.tokenThreshold'] = 0, "
+    "['completion.deadline'] = 60000, ['actions.deadline'] = 60000 } }"
+)
 
 # Returns the virtual text on the screen with a highlight; needs no internal names of Neovim.
 LOOK = """
@@ -39,6 +45,14 @@ for _, mark in ipairs(vim.api.nvim_buf_get_extmarks(0, -1, 0, -1, { details = tr
   if is_ours then table.insert(found, table.concat(text, "\\n")) end
 end
 return #found > 0 and table.concat(found, "\\n") or ""
+"""
+
+SERVER = """
+for _, pid in ipairs(vim.api.nvim_get_proc_children(vim.uv.os_getpid())) do
+  local line = table.concat(vim.fn.readfile("/proc/" .. pid .. "/cmdline", "b"), " ")
+  if line:find("serve", 1, true) then return pid end
+end
+return 0
 """
 
 
@@ -135,17 +149,46 @@ class Neovim:
         path.write_bytes(text.encode())
         self.command(f"edit! {name}")
         if wait:
-            self.until("(require('dg_lsp').status() or {}).state == 'ready'", "the engine")
+            self.until_ready()
         return path
+
+    def until_ready(self) -> None:
+        """Wait until the engine is ready for the current buffer."""
+        self.until("(require('dg_lsp').status() or {}).state == 'ready'", "the engine")
 
     def put(self, line: int, column: int) -> None:
         """Put the cursor before a byte of a line, both counted from 0, and enter insert mode."""
-        self.lua("vim.cmd.stopinsert()")
-        self.until("vim.api.nvim_get_mode().mode == 'n'", "normal mode")
+        self.leave()
         self.lua("vim.api.nvim_win_set_cursor(0, {...})", line + 1, column)
         at_end = self.lua("return #vim.api.nvim_get_current_line() <= ...", column)
         self.type("A" if at_end else "i")
         self.until("vim.api.nvim_get_mode().mode == 'i'", "insert mode")
+
+    def begin(self, typed: str = "self.") -> str:
+        """Open the shop, begin a line in its `add`, and return the suggestion."""
+        self.edit("shop.py", SHOP)
+        return self.ask(typed)
+
+    def ask(self, typed: str = "self.") -> str:
+        """Begin a line in the `add` of the shop, which is open; return the suggestion."""
+        self.put(*INSIDE)
+        self.type(f"<CR>{typed}")
+        return self.until_ghost()
+
+    def change(self, keys: str) -> str:
+        """Press keys that change the text, and return what they insert."""
+        before = self.text()
+        self.type(keys)
+        until(lambda: self.text() != before, f"another text after {keys}", tell=self.picture)
+        return inserted(before, self.text())
+
+    def leave(self, keys: str = "") -> None:
+        """Leave insert mode, by keys if they are given."""
+        if keys:
+            self.type(keys)
+        else:
+            self.lua("vim.cmd.stopinsert()")
+        self.until("vim.api.nvim_get_mode().mode == 'n'", "normal mode")
 
     def until(self, expression: str, what: str) -> Any:
         """Return the value of a Lua expression as soon as it is true."""
@@ -174,8 +217,7 @@ class Neovim:
 
     def save(self, path: Path) -> str:
         """Write the buffer, and return the content of the file."""
-        self.lua("vim.cmd.stopinsert()")
-        self.until("vim.api.nvim_get_mode().mode == 'n'", "normal mode")
+        self.leave()
         self.command("silent write!")
         return path.read_bytes().decode()
 
@@ -186,6 +228,18 @@ class Neovim:
     def status(self) -> dict[str, Any]:
         """Return the last status of the server."""
         return dict(self.lua("return require('dg_lsp').status()"))
+
+    def until_silent(self, code: str) -> None:
+        """Wait until the server gives this reason for showing nothing."""
+        self.until(f"(require('dg_lsp').status().suppressed or {{}}).code == '{code}'", "the reason")
+
+    def server_pid(self) -> int:
+        """Return the server's process, 0 for none."""
+        return int(self.lua(SERVER))
+
+    def sentences(self) -> str:
+        """Return what `:Dg status` shows."""
+        return str(self.lua("return table.concat(require('dg_lsp.status').sentences(), ' ')"))
 
     def picture(self) -> str:
         """Return the state of the editor, for a failure's message."""

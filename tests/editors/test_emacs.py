@@ -33,28 +33,23 @@ def emacs(environment: Mapping[str, str], folder: Path, *arguments: str) -> subp
     )
 
 
-def test_the_package_in_lsp_mode(environment: Mapping[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("script", "run"),
+    [
+        ("dg-lsp-tests.el", ("-f", "ert-run-tests-batch-and-exit")),
+        ("dg-lsp-asking-tests.el", ("--eval", '(ert-run-tests-batch-and-exit "^asking-")')),
+        ("eglot-tests.el", ("-f", "ert-run-tests-batch-and-exit")),
+    ],
+)
+def test_the_tests_in_emacs_pass(environment: Mapping[str, str], tmp_path: Path, script: str, run: tuple[str, ...]) -> None:
+    """The package in lsp-mode; what a fill asks and reports, with an engine that is told what to answer; eglot's actions."""
     (tmp_path / ".git").mkdir()
-    script = str(HERE / "dg-lsp-tests.el")
-    process = emacs(environment, tmp_path, "-l", script, "-f", "ert-run-tests-batch-and-exit")
+    more = {"DG_LSP_TESTS": str(HERE), "DG_LSP_PYTHON": sys.executable}
+    if script == "dg-lsp-asking-tests.el":
+        more["PYTHONPATH"] = str(ROOT)
+    process = emacs({**environment, **more}, tmp_path, "-l", str(HERE / script), *run)
     assert process.returncode == 0, process.stdout[-4000:] + process.stderr[-8000:]
     assert "0 unexpected" in process.stderr
-
-
-def test_a_fill_asks_for_confirmation_and_reports_its_confidence(environment: Mapping[str, str], tmp_path: Path) -> None:
-    (tmp_path / ".git").mkdir()
-    more = {"DG_LSP_TESTS": str(HERE), "DG_LSP_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
-    script = str(HERE / "dg-lsp-asking-tests.el")
-    run = ("--eval", '(ert-run-tests-batch-and-exit "^asking-")')
-    process = emacs({**environment, **more}, tmp_path, "-l", script, *run)
-    assert process.returncode == 0, process.stdout[-4000:] + process.stderr[-8000:]
-    assert "0 unexpected" in process.stderr
-
-
-def test_code_actions_in_eglot(environment: Mapping[str, str], tmp_path: Path) -> None:
-    script = str(HERE / "eglot-tests.el")
-    process = emacs(environment, tmp_path, "-l", script, "-f", "ert-run-tests-batch-and-exit")
-    assert process.returncode == 0, process.stdout[-4000:] + process.stderr[-8000:]
 
 
 def test_the_package_compiles_without_a_warning(environment: Mapping[str, str], tmp_path: Path) -> None:

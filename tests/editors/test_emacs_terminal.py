@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import ast
-import json
 import os
 import re
 import shutil
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from tests.editors import machine
+from tests.editors.conftest import Watch
 from tests.editors.terminal import Terminal
 from tests.editors.test_emacs import LIBRARIES, PACKAGE
-from tests.editors.texts import BODIES, INSIDE, SHOP
+from tests.editors.texts import BODIES, INSIDE, SHOP, SHOPS, check_saved
 from tests.editors.waiting import until
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not there")
@@ -97,7 +96,7 @@ class Emacs(Terminal):
 
 
 @pytest.fixture
-def emacs(environment: Mapping[str, str], tmp_path: Path, watch: Callable[[Callable[[], str]], None]) -> Iterator[Emacs]:
+def emacs(environment: Mapping[str, str], tmp_path: Path, watch: Watch) -> Iterator[Emacs]:
     editor = Emacs(tmp_path, environment)
     watch(editor.screen)
     yield editor
@@ -110,15 +109,9 @@ def test_the_readme_gives_this_configuration() -> None:
         assert f"```elisp\n{part}```" in page
 
 
-@pytest.mark.parametrize("kind", ["plain", "crlf", "tabs", "wide"])
+@pytest.mark.parametrize("kind", SHOPS)
 def test_typing_shows_a_suggestion_that_can_be_inserted(emacs: Emacs, kind: str) -> None:
-    text = {
-        "plain": SHOP,
-        "crlf": SHOP.replace("\n", "\r\n"),
-        "tabs": SHOP.replace("    ", "\t"),
-        "wide": SHOP.replace("def add(self, item):", "def add(self, item='😀日本語'):"),
-    }[kind]
-    path = emacs.open(f"{kind}.py", text)
+    path = emacs.open(f"{kind}.py", SHOPS[kind])
     if kind == "tabs":
         # Make RET indent with tabs.
         emacs.press("M-:")
@@ -126,15 +119,7 @@ def test_typing_shows_a_suggestion_that_can_be_inserted(emacs: Emacs, kind: str)
         emacs.press("Enter")
     ghost = emacs.begin("self.").split("\n")[0]
     emacs.accept()
-    saved = emacs.save(path)
-    eol, indent = "\r\n" if kind == "crlf" else "\n", "\t\t" if kind == "tabs" else "        "
-    lines = text.split(eol)
-    head, tail = eol.join(lines[: INSIDE[0] + 1]), eol.join(lines[INSIDE[0] + 1 :])
-    assert saved.startswith(f"{head}{eol}{indent}self.{ghost}")
-    assert saved.endswith(tail)
-    if kind == "crlf":
-        assert saved.count("\n") == saved.count("\r\n") == saved.count("\r")
-    ast.parse(saved)
+    check_saved(emacs.save(path), kind, f"self.{ghost}")
 
 
 def test_a_body_is_filled_by_command(emacs: Emacs) -> None:
@@ -149,7 +134,7 @@ def test_a_killed_engine_comes_back_and_the_mode_line_says_so(emacs: Emacs, envi
     emacs.open("shop.py", SHOP)
     emacs.begin("self.")
     emacs.press("C-g")
-    os.kill(int(json.loads(machine.engine(environment, "status", "--json"))["pid"]), signal.SIGKILL)
+    os.kill(machine.engine_pid(environment), signal.SIGKILL)
     states: set[str] = set()
 
     def suggestion() -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import contextlib
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from tests.editors import machine
+from tests.editors.conftest import Watch
 from tests.editors.terminal import Terminal
 from tests.editors.texts import BODIES, BODY, SHOP
 from tests.editors.waiting import until
@@ -31,7 +32,7 @@ language-servers = ["dg-lsp"]
 
 
 @pytest.fixture
-def helix(environment: Mapping[str, str], tmp_path: Path, watch: Callable[[Callable[[], str]], None]) -> Iterator[Terminal]:
+def helix(environment: Mapping[str, str], tmp_path: Path, watch: Watch) -> Iterator[Terminal]:
     settings = Path(environment["XDG_CONFIG_HOME"]) / "helix"
     settings.mkdir(parents=True, exist_ok=True)
     # Show what the model has, however sure it is and however long it takes: these tests are about editors.

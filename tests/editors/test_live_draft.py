@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from tests.editors import machine
+from tests.editors.conftest import Watch
 from tests.editors.machine import program
 from tests.editors.neovim import LOOK, Neovim
 from tests.editors.waiting import until
@@ -61,7 +62,7 @@ def unescaped(css: str) -> str:
 
 
 def test_neovim_shows_the_draft_as_it_is_written(
-    environment: Mapping[str, str], tmp_path: Path, model: str, watch: Callable[[Callable[[], str]], None]
+    environment: Mapping[str, str], tmp_path: Path, model: str, watch: Watch
 ) -> None:
     options = f"{{ settings = {{ ['engine.model'] = {json.dumps(model)}, ['actions.deadline'] = 60000 }} }}"
     with Neovim(program("nvim"), tmp_path, environment, options) as nvim:
@@ -82,7 +83,7 @@ def test_neovim_shows_the_draft_as_it_is_written(
 
 
 def test_vs_code_shows_the_draft_as_it_is_written(
-    environment: Mapping[str, str], tmp_path: Path, model: str, watch: Callable[[Callable[[], str]], None]
+    environment: Mapping[str, str], tmp_path: Path, model: str, watch: Watch
 ) -> None:
     if not VSIX.exists():
         pytest.fail(f"{VSIX} is not there; make vscode packages it")

@@ -3,142 +3,91 @@
 from __future__ import annotations
 
 import ast
-import json
 import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from tests.editors import machine
 from tests.editors.machine import program
-from tests.editors.neovim import LOOK, PLUGIN, Neovim
-from tests.editors.texts import BODIES, FILES, INSIDE, LONG_BODY, LONG_TESTS, SHOP, inserted, paced
+from tests.editors.neovim import EVERYTHING, LOOK, PLUGIN, Neovim
+from tests.editors.texts import BODIES, FILES, INSIDE, LONG_BODY, LONG_TESTS, SHOP, SHOPS, check_saved, inserted, paced
 from tests.editors.waiting import until
 
-# Show every suggestion, whatever its probability and latency, because these tests are about editors.
-OPTIONS = (
-    "{ settings = { ['completion.threshold'] = 0, ['completion.tokenThreshold'] = 0, "
-    "['completion.deadline'] = 60000, ['actions.deadline'] = 60000 } }"
-)
-
-
-@pytest.fixture
-def nvim(environment: Mapping[str, str], tmp_path: Path, watch: Callable[[Callable[[], str]], None]) -> Iterator[Neovim]:
-    with Neovim(program("nvim"), tmp_path, environment, OPTIONS) as editor:
-        watch(editor.picture)
-        yield editor
+OPTIONS = EVERYTHING
 
 
 def test_the_status_names_the_remedy_where_the_plugin_is_not_set_up(nvim: Neovim) -> None:
     nvim.command("enew")
-    status = "return table.concat(require('dg_lsp.status').sentences(), ' ')"
     not_running = "dg-lsp is not running for this buffer. "
-    assert nvim.lua(status) == not_running + "The buffer has no filetype; set one, as in :set filetype=python"
+    assert nvim.sentences() == not_running + "The buffer has no filetype; set one, as in :set filetype=python"
     nvim.command("set filetype=nothing")
-    assert nvim.lua(status) == not_running + "The option `filetypes` of setup() lacks nothing."
+    assert nvim.sentences() == not_running + "The option `filetypes` of setup() lacks nothing."
     nvim.lua("vim.lsp.enable('dg_lsp', false)")
-    assert nvim.lua(status) == not_running + 'Put require("dg_lsp").setup() into init.lua.'
+    assert nvim.sentences() == not_running + 'Put require("dg_lsp").setup() into init.lua.'
     nvim.lua("vim.lsp.enable('dg_lsp')")
     nvim.command("set filetype=python")
     nvim.until("require('dg_lsp').status()", "the server")
 
 
-def test_a_suggestion_appears_and_is_inserted(nvim: Neovim) -> None:
-    path = nvim.edit("shop.py", SHOP)
-    nvim.put(*INSIDE)
-    nvim.type("<CR>self.")
+@pytest.mark.parametrize("kind", SHOPS)
+def test_a_suggestion_is_inserted_into_any_text_in_one_step_to_undo(nvim: Neovim, kind: str) -> None:
+    path = nvim.edit(f"{kind}.py", SHOPS[kind])
+    head = SHOPS[kind].splitlines()[INSIDE[0]]
+    nvim.lua("vim.bo.expandtab = not ...", kind == "tabs")
+    nvim.put(INSIDE[0], len(head.encode()))
+    # Replace autoindent's indentation by the right one.
+    indent = "\t\t" if kind == "tabs" else "        "
+    nvim.type(f"<CR><C-u>{indent}x = '😀日'; value = self.")
     ghost = nvim.until_ghost()
+    assert "\r" not in ghost
     before = nvim.text()
-    nvim.type("<C-l>")
-    until(lambda: nvim.text() != before, "the accepted text")
+    nvim.change("<C-l>")
     assert not nvim.ghost()
-    saved = nvim.save(path)
-    head, tail = SHOP.split("item):\n", 1)
-    assert saved.startswith(head + "item):\n        self." + ghost.split("\n")[0])
-    assert saved.endswith(tail)
-    ast.parse(saved)
-
-
-def test_a_suggestion_is_one_step_to_undo(nvim: Neovim) -> None:
-    nvim.edit("shop.py", SHOP)
-    nvim.put(*INSIDE)
-    nvim.type("<CR>self.")
-    nvim.until_ghost()
-    before = nvim.text()
-    nvim.type("<C-l>")
-    until(lambda: nvim.text() != before, "the accepted text")
-    nvim.type("<Esc>u")
+    check_saved(nvim.save(path), kind, f"x = '😀日'; value = self.{ghost.split(chr(10))[0]}")
+    nvim.type("u")
     until(lambda: nvim.text() == before, "what was typed", tell=nvim.text)
 
 
 def test_a_dot_repeats_what_was_typed_and_accepted(nvim: Neovim) -> None:
-    nvim.edit("shop.py", SHOP)
-    nvim.put(*INSIDE)
-    nvim.type("<CR>self.")
-    nvim.until_ghost()
-    before = nvim.text()
-    nvim.type("<C-l>")
-    until(lambda: nvim.text() != before, "the accepted text")
+    nvim.begin()
+    nvim.change("<C-l>")
     added = inserted(SHOP, nvim.text())
-    nvim.type("<Esc>")
-    nvim.until("vim.api.nvim_get_mode().mode == 'n'", "normal mode")
+    nvim.leave("<Esc>")
     once = nvim.text()
-    nvim.type(".")
-    until(lambda: nvim.text() != once, "the repeated text", tell=nvim.picture)
+    nvim.change(".")
     assert len(nvim.text()) == len(once) + len(added)
     nvim.type("u")
     until(lambda: nvim.text() == once, "the text without its repetition", tell=nvim.text)
 
 
 def test_a_dot_repeats_accepted_words(nvim: Neovim) -> None:
-    nvim.edit("shop.py", SHOP)
-    nvim.put(*INSIDE)
-    nvim.type("<CR>self.")
-    nvim.until_ghost()
-    before = nvim.text()
-    nvim.type("<C-j>")
-    until(lambda: nvim.text() != before, "the accepted word", tell=nvim.picture)
-    nvim.type("é<Esc>")
-    nvim.until("vim.api.nvim_get_mode().mode == 'n'", "normal mode")
-    once = nvim.text()
+    nvim.begin()
+    nvim.change("<C-j>")
+    nvim.leave("é<Esc>")
     line = nvim.lua("return vim.api.nvim_get_current_line()")
-    nvim.type(".")
-    until(lambda: nvim.text() != once, "the repeated text", tell=nvim.picture)
+    nvim.change(".")
     assert nvim.lua("return vim.api.nvim_get_current_line()").strip().endswith(line.strip())
 
 
 def test_single_words_and_lines_can_be_accepted(nvim: Neovim) -> None:
-    path = nvim.edit("shop.py", SHOP)
-    nvim.put(*INSIDE)
-    nvim.type("<CR>self.")
-    whole = nvim.until_ghost()
-    before = nvim.text()
-    nvim.type("<C-j>")
-    until(lambda: nvim.text() != before, "the accepted word", tell=nvim.picture)
-    word = inserted(before, nvim.text())
+    whole = nvim.begin()
+    word = nvim.change("<C-j>")
     assert whole.startswith(word)
     assert len(word.split()) == 1
     rest = nvim.ghost()
     if whole != word:
         assert whole == word + rest, "the rest stays on the screen without waiting for the server"
-        before = nvim.text()
-        nvim.type("<C-g>l")
-        until(lambda: nvim.text() != before, "the accepted line", tell=nvim.picture)
-        assert inserted(before, nvim.text()) == rest.split("\n")[0]
-    saved = nvim.save(path)
-    assert saved.endswith(SHOP.split("item):\n", 1)[1])
+        assert nvim.change("<C-g>l") == rest.split("\n")[0]
+    assert nvim.text().endswith(SHOP.split("item):\n", 1)[1])
 
 
 def test_other_suggestions_are_shown_in_turn(nvim: Neovim) -> None:
-    nvim.edit("shop.py", SHOP)
-    nvim.put(*INSIDE)
-    nvim.type("<CR>value = ")
-    first = nvim.until_ghost()
+    first = nvim.begin("value = ")
     nvim.type("<M-n>")
     until(lambda: "/" in nvim.hint(), "the number of suggestions", tell=nvim.picture)
     suggestions = {first, nvim.ghost()}
@@ -148,10 +97,7 @@ def test_other_suggestions_are_shown_in_turn(nvim: Neovim) -> None:
 
 
 def test_a_dismissed_suggestion_is_neither_shown_nor_inserted(nvim: Neovim) -> None:
-    nvim.edit("shop.py", SHOP)
-    nvim.put(*INSIDE)
-    nvim.type("<CR>self.")
-    nvim.until_ghost()
+    nvim.begin()
     before = nvim.text()
     nvim.type("<C-x><C-d>")
     until(lambda: not nvim.ghost(), "no ghost text")
@@ -161,10 +107,7 @@ def test_a_dismissed_suggestion_is_neither_shown_nor_inserted(nvim: Neovim) -> N
 
 
 def test_a_suggestion_that_no_longer_fits_is_neither_shown_nor_inserted(nvim: Neovim) -> None:
-    nvim.edit("shop.py", SHOP)
-    nvim.put(*INSIDE)
-    nvim.type("<CR>self.")
-    nvim.until_ghost()
+    nvim.begin()
     # Send both keys at once, so that no answer arrives between them: a key that no suggestion begins with, then accept.
     nvim.type("?<C-l>")
     until(lambda: "self.?" in nvim.text(), "the typed character")
@@ -188,9 +131,7 @@ def test_a_suggestion_goes_when_insert_mode_or_its_window_is_left(nvim: Neovim, 
     if key in WAYS:
         nvim.lua("vim.keymap.set('i', '<F5>', '<Cmd>' .. ... .. '<CR>')", key)
         key = "<F5>"
-    nvim.put(*INSIDE)
-    nvim.type("<CR>self.")
-    nvim.until_ghost()
+    nvim.ask()
     buffer = nvim.call("nvim_get_current_buf").data[-1]
     nvim.type(key)
     until(lambda: not nvim.call("nvim_buf_is_valid", buffer) or not nvim.ghost(buffer), "no ghost text", tell=nvim.picture)
@@ -198,9 +139,7 @@ def test_a_suggestion_goes_when_insert_mode_or_its_window_is_left(nvim: Neovim, 
 
 def test_a_suggestion_goes_when_another_program_changes_the_file(nvim: Neovim) -> None:
     path = nvim.edit("shop.py", SHOP)
-    nvim.put(*INSIDE)
-    nvim.type("<CR>self.")
-    nvim.until_ghost()
+    nvim.ask()
     path.write_text(f"# changed\n{SHOP}")
     os.utime(path, (1, 1))
     nvim.command("set autoread nomodified")
@@ -210,10 +149,7 @@ def test_a_suggestion_goes_when_another_program_changes_the_file(nvim: Neovim) -
 
 
 def test_the_typed_part_of_a_suggestion_is_not_inserted_again(nvim: Neovim) -> None:
-    nvim.edit("shop.py", SHOP)
-    nvim.put(*INSIDE)
-    nvim.type("<CR>self.")
-    ghost = nvim.until_ghost()
+    ghost = nvim.begin()
     before = nvim.text()
     nvim.type(f"{'<lt>' if ghost[0] == '<' else ghost[0]}<C-l>")
     until(lambda: inserted(before, nvim.text()) not in ("", ghost[0]), "the accepted text", tell=nvim.picture)
@@ -271,22 +207,6 @@ def test_fill_all_fills_every_hole(nvim: Neovim) -> None:
     assert nvim.text() == BODIES
 
 
-def test_a_selection_is_regenerated(nvim: Neovim) -> None:
-    text = "def area(width, height):\n    return 0\n\n\nprint(area(2, 3))\n"
-    path = nvim.edit("area.py", text)
-    nvim.type("2GV")
-    nvim.type(":DgFill multiply them<CR>")
-    nvim.until("require('dg_lsp.preview').window ~= nil or #vim.g.notes > 0", "an answer")
-    if nvim.lua("return require('dg_lsp.preview').window ~= nil"):
-        nvim.type("y")
-        nvim.until("require('dg_lsp.preview').window == nil", "the preview to go")
-        until(lambda: nvim.text() != text, "the new text", tell=nvim.picture)
-    saved = nvim.save(path)
-    assert saved.startswith("def area(width, height):\n")
-    assert saved.endswith("\n\n\nprint(area(2, 3))\n")
-    ast.parse(saved)
-
-
 def test_a_fill_can_be_cancelled(nvim: Neovim) -> None:
     nvim.edit("item.py", BODIES)
     nvim.lua(WATCH)
@@ -302,11 +222,9 @@ def test_a_fill_can_be_cancelled(nvim: Neovim) -> None:
 def test_a_killed_engine_is_restarted(nvim: Neovim, environment: Mapping[str, str]) -> None:
     nvim.edit("shop.py", SHOP)
     nvim.lua(WATCH)
-    nvim.put(*INSIDE)
-    nvim.type("<CR>self.")
-    nvim.until_ghost()
+    nvim.ask()
     nvim.type("<Esc>")
-    os.kill(engine_pid(environment), signal.SIGKILL)
+    os.kill(machine.engine_pid(environment), signal.SIGKILL)
     # Another text than before, so that no answer is cached.
     nvim.type("S        value = self.")
     nvim.until_ghost()
@@ -324,7 +242,7 @@ def test_what_is_typed_before_the_engine_is_ready_gets_a_suggestion(environment:
             editor.edit("shop.py", SHOP, wait=False)
             editor.put(*INSIDE)
             editor.type("<CR>self.")
-            editor.until("(require('dg_lsp').status() or {}).state == 'ready'", "the engine")
+            editor.until_ready()
             # No further key is pressed. Later answers may need longer than this deadline.
             editor.until(
                 "(require('dg_lsp').status() or {}).latencyMs ~= nil or require('dg_lsp.ghost').is_shown()", "an answer"
@@ -336,65 +254,20 @@ def test_what_is_typed_before_the_engine_is_ready_gets_a_suggestion(environment:
 def test_a_killed_server_is_restarted(nvim: Neovim) -> None:
     nvim.edit("shop.py", SHOP)
     client_id = nvim.lua("return vim.lsp.get_clients({ name = 'dg_lsp' })[1].id")
-    server = nvim.lua(
-        """
-        for _, pid in ipairs(vim.api.nvim_get_proc_children(vim.uv.os_getpid())) do
-          local line = table.concat(vim.fn.readfile("/proc/" .. pid .. "/cmdline", "b"), " ")
-          if line:find("serve", 1, true) then return pid end
-        end
-        """
-    )
-    os.kill(server, signal.SIGKILL)
+    os.kill(nvim.server_pid(), signal.SIGKILL)
     nvim.until(f"(vim.lsp.get_clients({{ name = 'dg_lsp' }})[1] or {{ id = {client_id} }}).id ~= {client_id}", "a new server")
-    nvim.until("(require('dg_lsp').status() or {}).state == 'ready'", "the engine")
-    nvim.put(*INSIDE)
-    nvim.type("<CR>self.")
-    nvim.until_ghost()
+    nvim.until_ready()
+    nvim.ask()
 
 
 def test_a_file_of_secrets_gets_no_suggestion_and_the_status_shows_the_reason(nvim: Neovim) -> None:
     nvim.edit(".env", "API_KEY=\n")
     nvim.type("A")
-    nvim.until("(require('dg_lsp').status().suppressed or {}).code == 'ignored'", "the reason")
+    nvim.until_silent("ignored")
     assert not nvim.ghost()
     assert "secrets" in nvim.status()["suppressed"]["message"]
-    assert nvim.lua("return table.concat(require('dg_lsp.status').sentences(), ' ')").count("secrets") == 1
+    assert nvim.sentences().count("secrets") == 1
     assert nvim.lua("return require('dg_lsp').statusline()") == "DG Ready  "
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "at"),
-    [
-        ("crlf", SHOP.replace("\n", "\r\n"), INSIDE),
-        ("tabs", SHOP.replace("    ", "\t"), (4, len("\tdef add(self, item):"))),
-        (
-            "wide",
-            SHOP.replace("def add(self, item):", "def add(self, item='😀日本語'):"),
-            (4, len("    def add(self, item='😀日本語'):".encode())),
-        ),
-    ],
-)
-def test_crlf_tabs_and_wide_characters_are_preserved(nvim: Neovim, name: str, text: str, at: tuple[int, int]) -> None:
-    path = nvim.edit(f"{name}.py", text)
-    indent = "\t\t" if "\t" in text else "        "
-    nvim.lua("vim.bo.expandtab = not ...", "\t" in text)
-    nvim.put(*at)
-    # Replace autoindent's indentation by the right one.
-    nvim.type(f"<CR><C-u>{indent}x = '😀日'; value = self.")
-    ghost = nvim.until_ghost()
-    assert "\r" not in ghost
-    before = nvim.text()
-    nvim.type("<C-l>")
-    until(lambda: nvim.text() != before, "the accepted text")
-    saved = nvim.save(path)
-    eol = "\r\n" if name == "crlf" else "\n"
-    lines = text.split(eol)
-    head, tail = eol.join(lines[: at[0] + 1]), eol.join(lines[at[0] + 1 :])
-    assert saved.startswith(f"{head}{eol}{indent}x = '😀日'; value = self.{ghost.split(chr(10))[0]}")
-    assert saved.endswith(tail)
-    if name == "crlf":
-        assert saved.count("\n") == saved.count("\r\n") == saved.count("\r")
-    ast.parse(saved)
 
 
 def test_fast_typing_inserts_exactly_the_typed_text(nvim: Neovim) -> None:
@@ -440,27 +313,16 @@ def test_fast_typing_inserts_exactly_the_typed_text(nvim: Neovim) -> None:
     assert nvim.lua("return _G.most") == 1
     # If a suggestion is shown, it must be for this place.
     if ghost := nvim.ghost():
-        nvim.type("<C-l>")
-        until(lambda: nvim.text() != typed_text + "\n", "the accepted text")
+        nvim.change("<C-l>")
         assert nvim.text() == typed_text + ghost + "\n"
 
 
-def test_two_editors_share_one_engine(environment: Mapping[str, str], tmp_path: Path) -> None:
-    one, other = tmp_path / "one", tmp_path / "other"
-    one.mkdir()
-    other.mkdir()
-    with (
-        Neovim(program("nvim"), one, environment, OPTIONS) as left_editor,
-        Neovim(program("nvim"), other, environment, OPTIONS) as right_editor,
-    ):
-        for editor in (left_editor, right_editor):
-            editor.edit("shop.py", SHOP)
-            editor.put(*INSIDE)
-            editor.type("<CR>self.")
-        left_editor.until_ghost()
-        right_editor.until_ghost()
-        engines = json.loads(machine.engine(environment, "status", "--all", "--json"))
-        assert len([each for each in engines if each.get("pid")]) == 1
+def test_two_editors_share_one_engine(nvim: Neovim, environment: Mapping[str, str], tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    with Neovim(program("nvim"), tmp_path / "other", environment, OPTIONS) as other:
+        nvim.begin()
+        other.begin()
+        assert machine.n_engines(environment) == 1
 
 
 def test_a_pause_lasts_until_resume(nvim: Neovim) -> None:
@@ -468,7 +330,7 @@ def test_a_pause_lasts_until_resume(nvim: Neovim) -> None:
     nvim.command("Dg pause")
     nvim.put(*INSIDE)
     nvim.type("<CR>self.")
-    nvim.until("(require('dg_lsp').status().suppressed or {}).code == 'manual'", "the reason")
+    nvim.until_silent("manual")
     assert not nvim.ghost()
     nvim.lua("require('dg_lsp').request()")
     nvim.until_ghost()
@@ -476,14 +338,6 @@ def test_a_pause_lasts_until_resume(nvim: Neovim) -> None:
     nvim.command("Dg resume")
     # Type at another place, because a dismissed suggestion is not offered again.
     nvim.type("<Esc>S        value = self.")
-    nvim.until_ghost()
-
-
-def test_a_nameless_buffer_gets_suggestions(nvim: Neovim) -> None:
-    nvim.command("enew")
-    nvim.command("setfiletype python")
-    nvim.until("(require('dg_lsp').status() or {}).state == 'ready'", "the engine")
-    nvim.type("icart.add(item)<CR>cart.add(item)<CR>cart.")
     nvim.until_ghost()
 
 
@@ -496,7 +350,7 @@ def begin_nameless(nvim: Neovim, text: str) -> None:
 
 def test_a_nameless_buffer_is_filled_without_creating_another(nvim: Neovim) -> None:
     begin_nameless(nvim, BODIES)
-    nvim.until("(require('dg_lsp').status() or {}).state == 'ready'", "the engine")
+    nvim.until_ready()
     buffers = nvim.lua("return vim.api.nvim_list_bufs()")
     nvim.command("DgFill!")
     until(lambda: "..." not in nvim.text(), "the filled bodies", tell=nvim.picture)
@@ -509,26 +363,22 @@ def test_a_nameless_buffer_is_filled_without_creating_another(nvim: Neovim) -> N
     assert nvim.text() == SHOP
 
 
-def test_a_nameless_buffer_keeps_the_server_when_it_is_written_to_a_file(nvim: Neovim) -> None:
+def test_a_nameless_buffer_gets_suggestions_and_keeps_the_server_when_it_is_written_to_a_file(nvim: Neovim) -> None:
     begin_nameless(nvim, SHOP)
-    nvim.until("(require('dg_lsp').status() or {}).state == 'ready'", "the engine")
+    nvim.until_ready()
+    nvim.ask()
+    nvim.leave("<Esc>")
     nvim.command("write shop.py")
-    nvim.put(*INSIDE)
-    nvim.type("<CR>self.")
-    nvim.until_ghost()
+    nvim.ask()
     nvim.type("?")
     until(lambda: not nvim.ghost(), "no ghost text", tell=nvim.picture)
     nvim.edit("item.py", BODIES)
     nvim.command("enew")
     begin_nameless(nvim, BODIES)
-    nvim.until("(require('dg_lsp').status() or {}).state == 'ready'", "the engine")
+    nvim.until_ready()
     nvim.command("write filled.py")
     nvim.command("DgFill!")
     until(lambda: "..." not in nvim.text(), "the filled bodies", tell=nvim.picture)
-
-
-def is_changed(nvim: Neovim, before: str) -> bool:
-    return nvim.text() != before
 
 
 @pytest.mark.parametrize("command", ["file other.py", "saveas other.py", "write shop.py | file other.py"])
@@ -540,16 +390,11 @@ def test_a_buffer_keeps_its_suggestions_under_a_new_name(nvim: Neovim, command: 
         nvim.edit("first.py", SHOP)
     nvim.command(command.replace("write", "write!"))
     for name in ("other.py", "third.py"):
-        nvim.put(*INSIDE)
-        nvim.type("<CR>self.")
-        nvim.until_ghost()
-        before = nvim.text()
-        nvim.type("<C-l>")
-        until(partial(is_changed, nvim, before), "the accepted text")
+        nvim.ask()
+        nvim.change("<C-l>")
         opened = "return vim.tbl_map(vim.uri_from_bufnr, vim.tbl_keys(vim.lsp.get_clients()[1].attached_buffers))"
         assert [uri.rpartition("/")[2] for uri in nvim.lua(opened)] == [name]
-        nvim.type("<Esc>")
-        nvim.until("vim.api.nvim_get_mode().mode == 'n'", "normal mode")
+        nvim.leave("<Esc>")
         nvim.command("file third.py")
 
 
@@ -558,9 +403,7 @@ def test_a_buffer_without_a_type_gets_suggestions_when_it_is_named(nvim: Neovim)
     nvim.lua("vim.api.nvim_buf_set_lines(0, 0, -1, true, ...)", SHOP.removesuffix("\n").split("\n"))
     nvim.command("file shop.py")
     assert nvim.lua("return vim.bo.filetype") == "python"
-    nvim.put(*INSIDE)
-    nvim.type("<CR>self.")
-    nvim.until_ghost()
+    nvim.ask()
 
 
 @pytest.mark.parametrize("name", ["", "item.py"])
@@ -569,7 +412,7 @@ def test_text_typed_just_before_an_edit_is_preserved(nvim: Neovim, name: str) ->
         nvim.edit(name, BODIES)
     else:
         begin_nameless(nvim, BODIES)
-        nvim.until("(require('dg_lsp').status() or {}).state == 'ready'", "the engine")
+        nvim.until_ready()
     # Neovim sends a typed key to the server with a delay, so the server does not know it yet.
     nvim.lua(
         "local handlers = require('dg_lsp.server').client().handlers; local apply = handlers['workspace/applyEdit'];"
@@ -610,16 +453,18 @@ def test_a_pause_for_a_language_preserves_the_languages_in_the_options(nvim: Neo
 
 
 @pytest.mark.parametrize("selection", ["inclusive", "exclusive"])
-def test_exactly_the_selection_is_regenerated(nvim: Neovim, selection: str) -> None:
+def test_exactly_the_selection_is_regenerated_with_the_instruction(nvim: Neovim, selection: str) -> None:
     nvim.edit("item.py", BODIES)
     nvim.command(f"set selection={selection}")
     nvim.lua(
         "local client = require('dg_lsp.server').client();"
-        "client.request = function(_, _, params) vim.g.asked = params.arguments[1].range; return false end"
+        "client.request = function(_, _, params) vim.g.asked = params.arguments[1]; return false end"
     )
     nvim.command('execute "normal! 8G^vee\\<Esc>"')
-    nvim.command("'<,'>DgFill")
-    question = nvim.lua("return vim.g.asked")
+    nvim.command("'<,'>DgFill in capitals")
+    asked = nvim.lua("return vim.g.asked")
+    question = asked["range"]
+    assert asked["instruction"] == "in capitals"
     assert BODIES.split("\n")[7][question["start"]["character"] : question["end"]["character"]] == "return self"
 
 
@@ -689,10 +534,6 @@ def test_the_help_names_every_command_map_and_option(nvim: Neovim, tmp_path: Pat
     assert "dg-lsp-maps" in (tmp_path / "doc" / "tags").read_text()
 
 
-def engine_pid(environment: Mapping[str, str]) -> int:
-    return int(json.loads(machine.engine(environment, "status", "--json"))["pid"])
-
-
 def test_a_model_is_chosen_among_those_that_fit(nvim: Neovim, environment: Mapping[str, str]) -> None:
     nvim.edit("shop.py", SHOP)
     nvim.lua(
@@ -723,7 +564,7 @@ def test_a_snooze_after_another_was_ended_by_resume_pauses_too(nvim: Neovim) -> 
     nvim.command("Dg snooze 10")
     nvim.put(*INSIDE)
     nvim.type("<CR>self.")
-    nvim.until("(require('dg_lsp').status().suppressed or {}).code == 'manual'", "the reason")
+    nvim.until_silent("manual")
 
 
 def test_a_pause_is_not_ended_by_an_earlier_snooze(nvim: Neovim) -> None:
@@ -744,11 +585,11 @@ def test_a_snooze_pauses_and_ends(nvim: Neovim) -> None:
     nvim.until("require('dg_lsp').statusline() == 'DG Paused '", "the status, before a key is typed")
     nvim.put(*INSIDE)
     nvim.type("<CR>self.")
-    nvim.until("(require('dg_lsp').status().suppressed or {}).code == 'manual'", "the reason")
-    sentences = nvim.lua("return table.concat(require('dg_lsp.status').sentences(), ' ')")
+    nvim.until_silent("manual")
+    sentences = nvim.sentences()
     assert re.search(r"No suggestion: suggestions are snoozed until \d\d:\d\d; :Dg snooze 0 ends the snooze\.", sentences)
     nvim.command("Dg snooze 0")
-    assert "snoozed" not in nvim.lua("return table.concat(require('dg_lsp.status').sentences(), ' ')")
+    assert "snoozed" not in nvim.sentences()
     nvim.type("x<BS>")
     nvim.until_ghost()
 
@@ -760,7 +601,6 @@ def test_an_open_bracket_in_a_long_file_gets_a_suggestion_or_a_reason(nvim: Neov
     nvim.type("const a = [<CR>")
     nvim.type("{ b: (`${")
     until(lambda: nvim.ghost() or nvim.status().get("suppressed"), "a suggestion or a reason", tell=nvim.picture)
-    nvim.type("<Esc>")
-    nvim.until("vim.api.nvim_get_mode().mode == 'n'", "normal mode")
+    nvim.leave("<Esc>")
     nvim.type(":qa!<CR>")
     until(lambda: nvim.has_ended, "the end of Neovim")

@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.editors import machine
-from tests.editors.neovim import PLUGIN, Neovim
+from tests.editors.conftest import Watch
+from tests.editors.neovim import EVERYTHING, PLUGIN, Neovim
 from tests.editors.terminal import Terminal
-from tests.editors.test_nvim import OPTIONS
 from tests.editors.texts import SHOP
 from tests.editors.waiting import until
 
-Watch = Callable[[Callable[[], str]], None]
 # How a terminal shows bright black.
 GREY = ("\x1b[90m", "\x1b[38;5;8m")
-
-
-@pytest.fixture
-def nvim(environment: Mapping[str, str], tmp_path: Path, watch: Watch) -> Iterator[Neovim]:
-    with Neovim(machine.program("nvim"), tmp_path, environment) as editor:
-        watch(editor.picture)
-        yield editor
 
 
 def colours(nvim: Neovim, name: str = "ComplHint") -> dict[str, Any]:
@@ -62,7 +54,9 @@ def test_a_suggestion_is_grey_in_a_terminal_without_true_colour(
     environment: Mapping[str, str], tmp_path: Path, watch: Watch, request: pytest.FixtureRequest
 ) -> None:
     init = tmp_path / "init.lua"
-    init.write_text(f"vim.opt.rtp:prepend({str(PLUGIN)!r})\nvim.o.termguicolors = false\nrequire('dg_lsp').setup({OPTIONS})\n")
+    init.write_text(
+        f"vim.opt.rtp:prepend({str(PLUGIN)!r})\nvim.o.termguicolors = false\nrequire('dg_lsp').setup({EVERYTHING})\n"
+    )
     (tmp_path / "shop.py").write_text(SHOP)
     terminal = Terminal([str(machine.program("nvim")), "--clean", "-u", str(init), "shop.py"], tmp_path, environment)
     request.addfinalizer(terminal.close)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
+from tests.editors.conftest import Watch
 from tests.editors.machine import program
 from tests.editors.neovim import Neovim
 from tests.editors.waiting import until
@@ -14,9 +15,7 @@ from tests.planted import AT_START, MODULES, planted, ran
 DOUBLE = "local function double(n)\n  return n * 2\nend\n"
 
 
-def test_nothing_of_the_open_folder_runs(
-    environment: Mapping[str, str], tmp_path: Path, watch: Callable[[Callable[[], str]], None]
-) -> None:
+def test_nothing_of_the_open_folder_runs(environment: Mapping[str, str], tmp_path: Path, watch: Watch) -> None:
     root = planted(tmp_path / "work", (*MODULES, *AT_START))
     variables = {**environment, "PATH": f":.:bin:{environment['PATH']}", "PYTHONPATH": ".:"}
     with Neovim(program("nvim"), root, variables) as nvim:

@@ -7,19 +7,16 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 
 import pytest
 
 from tests.editors import machine
 from tests.editors.frozen import SCRIPT, Frozen
-from tests.editors.machine import program
-from tests.editors.neovim import Neovim
-from tests.editors.test_nvim import OPTIONS
+from tests.editors.neovim import EVERYTHING, Neovim
 from tests.editors.texts import INSIDE, SHOP
 from tests.editors.waiting import until
 
-COMMAND = f"cmd = {{ {', '.join(map(json.dumps, SCRIPT))} }}, "
+OPTIONS = EVERYTHING.replace("{ ", f"{{ cmd = {{ {', '.join(map(json.dumps, SCRIPT))} }}, ", 1)
 # Shortens the time without an answer after which a server counts as frozen. A live one still answers in time on a busy machine.
 SHORT_TICKS = "require('dg_lsp.watchdog').tick_ms = 100"
 CLIENT = "vim.lsp.get_clients({ name = 'dg_lsp' })[1]"
@@ -31,22 +28,8 @@ vim.api.nvim_create_autocmd("LspRequest", { callback = function(event)
   if request.type == "complete" and request.method == "workspace/executeCommand" then _G.n_statuses = _G.n_statuses + 1 end
 end })
 """
-SERVER = """
-for _, pid in ipairs(vim.api.nvim_get_proc_children(vim.uv.os_getpid())) do
-  local line = table.concat(vim.fn.readfile("/proc/" .. pid .. "/cmdline", "b"), " ")
-  if line:find("serve", 1, true) then return pid end
-end
-return 0
-"""
 RESTARTED = "dg-lsp: the server stopped answering and was restarted; :Dg log may show why"
 ENDED = "dg-lsp: the server stopped answering again and was ended; :Dg restart starts it, :Dg log may show why"
-
-
-@pytest.fixture
-def nvim(environment: Mapping[str, str], tmp_path: Path, watch: Callable[[Callable[[], str]], None]) -> Iterator[Neovim]:
-    with Neovim(program("nvim"), tmp_path, environment, OPTIONS.replace("{ ", "{ " + COMMAND, 1)) as editor:
-        watch(editor.picture)
-        yield editor
 
 
 @pytest.fixture
@@ -55,7 +38,7 @@ def freeze(nvim: Neovim) -> Iterator[Callable[[], Frozen]]:
     all_frozen = list[Frozen]()
 
     def now() -> Frozen:
-        all_frozen.append(Frozen(until(lambda: int(nvim.lua(SERVER)), "a server", tell=nvim.picture)))
+        all_frozen.append(Frozen(until(nvim.server_pid, "a server", tell=nvim.picture)))
         return all_frozen[-1]
 
     yield now
@@ -107,10 +90,10 @@ def test_a_server_that_freezes_again_is_ended_until_the_user_starts_it(nvim: Neo
             nvim.until_ghost()
     # Another file starts no server either.
     nvim.edit("other.py", SHOP, wait=False)
-    assert ENDED.removeprefix("dg-lsp: ") in nvim.lua("return table.concat(require('dg_lsp.status').sentences(), ' ')")
+    assert ENDED.removeprefix("dg-lsp: ") in nvim.sentences()
     nvim.command("DgFill")
     assert nvim.notes()[-1] == ENDED
-    assert nvim.lua(SERVER) == 0
+    assert nvim.server_pid() == 0
     nvim.command("Dg restart")
     begin(nvim, "other.py")
     nvim.type("<CR>self.")
@@ -135,7 +118,7 @@ def test_a_server_that_waits_for_its_engine_is_asked_and_not_ended(nvim: Neovim,
     nvim.edit("shop.py", SHOP)
     client_id = nvim.lua(f"return {CLIENT}.id")
     nvim.lua(COUNT + SHORT_TICKS)
-    engine = int(json.loads(machine.engine(environment, "status", "--json"))["pid"])
+    engine = machine.engine_pid(environment)
     os.kill(engine, signal.SIGSTOP)
     try:
         # Not before, because the server has the answers to earlier requests.

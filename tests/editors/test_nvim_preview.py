@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from tests.e2e.editor import says
 from tests.editors.machine import ROOT, program
 from tests.editors.neovim import Neovim
 from tests.editors.waiting import until
@@ -16,17 +17,9 @@ from tests.editors.waiting import until
 WORKING = "def f(count):\n    return count + 1\n"
 
 
-@pytest.fixture
-def nvim(environment: Mapping[str, str], tmp_path: Path, watch: Callable[[Callable[[], str]], None]) -> Iterator[Neovim]:
-    command = [sys.executable, "-m", "dg_lsp", "serve", "--engine", "tests.server.scripted:engine"]
-    options = f"{{ cmd = {{ {', '.join(map(json.dumps, command))} }} }}"
-    with Neovim(program("nvim"), tmp_path, {**environment, "PYTHONPATH": str(ROOT)}, options) as editor:
-        watch(editor.picture)
-        yield editor
-
-
-def says(**script: object) -> str:
-    return f"# engine: {json.dumps(script)}\n"
+COMMAND = (sys.executable, "-m", "dg_lsp", "serve", "--engine", "tests.server.scripted:engine")
+OPTIONS = f"{{ cmd = {{ {', '.join(map(json.dumps, COMMAND))} }} }}"
+VARIABLES = {"PYTHONPATH": str(ROOT)}
 
 
 def until_asked(nvim: Neovim) -> str:
@@ -126,7 +119,7 @@ def test_an_unknown_subcommand_is_reported_in_one_line(nvim: Neovim) -> None:
     message = nvim.lua("return _G.seen_note")
     assert message.startswith("dg-lsp: unknown subcommand :Dg statu")
     assert len(message) < int(nvim.lua("return vim.o.columns"))
-    assert "the subcommands are cancel," in nvim.lua("return table.concat(require('dg_lsp.status').sentences(), ' ')")
+    assert "the subcommands are cancel," in nvim.sentences()
 
 
 def test_a_long_message_is_truncated_and_shown_in_full_by_the_status(nvim: Neovim) -> None:
@@ -144,7 +137,7 @@ def test_a_long_message_is_truncated_and_shown_in_full_by_the_status(nvim: Neovi
     )
     assert messages.endswith("… :Dg status")
     assert len(messages) < int(nvim.lua("return vim.o.columns"))
-    assert ("word " * 60).strip() in nvim.lua("return table.concat(require('dg_lsp.status').sentences(), ' ')")
+    assert ("word " * 60).strip() in nvim.sentences()
 
 
 def test_the_message_of_a_failed_engine_is_shown_once_by_the_status(nvim: Neovim) -> None:

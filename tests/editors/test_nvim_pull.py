@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 
 from dg_lsp.wire import laptop
 from tests.editors import machine
+from tests.editors.conftest import Watch
 from tests.editors.machine import ROOT, program
 from tests.editors.neovim import PLUGIN, Neovim
 from tests.editors.terminal import Terminal
@@ -23,7 +24,6 @@ from tests.engine.laptop_kit import Index
 
 COMMAND = f"{{ cmd = {{ {json.dumps(sys.executable)}, '-m', 'tests.e2e.laptop_server' }} }}"
 TEXT = "import json\n\n\ndef f(x):\n    return x\n"
-Watch = Callable[[Callable[[], str]], None]
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.editors import machine, tap
-from tests.editors.texts import BODIES, BODY, FILES, INSIDE, LONG_BODY, LONG_TESTS, SHOP, inserted, paced
+from tests.editors.texts import BODIES, BODY, FILES, INSIDE, LONG_BODY, LONG_TESTS, SHOP, SHOPS, check_saved, paced
 from tests.editors.waiting import until
 from tests.editors.workbench import VSIX, Workbench, workbench
 
@@ -30,12 +29,9 @@ def code(environment: Mapping[str, str], tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture(autouse=True)
-def photograph(request: pytest.FixtureRequest, code: Workbench, watch: Callable[[Callable[[], str]], None]) -> Iterator[None]:
-    """Save the last picture of each test, and end a pause that a failed test left."""
-    name = machine.file_name(request.node.name)
-    watch(lambda: code.picture(f"{name}.failed"))
+def resumed(code: Workbench, photographed: None) -> Iterator[None]:
+    """End a pause that a failed test left."""
     yield
-    code.photograph(name)
     if code.setting("completion.disabledLanguages"):
         code.set("completion.disabledLanguages", None)
 
@@ -49,30 +45,23 @@ def begin(code: Workbench, text: str = SHOP, name: str = "shop.py", typed: str =
     return code.until_ghost()
 
 
-def test_a_suggestion_appears_and_tab_accepts_it(code: Workbench) -> None:
-    path = code.open("shop.py", SHOP)
-    code.put(*INSIDE)
-    code.press("Enter")
-    code.type("self.")
+@pytest.mark.parametrize("kind", SHOPS)
+def test_tab_inserts_a_suggestion_into_any_text(code: Workbench, kind: str) -> None:
+    path = code.open(f"{kind}.py", SHOPS[kind])
+    code.put(INSIDE[0], 0)
+    code.press("End", "Enter")
+    until(lambda: code.text().count("\n") > SHOPS[kind].count("\n"), "the new line", tell=code.text)
+    code.type("x = '😀日'; value = self.")
+    # The editor may close brackets and quotes automatically, so only the new text is compared.
     ghost = code.until_ghost()
-    before = code.text()
-    code.press("Tab")
-    until(lambda: code.text() != before, "the accepted text", tell=code.picture)
-    new = inserted(before, code.text())
-    assert new.split("\n")[0] == ghost.split("\n")[0]
-    saved = code.save(path)
-    head, tail = SHOP.split("item):\n", 1)
-    assert saved.startswith(f"{head}item):\n        self.{new}")
-    assert saved.endswith(tail)
-    ast.parse(saved)
+    new = code.change("Tab")
+    assert new.split("\r\n" if kind == "crlf" else "\n")[0] == ghost.split("\n")[0]
+    check_saved(code.save(path), kind, f"x = '😀日'; value = self.{new}")
 
 
 def test_a_word_is_accepted(code: Workbench) -> None:
     whole = begin(code)
-    before = code.text()
-    code.press("Control+ArrowRight")
-    until(lambda: code.text() != before, "the accepted word", tell=code.picture)
-    word = inserted(before, code.text())
+    word = code.change("Control+ArrowRight")
     assert whole.startswith(word)
     assert len(word.split()) == 1
 
@@ -177,7 +166,7 @@ def test_a_selection_is_regenerated_with_the_instruction(code: Workbench) -> Non
 def test_a_killed_engine_is_restarted(code: Workbench, environment: Mapping[str, str]) -> None:
     begin(code, name="killed.py")
     watch(code)
-    os.kill(int(json.loads(machine.engine(environment, "status", "--json"))["pid"]), signal.SIGKILL)
+    os.kill(machine.engine_pid(environment), signal.SIGKILL)
     code.press("Escape", "Enter")
     # Another text than before, so that no answer is cached.
     code.type("value = self.")
@@ -304,36 +293,6 @@ def test_the_doctors_output_stays_open(code: Workbench) -> None:
     assert "ok  dg-lsp" in code.text()
     document = "vscode.window.activeTextEditor.document"
     assert code.run(f'return vscode.workspace.getConfiguration("editor", {document}).get("wordWrap")') == "on"
-
-
-@pytest.mark.parametrize("kind", ["crlf", "tabs", "wide"])
-def test_crlf_tabs_and_wide_characters_are_preserved(code: Workbench, kind: str) -> None:
-    text = {
-        "crlf": SHOP.replace("\n", "\r\n"),
-        "tabs": SHOP.replace("    ", "\t"),
-        "wide": SHOP.replace("def add(self, item):", "def add(self, item='😀日本語'):"),
-    }[kind]
-    path = code.open(f"{kind}.py", text)
-    eol, indent = "\r\n" if kind == "crlf" else "\n", "\t\t" if kind == "tabs" else "        "
-    code.put(INSIDE[0], 0)
-    code.press("End", "Enter")
-    until(lambda: code.text().count("\n") > text.count("\n"), "the new line", tell=code.text)
-    code.type("x = '😀日'; value = self.")
-    # The editor may close brackets and quotes automatically, so only the new text is compared.
-    ghost = code.until_ghost()
-    before = code.text()
-    code.press("Tab")
-    until(lambda: code.text() != before, "the accepted text", tell=code.picture)
-    new = inserted(before, code.text())
-    assert new.split(eol)[0] == ghost.split("\n")[0]
-    saved = code.save(path)
-    lines = text.split(eol)
-    head, tail = eol.join(lines[: INSIDE[0] + 1]), eol.join(lines[INSIDE[0] + 1 :])
-    assert saved.startswith(f"{head}{eol}{indent}x = '😀日'; value = self.{new}")
-    assert saved.endswith(tail)
-    if kind == "crlf":
-        assert saved.count("\n") == saved.count("\r\n") == saved.count("\r")
-    ast.parse(saved)
 
 
 @pytest.fixture
@@ -529,8 +488,7 @@ def test_fast_typing_inserts_exactly_the_typed_text(code: Workbench, tapped: Pat
     # If a suggestion is shown, it must be for this place.
     code.command("editor.action.inlineSuggest.trigger")
     if ghost := code.until_ghost_or_reason():
-        code.press("Tab")
-        until(lambda: code.text() != typed_text + "\n", "the accepted text", tell=code.picture)
+        code.change("Tab")
         assert code.text().startswith(typed_text + ghost.split("\n")[0])
 
 
@@ -560,27 +518,8 @@ def test_an_untitled_document_gets_suggestions(code: Workbench) -> None:
 
 def test_a_suggestion_of_several_lines_is_inserted(code: Workbench) -> None:
     ghost = begin(code, FILES.replace("    ...\n", ""), "files.py", "try:", at=(LONG_BODY - 1, 0))
-    before = code.text()
     code.photograph("suggestion", 450)
-    code.press("Tab")
-    until(lambda: code.text() != before, "the accepted text", tell=code.picture)
-    assert inserted(before, code.text()).strip("\n") == ghost.strip("\n")
-
-
-def test_two_editors_share_one_engine(code: Workbench, environment: Mapping[str, str], tmp_path: Path) -> None:
-    if shutil.which("nvim") is None and not (machine.EDITORS / "bin" / "nvim").exists():
-        pytest.skip("Neovim is not there")
-    from tests.editors.neovim import Neovim
-    from tests.editors.test_nvim import OPTIONS
-
-    begin(code, name="shared.py")
-    with Neovim(machine.program("nvim"), tmp_path, environment, OPTIONS) as other:
-        other.edit("shop.py", SHOP)
-        other.put(*INSIDE)
-        other.type("<CR>self.")
-        other.until_ghost()
-        engines = json.loads(machine.engine(environment, "status", "--all", "--json"))
-        assert len([each for each in engines if each.get("pid")]) == 1
+    assert code.change("Tab").strip("\n") == ghost.strip("\n")
 
 
 def test_no_unexpected_message_was_shown(code: Workbench) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
+from tests.editors.conftest import Watch
 from tests.editors.waiting import until
 from tests.editors.workbench import workbench
 
@@ -13,7 +14,7 @@ SLOWDOWN = 6
 
 
 def test_text_typed_before_inline_suggestions_are_set_up_gets_a_suggestion(
-    environment: Mapping[str, str], tmp_path: Path, watch: Callable[[Callable[[], str]], None]
+    environment: Mapping[str, str], tmp_path: Path, watch: Watch
 ) -> None:
     with workbench(tmp_path, environment) as code:
         watch(code.picture)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.editors.conftest import Watch
 from tests.editors.frozen import SCRIPT, Frozen
 from tests.editors.test_vscode import begin, server_pid
 from tests.editors.waiting import until
@@ -19,7 +20,7 @@ SETTINGS = {"dgLsp.client.command": list(SCRIPT)}
 
 
 @pytest.fixture
-def code(environment: Mapping[str, str], tmp_path: Path, watch: Callable[[Callable[[], str]], None]) -> Iterator[Workbench]:
+def code(environment: Mapping[str, str], tmp_path: Path, watch: Watch) -> Iterator[Workbench]:
     with workbench(tmp_path, {**environment, **SHORT_TICKS}, SETTINGS) as window:
         watch(lambda: window.picture("frozen"))
         yield window

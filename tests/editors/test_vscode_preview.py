@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import pytest
 
-from tests.editors import machine
+from tests.e2e.editor import says
 from tests.editors.machine import ROOT
 from tests.editors.waiting import until
 from tests.editors.workbench import Workbench, workbench
@@ -24,16 +23,7 @@ def code(environment: Mapping[str, str], tmp_path_factory: pytest.TempPathFactor
         yield window
 
 
-@pytest.fixture(autouse=True)
-def photograph(request: pytest.FixtureRequest, code: Workbench, watch: Callable[[Callable[[], str]], None]) -> Iterator[None]:
-    name = machine.file_name(request.node.name)
-    watch(lambda: code.picture(f"{name}.failed"))
-    yield
-    code.photograph(name)
-
-
-def says(**script: object) -> str:
-    return f"# engine: {json.dumps(script)}\n"
+pytestmark = pytest.mark.usefixtures("photographed")
 
 
 def regenerate(code: Workbench, text: str) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
+from tests.editors.conftest import Watch
 from tests.editors.texts import INSIDE, SHOP
 from tests.editors.waiting import until
 from tests.editors.workbench import workbench
-
-Watch = Callable[[Callable[[], str]], None]
 
 
 def test_each_folder_of_a_workspace_uses_its_own_ignore_file(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 SHOP = """\
 class Cart:
     def __init__(self):
@@ -16,6 +18,14 @@ print(cart.items)
 """
 # After the colon of `def add`, where a body begins. The text is ASCII, so characters and bytes are the same.
 INSIDE = (4, len("    def add(self, item):"))
+
+# The shop as it is, with other line ends, with other indentation, and with characters of two UTF-16 units and three bytes.
+SHOPS = {
+    "plain": SHOP,
+    "crlf": SHOP.replace("\n", "\r\n"),
+    "tabs": SHOP.replace("    ", "\t"),
+    "wide": SHOP.replace("def add(self, item):", "def add(self, item='😀日本語'):"),
+}
 
 # Three bodies to fill, each similar to another one in the text.
 BODIES = """\
@@ -71,6 +81,18 @@ print(read_settings("a"), read_history("b"))
 """
 # The line of the body, counted from 0.
 LONG_BODY = 14
+
+
+def check_saved(saved: str, kind: str, new: str) -> None:
+    """Check that a file has such a shop with a new line in `add`, which begins so, and that nothing else of it has changed."""
+    eol, indent = "\r\n" if kind == "crlf" else "\n", "\t\t" if kind == "tabs" else "        "
+    lines = SHOPS[kind].split(eol)
+    head, tail = eol.join(lines[: INSIDE[0] + 1]), eol.join(lines[INSIDE[0] + 1 :])
+    assert saved.startswith(f"{head}{eol}{indent}{new}")
+    assert saved.endswith(tail)
+    if kind == "crlf":
+        assert saved.count("\n") == saved.count("\r\n") == saved.count("\r")
+    ast.parse(saved)
 
 
 def inserted(before: str, after: str) -> str:

@@ -24,20 +24,16 @@ from playwright.sync_api import Error as BrowserError
 from playwright.sync_api import Page, sync_playwright
 
 from tests.editors.machine import PICTURES, ROOT, program
+from tests.editors.texts import inserted
 from tests.editors.waiting import PATIENCE_S, until
 
 VSIX = ROOT / "editors" / "vscode" / "dg-lsp.vsix"
 DRIVER = Path(__file__).parent / "driver"
 
 FLAGS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
 # Show only the editor, and make no network connections.
 SETTINGS = {
     "telemetry.telemetryLevel": "off",
@@ -217,6 +213,13 @@ class Workbench:
         """Press keys, by the browser's names."""
         for key in keys:
             self.page.keyboard.press(key)
+
+    def change(self, key: str) -> str:
+        """Press a key that changes the text, and return what it inserts."""
+        before = self.text()
+        self.press(key)
+        until(lambda: self.text() != before, f"another text after {key}", tell=self.picture)
+        return inserted(before, self.text())
 
     def undo(self) -> None:
         """Put the focus into the editor, which a list or a diff may have had, and press the key for undo once."""
