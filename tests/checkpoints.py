@@ -39,10 +39,7 @@ def tokenizer(texts: Iterable[str], *, vocabulary: int) -> Tokenizer:
     """
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(SPLIT), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
+        [pre_tokenizers.Split(Regex(SPLIT), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
     made.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
@@ -71,37 +68,18 @@ class Shape:
 def build(shape: Shape) -> DiffusionGemmaForBlockDiffusion:
     """Return a model with random weights that `DiffusionGemmaForBlockDiffusion.from_pretrained` can load after saving."""
     text = DiffusionGemmaTextConfig(
-        vocab_size=shape.vocabulary,
-        hidden_size=shape.hidden,
-        intermediate_size=shape.feed_forward,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=1,
-        num_global_key_value_heads=1,
-        head_dim=64,
-        global_head_dim=64,
+        vocab_size=shape.vocabulary, hidden_size=shape.hidden, intermediate_size=shape.feed_forward,
+        num_hidden_layers=shape.layers, num_attention_heads=shape.heads, num_key_value_heads=1, num_global_key_value_heads=1,
+        head_dim=64, global_head_dim=64, max_position_embeddings=shape.positions,
         sliding_window=shape.positions,  # the whole context, so a small model's cache never drops a token
         layer_types=["sliding_attention"] * (shape.layers - 1) + ["full_attention"],
-        max_position_embeddings=shape.positions,
-        num_experts=1,  # the class has no dense form, so use one expert of the least width, disabled below
-        top_k_experts=1,
-        moe_intermediate_size=16,
-        pad_token_id=0,
-        eos_token_id=1,
-        bos_token_id=2,
-    )
+        # The class has no dense form, so use one expert of the least width, disabled below.
+        num_experts=1, top_k_experts=1, moe_intermediate_size=16, pad_token_id=0, eos_token_id=1, bos_token_id=2,
+    )  # fmt: skip
     vision = Gemma4VisionConfig(  # `None` would build a vision tower of 168 million parameters
-        hidden_size=8,
-        intermediate_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        num_key_value_heads=1,
-        head_dim=8,
-        global_head_dim=8,
-        position_embedding_size=1,
-        patch_size=1,
-        pooling_kernel_size=1,
-    )
+        hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1, head_dim=8,
+        global_head_dim=8, position_embedding_size=1, patch_size=1, pooling_kernel_size=1,
+    )  # fmt: skip
     config = DiffusionGemmaConfig(
         text_config=text, vision_config=vision, canvas_length=shape.canvas, boi_token_id=3, eoi_token_id=4, image_token_id=5
     )

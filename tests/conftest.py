@@ -27,7 +27,7 @@ READERS_OWN = dict(os.environ)
 # Programs and their libraries, the tools that run the tests, and what tests are told by hand. The rest would be an accident:
 # proxies and certificates, HF_*, PIP_*, XDG_*, keys, colours, git's settings.
 KEPT = re.compile(r"PATH|TMPDIR|(LD|DYLD|CUDA|NVIDIA|PYTEST|COV|HYPOTHESIS|PLAYWRIGHT|DG_LSP_TEST)_.*|PYTHON.*")
-TOLD = ("DG_LSP_EDITORS", "DG_LSP_VLLM_PATH", "DEADLINE_MS", "KILLS")
+TOLD = ("DG_LSP_EDITORS", "DG_LSP_VLLM_PATH")
 
 GPU_FILES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
 

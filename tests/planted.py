@@ -6,36 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 # Of Python, of what dg-lsp requires, of what these require only where it is installed, and what Python runs at each start.
-MODULES = (
-    *(
-        "__future__",
-        "argparse",
-        "asyncio",
-        "concurrent",
-        "ctypes",
-        "dataclasses",
-        "email",
-        "hashlib",
-        "http",
-        "json",
-        "logging",
-    ),
-    *(
-        "multiprocessing",
-        "pathlib",
-        "random",
-        "resource",
-        "secrets",
-        "shutil",
-        "ssl",
-        "string",
-        "subprocess",
-        "tempfile",
-        "typing",
-    ),
-    *("anyio", "httpx", "lsprotocol", "msgspec", "numpy", "pip", "platformdirs", "pygls", "starlette", "tokenizers", "torch"),
-    *("transformers", "tree_sitter", "typer", "uvicorn", "brotli", "orjson", "socksio", "triton", "uvloop", "zstandard"),
-)
+_NAMES = """
+    __future__ argparse asyncio concurrent ctypes dataclasses email hashlib http json logging multiprocessing pathlib random
+    resource secrets shutil ssl string subprocess tempfile typing anyio httpx lsprotocol msgspec numpy pip platformdirs pygls
+    starlette tokenizers torch transformers tree_sitter typer uvicorn brotli orjson socksio triton uvloop zstandard
+"""
+MODULES = tuple(_NAMES.split())
 # These Python itself imports before anything of ours, if its search path begins with the folder.
 AT_START = ("dg_lsp", "runpy", "sitecustomize", "types", "usercustomize", "warnings")
 PROGRAMS = ("dg-lsp", "git", "nvidia-smi", "pip", "python3", "uv")

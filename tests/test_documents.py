@@ -77,7 +77,6 @@ python tests/benchmarks/evaluate.py FILE --limit 150 --threads 1 --csv OUT
 python tests/benchmarks/evaluate.py FILE --model MODEL --threads 1
 python tests/benchmarks/evaluate.py fixtures/eval/heldout.jsonl.gz --baseline copy --threads 1 --dtype float32
 python tests/benchmarks/evaluate.py fixtures/eval/heldout.jsonl.gz --model qwen2.5-coder-0.5b --threads 1 --limit 150
-python tests/benchmarks/first_suggestion.py REQUIREMENTS
 python tests/benchmarks/positions.py
 python tests/benchmarks/positions.py 500 0 MODEL RECORDS
 python tests/benchmarks/replay.py recall NAMES --mirror DIR --sample 120
@@ -239,14 +238,9 @@ def test_documented_commands_run(environment: Mapping[str, str]) -> None:
         words = shlex.split(instead or documented)
         command = [sys.executable, "-m", "dg_lsp", *words[1:]] if words[0] == "dg-lsp" else words
         process = subprocess.run(
-            command,
-            cwd=environment["HOME"],
-            env=dict(environment),
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
+            command, cwd=environment["HOME"], env=dict(environment), capture_output=True, text=True, timeout=PATIENCE_S,
             check=False,
-        )
+        )  # fmt: skip
         assert process.returncode in statuses, (documented, process.stdout + process.stderr)
         assert process.stdout or process.stderr, documented
         assert "Traceback" not in process.stderr, documented

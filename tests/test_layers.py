@@ -17,15 +17,7 @@ ROOT = Path(__file__).parents[1]
 
 # What only the engine may import; blocked, the rest must still import.
 HEAVY = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
-FRONT_ENDS = (
-    "dg_lsp.cli",
-    "dg_lsp.core",
-    "dg_lsp.wire",
-    "dg_lsp.infill",
-    "dg_lsp.batch",
-    "dg_lsp.server",
-    "dg_lsp.cli.bench",
-)
+FRONT_ENDS = ("dg_lsp.cli", "dg_lsp.core", "dg_lsp.wire", "dg_lsp.infill", "dg_lsp.batch", "dg_lsp.server", "dg_lsp.cli.bench")
 
 BLOCKED = """
 import importlib, sys

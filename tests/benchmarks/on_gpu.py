@@ -54,32 +54,15 @@ def parts(device: str, model: str, *, is_small: bool) -> list[Part]:
     tests = [str(path.relative_to(ROOT)) for path in (*sorted(folder.glob("test_gpu*.py")), folder / "test_fused.py")]
     # Without the settings of pyproject.toml, which ask for plugins that only the project's own environment has.
     pytest = (
-        "-m",
-        "pytest",
-        "-c",
-        os.devnull,
-        "--rootdir",
-        str(ROOT),
-        "-p",
-        "no:cacheprovider",
-        "-q",
-        "-W",
-        "ignore",
-        "--durations",
-        "5",
-    )
+        "-m", "pytest", "-c", os.devnull, "--rootdir", str(ROOT), "-p", "no:cacheprovider", "-q", "-W", "ignore",
+        "--durations", "5",
+    )  # fmt: skip
     causal = ("--device", device, *(["--small"] if is_small else []))
     limit = "3" if is_small else "60"
     fills = (
-        "tests/benchmarks/evaluate.py",
-        HELD_OUT,
-        "--device",
-        device,
-        "--limit",
-        limit,
-        "--json",
+        "tests/benchmarks/evaluate.py", HELD_OUT, "--device", device, "--limit", limit, "--json",
         *(["--model", model] if model else []),
-    )
+    )  # fmt: skip
     same = ("tests/benchmarks/candidates.py", HELD_OUT, model or "embedded", device, "3" if is_small else "200")
     return [
         Part("tests", (*python, *pytest, *tests), 90),

@@ -2,7 +2,7 @@
 
 SIZE is `full`, `tiny` or a number of layers. DEVICE is cpu, cuda or auto; 0 threads are torch's default. PRECISION is `wide`,
 or `fp8` for matrices in 8 bits. Each stage is a line on stderr when it ends. Prints JSON, with the least time that the device
-allows for each stage, and how many times faster a step and a fill are than in transformers, which is timed with wide weights.
+allows for each stage.
 
 The model has the real configuration and random weights, created on the device, so nothing is downloaded. Random routing
 uses as many experts as possible. The floor of a stage is the longer of two times: reading its weights, keys and values, and
@@ -44,9 +44,8 @@ from tests.benchmarks import arguments
 
 FULL_LAYERS = 30
 KIND_CYCLE = 6  # every sixth layer attends to the whole prefix
-PREFIX, CANVAS, LIBRARY_CANVAS = 2000, 64, 256
-STEPS, LIBRARY_STEPS = 12, 48
-BRIEF = 8  # the number of library steps to time, because all steps take the same time
+PREFIX, CANVAS, LONG_CANVAS = 2000, 64, 256
+STEPS = 12
 COPY_BYTES = 1 << 30
 WIDE = "wide"  # the precision of 32 bits on a CPU, and of 16 on a GPU
 
@@ -88,25 +87,11 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """All measurements: the stages, and the steps and fills of the engine and of the library."""
+    """All measurements: the stages, and the rates of the device."""
 
     stages: tuple[Stage, ...]
-    our_step_ms: float
-    library_step_ms: float
-    our_fill_ms: float
-    library_fill_ms: float
     gigabytes_per_second: float
     teraflops: float
-
-    @property
-    def speedup_equal_steps(self) -> float:
-        """How many times faster our step is than a step of the library's `generate`."""
-        return self.library_step_ms / self.our_step_ms
-
-    @property
-    def speedup_default(self) -> float:
-        """How many times faster our fill is than the library's with its default steps and canvas."""
-        return self.library_fill_ms / self.our_fill_ms
 
 
 class SizeError(Exception):
@@ -146,13 +131,8 @@ def measure(
     size = model.lm_head.weight.element_size()
     floor = _Floor(widths, layers, size if precision == WIDE else 1, size, bandwidth, flops)
     with torch.inference_mode():
-        stages, step, fill = _ours(Passes(model), clock, floor, device, prefix)
-        steps = (1, BRIEF + 1) if precision == WIDE else ()  # in 8 bits, the library has no kernels
-        library = [_library(model, clock, device, prefix, n_steps) for n_steps in steps] or [0.0, 0.0]
-    library_step = (library[1] - library[0]) / BRIEF
-    return Measured(
-        tuple(stages), step, library_step, fill, library[0] + (LIBRARY_STEPS - 1) * library_step, bandwidth / 1e9, flops / 1e12
-    )
+        stages = _stages(Passes(model), clock, floor, device, prefix)
+    return Measured(tuple(stages), bandwidth / 1e9, flops / 1e12)
 
 
 def build(widths: Widths, layers: int, device: str, dtype: torch.dtype, precision: str = WIDE) -> Any:
@@ -179,7 +159,7 @@ def build(widths: Widths, layers: int, device: str, dtype: torch.dtype, precisio
         global_head_dim=8, position_embedding_size=1, patch_size=1, pooling_kernel_size=1,
     )  # fmt: skip
     config = DiffusionGemmaConfig(
-        text_config=text, vision_config=vision, canvas_length=LIBRARY_CANVAS, boi_token_id=3, eoi_token_id=4, image_token_id=5
+        text_config=text, vision_config=vision, canvas_length=LONG_CANVAS, boi_token_id=3, eoi_token_id=4, image_token_id=5
     )
     model = weights.build(config, dtype)
     templates, names = model.state_dict(keep_vars=True), dict[str, list[str]]()
@@ -264,27 +244,23 @@ class _Stages:
         self._clock = clock
         self.done: list[Stage] = []
 
-    def add(self, name: str, work: Callable[[], object], floor_ms: float) -> float:
-        """Time a stage; return its milliseconds."""
+    def add(self, name: str, work: Callable[[], object], floor_ms: float) -> None:
+        """Time a stage."""
         stage = Stage(name, self._clock.ms(work), floor_ms)
         self.done.append(stage)
         sys.stderr.write(f"{name:44} {stage.ms:9.2f} ms  floor {floor_ms:8.2f}  x{stage.times_floor:.2f}\n")
         sys.stderr.flush()
-        return stage.ms
 
 
-def _ours(passes: Passes, clock: Clock, floor: _Floor, device: str, prefix: int) -> tuple[list[Stage], float, float]:
-    """Return our stages, the milliseconds of one step, and those of a whole fill on an encoded prefix."""
+def _stages(passes: Passes, clock: Clock, floor: _Floor, device: str, prefix: int) -> list[Stage]:
     n_tokens, stages = passes.config.vocab_size, _Stages(clock)
     ids = torch.randint(10, n_tokens, (1, prefix), device=device)
     kv = passes.encode(ids)[1]
-    ways, steps = _ways(passes, device), dict[tuple[int, str], float]()
-    for rows, width in ((1, CANVAS), (1, LIBRARY_CANVAS), (4, CANVAS)):
+    ways = _ways(passes, device)
+    for rows, width in ((1, CANVAS), (1, LONG_CANVAS), (4, CANVAS)):
         least = floor.ms(width, rows, prefix, predicted=rows * width)
         for way, fixed in ways.items():
-            ms = stages.add(f"step of {rows} x {width}{way}", _stepping(passes, kv, device, [width] * rows, fixed), least)
-            steps[rows * width, way] = ms
-    used = list(ways)[-1] if device.startswith("cuda") else ""  # the way in which the engine steps on this device
+            stages.add(f"step of {rows} x {width}{way}", _stepping(passes, kv, device, [width] * rows, fixed), least)
     stages.add(f"prefix of {prefix} tokens", lambda: passes.encode(ids), floor.ms(prefix, 1, 0, predicted=0))
     _continue(passes, kv, stages, floor, prefix, "")
     if device.startswith("cuda"):
@@ -293,11 +269,10 @@ def _ours(passes: Passes, clock: Clock, floor: _Floor, device: str, prefix: int)
         _continue(passes, kv, stages, floor, prefix, ", recorded")
         passes.buffers = None
     least = STEPS * floor.ms(CANVAS, 1, prefix, predicted=CANVAS)
-    fills = dict[str, float]()
     for way, fixed in ways.items():
         fill = partial(_filled, passes, kv, device, fixed)
-        fills[way] = stages.add(f"fill of {STEPS} steps of 1 x {CANVAS}{way}", fill, least)
-    return stages.done, steps[LIBRARY_CANVAS, used], fills[used]
+        stages.add(f"fill of {STEPS} steps of 1 x {CANVAS}{way}", fill, least)
+    return stages.done
 
 
 def _continue(passes: Passes, kv: KV, stages: _Stages, floor: _Floor, prefix: int, way: str) -> None:
@@ -363,21 +338,6 @@ def _filled(passes: Passes, kv: KV, device: str, fixed: FixedSteps | None) -> No
     denoiser.read(0)
 
 
-def _library(model: Any, clock: Clock, device: str, prefix: int, steps: int) -> float:
-    """Return the milliseconds of the library's `generate` for one canvas with `steps` steps."""
-    ids = torch.randint(10, model.config.text_config.vocab_size, (1, prefix), device=device)
-    return clock.ms(
-        lambda: model.generate(
-            ids,
-            max_new_tokens=LIBRARY_CANVAS,
-            max_denoising_steps=steps,
-            eos_token_id=None,
-            stability_threshold=steps + 1,
-            confidence_threshold=1e-9,
-        )
-    )
-
-
 def rates(device: str, dtype: torch.dtype, widths: Widths) -> tuple[float, float]:
     """Return the bytes per second of a copy (read and written), and the operations per second of a matrix product."""
     clock = Clock(device, 5)
@@ -398,8 +358,6 @@ def as_object(measured: Measured, size: str, device: str, precision: str) -> dic
         "device": device,
         "size": size,
         "precision": precision,
-        "speedup_equal_steps": round(measured.speedup_equal_steps, 2),
-        "speedup_default": round(measured.speedup_default, 2),
         **figures,
         "stages": [{**asdict(stage), "times_floor": stage.times_floor} for stage in measured.stages],
     }

@@ -112,7 +112,6 @@ async def test_a_client_whose_event_loop_was_blocked_keeps_its_engine(folder: Pa
         assert (await pid_of(engine), notes) == (before, [])
 
 
-@pytest.mark.smoke
 def test_only_time_in_which_the_event_loop_runs_counts_as_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "TICK_S", 0.05)
 

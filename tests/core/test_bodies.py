@@ -89,53 +89,34 @@ def test_an_unknown_language_has_no_body_holes() -> None:
     check("function f() {}", "")
 
 
-def shape(text: str, language: str, answer: str) -> str:
+@pytest.mark.parametrize(
+    ("language", "text", "answer", "expected"),
+    [
+        # A body in a line of its own keeps its indentation, also below parameters on several lines.
+        ("python", "class A:\n\tdef f(self):\n\t\t'''D'''\n\t\tpass\n", "x\ny",
+         "class A:\n\tdef f(self):\n\t\t'''D'''\n\t\tx\n\t\ty\n"),
+        ("python", "def f(\n        a,\n):\n    # TODO: add\n", "return a",
+         "def f(\n        a,\n):\n    # TODO: add\n    return a\n"),
+        # One in the line of what it belongs to moves below.
+        ("python", "def f(): ...\nx = 1\n", "return 1", "def f():\n    return 1\nx = 1\n"),
+        ("javascript", "/** D */\nfunction f() { }\n", "a();\nb();", "/** D */\nfunction f() {\n  a();\n  b();\n}\n"),
+        ("java", "class A {\n    int f() { throw new UnsupportedOperationException(); }\n}\n", "a",
+         "class A {\n    int f() {\n        a\n    }\n}\n"),
+        ("ruby", "# D\ndef f(a); end\n", "a", "# D\ndef f(a)\n  a\nend\n"),
+        ("lua", "-- D\nlocal function f() end\n", "return 1", "-- D\nlocal function f()\n  return 1\nend\n"),
+        ("bash", "# D\nk() { :; }\n", "date", "# D\nk() {\n  date\n}\n"),
+        # It goes on below a docstring, keeps braces on two lines, and a comment stays above.
+        ("python", "def f():\n  '''Docs.'''\n\nx = 1\n", "return 1", "def f():\n  '''Docs.'''\n  return 1\n\nx = 1\n"),
+        ("javascript", "/** D */\nfunction f() {\n}\n", "a();", "/** D */\nfunction f() {\n  a();\n}\n"),
+        ("javascript", "function f() { /* sort */ }\n", "a();", "function f() { /* sort */\n  a();\n}\n"),
+        ("javascript", "function f() { // sort\n}\n", "a();", "function f() { // sort\n  a();\n}\n"),
+    ],
+)  # fmt: skip
+def test_a_body_is_filled_in_lines_of_its_own(language: str, text: str, answer: str, expected: str) -> None:
     document, _ = marked.holes(text, language)
     (hole,) = holes.in_document(document, marked.parse(document), BODIES)
     assert hole.extent == "block"
-    return marked.filled(document, hole, answer.replace("\n", "\n" + hole.indent))
-
-
-def test_a_body_on_its_own_line_keeps_its_indentation() -> None:
-    text = "class A:\n\tdef f(self):\n\t\t'''Docs.'''\n\t\tpass\n"
-    assert shape(text, "python", "x = 1\nreturn x") == "class A:\n\tdef f(self):\n\t\t'''Docs.'''\n\t\tx = 1\n\t\treturn x\n"
-
-
-def test_a_body_on_the_line_of_its_def_moves_below() -> None:
-    assert shape("def f(): ...\nx = 1\n", "python", "return 1") == "def f():\n    return 1\nx = 1\n"
-
-
-def test_a_body_of_only_a_docstring_continues_below_it() -> None:
-    text = "def f():\n  '''Docs.'''\n\nx = 1\n"
-    assert shape(text, "python", "return 1") == "def f():\n  '''Docs.'''\n  return 1\n\nx = 1\n"
-
-
-def test_a_body_in_braces_on_one_line_moves_to_its_own_lines() -> None:
-    assert shape("/** D */\nfunction f() { }\n", "javascript", "a();\nb();") == "/** D */\nfunction f() {\n  a();\n  b();\n}\n"
-    text = "class A {\n    int f() { throw new UnsupportedOperationException(); }\n}\n"
-    assert shape(text, "java", "return 1;") == "class A {\n    int f() {\n        return 1;\n    }\n}\n"
-
-
-def test_braces_on_two_lines_keep_their_lines() -> None:
-    assert shape("/** D */\nfunction f() {\n}\n", "javascript", "a();") == "/** D */\nfunction f() {\n  a();\n}\n"
-
-
-def test_end_keywords_stay() -> None:
-    assert shape("# D\ndef f(a); end\n", "ruby", "a") == "# D\ndef f(a)\n  a\nend\n"
-    assert shape("-- D\nlocal function f() end\n", "lua", "return 1") == "-- D\nlocal function f()\n  return 1\nend\n"
-    assert shape("# D\nk() { :; }\n", "bash", "date") == "# D\nk() {\n  date\n}\n"
-
-
-def test_a_kept_comment_stays_above() -> None:
-    text = "function f() { /* sort */ }\n"
-    assert shape(text, "javascript", "a();") == "function f() { /* sort */\n  a();\n}\n"
-    text = "function f() { // sort\n}\n"
-    assert shape(text, "javascript", "a();") == "function f() { // sort\n  a();\n}\n"
-
-
-def test_parameters_on_several_lines_do_not_indent_the_body() -> None:
-    text = "def f(\n        a,\n):\n    # TODO: add\n"
-    assert shape(text, "python", "return a") == "def f(\n        a,\n):\n    # TODO: add\n    return a\n"
+    assert marked.filled(document, hole, answer.replace("\n", "\n" + hole.indent)) == expected
 
 
 def test_a_comment_behind_the_placeholder_becomes_the_instruction() -> None:

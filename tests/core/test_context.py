@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,63 +18,35 @@ def picture(request: InfillRequest) -> str:
     return "⟦⟧".join((request.prefix, *request.between, request.suffix))
 
 
-def check_window(text: str, expected: str, *, window_chars: int = 24_000, lead: str = "", trail: str = "") -> None:
-    document, holes = drawn(text, lead=lead, trail=trail)
-    assert picture(context.build(document, holes, window_chars=window_chars)) == expected
-
-
-def test_text_on_both_sides_is_kept() -> None:
-    check_window("def f():\n    ⟦pass⟧\nf()\n", "def f():\n    ⟦⟧\nf()\n")
-
-
-def test_a_hole_at_either_end_has_an_empty_side() -> None:
-    check_window("⟦⟧", "⟦⟧")
-    check_window("⟦⟧x", "⟦⟧x")
-
-
-def test_the_text_between_holes_is_kept() -> None:
-    check_window("a = ⟦⟧\nb = ⟦1⟧\nc = 2\n", "a = ⟦⟧\nb = ⟦⟧\nc = 2\n")
-
-
-def test_lead_and_trail_are_fixed_text() -> None:
-    check_window("f() {⟦⟧}\n", "f() {\n  ⟦⟧\n}\n", lead="\n  ", trail="\n")
-
-
-def test_the_text_between_holes_includes_their_leads_and_trails() -> None:
-    check_window("{⟦⟧} {⟦⟧}", "{<⟦⟧>} {<⟦⟧>}", lead="<", trail=">")
-
-
-def test_the_model_sees_plain_newlines_and_no_byte_order_mark() -> None:
-    check_window("\ufeffa\r\nb\r⟦⟧\r\nc\rd\n", "a\nb\n⟦⟧\nc\nd\n")
-
-
-def test_a_byte_order_mark_within_the_text_stays() -> None:
-    check_window("a\n⟦⟧\ufeffb", "a\n⟦⟧\ufeffb")
+LINES = "one\ntwo\n⟦⟧\nfour\nfive\n"
 
 
 @pytest.mark.parametrize(
-    ("window_chars", "expected"),
+    ("text", "expected", "options"),
     [
-        (1, "⟦⟧\n"),
-        (3, "⟦⟧\n"),
-        (4, "two\n⟦⟧\n"),
-        (6, "two\n⟦⟧\nfour\n"),
-        (8, "one\ntwo\n⟦⟧\nfour\n"),
-        (11, "one\ntwo\n⟦⟧\nfour\nfive\n"),
-        (99, "one\ntwo\n⟦⟧\nfour\nfive\n"),
+        ("def f():\n    ⟦pass⟧\nf()\n", "def f():\n    ⟦⟧\nf()\n", {}),  # both sides
+        ("⟦⟧", "⟦⟧", {}),
+        ("⟦⟧x", "⟦⟧x", {}),
+        ("a = ⟦⟧\nb = ⟦1⟧\nc = 2\n", "a = ⟦⟧\nb = ⟦⟧\nc = 2\n", {}),  # the text between holes
+        ("f() {⟦⟧}\n", "f() {\n  ⟦⟧\n}\n", {"lead": "\n  ", "trail": "\n"}),  # lead and trail are fixed text
+        ("{⟦⟧} {⟦⟧}", "{<⟦⟧>} {<⟦⟧>}", {"lead": "<", "trail": ">"}),
+        ("\ufeffa\r\nb\r⟦⟧\r\nc\rd\n", "a\nb\n⟦⟧\nc\nd\n", {}),  # plain line ends, and no byte order mark at the start
+        ("a\n⟦⟧\ufeffb", "a\n⟦⟧\ufeffb", {}),
+        (LINES, "⟦⟧\n", {"window_chars": 1}),  # cut at line starts
+        (LINES, "⟦⟧\n", {"window_chars": 3}),
+        (LINES, "two\n⟦⟧\n", {"window_chars": 4}),
+        (LINES, "two\n⟦⟧\nfour\n", {"window_chars": 6}),
+        (LINES, "one\ntwo\n⟦⟧\nfour\n", {"window_chars": 8}),
+        (LINES, LINES, {"window_chars": 11}),
+        (LINES, LINES, {"window_chars": 99}),
+        (LINES.replace("\n", "\r"), "two\n⟦⟧\nfour\n", {"window_chars": 6}),
+        (LINES.replace("\n", "\r\n"), "two\n⟦⟧\nfour\n", {"window_chars": 8}),
+        ("x" * 50 + "⟦⟧" + "y" * 50, "xxxxx⟦⟧yyyyy", {"window_chars": 5}),  # a longer line is cut inside
     ],
 )
-def test_the_window_is_cut_at_line_starts(window_chars: int, expected: str) -> None:
-    check_window("one\ntwo\n⟦⟧\nfour\nfive\n", expected, window_chars=window_chars)
-
-
-def test_a_window_is_cut_at_any_line_end() -> None:
-    check_window("one\rtwo\r⟦⟧\rfour\rfive\r", "two\n⟦⟧\nfour\n", window_chars=6)
-    check_window("one\r\ntwo\r\n⟦⟧\r\nfour\r\nfive", "two\n⟦⟧\nfour\n", window_chars=8)
-
-
-def test_a_line_longer_than_the_window_is_cut_inside() -> None:
-    check_window("x" * 50 + "⟦⟧" + "y" * 50, "xxxxx⟦⟧yyyyy", window_chars=5)
+def test_a_window_has_the_text_around_its_holes(text: str, expected: str, options: dict[str, Any]) -> None:
+    document, holes = drawn(text, lead=options.pop("lead", ""), trail=options.pop("trail", ""))
+    assert picture(context.build(document, holes, **options)) == expected
 
 
 def test_the_request_has_the_given_budget_seed_and_related_text() -> None:
@@ -119,31 +93,21 @@ def test_a_window_is_part_of_the_text_and_starts_lines(text: str, at: int, windo
 # --- Which holes share a request --------------------------------------------------------------------------------------
 
 
-def check_groups(text: str, expected: list[int], **bounds: int) -> None:
+@pytest.mark.parametrize(
+    ("text", "expected", "bounds"),
+    [
+        ("⟦⟧ + ⟦⟧\n⟦⟧", [3], {}),
+        ("⟦⟧ " + "x" * 500 + "⟦⟧ ⟦⟧", [1, 2], {}),  # distant
+        ("⟦⟧123⟦⟧123⟦⟧123⟦⟧", [2, 2], {"max_chars": 5}),  # the fixed text of a group is bounded
+        ("⟦a long old body⟧12⟦a long old body⟧", [2], {"max_chars": 5}),  # without the text inside of holes
+        ("⟦⟧ ⟦⟧ ⟦⟧ ⟦⟧ ⟦⟧", [4, 1], {}),
+    ],
+)
+def test_close_holes_share_a_request(text: str, expected: list[int], bounds: dict[str, int]) -> None:
     _, holes = drawn(text)
     groups = context.group(holes[::-1], **bounds)
     assert [len(group) for group in groups] == expected
     assert [hole for group in groups for hole in group] == list(holes)
-
-
-def test_close_holes_share_a_request() -> None:
-    check_groups("⟦⟧ + ⟦⟧\n⟦⟧", [3])
-
-
-def test_distant_holes_get_separate_requests() -> None:
-    check_groups("⟦⟧ " + "x" * 500 + "⟦⟧ ⟦⟧", [1, 2])
-
-
-def test_the_total_fixed_text_of_a_group_is_bounded() -> None:
-    check_groups("⟦⟧123⟦⟧123⟦⟧123⟦⟧", [2, 2], max_chars=5)
-
-
-def test_text_inside_the_holes_does_not_count_towards_the_limit() -> None:
-    check_groups("⟦a long old body⟧12⟦a long old body⟧", [2], max_chars=5)
-
-
-def test_a_group_has_a_bounded_number_of_holes() -> None:
-    check_groups("⟦⟧ ⟦⟧ ⟦⟧ ⟦⟧ ⟦⟧", [4, 1])
 
 
 def test_no_holes_give_no_groups() -> None:

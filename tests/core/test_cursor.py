@@ -142,43 +142,32 @@ def test_a_cursor_elsewhere_is_a_hole_for_the_rest_of_the_line(language: str, te
     assert (hole.extent == "block", hole.lead, hole.trail) == (False, "", "")
 
 
-SEVERAL = [
-    ("python", "x = 1\n$0\ny = 2\n"),
-    ("python", "def f():\n    a()\n    $0\n\n\ndef g():\n    b()\n"),
-    ("python", "def f():\n    a()\n    $0"),
-    ("go", "func f() {\n\ta()\n\t$0\n}\n"),
-    ("typescript", "const a = {\n  b: 1,\n  $0\n}\n"),
-]
-ONE_LINE = [
-    ("python", "$0\n    return 1\n"),
-    ("go", "func f() {\n\t$0\n\t\tb()\n\t}\n}\n"),
-    ("python", 'x = """\n$0\n"""\n'),
-    ("", "a\n$0\nb\n"),
-]
-
-
 @pytest.mark.parametrize(
-    ("language", "text", "several"), [(*one, True) for one in SEVERAL] + [(*one, False) for one in ONE_LINE]
-)
-def test_an_answer_in_an_empty_line_of_code_may_have_several_lines(language: str, text: str, several: bool) -> None:
-    hole = at(text, language)
-    assert hole.extent == ("lines" if several else "line")
-
-
-@pytest.mark.parametrize(
-    ("language", "text", "may_open"),
+    ("language", "text", "extent"),
     [
-        ("python", "def f():\n    a()\n    i$0\n    b()\n", True),
-        ("python", "def f():\n    i$0\n        b()\n", False),
-        ("python", "def f():\n    i$0 x\n", False),
-        ("python", 'def f():\n    """i$0\n    """\n', False),
-        ("go", "func f() {\n\ti$0\n\treturn\n}\n", True),
-        ("go", "func f() {\n\t$0\n\treturn\n}\n", True),
-        ("", "a$0\nb\n", False),
+        # An empty line of code.
+        ("python", "x = 1\n$0\ny = 2\n", "lines"),
+        ("python", "def f():\n    a()\n    $0\n\n\ndef g():\n    b()\n", "lines"),
+        ("python", "def f():\n    a()\n    $0", "lines"),
+        ("go", "func f() {\n\ta()\n\t$0\n}\n", "lines"),
+        ("typescript", "const a = {\n  b: 1,\n  $0\n}\n", "lines"),
+        ("go", "func f() {\n\t$0\n\treturn\n}\n", "lines"),
+        # Before a block, in a string, and without a grammar.
+        ("python", "$0\n    return 1\n", "line"),
+        ("go", "func f() {\n\t$0\n\t\tb()\n\t}\n}\n", "line"),
+        ("python", 'x = """\n$0\n"""\n', "line"),
+        ("", "a\n$0\nb\n", "line"),
+        # A line that may open a block, which is not there yet.
+        ("python", "def f():\n    a()\n    i$0\n    b()\n", "lines"),
+        ("go", "func f() {\n\ti$0\n\treturn\n}\n", "lines"),
+        ("python", "def f():\n    i$0\n        b()\n", "line"),
+        ("python", "def f():\n    i$0 x\n", "line"),
+        ("python", 'def f():\n    """i$0\n    """\n', "line"),
+        ("", "a$0\nb\n", "line"),
     ],
 )
-def test_an_answer_may_open_a_block_that_is_not_there(language: str, text: str, may_open: bool) -> None:
-    assert at(text, language).extent == ("lines" if may_open else "line")
+def test_an_answer_in_a_line_of_code_may_have_several_lines(language: str, text: str, extent: str) -> None:
+    assert at(text, language).extent == extent
 
 
 # The language, the text, and the text with an answer in a line of its own.
@@ -213,11 +202,7 @@ ABOVE = [
     ),
     ("ruby", "begin\n  a\n$0rescue E\n  b\nend\n", "begin\n  a\n  ANSWER\nrescue E\n  b\nend\n"),
     ("php", "<?php\nfunction f() {\n$0    g();\n}\n", "<?php\nfunction f() {\n    ANSWER\n    g();\n}\n"),
-    (
-        "bash",
-        'add() {\n  local price=$1\n$0  echo "$price"\n}\n',
-        'add() {\n  local price=$1\n  ANSWER\n  echo "$price"\n}\n',
-    ),
+    ("bash", 'add() {\n  local price=$1\n$0  echo "$price"\n}\n', 'add() {\n  local price=$1\n  ANSWER\n  echo "$price"\n}\n'),
     ("bash", "if a; then\n  b\n$0fi\n", "if a; then\n  b\n  ANSWER\nfi\n"),
     ("lua", "for i = 1, 3 do\n  a()\n$0end\n", "for i = 1, 3 do\n  a()\n  ANSWER\nend\n"),
     ("", "name: x\non:\n  push:\n$0    branches: [main]\n", "name: x\non:\n  push:\n    ANSWER\n    branches: [main]\n"),
@@ -372,24 +357,14 @@ def test_errors_on_the_same_lines_are_one_hole() -> None:
 
 TOKENS = [
     *(
-        "def f():",
-        "class A:",
-        "function f()",
-        "fn f()",
-        "match x",
-        "if x:",
-        "lambda: ...",
-        "() =>",
-        "do",
-        "then",
-        "end",
+        "def f():", "class A:", "function f()", "fn f()", "match x", "if x:", "lambda: ...", "() =>", "do", "then", "end",
         "else:",
     ),
     *("{", "}", "(", ")", "[", "]", "'", '"', "`", ";", "=", ":", "x", "é", "🦀", "\ud800", "\u2028", "\ufeff"),
     *("pass", "...", "todo!()", "raise NotImplementedError", "throw new Error('todo')", "panic('todo')", "/** d */"),
     *("# TODO", "# FILL", "// FILL: x", "/* FILL */", "-- TODO", "/* TODO */"),
     *("\n", "\n", "\n", "\n", "\r\n", "\r", "    ", "    ", "\t"),
-]
+]  # fmt: skip
 
 
 @given(

@@ -57,20 +57,10 @@ def test_a_comment_that_may_be_in_a_string_is_left_alone_and_has_a_reason() -> N
 @pytest.mark.parametrize(
     "text",
     [
-        "`a\n$0`\n",
-        "'a\n$0\nb'\n",
-        "a = @('A')\n$0\nA\n",
-        "x <<~eof\n$0\neof\n",
-        "a \\\n$0\n",
-        "a \\\r\n$0\r\n",
-        "q{ $0 }\n",
-        "/a $0/\n",
-        "x << 'A-B'\n$0\nA-B\n",
-        "x <<A.B\n$0\nA.B\n",
-        "x <<~A.strip\n$0\nA\n",
-        "'a $0'\n",
+        "`a\n$0`\n", "'a\n$0\nb'\n", "a = @('A')\n$0\nA\n", "x <<~eof\n$0\neof\n", "a \\\n$0\n", "a \\\r\n$0\r\n", "q{ $0 }\n",
+        "/a $0/\n", "x << 'A-B'\n$0\nA-B\n", "x <<A.B\n$0\nA.B\n", "x <<~A.strip\n$0\nA\n", "'a $0'\n",
     ],
-)
+)  # fmt: skip
 def test_a_string_that_the_table_lacks_keeps_its_text(text: str) -> None:
     document = Document("file:///a/a.zig", "", text.replace("$0", "// FILL: a"))
     assert holes.markers(document, None) == ()
@@ -175,8 +165,7 @@ ENOUGH_S = 0.02  # shorter times are too uncertain to compare; a text of this si
 
 
 @pytest.mark.parametrize(
-    "lexer",
-    [pytest.param(lexer, marks=() if number % 12 == 0 else pytest.mark.slow) for number, lexer in enumerate(LEXERS)],
+    "lexer", [pytest.param(lexer, marks=() if number % 24 == 0 else pytest.mark.slow) for number, lexer in enumerate(LEXERS)]
 )
 def test_no_text_takes_more_than_linear_time(lexer: lexing.Lexer) -> None:
     pairs = (f"{left}{right}" for left, right in pairwise(PIECES))

@@ -18,19 +18,8 @@ def found(text: str, language: str) -> tuple[Hole, ...]:
 
 
 LINE = {
-    "python": "#",
-    "javascript": "//",
-    "typescript": "//",
-    "tsx": "//",
-    "go": "//",
-    "rust": "//",
-    "java": "//",
-    "c": "//",
-    "cpp": "//",
-    "csharp": "//",
-    "ruby": "#",
-    "php": "//",
-    "bash": "#",
+    **dict.fromkeys(("javascript", "typescript", "tsx", "go", "rust", "java", "c", "cpp", "csharp", "php"), "//"),
+    **dict.fromkeys(("python", "ruby", "bash"), "#"),
     "lua": "--",
 }
 BLOCK = {
@@ -91,24 +80,26 @@ def test_fill_in_a_string_is_not_a_marker(language: str, text: str) -> None:
     assert found(text, language) == ()
 
 
-def test_markers_in_other_comment_styles() -> None:
-    found("<?php\n<hole># FILL</hole>\n", "php")
-    found("<hole>=begin\nFILL\n=end</hole>\n", "ruby")
-    found("const a = <div>{<hole>/* FILL */</hole>}</div>;\n", "tsx")
-
-
-def test_markers_in_every_form_of_a_comment() -> None:
-    found("/// <hole>/*! FILL */</hole>\n".removeprefix("/// ") + "<hole>//! FILL: a</hole>\n<hole>/// FILL</hole>\n", "rust")
-    found("<hole>--[==[ FILL: a ]==]</hole>\nx = 1 <hole>--- FILL</hole>\n", "lua")
-    found('x = "a"<hole>--[[ FILL: a ]]</hole>\ny = [["]]<hole>--[[ FILL: "b" ]]</hole>\n', "lua")
-    found('#include "a.h"<hole>/* FILL: "a" */</hole>\n#define A "/*" <hole>/* FILL */</hole>\n', "c")
-    found("<hole>/** FILL: a */</hole>\n<hole>/**\n * FILL: b\n */</hole>\n", "java")
-
-
-def test_markers_behind_a_macro() -> None:
-    found('#define A 1 <hole>// FILL: a</hole>\n#define B "// FILL" <hole>/* FILL */</hole>\n', "c")
-    found("#define A 1 <hole>// FILL: a</hole>\n", "cpp")
-    found("#define A <hole>// FILL: a</hole>\n", "csharp")
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("php", "<?php\n<hole># FILL</hole>\n"),
+        ("ruby", "<hole>=begin\nFILL\n=end</hole>\n"),
+        ("tsx", "const a = <div>{<hole>/* FILL */</hole>}</div>;\n"),
+        ("rust", "<hole>/*! FILL */</hole>\n<hole>//! FILL: a</hole>\n<hole>/// FILL</hole>\n"),
+        ("lua", "<hole>--[==[ FILL: a ]==]</hole>\nx = 1 <hole>--- FILL</hole>\n"),
+        ("lua", 'x = "a"<hole>--[[ FILL: a ]]</hole>\ny = [["]]<hole>--[[ FILL: "b" ]]</hole>\n'),
+        ("c", '#include "a.h"<hole>/* FILL: "a" */</hole>\n#define A "/*" <hole>/* FILL */</hole>\n'),
+        ("java", "<hole>/** FILL: a */</hole>\n<hole>/**\n * FILL: b\n */</hole>\n"),
+        ("c", '#define A 1 <hole>// FILL: a</hole>\n#define B "// FILL" <hole>/* FILL */</hole>\n'),
+        ("cpp", "#define A 1 <hole>// FILL: a</hole>\n"),
+        ("csharp", "#define A <hole>// FILL: a</hole>\n"),
+        ("python", "def f(:\n  x = (\n  <hole># FILL: go on</hole>\n"),  # broken code
+        ("python", "x = f('a', <hole># FILL: b</hole>\ny = = 'a' <hole># FILL: c</hole>\n"),
+    ],
+)
+def test_fill_in_every_form_of_a_comment_is_a_marker(language: str, text: str) -> None:
+    assert found(text, language)
 
 
 def test_in_an_unknown_language_a_marker_is_a_comment_that_begins_its_line() -> None:
@@ -121,11 +112,6 @@ def test_in_an_unknown_language_a_marker_is_a_comment_that_begins_its_line() -> 
     )
     assert [hole.instruction for hole in lines] == ["", "a", "", "b", ""]
     assert [hole.extent for hole in lines] == ["block", "block", "block", "line", "block"]
-
-
-def test_broken_code_has_markers() -> None:
-    found("def f(:\n  x = (\n  <hole># FILL: go on</hole>\n", "python")
-    found("x = f('a', <hole># FILL: b</hole>\ny = = 'a' <hole># FILL: c</hole>\n", "python")
 
 
 def check(text: str, kinds: set[str], language: str = "python") -> tuple[Hole, ...]:
@@ -186,25 +172,19 @@ def test_a_marker_on_its_openers_line_moves_below() -> None:
         assert marked.filled(document, hole, "a") == expected
 
 
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("python", "def f():\n    <hole># FILL: a</hole>\n    <hole># FILL: b\n    pass</hole>\n"),  # the last one
+        ("javascript", "function f() { /* Why. */ <hole>/* FILL */</hole> }\n"),
+        ("python", "def f():\n    <hole># FILL: return one</hole>\n    # or two\n    pass\n"),  # too far
+        ("python", "def f():\n    x = 1\n    <hole># FILL</hole>\n    def g():\n        <hole>...</hole>\n"),
+        ("python", "class A:\n    <hole># FILL: a getter</hole>\n\n    def f(self):\n        <hole>...</hole>\n"),
+    ],
+)
+def test_a_marker_includes_only_the_placeholder_behind_it(language: str, text: str) -> None:
+    check(text, {"bodies", "markers"}, language)
+
+
 def test_a_marker_includes_its_placeholder_when_only_markers_are_requested() -> None:
     check("def f():\n    <hole># FILL\n    raise NotImplementedError</hole>\n\ndef g():\n    ...\n", {"markers"})
-
-
-def test_the_last_of_several_markers_includes_the_placeholder() -> None:
-    check("def f():\n    <hole># FILL: a</hole>\n    <hole># FILL: b\n    pass</hole>\n", {"bodies", "markers"})
-
-
-def test_a_marker_after_another_comment_includes_nothing_else() -> None:
-    check("function f() { /* Why. */ <hole>/* FILL */</hole> }\n", {"bodies", "markers"}, "javascript")
-
-
-def test_a_marker_does_not_include_a_distant_placeholder() -> None:
-    check("def f():\n    <hole># FILL: return one</hole>\n    # or two\n    pass\n", {"bodies", "markers"})
-
-
-def test_a_marker_in_code_leaves_nested_placeholders() -> None:
-    check("def f():\n    x = 1\n    <hole># FILL</hole>\n    def g():\n        <hole>...</hole>\n", {"bodies", "markers"})
-
-
-def test_a_marker_between_members_of_a_class() -> None:
-    check("class A:\n    <hole># FILL: a getter</hole>\n\n    def f(self):\n        <hole>...</hole>\n", {"bodies", "markers"})

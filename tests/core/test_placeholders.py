@@ -7,16 +7,9 @@ import pytest
 from dg_lsp.core import placeholders
 
 LINES = (
-    "pass",
-    "...",
-    "raise NotImplementedError",
-    'raise NotImplementedError("later")',
-    "todo!()",
-    'unimplemented!("later");',
-    'throw new Error("not implemented");',
-    "throw new NotImplementedException();",
-    'panic("TODO: later")',
-)
+    "pass", "...", "raise NotImplementedError", 'raise NotImplementedError("later")', "todo!()", 'unimplemented!("later");',
+    'throw new Error("not implemented");', "throw new NotImplementedException();", 'panic("TODO: later")',
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("line", LINES)
@@ -42,20 +35,10 @@ def test_more_placeholders_and_the_ends_of_blocks_may_follow_on_the_line(line: s
 @pytest.mark.parametrize(
     "line",
     [
-        "end",
-        "return x end",
-        "pass the end",
-        "",
-        "; ;",
-        "end pass_on",
-        "pass_on()",
-        "x = pass",
-        "raise ValueError",
-        'panic("no memory")',
-        "return ...",
-        "else: pass",
+        "end", "return x end", "pass the end", "", "; ;", "end pass_on", "pass_on()", "x = pass", "raise ValueError",
+        'panic("no memory")', "return ...", "else: pass",
     ],
-)
+)  # fmt: skip
 def test_code_is_not_a_placeholder(line: str) -> None:
     assert not placeholders.is_line(line)
     assert placeholders.removed(f"{line}\n") == f"{line}\n"

@@ -27,26 +27,9 @@ def parsed(text: str, language: str = "python") -> Syntax:
 
 
 WORDS = [
-    "def f(a):\n",
-    "    ",
-    "return ",
-    "x",
-    " = ",
-    "é",
-    "'🦀'",
-    "(",
-    ")",
-    "\n",
-    "\r\n",
-    "\r",
-    "# c\n",
-    "if x:\n",
-    "1",
-    "\ud800",
-    "[",
-    "]",
-    "\ufeff",
-]
+    "def f(a):\n", "    ", "return ", "x", " = ", "é", "'🦀'", "(", ")", "\n", "\r\n", "\r", "# c\n", "if x:\n", "1", "\ud800",
+    "[", "]", "\ufeff",
+]  # fmt: skip
 TEXTS = st.lists(st.sampled_from(WORDS), max_size=25).map("".join)
 
 
@@ -64,13 +47,9 @@ def test_offsets_and_errors_hold_after_any_edit(before: str, after: str) -> None
 
 
 SOUND = [
-    "def f(a):\n    return a\n",
-    "class A:\n    x = '🦀'\n\n    def g(self): pass\n",
-    "y = [1, (2), é]\n",
-    "# c\n",
-    "if y:\n    pass\nelse:\n    z()\n",
-    "\n",
-]
+    "def f(a):\n    return a\n", "class A:\n    x = '🦀'\n\n    def g(self): pass\n", "y = [1, (2), é]\n", "# c\n",
+    "if y:\n    pass\nelse:\n    z()\n", "\n",
+]  # fmt: skip
 
 
 @given(

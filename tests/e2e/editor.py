@@ -143,6 +143,13 @@ class Editor(Rpc):
         document = {"uri": uri, "version": version}
         self.notify("textDocument/didChange", {"textDocument": document, "contentChanges": changes})
 
+    def open_cells(self, book: str, cells: Mapping[str, str]) -> None:
+        """Open a notebook with the texts of its cells."""
+        parts = [{"kind": 2, "document": uri} for uri in cells]
+        texts = [{"uri": uri, "languageId": "python", "version": 1, "text": text} for uri, text in cells.items()]
+        notebook = {"uri": book, "notebookType": "jupyter-notebook", "version": 1, "cells": parts}
+        self.notify("notebookDocument/didOpen", {"notebookDocument": notebook, "cellTextDocuments": texts})
+
     def inline(self, line: int, character: int, *, uri: str = URI, trigger: int = 2, **context: Any) -> dict[str, Any]:
         return {
             "textDocument": {"uri": uri},

@@ -13,10 +13,7 @@ from tests.e2e.editor import Editor, command, environment
 from tests.e2e.positions import Position
 
 # This client sends its settings by notifications, which take effect at once.
-CLIENT = {
-    "general": {"positionEncodings": ["utf-16"]},
-    "textDocument": {"inlineCompletion": {"dynamicRegistration": False}},
-}
+CLIENT = {"general": {"positionEncodings": ["utf-16"]}, "textDocument": {"inlineCompletion": {"dynamicRegistration": False}}}
 _PROBABILITY = re.compile(r"probability of (\d\.\d+)")
 
 

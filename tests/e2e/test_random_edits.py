@@ -15,11 +15,10 @@ from tests.e2e.editor import CODE, Editor, command, environment
 from tests.e2e.random_edits import Desk, Tally, Trial
 from tests.server.adversary import Adversary
 
-pytestmark = pytest.mark.e2e
-
 SETTINGS = {"completion": {"debounce": 0, "speculate": False, "threshold": 0, "tokenThreshold": 0}}
 
 
+@pytest.mark.e2e
 def test_no_random_edit_in_an_editor_damages_code(tmp_path: Path) -> None:
     async def edit(tally: Tally) -> None:
         env = environment(tmp_path, DG_LSP_SERVE_ENGINE="tests.server.adversary:engine", DG_LSP_TEST_SEED="7")
@@ -37,6 +36,7 @@ def test_no_random_edit_in_an_editor_damages_code(tmp_path: Path) -> None:
     assert {"suggestion", "all", "regenerate", "body", "hole", "docstring"} <= set(tally.counts)
 
 
+@pytest.mark.e2e
 def test_no_random_edit_in_the_shell_damages_code(tmp_path: Path) -> None:
     async def edit(tally: Tally) -> None:
         async for trial in random_edits.in_the_shell(30, random.Random(7), tmp_path, connecting(Adversary(7))):
@@ -65,7 +65,6 @@ ONE = CODE_BEFORE.index("return 1")
         ("--at", Span(ONE, ONE), Edit(Span(ONE, ONE), "x = ("), "syntax error"),
     ],
 )
-@pytest.mark.smoke
 def test_faults_of_an_edit_are_detected(command: str, span: Span, edit: Edit, fault: str) -> None:
     problems = random_edits.faults(Trial(command, "a.py", CODE_BEFORE, span, (edit,)))
     assert bool(problems) == bool(fault)
@@ -87,6 +86,5 @@ def test_faults_of_an_edit_are_detected(command: str, span: Span, edit: Edit, fa
         ("#include <stdio.h>", True),
     ],
 )
-@pytest.mark.smoke
 def test_the_judge_knows_working_code(code: str, expected: bool) -> None:
     assert random_edits.works(code) == expected

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import os
-import signal
-import time
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from dg_lsp.wire import discovery
-from dg_lsp.wire.discovery import EngineId
 from tests.e2e.editor import URI, Editor, on_engine
 from tests.engine.test_causal_draft import written_profile
 from tests.engine.test_llama import written_to
-from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.e2e
 
@@ -75,60 +68,3 @@ async def test_a_laptop_model_s_draft_grows_in_its_gap(tmp_path: Path, monkeypat
         views = [hole["text"] for draft in drafts for hole in draft["holes"]]
         assert len(set(views)) > 3
         assert all(later.startswith(earlier) for earlier, later in pairwise(views))
-
-
-@pytest.mark.slow
-async def test_an_engine_that_dies_is_started_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained_layout: Path
-) -> None:
-    async with session(tmp_path, monkeypatch, trained_layout) as client:
-        client.open(TWO)
-        await client.suggestions(1, 4, trigger=1)
-        files = discovery.engine_files(EngineId(model=str(trained_layout)))
-        state = discovery.read_state(files)
-        assert state is not None
-        os.kill(state.pid, signal.SIGKILL)
-        client.change(2, {"text": TWO + "y = 1\n"})
-        await client.suggestions(6, 4, trigger=1)
-        assert (await client.status())["state"] == "ready"
-        again = discovery.read_state(files)
-        assert again is not None
-        assert again.pid != state.pid
-
-
-@pytest.mark.slow
-async def test_typing_while_a_killed_engine_restarts_does_not_stop_suggestions_for_good(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained_layout: Path
-) -> None:
-    async with session(tmp_path, monkeypatch, trained_layout) as client:
-        client.open(TWO + "x = add()\n")
-        await client.suggestions(6, 8, trigger=1)
-        state = discovery.read_state(discovery.engine_files(EngineId(model=str(trained_layout))))
-        assert state is not None
-        os.kill(state.pid, signal.SIGKILL)
-        files = discovery.engine_files(EngineId(model=str(trained_layout)))
-
-        n_before = len(client.said("dgLsp/status"))
-
-        async def is_up_again() -> bool:
-            now = discovery.read_state(files)
-            is_loaded = any(status["state"] == "loading" for status in client.said("dgLsp/status")[n_before:])
-            return now is not None and now.pid != state.pid and is_loaded and (await client.status())["state"] == "ready"
-
-        # Each key asks unprompted, as editors do, and ends what the key before it asked.
-        text = TWO + "x = add("
-        version, give_up = 1, time.monotonic() + PATIENCE_S
-        while time.monotonic() < give_up:
-            version += 1
-            text += "1"
-            client.change(version, {"text": text + ")\n"})
-            msg_id, _ = client.start("textDocument/inlineCompletion", client.inline(6, len(text) - len(TWO)))
-            await asyncio.sleep(0.03)
-            client.notify("$/cancelRequest", {"id": msg_id})
-            if await is_up_again():
-                break
-        assert await is_up_again()
-        # It continues without an explicit request.
-        await client.suggestions(6, len(text) - len(TWO))
-        suppressed = (await client.status())["suppressed"]
-        assert suppressed is None or suppressed["code"] != "engine"

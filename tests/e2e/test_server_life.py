@@ -5,16 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dg_lsp.core.positions import Encoding
-from tests import naive
 from tests.e2e.editor import CODE, NEOVIM, ROOT, URI, Editor, command, editor, environment, says
 from tests.e2e.rpc import Rpc, RpcError
 from tests.patience import PATIENCE_S
@@ -73,15 +69,6 @@ async def test_requests_under_way_are_answered_when_the_server_shuts_down(tmp_pa
         assert error.value.code == -32800
 
 
-async def test_the_server_ends_when_its_parent_is_gone(tmp_path: Path) -> None:
-    parent = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    async with Rpc(*command(), env=environment(tmp_path)) as client:
-        await client.request("initialize", {"processId": parent.pid, "rootUri": None, "capabilities": {}})
-        client.notify("initialized", {})
-        parent.communicate(b"\n")
-        assert await asyncio.wait_for(client.process.wait(), PATIENCE_S) == 1
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -110,7 +97,6 @@ async def test_printed_text_does_not_reach_the_client(tmp_path: Path) -> None:
 # Settings
 
 
-@pytest.mark.smoke
 async def test_settings_are_pulled_again_and_bad_ones_are_reported(tmp_path: Path) -> None:
     async with editor(tmp_path, CODE) as client:
         client.open(says(text="f(a)", probability=0.4) + "x = \n")
@@ -127,23 +113,21 @@ async def test_settings_are_pulled_again_and_bad_ones_are_reported(tmp_path: Pat
 
 
 async def test_settings_are_taken_where_a_client_only_pushes_them(tmp_path: Path) -> None:
-    async with editor(
-        tmp_path, {"textDocument": {"inlineCompletion": {}}}, options={"dgLsp": {"completion": {"debounce": 0}}}
-    ) as client:
+    options = {"dgLsp": {"completion": {"debounce": 0}}}
+    async with editor(tmp_path, {"textDocument": {"inlineCompletion": {}}}, options=options) as client:
+
+        def push(**completion: object) -> None:
+            client.notify("workspace/didChangeConfiguration", {"settings": {"dgLsp": {"completion": completion}}})
+
         client.open(says(text="f(a)", probability=0.4) + "x = \n")
         assert len(await client.suggestions(1, 4)) == 1
-        client.notify("workspace/didChangeConfiguration", {"settings": {"dgLsp": {"completion": {"threshold": 0.5}}}})
+        push(threshold=0.5)
         assert await client.suggestions(1, 4) == []
-
-
-async def test_a_pause_leaves_the_status_as_soon_as_the_settings_end_it(tmp_path: Path) -> None:
-    options = {"dgLsp": {"completion": {"trigger": "manual", "debounce": 0}}}
-    async with editor(tmp_path, {"textDocument": {"inlineCompletion": {}}}, options=options) as client:
-        client.open(says(text="f(a)") + "x = \n")
+        push(trigger="manual", debounce=0)
         assert await client.suggestions(1, 4) == []
         assert (await client.status())["suppressed"]["code"] == "manual"
-        auto = {"settings": {"dgLsp": {"completion": {"trigger": "auto", "debounce": 0}}}}
-        client.notify("workspace/didChangeConfiguration", auto)
+        # A pause leaves the status as soon as the settings end it.
+        push(trigger="auto", debounce=0)
         assert (await client.status())["suppressed"] is None
 
 
@@ -162,33 +146,6 @@ async def test_another_model_needs_no_restart_of_the_server(tmp_path: Path, monk
 
 
 # Text
-
-
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-32"])
-async def test_the_servers_text_is_the_editors(tmp_path: Path, encoding: Encoding) -> None:
-    dice = random.Random(encoding)
-    pieces = ["x", "\n", "\r\n", "\r", "\f", "\x85", "\u2028", "é", "漢", "𝕏", "\t", "#", '"', "\x00"]
-    capabilities = {"general": {"positionEncodings": [encoding]}, "textDocument": {"inlineCompletion": {}}}
-    async with editor(tmp_path, capabilities, options={"completion": {"debounce": 0, "speculate": False}}) as client:
-        text = "start"
-        client.open(text)
-        for version in range(2, 402):
-            if version % 50 == 0:
-                change = naive.edit("".join(dice.choices(pieces, k=30)))
-                content_change: dict[str, Any] = {"text": change.text}
-            else:
-                start, end = sorted((dice.randrange(8), dice.randrange(10)) for _ in range(2))
-                change = naive.edit("".join(dice.choices(pieces, k=dice.randrange(4))), start, end)
-                range_ = {name: {"line": at[0], "character": at[1]} for name, at in (("start", start), ("end", end))}
-                content_change = {"text": change.text, "range": range_}
-            text = naive.change(text, change, encoding)
-            client.change(version, content_change)
-        await client.suggestions(0, 0, trigger=1)
-        (request,) = [entry for entry in client.asked if entry["what"] == "asked"]
-        lines = re.sub("\r\n|\r", "\n", text)
-        # Before code, the answer gets a line of its own.
-        own = "\n" if lines.partition("\n")[0].strip() else ""
-        assert request["prefix"] + request["suffix"] == own + lines
 
 
 async def test_an_unreadable_change_stops_suggestions_until_the_whole_text_arrives(tmp_path: Path) -> None:
@@ -229,22 +186,8 @@ def junk(dice: random.Random, depth: int = 0) -> Any:
             return [junk(dice, depth + 1) for _ in range(dice.randrange(3))]
         return {dice.choice(NAMES): junk(dice, depth + 1) for _ in range(dice.randrange(5))}
     values: list[Any] = [
-        None,
-        True,
-        0,
-        1,
-        -1,
-        2**40,
-        1.5,
-        "",
-        URI,
-        "dgLsp.fill",
-        "dgLsp.status",
-        "é\ud800",
-        [],
-        {},
-        {"line": 0, "character": 0},
-    ]
+        None, True, 0, 1, -1, 2**40, 1.5, "", URI, "dgLsp.fill", "dgLsp.status", "é\ud800", [], {}, {"line": 0, "character": 0},
+    ]  # fmt: skip
     return dice.choice(values)
 
 

@@ -46,7 +46,7 @@ async def test_an_answer_that_names_no_method_is_an_answer(tmp_path: Path) -> No
         assert not client.strays
 
 
-@pytest.mark.parametrize("again", [pytest.param(True, marks=pytest.mark.smoke), False])
+@pytest.mark.parametrize("again", [True, False])
 async def test_a_document_that_was_closed_meanwhile_gets_no_edit(tmp_path: Path, again: bool) -> None:
     async with editor(tmp_path, CODE) as client:
         gate = tmp_path / "gate"
@@ -104,10 +104,7 @@ async def test_a_change_without_a_version_is_a_change(tmp_path: Path, version: d
 
 async def test_a_change_of_a_notebook_that_cant_be_read_loses_its_cells(tmp_path: Path) -> None:
     async with editor(tmp_path, NEOVIM) as client:
-        cells = [{"kind": 2, "document": uri} for uri in (FIRST, SECOND)]
-        texts = [{"uri": uri, "languageId": "python", "version": 1, "text": says(text="1") + "x = "} for uri in (FIRST, SECOND)]
-        book = {"uri": BOOK, "notebookType": "jupyter-notebook", "version": 1, "cells": cells}
-        client.notify("notebookDocument/didOpen", {"notebookDocument": book, "cellTextDocuments": texts})
+        client.open_cells(BOOK, dict.fromkeys((FIRST, SECOND), says(text="1") + "x = "))
         params = client.inline(1, 4, uri=SECOND, trigger=1)
         assert (await client.request("textDocument/inlineCompletion", params))["items"]
         changes = [{"range": {"start": {"line": 1}}, "text": "y"}]
@@ -123,12 +120,9 @@ async def test_no_cell_is_context_when_related_chars_is_zero(tmp_path: Path) -> 
     async with editor(tmp_path, NEOVIM) as client:
         client.answers["workspace/configuration"] = lambda params: [{"context.relatedChars": 0} for _ in params["items"]]
         client.notify("workspace/didChangeConfiguration", {"settings": None})
-        cells = [{"kind": 2, "document": uri} for uri in (FIRST, SECOND)]
-        texts = [{"uri": uri, "languageId": "python", "version": 1, "text": says(text="1") + "x = "} for uri in (FIRST, SECOND)]
-        book = {"uri": BOOK, "notebookType": "jupyter-notebook", "version": 1, "cells": cells}
         await client.until(lambda: [request["method"] for request in client.requests].count("workspace/configuration") > 1)
         await client.status()
-        client.notify("notebookDocument/didOpen", {"notebookDocument": book, "cellTextDocuments": texts})
+        client.open_cells(BOOK, dict.fromkeys((FIRST, SECOND), says(text="1") + "x = "))
         completion_params = client.inline(1, 4, uri=SECOND, trigger=1)
         assert (await client.request("textDocument/inlineCompletion", completion_params))["items"]
         assert client.asked[0]["related"] == []

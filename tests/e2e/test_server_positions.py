@@ -13,8 +13,6 @@ from tests.e2e.positions import Position
 from tests.e2e.replay import Record
 from tests.engine.engine_kit import home
 
-pytestmark = pytest.mark.e2e
-
 N, SEED = 60, 1
 
 
@@ -63,6 +61,5 @@ def test_positions_are_of_every_kind_and_a_seed_gives_the_same() -> None:
         ("def f(a\n\n\ndef g():\n    x = [y for y ", "\n\n\nz = 1\n", "put a", ["syntax"]),
     ],
 )
-@pytest.mark.smoke
 def test_faults_are_found(before: str, after: str, text: str, expected: list[str]) -> None:
     assert positions.faults(Position("typing", "a.py", before, after, ""), text) == expected

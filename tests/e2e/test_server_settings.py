@@ -71,7 +71,6 @@ async def test_a_problem_in_a_file_is_shown_once(tmp_path: Path, root: Path) -> 
         client.stderr = b""
 
 
-@pytest.mark.smoke
 async def test_local_only_files_get_nothing_from_a_remote_model(
     tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

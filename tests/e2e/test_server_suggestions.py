@@ -93,7 +93,6 @@ async def test_an_editor_without_inline_completion_gets_an_item_in_its_list(tmp_
         assert answer["isIncomplete"]
 
 
-@pytest.mark.smoke
 async def test_a_secret_file_gets_nothing_and_the_status_says_why(tmp_path: Path) -> None:
     async with editor(tmp_path, CODE, root=tmp_path) as client:
         uri = (tmp_path / ".env").as_uri()
@@ -121,19 +120,8 @@ async def test_engine_trouble_is_shown_once_without_error_responses(tmp_path: Pa
 
 async def test_cells_of_a_notebook_are_documents_that_know_those_before(tmp_path: Path) -> None:
     async with editor(tmp_path, {**CODE, "notebookDocument": {"synchronization": {}}}) as client:
-        cells = [("nb:1", says(text="f(a)") + "first = 1\n"), ("nb:2", "x = \n")]
-        client.notify(
-            "notebookDocument/didOpen",
-            {
-                "notebookDocument": {
-                    "uri": "file:///n.ipynb",
-                    "notebookType": "jupyter-notebook",
-                    "version": 1,
-                    "cells": [{"kind": 2, "document": uri} for uri, _ in cells],
-                },
-                "cellTextDocuments": [{"uri": uri, "languageId": "python", "version": 1, "text": text} for uri, text in cells],
-            },
-        )
+        cells = {"nb:1": says(text="f(a)") + "first = 1\n", "nb:2": "x = \n"}
+        client.open_cells("file:///n.ipynb", cells)
         change = {"range": at(0, 0, 1), "text": "yy"}
         client.notify(
             "notebookDocument/didChange",
@@ -148,6 +136,6 @@ async def test_cells_of_a_notebook_are_documents_that_know_those_before(tmp_path
         assert client.asked[0]["related"] == ["2 (cell)"]
         client.notify(
             "notebookDocument/didClose",
-            {"notebookDocument": {"uri": "file:///n.ipynb"}, "cellTextDocuments": [{"uri": uri} for uri, _ in cells]},
+            {"notebookDocument": {"uri": "file:///n.ipynb"}, "cellTextDocuments": [{"uri": uri} for uri in cells]},
         )
         assert await client.suggestions(0, 5, uri="nb:2") == []

@@ -1,4 +1,4 @@
-"""What real editors show of a laptop model's draft: the gap's text as the engine has written it so far, and the rest as it is.
+"""What Neovim shows of a laptop model's draft: the gap's text as the engine has written it so far, and the rest as it is.
 
 The model is tiny and random. Regenerating a selection uses it.
 """
@@ -18,7 +18,6 @@ from tests.editors.conftest import Watch
 from tests.editors.machine import program
 from tests.editors.neovim import LOOK, Neovim
 from tests.editors.waiting import until
-from tests.editors.workbench import VSIX, workbench
 from tests.engine.test_causal_draft import written_profile
 from tests.engine.test_llama import written_to
 
@@ -55,12 +54,6 @@ def visible(text: str) -> str:
     return re.sub(r"[\x00-\x1f\x7f]", lambda match: f"^{chr(ord(match[0]) ^ 64)}", "".join(text.split()))
 
 
-def unescaped(css: str) -> str:
-    """Return the text of CSS strings, one for each line that is drawn."""
-    text = "\n".join(line[1:-1] for line in css.split("\n"))
-    return re.sub(r"\\(?:([0-9a-f]{1,6}) ?|(.))", lambda match: chr(int(match[1], 16)) if match[1] else match[2], text)
-
-
 def test_neovim_shows_the_draft_as_it_is_written(
     environment: Mapping[str, str], tmp_path: Path, model: str, watch: Watch
 ) -> None:
@@ -80,24 +73,3 @@ def test_neovim_shows_the_draft_as_it_is_written(
         # The part that covers the old text and the one after it are drawn by themselves.
         assert [visible(drawn) for drawn, _, _, _ in views] == [visible(text) for text in sent]
         assert not last[0]
-
-
-def test_vs_code_shows_the_draft_as_it_is_written(
-    environment: Mapping[str, str], tmp_path: Path, model: str, watch: Watch
-) -> None:
-    if not VSIX.exists():
-        pytest.fail(f"{VSIX} is not there; make vscode packages it")
-    with workbench(tmp_path / "vscode", environment, {"dgLsp.engine.model": model}) as code:
-        watch(lambda: code.picture("draft.failed"))
-        code.open("add.py", TEXT)
-        assert code.told()["model"] == model
-        code.watch_drafts()
-        code.select((1, 4), (1, 16))
-        code.press("Control+Alt+Enter")
-        code.page.wait_for_selector(".quick-input-widget:visible input")
-        code.press("Enter")
-        until(lambda: code.page.evaluate("window.drafts.length > 0"), "a draft", tell=code.picture)
-        until(lambda: not code.told()["busy"] and not code.draft(), "the end", tell=code.picture)
-        drawn = [unescaped(text) for text in code.drafts()]
-        assert len(set(drawn)) >= LEAST_VIEWS
-        assert all(later.startswith(earlier) for earlier, later in pairwise(drawn))

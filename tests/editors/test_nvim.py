@@ -6,6 +6,7 @@ import ast
 import os
 import re
 import signal
+import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -604,3 +605,10 @@ def test_an_open_bracket_in_a_long_file_gets_a_suggestion_or_a_reason(nvim: Neov
     nvim.leave("<Esc>")
     nvim.type(":qa!<CR>")
     until(lambda: nvim.has_ended, "the end of Neovim")
+
+
+@pytest.mark.parametrize("command", [("stylua", "--check", "."), ("luacheck", "--no-color", ".")])
+def test_the_lua_is_formatted_and_luacheck_finds_nothing(command: tuple[str, ...]) -> None:
+    words = [str(program(command[0])), *command[1:]]
+    process = subprocess.run(words, cwd=PLUGIN, capture_output=True, text=True, check=False, timeout=60)
+    assert process.returncode == 0, process.stdout + process.stderr

@@ -59,27 +59,12 @@ def test_tab_inserts_a_suggestion_into_any_text(code: Workbench, kind: str) -> N
     check_saved(code.save(path), kind, f"x = '😀日'; value = self.{new}")
 
 
-def test_a_word_is_accepted(code: Workbench) -> None:
-    whole = begin(code)
-    word = code.change("Control+ArrowRight")
-    assert whole.startswith(word)
-    assert len(word.split()) == 1
-
-
 def test_other_suggestions_are_shown_in_turn(code: Workbench) -> None:
     first = begin(code, typed="value = ")
     code.press("Alt+]")
     other = until(lambda: (now := code.ghost()) != first and now, "another suggestion", tell=code.picture)
     code.press("Alt+[")
     until(lambda: code.ghost() not in ("", other), "the one before", tell=code.picture)
-
-
-def test_escape_dismisses_a_suggestion(code: Workbench) -> None:
-    begin(code, name="escape.py")
-    before = code.text()
-    code.press("Escape")
-    until(lambda: not code.ghost(), "no ghost text", tell=code.picture)
-    assert code.text() == before
 
 
 def test_fill_body_shows_its_drafts_and_is_one_step_to_undo(code: Workbench) -> None:
@@ -286,15 +271,6 @@ def test_a_model_folder_that_does_not_exist_is_refused_and_the_model_stays(code:
     begin(code)
 
 
-def test_the_doctors_output_stays_open(code: Workbench) -> None:
-    code.open("shop.py", SHOP)
-    pick(code, "Run dg-lsp doctor")
-    until(lambda: "running engines: embedded" in code.text(), "the doctor's lines", tell=code.picture)
-    assert "ok  dg-lsp" in code.text()
-    document = "vscode.window.activeTextEditor.document"
-    assert code.run(f'return vscode.workspace.getConfiguration("editor", {document}).get("wordWrap")') == "on"
-
-
 @pytest.fixture
 def tapped(code: Workbench, tmp_path: Path) -> Iterator[Path]:
     """Yield the log of all messages between the editor and its server, which the settings name."""
@@ -385,28 +361,20 @@ def command_setting(code: Workbench) -> Iterator[Callable[[object], None]]:
     code.until_ready()
 
 
-def test_a_server_that_never_answers_can_be_replaced(code: Workbench, command_setting: Callable[[object], None]) -> None:
-    code.open("shop.py", SHOP)
-    command_setting(["/bin/sleep", "1000"])
-    until(lambda: "is starting" in code.status(), "the start", tell=code.picture)
-    start(code, "dgLsp.restart")
-    command_setting(None)
-    code.until_ready()
-    assert code.messages() == []
-
-
-def test_what_was_typed_before_the_server_runs_gets_a_suggestion(
+def test_a_server_that_never_answers_can_be_replaced_and_what_was_typed_gets_a_suggestion(
     code: Workbench, command_setting: Callable[[object], None]
 ) -> None:
     code.open("shop.py", SHOP)
     command_setting(["/bin/sleep", "1000"])
     until(lambda: "is starting" in code.status(), "the start", tell=code.picture)
+    start(code, "dgLsp.restart")
     code.put(*INSIDE)
     code.press("Enter")
     code.type("self.")
     command_setting(None)
     code.until_ready()
     assert code.until_ghost()
+    assert code.messages() == []
 
 
 @pytest.mark.parametrize(
@@ -433,9 +401,12 @@ def test_the_doctor_runs_with_the_servers_program_in_the_folder_of_the_window(
     code.open("shop.py", SHOP)
     command_setting([sys.executable, "-m", "dg_lsp", "serve"])
     until(lambda: "is ready" in code.status(), "the server", tell=code.picture)
-    code.command("dgLsp.doctor")
-    until(lambda: "ok  dg-lsp" in code.text(), "the doctor's lines", tell=code.picture)
+    pick(code, "Run dg-lsp doctor")
+    until(lambda: "running engines: embedded" in code.text(), "the doctor's lines", tell=code.picture)
+    assert "ok  dg-lsp" in code.text()
     assert str(code.folder / ".dg-lsp.toml") in code.text()
+    document = "vscode.window.activeTextEditor.document"
+    assert code.run(f'return vscode.workspace.getConfiguration("editor", {document}).get("wordWrap")') == "on"
 
 
 def test_a_pause_changes_the_workspaces_setting_if_there_is_one(code: Workbench) -> None:

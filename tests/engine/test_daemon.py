@@ -100,7 +100,6 @@ async def test_nothing_holds_the_model_when_its_memory_is_given_back(monkeypatch
     assert held == [False]
 
 
-@pytest.mark.smoke
 def test_files_are_private_and_removed_at_the_end(engines: Path) -> None:
     with running() as engine:
         modes = {path.suffix: stat.S_IMODE(path.stat().st_mode) for path in engines.iterdir()}
@@ -158,7 +157,6 @@ def test_a_directory_open_to_others_is_refused(engines: Path, monkeypatch: pytes
         monkeypatch.setenv(discovery.RUNTIME_DIR_VARIABLE, str(engines))
 
 
-@pytest.mark.smoke
 def test_a_socket_of_another_user_is_not_used(engines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     impostor = engines / "x.sock"
     impostor.write_text("no socket")
@@ -269,7 +267,6 @@ def test_a_folder_is_the_same_model_by_any_path(engines: Path, monkeypatch: pyte
     assert EngineId().resolved_model == "embedded"
 
 
-@pytest.mark.smoke
 def test_a_full_log_is_rotated(engines: Path) -> None:
     files = discovery.engine_files(engine_id("fails"))
     files.log.write_bytes(b"x" * (discovery.MAX_LOG_BYTES + 1))
@@ -527,7 +524,6 @@ def test_commands_without_an_engine_say_so(engines: Path) -> None:
     assert command("status", "--all", code=1) == "No engine is running.\n"
 
 
-@pytest.mark.smoke
 def test_a_time_above_the_maximum_is_refused(engines: Path) -> None:
     assert "Invalid value for '--exit-after'" in command("run", "--exit-after=inf", *OPTIONS, code=2)
 

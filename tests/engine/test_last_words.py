@@ -101,7 +101,6 @@ def test_the_next_engine_says_that_the_one_before_ended_without_a_word() -> None
         assert log_of(third.files).count("ended without a word") == 1
 
 
-@pytest.mark.smoke
 def test_an_unused_engine_says_so() -> None:
     process, files = start(exit_after_s=0.1)
     wait_until(lambda: process.poll() is not None)

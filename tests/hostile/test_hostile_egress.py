@@ -140,7 +140,6 @@ CASES = {
 }
 
 
-@pytest.mark.smoke
 def test_every_route_is_in_the_table() -> None:
     """A route that is new has to be added above."""
 
@@ -168,7 +167,6 @@ ASKED = (
 )
 
 
-@pytest.mark.smoke
 def test_every_kind_of_server_is_asked() -> None:
     """A kind that is new has to be added above; vLLM's tests are in test_backends_vllm.py, as it needs a tokenizer."""
     assert {model.partition(":")[0] + ":" for model in MODELS} | {"vllm:"} == set(model_names.REMOTE)
@@ -204,7 +202,6 @@ def test_nothing_leaves_the_engine_that_should_stay(
     assert elsewhere.seen == []
 
 
-@pytest.mark.smoke
 def test_a_pattern_counts_as_soon_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wire, users = Wire(), tmp_path / "config.toml"
     users.write_text("")
@@ -264,10 +261,7 @@ def test_what_an_editor_says_sends_nothing_elsewhere(tmp_path: Path, monkeypatch
     users, theirs, ours = tmp_path / "config.toml", Wire(), Wire()
 
     async def main(evil: str) -> None:
-        settings = {
-            "engine": {"model": f"fim:llama:{evil}"},
-            "completion": {"debounce": 0, "threshold": 0, "speculate": False},
-        }
+        settings = {"engine": {"model": f"fim:llama:{evil}"}, "completion": {"debounce": 0, "threshold": 0, "speculate": False}}
         client = Editor(*command(), env=environment(tmp_path / "server", DG_LSP_SERVE_ENGINE=""))
         async with client:
             await client.hello(CODE, settings=settings, options=settings)

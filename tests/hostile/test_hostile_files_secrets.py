@@ -33,22 +33,11 @@ def some(length: int, alphabet: str = string.ascii_letters + string.digits) -> s
 UPPER = string.ascii_uppercase + "234567"
 HEX = "0123456789abcdef"
 TOKENS = [
-    "AKIA" + some(16, UPPER),
-    "ghp_" + some(36),
-    "github_pat_" + some(82),
-    "glpat-" + some(20),
-    "xoxb-" + some(12, string.digits) + "-" + some(24),
-    "sk-" + some(48),
-    "sk-proj-" + some(64),
-    "sk-ant-api03-" + some(90),
-    "sk_live_" + some(24),
-    "AIza" + some(35),
-    "SG." + some(22) + "." + some(43),
-    "npm_" + some(36),
-    "hf_" + some(34),
-    "dop_v1_" + some(64, HEX),
-    "eyJ" + some(20) + ".eyJ" + some(40) + "." + some(43),
-]
+    "AKIA" + some(16, UPPER), "ghp_" + some(36), "github_pat_" + some(82), "glpat-" + some(20),
+    "xoxb-" + some(12, string.digits) + "-" + some(24), "sk-" + some(48), "sk-proj-" + some(64), "sk-ant-api03-" + some(90),
+    "sk_live_" + some(24), "AIza" + some(35), "SG." + some(22) + "." + some(43), "npm_" + some(36), "hf_" + some(34),
+    "dop_v1_" + some(64, HEX), "eyJ" + some(20) + ".eyJ" + some(40) + "." + some(43),
+]  # fmt: skip
 BODY = "\n".join(some(64, string.ascii_letters + string.digits + "+/") for _ in range(5))
 PEM = f"-----BEGIN RSA PRIVATE KEY-----\n{BODY}\n-----END RSA PRIVATE KEY-----\n"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import pty
@@ -103,25 +104,19 @@ NAMES = ["evil\x1b]0;owned\x07.py", "evil\x1b[2J\x9b31m.py", "evil\rgood.py", "e
 def test_names_of_files_give_no_orders_to_a_terminal(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"def f(:\n\xff")
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "DG_LSP_RUNTIME_DIR": str(tmp_path / "run"), "PYTHONPATH": str(Path(cli.__file__).parents[1])}
     process = subprocess.Popen(
         [sys.executable, "-m", "dg_lsp", "infill", "."],
         cwd=tmp_path,
-        env=environment,
+        env=environment(tmp_path),
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
     )
     os.close(theirs)
-    output = bytearray()
-    while True:
-        try:
-            part = os.read(ours, 4096)
-        except OSError:
-            break
-        if not part:
-            break
-        output += part
+    output = b""
+    with contextlib.suppress(OSError):
+        while part := os.read(ours, 4096):
+            output += part
     os.close(ours)
     process.wait(PATIENCE_S)
     text = output.decode("utf-8", "replace").replace("\r\n", "\n")
@@ -129,25 +124,34 @@ def test_names_of_files_give_no_orders_to_a_terminal(tmp_path: Path, name: str) 
     assert not any(char in text for char in "\x1b\x07\x9b\r\u202e")
 
 
+def printed(folder: Path, *arguments: str) -> str:
+    """Return what a command prints in a folder."""
+    command = [sys.executable, "-m", "dg_lsp", *arguments]
+    process = subprocess.run(
+        command, cwd=folder, env=environment(folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+    )
+    return process.stdout.decode(errors="replace")
+
+
+def environment(folder: Path) -> dict[str, str]:
+    runtime = folder / "run"
+    runtime.mkdir(mode=0o700, exist_ok=True)
+    return {**os.environ, "DG_LSP_RUNTIME_DIR": str(runtime), "PYTHONPATH": str(Path(cli.__file__).parents[2])}
+
+
 def test_values_of_settings_and_lines_of_logs_give_no_orders_to_a_terminal(tmp_path: Path) -> None:
     (tmp_path / ".dg-lsp.toml").write_text('engine.model = "./evil\\u001b]0;owned\\u0007"\n')
-    runtime = tmp_path / "run"
-    runtime.mkdir(mode=0o700)
-    (runtime / f"{EngineId().name}.log").write_text("evil \x1b]0;owned\x07\n")
-    environment = {**os.environ, "DG_LSP_RUNTIME_DIR": str(runtime), "PYTHONPATH": str(Path(cli.__file__).parents[1])}
+    (Path(environment(tmp_path)["DG_LSP_RUNTIME_DIR"]) / f"{EngineId().name}.log").write_text("evil \x1b]0;owned\x07\n")
     for arguments in (["doctor", "--no-sample"], ["engine", "logs"]):
-        command = [sys.executable, "-m", "dg_lsp", *arguments]
-        process = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False)
-        assert b"evil" in process.stdout
-        assert b"\x1b" not in process.stdout + process.stderr
+        text = printed(tmp_path, *arguments)
+        assert "evil" in text
+        assert "\x1b" not in text
 
 
 @pytest.mark.slow
 def test_a_line_break_in_a_model_s_name_begins_no_line_of_its_own(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
     (tmp_path / ".dg-lsp.toml").write_text('engine.model = "./a\\nforged"\n')
-    environment = {**os.environ, "DG_LSP_RUNTIME_DIR": str(tmp_path / "run"), "PYTHONPATH": str(Path(cli.__file__).parents[1])}
-    (tmp_path / "run").mkdir(mode=0o700)
     name = "--model=./a\nforged"
     for arguments in (
         ["doctor", "--no-sample"],
@@ -158,9 +162,7 @@ def test_a_line_break_in_a_model_s_name_begins_no_line_of_its_own(tmp_path: Path
         ["bench", name],
     ):
         (tmp_path / "a.py").write_text("def f():\n    pass\n")
-        command = [sys.executable, "-m", "dg_lsp", *arguments]
-        process = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-        lines = (process.stdout + process.stderr).splitlines()
+        lines = printed(tmp_path, *arguments).splitlines()
         assert lines
         assert not [line for line in lines if line.startswith("forged")], arguments
 
@@ -188,18 +190,6 @@ def test_the_menu_of_a_long_file_holds_up_nothing(monkeypatch: pytest.MonkeyPatc
     assert messages == ["no code actions: the file has more than 500 characters"]
 
 
-@pytest.mark.parametrize(
-    ("logarithm", "expected"),
-    [
-        (-(10**400), 0.0),
-        (10**400, 1.0),
-        (float("nan"), 0.0),
-        (float("-inf"), 0.0),
-        (float("inf"), 1.0),
-        (0, 1.0),
-        (None, 0.0),
-        ("x", 0.0),
-    ],
-)
-def test_a_huge_number_among_log_probabilities_is_no_failure(logarithm: object, expected: float) -> None:
-    assert to_probability(logarithm) == expected
+def test_a_huge_number_among_log_probabilities_is_no_failure() -> None:
+    assert [to_probability(each) for each in (10**400, float("inf"), 0)] == [1.0] * 3
+    assert [to_probability(each) for each in (-(10**400), float("nan"), float("-inf"), None, "x")] == [0.0] * 5

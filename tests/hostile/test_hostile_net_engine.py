@@ -207,11 +207,7 @@ sys.stderr.flush()
 def test_a_short_token_is_refused_and_says_how_to_make_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DG_LSP_ENGINE_TOKEN", "x" * 15)
     run = subprocess.run(
-        [sys.executable, "-m", "dg_lsp", "engine", "run", "--model=toy"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, "-m", "dg_lsp", "engine", "run", "--model=toy"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert run.returncode == 2
     assert run.stderr.strip().endswith(

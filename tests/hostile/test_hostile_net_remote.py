@@ -112,18 +112,12 @@ ESCAPED = json.dumps(CODE)
 @pytest.mark.parametrize(
     "server_message",
     [
-        f"wrong key {KEY} for you",
-        f"wrong key {KEY[:14]}... for you",
-        f"wrong key ***{KEY[-8:]} for you",
-        f"can't parse: {CODE}",
-        f"can't parse: {ESCAPED}",
-        f"can't parse: {json.dumps(ESCAPED)}",
-        f"can't parse: {CODE[20:60]}",
-        f"can't parse: {CODE!r}",
-        f"the suffix {BODY['suffix']} is bad",
+        f"wrong key {KEY} for you", f"wrong key {KEY[:14]}... for you", f"wrong key ***{KEY[-8:]} for you",
+        f"can't parse: {CODE}", f"can't parse: {ESCAPED}", f"can't parse: {json.dumps(ESCAPED)}",
+        f"can't parse: {CODE[20:60]}", f"can't parse: {CODE!r}", f"the suffix {BODY['suffix']} is bad",
         "found AKIA7777WXYZABCDEFGH in it",
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("status", [400, 500])
 def test_what_was_sent_is_not_repeated(server_message: str, status: int) -> None:
     recorder = Recorder([(status, {"error": {"message": server_message, "code": 1}})])

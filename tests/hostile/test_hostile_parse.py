@@ -59,20 +59,17 @@ def test_a_bracket_left_open_in_a_long_test_file_is_parsed(language: str, typed:
 
 # A limit that no parse keeps stands for a text that no parser ends with.
 
-
-@pytest.fixture
-def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(syntax, "limit_s", lambda _: -1.0)
-
-
 PYTHON = "def f(a):\n    return a\n" * 400
 
 
-@pytest.mark.usefixtures("no_time")
-def test_a_parse_ends_at_its_limit() -> None:
+@pytest.mark.parametrize("is_reparse", [False, True])
+def test_a_parse_ends_at_its_limit(monkeypatch: pytest.MonkeyPatch, is_reparse: bool) -> None:
+    before = syntax.parse(PYTHON, languages.row("python")) if is_reparse else None
+    monkeypatch.setattr(syntax, "limit_s", lambda _: -1.0)
+    text = "x = [\n" + PYTHON.replace("a", "b")
     with pytest.raises(syntax.ParseLimitError, match=r"parsing python took more than"):
-        syntax.parse(PYTHON, languages.row("python"))
-    assert syntax.of(Document("u", "python", PYTHON)) is None
+        syntax.parse(text, languages.row("python"), before)
+    assert syntax.of(Document("u", "python", text), before) is None
 
 
 def test_a_long_file_has_more_time_than_real_ones_need_and_not_much_more() -> None:
@@ -91,13 +88,6 @@ def test_a_change_has_half_the_time_of_a_whole_text(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("dg_lsp.core.syntax.time.thread_time", later)
     with pytest.raises(syntax.ParseLimitError, match=r"more than 0\.5 s"):
-        syntax.parse("x = [\n" + PYTHON.replace("a", "b"), before.language, before)
-
-
-def test_a_reparse_ends_at_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = syntax.parse(PYTHON, languages.row("python"))
-    monkeypatch.setattr(syntax, "limit_s", lambda _: -1.0)
-    with pytest.raises(syntax.ParseLimitError):
         syntax.parse("x = [\n" + PYTHON.replace("a", "b"), before.language, before)
 
 

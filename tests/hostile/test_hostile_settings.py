@@ -310,14 +310,6 @@ def test_no_command_takes_a_password_that_a_process_list_would_show(command: str
     assert "pass-word" not in result.output
 
 
-@pytest.mark.parametrize("source", ["user", "environment"])
-def test_a_password_in_the_users_own_settings_is_refused_and_not_repeated(clone: Clone, source: str) -> None:
-    settings, [problem] = clone.settings(source, "engine.model", "vllm:https://user:pass-word@gpu01")
-    assert settings.model == "auto"
-    assert "must hold no user name or password" in problem
-    assert "pass-word" not in problem
-
-
 def test_no_front_end_tells_an_engine_a_password() -> None:
     with pytest.raises(EngineError, match="must hold no user name or password") as error:
         connect_options(Config(), command=("engine",), model="vllm:https://user:pass-word@gpu01")

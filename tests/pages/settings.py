@@ -17,12 +17,7 @@ from dg_lsp.wire.schema import AUTO, SECTION, Setting
 from dg_lsp.wire.settings import DEFAULTS
 
 # The heading in VS Code for each group of settings, in display order.
-GROUPS = {
-    "completion": "Suggestions",
-    "engine": "Model",
-    "actions": "Fills and context",
-    "context": "Fills and context",
-}
+GROUPS = {"completion": "Suggestions", "engine": "Model", "actions": "Fills and context", "context": "Fills and context"}
 BEGIN, END = "<!-- settings: written by `make settings` -->", "<!-- end of settings -->"
 
 
@@ -106,11 +101,7 @@ def outdated(root: Path) -> dict[Path, str]:
 
 def _property(setting: Setting) -> dict[str, object]:
     about = setting.about
-    described = {
-        **schema_of(setting),
-        "default": default_of(setting),
-        "markdownDescription": f"{about.text} {about.change}",
-    }
+    described = {**schema_of(setting), "default": default_of(setting), "markdownDescription": f"{about.text} {about.change}"}
     return {**described, "scope": "machine-overridable"} if about.per_machine else described
 
 

@@ -15,60 +15,19 @@ from dg_lsp.core.values import Calibrated, Candidate, InfillRequest
 from tests.fakes import ReadyEngine, connecting
 
 PLACEHOLDERS = (
-    "pass",
-    "...",
-    "raise NotImplementedError",
-    'raise NotImplementedError("not implemented yet")',
-    'throw new Error("not implemented");',
-    'throw new UnsupportedOperationException("TODO");',
-    "throw new NotImplementedException();",
-    "todo!()",
-    'unimplemented!("later")',
-    'panic("not implemented")',
-    'error("not implemented")',
-    "return nil",
-    "return",
-    "abort();",
-    ":",
-)
+    "pass", "...", "raise NotImplementedError", 'raise NotImplementedError("not implemented yet")',
+    'throw new Error("not implemented");', 'throw new UnsupportedOperationException("TODO");',
+    "throw new NotImplementedException();", "todo!()", 'unimplemented!("later")', 'panic("not implemented")',
+    'error("not implemented")', "return nil", "return", "abort();", ":",
+)  # fmt: skip
 COMMENTS = (
-    "# TODO",
-    "// TODO: write this",
-    "-- TODO",
-    "/* later */",
-    "# FILL",
-    "// FILL: everything",
-    "-- FILL",
-    "/* FILL */",
-    "/* not closed",
-    '"""Words alone."""',
-)
+    "# TODO", "// TODO: write this", "-- TODO", "/* later */", "# FILL", "// FILL: everything", "-- FILL", "/* FILL */",
+    "/* not closed", '"""Words alone."""',
+)  # fmt: skip
 DEBRIS = (
-    "",
-    " ",
-    "\n",
-    "\r\n",
-    "\t",
-    "\x00",
-    "\ufeff",
-    "\u2028",
-    "\ud800",
-    "😀",
-    "```python\n",
-    "```",
-    "<pre>",
-    "<eos>",
-    "<|fim_suffix|>",
-    "}",
-    ")",
-    "end",
-    '"',
-    "'''",
-    "{" * 50,
-    "(" * 3_000,
-    "x" * 20_000,
-    "y = 1\n" * 3_000,
-)
+    "", " ", "\n", "\r\n", "\t", "\x00", "\ufeff", "\u2028", "\ud800", "😀", "```python\n", "```", "<pre>", "<eos>",
+    "<|fim_suffix|>", "}", ")", "end", '"', "'''", "{" * 50, "(" * 3_000, "x" * 20_000, "y = 1\n" * 3_000,
+)  # fmt: skip
 Make = Callable[[random.Random, InfillRequest], str]
 
 

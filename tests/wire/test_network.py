@@ -99,20 +99,11 @@ def test_no_proxy_exempts_hosts_domains_addresses_and_networks(monkeypatch: pyte
 @pytest.mark.parametrize(
     "entries",
     [
-        "localhost,[::1]",
-        "fe80::/10",
-        "[fe80::]/10",
-        "[",
-        "]:,[:]:",
-        "::1/999",
-        "10.0.0.0/8",
-        "http://models:port",
-        "model.example, odels.example, models.example.org",
-        "models.example:80",
-        "models.example:" + "4" * 5000,
+        "localhost,[::1]", "fe80::/10", "[fe80::]/10", "[", "]:,[:]:", "::1/999", "10.0.0.0/8", "http://models:port",
+        "model.example, odels.example, models.example.org", "models.example:80", "models.example:" + "4" * 5000,
         "a b,%zz,://,*x,/",
     ],
-)
+)  # fmt: skip
 def test_other_entries_of_no_proxy_are_ignored(monkeypatch: pytest.MonkeyPatch, entries: str) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "proxy:3128")
     monkeypatch.setenv("NO_PROXY", entries)
