@@ -424,7 +424,7 @@ def raw(data: bytes, media_type: str = "text/event-stream") -> str:
         (b'{"error": null}', "the answer of HOST can't be understood: choices is missing"),
         (
             b'data: {"error": {"message": "too long for the context", "code": 413}}\n\n',
-            "HOST does not accept a request of this size (413)",
+            "HOST does not accept a request of this size (413): too long for the context",
         ),
         ((b": " + b"x" * 4096 + b"\n\n") * 5000, "HOST answered with more than 16 MB"),
     ],

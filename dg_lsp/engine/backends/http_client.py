@@ -319,37 +319,36 @@ def outcome_of(future: Future[Fields]) -> Fields | RemoteError:
 
 
 def refusal(status: int, data: bytes, server: ServerAddress, call: Call, retry_after: str = "") -> RemoteError:
-    """Return the error for a server's refusal, with advice."""
+    """Return the error for a server's refusal, with the server's own words and advice."""
     # Redacted before it is shortened: part of a key can't be recognised.
     message = cut(redact(_error_message(data), server.key, call.body))
-    tail = f": {message}" if message else ""
-    host, model = server.host, (call.body or {}).get("model")
+    host, model, advice = server.host, (call.body or {}).get("model"), ""
     match status:
         case httpx.codes.OK:
-            text = f"{host} answered with an error{tail}"
+            what = "answered with an error"
         case 401 | 403 if server.key:
-            text = f"{host} refuses the API key ({status}); set another in {KEY_VARIABLE} or in the configuration's [keys]"
+            what, advice = "refuses the API key", f"set another in {KEY_VARIABLE} or in the configuration's [keys]"
         case 401 | 403:
-            text = (
-                f"{host} requires an API key ({status}); add it to the configuration's [keys], or set {KEY_VARIABLE}={host}=KEY"
-            )
+            what = "requires an API key"
+            advice = f"add it to the configuration's [keys], or set {KEY_VARIABLE}={host}=KEY"
         case 402:
-            text = f"{host} requires payment (402){tail}"
+            what = "requires payment"
         case 404 | 405:
-            or_model = f", or no model {model}" if model else ""
-            text = f"{host} has no {call.path}{or_model} ({status}); check the URL, and the model after the #"
+            what = f"has no {call.path}{f', or no model {model}' if model else ''}"
+            advice = "check the URL, and the model after the #"
         case 413:
-            text = f"{host} does not accept a request of this size (413)"
+            what = "does not accept a request of this size"
         case 429:
+            what = "has too many requests, or the quota is used up"
             # The header may also hold a date, which is left out.
-            wait = f" in {retry_after} seconds" if retry_after.isdecimal() and len(retry_after) < 6 else " later"
-            text = f"{host} has too many requests, or the quota is used up (429); try again{wait}"
+            is_seconds = retry_after.isdecimal() and len(retry_after) < 6
+            advice = f"try again {f'in {retry_after} seconds' if is_seconds else 'later'}"
         case _ if 300 <= status < 400:
-            text = f"{host} redirects the request ({status}); configure the URL that it redirects to"
-        case _ if status < 500:
-            text = f"{host} refuses the request ({status}){tail}"
+            what, advice = "redirects the request", "configure the URL that it redirects to"
         case _:
-            text = f"{host} failed ({status}){tail}"
+            what = "refuses the request" if status < 500 else "failed"
+    number = "" if status == httpx.codes.OK else f" ({status})"
+    text = f"{host} {what}{number}{f': {message}' if message else ''}{f'; {advice}' if advice else ''}"
     return RemoteError(text, status, message)
 
 
@@ -357,11 +356,11 @@ _NAMES_OF_WORDS = ("error", "errors", "message", "detail", "msg", "text", "error
 
 
 def _error_message(data: bytes) -> str:
-    """Return the message in an error's body, on one line; "" if there is none."""
-    try:
-        words = _words(json.loads(data))
-    except (ValueError, RecursionError):
-        return ""
+    """Return the message in an error's body, which may be an event of a stream, on one line; "" if there is none."""
+    words, lines = "", (line.removeprefix(b"data:") for line in data.splitlines() if line.startswith(b"data:"))
+    for each in (data, *lines):
+        with contextlib.suppress(ValueError, RecursionError):
+            words = words or _words(json.loads(each))
     text = " ".join(words[:MAX_MESSAGE_CHARS].split())
     return "".join(letter for letter in text if letter.isprintable())
 
