@@ -35,7 +35,7 @@ from dg_lsp.client.port import Engine, EngineError, Guarded, keeps_file, pattern
 from dg_lsp.core import holes
 from dg_lsp.core.values import Hole
 from dg_lsp.infill.workspace import ContextReader
-from dg_lsp.wire import config, model_names
+from dg_lsp.wire import config, model_names, programs
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.privacy import LOCAL_ONLY
 
@@ -136,9 +136,9 @@ async def run_job(job: Job, *, connect: Connect | None = None, front: Front | No
     with Journal(options.resume, options.of_answers) as answers:
         if file_plans:
             filled = await fill(options, file_plans, answers, connect, front)
-    written, is_committed = [writing.Written(result, result.text) for result in filled], True
+    written = [writing.Written(result, result.text) for result in filled]
     if options.writes:
-        written, is_committed = writing.write(filled, front.on_message, commits=options.commit)
+        written = writing.write(filled, front.on_message, commits=options.commit)
     notes |= {each.result.plan.source.name: each.note for each in written if each.note}
     rows = tuple(row for each in written for row in report.rows(each.result))
     ms = round((time.perf_counter() - started) * 1000)
@@ -149,7 +149,7 @@ async def run_job(job: Job, *, connect: Connect | None = None, front: Front | No
         name = os.path.relpath(source.path, job.root).replace(os.sep, "/")
         patch += report.unified(name, source.document.text, each.text)
     about = report.build(rows, skipped, notes, **facts)
-    return Result(rows, tuple(skipped), patch, about, job.root, is_committed)
+    return Result(rows, tuple(skipped), patch, about, job.root, all(each.is_committed for each in written))
 
 
 def resident(
@@ -278,7 +278,7 @@ def contexts() -> ContextOf:
 
 def common_root(paths: Sequence[Path]) -> Path:
     """Return the folder in which to apply a diff of these files: the current one, or else the smallest that contains all."""
-    here = Path.cwd()
+    here = Path(programs.here())
     # Path.resolve may raise for a loop of links.
     real = [Path(os.path.realpath(path)) for path in paths]
     folders = [path if os.path.isdir(path) else path.parent for path in real]  # noqa: PTH112 -- as above

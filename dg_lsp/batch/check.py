@@ -28,12 +28,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from dg_lsp.batch import git, scratch
+from dg_lsp.batch import scratch
 from dg_lsp.batch.plan import FilePlan
 from dg_lsp.batch.scratch import Copy
 from dg_lsp.core import values
 from dg_lsp.core.values import Document, Edit, Hole
-from dg_lsp.wire import config
+from dg_lsp.wire import config, programs
 
 MAX_LINE_CHARS = 200
 MAX_OUTPUT_BYTES = 64 << 20  # a check that prints without end would fill the disk
@@ -93,7 +93,7 @@ class Check:
 
     command: str
     limits: CheckLimits = field(default_factory=CheckLimits)
-    folder: Path = field(default_factory=Path.cwd)
+    folder: Path = field(default_factory=lambda: Path(programs.here()))
 
 
 async def run(check: Check, copy: Copy, path: Path, tests: Collection[str] = ()) -> Verdict:
@@ -153,7 +153,7 @@ def _environment(copy: Copy, path: Path, report: Path, tests: Collection[str]) -
     junit = f"--junit-xml={shlex.quote(str(report))}"
     pytest_options = " ".join(filter(None, [os.environ.get("PYTEST_ADDOPTS", ""), junit, selection(tests)]))
     return {
-        **git.environment(),
+        **programs.own_variables(),
         "DG_LSP_FILE": str(copy.path_of(path)),
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(map(str, [*own_paths, *moved_paths]))),
         "PYTHONDONTWRITEBYTECODE": "1",

@@ -1,28 +1,12 @@
-"""Run git in any folder, whatever repository the process that started us is working on.
-
-A hook of git gets variables such as `GIT_DIR` and `GIT_INDEX_FILE`. With them, git would read and change the hook's
-repository in every folder. A user may have set what a path means to git.
-"""
+"""Run git in any folder, whatever repository the process that started us is working on."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
 from dg_lsp.wire import programs
 
-# Those that `git rev-parse --local-env-vars` names, and those that say how git reads paths.
-LOCAL = frozenset(
-    f"GIT_{name}"
-    for name in (
-        *("ALTERNATE_OBJECT_DIRECTORIES", "COMMON_DIR", "CONFIG", "CONFIG_COUNT", "CONFIG_PARAMETERS", "DIR", "GRAFT_FILE"),
-        *("IMPLICIT_WORK_TREE", "INDEX_FILE", "INTERNAL_SUPER_PREFIX", "NO_REPLACE_OBJECTS", "OBJECT_DIRECTORY", "PREFIX"),
-        "QUARANTINE_PATH",  # of a hook that receives commits, which may write nowhere else
-        *("REPLACE_REF_BASE", "SHALLOW_FILE", "WORK_TREE"),
-        *("GLOB_PATHSPECS", "ICASE_PATHSPECS", "LITERAL_PATHSPECS", "NOGLOB_PATHSPECS"),
-    )
-)
 _MAX_CHARS = 400
 
 
@@ -35,18 +19,32 @@ class GitError(Exception):
         self.status = status
 
 
-def environment() -> dict[str, str]:
-    """Return this process's environment without what ties git to one repository or changes what paths mean."""
-    return {name: value for name, value in os.environ.items() if name not in LOCAL}
+def read(folder: Path, command: str, *arguments: str) -> bytes:
+    """Return what a command of git prints that only reads. It runs nothing that the repository's own configuration names."""
+    settings = {"core.hooksPath": "/dev/null"}
+    variables = {"GIT_OPTIONAL_LOCKS": "0", "GIT_ALLOW_PROTOCOL": "none"}  # no lock for others, no missing object fetched
+    if command == "diff":  # the only one that reads contents, and so may run the filters of the repository
+        names = _run(folder, settings, variables, "config", "-z", "--show-scope", "--name-only", "--list").split(b"\0")
+        own = (name for scope, name in zip(names[::2], names[1::2], strict=False) if scope in (b"local", b"worktree"))
+        settings |= {name.decode(errors="surrogateescape"): "" for name in own if name.startswith(b"filter.")}
+    return _run(folder, settings, variables, command, *arguments)
 
 
 def run(folder: Path, command: str, *arguments: str) -> bytes:
-    """Return what a command of git prints in this folder; raise GitError if it fails."""
+    """Return what a command of git prints that is part of a commit, for which filters and hooks run as the user wants."""
+    return _run(folder, {}, {}, command, *arguments)
+
+
+def _run(folder: Path, settings: dict[str, str], variables: dict[str, str], command: str, *arguments: str) -> bytes:
+    """Return what a command prints with these settings and variables; raise GitError if it fails."""
+    variables = {**programs.own_variables(), **variables}
+    for no, (name, value) in enumerate({**settings, "core.fsmonitor": "false"}.items()):
+        variables |= {"GIT_CONFIG_COUNT": str(no + 1), f"GIT_CONFIG_KEY_{no}": name, f"GIT_CONFIG_VALUE_{no}": value}
     try:
         done = subprocess.run(  # noqa: S603 -- git's own
-            [programs.find("git"), "-c", "core.fsmonitor=false", command, *arguments],
+            [programs.find("git"), command, *arguments],
             cwd=folder,
-            env=environment(),
+            env=variables,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,

@@ -35,6 +35,7 @@ _PLACE = re.compile(
 )
 _COMMENT = re.compile(r"(?P<place>.+?:\d+:\d+(?:-\d+:\d+)?)(?:[:\s]\s*(?P<comment>.*))?")
 
+_NAMES_ONLY = ("--name-only", "-z", "--relative", "--no-renames", "--no-ext-diff", "--no-textconv", "--ignore-submodules")
 PLACE_FORM = "a place is FILE:LINE:COL or FILE:LINE:COL-LINE:COL"
 
 
@@ -257,9 +258,9 @@ def _changed(plans: Sequence[FilePlan], revision: str) -> set[Path]:
     changed: set[Path] = set()
     try:
         for root in dict.fromkeys(config.workspace_of(plan.source.path) for plan in plans):
-            git.run(root, "rev-parse", "--quiet", "--verify", "--end-of-options", f"{revision}^{{commit}}")
-            names = git.run(root, "diff", "--name-only", "-z", "--relative", revision, "--")
-            names += git.run(root, "ls-files", "-oz", "--exclude-standard")
+            git.read(root, "rev-parse", "--quiet", "--verify", "--end-of-options", f"{revision}^{{commit}}")
+            names = git.read(root, "diff", *_NAMES_ONLY, revision, "--")
+            names += git.read(root, "ls-files", "-oz", "--exclude-standard")
             changed |= {root / os.fsdecode(name) for name in names.split(b"\0") if name}
     except git.GitError as error:
         why = f"git knows no such revision in {root}" if error.status == 1 else str(error)

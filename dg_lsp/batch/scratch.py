@@ -145,7 +145,7 @@ def _listed(root: Path, *options: str) -> list[Path] | None:
     if not (root / ".git").exists():
         return None
     try:
-        listed = git.run(root, "ls-files", "-z", *options)
+        listed = git.read(root, "ls-files", "-z", *options)
     except git.GitError:
         return None
     return [root / os.fsdecode(name).rstrip("/") for name in listed.split(b"\0") if name]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +55,9 @@ def replace(path: Path, data: bytes, *, expected: bytes) -> None:
 # --- What is in the files afterwards
 
 
+_TAKEN_OUT = "a hook took the fills out of the commit"
+
+
 @dataclass(frozen=True, slots=True)
 class Written:
     """A file's result, its text now, and a note if that is not the result's or was not committed."""
@@ -62,33 +65,24 @@ class Written:
     result: FileResult
     text: str
     note: str = ""
+    is_committed: bool = True
 
 
-def write(results: Sequence[FileResult], on_message: Callable[[str], None], *, commits: bool) -> tuple[list[Written], bool]:
-    """Write the fills of all files and, with `commits`, commit them; return what is there, and whether git took all.
+def write(results: Sequence[FileResult], on_message: Callable[[str], None], *, commits: bool) -> list[Written]:
+    """Write the fills of all files and, with `commits`, commit them; return what is there.
 
     If a file can't be written, or git could not commit it alone, its holes fail with the reason. There is one commit for each
     repository, of these files only. What git or a hook then refuses stays written.
     """
     results = [_written(result, commits=commits) for result in results]
-    refusals: dict[Path, str] = {}
     by_root: dict[Path, list[FileResult]] = {}
     for result in results if commits else ():
         if result.fills:
             by_root.setdefault(_repository(result.plan.source.path), []).append(result)
+    committed: dict[Path, Written] = {}
     for root, own in by_root.items():
-        subject = f"fill {counted(sum(len(result.fills) for result in own), 'hole')} in {counted(len(own), 'file')}"
-        try:
-            git.run(root, "commit", "-q", "--only", "-m", subject, "--", *(_spec(root, result) for result in own))
-            on_message(f"committed in {root}: {subject}")
-        except git.GitError as error:
-            refusals |= {result.plan.source.path: str(error) for result in own}
-            on_message(f"nothing is committed in {root}: {error}")
-        else:
-            _warn_of_detached(root, on_message)
-    if not commits:
-        return [Written(result, result.text) for result in results], True
-    return [_found(result, refusals.get(result.plan.source.path, ""), on_message) for result in results], not refusals
+        committed |= _committed(root, own, on_message)
+    return [committed.get(result.plan.source.path) or Written(result, result.text) for result in results]
 
 
 def _written(result: FileResult, *, commits: bool) -> FileResult:
@@ -109,22 +103,52 @@ def _written(result: FileResult, *, commits: bool) -> FileResult:
     return result
 
 
-def _found(result: FileResult, refusal: str, on_message: Callable[[str], None]) -> Written:
-    """Return what a file holds after the commit, whose hooks may have changed it. Fills that they removed fail."""
+def _committed(root: Path, results: Sequence[FileResult], on_message: Callable[[str], None]) -> dict[Path, Written]:
+    """Commit written files, and return what is in them and in HEAD: a hook may have changed both, and moved HEAD."""
+
+    def subject(fills: Sequence[Collection[Hole]]) -> str:
+        return f"fill {counted(sum(map(len, fills)), 'hole')} in {counted(sum(map(bool, fills)), 'file')}"
+
+    specs, refusal = [_spec(root, result) for result in results], ""
+    try:
+        git.run(root, "commit", "-q", "--only", "-m", subject([result.fills for result in results]), "--", *specs)
+    except git.GitError as error:
+        refusal = str(error)
+    in_head = [_holes_filled(result, _head_text(root, result)) for result in results]
+    if any(in_head):
+        on_message(f"committed in {root}: {subject(in_head)}")
+        try:
+            git.read(root, "symbolic-ref", "--quiet", "HEAD")
+        except git.GitError:
+            on_message(f"HEAD is detached in {root}: run git branch to name the commit, or it is lost when you switch branches")
+    else:
+        on_message(f"nothing is committed in {root}: {refusal or _TAKEN_OUT}")
+    pairs = zip(results, in_head, strict=True)
+    return {result.plan.source.path: _found(result, holes, refusal, on_message) for result, holes in pairs}
+
+
+def _head_text(root: Path, result: FileResult) -> str:
+    try:
+        name = result.plan.source.path.relative_to(root).as_posix()
+        return git.read(root, "cat-file", "blob", f"HEAD:{name}").decode(errors="surrogateescape")
+    except git.GitError:
+        return result.plan.source.document.text
+
+
+def _found(result: FileResult, in_head: Collection[Hole], refusal: str, on_message: Callable[[str], None]) -> Written:
+    """Return what a file holds after the commit. Fills that a hook removed from it fail."""
     source = result.plan.source
-    if not result.fills:
-        return Written(result, result.text)
     try:
         text, removed = source.path.read_bytes().decode(errors="surrogateescape"), "a hook removed the fill"
     except OSError as error:
         text, removed = source.document.text, f"the file can't be read after the commit: {error.strerror or error}"
     kept = _holes_filled(result, text)
-    result = result.refused("; ".join(filter(None, [removed, refusal])), kept)
-    notes = [f"is written, but not committed: {refusal}"] if refusal and kept else []
+    notes = [] if kept <= set(in_head) else [f"is written, but not committed: {refusal or _TAKEN_OUT}"]
     if kept and text != result.text:
         on_message(f"{source.name} was changed by a hook after it was filled")
         notes.append("was changed by a hook after it was filled")
-    return Written(result, text, "; ".join(notes))
+    result = result.refused("; ".join(filter(None, [removed, refusal])), kept)
+    return Written(result, text, "; ".join(notes), kept <= set(in_head))
 
 
 def _holes_filled(result: FileResult, text: str) -> frozenset[Hole]:
@@ -149,13 +173,6 @@ def _holes_filled(result: FileResult, text: str) -> frozenset[Hole]:
         if 2 * len(in_place.intersection(own)) >= len(own):
             holes.add(hole)
     return frozenset(holes)
-
-
-def _warn_of_detached(root: Path, on_message: Callable[[str], None]) -> None:
-    try:
-        git.run(root, "symbolic-ref", "--quiet", "HEAD")
-    except git.GitError:
-        on_message(f"HEAD is detached in {root}: run git branch to name the commit, or it is lost when you switch branches")
 
 
 def _repository(path: Path) -> Path:

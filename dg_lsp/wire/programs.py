@@ -13,22 +13,53 @@ FOLDER = "/"
 """The current folder of a program that needs none. Some, such as uv, read their settings in that folder and above it."""
 # Paths that a program in another folder would not find.
 _PATHS = ("DG_LSP_CONFIG", "DG_LSP_MODELS", "DG_LSP_RUNTIME_DIR", "SSL_CERT_FILE")
+# What ties git to one repository (`git rev-parse --local-env-vars`), and what changes how it reads paths.
+_OF_REPOSITORY = frozenset(
+    f"GIT_{name}"
+    for name in (
+        *("ALTERNATE_OBJECT_DIRECTORIES", "COMMON_DIR", "CONFIG", "CONFIG_COUNT", "CONFIG_PARAMETERS", "DIR", "GRAFT_FILE"),
+        *("IMPLICIT_WORK_TREE", "INDEX_FILE", "INTERNAL_SUPER_PREFIX", "NO_REPLACE_OBJECTS", "OBJECT_DIRECTORY", "PREFIX"),
+        *("QUARANTINE_PATH", "REPLACE_REF_BASE", "SHALLOW_FILE", "WORK_TREE"),
+        *("GLOB_PATHSPECS", "ICASE_PATHSPECS", "LITERAL_PATHSPECS", "NOGLOB_PATHSPECS"),
+    )
+)
 _OWN = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))  # noqa: PTH118, PTH120 -- pathlib isn't loaded yet
 
 
 def ignore_current_folder() -> None:
     """Remove the current folder from the module search path, and let other folders of PYTHONPATH only add modules."""
-    if not sys.flags.safe_path and sys.path[0] in ("", _here()):
+    if not sys.flags.safe_path and sys.path[0] in ("", here()):
         del sys.path[0]
     named = {_full(entry) for entry in _python_path()}
     sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry) not in named] + _module_folders()
+
+
+def own_variables() -> dict[str, str]:
+    """Return the variables without what git says to the hook that started us, such as its index and the commit's date.
+
+    `GIT_EXEC_PATH` is there in each hook. Without it, the other variables are the user's, such as his name.
+    """
+    is_hook = "GIT_EXEC_PATH" in os.environ
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _OF_REPOSITORY and not (is_hook and name.startswith(("GIT_", "GITHEAD_")))
+    }
 
 
 def environment(**changes: str) -> dict[str, str]:
     """Return the variables of a child, in which nothing names the current folder; a Python in it does not search it either."""
     paths = {name: _full(os.path.expanduser(os.environ[name])) for name in _PATHS if os.environ.get(name)}  # noqa: PTH111
     searched = {"PATH": search_path(), "PYTHONPATH": os.pathsep.join(_module_folders()), "PYTHONSAFEPATH": "1"}
-    return {**os.environ, **paths, **searched, **changes}
+    return {**own_variables(), **paths, **searched, **changes}
+
+
+def here() -> str:
+    """Return the current folder; "" if it was removed, and then the system refuses each relative path."""
+    try:
+        return os.getcwd()  # noqa: PTH109
+    except OSError:
+        return ""
 
 
 def search_path() -> str:
@@ -47,8 +78,9 @@ def find(name: str) -> str:
 
 def _module_folders() -> list[str]:
     """Return the absolute folders of PYTHONPATH but the current one, and in any case the one that dg-lsp was found in."""
-    entries = [*_python_path(), _here()]
-    return [_full(each) for each in entries if _full(each) == _OWN or (each.startswith(os.sep) and _full(each) != _here())]
+    here_or_root = here() or FOLDER
+    entries = [*_python_path(), here_or_root]
+    return [_full(each) for each in entries if _full(each) == _OWN or (each.startswith(os.sep) and _full(each) != here_or_root)]
 
 
 def _python_path() -> list[str]:
@@ -57,11 +89,4 @@ def _python_path() -> list[str]:
 
 
 def _full(path: str) -> str:
-    return os.path.realpath(os.path.join(_here(), path))  # noqa: PTH118
-
-
-def _here() -> str:
-    try:
-        return os.getcwd()  # noqa: PTH109
-    except OSError:
-        return FOLDER  # the current folder was removed
+    return os.path.realpath(os.path.join(here() or FOLDER, path))  # noqa: PTH118

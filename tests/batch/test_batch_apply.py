@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from dg_lsp.batch import git as git_of_batch
 from tests.batch.conftest import STUB
 from tests.batch.test_batch_commands import report, run
 
@@ -35,8 +36,8 @@ def subjects() -> list[str]:
     return git("log", "--reverse", "--format=%s").splitlines()[1:]
 
 
-def hook(repository: Path, script: str) -> None:
-    path = repository / ".git" / "hooks" / "pre-commit"
+def hook(repository: Path, script: str, name: str = "pre-commit") -> None:
+    path = repository / ".git" / "hooks" / name
     path.parent.mkdir(exist_ok=True)
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
@@ -179,6 +180,35 @@ def test_a_file_that_a_hook_removes_is_not_filled(repository: Path, ending: str)
     assert "wrote 0 of 2 holes" in result.stderr
 
 
+TAKEN_OUT = "is written, but not committed: a hook took the fills out of the commit"
+NOTHING = "nothing is committed in {}: a hook took the fills out of the commit\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "script", "committed", "filled", "note"),
+    [
+        ("pre-commit", "git checkout -q HEAD -- a.py", "committed in {}: fill 1 hole in 1 file\n", 1, ""),
+        ("pre-commit", "git checkout -q HEAD -- .", NOTHING, 0, ""),
+        ("pre-commit", "git reset -q", NOTHING, 3, TAKEN_OUT),
+        ("pre-commit", "git reset -q a.py", "committed in {}: fill 1 hole in 1 file\n", 3, TAKEN_OUT),
+        ("pre-commit", "git checkout -q -b other", "committed in {}: fill 3 holes in 2 files\n", 3, ""),
+        ("post-commit", "git reset -q --soft HEAD~1", NOTHING, 3, TAKEN_OUT),
+        ("post-commit", "git reset -q --hard HEAD~1", NOTHING, 0, ""),
+    ],
+)
+def test_what_is_reported_after_a_hook_is_in_the_files_and_in_the_commit(
+    repository: Path, name: str, script: str, committed: str, filled: int, note: str
+) -> None:
+    hook(repository, script, name)
+    result = run(".", "--commit", "--json")
+    assert committed.format(repository) in result.stderr
+    about = json.loads(result.stdout)
+    assert about["summary"]["filled"] == filled
+    assert {file["reason"] for file in about["files"]} == ({note} if note else set())
+    assert result.exit_code == (filled != 3 or bool(note))
+    assert sum((repository / each).read_text().count("return 1") for each in ("a.py", "b.py")) == filled
+
+
 def test_a_lock_of_git_is_named_with_the_way_out(repository: Path) -> None:
     (repository / ".git" / "index.lock").touch()
     result = run("a.py", "--commit")
@@ -219,8 +249,40 @@ def test_a_workspace_inside_a_repository_is_committed_to_it(repository: Path) ->
 # --- In a hook, git's variables name the hook's repository.
 
 
-def test_git_itself_names_no_variable_that_is_not_dropped() -> None:
-    assert set(git("rev-parse", "--local-env-vars").split()) <= git_of_batch.LOCAL
+def test_a_check_sees_no_variable_that_git_sets_for_a_hook(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["AUTHOR_DATE", "COMMITTER_EMAIL", "EDITOR", "EXEC_PATH", "REFLOG_ACTION", "PUSH_OPTION_COUNT"]
+    for name in (*(f"GIT_{each}" for each in names), "GITHEAD_abc", *git("rev-parse", "--local-env-vars").split()):
+        monkeypatch.setenv(name, "1")
+    assert run("a.py", "--all", "--check", "! env | grep -q ^GIT.*=1").exit_code == 0
+    monkeypatch.undo()
+    monkeypatch.chdir(repository)
+    monkeypatch.setenv("GIT_AUTHOR_NAME", "of the user")
+    assert run("a.py", "--all", "--check", 'test "$GIT_AUTHOR_NAME" = "of the user"').exit_code == 0
+
+
+@pytest.mark.parametrize("arguments", [("--changed-since", "HEAD"), ("--check", "true", "--all")])
+def test_a_repository_from_an_archive_runs_nothing(repository: Path, arguments: tuple[str, ...]) -> None:
+    ran = repository / "ran"
+    evil = f"touch {ran}; cat"
+    (repository / "extra.py").write_text(STUB)
+    (repository / ".git" / "info").mkdir(exist_ok=True)
+    (repository / ".git" / "info" / "attributes").write_text("*.py filter=e=v diff=e\n")
+    for name in ("filter.e=v.clean", "filter.e=v.smudge", "diff.e.textconv", "diff.e.command", "diff.external", "core.pager"):
+        git("config", name, evil)
+    git("config", "filter.e=v.required", "true")
+    git("config", "core.fsmonitor", evil)
+    git("config", "core.hooksPath", str(repository / "hooks"))
+    (repository / "hooks").mkdir()
+    for name in ("post-index-change", "post-checkout", "reference-transaction"):
+        (repository / "hooks" / name).write_text(f"#!/bin/sh\n{evil}\n")
+        (repository / "hooks" / name).chmod(0o755)
+    (repository / "a.py").write_text(TWO + "# mine\n")
+    os.utime(repository / "b.py", (1, 1))
+    result = run(".", *arguments)
+    assert "filled" in result.stderr
+    assert not ran.exists()
+    git("status")
+    assert ran.exists(), "git itself would have run it"
 
 
 OTHER = """

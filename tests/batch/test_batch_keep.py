@@ -33,7 +33,7 @@ def answers_for(plan: FilePlan, *texts: str | tuple[str, ...], scores: tuple[flo
 
 def accepted(plan: FilePlan, *texts: str | tuple[str, ...], to_write: bool = False, rule: Options | None = None) -> FileResult:
     result = asyncio.run(keep.keep(plan, answers_for(plan, *texts), rule))  # type: ignore[arg-type]
-    return write.write([result], print, commits=False)[0][0].result if to_write else result
+    return write.write([result], print, commits=False)[0].result if to_write else result
 
 
 def texts(result: FileResult) -> list[str]:
