@@ -54,7 +54,13 @@ def calibrate(
     """
     from dg_lsp.evaluate.calibrate import fitted, samples  # needs numpy
 
-    name, filler = _filler(model, device, into)
+    name = _name(model, into)
+    # Before the model, whose loading leaves a current folder that was removed.
+    cut_tasks = [] if forget else _tasks(name, repo, tasks, holes, seed)
+    try:
+        filler = backends.load_filler(name, device=device)
+    except UserError as error:
+        raise EvalError(str(error)) from error
     if forget:
         known = filler.calibrations.model if filler.calibrations is not None else None
         try:
@@ -63,7 +69,6 @@ def calibrate(
             raise EvalError(f"{error.filename} can't be removed: {(error.strerror or '').lower()}") from error
         print_message(f"the calibration of {name} is removed" if is_removed else f"you have no calibration of {name}")
         return
-    cut_tasks = _tasks(name, repo, tasks, holes, seed)
     if filler.calibrations is None:
         raise EvalError(f"{name} states its own confidence and can't be calibrated")
     used = filler.calibrations.current() if check else None
@@ -81,8 +86,8 @@ def calibrate(
     _show(name, result, stored, as_json=as_json)
 
 
-def _filler(model: str, device: str, into: Path | None) -> tuple[str, Filler]:
-    """Return the model's name and its filler, loaded as the engine does. Raises EvalError."""
+def _name(model: str, into: Path | None) -> str:
+    """Return the model's name; raise EvalError if its calibration can't be written."""
     configured, problems = config.read()
     for problem in problems:
         print_message(problem)
@@ -94,11 +99,7 @@ def _filler(model: str, device: str, into: Path | None) -> tuple[str, Filler]:
     if into is not None and (problem := files.output_problem(into / profile_file.FILE, _is_object)):
         raise EvalError(f"--into {into}: {profile_file.FILE} can't be written: {problem}")
     # The engine process has another working directory and stores a calibration under the folder's full path, so use that here.
-    name = str(model_names.folder_of(name) or name)
-    try:
-        return name, backends.load_filler(name, device=device)
-    except UserError as error:
-        raise EvalError(str(error)) from error
+    return str(model_names.folder_of(name) or name)
 
 
 def _is_object(head: bytes) -> bool:

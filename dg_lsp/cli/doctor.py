@@ -36,7 +36,7 @@ from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.fit import machine
 from dg_lsp.engine.model.weights import checkpoint, fetch
 from dg_lsp.infill.api import Session
-from dg_lsp.wire import config, discovery, extras, laptop, model_names
+from dg_lsp.wire import config, discovery, extras, laptop, model_names, programs
 from dg_lsp.wire.discovery import DiscoveryError, inspect_engine
 from dg_lsp.wire.laptop import LaptopModel
 from dg_lsp.wire.messages import WireError
@@ -94,7 +94,7 @@ def doctor(
 
 def findings(model: str = "", *, with_sample: bool = False) -> Iterator[Finding]:
     """Yield the findings, one check at a time. `model` replaces the configured model."""
-    root = config.workspace_of(Path.cwd())
+    root = config.workspace_of(Path(programs.here()))
     configured, problems = config.read(root)
     settings, model = configured.settings, configured.model(model)
     yield Finding("dg-lsp", f"{__version__} on {platform.system()} {platform.machine()}")

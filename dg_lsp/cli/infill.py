@@ -20,6 +20,7 @@ import typer
 
 from dg_lsp.batch.options import Options
 from dg_lsp.cli.options import print_message, with_options
+from dg_lsp.wire import programs
 from dg_lsp.wire.visible import visible
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ async def _infill(job: Job, connect: Connect | None) -> int:
     print_message(report.summary(result.rows, time.perf_counter() - started, written=options.writes))
     if advice := report.advice(result.rows, has_check=bool(options.check)):
         print_message(advice)
-    if has_diff and (options.patch or not options.as_json) and result.root != Path.cwd():
+    if has_diff and (options.patch or not options.as_json) and result.root != Path(programs.here()):
         print_message(f"the diff's file names are relative to {result.root}; apply it there")
     if not is_written:
         return report.WRONG_USE

@@ -20,6 +20,7 @@ import typer
 from dg_lsp import INTERRUPTED, __version__, is_interrupt
 from dg_lsp.cli import infill
 from dg_lsp.cli.options import command_group, print_message
+from dg_lsp.wire import programs
 from dg_lsp.wire.extras import install_command
 
 # Subcommands with heavy modules: the help text, the module, and the extra that it needs.
@@ -118,12 +119,9 @@ def fail(error: Exception) -> NoReturn:
     if is_interrupt(error):
         print_message("interrupted")
         raise SystemExit(INTERRUPTED) from None
-    try:
-        Path.cwd()
-    except OSError:
-        print_message("the current folder no longer exists; change to another one")
-    else:
-        print_message(_crash_message(error))
+    is_of_removed = isinstance(error, FileNotFoundError) and not programs.here()
+    removed = "the current folder no longer exists; change to another one, or name full paths"
+    print_message(removed if is_of_removed else _crash_message(error))
     raise SystemExit(2) from None
 
 

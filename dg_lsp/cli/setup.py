@@ -169,7 +169,7 @@ def _ask(question: str, default: str) -> str:
 
 
 def _current() -> str:
-    return config.read(config.workspace_of(Path.cwd()))[0].settings.model
+    return config.read(config.workspace_of(Path(programs.here())))[0].settings.model
 
 
 def _overruled(chosen: str) -> str:

@@ -27,7 +27,7 @@ from dg_lsp.infill import workspace
 from dg_lsp.infill.fill import Fill, FillResult, Task, fill, fills_of
 from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.infill.workspace import ContextReader
-from dg_lsp.wire import config, model_names
+from dg_lsp.wire import config, model_names, programs
 from dg_lsp.wire.config import ConfigError
 from dg_lsp.wire.privacy import LOCAL_ONLY
 
@@ -145,7 +145,7 @@ async def connect(
     `candidates` and `deadline_ms` are by default the settings `batch.candidates` and `batch.deadline`.
     """
     try:
-        configured = config.load_config(config.workspace_of(Path.cwd()))
+        configured = config.load_config(config.workspace_of(Path(programs.here())))
     except ConfigError as error:
         raise EngineError(str(error)) from error
     settings = configured.settings
@@ -162,7 +162,7 @@ async def connect(
     options = engines.connect_options(configured, model=model, interactive=False)
     async with engines.connect(options) as resident:
         is_remote = model_names.is_remote(options.engine_id.model)
-        guarded = Guarded(resident, patterns_of([Path.cwd()])) if is_remote else resident
+        guarded = Guarded(resident, patterns_of(map(Path, filter(None, [programs.here()])))) if is_remote else resident
         yield session_with(guarded)
 
 

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +25,6 @@ from dg_lsp.wire.discovery import EngineId, State
 from dg_lsp.wire.extras import install_command
 from tests.engine.backends_kit import serving
 from tests.engine.engine_kit import running
-from tests.patience import PATIENCE_S
 
 
 def test_a_missing_package_is_named_with_the_command_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,19 +205,6 @@ def test_a_command_reports_an_engine_with_a_malformed_answer(engines: Path) -> N
         findings = CliRunner().invoke(cli.app, ["engine", "status"])
     assert findings.exit_code != 0
     assert "sent an invalid response: state must be a string" in findings.output
-
-
-def test_a_folder_that_is_gone_is_reported(tmp_path: Path) -> None:
-    folder = tmp_path / "gone"
-    folder.mkdir()
-    code = "import os, sys; os.rmdir(os.getcwd()); sys.argv = ['dg-lsp', 'doctor']; from dg_lsp.cli import main; main.main()"
-    completed = subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False, timeout=PATIENCE_S
-    )
-    assert (completed.returncode, completed.stderr) == (
-        2,
-        "dg-lsp: the current folder no longer exists; change to another one\n",
-    )
 
 
 def test_a_line_over_the_deadline_is_reported() -> None:

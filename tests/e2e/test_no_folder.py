@@ -48,14 +48,37 @@ async def has_paused(client: Editor) -> bool:
     return suppressed is not None and suppressed["code"] == "manual"
 
 
-@pytest.mark.parametrize("arguments", [("--version",), ("engine", "status"), ("engine", "models")])
-def test_a_command_that_needs_no_folder_runs_in_a_removed_one(arguments: tuple[str, ...], tmp_path: Path) -> None:
+GONE = "dg-lsp: the current folder no longer exists; change to another one, or name full paths\n"
+ANY_MODEL = "--model embedded"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "error"),
+    [
+        ("--version", 0, ""),
+        ("engine status", 1, ""),
+        ("engine models", 0, ""),
+        (f"infill {ANY_MODEL} --dry-run PROJECT", 0, ""),
+        (f"infill {ANY_MODEL} --dry-run --at PROJECT/a.py:2:5", 0, ""),
+        (f"infill {ANY_MODEL} --patch PROJECT/a.diff PROJECT/b.py", 0, "dg-lsp: no holes found\n"),
+        (f"infill {ANY_MODEL} --dry-run a.py", 2, GONE),
+        (f"infill {ANY_MODEL} --dry-run .", 2, GONE),
+        (f"infill {ANY_MODEL} --at a.py:1:1", 2, GONE),
+        (f"infill {ANY_MODEL} --patch a.diff PROJECT", 2, GONE),
+        (f"calibrate {ANY_MODEL} --check", 2, GONE),
+    ],
+)
+def test_a_command_in_a_removed_folder_takes_full_paths(arguments: str, code: int, error: str, tmp_path: Path) -> None:
     here = tmp_path / "here"
     here.mkdir()
-    script = f"cd {here} && rmdir ../here; exec {sys.executable} -m dg_lsp {' '.join(arguments)}"
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "a.py").write_text("def f():\n    ...\n")
+    (tmp_path / "project" / "b.py").write_text("x = 1\n")
+    command = f"{sys.executable} -m dg_lsp {arguments.replace('PROJECT', str(tmp_path / 'project'))}"
     env = environment(tmp_path / "more", DG_LSP_MODEL="./none")
-    process = subprocess.run(["sh", "-c", script], env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert (process.returncode, process.stderr) == (1 if arguments == ("engine", "status") else 0, "")
+    shell = ["sh", "-c", f"cd {here} && rmdir ../here; exec {command}"]
+    process = subprocess.run(shell, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (process.returncode, process.stderr) == (code, error)
 
 
 SETTINGS = {"completion": {"debounce": 0, "speculate": False}}
