@@ -740,6 +740,14 @@ def test_a_long_window_is_read_when_nothing_happens(name: str, request: pytest.F
     assert filler.foresee() is None  # there is no better one
 
 
+def test_a_later_deadline_does_not_let_a_first_answer_read_longer(left: CausalFiller) -> None:
+    filler = CausalFiller(left.loaded)
+    filler.pace.note("prefill", PREFILL_CHUNK, 150.0)
+    asked = InfillRequest(LONG + "x = ", "\n" + LONG, (CURSOR,), language="python")
+    sizes = [filler.prompt(asked, ms).n_text for ms in (1_000.0, 1_500.0, 10_000.0)]
+    assert sizes[0] == sizes[1] == sizes[2] < filler.prompt(asked).n_text
+
+
 def test_a_better_window_that_was_not_read_to_its_end_is_read_after_a_longer_pause(left: CausalFiller) -> None:
     now = 0.0
     filler = CausalFiller(left.loaded, clock=lambda: now)

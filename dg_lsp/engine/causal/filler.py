@@ -47,7 +47,7 @@ from dg_lsp.engine.model.weights.llama import Weight
 
 PROPOSERS = (("draft", partial(Generation.propose_copies, say_something=True)), ("draft", drafting.propose))
 """Each proposer, in the order in which they run, with the stage that its time counts for."""
-FIRST_SHARE = 0.6  # of the time for an answer that may pass before the first token of a draft
+READING_MS = 450.0  # that a first answer in a place may wait for text to be read; a longer window follows in a pause
 
 
 class CausalFiller(LocalFiller):
@@ -75,7 +75,7 @@ class CausalFiller(LocalFiller):
     def prompt(self, request: InfillRequest, left_ms: float = math.inf) -> Prompt:
         """Return a request with one hole as a prompt, for an answer in the time left; without a deadline it is infinite."""
         chunk_ms = self.pace.expected_ms("prefill", PREFILL_CHUNK)
-        n_tokens = PREFILL_CHUNK * FIRST_SHARE * left_ms / chunk_ms if chunk_ms else 0.0
+        n_tokens = PREFILL_CHUNK * min(READING_MS, left_ms) / chunk_ms if chunk_ms else 0.0
         return self.windows.prompt(request, math.inf if left_ms == math.inf else n_tokens)
 
     def better_prompt(self, request: InfillRequest) -> Prompt | None:
