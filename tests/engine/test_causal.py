@@ -365,6 +365,9 @@ def test_improbable_drafts_and_branches_are_dropped(passes: Passes) -> None:
     assert [branch.ids for branch in some] == [branch.ids for branch in branches if draft.joint - branch.joint <= middle]
     assert 0 < len(some) < len(branches)
 
+    assert finished(written(passes, rows=1, least_joint=draft.joint, **limits))
+    assert not finished(written(passes, rows=1, least_joint=draft.joints[0] / 2, **limits))
+
 
 @torch.no_grad()
 @pytest.mark.parametrize("full", [0.0, 0.5])

@@ -18,7 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from dg_lsp.core.calibration import Calibration
 from dg_lsp.core.values import Budget, Calibrated, Hole, InfillRequest, Snippet, Span
 from dg_lsp.engine.backends.local import load_model
-from dg_lsp.engine.causal import generation, layout
+from dg_lsp.engine.causal import drafting, generation, layout
 from dg_lsp.engine.causal.filler import CausalFiller
 from dg_lsp.engine.causal.generation import Generation
 from dg_lsp.engine.causal.layout import Profile, for_profile
@@ -524,6 +524,16 @@ def test_scored_answers_are_those_at_the_deadline(fim: CausalFiller) -> None:
         assert task.step()
     assert texts(task)[0] == "width"
     assert probability(task) == pytest.approx(0.12, abs=0.01)
+
+
+def test_a_hopeless_draft_is_not_written_to_its_end_before_a_deadline(
+    fim: CausalFiller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drafting, "HOPELESS", -0.1)
+    assert texts(ended(started(fim, SURE, "(width"))) == ["width"]
+    task = started(fim, SURE, "(width")
+    task.finish_in(600_000)
+    assert texts(ended(task)) == []
 
 
 def test_drafts_of_several_holes_have_no_probability_at_the_deadline(fim: CausalFiller) -> None:

@@ -16,6 +16,7 @@ from dg_lsp.engine.common.rank import Proposal
 
 MOST_NEEDED = 3  # more drafts, to bind the names that the code after the hole needs
 MOST_CUTS = 3  # of one draft, besides its end
+HOPELESS = -5.0  # nats: a draft below that is hardly ever right, and not shown while the user types
 LEAST_HEAD = math.log(0.02)  # where the suffix's first token is less likely, an answer hardly ever ends
 
 
@@ -105,6 +106,7 @@ def _drafts(generation: Generation, start: Sequence[int] = ()) -> Drafting:
         branches=n_branches,
         # Of blocks, the likeliest are the shortest, so a choice of several has the others too.
         most_behind=MOST_BEHIND if n_branches and (not is_block or inputs.wants_likeliest) else math.inf,
+        least_joint=HOPELESS if inputs.wants_first and generation.timing.budget.is_limited else -math.inf,
     )
     return drafts.drafts(loaded.passes, generation.tree, settings)
 

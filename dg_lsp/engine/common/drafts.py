@@ -91,9 +91,9 @@ class DraftSettings:
     branch does, whichever token ends it.
 
     If a finished draft `is_enough`, it is the only one; the number says by how many nats it is likelier than the start of any
-    branch. A draft is dropped as soon as its probability is more than
-    `most_behind` nats lower than that of a finished one with the same file; a branch, than that of its finished draft, or if
-    it becomes much longer than that. The tree learns the log-probabilities of `others`, texts that are no drafts, as far as
+    branch. A draft is dropped as soon as the log of its probability is below `least_joint`, or more than `most_behind` lower
+    than that of a finished one with the same file; a branch, than that of its finished draft, or if it becomes much longer
+    than that. The tree learns the log-probabilities of `others`, texts that are no drafts, as far as
     the drafts begin like them.
     """
 
@@ -115,6 +115,7 @@ class DraftSettings:
     start: Sequence[int] = ()
     branches: int = 0
     most_behind: float = math.inf
+    least_joint: float = -math.inf
 
 
 # Drafts after each pass, which is sent whether the time is over; the result are the finished ones.
@@ -141,7 +142,8 @@ def drafts(passes: Encoder, tree: Tree, settings: DraftSettings) -> Drafting:
         beams = [
             beam
             for beam in beams
-            if not any(beam.draft.file is done.file and done.joint - beam.draft.joint > most_behind for done in finished)
+            if (beam.draft.is_finished or beam.draft.joint >= settings.least_joint)
+            and not any(beam.draft.file is done.file and done.joint - beam.draft.joint > most_behind for done in finished)
         ]
         own, others = [beam.draft for beam in beams], list[CausalDraft]()
         branching = beams if n_branches else []
