@@ -118,7 +118,7 @@ def main(n: int, seed: int, model: str, folder: str) -> int:
     filters, checks, propose = polish.FILTERS, polish.CHECKS, proposer(model)
     counts: dict[str, Counter[str]] = {rule.__name__: Counter() for rule in (*filters, *checks)}
     fired: set[str] = set()
-    watched = tuple(recorded(rule, fired) for rule in filters), tuple(recorded(rule, fired) for rule in checks)
+    watched = tuple({recorded(rule, fired): reason for rule, reason in rules.items()} for rules in (filters, checks))
     total, outcomes = 0, Counter[str]()
     for position in in_folder(Path(folder), n, seed) if folder else positions.positions(n, seed):
         language = languages.for_path(position.path)
@@ -136,8 +136,8 @@ def main(n: int, seed: int, model: str, folder: str) -> int:
             total += 1
             outcomes[now or "nothing"] += 1
             for name in sorted(fired):
-                polish.FILTERS = tuple(rule for rule in filters if rule.__name__ != name)
-                polish.CHECKS = tuple(rule for rule in checks if rule.__name__ != name)
+                polish.FILTERS = {rule: reason for rule, reason in filters.items() if rule.__name__ != name}
+                polish.CHECKS = {rule: reason for rule, reason in checks.items() if rule.__name__ != name}
                 other = outcome(text, position, document, hole, tree)
                 counts[name]["fired"] += 1
                 if other != now:

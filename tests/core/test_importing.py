@@ -83,4 +83,4 @@ def test_an_answer_that_imports_what_is_not_there_is_dropped(answer: str, droppe
     sources = Sources(indexed(**APP, app__common="class Task: ...\n"), "/repo/app/a.py")
     tree = syntax.of(document)
     polished = polish.to_edits(Candidate((answer,)), holes, document, syntax=tree, is_file=True, sources=sources)
-    assert (polished.dropped == polish.REASONS["imports"]) == dropped
+    assert (polished.dropped == "imports what the repository does not have") == dropped

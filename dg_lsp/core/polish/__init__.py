@@ -1,9 +1,9 @@
 """Turn a candidate's texts into edits: cut what follows the answer, apply the file's formatting, and drop useless answers.
 
 Each filter does one thing, and `FILTERS` defines their order. To add one, write it in the module for its purpose and
-add it to `FILTERS`. A filter that drops needs a reason in `REASONS`. After the filters, the checks look at the whole document
-with the candidate's edits: does it parse and compile, is all closed, and are names bound? `Polished.shrinks` tells front
-ends when to ask before code is lost.
+add it to `FILTERS`, with the reason if it drops. After the filters, the checks look at the whole document with the candidate's
+edits: does it parse and compile, is all closed, and are names bound? `Polished.shrinks` tells front ends when to ask before
+code is lost.
 
 This package does not know how a text was made. A text that was denoised between held tokens needs few of these filters;
 a text from a plain completion endpoint needs most of them.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from dg_lsp.core import importing, scope, values
+from dg_lsp.core import values
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.importing import Sources
 from dg_lsp.core.polish import changes, checks, drops
@@ -23,7 +23,7 @@ from dg_lsp.core.polish.frames import edit_of
 from dg_lsp.core.syntax import ParseLimitError, Syntax
 from dg_lsp.core.values import Candidate, Document, Edit, Hole
 
-__all__ = ["CHECKS", "FILTERS", "REASONS", "SHRINKS", "UNBOUND", "Polished", "to_edits"]
+__all__ = ["CHECKS", "FILTERS", "SHRINKS", "Polished", "to_edits"]
 
 SHRINKS = "replaces working code by less"
 
@@ -71,112 +71,73 @@ def to_edits(
 
     Never raises, whatever the texts contain.
     """
+    if len(candidate.texts) != len(holes):
+        return Polished(dropped=f"has {len(candidate.texts)} texts for {len(holes)} holes")
+    texts, edits, is_shrunk = list[str](), list[Edit](), False
+    filled, tree = document, syntax
     try:
-        return _polished(candidate, holes, document, syntax, sources, is_file=is_file, allow_shrink=allow_shrink, is_cut=is_cut)
+        # From the last hole to the first, so that the spans of the remaining holes stay valid while the text changes.
+        for hole, raw in reversed(list(zip(holes, candidate.texts, strict=True))):
+            around = around_hole(filled, hole, tree, allow_shrink=allow_shrink)
+            text = with_newlines(raw.removeprefix("\ufeff"))
+            for apply_filter, reason in FILTERS.items():
+                result = apply_filter(text, around) if reason or not is_cut else text
+                if result is None:
+                    return Polished(dropped=reason, shrinks=reason == SHRINKS)
+                text = result
+            is_shrunk = is_shrunk or drops.shrinks(around.old, text, document.language)
+            texts.insert(0, text)
+            edits.insert(0, edit_of(text, hole, around.line_end))
+            filled = replace(filled, text=values.apply(filled.text, (edits[0],)))
+            tree = around.filled(text)
+        if syntax is None or tree is None:
+            return Polished(tuple(edits), "", (), is_shrunk, tree, tuple(texts))
+        whole = Whole(tuple(edits), holes, document, syntax, tree, is_file, sources)
+        if dropped := _dropped(whole):
+            closed = checks.with_block_closed(whole)
+            if closed is None or _dropped(closed):
+                return Polished(dropped=dropped)
+            whole = closed
+        return Polished(tuple(edits), "", tuple(sorted(checks.unbound_names(whole))), is_shrunk, tree, tuple(texts))
     except ParseLimitError:
         return Polished(dropped="takes too long to parse")
 
 
-def _polished(
-    candidate: Candidate,
-    holes: tuple[Hole, ...],
-    document: Document,
-    syntax: Syntax | None,
-    sources: Sources | None,
-    *,
-    is_file: bool,
-    allow_shrink: bool,
-    is_cut: bool,
-) -> Polished:
-    if len(candidate.texts) != len(holes):
-        return Polished(dropped=f"has {len(candidate.texts)} texts for {len(holes)} holes")
-    filters = [each for each in FILTERS if each.__name__ in REASONS] if is_cut else FILTERS
-    texts: list[str] = []
-    edits: list[Edit] = []
-    unbound: tuple[str, ...] = ()
-    is_shrunk = False
-    filled, tree = document, syntax
-    # From the last hole to the first, so that the spans of the remaining holes stay valid while the text changes.
-    for hole, raw in reversed(list(zip(holes, candidate.texts, strict=True))):
-        around = around_hole(filled, hole, tree, allow_shrink=allow_shrink)
-        text = with_newlines(raw.removeprefix("\ufeff"))
-        for apply_filter in filters:
-            result = apply_filter(text, around)
-            if result is None:
-                reason = REASONS[apply_filter.__name__]
-                return Polished(dropped=reason, shrinks=reason == SHRINKS)
-            text = result
-        is_shrunk = is_shrunk or drops.shrinks(around.old, text, document.language)
-        texts.insert(0, text)
-        edits.insert(0, edit_of(text, hole, around.line_end))
-        filled = replace(filled, text=values.apply(filled.text, (edits[0],)))
-        tree = around.filled(text)
-    if syntax is not None and tree is not None:
-        whole = Whole(tuple(edits), holes, document, syntax, tree, is_file)
-        if failed := _failed(whole):
-            closed = checks.with_block_closed(whole)
-            if closed is None or _failed(closed):
-                return Polished(dropped=REASONS[failed])
-            whole = closed
-        unbound = tuple(sorted(checks.unbound_names(whole)))
-        if unbound and scope.is_certain(document.language):
-            return Polished(dropped=REASONS[UNBOUND])
-        if sources and importing.invented(document.text, whole.after.text, document.language, sources):
-            return Polished(dropped=REASONS[INVENTED])
-    return Polished(tuple(edits), "", unbound, is_shrunk, tree, tuple(texts))
+def _dropped(whole: Whole) -> str:
+    """Return the reason of the first check that fails; "" if none does."""
+    return next((reason for check, reason in CHECKS.items() if not check(whole)), "")
 
 
-def _failed(whole: Whole) -> str:
-    """Return the name of the first check that fails; "" if none does."""
-    return next((check.__name__ for check in CHECKS if not check(whole)), "")
+# --- Their order, and the reasons for which they drop; "" if they only change the text
 
-
-# --- Their order, and the reasons for which they drop
-
-FILTERS: tuple[Filter, ...] = (
-    changes.cut_at_control,
-    changes.cut_at_fence,
-    changes.cut_at_line_end,
-    drops.drop_merged,
-    changes.cut_repeated_rest,
-    changes.cut_repeated_lines,
-    changes.restore_start,
-    changes.restore_indent,
-    changes.cut_at_dedent,
-    changes.cut_at_closer,
-    changes.trim_end,
-    drops.drop_unreadable,
-    drops.drop_blank,
-    drops.drop_unchanged,
-    drops.drop_shrunk,
-    drops.drop_comment_before_code,
-    drops.drop_continued,
-    drops.drop_repetition,
-    drops.drop_loop,
-    drops.drop_holes,
-    drops.drop_nothing,
-)
-CHECKS: tuple[Check, ...] = (
-    checks.parses,
-    checks.binds_once,
-    checks.compiles,
-)
-UNBOUND, INVENTED = "binds", "imports"
-REASONS = {
-    "drop_unreadable": "has characters that are not text",
-    "drop_blank": "is blank",
-    "drop_unchanged": "changes nothing",
-    "drop_shrunk": SHRINKS,
-    "drop_comment_before_code": "turns the code after it into a comment",
-    "drop_continued": "makes the next line a part of itself",
-    "drop_merged": "merges with the name behind it",
-    "drop_repetition": "repeats the lines next to it",
-    "drop_loop": "repeats itself",
-    "drop_holes": "says nothing, or leaves a new hole",
-    "drop_nothing": "says nothing, or leaves a new hole",
-    "parses": "adds a syntax error",
-    "binds_once": "declares or imports what is there already",
-    "compiles": "does not compile",
-    UNBOUND: "uses a name that nothing binds",
-    INVENTED: "imports what the repository does not have",
+_SAYS_NOTHING = "says nothing, or leaves a new hole"
+FILTERS: dict[Filter, str] = {
+    changes.cut_at_control: "",
+    changes.cut_at_fence: "",
+    changes.cut_at_line_end: "",
+    drops.drop_merged: "merges with the name behind it",
+    changes.cut_repeated_rest: "",
+    changes.cut_repeated_lines: "",
+    changes.restore_start: "",
+    changes.restore_indent: "",
+    changes.cut_at_dedent: "",
+    changes.cut_at_closer: "",
+    changes.trim_end: "",
+    drops.drop_unreadable: "has characters that are not text",
+    drops.drop_blank: "is blank",
+    drops.drop_unchanged: "changes nothing",
+    drops.drop_shrunk: SHRINKS,
+    drops.drop_comment_before_code: "turns the code after it into a comment",
+    drops.drop_continued: "makes the next line a part of itself",
+    drops.drop_repetition: "repeats the lines next to it",
+    drops.drop_loop: "repeats itself",
+    drops.drop_holes: _SAYS_NOTHING,
+    drops.drop_nothing: _SAYS_NOTHING,
+}
+CHECKS: dict[Check, str] = {
+    checks.parses: "adds a syntax error",
+    checks.binds_once: "declares or imports what is there already",
+    checks.compiles: "does not compile",
+    checks.binds: "uses a name that nothing binds",
+    checks.imports: "imports what the repository does not have",
 }

@@ -12,7 +12,8 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from dg_lsp.core import languages, scope, syntax, values
+from dg_lsp.core import importing, languages, scope, syntax, values
+from dg_lsp.core.importing import Sources
 from dg_lsp.core.polish import frames
 from dg_lsp.core.scope import declared
 from dg_lsp.core.syntax import Syntax
@@ -26,7 +27,8 @@ _BLOCK = re.compile("block|body|compound_statement|declaration_list|variant_list
 class Whole:
     """A candidate after all filters: its edits, the document, and its syntax before and after the edits.
 
-    `is_file` is true if the document is a whole file, so that a name that nothing in it binds may count as unbound.
+    `is_file` is true if the document is a whole file, so that a name that nothing in it binds may count as unbound. `sources`
+    are the repository's files, None if unknown.
     """
 
     edits: tuple[Edit, ...]
@@ -35,6 +37,7 @@ class Whole:
     before: Syntax
     after: Syntax
     is_file: bool = False
+    sources: Sources | None = None
 
     def answers(self) -> Iterator[tuple[Span, str]]:
         """Yield for each edit the span of its text in the edited document, without white space, and the text it replaced."""
@@ -65,6 +68,17 @@ def parses(whole: Whole) -> bool:
 def binds_once(whole: Whole) -> bool:
     """Return whether the edits declare and import nothing that their scope has already."""
     return not any(declared.again(whole.after, span) for span, _ in whole.answers())
+
+
+def binds(whole: Whole) -> bool:
+    """Return whether something binds each name that the edits use, in a language whose files show it."""
+    return not (scope.is_certain(whole.document.language) and unbound_names(whole))
+
+
+def imports(whole: Whole) -> bool:
+    """Return whether the repository has what the edits import, as far as that is known."""
+    text, new, language = whole.document.text, whole.after.text, whole.document.language
+    return not (whole.sources and importing.invented(text, new, language, whole.sources))
 
 
 def with_block_closed(whole: Whole) -> Whole | None:

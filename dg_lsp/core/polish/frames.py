@@ -139,8 +139,8 @@ class _Frame:
 
     def closers(self, edit: Edit) -> str:
         """Return the brackets that close what the lines up to the end of this edit leave open."""
-        before = self.syntax.text[: edit.span.start - self.shift]
-        return languages.closers(before + edit.text, self.syntax.language.name)[1]
+        text, language = self.syntax.text[: edit.span.start - self.shift] + edit.text, self.syntax.language.name
+        return ("\n" if languages.kind_at_end(text, language) == "comment" else "") + languages.closers(text, language)[1]
 
     def closes_more(self, edits: Edits) -> bool:
         """Return whether these lines close more brackets than they open, with these edits in them."""
