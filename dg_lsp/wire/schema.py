@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 
@@ -81,16 +81,10 @@ class Setting:
         return parsed
 
 
-def _declared() -> Iterator[Setting]:
-    hints = get_type_hints(Settings, include_extras=True)
-    for item in fields(Settings):
-        kind, *notes = get_args(hints[item.name])
-        [about] = [note for note in notes if isinstance(note, About)]
-        bounds = [note for note in notes if isinstance(note, msgspec.Meta)]
-        yield Setting(item.name, about.key, Annotated[(kind, *bounds)] if bounds else kind, about)
-
-
-ALL = tuple(_declared())
+_KINDS = get_type_hints(Settings, include_extras=True)
+ALL = tuple(
+    Setting(item.name, item.metadata["about"].key, _KINDS[item.name], item.metadata["about"]) for item in fields(Settings)
+)
 OF_EDITORS = tuple(setting for setting in ALL if setting.about.in_editors)
 
 

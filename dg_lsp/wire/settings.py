@@ -88,269 +88,204 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 Seconds = Annotated[int, Meta(ge=0, le=MAX_S)]
 
 
+def setting(default: object, *about: Any, **more: Any) -> Any:
+    """Return the field of a setting, which `About` describes."""
+    return field(default=default, metadata={"about": About(*about, **more)})
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """All settings, an attribute for each. Times are in milliseconds; the engine's are in seconds."""
 
-    enable: Annotated[
-        bool,
-        About(
-            "enable",
-            "Offer suggestions and code actions.",
-            "Turn it off where only `dg-lsp infill` should fill holes.",
+    enable: bool = setting(
+        True, "enable", "Offer suggestions and code actions.", "Turn it off where only `dg-lsp infill` should fill holes."
+    )
+    model: Text = setting(
+        AUTO,
+        "engine.model",
+        "The model: `auto` (the best laptop model that you pulled, else the embedded one), `qwen2.5-coder-0.5b` "
+        "(for a GPU also `-1.5b`, `-7b` and `-14b`), `smollm2-135m`, `embedded`, a folder (`./NAME`, `~/NAME`, `/NAME`), a "
+        "hub id (`OWNER/NAME`), `vllm:URL[#MODEL]`, `chat:URL[#MODEL]` or `fim:DIALECT[:URL][#MODEL]`.",
+        "Change it when you have a GPU or a model server, or to keep to one model.",
+        per_machine=True,
+    )
+    device: Text = setting(
+        "auto",
+        "engine.device",
+        "Where the model runs: `auto`, `cpu`, `cuda` or `mps`.",
+        "Change it to keep the model off a GPU, or to choose one of several.",
+        per_machine=True,
+    )
+    dtype: Precision = setting(
+        "auto",
+        "engine.dtype",
+        "The precision of the weights: `auto`, `float32`, `bfloat16`, `float16`, `int8`, `fp8` (8 bits) or `int4`.",
+        "Change it to save memory for other programs, or to load a model that is refused; `dg-lsp doctor` says what fits.",
+        choices=(  # in the order of the schema, which sorts the values
+            "the best that fits and that this machine computes fast",
+            "16 bits",
+            "16 bits, on GPUs without bfloat16",
+            "32 bits",
+            "8 bits",
+            "4 bits (needs dg-lsp[quant])",
+            "8-bit integers, for Llama and Qwen2 models on a CPU",
         ),
-    ] = True
-    model: Annotated[
-        Text,
-        About(
-            "engine.model",
-            "The model: `auto` (the best laptop model that you pulled, else the embedded one), `qwen2.5-coder-0.5b` "
-            "(for a GPU also `-1.5b`, `-7b` and `-14b`), `smollm2-135m`, `embedded`, a folder (`./NAME`, `~/NAME`, `/NAME`), a "
-            "hub id (`OWNER/NAME`), `vllm:URL[#MODEL]`, `chat:URL[#MODEL]` or `fim:DIALECT[:URL][#MODEL]`.",
-            "Change it when you have a GPU or a model server, or to keep to one model.",
-            per_machine=True,
-        ),
-    ] = AUTO
-    device: Annotated[
-        Text,
-        About(
-            "engine.device",
-            "Where the model runs: `auto`, `cpu`, `cuda` or `mps`.",
-            "Change it to keep the model off a GPU, or to choose one of several.",
-            per_machine=True,
-        ),
-    ] = "auto"
-    dtype: Annotated[
-        Precision,
-        About(
-            "engine.dtype",
-            "The precision of the weights: `auto`, `float32`, `bfloat16`, `float16`, `int8`, `fp8` (8 bits) or `int4`.",
-            "Change it to save memory for other programs, or to load a model that is refused; `dg-lsp doctor` says what fits.",
-            choices=(  # in the order of the schema, which sorts the values
-                "the best that fits and that this machine computes fast",
-                "16 bits",
-                "16 bits, on GPUs without bfloat16",
-                "32 bits",
-                "8 bits",
-                "4 bits (needs dg-lsp[quant])",
-                "8-bit integers, for Llama and Qwen2 models on a CPU",
-            ),
-            per_machine=True,
-        ),
-    ] = "auto"
-    allow: Annotated[
-        tuple[Text, ...],
-        About(
-            "engine.allow",
-            "Hosts, folders and hub ids that a workspace's file or an editor may name in `engine.model`.",
-            "Add one when a project you trust chooses its own model, such as `gpu01:8000` or `~/models`.",
-            items="hosts, folders and hub ids",
-            in_editors=False,
-            is_users_own=True,
-        ),
-    ] = ()
-    threads: Annotated[
-        int,
-        Meta(ge=0, le=1024),
-        About(
-            "engine.threads",
-            "Most CPU threads of the engine, which uses fewer while other programs need the cores; 0 means all physical cores, "
-            "at most eight, and at most two for a small model.",
-            "Lower it to save energy, or when other programs slow down.",
-            per_machine=True,
-        ),
-    ] = 0
-    unload_after: Annotated[
-        Seconds,
-        About(
-            "engine.unload_after",
-            "Seconds without a request after which the engine frees the model's memory; 0 means never. On a GPU it keeps the "
-            "memory as long as an editor is open; `dg-lsp engine stop --now` frees it.",
-            "Lower it when memory is short; raise it when the model takes long to load.",
-            per_machine=True,
-        ),
-    ] = 900
-    exit_after: Annotated[
-        Seconds,
-        About(
-            "engine.exit_after",
-            "Seconds without a client after which the engine's process ends; 0 means never.",
-            "Raise it when you run single commands, minutes apart, with a large model.",
-            in_editors=False,
-        ),
-    ] = 600
-    rows: Annotated[
-        int,
-        Meta(ge=1, le=1024),
-        About(
-            "engine.rows",
-            "Largest number of canvases in one pass of the model; fewer when memory is short.",
-            "Lower it when other programs need the GPU's memory.",
-            in_editors=False,
-        ),
-    ] = 32
-    trigger: Annotated[
-        Trigger,
-        About(
-            "completion.trigger",
-            "When to suggest: `auto` while typing, `manual` only when asked.",
-            "Set `manual` when unprompted suggestions distract you, or when a remote model bills by the request.",
-            choices=("while typing", "only when asked for (the command Trigger Inline Suggestion)"),
-        ),
-    ] = "auto"
-    debounce: Annotated[
-        Annotated[int, Meta(ge=0, le=10_000)] | None,
-        About(
-            "completion.debounce",
-            "Milliseconds to wait after a key before the model is asked; `auto` adapts to your typing and to the model.",
-            "Raise it when suggestions appear before you have stopped typing, or to send fewer requests.",
-        ),
-    ] = None
-    deadline: Annotated[
-        int,
-        Meta(ge=0, le=600_000),
-        About(
-            "completion.deadline",
-            "Milliseconds after which the best answer so far is shown.",
-            "Raise it for a slow model; lower it if late suggestions distract you.",
-        ),
-    ] = 1500
-    threshold: Annotated[
-        Share,
-        About(
-            "completion.threshold",
-            "Show an unprompted suggestion only if it is right with at least this probability.",
-            "Lower it to see more suggestions, raise it to see fewer and surer ones.",
-        ),
-    ] = 0.3
-    uncalibrated_best: Annotated[
-        int,
-        Meta(ge=0, le=16),
-        About(
-            "completion.uncalibrated_best",
-            "For an uncalibrated model, whose answers have no probability: how many of its best answers may be shown "
-            "unprompted. An answer with signs of an error, such as one that was cut off, is not shown.",
-            "Set 0 to see no unprompted suggestion of a model before `dg-lsp calibrate` has measured it.",
-        ),
-    ] = 1
-    token_threshold: Annotated[
-        Share,
-        About(
-            "completion.token_threshold",
-            "Cut a suggestion before its first token that is less certain than this.",
-            "Lower it for longer suggestions, raise it for shorter ones with fewer errors.",
-        ),
-    ] = 0.1
-    candidates: Annotated[
-        int,
-        Meta(ge=1, le=16),
-        About(
-            "completion.candidates",
-            "How many suggestions to choose from when you ask for them.",
-            "Raise it if you often cycle through suggestions.",
-        ),
-    ] = 3
-    in_comments: Annotated[
-        bool,
-        About(
-            "completion.in_comments",
-            "Suggest in comments while typing.",
-            "Turn it on when you want help with prose.",
-        ),
-    ] = False
-    in_strings: Annotated[
-        bool,
-        About(
-            "completion.in_strings",
-            "Suggest in strings while typing. An expression in an interpolated string counts as code.",
-            "Turn it on when your strings hold code, such as SQL.",
-        ),
-    ] = False
-    disabled_languages: Annotated[
-        frozenset[str],
-        About(
-            "completion.disabled_languages",
-            "Languages in which nothing is suggested while typing, by their id, such as `markdown`.",
-            "Add a language whose suggestions do not help you.",
-            items="language ids",
-        ),
-    ] = field(default_factory=frozenset)
-    speculate: Annotated[
-        bool,
-        About(
-            "completion.speculate",
-            "While a suggestion is shown, request in advance what could follow it.",
-            "Turn it off to save power, or when a remote model bills by the request.",
-        ),
-    ] = True
-    completion_list: Annotated[
-        bool | None,
-        About(
-            "completion.in_lists",
-            "Offer suggestions in ordinary completion lists too; `auto` does so in editors without inline completion.",
-            "Set `true` if no suggestions appear in your editor; set `false` if you see each suggestion twice.",
-        ),
-    ] = None
-    action_deadline: Annotated[
-        int,
-        Meta(ge=0, le=3_600_000),
-        About(
-            "actions.deadline",
-            "Milliseconds that each request of a code action may take.",
-            "Raise it for a slow model or long functions.",
-        ),
-    ] = 20_000
-    window_chars: Annotated[
-        int,
-        Meta(ge=100, le=1_000_000),
-        About(
-            "context.window_chars",
-            "How much of the file the model sees on each side of the hole, in characters.",
-            "Raise it for a model that reads more; lower it when the first answer in a long file takes too long.",
-        ),
-    ] = 24_000
-    related_chars: Annotated[
-        int,
-        Meta(ge=0, le=1_000_000),
-        About(
-            "context.related_chars",
-            "How much of other files the model sees, in characters.",
-            "Set 0 to use one file at a time: no other file is then read, indexed or copied from.",
-        ),
-    ] = 6_000
-    batch_deadline: Annotated[
-        int,
-        Meta(ge=0, le=3_600_000),
-        About(
-            "batch.deadline",
-            "Milliseconds for each hole of `dg-lsp infill`; 0 means no limit.",
-            "Set it when a run must end within a known time.",
-            in_editors=False,
-        ),
-    ] = 0
-    batch_candidates: Annotated[
-        int,
-        Meta(ge=1, le=64),
-        About(
-            "batch.candidates",
-            "Answers to choose from for each hole of `dg-lsp infill`.",
-            "Raise it when `--check` rejects many answers; lower it for speed.",
-            in_editors=False,
-        ),
-    ] = 4
-    local_only: Annotated[
-        tuple[Text, ...],
-        About(
-            "privacy.local_only",
-            "Patterns, as in `.gitignore`, of files that are never sent to a remote model. A later source can add patterns, "
-            "but not remove them.",
-            "Set it before you use a remote model.",
-            items="patterns as in .gitignore",
-            in_editors=False,
-            check=check_patterns,
-            if_wrong=EVERYTHING,
-        ),
-    ] = ()
+        per_machine=True,
+    )
+    allow: tuple[Text, ...] = setting(
+        (),
+        "engine.allow",
+        "Hosts, folders and hub ids that a workspace's file or an editor may name in `engine.model`.",
+        "Add one when a project you trust chooses its own model, such as `gpu01:8000` or `~/models`.",
+        items="hosts, folders and hub ids",
+        in_editors=False,
+        is_users_own=True,
+    )
+    threads: Annotated[int, Meta(ge=0, le=1024)] = setting(
+        0,
+        "engine.threads",
+        "Most CPU threads of the engine, which uses fewer while other programs need the cores; 0 means all physical cores, "
+        "at most eight, and at most two for a small model.",
+        "Lower it to save energy, or when other programs slow down.",
+        per_machine=True,
+    )
+    unload_after: Seconds = setting(
+        900,
+        "engine.unload_after",
+        "Seconds without a request after which the engine frees the model's memory; 0 means never. On a GPU it keeps the "
+        "memory as long as an editor is open; `dg-lsp engine stop --now` frees it.",
+        "Lower it when memory is short; raise it when the model takes long to load.",
+        per_machine=True,
+    )
+    exit_after: Seconds = setting(
+        600,
+        "engine.exit_after",
+        "Seconds without a client after which the engine's process ends; 0 means never.",
+        "Raise it when you run single commands, minutes apart, with a large model.",
+        in_editors=False,
+    )
+    rows: Annotated[int, Meta(ge=1, le=1024)] = setting(
+        32,
+        "engine.rows",
+        "Largest number of canvases in one pass of the model; fewer when memory is short.",
+        "Lower it when other programs need the GPU's memory.",
+        in_editors=False,
+    )
+    trigger: Trigger = setting(
+        "auto",
+        "completion.trigger",
+        "When to suggest: `auto` while typing, `manual` only when asked.",
+        "Set `manual` when unprompted suggestions distract you, or when a remote model bills by the request.",
+        choices=("while typing", "only when asked for (the command Trigger Inline Suggestion)"),
+    )
+    debounce: Annotated[int, Meta(ge=0, le=10_000)] | None = setting(
+        None,
+        "completion.debounce",
+        "Milliseconds to wait after a key before the model is asked; `auto` adapts to your typing and to the model.",
+        "Raise it when suggestions appear before you have stopped typing, or to send fewer requests.",
+    )
+    deadline: Annotated[int, Meta(ge=0, le=600_000)] = setting(
+        1500,
+        "completion.deadline",
+        "Milliseconds after which the best answer so far is shown.",
+        "Raise it for a slow model; lower it if late suggestions distract you.",
+    )
+    threshold: Share = setting(
+        0.3,
+        "completion.threshold",
+        "Show an unprompted suggestion only if it is right with at least this probability.",
+        "Lower it to see more suggestions, raise it to see fewer and surer ones.",
+    )
+    uncalibrated_best: Annotated[int, Meta(ge=0, le=16)] = setting(
+        1,
+        "completion.uncalibrated_best",
+        "For an uncalibrated model, whose answers have no probability: how many of its best answers may be shown "
+        "unprompted. An answer with signs of an error, such as one that was cut off, is not shown.",
+        "Set 0 to see no unprompted suggestion of a model before `dg-lsp calibrate` has measured it.",
+    )
+    token_threshold: Share = setting(
+        0.1,
+        "completion.token_threshold",
+        "Cut a suggestion before its first token that is less certain than this.",
+        "Lower it for longer suggestions, raise it for shorter ones with fewer errors.",
+    )
+    candidates: Annotated[int, Meta(ge=1, le=16)] = setting(
+        3,
+        "completion.candidates",
+        "How many suggestions to choose from when you ask for them.",
+        "Raise it if you often cycle through suggestions.",
+    )
+    in_comments: bool = setting(
+        False, "completion.in_comments", "Suggest in comments while typing.", "Turn it on when you want help with prose."
+    )
+    in_strings: bool = setting(
+        False,
+        "completion.in_strings",
+        "Suggest in strings while typing. An expression in an interpolated string counts as code.",
+        "Turn it on when your strings hold code, such as SQL.",
+    )
+    disabled_languages: frozenset[str] = setting(
+        frozenset(),
+        "completion.disabled_languages",
+        "Languages in which nothing is suggested while typing, by their id, such as `markdown`.",
+        "Add a language whose suggestions do not help you.",
+        items="language ids",
+    )
+    speculate: bool = setting(
+        True,
+        "completion.speculate",
+        "While a suggestion is shown, request in advance what could follow it.",
+        "Turn it off to save power, or when a remote model bills by the request.",
+    )
+    completion_list: bool | None = setting(
+        None,
+        "completion.in_lists",
+        "Offer suggestions in ordinary completion lists too; `auto` does so in editors without inline completion.",
+        "Set `true` if no suggestions appear in your editor; set `false` if you see each suggestion twice.",
+    )
+    action_deadline: Annotated[int, Meta(ge=0, le=3_600_000)] = setting(
+        20_000,
+        "actions.deadline",
+        "Milliseconds that each request of a code action may take.",
+        "Raise it for a slow model or long functions.",
+    )
+    window_chars: Annotated[int, Meta(ge=100, le=1_000_000)] = setting(
+        24_000,
+        "context.window_chars",
+        "How much of the file the model sees on each side of the hole, in characters.",
+        "Raise it for a model that reads more; lower it when the first answer in a long file takes too long.",
+    )
+    related_chars: Annotated[int, Meta(ge=0, le=1_000_000)] = setting(
+        6_000,
+        "context.related_chars",
+        "How much of other files the model sees, in characters.",
+        "Set 0 to use one file at a time: no other file is then read, indexed or copied from.",
+    )
+    batch_deadline: Annotated[int, Meta(ge=0, le=3_600_000)] = setting(
+        0,
+        "batch.deadline",
+        "Milliseconds for each hole of `dg-lsp infill`; 0 means no limit.",
+        "Set it when a run must end within a known time.",
+        in_editors=False,
+    )
+    batch_candidates: Annotated[int, Meta(ge=1, le=64)] = setting(
+        4,
+        "batch.candidates",
+        "Answers to choose from for each hole of `dg-lsp infill`.",
+        "Raise it when `--check` rejects many answers; lower it for speed.",
+        in_editors=False,
+    )
+    local_only: tuple[Text, ...] = setting(
+        (),
+        "privacy.local_only",
+        "Patterns, as in `.gitignore`, of files that are never sent to a remote model. A later source can add patterns, "
+        "but not remove them.",
+        "Set it before you use a remote model.",
+        items="patterns as in .gitignore",
+        in_editors=False,
+        check=check_patterns,
+        if_wrong=EVERYTHING,
+    )
 
     @property
     def suggestion_threshold(self) -> Threshold:
