@@ -48,44 +48,34 @@ TICK_S = 0.5
 log = logging.getLogger(__name__)
 
 
-class Silence:
-    """A limit on how long the engine may be silent, which counts only time in which this process listens.
+@contextlib.asynccontextmanager
+async def silence(limit_s: float) -> AsyncIterator[Callable[[float], None]]:
+    """Limit how long the engine may be silent; yield what sets the rest of the time when it sends something.
 
-    When the event loop was blocked, or the process suspended, what the engine sent has not been read yet. A plain timeout
-    would end before it is read, and a healthy engine would be killed.
+    Only time in which this process listens counts. When the event loop was blocked, or the process suspended, what the engine
+    sent has not been read yet. A plain timeout would end before it is read, and a healthy engine would be killed.
     """
+    left_s, loop = limit_s, asyncio.get_running_loop()
 
-    def __init__(self, limit_s: float) -> None:
-        self._left_s = limit_s
-        self._timeout = asyncio.timeout(None)
+    def reset(limit_s: float) -> None:
+        nonlocal left_s
+        left_s = limit_s
 
-    def reset(self, limit_s: float) -> None:
-        """Start again, because the engine sent something."""
-        self._left_s = limit_s
+    async def count() -> None:
+        nonlocal left_s
+        while left_s > 0:
+            due = loop.time() + TICK_S
+            await asyncio.sleep(TICK_S)
+            # After a late tick, nothing was read meanwhile, so it does not count, and there is a whole tick to read what came.
+            left_s -= TICK_S if loop.time() - due < TICK_S else 0.0
+        timeout.reschedule(loop.time())
 
-    async def __aenter__(self) -> Silence:
-        await self._timeout.__aenter__()
-        self._count()
-        return self
-
-    async def __aexit__(self, *error: Any) -> None:
-        """Stop counting; raise TimeoutError if the limit has passed."""
-        self._next.cancel()
-        await self._timeout.__aexit__(*error)
-
-    def _count(self) -> None:
-        loop = asyncio.get_running_loop()
-        due = loop.time() + TICK_S
-        self._next = loop.call_at(due, self._tick, due)
-
-    def _tick(self, due: float) -> None:
-        # After a late tick, nothing was read meanwhile, so it does not count, and there is a whole tick to read what has come.
-        now = asyncio.get_running_loop().time()
-        self._left_s -= TICK_S if now - due < TICK_S else 0.0
-        if self._left_s > 0:
-            self._count()
-        else:
-            self._timeout.reschedule(now)
+    async with asyncio.timeout(None) as timeout:
+        counting = asyncio.ensure_future(count())
+        try:
+            yield reset
+        finally:
+            counting.cancel()
 
 
 def on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -253,12 +243,12 @@ class Link:
         now = asyncio.get_running_loop().time
         try:
             lease = self._http.stream("GET", "/v1/lease", params={"warm": "1"})
-            async with Silence(first_word_s) as silence, lease as response:
+            async with silence(first_word_s) as reset, lease as response:
                 if response.status_code != httpx.codes.OK:
                     return
-                async for event in _events(response, lambda: silence.reset(self._silence_s())):
+                async for event in _events(response, lambda: reset(self._silence_s())):
                     self._take(event)
-                    silence.reset(self._silence_s())
+                    reset(self._silence_s())
         except TimeoutError:
             self.is_silent = True
         except (httpx.HTTPError, OSError, WireError):
@@ -361,9 +351,9 @@ async def ask_to_end(state: State) -> bool:
     """Ask an engine to end when no client uses it; return whether it is idle already. Raises SilentError."""
     async with _client(state) as http:
         try:
-            async with Silence(SILENCE_S) as silence:
+            async with silence(SILENCE_S) as reset:
                 info = parse((await http.get("/v1/info", timeout=None)).content)
-                silence.reset(SILENCE_S)
+                reset(SILENCE_S)
                 is_idle = not (info.integer("leases", 0) or info.integer("running", 0) or info.integer("waiting", 0))
                 (await http.post("/v1/shutdown", json={"when": "idle"}, timeout=None)).raise_for_status()
         except TimeoutError as error:

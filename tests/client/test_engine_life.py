@@ -117,7 +117,7 @@ def test_only_time_in_which_the_event_loop_runs_counts_as_silence(monkeypatch: p
 
     async def heard_after_a_block() -> bool:
         heard = asyncio.Event()
-        async with links.Silence(0.2):
+        async with links.silence(0.2):
             asyncio.get_running_loop().call_later(0.01, heard.set)
             time.sleep(0.5)
             for _ in range(3):  # as many steps as a message takes through the layers of a connection
@@ -126,14 +126,14 @@ def test_only_time_in_which_the_event_loop_runs_counts_as_silence(monkeypatch: p
         return True
 
     async def silent() -> None:
-        async with links.Silence(0.2):
+        async with links.silence(0.2):
             await asyncio.Event().wait()
 
     async def reset() -> bool:
-        async with links.Silence(0.2) as silence:
+        async with links.silence(0.2) as reset:
             for _ in range(8):
                 await asyncio.sleep(0.1)
-                silence.reset(0.2)
+                reset(0.2)
         return True
 
     assert asyncio.run(heard_after_a_block())
