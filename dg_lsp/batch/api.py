@@ -36,8 +36,8 @@ from dg_lsp.core import holes
 from dg_lsp.core.values import Hole
 from dg_lsp.infill.workspace import ContextReader
 from dg_lsp.wire import config, model_names, programs
+from dg_lsp.wire.config import LOCAL_ONLY
 from dg_lsp.wire.extras import install_command
-from dg_lsp.wire.privacy import LOCAL_ONLY
 
 ERRORS = (PlanError, JournalError, ScratchError, EngineError, config.ConfigError)
 """The errors that `run` raises. The message is a sentence for the user. After an EngineError, another run may succeed."""

@@ -20,7 +20,7 @@ from dg_lsp.evaluate import make
 from dg_lsp.evaluate import tasks as tasks_files
 from dg_lsp.evaluate.tasks import EvalError, Task
 from dg_lsp.wire import config, files, model_names
-from dg_lsp.wire.privacy import stays_local
+from dg_lsp.wire.config import stays_local
 
 if TYPE_CHECKING:
     from dg_lsp.evaluate.calibrate import Fitted

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Protocol
 
 from dg_lsp.core.values import Candidate, InfillRequest
-from dg_lsp.wire import discovery, privacy
-from dg_lsp.wire.config import private_names, read, workspace_of
-from dg_lsp.wire.privacy import LocalOnlyError, stays_local
+from dg_lsp.wire import config, discovery
+from dg_lsp.wire.config import LocalOnlyError, private_names, read, stays_local, workspace_of
 
 
 class EngineError(Exception):
@@ -65,7 +64,7 @@ class Guarded:
 def shown(request: InfillRequest, patterns: tuple[str, ...]) -> InfillRequest:
     """Return the request without private files; raise EngineError when its own file is private."""
     try:
-        return privacy.shown(request, patterns)
+        return config.shown(request, patterns)
     except LocalOnlyError as error:
         raise EngineError(str(error)) from error
 

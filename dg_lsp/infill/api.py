@@ -28,8 +28,7 @@ from dg_lsp.infill.fill import Fill, FillResult, Task, fill, fills_of
 from dg_lsp.infill.pipeline import FileContext
 from dg_lsp.infill.workspace import ContextReader
 from dg_lsp.wire import config, model_names, programs
-from dg_lsp.wire.config import ConfigError
-from dg_lsp.wire.privacy import LOCAL_ONLY
+from dg_lsp.wire.config import LOCAL_ONLY, ConfigError
 
 KINDS = ("bodies", "markers")
 Result = TypeVar("Result")

@@ -20,8 +20,8 @@ from pygls.capabilities import get_capability
 
 from dg_lsp.server import convert
 from dg_lsp.wire import config, schema
+from dg_lsp.wire.config import LOCAL_ONLY, stays_local
 from dg_lsp.wire.model_names import is_remote
-from dg_lsp.wire.privacy import LOCAL_ONLY, stays_local
 from dg_lsp.wire.schema import SECTION
 from dg_lsp.wire.settings import Settings
 

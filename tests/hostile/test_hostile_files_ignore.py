@@ -27,7 +27,7 @@ from dg_lsp.infill.ignoring import Ignore
 from dg_lsp.infill.workspace import ContextReader
 from dg_lsp.server.snapshot import Nearby
 from dg_lsp.wire import config
-from dg_lsp.wire.privacy import stays_local
+from dg_lsp.wire.config import stays_local
 from dg_lsp.wire.settings import EVERYTHING
 from tests.patience import PATIENCE_S
 

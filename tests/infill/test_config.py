@@ -9,8 +9,7 @@ import pytest
 from dg_lsp.client.engine import ConnectOptions, connect_options
 from dg_lsp.client.port import keeps_file
 from dg_lsp.wire import config
-from dg_lsp.wire.config import Config, ConfigError
-from dg_lsp.wire.privacy import stays_local
+from dg_lsp.wire.config import Config, ConfigError, stays_local
 from dg_lsp.wire.settings import Settings
 
 

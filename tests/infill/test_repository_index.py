@@ -15,7 +15,7 @@ from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
 from dg_lsp.infill import workspace
 from dg_lsp.infill.ignoring import Ignore
 from dg_lsp.infill.workspace import RepositoryIndex
-from dg_lsp.wire.privacy import shown
+from dg_lsp.wire.config import shown
 from tests.infill.test_workspace import make
 
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from dg_lsp.engine.common.calibration_store import ModelId
 from dg_lsp.engine.common.task import OnProgress
-from dg_lsp.wire import config, model_names, privacy
+from dg_lsp.wire import config, model_names
+from dg_lsp.wire.config import LOCAL_ONLY
 from dg_lsp.wire.model_names import is_remote
-from dg_lsp.wire.privacy import LOCAL_ONLY
 from dg_lsp.wire.settings import DEFAULTS
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def load_remote(name: str, *, on_progress: OnProgress = lambda _text, _share: No
         remote_name = model_names.parse_remote(name)
     except model_names.ModelNameError as error:
         raise RemoteError(str(error)) from error
-    if privacy.keeps_everything(configured.settings.local_only):
+    if config.keeps_everything(configured.settings.local_only):
         # Checked before anything is sent: the first request would already reveal the key.
         raise RemoteError(f"every file {LOCAL_ONLY}. {' '.join(problems)}".rstrip())
     on_progress("querying the server", 0.2)

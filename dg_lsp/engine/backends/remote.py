@@ -26,8 +26,8 @@ from dg_lsp.engine.common.calibration_store import Calibrations
 from dg_lsp.engine.common.question import Heads
 from dg_lsp.engine.common.rank import NamesInText
 from dg_lsp.engine.common.task import Filler, HoleTask
+from dg_lsp.wire.config import Shown, shown
 from dg_lsp.wire.messages import Fields, WireError
-from dg_lsp.wire.privacy import Shown, shown
 
 LEAST_CHANCE = 1e-9
 STEP_S = 0.01
