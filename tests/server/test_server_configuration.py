@@ -55,22 +55,10 @@ def test_defaults_sent_by_an_editor_are_ignored(folders: Folders) -> None:
     assert (folders.session.candidates, folders.session.threshold) == (5, 0.9)
     folders.set_editor_settings({"completion.candidates": None})
     assert folders.session.candidates == Settings().candidates
-
-
-def test_a_later_default_overrides_the_initialization_options(folders: Folders) -> None:
-    folders.user("completion.candidates = 5\n")
-    folders.set_roots([])
-    folders.options = {"completion": {"trigger": "manual", "candidates": 2}, "completion.deadline": 900}
-    assert (folders.session.trigger, folders.session.candidates, folders.session.deadline) == (
-        "manual",
-        2,
-        900,
-    )
-    folders.set_editor_settings({"completion.trigger": "auto", "completion": {"candidates": Settings().candidates}})
-    # Of what stands in a file, a default still takes nothing back.
+    # What it said in its greeting, a later default takes back.
+    folders.options = {"completion": {"trigger": "manual"}, "completion.deadline": 900}
+    folders.set_editor_settings({"completion.trigger": "auto"})
     assert (folders.session.trigger, folders.session.candidates, folders.session.deadline) == ("auto", 5, 900)
-    folders.set_editor_settings(None)
-    assert (folders.session.trigger, folders.session.candidates) == ("manual", 2)
 
 
 def test_each_folder_has_its_own_settings(folders: Folders) -> None:

@@ -21,15 +21,11 @@ GIB = 1 << 30
 @pytest.mark.parametrize(
     ("memory", "card", "name"),
     [
-        (64 * GIB, 0, "qwen2.5-coder-0.5b"),
         (6 * GIB, 0, "qwen2.5-coder-0.5b"),
         (4 * GIB, 0, "smollm2-135m"),
-        (2 * GIB, 0, ""),
         (0, 0, ""),
-        (8 * GIB, 4 * GIB, "qwen2.5-coder-1.5b"),
         (8 * GIB, 8 * GIB, "qwen2.5-coder-1.5b"),
         (32 * GIB, 12 * GIB, "qwen2.5-coder-7b"),
-        (32 * GIB, 16 * GIB, "qwen2.5-coder-7b"),
         (32 * GIB, 24 * GIB, "qwen2.5-coder-14b"),
         (64 * GIB, 80 * GIB, "qwen2.5-coder-14b"),
     ],
@@ -41,6 +37,7 @@ def test_the_offered_model_suits_the_processor_or_the_gpu(
     monkeypatch.delenv(laptop.NO_PULL_VARIABLE, raising=False)
     model = laptop.offered("auto", card)
     assert (model.name if model else "") == name
+    assert laptop.offered("embedded", card) is None
 
 
 def test_a_gpu_needs_the_bytes_of_8_bits_where_16_do_not_fit_and_it_computes_in_8(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,21 +122,3 @@ def test_a_name_means_another_model_only_for_auto(tmp_path: Path, monkeypatch: p
     assert laptop.resolve("owner/name") == "owner/name"
     laptop.MODELS[0].folder.symlink_to(small.folder)
     assert laptop.resolve("auto") == small.name
-
-
-def test_the_gpu_is_looked_for_only_if_a_model_may_be_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked = list[str]()
-
-    def usable_card() -> int:
-        looked.append("nvidia-smi")
-        return 0
-
-    monkeypatch.setattr(machine, "usable_card", usable_card)
-    monkeypatch.delenv(laptop.NO_PULL_VARIABLE, raising=False)
-    monkeypatch.setenv(laptop.STORE_VARIABLE, str(tmp_path))
-    server = SimpleNamespace(settings=SimpleNamespace(model="embedded"), card_bytes=0)
-    asyncio.run(DgLanguageServer.look_for_card(cast("DgLanguageServer", server)))
-    assert looked == []
-    server.settings.model = "auto"
-    asyncio.run(DgLanguageServer.look_for_card(cast("DgLanguageServer", server)))
-    assert looked == ["nvidia-smi"]
