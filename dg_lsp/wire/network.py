@@ -80,10 +80,15 @@ def certificate_advice() -> str:
     return f"is {authority} in {name}?" if name else f"set {CERTIFICATES} to a file with {authority}"
 
 
-def proxy_at(url: str, variable: str) -> httpx.Proxy:
-    """Return the proxy that a variable names; raise NetworkError if it can't be used."""
-    url = url.strip()
-    url = url if "://" in url else f"http://{url}"
+def _proxy(scheme: str) -> tuple[str, httpx.Proxy | None]:
+    """Return the proxy for a URL's scheme with the name of its variable; raise NetworkError if it can't be used."""
+    proxies = getproxies()
+    named = proxies.get(scheme) or proxies.get("all")
+    if not named:
+        return "", None
+    names = (f"{scheme}_proxy", f"{scheme}_proxy".upper(), "all_proxy", "ALL_PROXY")
+    variable = next((name for name in names if os.environ.get(name) == named), "the proxy of the system")
+    url = named.strip() if "://" in named else f"http://{named.strip()}"
     try:
         proxy = httpx.Proxy(url)
         is_valid = bool(proxy.url.host) and (proxy.url.port or 0) < 1 << 16
@@ -97,18 +102,7 @@ def proxy_at(url: str, variable: str) -> httpx.Proxy:
             f"{variable} names a SOCKS proxy, which needs the package socksio; install it, or name a proxy such as "
             "http://HOST:3128, or add the server's host to NO_PROXY"
         )
-    return httpx.Proxy(url, ssl_context=tls()) if proxy.url.scheme == "https" else proxy
-
-
-def _proxy(scheme: str) -> tuple[str, httpx.Proxy | None]:
-    """Return the proxy for a URL's scheme with the name of its variable; raise NetworkError if it can't be used."""
-    proxies = getproxies()
-    url = proxies.get(scheme) or proxies.get("all")
-    if not url:
-        return "", None
-    names = (f"{scheme}_proxy", f"{scheme}_proxy".upper(), "all_proxy", "ALL_PROXY")
-    variable = next((name for name in names if os.environ.get(name) == url), "the proxy of the system")
-    return variable, proxy_at(url, variable)
+    return variable, httpx.Proxy(url, ssl_context=tls()) if proxy.url.scheme == "https" else proxy
 
 
 def _is_exempt(url: httpx.URL) -> bool:
