@@ -20,7 +20,10 @@ from dg_lsp.wire.messages import Ask, Done
 from tests.engine.engine_kit import FILLER, Running, home, request, running
 from tests.patience import PATIENCE_S
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="nothing here tells which files are open")
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="nothing here tells which files are open"),
+]
 
 N_KEPT = 8 + 1
 """Connections that the client keeps open for its next requests, and its lease."""
