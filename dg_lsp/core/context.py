@@ -201,8 +201,12 @@ def with_newlines(text: str) -> str:
 
 
 def _window(text: str, inner: Span, window_chars: int) -> Span:
-    """Return the part of the text to send, cut at line starts, or within a line that is longer than the window."""
-    start = max(0, inner.start - window_chars)
+    """Return the part of the text to send, cut at line starts, or within a line that is longer than the window.
+
+    Its start moves in steps, because what a model or a server has encoded counts only from the start on.
+    """
+    step = max(1, window_chars // 8)
+    start = -(-max(0, inner.start - window_chars) // step) * step
     if start and text[start - 1] not in "\r\n":
         starts = re.compile(r"\r\n|\r|\n").search(text, start, inner.start)
         start = starts.end() if starts else start

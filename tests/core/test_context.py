@@ -49,6 +49,16 @@ def test_a_window_has_the_text_around_its_holes(text: str, expected: str, option
     assert picture(context.build(document, holes, **options)) == expected
 
 
+def test_the_start_of_a_window_moves_once_in_many_keys_and_lines() -> None:
+    text = "".join(f"value_{number} = {number}\n" for number in range(100, 400))
+    requests = [
+        context.build(Document("", "", text), [Hole(Span(at, at), "cursor")], window_chars=800) for at in range(2000, 4000)
+    ]
+    starts = [text.index(request.prefix) for request in requests]
+    assert len(set(starts)) == 21
+    assert all(680 < len(request.prefix) <= 800 for request in requests)
+
+
 def test_the_request_has_the_given_budget_seed_and_related_text() -> None:
     document, holes = drawn("⟦⟧\n", language="python")
     snippet = Snippet("b.py", "x = 1\n")

@@ -221,13 +221,22 @@ def test_a_deadline_leaves_the_holes_that_are_filled() -> None:
     ("prefix", "suffix", "most", "expected"),
     [
         ("abc", "def", 100, ("abc", "def")),
-        ("a\nb\nc", "d\ne\nf", 6, ("b\nc", "d\n")),
-        ("aaaaaaaa", "bbbbbbbb", 6, ("aaaa", "bb")),
-        ("a", "b\nc\nd\n", 6, ("a", "b\nc\n")),
+        ("a\nb\nc\nd\ne\n", "f\ng\nh\n", 12, ("c\nd\ne\n", "f\n")),
+        ("a" * 12, "b" * 12, 12, ("a" * 9, "bbb")),
+        ("a", "b\nc\nd\n", 16, ("a", "b\nc\n")),
+        ("aaaa", "bbbb", 1, ("", "b")),
     ],
 )
 def test_a_window_keeps_what_is_near(prefix: str, suffix: str, most: int, expected: tuple[str, str]) -> None:
     assert window(prefix, suffix, most) == expected
+
+
+def test_the_start_of_a_prefix_moves_once_in_many_keys_and_lines() -> None:
+    text = "".join(f"value_{number} = {number}\n" for number in range(100, 400))
+    prefixes = [window(text[:end], "", 800)[0] for end in range(2000, 4000)]
+    starts = [text.index(prefix) for prefix in prefixes]
+    assert len(set(starts)) == 11
+    assert all(380 < len(prefix) <= 600 for prefix in prefixes)
 
 
 def error(status: int, body: Any = None, *, key: str = "") -> str:

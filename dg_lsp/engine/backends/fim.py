@@ -63,7 +63,8 @@ class RemoteAnswer:
 class Caps:
     """What a server supports. `n`: several answers per request. `varies`: repeated requests give different answers.
 
-    `window_chars` limits both sides together, well below the model's window.
+    `window_chars` limits both sides together, well below the model's window. llama.cpp itself cuts a prefix to its last 1,536
+    tokens, with its default batch, so a longer one would make the whole prompt new with each token.
     """
 
     n: bool = False
@@ -215,7 +216,7 @@ DIALECTS: tuple[Dialect, ...] = (
         "codestral", "/v1/fim/completions", _codestral, _messages,
         url=USUAL_URLS["codestral"], model="codestral-latest", variable="CODESTRAL_API_KEY",
     ),
-    Dialect("llama", "/infill", _llama, _content, Caps(window_chars=24_000, needs_model=False), url=USUAL_URLS["llama"]),
+    Dialect("llama", "/infill", _llama, _content, Caps(window_chars=5_600, needs_model=False), url=USUAL_URLS["llama"]),
     Dialect("ollama", "/api/generate", _ollama, _response, Caps(window_chars=24_000), url=USUAL_URLS["ollama"]),
 )  # fmt: skip
 
@@ -280,15 +281,16 @@ class Fim(Backend):
 
 
 def window(prefix: str, suffix: str, most: int) -> tuple[str, str]:
-    """Return at most `most` characters of nearby text, two thirds of them before the hole, cut at line ends."""
-    room_after = max(most // 3, most - len(prefix))
-    if len(suffix) > room_after:
-        suffix = suffix[: suffix.rfind("\n", 0, room_after) + 1 or room_after]
-    room_before = most - len(suffix)
-    if len(prefix) > room_before:
-        start = len(prefix) - room_before
-        prefix = prefix[prefix.find("\n", start) + 1 or start :]
-    return prefix, suffix
+    """Return at most `most` characters of nearby text, a quarter of them after the hole, cut at line ends.
+
+    A server with a prefix cache reads again what is behind the first change of a prompt: in most of them the suffix, which is
+    short therefore, and everything where the start of the prefix moves, which it does in steps.
+    """
+    n_after = max(most // 4, 1)
+    if len(suffix) > n_after:
+        suffix = suffix[: suffix.rfind("\n", 0, n_after) + 1 or n_after]
+    start = -(-(len(prefix) + n_after - most) // n_after) * n_after
+    return prefix[prefix.find("\n", start) + 1 or start :] if start > 0 else prefix, suffix
 
 
 def to_evidence(answer: RemoteAnswer, bounds: Bounds) -> Evidence:
