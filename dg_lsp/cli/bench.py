@@ -17,7 +17,7 @@ import typer
 from dg_lsp.cli.options import command_group, model_option, reports
 from dg_lsp.core.wording import counted, size
 from dg_lsp.evaluate import tasks
-from dg_lsp.evaluate.answers import Answer, InProcess, answer, is_exact, percentile, similarity
+from dg_lsp.evaluate.answers import Answer, InProcess, answer, is_exact, percentile
 from dg_lsp.evaluate.tasks import EvalError, Task
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ class Line:
     ms_p50: float
     ms_p95: float
     exact_match: float
-    edit_similarity: float
 
 
 def measure(loaded: Loaded[Any, Any], holes: Sequence[Task], blocks: Sequence[Task] = (), *, seed: int = 0) -> list[Line]:
@@ -70,17 +69,13 @@ def _line(name: str, answers: Sequence[tuple[Task, Answer]]) -> Line:
     n = len(answers)
     middle, slow = (round(percentile([each.ms for _, each in answers], share), 1) for share in (50, 95))
     right = sum(is_exact(each.text, task.answer) for task, each in answers) / n
-    alike = sum(similarity(each.text, task.answer) for task, each in answers) / n
-    return Line(name, n, middle, slow, round(right, 4), round(alike, 4))
+    return Line(name, n, middle, slow, round(right, 4))
 
 
 def table(lines: Sequence[Line], cores: Cores, speed: Speed | None = None) -> str:
     """Return the figures as a Markdown table, with what passes took beside the memory's floor, and how many cores they had."""
-    head = "| way | ms p50 | ms p95 | exact match | edit similarity |\n| --- | --- | --- | --- | --- |\n"
-    rows = "".join(
-        f"| {line.name} | {line.ms_p50:.0f} | {line.ms_p95:.0f} | {line.exact_match:.3f} | {line.edit_similarity:.3f} |\n"
-        for line in lines
-    )
+    head = "| way | ms p50 | ms p95 | exact match |\n| --- | --- | --- | --- |\n"
+    rows = "".join(f"| {line.name} | {line.ms_p50:.0f} | {line.ms_p95:.0f} | {line.exact_match:.3f} |\n" for line in lines)
     took = f"{cores.wall_ms / 1000:.1f} s, and {cores.processor_ms / 1000:.1f} s of processor time"
     shown = f"{head}{rows}\nAll passes took {took}; the last ones had {counted(cores.threads, 'thread')} ({cores.why}).\n"
     if speed is not None:

@@ -164,9 +164,7 @@ def _show(name: str, result: Fitted, stored: Path | None, *, as_json: bool) -> N
     typer.echo("With 95 % intervals:" if stored is None else "On files that the fit had not seen, with 95 % intervals:")
     for title, measure in (
         ("expected calibration error", figures.calibration_error),
-        ("Brier score", figures.brier),
         ("Brier skill over the base rate", figures.brier_skill),
-        ("area under the ROC curve", figures.auc),
     ):
         typer.echo(f"  {title:32} {measure.value:6.3f}  ({measure.low:.3f} to {measure.high:.3f})")
     typer.echo("  stated   right   answers")

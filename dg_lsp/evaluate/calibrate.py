@@ -3,9 +3,9 @@
 Each hole is filled by the model's own backend. The answer is judged after polishing, as an editor would show it.
 
 A calibration's reliability is given as figures with intervals. Expected calibration error: the mean distance between the
-stated probability and the fraction of right answers, over ten bins with equally many answers. Brier score: the mean squared
-error. Brier skill: its improvement over always stating the base rate. AUC: how often a right answer has a higher probability
-than a wrong one. Intervals are 95 % percentile intervals of a bootstrap over files.
+stated probability and the fraction of right answers, over ten bins with equally many answers. Brier skill: how much smaller
+the mean squared error is than with the base rate for each answer. Intervals are 95 % percentile intervals of a bootstrap over
+files.
 """
 
 from __future__ import annotations
@@ -149,9 +149,7 @@ class Reliability:
     n: int
     base_rate: float
     calibration_error: Measure
-    brier: Measure
     brier_skill: Measure
-    auc: Measure
     bins: tuple[Bin, ...]
 
 
@@ -161,8 +159,8 @@ def measure(judged: Sequence[Judged], seed: int = 0) -> Reliability:
         raise ValueError("all answers are right, or all are wrong")
     pairs = [(each.probability, each.right) for each in judged]
     clusters: dict[str, list[tuple[float, bool]]] = {}
-    for each in judged:
-        clusters.setdefault(each.cluster, []).append((each.probability, each.right))
+    for each, pair in zip(judged, pairs, strict=True):
+        clusters.setdefault(each.cluster, []).append(pair)
     draw, groups = random.Random(seed), list(clusters.values())
     resamples = []
     for _ in range(RESAMPLES):
@@ -184,9 +182,7 @@ def measure(judged: Sequence[Judged], seed: int = 0) -> Reliability:
         len(pairs),
         round(sum(right for _, right in pairs) / len(pairs), 4),
         replace(error, low=max(error.low, 0.0)),
-        interval(brier),
         interval(brier_skill),
-        interval(auc),
         bins(pairs),
     )
 
@@ -213,26 +209,7 @@ def calibration_error(pairs: Sequence[tuple[float, bool]]) -> float:
     return sum(each.n * abs(each.stated - each.right) for each in bins(pairs)) / len(pairs)
 
 
-def brier(pairs: Sequence[tuple[float, bool]]) -> float:
-    """Return the Brier score."""
-    return sum((chance - right) ** 2 for chance, right in pairs) / len(pairs)
-
-
 def brier_skill(pairs: Sequence[tuple[float, bool]]) -> float:
-    """Return the Brier skill: the fraction of the base rate's Brier score that is saved."""
+    """Return the fraction of the mean squared error of always stating the base rate that is saved."""
     base = sum(right for _, right in pairs) / len(pairs)
-    return 1 - brier(pairs) / (base * (1 - base))
-
-
-def auc(pairs: Sequence[tuple[float, bool]]) -> float:
-    """Return how often a right answer has a higher probability than a wrong one; a tie counts half."""
-    ordered = sorted(pairs)
-    n_right = sum(right for _, right in ordered)
-    total, start = 0.0, 0
-    while start < len(ordered):
-        end = start
-        while end < len(ordered) and ordered[end][0] == ordered[start][0]:
-            end += 1
-        total += sum(right for _, right in ordered[start:end]) * (start + end + 1) / 2
-        start = end
-    return (total - n_right * (n_right + 1) / 2) / (n_right * (len(ordered) - n_right))
+    return 1 - sum((chance - right) ** 2 for chance, right in pairs) / len(pairs) / (base * (1 - base))

@@ -156,73 +156,49 @@ def _choice(holes: Sequence[tuple[Sequence[Features], Sequence[bool]]], penalty:
     changing = spreads > LEAST_SPREAD
     scaled = np.column_stack([np.ones(len(rows)), values[:, changing] / spreads[changing]])
     sizes = [len(candidates) for candidates, _ in holes]
-    choices = _Choices(scaled, np.array([is_right for _, right in holes for is_right in right]), np.array(sizes))
-    first, *weights = _minimum(choices, np.array([intercept, *[0.0] * int(changing.sum())]), penalty)
+    right = np.array([is_right for _, rights in holes for is_right in rights])
+    start = np.array([intercept, *[0.0] * int(changing.sum())])
+    first, *weights = _minimum(scaled, right, np.array(sizes), start, penalty)
     kept = [(name, spread) for name, spread, changes in zip(names, spreads, changing, strict=True) if changes]
     return Calibration(float(first), {name: float(w / spread) for (name, spread), w in zip(kept, weights, strict=True)})
 
 
-@dataclass(frozen=True, slots=True)
-class _Choices:
-    """The candidates of all holes: scaled features [N, F], whether each is right [N], and how many each hole has [H]."""
+def _minimum(
+    rows: Floats, right: npt.NDArray[np.bool_], sizes: npt.NDArray[np.int_], weights: Floats, penalty: float
+) -> Floats:
+    """Return the weights of least loss, by Newton's method with shortened steps.
 
-    rows: Floats
-    right: npt.NDArray[np.bool_]
-    sizes: npt.NDArray[np.int_]
+    The loss is the penalised negative log-likelihood of choosing a right candidate, or none if none is right. `rows` are the
+    scaled features of all candidates [N, F], `right` says which are right [N], `sizes` how many each hole has [H]. The
+    curvature leaves out the part of holes with several right candidates, which would not be positive definite.
+    """
+    starts, penalties = np.cumsum(sizes) - sizes, np.full(len(weights), penalty)
+    penalties[0] = LEAST_SPREAD
 
-    @property
-    def starts(self) -> npt.NDArray[np.int_]:
-        """The index of each hole's first candidate [H]."""
-        return np.cumsum(self.sizes) - self.sizes
-
-    def log_sums(self, weights: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return the scores [N], and for each hole [H] the log of the sum over all candidates and none, and over right ones.
-
-        A hole without a right candidate has 0 as the second, because none is right then.
-        """
-        scores = self.rows @ weights
-        most = np.maximum(np.maximum.reduceat(scores, self.starts), 0.0)
-        chances = np.exp(scores - np.repeat(most, self.sizes))
-        total = most + np.log(np.exp(-most) + np.add.reduceat(chances, self.starts))
-        right_scores = np.where(self.right, scores, -np.inf)
-        best = np.maximum.reduceat(right_scores, self.starts)
+    def log_sums(weights: Floats) -> tuple[Floats, Floats, Floats, float]:
+        """Return the scores, the log of the sum over all candidates of a hole and none, that over right ones, and the loss."""
+        scores = rows @ weights
+        most = np.maximum(np.maximum.reduceat(scores, starts), 0.0)
+        total = most + np.log(np.exp(-most) + np.add.reduceat(np.exp(scores - np.repeat(most, sizes)), starts))
+        right_scores = np.where(right, scores, -np.inf)
+        best = np.maximum.reduceat(right_scores, starts)
         has_right = np.isfinite(best)
         best = np.where(has_right, best, 0.0)
-        sums = np.add.reduceat(np.exp(right_scores - np.repeat(best, self.sizes)), self.starts)
-        return scores, total, np.where(has_right, best + np.log(np.where(has_right, sums, 1.0)), 0.0)
+        sums = np.add.reduceat(np.exp(right_scores - np.repeat(best, sizes)), starts)
+        of_right = np.where(has_right, best + np.log(np.where(has_right, sums, 1.0)), 0.0)
+        return scores, total, of_right, float(penalty / 2 * (weights[1:] ** 2).sum() + (total - of_right).sum())
 
-
-def _loss(choices: _Choices, weights: Floats, penalty: float) -> float:
-    """Return the penalised negative log-likelihood of choosing a right candidate, or none if none is right."""
-    _, total, of_right = choices.log_sums(weights)
-    return float(penalty / 2 * (weights[1:] ** 2).sum() + (total - of_right).sum())
-
-
-def _step(choices: _Choices, weights: Floats, penalty: float) -> Floats:
-    """Return the step of Newton's method to subtract from the weights.
-
-    The curvature leaves out the part of holes with several right candidates, which would not be positive definite.
-    """
-    scores, total, of_right = choices.log_sums(weights)
-    penalties = np.full(len(weights), penalty)
-    penalties[0] = LEAST_SPREAD
-    chances = np.exp(scores - np.repeat(total, choices.sizes))
-    of_its_right = np.where(choices.right, scores - np.repeat(of_right, choices.sizes), -np.inf)
-    slope = choices.rows.T @ (chances - np.exp(of_its_right))
-    slope[1:] += penalty * weights[1:]
-    weighted = chances[:, None] * choices.rows
-    means = np.add.reduceat(weighted, choices.starts)
-    return np.asarray(np.linalg.solve(choices.rows.T @ weighted - means.T @ means + np.diag(penalties), slope))
-
-
-def _minimum(choices: _Choices, weights: Floats, penalty: float) -> Floats:
-    """Return the weights of least loss, by Newton's method with shortened steps."""
-    loss = _loss(choices, weights, penalty)
+    scores, total, of_right, loss = log_sums(weights)
     for _ in range(ROUNDS):
-        step, size = _step(choices, weights, penalty), 1.0
-        while (new_loss := _loss(choices, weights - size * step, penalty)) > loss and size > LEAST_STEP:
+        chances = np.exp(scores - np.repeat(total, sizes))
+        slope = rows.T @ (chances - np.exp(np.where(right, scores - np.repeat(of_right, sizes), -np.inf)))
+        slope[1:] += penalty * weights[1:]
+        weighted = chances[:, None] * rows
+        means = np.add.reduceat(weighted, starts)
+        step, size = np.linalg.solve(rows.T @ weighted - means.T @ means + np.diag(penalties), slope), 1.0
+        while (new := log_sums(weights - size * step))[3] > loss and size > LEAST_STEP:
             size /= 2
-        if loss - new_loss < LEAST_GAIN:
+        if loss - new[3] < LEAST_GAIN:
             break
-        weights, loss = weights - size * step, new_loss
+        weights, (scores, total, of_right, loss) = weights - size * step, new
     return weights

@@ -213,7 +213,7 @@ def to_row(task: Task, method: str, answer: Answer) -> ResultRow:
         method,
         answer.text,
         answers.is_exact(answer.text, task.answer),
-        round(answers.similarity(answer.text, task.answer), 4),
+        round(scores.similarity(answer.text, task.answer), 4),
         scores.parses(task.prompt, answer.text, task.suffix, task.answer, task.language),
         ms=answer.ms,
         steps=answer.steps,

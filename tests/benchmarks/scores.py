@@ -22,8 +22,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dg_lsp.core import languages, syntax
-from dg_lsp.core.values import Document
-from dg_lsp.evaluate.answers import Measure, percentile
+from dg_lsp.core.values import Document, n_common
+from dg_lsp.evaluate.answers import Measure, percentile, trimmed
 
 RESAMPLES = 1000
 
@@ -279,3 +279,27 @@ def _value(measure: Measure | None) -> str:
 
 def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
+
+
+def similarity(text: str, answer: str) -> float:
+    """Return the edit similarity of the two texts, from 0 to 1 (1 - Levenshtein distance / longer); two empty texts have 1."""
+    one, other = trimmed(text), trimmed(answer)
+    longer = max(len(one), len(other))
+    return 1 - _distance(one, other) / longer if longer else 1.0
+
+
+def _distance(one: str, other: str) -> int:
+    """Return the Levenshtein distance. The common start and end are skipped, which makes similar texts fast to compare."""
+    n_before = n_common(one, other)
+    one, other = one[n_before:], other[n_before:]
+    n_after = n_common(one[::-1], other[::-1])
+    one, other = one[: len(one) - n_after], other[: len(other) - n_after]
+    if len(one) < len(other):
+        one, other = other, one
+    above = list(range(len(other) + 1))
+    for row, left in enumerate(one, 1):
+        current = [row]
+        for column, right in enumerate(other, 1):
+            current.append(min(above[column] + 1, current[-1] + 1, above[column - 1] + (left != right)))
+        above = current
+    return above[-1]

@@ -63,7 +63,7 @@ def test_bench_without_tasks_says_what_to_name() -> None:
 def test_bench_says_in_which_precision_products_are_computed(trained_layout: Path, kind: Any, expected: str) -> None:
     loaded = local.load_model(str(trained_layout), device="cpu", threads=1, dtype="float32")
     passes = PackedPasses(loaded.passes.model, kind) if kind else Passes(loaded.passes.model)
-    stated = as_object([Line("dg-lsp", 1, 1.0, 1.0, 0.5, 0.5)], replace(loaded, passes=passes))
+    stated = as_object([Line("dg-lsp", 1, 1.0, 1.0, 0.5)], replace(loaded, passes=passes))
     assert (stated["dtype"], stated["products_dtype"]) == ("float32", expected)
 
 

@@ -13,8 +13,7 @@ import pytest
 from dg_lsp.evaluate import tasks
 from tests.benchmarks import evaluate, scores
 from tests.benchmarks.sandbox import protection
-from tests.benchmarks.scores import ResultRow
-from tests.evaluate.scripted import PROGRAMS, drawn
+from tests.evaluate.scripted import PROGRAMS
 from tests.evaluate.test_eval_make import GO, PYTHON
 
 MEASURES = ("pass_at_1", "exact_match", "edit_similarity", "parse_rate")
@@ -77,27 +76,6 @@ def test_the_json_has_the_full_engine_s_figures_at_the_top_level(programs: Path,
     assert "--execute runs them" in result.stderr
 
 
-def test_the_table_compares_methods(programs: Path, trained_layout: Path) -> None:
-    result = call(
-        programs, "--model", trained_layout, "--device", "cpu", "--threads", "1", "--baseline", "copy", "--limit", "2"
-    )
-    assert result.exit_code == 0, result.output
-    head, _, *lines = result.stdout.splitlines()
-    assert head.startswith("|  | MultiLineInfilling | SingleLineInfilling | all | edit similarity |")
-    assert [line.split("|")[1].strip() for line in lines[:2]] == ["full", "copy"]
-    assert "pass@1" not in head
-    assert "exact match of full minus copy, task by task: " in result.stdout
-
-
-def test_no_share_of_passes_is_printed_for_kinds_without_programs() -> None:
-    rows = [
-        ResultRow("a", "a", "body", "full", "x", True, 1.0, passed=True),
-        ResultRow("b", "b", "span", "full", "x", True, 1.0),
-    ]
-    head, _, line = scores.markdown(rows).splitlines()
-    assert dict(zip(head.split(" | "), line.split(" | "), strict=True))["pass@1, span"] == ""
-
-
 def test_the_csv_is_sorted_and_has_no_times(programs: Path, tmp_path: Path) -> None:
     arguments = (programs, "--baselines-only", "--baseline", "empty", "--baseline", "answer", "--csv", tmp_path / "a.csv")
     assert call(*arguments).exit_code == 0
@@ -147,17 +125,3 @@ def test_an_impossible_request_is_reported_in_one_sentence(programs: Path, argum
     assert result.stdout == ""
     assert sentence in result.stderr.splitlines()[-1]
     assert "Traceback" not in result.stderr
-
-
-def test_execute_without_tests_is_an_error(tmp_path: Path) -> None:
-    tasks.write(tmp_path / "t.jsonl", [drawn("x = ⟦1⟧\n")])
-    result = call(tmp_path / "t.jsonl", "--execute", "--baselines-only", "--baseline", "copy")
-    assert result.exit_code == 2
-    assert "no task has a test and an entry_point" in result.stderr
-
-
-def test_an_unnamed_kind_is_called_other() -> None:
-    rows = [ResultRow("1", "1", "", "copy", "", exact=True, similarity=1)]
-    assert list(scores.as_object(rows, {})["kinds"]) == ["other"]
-    assert scores.markdown(rows).splitlines()[0].startswith("|  | other | edit similarity |")
-    assert scores.as_object([], {})["methods"] == {}

@@ -80,20 +80,6 @@ def test_copies_come_from_the_file() -> None:
     assert (row.text, row.steps) == ("items:", 0)
 
 
-@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.kind)
-def test_every_method_answers_every_task(trained_layout: Path, task: Task) -> None:
-    setup = Setup(("full", *evaluate.BASELINES), str(trained_layout), device="cpu", threads=1)
-    rows = {row.method: row for row in evaluate.rows_of(task, setup)}
-    assert list(rows) == ["full", "copy", "answer", "empty"]
-    assert all(rows[name].ms > 0 for name in ("full", "copy"))
-
-
-def test_an_answer_depends_on_its_seed_alone(trained_layout: Path) -> None:
-    setup = Setup(("full",), str(trained_layout), device="cpu", threads=1)
-    alone, *_ = (evaluate.rows_of(task, setup)[0].text for task in (SPAN, LINE))
-    assert evaluate.rows_of(SPAN, setup)[0].text == alone
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_rows_are_in_task_order_with_any_number_of_workers(trained_layout: Path, workers: int) -> None:
@@ -103,10 +89,3 @@ def test_rows_are_in_task_order_with_any_number_of_workers(trained_layout: Path,
     assert [row.task_id for row in rows] == ["1", "1", "2", "2", "3", "3"]
     assert counts == [1, 1, 1]
     assert [row.text for row in rows] == [row.text for task in TASKS for row in evaluate.rows_of(task, setup)]
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.slow
-def test_a_missing_model_is_named(workers: int) -> None:
-    with pytest.raises(EvalError, match="there is no model folder"):
-        evaluate.run(TASKS, Setup(("full",), "no such model"), workers=workers)

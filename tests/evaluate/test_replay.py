@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import subprocess
 from collections import Counter
 from collections.abc import Mapping
@@ -114,12 +113,6 @@ def test_an_answer_is_scored_by_its_characters(text: str, flags: str, saved: int
     assert (scores["saved"], scores["in_vain"], scores["n_truth"]) == (saved, in_vain, 17)
 
 
-def test_a_further_suggestion_counts_only_as_one_of_all() -> None:
-    scores = replay_table.scored(["x", "y"], "y")
-    assert not scores["exact"]
-    assert scores["any_exact"]
-
-
 @pytest.mark.parametrize(
     ("item", "expected"),
     [
@@ -133,36 +126,6 @@ def test_an_item_with_a_range_is_read_as_text_at_the_cursor(item: dict[str, Any]
     if "range" in item:
         item["range"] = {key: dict(zip(("line", "character"), at, strict=True)) for key, at in item["range"].items()}
     assert replay.inserted(item, "f()\n", 2) == expected
-
-
-def result(folder: Path, file_name: str, exact: dict[str, bool]) -> Path:
-    rows = [
-        {"id": name, "commit": name, "kind": "whole-line", "language": "python", "is_test": False, "ms": 100.0, "reason": "",
-         "probability": 0.4, "late_ms": None, **replay_table.scored(["a" if is_right else "b"], "a")}
-        for name, is_right in exact.items()
-    ]  # fmt: skip
-    file = folder / file_name
-    file.write_text("\n".join(map(json.dumps, [{"run": {"mode": "first"}}, *rows])))
-    return file
-
-
-def test_two_results_are_compared_over_the_positions_that_both_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    old = result(tmp_path, "old", {"a": False, "b": True, "c": True})
-    new = result(tmp_path, "new", {"a": True, "b": True, "d": False})
-    replay_table.compare(old, new)
-    printed = capsys.readouterr().out
-    assert "2 positions in both" in printed
-    assert f"exact only in {new}: a" in printed
-    assert "| all | 2 | +0.00 [+0.00, +0.00] | +0.50 [+0.00, +1.00]" in printed
-
-
-def test_a_table_has_the_shares_of_each_group(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    replay_table.show([result(tmp_path, "out", {"a": False, "b": True, "c": True})])
-    lines = capsys.readouterr().out.splitlines()
-    for name in ("whole-line", "python", "not tests"):
-        assert any(line.startswith(f"| {name} | 3 | 1.00 | 0.67 | 0.67 |") for line in lines), name
-    assert any(line.startswith("| all | 3 | **1.00** [1.00, 1.00] | **0.67** [0.00, 1.00]") for line in lines)
-    assert any("0.3 to 0.5: 2 of 3" in line for line in lines)
 
 
 @pytest.mark.parametrize("mode", ["typed", "request"])
