@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib import util
 from pathlib import Path
 from typing import Any
@@ -266,8 +266,8 @@ async def fill(
         async with connect(options.model, on_progress) as engine:
             n_local = cluster.N_IN_FLIGHT if options.ray else N_IN_FLIGHT
             n_in_flight = N_IN_FLIGHT_REMOTE if model_names.is_remote(options.model) and not options.ray else n_local
-            results = await Run(engine, file_plans, options, answers, contexts(), copies, count, n_in_flight).results()
-            return await keep.passing(results, copies) if copies else results
+            of_files = await results(engine, file_plans, options, answers, contexts(), copies, count, n_in_flight)
+            return await keep.passing(of_files, copies) if copies else of_files
 
 
 def contexts() -> ContextOf:
@@ -296,56 +296,37 @@ def common_root(paths: Sequence[Path]) -> Path:
 N_IN_FLIGHT = 2
 
 
-@dataclass(slots=True)
-class Run:
-    """A run: a task for each request, and one for each file, which ends after its last request.
+async def results(
+    engine: Engine,
+    plans: Sequence[FilePlan],
+    options: Options,
+    journal: Journal,
+    context_of: ContextOf,
+    copies: Copies | None = None,
+    done: Callable[[int], None] = lambda _n: None,
+    n_in_flight: int = N_IN_FLIGHT,
+) -> list[FileResult]:
+    """Return the result of each plan, in order. `done` is called with the number of holes just answered."""
+    slots = asyncio.Semaphore(n_in_flight)
 
-    `options` and `copies` decide which fills are accepted. `done` is called with the number of holes just answered. The
-    private attributes are what its tasks share.
-    """
-
-    engine: Engine
-    plans: Sequence[FilePlan]
-    options: Options
-    journal: Journal
-    context_of: ContextOf
-    copies: Copies | None = None
-    done: Callable[[int], None] = lambda _n: None
-    n_in_flight: int = N_IN_FLIGHT
-    _slots: asyncio.Semaphore = field(init=False)
-    _requests: list[asyncio.Task[dict[Hole, HoleResult]]] = field(default_factory=list)
-    _files: list[asyncio.Task[FileResult]] = field(default_factory=list)
-
-    async def results(self) -> list[FileResult]:
-        """Return the result of each plan, in order."""
-        self._slots = asyncio.Semaphore(self.n_in_flight)
-        # Related text is read before the first request, so that edits during the run do not reach only some requests.
-        for each, context in [(each, self.context_of(each)) for each in self.plans]:
-            rounds = Rounds(self.engine, each, context, self.options, self.journal)
-            requests = [asyncio.ensure_future(self._answered(rounds, group)) for group in each.groups]
-            self._requests += requests
-            self._files.append(asyncio.ensure_future(self._finished(each, requests)))
-        try:
-            results = []
-            for task in self._files:
-                # Not `await task`: a cancellation would cancel only this task, and its slot would go to another request.
-                await asyncio.wait([task])
-                results.append(task.result())
-            return results
-        finally:
-            tasks: list[asyncio.Task[Any]] = [*self._files, *self._requests]
-            for one in tasks:
-                one.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _finished(self, file_plan: FilePlan, requests: Sequence[asyncio.Task[dict[Hole, HoleResult]]]) -> FileResult:
-        """Decide which of a file's fills are accepted, once all are answered."""
-        await asyncio.wait(requests)
-        by_hole = {hole: result for task in requests for hole, result in task.result().items()}
-        return await keep.keep(file_plan, by_hole, self.options, self.copies)
-
-    async def _answered(self, rounds: Rounds, group: tuple[Hole, ...]) -> dict[Hole, HoleResult]:
-        async with self._slots:
+    async def answered(rounds: Rounds, group: tuple[Hole, ...]) -> dict[Hole, HoleResult]:
+        async with slots:
             by_hole = await rounds.first(group)
-        self.done(len(group))
+        done(len(group))
         return by_hole
+
+    async def finished(plan: FilePlan, requests: Sequence[asyncio.Task[dict[Hole, HoleResult]]]) -> FileResult:
+        by_hole = {hole: result for task in requests for hole, result in (await task).items()}
+        return await keep.keep(plan, by_hole, options, copies)
+
+    files: list[asyncio.Task[FileResult]] = []
+    # Related text is read before the first request, so that edits during the run do not reach only some requests.
+    all_rounds = [Rounds(engine, each, context_of(each), options, journal) for each in plans]
+    try:
+        async with asyncio.TaskGroup() as group:
+            for rounds in all_rounds:
+                requests = [group.create_task(answered(rounds, holes)) for holes in rounds.plan.groups]
+                files.append(group.create_task(finished(rounds.plan, requests)))
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from errors
+    return [task.result() for task in files]

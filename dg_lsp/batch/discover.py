@@ -126,15 +126,20 @@ def show(path: Path) -> str:
 
 def _named(path: Path) -> Path | Skipped:
     try:
-        real = path.resolve(strict=True)
-    except (OSError, RuntimeError) as error:
-        # Python before 3.13 reports a loop of links as a RuntimeError.
-        code = error.errno if isinstance(error, OSError) else errno.ELOOP
-        if code == errno.ELOOP or (code == errno.ENOENT and path.is_symlink()):
-            return Skipped(show(path), _broken_link(path))
-        return Skipped(show(path), "does not exist" if code == errno.ENOENT else f"can't be read: {_sentence(error)}")
+        real = Path(os.path.realpath(path, strict=True))
+    except OSError as error:
+        return Skipped(show(path), _lookup_problem(path, error))
     reason = _secret_reason(real, real) or ignoring.Ignore.for_root(real.parent, is_named=True).renewed().reason(real)
     return Skipped(show(real), reason) if reason not in ("", _GIT_IGNORED) else real
+
+
+def _lookup_problem(path: Path, error: OSError) -> str:
+    """Return why a path leads to no file."""
+    if error.errno == errno.ELOOP:
+        return "is a link in a loop of links"
+    if error.errno == errno.ENOENT:
+        return "is a link to a file that does not exist" if os.path.islink(path) else "does not exist"  # noqa: PTH114
+    return f"can't be read: {_sentence(error)}"
 
 
 def _secret_reason(path: Path, file: Path) -> str:
@@ -163,8 +168,11 @@ def _under(folder: Path, *, with_foreign: bool) -> Iterator[Path | Skipped]:
             if (language := languages.for_path(name, "")) is None and path.suffix:
                 continue
             if path.is_symlink():
-                if language and not path.exists():
-                    yield Skipped(show(path), _broken_link(path))
+                try:
+                    path.stat()
+                except OSError as error:
+                    if language:
+                        yield Skipped(show(path), _lookup_problem(path, error))
             # `ignore` does not see the folders above its root, but `hosts.yml` is a secret only in `.config/gh`.
             elif ignore.allows(path) and not secrets.in_place(path.parts) and (language or _names_interpreter(path)):
                 yield path
@@ -172,15 +180,6 @@ def _under(folder: Path, *, with_foreign: bool) -> Iterator[Path | Skipped]:
         yield Skipped(show(file), reason)
     for problem in problems:
         yield Skipped(show(Path(problem.filename)), f"can't be read: {_sentence(problem)}")
-
-
-def _broken_link(path: Path) -> str:
-    try:
-        path.stat()
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            return "is a link in a loop of links"
-    return "is a link to a file that does not exist"
 
 
 def _names_interpreter(path: Path) -> bool:

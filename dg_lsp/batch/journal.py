@@ -13,7 +13,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 
@@ -89,7 +88,7 @@ class Journal:
     def __enter__(self) -> Journal:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._handle is not None:
             os.close(self._handle)
 

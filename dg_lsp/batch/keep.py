@@ -185,7 +185,7 @@ async def passing(results: Sequence[FileResult], copies: Copies) -> list[FileRes
             async with copies.taken(root) as copy:
                 with contextlib.suppress(OSError):  # files that can't be checked are left out
                     await by_halves(group, functools.partial(_add_passing, copies, copy, chosen))
-            left_out |= {result.plan.source.path for result in group} - {result.plan.source.path for result in chosen}
+            left_out |= {result.plan.source.path for result in group if result not in chosen}
     return [result.refused(FAILS_TOGETHER) if result.plan.source.path in left_out else result for result in results]
 
 
@@ -202,8 +202,7 @@ async def _add_passing(copies: Copies, copy: Copy, chosen: list[FileResult], gro
             copy.put(result.plan.source.path, result.plan.source.data)
     expected = frozenset[str]().union(*(result.tests for result in together))
     passes = expected <= verdict.tests.passed if verdict.tests is not None and expected else not verdict.problem
-    if passes:
-        chosen += group
+    chosen += group if passes else ()
     return passes
 
 

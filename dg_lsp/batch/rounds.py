@@ -60,10 +60,6 @@ class Rounds:
     options: Options
     journal: Journal
 
-    async def first(self, group: tuple[Hole, ...]) -> dict[Hole, HoleResult]:
-        """Return the result of each hole, after further rounds for holes without a usable answer."""
-        return {hole: replace(result, further=self.further) for hole, result in (await self._first(group)).items()}
-
     async def further(self, hole: Hole, number: int, failure: str) -> tuple[Fill, ...]:
         """Return the fills of round `number` (from 1), requested with the last failure; () after the last round."""
         if number > self.options.retries:
@@ -77,11 +73,13 @@ class Rounds:
             self.journal.add(self.plan.source.document, key, fills, requests)
         return fills
 
-    async def _first(self, group: tuple[Hole, ...]) -> dict[Hole, HoleResult]:
+    async def first(self, group: tuple[Hole, ...]) -> dict[Hole, HoleResult]:
+        """Return the result of each hole, after further rounds for holes without a usable answer."""
         document, request_of = self.plan.source.document, self._requests(self.options)
         # A hole's answer depends on the request of its group, and on the one for the hole alone.
         requests = {hole: _sent(request_of, group, (hole,)) if self.journal.is_stored else () for hole in group}
-        stored = {hole: HoleResult(fills) for hole in group if (fills := self.journal.get(document, hole, requests[hole]))}
+        read = {hole: self.journal.get(document, hole, requests[hole]) for hole in group}
+        stored = {hole: HoleResult(fills, further=self.further) for hole, fills in read.items() if fills}
         if stored.keys() >= set(group):
             return stored
         by_hole: dict[Hole, HoleResult] = {}
@@ -128,7 +126,7 @@ class Rounds:
         fills = tuple(map(fills_of, answer.suggestions))
         reason = "" if fills else reason or answer.reason
         return {
-            hole: HoleResult(_distinct(row[idx] for row in fills), reason, ms, is_answered, is_lost)
+            hole: HoleResult(_distinct(row[idx] for row in fills), reason, ms, is_answered, is_lost, self.further)
             for idx, hole in enumerate(group)
         }
 

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
@@ -197,22 +198,25 @@ class SyncSession:
     fill_file = _blocking(Session.fill_file)
 
 
-@contextlib.contextmanager
-def connect_sync(
-    model: str = "",
-    *,
-    candidates: int | None = None,
-    deadline_ms: int | None = None,
-    seed: int = 0,
-    engine: Engine | None = None,
-) -> Iterator[SyncSession]:
-    """Yield a blocking session; the arguments are those of `connect`.
+def _opening(
+    connecting: Callable[Parameters, AbstractAsyncContextManager[Session]],
+) -> Callable[Parameters, AbstractContextManager[SyncSession]]:
+    """Return `connect` for programs without an event loop."""
 
-    The event loop also runs between calls, to keep the connection to the engine open.
-    """
-    opening = connect(model, candidates=candidates, deadline_ms=deadline_ms, seed=seed, engine=engine)
-    with start_blocking_portal(name="dg-lsp-infill") as portal, portal.wrap_async_context_manager(opening) as session:
-        yield SyncSession(session, portal)
+    @contextlib.contextmanager
+    @functools.wraps(connecting)
+    def opening(*args: Parameters.args, **named: Parameters.kwargs) -> Iterator[SyncSession]:
+        with (
+            start_blocking_portal(name="dg-lsp-infill") as portal,
+            portal.wrap_async_context_manager(connecting(*args, **named)) as session,
+        ):
+            yield SyncSession(session, portal)
+
+    return opening
+
+
+connect_sync = _opening(connect)
+"""`connect` with a blocking session. The event loop also runs between calls, to keep the connection to the engine open."""
 
 
 def _document(text: str, path: str, language: str) -> Document:

@@ -441,7 +441,6 @@ class ContextReader:
     def __init__(self) -> None:
         """Start without any workspace."""
         self._workspaces: dict[Path, _Workspace] = {}
-        self._lock = threading.Lock()
 
     def read(self, path: Path, document: Document, *, is_fresh: bool = False) -> FileContext:
         """Return the context of the file at this absolute path, whose text is the document.
@@ -449,10 +448,7 @@ class ContextReader:
         With `is_fresh`, the workspace's settings and changed files are read again.
         """
         root = config.workspace_of(path)
-        with self._lock:
-            if root not in self._workspaces:
-                self._workspaces[root] = _Workspace(root)
-            own = self._workspaces[root]
+        own = self._workspaces.get(root) or self._workspaces.setdefault(root, _Workspace(root))
         return own.read(path, document, is_fresh=is_fresh)
 
 
@@ -472,23 +468,21 @@ class _Workspace:
         """Return the context of a file below the root; read the workspace before, if it is the first or with `is_fresh`."""
         with self._lock:
             if is_fresh or not self._is_read:
-                self._renew()
-            return self._context(path, document)
-
-    def _renew(self) -> None:
-        """Read the settings and the changed files again."""
-        self._settings: Settings = config.read(self._root)[0].settings
-        self._text = functools.lru_cache(N_TEXTS)(masked_text)
-        # The requests of a run share the time of a walk, because each may be slow in a hostile workspace.
-        self._run_ignore = self._ignore.renewed(is_walk=True)
-        if self._settings.related_chars:
-            self._index.update()
-        self._is_read = True
-
-    def _context(self, path: Path, document: Document) -> FileContext:
-        name, settings = name_of(path.relative_to(self._root)), self._settings
-        if not settings.related_chars:
-            return FileContext(name, (), repository.EMPTY, settings.window_chars, 0, os.path.realpath(path))
-        nearby = related(self._root, path, document, ignore=self._run_ignore, text_of=self._text)
-        own, files = os.path.realpath(path), self._index.repository
-        return FileContext(name, (), files, settings.window_chars, settings.related_chars, own, nearby=nearby)
+                self._settings: Settings = config.read(self._root)[0].settings
+                self._text = functools.lru_cache(N_TEXTS)(masked_text)
+                # The requests of a run share the time of a walk, because each may be slow in a hostile workspace.
+                self._run_ignore = self._ignore.renewed(is_walk=True)
+                if self._settings.related_chars:
+                    self._index.update()
+                self._is_read = True
+            settings = self._settings
+            context = FileContext(
+                name_of(path.relative_to(self._root)),
+                window_chars=settings.window_chars,
+                related_chars=settings.related_chars,
+                own=os.path.realpath(path),
+            )
+            if not settings.related_chars:
+                return context
+            nearby = related(self._root, path, document, ignore=self._run_ignore, text_of=self._text)
+            return replace(context, files=self._index.repository, nearby=nearby)

@@ -145,7 +145,9 @@ def test_wrong_options_exit_with_2(stubbed: Path) -> None:
         (("--at", "a.py"), "a place is FILE:LINE:COL"),
         (("--at", "a.py:99:1"), "the file has 4 lines"),
         (("--at", "gone.py:1:1"), "gone.py does not exist"),
-        (("--at", ".:1:1"), "is a folder"),
+        (("--at", ".:1:1"), "dg-lsp: . is a folder; a place is in a file\n"),
+        (("--at", "a.py:1:99"), "dg-lsp: there is no a.py:1:99: line 1 has 8 characters\n"),
+        (("--at", "a.py:1:1:9"), "FILE:LINE:COL-LINE:COL, not 'a.py:1:1:9'; there is no file a.py:1\n"),
         ((".", "--holes", "all"), "--holes takes"),
         ((".", "--candidates", "0"), "candidates"),
         ((".", "--resume", "a.py"), "--resume names a.py, which is one of the files to fill; name a new file"),
@@ -238,23 +240,6 @@ def test_a_fill_in_data_is_left_alone_with_a_reason(project: Path) -> None:
     result = run("data.jsonl", engine=Filling("two"))
     assert result.stdout == ""
     assert "skipped data.jsonl: it holds data or plain text, where FILL is no comment" in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("place", "sentence"),
-    [
-        ("a.py:1:99", "there is no a.py:1:99: line 1 has 4 characters"),
-        ("gone.py:1:1", "gone.py does not exist"),
-        ("a.py:1:1:9", "a place is FILE:LINE:COL or FILE:LINE:COL-LINE:COL, not 'a.py:1:1:9'; there is no file a.py:1"),
-        (".:1:1", ". is a folder; a place is in a file"),
-    ],
-)
-def test_a_place_that_is_not_there_is_reported_in_one_sentence(project: Path, place: str, sentence: str) -> None:
-    (project / "a.py").write_text("x = \n")
-    result = run("--at", place)
-    assert result.exit_code == 2
-    assert result.stderr.startswith(f"dg-lsp: {sentence}"), result.stderr
-    assert result.stderr.count("\n") == 1
 
 
 def test_a_file_name_is_sent_as_text_of_limited_length(project: Path) -> None:

@@ -52,47 +52,41 @@ def as_nobody() -> Iterator[None]:
             os.seteuid(0)
 
 
-def test_a_folder_gives_its_code_files_sorted(root: Path) -> None:
-    tree(root, "b.py", "a/z.go", "a/c.js", "readme.txt", "data.json", "noise")
-    assert names(root, root=root) == ["b.py", "a/c.js", "a/z.go"]
+SECRET_FILES = ".config/gh/hosts.yml .m2/settings.xml .config/op/a.py .aws/b.py secrets/c.py"
+IGNORED, HELD = "{}: is ignored by .dgignore", "{}: may hold secrets"
+
+
+@pytest.mark.parametrize(
+    ("files", "ignore_files", "named", "expected"),
+    [
+        ("b.py a/z.go a/c.js readme.txt data.json noise", {}, ".", "b.py a/c.js a/z.go"),
+        ("notes.txt a.py", {}, "notes.txt . a.py", "notes.txt a.py"),
+        ("a.py build/b.py c.py", {".gitignore": "build/ c.py"}, ".", "a.py"),
+        ("a.py build/b.py c.py", {".gitignore": "build/ c.py"}, "c.py build", "c.py build/b.py"),
+        ("a.py private/b.py", {".dgignore": "private/"}, "private/b.py", IGNORED.format("b.py")),
+        ("a.py private/b.py", {".dgignore": "private/"}, "private", IGNORED.format("private")),
+        ("private/b.py", {".gitignore": "private/", ".dgignore": "private/"}, "private", IGNORED.format("private")),
+        ("out/c.py out/deep/d.py", {".gitignore": "out/", ".dgignore": "out/deep/"}, "out", "out/c.py"),
+        ("secrets.py .env", {}, ".", ""),
+        ("secrets.py .env", {}, ".env", HELD.format(".env")),
+        *((SECRET_FILES, {}, name, HELD.format(Path(name).name)) for name in f"{SECRET_FILES} .aws secrets .config/op".split()),
+        (SECRET_FILES, {}, ".config", ""),
+        ("secrets/c.py lib/d.py", {}, "lib lib/d.py", "lib/d.py"),
+    ],
+)
+def test_which_files_of_a_repository_are_found(
+    root: Path, files: str, ignore_files: dict[str, str], named: str, expected: str
+) -> None:
+    tree(root, ".git/x", *files.split())
+    for name, patterns in ignore_files.items():
+        (root / name).write_text(patterns.replace(" ", "\n"))
+    assert " ".join(names(*(root / name for name in named.split()), root=root)) == expected
 
 
 def test_a_script_without_an_ending_is_known_by_its_first_line(root: Path) -> None:
     tree(root, "tool", text="#!/usr/bin/env python3\n" + CODE)
     tree(root, "notes", text="plain\n")
     assert names(root, root=root) == ["tool"]
-
-
-def test_a_named_file_of_any_kind_is_found_once(root: Path) -> None:
-    tree(root, "notes.txt", "a.py")
-    assert names(root / "notes.txt", root, root / "a.py", root=root) == ["notes.txt", "a.py"]
-
-
-def test_ignored_files_are_left_out_unless_named(root: Path) -> None:
-    tree(root, "a.py", "build/b.py", "c.py")
-    (root / ".git").mkdir()
-    (root / ".gitignore").write_text("build/\nc.py\n")
-    assert names(root, root=root) == ["a.py"]
-    assert names(root / "c.py", root=root) == ["c.py"]
-    assert names(root / "build", root=root) == ["build/b.py"]
-
-
-def test_files_in_dgignore_are_left_out_even_if_named(root: Path) -> None:
-    tree(root, "a.py", "private/b.py")
-    (root / ".git").mkdir()
-    (root / ".dgignore").write_text("private/\n")
-    assert names(root / "private" / "b.py", root=root) == ["b.py: is ignored by .dgignore"]
-    assert names(root / "private", root=root) == ["private: is ignored by .dgignore"]
-
-
-def test_dgignore_applies_to_files_that_git_ignores_too(root: Path) -> None:
-    tree(root, "private/b.py", "out/c.py", "out/deep/d.py")
-    (root / ".git").mkdir()
-    (root / ".gitignore").write_text("private/\nout/\n")
-    (root / ".dgignore").write_text("private/\nout/deep/\n")
-    assert names(root / "private", root=root) == ["private: is ignored by .dgignore"]
-    assert names(root / "private" / "b.py", root=root) == ["b.py: is ignored by .dgignore"]
-    assert names(root / "out", root=root) == ["out/c.py"]
 
 
 def test_dgignore_of_a_parent_folder_applies_without_a_repository(root: Path) -> None:
@@ -118,22 +112,6 @@ def test_a_pipe_in_a_folder_is_never_opened(root: Path) -> None:
     os.write(handle, b"#!/usr/bin/env python3\n" + b"#" * discover.N_HEAD_BYTES)
     assert names(root, root=root) == []
     os.close(handle)
-
-
-def test_secrets_are_left_out_even_if_named(root: Path) -> None:
-    tree(root, "secrets.py", ".env")
-    assert names(root, root=root) == []
-    assert names(root / ".env", root=root) == [".env: may hold secrets"]
-
-
-def test_folders_of_secrets_are_left_out_even_if_named(root: Path) -> None:
-    tree(root, ".git/x", ".config/gh/hosts.yml", ".m2/settings.xml", ".config/op/a.py", ".aws/b.py", "secrets/c.py", "lib/d.py")
-    for name in (".config/gh/hosts.yml", ".m2/settings.xml", ".config/op/a.py", ".aws/b.py", "secrets/c.py"):
-        assert names(root / name, root=root) == [f"{Path(name).name}: may hold secrets"]
-    for name in (".aws", "secrets", ".config/op"):
-        assert names(root / name, root=root) == [f"{Path(name).name}: may hold secrets"]
-    assert names(root / ".config", root=root) == []
-    assert names(root / "lib", root / "lib" / "d.py", root=root) == ["lib/d.py"]
 
 
 def test_a_hidden_folder_of_secrets_outside_a_repository_is_left_out(root: Path) -> None:

@@ -37,8 +37,7 @@ def filled(
 ) -> list[FileResult]:
     on_count = counts.append if counts is not None else lambda n: None
     answers = journal or Journal(None)
-    run = api.Run(engine, plans, options or Options(retries=0), answers, alone, done=on_count)
-    return asyncio.run(run.results())
+    return asyncio.run(api.results(engine, plans, options or Options(retries=0), answers, alone, done=on_count))
 
 
 def answers(results: list[FileResult]) -> list[list[str]]:
@@ -218,7 +217,7 @@ def test_related_text_is_read_before_the_first_request(tmp_path: Path) -> None:
             order.append(f"asked with {request.related[-1].path}")
             return ()
 
-    asyncio.run(api.Run(Noting(), plans, Options(retries=0), Journal(None), look).results())
+    asyncio.run(api.results(Noting(), plans, Options(retries=0), Journal(None), look))
     assert order == ["a.py", "b.py", "asked with near.py", "asked with near.py"]
 
 
@@ -240,9 +239,7 @@ def test_a_run_that_is_cancelled_cancels_its_requests(tmp_path: Path) -> None:
     async def cancelled() -> int:
         engine = Endless()
         plans = [planned(tmp_path / f"{name}.py", STUB) for name in "abc"]
-
-        every = api.Run(engine, plans, Options(retries=0), Journal(None), alone)
-        task = asyncio.ensure_future(every.results())
+        task = asyncio.ensure_future(api.results(engine, plans, Options(retries=0), Journal(None), alone))
         await engine.asked.wait()
         await asyncio.sleep(0)
         task.cancel()
