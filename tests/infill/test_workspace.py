@@ -24,83 +24,73 @@ def make(root: Path, files: dict[str, str]) -> Path:
 # --- Ignored files ----------------------------------------------------------------------------------------------------
 
 
+GIT, OWN = "is ignored by .gitignore", "is ignored by .dgignore"
+
+
 def check_reason(root: Path, path: str, reason: str) -> None:
     ignore = Ignore.for_root(root)
     assert ignore.reason(root / path) == reason
     assert ignore.allows(root / path) == (reason == "")
 
 
-def test_ordinary_files_may_be_read(tmp_path: Path) -> None:
-    make(tmp_path, {"a.py": "", "b/c.py": "", ".gitignore": "*.log\n"})
-    for path in ("a.py", "b", "b/c.py", ".", "not/there.py"):
-        check_reason(tmp_path, path, "")
-
-
-def test_ignored_files_may_not_be_read(tmp_path: Path) -> None:
-    make(tmp_path, {".gitignore": "*.log\nbuild/\n/top.py\n", ".dgignore": "private/**\n", "build/x.py": "", "sub/top.py": ""})
-    check_reason(tmp_path, "a.log", "is ignored by .gitignore")
-    check_reason(tmp_path, "sub/a.log", "is ignored by .gitignore")
-    check_reason(tmp_path, "build", "is ignored by .gitignore")
-    check_reason(tmp_path, "build/x.py", "is ignored by .gitignore")
-    check_reason(tmp_path, "top.py", "is ignored by .gitignore")
-    check_reason(tmp_path, "sub/top.py", "")
-    check_reason(tmp_path, "private/a.py", "is ignored by .dgignore")
-
-
-def test_the_nearest_ignore_file_decides(tmp_path: Path) -> None:
-    make(tmp_path, {".gitignore": "*.gen.py\n", "keep/.gitignore": "!*.gen.py\n", "keep/no/.gitignore": "a.gen.py\n"})
-    check_reason(tmp_path, "a.gen.py", "is ignored by .gitignore")
-    check_reason(tmp_path, "keep/a.gen.py", "")
-    check_reason(tmp_path, "keep/no/a.gen.py", "is ignored by .gitignore")
-    check_reason(tmp_path, "keep/no/b.gen.py", "")
-
-
-def test_one_ignore_file_does_not_allow_what_another_forbids(tmp_path: Path) -> None:
-    make(tmp_path, {".gitignore": "a.py\n", ".dgignore": "!a.py\n"})
-    check_reason(tmp_path, "a.py", "is ignored by .gitignore")
-
-
-def test_nothing_in_an_ignored_folder_comes_back(tmp_path: Path) -> None:
-    make(tmp_path, {".gitignore": "out/\n!out/a.py\n", "out/.gitignore": "!a.py\n", "out/a.py": ""})
-    check_reason(tmp_path, "out/a.py", "is ignored by .gitignore")
-
-
-def test_secrets_and_folders_of_tools_need_no_ignore_file(tmp_path: Path) -> None:
-    make(tmp_path, {".git/config": "", "node_modules/x/a.js": "", ".env": ""})
-    check_reason(tmp_path, ".env", "may hold secrets")
-    check_reason(tmp_path, ".git/config", "belongs to version control")
-    check_reason(tmp_path, "node_modules/x/a.js", "is in a folder that tools fill")
-
-
-def test_a_skipped_folder_may_be_the_root(tmp_path: Path) -> None:
-    make(tmp_path, {"node_modules/x/a.js": "", "secrets/b/a.py": ""})
-    check_reason(tmp_path / "node_modules" / "x", "a.js", "")
-    check_reason(tmp_path / "secrets" / "b", "a.py", "")
-
-
-def test_what_is_outside_is_never_read(tmp_path: Path) -> None:
-    make(tmp_path, {"in/a.py": "", "out/b.py": ""})
-    check_reason(tmp_path / "in", "../out/b.py", "is outside in")
-
-
-def test_a_repository_s_rules_hold_in_its_folders(tmp_path: Path) -> None:
-    make(tmp_path, {".git/info/exclude": "mine.py\n", ".gitignore": "*.log\n!keep.log\n", "sub/a.py": ""})
-    check_reason(tmp_path / "sub", "a.log", "is ignored by .gitignore")
-    check_reason(tmp_path / "sub", "keep.log", "")
-    check_reason(tmp_path / "sub", "mine.py", "is ignored by .gitignore")
-
-
-@pytest.mark.parametrize("mark", [".dgignore", ".dg-lsp.toml"])
-def test_our_own_rules_hold_in_folders_below_without_a_repository_too(tmp_path: Path, mark: str) -> None:
-    make(tmp_path, {mark: "", "a/.dgignore": "b/private/\n", ".gitignore": "*\n"})
-    check_reason(tmp_path / "a" / "b" / "private", "x.py", "is ignored by .dgignore")
-    check_reason(tmp_path / "a" / "b", "x.py", "")
-
-
-def test_our_own_rules_count_from_the_highest_folder_that_has_some(tmp_path: Path) -> None:
-    make(tmp_path, {".dgignore": "*.py\n", "a/.dgignore": "!keep.py\n"})
-    check_reason(tmp_path / "a" / "b", "x.py", "is ignored by .dgignore")
-    check_reason(tmp_path / "a" / "b", "keep.py", "")
+@pytest.mark.parametrize(
+    ("files", "root", "reasons"),
+    [
+        ({".gitignore": "*.log\n", "b/c.py": ""}, "", {"a.py": "", "b": "", "b/c.py": "", ".": "", "not/there.py": ""}),
+        (
+            {".gitignore": "*.log\nbuild/\n/top.py\n", ".dgignore": "private/**\n", "build/x.py": "", "sub/top.py": ""},
+            "",
+            dict.fromkeys(("a.log", "sub/a.log", "build", "build/x.py", "top.py"), GIT)
+            | {"sub/top.py": "", "private/a.py": OWN},
+        ),
+        (  # the nearest ignore file decides
+            {".gitignore": "*.gen.py\n", "keep/.gitignore": "!*.gen.py\n", "keep/no/.gitignore": "a.gen.py\n"},
+            "",
+            {"a.gen.py": GIT, "keep/a.gen.py": "", "keep/no/a.gen.py": GIT, "keep/no/b.gen.py": ""},
+        ),
+        ({".gitignore": "a.py\n", ".dgignore": "!a.py\n"}, "", {"a.py": GIT}),
+        ({".gitignore": "out/\n!out/a.py\n", "out/.gitignore": "!a.py\n", "out/a.py": ""}, "", {"out/a.py": GIT}),
+        (
+            {".git/config": "", "node_modules/x/a.js": "", ".env": ""},
+            "",
+            {
+                ".env": "may hold secrets",
+                ".git/config": "belongs to version control",
+                "node_modules/x/a.js": "is in a folder that tools fill",
+            },
+        ),
+        ({"node_modules/x/a.js": ""}, "node_modules/x", {"a.js": ""}),
+        ({"secrets/b/a.py": ""}, "secrets/b", {"a.py": ""}),
+        ({"in/a.py": "", "out/b.py": ""}, "in", {"../out/b.py": "is outside in"}),
+        (  # a repository's rules hold in its folders
+            {".git/info/exclude": "mine.py\n", ".gitignore": "*.log\n!keep.log\n", "sub/a.py": ""},
+            "sub",
+            {"a.log": GIT, "keep.log": "", "mine.py": GIT},
+        ),
+        # Ours also hold without a repository, from the highest folder that has some.
+        *(
+            ({mark: "", "a/.dgignore": "b/private/\n", ".gitignore": "*\n"}, root, {"x.py": reason})
+            for mark in (".dgignore", ".dg-lsp.toml")
+            for root, reason in (("a/b/private", OWN), ("a/b", ""))
+        ),
+        ({".dgignore": "*.py\n", "a/.dgignore": "!keep.py\n"}, "a/b", {"x.py": OWN, "keep.py": ""}),
+        *(  # an invalid ignore file closes its folder
+            (
+                {"a.py": "", "sub/.dgignore": text, "sub/b.py": "", "sub/deep/c.py": ""},
+                "",
+                {"a.py": "", "sub": ""} | dict.fromkeys(("sub/b.py", "sub/deep/c.py"), f"is below a .dgignore that {why}"),
+            )
+            for text, why in (
+                ("ok\n!\n", "has a ! without a pattern"),
+                ("[z-a]\n", "has a pattern with the range z-a, which is empty"),
+            )
+        ),
+    ],
+)
+def test_what_may_be_read(tmp_path: Path, files: dict[str, str], root: str, reasons: dict[str, str]) -> None:
+    make(tmp_path, files)
+    for path, reason in reasons.items():
+        check_reason(tmp_path / root, path, reason)
 
 
 def test_a_named_folder_is_read_unless_our_own_file_ignores_it(tmp_path: Path) -> None:
@@ -108,18 +98,6 @@ def test_a_named_folder_is_read_unless_our_own_file_ignores_it(tmp_path: Path) -
     ignore = Ignore.for_root(tmp_path / "out", is_named=True)
     reasons = [ignore.reason(tmp_path / "out" / name) for name in ("", "a.py", "a.log", "private/a.py")]
     assert reasons == ["", "", "is ignored by .gitignore", "is ignored by .dgignore"]
-
-
-@pytest.mark.parametrize(
-    ("ignore_text", "why"),
-    [("ok\n!\n", "has a ! without a pattern"), ("[z-a]\n", "has a pattern with the range z-a, which is empty")],
-)
-def test_an_invalid_ignore_file_closes_its_folder(tmp_path: Path, ignore_text: str, why: str) -> None:
-    make(tmp_path, {"a.py": "", "sub/.dgignore": ignore_text, "sub/b.py": "", "sub/deep/c.py": ""})
-    check_reason(tmp_path, "a.py", "")
-    check_reason(tmp_path, "sub", "")
-    check_reason(tmp_path, "sub/b.py", f"is below a .dgignore that {why}")
-    check_reason(tmp_path, "sub/deep/c.py", f"is below a .dgignore that {why}")
 
 
 def test_an_ignore_file_that_can_not_be_read_closes_its_folder(tmp_path: Path) -> None:
