@@ -14,7 +14,7 @@ from dg_lsp.batch.options import Options
 from dg_lsp.batch.plan import FilePlan
 from dg_lsp.core.values import InfillRequest
 from tests.batch.engines import Filling, connecting, planned
-from tests.batch.test_batch_verify import PYTEST, proofs
+from tests.batch.test_batch_verify import PYTEST, outcome
 
 FAR = "# far away\n" * 200
 CALLER = 'def caller():\n    """Return twice `callee()`."""\n    ...\n\n\n'
@@ -103,7 +103,7 @@ def test_a_caller_of_another_file_s_hole_is_proven_by_a_further_run(project: Pat
     scripted = ScriptedRun(caller="return callee() * 2", callee="return 21")
     scripted.engine.best = 0.01  # only fills that the check proves are accepted
     results = run(scripted, *(planned(project / name, text) for name, text in texts.items()), check=PYTEST)
-    assert [proofs(result) for result in results] == [[], ["the check: 1 test"]]
+    assert (results[0].fills, outcome(results[1])) == ({}, [("return 21", "the check: 1 test")])
     planned(project / "b.py", results[1].text)
     [result] = run(scripted, planned(project / "a.py", texts["a.py"]), check=PYTEST)
-    assert proofs(result) == ["the check: 1 test"]
+    assert outcome(result) == [("return callee() * 2", "the check: 1 test")]

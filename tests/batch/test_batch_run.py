@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,27 @@ FAR = "# far away\n" * 200
 
 def alone(plan: FilePlan) -> FileContext:
     return FileContext(plan.source.path.name)
+
+
+class Calling:
+    """Answers each request as a function does, and counts those that it is asked and those that end."""
+
+    def __init__(self, answer: Callable[[InfillRequest], Awaitable[str]]) -> None:
+        self.answer = answer
+        self.n = self.now = self.most = 0
+
+    async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
+        self.n, self.now = self.n + 1, self.now + 1
+        self.most = max(self.most, self.now)
+        try:
+            text = await self.answer(request)
+        finally:
+            self.now -= 1
+        return (Candidate((text,), Calibrated(0.5)),) if text else ()
+
+
+async def fail(request: InfillRequest) -> str:
+    raise EngineError("the engine is busy")
 
 
 def filled(
@@ -51,38 +72,24 @@ def answers(results: list[FileResult]) -> list[list[str]]:
 
 
 def test_results_come_in_the_order_of_the_plans(tmp_path: Path) -> None:
-    class Uneven:
-        """Answers later requests sooner."""
+    async def answer(request: InfillRequest) -> str:
+        for _ in range(10 - engine.n):  # later requests are answered sooner
+            await asyncio.sleep(0)
+        return f"return '{request.path}'"
 
-        def __init__(self) -> None:
-            self.n = 0
-
-        async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
-            self.n += 1
-            for _ in range(10 - self.n):
-                await asyncio.sleep(0)
-            return (Candidate((f"return '{request.path}'",), Calibrated(0.5)),)
-
+    engine = Calling(answer)
     plans = [planned(tmp_path / f"{name}.py", STUB) for name in "abcd"]
     counts: list[int] = []
-    assert answers(filled(Uneven(), *plans, counts=counts)) == [[f"return '{name}.py'"] for name in "abcd"]
+    assert answers(filled(engine, *plans, counts=counts)) == [[f"return '{name}.py'"] for name in "abcd"]
     assert counts == [1, 1, 1, 1]
 
 
 def test_the_number_of_concurrent_requests_is_limited(tmp_path: Path) -> None:
-    class Counting:
-        """Counts its concurrent requests."""
+    async def answer(request: InfillRequest) -> str:
+        await asyncio.sleep(0)
+        return "return 1"
 
-        now = most = 0
-
-        async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
-            self.now += 1
-            self.most = max(self.most, self.now)
-            await asyncio.sleep(0)
-            self.now -= 1
-            return (Candidate(("return 1",), Calibrated(0.5)),)
-
-    engine = Counting()
+    engine = Calling(answer)
     filled(engine, *(planned(tmp_path / f"{n}.py", STUB) for n in range(6)))
     assert engine.most == api.N_IN_FLIGHT
 
@@ -130,16 +137,11 @@ def test_holes_that_are_filled_together_have_alternatives(tmp_path: Path) -> Non
 
 
 def test_a_failed_request_does_not_affect_others(tmp_path: Path) -> None:
-    class Moody:
-        """Fails for one file."""
-
-        async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
-            if request.path == "b.py":
-                raise EngineError("the engine is busy")
-            return (Candidate(("return 1",), Calibrated(0.5)),)
+    async def answer(request: InfillRequest) -> str:
+        return await fail(request) if request.path == "b.py" else "return 1"
 
     plans = [planned(tmp_path / f"{name}.py", STUB) for name in "abc"]
-    assert answers(filled(Moody(), *plans)) == [["return 1"], ["the engine is busy"], ["return 1"]]
+    assert answers(filled(Calling(answer), *plans)) == [["return 1"], ["the engine is busy"], ["return 1"]]
 
 
 def test_a_useless_answer_has_a_reason(tmp_path: Path) -> None:
@@ -210,45 +212,35 @@ def test_related_text_is_read_before_the_first_request(tmp_path: Path) -> None:
         order.append(plan.source.path.name)
         return FileContext("", (Snippet("near.py", "def near(): ..."),))
 
-    class Noting:
-        """Records its requests and their related text."""
+    async def answer(request: InfillRequest) -> str:
+        order.append(f"asked with {request.related[-1].path}")
+        return ""
 
-        async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
-            order.append(f"asked with {request.related[-1].path}")
-            return ()
-
-    asyncio.run(api.results(Noting(), plans, Options(retries=0), Journal(None), look))
+    asyncio.run(api.results(Calling(answer), plans, Options(retries=0), Journal(None), look))
     assert order == ["a.py", "b.py", "asked with near.py", "asked with near.py"]
 
 
 def test_a_run_that_is_cancelled_cancels_its_requests(tmp_path: Path) -> None:
-    class Endless:
-        """Never answers, and counts cancelled requests."""
+    async def cancelled() -> tuple[int, int]:
+        asked = asyncio.Event()
 
-        def __init__(self) -> None:
-            self.asked, self.given_up = asyncio.Event(), 0
+        async def answer(request: InfillRequest) -> str:
+            asked.set()
+            await asyncio.Event().wait()
+            return ""
 
-        async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
-            self.asked.set()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                self.given_up += 1
-            return ()
-
-    async def cancelled() -> int:
-        engine = Endless()
+        engine = Calling(answer)
         plans = [planned(tmp_path / f"{name}.py", STUB) for name in "abc"]
         task = asyncio.ensure_future(api.results(engine, plans, Options(retries=0), Journal(None), alone))
-        await engine.asked.wait()
+        await asked.wait()
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert len(asyncio.all_tasks()) == 1
-        return engine.given_up
+        return engine.n, engine.now
 
-    assert asyncio.run(cancelled()) == api.N_IN_FLIGHT
+    assert asyncio.run(cancelled()) == (api.N_IN_FLIGHT, 0)
 
 
 def test_a_hole_without_a_usable_answer_gets_further_rounds_with_other_seeds(tmp_path: Path) -> None:
@@ -260,16 +252,7 @@ def test_a_hole_without_a_usable_answer_gets_further_rounds_with_other_seeds(tmp
 
 
 def test_an_engine_that_fails_is_not_asked_again(tmp_path: Path) -> None:
-    class Failing:
-        """Counts its requests."""
-
-        n = 0
-
-        async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
-            self.n += 1
-            raise EngineError("the engine is busy")
-
-    engine = Failing()
+    engine = Calling(fail)
     assert answers(filled(engine, planned(tmp_path / "a.py", STUB), options=Options(retries=3))) == [["the engine is busy"]]
     assert engine.n == 1
 

@@ -72,22 +72,104 @@ def outcome(result: FileResult) -> list[tuple[str, str]]:
     return [(each.fill.edit.text, each.proof) if each.fill else ("", each.reason) for each in decisions]
 
 
-def proofs(result: FileResult) -> list[str]:
-    """Return what proved the fills."""
-    return [decision.proof for decision in result.decisions.values() if decision.proof]
+THREE = TWO + '\n\ndef h():\n    """Do."""\n    ...\n'
+OF_F_AND_G = "import a\ndef test_f():\n    assert a.f() == 3\ndef test_g():\n    assert a.g() == 2\n"
+HOLE_BY_HOLE = """import a
+def test_f():
+    assert a.f() == 1
+def test_g():
+    assert a.g() == 2
+def test_both():
+    assert a.f() + a.g() == 3
+def test_old():
+    assert True
+"""
+# The first test passes with a wrong fill, and with -x pytest does not run the second.
+STOPPED = "import a\ndef test_f():\n    a.f()\ndef test_g():\n    a.g()\ndef test_f_again():\n    assert a.f() == 3\n"
+SPOILT = "import a, inspect\ndef test_f():\n    a.f()\ndef test_g():\n    assert 'spoils' not in inspect.getsource(a.g)\n"
+COMPILES = f"{PYTHON} -m py_compile {{}}"
+# Like a linter that reports an unused import while the hole raises.
+NO_OS = shlex.quote("import sys; sys.exit('os.sep' not in open(sys.argv[1]).read())")
+LINTER = f"{PYTHON} -c {NO_OS} {{}}"
+HALVES = f"{PYTHON} -c 'import a; assert a.f() in (None, 1); assert a.g() in (None, 2)'"
+BY_TEST = "the check: 1 test$"
+ALL = Options(take_all=True)
 
 
 @pytest.mark.parametrize(
-    ("tests", "reason"),
+    ("text", "tests", "command", "choices", "rule", "expected"),
     [
-        ("import gone\ndef test_f():\n    pass\n", r"no test passes: .*test_b fails: .*No module named 'gone'"),
-        ("x = 1\n", "the check runs no test"),
+        (
+            ONE,
+            "import gone\n",
+            PYTEST,
+            [["return 1"]],
+            None,
+            [("", r"no test passes: .*test_a fails: .*No module named 'gone'")],
+        ),
+        (ONE, "x = 1\n", PYTEST, [["return 1"]], None, [("", "the check runs no test")]),
+        (
+            THREE,
+            HOLE_BY_HOLE,
+            PYTEST,
+            [["return 0", "return 1"], ["return 9"], ["return 5"]],
+            None,
+            [("return 1", BY_TEST), ("", ".*test_g fails: "), ("", verify.UNREACHED)],
+        ),
+        # A caller waits until what it calls is filled.
+        (
+            TWO,
+            OF_F_AND_G,
+            PYTEST,
+            [["return g() + 1"], ["return 2"]],
+            None,
+            [("return g() + 1", BY_TEST), ("return 2", BY_TEST)],
+        ),
+        (TWO, OF_F_AND_G, PYTEST, [["return g() + 1"], ["return 9"]], None, [("", verify.BLOCKED), ("", ".*test_g fails: ")]),
+        # A hole that runs at import is proved by the tests that follow.
+        (
+            ONE + "\n\nVALUE = f()\n",
+            "import a\ndef test_f():\n    assert a.VALUE == 2\n",
+            PYTEST,
+            [["return 2"]],
+            None,
+            [("return 2", BY_TEST)],
+        ),
+        (TWO, STOPPED, f"{PYTEST} -x", [["return 1"], ["raise KeyError"]], None, [("", ".*: remove -x\\)$"), ("", "")]),
+        (
+            TWO,
+            STOPPED,
+            f"{PYTEST} -x",
+            [["return 3"], ["return 1"]],
+            None,
+            [("return 3", "the check$"), ("return 1", "the check$")],
+        ),
+        # A fill without proof must not break a test.
+        (TWO, SPOILT, PYTEST, [["return 1"], ["return 'spoils'"]], ALL, [("return 1", BY_TEST), ("", ".*test_g fails: ")]),
+        (ONE, "", COMPILES, [["return 1"]], None, [("", verify.NO_PROOF)]),
+        (ONE, "", COMPILES, [["return 1"]], ALL, [("return 1", "$")]),
+        ("import os\n\n\n" + ONE, "", LINTER, [["return os.sep"]], None, [("", verify.NO_PROOF)]),
+        (TWO, "", HALVES, [["return 1"], ["return 3"]], None, [("return 1", "the check$"), ("", ".*AssertionError")]),
+    ],
+    ids=[
+        *("can't run", "no test", "hole by hole", "caller", "wrong callee", "import", "stops", "stops not", "spoils"),
+        *("compiles", "compiles, all", "linter", "halves"),
     ],
 )
-def test_tests_that_can_not_run_are_the_reason(tmp_path: Path, tests: str, reason: str) -> None:
-    (tmp_path / "test_b.py").write_text(tests)
-    [result] = checked(tmp_path, PYTEST, (planned(tmp_path / "a.py", ONE), [["return 1"]]))
-    assert re.match(reason, outcome(result)[0][1])
+def test_what_a_check_proves(
+    tmp_path: Path,
+    text: str,
+    tests: str,
+    command: str,
+    choices: Sequence[Sequence[str]],
+    rule: Options | None,
+    expected: Sequence[tuple[str, str]],
+) -> None:
+    if tests:
+        (tmp_path / "test_a.py").write_text(tests)
+    [result] = checked(tmp_path, command, (planned(tmp_path / "a.py", text), choices), rule=rule)
+    for (fill, said), (expected_fill, pattern) in zip(outcome(result), expected, strict=True):
+        assert (fill, bool(re.match(pattern, said))) == (expected_fill, True), said
 
 
 def test_a_fill_that_loops_is_stopped_by_what_earlier_checks_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,67 +198,6 @@ def test_a_check_may_take_ten_times_as_long_as_before(seconds: float | None, lon
     assert CheckLimits(seconds, 7).after(longest_s) == CheckLimits(allowed_s, 7)
 
 
-def test_a_check_that_passes_while_the_hole_raises_proves_nothing(tmp_path: Path) -> None:
-    plan = planned(tmp_path / "a.py", ONE)
-    command = f"{PYTHON} -m py_compile {{}}"
-    [result] = checked(tmp_path, command, (plan, [["return 1"]]))
-    [(text, reason)] = outcome(result)
-    assert (text, reason.startswith(verify.NO_PROOF)) == ("", True)
-    assert outcome(checked(tmp_path, command, (plan, [["return 1"]]), rule=Options(take_all=True))[0]) == [("return 1", "")]
-
-
-def test_a_check_that_fails_without_running_into_the_hole_proves_nothing(tmp_path: Path) -> None:
-    # Like a linter that reports an unused import while the hole raises.
-    plan = planned(tmp_path / "a.py", "import os\n\n\n" + ONE)
-    code = "import sys; sys.exit('os.sep' not in open(sys.argv[1]).read())"
-    [result] = checked(tmp_path, f"{PYTHON} -c {shlex.quote(code)} {{}}", (plan, [["return os.sep"]]))
-    assert result.fills == {}
-    [decision] = result.decisions.values()
-    assert decision.is_unsure
-    assert decision.reason.startswith(verify.NO_PROOF)
-
-
-def test_the_holes_of_a_patch_that_fails_are_tried_by_halves(tmp_path: Path) -> None:
-    plan = planned(tmp_path / "a.py", TWO)
-    command = f"{PYTHON} -c 'import a; assert a.f() in (None, 1); assert a.g() in (None, 2)'"
-    [result] = checked(tmp_path, command, (plan, [["return 1"], ["return 3"]]))
-    assert [text for text, _ in outcome(result)] == ["return 1", ""]
-    assert outcome(result)[0][1] == "the check"
-    assert "AssertionError" in outcome(result)[1][1]
-
-
-def test_the_tests_of_pytest_are_judged_hole_by_hole(tmp_path: Path) -> None:
-    plan = planned(tmp_path / "a.py", TWO + '\n\ndef h():\n    """Do."""\n    ...\n')
-    (tmp_path / "test_a.py").write_text(
-        "import a\ndef test_f():\n    assert a.f() == 1\ndef test_g():\n    assert a.g() == 2\n"
-        "def test_both():\n    assert a.f() + a.g() == 3\ndef test_old():\n    assert True\n"
-    )
-    [result] = checked(tmp_path, PYTEST, (plan, [["return 0", "return 1"], ["return 9"], ["return 5"]]))
-    first, second, third = outcome(result)
-    assert first == ("return 1", "the check: 1 test")
-    assert second[0] == ""
-    assert "test_g fails: " in second[1]
-    assert (third[0], third[1].startswith(verify.UNREACHED)) == ("", True)
-
-
-def test_a_caller_waits_until_what_it_calls_is_filled(tmp_path: Path) -> None:
-    plan = planned(tmp_path / "a.py", TWO)
-    (tmp_path / "test_a.py").write_text(
-        "import a\ndef test_f():\n    assert a.f() == 3\ndef test_g():\n    assert a.g() == 2\n"
-    )
-    [result] = checked(tmp_path, PYTEST, (plan, [["return g() + 1"], ["return 2"]]))
-    assert outcome(result) == [("return g() + 1", "the check: 1 test"), ("return 2", "the check: 1 test")]
-    [result] = checked(tmp_path, PYTEST, (plan, [["return g() + 1"], ["return 9"]]))
-    assert outcome(result)[0][1].startswith(verify.BLOCKED)
-
-
-def test_a_hole_that_runs_at_import_is_proved_by_the_tests_that_follow(tmp_path: Path) -> None:
-    plan = planned(tmp_path / "a.py", ONE + "\n\nVALUE = f()\n")
-    (tmp_path / "test_a.py").write_text("import a\ndef test_f():\n    assert a.VALUE == 2\n")
-    [result] = checked(tmp_path, PYTEST, (plan, [["return 2"]]))
-    assert outcome(result) == [("return 2", "the check: 1 test")]
-
-
 def test_a_fill_that_its_own_tests_reject_costs_no_run_of_all_tests(tmp_path: Path) -> None:
     plan = planned(tmp_path / "a.py", ONE)
     log = tmp_path.parent / "log"
@@ -191,31 +212,6 @@ def test_a_fill_that_its_own_tests_reject_costs_no_run_of_all_tests(tmp_path: Pa
     assert outcome(result) == [("return 3", "the check: 2 tests")]
     # All while the hole raises; the hole's own for each fill; all with the fill that passes them.
     assert log.read_text() == "12 2 2 2 12 "
-
-
-def test_a_check_that_stops_at_a_failure_judges_no_test(tmp_path: Path) -> None:
-    # The first test passes with a wrong fill, and with -x pytest does not run the second.
-    plan = planned(tmp_path / "a.py", TWO)
-    (tmp_path / "test_a.py").write_text(
-        "import a\ndef test_f():\n    a.f()\ndef test_g():\n    a.g()\ndef test_f_again():\n    assert a.f() == 3\n"
-    )
-    [result] = checked(tmp_path, f"{PYTEST} -x", (plan, [["return 1"], ["raise KeyError"]]))
-    first, second = outcome(result)
-    assert (first[0], second[0]) == ("", "")
-    assert first[1].endswith("(pytest stops at a failure, so its tests can't be judged one by one: remove -x)")
-    [result] = checked(tmp_path, f"{PYTEST} -x", (plan, [["return 3"], ["return 1"]]))
-    assert outcome(result) == [("return 3", "the check"), ("return 1", "the check")]
-
-
-def test_a_fill_without_proof_must_not_break_a_test(tmp_path: Path) -> None:
-    plan = planned(tmp_path / "a.py", TWO)
-    (tmp_path / "test_a.py").write_text(
-        "import a, inspect\ndef test_f():\n    assert a.f() == 1\n"
-        "def test_g():\n    assert 'spoils' not in inspect.getsource(a.g)\n"
-    )
-    [result] = checked(tmp_path, PYTEST, (plan, [["return 1"], ["return 'spoils'"]]), rule=Options(take_all=True))
-    assert outcome(result)[0] == ("return 1", "the check: 1 test")
-    assert "test_g fails: " in outcome(result)[1][1]
 
 
 def test_of_files_that_fail_together_some_are_accepted(tmp_path: Path) -> None:
