@@ -130,7 +130,8 @@ def _committed(root: Path, results: Sequence[FileResult], on_message: Callable[[
 def _head_text(root: Path, result: FileResult) -> str:
     try:
         name = result.plan.source.path.relative_to(root).as_posix()
-        return git.read(root, "cat-file", "blob", f"HEAD:{name}").decode(errors="surrogateescape")
+        # As it would be checked out: a filter may encrypt what is stored.
+        return git.run(root, "cat-file", "--filters", f"HEAD:{name}").decode(errors="surrogateescape")
     except git.GitError:
         return result.plan.source.document.text
 

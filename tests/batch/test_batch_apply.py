@@ -209,6 +209,17 @@ def test_what_is_reported_after_a_hook_is_in_the_files_and_in_the_commit(
     assert sum((repository / each).read_text().count("return 1") for each in ("a.py", "b.py")) == filled
 
 
+def test_a_commit_of_a_file_that_git_stores_in_another_form_is_known(repository: Path) -> None:
+    for name in ("clean", "smudge"):
+        git("config", f"filter.rot.{name}", "tr a-z n-za-m")
+    (repository / ".gitattributes").write_text("a.py filter=rot\n")
+    git("add", "--renormalize", ".", ".gitattributes")
+    git("commit", "-qm", "filter")
+    result = run("a.py", "--commit")
+    assert (result.exit_code, subjects()[-1]) == (0, "fill 2 holes in 1 file"), result.stderr
+    assert "erghea 1" in git("cat-file", "blob", "HEAD:a.py")
+
+
 def test_a_lock_of_git_is_named_with_the_way_out(repository: Path) -> None:
     (repository / ".git" / "index.lock").touch()
     result = run("a.py", "--commit")
