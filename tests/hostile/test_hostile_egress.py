@@ -111,11 +111,6 @@ def nothing(route: Route) -> bool:
     return False
 
 
-def says_its_file(route: Route) -> bool:
-    """A request that does not say which file it is for stays wherever there is a pattern."""
-    return route.path != "" and not route.path.startswith("/")
-
-
 def as_pipe(path: Path) -> None:
     path.unlink()
     os.mkfifo(path)

@@ -18,22 +18,16 @@ from tests.patience import PATIENCE_S
 ROOT = Path(__file__).parents[2]
 
 
-def check(name: str, n_texts: int) -> None:
-    """Parse texts in a child that can be ended."""
+@pytest.mark.parametrize(
+    ("name", "n_texts"),
+    [("all", 15), *(pytest.param(language.name, 300, marks=pytest.mark.slow) for language in languages.TABLE)],
+)
+def test_texts_with_something_left_open_are_parsed_within_the_limit(name: str, n_texts: int) -> None:
+    # In a child that can be ended.
     command = [sys.executable, "-m", "tests.hostile.unclosed", name, str(n_texts)]
     line = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=PATIENCE_S).stdout
     assert line.startswith(f"{name}: "), line
     assert " 0 over the limit" in line, line
-
-
-def test_a_few_texts_with_something_left_open_are_parsed_within_the_limit() -> None:
-    check("all", 15)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [language.name for language in languages.TABLE])
-def test_texts_with_something_left_open_are_parsed_within_the_limit(name: str) -> None:
-    check(name, 300)
 
 
 LONG = "describe('a', () => {\n" + "".join(

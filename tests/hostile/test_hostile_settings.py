@@ -191,14 +191,10 @@ def test_no_other_source_has_a_key_or_gives_a_file_away(clone: Clone, source: st
     assert not config.read(clone.root)[0].keys
 
 
-def test_an_editor_may_repeat_the_users_own_model(clone: Clone) -> None:
+def test_a_model_that_is_not_allowed_leaves_the_users_own_which_an_editor_may_repeat(clone: Clone) -> None:
     clone.users.write_text("engine.model = 'fim:mercury'\n")
-    assert clone.settings("editor", "engine.model", "fim:mercury")[0].model == "fim:mercury"
-    assert clone.settings("editor", "engine.model", "fim:mercury")[1] == ()
-
-
-def test_a_model_that_is_not_allowed_leaves_the_users_own(clone: Clone) -> None:
-    clone.users.write_text("engine.model = 'fim:mercury'\n")
+    settings, problems = clone.settings("editor", "engine.model", "fim:mercury")
+    assert (settings.model, problems) == ("fim:mercury", ())
     for source in ("editor", "workspace"):
         assert clone.settings(source, "engine.model", f"fim:openai:https://{EVIL}#m")[0].model == "fim:mercury"
 
