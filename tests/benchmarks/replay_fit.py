@@ -38,9 +38,9 @@ from dg_lsp.engine.causal.filler import CausalFiller
 from dg_lsp.engine.causal.generation import Generation
 from dg_lsp.engine.causal.windows import LEAST_NEW, SHORT_SUFFIX
 from dg_lsp.engine.common import calibration_store
-from dg_lsp.evaluate import calibrate, fit
+from dg_lsp.evaluate import calibrate
 from dg_lsp.evaluate import tasks as evaluation
-from dg_lsp.evaluate.fit import Features, Judged, Sample
+from dg_lsp.evaluate.calibrate import Features, Judged, Sample
 from dg_lsp.evaluate.tasks import Task
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.workspace import ContextReader
@@ -143,7 +143,7 @@ def fit_all(options: argparse.Namespace) -> int:
         samples = [sample for key in keys for sample in _samples(rows, key, names | set(POSITIONS)) if sample.features]
         if not samples:
             continue
-        judged = fit.cross_judged(samples)
+        judged = calibrate.cross_judged(samples)
         n_first = sum(sample.right[0] for sample in samples)
         n_fitted = sum(map(_is_right, judged))
         print(f"{name}: {len(samples)} holes, right {n_first} in the order of the likelihood, {n_fitted} fitted")
@@ -151,7 +151,7 @@ def fit_all(options: argparse.Namespace) -> int:
             own = [each for each in judged if low <= each.probability < high]
             stated = sum(each.probability for each in own) / max(len(own), 1)
             print(f"  {low:.2f} to {min(high, 1):.2f}: {len(own)} stated {stated:.2f}, right {sum(map(_is_right, own))}")
-        fitted[name] = calibration_store.as_object(fit.fit(samples))
+        fitted[name] = calibration_store.as_object(calibrate.fit(samples))
     if options.into:
         profile = json.loads(options.into.read_text("utf-8"))
         options.into.write_text(json.dumps(profile | fitted, indent=2) + "\n", encoding="utf-8")

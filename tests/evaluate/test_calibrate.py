@@ -28,8 +28,8 @@ from dg_lsp.engine.common.profile_file import dump
 from dg_lsp.engine.common.task import Filler
 from dg_lsp.engine.diffusion.layout import Profile, load_profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
-from dg_lsp.evaluate import calibrate, fit, tasks
-from dg_lsp.evaluate.fit import Judged, Sample
+from dg_lsp.evaluate import calibrate, tasks
+from dg_lsp.evaluate.calibrate import Judged, Sample
 from dg_lsp.evaluate.tasks import EvalError, Task
 from dg_lsp.wire.config import Config
 from tests.checkpoints import gemma_like_tokenizer
@@ -82,7 +82,7 @@ def test_a_fitted_backend_is_calibrated_on_unseen_holes(which: str, tmp_path: Pa
         fit_result = calibrate.fitted(calibrate.samples(filler, numbered(1000, N_FITTED)))
         unseen = calibrate.samples(filler, numbered(1000 + N_FITTED, N_JUDGED))
     assert fit_result.n_answered == N_FITTED
-    judged = fit.judge(unseen, fit_result.calibration)
+    judged = calibrate.judge(unseen, fit_result.calibration)
     figures = calibrate.measure(judged)
     assert figures.n == N_JUDGED
     assert figures.calibration_error.value < 0.05
@@ -255,7 +255,7 @@ def test_random_probabilities_have_no_skill() -> None:
 def test_useless_features_give_the_base_rate() -> None:
     draw = random.Random(5)
     samples = [Sample(str(n), ({"mean": draw.gauss(0, 1)},), (draw.random() < 0.3,)) for n in range(400)]
-    judged = fit.cross_judged(samples)
+    judged = calibrate.cross_judged(samples)
     assert sum(each.probability for each in judged) / len(judged) == pytest.approx(0.3, abs=0.08)
     assert max(each.probability for each in judged) < 0.5
 

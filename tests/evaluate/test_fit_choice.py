@@ -8,8 +8,8 @@ import statistics
 
 import pytest
 
-from dg_lsp.evaluate import fit
-from dg_lsp.evaluate.fit import Sample
+from dg_lsp.evaluate import calibrate
+from dg_lsp.evaluate.calibrate import Sample
 
 
 def sample(number: int, features: list[dict[str, float]], right: list[bool]) -> Sample:
@@ -25,8 +25,8 @@ def test_what_holds_within_a_hole_decides_and_not_what_holds_between_holes() -> 
         base = 4.0 if is_easy else 0.0
         pair = [{"length": base + extra + draw.gauss(0, 0.1), "ease": base} for extra in (0.0, 2.0)]
         samples.append(sample(number, pair, [has_right, False]))
-    fitted = fit.fit(samples)
-    assert all(fit.best(each, fitted) == 0 for each in samples)
+    fitted = calibrate.fit(samples)
+    assert all(calibrate.best(each, fitted) == 0 for each in samples)
 
 
 def test_several_candidates_of_a_hole_can_be_right() -> None:
@@ -35,11 +35,11 @@ def test_several_candidates_of_a_hole_can_be_right() -> None:
     for number in range(200):
         known = [draw.gauss(0, 1) for _ in range(4)]
         samples.append(sample(number, [{"known": value} for value in known], [value > 0.3 for value in known]))
-    fitted = fit.fit(samples)
+    fitted = calibrate.fit(samples)
     assert fitted.weights["known"] > 0
     assert all(
         judged.right == (judged.probability > 0.5)
-        for judged in fit.judge(samples, fitted)
+        for judged in calibrate.judge(samples, fitted)
         if abs(judged.probability - 0.5) > 0.4
     )
 
@@ -49,12 +49,14 @@ def test_of_one_candidate_the_choice_is_a_logistic_regression() -> None:
     draw = random.Random(5)
     values = [draw.gauss(0, 1) for _ in range(300)]
     right = [draw.random() < 1 / (1 + math.exp(-(2 * value - 1))) for value in values]
-    fitted = fit.logistic([{"x": value} for value in values], right)
+    fitted = calibrate.logistic([{"x": value} for value in values], right)
     weight, spread = fitted.weights["x"], statistics.pstdev(values)
     chances = [1 / (1 + math.exp(-(fitted.intercept + weight * value))) for value in values]
     errors = [chance - is_right for chance, is_right in zip(chances, right, strict=True)]
     assert sum(errors) == pytest.approx(0.0, abs=0.05)
-    slope = sum(error * value / spread for error, value in zip(errors, values, strict=True)) + fit.PENALTY * weight * spread
+    slope = (
+        sum(error * value / spread for error, value in zip(errors, values, strict=True)) + calibrate.PENALTY * weight * spread
+    )
     assert slope == pytest.approx(0.0, abs=0.05)
 
 
@@ -70,6 +72,6 @@ def test_the_order_changes_only_if_that_helps() -> None:
                 for place, joint in enumerate(joints)
             ]
             samples.append(sample(number, features, [place == right and draw.random() < 0.7 for place in range(3)]))
-        fitted = fit.fit(samples)
+        fitted = calibrate.fit(samples)
         assert fitted.reorders == helps
-        assert helps or all(fit.best(each, fitted) == 0 for each in samples)
+        assert helps or all(calibrate.best(each, fitted) == 0 for each in samples)
