@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import math
 import os
 import pickle
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -144,14 +143,13 @@ class ClusterEngine:
     model: str
     load: Load
     shares: Mapping[str, float]
-    _waiting: dict[int, tuple[InfillRequest, Waiting]] = field(default_factory=dict)
-    _numbers: Iterator[int] = field(default_factory=itertools.count)
+    _waiting: list[tuple[InfillRequest, Waiting]] = field(default_factory=list)
     _pump: asyncio.Task[None] | None = None
 
     async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
         """Return a worker's candidates; raise EngineError if the request or the cluster failed."""
         future: Waiting = asyncio.get_running_loop().create_future()
-        self._waiting[next(self._numbers)] = request, future
+        self._waiting.append((request, future))
         if self._pump is None or self._pump.done():
             self._pump = asyncio.ensure_future(self._run())
         return await future
@@ -169,24 +167,19 @@ class ClusterEngine:
             while len(self._waiting) > n_before:
                 n_before = len(self._waiting)
                 await asyncio.sleep(QUIET_S)
-            wave, self._waiting = self._waiting, {}
-            rows = [
-                {"id": number, "request": pickle.dumps(request)}
-                for number, (request, future) in wave.items()
-                if not future.done()
-            ]
-            futures = {number: future for number, (_, future) in wave.items()}
+            wave, self._waiting = [(request, future) for request, future in self._waiting if not future.done()], []
+            rows = [{"id": number, "request": pickle.dumps(request)} for number, (request, _) in enumerate(wave)]
             problem, loop = "Ray returned no answer", asyncio.get_running_loop()
 
             def answered(number: int, answer: ClusterAnswer) -> None:
-                loop.call_soon_threadsafe(_settle, futures[number], answer)  # noqa: B023 -- the loop waits for the pipeline
+                loop.call_soon_threadsafe(_settle, wave[number][1], answer)  # noqa: B023 -- the loop waits for the pipeline
 
             try:
                 await asyncio.to_thread(self._map, rows, answered)
             # Ray raises many classes. For all of them, the holes stay open with the error's message.
             except Exception as error:
                 problem = f"Ray failed: {wording.reason(error)}"
-            for future in futures.values():
+            for _, future in wave:
                 _settle(future, ((), problem))
 
     def _map(self, rows: Sequence[Mapping[str, Any]], answered: Callable[[int, ClusterAnswer], None]) -> None:
