@@ -19,6 +19,8 @@ EMACS = ROOT / "editors" / "emacs" / "dg-lsp.el"
 
 pytestmark = pytest.mark.skipif(not CODE.exists(), reason="the clients are not part of a source distribution")
 
+SENT = {methods.STATUS, methods.DRAFT, methods.REFRESH}
+
 
 def ours(text: str) -> set[str]:
     """Return the names in quotes that look like our messages."""
@@ -27,7 +29,7 @@ def ours(text: str) -> set[str]:
 
 def test_the_messages_of_the_code_client_are_the_servers() -> None:
     protocol = (CODE / "src" / "protocol.ts").read_text("utf-8")
-    assert ours(protocol) == {methods.STATUS, methods.DRAFT, *methods.COMMANDS}
+    assert ours(protocol) == {*SENT, *methods.COMMANDS}
     version = re.search(r"VERSION = (\d+)", protocol)
     assert version is not None
     assert int(version[1]) == methods.VERSION
@@ -38,8 +40,8 @@ def test_the_messages_of_the_code_client_are_the_servers() -> None:
 
 def test_the_messages_of_the_neovim_plugin_are_the_servers() -> None:
     texts = [path.read_text("utf-8") for path in NVIM.rglob("*.lua")]
-    assert set().union(*map(ours, texts)) <= {methods.STATUS, methods.DRAFT, methods.DID_MOVE, *methods.COMMANDS}
-    assert ours((NVIM / "lsp" / "dg_lsp.lua").read_text("utf-8")) == {methods.STATUS, methods.DRAFT}
+    assert set().union(*map(ours, texts)) <= {*SENT, methods.DID_MOVE, *methods.COMMANDS}
+    assert ours((NVIM / "lsp" / "dg_lsp.lua").read_text("utf-8")) == SENT
 
 
 def test_the_fields_of_our_messages_are_the_servers() -> None:

@@ -27,11 +27,12 @@ from dg_lsp import __version__
 from dg_lsp.client.engine import Connector, EngineClient, connect_options, join
 from dg_lsp.client.life import State
 from dg_lsp.client.port import EngineError
+from dg_lsp.core.values import Document
 from dg_lsp.core.wording import size
 from dg_lsp.server import configuration, decisions, methods, protocol
 from dg_lsp.server.configuration import Client, Configuration
 from dg_lsp.server.decisions import Reason
-from dg_lsp.server.methods import DraftParams, ModelOffer, StatusParams
+from dg_lsp.server.methods import DraftParams, ModelOffer, RefreshParams, StatusParams, Versioned
 from dg_lsp.server.protocol import RpcProtocol
 from dg_lsp.server.sync import Documents
 from dg_lsp.wire import config, laptop
@@ -125,7 +126,8 @@ class DgLanguageServer(LanguageServer):
         """The object that answers requests for suggestions, created when it is first needed."""
         from dg_lsp.server.completion import Completer
 
-        return Completer(self.snapshots, self.engine, self.clock, self.note_outcome)
+        on_late = self._send_refresh if self.client.asks_again else None
+        return Completer(self.snapshots, self.engine, self.clock, self.note_outcome, on_late)
 
     @cached_property
     def snapshots(self) -> Snapshots:
@@ -416,6 +418,10 @@ class DgLanguageServer(LanguageServer):
             log.info("the editor can't ask the user: %s", error)
             return ""
         return answer.title if answer is not None else ""
+
+    def _send_refresh(self, document: Document) -> None:
+        """Tell the client that the answer for this version of a document came late, so that it asks again."""
+        self.protocol.notify(methods.REFRESH, RefreshParams(Versioned(document.uri, document.version)).to_json())
 
     def send_draft(self, draft: DraftParams) -> None:
         if self.client.hears_drafts:

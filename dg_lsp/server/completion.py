@@ -21,7 +21,7 @@ from dg_lsp.client.engine import EngineClient
 from dg_lsp.client.port import EngineError
 from dg_lsp.core import confidence, holes, positions
 from dg_lsp.core.syntax import Syntax
-from dg_lsp.core.values import Budget, Calibrated, Hole, Ranked, Span
+from dg_lsp.core.values import Budget, Calibrated, Document, Hole, Ranked, Span
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import FileContext, Suggestion
 from dg_lsp.server import decisions
@@ -84,17 +84,23 @@ class Completer:
         engine: EngineClient,
         clock: Callable[[], float],
         on_outcome: Callable[[Reason | None], None],
+        on_late: Callable[[Document], None] | None = None,
     ) -> None:
-        """Call `on_outcome` with the reason why a request got no suggestion, or with None when it got one."""
+        """Call `on_outcome` with the reason why a request got no suggestion, or with None when it got one.
+
+        `on_late` is called with the document when an answer that came after the deadline would be shown. Without it, the work
+        ends at the deadline.
+        """
         self._snapshots, self._engine = snapshots, engine
-        self._clock, self._on_outcome = clock, on_outcome
+        self._clock, self._on_outcome, self._on_late = clock, on_outcome, on_late
         self.rhythm = Rhythm()
         self._unwanted = Unwanted()
         self._cache = Cache()
         self._outlines = Outlines(clock)
         self._replaced: dict[str, asyncio.Event] = {}
         self._flights = Flights(clock)
-        self._arrivals: dict[str, asyncio.Task[None]] = {}
+        # The work at the cursor of a document that no request waits for, and its offset.
+        self._background: dict[str, tuple[int, asyncio.Task[None]]] = {}
 
     async def complete(self, request: SuggestionRequest) -> Reply:
         """Return what to show. Raises only CancelledError, and EngineError for an explicit request."""
@@ -102,6 +108,7 @@ class Completer:
         if (older := self._replaced.get(request.uri)) is not None:
             older.set()
         self._replaced[request.uri] = replaced
+        self._end_background(request.uri)
         try:
             return await self._complete(request, replaced)
         finally:
@@ -141,9 +148,7 @@ class Completer:
         suggestions, reason = await self._ask(request, now, replaced, n_candidates)
         if reason is None and n_candidates < settings.candidates and not self._is_enough(request, now, suggestions):
             suggestions, reason = await self._ask(request, now, replaced, settings.candidates)
-        if reason is not None:
-            return self._nothing(reason)
-        return self._show(request, now, suggestions)
+        return self._show(request, now, suggestions, reason)
 
     def _stale(self, now: Snapshot, replaced: asyncio.Event) -> Reason | None:
         """Return why the request goes no further: a newer one replaced it, or its text is not the editor's any more."""
@@ -232,6 +237,13 @@ class Completer:
         hole = holes.at_cursor(document, now.offset, syntax)
         return syntax, hole, replace(now.context, budget=budget, signatures=signatures)
 
+    async def _answer_late(self, request: SuggestionRequest, now: Snapshot, on_late: Callable[[Document], None]) -> None:
+        """Let the engine go on with a request until another deadline; report an answer that would be shown, and is cached."""
+        await self._flights.start(now.place, 1, self._fill(now, 1)).wait(asyncio.Event(), raises=False)
+        late = self._cache.find(now.place, self._clock())
+        if late is not None and self._to_show(request, now, late.suggestions)[0]:
+            on_late(now.base)
+
     async def _prepare(self, uri: str, offset: int) -> None:
         """Let the engine read the text around the cursor, if a suggestion could be asked for there."""
         await asyncio.sleep(ARRIVAL_S)
@@ -244,9 +256,15 @@ class Completer:
 
     # Reply
 
-    def _show(self, request: SuggestionRequest, now: Snapshot, suggestions: tuple[Suggestion, ...]) -> Reply:
-        to_show, reason = self._to_show(request, now, suggestions)
-        if reason is not None:
+    def _show(
+        self, request: SuggestionRequest, now: Snapshot, suggestions: tuple[Suggestion, ...], reason: Reason | None = None
+    ) -> Reply:
+        """Return the reply with what may be shown of the suggestions. `reason` says why there are none."""
+        to_show, unshown = self._to_show(request, now, suggestions)
+        if (reason := reason or unshown) is not None:
+            may_go_on = request.automatic and now.settings.speculate and self._snapshots.is_current(now)
+            if reason.code == "deadline" and may_go_on and self._on_late:
+                self._in_background(request.uri, request.offset, self._answer_late(request, now, self._on_late))
             return self._nothing(reason)
         doc = self._snapshots.documents.get(request.uri)
         is_current = self._snapshots.is_current(now)
@@ -289,30 +307,36 @@ class Completer:
 
     def arrived(self, uri: str, offset: int) -> None:
         """Record that the cursor is at this place, where the user may type next."""
-        if (older := self._arrivals.pop(uri, None)) is not None:
-            older.cancel()
-        task = self._arrivals[uri] = asyncio.ensure_future(self._prepare(uri, offset))
+        if self._background.get(uri, (-1, None))[0] != offset:
+            self._in_background(uri, offset, self._prepare(uri, offset))
+
+    def _in_background(self, uri: str, offset: int, work: Coroutine[None, None, None]) -> None:
+        self._end_background(uri)
+        task = asyncio.ensure_future(work)
+        self._background[uri] = offset, task
 
         def ended(task: asyncio.Task[None]) -> None:
-            if self._arrivals.get(uri) is task:
-                del self._arrivals[uri]
+            if self._background.get(uri, (offset, None))[1] is task:
+                del self._background[uri]
             if not task.cancelled() and (error := task.exception()) is not None:
-                log.error("could not prepare for a request", exc_info=error)
+                log.error("work in the background failed", exc_info=error)
 
         task.add_done_callback(ended)
 
+    def _end_background(self, uri: str) -> None:
+        if uri in self._background:
+            self._background.pop(uri)[1].cancel()
+
     def typed(self, uri: str, before: str, text: str) -> None:
         """Record that the text of a document changed."""
-        if (arrival := self._arrivals.pop(uri, None)) is not None:
-            arrival.cancel()  # its text is old
+        self._end_background(uri)
         self.rhythm = self.rhythm.typed(self._clock())
         self._unwanted.change(uri, before, text, self._clock())
 
     def forget(self, uri: str) -> None:
         """Forget a document that was closed."""
         self._flights.cancel(uri)
-        if (arrival := self._arrivals.pop(uri, None)) is not None:
-            arrival.cancel()
+        self._end_background(uri)
         if (replaced := self._replaced.get(uri)) is not None:
             replaced.set()
         self._unwanted.forget(uri)
@@ -332,9 +356,10 @@ class Completer:
         """End all waiting requests and the engine's work for them."""
         for replaced in self._replaced.values():
             replaced.set()
-        for arrival in self._arrivals.values():
-            arrival.cancel()
-        await asyncio.gather(*self._arrivals.values(), return_exceptions=True)
+        tasks = [task for _, task in self._background.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._flights.close()
         await self._outlines.close()
 

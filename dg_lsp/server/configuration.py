@@ -180,9 +180,9 @@ def section(data: object) -> object:
     """Return our section of the settings that an editor sends; all of them when there is no section of our name."""
     if isinstance(data, Mapping):
         inner = data.get(SECTION, data.get("dg-lsp"))
-        # These two keys of the section are client capabilities, not settings (see `Client`).
+        # These keys of the section are client capabilities, not settings (see `Client`).
         data = inner if isinstance(inner, Mapping) else {} if SECTION in data else data
-        return {key: value for key, value in data.items() if key not in ("status", "draft")}
+        return {key: value for key, value in data.items() if key not in _EXTENSIONS}
     return data
 
 
@@ -208,6 +208,10 @@ _LIKE_VS_CODE = re.compile(r"code|cursor|windsurf|codium|theia|positron", re.IGN
 _OWN_WAIT_MS = (("neovim", 200.0), ("code", 50.0))
 
 
+# What `experimental.dgLsp` of the client's capabilities may announce.
+_EXTENSIONS = ("status", "draft", "preview", "offer", "refresh")
+
+
 @dataclass(frozen=True, slots=True)
 class Client:
     """The capabilities of the connected editor, one for each thing that the server does differently."""
@@ -227,6 +231,8 @@ class Client:
     progress: bool = False
     hears_status: bool = False
     hears_drafts: bool = False
+    asks_again: bool = False
+    """It asks again when the server says that an answer came late."""
     previews: bool = False
     """It previews an edit that needs confirmation, at least one sent by `workspace/applyEdit`."""
     shows_offers: bool = False
@@ -258,6 +264,7 @@ def read_client(params: lsp.InitializeParams) -> Client:
         progress=bool(get_capability(can, "window.work_done_progress")),
         hears_status="status" in ours,
         hears_drafts="draft" in ours,
+        asks_again="refresh" in ours,
         previews="preview" in ours,
         shows_offers="offer" in ours,
     )
@@ -268,4 +275,4 @@ def _ours(data: Any) -> frozenset[str]:
     section = data.get("dgLsp") if isinstance(data, Mapping) else None
     if not isinstance(section, Mapping):
         return frozenset()
-    return frozenset(name for name in ("status", "draft", "preview", "offer") if section.get(name) is True)
+    return frozenset(name for name in _EXTENSIONS if section.get(name) is True)

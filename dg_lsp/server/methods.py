@@ -18,6 +18,7 @@ VERSION = 1
 
 STATUS = "dgLsp/status"
 DRAFT = "dgLsp/draft"
+REFRESH = "dgLsp/refresh"
 DID_MOVE = "dgLsp/didMove"
 
 FILL = "dgLsp.fill"
@@ -97,6 +98,12 @@ class DraftParams(Message, frozen=True):
     holes: tuple[DraftHole, ...]
     step: int = 0
     done: bool = False
+
+
+class RefreshParams(Message, frozen=True):
+    """The version of a document for which an answer came after its request had ended."""
+
+    text_document: Versioned
 
 
 class FillParams(Message, frozen=True, rename={"what": "do", "document": "textDocument"}):

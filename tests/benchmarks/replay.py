@@ -166,8 +166,6 @@ class Session:
 
     def __init__(self, client: Editor, root: Path, options: argparse.Namespace, folder: Path, settings: dict[str, Any]) -> None:
         self.client, self.root, self.options, self.folder, self.settings = client, root, options, folder, settings
-        has_refresh = "refresh" in json.dumps(client.capabilities.get("experimental", {})).lower()
-        self.late_s = options.late / 1000 if has_refresh else 0.0
 
     async def until_ready(self) -> None:
         """Wait until the engine is connected. Raises SystemExit if it fails."""
@@ -216,7 +214,7 @@ class Session:
         suppressed = status.get("suppressed") or {}
         row |= {"reason": suppressed.get("code", ""), "engine_ms": status.get("latencyMs")}
         row["probability"] = _probability(suppressed.get("message", ""))
-        if not texts and self.late_s and (late := await self._late(uri, text, cursor, n_refreshes)):
+        if row["reason"] == "deadline" and (late := await self._late(uri, text, cursor, n_refreshes)):
             texts, late_ms = late
             row["late_ms"] = round(late_ms + ms, 1)
         row |= replay_table.scored(texts, truth)
@@ -255,7 +253,7 @@ class Session:
         """Ask again when the server says so; return the texts and the milliseconds after the empty answer."""
         began = time.monotonic()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.late_s):
+            async with asyncio.timeout(self.options.late / 1000):
                 await self.client.until(lambda: self._refreshes() > n_before)
                 texts, _ = await self._request(uri, text, cursor)
                 return (texts, 1000 * (time.monotonic() - began)) if texts else None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.editor import CODE, NEOVIM, PLAIN, editor, says
+from tests.e2e.editor import CODE, NEOVIM, PLAIN, URI, editor, says
 from tests.e2e.rpc import RpcError
 
 pytestmark = pytest.mark.e2e
@@ -57,6 +57,19 @@ async def test_positions_count_in_the_encoding_that_was_agreed_on(tmp_path: Path
         (item,) = await client.suggestions(1, character, trigger=1)
         assert item["range"] == at(1, character, character)
         assert client.asked[0]["prefix"].endswith('s = "𝕏"\f')
+
+
+async def test_the_client_is_told_once_of_an_answer_that_came_after_the_deadline(tmp_path: Path) -> None:
+    capabilities, settings = {**CODE, "experimental": {"dgLsp": {"refresh": True}}}, {"completion": {"debounce": 0}}
+    async with editor(tmp_path, capabilities, settings=settings) as client:
+        client.open(says(late="here", text="1") + "x = \n", version=7)
+        assert await client.suggestions(1, 4) == []
+        await client.until(lambda: client.said("dgLsp/refresh"))
+        (item,) = await client.suggestions(1, 4)
+        assert item["insertText"] == "1"
+        assert client.said("dgLsp/refresh") == [{"version": 1, "textDocument": {"uri": URI, "version": 7}}]
+        asked = [entry for entry in client.asked if entry["what"] == "asked" and entry["document"] == URI]
+        assert len(asked) == 2
 
 
 async def test_a_superseded_request_gets_an_empty_list_and_a_cancelled_one_the_cancel_error(tmp_path: Path) -> None:

@@ -153,3 +153,9 @@ def test_the_message_of_a_failed_engine_is_shown_once_by_the_status(nvim: Neovim
         """
     )
     assert lines == ["Problem: the engine has failed, with model m.", message]
+
+
+def test_an_answer_after_the_deadline_appears_without_another_key(nvim: Neovim) -> None:
+    nvim.edit("late.py", says(late="nvim", text="abs(3)") + "x = \n")
+    nvim.put(1, 4)
+    assert nvim.until_ghost() == "abs(3)"

@@ -163,3 +163,10 @@ def test_once_the_list_is_closed_tab_inserts_the_ghost_text(code: Workbench) -> 
     ghost = code.until_ghost()
     code.press("Tab")
     until(lambda: code.text() == f"{PRICES}pric{ghost}", "the suggestion", tell=code.picture)
+
+
+def test_an_answer_after_the_deadline_appears_without_another_key(code: Workbench) -> None:
+    code.open("late.py", says(late="code", text="abs(3)") + "x =")
+    code.put(1, 3)
+    code.type(" ")
+    until(lambda: code.ghost() == "abs(3)", "the late answer", tell=code.picture)

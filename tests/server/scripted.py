@@ -2,8 +2,8 @@
 
 A comment line in the prefix may say, as JSON after `engine:`, the `text` (or `texts` for several holes) to answer, its
 `probability` or null,
-`confidences`, and a `gate`: a file that must exist before the answer is given, or `fail` with a sentence. What is asked is
-written to the file that DG_LSP_TEST_JOURNAL names.
+`confidences`, and a `gate`: a file that must exist before the answer is given, or `fail` with a sentence. With `late`, the
+deadline ends the first request with this value. What is asked is written to the file that DG_LSP_TEST_JOURNAL names.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class Scripted(ReadyEngine):
 
     def __init__(self, model: str) -> None:
         self.model = model
+        self.late: set[str] = set()
 
     async def ready(self) -> None:
         if self.model == "broken":
@@ -57,6 +58,9 @@ class Scripted(ReadyEngine):
         except asyncio.CancelledError:
             _note("cancelled", document)
             raise
+        if (late := script.get("late")) and late not in self.late:
+            self.late.add(late)
+            return (Candidate(("(",), finished=False),)
         if "fail" in script:
             raise EngineError(script["fail"])
         texts = tuple(script.get("texts") or [script.get("text", "answer = 1")] * len(request.holes))

@@ -69,18 +69,20 @@ class Held(ReadyEngine):
 class Session:
     """A completer with one open document."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, asks_again: bool) -> None:
         self.held = Held()
         self.documents = Documents()
         self.now = 0.0
         self.noted: list[str] = []
         self.said: list[str] = []
+        self.late: list[int | None] = []
         self.settings = settings
         self.nearby = Nearby(lambda: self.now)
         connector = connecting(lambda _model: self.held)
         self.engine = EngineClient(None, lambda _: None, lambda _: None, clock=lambda: self.now, connector=connector)
         self.snapshots = Snapshots(self.documents, self.nearby, lambda _uri: self.settings)
-        self.completer = Completer(self.snapshots, self.engine, lambda: self.now, self._note)
+        on_late = (lambda document: self.late.append(document.version)) if asks_again else None
+        self.completer = Completer(self.snapshots, self.engine, lambda: self.now, self._note, on_late)
 
     def _note(self, reason: Reason | None) -> None:
         self.noted.append(reason.code if reason else "")
@@ -122,8 +124,13 @@ def settings() -> Settings:
 
 
 @pytest.fixture
-async def session(settings: Settings) -> AsyncIterator[Session]:
-    session = Session(settings)
+def asks_again() -> bool:
+    return False
+
+
+@pytest.fixture
+async def session(settings: Settings, asks_again: bool) -> AsyncIterator[Session]:
+    session = Session(settings, asks_again=asks_again)
     session.engine.use(ConnectOptions())
     await until(lambda: session.engine.state.name == "ready")
     yield session
@@ -467,6 +474,77 @@ async def test_no_answer_at_the_deadline_is_a_matter_of_time(session: Session) -
         session.answer(-1, "")
         await reply
         assert session.noted[-1] == code
+
+
+async def silent(session: Session, text: str = "x = $0\n", *, automatic: bool = True) -> None:
+    """Ask at a place where the deadline ends the engine's work."""
+    session.held.text, session.held.finished = "f(", False
+    task = session.ask(text, automatic=automatic)
+    await session.until_asked(1)
+    session.held.text, session.held.finished = None, True
+    assert texts(await task) == []
+    assert session.noted == ["deadline"]
+
+
+late = pytest.mark.parametrize(("asks_again", "settings"), [(True, Settings(debounce=0))])
+
+
+@late
+async def test_an_answer_after_the_deadline_is_reported_once_and_not_asked_for_again(session: Session) -> None:
+    await silent(session)
+    await session.until_asked(2)
+    session.completer.arrived(URI, 4)  # where the cursor is already
+    session.answer(1, "f(a)")
+    await until(lambda: session.late)
+    assert texts(await session.ask("x = $0\n")) == ["f(a)"]
+    assert [document for document, *_ in session.held.asked if document == URI] == [URI, URI]
+    assert (session.late, session.held.prepared) == ([1], [])
+    assert session.noted == ["deadline", ""]
+
+
+@late
+@pytest.mark.parametrize(("confidence", "finished"), [(Calibrated(0.1), True), (Calibrated(0.9), False)])
+async def test_a_late_answer_that_would_not_be_shown_or_kept_is_not_reported(
+    session: Session, confidence: Confidence, finished: bool
+) -> None:
+    await silent(session)
+    await session.until_asked(2)
+    session.held.confidence, session.held.finished = confidence, finished
+    session.answer(1, "f(a)")
+    await until(lambda: not session.completer._background)
+    assert (session.late, len(session.held.asked)) == ([], 2)
+
+
+@late
+@pytest.mark.parametrize("what", ["types", "moves", "asks", "closes"])
+async def test_work_after_the_deadline_ends_when_the_user_goes_on(session: Session, what: str) -> None:
+    await silent(session)
+    await session.until_asked(2)
+    if what == "types":
+        session.opened("x = a$0\n")
+    elif what == "moves":
+        session.completer.arrived(URI, 0)
+    elif what == "asks":
+        session.held.text = "y"
+        assert texts(await session.ask("x = $0\n", automatic=False))[0] == "y"
+    else:
+        session.completer.forget(URI)
+    await until(lambda: session.held.cancelled)
+    assert session.late == []
+
+
+@pytest.mark.parametrize(
+    ("asks_again", "automatic", "settings"),
+    [
+        (False, True, Settings(debounce=0)),
+        (True, False, Settings(debounce=0)),
+        (True, True, Settings(debounce=0, speculate=False)),
+    ],
+)
+async def test_work_ends_at_the_deadline_where_no_late_answer_would_be_shown(session: Session, automatic: bool) -> None:
+    await silent(session, automatic=automatic)
+    assert not session.completer._background
+    assert len(session.held.asked) == 1
 
 
 @pytest.mark.parametrize("settings", [Settings(debounce=0)])

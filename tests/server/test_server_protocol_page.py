@@ -23,10 +23,11 @@ PAGE = (Path(__file__).parents[2] / "editors" / "PROTOCOL.md").read_text(encodin
 
 def test_every_message_and_command_is_on_the_page_and_no_other() -> None:
     notifications = re.findall(r"^### `(\S+)`$", PAGE, re.MULTILINE)
-    assert tuple(notifications) == (methods.STATUS, methods.DRAFT)
+    assert tuple(notifications) == (methods.STATUS, methods.DRAFT, methods.REFRESH)
     bullets = re.findall(r"^\* `([\w/.]+)` ", PAGE, re.MULTILINE)
     assert tuple(bullets) == (methods.DID_MOVE, *methods.COMMANDS)
-    assert set(re.findall(r"`(dgLsp[/.]\w+)`", PAGE)) == {methods.STATUS, methods.DRAFT, methods.DID_MOVE, *methods.COMMANDS}
+    names = {*notifications, methods.DID_MOVE, *methods.COMMANDS}
+    assert set(re.findall(r"`(dgLsp[/.]\w+)`", PAGE)) == names
     assert f"version **{methods.VERSION}**" in PAGE
 
 
@@ -46,6 +47,7 @@ def test_the_fields_of_each_message_are_on_the_page() -> None:
     for name, data in (
         ("Status", StatusParams("off", "m").to_json()),
         ("Draft", draft.to_json()),
+        ("Refresh", methods.RefreshParams(Versioned("u", 1)).to_json()),
         ("FillParams", params.to_json()),
     ):
         block = re.search(rf"interface {name} \{{\n(.*?)^\}}", PAGE, re.MULTILINE | re.DOTALL)

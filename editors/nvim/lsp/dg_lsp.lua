@@ -18,7 +18,7 @@ return {
   settings = { dgLsp = config.server_settings() },
   capabilities = {
     -- The server sends its own notifications only to clients that announce support for them.
-    experimental = { dgLsp = { status = true, draft = true, preview = true, offer = true } },
+    experimental = { dgLsp = { status = true, draft = true, preview = true, offer = true, refresh = true } },
     -- Without `resolveSupport` the edit of a code action arrives as `workspace/applyEdit`, where it can be previewed.
     textDocument = { codeAction = { resolveSupport = vim.NIL } },
     -- Neovim supports `documentChanges` but does not announce it. It shows a message for every annotated edit.
@@ -27,6 +27,9 @@ return {
   handlers = {
     ["dgLsp/status"] = function(_, params, context)
       require("dg_lsp.status").on_status(params, context)
+    end,
+    ["dgLsp/refresh"] = function(_, params)
+      require("dg_lsp.ghost").on_refresh(params.textDocument)
     end,
     ["workspace/applyEdit"] = function(err, params, context)
       return require("dg_lsp.fill").apply(err, params, context)

@@ -34,6 +34,12 @@ export interface Draft {
   done: boolean;
 }
 
+/** The version of a document for which an answer came after its request had ended. */
+export interface Refresh {
+  version: number;
+  textDocument: { uri: string; version: number | null };
+}
+
 export type What = "body" | "hole" | "all" | "regenerate" | "repair" | "docstring";
 
 /** The parameters of `dgLsp.fill`, which are also the `data` of a code action. */
@@ -61,6 +67,7 @@ export interface FillAnswer {
 
 export const statusChanged = new NotificationType<Status>("dgLsp/status");
 export const draftChanged = new NotificationType<Draft>("dgLsp/draft");
+export const answerCame = new NotificationType<Refresh>("dgLsp/refresh");
 
 /** The server's commands, for `workspace/executeCommand`. */
 export const serverCommands = {

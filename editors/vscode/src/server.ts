@@ -17,7 +17,7 @@ import type { Bundle } from "./install";
 import { absoluteEntries, locate, type Program } from "./locate";
 import type { Preview } from "./preview";
 import type { Snooze } from "./snooze";
-import { serverCommands, statusChanged, type FillAnswer, type Status, type FillParams } from "./protocol";
+import { answerCame, serverCommands, statusChanged, type FillAnswer, type Status, type FillParams } from "./protocol";
 import { selectedPython } from "./python";
 import { showBriefMessage, reportFill } from "./review";
 import { kill, launch, variables } from "./serverProcess";
@@ -143,6 +143,9 @@ export class Server implements vscode.Disposable {
       this.status.setSituation({ kind: "running", status });
       void this.watcher.follow(status);
     });
+    client.onNotification(answerCame, ({ textDocument: { uri, version } }) =>
+      this.watcher.refresh(client.protocol2CodeConverter.asUri(uri).toString(), version),
+    );
     this.drafts.listen(client);
     this.watcher.begin();
     client.onDidChangeState(({ newState }) => {
@@ -339,7 +342,7 @@ function isOpen(document: vscode.Uri): boolean {
 /** Announces in `initialize` which of the server's additional messages the client supports. */
 const CAPABILITIES: StaticFeature = {
   fillClientCapabilities: (capabilities) => {
-    capabilities.experimental = { ...(capabilities.experimental as object | undefined), dgLsp: { status: true, draft: true, preview: true } };
+    capabilities.experimental = { ...(capabilities.experimental as object | undefined), dgLsp: { status: true, draft: true, preview: true, refresh: true } };
   },
   initialize: () => undefined,
   getState: () => ({ kind: "static" }),

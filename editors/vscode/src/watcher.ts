@@ -44,6 +44,14 @@ export class Watcher implements vscode.Disposable {
     if (!wasReady) await this.askAgain();
   }
 
+  /** Ask again for the last typed change, whose answer came after the deadline. */
+  async refresh(uri: string, version: number | null): Promise<void> {
+    const { typed } = this;
+    if (typed?.version !== version || typed.document.uri.toString() !== uri) return;
+    typed.isAsked = false;
+    await this.askAgain();
+  }
+
   /** Ask for the last typed change if it got no answer. */
   private async askAgain(): Promise<void> {
     const { typed } = this;

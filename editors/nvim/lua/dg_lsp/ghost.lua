@@ -159,7 +159,16 @@ end
 function M.ask_again()
   local state = completor(vim.api.nvim_get_current_buf())
   if state and not state.current and vim.startswith(vim.api.nvim_get_mode().mode, "i") then
-    state:automatic_request()
+    state:request(vim.lsp.protocol.InlineCompletionTriggerKind.Automatic)
+  end
+end
+
+---Ask again where the answer came after the deadline, if the text is the same.
+---@param document { uri: string, version: integer }
+function M.on_refresh(document)
+  local bufnr = vim.api.nvim_get_current_buf()
+  if document.uri == vim.uri_from_bufnr(bufnr) and document.version == vim.lsp.util.buf_versions[bufnr] then
+    M.ask_again()
   end
 end
 
