@@ -233,12 +233,12 @@ def ended(sentence: object) -> str:
 
 # --- Whether a model fits on this machine, by its config.json alone
 
-WIDTHS: dict[machine.LaptopPrecision | None, int] = {"int8": 1, "bfloat16": 2, "float32": 4, None: 1}
-KEPT: dict[machine.LaptopPrecision | None, str] = {
-    "int8": "in 8 bits",
-    "bfloat16": "in 16 bits, because this processor has no instructions for 8-bit products",
-    "float32": "in 32 bits, because this processor has no instructions for 8-bit or 16-bit products",
-    None: "in 8 bits, and more on a processor without instructions for 8-bit products",
+# In which precision a laptop model runs: its bytes for each weight, and why.
+LAPTOP: dict[machine.LaptopPrecision | None, tuple[int, str]] = {
+    "int8": (1, "in 8 bits"),
+    "bfloat16": (2, "in 16 bits, because this processor has no instructions for 8-bit products"),
+    "float32": (4, "in 32 bits, because this processor has no instructions for 8-bit or 16-bit products"),
+    None: (1, "in 8 bits, and more on a processor without instructions for 8-bit products"),
 }
 
 
@@ -266,9 +266,9 @@ def what_fits(model: str, device: str, dtype: str = "") -> Finding:
 def _laptop(model: LaptopModel, host: fit.Machine) -> Finding:
     """Return what a laptop model needs: on a processor in the precision that it multiplies in, on a GPU in 16 or 8 bits."""
     if host.kind == "cpu":
-        precision = machine.laptop_precision()
-        needed = model.memory_bytes + (WIDTHS[precision] - 1) * model.n_weights
-        state = f"{model.name} needs {size(needed)} of memory, {KEPT[precision]}"
+        width, why = LAPTOP[machine.laptop_precision()]
+        needed = model.memory_bytes + (width - 1) * model.n_weights
+        state = f"{model.name} needs {size(needed)} of memory, {why}"
         advice = "Close other programs, or choose a smaller model."
     else:
         needed = model.card_bytes

@@ -81,7 +81,7 @@ def add(server: DgLanguageServer) -> None:
 
     @server.feature(
         lsp.TEXT_DOCUMENT_CODE_ACTION,
-        lsp.CodeActionOptions(code_action_kinds=sorted(set(methods.KINDS.values())), resolve_provider=True),
+        lsp.CodeActionOptions(code_action_kinds=sorted({kind.name for kind in methods.KINDS.values()}), resolve_provider=True),
     )
     async def _(params: lsp.CodeActionParams) -> list[lsp.CodeAction | lsp.Command]:
         from dg_lsp.server import running

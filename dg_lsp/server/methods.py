@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 from lsprotocol import types as lsp
@@ -29,15 +29,24 @@ PULL = "dgLsp.pull"
 COMMANDS = (FILL, GET_STATUS, RESTART, PULL)
 
 What = Literal["body", "hole", "all", "regenerate", "repair", "docstring"]
-KINDS: dict[What, str] = {
-    "body": "refactor.rewrite",
-    "hole": "refactor.rewrite",
-    "all": "source.dgLsp.fillAll",
-    "regenerate": "refactor.rewrite",
-    "repair": "quickfix",
-    "docstring": "refactor.rewrite",
+
+
+class Kind(NamedTuple):
+    """The kind of an action in the protocol, what its progress is called, and whether it replaces code that the user wrote."""
+
+    name: str
+    progress: str
+    replaces: bool = False
+
+
+KINDS: dict[What, Kind] = {
+    "body": Kind("refactor.rewrite", "Filling the function body"),
+    "hole": Kind("refactor.rewrite", "Filling the hole"),
+    "all": Kind("source.dgLsp.fillAll", "Filling all holes"),
+    "regenerate": Kind("refactor.rewrite", "Regenerating the selection", replaces=True),
+    "repair": Kind("quickfix", "Repairing the syntax", replaces=True),
+    "docstring": Kind("refactor.rewrite", "Writing the docstring"),
 }
-"""Each action, with its code action kind in the protocol."""
 
 
 class Message(msgspec.Struct, frozen=True, rename="camel"):

@@ -34,16 +34,6 @@ from dg_lsp.server.snapshot import Snapshot
 log = logging.getLogger(__name__)
 
 _REPLACE = "Replace"
-# These actions replace code that the user wrote, so editors that can preview an edit show it first.
-PREVIEWED = ("regenerate", "repair")
-_TITLES = {
-    "body": "Filling the function body",
-    "hole": "Filling the hole",
-    "all": "Filling all holes",
-    "regenerate": "Regenerating the selection",
-    "repair": "Repairing the syntax",
-    "docstring": "Writing the docstring",
-}
 
 
 async def menu(server: DgLanguageServer, params: lsp.CodeActionParams) -> list[lsp.CodeAction | lsp.Command]:
@@ -97,7 +87,7 @@ async def _fill(server: DgLanguageServer, params: FillParams) -> dict[str, Any]:
     action_result = await edit(server, params)
     if action_result is None:
         return {"applied": False}
-    workspace_edit, label = action_result.edit, labelled(_TITLES[params.what], action_result.note)
+    workspace_edit, label = action_result.edit, labelled(KINDS[params.what].progress, action_result.note)
     try:
         # Do not check the capability: some editors, such as Kate, support this without announcing it.
         result = await server.workspace_apply_edit_async(lsp.ApplyWorkspaceEditParams(edit=workspace_edit, label=label))
@@ -128,12 +118,12 @@ def _to_action(server: DgLanguageServer, now: Snapshot, action: Action) -> lsp.C
     range_ = convert.to_range(now.index, action.span, server.documents.encoding)
     data = FillParams(action.what, Versioned(now.document.uri, now.document.version), range_).to_json()
     by_command = lsp.Command(action.title, methods.FILL, arguments=[data])
-    is_previewed = action.what in PREVIEWED and server.client.previews
+    is_previewed = KINDS[action.what].replaces and server.client.previews
     return lsp.CodeAction(
         title=action.title,
-        kind=methods.KINDS[action.what],
+        kind=KINDS[action.what].name,
         data=data,
-        # Editors preview only an edit that the server sends by `workspace/applyEdit`, so use the command.
+        # What replaces code that the user wrote is previewed. Editors preview only an edit that the server sends.
         command=by_command if is_previewed or not server.client.resolves_edits else None,
         tags=[lsp.CodeActionTag.LlmGenerated] if server.client.tags_actions else None,
     )
@@ -195,7 +185,7 @@ async def edit(server: DgLanguageServer, params: FillParams) -> ActionResult | N
         result.edits,
         encoding,
         versioned=server.client.versioned_edits,
-        label=labelled(_TITLES[params.what], note) if server.client.annotates or server.client.previews else "",
+        label=labelled(KINDS[params.what].progress, note) if server.client.annotates or server.client.previews else "",
         asks=server.client.previews and (params.what == "regenerate" or result.shrinks),
     )
     return ActionResult(workspace_edit, note, result.n_holes, _parts(index.text, result, encoding))
@@ -242,7 +232,7 @@ async def _fill_holes(server: DgLanguageServer, params: FillParams, now: Snapsho
     server.allow_repeat()
     server.reporter.busy(1)
     try:
-        async with server.bar(_TITLES[params.what], cancel) as report:
+        async with server.bar(KINDS[params.what].progress, cancel) as report:
             work = server.spawn(_run(server, params, now, report))
             try:
                 return await asyncio.shield(work)
@@ -317,7 +307,7 @@ def offered(document: Document, syntax: Syntax | None, span: Span, only: Iterabl
     """Return the actions for a cursor or a selection; `only` limits them to these kinds, None returns all."""
     # A kind includes those below it, and the empty kind all.
     prefixes = ("",) if only is None else tuple(f"{kind}." if kind else "" for kind in only)
-    return tuple(action for action in _all(document, syntax, span) if f"{KINDS[action.what]}.".startswith(prefixes))
+    return tuple(action for action in _all(document, syntax, span) if f"{KINDS[action.what].name}.".startswith(prefixes))
 
 
 def attempts(

@@ -16,7 +16,9 @@ from dg_lsp.client import link as links
 from dg_lsp.client.engine import ConnectOptions, EngineClient, connect
 from dg_lsp.client.port import EngineError
 from dg_lsp.wire import discovery
-from dg_lsp.wire.discovery import ENGINE_COMMAND, EngineId, EngineSettings
+from dg_lsp.wire.discovery import EngineId
+from tests.client.test_engine import options
+from tests.client.test_engine import text as answer
 from tests.engine.engine_kit import FILLER, Running, gate, request, running, wait_until
 from tests.patience import PATIENCE_S
 from tests.processes import is_gone
@@ -31,20 +33,10 @@ def folder(engines: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return engines
 
 
-def options(*, interactive: bool = True) -> ConnectOptions:
-    return ConnectOptions(
-        EngineId("toy", filler=FILLER), EngineSettings(exit_after_s=60), interactive=interactive, command=ENGINE_COMMAND
-    )
-
-
 async def pid_of(engine: EngineClient) -> int:
     pid = (await engine.info())["pid"]
     assert isinstance(pid, int)
     return pid
-
-
-async def answer(engine: EngineClient, **script: object) -> str:
-    return (await engine.fill(request(script)))[0].texts[0]
 
 
 def age(files: discovery.EngineFiles) -> None:
