@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import json
 import shlex
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, fields, replace
@@ -271,8 +270,12 @@ def pull(
         laptop_models = tuple(each for each in laptop.MODELS if each.name == model)
     if not laptop_models and file is not None:
         _fail(f"--from is for a laptop model ({_names()})")
+
+    def say(text: str, share: float) -> None:
+        typer.echo(json.dumps({"text": text, "share": share}))
+
     try:
-        with progress.shares() if not as_json else contextlib.nullcontext(_print_json) as on_progress:
+        with progress.shares() if not as_json else contextlib.nullcontext(say) as on_progress:
             name, folder = (
                 pull_first(laptop_models, on_progress, file)
                 if laptop_models
@@ -304,19 +307,18 @@ def models(
             _fail(str(error))
         return typer.echo(f"{remove} was removed" if removed else f"{remove} is not there")
     used = config.read()[0].model()
-    rows = [(model.name, model.n_bytes, model.is_pulled, _gives(model)) for model in laptop.MODELS]
-    rows.append((EMBEDDED, 0, True, laptop.EMBEDDED_GIVES))
+    rows = list[tuple[str, str, str]]()
+    for model in laptop.MODELS:
+        state = "not in use" if model.is_pulled else f"{size(model.n_bytes)} to pull"
+        is_older = model.is_pulled and not model.is_current
+        better = f" (better ones after: dg-lsp engine pull {model.name})" if is_older else ""
+        rows.append((model.name, state, f"{model.gives}{better}"))
+    rows.append((EMBEDDED, "not in use", laptop.EMBEDDED_GIVES))
     if all(name != used for name, *_ in rows):
-        rows.append((used, 0, True, "the configured model"))
-    for name, n_bytes, is_pulled, gives in rows:
-        state = "in use" if name == used else "not in use" if is_pulled else f"{size(n_bytes)} to pull"
-        typer.echo(visible_line(f"{name:20} {state:16} {gives}"))
+        rows.append((used, "", "the configured model"))
+    for name, state, gives in rows:
+        typer.echo(visible_line(f"{name:20} {'in use' if name == used else state:16} {gives}"))
     return None
-
-
-def _gives(model: LaptopModel) -> str:
-    older = model.is_pulled and not model.is_current
-    return f"{model.gives} (better ones after: dg-lsp engine pull {model.name})" if older else model.gives
 
 
 def pull_first(candidates: tuple[LaptopModel, ...], on_progress: OnProgress, file: Path | None = None) -> tuple[str, Path]:
@@ -341,11 +343,6 @@ def pull_first(candidates: tuple[LaptopModel, ...], on_progress: OnProgress, fil
         raise PullError(f"{failures[0]}. Until then, {there.name} works as an earlier version pulled it")
     # The other models mostly fail for the same reason.
     raise PullError(f"{failures[0]}. The embedded model is used" if len(failures) > 1 else failures[0])
-
-
-def _print_json(text: str, share: float) -> None:
-    typer.echo(json.dumps({"text": text, "share": share}))
-    sys.stdout.flush()
 
 
 def _from_hub(model: str, revision: str, on_progress: OnProgress) -> Path:

@@ -169,11 +169,6 @@ class Rhythm:
         return replace(self, latencies_ms=(*self.latencies_ms, latency_ms)[-10:])
 
     @property
-    def gap_ms(self) -> float:
-        """The median gap between keystrokes; a default before five gaps were measured."""
-        return 1000 * (median_high(self.gaps) if len(self.gaps) >= 5 else USUAL_GAP_S)
-
-    @property
     def latency_ms(self) -> float:
         """The engine's median latency; a default before the first answer."""
         return median_high(self.latencies_ms) if self.latencies_ms else USUAL_LATENCY_MS
@@ -192,7 +187,8 @@ def wait_ms(rhythm: Rhythm, now: float, before: str, after: str, *, client_ms: f
     # Ask a slow engine earlier, to save time; its work can be cancelled when the user types on.
     slow_ms = max(0.0, rhythm.latency_ms - USUAL_LATENCY_MS) / 4
     elapsed_ms = 1000 * (now - rhythm.last) if rhythm.last is not None else client_ms
-    usual_ms = min(max(factor * rhythm.gap_ms - slow_ms, MIN_WAIT_MS), MAX_WAIT_MS)
+    gap_s = median_high(rhythm.gaps) if len(rhythm.gaps) >= 5 else USUAL_GAP_S
+    usual_ms = min(max(factor * 1000 * gap_s - slow_ms, MIN_WAIT_MS), MAX_WAIT_MS)
     return max(0.0, usual_ms - max(min(elapsed_ms, MAX_WAIT_MS), client_ms))
 
 
