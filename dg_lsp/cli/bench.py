@@ -5,10 +5,8 @@ Both ways take turns on each task, so that other load on the machine affects bot
 
 from __future__ import annotations
 
-import json
-import platform
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +20,6 @@ from dg_lsp.evaluate.tasks import EvalError, Task
 
 if TYPE_CHECKING:
     from dg_lsp.engine.common.loading import Loaded
-    from dg_lsp.engine.model.cores import Cores
     from dg_lsp.engine.model.speed import Speed
 
 app = command_group()
@@ -72,12 +69,15 @@ def _line(name: str, answers: Sequence[tuple[Task, Answer]]) -> Line:
     return Line(name, n, middle, slow, round(right, 4))
 
 
-def table(lines: Sequence[Line], cores: Cores, speed: Speed | None = None) -> str:
+def table(lines: Sequence[Line], loaded: Loaded[Any, Any], speed: Speed | None = None) -> str:
     """Return the figures as a Markdown table, with what passes took beside the memory's floor, and how many cores they had."""
+    cores = loaded.cores
     head = "| way | ms p50 | ms p95 | exact match |\n| --- | --- | --- | --- |\n"
     rows = "".join(f"| {line.name} | {line.ms_p50:.0f} | {line.ms_p95:.0f} | {line.exact_match:.3f} |\n" for line in lines)
     took = f"{cores.wall_ms / 1000:.1f} s, and {cores.processor_ms / 1000:.1f} s of processor time"
-    shown = f"{head}{rows}\nAll passes took {took}; the last ones had {counted(cores.threads, 'thread')} ({cores.why}).\n"
+    threads = f"{counted(cores.threads, 'thread')} ({cores.why})"
+    products = f"products in {loaded.passes.products_dtype}"
+    shown = f"{head}{rows}\nAll passes, with {products}, took {took}; the last ones had {threads}.\n"
     if speed is not None:
         shown += (
             f"A pass over one token takes {speed.pass_ms:.2f} ms, {speed.pass_ms / speed.floor_ms:.1f} times what reading its "
@@ -86,32 +86,6 @@ def table(lines: Sequence[Line], cores: Cores, speed: Speed | None = None) -> st
         if speed.free_bytes is not None:
             shown += f"{size(speed.free_bytes)} are free beside the model: {speed.tokens_that_fit:,} tokens' keys and values.\n"
     return shown
-
-
-def as_object(lines: Sequence[Line], loaded: Loaded[Any, Any], speed: Speed | None = None) -> dict[str, object]:
-    """Return the figures and the hardware as an object for JSON.
-
-    `dtype` is the precision of the weights; `products_dtype` is that of the products in our own layers.
-    """
-    return {
-        "processor": processor(),
-        "device": loaded.device,
-        "dtype": loaded.dtype,
-        "products_dtype": loaded.passes.products_dtype,
-        "threads": loaded.cores.threads,
-        "passes_s": round(loaded.cores.wall_ms / 1000, 3),
-        "processor_s": round(loaded.cores.processor_ms / 1000, 3),
-        **({} if speed is None else {"pass": asdict(speed)}),
-        "ways": [asdict(line) for line in lines],
-    }
-
-
-def processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 @app.command()
@@ -124,7 +98,6 @@ def bench(
     limit: Annotated[int, typer.Option(help="How many single-line tasks, and how many blocks, to use; 0: all.")] = 40,
     threads: Annotated[int, typer.Option(help="Threads on a CPU; 0: the engine's default.")] = 0,
     seed: Annotated[int, typer.Option(help="Seed of the noise. The same seed gives the same answers.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as one JSON object.")] = False,
 ) -> None:
     """Time fills of single-line holes and of blocks, with nothing cached and with a known prefix."""
     from dg_lsp.engine.backends.local import load_model
@@ -145,5 +118,4 @@ def bench(
     speed = None
     if hasattr(loaded.passes, "extend"):  # models of masks have no passes over one token
         speed = measured(loaded.passes, loaded.device, loaded.profile.prefix_tokens)
-    shown = json.dumps(as_object(lines, loaded, speed), indent=2) if as_json else table(lines, loaded.cores, speed)
-    typer.echo(shown, nl=as_json)
+    typer.echo(table(lines, loaded, speed), nl=False)

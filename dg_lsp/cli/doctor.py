@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import platform
 import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib import metadata, resources, util
 from itertools import pairwise
 from pathlib import Path
@@ -70,25 +69,17 @@ def doctor(
     is_sampled: Annotated[
         bool, typer.Option("--sample/--no-sample", help="Request a sample fill, which starts the engine if needed.")
     ] = True,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one object: whether all checks passed, and each finding.")
-    ] = False,
 ) -> None:
     """Show what is installed, where the model runs, how fast it fills, what is missing, and how to fix it.
 
     Exits with 1 if a check fails.
     """
-    all_findings: list[Finding] = []
+    has_failed = False
     for finding in findings(model, with_sample=is_sampled):
-        all_findings.append(finding)
-        if not as_json:
-            typer.echo(f"{'no' if finding.advice else 'ok'}  {finding.what}: {visible_message(finding.state)}")
-            if finding.advice:
-                typer.echo(f"    {visible_message(finding.advice)}")
-    has_failed = any(finding.advice for finding in all_findings)
-    if as_json:
-        rows = [{**asdict(finding), "ok": not finding.advice} for finding in all_findings]
-        typer.echo(json.dumps({"ok": not has_failed, "findings": rows}, indent=2))
+        typer.echo(f"{'no' if finding.advice else 'ok'}  {finding.what}: {visible_message(finding.state)}")
+        if finding.advice:
+            typer.echo(f"    {visible_message(finding.advice)}")
+            has_failed = True
     raise typer.Exit(int(has_failed))
 
 

@@ -88,27 +88,23 @@ def main() -> None:
         # standard output at exit, and fail again.
         sys.stdout = None
         raise SystemExit(141) from None
-    except OSError as error:
-        if INSTALL_COMPLETION in sys.argv:
-            where = f"{error.filename}: " if error.filename else ""
-            reason = (error.strerror or str(error)).lower()
-            print_message(f"completion can't be installed: {where}{reason}; {SHOW_COMPLETION}")
-            raise SystemExit(2) from None
-        if error.errno not in FULL:
-            fail(error)
-        typer.echo(f"dg-lsp: {error.filename or 'the output'} can't be written: {error.strerror}", err=True)
-        # Flushing the rest of the output at exit would fail again.
-        sys.stdout = None
-        raise SystemExit(2) from None
     except SystemExit as end:
         # typer turns Ctrl-C into this exit code without a message.
         if end.code == INTERRUPTED:
             print_message("interrupted")
         raise
-    except UnicodeDecodeError as error:
-        if INSTALL_COMPLETION not in sys.argv:
+    except (OSError, UnicodeDecodeError) as error:
+        if INSTALL_COMPLETION in sys.argv:
+            reason = "the shell's own file is not UTF-8"
+            if isinstance(error, OSError):
+                reason = f"{error.filename}: {(error.strerror or str(error)).lower()}"
+            print_message(f"completion can't be installed: {reason}; {SHOW_COMPLETION}")
+        elif isinstance(error, OSError) and error.errno in FULL:
+            typer.echo(f"dg-lsp: {error.filename or 'the output'} can't be written: {error.strerror}", err=True)
+            # Flushing the rest of the output at exit would fail again.
+            sys.stdout = None
+        else:
             fail(error)
-        print_message(f"completion can't be installed: the shell's own file is not UTF-8; {SHOW_COMPLETION}")
         raise SystemExit(2) from None
     except Exception as error:
         fail(error)

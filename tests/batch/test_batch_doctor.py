@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from starlette.requests import Request
@@ -19,7 +17,7 @@ from typer.testing import CliRunner, Result
 
 from dg_lsp.cli import doctor
 from dg_lsp.cli import main as cli
-from dg_lsp.cli.doctor import Trial
+from dg_lsp.cli.doctor import Finding, Trial
 from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import EngineId, State
 from dg_lsp.wire.extras import install_command
@@ -43,7 +41,7 @@ def test_only_a_model_that_needs_a_package_misses_it(
 ) -> None:
     monkeypatch.setattr(doctor, "ENGINE_NEEDS", ("no_such_package",))
     monkeypatch.setattr(doctor, "VLLM_NEEDS", ("no_such_package",))
-    assert diagnosed("--no-sample", "--model", model)[1]["engine"]["ok"] is is_well
+    assert (diagnosed(model)["engine"].advice == "") is is_well
 
 
 def test_a_model_that_is_not_whole_is_reported(tmp_path: Path) -> None:
@@ -69,8 +67,8 @@ def test_a_log_that_engines_cannot_write_is_reported(engines: Path) -> None:
     assert doctor.runtime_folder().advice == ""
     log.unlink()
     log.mkdir()
-    code, findings = diagnosed("--no-sample")
-    assert (code, findings["runtime folder"]["advice"]) == (1, f"Remove {log}.")
+    assert diagnosed()["runtime folder"].advice == f"Remove {log}."
+    assert run("--no-sample").exit_code == 1
 
 
 def run(*arguments: str | Path) -> Result:
@@ -80,12 +78,9 @@ def run(*arguments: str | Path) -> Result:
     return findings
 
 
-def diagnosed(*arguments: str | Path) -> tuple[int, dict[str, Any]]:
-    """Return the exit status, and the findings by name."""
-    findings = run("--json", *arguments)
-    report = json.loads(findings.stdout)
-    assert report["ok"] == (findings.exit_code == 0) == all(row["ok"] for row in report["findings"])
-    return findings.exit_code, {row["what"]: row for row in report["findings"]}
+def diagnosed(model: str | Path = "", *, with_sample: bool = False) -> dict[str, Finding]:
+    """Return the findings by name."""
+    return {finding.what: finding for finding in doctor.findings(str(model), with_sample=with_sample)}
 
 
 WITHOUT_ENGINE = (
@@ -115,33 +110,31 @@ def test_each_check_prints_a_line_without_starting_an_engine_or_loading_torch(en
 
 @pytest.mark.slow
 def test_a_sample_fill_reports_where_the_model_runs_and_its_times(engines: Path, trained_layout: Path) -> None:
-    _, findings = diagnosed("--model", trained_layout)
-    state = findings["model"]["state"]
+    findings = diagnosed(trained_layout, with_sample=True)
+    state = findings["model"].state
     assert re.fullmatch(
         rf"{trained_layout} runs on cpu \(.+\), in \w+ \(.+\), with \d+ threads? \(.+\), connected in .* s, process \d+", state
     )
-    assert findings["memory"]["state"].startswith("the engine uses ")
-    _, findings = diagnosed("--no-sample")
+    assert findings["memory"].state.startswith("the engine uses ")
+    findings = diagnosed()
     process = state.rpartition(", ")[2]
-    assert findings["running engines"]["state"].startswith(f"{trained_layout}: ready, {process}, device cpu, 0 clients, ")
+    assert findings["running engines"].state.startswith(f"{trained_layout}: ready, {process}, device cpu, 0 clients, ")
 
 
 @pytest.mark.e2e
 def test_a_model_that_cannot_be_loaded_is_reported_with_advice(engines: Path, tmp_path: Path) -> None:
-    code, findings = diagnosed("--model", tmp_path / "nowhere")
-    assert code == 1
-    assert findings["what fits"]["state"] == "unknown, as its configuration can't be read"
-    assert findings["what fits"]["advice"] == (
+    findings = diagnosed(tmp_path / "nowhere", with_sample=True)
+    assert findings["what fits"].state == "unknown, as its configuration can't be read"
+    assert findings["what fits"].advice == (
         f"{tmp_path / 'nowhere'}: {tmp_path / 'nowhere' / 'config.json'} can't be read: no such file or directory."
     )
     assert "model" not in findings  # the engine is not started with a model that can't be read
     empty = tmp_path / "empty"
     empty.mkdir()
     shutil.copy(Path(doctor.__file__).parents[1] / "models" / "embedded" / "config.json", empty)
-    code, findings = diagnosed("--model", empty)
-    assert code == 1
-    assert findings["model"]["state"] == f"{empty} does not respond"
-    assert findings["model"]["advice"].endswith("More is in the engine's log: dg-lsp engine logs")
+    findings = diagnosed(empty, with_sample=True)
+    assert findings["model"].state == f"{empty} does not respond"
+    assert findings["model"].advice.endswith("More is in the engine's log: dg-lsp engine logs")
 
 
 def test_configuration_files_are_reported_with_their_problems(
@@ -153,13 +146,12 @@ def test_configuration_files_are_reported_with_their_problems(
     monkeypatch.setenv("DG_LSP_CONFIG", str(user))
     monkeypatch.setenv("DG_LSP_API_KEY", "sk-secret")
     monkeypatch.chdir(tmp_path)
-    code, findings = diagnosed("--no-sample")
-    assert code == 1
-    assert findings["configuration"]["state"] == (
+    findings = diagnosed()
+    assert findings["configuration"].state == (
         f"{user} was read; {tmp_path / '.dg-lsp.toml'} was read; DG_LSP_CONFIG, DG_LSP_API_KEY override them"
     )
-    assert f"Unknown key engine.thread in {user}. Did you mean engine.threads?" in findings["configuration"]["advice"]
-    assert "sk-secret" not in json.dumps(findings)
+    assert f"Unknown key engine.thread in {user}. Did you mean engine.threads?" in findings["configuration"].advice
+    assert "sk-secret" not in str(findings)
 
 
 @pytest.mark.e2e

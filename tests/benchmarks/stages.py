@@ -13,6 +13,7 @@ Knows nothing of text.
 from __future__ import annotations
 
 import json
+import platform
 import statistics
 import sys
 import time
@@ -30,7 +31,6 @@ from dg_lsp.engine.model.gpu.buffers import Buffers
 # isort: split
 import torch
 
-from dg_lsp.cli.bench import processor
 from dg_lsp.engine.diffusion.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.fixed_step import FixedSteps, LocalDecoder
 from dg_lsp.engine.diffusion.gemma import weights
@@ -348,6 +348,15 @@ def rates(device: str, dtype: torch.dtype, widths: Widths) -> tuple[float, float
     side = 8192 if device != "cpu" else 1024
     square = torch.zeros(side, side, dtype=dtype, device=device)
     return copied, 2 * side**3 / clock.ms(lambda: square @ square) * 1000
+
+
+def processor() -> str:
+    """Return the processor's name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
 
 
 def as_object(measured: Measured, size: str, device: str, precision: str) -> dict[str, object]:
