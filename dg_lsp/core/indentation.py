@@ -10,6 +10,7 @@ import re
 from dataclasses import replace
 
 from dg_lsp.core import languages, lexing
+from dg_lsp.core.place import Place
 from dg_lsp.core.syntax import indent_unit
 from dg_lsp.core.values import Document
 
@@ -61,6 +62,72 @@ def without_invented(text: str, document: Document, above: str) -> str:
     last = next((line for line in reversed(above.split("\n")) if line.strip()), "")
     may_indent = _HAS_INDENTED.match(last) or last.endswith("::") or lexing.kind_at(above, len(above), lexer) != "code"
     return text if may_indent else text.lstrip(" \t")
+
+
+def as_around(text: str, document: Document, place: Place, indent: str, above: str) -> str:
+    """Return text whose new lines have tabs or spaces as those around its place. White space in strings and alignment stays.
+
+    `above` is all of the document before the place, and `indent` the white space before each of its lines.
+    """
+    text = text if place.head else without_invented(text, document, above)
+    if is_makefile(document):
+        return with_recipes(text, place.before)
+    unit, is_new = _unit_around(document, place, indent)
+    if not unit:
+        return text
+    lines = languages.split_lines(text, document.language)
+    # Where the place starts a line, the white space before the text is its own.
+    code = [number for number, line in enumerate(lines) if line.is_code and (number or not place.head)]
+    indents = [lines[number].indent for number in code]
+    if unit != "\t":
+        indents = [each.replace("\t", unit) for each in indents]
+    if unit == "\t" or is_new:
+        indents = _in_levels(indents, [lines[number].text for number in code], indent, unit)
+    for number, each in zip(code, indents, strict=True):
+        lines[number] = replace(lines[number], indent=each)
+    return "\n".join(line.indent + line.text for line in lines)
+
+
+def _unit_around(document: Document, place: Place, indent: str) -> tuple[str, bool]:
+    """Return one indentation level as the text near the hole uses it, or "" if it mixes tabs and spaces.
+
+    Where the text shows none, it is that of the document's project, or "" if that is unknown. The second value says so.
+    """
+    nearby = place.before + "\n" + place.after
+    indents = re.findall(r"^(?: *\t|  )", f"{nearby}\n{indent}", re.MULTILINE)
+    n_tabs = sum("\t" in each for each in indents)
+    if "\t" in indent or (n_tabs and not indent):
+        # Spaces next to tabs are alignment. A few such lines do not make the file mixed.
+        return "\t" if (len(indents) - n_tabs) * 10 <= len(indents) else "", False
+    if n_tabs:
+        return "", False
+    shown = indent_unit(nearby, "")
+    if not shown and (document.indent or not indents):
+        return document.indent, True
+    return shown if shown.startswith(" ") else "    ", False
+
+
+def _in_levels(indents: list[str], texts: list[str], base: str, unit: str) -> list[str]:
+    """Return the indentation of lines with these texts in the file's levels, below that of the block.
+
+    If the file has tabs and the answer uses them, its spaces are alignment and stay.
+    """
+    inner = [indent.removeprefix(base) for indent in indents]
+    steps = [len(indent) for indent in inner if indent]
+    if unit == "\t" and any("\t" in indent for indent in inner):
+        return indents
+    # If no line begins with the block's own tabs, the answer writes the block's level in spaces too.
+    levels = (
+        0 if any(indent.startswith(base) for indent, text in zip(indents, texts, strict=True) if text) else base.count("\t")
+    )
+    least = min(steps, default=4)
+    widths = (least // levels, least) if levels and least % levels == 0 else (least,)
+    fitting = (width for width in widths if width in (2, 3, 4, 8) and all(step % width == 0 for step in steps))
+    width = next(fitting, 4 if unit == "\t" else len(unit))
+    return [
+        indent.removesuffix(own) + unit * (len(own) // width) + " " * (len(own) % width)
+        for indent, own in zip(indents, inner, strict=True)
+    ]
 
 
 def is_makefile(document: Document) -> bool:

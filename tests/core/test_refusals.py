@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dg_lsp.core import polish, syntax
-from dg_lsp.core.polish import Polished, drops
+from dg_lsp.core import placeholders, polish, syntax
+from dg_lsp.core.polish import Polished
 from dg_lsp.core.values import Candidate, Document, Extent, Hole, HoleKind, Span, apply
 
 
@@ -325,4 +325,4 @@ def test_code_that_stays_code_does_not_shrink() -> None:
     ],
 )
 def test_shrinking_is_detected_from_the_texts_alone(before: str, after: str, language: str, expected: bool) -> None:
-    assert drops.shrinks(before, after, language) is expected
+    assert placeholders.shrinks(before, after, language) is expected

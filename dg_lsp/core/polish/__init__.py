@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from dg_lsp.core import values
+from dg_lsp.core import placeholders, values
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.importing import Sources
 from dg_lsp.core.polish import changes, checks, drops
@@ -85,7 +85,7 @@ def to_edits(
                 if result is None:
                     return Polished(dropped=reason, shrinks=reason == SHRINKS)
                 text = result
-            is_shrunk = is_shrunk or drops.shrinks(around.old, text, document.language)
+            is_shrunk = is_shrunk or placeholders.shrinks(around.old, text, document.language)
             texts.insert(0, text)
             edits.insert(0, edit_of(text, hole, around.line_end))
             filled = replace(filled, text=values.apply(filled.text, (edits[0],)))

@@ -9,9 +9,9 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from dg_lsp.core import extent, indentation, languages, place, syntax
+from dg_lsp.core import extent, indentation, languages, place
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.extent import Bounds
 from dg_lsp.core.place import Place, depth
@@ -258,26 +258,8 @@ def restore_start(text: str, around: Around) -> str:
 
 def restore_indent(text: str, around: Around) -> str:
     """Indent new lines with tabs or spaces as the file does. White space in strings and alignment stays."""
-    if not around.place.head:
-        above = with_newlines(around.document.text[: around.hole.span.start]) + around.hole.lead
-        text = indentation.without_invented(text, around.document, above)
-    if indentation.is_makefile(around.document):
-        return indentation.with_recipes(text, around.place.before)
-    unit, is_new = _unit(around)
-    if not unit:
-        return text
-    lines = languages.split_lines(text, around.document.language)
-    # Where the hole starts a line, the white space before the answer is its own.
-    starts_line = not around.place.head
-    code = [number for number, line in enumerate(lines) if line.is_code and (number or starts_line)]
-    indents = [lines[number].indent for number in code]
-    if unit != "\t":
-        indents = [indent.replace("\t", unit) for indent in indents]
-    if unit == "\t" or is_new:
-        indents = _in_levels(indents, [lines[number].text for number in code], around.hole.indent, unit)
-    for number, indent in zip(code, indents, strict=True):
-        lines[number] = replace(lines[number], indent=indent)
-    return "\n".join(line.indent + line.text for line in lines)
+    text_above = with_newlines(around.document.text[: around.hole.span.start]) + around.hole.lead
+    return indentation.as_around(text, around.document, around.place, around.hole.indent, text_above)
 
 
 def trim_end(text: str, around: Around) -> str:
@@ -291,45 +273,3 @@ def trim_end(text: str, around: Around) -> str:
         at = end + 1
     trimmed = "\n".join(lines)
     return trimmed.rstrip() if around.place.ends_line else trimmed
-
-
-def _unit(around: Around) -> tuple[str, bool]:
-    """Return one indentation level as the text near the hole uses it, or "" if it mixes tabs and spaces.
-
-    Where the text shows none, it is that of the document's project, or "" if that is unknown. The second value says so.
-    """
-    nearby = around.place.before + "\n" + around.place.after
-    indents = re.findall(r"^(?: *\t|  )", f"{nearby}\n{around.hole.indent}", re.MULTILINE)
-    n_tabs = sum("\t" in indent for indent in indents)
-    if "\t" in around.hole.indent or (n_tabs and not around.hole.indent):
-        # Spaces next to tabs are alignment. A few such lines do not make the file mixed.
-        return "\t" if (len(indents) - n_tabs) * 10 <= len(indents) else "", False
-    if n_tabs:
-        return "", False
-    shown = syntax.indent_unit(nearby, "")
-    if not shown and (around.document.indent or not indents):
-        return around.document.indent, True
-    return shown if shown.startswith(" ") else "    ", False
-
-
-def _in_levels(indents: list[str], texts: list[str], base: str, unit: str) -> list[str]:
-    """Return the indentation of lines with these texts in the file's levels, below that of the block.
-
-    If the file has tabs and the answer uses them, its spaces are alignment and stay.
-    """
-    inner = [indent.removeprefix(base) for indent in indents]
-    steps = [len(indent) for indent in inner if indent]
-    if unit == "\t" and any("\t" in indent for indent in inner):
-        return indents
-    # If no line begins with the block's own tabs, the answer writes the block's level in spaces too.
-    levels = (
-        0 if any(indent.startswith(base) for indent, text in zip(indents, texts, strict=True) if text) else base.count("\t")
-    )
-    least = min(steps, default=4)
-    widths = (least // levels, least) if levels and least % levels == 0 else (least,)
-    fitting = (width for width in widths if width in (2, 3, 4, 8) and all(step % width == 0 for step in steps))
-    width = next(fitting, 4 if unit == "\t" else len(unit))
-    return [
-        indent.removesuffix(own) + unit * (len(own) // width) + " " * (len(own) % width)
-        for indent, own in zip(indents, inner, strict=True)
-    ]

@@ -1,22 +1,13 @@
-"""Drop useless answers, whatever their syntax, and those that break the code next to them on the same line.
-
-`shrinks` recognises an edit that replaces code by less: statements by a placeholder, by comments or by nothing.
-"""
+"""Drop useless answers, whatever their syntax, and those that break the code next to them on the same line."""
 
 from __future__ import annotations
 
-import difflib
 import re
-import textwrap
 from dataclasses import replace
-from functools import lru_cache
 
-from tree_sitter import Node
-
-from dg_lsp.core import holes, indentation, languages, place, placeholders, syntax
+from dg_lsp.core import holes, indentation, languages, placeholders
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.holes.body import says_todo
-from dg_lsp.core.languages import GrammarError
 from dg_lsp.core.place import depth, last_line
 from dg_lsp.core.polish.changes import Around, answer_span, filled_lines, says_something
 from dg_lsp.core.syntax import PLACEHOLDERS, Facts, ancestors
@@ -50,7 +41,7 @@ def drop_unchanged(text: str, around: Around) -> str | None:
 
 def drop_shrunk(text: str, around: Around) -> str | None:
     """Drop an answer that replaces working code by a placeholder, by comments or by nothing, unless that is allowed."""
-    return text if around.allow_shrink or not shrinks(around.old, text, around.document.language) else None
+    return text if around.allow_shrink or not placeholders.shrinks(around.old, text, around.document.language) else None
 
 
 def drop_continued(text: str, around: Around) -> str | None:
@@ -173,7 +164,7 @@ def drop_nothing(text: str, around: Around) -> str | None:
         nodes = [node for node in nodes if node.id in _whole_bodies(facts) and filled.span(node) == answer]
         nodes += facts.all("comment") if hole.extent == "block" else ()
     elif kind in ("body", "marker") and not (kind == "marker" and _ASKS_WORDS.search(hole.instruction)):
-        nodes = nothing(facts)
+        nodes = placeholders.nothing(facts)
         holders = [owner for owner in facts.owners if owner.inside.holds(answer)]
         inmost = max(holders, key=lambda owner: owner.inside.start, default=None)
         if kind == "body" and inmost is not None and inmost.kind == "function":
@@ -239,80 +230,3 @@ def drop_merged(text: str, around: Around) -> str | None:
 
 _WORD = re.compile(r"[^\W\d_][^\W\d_A-Z]*|\d+")
 """A word of a name such as `max_size2` or `maxSize`."""
-
-
-# --- Edits that replace code by less
-
-# More pairs of lines are not compared, because that takes too long.
-MAX_COMPARED = 250_000
-
-
-def shrinks(before: str, after: str, language: str) -> bool:
-    """Return whether `before` does something and `after` does nothing, or whether a placeholder replaces a part that does.
-
-    Front ends ask the user before they write such an edit.
-    """
-    if not _does_something(before, language):
-        return False
-    if not _does_something(after, language):
-        return True
-    old, new = ([line.strip() for line in text.splitlines()] for text in (before, after))
-    if len(old) * len(new) > MAX_COMPARED or not any(_is_placeholder(line) for line in new):
-        return False
-    for what, old_start, old_end, start, end in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        removed, added = "\n".join(old[old_start:old_end]), new[start:end]
-        if (
-            what == "replace"
-            and any(_is_placeholder(line) for line in added)
-            and not _does_something("\n".join(added), language)
-            and _does_something(removed, language)
-        ):
-            return True
-    return False
-
-
-@lru_cache(maxsize=64)
-def _does_something(text: str, language: str) -> bool:
-    """Return whether the text holds more than comments, strings that stand alone, and placeholders."""
-    language_row = languages.get(language)
-    # The code below may close a block comment that is open here. A tree of this text alone takes it for code.
-    if languages.kind_at_end(text, language) == "comment":
-        text = text[: len(languages.mask(text, language).rstrip("\0"))]
-    code = languages.mask(text, language).replace("\0", " ").strip() if language_row is None else text.strip()
-    if language_row is None or not code:
-        return _has_code(code)
-    try:
-        # The first line of a selection may lack its indentation.
-        here = place.between("", text.strip("\n"))
-        tree = syntax.parse(f"{language_row.tag}\n{here.tail.strip()}\n{textwrap.dedent(here.below)}", language_row)
-    except GrammarError:
-        return True
-    rest = list(" " * len(language_row.tag) + tree.text[len(language_row.tag) :])
-    for span in (tree.span(node) for node in nothing(tree.facts)):
-        rest[span.start : span.end] = " " * (span.end - span.start)
-    return _has_code("".join(rest))
-
-
-def _has_code(text: str) -> bool:
-    """Return whether a line is none of these, of any language: a placeholder, a comment, the end of a block."""
-    lines = (_without_brackets(line).strip(" ;") for line in text.split("\n"))
-    return any(line and not placeholders.is_line(line) and not _NO_CODE.fullmatch(line) for line in lines)
-
-
-def _is_placeholder(line: str) -> bool:
-    """Return whether the line is a placeholder of any language, alone or next to the brackets of a block."""
-    return placeholders.is_line(_without_brackets(line))
-
-
-def _without_brackets(line: str) -> str:
-    """Return the line without the brackets that end a block at its start, and without those of a block at its end."""
-    return line.strip().lstrip("{})], \t").rstrip("{} \t")
-
-
-def nothing(facts: Facts) -> list[Node]:
-    """Return the nodes that do nothing: comments, strings that stand alone, and placeholders."""
-    return [node for capture in ("comment", "string.alone", *PLACEHOLDERS) for node in facts.all(capture)]
-
-
-# The end of a block, or a comment. A block comment may be open at the line's end.
-_NO_CODE = re.compile(r"(?:end|fi|done|esac)[,;]*|(?://|--\s|#[\s!]).*|/\*(?:(?!\*/).)*(?:\*/)?")
