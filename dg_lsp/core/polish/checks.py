@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
 import re
 import warnings
@@ -15,9 +14,10 @@ from dataclasses import dataclass, replace
 from dg_lsp.core import importing, languages, scope, syntax, values
 from dg_lsp.core.importing import Sources
 from dg_lsp.core.polish import frames
+from dg_lsp.core.polish.frames import PLAIN_ANSWERS, plain_edits
 from dg_lsp.core.scope import declared
 from dg_lsp.core.syntax import Syntax
-from dg_lsp.core.values import Document, Edit, Hole, Span
+from dg_lsp.core.values import Document, Edit, Hole, Span, joined
 
 # In the grammars' names of nodes.
 _BLOCK = re.compile("block|body|compound_statement|declaration_list|variant_list|accessor_list|switch|select_|interface_type")
@@ -118,57 +118,32 @@ def unbound_names(whole: Whole) -> frozenset[str]:
 
 # --- Python's own compiler
 
-# The start of a broken function is searched for within this many characters before the hole.
-_FUNCTION_CHARS = 12_000
-# Plain answers that continue most beginnings in Python, such as `if`, `from`, `for x` and `def`.
-_PLAIN_BEGINNINGS = (*frames.PLAIN_ANSWERS, "x:", "x():", "x import x", "in x:")
-
 
 def compiles(whole: Whole) -> bool:
-    """Return whether Python accepts the code with the edits, as far as the code around them allows. True for other languages.
+    """Return whether Python accepts the statements with the edits, or rejects the code around them. True for other languages.
 
     tree-sitter's grammar accepts code that Python rejects, such as `return` outside a function, or a positional argument
-    after a keyword argument. So the edited statements are compiled. If Python rejects them, the edits fail if one of these
-    shows that the code around them is not the reason:
-
-    1. Python accepts the statements without the edits, or with a plain answer in their place.
-    2. The code up to the end of the answer's line can't be the beginning of a program, but can be with a plain answer.
+    after a keyword argument. The code around the edits is the reason unless Python accepts the statements without the edits, or
+    with a plain answer in their place.
     """
-    return whole.document.language != "python" or all(_compiles_in(whole, *each) for each in _by_statement(whole))
+    if whole.document.language != "python":
+        return True
+    # Compiling only these statements takes the same time for every length of the file.
+    return all(_compiles_in(whole, region) for region in joined(_statements(whole, hole.span) for hole in whole.holes))
 
 
-def _compiles_in(whole: Whole, region: Span, numbers: Sequence[int]) -> bool:
-    text, holes, edits = whole.document.text, [whole.holes[n] for n in numbers], [whole.edits[n] for n in numbers]
+def _compiles_in(whole: Whole, region: Span) -> bool:
+    text, pairs = (
+        whole.document.text,
+        [pair for pair in zip(whole.holes, whole.edits, strict=True) if region.holds(pair[0].span)],
+    )
     # The parser skipped this text because it is far from the holes. Compiling it takes long.
     gaps = tuple(Edit(span, "") for span in whole.before.gaps(region))
-    if _compiles(_inside(text, region, (*edits, *gaps))):
-        return True
-    others = [(), *(frames.plain_edits(text, holes, whole.before.language, answer) for answer in _PLAIN_BEGINNINGS)]
-    if any(_compiles(_inside(text, region, (*other, *gaps))) for other in others[: 1 + len(frames.PLAIN_ANSWERS)]):
-        return False
-    # From the enclosing function or class to the end of the last edit's line.
-    nearest, first = max(0, holes[0].span.start - _FUNCTION_CHARS), holes[0].span.start
-    start = max((match.start() for match in _DEFINITION.finditer(text, nearest, first)), default=region.start)
-    end = whole.before.lines.end(whole.before.lines.at(holes[-1].span.end))
-    head = Span(start, max(end, holes[-1].span.end))
-    # Compiled one by one: first the one with the edits, and the others only if that can't be the beginning.
-    beginnings = (_begins(_inside(text, head, each)) for each in (edits, *others))
-    return start < nearest or next(beginnings) or not any(beginnings)
-
-
-def _by_statement(whole: Whole) -> list[tuple[Span, list[int]]]:
-    """Return the spans of the module's statements that contain holes, each with the numbers of its holes.
-
-    Compiling only these statements takes the same time for every length of the file.
-    """
-    regions: list[tuple[Span, list[int]]] = []
-    for number, hole in enumerate(whole.holes):
-        region, numbers = _statements(whole, hole.span), [number]
-        if regions and region.start <= regions[-1][0].end:
-            other, before = regions.pop()
-            region, numbers = Span(min(other.start, region.start), max(other.end, region.end)), [*before, number]
-        regions.append((region, numbers))
-    return regions
+    holes, language = [hole for hole, _ in pairs], whole.before.language
+    options = [[edit for _, edit in pairs], [], *(plain_edits(text, holes, language, plain) for plain in PLAIN_ANSWERS)]
+    # One by one: first with the edits, and without them only if Python rejects these.
+    accepted = (_compiles(_inside(text, region, (*option, *gaps))) for option in options)
+    return next(accepted) or not any(accepted)
 
 
 def _statements(whole: Whole, hole: Span) -> Span:
@@ -191,25 +166,12 @@ def _inside(text: str, region: Span, edits: Sequence[Edit]) -> str:
     return values.apply(text[region.start : region.end], tuple(shifted))
 
 
-def _begins(source: str) -> bool:
-    """Return whether Python accepts the source as the beginning of a program, or of a block in one."""
-    return _compiles(f"if 1:\n{source}" if source[:1].isspace() else source, unfinished=True)
-
-
-def _compiles(source: str, *, unfinished: bool = False) -> bool:
-    """Return whether Python compiles the source or, if `unfinished`, accepts it as the beginning of a program."""
-    flags = ast.PyCF_ONLY_AST | _ALLOW_UNFINISHED if unfinished else 0
+def _compiles(source: str) -> bool:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            compile(source, "hole", "exec", flags, dont_inherit=True)
-        except SyntaxError as error:
-            return unfinished and "incomplete input" in str(error.msg)
+            compile(source, "hole", "exec", dont_inherit=True)
         # Python raises no SyntaxError for deep nesting and lone surrogates, but does not compile them either.
-        except (ValueError, OverflowError, RecursionError, MemoryError):
+        except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
             return False
     return True
-
-
-_DEFINITION = re.compile(r"^[ \t]*(?:async[ \t]+def|def|class)[ \t]", re.MULTILINE)
-_ALLOW_UNFINISHED = 0x4000  # the compiler's PyCF_ALLOW_INCOMPLETE_INPUT, which `ast` does not export
