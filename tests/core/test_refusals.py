@@ -101,6 +101,7 @@ def test_a_comment_is_accepted_where_no_code_follows() -> None:
         ("x = os.pa⟦⟧th\n", "tchedth"),
         ("x = os.pa⟦⟧th\n", "tched"),
         ("x = itertools.⟦⟧ms\n", "ite"),
+        ("x = len⟦⟧gth\n", "(a)."),
     ],
 )
 def test_an_answer_that_runs_into_a_name_is_refused(text: str, answer: str) -> None:
@@ -160,6 +161,9 @@ def test_an_answer_with_a_fill_marker_is_refused(kind: HoleKind, answer: str, la
         ("return None  # to be implemented", "python"),
         ("x = None  # TODO: compute x\n    return x", "python"),
         ("return ...", "python"),
+        ('return "TODO"', "python"),
+        ("return NotImplemented", "python"),
+        ("return 'not implemented';", "javascript"),
         ('print("TODO")', "python"),
         ('console.log("TODO: sort them");', "javascript"),
     ],
@@ -200,6 +204,9 @@ def test_an_answer_with_a_comment_that_stands_for_no_code_is_taken(text: str, an
 
 
 def test_a_body_may_have_a_note_on_what_is_below() -> None:
+    check_taken("def f(a):\n    ⟦pass⟧\n", 'return "TODO: sort them"', kind="body", extent="block")
+    check_taken("def f(a):\n    ⟦pass⟧\n", 'return g("TODO")', kind="body", extent="block")
+    check_taken("def f(a):\n    if a:\n        ⟦⟧\n", "return", extent="block")
     check_taken("def f(a):\n    ⟦pass⟧\n", "# TODO: sort them\n    return a", kind="body", extent="block")
 
 

@@ -77,8 +77,8 @@ ELSEWHERE = re.compile(
 DOC_QUOTES = re.compile(r"""^[a-zA-Z]*(?:\"{3}|'{3}|"|')|(?:\"{3}|'{3}|"|')$""")
 
 
-def says_todo(comment: str, language: Language, *, after_code: bool) -> bool:
-    """Return whether the comment says that code is missing here.
+def says_todo(comment: str, language: Language, *, after_code: bool = False) -> bool:
+    """Return whether the comment, or the text of a string, says that code is missing here.
 
     A TODO that says what to do is a note on what is below, but after code on its line it says that this is not yet the code.
     """

@@ -164,7 +164,10 @@ def drop_nothing(text: str, around: Around) -> str | None:
         nodes = [node for node in nodes if node.id in _whole_bodies(facts) and filled.span(node) == answer]
         nodes += facts.all("comment") if hole.extent == "block" else ()
     elif kind in ("body", "marker") and not (kind == "marker" and _ASKS_WORDS.search(hole.instruction)):
-        nodes = placeholders.nothing(facts)
+        strings = ((node, filled.span(node)) for node in facts.all("string"))
+        said = [node for node, span in strings if says_todo(filled.text[span.start : span.end].strip(_QUOTES), filled.language)]
+        returned = [node.parent for node in said if node.parent is not None and node.parent.type.startswith("return")]
+        nodes = [*placeholders.nothing(facts), *returned]
         holders = [owner for owner in facts.owners if owner.inside.holds(answer)]
         inmost = max(holders, key=lambda owner: owner.inside.start, default=None)
         if kind == "body" and inmost is not None and inmost.kind == "function":
@@ -188,6 +191,7 @@ def _whole_bodies(facts: Facts) -> set[int]:
 
 
 _ENDS = ")]},;"
+_QUOTES = "\"'`"
 # The words of an instruction that asks for text, not code.
 _ASKS_WORDS = re.compile(r"\b(?:doc|comment|descri)", re.IGNORECASE)
 # Source files have no control characters but tab, newline and form feed. U+FFFD replaces bytes that are not valid UTF-8.
@@ -215,17 +219,18 @@ def drop_merged(text: str, around: Around) -> str | None:
     Between words, an answer may repeat the rest of the line, which is cut; within one, what is left must still be known.
     """
     before, tail, language = around.place.before, around.place.tail, languages.get(around.document.language)
-    if language is None:
+    is_within, behind = re.match(r"\w", before[-1:]) is not None, re.match(r"\w+", tail)
+    if language is None or behind is None or (not is_within and text.rstrip().endswith(tail.rstrip())):
         return text
-    if not re.match(r"\w", before[-1:]) and text.rstrip().endswith(tail.rstrip()):
-        return text
-    written, behind = text.removesuffix(tail), re.match(r"\w+", tail)
+    written = text.removesuffix(tail)
     name = re.search(r"(?<!\w)[^\W\d]\w*\Z", around.place.head + written)
-    if not written or behind is None or name is None or languages.kind_at_end(before, language.name):
+    if not written or (name is None and not is_within) or languages.kind_at_end(before, language.name):
         return text
-    words = _WORD.findall(f"{before} {around.place.after}"), languages.words(language)
+    # Of a word that the answer splits, the end alone is no word that the file has.
+    after = around.place.after[len(behind[0]) * is_within :]
+    words = _WORD.findall(f"{before} {after}"), languages.words(language)
     known = {word.lower() for each in words for word in each}
-    return text if all(word.lower() in known for word in _WORD.findall(name[0] + behind[0])) else None
+    return text if all(word.lower() in known for word in _WORD.findall((name[0] if name else "") + behind[0])) else None
 
 
 _WORD = re.compile(r"[^\W\d_][^\W\d_A-Z]*|\d+")
