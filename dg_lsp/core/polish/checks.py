@@ -60,7 +60,6 @@ def parses(whole: Whole) -> bool:
     """
     if not whole.after.errors:
         return True
-
     written = [span for span, _ in whole.answers()]
     return bool(whole.before.errors) and frames.allows(whole.before, whole.holes, whole.edits, written)
 
@@ -133,15 +132,13 @@ def compiles(whole: Whole) -> bool:
 
 
 def _compiles_in(whole: Whole, region: Span) -> bool:
-    text, pairs = (
-        whole.document.text,
-        [pair for pair in zip(whole.holes, whole.edits, strict=True) if region.holds(pair[0].span)],
-    )
+    text, language = whole.document.text, whole.before.language
+    pairs = [pair for pair in zip(whole.holes, whole.edits, strict=True) if region.holds(pair[0].span)]
     # The parser skipped this text because it is far from the holes. Compiling it takes long.
     gaps = tuple(Edit(span, "") for span in whole.before.gaps(region))
-    holes, language = [hole for hole, _ in pairs], whole.before.language
-    options = [[edit for _, edit in pairs], [], *(plain_edits(text, holes, language, plain) for plain in PLAIN_ANSWERS)]
+    plain = (plain_edits(text, [hole for hole, _ in pairs], language, each) for each in PLAIN_ANSWERS)
     # One by one: first with the edits, and without them only if Python rejects these.
+    options = itertools.chain([[edit for _, edit in pairs], ()], plain)
     accepted = (_compiles(_inside(text, region, (*option, *gaps))) for option in options)
     return next(accepted) or not any(accepted)
 
