@@ -18,10 +18,11 @@ from dg_lsp.core.place import Place, depth
 from dg_lsp.core.polish import frames
 from dg_lsp.core.polish.frames import edit_of, nearest_line_end
 from dg_lsp.core.syntax import Syntax
-from dg_lsp.core.values import Document, Hole, Span, n_common
+from dg_lsp.core.values import Document, Hole, Span
 
 # How many characters on each side the filters read. Only the syntax is checked on the whole file.
 NEARBY_CHARS = 4_000
+MORE_THAN_A_LINE = 12  # visible characters: a single short line may be in an answer and below it
 MAX_CUTS = 4  # of an answer that may repeat the rest of its line; each costs a parse, and the first is nearly always right
 
 
@@ -177,19 +178,7 @@ _WORD_OR_OPERATOR = re.compile(rf"[^\W\d]\w|/\w|\A(?:''|``|(?:(?!{_PAIR.pattern}
 
 def cut_repeated_lines(text: str, around: Around) -> str:
     """Cut where the answer continues with the lines that follow the hole."""
-    following = filled_lines(around.place.below)
-    lines = text.split("\n")
-    for idx in range(1 if not around.place.starts_line else 0, len(lines)):
-        line = around.place.head + lines[idx] if idx == 0 else lines[idx]
-        if not following or line.rstrip() not in following[:1]:
-            continue
-        rest = [line.rstrip(), *filled_lines("\n".join(lines[idx + 1 :]))]
-        same = n_common(rest, following)
-        # The end of the canvas may have cut the last line short.
-        ends = same == len(rest) or (same == len(rest) - 1 and same < len(following) and following[same].startswith(rest[-1]))
-        if (ends or same > 1) and any(says_something(line) for line in rest[:same]):
-            return "\n".join(lines[:idx])
-    return text
+    return extent.before_suffix(text, f"\n{around.place.below}", MORE_THAN_A_LINE)
 
 
 def cut_at_dedent(text: str, around: Around) -> str:

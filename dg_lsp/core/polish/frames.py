@@ -55,7 +55,7 @@ def errors(before: Syntax, holes: Sequence[Hole], options: Sequence[Edits]) -> l
         return counts
     frames = _frames(before, tuple(holes))
     # Without what is around a statement, its brackets must be its own.
-    if any(frames[2].closes_more(each) for each in options):
+    if any(_closes_more(frames[2].after(each)) for each in options):
         frames = frames[:1]
     in_frames = [[frame.n_errors(each) for each in options] for frame in frames]
     return next((counts for counts in in_frames if 0 in counts), in_frames[0])
@@ -74,9 +74,13 @@ def allows(before: Syntax, holes: tuple[Hole, ...], edits: Edits, written: Seque
     n_new, n_old = _n_touching(changed, written), _n_touching(before, [hole.span for hole in holes], above=True)
     if not n_new and len(changed.errors) < len(before.errors):
         return True
-    is_own = not alone.closes_more(edits) and not alone.n_errors(edits)
-    is_open = frame.n_unclosed(edits) > frame.n_unclosed(())
-    return n_new <= n_old and not is_open and (is_own or judge.n_closed(alone, edits) <= n_plain)
+    is_own = not _closes_more(alone.after(edits)) and not alone.n_errors(edits)
+    now, then = (languages.n_unclosed(frame.after(each).parsed, before.language.name) for each in (edits, ()))
+    return n_new <= n_old and now <= then and (is_own or judge.n_closed(alone, edits) <= n_plain)
+
+
+def _closes_more(lines: Syntax) -> bool:
+    return languages.first_closer(lines.parsed, lines.language.name) is not None
 
 
 def _n_touching(tree: Syntax, spans: Sequence[Span], *, above: bool = False) -> int:
@@ -117,11 +121,6 @@ class _Frame:
         """Return how many syntax errors these edits leave in the lines."""
         return len(self.after(edits).errors)
 
-    def n_unclosed(self, edits: Edits) -> int:
-        """Return how many brackets, strings and comments these edits leave open in the lines."""
-        parsed = self.after(edits)
-        return languages.n_unclosed(parsed.parsed, parsed.language.name)
-
     def n_closed(self, alone: _Frame, edits: Edits) -> int:
         """Return how many errors the edits leave, with or without brackets that close what the edit's line leaves open.
 
@@ -136,11 +135,6 @@ class _Frame:
         """Return the brackets that close what the lines up to the end of this edit leave open."""
         text, language = self.syntax.text[: edit.span.start - self.shift] + edit.text, self.syntax.language.name
         return ("\n" if languages.kind_at_end(text, language) == "comment" else "") + languages.closers(text, language)[1]
-
-    def closes_more(self, edits: Edits) -> bool:
-        """Return whether these lines close more brackets than they open, with these edits in them."""
-        parsed = self.after(edits)
-        return languages.first_closer(parsed.parsed, parsed.language.name) is not None
 
 
 @functools.lru_cache(maxsize=8)
