@@ -69,45 +69,30 @@ _PIPES = re.compile(rf"{_CONTINUED.pattern}|\|\s*\Z")
 
 
 def drop_repetition(text: str, around: Around) -> str | None:
-    """Drop whole lines that repeat the lines just before or just after the hole, once or several times.
+    """Drop an answer that makes lines like those just before or just after the hole, once or several times.
 
-    An answer within a line is dropped if it makes that line the same as the next, ignoring brackets and commas at their
-    ends.
+    A part of a line is compared with the next lines only, and without brackets and commas at their ends. So is a short line:
+    `end` and `}` often repeat where they close blocks. What closes none, an item, a call or a selector do not, unless those
+    above do.
     """
-    is_part = not (around.place.starts_line and around.place.ends_line)
-    if is_part and around.hole.extent != "block":
-        line = (around.place.head + text + around.place.tail).strip()
-        above, below = _next_lines(around.place.above, around.place.below)
-        same = line.rstrip(_ENDS) == below.rstrip(_ENDS) and above != below
-        return None if same and (says_something(line) or _ITEM.search(below)) else text
-    if is_part:
-        return text
-    if not says_something(text):
-        # `end` and `}` often repeat where they close blocks. In a language that closes blocks by indentation, a short
-        # line does not, nor does an item, a call or a selector, unless those above do.
-        above, below = _next_lines(around.place.before, around.place.after)
-        is_item = (_ITEM.search(below) or _CALL.search(below)) is not None and above != below
-        repeats = (languages.row(around.document.language).by_indentation or is_item) and text.strip() == below
-        return None if repeats and re.search(r"\w", text) else text
-    lines = [line.strip() for line in filled_lines(text)]
-    before = [line.strip() for line in filled_lines(around.place.before)]
-    after = [line.strip() for line in filled_lines(around.place.after)]
+    place, ends = around.place, "" if around.place.starts_line and around.place.ends_line else _ENDS
+    texts = (place.head + text + place.tail, place.above, place.below)
+    lines, above, below = ([line.strip() for line in filled_lines(each)] for each in texts)
+    if ends or not says_something(text):
+        is_item = _ITEM.search("".join(below[:1])) or languages.row(around.document.language).by_indentation
+        may_repeat = above[-1:] == below[:1] or not (is_item or says_something(lines[0]))
+        if may_repeat or (ends and around.hole.extent == "block") or not re.search(r"\w", text):
+            return text
+        lines, above, below = ([line.rstrip(ends) for line in each] for each in (lines, [], below))
     for size in range(1, len(lines) + 1):
         again = all(line == lines[idx % size] for idx, line in enumerate(lines))
-        if again and lines[:size] in (before[-size:], after[:size]):
+        if again and lines[:size] in (above[-size:], below[:size]):
             return None
     return text
 
 
-def _next_lines(before: str, after: str) -> tuple[str, str]:
-    """Return the last line of the text before that is not blank, and the first of the text after."""
-    above, below = filled_lines(before)[-1:], filled_lines(after)[:1]
-    return "".join(above).strip(), "".join(below).strip()
-
-
-# An item of a list or an object.
-_CALL = re.compile(r"\w\(\);?\Z|\A(?!do\b|try\b)[\w.#]+ \{\Z")
-_ITEM = re.compile(r"\A- |,\Z|\A[\w\"'-]+\s*:")
+# An item of a list or an object, a call, a selector.
+_ITEM = re.compile(r"\A- |,\Z|\A[\w\"'-]+\s*:|\w\(\);?\Z|\A(?!do\b|try\b)[\w.#]+ \{\Z")
 
 
 def drop_loop(text: str, around: Around) -> str | None:
