@@ -112,6 +112,49 @@ def test_no_answer_adds_an_error_that_touches_it(name: str, n: int) -> None:
     assert len(wrong) <= max(1, n_edits / 40), wrong
 
 
+# Calls within a call, of which one is unfinished, and what completes them.
+UNCLOSED = {
+    "xs.map((x) => f(x, ⟦⟧": "1));",
+    "xs.map((x) => {\n  f(x, ⟦⟧": "1);",
+    "it('a', async () => {\n  await f(x, ⟦⟧\n});": "1);",
+    "const y = xs.filter((x) => x.a === ⟦⟧": "1);",
+    "useEffect(() => {\n  f(x, ⟦⟧\n}, []);": "1);",
+    "xs.forEach((x) =>\n  f(x, ⟦⟧\n);": "1)",
+}
+OTHERS = ("class A extends", "const x = (", "x = {", "let x: =", "export default", "return g(a,", "obj.", "'abc", "/*")
+WRONG = (
+    "= = 1));",
+    "x y));",
+    "1 2);",
+    "if else",
+    "= 1);",
+    "))));",
+    "f(a b);",
+    "=> =>",
+    "const = 1;",
+    "a ? b);",
+    "a: b c",
+    "(((",
+)
+
+
+@pytest.mark.parametrize("language", ["typescript", "javascript"])
+@pytest.mark.parametrize("text", UNCLOSED)
+def test_wrong_answers_in_a_function_within_a_call_are_dropped_beside_any_unfinished_line(language: str, text: str) -> None:
+    kept = []
+    for other in OTHERS:
+        for whole in (f"{other}\n\n{text}\n", f"{text}\n\n{other}\n"):
+            code = Document("file:///a", language, whole.replace("⟦⟧", ""))
+            tree = syntax.of(code)
+            assert tree is not None
+            hole = holes.at_cursor(code, whole.index("⟦"), tree)
+            for answer in (*WRONG, UNCLOSED[text]):
+                edits = polish.to_edits(Candidate((answer,)), (hole,), code, syntax=tree).edits
+                kept += [(whole, answer)] if [edit.text for edit in edits] == [answer] and answer in WRONG else []
+                assert answer in WRONG or edits, (whole, answer)
+    assert not kept
+
+
 JS = "function f(a, b) {\n  const c = a + b;\n  if (c) {\n    return g(c);\n  }\n  return c;\n}\n"
 PYTHON = "def f(a, b):\n    c = a + b\n    if c:\n        return g(c)\n    return c\n\n"
 
