@@ -20,7 +20,7 @@ from dg_lsp.evaluate.tasks import EvalError, Task
 
 if TYPE_CHECKING:
     from dg_lsp.engine.common.loading import Loaded
-    from dg_lsp.engine.model.speed import Speed
+    from dg_lsp.engine.model.memory import Speed
 
 app = command_group()
 
@@ -81,7 +81,7 @@ def table(lines: Sequence[Line], loaded: Loaded[Any, Any], speed: Speed | None =
     if speed is not None:
         shown += (
             f"A pass over one token takes {speed.pass_ms:.2f} ms, {speed.pass_ms / speed.floor_ms:.1f} times what reading its "
-            f"weights takes ({speed.floor_ms:.2f} ms): {speed.tokens_per_s:.0f} tokens a second.\n"
+            f"weights takes ({speed.floor_ms:.2f} ms): {1000 / speed.pass_ms:.0f} tokens a second.\n"
         )
         if speed.free_bytes is not None:
             shown += f"{size(speed.free_bytes)} are free beside the model: {speed.tokens_that_fit:,} tokens' keys and values.\n"
@@ -102,7 +102,7 @@ def bench(
     """Time fills of single-line holes and of blocks, with nothing cached and with a known prefix."""
     from dg_lsp.engine.backends.local import load_model
     from dg_lsp.engine.common.loading import LoadError
-    from dg_lsp.engine.model.speed import measured
+    from dg_lsp.engine.model.memory import measured_speed
 
     if file is None:
         raise EvalError("no tasks given; name a .jsonl file")
@@ -117,5 +117,5 @@ def bench(
     lines = measure(loaded, tasks.spread(single, limit), tasks.spread(blocks, limit), seed=seed)
     speed = None
     if hasattr(loaded.passes, "extend"):  # models of masks have no passes over one token
-        speed = measured(loaded.passes, loaded.device, loaded.profile.prefix_tokens)
+        speed = measured_speed(loaded.passes, loaded.device, loaded.profile.prefix_tokens)
     typer.echo(table(lines, loaded, speed), nl=False)

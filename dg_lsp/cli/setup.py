@@ -33,9 +33,8 @@ from dg_lsp.engine.backends.fim import DIALECTS
 from dg_lsp.engine.common import calibration_store
 from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.fit import NAMES as BITS
-from dg_lsp.engine.model.fit import QUANTISED, Precision
+from dg_lsp.engine.model.fit import QUANTISED, Precision, of_config
 from dg_lsp.engine.model.fit import machine as fit_machine
-from dg_lsp.engine.model.fit.geometry import of_config
 from dg_lsp.engine.model.pull import PullError
 from dg_lsp.wire import config, extras, files, laptop, model_names, network, programs, schema
 from dg_lsp.wire.laptop import LaptopModel

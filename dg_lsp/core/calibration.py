@@ -32,6 +32,10 @@ class Calibration:
     weights: Mapping[str, float] = field(default_factory=dict)
     reorders: bool = True
 
+    def __post_init__(self) -> None:
+        if not all(map(math.isfinite, (self.intercept, *self.weights.values()))):
+            raise ValueError("a weight is not a finite number")
+
 
 @dataclass(frozen=True, slots=True)
 class Evidence:

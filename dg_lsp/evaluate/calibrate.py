@@ -94,7 +94,7 @@ def samples(
 
     Raises the errors of the filler's steps, such as UserError if its server can't be reached.
     """
-    n_at_once = N_AT_ONCE if filler.concurrency() == "independent" else 1
+    n_at_once = N_AT_ONCE if filler.concurrency == "independent" else 1
     waiting = iter(enumerate(tasks))
     under_way: dict[int, Work] = {}
     finished: dict[int, Sample] = {}

@@ -30,11 +30,10 @@ from dg_lsp.engine.common import drafts
 from dg_lsp.engine.common.drafts import DraftSettings
 from dg_lsp.engine.common.loading import set_up
 from dg_lsp.engine.model import memory
-from dg_lsp.engine.model.fit.geometry import LlamaSizes
+from dg_lsp.engine.model.fit import LlamaSizes
 from dg_lsp.engine.model.gpu import operations
-from dg_lsp.engine.model.gpu.buffers import Buffers
 from dg_lsp.engine.model.prefix_cache import KV
-from dg_lsp.engine.model.recording import ROWS, Recorder
+from dg_lsp.engine.model.recording import ROWS, Buffers, Recorder
 from dg_lsp.engine.model.tree import ROOM, ROOT, OwnRoom, Tree
 
 BIASES = ("q_proj", "k_proj", "v_proj")
@@ -121,7 +120,7 @@ def passes(bench: Bench, name: str, sizes: LlamaSizes, kind: Any, prefix: int) -
         processor.__dict__ |= model.__dict__ | {"_gpu": None, "buffers": None}
     model.use_buffers(chosen, free, recorder if bench.is_cuda else None)
     assert isinstance(model.buffers, Buffers)
-    n_read = sum(layer.n_bytes() for layer in model.layers) + model._head.n_bytes()
+    n_read = model.n_bytes() * memory.share_read(model.geometry)
     floor = n_read / bench.bytes_per_ms
     print(
         f"\n{name}: a pass reads {n_read / 1e9:.2f} GB, floor {floor:.2f} ms; {type(chosen).__name__}, built in {built_s:.1f} s"

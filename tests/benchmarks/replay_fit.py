@@ -23,7 +23,7 @@ import tempfile
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,6 @@ from dg_lsp.engine.backends import local
 from dg_lsp.engine.causal.filler import CausalFiller
 from dg_lsp.engine.causal.generation import Generation
 from dg_lsp.engine.causal.windows import LEAST_NEW, SHORT_SUFFIX
-from dg_lsp.engine.common import calibration_store
 from dg_lsp.evaluate import calibrate
 from dg_lsp.evaluate import tasks as evaluation
 from dg_lsp.evaluate.calibrate import Features, Judged, Sample
@@ -151,7 +150,7 @@ def fit_all(options: argparse.Namespace) -> int:
             own = [each for each in judged if low <= each.probability < high]
             stated = sum(each.probability for each in own) / max(len(own), 1)
             print(f"  {low:.2f} to {min(high, 1):.2f}: {len(own)} stated {stated:.2f}, right {sum(map(_is_right, own))}")
-        fitted[name] = calibration_store.as_object(calibrate.fit(samples))
+        fitted[name] = asdict(calibrate.fit(samples))
     if options.into:
         profile = json.loads(options.into.read_text("utf-8"))
         options.into.write_text(json.dumps(profile | fitted, indent=2) + "\n", encoding="utf-8")

@@ -26,7 +26,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from dg_lsp.engine.model import before_torch  # noqa: F401 -- before torch
-from dg_lsp.engine.model.gpu.buffers import Buffers
+from dg_lsp.engine.model.recording import Buffers
 
 # isort: split
 import torch

@@ -53,3 +53,9 @@ def instruct(instruct_layout: Path) -> DiffusionFiller:
 @pytest.fixture(scope="session")
 def with_experts() -> Any:
     return checkpoints.with_experts()
+
+
+@pytest.fixture
+def without_gradients() -> Iterator[None]:
+    with torch.no_grad():
+        yield

@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 
-from dg_lsp.engine.diffusion.denoise import Decoder, DecoderInput, Row, TokenLimits
+from dg_lsp.engine.diffusion.denoise import Decoder, Row, TokenLimits
 from dg_lsp.engine.diffusion.layout import Sampling
 from dg_lsp.engine.diffusion.search import Gap, Speculate
 
@@ -122,8 +124,11 @@ def _logits(
     padded = [entries + [(entries[0][0], 0.0)] * (k - len(entries)) for entries in conditioning]
     ids = torch.tensor([[[token for token, _ in entries] for entries in padded]])
     chances = torch.tensor([[[chance for _, chance in entries] for entries in padded]])
-    free_mask = torch.tensor([free])
-    return list(decoder.logits(DecoderInput(torch.tensor([canvas]), ids, chances, torch.ones_like(free_mask), free_mask)))
+    mask = torch.tensor([free])
+    rows: Any = SimpleNamespace(
+        ids=torch.tensor([canvas]), top_ids=ids, top_chances=chances, used=torch.ones_like(mask), free=mask
+    )
+    return list(decoder.logits(rows))
 
 
 def cut_at_suffix(draft: list[int], head: list[int], least: int = 3) -> int:

@@ -100,22 +100,6 @@ def test_every_route_requires_the_token(engine: Running, method: str, path: str,
     assert engine.process.poll() is None
 
 
-@pytest.mark.parametrize(
-    ("headers", "status", "sentence"),
-    [
-        ({"Origin": "http://localhost"}, 403, "requests from web pages are refused"),
-        ({"Host": "evil.example"}, 403, "the Host header must name this machine: localhost or 127.0.0.1"),
-        ({"Host": "localhost.evil.example:80"}, 403, "the Host header must name this machine: localhost or 127.0.0.1"),
-        ({"Host": "[::1]:80"}, 400, "request is missing"),
-        ({"Host": "127.0.0.1:80"}, 400, "request is missing"),
-        ({"Content-Type": "text/plain"}, 415, "the body must be JSON, with the header `Content-Type: application/json`"),
-    ],
-)
-def test_web_pages_and_foreign_hosts_are_refused(engine: Running, headers: dict[str, str], status: int, sentence: str) -> None:
-    response = engine.http.post("/v1/infill", content=b"{}", headers={**JSON, **headers})
-    assert error(response) == (status, sentence)
-
-
 def test_a_head_request_takes_no_lease(engine: Running) -> None:
     assert engine.http.head("/v1/lease").status_code == 405
     assert engine.http.head("/health").status_code == 200
@@ -250,12 +234,6 @@ def test_llama_fills_between_prefix_and_suffix(engine: Running) -> None:
         "tokens_predicted": 3,
         "has_new_line": True,
     }
-
-
-def test_llama_response_fields_select_fields_by_path(engine: Running) -> None:
-    answer = llama(engine, input_prefix="a", input_suffix="", response_fields=["content", "timings/predicted_n", "no/such"])
-    assert answer == {"content": "answer", "timings/predicted_n": 6}
-    assert llama(engine, input_prefix="a", input_suffix="", n_predict=0, response_fields=[""]) == {}
 
 
 def test_llama_stops_and_token_limits_apply(engine: Running) -> None:

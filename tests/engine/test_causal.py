@@ -11,14 +11,15 @@ import pytest
 import torch
 
 from dg_lsp.engine.common import drafts
-from dg_lsp.engine.common.drafts import CausalDraft, DraftSettings
-from dg_lsp.engine.common.file_model import FileModel
+from dg_lsp.engine.common.drafts import CausalDraft, DraftSettings, FileModel
 from dg_lsp.engine.diffusion.gemma.packed import PackedPasses
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.model import matmul
 from dg_lsp.engine.model import tree as trees
 from dg_lsp.engine.model.prefix_cache import crop
 from dg_lsp.engine.model.tree import ROOT, SCORED, Tree
+
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 PREFIX = [17, 30, 31, 32, 33, 34, 35, 36, 20, 30, 31, 32, 33, 34, 21, 30, 31]
 AFTER = [40, 30, 31, 32, 33, 34, 35, 36, 37]
@@ -99,7 +100,6 @@ def one_at_a_time(passes: Passes, file: FileModel | None, *, first: tuple[int, .
     return [row[:-1] if row[-1] in STOPS else row for row in rows]
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("first", [(), (30, 32, 40, 50), (99,)])
 @pytest.mark.parametrize("full", [0.0, 0.5, 0.98])
 @pytest.mark.parametrize("most", [1, 2, 10])
@@ -110,7 +110,6 @@ def test_drafts_equal_those_written_one_token_at_a_time(passes: Passes, first: t
     assert [draft.ids for draft in drafts] == one_at_a_time(passes, file, first=first, most=most)
 
 
-@torch.no_grad()
 def test_file_predictions_save_passes(passes: Passes) -> None:
     file = FileModel(PREFIX, AFTER, full=0.98, half_at=0.1)
     drafts, n_passes = drafted(passes, file, first=(32,))
@@ -118,7 +117,6 @@ def test_file_predictions_save_passes(passes: Passes) -> None:
     assert n_passes < len(drafts[0].ids)
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("full", [0.0, 0.98])
 def test_log_probabilities_equal_one_pass_over_the_whole_draft(passes: Passes, full: float) -> None:
     drafts, _ = drafted(passes, FileModel(PREFIX, AFTER, full=full, half_at=0.1) if full else None, first=(32, 30, 50))
@@ -134,7 +132,6 @@ def test_log_probabilities_equal_one_pass_over_the_whole_draft(passes: Passes, f
             assert draft.end == pytest.approx(float(logps[-1, END]), abs=1e-4)
 
 
-@torch.no_grad()
 def test_a_tree_grows_its_buffer(passes: Passes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trees, "ROOM", 1)
     kv = passes.encode(torch.tensor([PREFIX]))[1]
@@ -156,7 +153,6 @@ def test_rows_with_the_same_start_share_nodes(passes: Passes) -> None:
     assert tree.grow([(2, [4, 7]), (ROOT, [2])]) == [[4, 7], [5]]
 
 
-@torch.no_grad()
 def test_scores_of_a_tree_are_those_of_separate_rows(passes: Passes) -> None:
     # The last row's logits don't fit in memory at once.
     tree, rows = after_prefix(passes), [[30, 31, 32], [30, 50], [], [40], list(range(5, 5 + SCORED + 3))]
@@ -167,7 +163,6 @@ def test_scores_of_a_tree_are_those_of_separate_rows(passes: Passes) -> None:
         assert logps == pytest.approx(expected, abs=1e-4)
 
 
-@torch.no_grad()
 def test_what_drafting_computed_is_not_computed_again(passes: Passes, monkeypatch: pytest.MonkeyPatch) -> None:
     tree, file = after_prefix(passes), FileModel(PREFIX, AFTER, full=0.98, half_at=0.1)
     limits: dict[str, Any] = {"rows": 1, "most": 10, "banned": BANNED, "stops": STOPS, "end": END, "branches": 2}
@@ -186,7 +181,6 @@ def check_bound(tree: Tree, row: list[int], logp: float, *, is_exact: bool) -> N
     assert tree.bound(row).is_exact == is_exact
 
 
-@torch.no_grad()
 def test_bound_is_what_the_known_tokens_leave(passes: Passes) -> None:
     tree = after_prefix(passes)
     check_bound(tree, [30, 31], 0.0, is_exact=False)
@@ -200,7 +194,6 @@ def test_bound_is_what_the_known_tokens_leave(passes: Passes) -> None:
         assert tree.bound(row).logp >= sum(after_prefix(passes).log_probabilities([row])[0]) - 1e-4
 
 
-@torch.no_grad()
 def test_a_draft_that_is_enough_has_no_branches(passes: Passes) -> None:
     limits: dict[str, Any] = {"rows": 1, "most": 10, "banned": BANNED, "stops": STOPS, "end": END, "branches": 3}
     limits |= {"allowed": starting((32,)), "file": FileModel(PREFIX, AFTER, full=0.98, half_at=0.1)}
@@ -212,7 +205,6 @@ def test_a_draft_that_is_enough_has_no_branches(passes: Passes) -> None:
     assert len(counted(written(passes, is_enough=lambda _draft, _margin: False, **limits))[0]) == len(all_drafts)
 
 
-@torch.no_grad()
 def test_a_tree_learns_how_likely_other_texts_are_where_drafts_begin_like_them(passes: Passes) -> None:
     tree = after_prefix(passes)
     settings: dict[str, Any] = {"rows": 1, "most": 6, "banned": BANNED, "stops": STOPS, "end": END}
@@ -229,6 +221,13 @@ def test_a_file_continuation_ends_when_it_is_improbable() -> None:
     assert file.continuation([32], most=9, least_chance=0.1, stops=(34,)) == [33, 34]
     assert file.continuation([32], most=9, least_chance=1.0, stops=()) == []
     assert file.continuation([99], most=9, least_chance=0.1, stops=()) == []
+
+
+def test_related_files_count_but_no_match_spans_two_files() -> None:
+    assert FileModel([5, 6], []).guess([]).weight == 0.0
+    with_related = FileModel([5, 6], [], related=[[1, 5, 6, 7], [8, 6]])
+    assert set(with_related.guess([]).shares) == {7}
+    assert with_related.guess([7]).weight == 0.0
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -260,7 +259,6 @@ def test_matches_equal_a_search_of_every_place(seed: int) -> None:
         assert guess.weight == pytest.approx(0.9 * best / (best + 4) * max(counts.values()) / sum(counts.values()))
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("full", [0.0, 0.5])
 def test_branches_are_the_likeliest_other_tokens_continued_greedily(passes: Passes, full: float) -> None:
     file = FileModel(PREFIX, AFTER, full=full) if full else None
@@ -289,7 +287,6 @@ def test_branches_are_the_likeliest_other_tokens_continued_greedily(passes: Pass
     assert [branch.ids for branch in branches] == expected
 
 
-@torch.no_grad()
 def test_no_branch_starts_as_a_draft_or_another_branch_does(passes: Passes) -> None:
     file = FileModel(PREFIX, AFTER, full=0.98, half_at=0.1)
     limits: dict[str, Any] = {"most": 1, "banned": BANNED, "stops": STOPS}
@@ -298,7 +295,6 @@ def test_no_branch_starts_as_a_draft_or_another_branch_does(passes: Passes) -> N
     assert len({tuple(draft.ids) for draft in drafts}) == len(drafts)
 
 
-@torch.no_grad()
 def test_branches_are_written_in_the_passes_of_their_draft(passes: Passes) -> None:
     limits: dict[str, Any] = {"most": 12, "banned": BANNED, "stops": STOPS}
     drafts, n_passes = counted(written(passes, rows=1, branches=5, **limits))
@@ -306,7 +302,6 @@ def test_branches_are_written_in_the_passes_of_their_draft(passes: Passes) -> No
     assert n_passes <= 13
 
 
-@torch.no_grad()
 def test_a_finished_draft_is_there_while_its_branches_are_written(passes: Passes) -> None:
     file = FileModel(PREFIX, AFTER, full=0.98, half_at=0.1)
     limits: dict[str, Any] = {"most": 10, "allowed": starting((32,)), "banned": BANNED, "stops": STOPS, "end": END}
@@ -316,7 +311,6 @@ def test_a_finished_draft_is_there_while_its_branches_are_written(passes: Passes
     assert ([32, 33, 34, 35], 36) in finished_drafts
 
 
-@torch.no_grad()
 def test_late_drafts_are_those_that_are_finished(passes: Passes) -> None:
     # With many stop tokens, drafts and branches end after different numbers of passes.
     limits: dict[str, Any] = {"most": 8, "banned": BANNED, "stops": set(range(5, 60, 2))}
@@ -330,7 +324,6 @@ def test_late_drafts_are_those_that_are_finished(passes: Passes) -> None:
     assert (n_late[0], len(set(n_late)) > 2, n_late[-1] < len(whole)) == (0, True, True)
 
 
-@torch.no_grad()
 def test_a_branch_starts_only_with_an_allowed_token(passes: Passes) -> None:
     first = (30, 32, 40)
     limits: dict[str, Any] = {"most": 4, "allowed": starting(first), "banned": BANNED, "stops": STOPS}
@@ -340,7 +333,6 @@ def test_a_branch_starts_only_with_an_allowed_token(passes: Passes) -> None:
     assert all(not set(branch.ids) & set(BANNED) for branch in branches)
 
 
-@torch.no_grad()
 def test_the_model_alone_writes_one_more_draft(passes: Passes) -> None:
     file = FileModel(PREFIX, AFTER, full=0.98, half_at=0.1)
     limits: dict[str, Any] = {"most": 6, "banned": BANNED, "stops": STOPS, "end": END}
@@ -350,7 +342,6 @@ def test_the_model_alone_writes_one_more_draft(passes: Passes) -> None:
     assert [draft.file for draft in both] == [file, None]
 
 
-@torch.no_grad()
 def test_improbable_drafts_and_branches_are_dropped(passes: Passes) -> None:
     limits: dict[str, Any] = {"most": 6, "banned": BANNED, "stops": STOPS, "end": END}
     drafts = finished(written(passes, rows=3, **limits))
@@ -369,7 +360,6 @@ def test_improbable_drafts_and_branches_are_dropped(passes: Passes) -> None:
     assert not finished(written(passes, rows=1, least_joint=draft.joints[0] / 2, **limits))
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("full", [0.0, 0.5])
 def test_a_branch_knows_its_log_probabilities(passes: Passes, full: float) -> None:
     file = FileModel(PREFIX, AFTER, full=full) if full else None
@@ -386,7 +376,6 @@ def test_a_branch_knows_its_log_probabilities(passes: Passes, full: float) -> No
             assert branch.end == pytest.approx(float(logps[-1, END]), abs=1e-4)
 
 
-@torch.no_grad()
 def test_a_draft_that_may_not_end_yet_goes_on_and_leaves_a_shorter_one(passes: Passes) -> None:
     # With many stop tokens, drafts end soon.
     stops, going_on = set(range(5, 100, 2)), [40, 42, 44]
@@ -419,7 +408,6 @@ def test_a_draft_that_may_not_end_yet_goes_on_and_leaves_a_shorter_one(passes: P
         assert draft.end == pytest.approx(float(logps[-1, END]), abs=1e-4)
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("start", [[30, 31], [50, 51, 52, 53]])
 def test_a_draft_with_a_start_goes_on_greedily_after_it(passes: Passes, start: list[int]) -> None:
     limits: dict[str, Any] = {"rows": 3, "most": 9, "branches": 2, "banned": BANNED, "stops": STOPS, "end": END, "start": start}

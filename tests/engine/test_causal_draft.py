@@ -13,8 +13,8 @@ import torch
 from dg_lsp.core.values import Candidate, Hole, InfillRequest, Span
 from dg_lsp.engine.backends.local import load_model
 from dg_lsp.engine.causal.filler import CausalFiller
-from dg_lsp.engine.common.local import LocalTask
 from dg_lsp.engine.model.tree import ROOT, Tree
+from tests.engine.engine_kit import finish
 from tests.engine.test_llama import written_to
 
 PREFIX, SUFFIX = "def add(a, b):\n    ", "\n    return a + b\n"
@@ -36,12 +36,6 @@ def filler(tmp_path_factory: pytest.TempPathFactory) -> CausalFiller:
     folder = written_to(tmp_path_factory.mktemp("causal"))
     written_profile(folder)
     return CausalFiller(load_model(str(folder), device="cpu", dtype="float32"))
-
-
-def finish(task: LocalTask) -> LocalTask:
-    while task.step():
-        pass
-    return task
 
 
 @pytest.mark.parametrize("hole", [LINE, BLOCK])

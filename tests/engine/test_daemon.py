@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import os
-import re
 import signal
 import socket
 import stat
@@ -14,6 +13,7 @@ import subprocess
 import sys
 import weakref
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from dg_lsp.cli import main as cli
 from dg_lsp.engine.serve import daemon, jobs
 from dg_lsp.engine.serve.app import Service
-from dg_lsp.engine.serve.daemon import DaemonError, Discreet, EngineFacts, loader, next_action
+from dg_lsp.engine.serve.daemon import Discreet, next_action
 from dg_lsp.engine.serve.jobs import Limits
 from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import ENGINE_COMMAND, DiscoveryError, EngineFiles, EngineId, EngineSettings, State
@@ -36,44 +36,40 @@ from tests.processes import is_gone
 pytestmark = pytest.mark.e2e
 
 
-def facts(**fields: object) -> EngineFacts:
-    usual: dict[str, object] = {"state": "ready", "n_leases": 0, "n_jobs": 0, "last_lease": 0.0, "last_used": 0.0}
-    return EngineFacts(**{**usual, **fields})  # type: ignore[arg-type]
-
-
 NEVER = EngineSettings(unload_after_s=0, exit_after_s=0)
 TIMES = EngineSettings(unload_after_s=10, exit_after_s=30)
 
 
 @pytest.mark.parametrize(
-    ("at", "settings", "now", "expected"),
+    ("facts", "settings", "now", "expected"),
     [
-        (facts(), NEVER, 1e9, ("wait", None)),
-        (facts(), TIMES, 4, ("wait", 6)),
-        (facts(), TIMES, 10, ("unload", None)),
-        (facts(state="unloaded"), TIMES, 10, ("wait", 20)),
-        (facts(state="unloaded"), TIMES, 30, ("exit", None)),
-        (facts(state="unloaded", n_leases=1), TIMES, 99, ("wait", None)),
-        (facts(n_leases=1), TIMES, 99, ("unload", None)),
-        (facts(n_leases=1, is_on_gpu=True), TIMES, 99, ("wait", None)),
-        (facts(is_on_gpu=True), TIMES, 10, ("unload", None)),
-        (facts(state="unloaded", last_lease=5.0), TIMES, 30, ("wait", 5)),
-        (facts(state="unloaded", last_used=5.0), TIMES, 30, ("wait", 5)),
-        (facts(n_jobs=1), TIMES, 99, ("wait", None)),
-        (facts(state="loading"), TIMES, 99, ("wait", None)),
-        (facts(state="failed"), NEVER, 1, ("wait", 1)),
-        (facts(state="failed"), NEVER, 2, ("exit", None)),
-        (facts(state="failed", n_leases=1), TIMES, 99, ("wait", None)),
-        (facts(stop_when_idle=True), NEVER, 0, ("exit", None)),
-        (facts(stop_when_idle=True, n_jobs=1), NEVER, 0, ("wait", None)),
-        (facts(stop_when_idle=True, n_leases=1), NEVER, 0, ("wait", None)),
+        ({}, NEVER, 1e9, ("wait", None)),
+        ({}, TIMES, 4, ("wait", 6)),
+        ({}, TIMES, 10, ("unload", None)),
+        ({"state": "unloaded"}, TIMES, 10, ("wait", 20)),
+        ({"state": "unloaded"}, TIMES, 30, ("exit", None)),
+        ({"state": "unloaded", "n_leases": 1}, TIMES, 99, ("wait", None)),
+        ({"n_leases": 1}, TIMES, 99, ("unload", None)),
+        ({"n_leases": 1, "is_on_gpu": True}, TIMES, 99, ("wait", None)),
+        ({"is_on_gpu": True}, TIMES, 10, ("unload", None)),
+        ({"state": "unloaded", "last_lease": 5.0}, TIMES, 30, ("wait", 5)),
+        ({"state": "unloaded", "last_used": 5.0}, TIMES, 30, ("wait", 5)),
+        ({"n_jobs": 1}, TIMES, 99, ("wait", None)),
+        ({"state": "loading"}, TIMES, 99, ("wait", None)),
+        ({"state": "failed"}, NEVER, 1, ("wait", 1)),
+        ({"state": "failed"}, NEVER, 2, ("exit", None)),
+        ({"state": "failed", "n_leases": 1}, TIMES, 99, ("wait", None)),
+        ({"stop_when_idle": True}, NEVER, 0, ("exit", None)),
+        ({"stop_when_idle": True, "n_jobs": 1}, NEVER, 0, ("wait", None)),
+        ({"stop_when_idle": True, "n_leases": 1}, NEVER, 0, ("wait", None)),
     ],
 )
 @pytest.mark.smoke
 def test_next_action_unloads_and_exits_only_when_unused(
-    at: EngineFacts, settings: EngineSettings, now: float, expected: tuple[str, float | None]
+    facts: dict[str, Any], settings: EngineSettings, now: float, expected: tuple[str, float | None]
 ) -> None:
-    assert next_action(at, settings, now) == expected
+    usual: dict[str, Any] = {"state": "ready", "n_leases": 0, "n_jobs": 0, "last_lease": 0.0, "last_used": 0.0}
+    assert next_action(settings, now, **usual | facts) == expected
 
 
 @pytest.mark.smoke
@@ -123,6 +119,8 @@ def test_files_of_a_killed_engine_do_not_block_the_next(engines: Path) -> None:
         engine.process.kill()
         engine.process.wait()
         assert engine.files.state.exists()
+        assert command("token", *OPTIONS, code=2) == NO_TOKEN
+        assert command("status", *OPTIONS, code=1) == "toy: no engine is running\n"
     with running() as fresh:
         assert fresh.state.token != engine.state.token
         assert post(fresh.http, body())
@@ -184,14 +182,6 @@ def test_clients_can_watch_the_loading(engines: Path) -> None:
         wait_until(lambda: engine.http.get("/health").status_code == 200)
 
 
-def test_a_model_that_fails_to_load_is_reported_and_the_process_exits(engines: Path) -> None:
-    with running(model="fails", wait_for="failed") as engine:
-        with engine.http.stream("GET", "/v1/lease"):
-            assert engine.info()["message"] == "the model could not be loaded: there is no checkpoint of that name"
-            assert engine.http.post("/v1/infill", json=body()).status_code == 503
-        wait_until(lambda: engine.process.poll() is not None)
-
-
 @pytest.mark.parametrize(
     ("options", "state"),
     [(("--exit-after=10", "--unload-after=0"), "ready"), (("--exit-after=0", "--unload-after=0.05"), "unloaded")],
@@ -216,19 +206,6 @@ def test_a_client_that_disconnects_during_a_step_does_not_keep_the_engine_alive(
             wait_until(lambda: engine.info()["state"] == "unloaded")
         else:
             wait_until(lambda: engine.process.poll() is not None)
-
-
-@pytest.mark.slow
-def test_shutdown_when_idle_waits_for_the_users(engines: Path) -> None:
-    with running() as engine:
-        with engine.http.stream("GET", "/v1/lease") as lease:
-            lines = lease.iter_lines()
-            next(lines)
-            answer = engine.http.post("/v1/shutdown", json={"when": "idle"}).json()
-            assert answer == {"when": "idle", "leases": 1, "requests": 0}
-            assert post(engine.http, body())
-            assert engine.process.poll() is None
-        wait_until(lambda: engine.process.poll() is not None)
 
 
 @pytest.mark.smoke
@@ -276,25 +253,18 @@ def test_a_full_log_is_rotated(engines: Path) -> None:
     assert files.log.with_suffix(".log.1").exists()
 
 
-def test_a_missing_loader_says_what_to_install() -> None:
-    with pytest.raises(DaemonError, match=re.escape(f"nowhere is not installed; {INSTALL_IT}")):
-        loader(EngineId(filler="nowhere:load"), EngineSettings)(lambda _text, _share: None)
-    with pytest.raises(DaemonError, match="this model does not support the option revision"):
-        loader(EngineId(filler=FILLER, revision="main"), EngineSettings)(lambda _text, _share: None)
-
-
 INSTALL_IT = f"install the engine's parts with: {install_command('engine')}"
 WITHOUT_ENGINE = """
 import sys
 for name in ("torch", "transformers", "tokenizers", "safetensors", "numpy"):
     sys.modules[name] = None
-from dg_lsp.engine.serve.daemon import DaemonError, loader
+from dg_lsp.engine.serve.daemon import DaemonError, load
 from dg_lsp.wire.discovery import EngineId, EngineSettings
-filler = loader(EngineId("fim:llama:http://127.0.0.1:9"), EngineSettings)(lambda _text, _share: None)
+filler = load(EngineId("fim:llama:http://127.0.0.1:9"), EngineSettings(), lambda _text, _share: None)
 print(type(filler).__name__)
 for model in ("embedded", "vllm:http://127.0.0.1:9"):
     try:
-        loader(EngineId(model), EngineSettings)(lambda _text, _share: None)
+        load(EngineId(model), EngineSettings(), lambda _text, _share: None)
     except DaemonError as error:
         print(error)
 """
@@ -344,6 +314,7 @@ def quick_command(*arguments: str, code: int = 0) -> str:
 
 @pytest.mark.smoke
 def test_the_commands_start_show_and_stop_an_engine(engines: Path) -> None:
+    assert quick_command("logs", *OPTIONS) == "dg-lsp engine: no log for toy yet\n"
     assert json.loads(quick_command("status", "--json", *OPTIONS, code=1))["state"] == "absent"
     assert quick_command("status", *OPTIONS, code=1) == "toy: no engine is running\n"
     assert quick_command("start", *OPTIONS).startswith("The engine for toy is ready (process ")
@@ -394,21 +365,15 @@ def refusal(*arguments: str) -> str:
     return lines[-1].removeprefix("dg-lsp engine: ")
 
 
-@pytest.mark.parametrize("kind", ["lock", "json", "sock"])
-def test_an_unwritable_file_is_named(engines: Path, kind: str) -> None:
-    path = engines / f"{engine_id().name}.{kind}"
-    path.mkdir()
-    assert refusal("run", *OPTIONS) == (
-        f"{path} can't be used: Is a directory; set {discovery.RUNTIME_DIR_VARIABLE} to another directory"
-    )
-    assert {path.suffix for path in engines.iterdir()} <= {f".{kind}", ".log"}
-
-
-@pytest.mark.parametrize(("name", "kind"), [("run", "log"), ("start", "starting"), ("start", "log")])
-def test_a_folder_in_place_of_a_file_is_reported_before_the_start(engines: Path, name: str, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("run", "lock"), ("run", "json"), ("run", "sock"), ("run", "log"), ("start", "starting"), ("start", "log")],
+)
+def test_a_folder_in_place_of_a_file_is_named(engines: Path, name: str, kind: str) -> None:
     path = engines / f"{engine_id().name}.{kind}"
     path.mkdir()
     assert refusal(name, *OPTIONS).startswith(f"{path} can't be used: ")
+    assert name == "start" or {path.suffix for path in engines.iterdir()} <= {f".{kind}", ".log"}
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a engines away")
@@ -455,14 +420,6 @@ def test_start_reports_a_running_engine_without_the_requested_port(engines: Path
     command("start", *OPTIONS)
     assert "It already ran, without a port" in refusal("start", "--port=0", *OPTIONS)
     command("stop", *OPTIONS)
-
-
-def test_no_command_takes_the_files_of_a_killed_engine_for_an_engine(engines: Path) -> None:
-    with running() as engine:
-        os.kill(engine.process.pid, signal.SIGKILL)
-        wait_until(lambda: is_gone(engine.process.pid))
-        assert command("token", *OPTIONS, code=2) == NO_TOKEN
-        assert command("status", *OPTIONS, code=1) == "toy: no engine is running\n"
 
 
 def disguise(version: str) -> None:
@@ -517,11 +474,6 @@ def test_an_unresponsive_engine_is_reported(engines: Path) -> None:
     silence = f"process {pid} does not respond; end it with: kill -9 {pid}\n"
     assert outputs == [f"toy: {silence}", *[f"dg-lsp engine: {silence}"] * 2]
     assert [process.returncode for process in processes] == [1, 2, 2]
-
-
-def test_commands_without_an_engine_say_so(engines: Path) -> None:
-    assert command("logs", *OPTIONS) == "dg-lsp engine: no log for toy yet\n"
-    assert command("status", "--all", code=1) == "No engine is running.\n"
 
 
 def test_a_time_above_the_maximum_is_refused(engines: Path) -> None:

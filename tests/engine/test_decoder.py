@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-from dg_lsp.engine.diffusion.denoise import DecoderInput, Denoiser, Row, TokenLimits
+from dg_lsp.engine.diffusion.denoise import CanvasState, Denoiser, Row, TokenLimits
 from dg_lsp.engine.diffusion.fixed_step import LocalDecoder
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.layout import Sampling
 from dg_lsp.engine.model.prefix_cache import KV
 from tests.engine.filler_kit import a_prefix
+
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 LIMITS = TokenLimits(tuple(range(10, 110)), tuple(range(6)), (30, 31, 32), delete=6)
 SAMPLING = Sampling(line_steps=6, delete_entropy=3.0, stop_entropy=0.5)  # loose: positions are deleted, rows settle apart
@@ -29,7 +31,6 @@ def canvases(number: int) -> list[Row]:
 
 
 # Shorter than the window of 8, as long, and far longer.
-@torch.no_grad()
 @pytest.mark.parametrize("length", [3, 8, 40])
 def test_logits_equal_those_of_a_pass_without_room(with_experts: Any, length: int) -> None:
     passes = Passes(with_experts)
@@ -42,21 +43,20 @@ def test_logits_equal_those_of_a_pass_without_room(with_experts: Any, length: in
         denoiser.take(denoiser.live, expected.clone())
 
 
-def logits(passes: Passes, kv: KV, decoder_input: DecoderInput) -> torch.Tensor:
+def logits(passes: Passes, kv: KV, rows: CanvasState) -> torch.Tensor:
     """What the decoder says to rows that step alone, by the passes that are held equal to the library's."""
     n_past = kv[0][0].shape[2]
-    mask = torch.cat([torch.ones(len(decoder_input.ids), n_past, dtype=torch.bool), decoder_input.used], 1)
+    mask = torch.cat([torch.ones(len(rows.ids), n_past, dtype=torch.bool), rows.used], 1)
     hidden = passes.decode(
-        decoder_input.ids,
+        rows.ids,
         kv,
-        passes.soft(decoder_input.top_ids, decoder_input.top_chances),
-        positions=n_past + (decoder_input.used.cumsum(1) - 1).clamp(min=0),
-        mask=mask[:, None, None].expand(-1, 1, decoder_input.ids.shape[1], -1),
+        passes.soft(rows.top_ids, rows.top_chances),
+        positions=n_past + (rows.used.cumsum(1) - 1).clamp(min=0),
+        mask=mask[:, None, None].expand(-1, 1, rows.ids.shape[1], -1),
     )
-    return passes.logits(hidden[decoder_input.free])
+    return passes.logits(hidden[rows.free])
 
 
-@torch.no_grad()
 def test_rows_that_step_in_slices_write_the_same(with_experts: Any) -> None:
     passes = Passes(with_experts)
     kv, rows = a_prefix(passes, 30), [*canvases(0), *canvases(1)]
@@ -70,7 +70,6 @@ def test_rows_that_step_in_slices_write_the_same(with_experts: Any) -> None:
     assert readings[1:] == readings[:1] * 2
 
 
-@torch.no_grad()
 def test_the_room_of_rows_serves_fewer_of_the_same_width(with_experts: Any) -> None:
     passes = Passes(with_experts)
     decoder = LocalDecoder(passes, a_prefix(passes, 5))

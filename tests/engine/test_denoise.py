@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dg_lsp.engine.diffusion.denoise import DecoderInput, Denoiser, Row, TokenLimits, accept, temperature
+from dg_lsp.engine.diffusion.denoise import CanvasState, Denoiser, Row, TokenLimits, accept, temperature
 from dg_lsp.engine.diffusion.fixed_step import LocalDecoder
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.layout import Sampling
@@ -28,10 +28,10 @@ class Toy:
         noise = torch.Generator().manual_seed(seed)
         self.table = torch.randn(3, VOCABULARY, VOCABULARY, generator=noise) * sharpness
 
-    def logits(self, decoder_input: DecoderInput) -> Tensor:
-        canvas, used, rows = decoder_input.ids, decoder_input.used, []
+    def logits(self, state: CanvasState) -> Tensor:
+        canvas, used, rows = state.ids, state.used, []
         dense = torch.zeros(*canvas.shape, VOCABULARY)
-        soft = dense.scatter_add(2, decoder_input.top_ids, decoder_input.top_chances)
+        soft = dense.scatter_add(2, state.top_ids, state.top_chances)
         for row in range(len(canvas)):
             there = used[row].nonzero()[:, 0]
             ids, hints = canvas[row][there], soft[row][there]
@@ -39,7 +39,7 @@ class Toy:
             scores = torch.zeros(len(used[row]), VOCABULARY)
             scores[there] = self.table[2][ids] * 0.5 + from_left + from_right + hints @ self.table[2]
             rows.append(scores)
-        return torch.stack(rows)[decoder_input.free]
+        return torch.stack(rows)[state.free]
 
 
 limits = st.builds(

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from dg_lsp.core import confidence
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Ranked, Span, n_common
 from dg_lsp.engine.backends.local import load_model
-from dg_lsp.engine.common.loading import LoadError, find
+from dg_lsp.engine.common.loading import LoadError
 from dg_lsp.engine.common.local import AHEAD_CHUNK, LocalTask
 from dg_lsp.engine.diffusion import filler as filler_module
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
@@ -157,23 +157,18 @@ def test_an_empty_file_has_an_answer(trained_filler: DiffusionFiller) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "sentence"),
-    [("/no/such/folder", "there is no model folder /no/such/folder"), ("nonsense", "there is no model folder nonsense")],
+    ("name", "options", "sentence"),
+    [
+        ("/no/such/folder", {}, "there is no model folder /no/such/folder"),
+        ("nonsense", {}, "there is no model folder nonsense"),
+        (f"/{'x' * 300}", {}, f"^/{'x' * 300} can't be read: file name too long$"),
+        ("embedded", {"dtype": "int9"}, "unknown dtype 'int9'"),
+        ("embedded", {"device": "gpu"}, "unknown device 'gpu'; choose auto, cpu, cuda or mps"),
+    ],
 )
-def test_a_missing_model_is_named(name: str, sentence: str) -> None:
+def test_what_no_model_can_be_loaded_from_is_named(name: str, options: dict[str, str], sentence: str) -> None:
     with pytest.raises(LoadError, match=sentence):
-        find(name)
-
-
-def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
-    with pytest.raises(LoadError, match=re.escape(f"{tmp_path}/config.json can't be read: no such file")):
-        DiffusionFiller(load_model(str(tmp_path), device="cpu"))
-
-
-def test_a_path_that_cannot_be_looked_up_is_named() -> None:
-    path = f"/{'x' * 300}"
-    with pytest.raises(LoadError, match=f"^{path} can't be read: file name too long$"):
-        DiffusionFiller(load_model(path, device="cpu"))
+        load_model(name, **{"device": "cpu", **options})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["", "config.json", "tokenizer.json", "dg_lsp.json", "model.safetensors"])
@@ -190,7 +185,9 @@ def test_a_file_without_permission_is_named(trained_layout: Path, tmp_path: Path
         (folder / name).chmod(0o700)
 
 
-def test_a_folder_without_a_tokenizer_is_named(trained_layout: Path, tmp_path: Path) -> None:
+def test_a_folder_without_a_model_or_a_tokenizer_is_named(trained_layout: Path, tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match=re.escape(f"{tmp_path}/config.json can't be read: no such file")):
+        DiffusionFiller(load_model(str(tmp_path), device="cpu"))
     shutil.copy(trained_layout / "config.json", tmp_path)
     with pytest.raises(LoadError, match=re.escape(f"{tmp_path} has no tokenizer")):
         DiffusionFiller(load_model(str(tmp_path), device="cpu"))
@@ -212,17 +209,6 @@ def test_about_reports_device_dtype_and_reasons(trained_filler: DiffusionFiller)
     about = trained_filler.about()
     assert (about["device"], about["dtype"]) == ("cpu", "float32")
     assert isinstance(about["device_bytes"], int)
-
-
-def test_a_dtype_can_be_chosen_and_a_wrong_one_is_named(trained_layout: Path) -> None:
-    assert DiffusionFiller(load_model(str(trained_layout), device="cpu", dtype="bfloat16")).loaded.dtype == "bfloat16"
-    with pytest.raises(LoadError, match="unknown dtype 'int9'"):
-        DiffusionFiller(load_model(str(trained_layout), device="cpu", dtype="int9"))
-
-
-def test_a_wrong_device_is_named(trained_layout: Path) -> None:
-    with pytest.raises(LoadError, match="unknown device 'gpu'; choose auto, cpu, cuda or mps"):
-        DiffusionFiller(load_model(str(trained_layout), device="gpu"))
 
 
 def test_a_new_limit_of_threads_and_rows_holds_from_the_next_step_on(

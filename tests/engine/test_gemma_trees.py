@@ -13,10 +13,11 @@ from torch import Tensor
 
 from dg_lsp.engine.diffusion.gemma.passes import Passes, TreePasses
 from dg_lsp.engine.model import memory
-from dg_lsp.engine.model.gpu.buffers import STEP, Buffers
-from dg_lsp.engine.model.recording import ROWS, WARM_UPS, Recorder
+from dg_lsp.engine.model.recording import ROWS, STEP, WARM_UPS, Buffers, Recorder
 from dg_lsp.engine.model.tree import ROOM, ROOT, Tree
 from tests.engine.filler_kit import FailingRecorder, WorkingRecorder
+
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 
 def in_buffers(model: Any, recorder: Recorder | None, usual: int = 0) -> tuple[Passes, Buffers]:
@@ -48,7 +49,6 @@ def grown(tree: Tree, seed: int, n_tokens: int) -> list[Tensor]:
     return [tree.hidden([*nodes, *more, *one]), torch.tensor(tree.log_probabilities([[30, 31, 32], [30, 33, 34]]))]
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("length", [3, 20, 510])  # shorter than the window of 8, longer, and up to the next bucket
 @pytest.mark.parametrize("knows_root", [True, False])
 def test_trees_in_fixed_buffers_read_the_same(both: tuple[Passes, Passes], length: int, knows_root: bool) -> None:
@@ -64,7 +64,6 @@ def test_trees_in_fixed_buffers_read_the_same(both: tuple[Passes, Passes], lengt
     assert not buffers.bytes
 
 
-@torch.no_grad()
 def test_trees_take_turns_and_outgrow_their_buffers(both: tuple[Passes, Passes]) -> None:
     trees = [[a_tree(passes, length) for length in (20, 30)] for passes in both]
     for seed in range(2 + ROOM // 16):
@@ -73,7 +72,6 @@ def test_trees_take_turns_and_outgrow_their_buffers(both: tuple[Passes, Passes])
                 torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
 
 
-@torch.no_grad()
 def test_a_pass_of_many_tokens_is_not_recorded(with_experts: Any) -> None:
     recorder = WorkingRecorder()
     plain, fixed = a_tree(Passes(with_experts), 20), a_tree(in_buffers(with_experts, recorder)[0], 20)
@@ -87,7 +85,6 @@ def test_a_pass_of_many_tokens_is_not_recorded(with_experts: Any) -> None:
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
 
 
-@torch.no_grad()
 def test_short_trees_share_the_buffers_of_the_usual_length(with_experts: Any) -> None:
     passes, buffers = in_buffers(with_experts, None, usual=2 * STEP)
     sizes = list[int]()
@@ -97,7 +94,6 @@ def test_short_trees_share_the_buffers_of_the_usual_length(with_experts: Any) ->
     assert sizes[0] == sizes[1] > 0
 
 
-@torch.no_grad()
 def test_a_dropped_buffer_gives_its_memory_back_without_a_garbage_collection(with_experts: Any) -> None:
     passes, buffers = in_buffers(with_experts, WorkingRecorder())
     gc.collect()
@@ -115,7 +111,6 @@ def test_a_dropped_buffer_gives_its_memory_back_without_a_garbage_collection(wit
         gc.enable()
 
 
-@torch.no_grad()
 def test_what_can_t_be_recorded_is_computed_directly(with_experts: Any, caplog: pytest.LogCaptureFixture) -> None:
     trees = [a_tree(Passes(with_experts), 20), a_tree(in_buffers(with_experts, FailingRecorder("drafts and scores"))[0], 20)]
     with caplog.at_level(logging.WARNING):

@@ -19,16 +19,19 @@ from dg_lsp.engine.diffusion.gemma.passes import Passes, TreePasses
 from dg_lsp.engine.diffusion.gemma.quantised import Fp8Weight
 from dg_lsp.engine.diffusion.layout import Sampling
 from dg_lsp.engine.model import memory
-from dg_lsp.engine.model.fit.geometry import llama_sizes
+from dg_lsp.engine.model.fit import llama_sizes
 from dg_lsp.engine.model.gpu import operations
-from dg_lsp.engine.model.gpu.buffers import Buffers
 from dg_lsp.engine.model.prefix_cache import KV, crop
-from dg_lsp.engine.model.recording import WARM_UPS, Recorder, StepGraph
+from dg_lsp.engine.model.recording import WARM_UPS, Buffers, Recorder, StepGraph
 from dg_lsp.engine.model.tree import ROOT, Tree
 from tests.benchmarks import stages
 from tests.engine.test_llama import checkpoint
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU"),
+    pytest.mark.usefixtures("without_gradients"),
+]
 
 LIMITS = TokenLimits(tuple(range(10, 110)), tuple(range(6)), delete=6)
 ROWS = [
@@ -44,7 +47,6 @@ def both(with_experts: Any) -> tuple[Passes, Passes]:
     return Passes(with_experts), Passes(copy.deepcopy(with_experts).to("cuda"))
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("length", [5, 9, 40])
 def test_gpu_passes_equal_cpu_passes(both: tuple[Passes, Passes], length: int) -> None:
     ids = torch.arange(length)[None] + 10
@@ -60,7 +62,6 @@ def test_gpu_passes_equal_cpu_passes(both: tuple[Passes, Passes], length: int) -
         torch.testing.assert_close(theirs.cpu(), ours, atol=1e-3, rtol=1e-3)
 
 
-@torch.no_grad()
 def test_gpu_rows_equal_cpu_rows(both: tuple[Passes, Passes]) -> None:
     found = []
     for passes, device in zip(both, ("cpu", "cuda"), strict=True):
@@ -91,7 +92,6 @@ def a_prefix(passes: Passes, length: int) -> KV:
     return passes.encode(ids.to("cuda"))[1]
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("length", [9, 30, 600])
 def test_steps_in_fixed_buffers_equal_those_outside(both: tuple[Passes, Passes], length: int) -> None:
     """In 32 bits, in which the library's experts may be computed in a way that can't be recorded."""
@@ -105,7 +105,6 @@ def test_steps_in_fixed_buffers_equal_those_outside(both: tuple[Passes, Passes],
         assert denoiser.canvas.steps == direct.canvas.steps
 
 
-@torch.no_grad()
 def test_recorded_steps_equal_those_that_are_not_recorded(with_experts: Any) -> None:
     """In 16 bits, as the real model runs."""
     passes = Passes(copy.deepcopy(with_experts).to("cuda", torch.bfloat16))
@@ -127,7 +126,6 @@ def stepping(steps: FixedSteps, decoder: LocalDecoder) -> Callable[[Denoiser], o
     return lambda denoiser: steps.step(denoiser, decoder, denoiser.live)
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_recorded_drafts_and_scores_equal_those_that_are_not_recorded(with_experts: Any, dtype: torch.dtype) -> None:
     """In 32 bits, torch multiplies expert by expert and reads their bounds on the host, so that the passes run directly."""
@@ -154,7 +152,6 @@ def test_recorded_drafts_and_scores_equal_those_that_are_not_recorded(with_exper
         assert recorder.is_usable or "graph capture" in recorder.reason
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("tokens", [1, 7, 64, 300])
 @pytest.mark.parametrize("in_8_bits", [False, True])
 def test_fused_experts_of_real_size_equal_the_library(tokens: int, in_8_bits: bool) -> None:
@@ -174,7 +171,6 @@ def test_fused_experts_of_real_size_equal_the_library(tokens: int, in_8_bits: bo
     torch.testing.assert_close(found, expected, atol=float(expected.abs().max()) / 50, rtol=0.05)
 
 
-@torch.no_grad()
 def test_a_step_that_waits_for_the_device_is_not_recorded_and_still_right(both: tuple[Passes, Passes]) -> None:
     recorder = Recorder()
     total = torch.zeros((), device="cuda")
@@ -218,7 +214,6 @@ def scores(passes: CausalLlama, length: int) -> list[list[float]]:
     return found
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("length", [20, 240, 256, 600])
 def test_recorded_causal_passes_score_as_a_processor_does(length: int) -> None:
     """In 32 bits, behind prefixes at the borders of buckets, with more new tokens than a recorded pass has."""
@@ -233,7 +228,6 @@ def test_recorded_causal_passes_score_as_a_processor_does(length: int) -> None:
     assert recorder.n_recorded >= 2
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("length", [20, 600])
 @pytest.mark.parametrize("chosen", ["torch", "triton"])
 def test_recorded_causal_passes_in_16_bits_score_nearly_so(length: int, chosen: str) -> None:
@@ -259,7 +253,6 @@ def test_triton_kernels_on_a_gpu_compute_what_torch_does() -> None:
         assert operations.wrong_operation(operations.Fused(kernels), "cuda", dtype) is None
 
 
-@torch.no_grad()
 def test_weights_in_8_bits_on_a_gpu_score_as_on_a_processor() -> None:
     model, ids = checkpoint("biases"), torch.arange(23)[None] + 10
     sizes, found = llama_sizes(model.config.to_dict()), list[torch.Tensor]()
@@ -271,7 +264,6 @@ def test_weights_in_8_bits_on_a_gpu_score_as_on_a_processor() -> None:
     assert float((found[0] - found[1]).abs().mean()) < 0.05 * float(found[0].std())
 
 
-@torch.no_grad()
 def test_the_sliced_readout_on_a_gpu_equals_the_plain_one() -> None:
     noise = torch.Generator().manual_seed(0)
     logits = (torch.randn(70, 100_000, generator=noise) * 4).to("cuda")

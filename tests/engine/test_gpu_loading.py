@@ -15,8 +15,7 @@ from dg_lsp.engine.common import loading
 from dg_lsp.engine.common.loading import EMBEDDED, LoadError
 from dg_lsp.engine.diffusion.gemma import weights
 from dg_lsp.engine.model import fit
-from dg_lsp.engine.model.fit import Machine, machine
-from dg_lsp.engine.model.fit.geometry import LlamaSizes
+from dg_lsp.engine.model.fit import LlamaSizes, Machine, machine
 from dg_lsp.wire import laptop
 from tests.benchmarks.gpu_causal import SIZES
 from tests.engine.test_llama import written_to

@@ -11,7 +11,7 @@ import torch
 
 from dg_lsp.engine.causal.filler import CausalLlama
 from dg_lsp.engine.model import matmul
-from dg_lsp.engine.model.fit.geometry import LlamaSizes
+from dg_lsp.engine.model.fit import LlamaSizes
 from dg_lsp.engine.model.matmul import LARGEST, ZERO, Int8Matrix, Quantised, QuantisedRows, quantised, quantised_rows
 from dg_lsp.engine.model.weights.llama import Inputs, matrix
 

@@ -135,17 +135,6 @@ def test_a_request_is_accepted_and_answered_best_first() -> None:
         assert [status.state for status in engine.statuses] == ["loading", "loading", "ready"]
 
 
-def test_several_take_turns_step_by_step(tmp_path: Path) -> None:
-    with running_engine() as engine:
-        stop, journal = gate(tmp_path), tmp_path / "journal"
-        first = submit(engine, {"steps": 1, "gate": str(stop.path)})[1]
-        wait_until(lambda: engine.sizes()[0])
-        others = [submit(engine, {"steps": 3, "journal": str(journal), "name": name})[1] for name in "ab"]
-        stop.let(1)
-        assert [events.reason() for events in [first, *others]] == ["finished"] * 3
-        assert journal.read_text().split() == ["a", "b"] * 3
-
-
 def test_batch_delays_interactive_by_one_step_at_most(tmp_path: Path) -> None:
     with running_engine() as engine:
         stop, journal = gate(tmp_path), tmp_path / "journal"
@@ -238,18 +227,6 @@ def test_a_newer_request_replaces_running_and_waiting_ones(tmp_path: Path) -> No
         assert [events.reason() for events in (running, newest, other)] == ["superseded", "finished", "finished"]
 
 
-def test_a_full_queue_raises_busy(tmp_path: Path) -> None:
-    with running_engine(limits=Limits(running=1, queued=1)) as engine:
-        stop = gate(tmp_path)
-        first = submit(engine, {"steps": 1, "gate": str(stop.path)})[1]
-        wait_until(lambda: engine.sizes()[0])
-        second = submit(engine, {})[1]
-        with pytest.raises(RefusalError, match="the engine is busy: 1 requests are already waiting"):
-            submit(engine, {})
-        stop.let(1)
-        assert [first.reason(), second.reason()] == ["finished", "finished"]
-
-
 def test_a_replaced_request_does_not_count_as_waiting(tmp_path: Path) -> None:
     with running_engine(limits=Limits(running=1, queued=1)) as engine:
         stop = gate(tmp_path)
@@ -323,7 +300,7 @@ def test_a_gpu_that_is_lost_between_requests_does_not_end_the_engine() -> None:
 
     class Lost(ToyFiller):
         def foresee(self) -> None:
-            if self.is_on_gpu():
+            if self.is_on_gpu:
                 raise AcceleratorError("CUDA error: unspecified launch failure")
 
     def load(_on_progress: OnProgress) -> ToyFiller:

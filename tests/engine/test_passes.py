@@ -13,6 +13,8 @@ from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.model import matmul
 from dg_lsp.engine.model.prefix_cache import crop
 
+pytestmark = pytest.mark.usefixtures("without_gradients")
+
 IDS = torch.arange(40).remainder(97)[None] + 10
 CANVAS = torch.tensor([[11, 50, 60, 70, 33, 20], [12, 13, 14, 15, 16, 17]])
 
@@ -27,7 +29,6 @@ def passes(request: pytest.FixtureRequest, with_experts: Any) -> Passes:
     return PackedPasses(with_experts, "onednn" if request.param == "packed-onednn" else "plain")
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("length", [5, 8, 9, 40])
 def test_the_encoder_equals_the_librarys(with_experts: Any, passes: Passes, length: int) -> None:
     ids = IDS[:, :length]
@@ -35,7 +36,6 @@ def test_the_encoder_equals_the_librarys(with_experts: Any, passes: Passes, leng
     torch.testing.assert_close(passes.encode(ids)[0], expected, atol=1e-5, rtol=1e-4)
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("length", [5, 8, 9, 40])
 @pytest.mark.parametrize("conditioned", [False, True])
 def test_the_decoder_equals_the_librarys(with_experts: Any, passes: Passes, length: int, conditioned: bool) -> None:
@@ -52,7 +52,6 @@ def test_the_decoder_equals_the_librarys(with_experts: Any, passes: Passes, leng
     torch.testing.assert_close(passes.logits(passes.decode(CANVAS, kv, soft)), expected, atol=1e-4, rtol=1e-3)
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("n_kept", [1, 7, 8, 20, 39])
 def test_a_cropped_and_extended_prefix_equals_a_new_one(passes: Passes, n_kept: int) -> None:
     hidden, whole = passes.encode(IDS)
@@ -63,7 +62,6 @@ def test_a_cropped_and_extended_prefix_equals_a_new_one(passes: Passes, n_kept: 
         torch.testing.assert_close(new_values, values, atol=1e-5, rtol=1e-4)
 
 
-@torch.no_grad()
 def test_continuations_in_one_pass_equal_separate_passes(passes: Passes) -> None:
     """Two continuations that share a token, longer together with the prefix than the window."""
     prefix, kv = 12, passes.encode(IDS[:, :12])[1]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -18,10 +19,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from dg_lsp.core.calibration import Calibration
 from dg_lsp.core.values import Budget, Calibrated, Hole, InfillRequest, Snippet, Span
 from dg_lsp.engine.backends.local import load_model
-from dg_lsp.engine.causal import drafting, generation, layout
+from dg_lsp.engine.causal import generation, layout
 from dg_lsp.engine.causal.filler import CausalFiller
 from dg_lsp.engine.causal.generation import Generation
-from dg_lsp.engine.causal.layout import Profile, for_profile
+from dg_lsp.engine.causal.layout import FillInTheMiddle, Profile
 from dg_lsp.engine.common import drafts, pace
 from dg_lsp.engine.common.drafts import MOST_BEHIND, Drafting, DraftSettings
 from dg_lsp.engine.common.layout import next_after_typed
@@ -31,6 +32,7 @@ from dg_lsp.engine.common.task import next_hole
 from dg_lsp.engine.model.prefix_cache import KV
 from dg_lsp.engine.model.tree import Tree
 from dg_lsp.engine.model.vocabulary import Vocabulary
+from tests.engine.engine_kit import finish
 
 TEXT = 'def area(width, height):\n    """Return the area."""\n    return width * height\n\n\nclass Point:\n    x = 1\n' * 4
 CURSOR, BODY = Hole(Span(0, 0), "cursor"), Hole(Span(0, 0), "body", indent="    ", extent="block")
@@ -162,7 +164,7 @@ def test_cut_prefix_is_encoded_as_in_the_whole_text(left: CausalFiller, end: str
 
 def test_no_fim_profile_without_its_tokens(left: CausalFiller) -> None:
     with pytest.raises(ValueError, match="lacks a fill-in-the-middle token"):
-        for_profile(Profile("fim"), left.loaded.vocabulary)
+        FillInTheMiddle(Profile("fim"), left.loaded.vocabulary)
 
 
 def test_the_next_token_agrees_with_what_is_typed_and_adds_no_blank_to_it(left: CausalFiller) -> None:
@@ -183,18 +185,11 @@ def test_the_next_token_agrees_with_what_is_typed_and_adds_no_blank_to_it(left: 
     assert vocabulary.after_typed.cache_info().hits >= 7
 
 
-def test_tokens_that_agree_with_typed_text_are_found_by_their_bytes(left: CausalFiller) -> None:
+def test_tokens_that_begin_with_a_text_are_found_by_their_bytes(left: CausalFiller) -> None:
     vocabulary = left.loaded.vocabulary
     for head in (b" wid", b"\n    ", b"r", b"~~"):
-        agreeing = {
-            token
-            for token, piece in enumerate(vocabulary.pieces)
-            if piece and (piece.startswith(head) or head.startswith(piece))
-        }
-        assert set(vocabulary.agreeing_with(head)) == agreeing
-        assert vocabulary.starting_with(head) == tuple(
-            token for token, piece in enumerate(vocabulary.pieces) if piece.startswith(head)
-        )
+        expected = tuple(token for token, piece in enumerate(vocabulary.pieces) if piece.startswith(head))
+        assert vocabulary.starting_with(head) == expected
 
 
 # Drafts of a model that knows what follows.
@@ -237,15 +232,20 @@ class Scripted:
         return positions.float()[..., None].expand(*positions.shape, 48)
 
 
-def filled(filler: CausalFiller, asked: InfillRequest, text: str) -> tuple[LocalTask, Scripted]:
-    """Fill with a model that writes `text` after the prefix as it was cut."""
-    passes = Scripted(filler, asked, text)
-    profile = replace(filler.loaded.profile, branches=0, copy_rows=0)
+def scripted(
+    filler: CausalFiller, asked: InfillRequest, text: str, clock: Callable[[], float] = time.perf_counter, **settings: Any
+) -> tuple[LocalTask, Scripted]:
+    """A task of a model with these settings that writes `text` after the prefix as it was cut, and its passes."""
+    passes = Scripted(filler, next_hole(asked, []), text)
+    profile = replace(filler.loaded.profile, **{"branches": 0, **settings})
     loaded: Any = replace(filler.loaded, passes=passes, profile=profile)  # type: ignore[arg-type]
-    task = CausalFiller(loaded).start(asked)
-    while task.step():
-        pass
-    return task, passes
+    return CausalFiller(loaded, clock=clock).start(asked), passes
+
+
+def filled(filler: CausalFiller, asked: InfillRequest, text: str) -> tuple[LocalTask, Scripted]:
+    """Fill with a model that writes `text`, without branches and copies."""
+    task, passes = scripted(filler, asked, text, copy_rows=0)
+    return finish(task), passes
 
 
 def texts(task: LocalTask) -> Sequence[str]:
@@ -292,10 +292,7 @@ def test_copies_in_an_empty_line_have_several_lines(fim: CausalFiller, left: Cau
 
 
 def _copies(filler: CausalFiller, asked: InfillRequest) -> Sequence[Proposal]:
-    task = filler.start(asked)
-    while task.step():
-        pass
-    return [proposal for proposal in task.proposals() if proposal.row == "copy"]
+    return [proposal for proposal in finish(filler.start(asked)).proposals() if proposal.row == "copy"]
 
 
 def test_answer_has_one_line_if_the_model_does_not_end_it(left: CausalFiller) -> None:
@@ -305,11 +302,8 @@ def test_answer_has_one_line_if_the_model_does_not_end_it(left: CausalFiller) ->
 
 def test_lines_that_are_written_count_when_the_time_is_over(fim: CausalFiller) -> None:
     asked = request("def area(width, height):\n    ", "\n\n", SEVERAL)
-    passes = Scripted(fim, asked, "\n    x = width\n    y = height\n    z = 1")
-    profile = replace(fim.loaded.profile, branches=0, copy_rows=0)
-    loaded: Any = replace(fim.loaded, passes=passes, profile=profile)  # type: ignore[arg-type]
     now = 0.0
-    task = CausalFiller(loaded, clock=lambda: now).start(asked)
+    task, _ = scripted(fim, asked, "\n    x = width\n    y = height\n    z = 1", lambda: now, copy_rows=0)
     task.finish_in(1_000)
     while task.step():
         now = 2.0 * (task.drafts()[0].count("\n") == 1)
@@ -327,11 +321,8 @@ def test_line_that_opens_a_block_goes_on_to_its_end(fim: CausalFiller, left: Cau
 
 
 def test_block_has_the_chance_of_its_line_times_its_own(fim: CausalFiller) -> None:
-    task = started(
-        fim, request("def area(xs):\n    f", "\n\n", SEVERAL), f" f{BLOCK}\n    return y\n", calibration=Calibration(2.0)
-    )
-    while task.step():
-        pass
+    asked, written = request("def area(xs):\n    f", "\n\n", SEVERAL), f" f{BLOCK}\n    return y\n"
+    task = finish(started(fim, asked, written, calibration=Calibration(2.0)))
     whole, line = (candidate.confidence for candidate in task.candidates()[:2])
     assert isinstance(whole, Calibrated)
     assert isinstance(line, Calibrated)
@@ -340,10 +331,8 @@ def test_block_has_the_chance_of_its_line_times_its_own(fim: CausalFiller) -> No
 
 def test_line_stands_if_its_block_is_not_written_in_time(fim: CausalFiller) -> None:
     asked = request("def area(xs):\n    f", "\n\n", SEVERAL)
-    passes = Scripted(fim, asked, f" f{BLOCK}\n    return y\n")
-    loaded: Any = replace(fim.loaded, passes=passes, profile=replace(fim.loaded.profile, branches=0))  # type: ignore[arg-type]
     now = 0.0
-    task = CausalFiller(loaded, clock=lambda: now).start(asked)
+    task, _ = scripted(fim, asked, f" f{BLOCK}\n    return y\n", lambda: now)
     task.finish_in(1_000)
     n_ranked = 0
     while task.step():
@@ -443,17 +432,8 @@ OF_DRAFTS = Calibration(1.0, {"chance": 2.0})
 
 def started(filler: CausalFiller, asked: InfillRequest, text: str, *, at: int = 1, **more: Any) -> LocalTask:
     """A task of a model with probabilities of first drafts, which writes `text`, or "height" as its token `at`."""
-    settings: dict[str, Any] = {"branches": 3, "draft_calibration": OF_DRAFTS} | more
-    profile = replace(filler.loaded.profile, **settings)
-    passes = Scripted(filler, next_hole(asked, []), text)
+    task, passes = scripted(filler, asked, text, **{"branches": 3, "draft_calibration": OF_DRAFTS, **more})
     passes.others[at] = filler.loaded.vocabulary.encode("(height")[1]
-    loaded: Any = replace(filler.loaded, passes=passes, profile=profile)  # type: ignore[arg-type]
-    return CausalFiller(loaded).start(asked)
-
-
-def ended(task: LocalTask) -> LocalTask:
-    while task.step():
-        pass
     return task
 
 
@@ -468,11 +448,11 @@ SURE = request("x = area(", ", 2)\n")
 
 
 def test_sure_draft_is_the_answer_without_branches_and_scores(fim: CausalFiller) -> None:
-    task, whole = ended(started(fim, SURE, "(width")), ended(started(fim, SURE, "(width", draft_calibration=None))
+    task, whole = finish(started(fim, SURE, "(width")), finish(started(fim, SURE, "(width", draft_calibration=None))
     assert texts(task) == ["width"]
     assert texts(whole)[0] == "width"
     assert len(texts(whole)) > 1
-    assert texts(ended(started(fim, SURE, "(width", sure_logp=0.0, sure_margin=0.4))) == ["width"]
+    assert texts(finish(started(fim, SURE, "(width", sure_logp=0.0, sure_margin=0.4))) == ["width"]
     assert task.candidates()[0].finished
     # The draft's log-probability is -0.48. This is the logistic function of 1 + 2 * 0.62.
     assert probability(task) == pytest.approx(0.90, abs=0.01)
@@ -489,12 +469,12 @@ def test_sure_draft_is_the_answer_without_branches_and_scores(fim: CausalFiller)
     ],
 )
 def test_other_drafts_have_branches(fim: CausalFiller, asked: InfillRequest, more: dict[str, Any]) -> None:
-    assert len(texts(ended(started(fim, asked, "(width", **more)))) > 1
+    assert len(texts(finish(started(fim, asked, "(width", **more)))) > 1
 
 
 def test_one_unsure_draft_is_compared_with_copies_and_has_no_branches(fim: CausalFiller) -> None:
     asked = request("x = area(height, 2)\nx = area(", ", 2)\n")
-    task = ended(started(fim, asked, "(width", sure_logp=0.0))
+    task = finish(started(fim, asked, "(width", sure_logp=0.0))
     assert {(each.text, each.row) for each in task.proposals()} == {("width", "causal"), ("height", "copy")}
     assert all(each.logps for each in task.proposals())
 
@@ -503,9 +483,9 @@ def test_a_draft_is_not_sure_where_long_agreeing_code_goes_on_in_another_way(fim
     before = "def total(width, height, depth, weight, price, tax, count):\n    "
     for line, n in ((before, 2), ("", 1)):
         asked = request(f"{line}x = area(height, 2)\n{line}x = area(", ", 2)\n")
-        assert (len(texts(ended(started(fim, asked, "(width")))) > 1) == (n > 1), line
+        assert (len(texts(finish(started(fim, asked, "(width")))) > 1) == (n > 1), line
     agreeing = request(f"{before}x = area(width, 2)\n{before}x = area(", ", 2)\n")
-    assert texts(ended(started(fim, agreeing, "(width"))) == ["width"]
+    assert texts(finish(started(fim, agreeing, "(width"))) == ["width"]
 
 
 def test_first_draft_is_the_answer_at_the_deadline_with_a_probability(fim: CausalFiller) -> None:
@@ -529,11 +509,11 @@ def test_scored_answers_are_those_at_the_deadline(fim: CausalFiller) -> None:
 def test_a_hopeless_draft_is_not_written_to_its_end_before_a_deadline(
     fim: CausalFiller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drafting, "HOPELESS", -0.1)
-    assert texts(ended(started(fim, SURE, "(width"))) == ["width"]
+    monkeypatch.setattr(generation, "HOPELESS", -0.1)
+    assert texts(finish(started(fim, SURE, "(width"))) == ["width"]
     task = started(fim, SURE, "(width")
     task.finish_in(600_000)
-    assert texts(ended(task)) == []
+    assert texts(finish(task)) == []
 
 
 def test_drafts_of_several_holes_have_no_probability_at_the_deadline(fim: CausalFiller) -> None:
@@ -558,7 +538,7 @@ def test_one_block_is_looked_for_only_among_likely_ones(
 
     monkeypatch.setattr(drafts, "drafts", noted)
     asked = request("def area(width, height):\n    ", "\n", BODY, budget=Budget(candidates=n_candidates))
-    ended(started(fim, asked, "\n    return width", draft_calibration=None))
+    finish(started(fim, asked, "\n    return width", draft_calibration=None))
     assert wanted == [behind]
 
 
@@ -571,7 +551,7 @@ def test_improbable_copies_are_read_if_a_calibration_decides_the_order(
     monkeypatch.setattr(layout, "AHEAD_WEIGHT", 0.0)
     asked = request("x = area(width, 1)\ny = area(", ", 2)\n")
     weights = [Calibration(0.0, {"copied": 9.0}, reorders) for reorders in (True, False)]
-    ordered, given = (ended(started(fim, asked, "(height", calibration=each, draft_calibration=None)) for each in weights)
+    ordered, given = (finish(started(fim, asked, "(height", calibration=each, draft_calibration=None)) for each in weights)
     assert (texts(ordered)[0], texts(given)[0]) == ("width", "height")
     rows = [each.generation.inputs.loaded.passes.n_rows for each in (ordered, given)]  # type: ignore[union-attr]
     assert rows[0] > rows[1]
@@ -581,7 +561,7 @@ def test_improbable_copies_are_not_read_if_one_answer_is_wanted(fim: CausalFille
     asked = request("x = area(width, 1)\ny = area(", ", 2)\n")
     monkeypatch.setattr(layout, "AHEAD_WEIGHT", 0.0)  # the file's repetitions would read the copy ahead
     one, several = (
-        ended(started(fim, replace(asked, budget=Budget(candidates=n)), "(height", draft_calibration=None)) for n in (1, 3)
+        finish(started(fim, replace(asked, budget=Budget(candidates=n)), "(height", draft_calibration=None)) for n in (1, 3)
     )
     assert texts(one)[0] == texts(several)[0] == "height"
     assert {proposal.text for proposal in one.proposals()} == {proposal.text for proposal in several.proposals()}
@@ -602,7 +582,7 @@ def test_a_copy_that_can_have_no_probability_is_not_read(
 ) -> None:
     monkeypatch.setattr(layout, "AHEAD_WEIGHT", 0.0)  # the file's repetitions would read the copy ahead
     asked = request(f"x = area({LONG_COPY}, 1)\ny = area(", ", 2)\n")
-    task = ended(started(fim, asked, "(width", sure_logp=0.0, calibration=Calibration(-4.0, weights)))
+    task = finish(started(fim, asked, "(width", sure_logp=0.0, calibration=Calibration(-4.0, weights)))
     assert isinstance(task.generation, Generation)
     assert {(each.text, each.row) for each in task.proposals()} == {("width", "causal"), (LONG_COPY, "copy")}
     assert texts(task)[0] == (LONG_COPY if is_read else "width")
@@ -614,17 +594,13 @@ def test_a_draft_is_written_where_there_is_no_time_to_score_copies(fim: CausalFi
     task = started(fim, asked, "(width", sure_logp=0.0)
     task._filler.pace.note("score", 1, 10_000.0)
     task.finish_in(5_000.0)
-    assert "width" in texts(ended(task))
+    assert "width" in texts(finish(task))
 
 
 def test_score_is_that_of_the_text_as_the_tokenizer_encodes_it_with_what_follows(left: CausalFiller) -> None:
     asked = request("x = area(", ", 2)\ny = 1\n")
-    task, loaded = (
-        CausalFiller(replace(left.loaded, profile=replace(left.loaded.profile, branches=2))).start(asked),
-        left.loaded,
-    )
-    while task.step():
-        pass
+    loaded = left.loaded
+    task = finish(CausalFiller(replace(loaded, profile=replace(loaded.profile, branches=2))).start(asked))
     prompt, vocabulary = left.layout.lay_out(asked), loaded.vocabulary
     assert task.proposals()
     for proposal in task.proposals():
@@ -643,10 +619,7 @@ def read_on(filler: CausalFiller, asked: InfillRequest, before: InfillRequest | 
         own.expect(before)
         while own.foresee() == 0.0:
             pass
-    task = own.start(asked)
-    while task.step():
-        pass
-    return task
+    return finish(own.start(asked))
 
 
 @pytest.mark.parametrize("n_typed", [0, 10])

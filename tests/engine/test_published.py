@@ -25,8 +25,8 @@ from dg_lsp.engine.common.local import LocalTask
 from dg_lsp.engine.common.pace import Pace, Timing
 from dg_lsp.engine.diffusion import canvas
 from dg_lsp.engine.diffusion.masked.filler import Generation, MaskedFiller, MaskedLlama
-from dg_lsp.engine.diffusion.masked.unmasking import DREAMON, OPEN_DCODER, Gap, MaskTokens, Unmasker, Unmasking, parse
-from dg_lsp.engine.model.fit.geometry import GeometryError, llama_sizes, of_config
+from dg_lsp.engine.diffusion.masked.unmasking import DREAMON, OPEN_DCODER, Gap, MaskTokens, Profile, Unmasker, Unmasking
+from dg_lsp.engine.model.fit import GeometryError, llama_sizes, of_config
 from dg_lsp.engine.model.vocabulary import Vocabulary, tokenizer_values
 from tests.engine import reference_published as reference
 from tests.engine.engine_kit import finish
@@ -445,17 +445,17 @@ def test_deadline_ends_a_gap_with_all_its_masks_written(dcoder: MaskedFiller, mo
 
 
 def test_profile_of_masks_survives_its_file() -> None:
-    assert parse(json.loads(profile_file.dump(DREAMON))) == DREAMON
+    assert profile_file.parse(Profile, json.loads(profile_file.dump(DREAMON))) == DREAMON
 
 
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"layout": "masked"}, "needs the setting 'block_gaps'"),
+        ({"layout": "masked"}, "missing required field `unmasking`"),
         ({"layout": "left", "unmasking": {}}, "unknown layout 'left'; known for this model: masked"),
         ({"branches": 3}, "unknown setting 'branches'"),
     ],
 )
 def test_profile_that_mixes_masks_with_others_is_refused(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        parse(settings)
+        profile_file.parse(Profile, settings)

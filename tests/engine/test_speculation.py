@@ -50,7 +50,7 @@ def speculated(gap: Gap, options: Speculate, toy: Toy, causal: ToyCausal) -> Spe
     speculation = Speculation(gap, (END,), SAMPLING, VOCABULARY, options)
     while not speculation.done:
         if speculation.wants_canvas:
-            speculation.take(toy.logits(speculation.denoiser.ask([0])))
+            speculation.denoiser.take([0], toy.logits(speculation.denoiser.ask([0])))
         proposal, text = speculation.proposal, list(speculation.text)
         logits = torch.stack([causal([*text, *proposal[:n]]) for n in range(len(proposal) + 1)])
         n_agreed = speculation.verify(proposal, logits)

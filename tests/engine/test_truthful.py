@@ -10,13 +10,14 @@ import pytest
 import torch
 
 from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
+from dg_lsp.engine.common import profile_file
 from dg_lsp.engine.common.rank import Proposal
 from dg_lsp.engine.diffusion import canvas, layout
 from dg_lsp.engine.diffusion import filler as filler_module
 from dg_lsp.engine.diffusion.denoise import Denoiser, Reading
 from dg_lsp.engine.diffusion.filler import DiffusionFiller
 from dg_lsp.engine.diffusion.generation import CanvasRequest
-from dg_lsp.engine.diffusion.layout import REPEATED_LINES, LayoutName, parse
+from dg_lsp.engine.diffusion.layout import REPEATED_LINES, LayoutName, Profile
 from dg_lsp.engine.model.prefix_cache import KV
 from tests.engine.engine_kit import finish
 
@@ -43,10 +44,6 @@ def main() -> None:
         point = point.moved(n, -n)
         print(point, os.getpid())
 """.lstrip()
-
-
-def filled(filler: DiffusionFiller, request: InfillRequest) -> CanvasRequest:
-    return filler.canvas(request)
 
 
 # Typing.
@@ -98,17 +95,17 @@ def reading(fill: CanvasRequest, text: str, length: int) -> tuple[canvas.Planned
 
 
 def test_a_line_hole_may_write_a_line_end_and_its_answer_is_cut_there(instruct: DiffusionFiller) -> None:
-    fill = filled(instruct, InfillRequest("x = ", SUFFIX, (LINE,)))
+    fill = instruct.canvas(InfillRequest("x = ", SUFFIX, (LINE,)))
     assert not set(fill.vocabulary.with_newline) & set(fill.banned_tokens())
     assert canvas.texts(fill, *reading(fill, " a\nb = 1\n", 10)) == ("a",)  # one space was typed already
-    in_call = filled(instruct, InfillRequest("x = f(", ", 2)\ny\n", (LINE,)))
+    in_call = instruct.canvas(InfillRequest("x = f(", ", 2)\ny\n", (LINE,)))
     assert canvas.texts(in_call, *reading(in_call, "(a, 2)\nyy", 10)) == ("a",)
     assert canvas.texts(in_call, *reading(in_call, "(a, 2, 3)b", 10)) == ("a, 2, 3)b",)
 
 
 def test_each_of_several_holes_is_truncated_at_its_line_with_its_confidences(instruct: DiffusionFiller) -> None:
     request = InfillRequest("x = 1\n", SUFFIX, (LINE, LINE), between=("\nb = ",))
-    fill = filled(instruct, request)
+    fill = instruct.canvas(request)
     plan = canvas.planned(fill, [], fill.gap_lengths())[0]
     n_gap = sum(gap == 0 for gap in plan.gaps)
     first, newline = fill.vocabulary.encode("ab\n")[:2], fill.vocabulary.encode("\n")[0]
@@ -119,25 +116,18 @@ def test_each_of_several_holes_is_truncated_at_its_line_with_its_confidences(ins
     assert len(evidence.candidate.confidences[0]) == 2 < n_gap
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_no_candidate_of_a_line_holds_a_line_end(instruct: DiffusionFiller, seed: int) -> None:
-    task = finish(instruct.start(InfillRequest("x = 1\ny = ", SUFFIX, (LINE,), seed=seed)))
-    assert task.candidates()
-    assert not any("\n" in candidate.texts[0] for candidate in task.candidates())
-
-
 # Drafts.
 
 
 def test_draft_tokens_of_low_causal_probability_start_as_noise(instruct: DiffusionFiller) -> None:
-    fill = filled(instruct, InfillRequest("x = 1\n", SUFFIX, (BODY,)))
+    fill = instruct.canvas(InfillRequest("x = 1\n", SUFFIX, (BODY,)))
     result = Proposal("abc", "causal", logps=(-0.01, -3.0, -0.2))
     [plan] = canvas.corrected(fill, [result], 5)
-    n_tail = len(fill.tail)
+    n_tail = len(fill.prompt.tail)
     assert plan.row.draft
     assert plan.row.noisy == (False, True, False, *[False] * n_tail)
     assert plan.row.chances[:3] == pytest.approx((0.990, 0.050, 0.819), abs=1e-3)
-    assert plan.row.ids[3:] == fill.tail
+    assert plan.row.ids[3:] == fill.prompt.tail
     [unscored] = canvas.corrected(fill, [replace(result, logps=())], 5)
     assert (unscored.row.chances, unscored.row.noisy) == ((), ())
 
@@ -217,7 +207,7 @@ def test_the_turns_are_those_of_the_published_chat_template(instruct: DiffusionF
     vocabulary = instruct.loaded.vocabulary
     text = "".join(
         str(vocabulary.tokenizer.id_to_token(token)) if token in vocabulary.special else vocabulary.decode([token])
-        for token in filled(instruct, InfillRequest("x = ", SUFFIX, (LINE,))).prompt.ids
+        for token in instruct.canvas(InfillRequest("x = ", SUFFIX, (LINE,))).prompt.ids
     )
     question = text.removeprefix("<bos><|turn>user\n").partition("<turn|>")[0]
     turns = f"<bos><|turn>user\n{question}<turn|>\n<|turn>model\n<|channel>thought\n<channel|>"
@@ -231,4 +221,4 @@ def test_each_name_that_a_profile_may_have_is_implemented() -> None:
 @pytest.mark.parametrize("name", ["refine_steps", "line", "max_canvases"])
 def test_a_setting_that_follows_from_the_layout_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=name):
-        parse({"layout": "instruct", name: 0})
+        profile_file.parse(Profile, {"layout": "instruct", name: 0})

@@ -26,6 +26,7 @@ from dg_lsp.engine.model import fit, memory
 from dg_lsp.engine.model.fit import VLLM_NVFP4
 from dg_lsp.engine.model.weights.fetch import Meter, duration
 from tests.engine import real_geometry
+from tests.engine.engine_kit import finish
 
 needs_bitsandbytes = pytest.mark.skipif(util.find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
 PRECISIONS = ["float32", "bfloat16", "fp8", pytest.param("int4", marks=needs_bitsandbytes)]
@@ -99,10 +100,8 @@ def test_every_precision_fills_with_a_head_of_full_size(whole: Path, dtype: str)
 
 def check_fills(folder: Path, dtype: str) -> None:
     loaded = load_weights(folder, dtype)
-    task = filler_of(loaded).start(InfillRequest("def add(a, b):\n    return ", "\n", (Hole(Span(0, 0), "cursor"),)))
-    while task.step():
-        pass
-    assert task.candidates()
+    asked = InfillRequest("def add(a, b):\n    return ", "\n", (Hole(Span(0, 0), "cursor"),))
+    assert finish(filler_of(loaded).start(asked)).candidates()
     assert loaded.dtype == dtype
 
 

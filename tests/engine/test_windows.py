@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span, n_common
-from dg_lsp.engine.causal import layout, windows
-from dg_lsp.engine.causal.layout import LeftToRight, Profile, Prompt
+from dg_lsp.engine.causal import windows
+from dg_lsp.engine.causal.layout import FillInTheMiddle, LeftToRight, Profile, Prompt
 from dg_lsp.engine.causal.windows import LEAST_NEW, LEAST_TOKENS, MOST_LENGTHS, SHORT_SUFFIX, Windows
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from tests.engine.test_pretrained import FIM, tokenizer
@@ -65,7 +65,7 @@ class Reader:
 
 @pytest.fixture(scope="module")
 def fim() -> LeftToRight:
-    return layout.for_profile(PROFILE, Vocabulary(tokenizer(*FIM)))
+    return FillInTheMiddle(PROFILE, Vocabulary(tokenizer(*FIM)))
 
 
 @pytest.fixture
@@ -314,7 +314,7 @@ def test_snippets_that_are_only_copied_from_change_nothing(reader: Reader) -> No
 
 
 def test_a_model_without_a_suffix_has_windows_too() -> None:
-    reader = Reader(layout.for_profile(Profile("left", prefix_tokens=800), Vocabulary(tokenizer())))
+    reader = Reader(LeftToRight(Profile("left", prefix_tokens=800), Vocabulary(tokenizer())))
     reader.read(at(400))
     assert reader.read(at(410)) <= n_tokens(reader, FUNCTION.format(n=100)) * 10 // LINES + MARKS
     assert reader.read(at(410, typed="return")) <= 2

@@ -20,7 +20,7 @@ from dg_lsp.engine.common.task import Concurrency, Filler, Task, UserError
 PAUSE_S = 0.002
 
 
-def load(model: str, *, device: str, threads: int, on_progress: Callable[[str, float], None], rows: int = 32) -> "ToyFiller":
+def load(model: str, *, device: str, on_progress: Callable[[str, float], None], **options: Any) -> "ToyFiller":
     on_progress("reading weights", 0.5)
     if model == "fails":
         raise UserError("there is no checkpoint of that name")
@@ -33,7 +33,7 @@ def load(model: str, *, device: str, threads: int, on_progress: Callable[[str, f
         while not door.exists():
             door.parent.stat()  # fails once the test is over
             time.sleep(PAUSE_S)
-    return ToyFiller(device, rows=rows, threads=threads)
+    return ToyFiller(device, rows=options.get("rows", 32), threads=options.get("threads", 0))
 
 
 class OutOfMemoryError(RuntimeError):
@@ -56,16 +56,14 @@ ERRORS: dict[str, Callable[[], Exception]] = {
 
 class ToyFiller(Filler):
     def __init__(self, device: str, turns: Concurrency = "independent", rows: int = 32, threads: int = 0) -> None:
-        self.device, self.turns, self.rows, self.threads = device, turns, rows, threads
+        self.device, self.concurrency, self.rows, self.threads = device, turns, rows, threads
+        self.is_on_gpu = device == "cuda"
         self.trimmed = 0
         self.tasks: list[ToyTask] = []
         self.has_memory = True
         self.to_foresee = self.foreseen = 0
         self.expected: list[InfillRequest] = []
         self.units = threading.Semaphore(0)  # each unit of foreseeing takes one
-
-    def is_on_gpu(self) -> bool:
-        return self.device == "cuda"
 
     def start(self, request: InfillRequest) -> "ToyTask":
         script = json.loads(request.prefix) if request.prefix.startswith("{") else {}
@@ -80,9 +78,6 @@ class ToyFiller(Filler):
 
     def limit(self, threads: int, rows: int) -> None:
         self.threads, self.rows = threads, rows
-
-    def concurrency(self) -> Concurrency:
-        return self.turns
 
     def has_room(self) -> bool:
         return self.has_memory

@@ -139,7 +139,6 @@ class ServerClient:
 
     @property
     def host(self) -> str:
-        """The server's host name."""
         return self.server.host
 
     def send(self, call: Call) -> Future[Fields]:

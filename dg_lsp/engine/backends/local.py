@@ -11,8 +11,7 @@ from dg_lsp.engine.common.loading import EMBEDDED, Checkpoint, Loaded
 from dg_lsp.engine.common.local import LocalFiller
 from dg_lsp.engine.common.task import OnProgress
 from dg_lsp.engine.diffusion.masked.unmasking import is_masked
-from dg_lsp.engine.model.fit import SMALL
-from dg_lsp.engine.model.fit.geometry import LLAMA_TYPES
+from dg_lsp.engine.model.fit import LLAMA_TYPES, SMALL
 from dg_lsp.wire.settings import DEFAULTS
 
 log = logging.getLogger("dg_lsp.engine")

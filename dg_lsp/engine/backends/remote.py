@@ -96,7 +96,6 @@ class RemoteTask(HoleTask):
     """One running request."""
 
     def __init__(self, filler: RemoteFiller, request: Shown) -> None:
-        """Create a task that has sent nothing yet."""
         super().__init__(request, fills_together=filler.backend.takes_together(request))
         self._calibration, self._evidence = filler.calibrations.current(), tuple[Evidence, ...]()
         self._backend, self._client, self._unread = filler.backend, filler.client, filler.unread
@@ -121,7 +120,6 @@ class RemoteTask(HoleTask):
         return dict(self._tokens)
 
     def close(self) -> None:
-        """Cancel the running calls."""
         super().close()
         self._drop()
 

@@ -23,29 +23,28 @@ import torch
 from torch import Tensor
 
 from dg_lsp.core.values import InfillRequest
-from dg_lsp.engine.causal import drafting, layout
-from dg_lsp.engine.causal.generation import Generation
-from dg_lsp.engine.causal.layout import CausalInputs, LeftToRight, Profile, Prompt, load_profile
+from dg_lsp.engine.causal import layout
+from dg_lsp.engine.causal.generation import Generation, propose_drafts
+from dg_lsp.engine.causal.layout import CausalInputs, LeftToRight, Profile, Prompt
 from dg_lsp.engine.causal.windows import MOST_LENGTHS, Windows
-from dg_lsp.engine.common import loading
+from dg_lsp.engine.common import loading, profile_file
 from dg_lsp.engine.common.drafts import LONGEST_DRAFT
 from dg_lsp.engine.common.loading import Checkpoint, Loaded
 from dg_lsp.engine.common.local import PREFILL_CHUNK, LocalFiller
 from dg_lsp.engine.common.pace import Timing
 from dg_lsp.engine.common.task import OnProgress
 from dg_lsp.engine.model import fit, matmul, memory
-from dg_lsp.engine.model.fit.geometry import LlamaSizes
+from dg_lsp.engine.model.fit import LlamaSizes
 from dg_lsp.engine.model.gpu import operations
-from dg_lsp.engine.model.gpu.buffers import Buffers
 from dg_lsp.engine.model.gpu.operations import Operations
 from dg_lsp.engine.model.gpu.passes import GpuPasses
 from dg_lsp.engine.model.llama import Llama
 from dg_lsp.engine.model.prefix_cache import KV
-from dg_lsp.engine.model.recording import Recorder
+from dg_lsp.engine.model.recording import Buffers, Recorder
 from dg_lsp.engine.model.tree import ROOM
 from dg_lsp.engine.model.weights.llama import Weight
 
-PROPOSERS = (("draft", partial(Generation.propose_copies, say_something=True)), ("draft", drafting.propose))
+PROPOSERS = (("draft", partial(Generation.propose_copies, say_something=True)), ("draft", propose_drafts))
 """Each proposer, in the order in which they run, with the stage that its time counts for."""
 READING_MS = 450.0  # that a first answer in a place may wait for text to be read; a longer window follows in a pause
 
@@ -61,16 +60,14 @@ class CausalFiller(LocalFiller):
         profile, vocabulary = loaded.profile, loaded.vocabulary
         # Half the memory, and rounded less than in the other type of 16 bits.
         cache_dtype = torch.float16 if loaded.passes.kv_dtype is torch.float32 else None
-        super().__init__(loaded, layout.for_profile(profile, vocabulary), LONGEST_DRAFT, clock, cache_dtype)
-        self._record(loaded.passes, profile)
+        super().__init__(loaded, layout.LAYOUTS[profile.layout](profile, vocabulary), LONGEST_DRAFT, clock, cache_dtype)
+        if loaded.passes.buffers is not None:
+            # Behind the longest prefix, and so behind shorter ones. Twice the room: a tree's first pass may read as many tokens
+            # as a room has, and has places for more behind them. In the layout "fim", a second tree reads on after the left
+            # side alone.
+            n_places = MOST_LENGTHS * profile.prefix_tokens + profile.suffix_tokens + 2 * ROOM
+            loaded.passes.buffers.record(n_places, 2 if profile.layout == "fim" else 1)
         self.windows = Windows(self.layout, self.cache.known)
-
-    def _record(self, passes: CausalLlama, profile: Profile) -> None:
-        """Record the passes behind the longest prefix, and so behind shorter ones, before the first request."""
-        # Twice the room: a tree's first pass may read as many tokens as a room has, and has places for more behind them.
-        n_places = MOST_LENGTHS * profile.prefix_tokens + profile.suffix_tokens + 2 * ROOM
-        if passes.buffers is not None:  # with two trees in the layout "fim": one reads on after the left side alone
-            passes.buffers.record(n_places, 2 if profile.layout == "fim" else 1)
 
     def prompt(self, request: InfillRequest, left_ms: float = math.inf) -> Prompt:
         """Return a request with one hole as a prompt, for an answer in the time left; without a deadline it is infinite."""
@@ -93,7 +90,8 @@ class CausalFiller(LocalFiller):
 
 def load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[CausalLlama, Profile]:
     """Load and return the model of a checkpoint; raises LoadError and the errors of `common.loading.reported`."""
-    profile = load_profile(opened.profile_folder, fills_in=opened.vocabulary.fim_tokens is not None)
+    default = Profile("left" if opened.vocabulary.fim_tokens is None else "fim")
+    profile = profile_file.load(opened.profile_folder, Profile, default)
     use = fit.Use(MOST_LENGTHS * profile.prefix_tokens + profile.suffix_tokens, LONGEST_DRAFT)
     return loading.load_llama(opened, CausalLlama, profile, use, dtype, on_progress)
 
@@ -136,13 +134,11 @@ class CausalLlama(Llama):
         with torch.no_grad():
             return self._pass(ids, positions[None], past, mask, causal=causal)
 
-    def logits(self, hidden: Tensor, first: int = 0, last: int | None = None) -> Tensor:
+    def logits(self, hidden: Tensor) -> Tensor:
         if self._gpu is None:
-            return super().logits(hidden, first, last)
+            return super().logits(hidden)
         with torch.no_grad():
-            flat = hidden.reshape(-1, hidden.shape[-1])
-            found = self._gpu.logits(flat, first, self.n_vocabulary if last is None else min(last, self.n_vocabulary))
-            return found.view(*hidden.shape[:-1], -1)
+            return self._gpu.logits(hidden.reshape(-1, hidden.shape[-1])).view(*hidden.shape[:-1], -1)
 
     def extend(self, ids: Tensor, positions: Tensor, kv: KV, mask: Tensor, key_positions: Tensor) -> Tensor:
         del key_positions  # every layer sees the whole prefix

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from dg_lsp.core.calibration import Calibration
 from dg_lsp.core.place import first_line
 from dg_lsp.core.values import InfillRequest, Snippet
-from dg_lsp.engine.common import profile_file, question
-from dg_lsp.engine.common.file_model import FileModel
-from dg_lsp.engine.common.inputs import RequestInputs
+from dg_lsp.engine.common import question
+from dg_lsp.engine.common.drafts import FileModel
+from dg_lsp.engine.common.generation import RequestInputs
 from dg_lsp.engine.common.layout import STRETCH, Left, before_last_word, next_after_typed, suffix_ids, whole_lines
 from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.model.vocabulary import Vocabulary
@@ -47,19 +46,6 @@ class Profile:
     # The first draft is sure from this log-probability on, or if it is so many nats likelier than the start of any branch.
     sure_logp: float = -0.6
     sure_margin: float = 1.0
-
-
-def load_profile(folder: Path, *, fills_in: bool) -> Profile:
-    """Return the profile of a checkpoint's folder; the default depends on whether it has fill-in-the-middle tokens.
-
-    Raises ValueError with a sentence if the file exists but this version can't read it.
-    """
-    return profile_file.load(folder, parse, Profile("fim" if fills_in else "left"))
-
-
-def parse(settings: dict[str, Any]) -> Profile:
-    """Return the profile in a JSON object; raise ValueError or TypeError if it contains something unknown."""
-    return Profile(**profile_file.values_of(Profile, settings, layouts=get_args(LayoutName)))
 
 
 FILE_TOKENS = ("<|file_sep|>", "<file_sep>")  # what pretrained models have between files
@@ -189,11 +175,6 @@ class FillInTheMiddle(LeftToRight):
 
 
 LAYOUTS: dict[LayoutName, Callable[[Profile, Vocabulary], LeftToRight]] = {"left": LeftToRight, "fim": FillInTheMiddle}
-
-
-def for_profile(profile: Profile, vocabulary: Vocabulary) -> LeftToRight:
-    """Return the profile's layout; raise ValueError if the vocabulary lacks a token that it needs."""
-    return LAYOUTS[profile.layout](profile, vocabulary)
 
 
 def _block_start(left: str, at: int) -> int:

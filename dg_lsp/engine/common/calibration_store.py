@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from dg_lsp.core.calibration import Calibration
 from dg_lsp.wire import files
@@ -44,7 +45,6 @@ class Calibrations:
         self.model, self._file, self._own_version, self._own = model, path(model), None, None
 
     def current(self) -> Calibration | None:
-        """Return the current calibration, or None if the model has none."""
         if self.model is None:
             return self.shipped
         try:
@@ -58,14 +58,12 @@ class Calibrations:
 
 
 def folder() -> Path:
-    """Return the folder that holds all calibrations."""
     import platformdirs  # imported here, so that front ends start fast
 
     return Path(platformdirs.user_data_dir("dg-lsp", appauthor=False)) / "calibration"
 
 
 def path(model: ModelId) -> Path:
-    """Return the file of a model's calibration."""
     digest = hashlib.sha256(json.dumps([FORMAT, model.name, model.revision]).encode()).hexdigest()[:12]
     readable = re.sub(r"[^A-Za-z0-9.]+", "-", model.name).strip("-.")[-60:]
     return folder() / f"{readable}-{digest}.json"
@@ -97,17 +95,13 @@ def _loaded(file: Path) -> Any:
 
 
 def parse(values: Mapping[str, Any]) -> Calibration:
-    """Return the calibration in a JSON object; raise ValueError, TypeError or LookupError if it is invalid."""
-    weights = {str(name): float(weight) for name, weight in dict(values["weights"]).items()}
-    calibration = Calibration(float(values["intercept"]), weights, bool(values.get("reorders", True)))
-    if not all(map(math.isfinite, (calibration.intercept, *weights.values()))):
-        raise ValueError("a weight is not a finite number")
-    return calibration
+    """Return the calibration in a JSON object; raise ValueError if it is invalid."""
+    return msgspec.convert(values, Calibration)
 
 
 def write(model: ModelId, calibration: Calibration, facts: Mapping[str, object]) -> Path:
     """Write a model's calibration and the facts about its fit atomically, and return the file. Raises OSError."""
-    values = {"model": asdict(model), "calibration": as_object(calibration), "facts": dict(facts)}
+    values = {"model": asdict(model), "calibration": asdict(calibration), "facts": dict(facts)}
     target = path(model)
     target.parent.mkdir(parents=True, exist_ok=True)
     files.replace(target, json.dumps(values, indent=2).encode() + b"\n")
@@ -121,8 +115,3 @@ def forget(model: ModelId) -> bool:
     except FileNotFoundError:
         return False
     return True
-
-
-def as_object(calibration: Calibration) -> dict[str, object]:
-    """Return the calibration as a JSON object."""
-    return {"intercept": calibration.intercept, "weights": dict(calibration.weights), "reorders": calibration.reorders}

@@ -1,4 +1,4 @@
-"""The answers of one hole or canvas while they are generated, which proposers add to, and their scores.
+"""A request laid out as tokens, and its answers while they are generated, which proposers add to, and their scores.
 
 A causal pass reads each distinct text and what follows it. Knows proposals, trees, log-probabilities and the time that is left.
 Knows nothing of how texts are proposed.
@@ -10,17 +10,124 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any
 
-from dg_lsp.core import calibration
+from dg_lsp.core import calibration, extent, placeholders
 from dg_lsp.core.calibration import Calibration, Evidence
-from dg_lsp.core.values import Candidate, Ranked
+from dg_lsp.core.values import Candidate, InfillRequest, Ranked
 from dg_lsp.engine.common import copies, rank
-from dg_lsp.engine.common.inputs import RequestInputs
+from dg_lsp.engine.common.drafts import FileModel
+from dg_lsp.engine.common.layout import answer
+from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.common.pace import Pace, Timing
 from dg_lsp.engine.common.rank import Describer, Proposal
 from dg_lsp.engine.model.tree import Tree
+
+FILE_CHARS = 12_000  # the characters on each side of the hole that are searched for repetitions
+
+
+class RequestInputs:
+    """A request with its `prompt`, and the model that answers it. `weights` is the current calibration.
+
+    What every stage asks of the request is computed once. `hole` is the first one, and often the only one; `bounds` say where
+    its answer ends, for a model that `knows_end` or not. `is_block` says whether a hole may take several lines, and `is_body`
+    whether the answer may not be another placeholder. `needed` are the names that the code after the hole needs and only the
+    answer can bind. `typed` are the characters of the answer's first tokens that are already typed. A text that the model
+    writes is the hole's part, or if it `may_exceed` that, begins with it.
+    """
+
+    prompt: Any  # of any layout: it has the `ids` to encode first, and the typed bytes `heal` that the answer begins with
+    loaded: Loaded[Any, Any]
+    may_exceed = True
+
+    def __init__(
+        self,
+        request: InfillRequest,
+        prompt: Any,
+        loaded: Loaded[Any, Any],
+        weights: Calibration | None,
+        *,
+        knows_end: bool = False,
+    ) -> None:
+        self.request, self.prompt, self.loaded = request, prompt, loaded
+        self.calibration, self.position = weights, calibration.position(request)
+        self.vocabulary, self.hole = loaded.vocabulary, request.holes[0]
+        self.is_block = request.extent == "block"
+        self.bounds = extent.of(self.hole, request.place, request.language, knows_end=knows_end)
+        self.is_body = self.hole.kind in ("body", "marker")
+        self.needed = self.hole.needed
+        self.typed = prompt.heal.decode("utf-8", "ignore")
+
+    @cached_property
+    def ends(self) -> frozenset[int]:
+        """The tokens that end a draft. A checkpoint without its own end token may write any special token."""
+        return frozenset({self.prompt.end}) if self.prompt.end is not None else self.vocabulary.special
+
+    @cached_property
+    def line_ends(self) -> frozenset[int]:
+        """The tokens that end a draft within a line."""
+        return frozenset() if self.bounds.takes_lines else frozenset(self.vocabulary.with_newline)
+
+    @cached_property
+    def control(self) -> tuple[int, ...]:
+        """The tokens without text: control tokens, and logits without a token."""
+        return (*self.vocabulary.special, *range(self.vocabulary.size, self.loaded.passes.n_vocabulary))
+
+    @property
+    def banned(self) -> list[int]:
+        return [token for token in self.control if token not in self.ends]
+
+    @cached_property
+    def sources(self) -> tuple[str, ...]:
+        """The texts to copy from: the prefix, the suffix, and the related texts.
+
+        For a body these have no placeholders: a file with many holes repeats its placeholders, so they would be what most
+        drafts of a body say, and all such drafts are useless.
+        """
+        request = self.request
+        sources = (request.prefix, request.suffix, *(snippet.text for snippet in request.related))
+        return tuple(map(placeholders.removed, sources)) if self.is_body else sources
+
+    def text_of(self, ids: Sequence[int]) -> str:
+        """Return the text of an answer's tokens, without the characters that were already typed."""
+        return answer(self.vocabulary, ids, self.prompt.heal)
+
+    def of_draft(self, text: str) -> str:
+        """Return the part of a draft for the only hole: its line or lines, without a copy of the suffix."""
+        return self.bounds.of_draft(text) if self.may_exceed else text
+
+    def draft_text(self, ids: Sequence[int], stop: int | None) -> str:
+        """Return the hole's part of a draft that ended before the token `stop`, if with one."""
+        has_ended = stop in self.ends
+        # A token with a line end may contain text before it.
+        if stop is not None and stop in self.line_ends and not has_ended and self.may_exceed:
+            ids = [*ids, stop]
+        text = self.text_of(ids)
+        return text if has_ended and self.prompt.end is not None else self.of_draft(text)
+
+    def ids_of(self, text: str) -> list[int]:
+        """Return the ids of an answer, with those of the typed characters that it continues."""
+        return self.vocabulary.encode(self.typed + text)
+
+    def says_nothing(self, text: str) -> bool:
+        """Return whether a text is blank, or no body where a body is asked for."""
+        return placeholders.says_nothing(text) if self.is_body else not text.strip()
+
+    def file_model(self, weight: float, half_at: float = 4.0) -> FileModel | None:
+        """Return the model of the text around the hole, None without a weight; typed tokens are left out: the answer has them.
+
+        At the match length `half_at`, in tokens, it has half of the weight.
+        """
+        if len(self.request.holes) > 1 or not weight:
+            return None
+        encode, (prefix, suffix, *related) = self.vocabulary.encode, self.sources
+        before = encode(prefix[-FILE_CHARS:])
+        others = [encode(text) for text in reversed(related)]
+        known = before[: len(before) - len(self.prompt.heal_ids)]
+        return FileModel(known, encode(suffix[:FILE_CHARS]), related=others, full=weight, half_at=half_at)
+
 
 # A way to read a text: its ids, and those of what follows it.
 Reading = tuple[list[int], list[int]]
@@ -64,7 +171,6 @@ class Scorer:
         return self.describer.described(scored)
 
     def _read(self, texts: Sequence[str]) -> None:
-        """Learn the log-probabilities of texts and of what follows them."""
         self._likeliest([(text, *reading) for text in texts for reading in self.readings(text)])
 
     def _likeliest(self, readings: Sequence[tuple[str, list[int], list[int]]]) -> None:
@@ -107,10 +213,11 @@ class Live:
 class Generation:
     """The proposals for one request so far, in the order in which they came, with scores once they have some.
 
-    `proposers` add them, each with the stage that its time counts for.
+    `proposers` add them, each with the stage that its time counts for. Without a calibration, `order` ranks them.
     """
 
     proposers: Sequence[tuple[str, Callable[[Any], Work]]] = ()
+    order = rank.ORDER
     n_steps = 0  # denoising steps so far, as candidates report them
 
     def __init__(self, inputs: RequestInputs, timing: Timing) -> None:
@@ -133,14 +240,12 @@ class Generation:
         yield from self.score()
         return calibration.to_candidates(self.evidence(), self.inputs.calibration)
 
-    def evidence(self, order: Calibration = rank.ORDER) -> list[Evidence]:
-        """Return the evidence for each proposal. Without a calibration, `order` ranks."""
-        return self.evidence_of(self.proposals, order)
+    def evidence(self) -> list[Evidence]:
+        return self.evidence_of(self.proposals)
 
-    def evidence_of(self, proposals: Sequence[Proposal], order: Calibration = rank.ORDER) -> list[Evidence]:
-        """Return the evidence for each of the proposals of one hole."""
+    def evidence_of(self, proposals: Sequence[Proposal]) -> list[Evidence]:
         vocabulary, typed = self.inputs.vocabulary, self.inputs.typed
-        items = rank.evidence(proposals, order)
+        items = rank.evidence(proposals, self.order)
         for index, (item, proposal) in enumerate(zip(items, proposals, strict=True)):
             # Each token's number of characters in the answer, without already typed characters; empty if unknown.
             lengths: tuple[tuple[int, ...], ...] = ()
@@ -201,5 +306,4 @@ class Generation:
         return tuple(replace(candidate, finished=False) for candidate in calibration.to_candidates(items, None))
 
     def leave(self) -> None:
-        """Forget what was being written."""
         self.live = None

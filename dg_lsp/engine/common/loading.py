@@ -25,8 +25,7 @@ from dg_lsp.engine.common import profile_file
 from dg_lsp.engine.common.task import OnProgress, UserError
 from dg_lsp.engine.model import cores, fit, matmul, memory
 from dg_lsp.engine.model.cores import Cores
-from dg_lsp.engine.model.fit import CHOSEN, QUANTISED, SMALL, Precision, machine
-from dg_lsp.engine.model.fit.geometry import LlamaSizes, llama_sizes
+from dg_lsp.engine.model.fit import CHOSEN, QUANTISED, SMALL, LlamaSizes, Precision, llama_sizes, machine
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.engine.model.weights import checkpoint, fetch, llama
 from dg_lsp.engine.model.weights.fetch import Meter
@@ -102,7 +101,6 @@ class Loaded(Generic[PassesT, ProfileT]):
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, passes: PassesT, profile: ProfileT, dtype: str) -> Loaded[PassesT, ProfileT]:
-        """Return the loaded model of a checkpoint."""
         of, fingerprint = checkpoint, _fingerprint(checkpoint.folder)
         return cls(of.name, passes, of.vocabulary, profile, of.device, dtype, of.revision, of.cores, of.why, fingerprint)
 
@@ -159,7 +157,6 @@ def set_up(device: str) -> None:
 
 
 def check_dtype(asked: str) -> None:
-    """Raise LoadError if a requested precision is unknown."""
     if asked and asked not in fit.PRECISIONS:
         raise LoadError(f"unknown dtype {asked!r}; choose {', '.join(fit.PRECISIONS[:-1])} or {fit.PRECISIONS[-1]}")
 
@@ -284,7 +281,6 @@ def _fingerprint(folder: Path) -> str:
 
 
 def _device(name: str) -> tuple[str, str]:
-    """Return the device, and the reason for it."""
     if reason := machine.lost_gpu():
         if name not in ("auto", "cpu"):
             raise LoadError(f"{name} failed before, and this process can't use it any more ({reason}); restart the engine")

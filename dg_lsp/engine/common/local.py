@@ -104,6 +104,7 @@ class LocalFiller(Filler):
     """
 
     calibrations: Calibrations
+    concurrency: Concurrency = "in turns"
     quiet_s = math.inf
     """Seconds without a new request before `better_prompt` is read; infinite if there is never one."""
 
@@ -118,17 +119,12 @@ class LocalFiller(Filler):
         profile, cost = loaded.profile, memory.cost(loaded.passes)
         n_read = profile.prefix_tokens + profile.suffix_tokens
         n_bytes = memory.cache_bytes(memory.free_bytes(loaded.device), n_read * cost.prefix_token, LEAST_BYTES)
-        cache = PrefixCache(n_bytes, cache_dtype)
-        self.loaded, self.layout = loaded, layout
+        self.cache = PrefixCache(n_bytes, cache_dtype)
+        self.loaded, self.layout, self.is_on_gpu = loaded, layout, loaded.device != "cpu"
         self.calibrations, self.pace = Calibrations(profile.calibration), Pace(clock)
-        self.prefixes = PrefixEncoder(loaded.passes, loaded.device, cache)
-        self.headroom = Headroom(loaded.device, cache, cost, n_read, canvas_tokens)
+        self.prefixes = PrefixEncoder(loaded.passes, loaded.device, self.cache)
+        self.headroom = Headroom(loaded.device, self.cache, cost, n_read, canvas_tokens)
         self.ahead = ReadAhead(self)
-
-    @property
-    def cache(self) -> PrefixCache:
-        """The encoded prefixes."""
-        return self.prefixes.cache
 
     def start(self, request: InfillRequest) -> LocalTask:
         return LocalTask(request, self)
@@ -157,12 +153,6 @@ class LocalFiller(Filler):
 
     def foresee(self) -> float | None:
         return self.ahead.read()
-
-    def concurrency(self) -> Concurrency:
-        return "in turns"
-
-    def is_on_gpu(self) -> bool:
-        return self.loaded.device != "cpu"
 
     def has_room(self) -> bool:
         return self.headroom.admits_request()

@@ -58,7 +58,6 @@ def related_files(related: Sequence[Snippet], fence: str, room: int, size: Calla
 
 
 def fenced(text: str, fence: str) -> str:
-    """Return a text as a code block."""
     line_end = "" if text.endswith("\n") else "\n"
     return f"```{fence}\n{text}{line_end}```\n"
 

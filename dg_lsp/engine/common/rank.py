@@ -121,27 +121,16 @@ def features(item: Proposal, others: Sequence[Proposal]) -> dict[str, float]:
         "own mean": sum(item.model_logps) / n_tokens,
         "own least": min(item.model_logps, default=0.0),
         "own gain": item.joint_logp - item.model_joint_logp,
-        **_compared(item, others),
-    }
-    return calibration.for_position(values, item.position, BY_POSITION)
-
-
-def _compared(item: Proposal, others: Sequence[Proposal]) -> dict[str, float]:
-    """Return the features that compare a row with all rows of its hole, itself included."""
-    share, margin = _among(item.joint_logp, {other.text: other.joint_logp for other in others}, item.text)
-    own_share, own_margin = _among(item.model_joint_logp, {other.text: other.model_joint_logp for other in others}, item.text)
-    values = {
-        "share": share,
-        "margin": margin,
-        "own share": own_share,
-        "own margin": own_margin,
         "texts": math.log(len({item.text, *(other.text for other in others)})),
     }
+    values["share"], values["margin"] = _among(item.joint_logp, {each.text: each.joint_logp for each in others}, item.text)
+    own_logps = {each.text: each.model_joint_logp for each in others}
+    values["own share"], values["own margin"] = _among(item.model_joint_logp, own_logps, item.text)
     if item.row == "copy":
         copies = [item, *others]
         values["behind left"] = math.log1p(max(copy.left for copy in copies)) - math.log1p(item.left)
         values["behind right"] = _right(max(copy.right for copy in copies)) - _right(item.right)
-    return values
+    return calibration.for_position(values, item.position, BY_POSITION)
 
 
 def _among(joint: float, joint_by_text: Mapping[str, float], text: str) -> tuple[float, float]:

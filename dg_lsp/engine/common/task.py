@@ -71,6 +71,10 @@ class Filler(ABC):
 
     calibrations: Calibrations | None = None
     """The calibrations that turn evidence into confidence; None if the model reports its own confidence."""
+    concurrency: Concurrency = "independent"
+    """How this model runs several requests. With "in turns", the queue finishes one after another."""
+    is_on_gpu = False
+    """Whether the model's weights are on a GPU, so that loading them again takes long."""
 
     @abstractmethod
     def start(self, request: InfillRequest) -> Task:
@@ -79,14 +83,6 @@ class Filler(ABC):
     def about(self) -> Mapping[str, object]:
         """Return facts by name: `device`, `dtype`, `threads`, `why` they were chosen, `device_bytes`, `device_free_bytes`."""
         return {}
-
-    def concurrency(self) -> Concurrency:
-        """Return how this model runs several requests. With "in turns", the queue finishes one after another."""
-        return "independent"
-
-    def is_on_gpu(self) -> bool:
-        """Return whether the model's weights are on a GPU, so that loading them again takes long."""
-        return False
 
     def has_room(self) -> bool:
         """Return whether memory has room for another request beside the running ones."""

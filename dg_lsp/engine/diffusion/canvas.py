@@ -96,13 +96,12 @@ def several(generation: Generation) -> Work:
 
 
 def _denoised(generation: Generation, rows: Sequence[PlannedRow]) -> Work:
-    """Denoise rows, and propose their texts, or give their evidence if there are several holes."""
     canvas = generation.canvas
     if not rows:
         return
-    limits = TokenLimits(canvas.vocabulary.regular, canvas.banned_tokens(), canvas.next_tokens(()), canvas.delete)
+    limits = TokenLimits(canvas.vocabulary.regular, canvas.banned_tokens(), canvas.next_tokens(()), canvas.prompt.delete)
     specs = [planned_row.row for planned_row in rows]
-    denoiser = Denoiser(specs, limits, canvas.profile.sampling, canvas.n_logits, canvas.loaded.device)
+    denoiser = Denoiser(specs, limits, canvas.profile.sampling, canvas.loaded.passes.n_vocabulary, canvas.loaded.device)
     steps = generation.stepping(denoiser, generation.kv)
     n_positions = sum(len(spec.ids) for spec in specs)
     running = list(range(len(rows)))  # those that are not dropped
@@ -205,7 +204,6 @@ def corrected(canvas: CanvasRequest, drafts: Sequence[Proposal], first_number: i
 
 
 def seed(request: InfillRequest, number: int) -> int:
-    """Return the seed of a request's row from the row's number."""
     return (request.seed * 1000 + number) & LARGEST_SEED
 
 
@@ -220,12 +218,10 @@ def _canvas(canvas: CanvasRequest, drafts: Sequence[Sequence[int]], length: int)
         if index < len(prompt.between):
             ids += prompt.between[index]
             gaps += [-1] * len(prompt.between[index])
-    tail = canvas.tail
-    return (*ids, *tail), (*gaps, *[-1] * len(tail))
+    return (*ids, *prompt.tail), (*gaps, *[-1] * len(prompt.tail))
 
 
 def texts(canvas: CanvasRequest, planned_row: PlannedRow, reading: Reading) -> tuple[str, ...]:
-    """Return each hole's text in a row's reading."""
     return tuple(text for text, _ in _parts(canvas, planned_row, reading))
 
 
@@ -272,8 +268,9 @@ def hopeless(rows: Sequence[PlannedRow], readings: Sequence[Reading]) -> list[in
         if planned_row.kind == "noise":
             pairs = zip(reading.places, reading.chances, strict=True)
             chances = [chance for place, chance in pairs if planned_row.gaps[place] >= 0]
-            mean = sum(chances) / max(len(chances), 1)
-            excesses.setdefault(len(chances), []).append(mean - expected_confidence(len(chances)))
+            n, mean = len(chances), sum(chances) / max(len(chances), 1)
+            expected = math.exp(-1.77 * n) + 0.56 * math.exp(-0.06 * n) + 0.24
+            excesses.setdefault(n, []).append(mean - expected)
     means = {length: sum(values) / len(values) for length, values in excesses.items()}
     likely_lengths = sorted(means, key=lambda length: -means[length])[:N_LENGTHS]
     return [
@@ -283,11 +280,6 @@ def hopeless(rows: Sequence[PlannedRow], readings: Sequence[Reading]) -> list[in
     ]
 
 
-def expected_confidence(length: int) -> float:
-    """Return the first step's average confidence for a gap of this length (CAL, arXiv 2602.00476, fitted curve)."""
-    return math.exp(-1.77 * length) + 0.56 * math.exp(-0.06 * length) + 0.24
-
-
 def written(canvas: CanvasRequest, kv: KV, seed: int, settle: Settle) -> Generator[None, None, str]:
     """Return the text that several canvases write in sequence, up to the suffix or the end of the model's turn."""
     committed, first, width = list[int](), canvas.next_tokens(()), canvas.profile.canvas_tokens
@@ -295,7 +287,7 @@ def written(canvas: CanvasRequest, kv: KV, seed: int, settle: Settle) -> Generat
     for number in range(MAX_CANVASES):  # without a held suffix
         row = Row((canvas.vocabulary.regular[0],) * width, (True,) * width, canvas.n_steps, seed + number)
         limits = TokenLimits(canvas.vocabulary.regular, banned, first)
-        denoiser = Denoiser([row], limits, canvas.profile.sampling, canvas.n_logits, canvas.loaded.device)
+        denoiser = Denoiser([row], limits, canvas.profile.sampling, canvas.loaded.passes.n_vocabulary, canvas.loaded.device)
         yield from settle(denoiser, kv)
         ids = denoiser.read(0).ids
         end = next((index for index, token in enumerate(ids) if token in canvas.prompt.closing), None)

@@ -76,22 +76,14 @@ class Reading:
     entropy: float
 
 
-@dataclass(frozen=True, slots=True)
-class DecoderInput:
-    """The decoder's input for one step of some rows."""
-
-    ids: Tensor  # [R, C]
-    top_ids: Tensor  # [R, C, K] self-conditioning
-    top_chances: Tensor  # [R, C, K]
-    used: Tensor  # [R, C] bool
-    free: Tensor  # [R, C] bool
-
-
 class Decoder(Protocol):
     """The decoder with a prefix already encoded."""
 
-    def logits(self, decoder_input: DecoderInput) -> Tensor:
-        """Run one pass; return the logits [G, V] of the free positions, in 32 bits. Unused positions do not exist for it."""
+    def logits(self, rows: CanvasState) -> Tensor:
+        """Run one pass over rows; return the logits [G, V] of the free positions, in 32 bits.
+
+        It reads their ids and self-conditioning. Unused positions do not exist for it.
+        """
 
 
 @dataclass(slots=True)
@@ -119,7 +111,6 @@ class CanvasState:
         return CanvasState(*(getattr(self, name)[at] for name in STATE))
 
     def put(self, at: Tensor, rows: CanvasState) -> None:
-        """Replace the state of the rows `at` [N]."""
         for name in STATE:
             getattr(self, name)[at] = getattr(rows, name)
 
@@ -257,12 +248,10 @@ class Denoiser:
             self.canvas.done[index] = n_taken >= self.rows[index].steps
 
     def drop(self, row: int) -> None:
-        """End a row."""
         self.canvas.done[row] = True
 
     @property
     def done(self) -> bool:
-        """Whether every row has settled or used all its steps."""
         return all(self.canvas.done)
 
     @property
@@ -272,28 +261,21 @@ class Denoiser:
 
     @property
     def live(self) -> list[int]:
-        """The indexes of the unfinished rows."""
         return [index for index, done in enumerate(self.canvas.done) if not done]
 
-    def step(self, decoder: Decoder, most: int = 0) -> None:
-        """Take one step of all live rows, with one decoder pass per `most` rows (0: one pass for all)."""
-        live = self.live
-        for first in range(0, len(live), most or len(live)):
-            self.step_rows(live[first : first + most] if most else live, decoder)
+    def step(self, decoder: Decoder, most: int = 0, rows: Sequence[int] | None = None) -> None:
+        """Take one step of some rows, or of all live ones, with one decoder pass per `most` rows (0: one pass for all)."""
+        rows = self.live if rows is None else rows
+        for first in range(0, len(rows), most or len(rows)):
+            part = rows[first : first + most] if most else rows
+            self.take(part, decoder.logits(self.ask(part)))
 
-    def step_rows(self, rows: Sequence[int], decoder: Decoder) -> None:
-        """Take one step of these rows."""
-        self.take(rows, decoder.logits(self.ask(rows)))
-
-    def ask(self, rows: Sequence[int]) -> DecoderInput:
-        """Return the decoder's input for some unfinished rows."""
-        state, at = self.canvas, torch.tensor(rows, device=self.device)
-        return DecoderInput(state.ids[at], state.top_ids[at], state.top_chances[at], state.used[at], state.free[at])
+    def ask(self, rows: Sequence[int]) -> CanvasState:
+        return self.canvas.rows(torch.tensor(rows, device=self.device))
 
     def take(self, live: Sequence[int], logits: Tensor) -> None:
         """Accept and renoise positions of `live` rows with their logits [G, V]. The logits are overwritten."""
-        at = torch.tensor(live, device=self.device)
-        state, inputs = self.canvas.rows(at), self.inputs(live)
+        state, inputs = self.ask(live), self.inputs(live)
         free = state.free
         constraints = readout.Constraints(
             inputs.heat.to(self.device)[:, None].expand_as(free)[free],
@@ -311,7 +293,7 @@ class Denoiser:
         )
         noise, greedy = inputs.noise.to(self.device), inputs.greedy.to(self.device)
         after = advanced(state, predicted, noise, greedy, self.sampling, self.limits.delete)
-        self.canvas.put(at, after)
+        self.canvas.put(torch.tensor(live, device=self.device), after)
         self.note(live, after.settled.tolist())
 
     def inputs(self, rows: Sequence[int]) -> StepInputs:
@@ -345,7 +327,6 @@ class Denoiser:
         return uniform
 
     def read(self, row: int) -> Reading:
-        """Return the current text of a row."""
         state, length = self.canvas, len(self.rows[row].ids)
         there, free = state.used[row].tolist(), state.free[row].tolist()
         places = [index for index in range(length) if there[index]]

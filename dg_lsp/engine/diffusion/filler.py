@@ -36,8 +36,7 @@ from dg_lsp.engine.diffusion.generation import MAX_ROWS, CanvasRequest, Generati
 from dg_lsp.engine.diffusion.layout import Layout, LayoutName, Profile, Prompt, load_profile
 from dg_lsp.engine.model import fit, matmul
 from dg_lsp.engine.model.fit import Precision
-from dg_lsp.engine.model.gpu.buffers import Buffers
-from dg_lsp.engine.model.recording import Recorder
+from dg_lsp.engine.model.recording import Buffers, Recorder
 from dg_lsp.engine.model.tree import ROOM
 from dg_lsp.engine.model.weights.checkpoint import CheckpointError
 from dg_lsp.engine.model.weights.fetch import Meter
@@ -74,14 +73,13 @@ class DiffusionFiller(LocalFiller):
             fixed = FixedSteps(passes, cost, free, recorder=Recorder())
             usual = loaded.profile.prefix_tokens + loaded.profile.suffix_tokens + 2 * ROOM
             passes.buffers = Buffers(TreePasses(passes, cost), free, Recorder("drafts and scores"), usual)
-        self.stepper = Stepper(self.headroom, self.pace, rows, fixed)
+        self.stepper = Stepper(self.headroom, rows, fixed)
 
     def limit(self, threads: int, rows: int) -> None:
         super().limit(threads, rows)
         self.stepper.max_rows = rows
 
     def canvas(self, request: InfillRequest) -> CanvasRequest:
-        """Return the request of one canvas."""
         return CanvasRequest(request, self.prompt(request), self.loaded, self.calibrations.current())
 
     def prompt(self, request: InfillRequest, left_ms: float = math.inf) -> Prompt:
@@ -95,7 +93,6 @@ class DiffusionFiller(LocalFiller):
         return generation
 
     def fills_together(self, request: InfillRequest) -> bool:
-        """Return whether one canvas has room for the request's holes."""
         return layout.fits_one_canvas(request, self.loaded.profile, self.loaded.vocabulary)
 
     def trim(self) -> None:
@@ -115,10 +112,9 @@ def load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[Pass
     use = fit.Use(profile.prefix_tokens + profile.suffix_tokens, profile.canvas_tokens)
     choice = loading.choose(opened, use, asked=dtype, stored=weights.stored_precision(folder, opened.values))
     precision, opened.why["dtype"] = choice.precision, choice.why
-    # Load the embedded weights without transformers, because its import takes longer than the rest of the start.
-    is_plain = name == EMBEDDED and device == "cpu"
-    model = dense.load_dense(folder, loading.wide_dtype(precision)) if is_plain else None
-    if model is None:
+    if name == EMBEDDED and device == "cpu":
+        model: Any = dense.load_dense(folder, loading.wide_dtype(precision))
+    else:
         model = _with_weights(folder, device, precision, on_progress)
     if not packed.suits(model):
         return Loaded.of(opened, Passes(model), profile, precision)
@@ -132,7 +128,7 @@ def _with_weights(folder: Path, device: str, precision: Precision, on_progress: 
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # the engine reports the progress itself
-    model, listed = weights.check(folder, weights.configuration(folder))
+    model, listed = weights.check(folder)
     meter = Meter("reading the weights", listed.n_bytes, on_progress, low=0.5)
     dtype = loading.wide_dtype(precision)
     model.config.dtype = model.config.text_config.dtype = dtype

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from dg_lsp.engine.diffusion import readout
-from dg_lsp.engine.diffusion.denoise import STATE, CanvasState, DecoderInput, Denoiser, advanced
+from dg_lsp.engine.diffusion.denoise import STATE, CanvasState, Denoiser, advanced
 from dg_lsp.engine.diffusion.gemma.passes import Passes
 from dg_lsp.engine.diffusion.layout import Sampling
 from dg_lsp.engine.model import prefix_cache
@@ -44,23 +44,22 @@ class LocalDecoder:
 
     @property
     def bytes(self) -> int:
-        """The number of bytes of the rows' keys and values."""
         return sum(2 * keys.numel() * keys.element_size() for keys, _ in self._rows)
 
-    def logits(self, decoder_input: DecoderInput) -> Tensor:
+    def logits(self, rows: CanvasState) -> Tensor:
         """Return logits [G, V] in 32 bits at the free positions of the canvases."""
-        self.make_room(*decoder_input.ids.shape)
-        soft = self.passes.soft(decoder_input.top_ids, decoder_input.top_chances)
-        canvas, soft, used, free = _compacted(decoder_input.ids, soft, decoder_input.used, decoder_input.free)
-        rows, width = canvas.shape
+        self.make_room(*rows.ids.shape)
+        soft = self.passes.soft(rows.top_ids, rows.top_chances)
+        canvas, soft, used, free = _compacted(rows.ids, soft, rows.used, rows.free)
+        n_rows, width = canvas.shape
         # Deleted positions do not count, so that the others get the positions they would have without them.
         positions = self.length + (used.cumsum(1) - 1).clamp(min=0)
         mask = None
         if not bool(used.all()):
-            mask = torch.cat([torch.ones(rows, self.length, dtype=torch.bool, device=used.device), used], 1)
+            mask = torch.cat([torch.ones(n_rows, self.length, dtype=torch.bool, device=used.device), used], 1)
             mask = mask[:, None, None].expand(-1, 1, width, -1)
         n_places = self.length + width
-        kv = [(keys[:rows, :, :n_places], values[:rows, :, :n_places]) for keys, values in self._rows]
+        kv = [(keys[:n_rows, :, :n_places], values[:n_rows, :, :n_places]) for keys, values in self._rows]
         hidden = self.passes.decode(canvas, kv, soft, positions=positions, mask=mask, with_room=True)
         return self.passes.logits(hidden[free])
 

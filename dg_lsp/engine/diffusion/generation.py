@@ -7,13 +7,11 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from dg_lsp.core import calibration, extent, place
-from dg_lsp.core.calibration import Evidence
-from dg_lsp.core.values import Candidate
+from dg_lsp.core.calibration import Calibration, Evidence
+from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.common import drafts, generation
-from dg_lsp.engine.common.drafts import LONGEST_DRAFT, MOST_BEHIND, CausalDraft, Drafting, DraftSettings
-from dg_lsp.engine.common.file_model import FileModel
-from dg_lsp.engine.common.generation import Live, Reading, Work
-from dg_lsp.engine.common.inputs import RequestInputs
+from dg_lsp.engine.common.drafts import LONGEST_DRAFT, MOST_BEHIND, CausalDraft, Drafting, DraftSettings, FileModel
+from dg_lsp.engine.common.generation import Live, Reading, RequestInputs, Work
 from dg_lsp.engine.common.loading import Loaded
 from dg_lsp.engine.common.local import encoded
 from dg_lsp.engine.common.pace import Pace, Timing
@@ -28,52 +26,24 @@ from dg_lsp.engine.model.tree import Tree
 
 
 class CanvasRequest(RequestInputs):
-    """The laid out part of a request for one canvas."""
+    """The laid out part of a request for one canvas, with a gap of at most `longest_gap` tokens for each hole.
+
+    A row has at most `n_steps`.
+    """
 
     prompt: Prompt
     loaded: Loaded[Passes, Profile]
 
-    @property
-    def profile(self) -> Profile:
-        """The model's settings."""
-        return self.loaded.profile
-
-    @property
-    def may_exceed(self) -> bool:  # type: ignore[override]
-        """Whether what the model writes may have more than the hole's part."""
-        return self.profile.is_instruct
-
-    @property
-    def n_holes(self) -> int:
-        """The number of holes, each with a gap of its own."""
-        return len(self.request.holes)
-
-    @property
-    def n_logits(self) -> int:
-        """The number of the model's logits, which may exceed the number of the tokenizer's tokens."""
-        return self.loaded.passes.n_vocabulary
-
-    @property
-    def n_steps(self) -> int:
-        """The maximum number of a row's steps."""
+    def __init__(
+        self, request: InfillRequest, prompt: Prompt, loaded: Loaded[Passes, Profile], weights: Calibration | None
+    ) -> None:
+        super().__init__(request, prompt, loaded, weights)
+        self.profile, self.n_holes = loaded.profile, len(request.holes)
+        self.may_exceed = self.profile.is_instruct
         sampling = self.profile.sampling
-        return self.request.budget.steps or (sampling.block_steps if self.is_block else sampling.line_steps)
-
-    @property
-    def tail(self) -> tuple[int, ...]:
-        """The held tokens after the last gap."""
-        return self.prompt.tail
-
-    @property
-    def delete(self) -> int | None:
-        """The token that shrinks a gap, or None if the checkpoint has none."""
-        return self.prompt.delete
-
-    @property
-    def longest_gap(self) -> int:
-        """The most positions of a gap."""
-        n_fixed = len(self.prompt.tail) + sum(map(len, self.prompt.between))
-        return (self.profile.canvas_tokens - n_fixed) // self.n_holes
+        self.n_steps = request.budget.steps or (sampling.block_steps if self.is_block else sampling.line_steps)
+        n_fixed = len(prompt.tail) + sum(map(len, prompt.between))
+        self.longest_gap = (self.profile.canvas_tokens - n_fixed) // self.n_holes
 
     def next_tokens(self, ids: Sequence[int]) -> tuple[int, ...]:
         """Return the tokens that may follow in the first gap: one that starts with what is typed; empty means any."""
@@ -81,7 +51,7 @@ class CanvasRequest(RequestInputs):
 
     def banned_tokens(self) -> tuple[int, ...]:
         """Return the tokens that a gap never contains: control tokens, and line ends unless the gap may write them."""
-        banned = tuple(token for token in self.control if token != self.delete)
+        banned = tuple(token for token in self.control if token != self.prompt.delete)
         return banned if self.is_block or self.profile.is_instruct else banned + self.vocabulary.with_newline
 
     def of_canvas(self, text: str, hole_idx: int) -> str:
@@ -91,7 +61,7 @@ class CanvasRequest(RequestInputs):
         request, is_last = self.request, hole_idx == self.n_holes - 1
         here = place.between("", (*request.between, request.suffix)[hole_idx])
         bounds = extent.of(request.holes[hole_idx], here, request.language)
-        return bounds.of_canvas(text, is_held=not is_last or bool(self.tail))
+        return bounds.of_canvas(text, is_held=not is_last or bool(self.prompt.tail))
 
     def gap_lengths(self) -> tuple[int, ...]:
         """Return the gap lengths to try: the profile's lengths that fit the canvas."""
@@ -141,8 +111,8 @@ class Generation(generation.Generation):
         return self.timing.pace.expected_ms("step", n_positions)
 
     def stepping(self, denoiser: Denoiser, kv: KV, *, is_open: bool = False) -> Steps:
-        """Return the steps of a canvas on a prefix."""
-        return Steps(denoiser, LocalDecoder(self.canvas.loaded.passes, kv), self._stepper, is_open=is_open)
+        decoder = LocalDecoder(self.canvas.loaded.passes, kv)
+        return Steps(denoiser, decoder, self._stepper, self.timing.pace, is_open=is_open)
 
     def is_over(self, steps: Steps, n_positions: int = 0) -> bool:
         """Return whether a canvas is finished, or no time is left for a step beside scoring the results and `n_positions` more.
@@ -166,42 +136,34 @@ class Generation(generation.Generation):
 
 @dataclass(slots=True)
 class Stepper:
-    """Takes the steps of one model's canvases, with at most `max_rows` rows in one pass.
+    """How the canvases of one model take steps: with at most `max_rows` rows in one pass.
 
     `fixed` are the buffers for steps on a GPU; None on a CPU, where they gain nothing.
     """
 
     headroom: Headroom
-    pace: Pace
     max_rows: int
     fixed: FixedSteps | None
-
-    def step(self, steps: Steps) -> None:
-        """Take one step of all live rows, in one pass if memory has room. The result of an open canvas is there at the end."""
-        denoiser, decoder, width = steps.denoiser, steps.decoder, steps.width
-        rows, most = denoiser.live, self.headroom.rows_at_once(decoder.length, width, self.max_rows)
-        if steps.is_open:  # it goes on after it has settled
-            rows, most = [0], 1
-        began = self.pace.clock()
-        if self.fixed is None or len(rows) > most or not self.fixed.step(denoiser, decoder, rows):
-            if steps.is_open:
-                denoiser.step_rows(rows, decoder)
-            else:
-                denoiser.step(decoder, most)
-        self.pace.note("step", len(rows) * width, (self.pace.clock() - began) * 1000)
 
 
 class Steps:
     """The steps of one denoiser on one prefix. An `is_open` canvas has one row, which goes on after it has settled."""
 
-    def __init__(self, denoiser: Denoiser, decoder: LocalDecoder, stepper: Stepper, *, is_open: bool = False) -> None:
-        self.denoiser, self.decoder, self._stepper, self.is_open = denoiser, decoder, stepper, is_open
+    def __init__(self, denoiser: Denoiser, decoder: LocalDecoder, stepper: Stepper, pace: Pace, *, is_open: bool) -> None:
+        self.denoiser, self._decoder, self._stepper, self._pace, self._is_open = denoiser, decoder, stepper, pace, is_open
         self.width = denoiser.canvas.ids.shape[1]
 
-    def take_one(self) -> Generator[None, None, None]:
-        """Take one step, after a pause."""
+    def take_one(self) -> Work:
+        """Take one step of all live rows after a pause, in one pass if memory has room."""
         yield
-        self._stepper.step(self)
+        denoiser, decoder, fixed = self.denoiser, self._decoder, self._stepper.fixed
+        rows, most = [0], 1
+        if not self._is_open:
+            rows, headroom = denoiser.live, self._stepper.headroom
+            most = headroom.rows_at_once(decoder.length, self.width, self._stepper.max_rows)
+        with self._pace.measuring("step", len(rows) * self.width):
+            if fixed is None or len(rows) > most or not fixed.step(denoiser, decoder, rows):
+                denoiser.step(decoder, most, rows)
 
 
 LEAST_CHANCE = 1e-12
@@ -221,22 +183,20 @@ class Scorer(generation.Scorer):
         return [(self._inputs.ids_of(text), [prompt.end] if prompt.end is not None else list(prompt.tail))]
 
     def mixed(self, ids: Sequence[int], logps: tuple[float, ...]) -> tuple[float, ...]:
-        return logps if self.file is None else tuple(mixed(self.file, ids, logps))
-
-
-def mixed(file: FileModel, ids: Sequence[int], logps: Sequence[float]) -> list[float]:
-    """Return the log-probabilities of `ids` under the mixture of the model and the file model."""
-    mixed_logps = []
-    for index, token in enumerate(ids):
-        guess = file.guess(ids[:index])
-        chance = (1 - guess.weight) * math.exp(logps[index]) + guess.weight * guess.shares.get(token, 0.0)
-        mixed_logps.append(math.log(max(chance, LEAST_CHANCE)))
-    return mixed_logps
+        if self.file is None:
+            return logps
+        found = list[float]()
+        for index, token in enumerate(ids):
+            guess = self.file.guess(ids[:index])
+            chance = (1 - guess.weight) * math.exp(logps[index]) + guess.weight * guess.shares.get(token, 0.0)
+            found.append(math.log(max(chance, LEAST_CHANCE)))
+        return tuple(found)
 
 
 def is_unclosed(canvas: CanvasRequest, proposal: Proposal) -> bool:
     """Return whether the causal model finds the suffix improbable after a proposal; True if no suffix is held."""
-    return not canvas.tail or -proposal.suffix_mean * len(canvas.tail) > UNCLOSED_NATS
+    tail = canvas.prompt.tail
+    return not tail or -proposal.suffix_mean * len(tail) > UNCLOSED_NATS
 
 
 # --- What the encoder writes from left to right. Several holes get no drafts
@@ -288,6 +248,5 @@ def _drafts(generation: Generation) -> Drafting:
 
 
 def _proposals(canvas: CanvasRequest, written: Sequence[CausalDraft]) -> list[Proposal]:
-    """Return the distinct texts of drafts."""
     texts = dict.fromkeys(canvas.draft_text(draft.ids, draft.stop) for draft in written)
     return [Proposal(text, "causal") for text in texts]

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal
 
 from dg_lsp.core import context
 from dg_lsp.core.calibration import Calibration
@@ -82,15 +82,7 @@ def load_profile(folder: Path) -> Profile:
 
     Raises ValueError with a sentence if the file exists but this version can't read it.
     """
-    return profile_file.load(folder, parse, Profile())
-
-
-def parse(settings: dict[str, Any]) -> Profile:
-    """Return the profile in a JSON object; raise ValueError or TypeError if it contains something unknown."""
-    values = profile_file.values_of(Profile, settings, layouts=get_args(LayoutName))
-    if "sampling" in values:
-        values["sampling"] = Sampling(**values["sampling"])
-    return Profile(**values)
+    return profile_file.load(folder, Profile, Profile())
 
 
 REPEATED_LINES = 8  # the model's turn repeats this many lines of the user's, and adds at most as many new ones
@@ -143,7 +135,6 @@ class InfillTrained:
         self.kinds = {kind: vocabulary.id(f"<{kind}>") for kind in ("span", "line", "lines", "block", "body")}
 
     def lay_out(self, request: InfillRequest) -> Prompt:
-        """Return the request as tokens."""
         encode, profile = self.vocabulary.encode, self.profile
         n_read = profile.suffix_tokens + profile.held_tokens
         suffix, is_end = suffix_ids(self.vocabulary, request.suffix, n_read)
@@ -179,7 +170,6 @@ class Instruct:
         self.bos, self.eos, self.turn, self.end_turn, self.channel, self.end_channel = required_ids(vocabulary, names)
 
     def lay_out(self, request: InfillRequest) -> Prompt:
-        """Return the request as tokens."""
         encode, profile = self.vocabulary.encode, self.profile
         fence = question.fence_name(request)
         prefix, heal = _healed(self.vocabulary, request.prefix, request.holes[0], profile.prefix_tokens)

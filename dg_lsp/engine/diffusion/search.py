@@ -72,8 +72,8 @@ class Speculate:
 class Speculation:
     """The open canvas of one gap, and the text verified so far.
 
-    In each round, the caller first passes the logits of a decoder step to `take` if `wants_canvas` is true. Then it passes
-    the logits of a causal pass over `proposal` to `verify`.
+    In each round, the caller first takes a step of the `denoiser` if `wants_canvas` is true. Then it passes the logits of a
+    causal pass over `proposal` to `verify`.
     """
 
     def __init__(
@@ -92,14 +92,6 @@ class Speculation:
         self.head_logps: list[float] = []  # by answer length, the log-probability that the suffix comes next
         self._is_over = False
         self._n_rounds = 0
-        forbidden = torch.zeros(n_vocabulary, dtype=torch.bool)
-        forbidden[list(gap.limits.banned)] = True
-        self._forbidden = forbidden.to(device)
-
-    @property
-    def n_steps(self) -> int:
-        """The number of steps that the canvas has taken."""
-        return self.denoiser.canvas.steps[0]
 
     @property
     def done(self) -> bool:
@@ -111,13 +103,8 @@ class Speculation:
         """Whether the canvas makes the next proposal, after one more step; otherwise it is the rest of the suffix's head."""
         return not self._rest_of_head()
 
-    def take(self, logits: Tensor) -> None:
-        """Take one step of the canvas with its logits [G, V]. The logits are overwritten."""
-        self.denoiser.take([0], logits)
-
     @property
     def proposal(self) -> tuple[int, ...]:
-        """The proposed next tokens."""
         if rest := self._rest_of_head():
             return rest
         n = len(self.text)
@@ -130,7 +117,7 @@ class Speculation:
         `logits` [N + 1, V] are the causal logits after the text and after each token of the proposal.
         """
         logps = logits.float().log_softmax(-1)
-        greedy = logits.float().masked_fill(self._forbidden, -torch.inf)
+        greedy = logits.float().masked_fill(self.denoiser.forbidden, -torch.inf)
         if not self.text and self.gap.limits.first:
             first_logits = torch.full_like(greedy[0], -torch.inf)
             first = [token for token in self.gap.limits.first if token not in self.gap.limits.banned]
@@ -207,7 +194,6 @@ class Speculation:
         return ()
 
     def _hold(self) -> None:
-        """Make the verified tokens held positions of the canvas."""
         canvas, n = self.denoiser.canvas, min(len(self.text), self.gap.width)
         text_ids = torch.tensor(self.text[:n], device=canvas.ids.device)
         canvas.ids[0, :n] = canvas.best[0, :n] = text_ids
@@ -287,7 +273,9 @@ class LengthSearch:
             canvas.n_steps,
             canvas.request.seed & LARGEST_SEED,
         )
-        self._speculation = Speculation(gap, ends, canvas.profile.sampling, canvas.n_logits, device=canvas.loaded.device)
+        self._speculation = Speculation(
+            gap, ends, canvas.profile.sampling, canvas.loaded.passes.n_vocabulary, device=canvas.loaded.device
+        )
         self._has_drafts = canvas.profile.causal_rows > 0
         self._causal = CausalText(canvas.loaded.passes, generation.tree)
 
@@ -314,7 +302,7 @@ class LengthSearch:
             scores = causal.scores([speculation.answer(start) for start in starts], self._tail)
         likely = speculation.lengths(starts, scores)
         yield
-        generation.n_steps += speculation.n_steps
+        generation.n_steps += speculation.denoiser.canvas.steps[0]
         generation.live = None
         canvas = self._canvas
         is_one = self._has_drafts and canvas.request.budget.candidates == 1
@@ -342,7 +330,7 @@ class LengthSearch:
         as many steps on a canvas that holds the suffix. If the search ended earlier, that canvas would have to guess its
         length.
         """
-        generation, n_steps = self._generation, self._speculation.n_steps
+        generation, n_steps = self._generation, self._speculation.denoiser.canvas.steps[0]
         step_ms, expected_ms = generation.step_ms(self._speculation.gap.width), generation.timing.pace.expected_ms
         if step_ms is None:
             return True
@@ -356,7 +344,6 @@ class LengthSearch:
         return len(starts) * (max(starts) + len(self._tail))
 
     def _length(self, start: int) -> int:
-        """Return the number of tokens of an answer, without a copy of the suffix."""
         text, uncut = self._text(start), self._uncut(start)
         return start if text == uncut else max(len(self._canvas.vocabulary.encode(self._canvas.typed + text)), 1)
 

@@ -15,11 +15,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from dg_lsp.engine.model import cores, matmul
-from dg_lsp.engine.model.fit.geometry import LlamaSizes
-from dg_lsp.engine.model.matmul import Quantised, additive, attention_over
+from dg_lsp.engine.model import cores, fit, matmul
+from dg_lsp.engine.model.fit import LlamaSizes
+from dg_lsp.engine.model.matmul import Quantised, additive, attention_over, with_past
 from dg_lsp.engine.model.prefix_cache import KV
-from dg_lsp.engine.model.weights.llama import ALL, Embedding, Head, Inputs, Weight, layer_of, norm_of
+from dg_lsp.engine.model.weights.llama import ALL, Embedding, Head, Inputs, Weight, layer_of, norm_of, rotations
 
 # The most queries times groups of one attention: from 768 on, torch's kernel takes blocks that do not fit the cache.
 FOLDED = 480
@@ -30,7 +30,8 @@ class Llama:
     """The weights of one loaded model, and a pass over them.
 
     `weights` has the library's names. `kind` is the kind of the products. Besides the weights, its attributes are what follows
-    from them and the sizes, because a pass over few tokens has no time to derive it again.
+    from them and the sizes, because a pass over few tokens has no time to derive it again. `value_bytes` and `products_dtype`
+    are those of `gemma.Passes`.
     """
 
     def __init__(self, sizes: LlamaSizes, weights: Mapping[str, Weight], kind: matmul.Kind) -> None:
@@ -48,28 +49,18 @@ class Llama:
             self._norm = norm_of(weights["model.norm.weight"], sizes)
             self._least = torch.tensor((sizes.eps * sizes.hidden) ** 0.5, device=self._device)
         self.kv_dtype = torch.bfloat16 if kind == "int8-weights" else _kv_dtype(table)
+        self.value_bytes = self.kv_dtype.itemsize
+        self.products_dtype = "int8" if kind == "int8" else str(self.kv_dtype).removeprefix("torch.")
         self._in_blocks = self.kv_dtype is torch.bfloat16 and self._device.type == "cpu" and matmul.are_blocks_faster()
         self._rotations = torch.empty(0)
 
-    @property
-    def value_bytes(self) -> int:
-        """The bytes of one number in the keys and values."""
-        return self.kv_dtype.itemsize
-
-    @property
-    def products_dtype(self) -> str:
-        """The precision of the products with the weights, which may be narrower than that of the weights."""
-        return "int8" if self.kind == "int8" else str(self.kv_dtype).removeprefix("torch.")
-
     def n_bytes(self) -> int:
-        """Return the bytes of the weights, without the norms."""
-        return self._embed.n_bytes() + self._head.n_bytes() + sum(layer.n_bytes() for layer in self.layers)
+        wide: fit.Precision = "float32" if self.kv_dtype is torch.float32 else "bfloat16"
+        return fit.weight_bytes(self.geometry, "int8" if self.kind in matmul.NARROW else wide)
 
-    def logits(self, hidden: Tensor, first: int = 0, last: int | None = None) -> Tensor:
+    def logits(self, hidden: Tensor) -> Tensor:
         with torch.no_grad():
-            flat = hidden.reshape(-1, hidden.shape[-1])
-            found = self._head.logits(flat, first, self.n_vocabulary if last is None else min(last, self.n_vocabulary))
-            return found.view(*hidden.shape[:-1], -1)
+            return self._head.logits(hidden.reshape(-1, hidden.shape[-1])).view(*hidden.shape[:-1], -1)
 
     def _pass(
         self,
@@ -98,7 +89,9 @@ class Llama:
             heads = layer.queries_keys_values.times(normed)
             queries, keys, values = self._split(heads, rotation, rows, length)
             before = past[index] if past else None
-            keys, values = self._with_past(keys, values, before, with_room=with_room)
+            if before is None or not with_room:  # in a room, the copy converts the type
+                keys, values = keys.to(self.kv_dtype), values.to(self.kv_dtype)
+            keys, values = with_past(keys, values, before, with_room=with_room)
             mixed = self._attention(queries, keys, values, added, causal=causal, in_blocks=in_blocks)
             hidden = layer.out.added(hidden, Inputs(mixed))
             fed = layer.gate_up.feed(self._normed(hidden, layer.before_mlp), fine)
@@ -139,20 +132,6 @@ class Llama:
         queries, keys = torch.split(torch.view_as_real(pairs).view(shape), [sizes.heads, sizes.kv_heads], 2)
         return queries, keys.transpose(1, 2), values.view(shape).transpose(1, 2)
 
-    def _with_past(
-        self, keys: Tensor, values: Tensor, past: tuple[Tensor, Tensor] | None, *, with_room: bool
-    ) -> tuple[Tensor, Tensor]:
-        """Return all keys and values [R, kv heads, L, D]: the new ones after the past, or in its last places."""
-        rows, _, length, _ = keys.shape
-        if past is not None and with_room:  # the copy converts the type
-            past[0][:, :, -length:], past[1][:, :, -length:] = keys, values
-            return past
-        keys, values = keys.to(self.kv_dtype), values.to(self.kv_dtype)
-        if past is None:
-            return keys, values
-        sides = [side.expand(rows, -1, -1, -1) for side in past]
-        return torch.cat([sides[0], keys], dim=2), torch.cat([sides[1], values], dim=2)
-
     def _normed(self, hidden: Tensor, weight: Tensor, fine: slice | None = None) -> Inputs:
         """Return the hidden states divided by the root of their mean square plus epsilon, times a weight of `norm_of`."""
         lengths = torch.hypot(torch.linalg.vector_norm(hidden, dim=-1, keepdim=True), self._least)
@@ -162,10 +141,7 @@ class Llama:
         """Return the complex rotation of each pair of a head at each position: [R * T, 1, D / 2]."""
         last = int(positions.max())
         if len(self._rotations) <= last:
-            size = self.sizes.head_dim
-            frequencies = 1.0 / self.sizes.theta ** (torch.arange(0, size, 2, dtype=torch.float) / size)
-            angles = torch.arange(max(1024, 2 * last), dtype=torch.float)[:, None] * frequencies
-            self._rotations = torch.complex(angles.cos(), angles.sin())[:, None].to(self._device)
+            self._rotations = rotations(self.sizes, max(1024, 2 * last))[:, None].to(self._device)
         rotation = self._rotations[positions.reshape(-1)]
         return rotation.repeat(rows, 1, 1) if len(positions) < rows else rotation
 

@@ -192,7 +192,6 @@ def attention_in_blocks(
 
 @contextmanager
 def _products_in_16_bits() -> Iterator[None]:
-    """Let torch multiply 32-bit matrices in 16 bits, and sum in 32."""
     settings: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before = settings.fp32_precision
     settings.fp32_precision = "bf16"
@@ -249,6 +248,18 @@ def attention_over(
     return mixed.view(rows, n_kv, length, -1, size).transpose(1, 2).flatten(2, 3)
 
 
+def with_past(keys: Tensor, values: Tensor, past: tuple[Tensor, Tensor] | None, *, with_room: bool) -> tuple[Tensor, Tensor]:
+    """Return all keys and values [R, kv heads, L, D]: the new ones after the past, or `with_room`, in its last places."""
+    rows, _, length, _ = keys.shape
+    if past is None:
+        return keys, values
+    if with_room:
+        past[0][:, :, -length:], past[1][:, :, -length:] = keys, values
+        return past
+    sides = [side.expand(rows, -1, -1, -1) for side in past]
+    return torch.cat([sides[0], keys], dim=2), torch.cat([sides[1], values], dim=2)
+
+
 def additive(mask: Tensor | None, groups: int, dtype: torch.dtype) -> Tensor | None:
     """Return a boolean mask as numbers to add to the scores, with a row for each query, or None."""
     if mask is None:
@@ -277,7 +288,6 @@ class Quantised(NamedTuple):
     scales: Tensor
 
     def dense(self) -> Tensor:
-        """Return the values in 32 bits."""
         return self.values.float().mul_(self.scales)
 
 
@@ -326,10 +336,6 @@ class Int8Matrix:
             rows.values, 1.0, ZERO, self._weight, self._scales, self._zeros, None, 1.0, 0, torch.float32, "none", [], ""
         )
         return result
-
-    def n_bytes(self) -> int:
-        """Return the bytes of the weights and their scales."""
-        return self.shape[0] * (self.shape[1] + 12)
 
 
 @functools.cache

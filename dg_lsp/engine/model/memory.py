@@ -1,4 +1,4 @@
-"""Compute how many rows and requests fit in the free memory.
+"""Compute how many rows and requests fit in the free memory, and measure passes beside the speed of the memory.
 
 The bytes of a row follow from the model's sizes (`fit`). The free memory comes from the device, or from the system for the
 CPU.
@@ -6,15 +6,17 @@ CPU.
 
 from __future__ import annotations
 
+import statistics
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from dg_lsp.engine.model.fit import canvas_token_bytes, logit_bytes, machine
-
-if TYPE_CHECKING:
-    from dg_lsp.engine.model.prefix_cache import PrefixCache
+from dg_lsp.engine.model.fit import Geometry, canvas_token_bytes, logit_bytes, machine
+from dg_lsp.engine.model.prefix_cache import PrefixCache
+from dg_lsp.engine.model.tree import ROOT, Tree
 
 SHARE = 0.8  # the share of free memory to use: allocators round up, and other programs allocate too
 KEPT_PREFIXES = 4  # full-length prefixes to keep, because an editor switches between a few files
@@ -38,7 +40,6 @@ class Cost:
 
 
 def cost(passes: Any) -> Cost:
-    """Return the bytes that a token needs in a loaded model."""
     shape, size = passes.geometry, passes.value_bytes
     return Cost(shape.kv_per_token * size, canvas_token_bytes(shape, size), logit_bytes(shape))
 
@@ -54,11 +55,6 @@ def rows_that_fit(free: int | None, row: int, most: int) -> int:
 def cache_bytes(free: int | None, prefix: int, least: int) -> int:
     """Return the cache limit in bytes for prefixes of `prefix` bytes: a few prefixes, at most an eighth of free memory."""
     return least if free is None else max(least, min(KEPT_PREFIXES * prefix, free // 8))
-
-
-def fixed_bytes(free: int) -> int:
-    """Return the limit in bytes for the buffers and graphs of steps in fixed buffers: a quarter of the free memory."""
-    return free // 4
 
 
 def free_bytes(device: str) -> int | None:
@@ -87,6 +83,63 @@ class Headroom:
         return rows_that_fit(self.free(), self.cost.row(prefix_tokens, canvas_tokens), most)
 
     def admits_request(self) -> bool:
-        """Return whether another request of full size fits beside the running ones."""
         free = self.free()
         return free is None or self._usual <= free * SHARE
+
+
+# --- How long a pass takes, beside the least time that the memory needs
+
+
+COPIED = 1 << 28  # bytes; more than any cache has
+N_COPIES, N_PASSES = 5, 40
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """What a pass over one token takes at the median.
+
+    `floor_ms` is what reading the weights of one token takes at the speed of a copy. `free_bytes` are None if unknown, and
+    `tokens_that_fit` is how many tokens' keys and values they are.
+    """
+
+    floor_ms: float
+    pass_ms: float
+    free_bytes: int | None
+    tokens_that_fit: int | None
+
+
+def share_read(shape: Geometry) -> float:
+    """Return the share of the weights that a pass over one token reads: few experts, and of the vocabulary only the head."""
+    idle = shape.n_experts * (1 - shape.experts_at_once / shape.experts) if shape.experts else 0.0
+    embedding = shape.vocabulary * shape.hidden if shape.has_head else 0
+    return 1 - (idle + embedding) / shape.n_weights
+
+
+@torch.inference_mode()
+def measured_speed(passes: Any, device: str, n_prefix: int) -> Speed:
+    """Return the speed of a model that writes from left to right behind a prefix of so many tokens."""
+
+    def ms(work: Callable[[], object], n: int) -> float:
+        times = list[float]()
+        for _ in range(n):
+            began = time.perf_counter()
+            work()
+            if device.startswith("cuda"):
+                torch.cuda.synchronize(device)
+            times.append(1000 * (time.perf_counter() - began))
+        return statistics.median(times)
+
+    copied = torch.zeros(2, COPIED, dtype=torch.uint8, device=device)
+    bytes_per_ms = 2 * COPIED / ms(lambda: copied[0].copy_(copied[1]), N_COPIES)
+    copied = copied[:0]
+    hidden, kv = passes.encode(torch.arange(n_prefix, device=device)[None] % passes.n_vocabulary)
+    tree, node = Tree(passes, kv, n_prefix - 1, hidden[0, -1], buffers=passes.buffers), ROOT
+
+    def draft() -> None:
+        nonlocal node
+        [[node]] = tree.grow([(node, [node % passes.n_vocabulary])])
+        passes.logits(tree.hidden([node])).argmax(-1).tolist()
+
+    pass_ms, free = ms(draft, N_PASSES), free_bytes(device)
+    n_tokens = None if free is None else int(free * SHARE) // cost(passes).prefix_token
+    return Speed(passes.n_bytes() * share_read(passes.geometry) / bytes_per_ms, pass_ms, free, n_tokens)

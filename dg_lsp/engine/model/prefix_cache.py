@@ -39,8 +39,8 @@ class Encoder(Protocol):
         `key_positions` [L]: layers with a sliding window need them.
         """
 
-    def logits(self, hidden: Tensor, first: int = 0, last: int | None = None) -> Tensor:
-        """Return the logits [..., V] in 32 bits, or only those of the tokens from `first` to `last`."""
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits [..., V] in 32 bits."""
 
 
 def crop(kv: KV, length: int) -> KV:

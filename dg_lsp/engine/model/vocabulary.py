@@ -95,7 +95,6 @@ class Vocabulary:
         return tuple(sum(byte & 0xC0 != 0x80 for byte in self.pieces[token]) for token in ids)
 
     def id(self, token: str) -> int | None:
-        """Return the id of a token by its name, or None if the vocabulary lacks it."""
         return self.tokenizer.token_to_id(token)
 
     def first_known(self, names: Sequence[str]) -> int | None:
@@ -138,19 +137,18 @@ class Vocabulary:
         last = bisect_left(pieces, True, lo=first, key=lambda piece: not piece.startswith(head))
         return tuple(sorted(ids[first:last]))
 
-    def agreeing_with(self, head: bytes) -> tuple[int, ...]:
-        """Return the ids of all tokens that a text which starts with `head` may start with: a part of it, or more than it."""
-        pieces, ids = self._sorted
-        places = [(bisect_left(pieces, head[:n]), head[:n]) for n in range(1, len(head))]
-        parts = [ids[place] for place, part in places if place < len(pieces) and pieces[place] == part]
-        return tuple(sorted({*parts, *self.starting_with(head)}))
-
     def _after_typed(self, typed: bytes) -> tuple[int, ...]:
-        """Return the ids of `agreeing_with(typed)` that add no white space to white space at the end of `typed`."""
-        agreeing, pieces, n_typed = self.agreeing_with(typed), self.pieces, len(typed)
-        if typed[-1:] not in (b" ", b"\t"):
-            return agreeing
-        return tuple(token for token in agreeing if len(pieces[token]) <= n_typed or pieces[token][n_typed:].strip())
+        """Return the ids of all tokens that a text which starts with `typed` may start with: a part of it, or more than it.
+
+        They add no white space to white space at its end.
+        """
+        (pieces, ids), n_typed = self._sorted, len(typed)
+        places = [(bisect_left(pieces, typed[:n]), typed[:n]) for n in range(1, n_typed)]
+        parts = [ids[place] for place, part in places if place < len(pieces) and pieces[place] == part]
+        agreeing = sorted({*parts, *self.starting_with(typed)})
+        if typed[-1:] in (b" ", b"\t"):
+            agreeing = [token for token in agreeing if not self.pieces[token][n_typed:].isspace()]
+        return tuple(agreeing)
 
     def safe_end(self, text: str) -> int:
         """Return the offset where the last pre-token of a text starts, which is the only one that more text can change.

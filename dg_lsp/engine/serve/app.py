@@ -100,13 +100,12 @@ class Inbox:
 
 
 class Service:
-    """One engine: its queue and worker, its leases and its settings. `changed` is set when the process may end or unload.
+    """One engine: its queue and worker, its settings, and a lease for each client. `changed` is set when it may end or unload.
 
     It holds the whole state of the engine's process, which the routes and the life of the process share.
     """
 
     def __init__(self, load: Load, limits: Limits, engine_id: EngineId, settings: EngineSettings, *, url: str = "") -> None:
-        """Create the queue and the worker; `start` starts them."""
         self.queue = Queue(limits)
         self.worker = Worker(self.queue, load, self._on_status)
         self.engine_id, self.settings, self.url = engine_id, settings, url
@@ -114,7 +113,7 @@ class Service:
         self.stop_when_idle = False
         self.stopping = asyncio.Event()
         self.changed = asyncio.Event()
-        self._leases: set[Inbox] = set()
+        self.leases: set[Inbox] = set()
 
     def start(self) -> None:
         """Start the worker and load the model. Call this on the event loop."""
@@ -122,28 +121,21 @@ class Service:
         self.worker.start()
         self.queue.order("load")
 
-    @property
-    def n_leases(self) -> int:
-        """The number of clients that hold a lease."""
-        return len(self._leases)
-
     def take_lease(self, *, warm: bool) -> Inbox:
         """Return a new user's inbox, which receives the engine's states. `warm` loads the model if it is unloaded."""
         inbox = Inbox(self.changed)
-        self._leases.add(inbox)
+        self.leases.add(inbox)
         inbox.put(self.queue.status)
         if warm:
             self.queue.order("load")
         return inbox
 
     def end_lease(self, inbox: Inbox) -> None:
-        """Remove a user's lease."""
-        self._leases.discard(inbox)
+        self.leases.discard(inbox)
         self.last_lease = time.monotonic()
         self.changed.set()
 
     def change(self, settings: EngineSettings) -> None:
-        """Run with these settings from now on."""
         self.settings = settings
         if (filler := self.worker.filler) is not None:
             filler.limit(settings.threads, settings.rows)
@@ -154,12 +146,11 @@ class Service:
         if not self.stopping.is_set():
             log.info("%s", message)
             self.stopping.set()
-            for inbox in self._leases:
+            for inbox in self.leases:
                 inbox.put(Bye(message))
         self.changed.set()
 
     def info(self) -> dict[str, object]:
-        """Return the facts that `GET /v1/info` sends."""
         status = self.queue.status
         running, waiting = self.queue.sizes()
         filler = self.worker.filler
@@ -177,7 +168,7 @@ class Service:
             "dtype": self.engine_id.dtype,
             "device": self.engine_id.device,
             **about,
-            "leases": self.n_leases,
+            "leases": len(self.leases),
             "running": running,
             "waiting": waiting,
             "memory": {
@@ -196,7 +187,7 @@ class Service:
         call_soon(self._loop, self._send_to_leases, status)
 
     def _send_to_leases(self, status: Status) -> None:
-        for inbox in self._leases:
+        for inbox in self.leases:
             inbox.put(status)
         self.changed.set()
 
@@ -232,8 +223,6 @@ def build(service: Service, token: str, lifespan: Callable[[Starlette], Abstract
 
 
 class Routes:
-    """The route handlers of one service."""
-
     def __init__(self, service: Service) -> None:
         self._service, self._queue = service, service.queue
         self._ids = itertools.count(1)
@@ -250,11 +239,9 @@ class Routes:
         return Events(_sent(inbox), lambda: self._queue.cancel(job))
 
     async def completions(self, request: Request) -> Response:
-        """Return a completion in OpenAI's shape, whole or streamed."""
         return await self._answer(request, compat.from_openai(await read_body(request), self._choice), b"data: [DONE]\n\n")
 
     async def llama_infill(self, request: Request) -> Response:
-        """Return an infill in llama.cpp's shape, whole or streamed."""
         completion = compat.from_llama(await read_body(request), self._choice)
         if completion.max_tokens == 0:
             # Editors send `n_predict` 0 to warm the prompt cache.
@@ -264,12 +251,10 @@ class Routes:
         return await self._answer(request, completion)
 
     async def models(self, request: Request) -> Response:
-        """Return a list with the engine's only model."""
         model = {"id": self._service.engine_id.model, "object": "model", "created": 0, "owned_by": "dg-lsp"}
         return JSONResponse({"object": "list", "data": [model]})
 
     async def info(self, request: Request) -> Response:
-        """Return facts about the engine: version, model, state, memory and users."""
         return JSONResponse(self._service.info())
 
     async def health(self, request: Request) -> Response:
@@ -310,10 +295,9 @@ class Routes:
         else:
             service.stop_when_idle = True
             service.changed.set()
-        return JSONResponse({"when": when, "leases": service.n_leases, "requests": running + waiting})
+        return JSONResponse({"when": when, "leases": len(service.leases), "requests": running + waiting})
 
     def _submit(self, ask: Ask) -> tuple[Job, Inbox]:
-        """Return a new job and the inbox of its events; raise RefusalError."""
         inbox = Inbox(self._service.changed)
         job = self._queue.submit(ask, inbox.put)
         if ask.request.budget.ms:
@@ -445,7 +429,6 @@ def refused(method: str, headers: Mapping[str, str], token: str) -> RefusalError
 
 
 def too_large() -> RefusalError:
-    """Return the refusal of a body over the size limit."""
     return RefusalError("bad_request", f"the body is larger than {MAX_BODY_BYTES // 1024**2} MB", 413)
 
 
@@ -508,7 +491,6 @@ class Connection(H11Protocol):
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the connection, or close it at once."""
         super().connection_made(transport)
         if transport.get_extra_info("socket").family == socket.AF_UNIX:
             return
@@ -525,12 +507,10 @@ class Connection(H11Protocol):
         self._watch()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request."""
         super().on_response_complete()
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timeout."""
         self.of_port.discard(self)
         self._watch()
         super().connection_lost(exc)

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import faulthandler
 import importlib
-import inspect
 import io
 import logging
 import logging.handlers
@@ -30,10 +29,10 @@ from typing import Literal
 import uvicorn
 from starlette.applications import Starlette
 
-from dg_lsp.engine.common.task import Filler, UserError
+from dg_lsp.engine.common.task import Filler, OnProgress, UserError
 from dg_lsp.engine.serve import app as routes
 from dg_lsp.engine.serve.app import BUILD, Service
-from dg_lsp.engine.serve.jobs import Limits, Load
+from dg_lsp.engine.serve.jobs import Limits
 from dg_lsp.wire import discovery
 from dg_lsp.wire.discovery import DiscoveryError, EngineFiles, EngineId, EngineSettings, State
 from dg_lsp.wire.extras import install_command
@@ -67,40 +66,39 @@ class Options:
     detached: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class EngineFacts:
-    """The facts that decide whether the process unloads its model or exits. Times are in seconds of one clock."""
-
-    state: EngineState
-    n_leases: int
-    n_jobs: int
-    last_lease: float
-    last_used: float
-    stop_when_idle: bool = False
-    is_on_gpu: bool = False
-
-
 def next_action(
-    facts: EngineFacts, settings: EngineSettings, now: float
+    settings: EngineSettings,
+    now: float,
+    *,
+    state: EngineState,
+    n_leases: int,
+    n_jobs: int,
+    last_lease: float,
+    last_used: float,
+    stop_when_idle: bool = False,
+    is_on_gpu: bool = False,
 ) -> tuple[Literal["wait", "unload", "exit"], float | None]:
-    """Return the action, and for `wait` the seconds until the next check (None: check when something changes)."""
-    if facts.n_jobs or facts.state == "loading":
+    """Return the action, and for `wait` the seconds until the next check (None: check when something changes).
+
+    Times are in seconds of one clock.
+    """
+    if n_jobs or state == "loading":
         return "wait", None
     waits: list[float] = []
-    if not facts.n_leases:
-        if facts.stop_when_idle:
+    if not n_leases:
+        if stop_when_idle:
             return "exit", None
-        idle_since = max(facts.last_lease, facts.last_used)
+        idle_since = max(last_lease, last_used)
         # An engine that failed to load is useless, but the client that started it needs time to read the reason.
-        linger_s = FAILED_LINGER_S if facts.state == "failed" else settings.exit_after_s
+        linger_s = FAILED_LINGER_S if state == "failed" else settings.exit_after_s
         if linger_s and now >= idle_since + linger_s:
             return "exit", None
         waits += [idle_since + linger_s - now] if linger_s else []
     # While an editor is open, the model stays on its GPU: loading a large model again after a pause takes too long.
-    if settings.unload_after_s and facts.state == "ready" and not (facts.is_on_gpu and facts.n_leases):
-        if now >= facts.last_used + settings.unload_after_s:
+    if settings.unload_after_s and state == "ready" and not (is_on_gpu and n_leases):
+        if now >= last_used + settings.unload_after_s:
             return "unload", None
-        waits.append(facts.last_used + settings.unload_after_s - now)
+        waits.append(last_used + settings.unload_after_s - now)
     return "wait", min(waits, default=None)
 
 
@@ -135,7 +133,6 @@ class _Stop:
     """
 
     def __init__(self) -> None:
-        """Handle the signals from now on."""
         self._server: EngineServer | None = None
         self._number = 0
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -144,7 +141,6 @@ class _Stop:
                 signal.signal(number, self._handle)
 
     def lead_to(self, server: EngineServer) -> None:
-        """Stop this server with the signals, and with one that came before."""
         self._server = server
         if self._number:
             server.handle_exit(self._number, None)
@@ -191,31 +187,26 @@ def _run(files: EngineFiles, options: Options) -> None:
         log.info("process %d exits", os.getpid())
 
 
-def loader(engine_id: EngineId, current: Callable[[], EngineSettings]) -> Load:
-    """Return the function that loads the model. It imports torch only when called, and only for a local model."""
-
-    def load(on_progress: Callable[[str, float], None]) -> Filler:
-        module, _, function = (engine_id.filler or USUAL_FILLER).partition(":")
-        options = {"revision": engine_id.revision, "dtype": "" if engine_id.dtype == "auto" else engine_id.dtype}
-        options = {name: value for name, value in options.items() if value}
-        on_progress("starting", 0.0)
-        try:
-            make = getattr(importlib.import_module(module), function)
-            known = inspect.signature(make).parameters
-            if others := [name for name in options if name not in known]:
-                raise DaemonError(f"this model does not support the option {others[0]}")
-            # Remote models set their own row limit.
-            settings = current()
-            rows = {"rows": settings.rows} if "rows" in known else {}
-            own = {"device": engine_id.device, "threads": settings.threads, "on_progress": on_progress}
-            filler: Filler = make(engine_id.model, **own, **options, **rows)
-        except ModuleNotFoundError as error:
-            name = error.name or module
-            remedy = f"install the engine's parts with: {install_command('engine')}"
-            raise DaemonError(f"{name} is not installed; {remedy}") from error
-        return filler
-
-    return load
+def load(engine_id: EngineId, settings: EngineSettings, on_progress: OnProgress) -> Filler:
+    """Load the model. Only a local one imports torch."""
+    module, _, function = (engine_id.filler or USUAL_FILLER).partition(":")
+    on_progress("starting", 0.0)
+    try:
+        make = getattr(importlib.import_module(module), function)
+        filler: Filler = make(
+            engine_id.model,
+            device=engine_id.device,
+            threads=settings.threads,
+            revision=engine_id.revision,
+            dtype="" if engine_id.dtype == "auto" else engine_id.dtype,
+            rows=settings.rows,
+            on_progress=on_progress,
+        )
+    except ModuleNotFoundError as error:
+        name = error.name or module
+        remedy = f"install the engine's parts with: {install_command('engine')}"
+        raise DaemonError(f"{name} is not installed; {remedy}") from error
+    return filler
 
 
 class EngineServer(uvicorn.Server):
@@ -228,7 +219,6 @@ class EngineServer(uvicorn.Server):
     why = "the engine is stopping"
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop because of a signal, which the log names."""
         self.why = f"the engine received {signal.Signals(sig).name}"
         super().handle_exit(sig, frame)
 
@@ -248,8 +238,11 @@ class EngineServer(uvicorn.Server):
 
 def _server(options: Options, token: str, listeners: list[socket.socket]) -> EngineServer:
     url = next((f"http://127.0.0.1:{one.getsockname()[1]}" for one in listeners if one.family == socket.AF_INET), "")
-    load = loader(options.engine_id, lambda: service.settings)
-    service = Service(load, options.limits, options.engine_id, options.settings, url=url)
+
+    def load_now(on_progress: OnProgress) -> Filler:
+        return load(options.engine_id, service.settings, on_progress)
+
+    service = Service(load_now, options.limits, options.engine_id, options.settings, url=url)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -283,20 +276,21 @@ def _server(options: Options, token: str, listeners: list[socket.socket]) -> Eng
 async def _watch(service: Service, server: EngineServer) -> None:
     while not service.stopping.is_set():
         server.on_look()
-        queue = service.queue
-        facts = EngineFacts(
-            state=queue.status.state,
-            n_leases=service.n_leases,
+        queue, state = service.queue, service.queue.status.state
+        action, wait_s = next_action(
+            service.settings,
+            time.monotonic(),
+            state=state,
+            n_leases=len(service.leases),
             n_jobs=sum(queue.sizes()),
             last_lease=service.last_lease,
             last_used=queue.last_used(),
             stop_when_idle=service.stop_when_idle,
             is_on_gpu=service.worker.is_on_gpu(),
         )
-        action, wait_s = next_action(facts, service.settings, time.monotonic())
         if action == "exit":
-            unused = "the engine is not in use" if facts.state != "failed" else "the model could not be loaded"
-            server.why = f"{unused}, and it was asked to end then" if facts.stop_when_idle else unused
+            unused = "the engine is not in use" if state != "failed" else "the model could not be loaded"
+            server.why = f"{unused}, and it was asked to end then" if service.stop_when_idle else unused
             break
         if action == "unload":
             queue.order("unload")
@@ -373,13 +367,7 @@ def _remove(files: EngineFiles, address: str) -> None:
             path.unlink()
 
 
-# --- The log: private, without the user's code, limited in size and in repeated lines
-
-
-# At most this many lines with the same start are written per minute. The next line says how many were omitted.
-MAX_ALIKE = 20
-ALIKE_S = 60.0
-ALIKE_CHARS = 40
+# --- The log: private, without the user's code, limited in size
 
 
 class Discreet(LogFormatter):
@@ -388,10 +376,15 @@ class Discreet(LogFormatter):
     def formatException(  # noqa: N802 -- logging defines the name
         self, ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
     ) -> str:
-        """Return the frames of an error, without its message or source lines."""
         frames = traceback.extract_tb(ei[2])
         places = [f"  {frame.filename}:{frame.lineno} in {frame.name}" for frame in frames]
         return "\n".join([*places, f"  {ei[0].__name__ if ei[0] else 'no error'}"])
+
+
+# At most this many lines with the same start are written per minute. The next line says how many were omitted.
+MAX_ALIKE = 20
+ALIKE_S = 60.0
+ALIKE_CHARS = 40
 
 
 class Seldom(logging.Filter):
@@ -403,22 +396,16 @@ class Seldom(logging.Filter):
         self._since: dict[tuple[str, int, str], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to write the record."""
-        # Another handler has already filtered this record.
-        if "is_seldom" in record.__dict__:
-            return bool(record.__dict__["is_seldom"])
         key = (record.name, record.levelno, str(record.msg)[:ALIKE_CHARS])
         now = self._clock()
         start, n_alike = self._since.get(key, (now, 0))
-        n_omitted = 0
         if now - start >= ALIKE_S:
-            start, n_omitted, n_alike = now, max(n_alike - MAX_ALIKE, 0), 0
+            if n_alike > MAX_ALIKE:
+                record.msg = f"{record.msg} ({n_alike - MAX_ALIKE} similar lines were omitted)"
+            start, n_alike = now, 0
         self._since[key] = (start, n_alike + 1)
         while len(self._since) > 1_000:
             del self._since[next(iter(self._since))]
-        if n_omitted:
-            record.msg = f"{record.msg} ({n_omitted} similar lines were omitted)"
-        record.__dict__["is_seldom"] = n_alike < MAX_ALIKE
         return n_alike < MAX_ALIKE
 
 
@@ -450,10 +437,9 @@ def write_to(files: EngineFiles, *, detached: bool) -> None:
         raise discovery.unusable(files.log, error) from error
     if not detached:
         handlers.append(logging.StreamHandler(sys.stderr))
-    seldom = Seldom()
     for handler in handlers:
         handler.setFormatter(Discreet("%(asctime)s %(levelname)s %(message)s"))
-        handler.addFilter(seldom)
+    handlers[0].addFilter(Seldom())
     logging.basicConfig(level=logging.INFO, handlers=handlers)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its information repeats our own lines
     faulthandler.enable()

@@ -150,7 +150,6 @@ class Queue:
     """
 
     def __init__(self, limits: Limits | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start empty; `clock` returns seconds."""
         self.limits, self.clock = limits or Limits(), clock
         self.status = Status("unloaded")
         """The model's state, as the worker reported it last."""
@@ -226,7 +225,6 @@ class Queue:
             self.finish(job, reason)
 
     def sizes(self) -> tuple[int, int]:
-        """Return the numbers of running and of waiting jobs."""
         with self._changed:
             n_running = sum(job.started_at is not None for job in self._jobs)
             return n_running, len(self._jobs) - n_running
@@ -281,7 +279,6 @@ class Queue:
             self._foresee_at = min(self._foresee_at, self.clock() + seconds)
 
     def touch(self) -> None:
-        """Record the current time as the last use of the engine."""
         self._last_used = self.clock()
 
     def finish(self, job: Job, reason: Reason, candidates: Sequence[Candidate] = ()) -> None:
@@ -300,12 +297,10 @@ class Queue:
         _end(job, Done(reason, job.steps, timings, cache_use))
 
     def fail(self, job: Job, code: ErrorCode, message: str) -> None:
-        """Remove a job and emit the problem; do nothing if the job was already removed."""
         if self._remove(job):
             _end(job, Problem(code, message))
 
     def fail_all(self, code: ErrorCode, message: str) -> None:
-        """Fail every job in the queue."""
         with self._changed:
             jobs = tuple(self._jobs)
         for job in jobs:
@@ -343,7 +338,6 @@ class Worker:
         self._thread = threading.Thread(target=self._run, name="dg-lsp-model", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def close(self, timeout_s: float = 10.0) -> None:
@@ -352,9 +346,8 @@ class Worker:
         self._thread.join(timeout_s)
 
     def is_on_gpu(self) -> bool:
-        """Return whether a model is loaded on a GPU."""
         filler = self.filler
-        return filler is not None and filler.is_on_gpu()
+        return filler is not None and filler.is_on_gpu
 
     def _run(self) -> None:
         while True:
@@ -362,7 +355,7 @@ class Worker:
                 self._has_finished = False
                 return_freed_memory()
             # No local variable may hold the model here, or unloading would not free it.
-            concurrency = None if self.filler is None else self.filler.concurrency()
+            concurrency = None if self.filler is None else self.filler.concurrency
             work = self._queue.next_work(concurrency, self._has_room)
             match work.kind:
                 case "close":
@@ -464,7 +457,7 @@ class Worker:
 
     def _has_lost_gpu(self, error: Exception) -> bool:
         """Return whether the error means that the GPU is lost; if so, fail all jobs, and load the model on the processor."""
-        if self.filler is None or not self.filler.is_on_gpu() or not is_gpu_lost(error):
+        if self.filler is None or not self.filler.is_on_gpu or not is_gpu_lost(error):
             return False
         machine.lose_gpu(wording.reason(error))
         self._queue.fail_all("engine_failed", "the GPU failed on this request; the model is loaded again on the processor")

@@ -1,7 +1,7 @@
-"""Load a dense checkpoint with one head size from its safetensors file, without transformers, whose import takes seconds.
+"""Load the embedded model from its safetensors file, without transformers, whose import takes seconds.
 
-`Dense` has the names and the structure of the library's model that `passes` uses. The library must load every other
-checkpoint, for example one with active experts. A test checks that both have equal weights and equal passes.
+`Dense` has the names and the structure of the library's model that `passes` uses, as far as this checkpoint needs them. The
+library loads every other checkpoint. A test checks that both have equal weights and equal passes.
 """
 
 from __future__ import annotations
@@ -18,45 +18,22 @@ CONFIG, WEIGHTS = "config.json", "model.safetensors"
 SOFTCAP = 30.0  # the default of the configuration
 # Weights that the library's class always has, but that a dense model does not use.
 UNUSED = ("vision", "experts", "router", "feedforward_layernorm_2")
-OFF = "post_feedforward_layernorm_2.weight"
 NORMS = (  # of a layer
     "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm",
     "post_feedforward_layernorm_1",
 )  # fmt: skip
 
 
-def load_dense(folder: Path, dtype: torch.dtype) -> Dense | None:
-    """Return the folder's model, or None if it is not of this kind. Raises the errors of reading a broken file."""
+def load_dense(folder: Path, dtype: torch.dtype) -> Dense:
+    """Return the model in the embedded model's folder. Raises the errors of reading a broken file."""
     from safetensors.torch import load_file
 
-    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    text = config.get("text_config", {})
-    if not _suits(config, text) or not (folder / WEIGHTS).exists():
-        return None
-    all_weights = load_file(folder / WEIGHTS)
-    if any(bool(tensor.any()) for name, tensor in all_weights.items() if name.endswith(OFF)):
-        return None
-    used_weights = {name: tensor.to(dtype) for name, tensor in all_weights.items() if not any(part in name for part in UNUSED)}
     with torch.device("meta"):
-        model = Dense(config)
-    expected = set(model.state_dict())
-    if set(used_weights) != expected:
-        return None
-    model.load_state_dict(used_weights, assign=True)
+        model = Dense(json.loads((folder / CONFIG).read_text(encoding="utf-8")))
+    stored = load_file(folder / WEIGHTS)
+    used = {name: tensor.to(dtype) for name, tensor in stored.items() if not any(part in name for part in UNUSED)}
+    model.load_state_dict(used, assign=True)
     return model.tied().requires_grad_(False).eval()
-
-
-def _suits(config: dict[str, Any], text: dict[str, Any]) -> bool:
-    ropes = text.get("rope_parameters", {})
-    return (
-        config.get("model_type") == "diffusion_gemma"
-        and not text.get("per_layer_config")
-        and not text.get("attention_bias")
-        and text.get("hidden_activation") == "gelu_pytorch_tanh"
-        and text.get("use_bidirectional_attention") is None
-        and "quantization_config" not in config
-        and all(ropes.get(kind, {}).get("rope_type") in ("default", "proportional") for kind in text.get("layer_types", [""]))
-    )
 
 
 class Norm(nn.Module):
@@ -80,12 +57,10 @@ class Embedding(nn.Embedding):
         """Do nothing: initialising on the meta device would import torch's compiler, which takes seconds."""
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Return the scaled embeddings of ids."""
         return super().forward(ids) * self.embed_scale.to(self.weight.dtype)
 
 
 def _modules(**parts: Any) -> Any:
-    """Return a module with these modules and values as its attributes."""
     module = nn.Module()
     for name, part in parts.items():
         setattr(module, name, part)
@@ -97,7 +72,6 @@ def _linear(n_inputs: int, n_outputs: int) -> nn.Linear:
 
 
 def _feed_forward(hidden: int, inner: int) -> dict[str, nn.Module]:
-    """Return the parts of a gated feed-forward layer."""
     return {"gate_proj": _linear(hidden, inner), "up_proj": _linear(hidden, inner), "down_proj": _linear(inner, hidden)}
 
 
@@ -133,14 +107,12 @@ class Rotary:
         self._frequencies = {kind: _frequencies(text["head_dim"], rope) for kind, rope in text["rope_parameters"].items()}
 
     def __call__(self, like: Tensor, positions: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-        """Return the cosines and sines of positions [R, T], each [R, T, D]."""
         angles = positions[..., None].float() * self._frequencies[kind].to(positions.device)
         both = torch.cat((angles, angles), dim=-1)
         return both.cos().to(like.dtype), both.sin().to(like.dtype)
 
 
 def _decoder(text: dict[str, Any]) -> Any:
-    """Return the decoder's layers, and the weights for the self-conditioning signal."""
     hidden, eps = text["hidden_size"], text["rms_norm_eps"]
     conditioning = {"pre_norm": Norm(hidden, eps), "post_norm": Norm(hidden, eps, with_scale=False)}
     return _modules(
@@ -160,7 +132,7 @@ class Dense(nn.Module):
         text = values["text_config"]
         # The attributes of the library's configuration that `passes` uses.
         self.config = SimpleNamespace(text_config=SimpleNamespace(**text), to_dict=lambda: values)
-        self.final_logit_softcapping: float = text.get("final_logit_softcapping", SOFTCAP)
+        self.final_logit_softcapping = SOFTCAP
         encoder = _modules(layers=nn.ModuleList([_scalars() for _ in text["layer_types"]]))
         self.model: Any = _modules(decoder=_decoder(text), encoder=_modules(language_model=encoder))
 
@@ -179,12 +151,8 @@ class Dense(nn.Module):
 
 
 def _frequencies(size: int, rope: dict[str, Any]) -> Tensor:
-    """Return the rotary frequency of each pair of a head."""
+    """Return the frequency of each pair of a head's numbers, of which the first ones turn."""
+    n_turned = int(rope.get("partial_rotary_factor", 1.0) * size // 2)
     with torch.device("cpu"):
-        if rope["rope_type"] == "default":
-            turned = int(size * rope.get("partial_rotary_factor", 1.0))
-            frequencies: Tensor = 1.0 / (rope["rope_theta"] ** (torch.arange(0, turned, 2, dtype=torch.float) / turned))
-            return frequencies
-        n_turned = int(rope.get("partial_rotary_factor", 1.0) * size // 2)
-        turned_pairs = 1.0 / (rope["rope_theta"] ** (torch.arange(0, 2 * n_turned, 2).float() / size))
-        return torch.cat([turned_pairs, torch.zeros(size // 2 - n_turned)]) / float(rope.get("factor", 1.0))
+        turned = 1.0 / (rope["rope_theta"] ** (torch.arange(0, 2 * n_turned, 2).float() / size))
+        return torch.cat([turned, torch.zeros(size // 2 - n_turned)])

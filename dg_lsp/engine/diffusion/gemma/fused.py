@@ -47,7 +47,6 @@ class Tiles:
 
     @property
     def options(self) -> dict[str, int]:
-        """The arguments of a kernel's launch."""
         return {
             "ROWS": self.rows, "COLUMNS": self.columns, "DEPTH": self.depth,
             "num_stages": self.stages, "num_warps": self.warps,
@@ -76,7 +75,6 @@ class _Guard:
         self.is_usable = True
 
     def run(self, work: Callable[[], Tensor]) -> Tensor | None:
-        """Return the result of `work`, or None if a kernel failed."""
         try:
             return work()
         except torch.OutOfMemoryError:
@@ -103,7 +101,6 @@ def _kernels() -> Any:
 
 
 def _apply_to(inputs: Tensor, *matrices: Bank) -> bool:
-    """Return whether the kernels apply to these inputs and matrices."""
     if not guard.is_usable or inputs.device.type != "cuda" or inputs.dtype not in (torch.bfloat16, torch.float16):
         return False
     for matrix in matrices:

@@ -67,6 +67,7 @@ class PackedPasses(Passes):
     def __init__(self, model: Any, kind: Kind) -> None:
         super().__init__(model)
         self.kind = kind
+        self.products_dtype = "bfloat16" if kind == "onednn-bf16" else "float32"
         with torch.no_grad():
             self._packed = [_pack(layer, self.kind) for layer in self.decoder.layers]  # both stacks share them
             head = model.lm_head.weight / model.final_logit_softcapping
@@ -78,10 +79,6 @@ class PackedPasses(Passes):
                 id(stack): [float(layer.layer_scalar) for layer in stack.layers] for stack in (self.encoder, self.decoder)
             }
         self._rotations: dict[str, Tensor] = {}
-
-    @property
-    def products_dtype(self) -> str:
-        return "bfloat16" if self.kind == "onednn-bf16" else "float32"
 
     def logits(self, hidden: Tensor, first: int = 0, last: int | None = None) -> Tensor:
         if first or last is not None:
@@ -178,14 +175,8 @@ def _attend(
 
     The attention is [R * T, query heads * D].
     """
-    queries, keys, values = heads[0], heads[1].transpose(1, 2), heads[2].transpose(1, 2)
-    rows, length = queries.shape[:2]
-    if past is not None and with_room:
-        past[0][:, :, -length:], past[1][:, :, -length:] = keys, values
-        keys, values = past
-    elif past is not None:
-        keys = torch.cat([past[0].expand(rows, -1, -1, -1), keys], dim=2)
-        values = torch.cat([past[1].expand(rows, -1, -1, -1), values], dim=2)
+    queries, (rows, length) = heads[0], heads[0].shape[:2]
+    keys, values = matmul.with_past(heads[1].transpose(1, 2), heads[2].transpose(1, 2), past, with_room=with_room)
     is_many = layer.n_kv == 1 and length * queries.shape[2] >= matmul.MIN_SCORES
     if products_kind != "plain" and is_many and mask is None and not causal:
         each = zip(queries, keys[:, 0], values[:, 0], strict=True)

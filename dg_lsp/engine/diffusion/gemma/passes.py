@@ -20,18 +20,19 @@ from torch import Tensor
 
 from dg_lsp.engine.diffusion.gemma import fused, quantised
 from dg_lsp.engine.model import fit, prefix_cache
-from dg_lsp.engine.model.gpu.passes import Inputs
-from dg_lsp.engine.model.matmul import attention_over, widened
+from dg_lsp.engine.model.matmul import attention_over, widened, with_past
 from dg_lsp.engine.model.memory import MASK_BYTES, Cost
 from dg_lsp.engine.model.prefix_cache import KV
-from dg_lsp.engine.model.recording import ROWS
+from dg_lsp.engine.model.recording import ROWS, Inputs
 from dg_lsp.engine.model.tree import Rooms
 
 
 class Passes:
     """The encoder passes (`prefix_cache.Encoder`) and the decoder pass of one loaded model.
 
-    `buffers` has room for trees on a GPU; None elsewhere.
+    `buffers` has room for trees on a GPU; None elsewhere. `n_vocabulary` is the number of logits, which may exceed that of the
+    tokenizer's tokens; `value_bytes` are those of one number in the keys and values; `products_dtype` is the precision of the
+    products with the weights, which may be narrower than that of the weights.
     """
 
     buffers: Rooms | None = None
@@ -48,26 +49,10 @@ class Passes:
         }
         # A dense checkpoint disables its expert branch with a norm of zero weight. The library's class has no other way.
         self.expert = [bool(layer.post_feedforward_layernorm_2.weight.any()) for layer in self.decoder.layers]
-
-    @property
-    def geometry(self) -> fit.Geometry:
-        """The model's sizes."""
-        return fit.of_config(self.model.config.to_dict())
-
-    @property
-    def n_vocabulary(self) -> int:
-        """The number of logits, which may exceed the number of the tokenizer's tokens."""
-        return int(self.model.lm_head.weight.shape[0])
-
-    @property
-    def value_bytes(self) -> int:
-        """The bytes of one number in the keys and values."""
-        return int(self.decoder.embed_tokens.weight.element_size())
-
-    @property
-    def products_dtype(self) -> str:
-        """The precision of the products with the weights, which may be narrower than that of the weights."""
-        return str(self.decoder.embed_tokens.weight.dtype).removeprefix("torch.")
+        self.geometry, embedding = fit.of_config(model.config.to_dict()), self.decoder.embed_tokens.weight
+        self.n_vocabulary: int = model.lm_head.weight.shape[0]
+        self.value_bytes: int = embedding.element_size()
+        self.products_dtype = str(embedding.dtype).removeprefix("torch.")
 
     def n_bytes(self) -> int:
         """Return the bytes of the weights and buffers; shared ones count once."""
@@ -196,12 +181,8 @@ def _attend(
     values = _norm(values, attention.v_norm).transpose(1, 2)
     if past is not None and places is not None:
         keys, values = past[0].index_copy_(2, places, keys), past[1].index_copy_(2, places, values)
-    elif past is not None and with_room:
-        past[0][:, :, -length:], past[1][:, :, -length:] = keys, values
-        keys, values = past
-    elif past is not None:
-        keys = torch.cat([past[0].expand(rows, -1, -1, -1), keys], dim=2)
-        values = torch.cat([past[1].expand(rows, -1, -1, -1), values], dim=2)
+    else:
+        keys, values = with_past(keys, values, past, with_room=with_room)
     mixed = attention_over(queries, keys, values, mask, attention.scaling, causal=causal)
     return attention.o_proj(mixed.reshape(rows, length, -1)), keys, values
 
@@ -262,7 +243,7 @@ class Room(NamedTuple):
 
 
 class TreePasses:
-    """The encoder passes of one loaded model over the tokens of trees, as `gpu.buffers.TreePasses` describes them."""
+    """The encoder passes of one loaded model over the tokens of trees, as `recording.TreePasses` describes them."""
 
     most_rows = sys.maxsize  # a pass of many tokens reads each expert once, recorded or not
 

@@ -52,12 +52,10 @@ class Fp8Weight(nn.Module):
         return cls(values.view(wide.shape), scales.view(*wide.shape[:-1], 1))
 
     def dense(self, dtype: torch.dtype) -> Tensor:
-        """Return the weight in a wide type."""
         return self.values.to(dtype).mul_(_over(self.scales, self.values.shape))
 
     @property
     def bank(self) -> fused.Bank:
-        """The weight for the fused kernels."""
         return fused.Bank(self.values, self.scales)
 
 
@@ -71,7 +69,6 @@ class Int4Weight(nn.Module):
 
     @classmethod
     def of(cls, wide: Tensor) -> Int4Weight:
-        """Return a wide weight in 4 bits."""
         from bitsandbytes import functional as bnb
 
         packed, state = bnb.quantize_4bit(
@@ -80,14 +77,12 @@ class Int4Weight(nn.Module):
         return cls(packed, state)
 
     def dense(self, dtype: torch.dtype) -> Tensor:
-        """Return the weight in a wide type."""
         from bitsandbytes import functional as bnb
 
         return bnb.dequantize_4bit(self.values.data, self.state).to(dtype)  # type: ignore[no-any-return]
 
     @property
     def n_state_bytes(self) -> int:
-        """The number of bytes of the scales."""
         inner = self.state.state2
         tensors: list[Tensor] = [self.state.absmax, *([inner.absmax] if inner is not None else [])]
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
@@ -124,7 +119,6 @@ class NarrowExperts(nn.Module):
         self.banks = nn.ModuleDict()
 
     def add(self, name: str, bank: NarrowWeight) -> None:
-        """Add a bank in place of the library's own parameter."""
         self.inner._parameters.pop(name, None)
         self.banks[name] = bank
 

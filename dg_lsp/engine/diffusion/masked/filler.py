@@ -9,11 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dg_lsp.core.calibration import Calibration, Evidence
 from dg_lsp.core.values import InfillRequest
-from dg_lsp.engine.common import generation, loading
-from dg_lsp.engine.common.generation import UNSCORED_ORDER, Work
-from dg_lsp.engine.common.inputs import RequestInputs
+from dg_lsp.engine.common import generation, loading, profile_file
+from dg_lsp.engine.common.generation import UNSCORED_ORDER, RequestInputs, Work
 from dg_lsp.engine.common.layout import (
     before_last_word,
     next_after_typed,
@@ -30,7 +28,7 @@ from dg_lsp.engine.common.rank import Describer, Proposal
 from dg_lsp.engine.common.task import OnProgress
 from dg_lsp.engine.diffusion.canvas import n_tokens, seed
 from dg_lsp.engine.diffusion.generation import MAX_ROWS
-from dg_lsp.engine.diffusion.masked.unmasking import Gap, MaskTokens, Profile, Unmasker, load_profile, published
+from dg_lsp.engine.diffusion.masked.unmasking import Gap, MaskTokens, Profile, Unmasker, published
 from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.llama import Llama
 from dg_lsp.engine.model.vocabulary import Vocabulary
@@ -55,7 +53,9 @@ class MaskedFiller(LocalFiller):
 
 
 class Generation(generation.Generation):
-    """The texts of one gap while they are written."""
+    """The texts of one gap while they are written. They rank by a mean: deleted tokens have no log-probability."""
+
+    order = UNSCORED_ORDER
 
     def __init__(self, inputs: RequestInputs, timing: Timing) -> None:
         super().__init__(inputs, timing)
@@ -70,10 +70,6 @@ class Generation(generation.Generation):
         self.proposals = describer.described(self.proposals)
         yield
 
-    def evidence(self, order: Calibration = UNSCORED_ORDER) -> list[Evidence]:
-        """Return the evidence for each proposal. They rank by a mean: deleted tokens have no log-probability."""
-        return super().evidence(order)
-
     def gap_lengths(self) -> tuple[int, ...]:
         """Return the gap lengths to try: the profile's lengths that fit the canvas."""
         profile, longest = self.loaded.profile, self.loaded.profile.canvas_tokens - len(self.prompt.right)
@@ -81,7 +77,6 @@ class Generation(generation.Generation):
         return tuple(length for length in lengths if length <= longest) or (max(longest, 1),)
 
     def tokens(self) -> MaskTokens:
-        """Return the ids that the gap may contain."""
         vocabulary, settings, delete = self.loaded.vocabulary, self.loaded.profile.unmasking, self.prompt.delete
         mask, expand = vocabulary.id(settings.mask), vocabulary.id(settings.expand)
         assert mask is not None
@@ -139,7 +134,8 @@ class MaskedLlama(Llama):
 
 def load(opened: Checkpoint, dtype: str, on_progress: OnProgress) -> Loaded[MaskedLlama, Profile]:
     """Load and return the model of a checkpoint; raises LoadError and the errors of `common.loading.reported`."""
-    profile = load_profile(opened.profile_folder, published(opened.name, opened.model_type, opened.vocabulary))
+    default = published(opened.name, opened.model_type, opened.vocabulary)
+    profile = profile_file.load(opened.profile_folder, Profile, default)
     use = fit.Use(profile.prefix_tokens + profile.suffix_tokens, profile.canvas_tokens)
     return loading.load_llama(opened, MaskedLlama, profile, use, dtype, on_progress)
 
@@ -168,7 +164,6 @@ class Layout:
         self.before, self.after, *_ = (required_ids(vocabulary, (name,) if name else ()) for name in names)
 
     def lay_out(self, request: InfillRequest) -> Prompt:
-        """Return the request as tokens."""
         # These models learnt to fill whole lines after a line end, and their indentation is part of that.
         left = before_last_word(self.vocabulary, request, keeps_lines=True)
         suffix, is_end = suffix_ids(self.vocabulary, request.suffix, self.profile.suffix_tokens)

@@ -17,8 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -104,22 +103,6 @@ def is_masked(opened: Checkpoint) -> bool:
     return is_published or (profile_file.settings_in(opened.profile_folder) or {}).get("layout") == LAYOUT
 
 
-def load_profile(folder: Path, default: Profile | None) -> Profile:
-    """Return the profile of a checkpoint's folder, or the default; raise ProfileError if there is neither."""
-    loaded = profile_file.load(folder, parse, default)
-    if loaded is None:
-        raise profile_file.ProfileError(f"{folder} has no profile, which a model that fills masks needs")
-    return loaded
-
-
-def parse(settings: dict[str, Any]) -> Profile:
-    """Return the profile in a JSON object; raise ValueError or TypeError if it contains something unknown."""
-    values = profile_file.values_of(Profile, settings, layouts=(LAYOUT,))
-    if missing := {"unmasking", "line_gaps", "block_gaps"} - values.keys():
-        raise ValueError(f"the layout {LAYOUT!r} needs the setting {min(missing)!r}")
-    return Profile(**values | {"unmasking": Unmasking(**values["unmasking"])})
-
-
 LIKELIEST = 256  # tokens that are sorted first; they nearly always reach `top_p`
 LEAST = 1e-10  # added to a probability in an entropy, as in the published code
 
@@ -188,7 +171,6 @@ class Unmasker:
                 return
 
     def _by_entropy(self, gap: Gap, most: int) -> Iterator[None]:
-        """Write a gap in DreamOn's order."""
         tokens, longest, n_expanded = self.tokens, self.settings.most_tokens, 0
         for _ in range(most):
             masks = [place for place, token in enumerate(gap.ids) if token == tokens.mask]

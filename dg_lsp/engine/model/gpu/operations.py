@@ -39,7 +39,6 @@ class Heads:
 
     @property
     def groups(self) -> int:
-        """The number of queries that share a key."""
         return self.queries // self.kv
 
 
@@ -213,5 +212,4 @@ def wrong_operation(fused: Operations, device: str, dtype: torch.dtype = torch.b
 
 
 def _power(number: int, least: int = 1) -> int:
-    """Return the next power of two, at least `least`."""
     return max(least, 1 << max(0, number - 1).bit_length())

@@ -10,38 +10,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dg_lsp.engine.model.fit.geometry import LlamaSizes
+from dg_lsp.engine.model.fit import LlamaSizes
 from dg_lsp.engine.model.gpu.operations import Heads, Operations
 from dg_lsp.engine.model.matmul import Quantised
 from dg_lsp.engine.model.prefix_cache import KV, put
-from dg_lsp.engine.model.recording import ROWS
-from dg_lsp.engine.model.weights.llama import Embedding, Layer, Linear, NarrowMatrix, Weight, WideMatrix
+from dg_lsp.engine.model.recording import ROWS, Inputs
+from dg_lsp.engine.model.weights.llama import Embedding, Layer, Linear, NarrowMatrix, Weight, WideMatrix, rotations
 
 LEAST_POSITIONS = 4096  # that a table of rotations has
 MORE_POSITIONS = 256  # than places: a tree's tokens may stand behind a gap
 
 Product = Callable[[Tensor], Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """What a pass reads besides the weights, on the device, for N tokens.
-
-    `positions` [N] turn their heads, `places` [N] are where their keys and values go, and `visible` [N, L] what they see.
-    Without it, they are a whole text, and each token sees itself and those before it.
-    """
-
-    ids: Tensor
-    positions: Tensor
-    places: Tensor
-    visible: Tensor | None = None
 
 
 class Room(NamedTuple):
@@ -52,7 +37,7 @@ class Room(NamedTuple):
 
 
 class GpuPasses:
-    """The layers of one loaded model, and a pass over them. For passes over trees, see `buffers.TreePasses`."""
+    """The layers of one loaded model, and a pass over them. For passes over trees, see `recording.TreePasses`."""
 
     most_rows = ROWS[-1]  # launching a pass kernel by kernel takes longer than several recorded ones
     hidden_dtype = torch.float32
@@ -99,25 +84,20 @@ class GpuPasses:
             return lambda inputs: F.linear(inputs, weight, bias)
         raise TypeError(f"{type(matrix).__name__} is a layout for processors")
 
-    def logits(self, hidden: Tensor, first: int, last: int) -> Tensor:
-        """Return the logits [N, last - first] of hidden states [N, H], in 32 bits."""
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits [N, V] of hidden states [N, H], in 32 bits."""
         inputs = hidden.to(self.dtype)
         if isinstance(self._head, Quantised):
-            part = Quantised(self._head.values[first:last], self._head.scales[first:last])
-            return self.operations.narrow_product(inputs, part, None).float()
-        return F.linear(inputs, self._head[first:last]).float()
+            return self.operations.narrow_product(inputs, self._head, None).float()
+        return F.linear(inputs, self._head).float()
 
     def kv_shape(self, n_places: int) -> tuple[int, ...]:
-        """Return the shape of the keys and values of so many places."""
         return self.sizes.layers, n_places, 2, self.sizes.kv_heads, self.sizes.head_dim
 
     def table(self, n_positions: int) -> Tensor:
         """Return the complex rotations [P, D / 2] of at least so many positions. A graph keeps the table it read."""
         if len(self._table) < n_positions:
-            size = self.sizes.head_dim
-            frequencies = 1.0 / self.sizes.theta ** (torch.arange(0, size, 2, dtype=torch.float) / size)
-            angles = torch.arange(max(LEAST_POSITIONS, 2 * n_positions), dtype=torch.float)[:, None] * frequencies
-            self._table = torch.complex(angles.cos(), angles.sin()).to(self.device)
+            self._table = rotations(self.sizes, max(LEAST_POSITIONS, 2 * n_positions)).to(self.device)
         return self._table
 
     def run(self, inputs: Inputs, kv: Tensor, table: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ for the model is added to its matrices before they are rounded, so it costs noth
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import mmap
@@ -26,7 +27,7 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
 from dg_lsp.engine.model import vocabulary
-from dg_lsp.engine.model.fit.geometry import PROJECTIONS, LlamaSizes, llama_sizes
+from dg_lsp.engine.model.fit import PROJECTIONS, LlamaSizes, llama_sizes
 
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
@@ -48,13 +49,12 @@ class Tensor:
 
     @property
     def n_bytes(self) -> int:
-        """The tensor's size in the file."""
         block, block_bytes = GGML_QUANT_SIZES[self.kind]
         return math.prod(self.shape) // block * block_bytes
 
 
 class GgufFile:
-    """An open file; `fields` and `tensors` by name. Use it as a context manager."""
+    """An open file; `fields` and `tensors` by name."""
 
     def __init__(self, path: Path) -> None:
         """Read the metadata of a file whose hash was checked."""
@@ -68,12 +68,7 @@ class GgufFile:
         begin = -(-header.at // alignment) * alignment
         self.tensors = {each.name: replace(each, start=begin + each.start) for each in stated}
 
-    def __enter__(self) -> GgufFile:
-        """Return the file."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the file."""
+    def close(self) -> None:
         self._data.close()
 
     def rows(self, tensor: Tensor) -> Any:
@@ -170,7 +165,7 @@ def convert(
 
     `adapter` is a safetensors file of this package with A and B of each projection; B A is added to the weights.
     """
-    with GgufFile(path) as file:
+    with contextlib.closing(GgufFile(path)) as file:
         values = _config(file)
         sizes = llama_sizes({**values, "tie_word_embeddings": True})
         low_rank = _low_rank(adapter, sizes) if adapter else {}
@@ -250,7 +245,6 @@ def _sources(file: GgufFile, sizes: LlamaSizes, *, is_permuted: bool) -> list[So
 
 
 def _low_rank(adapter: Path, sizes: LlamaSizes) -> dict[str, tuple[Any, Any]]:
-    """Return an adapter's A and B of each matrix, by its name in transformers."""
     from safetensors.numpy import load_file
 
     tensors = {name: tensor.astype(np.float32) for name, tensor in load_file(adapter).items()}
@@ -271,7 +265,6 @@ def _is_same(file: GgufFile, one: Tensor, other: Tensor) -> bool:
 
 
 def _write_weights(path: Path, file: GgufFile, sources: list[Source], on_progress: OnProgress) -> None:
-    """Write the tensors as safetensors, one after the other."""
     header: dict[str, Any] = {}
     total = 0
     for source in sources:

@@ -113,7 +113,6 @@ def _check_is_ours(model: LaptopModel) -> None:
 
 @contextlib.contextmanager
 def _way_out(model: LaptopModel) -> Iterator[None]:
-    """Add the way out to the errors of fetching."""
     try:
         yield
     except PullError as error:
@@ -357,7 +356,6 @@ def _accept(model: LaptopModel, whole: Path, gguf: Path, source: str, *used: Pat
 
 
 def _finish(model: LaptopModel, work: Path, gguf: Path, on_progress: OnProgress) -> None:
-    """Convert the file, and move the converted folder into place."""
     converted = work / "converted"
     shutil.rmtree(converted, ignore_errors=True)
     converted.mkdir(mode=0o700)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dg_lsp.engine.model.fit.geometry import type_problem
+from dg_lsp.engine.model.fit import type_problem
 from dg_lsp.wire import files
 
 CONFIG = "config.json"
@@ -47,7 +47,6 @@ class Stored:
 
     @property
     def n_bytes(self) -> int:
-        """The tensor's number of bytes in the file."""
         return math.prod(self.shape) * WIDE.get(self.dtype, 1)
 
 

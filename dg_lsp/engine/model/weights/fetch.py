@@ -16,7 +16,7 @@ from typing import Any
 
 from dg_lsp.core import wording
 from dg_lsp.core.wording import size
-from dg_lsp.engine.model.fit.geometry import type_problem
+from dg_lsp.engine.model.fit import type_problem
 
 EVERY_S = 0.5  # the interval between reports
 
@@ -56,7 +56,6 @@ class Meter:
             self._on_progress(self.text(now), self._low + (self._high - self._low) * self.share())
 
     def share(self) -> float:
-        """Return the fraction that is done."""
         return min(1.0, self.done / self.total) if self.total > 0 else 1.0
 
     def text(self, now: float) -> str:

@@ -25,8 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dg_lsp.engine.model import matmul
-from dg_lsp.engine.model.fit import VOCABULARY_SLICE
-from dg_lsp.engine.model.fit.geometry import LlamaSizes
+from dg_lsp.engine.model.fit import VOCABULARY_SLICE, LlamaSizes
 from dg_lsp.engine.model.matmul import Int8Matrix, OneDnnMatrix, Quantised, QuantisedRows, quantised, with_rows
 from dg_lsp.engine.model.weights import checkpoint
 from dg_lsp.engine.model.weights.checkpoint import CONFIG, WIDE, CheckpointError, Stored
@@ -136,10 +135,6 @@ class Matrix:
     def unscaled(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         """Return numbers [N, O], and the factors [N, 1] by which they become the products, or None for one."""
 
-    @abstractmethod
-    def n_bytes(self) -> int:
-        """Return the bytes of the weights."""
-
     def times(self, inputs: Inputs, more: Tensor | None = None) -> Tensor:
         """Return the products [N, O] of inputs [N, I] in 32 bits, plus `more` [O] or [N, O]."""
         result = self.unscaled(inputs)[0]
@@ -196,12 +191,10 @@ class JoinedInputs(Inputs):
 
     @property
     def rows(self) -> Tensor:
-        """The rows in 32 bits, times their factors."""
         return torch.cat([block.rows for block in self._blocks])
 
     @property
     def quantised(self) -> QuantisedRows:
-        """The rows in 8 bits, and the remainders of the fine ones."""
         parts = [(block.quantised, block.n_rows) for block in self._blocks]
         values = [part.values[:n] for part, n in parts] + [part.values[n:] for part, n in parts]
         scales = [part.scales[:n] for part, n in parts] + [part.scales[n:] for part, n in parts]
@@ -217,9 +210,6 @@ class WideMatrix(Matrix):
     def unscaled(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         return F.linear(inputs.rows.to(self.weight.dtype), self.weight).float(), None
 
-    def n_bytes(self) -> int:
-        return self.weight.nbytes
-
 
 class NarrowMatrix(Matrix):
     """A matrix in 8 bits whose inputs have 16, on any device. `gpu.passes` multiplies by it without widening it as a whole."""
@@ -229,9 +219,6 @@ class NarrowMatrix(Matrix):
 
     def unscaled(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         return WideMatrix(self.narrow.dense().bfloat16()).unscaled(inputs)
-
-    def n_bytes(self) -> int:
-        return self.narrow.values.nbytes + self.narrow.scales.nbytes
 
 
 class ByRow(Matrix):
@@ -254,24 +241,17 @@ class ByRow(Matrix):
         rows = inputs.quantised
         return self._matrix.times(rows), rows.scales
 
-    def n_bytes(self) -> int:
-        return self._matrix.n_bytes()
-
 
 class OneDnn(Matrix):
     """A matrix in oneDNN's layout, in 32 or 16 bits."""
 
     def __init__(self, weight: Tensor, dtype: torch.dtype) -> None:
         self._matrix = OneDnnMatrix(weight, dtype)
-        self._n_bytes = weight.numel() * dtype.itemsize
 
     def unscaled(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         rows = inputs.rows
         # oneDNN generates code for each number of rows, which takes longer than a small product.
         return self._matrix.times(with_rows(rows, matmul.padded(len(rows), "onednn")))[: len(rows)], None
-
-    def n_bytes(self) -> int:
-        return self._n_bytes
 
 
 def matrix(weight: Weight, kind: matmul.Kind) -> Matrix:
@@ -290,7 +270,6 @@ class Linear:
     bias: Tensor | None = None
 
     def times(self, inputs: Inputs) -> Tensor:
-        """Return the products [N, O] of inputs [N, I]."""
         return self.matrix.times(inputs, self.bias)
 
     def added(self, hidden: Tensor, inputs: Inputs) -> Tensor:
@@ -318,18 +297,12 @@ def _gated(gate_up: Tensor, factors: Tensor | None, fine: slice | None) -> Input
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer's weights."""
-
     before_attention: Tensor
     queries_keys_values: Linear  # [(heads + 2 * kv heads) * D, H]
     out: Linear  # [H, heads * D]
     before_mlp: Tensor
     gate_up: Linear  # [2 * F, H]
     down: Linear  # [H, F]
-
-    def n_bytes(self) -> int:
-        """Return the bytes of the matrices."""
-        return sum(one.matrix.n_bytes() for one in (self.queries_keys_values, self.out, self.gate_up, self.down))
 
 
 class Embedding:
@@ -344,38 +317,26 @@ class Embedding:
             return self.table.values[ids].float().mul_(self.table.scales[ids])
         return F.embedding(ids, self.table).float()
 
-    def n_bytes(self) -> int:
-        """Return the bytes of the table."""
-        parts = [*self.table] if isinstance(self.table, Quantised) else [self.table]
-        return sum(part.numel() * part.element_size() for part in parts)
-
 
 class Head:
-    """The output matrix [V, H], in slices, so that the logits of some tokens can be computed alone."""
+    """The output matrix [V, H], in slices, so that memory holds few of its rows twice while it is loaded."""
 
     def __init__(self, weight: Weight, kind: matmul.Kind) -> None:
-        self.n_tokens = len(weight.values if isinstance(weight, Quantised) else weight)
-        starts = range(0, self.n_tokens, VOCABULARY_SLICE)
+        self._n_tokens = len(_values(weight))
+        starts = range(0, self._n_tokens, VOCABULARY_SLICE)
         self._slices = [matrix(_rows(weight, slice(start, start + VOCABULARY_SLICE)), kind) for start in starts]
         # What passes on a GPU multiply by; the slices are views of it. Other kinds have copies in their own layouts.
         self.whole = weight if kind in ("plain", "int8-weights") else None
 
-    def logits(self, hidden: Tensor, first: int, last: int) -> Tensor:
-        """Return the logits [N, last - first] of the tokens from `first` to `last`, in 32 bits."""
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits [N, V] in 32 bits."""
         inputs = Inputs(hidden)
-        logits = torch.empty(len(hidden), last - first, device=hidden.device)
-        for index in range(first // VOCABULARY_SLICE, -(-last // VOCABULARY_SLICE)):
-            start = index * VOCABULARY_SLICE
-            part, factors = self._slices[index].unscaled(inputs)
-            part = part[:, max(0, first - start) : last - start]
-            place = logits[:, max(0, start - first) :][:, : part.shape[1]]
+        logits = torch.empty(len(hidden), self._n_tokens, device=hidden.device)
+        for part, place in zip(self._slices, torch.split(logits, VOCABULARY_SLICE, 1), strict=True):
             # The logits of a large vocabulary are written only once.
-            _ = place.copy_(part) if factors is None else torch.mul(part, factors, out=place)
+            products, factors = part.unscaled(inputs)
+            _ = place.copy_(products) if factors is None else torch.mul(products, factors, out=place)
         return logits
-
-    def n_bytes(self) -> int:
-        """Return the bytes of the weights."""
-        return sum(part.n_bytes() for part in self._slices)
 
 
 def layer_of(sizes: LlamaSizes, weights: Mapping[str, Weight], index: int, kind: matmul.Kind) -> Layer:
@@ -411,6 +372,13 @@ def _in_pairs(sizes: LlamaSizes) -> Tensor:
     return torch.cat([rotated.reshape(-1), torch.arange(n_rotated, n_rotated + n_values)])
 
 
+def rotations(sizes: LlamaSizes, n_positions: int) -> Tensor:
+    """Return the complex rotation [P, D / 2] of each pair of a head at each position."""
+    frequencies = 1.0 / sizes.theta ** (torch.arange(0, sizes.head_dim, 2, dtype=torch.float) / sizes.head_dim)
+    angles = torch.arange(n_positions, dtype=torch.float)[:, None] * frequencies
+    return torch.complex(angles.cos(), angles.sin())
+
+
 def _cased(weight: Weight, kind: matmul.Kind) -> Weight:
     """Return a weight in the form in which several can be concatenated."""
     if kind in matmul.NARROW:
@@ -432,7 +400,6 @@ def norm_of(weight: Weight, sizes: LlamaSizes) -> Tensor:
 
 
 def _rows(weight: Weight, rows: slice | Tensor) -> Weight:
-    """Return some rows of a matrix, or all in an order."""
     return Quantised(weight.values[rows], weight.scales[rows]) if isinstance(weight, Quantised) else weight[rows]
 
 
