@@ -1,4 +1,4 @@
-"""Fill the holes of a document: the one loop of code actions, the Python API and the batch.
+"""Fill the holes of a document: the one loop of code actions and the Python API. The batch has its own.
 
 A group of holes shares a request, and the fills of its answer are accepted together. If no answer is accepted, each hole is
 requested alone.

@@ -1,4 +1,4 @@
-"""Everything that a request depends on, taken once: text, cursor, syntax, settings, and other files.
+"""Everything that a request depends on, taken once: text, cursor, settings, and other files.
 
 Other files are read in threads in the background, so that no request waits for the disk: each uses what was read last. Each
 folder has an index of its files, which is made and updated in a thread while documents of the folder are edited. The

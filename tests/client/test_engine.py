@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -465,3 +466,38 @@ async def test_a_planned_end_does_not_count_as_a_crash(engines: Path) -> None:
             os.kill(pid, signal.SIGTERM)
             await asyncio.to_thread(wait_until, partial(is_gone, pid))
             assert await text(engine, text="x") == "x"
+
+
+async def test_a_thousand_cancelled_fills_leave_the_engine_as_it_was(engines: Path) -> None:
+    rng = random.Random(3)
+
+    async def one(engine: EngineClient) -> None:
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(engine.fill(request({"steps": 50, "pause_s": 0.001})), rng.uniform(0.0005, 0.05))
+
+    async with connect(options(interactive=False)) as engine:
+        for n_left in range(1000, 0, -20):
+            await asyncio.gather(*(one(engine) for _ in range(20)))
+            if n_left == 800:  # warm
+                await until(lambda: is_idle(engine))
+                pid = int(str(await info(engine, "pid")))
+                memory_before, kept_before = await memory(engine), kept(pid)
+        await until(lambda: is_idle(engine))
+        assert await memory(engine) <= 1.05 * memory_before
+        await until(lambda: is_at_most(pid, kept_before))
+        assert await text(engine, text="x") == "x"
+
+
+def kept(pid: int) -> tuple[int, int]:
+    """The open files and the threads of a process."""
+    return len(list(Path(f"/proc/{pid}/fd").iterdir())), len(list(Path(f"/proc/{pid}/task").iterdir()))
+
+
+async def is_at_most(pid: int, files_and_threads: tuple[int, int]) -> bool:
+    return all(now <= before for now, before in zip(kept(pid), files_and_threads, strict=True))
+
+
+async def memory(engine: EngineClient) -> int:
+    engine_info = await info(engine, "memory")
+    assert isinstance(engine_info, dict)
+    return int(engine_info["rss_bytes"])
