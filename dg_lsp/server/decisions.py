@@ -19,8 +19,8 @@ from statistics import median_high
 from typing import TYPE_CHECKING, Literal
 
 from dg_lsp.core import interpolation, languages, lexing
-from dg_lsp.core.syntax import Syntax
-from dg_lsp.core.values import Document, Span, n_common
+from dg_lsp.core.syntax import Syntax, difference
+from dg_lsp.core.values import Document, Span
 from dg_lsp.wire.settings import Settings
 
 if TYPE_CHECKING:
@@ -372,9 +372,8 @@ class Unwanted:
             del self._offers[uri]
             if what == "rejected":
                 self.reject(uri, *offer[1:], now_s)
-        start = n_common(before, now)
-        n_after = n_common(before[start:][::-1], now[start:][::-1])
-        old_end, end = len(before) - n_after, len(now) - n_after
+        change = difference(before, now)
+        start, old_end, end = change.start, change.old_end, change.new_end
         removed, last = before[start:old_end], self._removal
         if not removed or last is None or last.uri != uri or not start <= last.at <= old_end:
             last = None
