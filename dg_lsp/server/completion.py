@@ -181,24 +181,19 @@ class Completer:
         """Return whether no further candidates are needed: not all of these were rejected or removed by the user."""
         return request.automatic and not (suggestions and all(self._is_unwanted(now, each) for each in suggestions))
 
-    async def _ask(
-        self, request: SuggestionRequest, now: Snapshot, replaced: asyncio.Event, n_candidates: int
-    ) -> tuple[tuple[Suggestion, ...], Reason | None]:
+    async def _ask(self, request: SuggestionRequest, now: Snapshot, replaced: asyncio.Event, n_candidates: int) -> EngineAnswer:
         """Return the engine's suggestions, or the reason for none; join a running request where its answer may fit."""
         flight = self._flights.joinable(now.place, self.rhythm.latency_ms)
         if flight is not None and flight.n_candidates >= n_candidates:
-            answer = await flight.wait(replaced, raises=not request.automatic)
-            if answer is None:
+            found, reason = await flight.wait(replaced, raises=not request.automatic)
+            if reason is SUPERSEDED:
                 return (), SUPERSEDED
-            fit = decisions.advance(flight.place, now.place, answer[0], flight.n_candidates) if answer[0] else None
+            fit = decisions.advance(flight.place, now.place, found, flight.n_candidates) if found else None
             if (fit is not None and self._to_show(request, now, fit.suggestions)[0]) or flight.place == now.place:
                 suggestions = fit.suggestions if fit is not None else ()
-                return suggestions, None if suggestions else answer[1] or NO_ANSWER
+                return suggestions, None if suggestions else reason or NO_ANSWER
         flight = self._flights.start(now.place, n_candidates, self._fill(now, n_candidates))
-        answer = await flight.wait(replaced, raises=not request.automatic)
-        if answer is None:
-            return (), SUPERSEDED
-        return answer[0], None if answer[0] else answer[1] or NO_ANSWER
+        return await flight.wait(replaced, raises=not request.automatic)
 
     async def _fill(self, now: Snapshot, n_candidates: int, lane: str = "") -> EngineAnswer:
         """Return the engine's suggestions for the snapshot, or why there are none; cache them."""
@@ -377,8 +372,8 @@ class Flight:
     task: asyncio.Future[EngineAnswer]
     n_waiting: int = 0
 
-    async def wait(self, replaced: asyncio.Event, *, raises: bool) -> EngineAnswer | None:
-        """Return the answer; None when `replaced` is set first, or the request was cancelled.
+    async def wait(self, replaced: asyncio.Event, *, raises: bool) -> EngineAnswer:
+        """Return the answer; that it is superseded when `replaced` is set first, or the request was cancelled.
 
         Raises EngineError with `raises`; without it, the error is the reason for no suggestions, as any other always is.
         """
@@ -392,7 +387,7 @@ class Flight:
             if not self.n_waiting and not self.task.done():
                 asyncio.get_running_loop().call_later(GRACE_S, lambda: self.n_waiting or self.task.cancel())
         if replaced.is_set() or not self.task.done() or self.task.cancelled():
-            return None
+            return (), SUPERSEDED
         error = self.task.exception()
         if error is None:
             return self.task.result()

@@ -17,11 +17,7 @@ def found(text: str, language: str) -> tuple[Hole, ...]:
     return markers
 
 
-LINE = {
-    **dict.fromkeys(("javascript", "typescript", "tsx", "go", "rust", "java", "c", "cpp", "csharp", "php"), "//"),
-    **dict.fromkeys(("python", "ruby", "bash"), "#"),
-    "lua": "--",
-}
+LINE = {language.name: language.line_comments[0] for language in languages.TABLE}
 BLOCK = {
     **dict.fromkeys(("javascript", "typescript", "tsx", "go", "rust", "java", "c", "cpp", "csharp", "php"), ("/*", "*/")),
     "lua": ("--[[", "]]"),

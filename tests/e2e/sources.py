@@ -4,23 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dg_lsp.core import languages
+
 FOLDER = Path(__file__).parents[2] / "fixtures" / "languages"
-# The files, and the ids of their languages in editors.
-_LANGUAGE_IDS = {
-    "cart.py": "python",
-    "cart.js": "javascript",
-    "cart.ts": "typescript",
-    "panel.tsx": "typescriptreact",
-    "cart.go": "go",
-    "cart.rs": "rust",
-    "Cart.java": "java",
-    "cart.c": "c",
-    "cart.cpp": "cpp",
-    "Cart.cs": "csharp",
-    "cart.rb": "ruby",
-    "cart.php": "php",
-    "cart.sh": "shellscript",
-    "cart.lua": "lua",
-}
-# The name, the language's id and the text of each.
-SOURCES = tuple((name, language_id, (FOLDER / name).read_text("utf-8")) for name, language_id in _LANGUAGE_IDS.items())
+# The name, the language's id in editors and the text of each.
+SOURCES = tuple(
+    (path.name, language.lsp_ids[0], path.read_text("utf-8"))
+    for path in sorted(FOLDER.iterdir())
+    if (language := languages.for_path(path.name)) is not None
+)

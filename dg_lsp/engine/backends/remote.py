@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -102,15 +101,6 @@ class RemoteTask(HoleTask):
         self._part = request  # that is being filled
         self._sent: list[tuple[Call, Future[Fields]]] = []
         self._tokens = {"tokens": 0, "reused": 0}
-        self.milliseconds: dict[str, float] = {"prefill": 0.0, "draft": 0.0, "denoise": 0.0, "score": 0.0}
-
-    def step(self) -> bool:
-        """Send the next calls, or wait briefly for an answer; return whether the task is unfinished. Raises RemoteError."""
-        began = time.perf_counter()
-        try:
-            return super().step()
-        finally:
-            self.milliseconds["denoise"] += (time.perf_counter() - began) * 1000
 
     def evidence(self) -> tuple[Evidence, ...]:
         return self._evidence if len(self.request.holes) == 1 else ()
