@@ -99,7 +99,7 @@ def _name(model: str, into: Path | None) -> str:
     if into is not None and (problem := files.output_problem(into / profile_file.FILE, _is_object)):
         raise EvalError(f"--into {into}: {profile_file.FILE} can't be written: {problem}")
     # The engine process has another working directory and stores a calibration under the folder's full path, so use that here.
-    return str(model_names.folder_of(name) or name)
+    return model_names.full(name)
 
 
 def _is_object(head: bytes) -> bool:

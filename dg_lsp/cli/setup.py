@@ -88,7 +88,7 @@ def setup(
             *(line for number, offer in enumerate(choices, 1) for line in _lines(number, offer)),
         )
     # The configuration applies in every folder, so a relative path must be resolved.
-    chosen = str(model_names.folder_of(yes) or yes) if yes or as_json else _ask_choice(choices)
+    chosen = model_names.full(yes) if yes or as_json else _ask_choice(choices)
     trial = None
     if chosen:
         prepare(path, chosen)  # a file that can't be written is reported before the test, which may take long
@@ -174,7 +174,7 @@ def _current() -> str:
 def _overruled(chosen: str) -> str:
     """Return why another model than the chosen one is used in this folder, or ""."""
     current = _current()
-    if current == str(model_names.folder_of(chosen) or chosen):
+    if current == model_names.full(chosen):
         return ""
     source = "DG_LSP_MODEL" if os.environ.get("DG_LSP_MODEL") else config.WORKSPACE_FILE
     return f"{source} sets {current}, which overrides it here"

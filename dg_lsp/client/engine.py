@@ -65,7 +65,7 @@ def connect_options(
     if model_names.has_password(model_name):
         raise EngineError(f"the model's URL {NO_PASSWORD}")
     # The engine has its own current folder, so make a relative path absolute here.
-    model = str(model_names.folder_of(model_name) or model_name)
+    model = model_names.full(model_name)
     return ConnectOptions(
         EngineId(model, dtype=settings.dtype, device=settings.device),
         EngineSettings(settings.threads, float(settings.unload_after), float(settings.exit_after), settings.rows),

@@ -209,7 +209,7 @@ def _with_model(values: dict[str, object], folder: Path, what: str) -> tuple[dic
         return values, []
     if model_names.has_password(model):
         return {name: value for name, value in values.items() if name != "model"}, [f"{what} {NO_PASSWORD}"]
-    return {**values, "model": str(model_names.folder_of(model, folder) or model)}, []
+    return {**values, "model": model_names.full(model, folder)}, []
 
 
 def _keys(keys_object: object, origin: Origin, where: str, users: Path) -> tuple[dict[str, str], list[str]]:
@@ -263,7 +263,7 @@ def admit(
             problems.append(f"{prefix}{setting.key} in {where} is ignored. Move it to {user_file}.")
     if isinstance(model := admitted.get("model"), str):
         # The full path, so that the folder that was checked is the one that is loaded.
-        model = str(model_names.folder_of(model) or model)
+        model = model_names.full(model)
         entry = None if model == base.model else unallowed(model, base.allow)
         if entry is None:
             admitted["model"] = model

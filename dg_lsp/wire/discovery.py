@@ -61,7 +61,7 @@ class EngineId:
     @property
     def resolved_model(self) -> str:
         """The model's name; a folder by its full path, which is the same from every working directory."""
-        return str(model_names.folder_of(self.model) or self.model)
+        return model_names.full(self.model)
 
     @property
     def name(self) -> str:

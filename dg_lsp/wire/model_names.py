@@ -141,6 +141,11 @@ def folder_of(model: str, beside: Path | None = None) -> Path | None:
         return Path(os.path.realpath(os.sep / path))
 
 
+def full(model: str, beside: Path | None = None) -> str:
+    """Return a model's name, with the full path of a folder (see `folder_of`)."""
+    return str(folder_of(model, beside) or model)
+
+
 def expanded(name: str) -> Path:
     """Return the path with `~` replaced by the home folder; unchanged if that user is unknown."""
     return Path(os.path.expanduser(name))  # noqa: PTH111 -- Path.expanduser raises for an unknown user

@@ -78,5 +78,5 @@ def load_filler(
 
     loaded = local.load_model(name, device=device, threads=threads, revision=revision, dtype=dtype, on_progress=on_progress)
     filler = local.filler_of(loaded, rows=rows)
-    filler.calibrations.watch(ModelId(str(model_names.folder_of(name) or name), loaded.fingerprint))
+    filler.calibrations.watch(ModelId(model_names.full(name), loaded.fingerprint))
     return filler
