@@ -30,6 +30,11 @@ from dg_lsp.core.values import Document
 # A brace that opens a block. After `=`, `(`, `,`, `:` or `return`, a brace opens a value instead.
 BRACE_OPENS = r"^(?!.*\breturn\s*\{$)(?:.*[^\s=(,:\[?&|])?\s*\{$"
 BRACE_CLOSES = r"[)\]}]|(?:else|catch|finally)\b|while\b[^{]*$|(?:case\b.*|default\s*):$"
+# The ends of lines above code that is indented more, where brackets enclose it.
+BRACE_OPENERS = (
+    *(" {", "() {", "(x) {", "if (x) {", ", () => {", " => {", "({", " = {", ", {", ": {"),
+    *("(", ", (", " = (", "[", "([", " = [", ", ["),
+)
 
 Find = Callable[[str], Iterable[str]]
 Style = Literal["", "python", "script"]
@@ -47,9 +52,10 @@ class Language:
     `grammar` is a module and its function that returns the grammar. `queries` names the query files, whose texts are joined.
     `doc_comment` begins a line of documentation, where that is the custom. `opens` matches a line that opens a block, for code
     that is broken or not written yet, and `closes` what ends a block or a part of it, at the indentation of that line.
-    `misread` matches lines in which the grammar may take a string for a block comment. `interpolation` are the grammar's tokens
-    that begin an expression in a string, and `$` if a variable's name may follow it there. `indent` is one indentation level
-    for a file that shows none. In a file whose name ends with one of `stub_suffixes`, bodies are meant to be empty.
+    `openers` are the ends of lines above code that is indented more. `misread` matches lines in which the grammar may take a
+    string for a block comment. `interpolation` are the grammar's tokens that begin an expression in a string, and `$` if a
+    variable's name may follow it there. `indent` is one indentation level for a file that shows none. In a file whose name
+    ends with one of `stub_suffixes`, bodies are meant to be empty.
 
     `imports` returns the names that a text imports. With `imports_folders`, such a name is a folder, and all of its
     files are imported. `importing` is the style of its imports, if those of an answer are judged.
@@ -72,6 +78,7 @@ class Language:
     doc_comment: str = ""
     opens: str = BRACE_OPENS
     closes: str = BRACE_CLOSES
+    openers: tuple[str, ...] = BRACE_OPENERS
     misread: str = ""
     interpolation: tuple[str, ...] = ()
     indent: str = "    "
@@ -331,6 +338,14 @@ def closers(text: str, language: str) -> tuple[str, str]:
     quote = next((quote for quote in QUOTES if is_string and kind_at_end(text + quote, language) is None), "")
     opened, _ = _unpaired(mask(text, language), _partners(language))
     return quote, "".join(reversed(opened)).translate(str.maketrans(*row(language).brackets))
+
+
+def missing_opener(text: str, at: int, language: str) -> str:
+    """Return the opening bracket that the code after the offset lacks; "" if there are enough of that kind in the text."""
+    code = mask(text, language)
+    closer = "".join(code[at + idx] for idx in _unpaired(code[at:], _partners(language))[1][:1])
+    opener = _partners(language).get(closer, "")
+    return opener if code.count(opener) < code.count(closer) else ""
 
 
 def n_loose(text: str, language: str) -> int:

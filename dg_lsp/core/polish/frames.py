@@ -9,18 +9,21 @@ not tell what belongs together.
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dg_lsp.core import languages, syntax, values
 from dg_lsp.core.languages import Language
+from dg_lsp.core.place import depth
 from dg_lsp.core.positions import Lines
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Edit, Hole, Span, joined
 
 MAX_LINES = 2_000  # that are read on each side of the edit
 MAX_HEAD = 40  # the lines of a block's head
+MAX_OPENERS = 20  # plain answers that are tried because they open what the lines below close
 
 PLAIN_ANSWERS = ("", "x", "pass")
 NAME_CHARS = 200  # more than any name and the spaces after it
@@ -69,7 +72,9 @@ def allows(before: Syntax, holes: tuple[Hole, ...], edits: Edits, written: Seque
     frame, line, alone, _ = _frames(before, holes)
     if not frame.n_errors(edits) or not line.n_errors(edits):
         return True
-    judge, n_plain = _least(before, holes)
+    judge, n_plain, n_opened = _least(before, holes)
+    if n_opened is not None and frame.n_errors(edits) > n_opened:
+        return False
     changed = after(before, edits)
     n_new, n_old = _n_touching(changed, written), _n_touching(before, [hole.span for hole in holes], above=True)
     if not n_new and len(changed.errors) < len(before.errors):
@@ -162,14 +167,20 @@ def _frames(before: Syntax, holes: tuple[Hole, ...]) -> tuple[_Frame, ...]:
 
 
 @functools.lru_cache(maxsize=8)
-def _least(before: Syntax, holes: tuple[Hole, ...]) -> tuple[_Frame, int]:
-    """Return the frame to judge in, and the fewest errors that a plain answer leaves there."""
-    frame, _, alone, bare = _frames(before, holes)
-    plain = [plain_edits(before.text, holes, before.language, each) for each in PLAIN_ANSWERS]
+def _least(before: Syntax, holes: tuple[Hole, ...]) -> tuple[_Frame, int, int | None]:
+    """Return the frame to judge in, the fewest errors of a plain answer there, and what one leaves that opens a block.
+
+    The last is None unless such an answer leaves fewer errors than others.
+    """
+    text, language, (frame, _, alone, bare) = before.text, before.language, _frames(before, holes)
+    plain = [plain_edits(text, holes, language, each) for each in PLAIN_ANSWERS]
     # A line below that seems to close the statement may close another.
     judges = (frame, bare) if bare.syntax.text != alone.syntax.text else (frame,)
     closed = [_fewest(each.n_closed(alone, one) for one in plain) for each in judges]
-    return judges[closed.index(min(closed))], min(closed)
+    n_plain = min(map(frame.n_errors, ((), *plain)))
+    opening = (plain_edits(text, holes, language, each) for each in itertools.islice(_opening(before, holes), MAX_OPENERS))
+    n_opened = _fewest(map(frame.n_errors, itertools.chain([()], opening)))
+    return judges[closed.index(min(closed))], min(closed), n_opened if n_opened < n_plain else None
 
 
 def _fewest(counts: Iterator[int]) -> int:
@@ -195,6 +206,32 @@ def plain_edits(text: str, holes: Sequence[Hole], language: Language, answer: st
         own = f" {'x' if answer == 'pass' else answer}" if is_behind_keyword else answer
         made.append(edit_of(own, hole, nearest_line_end(text, hole.span)))
     return tuple(made)
+
+
+def _opening(before: Syntax, holes: Sequence[Hole]) -> Iterator[str]:
+    """Yield plain answers that open what the next line of code needs, if that is indented more than the cursor's line.
+
+    An answer that opens nothing adds no error, because the error was there before.
+    """
+    hole, lines = holes[0], before.lines
+    if len(holes) > 1 or hole.kind != "cursor" or hole.extent == "block" or hole.trail:
+        return
+    line = lines.at(hole.span.end)
+    head, rest = (
+        lines.text[start:end] for start, end in ((lines.start(line), hole.span.start), (hole.span.end, lines.end(line)))
+    )
+    below = lines.below(line)
+    if rest.strip() or below is None or depth(lines.indent(below)) <= depth(hole.indent):
+        return
+    language = before.language
+    bracket = languages.missing_opener(lines.text, hole.span.end, language.name)
+    openers = [
+        opener for opener in language.openers if opener[-1:] == bracket or opener[-1:] not in tuple(language.brackets[0])
+    ]
+    quote, brackets = languages.closers(head, language.name)
+    # In a string, an answer first closes it.
+    starts = dict.fromkeys((quote, quote + brackets) if quote else ("", "x", brackets, f"x{brackets}"))
+    yield from (start + opener for opener in openers for start in starts)
 
 
 # --- Lines that belong together
