@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import re
 import warnings
@@ -117,13 +118,21 @@ def unbound_names(whole: Whole) -> frozenset[str]:
 
 # --- Python's own compiler
 
+# The start of a broken function is searched for within this many characters before the hole.
+_FUNCTION_CHARS = 12_000
+# Plain answers that continue most beginnings in Python, such as `if`, `from`, `for x` and `def`.
+_PLAIN_BEGINNINGS = (*PLAIN_ANSWERS, "x:", "x():", "x import x", "in x:")
+
 
 def compiles(whole: Whole) -> bool:
-    """Return whether Python accepts the statements with the edits, or rejects the code around them. True for other languages.
+    """Return whether Python accepts the code with the edits, as far as the code around them allows. True for other languages.
 
     tree-sitter's grammar accepts code that Python rejects, such as `return` outside a function, or a positional argument
-    after a keyword argument. The code around the edits is the reason unless Python accepts the statements without the edits, or
-    with a plain answer in their place.
+    after a keyword argument. So the edited statements are compiled. If Python rejects them, the edits fail if one of these
+    shows that the code around them is not the reason:
+
+    1. Python accepts the statements without the edits, or with a plain answer in their place.
+    2. The code up to the end of the answer's line can't be the beginning of a program, but can be with a plain answer.
     """
     if whole.document.language != "python":
         return True
@@ -134,13 +143,22 @@ def compiles(whole: Whole) -> bool:
 def _compiles_in(whole: Whole, region: Span) -> bool:
     text, language = whole.document.text, whole.before.language
     pairs = [pair for pair in zip(whole.holes, whole.edits, strict=True) if region.holds(pair[0].span)]
+    holes = [hole for hole, _ in pairs]
     # The parser skipped this text because it is far from the holes. Compiling it takes long.
     gaps = tuple(Edit(span, "") for span in whole.before.gaps(region))
-    plain = (plain_edits(text, [hole for hole, _ in pairs], language, each) for each in PLAIN_ANSWERS)
+    options = [tuple(edit for _, edit in pairs), (), *(plain_edits(text, holes, language, each) for each in _PLAIN_BEGINNINGS)]
     # One by one: first with the edits, and without them only if Python rejects these.
-    options = itertools.chain([[edit for _, edit in pairs], ()], plain)
-    accepted = (_compiles(_inside(text, region, (*option, *gaps))) for option in options)
-    return next(accepted) or not any(accepted)
+    accepted = (_compiles(_inside(text, region, (*each, *gaps))) for each in options[: 2 + len(PLAIN_ANSWERS)])
+    if next(accepted):
+        return True
+    if any(accepted):
+        return False
+    # From the enclosing function or class to the end of the last edit's line.
+    nearest, first = max(0, holes[0].span.start - _FUNCTION_CHARS), holes[0].span.start
+    start = max((match.start() for match in _DEFINITION.finditer(text, nearest, first)), default=region.start)
+    head = Span(start, max(whole.before.lines.end(whole.before.lines.at(holes[-1].span.end)), holes[-1].span.end))
+    beginnings = (_begins(_inside(text, head, each)) for each in options)
+    return start < nearest or next(beginnings) or not any(beginnings)
 
 
 def _statements(whole: Whole, hole: Span) -> Span:
@@ -163,12 +181,25 @@ def _inside(text: str, region: Span, edits: Sequence[Edit]) -> str:
     return values.apply(text[region.start : region.end], tuple(shifted))
 
 
-def _compiles(source: str) -> bool:
+def _begins(source: str) -> bool:
+    """Return whether Python accepts the source as the beginning of a program, or of a block in one."""
+    return _compiles(f"if 1:\n{source}" if source[:1].isspace() else source, unfinished=True)
+
+
+def _compiles(source: str, *, unfinished: bool = False) -> bool:
+    """Return whether Python compiles the source or, if `unfinished`, accepts it as the beginning of a program."""
+    flags = ast.PyCF_ONLY_AST | _ALLOW_UNFINISHED if unfinished else 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            compile(source, "hole", "exec", dont_inherit=True)
+            compile(source, "hole", "exec", flags, dont_inherit=True)
+        except SyntaxError as error:
+            return unfinished and "incomplete input" in str(error.msg)
         # Python raises no SyntaxError for deep nesting and lone surrogates, but does not compile them either.
-        except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
+        except (ValueError, OverflowError, RecursionError, MemoryError):
             return False
     return True
+
+
+_DEFINITION = re.compile(r"^[ \t]*(?:async[ \t]+def|def|class)[ \t]", re.MULTILINE)
+_ALLOW_UNFINISHED = 0x4000  # the compiler's PyCF_ALLOW_INCOMPLETE_INPUT, which `ast` does not export
