@@ -71,9 +71,8 @@ dg-lsp calibrate --model MODEL
 python tests/benchmarks/beside_llama_cpp.py run OUT --server FILE --gguf FILE --mirror DIR
 python tests/benchmarks/candidates.py fixtures/eval/heldout.jsonl.gz embedded cpu 200
 python tests/benchmarks/compare_models.py RESULTS RESULTS --method copy full
+python tests/benchmarks/day.py
 python tests/benchmarks/evaluate.py --make . --out FILE --n 150
-python tests/benchmarks/evaluate.py FILE --csv OUT
-python tests/benchmarks/evaluate.py FILE --limit 150 --threads 1 --csv OUT
 python tests/benchmarks/evaluate.py FILE --model MODEL --threads 1
 python tests/benchmarks/evaluate.py fixtures/eval/heldout.jsonl.gz --baseline copy --threads 1 --dtype float32
 python tests/benchmarks/evaluate.py fixtures/eval/heldout.jsonl.gz --model qwen2.5-coder-0.5b --threads 1 --limit 150

@@ -100,13 +100,13 @@ def bench(
     seed: Annotated[int, typer.Option(help="Seed of the noise. The same seed gives the same answers.")] = 0,
 ) -> None:
     """Time fills of single-line holes and of blocks, with nothing cached and with a known prefix."""
+    if file is None:
+        raise EvalError("no tasks given; name a .jsonl file")
+    all_tasks = tasks.read(file)  # before the engine is imported, which leaves a folder that was removed
     from dg_lsp.engine.backends.local import load_model
     from dg_lsp.engine.common.loading import LoadError
     from dg_lsp.engine.model.memory import measured_speed
 
-    if file is None:
-        raise EvalError("no tasks given; name a .jsonl file")
-    all_tasks = tasks.read(file)
     single, blocks = ([task for task in all_tasks if (task.hole.extent == "block") == block] for block in (False, True))
     if not single:
         raise EvalError(f"{file} has no single-line task")

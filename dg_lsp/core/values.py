@@ -133,13 +133,14 @@ class Budget:
     """Limits of an answer: milliseconds (0: no deadline), denoising steps (0: the model's default) and number of candidates.
 
     `spares` is how many more candidates to return if the model has them anyway. They replace candidates that the front end
-    can't use.
+    can't use. A candidate that is right with a probability below `least` is not wanted, so the model need not write it.
     """
 
     ms: Count = 0
     steps: Annotated[int, Meta(ge=0, le=MAX_STEPS)] = 0
     candidates: Annotated[int, Meta(ge=1, le=MAX_CANDIDATES)] = 1
     spares: Annotated[int, Meta(ge=0, le=MAX_CANDIDATES)] = 0
+    least: Annotated[float, Meta(ge=0, le=1)] = 0.0
 
     def __post_init__(self) -> None:
         if self.ms < 0 or self.steps < 0 or self.candidates < 1 or self.spares < 0:

@@ -228,7 +228,9 @@ class Completer:
         document, settings, syntax = now.document, now.settings, self._snapshots.syntax(now)
         latest = partial(self._snapshots.latest, document.uri)
         signatures = self._outlines.signatures(document, settings.window_chars, latest) if syntax is not None else ()
-        budget = Budget(ms=settings.deadline, candidates=n_candidates)
+        # Fewer than the user may choose from are asked for while typing, where the threshold decides what is shown.
+        least = settings.threshold if n_candidates < settings.candidates else 0.0
+        budget = Budget(ms=settings.deadline, candidates=n_candidates, least=least)
         hole = holes.at_cursor(document, now.offset, syntax)
         return syntax, hole, replace(now.context, budget=budget, signatures=signatures)
 

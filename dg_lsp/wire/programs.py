@@ -37,13 +37,14 @@ def ignore_current_folder() -> None:
 def own_variables() -> dict[str, str]:
     """Return the variables without what git says to the hook that started us, such as its index and the commit's date.
 
-    `GIT_EXEC_PATH` is there in each hook. Without it, the other variables are the user's, such as his name.
+    `GIT_EXEC_PATH` is there in each hook, and in an alias. Without it, the other variables are the user's. With it, names,
+    e-mail addresses and the configuration still are.
     """
-    is_hook = "GIT_EXEC_PATH" in os.environ
+    theirs = ("GIT_", "GITHEAD_") if "GIT_EXEC_PATH" in os.environ else ()
     return {
         name: value
         for name, value in os.environ.items()
-        if name not in _OF_REPOSITORY and not (is_hook and name.startswith(("GIT_", "GITHEAD_")))
+        if name not in _OF_REPOSITORY and (not name.startswith(theirs) or name.endswith(("_NAME", "_EMAIL", "_GLOBAL")))
     }
 
 

@@ -234,7 +234,7 @@ class Settings:
     speculate: bool = setting(
         True,
         "completion.speculate",
-        "While a suggestion is shown, request in advance what could follow it; after a deadline, go on for another one.",
+        "While a suggestion is shown, request in advance what could follow; if the deadline left none, go on until a second.",
         "Turn it off to save power, or when a remote model bills by the request.",
     )
     completion_list: bool | None = setting(

@@ -85,6 +85,25 @@ async def test_a_client_that_comes_to_a_stopped_engine_starts_another(folder: Pa
         assert f"process {stopped_engine.process.pid}" in notes[0]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("is_asked", [False, True])
+async def test_a_client_whose_event_loop_was_blocked_keeps_its_engine(folder: Path, is_asked: bool) -> None:
+    notes: list[str] = []
+    async with connect(options(), on_message=notes.append) as engine:
+        before = await pid_of(engine)
+        # Also while an answer is awaited.
+        stop = gate(folder)
+        filling = asyncio.ensure_future(answer(engine, gate=str(stop.path), text="x")) if is_asked else None
+        while is_asked and not (await engine.info())["running"]:
+            await asyncio.sleep(0.01)
+        time.sleep(links.SILENCE_S + links.PING_EVERY_S)
+        stop.let(3)
+        if filling is not None:
+            assert await filling == "x"
+        assert await answer(engine, text="y") == "y"
+        assert (await pid_of(engine), notes) == (before, [])
+
+
 def test_only_time_in_which_the_event_loop_runs_counts_as_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "TICK_S", 0.05)
 

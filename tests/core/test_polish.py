@@ -147,14 +147,13 @@ def places(draw: st.DrawFn) -> tuple[Document, tuple[Hole, ...]]:
     return Document("", draw(st.sampled_from(LANGUAGES)), text), tuple(holes)
 
 
-@given(place=places(), texts=st.lists(CODE, min_size=1, max_size=2), grammar=st.booleans())
+@given(place=places(), texts=st.lists(CODE, min_size=1, max_size=2), grammar=st.booleans(), shrinks=st.booleans())
 def test_text_outside_the_holes_never_changes(
-    place: tuple[Document, tuple[Hole, ...]], texts: list[str], grammar: bool
+    place: tuple[Document, tuple[Hole, ...]], texts: list[str], grammar: bool, shrinks: bool
 ) -> None:
     document, holes = place
-    result = polish.to_edits(
-        Candidate(tuple(texts), Calibrated(1.0)), holes, document, syntax=syntax.of(document) if grammar else None
-    )
+    tree = syntax.of(document) if grammar else None
+    result = polish.to_edits(Candidate(tuple(texts), Calibrated(1.0)), holes, document, syntax=tree, allow_shrink=shrinks)
     assert bool(result.edits) != bool(result.dropped)
     text_after = apply(document.text, result.edits)
     at = growth = 0

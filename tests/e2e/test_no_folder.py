@@ -66,6 +66,7 @@ ANY_MODEL = "--model embedded"
         (f"infill {ANY_MODEL} --at a.py:1:1", 2, GONE),
         (f"infill {ANY_MODEL} --patch a.diff PROJECT", 2, GONE),
         (f"calibrate {ANY_MODEL} --check", 2, GONE),
+        ("bench a.jsonl", 2, "dg-lsp bench: a.jsonl can't be read as .jsonl or .jsonl.gz: no such file or directory\n"),
     ],
 )
 def test_a_command_in_a_removed_folder_takes_full_paths(arguments: str, code: int, error: str, tmp_path: Path) -> None:

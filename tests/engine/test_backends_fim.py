@@ -221,9 +221,9 @@ def test_a_deadline_leaves_the_holes_that_are_filled() -> None:
     ("prefix", "suffix", "most", "expected"),
     [
         ("abc", "def", 100, ("abc", "def")),
-        ("a\nb\nc\nd\ne\n", "f\ng\nh\n", 12, ("c\nd\ne\n", "f\n")),
+        ("a\nb\nc\nd\ne\n", "f\ng\nh\n", 12, ("a\nb\nc\nd\ne\n", "f\n")),
         ("a" * 12, "b" * 12, 12, ("a" * 9, "bbb")),
-        ("a", "b\nc\nd\n", 16, ("a", "b\nc\n")),
+        ("a", "b\nc\nd\n", 16, ("a", "b\nc\nd\n")),
         ("aaaa", "bbbb", 1, ("", "b")),
     ],
 )
@@ -236,7 +236,7 @@ def test_the_start_of_a_prefix_moves_once_in_many_keys_and_lines() -> None:
     prefixes = [window(text[:end], "", 800)[0] for end in range(2000, 4000)]
     starts = [text.index(prefix) for prefix in prefixes]
     assert len(set(starts)) == 11
-    assert all(380 < len(prefix) <= 600 for prefix in prefixes)
+    assert all(580 < len(prefix) <= 800 for prefix in prefixes)
 
 
 def error(status: int, body: Any = None, *, key: str = "") -> str:

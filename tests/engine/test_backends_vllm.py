@@ -281,7 +281,7 @@ def test_a_canvas_too_short_for_any_answer_is_reported(open_remote: Opened) -> N
         ({"old": True}, r"does not accept a canvas: it is too old to infill, or serves no DiffusionGemma"),
         ({"old": True, "version": "?"}, "does not accept a canvas"),
         ({"tokens": [1, 2, 3]}, "serves tiny-diffusion with a tokenizer other than"),
-        ({"key": "secret"}, r"requires an API key \(401\); add it to the configuration"),
+        ({"key": "secret"}, r"requires an API key \(401\): Unauthorized; add it to the configuration"),
     ],
 )
 def test_a_server_that_cannot_infill_is_reported_at_once(open_remote: Opened, settings: dict[str, Any], sentence: str) -> None:

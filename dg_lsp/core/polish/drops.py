@@ -79,9 +79,10 @@ def drop_repetition(text: str, around: Around) -> str | None:
     texts = (place.head + text + place.tail, place.above, place.below)
     lines, above, below = ([line.strip() for line in filled_lines(each)] for each in texts)
     if ends or not says_something(text):
+        if not re.search(r"\w", text) or (ends and around.hole.extent == "block"):
+            return text
         is_item = _ITEM.search("".join(below[:1])) or languages.row(around.document.language).by_indentation
-        may_repeat = above[-1:] == below[:1] or not (is_item or says_something(lines[0]))
-        if may_repeat or (ends and around.hole.extent == "block") or not re.search(r"\w", text):
+        if above[-1:] == below[:1] or not (is_item or says_something(lines[0])):
             return text
         lines, above, below = ([line.rstrip(ends) for line in each] for each in (lines, [], below))
     for size in range(1, len(lines) + 1):

@@ -281,15 +281,16 @@ class Fim(Backend):
 
 
 def window(prefix: str, suffix: str, most: int) -> tuple[str, str]:
-    """Return at most `most` characters of nearby text, a quarter of them after the hole, cut at line ends.
+    """Return at most `most` nearby characters, a quarter after the hole or what a short prefix leaves, cut at line ends.
 
-    A server with a prefix cache reads again what is behind the first change of a prompt: in most of them the suffix, which is
-    short therefore, and everything where the start of the prefix moves, which it does in steps.
+    The suffix is short, because most servers read it again at each key. The start of the prefix moves in steps, because a
+    moved start makes the whole prompt new.
     """
-    n_after = max(most // 4, 1)
+    step = max(most // 4, 1)
+    n_after = max(step, most - len(prefix))
     if len(suffix) > n_after:
         suffix = suffix[: suffix.rfind("\n", 0, n_after) + 1 or n_after]
-    start = -(-(len(prefix) + n_after - most) // n_after) * n_after
+    start = -(-(len(prefix) + min(len(suffix), step) - most) // step) * step
     return prefix[prefix.find("\n", start) + 1 or start :] if start > 0 else prefix, suffix
 
 

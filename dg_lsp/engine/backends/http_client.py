@@ -346,8 +346,8 @@ def refusal(status: int, data: bytes, server: ServerAddress, call: Call, retry_a
             what, advice = "redirects the request", "configure the URL that it redirects to"
         case _:
             what = "refuses the request" if status < 500 else "failed"
-    number = "" if status == httpx.codes.OK else f" ({status})"
-    text = f"{host} {what}{number}{f': {message}' if message else ''}{f'; {advice}' if advice else ''}"
+    number, said = "" if status == httpx.codes.OK else f" ({status})", message.rstrip(".") if advice else message
+    text = f"{host} {what}{number}{f': {said}' if said else ''}{f'; {advice}' if advice else ''}"
     return RemoteError(text, status, message)
 
 

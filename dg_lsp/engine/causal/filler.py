@@ -46,7 +46,7 @@ from dg_lsp.engine.model.weights.llama import Weight
 
 PROPOSERS = (("draft", partial(Generation.propose_copies, say_something=True)), ("draft", propose_drafts))
 """Each proposer, in the order in which they run, with the stage that its time counts for."""
-READING_MS = 450.0  # that a first answer in a place may wait for text to be read; a longer window follows in a pause
+FIRST_SHARE = 0.3  # of the time for an answer, in which text is read for it; a longer window follows when nothing happens
 
 
 class CausalFiller(LocalFiller):
@@ -72,7 +72,7 @@ class CausalFiller(LocalFiller):
     def prompt(self, request: InfillRequest, left_ms: float = math.inf) -> Prompt:
         """Return a request with one hole as a prompt, for an answer in the time left; without a deadline it is infinite."""
         chunk_ms = self.pace.expected_ms("prefill", PREFILL_CHUNK)
-        n_tokens = PREFILL_CHUNK * min(READING_MS, left_ms) / chunk_ms if chunk_ms else 0.0
+        n_tokens = PREFILL_CHUNK * FIRST_SHARE * left_ms / chunk_ms if chunk_ms else 0.0
         return self.windows.prompt(request, math.inf if left_ms == math.inf else n_tokens)
 
     def better_prompt(self, request: InfillRequest) -> Prompt | None:

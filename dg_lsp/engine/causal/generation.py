@@ -326,7 +326,8 @@ def _at(rank: int, candidate: Candidate) -> Candidate:
 
 MOST_NEEDED = 3  # more drafts, to bind the names that the code after the hole needs
 MOST_CUTS = 3  # of one draft, besides its end
-HOPELESS = -5.0  # nats: a draft below that is hardly ever right, and not shown while the user types
+HOPELESS = -5.0  # nats: a draft below that is right with a probability of less than HOPELESS_BELOW
+HOPELESS_BELOW = 0.2
 LEAST_HEAD = math.log(0.02)  # where the suffix's first token is less likely, an answer hardly ever ends
 
 
@@ -398,6 +399,7 @@ def _drafts(generation: Generation, start: Sequence[int] = ()) -> Drafting:
         generation.first = generation.first or _first(inputs, draft, margin)
         return generation.is_answered
 
+    is_unwanted = inputs.wants_first and inputs.request.budget.least >= HOPELESS_BELOW
     settings = DraftSettings(
         rows=1,
         most=min(LONGEST_DRAFT, inputs.most_tokens),
@@ -416,7 +418,8 @@ def _drafts(generation: Generation, start: Sequence[int] = ()) -> Drafting:
         branches=n_branches,
         # Of blocks, the likeliest are the shortest, so a choice of several has the others too.
         most_behind=MOST_BEHIND if n_branches and (not is_block or inputs.wants_likeliest) else math.inf,
-        least_joint=HOPELESS if inputs.wants_first and generation.timing.budget.is_limited else -math.inf,
+        # Beside a copy it is written on: without a rival, the copy would look sure.
+        least_joint=HOPELESS if is_unwanted and not generation.proposals else -math.inf,
     )
     return drafts.drafts(loaded.passes, generation.tree, settings)
 

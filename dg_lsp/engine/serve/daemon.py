@@ -439,7 +439,7 @@ def write_to(files: EngineFiles, *, detached: bool) -> None:
         handlers.append(logging.StreamHandler(sys.stderr))
     for handler in handlers:
         handler.setFormatter(Discreet("%(asctime)s %(levelname)s %(message)s"))
-    handlers[0].addFilter(Seldom())
+        handler.addFilter(Seldom())
     logging.basicConfig(level=logging.INFO, handlers=handlers)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its information repeats our own lines
     faulthandler.enable()
