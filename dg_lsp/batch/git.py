@@ -37,12 +37,16 @@ def run(folder: Path, command: str, *arguments: str) -> bytes:
 
 def _run(folder: Path, settings: dict[str, str], variables: dict[str, str], command: str, *arguments: str) -> bytes:
     """Return what a command prints with these settings and variables; raise GitError if it fails."""
-    variables = {**programs.own_variables(), **variables}
-    for no, (name, value) in enumerate({**settings, "core.fsmonitor": "false"}.items()):
+    variables, options = {**programs.own_variables(), **variables}, list[str]()
+    for name, value in {**settings, "core.fsmonitor": "false"}.items():
+        if "=" not in name:
+            options += ["-c", f"{name}={value}"]
+            continue
+        no = int(variables.get("GIT_CONFIG_COUNT", 0))  # git before 2.31 reads none of these
         variables |= {"GIT_CONFIG_COUNT": str(no + 1), f"GIT_CONFIG_KEY_{no}": name, f"GIT_CONFIG_VALUE_{no}": value}
     try:
         done = subprocess.run(  # noqa: S603 -- git's own
-            [programs.find("git"), command, *arguments],
+            [programs.find("git"), *options, command, *arguments],
             cwd=folder,
             env=variables,
             stdin=subprocess.DEVNULL,

@@ -17,7 +17,7 @@ from dg_lsp.core import languages, place, syntax
 from dg_lsp.core.languages import GrammarError
 from dg_lsp.core.syntax import PLACEHOLDERS, Facts
 
-_STATEMENT = r"""(?:pass|\.\.\.|:|(?:todo|unimplemented)!\(.*\)|(?:(?:raise|return)[ ])?NotImplemented(?:Error)?(?:\(.*\))?
+_STATEMENT = r"""(?:pass|\.\.\.|:|(?:todo|unimplemented)!\(.*\)|(?:raise[ ])?NotImplemented(?:Error)?(?:\(.*\))?
     |throw[ ]new[ ](?:\w+\.)*NotImplemented\w*\(.*\)
     |(?:throw[ ]new[ ][\w.\\]+|panic|error|die)[ ]?\(["'](?:TODO|not[ ](?:yet[ ])?implemented|unimplemented)\b.*\));?"""
 _FLAGS = re.IGNORECASE | re.VERBOSE | re.MULTILINE

@@ -204,19 +204,19 @@ def _opening(
     """Return `connect` for programs without an event loop."""
 
     @contextlib.contextmanager
-    @functools.wraps(connecting)
-    def opening(*args: Parameters.args, **named: Parameters.kwargs) -> Iterator[SyncSession]:
+    @functools.wraps(connecting, assigned=())
+    def connect_sync(*args: Parameters.args, **named: Parameters.kwargs) -> Iterator[SyncSession]:
+        """Yield a blocking session (see `connect`). Its event loop also runs between calls, which keeps it connected."""
         with (
             start_blocking_portal(name="dg-lsp-infill") as portal,
             portal.wrap_async_context_manager(connecting(*args, **named)) as session,
         ):
             yield SyncSession(session, portal)
 
-    return opening
+    return connect_sync
 
 
 connect_sync = _opening(connect)
-"""`connect` with a blocking session. The event loop also runs between calls, to keep the connection to the engine open."""
 
 
 def _document(text: str, path: str, language: str) -> Document:

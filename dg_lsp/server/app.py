@@ -200,8 +200,14 @@ class DgLanguageServer(LanguageServer):
         if self.client.registers_configuration:
             options = lsp.DidChangeConfigurationRegistrationOptions(section=SECTION)
             registration = lsp.Registration("dg-lsp-settings", lsp.WORKSPACE_DID_CHANGE_CONFIGURATION, options)
-            self.spawn(self.client_register_capability_async(lsp.RegistrationParams([registration])))
+            self.spawn(self._register(registration))
         self._connect()
+
+    async def _register(self, registration: lsp.Registration) -> None:
+        try:
+            await self.client_register_capability_async(lsp.RegistrationParams([registration]))
+        except JsonRpcException as error:
+            log.warning("the editor refused to register %s: %s", registration.method, error)
 
     async def pull_settings(self) -> None:
         """Ask the client for its settings, if it supports that; only the response to the latest call is used."""

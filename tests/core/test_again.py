@@ -201,6 +201,19 @@ AGAIN = [
     ("bash", "f() { a; }\n⟦⟧\n", "function f { b; }"),
 ]
 KEPT = [
+    ("c", 'struct alg a = { .base.cra_name = "a", ⟦⟧ };\n', '.base.cra_driver_name = "b",'),
+    ("c", "int a[2][2] = { [0][0] = 1, ⟦⟧ };\n", "[0][1] = 2"),
+    ("csharp", "class A {\n    public A() { Open(); }\n    ⟦⟧\n}\n", "~A() { Dispose(false); }"),
+    ("csharp", "class A {\n    public A() { Open(); }\n    ⟦⟧\n}\n", "static A() { }"),
+    ("csharp", "class Result<T> { }\n⟦⟧\n", "class Result<T, E> { }"),
+    ("java", "import org.junit.Assert;\n⟦⟧\nclass A { }\n", "import static org.junit.Assert.*;"),
+    ("java", "import java.util.Map;\n⟦⟧\nclass A { }\n", "import java.util.Map.*;"),
+    ("bash", "case $a in\n  b) f() { a; } ;;\n  c) ⟦⟧ ;;\nesac\n", "f() { b; }"),
+    ("lua", "a = { type = 1, ⟦⟧ }\n", "[type] = 2"),
+    ("ruby", "def a.f\n  1\nend\ndef ⟦⟧\n  2\nend\n", "b.f"),
+    ("lua", "local function f(cb)\n  ⟦⟧\nend\n", "local function cb() end"),
+    ("javascript", "function f(a) {\n  ⟦⟧\n}\n", "function a() {}"),
+    ("python", "def f(json):\n    ⟦⟧\n    return json\n", "import json"),
     ("python", "@property\ndef f(self):\n    return 1\n\n\n@f.setter\ndef ⟦⟧\n    pass\n", "f(self, x):"),
     ("python", "@overload\ndef f(x: int) -> int: ...\n@overload\n⟦⟧\n", "def f(x: str) -> str: ..."),
     ("python", "try:\n    import a\nexcept ImportError:\n    ⟦⟧\nx = a\n", "import a"),
@@ -311,4 +324,4 @@ def test_no_line_of_a_whole_file_is_there_already(path: str) -> None:
     assert language is not None
     parsed = syntax.parse(text, language)
     spans = (Span(parsed.lines.start(line), parsed.lines.end(line)) for line in range(len(parsed.lines)))
-    assert not [text[span.start : span.end] for span in spans if declared.again(parsed, span)]
+    assert not [text[span.start : span.end] for span in spans if declared.declares_again(parsed, span)]

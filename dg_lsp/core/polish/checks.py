@@ -67,7 +67,7 @@ def parses(whole: Whole) -> bool:
 
 def binds_once(whole: Whole) -> bool:
     """Return whether the edits declare and import nothing that their scope has already."""
-    return not any(declared.again(whole.after, span) for span, _ in whole.answers())
+    return not any(declared.declares_again(whole.after, span) for span, _ in whole.answers())
 
 
 def binds(whole: Whole) -> bool:

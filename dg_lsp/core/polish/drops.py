@@ -150,10 +150,10 @@ def drop_nothing(text: str, around: Around) -> str | None:
         nodes = [node for node in nodes if node.id in _whole_bodies(facts) and filled.span(node) == answer]
         nodes += facts.all("comment") if hole.extent == "block" else ()
     elif kind in ("body", "marker") and not (kind == "marker" and _ASKS_WORDS.search(hole.instruction)):
-        strings = ((node, filled.span(node)) for node in facts.all("string"))
+        nodes = placeholders.nothing(facts)
+        strings = ((node, filled.span(node)) for node in facts.all("string") if kind == "body")
         said = [node for node, span in strings if says_todo(filled.text[span.start : span.end].strip(_QUOTES), filled.language)]
-        returned = [node.parent for node in said if node.parent is not None and node.parent.type.startswith("return")]
-        nodes = [*placeholders.nothing(facts), *returned]
+        nodes += [node.parent for node in said if node.parent is not None and node.parent.type.startswith("return")]
         holders = [owner for owner in facts.owners if owner.inside.holds(answer)]
         inmost = max(holders, key=lambda owner: owner.inside.start, default=None)
         if kind == "body" and inmost is not None and inmost.kind == "function":

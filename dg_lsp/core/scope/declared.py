@@ -14,15 +14,14 @@ from itertools import pairwise
 
 from tree_sitter import Node
 
-from dg_lsp.core.languages import Language
 from dg_lsp.core.syntax import Syntax, ancestors
 from dg_lsp.core.values import Span
 
+# They declare nothing without a body.
 _FORWARD = re.compile("(?:class|struct|enum|union)_specifier")
-"""What declares nothing without a body."""
 # In the grammars' names of nodes.
 _DECLARES = re.compile(
-    rf"declaration(?!_(?:list|command))|declarator|definition|signature|{_FORWARD.pattern}|_spec(?:_list)?$|_item$"
+    rf"declaration(?!_(?:list|command))|declarator|definition|signature|{_FORWARD.pattern}|_spec(?:_list)?$|(?<!case)_item$"
     r"|parameter$|_elem$|(?:const|property|keyed)_element$|_variant$|_constant$|enumerator$|enum_(?:case|assignment|member)$"
     r"|pair$|^field(?:_initializer)?$|import|include|using|use_(?:as|group|clause)|export_(?:statement|specifier)|statement_list"
     r"|^method$|singleton_method|local_function|array_element_initializer|^call$|(?:object|array|assignment|rest|splat)_pattern"
@@ -39,14 +38,17 @@ _FIELDS = (
     *("alias", "declarator", "name", "pattern", "left", "key", "property", "field", "designator", "argument", "path"),
     *("declaration", "definition", "arguments", "body"),
 )
+# They may choose between two declarations of one name, as `#[cfg(unix)]` does.
 _CONDITIONS = ("decorator", "attribute_item")
-"""What stands before a declaration and may choose between two of one name, such as `#[cfg(unix)]`."""
+# Declarations that may shadow a parameter.
+_SHADOWS = re.compile("function|method|class|import|definition")
+_HEAD_BYTES = 200  # of what is before a name in a declaration, such as `static`
 
 # A name, and the nodes from its scope to it.
 _Name = tuple[Node, tuple[Node, ...]]
 
 
-def again(filled: Syntax, answer: Span) -> bool:
+def declares_again(filled: Syntax, answer: Span) -> bool:
     """Return whether the answer declares or imports a name that its own scope has elsewhere too."""
     if not filled.language.repeats:
         return False
@@ -58,7 +60,8 @@ def again(filled: Syntax, answer: Span) -> bool:
     edges = [filled.node_at(Span(at, at + 1)) for at in (answer.start, max(answer.start, answer.end - 1))]
     for scope in {node.id: node for edge in edges for node in ancestors(edge) if _is_scope(node)}.values():
         near = _names(scope, [node for node in scope.named_children if is_own(node)])
-        own = {key for each in near if is_own(each[0]) and (key := _key(each, filled.language))}
+        keys = [(each, _key(each, filled)) for each in near if is_own(each[0])]
+        own = {key for _, key in keys if key}
         if not own:
             continue
         # In a long file, only what has the last word of a name is looked at.
@@ -67,9 +70,10 @@ def again(filled: Syntax, answer: Span) -> bool:
         others = [
             node for node in scope.named_children if bisect_left(places, node.start_byte) < bisect_left(places, node.end_byte)
         ]
-        found = (*_names(scope, others), *_parameters(scope))
-        if any(not is_own(each[0]) and _key(each, filled.language) in own for each in found):
-            return True
+        locals_ = {key for (_, path), key in keys if key and not any(_SHADOWS.search(node.type) for node in path)}
+        for found, there in ((_names(scope, others), own), (_parameters(scope), locals_)):
+            if any(not is_own(each[0]) and _key(each, filled) in there for each in found):
+                return True
     return False
 
 
@@ -96,8 +100,13 @@ def _declared(node: Node) -> list[Node]:
         return []
     for field in _FIELDS:
         if found := node.children_by_field_name(field):
-            return found
-    free = [child for idx, child in enumerate(node.children) if child.is_named and node.field_name_for_child(idx) is None]
+            return found[-1:] if field == "designator" else found
+    free, cursor = list[Node](), node.walk()
+    is_there = cursor.goto_first_child()
+    while is_there:
+        if cursor.node is not None and cursor.node.is_named and cursor.field_name is None:
+            free.append(cursor.node)
+        is_there = cursor.goto_next_sibling()
     # What follows a name is its value.
     return [child for child in free if child == free[0] or _DECLARES.search(child.type) or _NAMES.search(node.type)]
 
@@ -119,38 +128,48 @@ def _is_conditional(node: Node) -> bool:
     return before is not None and before.type in _CONDITIONS
 
 
-def _text(name: Node) -> bytes:
-    text = (name.text or b"").replace(b'"', b"'")
+def _text(name: Node, declaration: Node, source: bytes) -> bytes:
+    """Return the name, with what else tells it from others: all of an import, all designators, the brackets of a key."""
+    start = name.start_byte
+    if declaration.type == "import_declaration":
+        return b"".join(source[declaration.start_byte : declaration.end_byte].split())
+    if "designator" in name.type:
+        start = declaration.start_byte
+    elif declaration.type == "field" and source[start - 1 : start] == b"[":
+        start -= 1
+    text = source[start : name.end_byte].replace(b'"', b"'")
     return text if text.startswith(b"'") else b"".join(text.split())
 
 
-def _key(each: _Name, language: Language) -> tuple[bytes, str, bytes] | None:
+def _key(each: _Name, filled: Syntax) -> tuple[bytes, str, bytes] | None:
     """Return what no two declarations of a scope share; None if this one may be there twice, or is broken."""
-    name, path = each
-    # With what is before the name in each node, such as `static`.
+    (name, path), language, source = each, filled.language, filled.offsets.source
     heads = (
-        node.type.encode() + b" " + (node.text or b"")[: inner.start_byte - node.start_byte]
+        node.type.encode() + b" " + source[node.start_byte : min(inner.start_byte, node.start_byte + _HEAD_BYTES)]
         for node, inner in pairwise((*path[1:], name))
+        if node.type != "statement_list"
     )
-    kind, text = " ".join((path[0].type, *(head.decode(errors="replace") for head in heads))), _text(name)
+    kind = " ".join((path[0].type, *(head.decode(errors="replace") for head in heads)))
+    text = _text(name, path[-1], source)
     declaration = next(node for node in reversed(path) if "declarator" not in node.type)
     is_repeated = re.search(language.repeats, kind + text.decode(errors="replace")) is not None
     if declaration.has_error or is_repeated or text in (b"_", b"."):
         return None
     apart = repr(re.findall(language.apart, kind)) if language.apart else ""
-    return text, apart, _signature(name, path[-1]) if language.overloads else b""
+    return text, apart, _signature(name, path[-1], source) if language.overloads else b""
 
 
-def _signature(name: Node, function: Node) -> bytes:
+def _signature(name: Node, function: Node, source: bytes) -> bytes:
     """Return the types of a function's parameters, as the text between its name and its body without their names."""
     parameters, body = (function.child_by_field_name(field) for field in ("parameters", "body"))
     if parameters is None:
-        # `A` and `A<T>` are two classes.
-        return b"<" if (function.text or b"")[name.end_byte - function.start_byte :].startswith(b"<") else b""
-    source, at, parts = function.text or b"", name.end_byte, list[bytes]()
+        # `A`, `A<T>` and `A<T, U>` are three classes.
+        behind = source[name.end_byte : name.end_byte + _HEAD_BYTES]
+        return b"<%d" % behind.partition(b">")[0].count(b",") if behind.startswith(b"<") else b""
+    at, parts = name.end_byte, list[bytes]()
     end = function.end_byte if body is None else body.start_byte
     names = (each for each, _ in _names(parameters, parameters.named_children))
     for node in sorted(names, key=lambda node: node.start_byte):
-        parts.append(source[at - function.start_byte : node.start_byte - function.start_byte])
+        parts.append(source[at : node.start_byte])
         at = node.end_byte
-    return b"".join(b"".join((*parts, source[at - function.start_byte : end - function.start_byte])).split())
+    return b"".join(b"".join((*parts, source[at:end])).split())
