@@ -7,6 +7,7 @@ differs from HEAD before the run is not touched.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -109,9 +110,14 @@ def _committed(root: Path, results: Sequence[FileResult], on_message: Callable[[
     def subject(fills: Sequence[Collection[Hole]]) -> str:
         return f"fill {counted(sum(map(len, fills)), 'hole')} in {counted(sum(map(bool, fills)), 'file')}"
 
-    specs, refusal = [_spec(root, result) for result in results], ""
+    specs, refusal, before = [_spec(root, result) for result in results], "", _revision(root, "HEAD")
     try:
         git.run(root, "commit", "-q", "--only", "-m", subject([result.fills for result in results]), "--", *specs)
+        if _revision(root, "HEAD^") == before:
+            # The index lacks what a hook changed in these files, or added. The next commit would take that back.
+            changed = ("diff-tree", "-z", "--root", "--no-commit-id", "--name-only", "--diff-filter=A", "-r", "HEAD")
+            added = [f":(literal){os.fsdecode(name)}" for name in git.read(root, *changed).split(b"\0") if name]
+            git.run(root, "reset", "-q", "--", *specs, *added)
     except git.GitError as error:
         refusal = str(error)
     in_head = [_holes_filled(result, _head_text(root, result)) for result in results]
@@ -125,6 +131,13 @@ def _committed(root: Path, results: Sequence[FileResult], on_message: Callable[[
         on_message(f"nothing is committed in {root}: {refusal or _TAKEN_OUT}")
     pairs = zip(results, in_head, strict=True)
     return {result.plan.source.path: _found(result, holes, refusal, on_message) for result, holes in pairs}
+
+
+def _revision(root: Path, name: str) -> str:
+    try:
+        return git.read(root, "rev-parse", "--quiet", "--verify", name).decode()
+    except git.GitError:
+        return ""
 
 
 def _head_text(root: Path, result: FileResult) -> str:

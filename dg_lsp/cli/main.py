@@ -161,7 +161,7 @@ def _crash_message(error: Exception) -> str:
         folder = Path(platformdirs.user_log_dir("dg-lsp", appauthor=False))
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = folder / f"crash-{now:%Y%m%d-%H%M%S-%f}.log"
-        about = f"dg-lsp {__version__}, Python {platform.python_version()}, {platform.platform()}\n"
+        about = f"dg-lsp {__version__}, Python {platform.python_version()}, {' '.join(os.uname()[0::2])}\n"
         # The traceback may contain text of the user's files, so only the user may read the file.
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(handle, "w", encoding="utf-8", errors="backslashreplace") as file:  # noqa: PTH123 -- it is open already

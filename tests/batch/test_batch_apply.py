@@ -96,6 +96,13 @@ FORMAT = "sed -i 's/return 1/return  1/' a.py"
 WRAP = "sed -i 's/return 1/return (\\n        1\\n    )/' a.py"
 
 
+def test_the_index_has_what_a_hook_added_to_the_commit(repository: Path) -> None:
+    hook(repository, "sed -i 's/return 1/return  1/' a.py; echo z >z.txt; git add a.py z.txt")
+    assert run("a.py", "--all", "--commit").exit_code == 0
+    assert git("show", "--name-only", "--format=").split() == ["a.py", "z.txt"]
+    assert git("status", "--porcelain") == ""
+
+
 @pytest.mark.parametrize(
     ("script", "committed", "text", "note"),
     [
