@@ -123,13 +123,15 @@ def test_a_long_block_of_code_in_prose_is_known() -> None:
 # --- Random answers ---------------------------------------------------------------------------------------------------
 
 PIECES = [*"ab(){}[]:;=.,#/*'\"`\\<>|\n\r\t \x0c\ufeff\ud800😀é\0", "def ", "if x:\n    ", "```\n"]
+PLAIN_PIECES = ["a", "b", " ", "\n", " = ", "1", "(", ")", "f()", ";\n", ";\n", "'", "`"]  # what they make often parses
 CODE = st.lists(st.sampled_from(PIECES), max_size=60).map("".join)
+PLAIN_CODE = st.lists(st.sampled_from(PLAIN_PIECES), max_size=12).map("".join)
 LANGUAGES = ["", *(language.name for language in languages.TABLE)]
 
 
 @st.composite
-def places(draw: st.DrawFn) -> tuple[Document, tuple[Hole, ...]]:
-    text = draw(CODE)
+def places(draw: st.DrawFn, code: st.SearchStrategy[str] = CODE) -> tuple[Document, tuple[Hole, ...]]:
+    text = draw(code)
     ends = sorted(draw(st.lists(st.integers(0, len(text)), min_size=2, max_size=4)))
     spans = [Span(start, end) for start, end in zip(ends[::2], ends[1::2], strict=False)]
     spaces = st.sampled_from(["", "  ", "    ", "\t", "\n  "])
@@ -165,16 +167,15 @@ def test_text_outside_the_holes_never_changes(
     assert document.text[at:] == text_after[at + growth :]
 
 
-@given(place=places(), texts=st.lists(CODE, min_size=1, max_size=2))
-def test_a_document_never_has_more_syntax_errors_than_before(
-    place: tuple[Document, tuple[Hole, ...]], texts: list[str]
-) -> None:
+@given(place=places(st.one_of(PLAIN_CODE, CODE)), texts=st.lists(st.one_of(PLAIN_CODE, CODE), min_size=1, max_size=2))
+def test_a_document_that_parses_still_parses(place: tuple[Document, tuple[Hole, ...]], texts: list[str]) -> None:
+    """In a broken one, an answer may move errors that it does not touch: an odd quote turns strings into code."""
     document, holes = place
     before = syntax.of(document)
     result = polish.to_edits(Candidate(tuple(texts), Calibrated(1.0)), holes, document, syntax=before)
     language = languages.get(document.language)
-    if result.edits and before is not None and language is not None:
-        assert len(syntax.parse(apply(document.text, result.edits), language).errors) <= len(before.errors)
+    if result.edits and before is not None and language is not None and not before.errors:
+        assert not syntax.parse(apply(document.text, result.edits), language).errors
 
 
 @given(
