@@ -1,4 +1,4 @@
-"""Read tests' marked text: `$0` is the cursor, two of them a selection, `<hole>…</hole>` an expected hole."""
+"""Read tests' marked text: `$0` is the cursor, two of them a selection, `<hole>…</hole>` an expected hole; and tables of it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import re
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from dg_lsp.core import syntax as core_syntax
 from dg_lsp.core.syntax import Syntax
@@ -18,6 +21,30 @@ def drawings(path: Path) -> dict[str, str]:
     """Return the texts of a file by their names, which stand before each as `=== NAME`."""
     _, *parts = re.split(r"^=== (.*)\n", path.read_text("utf-8"), flags=re.MULTILINE)
     return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def rows(path: Path, n_options: int = 0) -> dict[str, list[Any]]:
+    """Return the rows of a file as parameters of a test, by the heading `# …` above them.
+
+    Fields are separated by ` ¦ `. `-` is an empty one, and the escapes are those of Python. The first `n_options` are as
+    written. A line `## …` says why the rows below it are there.
+    """
+    found: dict[str, list[Any]] = {}
+    heading = ""
+    for number, line in enumerate(path.read_text("utf-8").split("\n"), 1):
+        if line.startswith("# "):
+            heading = line.removeprefix("# ")
+            found[heading] = []
+        elif line and heading and not line.startswith("## "):
+            fields = line.split(" ¦ ")
+            values = [*fields[:n_options], *map(plain, fields[n_options:])]
+            found[heading].append(pytest.param(*values, id=f"{path.name}:{number}"))
+    return found
+
+
+def plain(field: str) -> str:
+    """Return a field without its escapes."""
+    return "" if field == "-" else field.encode("latin-1", "backslashreplace").decode("unicode_escape")
 
 
 def read(text: str, language: str = "python", uri: str = "file:///code") -> tuple[Document, list[Span], list[Span]]:

@@ -1,9 +1,8 @@
-"""Polishing of answers. The rows are in polish.txt, which describes them."""
+"""Polishing of answers. The rows are in polish.txt, which describes them, refusals.txt and again.txt."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,52 +11,51 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dg_lsp.core import languages, polish, syntax
+from dg_lsp.core import languages, polish, scope, syntax
 from dg_lsp.core.holes import selection
 from dg_lsp.core.polish import Polished
+from dg_lsp.core.scope import declared
 from dg_lsp.core.values import Calibrated, Candidate, Document, Edit, Extent, Hole, HoleKind, Span, apply
+from tests import marked
+from tests.e2e.sources import SOURCES
 from tests.fakes import drawn
 
 KINDS: list[HoleKind] = ["cursor", "body", "marker", "selection", "error"]
 EXTENTS: list[Extent] = ["line", "lines", "block"]
 
 
-def polished(text: str, *answers: str, **how: Any) -> tuple[Polished, str]:
+def polished(text: str, *answers: str, is_file: bool = False, allow_shrink: bool = False, **how: Any) -> tuple[Polished, str]:
     """Return the polished answers, one for each hole, and the text with them; "" if they are dropped."""
     document, holes = drawn(text, **{"language": "python", **how})
-    result = polish.to_edits(Candidate(answers, Calibrated(0.5)), holes, document, syntax=syntax.of(document))
+    candidate, tree = Candidate(answers, Calibrated(0.5)), syntax.of(document)
+    result = polish.to_edits(candidate, holes, document, syntax=tree, is_file=is_file, allow_shrink=allow_shrink)
     assert bool(result.edits) != bool(result.dropped)
     return result, apply(document.text, result.edits) if result.edits else ""
 
 
-def plain(field: str) -> str:
-    """Return a field without its escapes."""
-    return field.encode("latin-1", "backslashreplace").decode("unicode_escape")
+ROWS = [
+    row
+    for name in ("polish", "refusals", "again")
+    for rows in marked.rows(Path(__file__).with_name(f"{name}.txt"), n_options=1).values()
+    for row in rows
+]
 
 
-def rows() -> Iterator[Any]:
-    """Yield the rows of polish.txt, each named by its heading and line."""
-    heading = ""
-    for number, line in enumerate(Path(__file__).with_name("polish.txt").read_text("utf-8").splitlines(), 1):
-        heading = line.removeprefix("# ") if line.startswith("# ") else heading
-        if " ¦ " in line and heading:
-            yield pytest.param(*line.split(" ¦ "), id=f"{heading} ({number})")
-
-
-@pytest.mark.parametrize(("options", "text", "answer", "expected"), [*rows()])
+@pytest.mark.parametrize(("options", "text", "answer", "expected"), ROWS)
 def test_an_answer_is_polished(options: str, text: str, answer: str, expected: str) -> None:
     language, *words = options.split(" ")
-    values = {key: plain(value) for key, _, value in (word.partition("=") for word in words)}
+    values = {key: marked.plain(value) for key, _, value in (word.partition("=") for word in words)}
     how: dict[str, Any] = {key: values[key] for key in ("indent", "lead", "trail") if key in values}
     if how.get("indent", "").isdigit():
         how["indent"] = " " * int(how["indent"])
     how |= {key: word for key, known in (("kind", KINDS), ("extent", EXTENTS)) for word in words if word in known}
-    document, holes = drawn(plain(text), language=language.strip("-"), **how)
+    document, holes = drawn(text, language=language.strip("-"), **how)
     document = replace(document, uri=f"file:///{values.get('file', 'drawn')}", indent=values.get("level", ""))
     tree = None if "no-grammar" in words else syntax.of(document)
-    result = polish.to_edits(Candidate((plain(answer),), Calibrated(0.5)), holes, document, syntax=tree)
+    how = {"syntax": tree, "is_file": "whole" in words}
+    result = polish.to_edits(Candidate((answer,), Calibrated(0.5)), holes, document, **how)
     got = [edit.text for edit in result.edits] or f"! {result.dropped}"
-    assert got == (expected if expected.startswith("! ") else [plain(answer if expected == "=" else expected)])
+    assert got == (expected if expected.startswith("! ") else [answer if expected == "=" else expected])
 
 
 def test_every_filter_and_check_has_a_row_in_the_table_of_what_they_are_worth() -> None:
@@ -118,6 +116,59 @@ def test_a_long_block_of_code_in_prose_is_known() -> None:
     document, holes = drawn(text)
     result = polish.to_edits(Candidate(("    return a",)), holes, replace(document, uri="file:///README.md"))
     assert result.edits == (Edit(holes[0].span, "    return a"),)
+
+
+WORKING = "def f(count):\n    ⟦total = count + 1\n    return total⟧\n"
+
+
+@pytest.mark.parametrize("answer", ["pass", "...", "raise NotImplementedError", "# TODO", '"""Return it."""', "pass\n    pass"])
+def test_working_code_is_not_replaced_by_less_without_permission(answer: str) -> None:
+    how: dict[str, Any] = {"kind": "selection", "extent": "block", "indent": "    "}
+    result, _ = polished(WORKING, answer, **how)
+    assert (result.edits, result.dropped, result.shrinks) == ((), "replaces working code by less", True)
+    result, text_after = polished(WORKING, answer, allow_shrink=True, **how)
+    if answer not in ("# TODO",):  # which leaves the function without a body
+        assert result.dropped == ""
+        assert result.shrinks
+        assert answer in text_after
+    result, _ = polished(WORKING, "return count + 1", **how)
+    assert (result.dropped, result.shrinks) == ("", False)
+
+
+def test_a_selection_may_be_deleted_with_permission() -> None:
+    text = "x = 1\n⟦y = 2⟧\n"
+    assert polished(text, "", kind="selection", extent="block")[0].dropped == "is blank"
+    result, text_after = polished(text, "", kind="selection", extent="block", allow_shrink=True)
+    assert (text_after, result.shrinks) == ("x = 1\n\n", True)
+
+
+def test_an_answer_with_a_doubtful_name_is_marked_where_the_language_cannot_tell() -> None:
+    text = "function f(x) {\n  ⟦⟧\n}\n"
+    for answer, is_file, unbound in (("return y;", True, ("y",)), ("return x;", True, ()), ("return y;", False, ())):
+        result, _ = polished(text, answer, language="javascript", is_file=is_file)
+        assert result.edits
+        assert result.unbound == unbound
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "answer"),
+    [
+        ("c", "int g(int a);\n⟦⟧\n", f"int f(int {'(' * 2_000}a{')' * 2_000}) {{ return 1; }}"),
+        ("java", "class A {\n⟦⟧\n}\n", f"int f({'L<' * 2_000}A{'>' * 2_000} a) {{ return 1; }}"),
+    ],
+)
+def test_deep_types_are_judged(language: str, text: str, answer: str) -> None:
+    assert polished(text, answer, language=language, is_file=True)[0].dropped == ""
+
+
+@pytest.mark.parametrize("path", [*(name for name, _, _ in SOURCES), *map(str, Path(scope.__file__).parents[1].glob("*.py"))])
+def test_no_line_of_a_whole_file_is_there_already(path: str) -> None:
+    text = next((text for name, _, text in SOURCES if name == path), "") or Path(path).read_text(encoding="utf-8")
+    language = languages.for_path(path)
+    assert language is not None
+    parsed = syntax.parse(text, language)
+    spans = (Span(parsed.lines.start(line), parsed.lines.end(line)) for line in range(len(parsed.lines)))
+    assert not [text[span.start : span.end] for span in spans if declared.declares_again(parsed, span)]
 
 
 # --- Random answers ---------------------------------------------------------------------------------------------------
