@@ -24,7 +24,7 @@ def drawings(path: Path) -> dict[str, str]:
 
 
 def rows(path: Path, n_options: int = 0) -> dict[str, list[Any]]:
-    """Return the rows of a file as parameters of a test, by the heading `# …` above them.
+    """Return the rows of a file as parameters of a test, by the heading `# NAME: what the fields are` above them.
 
     Fields are separated by ` ¦ `. `-` is an empty one, and the escapes are those of Python. The first `n_options` are as
     written. A line `## …` says why the rows below it are there.
@@ -33,7 +33,7 @@ def rows(path: Path, n_options: int = 0) -> dict[str, list[Any]]:
     heading = ""
     for number, line in enumerate(path.read_text("utf-8").split("\n"), 1):
         if line.startswith("# "):
-            heading = line.removeprefix("# ")
+            heading = line.removeprefix("# ").partition(":")[0]
             found[heading] = []
         elif line and heading and not line.startswith("## "):
             fields = line.split(" ¦ ")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from dg_lsp.core import holes, languages
 from dg_lsp.core.values import Hole
 from tests import marked
+
+ROWS = marked.rows(Path(__file__).with_name("markers.txt"))
 
 
 def found(text: str, language: str) -> tuple[Hole, ...]:
@@ -54,46 +58,12 @@ def test_fill_in_block_comments_is_a_marker(language: str) -> None:
     assert (inline.extent, inline.instruction) == ("line", "")
 
 
-@pytest.mark.parametrize(
-    ("language", "text"),
-    [
-        ("python", "x = '# FILL'\n"),
-        ("javascript", "const x = '// FILL';\n"),
-        ("javascript", "const x = `\n// FILL\n`;\n"),
-        ("bash", 'echo "# FILL"\n'),
-        ("lua", 'x = "-- FILL"\n'),
-        ("python", 'x = "a # FILL: b\ny = 1\n'),
-        ("ruby", "x = 'a # FILL: b\ny = 1\n"),
-        ("rust", 'fn f() {\n  let x = "a // FILL: b\n}\n'),
-        ("lua", 'local x = "--[[ FILL: b"\nlocal y = "]]"\n'),
-        ("lua", "print('--[==[ FILL: b ]==]', [==[--[[ FILL ]]]==])\n"),
-        ("lua", 'x = {["\\n--[[ FILL"] = 1, ["]]"] = 2}\n'),
-        ("c", '#define A "/* FILL: b"\nint x;\n#define B "*/"\n'),
-        ("cpp", '#define A(x) f(x, \\\n  "/* FILL */")\n'),
-    ],
-)
+@pytest.mark.parametrize(("language", "text"), ROWS["no markers"])
 def test_fill_in_a_string_is_not_a_marker(language: str, text: str) -> None:
     assert found(text, language) == ()
 
 
-@pytest.mark.parametrize(
-    ("language", "text"),
-    [
-        ("php", "<?php\n<hole># FILL</hole>\n"),
-        ("ruby", "<hole>=begin\nFILL\n=end</hole>\n"),
-        ("tsx", "const a = <div>{<hole>/* FILL */</hole>}</div>;\n"),
-        ("rust", "<hole>/*! FILL */</hole>\n<hole>//! FILL: a</hole>\n<hole>/// FILL</hole>\n"),
-        ("lua", "<hole>--[==[ FILL: a ]==]</hole>\nx = 1 <hole>--- FILL</hole>\n"),
-        ("lua", 'x = "a"<hole>--[[ FILL: a ]]</hole>\ny = [["]]<hole>--[[ FILL: "b" ]]</hole>\n'),
-        ("c", '#include "a.h"<hole>/* FILL: "a" */</hole>\n#define A "/*" <hole>/* FILL */</hole>\n'),
-        ("java", "<hole>/** FILL: a */</hole>\n<hole>/**\n * FILL: b\n */</hole>\n"),
-        ("c", '#define A 1 <hole>// FILL: a</hole>\n#define B "// FILL" <hole>/* FILL */</hole>\n'),
-        ("cpp", "#define A 1 <hole>// FILL: a</hole>\n"),
-        ("csharp", "#define A <hole>// FILL: a</hole>\n"),
-        ("python", "def f(:\n  x = (\n  <hole># FILL: go on</hole>\n"),  # broken code
-        ("python", "x = f('a', <hole># FILL: b</hole>\ny = = 'a' <hole># FILL: c</hole>\n"),
-    ],
-)
+@pytest.mark.parametrize(("language", "text"), ROWS["markers"])
 def test_fill_in_every_form_of_a_comment_is_a_marker(language: str, text: str) -> None:
     assert found(text, language)
 
@@ -168,16 +138,7 @@ def test_a_marker_on_its_openers_line_moves_below() -> None:
         assert marked.filled(document, hole, "a") == expected
 
 
-@pytest.mark.parametrize(
-    ("language", "text"),
-    [
-        ("python", "def f():\n    <hole># FILL: a</hole>\n    <hole># FILL: b\n    pass</hole>\n"),  # the last one
-        ("javascript", "function f() { /* Why. */ <hole>/* FILL */</hole> }\n"),
-        ("python", "def f():\n    <hole># FILL: return one</hole>\n    # or two\n    pass\n"),  # too far
-        ("python", "def f():\n    x = 1\n    <hole># FILL</hole>\n    def g():\n        <hole>...</hole>\n"),
-        ("python", "class A:\n    <hole># FILL: a getter</hole>\n\n    def f(self):\n        <hole>...</hole>\n"),
-    ],
-)
+@pytest.mark.parametrize(("language", "text"), ROWS["markers with a placeholder"])
 def test_a_marker_includes_only_the_placeholder_behind_it(language: str, text: str) -> None:
     check(text, {"bodies", "markers"}, language)
 
