@@ -14,6 +14,8 @@ from dg_lsp.core.syntax import Owner
 from dg_lsp.core.values import Document, Hole
 from tests import marked
 
+ROWS = marked.rows(Path(__file__).with_name("bodies.txt"))
+
 BODIES = frozenset({"bodies"})
 LANGUAGES = [language.name for language in languages.TABLE]
 
@@ -89,29 +91,7 @@ def test_an_unknown_language_has_no_body_holes() -> None:
     check("function f() {}", "")
 
 
-@pytest.mark.parametrize(
-    ("language", "text", "answer", "expected"),
-    [
-        # A body in a line of its own keeps its indentation, also below parameters on several lines.
-        ("python", "class A:\n\tdef f(self):\n\t\t'''D'''\n\t\tpass\n", "x\ny",
-         "class A:\n\tdef f(self):\n\t\t'''D'''\n\t\tx\n\t\ty\n"),
-        ("python", "def f(\n        a,\n):\n    # TODO: add\n", "return a",
-         "def f(\n        a,\n):\n    # TODO: add\n    return a\n"),
-        # One in the line of what it belongs to moves below.
-        ("python", "def f(): ...\nx = 1\n", "return 1", "def f():\n    return 1\nx = 1\n"),
-        ("javascript", "/** D */\nfunction f() { }\n", "a();\nb();", "/** D */\nfunction f() {\n  a();\n  b();\n}\n"),
-        ("java", "class A {\n    int f() { throw new UnsupportedOperationException(); }\n}\n", "a",
-         "class A {\n    int f() {\n        a\n    }\n}\n"),
-        ("ruby", "# D\ndef f(a); end\n", "a", "# D\ndef f(a)\n  a\nend\n"),
-        ("lua", "-- D\nlocal function f() end\n", "return 1", "-- D\nlocal function f()\n  return 1\nend\n"),
-        ("bash", "# D\nk() { :; }\n", "date", "# D\nk() {\n  date\n}\n"),
-        # It goes on below a docstring, keeps braces on two lines, and a comment stays above.
-        ("python", "def f():\n  '''Docs.'''\n\nx = 1\n", "return 1", "def f():\n  '''Docs.'''\n  return 1\n\nx = 1\n"),
-        ("javascript", "/** D */\nfunction f() {\n}\n", "a();", "/** D */\nfunction f() {\n  a();\n}\n"),
-        ("javascript", "function f() { /* sort */ }\n", "a();", "function f() { /* sort */\n  a();\n}\n"),
-        ("javascript", "function f() { // sort\n}\n", "a();", "function f() { // sort\n  a();\n}\n"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("language", "text", "answer", "expected"), ROWS["filled"])
 def test_a_body_is_filled_in_lines_of_its_own(language: str, text: str, answer: str, expected: str) -> None:
     document, _ = marked.holes(text, language)
     (hole,) = holes.in_document(document, marked.parse(document), BODIES)

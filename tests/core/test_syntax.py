@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +16,7 @@ from dg_lsp.core.values import Document, Span
 from tests import marked, naive
 
 PYTHON = languages.TABLE[0]
+OUTLINES = marked.rows(Path(__file__).with_name("outlines.txt"))["outlines"]
 
 
 def picture(node: Node) -> object:
@@ -150,55 +153,16 @@ def test_the_enclosing_function_of_an_offset() -> None:
     assert parsed("").node_at(Span(0, 0)).type == "module"
 
 
-OUTLINES = {
-    "python": (
-        "class A(B):\n    def f(self, x: int) -> str:\n        return x\n\nasync def g(\n    a,\n): pass\n",
-        ["class A(B):", "    def f(self, x: int) -> str:", "async def g(\n    a,\n):"],
-    ),
-    "javascript": (
-        "export class A extends B {\n  m(x) { return x; }\n}\nconst f = (a) => { return a; };\n",
-        ["class A extends B", "  m(x)", "const f = (a) =>"],
-    ),
-    "typescript": (
-        "interface I { a(): void }\ntype T = string;\nabstract class A { m(x: number): void { x; } }\n",
-        ["interface I { a(): void }", "type T = string;", "abstract class A", "m(x: number): void"],
-    ),
-    "tsx": ("function F(p: P) { return <a/>; }\n", ["function F(p: P)"]),
-    "go": (
-        "package a\n\ntype T struct {\n\tx int\n}\n\nfunc (t *T) F(a int) error { return nil }\n",
-        ["type T struct {\n\tx int\n}", "func (t *T) F(a int) error"],
-    ),
-    "rust": (
-        "pub struct S { x: u8 }\nimpl S {\n    pub fn f(&self) -> u8 { self.x }\n}\n",
-        ["pub struct S { x: u8 }", "impl S", "    pub fn f(&self) -> u8"],
-    ),
-    "java": (
-        "class A extends B {\n    int f(int x) { return x; }\n}\nenum E { X }\n",
-        ["class A extends B", "    int f(int x)", "enum E { X }"],
-    ),
-    "c": ("struct s { int x; };\nint f(int a) { return a; }\n", ["struct s { int x; }", "int f(int a)"]),
-    "cpp": ("class A : B {\n  int f() const { return 1; }\n};\n", ["class A : B", "  int f() const"]),
-    "csharp": (
-        "class A {\n    int F(int x) { return x; }\n}\ninterface I { void X(); }\n",
-        ["class A", "    int F(int x)", "interface I { void X(); }"],
-    ),
-    "ruby": ("class A < B\n  def f(a)\n    a\n  end\nend\n", ["class A < B", "  def f(a)"]),
-    "php": ("<?php\nclass A {\n    function f(int $x): int { return $x; }\n}\n", ["class A", "    function f(int $x): int"]),
-    "bash": ("f() {\n  date\n}\n", ["f()"]),
-    "lua": (
-        "local function f(a)\n  return a\nend\nM.g = function(b) return b end\n",
-        ["local function f(a)", "M.g = function(b)"],
-    ),
-}
-
-
-@pytest.mark.parametrize("language", languages.TABLE, ids=lambda language: language.name)
-def test_an_outline_has_only_signatures(language: Language) -> None:
-    text, expected = OUTLINES[language.name]
-    tree = parsed(text.replace("\ufeff", ""), language.name)
+@pytest.mark.parametrize(("language", "text", "expected"), OUTLINES)
+def test_an_outline_has_only_signatures(language: str, text: str, expected: str) -> None:
+    tree = parsed(text, language)
     assert not tree.errors
-    assert [signature.rstrip(";") if language.name == "c" else signature for _, signature in tree.outline] == expected
+    assert " | ".join(signature.rstrip(";") if language == "c" else signature for _, signature in tree.outline) == expected
     assert all(tree.text[span.start : span.end] == signature for span, signature in tree.outline)
+
+
+def test_every_language_has_an_outline() -> None:
+    assert {row.values[0] for row in OUTLINES} == {language.name for language in languages.TABLE}
 
 
 def test_an_outline_shows_only_the_first_line_of_a_long_type() -> None:

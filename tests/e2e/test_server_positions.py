@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from tests import marked
 from tests.e2e import positions, replay
 from tests.e2e.positions import Position
 from tests.e2e.replay import Record
 from tests.engine.engine_kit import home
+
+ROWS = marked.rows(Path(__file__).with_name("faults.txt"))
 
 N, SEED = 60, 1
 
@@ -43,23 +46,6 @@ def test_positions_are_of_every_kind_and_a_seed_gives_the_same() -> None:
     assert Counter(position.kind for position in all_positions) == dict.fromkeys(positions.KINDS, N // len(positions.KINDS))
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "text", "expected"),
-    [
-        ("x = int(", ")\n", "1", []),
-        ("x = f(", ")\n", "a", ["unbound"]),
-        ("a = f()\nx = f(", ")\n", "a", []),
-        ("x = f(", ")\n", "a)", ["overlap", "syntax"]),
-        ("x = f(", ")\n", "int(1)", []),
-        ("x = f(", ", b)\n", "a, b)", ["overlap", "syntax"]),
-        ("a = f(1)\n", "\nb = f(2)\n", "b = f(2)", ["next line"]),
-        ("a = [\n    x", "\n    x for x in xs,\n]\n", " for x in xs,", ["next line", "syntax"]),
-        ("def f(a):\n    if a:\n        ", "\n\n    return 1\n", "if int(a):\n            return 1", []),
-        ("def f(a):\n    if a:\n        int(", "\n\n    return 1\n", "2)\n    return 1", ["next line"]),
-        ("print('x', self.", "\n\ny = 1\n", '"""', ["syntax"]),
-        ("print('x', self.", "\n\ny = 1\n", "name", []),
-        ("def f(a\n\n\ndef g():\n    x = [y for y ", "\n\n\nz = 1\n", "put a", ["syntax"]),
-    ],
-)
-def test_faults_are_found(before: str, after: str, text: str, expected: list[str]) -> None:
-    assert positions.faults(Position("typing", "a.py", before, after, ""), text) == expected
+@pytest.mark.parametrize(("before", "after", "text", "expected"), ROWS["faults"])
+def test_faults_are_found(before: str, after: str, text: str, expected: str) -> None:
+    assert ", ".join(positions.faults(Position("typing", "a.py", before, after, ""), text)) == expected

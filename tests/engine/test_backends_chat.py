@@ -27,9 +27,12 @@ from dg_lsp.engine.diffusion.layout import Instruct, Profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.settings import Settings
+from tests import marked
 from tests.checkpoints import gemma_like_tokenizer
 from tests.engine.backends_kit import BODY, request, serving
 from tests.engine.engine_kit import finish, wait_until
+
+ROWS = marked.rows(Path(__file__).with_name("chat.txt"))
 
 PREFIX, SUFFIX = "import os\n\n\ndef add(a, b):\n    return ", "\n\n\nprint(add(1, 2))\n"
 FENCED = "```python\ndef add(a, b):\n    return a + b\n\n\nprint(add(1, 2))\n```"
@@ -178,63 +181,14 @@ LINES = "def add(a, b):\n    return "
 AFTER = "\n\n\nprint(add(1, 2))\n"
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "a + b",
-        "return a + b",
-        "    return a + b",
-        f"{LINES}a + b",
-        f"{LINES}a + b{AFTER}",
-        f"{PREFIX}a + b{AFTER}",
-        f"```python\n{LINES}a + b{AFTER}```",
-        "```python\na + b\n```",
-        "```\na + b```",
-        f"Here is the missing code:\n\n```python\n{LINES}a + b\n```\n\nIt adds both numbers.",
-        f"Sure!\n\n~~~py\n{PREFIX}a + b{AFTER}~~~\n",
-        f"<think>\nThey want ```python\nx\n```\n</think>\n```python\n{LINES}a + b\n```",
-        f"They want a sum.\n</think>\n\n```python\n{LINES}a + b\n```",
-        f"```python\n{LINES}a + b\n```\n\nOr, shorter:\n\n```python\nadd = sum\n```",
-        f"```python\n{LINES.replace('    ', '  ')}a + b\n```",
-    ],
-)
+@pytest.mark.parametrize("answer", ROWS["answers"])
 def test_the_missing_code_is_found_in_any_answer(answer: str) -> None:
     with Served(answer) as setup:
         [candidate] = setup.fill()
         assert candidate.texts == ("a + b",)
 
 
-@pytest.mark.parametrize(
-    ("prefix", "answer", "suffix", "expected"),
-    [
-        # A block with the lines around it.
-        (
-            "def f(x):\n    ",
-            "```python\ndef f(x):\n    if x:\n        return 1\n    return 2\n\n\nf(1)\n```",
-            "\n\n\nf(1)\n",
-            "if x:\n        return 1\n    return 2",
-        ),
-        # Only a body: its first line repeats the indentation that the cursor's line has already.
-        ("def f(x):\n    ", "```python\n    y = x\n    return y\n```", "\n\n\nf(1)\n", "y = x\n    return y"),
-        # The answer's own closing line does not count as the suffix's.
-        ("void f() {\n", "```c\n  if (x) {\n    g();\n  }\n```", "}\n", "  if (x) {\n    g();\n  }\n"),
-        # After repeated lines, an end that equals the suffix is the suffix.
-        ("void f(int x) {\n", "```c\nvoid f(int x) {\n  g();\n}\n```", "}\n", "  g();\n"),
-        # Of equal lines, the one with matching neighbours counts.
-        (
-            "a = [\n    1,\n]\nb = [\n    1,\n",
-            "```python\na = [\n    1,\n]\nb = [\n    1,\n    2,\n]\n```",
-            "]\n",
-            "    2,\n",
-        ),
-        # The answer repeats the whole file.
-        ("x = 1\ny = 2\n", "```python\nx = 1\ny = 2\nz = 3\nprint(x, y, z)\n```", "print(x, y, z)\n", "z = 3\n"),
-        # The answer's own line begins like the line before it.
-        ("x = 1\n", "```python\nx = 1 + y\n```", "\n", "x = 1 + y"),
-        ("", "```python\nprint(1)\n```", "", "print(1)"),
-        ("", "", "", ""),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("prefix", "answer", "suffix", "expected"), ROWS["blocks"])
 def test_a_block_is_cut_where_the_file_goes_on(prefix: str, answer: str, suffix: str, expected: str) -> None:
     code = locate(answer, bounds(prefix, suffix, "block"), is_whole=True)
     assert answer[code.start : code.end] == expected

@@ -2,47 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from dg_lsp.core.values import Snippet
 from dg_lsp.engine.serve.compat import Parts, declared_language, read_prompt
+from tests import marked
 from tests.core.test_fim import AFTER, BEFORE, PUBLISHED
 
+ROWS = marked.rows(Path(__file__).with_name("prompts.txt"))
 
-@pytest.mark.parametrize(
-    ("before", "expected"),
-    [
-        ("# path: shop/total.py\nx\n", "python"),
-        ("// Path: shop/total.ts\nx\n", "typescript"),
-        ("-- file name: total.lua\n", "lua"),
-        ("/* File: total.c */\n", "c"),
-        ("# shop/total.rb\n", "ruby"),
-        ("<|file_sep|>total.rs\nx\n", "rust"),
-        ("<file_sep>total.java\nx\n", "java"),
-        ("<filename>total.php\nx\n", "php"),
-        # Continue sends other files first, including the clipboard, then the path of this file.
-        ("# Path: Untitled.txt\n# total of what\n#\n# Path: shop/a.ts\n# x = 1\n# shop/total.py\nx\n", "python"),
-        ("\n// shop/total.ts\nx\n", "typescript"),
-        ("# Path: shop/a.ts\n# x\n# shop/notes.txt\nx\n", ""),
-        ("# language: python\n# indentation: use 4 spaces for a tab\nx", "python"),
-        ("// language: c++\n", "cpp"),
-        ("/* language: c */\n", "c"),
-        ("#!/usr/bin/env bash\nx\n", "bash"),
-        # A declared language that is not in the table counts, whatever the text looks like.
-        ("# path: notes.txt\n", ""),
-        ("# language: cobol\n", ""),
-        ("#!/usr/bin/perl\n", ""),
-        # A shebang counts before a path below it, which may belong to any file.
-        ("#!/usr/bin/env python3\n# example.com\n", "python"),
-        # These declare no language.
-        ("# -*- coding: utf-8 -*-\n", ""),
-        ("# path: the one to take.\n", ""),
-        ("x = 'path: a.py'\n", ""),
-        ("# see total.py\n", ""),
-        ("", ""),
-        ("\ud800 def\n", ""),
-    ],
-)
+
+@pytest.mark.parametrize(("before", "expected"), ROWS["languages"])
 def test_a_declared_language_counts(before: str, expected: str) -> None:
     assert declared_language(before) == expected
     assert declared_language(f"{before}func total() int {{\n\treturn ") == expected
@@ -73,20 +45,6 @@ def test_other_files_before_the_markers_are_read() -> None:
     assert read_prompt(mellum) == Parts(BEFORE, AFTER, "b.py", (Snippet("a.py", "A = 1\n"),))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        BEFORE,
-        "x = '<fim_prefix>a<fim_suffix>b<fim_middle>'\n",
-        "<fim_prefix>a<fim_suffix>b<fim_middle>\n",
-        "# see <fim_prefix>a<fim_suffix>b<fim_middle>",
-        "<fim_prefix>only",
-        "<fim_prefix><fim_middle>",
-        "[PREFIX]a[SUFFIX]b",
-        "x[SUFFIX]a[PREFIX]b",
-        "<|fim_prefix|>a<fim_suffix>b<|fim_middle|>",
-    ],
-)
+@pytest.mark.parametrize("text", ROWS["code"])
 def test_code_that_contains_markers_stays_code(text: str) -> None:
     assert read_prompt(text) is None

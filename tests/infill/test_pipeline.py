@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,10 @@ from dg_lsp.core import holes, syntax
 from dg_lsp.core.values import Budget, Candidate, Document, Hole, InfillRequest, Ranked, Snippet, Span, apply
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import FileContext, InfillAnswer
+from tests import marked
 from tests.fakes import FailingEngine, ScriptedEngine, drawn
+
+ROWS = marked.rows(Path(__file__).with_name("pipeline.txt"))
 
 THREE = FileContext(budget=Budget(candidates=3))
 
@@ -191,26 +195,7 @@ def test_cancelling_the_caller_cancels_the_engine() -> None:
     assert asyncio.run(cancelled())
 
 
-@pytest.mark.parametrize(
-    ("language", "text", "answer", "expected"),
-    [
-        (
-            "javascript",
-            "/** Adds. */\nfunction add(a, b) {}\n",
-            "return a + b;",
-            "/** Adds. */\nfunction add(a, b) {\n  return a + b;\n}\n",
-        ),
-        (
-            "python",
-            "def f(a):\r\n    # FILL: twice a\r\n\r\nf(1)\r\n",
-            "b = a\n    return 2 * b\n\ndef g():",
-            "def f(a):\r\n    b = a\r\n    return 2 * b\r\n\r\nf(1)\r\n",
-        ),
-        ("python", 'def f():\n    """Return one."""\n    ...\n', "return 1", 'def f():\n    """Return one."""\n    return 1\n'),
-        ("rust", "fn f() -> i32 {\n\ttodo!()\n}\n", "let x = 1;\n    x", "fn f() -> i32 {\n\tlet x = 1;\n\tx\n}\n"),
-        ("c", "int f(void) {\n  /* FILL: zero */\n}\n", "return 0;\n}\n\nint g(void) {", "int f(void) {\n  return 0;\n}\n"),
-    ],
-)
+@pytest.mark.parametrize(("language", "text", "answer", "expected"), ROWS["filled"])
 def test_holes_of_a_document_are_filled(language: str, text: str, answer: str, expected: str) -> None:
     document = Document("", language, text)
     tree = syntax.of(document)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,9 @@ from dg_lsp.core.values import Calibrated, Candidate, Confidence, Document, Hole
 from dg_lsp.infill import fill
 from dg_lsp.infill.fill import FillResult
 from dg_lsp.server import running
+from tests import marked
+
+ROWS = marked.rows(Path(__file__).with_name("actions.txt"))
 
 
 def read(text: str, language: str = "python") -> tuple[Document, Span]:
@@ -27,43 +31,14 @@ def menu(text: str, language: str = "python", only: list[str] | None = None) -> 
     return [action.title for action in running.offered(document, syntaxes.of(document), span, only)]
 
 
-@pytest.mark.parametrize(
-    ("text", "titles"),
-    [
-        ("x = 1$0\n", []),
-        ("def f():\n    raise NotImplementedError$0\n", ["Fill function body"]),
-        ('def f():\n    """Say$0 it."""\n    raise NotImplementedError\n', ["Fill function body"]),
-        ("def f$0(a):\n    raise NotImplementedError\n", ["Fill function body", "Write docstring for f"]),
-        ("def f$0(a):\n    '''Say it.'''\n    return a\n", []),
-        ("def f():\n    return 1$0\n\ndef g():\n    ...  # TODO\n", ["Fill the hole in this file"]),
-        ("# FILL: add a and b$0\n", ["Fill this hole: add a and b"]),
-        ("$0# FILL\n# FILL\n", ["Fill this hole", "Fill all 2 holes in this file"]),
-        ("def f(a):\n    pass$0\n", ["Fill function body"]),
-        ("def f(a):\n$0    pass\n", ["Fill function body"]),
-        ("def f$0(a):\n    pass\n", ["Write docstring for f"]),
-        ("try:\n    f()\nexcept E:\n    $0pass\n", ["Fill function body"]),
-        ("x = $0f(a)$0\n", ["Regenerate selection"]),
-        ("x = 1$0  $0\n", []),
-        ("x = (1$0\ny = 2\n", ["Repair syntax here"]),
-        ("class A$0:\n    x = 1\n", ["Write docstring for A"]),
-    ],
-)
-def test_the_menu_in_python(text: str, titles: list[str]) -> None:
-    assert menu(text) == titles
+@pytest.mark.parametrize(("text", "titles"), ROWS["menu in Python"])
+def test_the_menu_in_python(text: str, titles: str) -> None:
+    assert " | ".join(menu(text)) == titles
 
 
-@pytest.mark.parametrize(
-    ("text", "language", "titles"),
-    [
-        ("function f$0(a) {\n  return a;\n}\n", "javascript", ["Write docstring for f"]),
-        ("// Adds.\nfunction f$0(a) {\n  return a;\n}\n", "javascript", []),
-        ("fn f() {\n    todo!()$0\n}\n", "rust", ["Fill function body"]),
-        ("$0# FILL: say hello\n", "", ["Fill this hole: say hello"]),
-        ("local function f$0(a)\n  return a\nend\n", "lua", ["Write docstring for f"]),
-    ],
-)
-def test_the_menu_in_other_languages(text: str, language: str, titles: list[str]) -> None:
-    assert menu(text, language) == titles
+@pytest.mark.parametrize(("text", "language", "titles"), ROWS["menu"])
+def test_the_menu_in_other_languages(text: str, language: str, titles: str) -> None:
+    assert " | ".join(menu(text, language)) == titles
 
 
 @pytest.mark.parametrize(
@@ -172,17 +147,7 @@ def test_repair_keeps_only_answers_that_reduce_syntax_errors() -> None:
     assert result.reasons
 
 
-@pytest.mark.parametrize(
-    ("text", "language", "answer", "expected"),
-    [
-        ("def f$0(a):\n    return a\n", "python", "Return a.", 'def f(a):\n    """Return a."""\n    return a\n'),
-        ("  function f$0(a) {\n  }\n", "javascript", "Does it.", "  /** Does it. */\n  function f(a) {\n  }\n"),
-        ("fn f$0(a: i8) {\n}\n", "rust", "Does it.", "/// Does it.\nfn f(a: i8) {\n}\n"),
-        ("func f$0(a int) {\n}\n", "go", "Does it.", "// Does it.\nfunc f(a int) {\n}\n"),
-        ("class A {\n    int F$0() { }\n}\n", "csharp", "Is 1.", "class A {\n    /// Is 1.\n    int F() { }\n}\n"),
-        ("local function f$0(a)\n  return a\nend\n", "lua", "Gives a.", "-- Gives a.\nlocal function f(a)\n  return a\nend\n"),
-    ],
-)
+@pytest.mark.parametrize(("text", "language", "answer", "expected"), ROWS["docstrings"])
 def test_a_docstring_is_written_at_the_place_of_the_language(text: str, language: str, answer: str, expected: str) -> None:
     assert done("docstring", text, Answering(answer), language)[0] == expected
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dg_lsp.core import syntax as syntaxes
-from dg_lsp.core.values import Calibrated, Confidence, Document, Edit, Ranked, Span
+from dg_lsp.core.values import Calibrated, Confidence, Edit, Ranked, Span
 from dg_lsp.infill.pipeline import Suggestion
 from dg_lsp.server import completion, configuration, decisions
 from dg_lsp.server.app import Reporter
@@ -64,51 +63,6 @@ def test_when_not_to_suggest(facts: SuggestionFacts, settings: Settings, code: s
 def test_where_not_to_suggest(scope: Scope, is_unparsed: bool, settings: Settings, code: str | None) -> None:
     reason = decisions.reason_of_scope(scope, settings, is_unparsed=is_unparsed)
     assert (reason.code if reason else None) == code
-
-
-@pytest.mark.parametrize(
-    ("text", "scope"),
-    [
-        ("x = 1  # wh$0y", "comment"),
-        ("x = 1  # why$0", "comment"),
-        ("x = 1  # why\n$0", "code"),
-        ("x = 'a$0b'", "string"),
-        ("x = 'ab'$0", "code"),
-        ("x = $0'ab'", "code"),
-        ('def f():\n    """Say $0."""', "string"),
-        ("$0", "code"),
-        ("# 𝕏 é $0", "comment"),
-    ],
-)
-def test_scopes(text: str, scope: str) -> None:
-    offset = text.index("$0")
-    document = Document("file:///a.py", "python", text.replace("$0", ""))
-    assert decisions.scope_at(document, syntaxes.of(document), offset) == scope
-
-
-@pytest.mark.parametrize(
-    ("language", "text", "scope"),
-    [
-        ("python", "x = 'abc $0", "string"),
-        ("python", "x = 'abc $0\ny = 1\n", "string"),
-        ("python", 'def f():\n    """Say it,\n    then $0\n    return 1\n', "string"),
-        ("python", "x = 'abc' + (1 $0\n", "code"),
-        ("python", "x = ')'  # it's\ny = )$0\n", "code"),
-        ("javascript", "x = `abc\ndef $0\n", "string"),
-        ("c", "/* why $0\nint x;\n", "comment"),
-        ("c", "/* why\r\n * not $0\r\nint x;\r\n", "comment"),
-        ("rust", "fn f<'a>(x: &'a str) -> $0\n", "code"),
-        ("c", "#define A 1 // why $0\n", "comment"),
-        ("c", "#define A 1 // why$0\nint x;\n", "comment"),
-        ("c", "#define A 1 + $0\n", "code"),
-        ("c", '#define A "b $0"\n', "string"),
-        ("cpp", "#define A 1 // why $0\n", "comment"),
-        ("csharp", "#define A // why $0\n", "comment"),
-    ],
-)
-def test_an_unterminated_comment_or_string_has_its_scope(language: str, text: str, scope: str) -> None:
-    document = Document("file:///a", language, text.replace("$0", ""))
-    assert decisions.scope_at(document, syntaxes.of(document), text.index("$0")) == scope
 
 
 # How long to wait
