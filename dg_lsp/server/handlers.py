@@ -15,7 +15,6 @@ from dg_lsp.server import configuration, convert, decisions, methods
 from dg_lsp.server.app import DgLanguageServer
 from dg_lsp.server.decisions import Reason
 from dg_lsp.server.methods import BadParamsError
-from dg_lsp.server.protocol import NO_VERSION
 
 if TYPE_CHECKING:
     from dg_lsp.server.completion import Reply  # imported for the first request
@@ -192,7 +191,7 @@ def changed(
         # One by one, as several cursors remove several texts; many together, because each compares the whole text.
         for part in [(change,) for change in changes] if len(changes) <= MOST_APART else [changes]:
             before = doc.index.text
-            server.documents.change(of.uri, None if of.version == NO_VERSION else of.version, part)
+            server.documents.change(of.uri, of.version, part)
             server.completer.typed(of.uri, before, doc.index.text)
 
 

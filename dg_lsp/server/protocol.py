@@ -16,6 +16,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from types import MappingProxyType
 from typing import Any, BinaryIO
 
@@ -31,8 +32,6 @@ log = logging.getLogger(__name__)
 MAX_MESSAGE_BYTES = 256 * 1024 * 1024
 PARSE_ERROR, INVALID_REQUEST, INVALID_PARAMS, INTERNAL_ERROR = -32700, -32600, -32602, -32603
 NOT_INITIALIZED, CONTENT_MODIFIED = -32002, -32801
-NO_VERSION = -(2**31)
-"""Stands for the version in a change that has none, or null. The class of the message takes only a number."""
 _LENGTH = b"content-length"
 
 Json = Mapping[str, Any]
@@ -286,7 +285,7 @@ async def run(protocol: RpcProtocol, reader: BinaryIO, writer: BinaryIO, backgro
 
 
 def converter() -> cattrs.Converter:
-    """Return pygls' converter, but data of unknown type stays JSON, and a missing version is read too."""
+    """Return pygls' converter, but data of unknown type stays JSON, and a version may be missing or null."""
     structurer = converters.get_converter()
     structurer.register_structure_hook(
         JsonRPCRequestMessage, lambda data, cls: cls(data["id"], data["method"], data["jsonrpc"], data.get("params"))
@@ -297,11 +296,18 @@ def converter() -> cattrs.Converter:
     structurer.register_structure_hook(
         JsonRPCResponseMessage, lambda data, cls: cls(data["id"], data["jsonrpc"], data.get("result"))
     )
-    structurer.register_structure_hook(
-        lsp.VersionedTextDocumentIdentifier,
-        lambda data, cls: cls(NO_VERSION if data.get("version") is None else data["version"], str(data["uri"])),
-    )
+    for kind in (lsp.TextDocumentItem, lsp.VersionedTextDocumentIdentifier):
+        usual = structurer.get_structure_hook(kind)
+        structurer.register_structure_hook(kind, partial(_with_version, usual))
     return structurer
+
+
+def _with_version(usual: Callable[..., Any], data: Json, cls: type[Any]) -> Any:
+    has_version = data.get("version") is not None
+    item = usual(data if has_version else {**data, "version": 0}, cls)
+    if not has_version:
+        object.__setattr__(item, "version", None)  # its class takes only a number
+    return item
 
 
 def _is_id(value: object) -> bool:

@@ -32,7 +32,7 @@ MOST_CHANGES_TO_WAIT = 256
 class OpenDocument:
     """One open document, as the editor has it now."""
 
-    def __init__(self, uri: str, language_id: str, version: int, text: str) -> None:
+    def __init__(self, uri: str, language_id: str, version: int | None, text: str) -> None:
         self.language_id = language_id
 
         self.lost = False
@@ -147,7 +147,7 @@ class Documents:
     def get(self, uri: str) -> OpenDocument | None:
         return self._open.get(uri)
 
-    def open(self, uri: str, language_id: str, version: int, text: str) -> OpenDocument:
+    def open(self, uri: str, language_id: str, version: int | None, text: str) -> OpenDocument:
         """Open and return a document; replace one that is open already, whatever its version."""
         self.close(uri)
         self._open[uri] = OpenDocument(uri, language_id, version, text)

@@ -102,6 +102,14 @@ async def test_a_change_without_a_version_is_a_change(tmp_path: Path, version: d
         assert (await client.suggestions(1, 4, trigger=1))[0]["insertText"] == "1"
 
 
+@pytest.mark.parametrize("version", [{}, {"version": None}])
+async def test_a_document_without_a_version_is_open(tmp_path: Path, version: dict[str, Any]) -> None:
+    async with editor(tmp_path, NEOVIM) as client:
+        document = {"uri": URI, "languageId": "python", "text": says(text="1") + "x = ", **version}
+        client.notify("textDocument/didOpen", {"textDocument": document})
+        assert (await client.suggestions(1, 4, trigger=1))[0]["insertText"] == "1"
+
+
 async def test_a_change_of_a_notebook_that_cant_be_read_loses_its_cells(tmp_path: Path) -> None:
     async with editor(tmp_path, NEOVIM) as client:
         client.open_cells(BOOK, dict.fromkeys((FIRST, SECOND), says(text="1") + "x = "))

@@ -287,6 +287,25 @@ def test_a_refusal_in_any_shape_is_one_short_line(body: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"upstream connect error\r\nreset before headers", ": upstream connect error reset before headers"),
+        (
+            b"<!DOCTYPE html><head><title>Bad Gateway</title><style>h1 {}</style></head>\n<h1 a='b'>nginx &amp; more</h1>",
+            ": Bad Gateway nginx & more",
+        ),
+        (b"if a < b > c", ": if a < b > c"),
+        (b"<html>", ""),
+        (b"[" * 99_999, ""),
+        (b"\xff\x00\x1b[31m", ": [31m"),
+        (b"<script" * 99_999, ""),
+    ],
+)
+def test_a_refusal_that_is_no_json_says_what_the_page_says(body: bytes, said: str) -> None:
+    assert error(502, body) == f"HOST failed (502){said}"
+
+
+@pytest.mark.parametrize(
     ("body", "sentence"),
     [
         (b"<html>", "HOST answered /v1/completions with something other than a JSON object; is the URL right?"),

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import html
 import json
 import logging
+import re
 import threading
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from concurrent.futures import CancelledError, Future
@@ -320,7 +322,8 @@ def outcome_of(future: Future[Fields]) -> Fields | RemoteError:
 def refusal(status: int, data: bytes, server: ServerAddress, call: Call, retry_after: str = "") -> RemoteError:
     """Return the error for a server's refusal, with the server's own words and advice."""
     # Redacted before it is shortened: part of a key can't be recognised.
-    message = cut(redact(_error_message(data), server.key, call.body))
+    message = redact(_error_message(data), server.key, call.body)
+    words = cut(message or redact(_text_of_page(data), server.key, call.body))
     host, model, advice = server.host, (call.body or {}).get("model"), ""
     match status:
         case httpx.codes.OK:
@@ -346,11 +349,13 @@ def refusal(status: int, data: bytes, server: ServerAddress, call: Call, retry_a
             what, advice = "redirects the request", "configure the URL that it redirects to"
         case _:
             what = "refuses the request" if status < 500 else "failed"
-    number, said = "" if status == httpx.codes.OK else f" ({status})", message.rstrip(".") if advice else message
+    number, said = "" if status == httpx.codes.OK else f" ({status})", words.rstrip(".") if advice else words
     text = f"{host} {what}{number}{f': {said}' if said else ''}{f'; {advice}' if advice else ''}"
-    return RemoteError(text, status, message)
+    return RemoteError(text, status, cut(message))
 
 
+MAX_PAGE_BYTES = 4096
+_MARKUP = re.compile(r"<(script|style)\b.*?(?:</\1\s*>|\Z)|<!.*?>|</?[a-z][^>]*(?:>|\Z)", re.DOTALL | re.IGNORECASE)
 _NAMES_OF_WORDS = ("error", "errors", "message", "detail", "msg", "text", "error_description", "title", "reason")
 
 
@@ -360,8 +365,17 @@ def _error_message(data: bytes) -> str:
     for each in (data, *lines):
         with contextlib.suppress(ValueError, RecursionError):
             words = words or _words(json.loads(each))
-    text = " ".join(words[:MAX_MESSAGE_CHARS].split())
-    return "".join(letter for letter in text if letter.isprintable())
+    return _on_one_line(words)
+
+
+def _text_of_page(data: bytes) -> str:
+    """Return the first words of an error's body that is text or HTML, as a proxy's is; "" if it is JSON."""
+    page = data.lstrip()[:MAX_PAGE_BYTES].decode("utf-8", "ignore")
+    return "" if page.startswith(("{", "[")) else _on_one_line(html.unescape(_MARKUP.sub(" ", page)))
+
+
+def _on_one_line(words: str) -> str:
+    return "".join(letter for letter in " ".join(words[:MAX_MESSAGE_CHARS].split()) if letter.isprintable())
 
 
 def _words(value: object, depth: int = 8) -> str:
