@@ -27,7 +27,7 @@ from dg_lsp.client.port import EngineError
 from dg_lsp.core.wording import counted, size
 from dg_lsp.engine.model.fit import machine
 from dg_lsp.engine.model.pull import PullError
-from dg_lsp.wire import config, discovery, laptop, model_names, schema
+from dg_lsp.wire import config, discovery, laptop, model_names
 from dg_lsp.wire.discovery import (
     ENGINE_COMMAND,
     DiscoveryError,
@@ -85,7 +85,7 @@ def configure(context: typer.Context) -> None:
         typer.echo(visible_line(f"dg-lsp engine: {problem}"), err=True)
     option_defaults = {
         setting.field: getattr(configured.settings, setting.field)
-        for setting in schema.ALL
+        for setting in config.SETTINGS
         if setting.key.startswith("engine.")
     }
     # A command ignores the defaults for which it has no option.

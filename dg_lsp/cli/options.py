@@ -18,7 +18,7 @@ import msgspec
 import typer
 
 from dg_lsp import is_interrupt
-from dg_lsp.wire import config, laptop, schema
+from dg_lsp.wire import config, laptop
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.settings import AUTO, DEFAULTS, DEVICES, EMBEDDED, Option, Precision
 from dg_lsp.wire.visible import visible_message
@@ -77,7 +77,7 @@ def reports(*errors: type[Exception], who: str = "dg-lsp", doing: str = "") -> I
 
 # --- Options
 
-_SETTINGS = {setting.field: setting for setting in schema.ALL}
+_SETTINGS = {setting.field: setting for setting in config.SETTINGS}
 
 
 def with_options(

@@ -36,7 +36,7 @@ from dg_lsp.engine.model.fit import NAMES as BITS
 from dg_lsp.engine.model.fit import QUANTISED, Precision, of_config
 from dg_lsp.engine.model.fit import machine as fit_machine
 from dg_lsp.engine.model.pull import PullError
-from dg_lsp.wire import config, extras, files, laptop, model_names, network, programs, schema
+from dg_lsp.wire import config, extras, files, laptop, model_names, network, programs
 from dg_lsp.wire.laptop import LaptopModel
 from dg_lsp.wire.model_names import USUAL_URLS, address_of
 from dg_lsp.wire.settings import AUTO, EMBEDDED
@@ -510,7 +510,7 @@ def with_model(text: str, model: str, name: str) -> str:
             document["engine"] = tomlkit.table()
         document["engine"]["model"] = model
         new = tomlkit.dumps(document)
-        values = [value for key, value in schema.flat(tomllib.loads(new)) if schema.squeezed(key) == "engine.model"]
+        values = [value for key, value in config.flat(tomllib.loads(new)) if config.squeezed(key) == "engine.model"]
     except (TOMLKitError, tomllib.TOMLDecodeError, TypeError, ValueError, RecursionError) as error:
         raise SetupError(f'{name} can\'t be changed: {error}. Fix it, or set engine.model = "{model}" by hand') from error
     if values != [model]:  # only one key may set it

@@ -36,7 +36,7 @@ from dg_lsp.server.methods import DraftParams, ModelOffer, RefreshParams, Status
 from dg_lsp.server.protocol import RpcProtocol
 from dg_lsp.server.sync import Documents
 from dg_lsp.wire import config, laptop
-from dg_lsp.wire.schema import SECTION
+from dg_lsp.wire.config import SECTION
 from dg_lsp.wire.settings import Settings
 
 if TYPE_CHECKING:

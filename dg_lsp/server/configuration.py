@@ -19,13 +19,12 @@ from lsprotocol import types as lsp
 from pygls.capabilities import get_capability
 
 from dg_lsp.server import convert
-from dg_lsp.wire import config, schema
-from dg_lsp.wire.config import LOCAL_ONLY, stays_local
+from dg_lsp.wire import config
+from dg_lsp.wire.config import LOCAL_ONLY, SECTION, stays_local
 from dg_lsp.wire.model_names import is_remote
-from dg_lsp.wire.schema import SECTION
 from dg_lsp.wire.settings import Settings
 
-KEYS = tuple(setting.editor_key for setting in schema.OF_EDITORS)
+KEYS = tuple(setting.editor_key for setting in config.OF_EDITORS)
 Stamp = tuple[int, int, int]
 
 
@@ -162,18 +161,18 @@ def read(data: object, base: Settings, *, defaults_count: bool = True) -> tuple[
         return base, ()
     if not isinstance(data, Mapping):
         return base, (f"The settings in {SECTION} must be an object.",)
-    values, problems = schema.parse(data, in_editor=True, defaults_count=defaults_count)
+    values, problems = config.parse(data, in_editor=True, defaults_count=defaults_count)
     (users, _), *_ = config.sources()
-    values, refused = config.admit(values, base, schema.EDITOR, users, prefix=f"{SECTION}.")
-    return schema.layered(base, values), (*problems, *refused)
+    values, refused = config.admit(values, base, config.EDITOR, users, prefix=f"{SECTION}.")
+    return config.layered(base, values), (*problems, *refused)
 
 
 def without(data: object, *others: object) -> object:
     """Return the settings of a JSON object without the keys that one of the others has, even with a default value."""
     if not isinstance(data, Mapping):
         return data
-    other_keys = {schema.squeezed(key) for other in others if isinstance(other, Mapping) for key, _ in schema.flat(other)}
-    return {key: value for key, value in schema.flat(data) if schema.squeezed(key) not in other_keys}
+    other_keys = {config.squeezed(key) for other in others if isinstance(other, Mapping) for key, _ in config.flat(other)}
+    return {key: value for key, value in config.flat(data) if config.squeezed(key) not in other_keys}
 
 
 def section(data: object) -> object:
@@ -188,7 +187,7 @@ def section(data: object) -> object:
 
 def has_other_engine(old: Settings, new: Settings) -> bool:
     """Return whether an engine setting that editors offer differs."""
-    fields = [setting.field for setting in schema.OF_EDITORS if setting.key.startswith("engine.")]
+    fields = [setting.field for setting in config.OF_EDITORS if setting.key.startswith("engine.")]
     return any(getattr(old, field) != getattr(new, field) for field in fields)
 
 

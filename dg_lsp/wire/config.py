@@ -1,7 +1,9 @@
 """Read the configuration: the user's TOML file, a limited file in the workspace, and the environment, which overrides both.
 
 Front ends and the engine read the same file, so this module is shared. A wrong value never stops the reading: it is
-left out, and a message names the file, the key and what is allowed.
+left out, and a message names the file, the key and what is allowed. msgspec checks types and ranges. This module and the
+declarations in `settings` add what msgspec can't express: patterns, lists in environment variables, keys in several
+spellings, and messages that name the key and the source.
 
 The workspace's file comes with a repository that the user may not have written. It must not choose where code is sent,
 which API key is used, or what is run.
@@ -9,20 +11,24 @@ which API key is used, or what is run.
 
 from __future__ import annotations
 
+import difflib
+import json
 import os
 import posixpath
 import re
 import stat
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, NewType
+from typing import Any, Literal, NewType, get_args, get_type_hints
+
+import msgspec
 
 from dg_lsp.core.values import InfillRequest
-from dg_lsp.wire import laptop, model_names, schema
+from dg_lsp.wire import laptop, model_names
 from dg_lsp.wire.model_names import expanded
-from dg_lsp.wire.settings import EVERYTHING, Settings
+from dg_lsp.wire.settings import DEFAULTS, EVERYTHING, About, BadValueError, Settings
 
 FILE = "config.toml"
 WORKSPACE_FILE = ".dg-lsp.toml"
@@ -35,7 +41,6 @@ MAX_DOTS = 100
 
 # The lint takes this end of a sentence for a password.
 NO_PASSWORD = "must hold no user name or password, which logs and process lists would show. Put a key into [keys]."  # noqa: S105
-VARIABLES = (FILE_VARIABLE, KEY_VARIABLE, *(setting.variable for setting in schema.ALL if setting.variable))
 
 Origin = Literal["user", "workspace"]
 # A key is sent in a header, so it needs characters that a header can hold.
@@ -88,19 +93,19 @@ def read(workspace: Path | None = None, environ: Mapping[str, str] | None = None
         settings_object, problem = _load(path, origin, needed=bool(file_variable) and origin == "user")
         if problem:
             problems.append(problem)
-            config = replace(config, settings=schema.layered(config.settings, {"local_only": EVERYTHING}))
+            config = replace(config, settings=layered(config.settings, {"local_only": EVERYTHING}))
         keys, wrong_keys = _keys(settings_object.pop("keys", {}), origin, str(path), users)
-        values, wrong = schema.parse(settings_object, str(path))
+        values, wrong = parse(settings_object, str(path))
         values, wrong_model = _with_model(values, path.parent, f"engine.model in {path}")
         problems += [*wrong_keys, *wrong, *wrong_model]
         if origin == "workspace":
             values, refused = admit(values, config.settings, str(path), users)
             problems += refused
-        config = Config(schema.layered(config.settings, values), {**config.keys, **keys})
+        config = Config(layered(config.settings, values), {**config.keys, **keys})
         own_model = config.settings.model if origin == "user" else own_model
-    values, wrong = schema.parse_environment(environ)
-    values, wrong_model = _with_model(values, Path(), f"DG_LSP_MODEL in {schema.ENVIRONMENT}")
-    settings = schema.layered(config.settings, values)
+    values, wrong = parse_environment(environ)
+    values, wrong_model = _with_model(values, Path(), f"DG_LSP_MODEL in {ENVIRONMENT}")
+    settings = layered(config.settings, values)
     keys, wrong_keys = _environment_key(environ.get(KEY_VARIABLE, ""), str(values.get("model", own_model)))
     return Config(settings, {**config.keys, **keys}), (*problems, *wrong, *wrong_model, *wrong_keys)
 
@@ -218,7 +223,7 @@ def _keys(keys_object: object, origin: Origin, where: str, users: Path) -> tuple
         return {}, []
     if origin == "workspace":
         return {}, [f"keys must not be in {where}, where others can read them. Move them to {users}."]
-    hosts = dict(schema.flat(keys_object, any_table=True)) if isinstance(keys_object, Mapping) else {}
+    hosts = dict(flat(keys_object, any_table=True)) if isinstance(keys_object, Mapping) else {}
     if not hosts or not all(isinstance(key, str) and _KEY.fullmatch(key) for key in hosts.values()):
         return {}, [f'keys in {where} must be a table of hosts and their keys, as in "api.deepseek.com" = "…".']
     return {host.casefold(): str(key).strip() for host, key in hosts.items()}, []
@@ -239,8 +244,193 @@ def _environment_key(variable: str, own_model: str) -> tuple[dict[str, str], lis
         host = address.name if address is not None else ""
         key = variable
     if key and not _KEY.fullmatch(key):
-        return {}, [f"{KEY_VARIABLE} in {schema.ENVIRONMENT} must be a key, or HOST=KEY."]
+        return {}, [f"{KEY_VARIABLE} in {ENVIRONMENT} must be a key, or HOST=KEY."]
     return ({host.casefold(): key.strip()} if host and key else {}), []
+
+
+# --- Settings by their declaration: the known keys, the valid values, and the messages for wrong ones
+
+SECTION = "dgLsp"
+"""The section of the server's settings in an editor."""
+EDITOR = "the editor's settings"
+ENVIRONMENT = "the environment"
+AUTO = "auto"
+"""How None is written in files and in editors."""
+# The groups whose settings have an environment variable, named after the last part of the key.
+_WITH_VARIABLE = ("engine", "batch", "privacy")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One declared setting: its field in `Settings`, its key in configuration files, its type, and its description."""
+
+    field: str
+    key: str
+    kind: Any
+    about: About
+
+    @property
+    def editor_key(self) -> str:
+        """The key in editors' settings, without the section."""
+        return re.sub(r"_(\w)", lambda match: match[1].upper(), self.key)
+
+    @property
+    def variable(self) -> str:
+        """The environment variable, or "" if there is none."""
+        group, _, name = self.key.rpartition(".")
+        return f"DG_LSP_{name.upper()}" if group in _WITH_VARIABLE else ""
+
+    @property
+    def allowed(self) -> str:
+        """What a value must be: the end of a sentence."""
+        return _allowed(msgspec.inspect.type_info(self.kind), self.about.items)
+
+    def parse(self, value: object, *, is_text: bool = False) -> object:
+        """Return the field's value; raise BadValueError, which says what is allowed, for a wrong one.
+
+        With `is_text`, for the environment, numbers are parsed from text, and lists are separated by commas.
+        """
+        if value is None:
+            return getattr(DEFAULTS, self.field)
+        if value == AUTO and type(None) in get_args(self.kind):
+            return None
+        if is_text and self.about.items:
+            value = [part.strip() for part in str(value).split(",") if part.strip()]
+        # JSON has only one number type.
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        try:
+            parsed: object = msgspec.convert(value, self.kind, strict=not is_text)
+        except (msgspec.ValidationError, UnicodeError) as error:  # half of a surrogate pair is no text
+            raise BadValueError(f"must be {self.allowed}, not {_shown(value)}") from error
+        if self.about.check is not None:
+            self.about.check(parsed)
+        return parsed
+
+
+_KINDS = get_type_hints(Settings, include_extras=True)
+SETTINGS = tuple(
+    Setting(item.name, item.metadata["about"].key, _KINDS[item.name], item.metadata["about"]) for item in fields(Settings)
+)
+VARIABLES = (FILE_VARIABLE, KEY_VARIABLE, *(setting.variable for setting in SETTINGS if setting.variable))
+OF_EDITORS = tuple(setting for setting in SETTINGS if setting.about.in_editors)
+
+
+def squeezed(key: str) -> str:
+    """Return a key without case, underscores and hyphens, so that all its spellings are equal."""
+    return key.replace("_", "").replace("-", "").lower()
+
+
+_BY_KEY = {squeezed(setting.key): setting for setting in SETTINGS}
+_OF_EDITORS = {squeezed(setting.key): setting for setting in OF_EDITORS}
+_GROUPS = frozenset(key.partition(".")[0] for key in _BY_KEY if "." in key)
+
+
+def flat(data: Mapping[Any, Any], prefix: str = "", *, any_table: bool = False) -> Iterator[tuple[str, object]]:
+    """Yield each key with its value. Groups may be nested or written with dots: `{"engine": {"model": …}}`.
+
+    Only tables of known groups are flattened, or all tables with `any_table`.
+    """
+    for name, value in data.items():
+        key = f"{prefix}{re.sub(r'[^ -~]', '?', str(name))}"
+        if isinstance(value, Mapping) and (any_table or squeezed(key) in _GROUPS):
+            yield from flat(value, f"{key}.", any_table=any_table)
+        else:
+            yield key, value
+
+
+def parse(
+    data: Mapping[Any, Any], where: str = EDITOR, *, in_editor: bool = False, defaults_count: bool = True
+) -> tuple[dict[str, object], tuple[str, ...]]:
+    """Return the values of a table by field, and a message for each wrong value that was left out.
+
+    `where` names the table in messages. `null` means the default. Unless `defaults_count`, a value that equals the
+    default is left out, so that it overrides nothing.
+    """
+    settings_by_key, prefix = (_OF_EDITORS, f"{SECTION}.") if in_editor else (_BY_KEY, "")
+    values: dict[str, object] = {}
+    problems: list[str] = []
+    for key, value in flat(data):
+        setting = settings_by_key.get(squeezed(key))
+        if setting is None:
+            problems.append(f"Unknown key {prefix}{key} in {where}. {_instead(key, settings_by_key, in_editor=in_editor)}")
+            continue
+        read = _read_value(setting, value, f"{prefix}{key} in {where}", problems)
+        is_default = value is not None and read.get(setting.field) == getattr(DEFAULTS, setting.field)
+        values |= read if defaults_count or not is_default else {}
+    return values, tuple(problems)
+
+
+def parse_environment(environ: Mapping[str, str]) -> tuple[dict[str, object], tuple[str, ...]]:
+    """Return the values of the environment's variables by field, and a message for each wrong one."""
+    values: dict[str, object] = {}
+    problems: list[str] = []
+    for setting in SETTINGS:
+        if text := environ.get(setting.variable) if setting.variable else None:
+            values |= _read_value(setting, text, f"{setting.variable} in {ENVIRONMENT}", problems, is_text=True)
+    return values, tuple(problems)
+
+
+def _read_value(
+    setting: Setting, value: object, place: str, problems: list[str], *, is_text: bool = False
+) -> dict[str, object]:
+    """Return a setting's value by field; for a wrong one nothing or the safe value, and add a message with its place."""
+    try:
+        return {setting.field: setting.parse(value, is_text=is_text)}
+    except BadValueError as error:
+        problems.append(f"{place} {error}.")
+        return {} if setting.about.if_wrong is None else {setting.field: setting.about.if_wrong}
+
+
+def layered(base: Settings, values: Mapping[str, object]) -> Settings:
+    """Return the settings with the values of a later source. A later source can add to `local_only` but not remove from it."""
+    more: dict[str, Any] = dict(values)
+    if "local_only" in more:
+        more["local_only"] = tuple(dict.fromkeys((*base.local_only, *more["local_only"])))
+    return replace(base, **more)
+
+
+def _instead(key: str, settings_by_key: Mapping[str, Setting], *, in_editor: bool) -> str:
+    """Return a sentence that suggests the key that was probably meant, or lists the keys of its group."""
+
+    def spelled(setting: Setting) -> str:
+        return f"{SECTION}.{setting.editor_key}" if in_editor else setting.key
+
+    if close := difflib.get_close_matches(squeezed(key), settings_by_key, n=1, cutoff=0.8):
+        return f"Did you mean {spelled(settings_by_key[close[0]])}?"
+    group = squeezed(key).partition(".")[0]
+    same = [setting for name, setting in settings_by_key.items() if name.startswith(f"{group}.")]
+    return f"Known keys: {', '.join(sorted(map(spelled, same or settings_by_key.values())))}."
+
+
+def _allowed(kind: msgspec.inspect.Type, items: str) -> str:
+    match kind:
+        case msgspec.inspect.UnionType(types):
+            return f'{_allowed(types[0], items)}, or "{AUTO}"'
+        case msgspec.inspect.BoolType():
+            return "true or false"
+        case msgspec.inspect.IntType(ge=low, le=high):
+            return f"a whole number from {low} to {high}"
+        case msgspec.inspect.FloatType(ge=low, le=high):
+            return f"a number from {low:g} to {high:g}"
+        case msgspec.inspect.LiteralType(values):
+            return " or ".join(json.dumps(value) for value in values)
+        case msgspec.inspect.StrType():
+            return "a string that is not empty"
+        case _:
+            return f"a list of {items}"
+
+
+def _shown(value: object) -> str:
+    """Return a wrong value as one short line for messages."""
+    if isinstance(value, Mapping):
+        return "a table"
+    if isinstance(value, list | tuple):
+        return "a list" if value else "an empty list"
+    if isinstance(value, bool | int | float | str):
+        text = json.dumps(value) if not isinstance(value, int) or abs(value) < 10**20 else "a huge number"
+        return text if len(text) <= 40 else f"{text[:39]}…"
+    return "something else"
 
 
 # --- What a workspace or an editor may choose; an editor may have read its settings from the workspace. A cloned repository
@@ -257,7 +447,7 @@ def admit(
     its keys in messages, and `user_file` is where the user may allow more.
     """
     admitted, problems = dict(values), []
-    for setting in schema.ALL:
+    for setting in SETTINGS:
         if setting.about.is_users_own and setting.field in admitted:
             del admitted[setting.field]
             problems.append(f"{prefix}{setting.key} in {where} is ignored. Move it to {user_file}.")

@@ -1,10 +1,10 @@
 """Every setting, declared once: its type and range, its default, what it does, and when to change it.
 
-`schema` derives from it the keys of configuration files, environment variables, editors' settings and the messages about
+`config` derives from it the keys of configuration files, environment variables, editors' settings and the messages about
 wrong values. `tests/pages/settings.py` derives VS Code's schema and the tables in the documentation.
 """
 
-# Annotations are not postponed in this module, because `schema` reads them as types when a front end starts.
+# Annotations are not postponed in this module, because `config` reads them as types when a front end starts.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

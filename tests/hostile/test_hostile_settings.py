@@ -21,8 +21,7 @@ from dg_lsp.engine.backends import load_remote
 from dg_lsp.engine.backends.http_client import RemoteError
 from dg_lsp.server.configuration import Configuration
 from dg_lsp.wire import config, laptop
-from dg_lsp.wire.config import Config
-from dg_lsp.wire.schema import ALL, OF_EDITORS, Setting
+from dg_lsp.wire.config import OF_EDITORS, SETTINGS, Config, Setting
 from dg_lsp.wire.settings import DEFAULTS, Settings
 from tests.pages.settings import default_of, schema_of
 
@@ -70,7 +69,7 @@ class Clone:
         """What holds in a session where one source says one thing, and the problems that are told."""
         session = Configuration()
         if source == "environment":
-            variable = next(setting.variable for setting in ALL if setting.key == key)
+            variable = next(setting.variable for setting in SETTINGS if setting.key == key)
             self._patch.setenv(variable, ",".join(value) if isinstance(value, list) else str(value))
         if source in ("user", "workspace"):
             path = self.users if source == "user" else self.root / config.WORKSPACE_FILE
@@ -242,7 +241,7 @@ def values(setting: Setting) -> st.SearchStrategy[Any]:
     return st.lists(st.sampled_from(["a", "b"]), max_size=2) if setting.about.items else st.sampled_from(["cpu", "auto"])
 
 
-FREE = [setting for setting in ALL if not setting.about.is_users_own and setting.field != "local_only"]
+FREE = [setting for setting in SETTINGS if not setting.about.is_users_own and setting.field != "local_only"]
 
 
 @given(st.data())

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from dg_lsp.wire import schema
-from dg_lsp.wire.schema import AUTO, SECTION, Setting
+from dg_lsp.wire import config
+from dg_lsp.wire.config import AUTO, SECTION, Setting
 from dg_lsp.wire.settings import DEFAULTS
 
 # The heading in VS Code for each group of settings, in display order.
@@ -31,7 +31,7 @@ def configuration_page(text: str) -> str:
             setting.about.text,
             setting.about.change,
         )
-        for setting in schema.ALL
+        for setting in config.SETTINGS
     ]
     head = ("key", "default", "variable", "what it does", "when to change it")
     lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
@@ -40,7 +40,7 @@ def configuration_page(text: str) -> str:
 
 def protocol_page(text: str) -> str:
     """Return editors/PROTOCOL.md with the keys that editors may send."""
-    return _with_settings(text, ", ".join(f"`{setting.editor_key}`" for setting in schema.OF_EDITORS) + ".")
+    return _with_settings(text, ", ".join(f"`{setting.editor_key}`" for setting in config.OF_EDITORS) + ".")
 
 
 def code_manifest(text: str) -> str:
@@ -54,7 +54,7 @@ def code_manifest(text: str) -> str:
         if key.startswith(own)
     }
     groups: dict[str, dict[str, dict[str, object]]] = {title: {} for title in GROUPS.values()}
-    for setting in schema.OF_EDITORS:
+    for setting in config.OF_EDITORS:
         title = GROUPS.get(setting.editor_key.partition(".")[0], GROUPS["completion"])
         groups[title][f"{SECTION}.{setting.editor_key}"] = _property(setting)
     groups["This editor"] = own_properties

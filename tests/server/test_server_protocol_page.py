@@ -13,7 +13,7 @@ from lsprotocol import types as lsp
 from dg_lsp.client.life import StateName
 from dg_lsp.server import configuration, decisions, methods
 from dg_lsp.server.methods import BadParamsError, DraftHole, DraftParams, FillParams, MoveParams, StatusParams, Versioned
-from dg_lsp.wire import schema
+from dg_lsp.wire import config
 from dg_lsp.wire.settings import Settings
 from tests.pages import settings as settings_page
 
@@ -35,7 +35,7 @@ def test_every_setting_is_on_the_page_and_its_default_counts_as_null_does() -> N
     listed = PAGE.partition(settings_page.BEGIN)[2].partition(settings_page.END)[0]
     assert re.findall(r"`([\w.]+)`", listed) == list(configuration.KEYS)
     other_settings = replace(Settings(), model="other", threshold=0.9, debounce=1, enable=False)
-    for setting in schema.OF_EDITORS:
+    for setting in config.OF_EDITORS:
         settings_read, problems = configuration.read({setting.editor_key: settings_page.default_of(setting)}, other_settings)
         assert problems == ()
         assert configuration.read({setting.editor_key: None}, other_settings)[0] == settings_read

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dg_lsp.cli.engine import start
-from dg_lsp.wire import schema
-from dg_lsp.wire.schema import ALL, OF_EDITORS, Setting
+from dg_lsp.wire import config
+from dg_lsp.wire.config import OF_EDITORS, SETTINGS, Setting
 from dg_lsp.wire.settings import DEFAULTS, BadValueError, Settings
 from tests.pages import settings as pages
 from tests.pages.settings import default_of, schema_of
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def by_key(key: str) -> Setting:
-    return next(setting for setting in ALL if setting.key == key)
+    return next(setting for setting in SETTINGS if setting.key == key)
 
 
 @pytest.mark.skipif(not (ROOT / "editors").exists(), reason="the editors' files are not part of a source distribution")
@@ -39,7 +39,7 @@ def test_a_page_that_differs_from_the_settings_is_out_of_date(tmp_path: Path, na
 
 
 def test_every_setting_says_what_it_does_and_when_to_change_it() -> None:
-    for setting in ALL:
+    for setting in SETTINGS:
         for sentence in (setting.about.text, setting.about.change):
             assert sentence[0].isupper()
             assert sentence.endswith(".")
@@ -47,13 +47,13 @@ def test_every_setting_says_what_it_does_and_when_to_change_it() -> None:
 
 
 def test_keys_and_variables_are_distinct() -> None:
-    assert len({schema.squeezed(setting.key) for setting in ALL}) == len(ALL)
-    variables = [setting.variable for setting in ALL if setting.variable]
+    assert len({config.squeezed(setting.key) for setting in SETTINGS}) == len(SETTINGS)
+    variables = [setting.variable for setting in SETTINGS if setting.variable]
     assert len(set(variables)) == len(variables)
-    assert {setting.field for setting in ALL} == set(Settings.__slots__)
+    assert {setting.field for setting in SETTINGS} == set(Settings.__slots__)
 
 
-@pytest.mark.parametrize("setting", ALL, ids=lambda setting: setting.key)
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.key)
 def test_every_default_is_valid_and_parses(setting: Setting) -> None:
     assert setting.parse(default_of(setting)) == getattr(DEFAULTS, setting.field)
     assert setting.parse(None) == getattr(DEFAULTS, setting.field)
