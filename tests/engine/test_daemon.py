@@ -26,7 +26,7 @@ from dg_lsp.engine.serve.app import Service
 from dg_lsp.engine.serve.daemon import Discreet, next_action
 from dg_lsp.engine.serve.jobs import Limits
 from dg_lsp.wire import discovery
-from dg_lsp.wire.discovery import ENGINE_COMMAND, DiscoveryError, EngineFiles, EngineId, EngineSettings, State
+from dg_lsp.wire.discovery import ENGINE_COMMAND, DiscoveryError, EngineId, EngineSettings
 from dg_lsp.wire.extras import install_command
 from tests.engine.engine_kit import FILLER, ROOT, body, engine_id, gate, post, running, wait_until
 from tests.engine.toy_filler import ToyFiller
@@ -138,23 +138,6 @@ def test_a_socket_with_a_too_long_path_gets_a_short_one(engines: Path, monkeypat
     path.parent.rmdir()
 
 
-@pytest.mark.smoke
-def test_a_directory_open_to_others_is_refused(engines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    engines.chmod(0o755)
-    with pytest.raises(DiscoveryError, match=r"is open to other users; make it private \(chmod 700\)"):
-        discovery.runtime_dir()
-    link = engines.with_name(engines.name + "-link")
-    link.symlink_to(engines)
-    monkeypatch.setenv(discovery.RUNTIME_DIR_VARIABLE, str(link))
-    try:
-        with pytest.raises(DiscoveryError):
-            discovery.runtime_dir()
-    finally:
-        link.unlink()
-        engines.chmod(0o700)
-        monkeypatch.setenv(discovery.RUNTIME_DIR_VARIABLE, str(engines))
-
-
 def test_a_socket_of_another_user_is_not_used(engines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     impostor = engines / "x.sock"
     impostor.write_text("no socket")
@@ -206,42 +189,6 @@ def test_a_client_that_disconnects_during_a_step_does_not_keep_the_engine_alive(
             wait_until(lambda: engine.info()["state"] == "unloaded")
         else:
             wait_until(lambda: engine.process.poll() is not None)
-
-
-@pytest.mark.smoke
-def test_state_is_read_whole_or_not_at_all(engines: Path) -> None:
-    files = EngineFiles(engines, "engine-x")
-    state = State(1, "/x.sock", "secret", "0.1", EngineId("m", "r", "bf16", "cpu", "f"))
-    discovery.write_state(files, state)
-    assert discovery.read_state(files) == state
-    assert "secret" not in repr(state)
-    files.state.write_text(files.state.read_text()[:-9])
-    assert discovery.read_state(files) is None
-
-
-@pytest.mark.smoke
-def test_a_lock_has_one_holder_until_it_is_released(engines: Path) -> None:
-    path = engines / "x.lock"
-    lock = discovery.hold(path)
-    assert lock is not None
-    assert discovery.hold(path) is None
-    lock.release()
-    assert not path.exists()
-    again = discovery.hold(path)
-    assert again is not None
-    again.release()
-
-
-@pytest.mark.smoke
-def test_a_folder_is_the_same_model_by_any_path(engines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(engines)
-    (engines / "model").mkdir()
-    assert EngineId("../" + engines.name + "/model").name == EngineId(str(engines / "model")).name == EngineId("./model/").name
-    assert EngineId("./model").name != EngineId("./model", device="cuda").name
-    # A hub id, which no engines may pass itself off as.
-    assert EngineId("model").name != EngineId("./model").name
-    (engines / "embedded").mkdir()
-    assert EngineId().resolved_model == "embedded"
 
 
 def test_a_full_log_is_rotated(engines: Path) -> None:

@@ -159,3 +159,52 @@ def test_another_file_is_another_build(package: Path, name: str) -> None:
     (package / "__init__.py").write_text('__version__ = "9.9"\n')
     assert discovery.current_build(package).startswith("9.9+")
     assert discovery.current_build(package / "gone") == __version__
+
+
+def test_a_directory_open_to_others_is_refused(engines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engines.chmod(0o755)
+    with pytest.raises(DiscoveryError, match=r"is open to other users; make it private \(chmod 700\)"):
+        discovery.runtime_dir()
+    link = engines.with_name(engines.name + "-link")
+    link.symlink_to(engines)
+    monkeypatch.setenv(discovery.RUNTIME_DIR_VARIABLE, str(link))
+    try:
+        with pytest.raises(DiscoveryError):
+            discovery.runtime_dir()
+    finally:
+        link.unlink()
+        engines.chmod(0o700)
+        monkeypatch.setenv(discovery.RUNTIME_DIR_VARIABLE, str(engines))
+
+
+def test_state_is_read_whole_or_not_at_all(engines: Path) -> None:
+    files = EngineFiles(engines, "engine-x")
+    state = State(1, "/x.sock", "secret", "0.1", EngineId("m", "r", "bf16", "cpu", "f"))
+    discovery.write_state(files, state)
+    assert discovery.read_state(files) == state
+    assert "secret" not in repr(state)
+    files.state.write_text(files.state.read_text()[:-9])
+    assert discovery.read_state(files) is None
+
+
+def test_a_lock_has_one_holder_until_it_is_released(engines: Path) -> None:
+    path = engines / "x.lock"
+    lock = discovery.hold(path)
+    assert lock is not None
+    assert discovery.hold(path) is None
+    lock.release()
+    assert not path.exists()
+    again = discovery.hold(path)
+    assert again is not None
+    again.release()
+
+
+def test_a_folder_is_the_same_model_by_any_path(engines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(engines)
+    (engines / "model").mkdir()
+    assert EngineId("../" + engines.name + "/model").name == EngineId(str(engines / "model")).name == EngineId("./model/").name
+    assert EngineId("./model").name != EngineId("./model", device="cuda").name
+    # A hub id, which no engines may pass itself off as.
+    assert EngineId("model").name != EngineId("./model").name
+    (engines / "embedded").mkdir()
+    assert EngineId().resolved_model == "embedded"
