@@ -3,8 +3,6 @@
 Pages in docs/decisions record what was run at the time; they are not read here.
 """
 
-# ruff: noqa: E501  (a command of a page is one line here too)
-
 from __future__ import annotations
 
 import os
@@ -50,100 +48,12 @@ RUN = (
 )
 # Run by other tests.
 TESTED = {"pytest tests/engine/test_chat_servers.py": "tests/engine/test_chat_servers.py", "make test": "all of them"}
-# Run by hand on Linux, 2026-11-24: they download, or change the machine that they run on.
-BY_HAND = """
-dg-lsp engine models --remove NAME
-dg-lsp engine pull NAME --from FILE
-dg-lsp --show-completion
-dg-lsp infill --all fixtures/demo/board/board.ts --symbol Board.find --model smollm2-135m
-dg-lsp infill --all fixtures/demo --model MODEL
-python tests/benchmarks/batch_bodies.py SOURCE --model qwen2.5-coder-0.5b --bodies 20 --rounds 4 --check 'python -m pytest -q'
-dg-lsp infill fixtures/demo --model qwen2.5-coder-0.5b
-python fixtures/pictures/vscode.py smollm2-135m
-P=~/.local/share/nvim/site/pack/dg-lsp/start && mkdir -p $P && ln -sfn "$PWD/editors/nvim" $P/dg-lsp.nvim
-pip download --require-hashes --only-binary :all: -r FILE
-python fixtures/pictures/pull.py vscode
-"""
-# Run when the figure beside them was measured; they take minutes to hours.
-MEASURED = """
-dg-lsp bench FILE --model MODEL --limit 14 --threads 1
-dg-lsp calibrate --model MODEL
-python tests/benchmarks/beside_llama_cpp.py run OUT --server FILE --gguf FILE --mirror DIR
-python tests/benchmarks/candidates.py fixtures/eval/heldout.jsonl.gz embedded cpu 200
-python tests/benchmarks/compare_models.py RESULTS RESULTS --method copy full
-python tests/benchmarks/day.py
-python tests/benchmarks/evaluate.py --make . --out FILE --n 150
-python tests/benchmarks/evaluate.py FILE --model MODEL --threads 1
-python tests/benchmarks/evaluate.py fixtures/eval/heldout.jsonl.gz --baseline copy --threads 1 --dtype float32
-python tests/benchmarks/evaluate.py fixtures/eval/heldout.jsonl.gz --model qwen2.5-coder-0.5b --threads 1 --limit 150
-python tests/benchmarks/positions.py
-python tests/benchmarks/positions.py 500 0 MODEL RECORDS
-python tests/benchmarks/replay.py recall NAMES --mirror DIR --sample 120
-python tests/benchmarks/replay.py run OUT --mirror DIR --set end --sample 160
-python tests/benchmarks/walk.py --mirror DIR --places 6
-"""
-# Names of commands in a sentence, not commands to type.
-NAMES = """
-dg-lsp infill
-pip install
-uv tool install
-"""
-# Not run for this list: they need a GPU, another machine, a server, a release, an account or a package index. Of those that run
-# dg-lsp, make or a benchmark, the tests check that what they name exists.
-NOT_RUN = """
-pip install './dg_lsp-0.1.0-py3-none-any.whl[engine]'
-dg-lsp doctor --no-sample --model google/diffusiongemma-26B-A4B-it
-dg-lsp --install-completion
-dg-lsp engine pull
-dg-lsp engine pull smollm2-135m
-dg-lsp engine pull google/diffusiongemma-26B-A4B-it
-dg-lsp engine start --model google/diffusiongemma-26B-A4B-it
-dg-lsp infill --all src/ --model vllm:http://127.0.0.1:8000
-dg-lsp setup --yes chat:URL#MODEL
-dg-lsp setup --yes vllm:https://HOST
-dg-lsp setup --yes google/diffusiongemma-26B-A4B-it
-llama-server --fim-qwen-1.5b-default
-llama-server --fim-qwen-30b-default
-llama-server -hf JetBrains/Mellum-4b-dpo-all-gguf --port 8080
-llama-server -hf OWNER/NAME --port 8080
-llama-server -hf OWNER/NAME --port 8080 --jinja
-make demo
-make lock
-make release
-make settings
-make vscode && code --install-extension editors/vscode/dg-lsp.vsix
-mkdir -p ~/.local/share/nvim/site/pack/dg-lsp/start
-ollama pull qwen2.5-coder:1.5b-base
-ollama pull qwen3-coder:30b
-ollama serve
-pip install './dg_lsp-0.1.0-py3-none-any.whl[engine,quant]'
-pip install './dg_lsp-0.1.0-py3-none-any.whl[ray]'
-pipx ensurepath
-pipx install . && pipx ensurepath
-pipx install ./dg_lsp-0.1.0-py3-none-any.whl && dg-lsp setup
-pipx install /path/to/dg-lsp && dg-lsp setup
-pipx install --force
-pip install --index-url https://download.pytorch.org/whl/cpu torch
-pipx uninstall dg-lsp
-python -m mlx_vlm.server --model NAME
-python -m sglang.launch_server --model-path OWNER/NAME
-python -m sglang.launch_server --model-path google/diffusiongemma-26B-A4B-it --dllm-algorithm Gemma4Renoise --max-running-requests 8
-python tests/benchmarks/on_gpu.py
-python tests/benchmarks/on_gpu.py --model FOLDER
-python3 -m venv ~/.dg-lsp && ~/.dg-lsp/bin/pip install ./dg_lsp-0.1.0-py3-none-any.whl && ~/.dg-lsp/bin/dg-lsp setup
-ray job logs
-ray job submit --address http://HEAD:8265 --working-dir . --runtime-env-json '{"pip": ["/shared/dg_lsp-0.1.0-py3-none-any.whl[engine,ray]"]}' -- dg-lsp infill src --ray auto --resume /shared/infill.journal --patch /shared/infill.diff --json
-rm -rf ~/.config/dg-lsp ~/.local/share/dg-lsp ~/.local/state/dg-lsp
-sha256sum --check SHA256SUMS
-tar -xzf dg-lsp.nvim-0.1.0.tar.gz -C ~/.local/share/nvim/site/pack/dg-lsp/start
-uv tool install --torch-backend cpu './dg_lsp-0.1.0-py3-none-any.whl[engine]'
-uv tool install --torch-backend cpu '.[engine]'
-uv tool update-shell
-vllm serve OWNER/NAME
-vllm serve RedHatAI/diffusiongemma-26B-A4B-it-FP8-dynamic --diffusion-config '{"canvas_length":64,"max_denoising_steps":16}' --max-num-seqs 16 --max-model-len 16384 --max-logprobs 20
-vllm serve google/diffusiongemma-26B-A4B-it --diffusion-config '{"canvas_length":64,"max_denoising_steps":16}' --max-num-seqs 16 --max-model-len 16384 --max-logprobs 20
-vllm serve nvidia/diffusiongemma-26B-A4B-it-NVFP4 --diffusion-config '{"canvas_length":64,"max_denoising_steps":16}' --max-num-seqs 4 --max-model-len 8192 --max-logprobs 20
-"""
+# Not run, with the reason above them. Of those that run dg-lsp, make or a benchmark, tests check that what they name exists.
+NOT_RUN = [
+    line
+    for line in Path(__file__).with_name("commands.txt").read_text("utf-8").splitlines()[1:]
+    if line and not line.startswith("# ")
+]
 
 
 def commands() -> dict[str, list[str]]:
@@ -162,13 +72,12 @@ def _commands(text: str) -> Iterator[str]:
 
 
 def listed() -> set[str]:
-    lists = (BY_HAND, MEASURED, NAMES, NOT_RUN)
-    return {*TESTED, *(line for text in lists for line in text.strip().splitlines()), *(documented for documented, _, _ in RUN)}
+    return {*TESTED, *NOT_RUN, *(documented for documented, _, _ in RUN)}
 
 
 def test_every_command_is_run_or_listed() -> None:
     documented = {command for found in commands().values() for command in found}
-    assert documented - listed() == set(), "not listed in this file"
+    assert documented - listed() == set(), "not listed in this file, or in commands.txt"
     assert listed() - documented == set(), "no longer documented"
 
 
