@@ -15,6 +15,9 @@ from hypothesis import strategies as st
 from dg_lsp.batch import report
 from dg_lsp.core import values
 from dg_lsp.core.values import Edit, Span
+from tests import marked
+
+ROWS = marked.rows(Path(__file__).with_name("diff.txt"))
 
 TOOLS = (["git", "apply", "-"], ["patch", "-p1", "--binary"], ["patch", "-p1"])
 
@@ -79,25 +82,7 @@ def test_any_name_is_found(name: str) -> None:
     check_applies(name, BODY, replacing(BODY, "pass", "return 2"))
 
 
-@pytest.mark.parametrize(
-    ("text", "old", "new"),
-    [
-        (BODY, "pass", "x = 1\n    return x"),
-        ("def f():\n    pass", "pass", "return 2"),
-        ("def f():\n    pass", "pass", "return 2\n"),
-        ("def f():\n    pass\n", "pass\n", "return 2"),
-        ("def f():\r\n    pass\r\n\r\nx\r\n", "pass", "a\r\n    b"),
-        ("one\rtwo\rthree", "two", "2\r2"),
-        ("form\x0cfeed\x85\u2028pass\nend\n", "pass", "x\x0cy"),
-        ("pass", "pass", "other"),
-        ("a\npass\n", "pass\n", ""),
-        ("pass", "pass", ""),
-        ("\ufeffpass\n", "pass", "x"),
-        ("😀\npass # 😀\n", "pass", "é"),
-        ("a\n\n\npass\n\n\n", "pass", "x\n\ny"),
-        ("-- pass\n", "pass", "x\n-- y\n++ z"),
-    ],
-)
+@pytest.mark.parametrize(("text", "old", "new"), ROWS["texts"])
 def test_any_text_survives(text: str, old: str, new: str) -> None:
     check(text, replacing(text, old, new))
 

@@ -27,8 +27,11 @@ from dg_lsp.engine.common import calibration_store
 from dg_lsp.engine.common.calibration_store import ModelId
 from dg_lsp.wire import extras, laptop
 from dg_lsp.wire.laptop import LaptopModel
+from tests import marked
 from tests.engine.backends_kit import serving
 from tests.patience import PATIENCE_S
+
+ROWS = marked.rows(Path(__file__).with_name("setup.txt"))
 
 GIB = 1 << 30
 LAPTOP = Machine(8, 16 * GIB)
@@ -335,20 +338,7 @@ def test_only_the_model_changes_in_the_file() -> None:
     assert setup.with_model(FILE, "fim:ollama#a", "config.toml") == FILE.replace('"old"', '"fim:ollama#a"')
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "# only a comment\n",
-        "enable = true",
-        "[engine]\nthreads = 1\n",
-        'engine.model = "x"\n',
-        "engine = { threads = 1 }\n",
-        "[completion]\r\nthreshold = 0.2\r\n",
-        "\ufeffenable = true\n",
-        "[[other]]\na = 1\n",
-    ],
-)
+@pytest.mark.parametrize("text", ROWS["files"])
 def test_the_model_is_written_into_every_kind_of_file(text: str) -> None:
     new = setup.with_model(text, 'a"b\\c', "config.toml")
     report = tomllib.loads(new.removeprefix("\ufeff"))

@@ -16,7 +16,8 @@ from dg_lsp.core.values import Document, Span
 from tests import marked, naive
 
 PYTHON = languages.TABLE[0]
-OUTLINES = marked.rows(Path(__file__).with_name("outlines.txt"))["outlines"]
+ROWS = marked.rows(Path(__file__).with_name("outlines.txt"))
+OUTLINES = ROWS["outlines"]
 
 
 def picture(node: Node) -> object:
@@ -178,19 +179,7 @@ def test_facts_near_a_span_equal_those_of_the_whole_tree_there() -> None:
     assert [owner.name for owner in tree.facts.owners] == ["f", "g"]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", "  "),
-        ("a\nb\n", "  "),
-        ("a\n    b\n    c\n", "    "),
-        ("a\n\tb\n", "\t"),
-        ("a\n   b\n", "   "),
-        ("a\n  b\n    c\n\n  d\n    e\n", "  "),
-        ("f(a,\n                  b)\n  c\n", "  "),
-        ("a\n\t\tb\n", "  "),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), ROWS["indentation"])
 def test_the_indent_unit_is_the_one_that_most_lines_use(text: str, expected: str) -> None:
     assert syntax.indent_unit(text, "  ") == expected
 

@@ -23,9 +23,12 @@ from dg_lsp.engine.backends.remote import RemoteFiller
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.messages import Fields
 from dg_lsp.wire.model_names import USUAL_URLS, is_remote, parse_remote
+from tests import marked
 from tests.engine.backends_kit import BODY, LINE, Recorder, request, serving
 from tests.engine.engine_kit import finish, wait_until
 from tests.patience import PATIENCE_S
+
+ROWS = marked.rows(Path(__file__).with_name("servers.txt"))
 
 DOCS = Path(__file__).parents[2] / "docs"
 PATHS = {dialect.name: dialect.path for dialect in fim.DIALECTS}
@@ -249,27 +252,9 @@ def error(status: int, body: Any = None, *, key: str = "") -> str:
         return str(raised.value).replace(filler.filler.client.server.host, "HOST")
 
 
-@pytest.mark.parametrize(
-    ("status", "sentence"),
-    [
-        (
-            401,
-            "HOST requires an API key (401): WORDS; add it to the configuration's [keys], or set DG_LSP_API_KEY=HOST=KEY",
-        ),
-        (402, "HOST requires payment (402): no such thing"),
-        (
-            404,
-            "HOST has no /v1/completions, or no model a-model (404): WORDS; check the URL, and the model after the #",
-        ),
-        (413, "HOST does not accept a request of this size (413): no such thing"),
-        (422, "HOST refuses the request (422): no such thing"),
-        (429, "HOST has too many requests, or the quota is used up (429): no such thing; try again later"),
-        (301, "HOST redirects the request (301): no such thing; configure the URL that it redirects to"),
-        (503, "HOST failed (503): no such thing"),
-    ],
-)
-def test_a_refusal_gives_advice(status: int, sentence: str) -> None:
-    assert error(status) == sentence.replace("WORDS", "no such thing")
+@pytest.mark.parametrize(("status", "sentence"), ROWS["refusals"])
+def test_a_refusal_gives_advice(status: str, sentence: str) -> None:
+    assert error(int(status)) == sentence
 
 
 def test_the_message_for_a_refused_key_differs_from_that_for_a_missing_one() -> None:
@@ -376,38 +361,16 @@ def test_a_default_key_goes_only_to_its_default_server() -> None:
     filler.close()
 
 
-@pytest.mark.parametrize(
-    ("base", "path", "url"),
-    [
-        ("http://a", "/v1/completions", "http://a/v1/completions"),
-        ("http://a/", "/infill", "http://a/infill"),
-        ("http://a/v1", "/v1/completions", "http://a/v1/completions"),
-        ("http://a/v1/fim", "/v1/fim/completions", "http://a/v1/fim/completions"),
-        ("http://a/v1/fim/completions", "/v1/fim/completions", "http://a/v1/fim/completions"),
-        ("http://a/proxy", "/v1/completions", "http://a/proxy/v1/completions"),
-        ("https://api.deepseek.com/beta", "/beta/completions", "https://api.deepseek.com/beta/completions"),
-    ],
-)
+@pytest.mark.parametrize(("base", "path", "url"), ROWS["endpoints"])
 def test_the_end_of_a_url_is_not_repeated(base: str, path: str, url: str) -> None:
     assert joined(base, path) == url
 
 
-@pytest.mark.parametrize(
-    ("url", "is_sent"),
-    [
-        ("https://gpu01:8000", True),
-        ("http://gpu01:8000", False),
-        ("http://127.0.0.1:8000", True),
-        ("http://localhost:8000", True),
-        ("http://[::1]:8000", True),
-        ("http://127.0.0.1.evil.example", False),
-        ("http://10.0.0.1", False),
-    ],
-)
-def test_a_key_is_sent_over_http_only_to_this_machine(url: str, is_sent: bool) -> None:
+@pytest.mark.parametrize(("url", "is_sent"), ROWS["keys"])
+def test_a_key_is_sent_over_http_only_to_this_machine(url: str, is_sent: str) -> None:
     host = ServerAddress(url).host
     configured = Config(keys={host: "sk-hush"})
-    if is_sent:
+    if is_sent == "yes":
         filler = fim.connect("openai", url, "m", configured, {})
         assert filler.client.server.key == "sk-hush"
         filler.close()
@@ -417,40 +380,17 @@ def test_a_key_is_sent_over_http_only_to_this_machine(url: str, is_sent: bool) -
     assert "sk-hush" not in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("url", "sentence"),
-    [
-        ("", "is not a server's URL"),
-        ("gpu01:8000", "is not a server's URL"),
-        ("ftp://a", "is not a server's URL"),
-        ("http://a:99999", "is not a server's URL"),
-        ("http://user:word@a", "must not contain a password; put the key of a into the configuration"),
-        ("http://a?key=1", "must not have a query or a fragment"),
-    ],
-)
+@pytest.mark.parametrize(("url", "sentence"), ROWS["wrong URLs"])
 def test_a_url_is_one_of_a_server_without_secrets(url: str, sentence: str) -> None:
     with pytest.raises(RemoteError, match=sentence) as raised:
         ServerAddress(url)
     assert "word" not in str(raised.value).replace("password", "")
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("vllm:http://gpu01:8000", ("vllm", "", "http://gpu01:8000", "")),
-        (
-            "vllm:https://a/v1/#google/diffusiongemma-26B-A4B-it",
-            ("vllm", "", "https://a/v1", "google/diffusiongemma-26B-A4B-it"),
-        ),
-        ("fim:ollama:http://b:11434#qwen2.5-coder:7b", ("fim", "ollama", "http://b:11434", "qwen2.5-coder:7b")),
-        ("chat:http://127.0.0.1:1234#a/b", ("chat", "", "http://127.0.0.1:1234", "a/b")),
-        ("fim:codestral", ("fim", "codestral", "", "")),
-        ("fim:ollama#qwen2.5-coder:7b", ("fim", "ollama", "", "qwen2.5-coder:7b")),
-    ],
-)
-def test_a_name_is_a_backend_a_url_and_a_model(name: str, expected: tuple[str, ...]) -> None:
-    candidates = parse_remote(name)
-    assert (candidates.backend, candidates.dialect, candidates.url, candidates.model) == expected
+@pytest.mark.parametrize(("name", "expected"), ROWS["names"])
+def test_a_name_is_a_backend_a_url_and_a_model(name: str, expected: str) -> None:
+    remote_name = parse_remote(name)
+    assert [remote_name.backend, remote_name.dialect, remote_name.url, remote_name.model] == expected.split(" | ")
     assert is_remote(name)
 
 
@@ -460,17 +400,7 @@ def test_an_incomplete_name_is_reported(name: str) -> None:
         backends.load_remote(name)
 
 
-@pytest.mark.parametrize(
-    ("name", "sentence"),
-    [
-        (
-            "fim:klingon:http://a",
-            "there is no dialect klingon; choose one of openai, mercury, deepseek, codestral, llama, ollama",
-        ),
-        ("fim:ollama", "ollama needs a model's name at the end, as in fim:ollama:URL#MODEL"),
-        ("fim:llama:a", "a is not a server's URL"),
-    ],
-)
+@pytest.mark.parametrize(("name", "sentence"), ROWS["wrong names"])
 def test_a_filler_that_cannot_be_created_reports_why(
     name: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

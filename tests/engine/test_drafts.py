@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -11,6 +12,9 @@ from hypothesis import strategies as st
 from dg_lsp.core.values import n_common
 from dg_lsp.engine.common import copies
 from dg_lsp.engine.common.copies import Copy
+from tests import marked
+
+ROWS = marked.rows(Path(__file__).with_name("copies.txt"))
 
 
 def first(text: str, *, block: bool = False, indent: str = "") -> str | None:
@@ -19,19 +23,9 @@ def first(text: str, *, block: bool = False, indent: str = "") -> str | None:
     return all_copies[0].text if all_copies else None
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("self.width = width\nself.wid$0\n", "th = width"),
-        ("call(first, second)\ncall(fir$0)\n", "st, second"),
-        ("call(first, second)\nother(third)\ncall(fir$0)\n", "st, second"),
-        ("x = aaa\ny = 1\nx = $0\n", "aaa"),
-        ("nothing like it here: $0\n", None),
-        ("ab$0", None),
-    ],
-)
-def test_the_rest_of_a_line_is_copied_from_the_longest_match(text: str, expected: str | None) -> None:
-    assert first(text) == expected
+@pytest.mark.parametrize(("text", "expected"), ROWS["lines"])
+def test_the_rest_of_a_line_is_copied_from_the_longest_match(text: str, expected: str) -> None:
+    assert (first(text) or "none") == expected
 
 
 def test_a_match_after_the_cursor_counts_as_well() -> None:

@@ -11,7 +11,10 @@ import pytest
 
 from dg_lsp.evaluate import tasks
 from dg_lsp.evaluate.tasks import EvalError, Task
+from tests import marked
 from tests.evaluate.scripted import PROGRAMS, drawn
+
+ROWS = marked.rows(Path(__file__).with_name("tasks.txt"))
 
 # zlib raises an error that is not one of Python's built-in ones
 BROKEN = gzip.compress(b"{}", mtime=0)[:10] + bytes([255] * 30)
@@ -85,21 +88,10 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         tasks.read(tmp_path / "t.jsonl")
 
 
-@pytest.mark.parametrize(
-    ("text", "kind", "shape"),
-    [
-        ("def f():\n    x = ⟦1⟧\n", "rest-of-line", ("cursor", "line", "    ")),
-        ("def f():\n    ⟦x = 1⟧\n", "whole-line", ("cursor", "line", "    ")),
-        ("def f():\n⟦    x = 1\n⟧", "SingleLineInfilling", ("cursor", "block", "")),
-        ("if x:\n\t⟦y()⟧\n", "block", ("cursor", "block", "\t")),
-        ("def f():\n    ⟦return 1⟧\n", "body", ("body", "block", "    ")),
-        ("x = fo⟦o⟧bar\n", "span", ("cursor", "line", "")),
-        ("    x = fo⟦o\n    b⟧ar\n", "span", ("cursor", "block", "    ")),
-    ],
-)
-def test_a_task_requests_its_hole_like_a_front_end(text: str, kind: str, shape: tuple[str, str, str]) -> None:
+@pytest.mark.parametrize(("text", "kind", "shape"), ROWS["holes"])
+def test_a_task_requests_its_hole_like_a_front_end(text: str, kind: str, shape: str) -> None:
     task = drawn(text, kind)
-    assert (task.hole.kind, task.hole.extent, task.hole.indent) == shape
+    assert [task.hole.kind, task.hole.extent, task.hole.indent] == shape.split(", ")
     assert (task.hole.lead, task.hole.trail) == ("", "")
     request = task.request(steps=4, seed=7)
     assert (request.prefix, request.suffix) == (task.prompt, task.suffix)

@@ -12,6 +12,9 @@ from dg_lsp.client.port import keeps_file
 from dg_lsp.wire import config
 from dg_lsp.wire.config import Config, ConfigError, stays_local
 from dg_lsp.wire.settings import Settings
+from tests import marked
+
+ROWS = marked.rows(Path(__file__).with_name("config.txt"))
 
 
 def read(tmp_path: Path, user: str = "", workspace: str | None = None, **environ: str) -> tuple[Config, tuple[str, ...]]:
@@ -70,30 +73,7 @@ def test_a_file_sets_what_it_names(tmp_path: Path) -> None:
     assert (configured.settings.in_comments, configured.settings.threshold) == (True, 0.5)
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("[engine]\nthread = 3", "Unknown key engine.thread in config.toml. Did you mean engine.threads?"),
-        ("[batch]\nspeed = 3", "Unknown key batch.speed in config.toml. Known keys: batch.candidates, batch.deadline."),
-        ("[engine]\nthreads = 'many'", 'engine.threads in config.toml must be a whole number from 0 to 1024, not "many".'),
-        ("[engine]\nthreads = true", "engine.threads in config.toml must be a whole number from 0 to 1024"),
-        ("[engine]\nmodel = ''", "engine.model in config.toml must be a string that is not empty"),
-        ("[batch]\ncandidates = 0", "batch.candidates in config.toml must be a whole number from 1 to 64"),
-        ("[engine]\nrows = 0", "engine.rows in config.toml must be a whole number from 1 to 1024"),
-        ("[privacy]\nlocal_only = 3", "privacy.local_only in config.toml must be a list of patterns as in .gitignore"),
-        (
-            "[privacy]\nlocal_only = ['!a.py']",
-            "privacy.local_only in config.toml must be a list of patterns that do not begin with !",
-        ),
-        ("engine = 3", "Unknown key engine in config.toml. "),
-        ('keys = "sk-1"', 'keys in config.toml must be a table of hosts and their keys, as in "api.deepseek.com" = "…"'),
-        (
-            "[keys]\na = 'two words'",
-            'keys in config.toml must be a table of hosts and their keys, as in "api.deepseek.com" = "…"',
-        ),
-        ("[engine", "config.toml is not valid TOML"),
-    ],
-)
+@pytest.mark.parametrize(("text", "sentence"), ROWS["problems"])
 def test_a_problem_names_the_file_the_key_and_the_valid_values(tmp_path: Path, text: str, sentence: str) -> None:
     assert problem(tmp_path, text).startswith(sentence)
     variable, [said] = read(tmp_path, "engine.device = 'cpu'", DG_LSP_THREADS="-1")

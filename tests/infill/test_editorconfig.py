@@ -11,6 +11,9 @@ from dg_lsp.core import holes, syntax
 from dg_lsp.core.values import Document
 from dg_lsp.infill import workspace
 from dg_lsp.infill.workspace import indent_of
+from tests import marked
+
+ROWS = marked.rows(Path(__file__).with_name("editorconfig.txt"))
 
 
 def make(root: Path, files: dict[str, str]) -> Path:
@@ -21,31 +24,10 @@ def make(root: Path, files: dict[str, str]) -> Path:
     return root.resolve()
 
 
-@pytest.mark.parametrize(
-    ("pattern", "path", "fits"),
-    [
-        ("*", "a/b.py", True),
-        ("*.py", "a/b.py", True),
-        ("*.{js,ts}", "x/y.ts", True),
-        ("*.{js,ts}", "x/y.py", False),
-        ("{package.json,.travis.yml}", "package.json", True),
-        ("lib/**.js", "lib/a/b.js", True),
-        ("lib/**.js", "lib/b.js", True),
-        ("lib/**.js", "x/b.js", False),
-        ("lib/*.js", "lib/a/b.js", False),
-        ("Makefile", "a/Makefile", True),
-        ("/Makefile", "a/Makefile", False),
-        ("[abc].py", "a.py", True),
-        ("[!abc].py", "a.py", False),
-        ("{a,b{c,d}}.x", "bd.x", True),
-        ("*.{md}", "a.{md}", True),
-        ("#a", "#a", True),
-        ("[", "a.py", False),
-    ],
-)
-def test_a_section_holds_for_the_files_that_its_pattern_matches(tmp_path: Path, pattern: str, path: str, fits: bool) -> None:
+@pytest.mark.parametrize(("pattern", "path", "fits"), ROWS["patterns"])
+def test_a_section_holds_for_the_files_that_its_pattern_matches(tmp_path: Path, pattern: str, path: str, fits: str) -> None:
     root = make(tmp_path, {".editorconfig": f"root = true\n[{pattern}]\nindent_style = space\nindent_size = 3\n"})
-    assert indent_of(root / path) == ("   " if fits else "")
+    assert indent_of(root / path) == ("   " if fits == "yes" else "")
 
 
 def test_tabs_do_not_indent_yaml(tmp_path: Path) -> None:
@@ -55,25 +37,7 @@ def test_tabs_do_not_indent_yaml(tmp_path: Path) -> None:
     assert indent_of(root / "x" / "b.yml") == "    "
 
 
-@pytest.mark.parametrize(
-    ("lines", "level"),
-    [
-        ("indent_style = tab", "\t"),
-        ("indent_style = tab\nindent_size = 2", "\t"),
-        ("indent_style = space\nindent_size = 2", "  "),
-        ("Indent_Style=SPACE\n  indent_size =  4  ", "    "),
-        ("indent_style = space\ntab_width = 8", "        "),
-        ("indent_style = space\nindent_size = tab\ntab_width = 2", "  "),
-        ("indent_size = 2", "  "),
-        ("indent_size = tab", "\t"),
-        ("indent_style = tab\n[*.py]\nindent_style = space\nindent_size = 4", "    "),
-        ("indent_style = tab\nindent_style = unset", ""),
-        ("# indent_style = tab\n; indent_style = tab", ""),
-        ("indent_style = space\nindent_size = 99999", ""),
-        ("indent_style = space\nindent_size = many", ""),
-        ("indent_style", ""),
-    ],
-)
+@pytest.mark.parametrize(("lines", "level"), ROWS["levels"])
 def test_the_style_and_the_size_make_a_level(tmp_path: Path, lines: str, level: str) -> None:
     assert indent_of(make(tmp_path, {".editorconfig": f"root = true\n[*]\n{lines}\n"}) / "a.py") == level
 

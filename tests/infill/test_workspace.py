@@ -11,6 +11,9 @@ import pytest
 from dg_lsp.core.values import Document
 from dg_lsp.infill import workspace
 from dg_lsp.infill.ignoring import Ignore
+from tests import marked
+
+ROWS = marked.rows(Path(__file__).with_name("imports.txt"))
 
 
 def make(root: Path, files: dict[str, str]) -> Path:
@@ -220,21 +223,7 @@ def test_a_pipe_is_never_opened(tmp_path: Path) -> None:
     assert related(tmp_path, "a.py") == []
 
 
-@pytest.mark.parametrize(
-    ("language", "path", "text", "other"),
-    [
-        ("javascript", "src/a.js", 'import {x} from "./lib/b.js";\n', "src/lib/b.js"),
-        ("typescript", "src/a/a.ts", 'import {x} from "../b";\n', "src/b/index.ts"),
-        ("java", "src/com/acme/A.java", "import com.acme.util.B;\n", "src/com/acme/util/B.java"),
-        ("c", "src/a.c", '#include "b/c.h"\n', "include/b/c.h"),
-        ("rust", "src/a.rs", "use crate::b::Thing;\n", "src/b/mod.rs"),
-        ("go", "cmd/main.go", 'import "example.com/me/proj/store"\n', "store/store.go"),
-        ("ruby", "lib/a.rb", "require_relative 'b/c'\n", "lib/b/c.rb"),
-        ("php", "src/A.php", "<?php\nuse App\\B;\n", "App/B.php"),
-        ("lua", "a.lua", 'local b = require("lib.b")\n', "lib/b.lua"),
-        ("bash", "bin/a.sh", "source ../lib.sh\n", "lib.sh"),
-    ],
-)
+@pytest.mark.parametrize(("language", "path", "text", "other"), ROWS["imports"])
 def test_imports_are_found_in_each_language(tmp_path: Path, language: str, path: str, text: str, other: str) -> None:
     make(tmp_path, {path: text, other: "unrelated\n"})
     assert related(tmp_path, path, language=language) == [other]

@@ -23,9 +23,11 @@ from dg_lsp.server.decisions import Reason
 from dg_lsp.server.snapshot import Nearby, Snapshots
 from dg_lsp.server.sync import Documents
 from dg_lsp.wire.settings import Settings
-from tests import naive
+from tests import marked, naive
 from tests.fakes import ReadyEngine, connecting
 from tests.patience import PATIENCE_S
+
+ROWS = marked.rows(Path(__file__).with_name("removed.txt"))
 
 # No name that ends with .py: what the engine of these tests writes need not be bound.
 URI = "untitled:a"
@@ -361,18 +363,7 @@ async def test_what_several_cursors_remove_is_not_suggested_again_at_any_of_thei
         assert texts(await session.completer.complete(SuggestionRequest(URI, at, automatic=True))) == ["cost"]
 
 
-@pytest.mark.parametrize(
-    ("written", "left", "text", "expected"),
-    [
-        ("foo(", "foo", "(a, b)", "(a, b)"),
-        ("x =", "x ", "= compute()", "= compute()"),
-        ("return x", "return ", "x.y", "x.y"),
-        ("return self.", "return ", "self.price", "self.price"),
-        ("return x", "return ", "x", "cost"),
-        ("x = compute", "x = ", "compute()", "cost"),
-        ("return self.price", "return ", "self.price.of(item).in_cents()", "cost"),
-    ],
-)
+@pytest.mark.parametrize(("written", "left", "text", "expected"), ROWS["beginnings"])
 async def test_a_longer_text_is_suggested_where_only_its_beginning_was_removed(
     session: Session, written: str, left: str, text: str, expected: str
 ) -> None:
@@ -381,19 +372,7 @@ async def test_a_longer_text_is_suggested_where_only_its_beginning_was_removed(
     assert texts(await session.ask(f"a = 1\n{left}$0\n")) == [expected]
 
 
-@pytest.mark.parametrize(
-    "around",
-    [
-        "class A:\n    def total(self):\n        x = 1\n        return $0\n",
-        "class A:\n    def total(self) -> int:\n        return $0\n",
-        "class B:\n    def sum(self):\n        return $0\n",
-        "class A:\n    def total(self):\n        return $0\n\n    def other(self):\n        return 1\n",
-        "class A:\n    def total(self):\n        yield $0\n",
-        "class A:\n    def total(self):\n        return  $0  # the total\n",
-        "class A:\n\tdef total(self):\n\t\treturn $0\n",
-        "import os\n\nclass A:\n    def total(self):\n        return $0\n",
-    ],
-)
+@pytest.mark.parametrize("around", ROWS["around"])
 async def test_what_was_removed_is_not_suggested_again_when_the_text_around_it_changes(session: Session, around: str) -> None:
     session.opened("class A:\n    def total(self):\n        return self.price$0\n")
     session.opened("class A:\n    def total(self):\n        return $0\n")

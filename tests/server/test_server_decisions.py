@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -14,6 +15,9 @@ from dg_lsp.server import completion, configuration, decisions
 from dg_lsp.server.app import Reporter
 from dg_lsp.server.decisions import Cache, Place, Reason, Rhythm, Scope, SuggestionFacts, Unwanted
 from dg_lsp.wire.settings import Settings
+from tests import marked
+
+ROWS = marked.rows(Path(__file__).with_name("outcomes.txt"))
 
 # When to ask
 
@@ -194,22 +198,7 @@ def test_typed_text_and_rest_together_are_the_offer(before: str, after: str, typ
     assert fit is None or before + typed + fit.suggestions[0].text + after == before + typed + more + after
 
 
-@pytest.mark.parametrize(
-    ("now", "expected"),
-    [
-        ("x = ab\n", "over"),
-        ("x = a\n", "typing"),
-        ("x = \n", "typing"),
-        ("x = b\n", "rejected"),
-        ("x =\n", "over"),
-        ("y = \n", "over"),
-        ("x = abc\n", "rejected"),
-        ("x = \ny = 1\n", "rejected"),
-        ("import os\nx = \n", "over"),
-        ("", "over"),
-        ("x = a()\n", "rejected"),
-    ],
-)
+@pytest.mark.parametrize(("now", "expected"), ROWS["outcomes"])
 def test_what_a_change_means_for_an_offer(now: str, expected: str) -> None:
     # Offered in `x = $0`.
     assert decisions.outcome("x = \n", 4, "ab", now) == expected

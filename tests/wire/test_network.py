@@ -10,6 +10,9 @@ import pytest
 
 from dg_lsp.wire import network
 from dg_lsp.wire.network import NetworkError, route_to, tls
+from tests import marked
+
+ROWS = marked.rows(Path(__file__).with_name("network.txt"))
 
 NAMES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 FAR = httpx.URL("https://models.example")
@@ -21,24 +24,7 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "reason"),
-    [
-        ("SSL_CERT_FILE", "/nonexistent", "no such file or directory"),
-        ("SSL_CERT_FILE", "/", "is a directory"),
-        ("SSL_CERT_FILE", "/dev/null", "has no certificates"),
-        ("SSL_CERT_DIR", "/nonexistent", "not a folder"),
-        ("SSL_CERT_DIR", "/nonexistent:/dev/null", "not a folder"),
-        ("SSLKEYLOGFILE", "/nonexistent/keys", "no such file or directory"),
-        ("SSLKEYLOGFILE", "/", "is a directory"),
-        ("HTTPS_PROXY", "gopher://user:secret@proxy:70", "does not name a proxy"),
-        ("HTTPS_PROXY", "user:se/cret@proxy:3128", "does not name a proxy"),
-        ("HTTPS_PROXY", "http://", "does not name a proxy"),
-        ("HTTPS_PROXY", "http://proxy:99999", "does not name a proxy"),
-        ("https_proxy", "http://proxy:port", "does not name a proxy"),
-        ("ALL_PROXY", "socks5://127.0.0.1:1080", "SOCKS proxy"),
-    ],
-)
+@pytest.mark.parametrize(("name", "value", "reason"), ROWS["wrong"])
 def test_a_variable_that_cant_be_used_is_named(monkeypatch: pytest.MonkeyPatch, name: str, value: str, reason: str) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(NetworkError, match=reason) as caught:
@@ -67,29 +53,7 @@ def test_one_folder_of_several_is_enough(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert not tls().get_ca_certs()
 
 
-@pytest.mark.parametrize(
-    ("url", "entries"),
-    [
-        ("https://models.example", "models.example"),
-        ("https://models.example", ".example"),
-        ("https://models.example", "*.example"),
-        ("https://models.example", "localhost, MODELS.example."),
-        ("https://models.example", "localhost *"),
-        ("https://models.example", "models.example:443"),
-        ("https://models.example:8443", "[::1],models.example:8443"),
-        ("https://models.example", "https://models.example"),
-        ("http://[fd00::7]:8000", "[fd00::7]"),
-        ("http://[fd00::7]:8000", "[fd00::7]:8000"),
-        ("http://[fd00::7]:8000", "fd00::/8"),
-        ("http://[fd00::7]:8000", "[fd00::]/8"),
-        ("http://[fd00::7]:8000", "fd00:0::7"),
-        ("http://10.1.2.3:8000", "10.0.0.0/8"),
-        ("http://10.1.2.3:8000", "10.1.2.3:8000"),
-        ("http://127.0.0.1:8000", ""),
-        ("http://localhost:8000", "[::1"),
-        ("http://[::1]:8000", "fe80::/10"),
-    ],
-)
+@pytest.mark.parametrize(("url", "entries"), ROWS["exempt"])
 def test_no_proxy_exempts_hosts_domains_addresses_and_networks(monkeypatch: pytest.MonkeyPatch, url: str, entries: str) -> None:
     monkeypatch.setenv("ALL_PROXY", "http://proxy:3128")
     monkeypatch.setenv("NO_PROXY", entries)
