@@ -126,8 +126,9 @@ class Lexer:
     @cached_property
     def code_in_string(self) -> dict[str, re.Pattern[str]]:
         """By a bracket, a pattern for what matters in code within a string: also the line's end, and brackets of this kind."""
+        start = f"{self._literals}|".lstrip("|")
         return {
-            left: re.compile(rf"{self._literals}|(?P<line>\n)|(?P<left>\{left})|(?P<right>\{right})".lstrip("|"), _FLAGS)
+            left: re.compile(rf"{start}(?P<line>\n)|(?P<left>{re.escape(left)})|(?P<right>{re.escape(right)})", _FLAGS)
             for left, right in _CODE_CLOSERS.items()
         }
 
